@@ -1,0 +1,87 @@
+# `make help` lists the targets. Each of them installs what it needs on its first run.
+
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+
+VENV ?= .venv
+# An empty value installs the newest versions: `make venv CONSTRAINTS=`.
+CONSTRAINTS ?= constraints.txt
+EXTRAS ?= dev,dask
+# Test processes. Each runs one thread, so that they do not compete for the cores.
+WORKERS ?= 2
+
+# The first interpreter that runs and is new enough.
+PYTHON ?= $(shell for p in python3.11 python3; do \
+	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
+
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+TORCH := $(or $(if $(CONSTRAINTS),$(shell sed -n '/^torch==/p' $(CONSTRAINTS))),torch)
+TYPED := $(wildcard botorch_calib benchmarks tests)
+TUTORIALS := $(wildcard tutorials/*.py tutorials/*.ipynb)
+NOTEBOOKS := build/tutorials
+ONE_THREAD := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
+
+.PHONY: help
+help: ## List the targets
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
+
+.PHONY: venv
+venv: $(STAMP) ## Create the virtual environment and install the package for development
+
+# torch comes first and alone: it is the largest download, and a retry need not repeat it.
+$(STAMP): pyproject.toml $(CONSTRAINTS)
+	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer is needed" >&2; exit 1; }
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --upgrade pip
+	$(BIN)/python -m pip install "$(TORCH)"
+	$(BIN)/python -m pip install -e ".[$(EXTRAS)]" $(if $(CONSTRAINTS),-c $(CONSTRAINTS))
+	touch $@
+
+.PHONY: demo
+demo: $(STAMP) ## Run the demonstration
+	$(BIN)/python -m benchmarks.demo
+
+.PHONY: test
+test: $(STAMP) ## Run the tests, without the slow ones
+	$(ONE_THREAD) $(BIN)/python -m pytest -n $(WORKERS)
+
+.PHONY: test-slow
+test-slow: $(STAMP) ## Run the slow tests: statistical validity and crashes
+	$(ONE_THREAD) $(BIN)/python -m pytest -n $(WORKERS) -m slow
+
+.PHONY: lint
+lint: $(STAMP) ## Check style, format and types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy $(TYPED)
+
+.PHONY: format
+format: $(STAMP) ## Sort imports, apply the safe fixes and format
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+.PHONY: bench
+bench: $(STAMP) ## Measure speed
+	$(BIN)/python -m benchmarks perf
+
+.PHONY: tutorials
+tutorials: $(STAMP) ## Execute the tutorials; the executed notebooks go to build/tutorials
+	@mkdir -p $(NOTEBOOKS)
+	@set -e; for source in $(TUTORIALS); do \
+		notebook=$(NOTEBOOKS)/$$(basename "$${source%.*}").ipynb; \
+		echo "== $$source"; \
+		$(BIN)/jupytext --quiet --to ipynb --output "$$notebook" "$$source"; \
+		MPLBACKEND=Agg JUPYTER_PREFER_ENV_PATH=1 \
+			$(BIN)/jupyter-execute --inplace --kernel_name=python3 "$$notebook"; \
+	done
+
+.PHONY: build
+build: $(STAMP) ## Build the wheel and the source distribution into dist
+	$(BIN)/python -m build
+
+.PHONY: clean
+clean: ## Delete built files and caches, but keep the virtual environment
+	rm -rf build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache
+	find . -path ./$(VENV) -prune -o -name __pycache__ -type d -exec rm -rf {} +

@@ -1,0 +1,139 @@
+"""Command line: ``python -m benchmarks {list,run,report,perf}``."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from benchmarks.report import FIGURES_DIR, TABLES_DIR, write_report
+from benchmarks.runner import BACKENDS, StaleResultsError, Summary, run_suite
+from benchmarks.store import RESULTS_DIR, ResultStore
+from benchmarks.suites import SUITES, Suite, get_suite
+
+
+def parse_seeds(text: str) -> list[int]:
+    """Read ``"0:30"`` (end excluded), ``"7"`` or ``"0,3,10:12"``."""
+    seeds: list[int] = []
+    try:
+        for part in text.split(","):
+            first, colon, last = part.partition(":")
+            seeds += range(int(first), int(last)) if colon else [int(first)]
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"Not a list of seeds: {text!r}.") from None
+    if not seeds or min(seeds) < 0 or len(set(seeds)) != len(seeds):
+        raise argparse.ArgumentTypeError(f"Seeds must be distinct and at least 0: {text!r}.")
+    return seeds
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The command-line parser."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True)
+    commands.add_parser("list", help="list suites, problems and methods")
+
+    run = commands.add_parser("run", help="run the replicates that are missing")
+    run.add_argument("suite", choices=sorted(SUITES))
+    run.add_argument("--seeds", type=parse_seeds, help="such as 0:30; by default the suite's")
+    run.add_argument("--problems", nargs="+", metavar="NAME", help="only these problems")
+    run.add_argument("--methods", nargs="+", metavar="NAME", help="only these methods")
+    run.add_argument("--jobs", type=int, default=1, help="worker processes")
+    run.add_argument("--backend", choices=BACKENDS, default="loky")
+    run.add_argument("--scheduler", metavar="ADDRESS", help="address of a Dask scheduler")
+    run.add_argument("--overwrite", action="store_true", help="run outdated results again")
+    run.add_argument("--results", type=Path, default=RESULTS_DIR, metavar="FOLDER")
+
+    report = commands.add_parser("report", help="write the table and the figure of a suite")
+    report.add_argument("suite", choices=sorted(SUITES))
+    report.add_argument("--results", type=Path, default=RESULTS_DIR, metavar="FOLDER")
+    report.add_argument("--tables", type=Path, default=TABLES_DIR, metavar="FOLDER")
+    report.add_argument("--figures", type=Path, default=FIGURES_DIR, metavar="FOLDER")
+
+    perf = commands.add_parser("perf", help="measure speed ratios")
+    perf.add_argument("--device", default="cpu", help="cpu or cuda")
+    perf.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    perf.add_argument("--only", nargs="+", metavar="NAME", help="only these comparisons")
+    return parser
+
+
+def restrict(suite: Suite, problems: Sequence[str] | None, methods: Sequence[str] | None) -> Suite:
+    """The suite with only the named problems and methods."""
+    known = {p.name for p in suite.problems} | {m.name for m in suite.methods}
+    unknown = sorted({*(problems or ()), *(methods or ())} - known)
+    if unknown:
+        raise ValueError(f"Suite {suite.name!r} has no {unknown}; it has {sorted(known)}.")
+    kept = tuple(m for m in suite.methods if methods is None or m.name in methods)
+    return replace(
+        suite,
+        problems=tuple(p for p in suite.problems if problems is None or p.name in problems),
+        methods=kept,
+        baseline=suite.baseline if suite.baseline in {m.name for m in kept} else kept[0].name,
+    )
+
+
+def run_command(args: argparse.Namespace) -> int:
+    """Run a suite; 1 if anything failed."""
+    try:
+        summary = run_suite(
+            restrict(get_suite(args.suite), args.problems, args.methods),
+            ResultStore(args.results),
+            args.seeds,
+            jobs=args.jobs,
+            backend=args.backend,
+            scheduler=args.scheduler,
+            overwrite=args.overwrite,
+        )
+    except (StaleResultsError, ImportError, ValueError) as error:
+        print(error, file=sys.stderr)
+        return 2
+    print_summary(summary)
+    return 1 if summary.failures else 0
+
+
+def print_summary(summary: Summary) -> None:
+    """Say what a run did, failures last."""
+    failed = len(summary.failures)
+    print(f"{summary.finished} run, {summary.skipped} finished before, {failed} failed")
+    for failure in summary.failures:
+        print(f"\nFAILED {failure.task}\n{failure.error}", file=sys.stderr)
+
+
+def list_command() -> int:
+    """Print the registry."""
+    for suite in SUITES.values():
+        print(suite.name)
+        print("  problems:", ", ".join(problem.name for problem in suite.problems))
+        print("  methods: ", ", ".join(method.name for method in suite.methods))
+        print(f"  seeds:    {suite.seeds.start}:{suite.seeds.stop}, baseline {suite.baseline}")
+    return 0
+
+
+def report_command(args: argparse.Namespace) -> int:
+    """Write and print the report of a suite."""
+    try:
+        store = ResultStore(args.results)
+        print(write_report(get_suite(args.suite), store, args.tables, args.figures))
+    except FileNotFoundError as error:
+        print(error, file=sys.stderr)
+        return 2
+    return 0
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit status."""
+    args = build_parser().parse_args(argv)
+    if args.command == "list":
+        return list_command()
+    if args.command == "run":
+        return run_command(args)
+    if args.command == "report":
+        return report_command(args)
+    from benchmarks import perf
+
+    return perf.main(args.device, as_json=args.json, only=args.only)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,227 @@
+"""The benchmark methods, each deterministic in the problem and the seed.
+
+Every model-based method fits its Gaussian process with ``fit_gp``, so that methods differ
+in calibration and acquisition alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from botorch.acquisition.acquisition import AcquisitionFunction
+from botorch.acquisition.analytic import LogExpectedImprovement
+from botorch.fit import fit_gpytorch_mll
+from botorch.models import SingleTaskGP
+from botorch.models.model import Model
+from botorch.models.transforms import Normalize, Standardize
+from botorch.optim import optimize_acqf
+from botorch.posteriors import GPyTorchPosterior, Posterior
+from botorch.utils.sampling import draw_sobol_samples
+from gpytorch.kernels import MaternKernel, ScaleKernel
+from gpytorch.mlls import ExactMarginalLogLikelihood
+from gpytorch.priors import GammaPrior
+from torch import Tensor
+
+from benchmarks.config import Late
+from benchmarks.core import SOBOL, Method, Problem, stream_seed
+
+CalibratorFactory = Callable[[], Any]
+
+CALIBRATED_MODEL = Late("botorch_calib", "CalibratedModel")
+LOG_CALIBRATED_EI = Late("botorch_calib", "LogCalibratedExpectedImprovement")
+LOCALIZED_CONFORMAL = Late("botorch_calib.calibration", "LocalizedConformal")
+ONLINE_CONFORMAL = Late("botorch_calib.calibration", "OnlineConformal")
+
+
+def fit_gp(X: Tensor, Y: Tensor, bounds: Tensor) -> SingleTaskGP:
+    """Fit a Gaussian process with an isotropic Matern-5/2 kernel.
+
+    The priors are those of BoTorch's Matern kernel: with a handful of points the maximum
+    likelihood alone often explains everything as noise, which would be an unfair baseline.
+
+    Args:
+        X: Points, ``n x d``.
+        Y: Outcomes, ``n x 1``.
+        bounds: The box, ``2 x d``.
+    """
+    kernel = ScaleKernel(
+        MaternKernel(nu=2.5, lengthscale_prior=GammaPrior(3.0, 6.0)),
+        outputscale_prior=GammaPrior(2.0, 0.15),
+    )
+    gp = SingleTaskGP(
+        X,
+        Y,
+        covar_module=kernel,
+        input_transform=Normalize(X.shape[-1], bounds=bounds),
+        outcome_transform=Standardize(1),
+    )
+    fit_gpytorch_mll(ExactMarginalLogLikelihood(gp.likelihood, gp))
+    return gp
+
+
+def optimize(
+    acquisition: AcquisitionFunction, bounds: Tensor, num_restarts: int, raw_samples: int
+) -> Tensor:
+    """The maximiser of an acquisition function over the box, ``1 x d``."""
+    candidate, _ = optimize_acqf(
+        acquisition, bounds=bounds, q=1, num_restarts=num_restarts, raw_samples=raw_samples
+    )
+    return candidate.detach()
+
+
+def prediction_extras(model: Model, x: Tensor, y: Tensor, alpha: float) -> dict[str, float]:
+    """How the predictive law of ``y`` at ``x`` fared: its PIT, coverage and width.
+
+    ``covered`` is 1 if ``y`` (``1 x 1``) fell inside the central ``1 - alpha`` interval
+    that ``model`` stated at ``x`` (``1 x d``), and ``width`` is the length of that interval.
+    """
+    with torch.no_grad():
+        posterior = model.posterior(x, observation_noise=True)
+        pit = predictive_cdf(posterior, y).item()
+        tails = torch.tensor([alpha / 2, 1 - alpha / 2], dtype=x.dtype, device=x.device)
+        lower, upper = posterior.quantile(tails).flatten().tolist()
+    covered = alpha / 2 <= pit <= 1 - alpha / 2
+    return {"pit": pit, "covered": float(covered), "width": upper - lower}
+
+
+def predictive_cdf(posterior: Posterior, y: Tensor) -> Tensor:
+    """The distribution function of a posterior at ``y``, of the shape of its mean."""
+    if isinstance(posterior, GPyTorchPosterior):
+        normal = torch.distributions.Normal(posterior.mean, posterior.variance.sqrt())
+        return normal.cdf(y)
+    cdf: Callable[[Tensor], Tensor] = posterior.cdf  # type: ignore[attr-defined]
+    return cdf(y)
+
+
+@dataclass(frozen=True)
+class RandomStrategy:
+    """Scrambled Sobol points, without a model."""
+
+    problem: Problem
+    seed: int
+
+    def fit(self, X: Tensor, Y: Tensor) -> None:
+        """There is no model."""
+        return None
+
+    def propose(self, model: Model | None, X: Tensor, Y: Tensor) -> Tensor:
+        """The Sobol point of this step, ``1 x d``."""
+        step = X.shape[0] - self.problem.num_initial
+        points = draw_sobol_samples(
+            self.problem.bounds_tensor(), n=step + 1, q=1, seed=stream_seed(self.seed, SOBOL)
+        )
+        return points[step]
+
+    def extras(self, model: Model | None, x: Tensor, y: Tensor) -> dict[str, float]:
+        """There is no prediction to judge."""
+        return {}
+
+
+@dataclass(frozen=True)
+class ExpectedImprovementStrategy:
+    """Expected improvement over the largest outcome, of a GP or of a calibrated GP.
+
+    Args:
+        problem: The problem.
+        seed: The seed of the replicate.
+        calibrator: Makes the calibrator; ``None`` for the plain GP.
+        alpha: Miscoverage of the interval whose coverage is recorded.
+        num_restarts: Restarts of the acquisition optimiser.
+        raw_samples: Points from which its starts are picked.
+    """
+
+    problem: Problem
+    seed: int
+    calibrator: CalibratorFactory | None = None
+    alpha: float = 0.2
+    num_restarts: int = 10
+    raw_samples: int = 256
+
+    def fit(self, X: Tensor, Y: Tensor) -> Model:
+        """Fit the GP and replay the calibrator over its history."""
+        gp = fit_gp(X, Y, self.problem.bounds_tensor())
+        if self.calibrator is None:
+            return gp
+        return calibrate(gp, self.calibrator, self.problem.num_initial)
+
+    def propose(self, model: Model | None, X: Tensor, Y: Tensor) -> Tensor:
+        """The maximiser of log expected improvement, ``1 x d``."""
+        build = log_expected_improvement if self.calibrator is None else log_calibrated_ei
+        acquisition = build(_fitted(model), Y.max())
+        return optimize(
+            acquisition, self.problem.bounds_tensor(), self.num_restarts, self.raw_samples
+        )
+
+    def extras(self, model: Model | None, x: Tensor, y: Tensor) -> dict[str, float]:
+        """Coverage of the stated interval."""
+        return prediction_extras(_fitted(model), x, y, self.alpha)
+
+
+def _fitted(model: Model | None) -> Model:
+    if model is None:
+        raise ValueError("Expected improvement needs a fitted model.")
+    return model
+
+
+def calibrate(gp: SingleTaskGP, calibrator: CalibratorFactory, num_initial: int) -> Model:
+    """Replay a fresh calibrator over the training data of a fitted GP."""
+    model: Model = CALIBRATED_MODEL.load().from_history(  # type: ignore[attr-defined]
+        gp, calibrator(), num_initial=num_initial
+    )
+    return model
+
+
+def log_expected_improvement(model: Model, best_f: Tensor) -> AcquisitionFunction:
+    """BoTorch's log expected improvement."""
+    return LogExpectedImprovement(model, best_f=best_f)
+
+
+def log_calibrated_ei(model: Model, best_f: Tensor) -> AcquisitionFunction:
+    """Log expected improvement under the calibrated posterior."""
+    acquisition: AcquisitionFunction = LOG_CALIBRATED_EI(model, best_f=best_f)
+    return acquisition
+
+
+def random_search() -> Method:
+    """Scrambled Sobol search."""
+    return Method("random", RandomStrategy)
+
+
+def plain_bo() -> Method:
+    """Log expected improvement of the GP."""
+    return Method("bo", ExpectedImprovementStrategy)
+
+
+def calibrated_bo(name: str, calibrator: CalibratorFactory) -> Method:
+    """Log expected improvement of the GP calibrated by ``calibrator``."""
+    return Method(name, partial(ExpectedImprovementStrategy, calibrator=calibrator))
+
+
+def locbo() -> Method:
+    """Localized calibration with the package's defaults."""
+    return calibrated_bo("locbo", partial(LOCALIZED_CONFORMAL, alpha=0.2, lengthscale=0.25))
+
+
+def locbo_global() -> Method:
+    """Calibration with one threshold for all points."""
+    return calibrated_bo("locbo_global", partial(ONLINE_CONFORMAL, alpha=0.2))
+
+
+def locbo_published() -> Method:
+    """Localized calibration with the settings of the paper.
+
+    Its length scale of 5 on a box of width 20 is 0.25 in unit-cube units.
+    """
+    settings = {
+        "alpha": 0.2,
+        "lengthscale": 0.25,
+        "scale": 5.0,
+        "step_size": 5e-3,
+        "step_decay": 0.05,
+        "regularization": 4e-3,
+    }
+    return calibrated_bo("locbo_published", partial(LOCALIZED_CONFORMAL, **settings))

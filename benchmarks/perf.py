@@ -1,0 +1,241 @@
+"""Speed ratios of this package to BoTorch.
+
+Absolute times depend on the machine; a ratio of two calls timed in turn, A, B, A, B, in one
+process hardly does. Every comparison is one registered function, so adding one is adding a
+function.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+from botorch.acquisition.acquisition import AcquisitionFunction
+from botorch.models import SingleTaskGP
+from botorch.utils.sampling import draw_sobol_samples, manual_seed
+from torch import Tensor
+from tqdm.auto import tqdm
+
+from benchmarks.core import installed_versions
+from benchmarks.methods import (
+    LOCALIZED_CONFORMAL,
+    calibrate,
+    fit_gp,
+    log_calibrated_ei,
+    log_expected_improvement,
+    optimize,
+)
+from benchmarks.runner import one_torch_thread
+from botorch_calib.test_functions import HeteroscedasticAckley
+
+NUM_POINTS = 100
+BATCH = 512
+NUM_INITIAL = 5
+NUM_RESTARTS = 10
+RAW_SAMPLES = 256
+
+# A call that is timed; its argument is the number of the repetition, for use as a seed.
+Call = Callable[[int], object]
+
+
+def calibrator() -> Any:
+    """The calibrator whose cost is measured."""
+    return LOCALIZED_CONFORMAL(alpha=0.2, lengthscale=0.25)
+
+
+class Workload:
+    """The data that comparisons share: 100 points of 2-d Ackley and a GP fitted to them."""
+
+    def __init__(self, device: torch.device) -> None:
+        problem = HeteroscedasticAckley()
+        X = draw_sobol_samples(problem.bounds, n=NUM_POINTS, q=1, seed=0).squeeze(-2)
+        with manual_seed(0):
+            Y = problem(X).unsqueeze(-1)
+        batch = draw_sobol_samples(problem.bounds, n=BATCH, q=1, seed=1)
+        self.device = device
+        self.bounds = problem.bounds.to(device)
+        self.X, self.Y = X.to(device), Y.to(device)
+        self.best_f = self.Y.max()
+        self.batch = batch.to(device)
+
+    @cached_property
+    def gp(self) -> SingleTaskGP:
+        """The fitted GP."""
+        return fit_gp(self.X, self.Y, self.bounds)
+
+    def synchronise(self) -> None:
+        """Wait for the device."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Times one call against another; ``build`` makes the pair ``(measured, reference)``."""
+
+    name: str
+    build: Callable[[Workload], tuple[Call, Call]]
+    repetitions: int
+    warm_up: int
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """Median and quartiles of the ratio of times, and the median times in milliseconds."""
+
+    name: str
+    ratio: float
+    lower_quartile: float
+    upper_quartile: float
+    measured_ms: float
+    reference_ms: float
+    repetitions: int
+
+
+COMPARISONS: dict[str, Comparison] = {}
+
+
+def comparison(
+    name: str, *, repetitions: int, warm_up: int
+) -> Callable[[Callable[[Workload], tuple[Call, Call]]], Callable[[Workload], tuple[Call, Call]]]:
+    """Register the decorated function as a comparison."""
+
+    def decorate(
+        build: Callable[[Workload], tuple[Call, Call]],
+    ) -> Callable[[Workload], tuple[Call, Call]]:
+        if name in COMPARISONS:
+            raise ValueError(f"A comparison named {name!r} exists already.")
+        COMPARISONS[name] = Comparison(name, build, repetitions, warm_up)
+        return build
+
+    return decorate
+
+
+def value_and_gradient(acquisition: AcquisitionFunction, batch: Tensor) -> Call:
+    """Evaluate an acquisition function on ``b x 1 x d`` and differentiate its sum."""
+
+    def call(repetition: int) -> Tensor:
+        X = batch.clone().requires_grad_(True)
+        (gradient,) = torch.autograd.grad(acquisition(X).sum(), X)
+        return gradient
+
+    return call
+
+
+@comparison("calibrated / plain log EI, value and gradient", repetitions=100, warm_up=10)
+def acquisition_ratio(work: Workload) -> tuple[Call, Call]:
+    """Cost of one acquisition evaluation: n = 100, d = 2, b = 512, q = 1, same GP."""
+    calibrated = calibrate(work.gp, calibrator, NUM_INITIAL)
+    return (
+        value_and_gradient(log_calibrated_ei(calibrated, work.best_f), work.batch),
+        value_and_gradient(log_expected_improvement(work.gp, work.best_f), work.batch),
+    )
+
+
+@comparison("calibrated / plain iteration, fit to candidate", repetitions=7, warm_up=1)
+def iteration_ratio(work: Workload) -> tuple[Call, Call]:
+    """Cost of a whole iteration: fit, replay and optimise the acquisition function."""
+
+    def calibrated(repetition: int) -> Tensor:
+        model = calibrate(fit_gp(work.X, work.Y, work.bounds), calibrator, NUM_INITIAL)
+        return candidate(log_calibrated_ei(model, work.best_f), repetition)
+
+    def plain(repetition: int) -> Tensor:
+        gp = fit_gp(work.X, work.Y, work.bounds)
+        return candidate(log_expected_improvement(gp, work.best_f), repetition)
+
+    def candidate(acquisition: AcquisitionFunction, repetition: int) -> Tensor:
+        # Each repetition starts the optimiser elsewhere, both methods from the same points.
+        with manual_seed(repetition):
+            return optimize(acquisition, work.bounds, NUM_RESTARTS, RAW_SAMPLES)
+
+    return calibrated, plain
+
+
+@comparison("replay of the history / GP fit", repetitions=11, warm_up=2)
+def replay_ratio(work: Workload) -> tuple[Call, Call]:
+    """Cost of calibrating a fitted GP from its own training data."""
+
+    def replay(repetition: int) -> object:
+        # In use the GP has just been fitted: forget what an earlier repetition computed.
+        work.gp.train()
+        work.gp.eval()
+        return calibrate(work.gp, calibrator, NUM_INITIAL)
+
+    def fit(repetition: int) -> object:
+        return fit_gp(work.X, work.Y, work.bounds)
+
+    return replay, fit
+
+
+def measure(comparison: Comparison, work: Workload) -> Measurement:
+    """Time the two calls of a comparison in turn."""
+    measured, reference = comparison.build(work)
+    for repetition in range(comparison.warm_up):
+        measured(repetition)
+        reference(repetition)
+    times = [
+        (_seconds(measured, repetition, work), _seconds(reference, repetition, work))
+        for repetition in range(comparison.repetitions)
+    ]
+    ratios = [a / b for a, b in times]
+    lower, ratio, upper = statistics.quantiles(ratios, n=4, method="inclusive")
+    return Measurement(
+        name=comparison.name,
+        ratio=ratio,
+        lower_quartile=lower,
+        upper_quartile=upper,
+        measured_ms=1e3 * statistics.median(a for a, _ in times),
+        reference_ms=1e3 * statistics.median(b for _, b in times),
+        repetitions=comparison.repetitions,
+    )
+
+
+def _seconds(call: Call, repetition: int, work: Workload) -> float:
+    work.synchronise()
+    start = time.perf_counter()
+    call(repetition)
+    work.synchronise()
+    return time.perf_counter() - start
+
+
+def table(measurements: Sequence[Measurement]) -> str:
+    """The measurements as a markdown table."""
+    lines = [
+        "| comparison | ratio | quartiles | measured ms | reference ms | repetitions |",
+        "| --- | --- | --- | --- | --- | --- |",
+    ]
+    for m in measurements:
+        lines.append(
+            f"| {m.name} | {m.ratio:.3g} | {m.lower_quartile:.3g} to {m.upper_quartile:.3g} "
+            f"| {m.measured_ms:.3g} | {m.reference_ms:.3g} | {m.repetitions} |"
+        )
+    return "\n".join(lines)
+
+
+def main(device: str = "cpu", *, as_json: bool = False, only: Sequence[str] | None = None) -> int:
+    """Measure and print; 2 if the arguments make no sense here."""
+    unknown = sorted(set(only or ()) - COMPARISONS.keys())
+    if unknown:
+        print(f"No comparisons {unknown}; there are {sorted(COMPARISONS)}.")
+        return 2
+    if torch.device(device).type == "cuda" and not torch.cuda.is_available():
+        print("CUDA is not available.")
+        return 2
+    selected = [c for name, c in COMPARISONS.items() if only is None or name in only]
+    with one_torch_thread():
+        work = Workload(torch.device(device))
+        # The bar goes to stderr, so that the JSON on stdout stays clean.
+        measurements = [measure(c, work) for c in tqdm(selected, desc="perf")]
+    if as_json:
+        rows = [asdict(measurement) for measurement in measurements]
+        print(json.dumps({"device": device, "versions": installed_versions(), "rows": rows}))
+    else:
+        print(table(measurements))
+    return 0

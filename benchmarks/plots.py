@@ -1,0 +1,40 @@
+"""Regret curves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from benchmarks.core import Result
+
+
+def mean_and_band(curves: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and standard error over seeds of ``seeds x steps`` curves (error 0 for one seed)."""
+    mean = curves.mean(axis=0)
+    if len(curves) < 2:
+        return mean, np.zeros_like(mean)
+    return mean, curves.std(axis=0, ddof=1) / np.sqrt(len(curves))
+
+
+def regret_figure(collected: Mapping[str, Mapping[str, Sequence[Result]]]) -> Figure:
+    """One panel per problem: mean simple regret by method, with bands of one standard error."""
+    # Built without pyplot, so that no global state or display is involved.
+    figure = Figure(figsize=(5.0 * len(collected), 3.8), layout="constrained")
+    panels = figure.subplots(1, len(collected), squeeze=False)[0]
+    for panel, (problem, by_method) in zip(panels, collected.items(), strict=True):
+        for method, results in by_method.items():
+            _draw(panel, method, np.array([result.regret_by_outcome for result in results]))
+        panel.set(title=problem, xlabel="evaluations after the initial design")
+        panel.set_ylabel("simple regret")
+        panel.legend()
+    return figure
+
+
+def _draw(panel: Axes, method: str, curves: np.ndarray) -> None:
+    mean, error = mean_and_band(curves)
+    steps = np.arange(len(mean))
+    (line,) = panel.plot(steps, mean, label=f"{method} ({len(curves)})")
+    panel.fill_between(steps, mean - error, mean + error, alpha=0.2, color=line.get_color())

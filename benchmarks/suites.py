@@ -1,0 +1,72 @@
+"""The suites: which methods run on which problems."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from benchmarks import methods, problems
+from benchmarks.core import Method, Problem
+
+
+@dataclass(frozen=True)
+class Suite:
+    """Problems times methods, compared in pairs with the method named ``baseline``."""
+
+    name: str
+    problems: tuple[Problem, ...]
+    methods: tuple[Method, ...]
+    baseline: str
+    seeds: range = range(30)
+
+    def __post_init__(self) -> None:
+        names = [method.name for method in self.methods]
+        if self.baseline not in names:
+            raise ValueError(f"The baseline {self.baseline!r} is not among {names}.")
+        for kind in (names, [problem.name for problem in self.problems]):
+            if len(set(kind)) != len(kind):
+                raise ValueError(f"Names must be unique within a suite, got {kind}.")
+
+
+SUITES: dict[str, Suite] = {}
+
+
+def register(suite: Suite) -> Suite:
+    """Add a suite to the registry."""
+    if suite.name in SUITES:
+        raise ValueError(f"A suite named {suite.name!r} exists already.")
+    SUITES[suite.name] = suite
+    return suite
+
+
+def get_suite(name: str) -> Suite:
+    """Look a suite up by name."""
+    if name not in SUITES:
+        raise KeyError(f"No suite {name!r}; there are {sorted(SUITES)}.")
+    return SUITES[name]
+
+
+LOCBO = register(
+    Suite(
+        name="locbo",
+        problems=(problems.heteroscedastic_ackley(), problems.noise_free_ackley()),
+        methods=(
+            methods.random_search(),
+            methods.plain_bo(),
+            methods.locbo(),
+            methods.locbo_global(),
+            methods.locbo_published(),
+        ),
+        baseline="bo",
+    )
+)
+
+# Runs in seconds: for trying out a back end, and for the tests.
+SMOKE = register(
+    Suite(
+        name="smoke",
+        problems=(problems.small_noisy_ackley(),),
+        methods=(methods.random_search(),),
+        baseline="random",
+        seeds=range(2),
+    )
+)

@@ -1,0 +1,1 @@
+"""Calibrated, delay-aware and distributionally robust Bayesian optimization for BoTorch."""

@@ -1,0 +1,5 @@
+"""Posteriors whose marginals are calibrated laws."""
+
+from botorch_calib.posteriors.calibrated import CalibratedPosterior
+
+__all__ = ["CalibratedPosterior"]

@@ -1,0 +1,261 @@
+r"""`CalibratedPosterior`: a Gaussian posterior whose marginals are replaced by calibrated laws."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from botorch.exceptions.errors import (
+    BotorchTensorDimensionError,
+    InputDataError,
+    UnsupportedError,
+)
+from botorch.posteriors import GPyTorchPosterior
+from botorch.posteriors.posterior import Posterior
+from gpytorch.distributions import MultitaskMultivariateNormal, MultivariateNormal
+from torch import Tensor
+
+from botorch_calib.predictive import PiecewisePredictive
+from botorch_calib.smoothing import SmoothedPredictive
+
+# As in BoTorch's analytic acquisition functions.
+MIN_VARIANCE = 1e-12
+
+
+class CalibratedPosterior(Posterior):
+    r"""Posterior of the objective (or of an observation) under a calibrated predictive law.
+
+    The Gaussian posterior says ``f ~ N(mu, v)`` and ``y ~ N(mu, v + n)`` at each point; the
+    piecewise law corrects the distribution of ``z = (y - mu) / sqrt(v + n)``. Marginally the
+    objective then follows ``f~ ~ int N(f; mu + a (y - mu), a n) p(y) dy``, ``a = v / (v + n)``
+    [Kim2024locbo, eq. 30], in closed form here. Jointly, with ``T`` the monotone map from
+    the standard normal to the piecewise law, samples are the transport
+    ``f~ = f + a sqrt(v + n) (T(z) - z)`` of joint draws of ``f`` and ``y = f + noise`` from the
+    Gaussian process: each marginal is exactly the closed-form law whatever ``q``, the
+    correlations are those of the Gaussian process, and a law that corrects nothing gives
+    back its sample paths.
+
+    Args:
+        posterior: Single-output Gaussian posterior of ``f``, without observation noise, in
+            the units of the outcome, ``batch_shape x q x 1``.
+        predictive: Law of ``z``; its batch shape broadcasts to ``batch_shape x q x 1``.
+        noise_variance: Observation noise variance ``n``, in squared units of the outcome,
+            broadcasting to ``batch_shape x q x 1``.
+        denoise: If False, the law of the observation ``y`` itself.
+
+    Raises:
+        UnsupportedError: If ``posterior`` is not a Gaussian posterior.
+        BotorchTensorDimensionError: If it has several outputs, or if the batch shape of
+            ``predictive`` or ``noise_variance`` does not broadcast to that of its mean.
+        InputDataError: If ``noise_variance`` is a negative or NaN number.
+    """
+
+    def __init__(
+        self,
+        posterior: GPyTorchPosterior,
+        predictive: PiecewisePredictive,
+        noise_variance: Tensor | float,
+        denoise: bool = True,
+    ) -> None:
+        if type(posterior) is not GPyTorchPosterior:
+            raise UnsupportedError(
+                "CalibratedPosterior needs a GPyTorchPosterior with a multivariate normal "
+                f"distribution, got {type(posterior).__name__}."
+            )
+        if isinstance(posterior.distribution, MultitaskMultivariateNormal):
+            raise BotorchTensorDimensionError(
+                "CalibratedPosterior is defined for a single output; use one calibrated model "
+                "per outcome in a ModelList."
+            )
+        if isinstance(noise_variance, (int, float)) and not noise_variance >= 0.0:
+            raise InputDataError(f"`noise_variance` must be at least 0, got {noise_variance}.")
+        self.base_posterior = posterior
+        self.predictive = predictive
+        self.denoise = denoise
+        mean = posterior.mean
+        self.noise_variance = torch.as_tensor(noise_variance, dtype=mean.dtype, device=mean.device)
+        for name, shape in (
+            ("predictive", predictive.batch_shape),
+            ("noise_variance", self.noise_variance.shape),
+        ):
+            if torch.broadcast_shapes(shape, mean.shape) != mean.shape:
+                raise BotorchTensorDimensionError(
+                    f"The shape {tuple(shape)} of `{name}` does not broadcast to that of the "
+                    f"posterior mean, {tuple(mean.shape)}."
+                )
+        self._set_units(mean, posterior.variance)
+
+    def _set_units(self, mean: Tensor, variance: Tensor) -> None:
+        """Location and unit of the law: ``f~ = location + unit (z + ratio eps)``, float64."""
+        variance = variance.double().clamp(min=MIN_VARIANCE)
+        noise = self.noise_variance.double()
+        deviation = (variance + noise).sqrt()
+        self._location = mean.double()
+        if self.denoise:
+            self._unit = variance / deviation
+            ratio = (noise.clamp(min=0.0) / variance + 1e-300).sqrt()
+        else:
+            self._unit = deviation
+            ratio = torch.zeros_like(deviation)
+        self._deviation = deviation
+        self._law = SmoothedPredictive(self.predictive, ratio)
+
+    # ------------------------------------------------------------ moments and marginals
+
+    @property
+    def mean(self) -> Tensor:
+        """Mean, ``batch_shape x q x 1``."""
+        return (self._location + self._unit * self._law.mean).to(self.dtype)
+
+    @property
+    def variance(self) -> Tensor:
+        """Variance, ``batch_shape x q x 1``."""
+        return (self._unit.square() * self._law.variance).to(self.dtype)
+
+    def cdf(self, value: Tensor) -> Tensor:
+        """``P(f~ <= value)`` of each marginal.
+
+        Args:
+            value: A number or a vector of ``k`` numbers (then the result gains a leading
+                dimension), or a tensor of two or more dimensions that broadcasts against
+                ``batch_shape x q x 1``.
+        """
+        return self._marginal(lambda x: self._law.cdf(x), value)
+
+    def density(self, value: Tensor) -> Tensor:
+        """Density of each marginal at ``value`` (see `cdf` for its shape)."""
+        return self._marginal(lambda x: self._law.log_prob(x).exp() / self._unit, value)
+
+    def quantile(self, value: Tensor) -> Tensor:
+        """Quantiles of the marginals at the levels ``value``, each in (0, 1).
+
+        As in BoTorch, several levels give a leading dimension (or more) of the shape of
+        ``value``. The first derivative is exact.
+        """
+        if value.numel() > 1:
+            return torch.stack([self.quantile(v) for v in value], dim=0)
+        level = float(value)
+        if not 0.0 < level < 1.0:
+            raise InputDataError(f"`value` must hold levels in (0, 1), got {level}.")
+        if self.denoise:
+            z = self._law.quantile(level)
+        else:
+            z = self._law.law.quantile(self._location.new_tensor(level))
+        return (self._location + self._unit * z).to(self.dtype)
+
+    def _marginal(self, function: Callable[[Tensor], Tensor], value: Tensor) -> Tensor:
+        value = torch.as_tensor(value, device=self.device).double()
+        if value.dim() == 1 and value.numel() > 1:
+            value = value.view(-1, *[1] * self._location.dim())
+        return function((value - self._location) / self._unit).to(self.dtype)
+
+    # ------------------------------------------------------------ improvement
+
+    def log_expected_improvement(self, best_f: Tensor | float) -> Tensor:
+        """``log E(f~ - best_f)+``, ``batch_shape x q x 1``, accurate down to ``exp(-800)``.
+
+        Args:
+            best_f: Value to improve upon (maximisation); broadcasts against
+                ``batch_shape x q x 1``.
+        """
+        return (self._unit.log() + self._law.log_excess(self._threshold(best_f))).to(self.dtype)
+
+    def expected_improvement(self, best_f: Tensor | float) -> Tensor:
+        """``E(f~ - best_f)+``, ``batch_shape x q x 1`` (see `log_expected_improvement`)."""
+        log_ei = self._unit.log() + self._law.log_excess(self._threshold(best_f))
+        return log_ei.exp().to(self.dtype)
+
+    def probability_of_improvement(self, best_f: Tensor | float) -> Tensor:
+        """``P(f~ > best_f)``, ``batch_shape x q x 1`` (see `log_expected_improvement`)."""
+        return self._law.log_survival(self._threshold(best_f)).exp().to(self.dtype)
+
+    def _threshold(self, best_f: Tensor | float) -> Tensor:
+        best = torch.as_tensor(best_f, device=self.device).double()
+        return (best - self._location) / self._unit
+
+    # ------------------------------------------------------------ joint samples
+
+    @property
+    def device(self) -> torch.device:
+        """The torch device of the posterior."""
+        return self.base_posterior.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The torch dtype of the posterior."""
+        return self.base_posterior.dtype
+
+    @property
+    def batch_shape(self) -> torch.Size:
+        """The t-batch shape."""
+        return self._location.shape[:-2]
+
+    def _extended_shape(
+        self,
+        sample_shape: torch.Size = torch.Size(),  # noqa: B008
+    ) -> torch.Size:
+        """Shape of samples, ``sample_shape x batch_shape x q x 1``."""
+        return self.base_posterior._extended_shape(sample_shape)
+
+    @property
+    def base_sample_shape(self) -> torch.Size:
+        """``batch_shape x q x 2``: for each point a draw for ``f`` and one for the noise."""
+        return torch.Size([*self.base_posterior.base_sample_shape, 2])
+
+    @property
+    def batch_range(self) -> tuple[int, int]:
+        """Position of the t-batch in ``base_sample_shape``."""
+        return (0, -2)
+
+    def rsample_from_base_samples(self, sample_shape: torch.Size, base_samples: Tensor) -> Tensor:
+        """Differentiable samples, a function of standard normal base samples.
+
+        Args:
+            sample_shape: Shape of the set of samples.
+            base_samples: ``sample_shape x base_sample_shape``.
+
+        Returns:
+            ``sample_shape x batch_shape x q x 1``.
+        """
+        if base_samples.shape[: len(sample_shape)] != sample_shape:
+            raise RuntimeError(
+                "`sample_shape` disagrees with shape of `base_samples`. "
+                f"Got {sample_shape=} and {base_samples.shape=}."
+            )
+        f = self.base_posterior.rsample_from_base_samples(sample_shape, base_samples[..., 0])
+        noise = self.noise_variance.clamp(min=0.0).sqrt() * base_samples[..., 1:]
+        return self._transport(f, noise)
+
+    def rsample(self, sample_shape: torch.Size | None = None) -> Tensor:
+        """Differentiable samples, ``sample_shape x batch_shape x q x 1``."""
+        sample_shape = torch.Size([1]) if sample_shape is None else sample_shape
+        f = self.base_posterior.rsample(sample_shape)
+        return self._transport(f, self.noise_variance.clamp(min=0.0).sqrt() * torch.randn_like(f))
+
+    def _transport(self, f: Tensor, noise: Tensor) -> Tensor:
+        if self.denoise and self.predictive.is_gaussian and self.predictive.scale is None:
+            return f  # nothing is corrected: the sample path itself, to the last bit
+        z = (f + noise - self._location) / self._deviation
+        moved = self._law.law.transport(z)
+        value = f + self._unit * (moved - z) if self.denoise else self._location + moved * self._unit
+        return value.to(self.dtype)
+
+    # ------------------------------------------------------------ affine maps
+
+    def affine(self, weight: float, offset: float = 0.0) -> CalibratedPosterior:
+        """The posterior of ``weight f + offset``, for a nonzero ``weight``.
+
+        With ``weight = -1`` it turns minimisation into maximisation.
+        """
+        if weight == 0.0:
+            raise InputDataError("`weight` must not be 0.")
+        mvn = self.base_posterior.distribution
+        scaled = MultivariateNormal(
+            weight * mvn.mean + offset, mvn.lazy_covariance_matrix * (weight * weight)
+        )
+        return CalibratedPosterior(
+            GPyTorchPosterior(scaled),
+            self.predictive.mirrored() if weight < 0 else self.predictive,
+            self.noise_variance * (weight * weight),
+            denoise=self.denoise,
+        )

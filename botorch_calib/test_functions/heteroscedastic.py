@@ -1,0 +1,144 @@
+r"""Problems whose noise variance depends on the input.
+
+A Gaussian process with one noise level is misspecified here: it is overconfident where
+the noise is large and underconfident where it is small, which is the regime in which
+calibration is meant to help.
+
+Conventions are BoTorch's: ``problem(X)`` is a noisy outcome, ``problem(X, noise=False)``
+the outcome without noise, both after ``negate``; ``evaluate_true(X)`` is the function
+before ``negate``. Both problems are to be *maximised* as they are constructed by default.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+
+import torch
+from botorch.exceptions.errors import InputDataError
+from botorch.test_functions.base import BaseTestProblem
+from botorch.test_functions.synthetic import Ackley, SyntheticTestFunction
+from torch import Tensor
+
+
+class HeteroscedasticNoise(BaseTestProblem):
+    """Mixin: Gaussian observation noise with an input-dependent variance.
+
+    ``noise_std`` stays ``None``, since no single number describes the noise; use
+    ``noise_variance(X)``.
+    """
+
+    bounds: Tensor  # 2 x d
+    optimizers: Tensor  # number of optimizers x d
+
+    @abstractmethod
+    def noise_variance(self, X: Tensor) -> Tensor:
+        """Variance of the observation noise: ``batch_shape x d -> batch_shape``."""
+
+    def forward(self, X: Tensor, noise: bool = True) -> Tensor:
+        """Evaluate the problem: ``batch_shape x d -> batch_shape``, ``negate`` applied."""
+        f = super().forward(X, noise=False)
+        if not noise:
+            return f
+        return f + self.noise_variance(X).sqrt() * torch.randn_like(f)
+
+
+class HeteroscedasticAckley(HeteroscedasticNoise, Ackley):
+    r"""Ackley on ``[-10, 10]^d`` with noise variance ``(|x| + 10) / 20``, maximised.
+
+    ``|x|`` is the Euclidean norm. With ``negate=True``, the default, ``problem(X)`` is
+    minus Ackley plus noise, so the optimum is a maximum of 0 at the origin, where the
+    noise is smallest (variance 1/2). ``negate=False`` gives the minimisation problem.
+    """
+
+    def __init__(
+        self,
+        dim: int = 2,
+        negate: bool = True,
+        bounds: list[tuple[float, float]] | None = None,
+        dtype: torch.dtype = torch.double,
+    ) -> None:
+        """
+        Args:
+            dim: The input dimension.
+            negate: Whether to negate Ackley, which makes this a maximisation problem.
+            bounds: ``(lower, upper)`` per coordinate; by default ``(-10, 10)``.
+            dtype: The dtype of the bounds.
+        """
+        if bounds is None:
+            bounds = [(-10.0, 10.0)] * dim
+        super().__init__(dim=dim, negate=negate, bounds=bounds, dtype=dtype)
+
+    def noise_variance(self, X: Tensor) -> Tensor:
+        """``(|x| + 10) / 20``, shape ``batch_shape x d -> batch_shape``."""
+        return (torch.linalg.vector_norm(X, dim=-1) + 10.0) / 20.0
+
+
+class IntervalStudy1d(HeteroscedasticNoise, SyntheticTestFunction):
+    r"""``x sin(2x) + cos(pi x)`` on ``[-5, 5]``, noise variance ``(|x| + 1) / 10``, maximised.
+
+    The function is even, so it has two maximisers.
+    """
+
+    dim = 1
+    continuous_inds = [0]
+    _bounds = [(-5.0, 5.0)]
+    _is_minimization_by_default = False
+    _optimal_value = 4.958013609943399
+    _optimizers = [(-3.9933485208154305,), (3.9933485208154305,)]
+
+    def __init__(self, negate: bool = False, dtype: torch.dtype = torch.double) -> None:
+        """
+        Args:
+            negate: Whether to negate the function, which makes this a minimisation problem.
+            dtype: The dtype of the bounds.
+        """
+        super().__init__(negate=negate, dtype=dtype)
+
+    def _evaluate_true(self, X: Tensor) -> Tensor:
+        x = X.squeeze(-1)
+        return x * torch.sin(2.0 * x) + torch.cos(math.pi * x)
+
+    def noise_variance(self, X: Tensor) -> Tensor:
+        """``(|x| + 1) / 10``, shape ``batch_shape x 1 -> batch_shape``."""
+        return (X.squeeze(-1).abs() + 1.0) / 10.0
+
+
+def one_sided_initial_design(
+    n: int = 5,
+    dim: int = 2,
+    inner: float = 2.0,
+    outer: float = 10.0,
+    *,
+    seed: int | None = None,
+    dtype: torch.dtype = torch.double,
+) -> Tensor:
+    """Points drawn from ``[-outer, -inner]^d`` or ``[inner, outer]^d``, each half the time.
+
+    A point lies on one side as a whole: all its coordinates share one sign. The design
+    therefore leaves out the centre of the box and two opposite corners, and a model
+    fitted to it has to extrapolate to find an optimum at the origin.
+
+    Args:
+        n: The number of points.
+        dim: The input dimension ``d``.
+        inner: The smallest distance of a coordinate from 0.
+        outer: The largest distance of a coordinate from 0.
+        seed: Seeds the draw, without touching the global random state; ``None`` draws
+            from that state.
+        dtype: The dtype of the points.
+
+    Returns:
+        The points, ``n x d``.
+    """
+    if n < 1 or dim < 1:
+        raise InputDataError(f"`n` and `dim` must be at least 1, got {n=}, {dim=}.")
+    if not 0.0 <= inner < outer < math.inf:
+        raise InputDataError(f"Expected 0 <= `inner` < `outer`, got {inner=}, {outer=}.")
+    generator = None if seed is None else torch.Generator().manual_seed(seed)
+    # Drawn in double precision, so that float32 and float64 give the same design.
+    magnitude = inner + (outer - inner) * torch.rand(
+        n, dim, generator=generator, dtype=torch.double
+    )
+    right = torch.rand(n, 1, generator=generator, dtype=torch.double) < 0.5
+    return torch.where(right, magnitude, -magnitude).to(dtype)

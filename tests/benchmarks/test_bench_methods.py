@@ -1,0 +1,96 @@
+"""Methods: reproducible, inside the box, and honest about the interval they stated."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from functools import partial
+
+import pytest
+import torch
+from botorch.models import SingleTaskGP
+from scipy.stats import norm
+
+from benchmarks.core import Method, Result
+from benchmarks.methods import (
+    ExpectedImprovementStrategy,
+    RandomStrategy,
+    fit_gp,
+    prediction_extras,
+)
+from benchmarks.problems import heteroscedastic_ackley
+from benchmarks.runner import Failure, Task, run_task
+from benchmarks.suites import LOCBO
+
+PROBLEM = heteroscedastic_ackley(num_evaluations=2)
+QUICK = partial(ExpectedImprovementStrategy, num_restarts=2, raw_samples=16)
+BO = Method("bo", QUICK)
+
+
+def run(method: Method, seed: int = 0) -> Result:
+    outcome = run_task(Task(PROBLEM, method, seed))
+    assert not isinstance(outcome, Failure), outcome.error
+    return outcome
+
+
+def test_random_search_visits_distinct_points_of_the_box() -> None:
+    strategy = RandomStrategy(PROBLEM, seed=0)
+    lower, upper = PROBLEM.bounds_tensor()
+    X = torch.zeros(PROBLEM.num_initial, 2, dtype=torch.double)
+    for _ in range(20):
+        X = torch.cat([X, strategy.propose(None, X, X[:, :1])])
+    visited = X[PROBLEM.num_initial :]
+    assert ((visited >= lower) & (visited <= upper)).all()
+    assert len({tuple(point) for point in visited.tolist()}) == 20
+
+
+def test_plain_bo_is_reproducible_and_records_its_interval() -> None:
+    result, again = run(BO), run(BO)
+    assert (result.X, result.y, result.extras) == (again.X, again.y, again.extras)
+    assert result.inference_by_mean is not None
+    assert len(result.inference_by_mean) == 3
+    assert set(result.extras) == {"pit", "covered", "width"}
+    for pit, covered in zip(result.extras["pit"], result.extras["covered"], strict=True):
+        assert pit is not None
+        assert covered == float(0.1 <= pit <= 0.9)
+
+
+def test_gp_is_isotropic_matern_in_the_unit_cube() -> None:
+    X = PROBLEM.initial_design(PROBLEM.num_initial, 0)
+    gp = fit_gp(X, PROBLEM.build(0).truth(X), PROBLEM.bounds_tensor())
+    assert gp.covar_module.base_kernel.nu == 2.5
+    assert gp.covar_module.base_kernel.lengthscale.numel() == 1
+    corners = gp.transform_inputs(PROBLEM.bounds_tensor())
+    assert corners.tolist() == [[0.0, 0.0], [1.0, 1.0]]
+
+
+@pytest.mark.parametrize("deviations", [-3.0, -1.0, 0.0, 1.2, 1.4])
+def test_extras_of_a_gp_by_hand(deviations) -> None:
+    X = torch.linspace(0, 1, 6, dtype=torch.double).unsqueeze(-1)
+    gp = SingleTaskGP(X, torch.sin(4 * X))
+    x = torch.tensor([[0.33]], dtype=torch.double)
+    law = gp.posterior(x, observation_noise=True)
+    spread = law.variance.sqrt().item()
+    extras = prediction_extras(gp, x, law.mean.detach() + deviations * spread, alpha=0.2)
+    assert extras["pit"] == pytest.approx(norm.cdf(deviations))
+    assert extras["covered"] == float(abs(deviations) <= norm.ppf(0.9))
+    assert extras["width"] == pytest.approx(2 * norm.ppf(0.9) * spread)
+    assert not math.isnan(extras["width"])
+
+
+@pytest.mark.parametrize("method", LOCBO.methods[2:], ids=lambda method: method.name)
+def test_calibrated_methods_run_and_are_reproducible(method) -> None:
+    pytest.importorskip("botorch_calib.models.calibrated")
+    quick = Method(method.name, partial(method.build, num_restarts=2, raw_samples=16))
+    result, again = run(quick), run(quick)
+    assert (result.X, result.y, result.extras) == (again.X, again.y, again.extras)
+    assert set(result.extras) == {"pit", "covered", "width"}
+
+
+def test_methods_differ_in_nothing_but_what_they_state() -> None:
+    wide = Method("bo", partial(QUICK, alpha=0.01))
+    one, other = run(BO), run(wide)
+    assert one.X == other.X
+    widths = zip(one.extras["width"], other.extras["width"], strict=True)
+    assert all(a is not None and b is not None and a < b for a, b in widths)
+    assert replace(one, extras={}).config != other.config

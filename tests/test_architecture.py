@@ -1,0 +1,294 @@
+"""The package's structure, read from its source with ``ast``: nothing here imports it."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+PACKAGE = Path(__file__).parents[1] / "botorch_calib"
+
+# Each component may import those before it, never one after it.
+CHAIN = (
+    "_validation",
+    "numerics",
+    "predictive",
+    "calibration",
+    "posteriors",
+    "sampling",
+    "models",
+    "acquisition",
+)
+# These serve the chain's later components and know nothing of acquisitions.
+SIDE = ("delay", "robust")
+# These may import all of the above; only the package's own ``__init__`` imports them.
+LEAVES = ("test_functions", "plotting", "testing")
+
+MAX_MODULE_LINES = 450
+MAX_FUNCTION_LINES = 60
+
+Graph = dict[str, set[str]]
+
+
+class Source(NamedTuple):
+    """One module: its dotted name, its text and whether it is a package's ``__init__``."""
+
+    name: str
+    text: str
+    is_package: bool
+
+
+def read_sources(package: Path) -> list[Source]:
+    sources = []
+    for path in sorted(package.rglob("*.py")):
+        parts = [package.name, *path.relative_to(package).with_suffix("").parts]
+        is_package = parts[-1] == "__init__"
+        name = ".".join(parts[:-1] if is_package else parts)
+        sources.append(Source(name, path.read_text(encoding="utf-8"), is_package))
+    return sources
+
+
+def parents(name: str) -> list[str]:
+    """The packages that hold a module, the top-level one left out: every import loads that."""
+    parts = name.split(".")
+    return [".".join(parts[:i]) for i in range(2, len(parts))]
+
+
+def imported_names(source: Source) -> Iterator[str]:
+    """Dotted names that a module imports, anywhere in its text, with relative ones resolved."""
+    package = source.name.split(".") if source.is_package else source.name.split(".")[:-1]
+    for node in ast.walk(ast.parse(source.text)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else []
+            base = base + (node.module.split(".") if node.module else [])
+            yield from (".".join([*base, alias.name]) for alias in node.names)
+
+
+def import_graph(sources: list[Source]) -> Graph:
+    """Edges from each module to the package's modules that importing it loads."""
+    modules = {source.name for source in sources}
+    graph: Graph = {name: set() for name in modules}
+    for source in sources:
+        for name in imported_names(source):
+            target = name
+            while target not in modules and "." in target:  # a class or function of a module
+                target = target.rpartition(".")[0]
+            if target not in modules:
+                continue
+            # Importing a.b.c runs a.b first, unless the importer lies in a.b itself.
+            implied = {p for p in parents(target) if not f"{source.name}.".startswith(f"{p}.")}
+            graph[source.name] |= {target} | (implied & modules)
+        graph[source.name].discard(source.name)
+    return graph
+
+
+def component(name: str) -> str:
+    """The part of the package a module belongs to: the name below the top, "" for the top."""
+    return [*name.split("."), ""][1]
+
+
+def component_graph(graph: Graph) -> Graph:
+    result: Graph = {component(name): set() for name in graph}
+    for name, targets in graph.items():
+        result[component(name)] |= {component(t) for t in targets} - {component(name)}
+    return result
+
+
+def find_cycle(graph: Graph) -> list[str]:
+    """A closed path of the graph, or an empty list."""
+    done: set[str] = set()
+
+    def visit(node: str, path: list[str]) -> list[str]:
+        if node in path:
+            return [*path[path.index(node) :], node]
+        if node in done:
+            return []
+        for target in sorted(graph[node]):
+            if cycle := visit(target, [*path, node]):
+                return cycle
+        done.add(node)
+        return []
+
+    return next((cycle for node in sorted(graph) if (cycle := visit(node, []))), [])
+
+
+def is_allowed(source: str, target: str) -> bool:
+    """Whether one component may import another one; "" is the package's ``__init__``."""
+    if source == "":
+        return True
+    if target == "" or target in LEAVES:
+        return False
+    if source in LEAVES:
+        return True
+    if source in SIDE:
+        return target != "acquisition"
+    # Nothing more is asked of an import of `delay` or `robust` than that no cycle arises.
+    return target in SIDE or CHAIN.index(target) < CHAIN.index(source)
+
+
+def unranked(sources: list[Source]) -> list[str]:
+    known = {"", *CHAIN, *SIDE, *LEAVES}
+    return sorted({component(source.name) for source in sources} - known)
+
+
+def forbidden_imports(sources: list[Source]) -> list[str]:
+    graph = import_graph(sources)
+    return [
+        f"{name} imports {target}"
+        for name in sorted(graph)
+        for target in sorted(graph[name])
+        if component(name) != component(target)
+        and not is_allowed(component(name), component(target))
+    ]
+
+
+def long_parts(sources: list[Source]) -> list[str]:
+    """Modules and functions that exceed the limits, with their lengths."""
+    found = []
+    for source in sources:
+        if (lines := len(source.text.splitlines())) > MAX_MODULE_LINES:
+            found.append(f"{source.name}: {lines} lines")
+        for node in ast.walk(ast.parse(source.text)):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                lines = (node.end_lineno or node.lineno) - node.lineno + 1
+                if lines > MAX_FUNCTION_LINES:
+                    found.append(f"{source.name}.{node.name}: {lines} lines")
+    return found
+
+
+def undocumented(sources: list[Source]) -> list[str]:
+    return [
+        source.name
+        for source in sources
+        if not any(part.startswith("_") for part in source.name.split("."))
+        and not ast.get_docstring(ast.parse(source.text))
+    ]
+
+
+@pytest.fixture(scope="module")
+def sources() -> list[Source]:
+    found = read_sources(PACKAGE)
+    assert found, f"no modules below {PACKAGE}"
+    return found
+
+
+def test_every_component_has_a_rank(sources: list[Source]) -> None:
+    names = unranked(sources)
+    assert not names, f"{names}: give them a place in CHAIN, SIDE or LEAVES of {__file__}"
+
+
+def test_import_graph_is_acyclic(sources: list[Source]) -> None:
+    graph = import_graph(sources)
+    assert not find_cycle(graph), " -> ".join(find_cycle(graph))
+    parts = component_graph(graph)
+    assert not find_cycle(parts), " -> ".join(find_cycle(parts))
+
+
+def test_imports_run_one_way(sources: list[Source]) -> None:
+    if names := unranked(sources):
+        pytest.fail(f"rank {names} first")
+    found = forbidden_imports(sources)
+    assert not found, "\n".join(found)
+
+
+def test_modules_and_functions_are_short(sources: list[Source]) -> None:
+    found = long_parts(sources)
+    assert not found, "\n".join(found)
+
+
+def test_public_modules_have_docstrings(sources: list[Source]) -> None:
+    assert not undocumented(sources)
+
+
+class TestTheChecksThemselves:
+    """Each check finds the fault it is there for, in a package of a few lines."""
+
+    @staticmethod
+    def package(files: dict[str, str]) -> list[Source]:
+        return [
+            Source(
+                ".".join(["pkg", *path.split("/")]).removesuffix(".__init__"),
+                text,
+                path.endswith("__init__"),
+            )
+            for path, text in {"__init__": "", **files}.items()
+        ]
+
+    @pytest.mark.parametrize(
+        "statement",
+        [
+            "import pkg.models.a",
+            "from pkg import models",
+            "from pkg.models.a import A",
+            "from ..models import a",
+            "from ..models.a import A",
+            "def f():\n    from pkg.models import a",
+            "if TYPE_CHECKING:\n    from pkg.models.a import A",
+        ],
+    )
+    def test_backward_import(self, statement: str) -> None:
+        files = {"calibration/__init__": "", "calibration/b": statement}
+        found = forbidden_imports(self.package({**files, "models/__init__": "", "models/a": ""}))
+        assert "pkg.calibration.b imports pkg.models" in found
+
+    @pytest.mark.parametrize(
+        ("importer", "target", "allowed"),
+        [
+            ("models", "calibration", True),
+            ("calibration", "models", False),
+            ("numerics", "_validation", True),
+            ("_validation", "numerics", False),
+            ("delay", "models", True),
+            ("delay", "acquisition", False),
+            ("robust", "acquisition", False),
+            ("acquisition", "robust", True),
+            ("models", "testing", False),
+            ("plotting", "testing", False),
+            ("plotting", "acquisition", True),
+        ],
+    )
+    def test_rules(self, importer: str, target: str, allowed: bool) -> None:
+        sources = self.package({importer: f"from pkg.{target} import f", target: ""})
+        assert (forbidden_imports(sources) == []) is allowed
+
+    def test_only_init_imports_a_leaf_and_none_imports_the_top(self) -> None:
+        files = {"__init__": "from pkg.plotting import plot", "plotting": ""}
+        assert not forbidden_imports(self.package(files))
+        found = forbidden_imports(self.package({"models": "from pkg import CalibratedModel"}))
+        assert found == ["pkg.models imports pkg"]
+
+    def test_cycle_within_a_component(self) -> None:
+        files = {"models/a": "from .b import B", "models/b": "from .a import A"}
+        cycle = find_cycle(import_graph(self.package(files)))
+        assert cycle == ["pkg.models.a", "pkg.models.b", "pkg.models.a"]
+
+    def test_cycle_through_a_package_init(self) -> None:
+        files = {"delay/__init__": "from .a import A", "delay/a": "import pkg.models"}
+        graph = import_graph(self.package({**files, "delay/b": "", "models": "import pkg.delay.b"}))
+        assert find_cycle(graph)
+
+    def test_cycle_between_components_alone(self) -> None:
+        files = {"delay/a": "import pkg.models.a", "models/b": "import pkg.delay.b"}
+        graph = import_graph(self.package({**files, "delay/b": "", "models/a": ""}))
+        assert not find_cycle(graph)
+        assert find_cycle(component_graph(graph))
+
+    def test_package_that_imports_its_own_modules_is_no_cycle(self) -> None:
+        files = {"models/__init__": "from .a import A", "models/a": "from pkg.models.b import B"}
+        assert not find_cycle(import_graph(self.package({**files, "models/b": ""})))
+
+    def test_unknown_component(self) -> None:
+        assert unranked(self.package({"models": "", "helpers/a": ""})) == ["helpers"]
+
+    def test_lengths(self) -> None:
+        function = "def f():\n" + "    pass\n" * MAX_FUNCTION_LINES
+        module = "x = 1\n" * (MAX_MODULE_LINES + 1)
+        assert len(long_parts(self.package({"a": function, "b": module}))) == 2
+        assert not long_parts(self.package({"a": function[: -len("    pass\n")]}))
+
+    def test_docstrings(self) -> None:
+        files = {"__init__": "'''Top.'''", "_private": "", "models/__init__": "", "models/a": "1"}
+        assert undocumented(self.package(files)) == ["pkg.models", "pkg.models.a"]

@@ -1,0 +1,142 @@
+"""Values, noise, optima and conventions of the heteroscedastic problems."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from botorch.exceptions.errors import InputDataError
+from botorch.test_functions.synthetic import Ackley
+from botorch.utils.sampling import manual_seed
+
+from botorch_calib.test_functions import (
+    HeteroscedasticAckley,
+    HeteroscedasticNoise,
+    IntervalStudy1d,
+    one_sided_initial_design,
+)
+
+PROBLEMS = [HeteroscedasticAckley, IntervalStudy1d]
+
+
+def _points(problem: HeteroscedasticNoise, *shape: int) -> torch.Tensor:
+    lower, upper = problem.bounds
+    with manual_seed(0):
+        return lower + (upper - lower) * torch.rand(*shape, problem.dim, dtype=torch.double)
+
+
+@pytest.mark.parametrize("cls", PROBLEMS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("shape", [(), (4,), (2, 3)])
+def test_shapes_and_dtypes(cls, dtype, shape) -> None:
+    problem = cls(dtype=dtype)
+    X = _points(problem, *shape).to(dtype)
+    for value in (problem(X), problem(X, noise=False), problem.noise_variance(X)):
+        assert value.shape == shape
+        assert value.dtype == dtype
+
+
+@pytest.mark.parametrize("cls", PROBLEMS)
+@pytest.mark.parametrize("negate", [False, True])
+def test_noise_free_outcome_is_signed_truth(cls, negate) -> None:
+    problem = cls(negate=negate)
+    X = _points(problem, 7)
+    sign = -1.0 if negate else 1.0
+    torch.testing.assert_close(problem(X, noise=False), sign * problem.evaluate_true(X))
+
+
+@pytest.mark.parametrize("cls", PROBLEMS)
+@pytest.mark.parametrize("negate", [False, True])
+def test_optimum_is_attained_and_not_beaten(cls, negate) -> None:
+    problem = cls(negate=negate)
+    at_optimum = problem(problem.optimizers, noise=False)
+    expected = torch.full_like(at_optimum, problem.optimal_value)
+    torch.testing.assert_close(at_optimum, expected, atol=1e-12, rtol=1e-12)
+    elsewhere = problem(_points(problem, 20_000), noise=False)
+    if problem.is_minimization_problem:
+        assert elsewhere.min() >= problem.optimal_value - 1e-12
+    else:
+        assert elsewhere.max() <= problem.optimal_value + 1e-12
+
+
+@pytest.mark.parametrize("cls", PROBLEMS)
+def test_maximised_by_default(cls) -> None:
+    assert not cls().is_minimization_problem
+
+
+def test_ackley_is_minus_botorch_ackley() -> None:
+    problem = HeteroscedasticAckley()
+    X = _points(problem, 50)
+    torch.testing.assert_close(problem(X, noise=False), -Ackley(dim=2).evaluate_true(X))
+    assert problem.bounds.tolist() == [[-10.0, -10.0], [10.0, 10.0]]
+    assert problem.optimal_value == 0.0
+
+
+def test_noise_variances_by_hand() -> None:
+    X = torch.tensor([[0.0, 0.0], [3.0, -4.0]], dtype=torch.double)
+    assert HeteroscedasticAckley().noise_variance(X).tolist() == [0.5, 0.75]
+    x = torch.tensor([[0.0], [-3.0]], dtype=torch.double)
+    assert IntervalStudy1d().noise_variance(x).tolist() == pytest.approx([0.1, 0.4])
+
+
+def test_interval_study_by_hand() -> None:
+    x = torch.tensor([[0.0], [math.pi / 4], [-2.0]], dtype=torch.double)
+    expected = [1.0, math.pi / 4 + math.cos(math.pi**2 / 4), 2.0 * math.sin(4.0) + 1.0]
+    assert IntervalStudy1d().evaluate_true(x).tolist() == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("cls", PROBLEMS)
+def test_noise_has_the_stated_law(cls) -> None:
+    problem = cls()
+    X = _points(problem, 3)
+    num_draws = 20_000
+    with manual_seed(1):
+        residual = problem(X.expand(num_draws, *X.shape)) - problem(X, noise=False)
+    variance = problem.noise_variance(X)
+    # Standard errors of a Gaussian sample's mean and variance; five of them each.
+    assert (residual.mean(0).abs() < 5 * (variance / num_draws).sqrt()).all()
+    error = (residual.var(0) - variance).abs()
+    assert (error < 5 * variance * math.sqrt(2 / num_draws)).all()
+
+
+@pytest.mark.parametrize("cls", PROBLEMS)
+def test_noise_follows_the_global_seed(cls) -> None:
+    problem = cls()
+    X = _points(problem, 5)
+    draws = []
+    for seed in (3, 3, 4):
+        with manual_seed(seed):
+            draws.append(problem(X))
+    assert torch.equal(draws[0], draws[1])
+    assert not torch.equal(draws[0], draws[2])
+
+
+def test_points_outside_the_box_raise() -> None:
+    with pytest.raises(ValueError, match="within the bounds"):
+        HeteroscedasticAckley()(torch.full((1, 2), 11.0, dtype=torch.double))
+
+
+def test_one_sided_design_stays_on_one_side() -> None:
+    X = one_sided_initial_design(400, seed=0)
+    assert X.shape == (400, 2)
+    assert ((X.abs() >= 2.0) & (X.abs() <= 10.0)).all()
+    assert (X.sign() == X[:, :1].sign()).all()
+    share = (X[:, 0] > 0).double().mean().item()
+    assert abs(share - 0.5) < 5 * 0.5 / math.sqrt(400)
+
+
+def test_one_sided_design_is_seeded() -> None:
+    before = torch.random.get_rng_state()
+    X = one_sided_initial_design(seed=7)
+    assert torch.equal(torch.random.get_rng_state(), before)
+    assert torch.equal(X, one_sided_initial_design(seed=7))
+    assert not torch.equal(X, one_sided_initial_design(seed=8))
+    single = one_sided_initial_design(seed=7, dtype=torch.float32)
+    torch.testing.assert_close(single, X.float())
+
+
+@pytest.mark.parametrize("bad", [{"n": 0}, {"dim": 0}, {"inner": 10.0}, {"inner": -1.0}])
+def test_one_sided_design_rejects_bad_arguments(bad) -> None:
+    with pytest.raises(InputDataError):
+        one_sided_initial_design(**bad)
