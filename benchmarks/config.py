@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
-import importlib
 import inspect
 import json
 import math
@@ -17,26 +16,6 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
-
-
-@dataclasses.dataclass(frozen=True)
-class Late:
-    """A callable that is imported when it is called or described, not before.
-
-    This keeps listing suites quick, and the plain methods usable without the rest.
-    """
-
-    module: str
-    name: str
-
-    def load(self) -> Callable[..., Any]:
-        """Import the callable."""
-        function: Callable[..., Any] = getattr(importlib.import_module(self.module), self.name)
-        return function
-
-    def __call__(self, *args: Any, **keywords: Any) -> Any:
-        """Import and call it."""
-        return self.load()(*args, **keywords)
 
 
 def describe(value: Any) -> Any:
@@ -59,7 +38,7 @@ def describe(value: Any) -> Any:
         return {str(key): describe(item) for key, item in value.items()}
     if isinstance(value, torch.Tensor):
         return describe(value.tolist())
-    if isinstance(value, (functools.partial, Late, type)) or inspect.isroutine(value):
+    if isinstance(value, (functools.partial, type)) or inspect.isroutine(value):
         return _describe_callable(value)
     if dataclasses.is_dataclass(value):
         attributes = {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
@@ -83,8 +62,6 @@ def _describe_callable(value: Callable[..., Any]) -> Any:
         bound = {**value.keywords, **bound}
         positional = [*value.args, *positional]
         value = value.func
-    if isinstance(value, Late):
-        value = value.load()
     arguments = {**_defaults(value), **bound}
     description = {"callable": _qualified_name(value), **describe(arguments)}
     return {**description, "positional": describe(positional)} if positional else description

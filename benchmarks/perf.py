@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from typing import Any
 
 import torch
 from botorch.acquisition.acquisition import AcquisitionFunction
@@ -24,7 +23,6 @@ from tqdm.auto import tqdm
 
 from benchmarks.core import installed_versions
 from benchmarks.methods import (
-    LOCALIZED_CONFORMAL,
     calibrate,
     fit_gp,
     log_calibrated_ei,
@@ -32,6 +30,7 @@ from benchmarks.methods import (
     optimize,
 )
 from benchmarks.runner import one_torch_thread
+from botorch_calib.calibration import Calibrator, LocalizedConformal
 from botorch_calib.test_functions import HeteroscedasticAckley
 
 NUM_POINTS = 100
@@ -44,9 +43,9 @@ RAW_SAMPLES = 256
 Call = Callable[[int], object]
 
 
-def calibrator() -> Any:
+def calibrator() -> Calibrator:
     """The calibrator whose cost is measured."""
-    return LOCALIZED_CONFORMAL(alpha=0.2, lengthscale=0.25)
+    return LocalizedConformal(alpha=0.2, lengthscale=0.25)
 
 
 class Workload:

@@ -1,1 +1,47 @@
-"""Calibrated, delay-aware and distributionally robust Bayesian optimization for BoTorch."""
+"""Calibrated, delay-aware and distributionally robust Bayesian optimization for BoTorch.
+
+Importing the package registers its samplers and input constructors with BoTorch.
+"""
+
+from importlib.metadata import PackageNotFoundError, version
+
+from botorch_calib import sampling as sampling
+from botorch_calib.acquisition import (
+    CalibratedExpectedImprovement,
+    CalibratedProbabilityOfImprovement,
+    CalibratedUpperConfidenceBound,
+    LogCalibratedExpectedImprovement,
+)
+from botorch_calib.calibration import (
+    Calibrator,
+    GaussianScore,
+    LocalizedConformal,
+    OnlineConformal,
+    OnlineQuantileTracker,
+    RationalScore,
+)
+from botorch_calib.models import CalibratedModel
+from botorch_calib.posteriors import CalibratedPosterior
+from botorch_calib.predictive import PiecewisePredictive
+
+try:
+    __version__ = version("botorch_calib")
+except PackageNotFoundError:  # a source tree that was not installed
+    __version__ = "0+unknown"
+
+__all__ = [
+    "CalibratedExpectedImprovement",
+    "CalibratedModel",
+    "CalibratedPosterior",
+    "CalibratedProbabilityOfImprovement",
+    "CalibratedUpperConfidenceBound",
+    "Calibrator",
+    "GaussianScore",
+    "LocalizedConformal",
+    "LogCalibratedExpectedImprovement",
+    "OnlineConformal",
+    "OnlineQuantileTracker",
+    "PiecewisePredictive",
+    "RationalScore",
+    "__version__",
+]

@@ -99,9 +99,7 @@ def _bivariate_tail_values(c: Tensor, k: Tensor, r: Tensor, side: Tensor) -> tup
     return offset + excess.clamp_(min=_LOG_TINY).log_(), offset + prob.clamp_(min=_LOG_TINY).log_()
 
 
-def _corner(
-    c: Tensor, k: Tensor, r: Tensor, side: Tensor
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _corner(c: Tensor, k: Tensor, r: Tensor, side: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Correlation, its complement ``q`` and the offsets ``eta_c, eta_k`` of the corner."""
     norm = (1 + r.square()).sqrt()
     rho, q = side / norm, r / norm

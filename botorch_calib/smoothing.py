@@ -20,7 +20,13 @@ from botorch.utils.probability.utils import log_ndtr, log_phi
 from torch import Tensor
 
 from botorch_calib.denoising import log_bivariate_tail, log_interval_means
-from botorch_calib.numerics import LOG_ZERO, bracketed_root, log1mexp, log_normal_interval, ndtri_exp
+from botorch_calib.numerics import (
+    LOG_ZERO,
+    bracketed_root,
+    log1mexp,
+    log_normal_interval,
+    ndtri_exp,
+)
 from botorch_calib.predictive import PiecewisePredictive, map_finite
 
 # Below the smallest ratio smoothing is not felt (relative effect 1e-12), above the largest
@@ -178,9 +184,7 @@ def _tails_at_knots(c: Tensor, knots: Tensor, ratio: Tensor) -> Tensor:
     return tails.masked_fill(open_end, LOG_ZERO)
 
 
-def _between(
-    tails: Tensor, knots: Tensor, full: Tensor, low: list[int], high: list[int]
-) -> Tensor:
+def _between(tails: Tensor, knots: Tensor, full: Tensor, low: list[int], high: list[int]) -> Tensor:
     """Integrals over the pieces, from those over the tails and over the whole line.
 
     A piece right of zero is the difference of two upper tails, one left of zero that of two

@@ -1,5 +1,10 @@
-"""Scores of observations and online learners of their quantiles."""
+"""Calibrators, with the scores and online learners they are made of."""
 
+from botorch_calib.calibration.calibrators import (
+    Calibrator,
+    LocalizedConformal,
+    OnlineConformal,
+)
 from botorch_calib.calibration.scores import (
     GaussianScore,
     RationalScore,
@@ -12,6 +17,9 @@ from botorch_calib.calibration.scores import (
 from botorch_calib.calibration.tracker import OnlineQuantileTracker
 
 __all__ = [
+    "Calibrator",
+    "LocalizedConformal",
+    "OnlineConformal",
     "GaussianScore",
     "OnlineQuantileTracker",
     "RationalScore",

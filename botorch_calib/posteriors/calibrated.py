@@ -237,7 +237,9 @@ class CalibratedPosterior(Posterior):
             return f  # nothing is corrected: the sample path itself, to the last bit
         z = (f + noise - self._location) / self._deviation
         moved = self._law.law.transport(z)
-        value = f + self._unit * (moved - z) if self.denoise else self._location + moved * self._unit
+        value = (
+            f + self._unit * (moved - z) if self.denoise else self._location + moved * self._unit
+        )
         return value.to(self.dtype)
 
     # ------------------------------------------------------------ affine maps

@@ -9,7 +9,7 @@ from functools import partial
 import pytest
 import torch
 
-from benchmarks.config import Late, config_hash, describe
+from benchmarks.config import config_hash, describe
 from benchmarks.core import replicate_config
 from benchmarks.suites import SUITES
 
@@ -47,12 +47,6 @@ def test_objects_are_described_by_their_parts() -> None:
     assert describe(Plain(0.5)) == {"type": f"{__name__}.Plain", "level": 0.5}
 
 
-def test_a_late_import_is_described_as_what_it_names() -> None:
-    late, normal = Late("torch.distributions", "Normal"), torch.distributions.Normal
-    assert describe(partial(late, loc=0.5)) == describe(partial(normal, loc=0.5))
-    assert late(loc=0.5, scale=1.0).loc == 0.5
-
-
 def test_what_has_no_name_or_no_parts_is_refused() -> None:
     with pytest.raises(TypeError, match="no importable name"):
         describe(lambda x: x)
@@ -67,8 +61,6 @@ def test_hash_ignores_order_and_sees_changes() -> None:
 
 @pytest.mark.parametrize("name", sorted(SUITES))
 def test_registered_suites_have_distinct_configurations(name) -> None:
-    if name == "locbo":
-        pytest.importorskip("botorch_calib.models.calibrated")
     suite = SUITES[name]
     hashes = set()
     for problem in suite.problems:

@@ -80,7 +80,6 @@ def test_extras_of_a_gp_by_hand(deviations) -> None:
 
 @pytest.mark.parametrize("method", LOCBO.methods[2:], ids=lambda method: method.name)
 def test_calibrated_methods_run_and_are_reproducible(method) -> None:
-    pytest.importorskip("botorch_calib.models.calibrated")
     quick = Method(method.name, partial(method.build, num_restarts=2, raw_samples=16))
     result, again = run(quick), run(quick)
     assert (result.X, result.y, result.extras) == (again.X, again.y, again.extras)

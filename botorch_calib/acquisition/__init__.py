@@ -1,0 +1,16 @@
+"""Acquisition functions in closed form under calibrated laws."""
+
+from botorch_calib.acquisition import input_constructors as input_constructors
+from botorch_calib.acquisition.calibrated import (
+    CalibratedExpectedImprovement,
+    CalibratedProbabilityOfImprovement,
+    CalibratedUpperConfidenceBound,
+    LogCalibratedExpectedImprovement,
+)
+
+__all__ = [
+    "CalibratedExpectedImprovement",
+    "CalibratedProbabilityOfImprovement",
+    "CalibratedUpperConfidenceBound",
+    "LogCalibratedExpectedImprovement",
+]

@@ -1,0 +1,233 @@
+"""Closed-form acquisition functions of a calibrated posterior (``q = 1``).
+
+Pending points are handled by fantasies: the model is conditioned on a fixed set of quasi-random
+outcomes at the pending points, drawn from its own calibrated law of observations, and the
+acquisition function is averaged over them. BoTorch's Monte Carlo acquisition functions are
+the way to joint batches (``q > 1``).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+import torch
+from botorch.acquisition import AcquisitionFunction
+from botorch.acquisition.objective import PosteriorTransform
+from botorch.exceptions.errors import UnsupportedError
+from botorch.models.model import Model
+from botorch.sampling.get_sampler import get_sampler
+from botorch.utils.safe_math import logmeanexp
+from botorch.utils.transforms import t_batch_mode_transform
+from torch import Tensor
+
+from botorch_calib._validation import check_open_unit
+from botorch_calib.posteriors import CalibratedPosterior
+
+
+class CalibratedAcquisitionFunction(AcquisitionFunction, ABC):
+    """Base class: evaluates the calibrated posterior, averages over pending points.
+
+    Args:
+        model: Model whose posterior is a `CalibratedPosterior`, such as a `CalibratedModel`.
+        posterior_transform: Affine transform of the single outcome, if any.
+        maximize: Whether the objective is maximised.
+        X_pending: Points under evaluation, ``n x d``.
+        num_fantasies: Number of fantasies of the outcomes at pending points.
+
+    Raises:
+        UnsupportedError: If the model has several outputs, or its posterior is not a
+            calibrated one (when evaluated).
+    """
+
+    _log: bool = False
+
+    def __init__(
+        self,
+        model: Model,
+        posterior_transform: PosteriorTransform | None = None,
+        maximize: bool = True,
+        X_pending: Tensor | None = None,
+        num_fantasies: int = 16,
+    ) -> None:
+        super().__init__(model=model)
+        if model.num_outputs != 1:
+            raise UnsupportedError(
+                f"{type(self).__name__} needs a model with one output, got {model.num_outputs}."
+            )
+        self.posterior_transform = posterior_transform
+        self.maximize = maximize
+        self.num_fantasies = num_fantasies
+        self._fantasy_model: Model | None = None
+        self.set_X_pending(X_pending)
+
+    def set_X_pending(self, X_pending: Tensor | None = None) -> None:
+        """Account for points under evaluation by averaging over fantasies of their outcomes.
+
+        Args:
+            X_pending: ``n x d``, or None to clear them.
+        """
+        super().set_X_pending(X_pending)
+        self._fantasy_model = None
+        if self.X_pending is None:
+            return
+        with torch.no_grad():
+            posterior = self.model.posterior(self.X_pending, observation_noise=True)
+            sampler = get_sampler(posterior, torch.Size([self.num_fantasies]), seed=0)
+            self._fantasy_model = self.model.fantasize(self.X_pending, sampler)
+
+    @t_batch_mode_transform(expected_q=1)
+    def forward(self, X: Tensor) -> Tensor:
+        """Evaluate the acquisition function.
+
+        Args:
+            X: ``b x 1 x d``.
+
+        Returns:
+            Values of shape ``b``.
+        """
+        if self._fantasy_model is None:
+            return self._value(self._posterior(self.model, X)).squeeze(-1).squeeze(-1)
+        # The fantasies are the model's batch dimension: b x 1 x 1 x d against num_fantasies.
+        posterior = self._posterior(self._fantasy_model, X.unsqueeze(-3))
+        values = self._value(posterior).squeeze(-1).squeeze(-1)
+        return logmeanexp(values, dim=-1) if self._log else values.mean(dim=-1)
+
+    def _posterior(self, model: Model, X: Tensor) -> CalibratedPosterior:
+        """Posterior of what is to be maximised."""
+        posterior = model.posterior(X, posterior_transform=self.posterior_transform)
+        if not isinstance(posterior, CalibratedPosterior):
+            raise UnsupportedError(
+                f"{type(self).__name__} needs a calibrated posterior, such as that of a "
+                f"CalibratedModel; {type(model).__name__} gave a {type(posterior).__name__}."
+            )
+        return posterior if self.maximize else posterior.affine(-1.0)
+
+    @abstractmethod
+    def _value(self, posterior: CalibratedPosterior) -> Tensor:
+        """Values ``batch_shape x 1 x 1`` for a posterior that is to be maximised."""
+
+
+class _ImprovementFunction(CalibratedAcquisitionFunction):
+    """Acquisition functions that measure improvement over an incumbent.
+
+    Args:
+        model: See `CalibratedAcquisitionFunction`.
+        best_f: Value to improve upon: a scalar, or of shape ``b``.
+        posterior_transform: See `CalibratedAcquisitionFunction`; ``best_f`` is on its scale.
+        maximize: Whether improvement is upwards.
+        X_pending: See `CalibratedAcquisitionFunction`.
+        num_fantasies: See `CalibratedAcquisitionFunction`.
+    """
+
+    best_f: Tensor
+
+    def __init__(
+        self,
+        model: Model,
+        best_f: float | Tensor,
+        posterior_transform: PosteriorTransform | None = None,
+        maximize: bool = True,
+        X_pending: Tensor | None = None,
+        num_fantasies: int = 16,
+    ) -> None:
+        super().__init__(
+            model,
+            posterior_transform=posterior_transform,
+            maximize=maximize,
+            X_pending=X_pending,
+            num_fantasies=num_fantasies,
+        )
+        self.register_buffer("best_f", torch.as_tensor(best_f))
+
+    def set_X_pending(self, X_pending: Tensor | None = None) -> None:
+        """See `CalibratedAcquisitionFunction.set_X_pending`."""
+        super().set_X_pending(X_pending)
+        self._fantasy_best: Tensor | None = None
+        if self._fantasy_model is not None and self.X_pending is not None:
+            # An outcome carries noise, so the incumbent of a fantasy is a posterior mean.
+            with torch.no_grad():
+                mean = self._posterior(self._fantasy_model, self.X_pending).mean
+                self._fantasy_best = mean.squeeze(-1).amax(dim=-1)
+
+    def _incumbent(self, posterior: CalibratedPosterior) -> Tensor:
+        """Value to improve upon, broadcasting against ``batch_shape x 1 x 1``."""
+        best = self.best_f.to(posterior._location)
+        best = best if self.maximize else -best
+        if self._fantasy_best is not None:
+            best = torch.maximum(best.unsqueeze(-1), self._fantasy_best.to(best))
+        return best.unsqueeze(-1).unsqueeze(-1)
+
+
+class CalibratedExpectedImprovement(_ImprovementFunction):
+    """Expected improvement ``E(f~ - best_f)+`` under the calibrated law [Kim2024locbo, eq. 31].
+
+    In closed form; prefer `LogCalibratedExpectedImprovement` for optimisation.
+    """
+
+    __doc__ = f"{__doc__}\n{_ImprovementFunction.__doc__}"
+
+    def _value(self, posterior: CalibratedPosterior) -> Tensor:
+        return posterior.expected_improvement(self._incumbent(posterior))
+
+
+class LogCalibratedExpectedImprovement(_ImprovementFunction):
+    """Logarithm of the calibrated expected improvement, with gradients where that underflows.
+
+    The counterpart of BoTorch's ``LogExpectedImprovement``.
+    """
+
+    __doc__ = f"{__doc__}\n{_ImprovementFunction.__doc__}"
+    _log = True
+
+    def _value(self, posterior: CalibratedPosterior) -> Tensor:
+        return posterior.log_expected_improvement(self._incumbent(posterior))
+
+
+class CalibratedProbabilityOfImprovement(_ImprovementFunction):
+    """Probability of improvement ``P(f~ > best_f)`` under the calibrated law."""
+
+    __doc__ = f"{__doc__}\n{_ImprovementFunction.__doc__}"
+
+    def _value(self, posterior: CalibratedPosterior) -> Tensor:
+        return posterior.probability_of_improvement(self._incumbent(posterior))
+
+
+class CalibratedUpperConfidenceBound(CalibratedAcquisitionFunction):
+    """The ``level``-quantile of the calibrated law: an upper confidence bound as stated.
+
+    Where BoTorch's ``UpperConfidenceBound`` takes a multiple of the standard deviation, this
+    takes a probability, which the calibration makes true.
+
+    Args:
+        model: See `CalibratedAcquisitionFunction`.
+        level: Level of the quantile, in (0, 1).
+        posterior_transform: See `CalibratedAcquisitionFunction`.
+        maximize: If False, minus the ``1 - level`` quantile (a lower confidence bound).
+        X_pending: See `CalibratedAcquisitionFunction`.
+        num_fantasies: See `CalibratedAcquisitionFunction`.
+
+    Raises:
+        InputDataError: If ``level`` is outside (0, 1).
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        level: float = 0.9,
+        posterior_transform: PosteriorTransform | None = None,
+        maximize: bool = True,
+        X_pending: Tensor | None = None,
+        num_fantasies: int = 16,
+    ) -> None:
+        self_level = check_open_unit("level", level)
+        super().__init__(
+            model,
+            posterior_transform=posterior_transform,
+            maximize=maximize,
+            X_pending=X_pending,
+            num_fantasies=num_fantasies,
+        )
+        self.level = self_level
+
+    def _value(self, posterior: CalibratedPosterior) -> Tensor:
+        return posterior.quantile(torch.tensor(self.level, dtype=torch.float64))

@@ -1,0 +1,88 @@
+"""Registration of the acquisition functions with BoTorch's input constructors (used by Ax)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from botorch.acquisition import AcquisitionFunction
+from botorch.acquisition.input_constructors import (
+    ACQF_INPUT_CONSTRUCTOR_REGISTRY,
+    MaybeDict,
+    acqf_input_constructor,
+    get_best_f_analytic,
+)
+from botorch.acquisition.objective import PosteriorTransform
+from botorch.models.model import Model
+from botorch.utils.datasets import SupervisedDataset
+from torch import Tensor
+
+from botorch_calib.acquisition.calibrated import (
+    CalibratedExpectedImprovement,
+    CalibratedProbabilityOfImprovement,
+    CalibratedUpperConfidenceBound,
+    LogCalibratedExpectedImprovement,
+)
+
+
+def register_once(
+    *classes: type[AcquisitionFunction],
+) -> Callable[[Callable[..., dict[str, Any]]], Callable[..., dict[str, Any]]]:
+    """``acqf_input_constructor`` that lets a reloaded module register again."""
+    for acqf_class in classes:
+        ACQF_INPUT_CONSTRUCTOR_REGISTRY.pop(acqf_class, None)
+    return acqf_input_constructor(*classes)
+
+
+@register_once(
+    CalibratedExpectedImprovement,
+    LogCalibratedExpectedImprovement,
+    CalibratedProbabilityOfImprovement,
+)
+def construct_inputs_calibrated_improvement(
+    model: Model,
+    training_data: MaybeDict[SupervisedDataset],
+    posterior_transform: PosteriorTransform | None = None,
+    best_f: float | Tensor | None = None,
+    maximize: bool = True,
+    X_pending: Tensor | None = None,
+    num_fantasies: int = 16,
+) -> dict[str, Any]:
+    """Arguments of the improvement functions; ``best_f`` defaults to the best observation."""
+    if best_f is None:
+        sign = 1.0 if maximize else -1.0
+        if maximize or posterior_transform is not None:
+            best_f = get_best_f_analytic(training_data, posterior_transform=posterior_transform)
+        else:
+            dataset = training_data
+            if isinstance(dataset, dict):
+                dataset = next(iter(dataset.values()))
+            best_f = sign * (sign * dataset.Y).amax(dim=-2).squeeze(-1)
+    return {
+        "model": model,
+        "best_f": best_f,
+        "posterior_transform": posterior_transform,
+        "maximize": maximize,
+        "X_pending": X_pending,
+        "num_fantasies": num_fantasies,
+    }
+
+
+@register_once(CalibratedUpperConfidenceBound)
+def construct_inputs_calibrated_ucb(
+    model: Model,
+    posterior_transform: PosteriorTransform | None = None,
+    level: float = 0.9,
+    maximize: bool = True,
+    X_pending: Tensor | None = None,
+    num_fantasies: int = 16,
+) -> dict[str, Any]:
+    """Arguments of `CalibratedUpperConfidenceBound`."""
+    return {
+        "model": model,
+        "level": level,
+        "posterior_transform": posterior_transform,
+        "maximize": maximize,
+        "X_pending": X_pending,
+        "num_fantasies": num_fantasies,
+    }

@@ -1,0 +1,347 @@
+"""`CalibratedModel`: a Gaussian BoTorch model with calibrated marginals."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from copy import deepcopy
+from typing import Any
+
+import torch
+from botorch.acquisition.objective import PosteriorTransform, ScalarizedPosteriorTransform
+from botorch.exceptions.errors import (
+    BotorchTensorDimensionError,
+    InputDataError,
+    UnsupportedError,
+)
+from botorch.models import SingleTaskGP
+from botorch.models.model import FantasizeMixin, Model
+from botorch.models.transforms import Normalize, Standardize
+from botorch.posteriors import GPyTorchPosterior
+from botorch.utils.datasets import SupervisedDataset
+from gpytorch.likelihoods import FixedNoiseGaussianLikelihood, Likelihood
+from gpytorch.likelihoods.gaussian_likelihood import _GaussianLikelihoodBase
+from torch import Tensor
+
+from botorch_calib._validation import check_finite
+from botorch_calib.calibration import Calibrator, LocalizedConformal, prequential_residuals
+from botorch_calib.models.noise import observation_noise_variance
+from botorch_calib.posteriors import CalibratedPosterior
+
+
+class CalibratedModel(Model, FantasizeMixin):
+    """A single-output Gaussian model whose stated coverage is kept true by a calibrator.
+
+    Two ways to keep it up to date:
+
+    * `from_history` replays the calibrator over the training data of a fitted Gaussian
+      process, from its one-step-ahead residuals: stateless, for loops and pipelines that
+      build the model anew each round;
+    * `observe` scores a new observation with the model that predicted it and conditions
+      the model on it: stateful, as in the paper.
+
+    Its posterior is a `CalibratedPosterior`; BoTorch's analytic (by moments) and Monte Carlo
+    acquisition functions, ``optimize_acqf``, pending points and ``ModelList`` take it as they
+    take any model.
+
+    Args:
+        model: A fitted model with one output, a Gaussian likelihood and a Gaussian
+            posterior: ``SingleTaskGP``, ``SingleTaskVariationalGP``, ``MultiTaskGP`` with one
+            output task, with any input transform and no or an affine outcome transform.
+        calibrator: What it has learned so far is used as it is, and shared, not copied.
+        denoise: Whether `posterior` is of the objective (the default) or, as in the
+            paper on OCBO, of the observation. Without observation noise they agree.
+
+    Raises:
+        UnsupportedError: For models with several outputs, ensembles (fully Bayesian models)
+            and non-Gaussian likelihoods.
+
+    Example:
+        >>> gp = SingleTaskGP(X, Y, input_transform=Normalize(d), outcome_transform=Standardize(1))
+        >>> fit_gpytorch_mll(ExactMarginalLogLikelihood(gp.likelihood, gp))
+        >>> model = CalibratedModel.from_history(gp, LocalizedConformal(0.2, lengthscale=0.25))
+        >>> acqf = LogCalibratedExpectedImprovement(model, best_f=Y.max())
+    """
+
+    # The joint law is not Gaussian, so the cached Cholesky root of BoTorch's noisy
+    # expected improvement does not apply.
+    _supports_cache_root = False
+
+    def __init__(self, model: Model, calibrator: Calibrator, denoise: bool = True) -> None:
+        super().__init__()
+        _check_base(model)
+        self.model = model
+        self.calibrator = calibrator
+        self.denoise = denoise
+
+    @classmethod
+    def from_history(
+        cls,
+        model: Model,
+        calibrator: Calibrator,
+        num_initial: int = 0,
+        denoise: bool = True,
+    ) -> CalibratedModel:
+        """Calibrate a fitted Gaussian process by replaying its own training data.
+
+        The training data are taken in the order in which they are stored, which must be the
+        order in which they were observed. The residuals are those of one-step-ahead
+        predictions at the model's current hyperparameters.
+
+        Args:
+            model: A fitted exact Gaussian process (not a batch of them).
+            calibrator: Copied, so one template serves every round of a loop.
+            num_initial: Number of initial observations (the design) to skip.
+            denoise: See the class.
+
+        Raises:
+            UnsupportedError: If ``model`` is not an exact single-output Gaussian process; use
+                `observe` instead.
+            InputDataError: If there are no training data or fewer than ``num_initial``.
+        """
+        _check_base(model)
+        z = prequential_residuals(model)
+        if not 0 <= num_initial <= len(z):
+            raise InputDataError(
+                f"`num_initial` must lie between 0 and the number of observations {len(z)}, "
+                f"got {num_initial}."
+            )
+        model.eval()
+        X = model.train_inputs[0].detach()
+        replayed = deepcopy(calibrator).to(z)
+        replayed.update(X[num_initial:], z[num_initial:])
+        return cls(model, replayed, denoise=denoise)
+
+    @torch.no_grad()
+    def observe(
+        self, X: Tensor, Y: Tensor, Yvar: Tensor | None = None, condition: bool = True
+    ) -> None:
+        """Score new observations, update the calibrator, and condition the model on them.
+
+        All rows are scored with the present model, which has seen none of them. Call it
+        before refitting; a refitted model takes the calibrator over:
+        ``CalibratedModel(new_gp, model.calibrator)``.
+
+        Args:
+            X: Inputs ``n x d``, in the order of observation.
+            Y: Observed values ``n x 1``, in the units of the outcome.
+            Yvar: Their noise variances ``n x 1``, in squared units of the outcome, for a base
+                model with given noise (default: the mean of its training noise).
+            condition: Whether to also condition the base model on the observations.
+
+        Raises:
+            InputDataError: If ``X`` or ``Y`` hold NaN or infinite values.
+            BotorchTensorDimensionError: If their shapes are not ``n x d`` and ``n x 1``.
+            UnsupportedError: If the base model cannot be conditioned.
+        """
+        if X.dim() != 2 or Y.shape != (X.shape[0], 1):
+            raise BotorchTensorDimensionError(
+                "`X` and `Y` must have shapes n x d and n x 1, got "
+                f"{tuple(X.shape)} and {tuple(Y.shape)}."
+            )
+        check_finite("X", X)
+        check_finite("Y", Y)
+        if Yvar is not None and (Yvar.shape != Y.shape or not (Yvar >= 0).all()):
+            raise InputDataError(
+                f"`Yvar` must be nonnegative, of the shape {tuple(Y.shape)} of `Y`."
+            )
+        # One point a batch: only the marginals are needed.
+        posterior = self._base_posterior(X.unsqueeze(-2))
+        noise = observation_noise_variance(self.model, posterior, X.unsqueeze(-2))
+        if Yvar is not None:
+            noise = Yvar.unsqueeze(-1)
+        deviation = (posterior.variance + noise).sqrt()
+        z = ((Y.unsqueeze(-1) - posterior.mean) / deviation).reshape(-1)
+        conditioned = self.model
+        if condition:
+            conditioned = self._conditioned_base(X, Y, **self._given_noise(Y, Yvar))
+        self.calibrator.update(self.transform_inputs(X), z)
+        self.model = conditioned
+
+    def _given_noise(self, Y: Tensor, Yvar: Tensor | None) -> dict[str, Tensor]:
+        """The ``noise`` a fixed-noise model needs to be conditioned, in transformed units."""
+        if not isinstance(self.model.likelihood, FixedNoiseGaussianLikelihood):
+            return {}
+        if Yvar is None:
+            return {"noise": self.model.likelihood.noise.mean().expand_as(Y)}
+        transform = getattr(self.model, "outcome_transform", None)
+        return {"noise": Yvar if transform is None else transform(Y, Yvar)[1]}
+
+    def _conditioned_base(self, X: Tensor, Y: Tensor, **kwargs: Any) -> Model:
+        try:
+            return self.model.condition_on_observations(X, Y, **kwargs)
+        except NotImplementedError as error:
+            raise UnsupportedError(
+                f"{type(self.model).__name__} cannot be conditioned on observations; call "
+                "`observe` with `condition=False` and refit."
+            ) from error
+
+    # ------------------------------------------------------------ the model interface
+
+    def posterior(
+        self,
+        X: Tensor,
+        output_indices: list[int] | None = None,
+        observation_noise: bool | Tensor = False,
+        posterior_transform: PosteriorTransform | None = None,
+    ) -> CalibratedPosterior:
+        """Calibrated posterior at ``X``; the base posterior is evaluated once.
+
+        Args:
+            X: ``batch_shape x q x d``.
+            output_indices: None or ``[0]``, as there is one output.
+            observation_noise: True for the law of an observation; a tensor sets the noise
+                variance, in the outcome-transformed space, as in BoTorch.
+            posterior_transform: None or a ``ScalarizedPosteriorTransform`` of one weight (for
+                example -1 to turn minimisation into maximisation).
+
+        Raises:
+            UnsupportedError: For any other transform, or where the base posterior is not
+                Gaussian.
+        """
+        _check_output_indices(output_indices)
+        base = self._base_posterior(X)
+        given = observation_noise if isinstance(observation_noise, Tensor) else None
+        posterior = CalibratedPosterior(
+            base,
+            self.calibrator.predictive(self.transform_inputs(X)),
+            observation_noise_variance(self.model, base, X, given=given),
+            denoise=self.denoise and observation_noise is False,
+        )
+        if posterior_transform is None:
+            return posterior
+        return _affinely_transformed(posterior, posterior_transform)
+
+    def _base_posterior(self, X: Tensor) -> GPyTorchPosterior:
+        posterior = self.model.posterior(X)
+        if type(posterior) is not GPyTorchPosterior:
+            raise UnsupportedError(
+                f"The posterior of {type(self.model).__name__} is a {type(posterior).__name__}, "
+                "not Gaussian in the units of the outcome. Use no outcome transform or "
+                "Standardize, and apply nonlinear transforms to the observations beforehand."
+            )
+        return posterior
+
+    def transform_inputs(self, X: Tensor, input_transform: torch.nn.Module | None = None) -> Tensor:
+        """Inputs in the base model's transformed space, where the calibrator works."""
+        return self.model.transform_inputs(X, input_transform=input_transform)
+
+    def condition_on_observations(self, X: Tensor, Y: Tensor, **kwargs: Any) -> CalibratedModel:
+        """The model conditioned on observations, its calibrator unchanged.
+
+        Meant for fantasies and pending points, which carry no evidence on calibration; real
+        observations belong into `observe`.
+
+        Args:
+            X: ``batch_shape x n' x d``.
+            Y: ``batch_shape' x n' x 1``.
+            kwargs: Passed on to the base model (``noise`` for example).
+        """
+        # The base model can be conditioned only once it has been evaluated.
+        if self.model.training or getattr(self.model, "prediction_strategy", None) is None:
+            with torch.no_grad():
+                self.model.posterior(X)
+        base = self._conditioned_base(X, Y, **kwargs)
+        return CalibratedModel(base, self.calibrator, denoise=self.denoise)
+
+    @property
+    def num_outputs(self) -> int:
+        """One output."""
+        return 1
+
+    @property
+    def batch_shape(self) -> torch.Size:
+        """Batch shape of the base model."""
+        return self.model.batch_shape
+
+    @property
+    def likelihood(self) -> Likelihood:
+        """Likelihood of the base model."""
+        return self.model.likelihood
+
+    @property
+    def train_inputs(self) -> Any:
+        """Training inputs of the base model."""
+        return self.model.train_inputs
+
+    @property
+    def train_targets(self) -> Tensor:
+        """Training targets of the base model."""
+        return self.model.train_targets
+
+    def subset_output(self, idcs: list[int]) -> CalibratedModel:
+        """The model itself, as there is one output."""
+        _check_output_indices(idcs)
+        return self
+
+    def load_state_dict(
+        self,
+        state_dict: Mapping[str, Any],
+        strict: bool = True,
+        keep_transforms: bool = True,
+        assign: bool = False,
+    ) -> Any:
+        """Load both parts; the base model in its own way, which may keep its transforms."""
+        parts: dict[str, dict[str, Any]] = {"model": {}, "calibrator": {}}
+        for key, value in state_dict.items():
+            part, _, rest = key.partition(".")
+            if part in parts:
+                parts[part][rest] = value
+            elif strict:
+                raise RuntimeError(f"Unexpected key in the state of CalibratedModel: {key!r}.")
+        # The calibrator first: it rejects a state without having changed anything.
+        self.calibrator.load_state_dict(parts["calibrator"], strict=strict)
+        return self.model.load_state_dict(
+            parts["model"], strict=strict, keep_transforms=keep_transforms, assign=assign
+        )
+
+    @classmethod
+    def construct_inputs(
+        cls, training_data: SupervisedDataset, calibrator: Calibrator | None = None
+    ) -> dict[str, Any]:
+        """Arguments of the constructor from a dataset with one outcome.
+
+        Args:
+            training_data: Data of a ``SingleTaskGP`` (still to be fitted), which is built with
+                ``Normalize`` and ``Standardize``.
+            calibrator: Calibrator to use (default: `LocalizedConformal` at ``alpha = 0.2``).
+        """
+        data = super().construct_inputs(training_data)
+        base = SingleTaskGP(
+            **data,
+            input_transform=Normalize(data["train_X"].shape[-1]),
+            outcome_transform=Standardize(1),
+        )
+        default = LocalizedConformal(alpha=0.2, lengthscale=0.25)
+        return {"model": base, "calibrator": default if calibrator is None else calibrator}
+
+
+def _check_base(model: Model) -> None:
+    name = type(model).__name__
+    if getattr(model, "_is_ensemble", False):
+        raise UnsupportedError(
+            f"{name} is an ensemble: its posterior is a mixture, which has no single residual to "
+            "calibrate. Use a model fitted by marginal likelihood, such as SingleTaskGP."
+        )
+    if model.num_outputs != 1:
+        raise UnsupportedError(
+            f"{name} has {model.num_outputs} outputs: use one CalibratedModel per outcome in a "
+            "ModelList."
+        )
+    if not isinstance(getattr(model, "likelihood", None), _GaussianLikelihoodBase):
+        raise UnsupportedError(f"{name} has no Gaussian likelihood, which calibration needs.")
+
+
+def _check_output_indices(indices: list[int] | None) -> None:
+    if indices is not None and list(indices) not in ([0], [-1]):
+        raise UnsupportedError(f"`output_indices` must be None or [0], got {indices}.")
+
+
+def _affinely_transformed(
+    posterior: CalibratedPosterior, transform: PosteriorTransform
+) -> CalibratedPosterior:
+    if isinstance(transform, ScalarizedPosteriorTransform) and transform.weights.numel() == 1:
+        return posterior.affine(float(transform.weights), float(transform.offset))
+    raise UnsupportedError(
+        f"`posterior_transform` {type(transform).__name__} does not apply to a calibrated posterior: "
+        "use a ScalarizedPosteriorTransform with one weight, or an MC objective."
+    )

@@ -1,0 +1,113 @@
+"""Slow and simple references: quadrature of a piecewise law against Gaussian noise.
+
+Nothing here uses the package's formulas. A law is read from its public attributes (knots,
+masses, flags, scale); each piece is normalised by the same rule that integrates it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import mpmath
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import erfcx, log_ndtr, logsumexp
+
+from botorch_calib.predictive import PiecewisePredictive
+
+Array = NDArray[np.float64]
+_NODES, _WEIGHTS = np.polynomial.legendre.leggauss(24)
+# Distances from each center at which panels end: a factor of 2 apart, so that
+# whatever scale the integrand has there, some panels resolve it.
+_DISTANCES = 2.0 ** np.arange(-44, 13)
+
+
+@dataclass(frozen=True)
+class Law:
+    """One piecewise law, as plain numbers."""
+
+    knots: list[float]
+    masses: list[float]
+    uniform: tuple[bool, ...]
+    scale: float = 1.0
+
+
+def unbatched(law: PiecewisePredictive) -> list[Law]:
+    """The laws of a batch, in its flattened order."""
+    shape, num = law.batch_shape, law.num_pieces
+    knots = law.knots.detach().expand(*shape, num + 1).reshape(-1, num + 1).tolist()
+    masses = law.masses.detach().expand(*shape, num).reshape(-1, num).tolist()
+    scales = [1.0] * len(knots)
+    if law.scale is not None:
+        scales = law.scale.detach().expand(shape).reshape(-1).tolist()
+    rows = zip(knots, masses, scales, strict=True)
+    return [Law(k, m, law.uniform, s) for k, m, s in rows]
+
+
+def log_h(t: Array) -> Array:
+    """``log(phi(t) + t Phi(t))``; `tests.test_numerics` holds it against mpmath."""
+    low = np.minimum(t, -1e-30)
+    mills = np.sqrt(np.pi / 2) * erfcx(-low / np.sqrt(2))
+    y = 1 / np.square(np.minimum(low, -25.0))
+    series = y * (1 - y * (3 - y * (15 - y * (105 - y * (945 - 10395 * y)))))
+    left = -0.5 * low**2 - 0.5 * math.log(2 * math.pi)
+    left = left + np.log(np.where(low < -25.0, series, 1 + np.maximum(low, -25.0) * mills))
+    right = np.maximum(t, 0.0)
+    density = np.exp(-0.5 * right**2) / math.sqrt(2 * math.pi)
+    return np.where(t < 0, left, np.log(density + right * np.exp(log_ndtr(right))))
+
+
+def log_phi(t: Array) -> Array:
+    return -0.5 * t**2 - 0.5 * math.log(2 * math.pi)
+
+
+def _panels(law: Law, ratio: float, x: float) -> Iterator[tuple[Array, Array]]:
+    """Nodes and log masses of each piece, on panels graded towards every special point."""
+    tau2 = law.scale**2
+    finite = [k for k in law.knots if math.isfinite(k)]
+    centers = np.array([*finite, x, x * tau2 / (tau2 + ratio**2), 0.0])
+    grid = np.concatenate([centers, *(centers + s * d for d in _DISTANCES for s in (1, -1))])
+    limit = 45.0 * law.scale + max([abs(k) for k in finite], default=0.0)
+    for j, (mass, flat) in enumerate(zip(law.masses, law.uniform, strict=True)):
+        if mass == 0.0:
+            continue
+        low, high = max(law.knots[j], -limit), min(law.knots[j + 1], limit)
+        ends = np.unique(np.clip(grid, low, high))
+        half = np.diff(ends) / 2
+        z = ((ends[:-1] + half)[:, None] + half[:, None] * _NODES).ravel()
+        log_mass = np.log(half[:, None] * _WEIGHTS).ravel()
+        if not flat:
+            log_mass = log_mass - 0.5 * (z / law.scale) ** 2
+        yield z, log_mass - logsumexp(log_mass) + math.log(mass)
+
+
+@dataclass(frozen=True)
+class Smoothed:
+    """Everything that is asked of the law of ``z + ratio eps`` at a number ``x``."""
+
+    log_excess: float
+    log_survival: float
+    log_cdf: float
+    log_prob: float
+    mean: float
+    variance: float
+
+
+def smoothed(law: Law, ratio: float, x: float) -> Smoothed:
+    """Quadrature over ``z``, relative error about 1e-13."""
+    pieces = list(_panels(law, ratio, x))
+    z = np.concatenate([piece[0] for piece in pieces])
+    log_mass = np.concatenate([piece[1] for piece in pieces])
+    t = (z - x) / ratio
+    mass = np.exp(log_mass)
+    mean = float(np.sum(mass * z))
+    return Smoothed(
+        log_excess=float(logsumexp(log_mass + log_h(t))) + math.log(ratio),
+        log_survival=float(logsumexp(log_mass + log_ndtr(t))),
+        log_cdf=float(logsumexp(log_mass + log_ndtr(-t))),
+        log_prob=float(logsumexp(log_mass + log_phi(t))) - math.log(ratio),
+        mean=mean,
+        variance=float(np.sum(mass * (z - mean) ** 2)) + ratio**2,
+    )

@@ -1,0 +1,157 @@
+"""Special functions against mpmath, their gradients, and the root finder."""
+
+import math
+
+import mpmath as mp
+import numpy as np
+import pytest
+import torch
+from torch.autograd import gradcheck, gradgradcheck
+from torch.testing import assert_close
+
+from botorch_calib import numerics
+from tests import oracles
+
+SQRT_2PI = mp.sqrt(2 * mp.pi)
+ARGUMENTS = [0.0, 1e-12, 1e-3, 0.7, 1.0, 4.9, 5.0, 12.0, 19.9, 29.9, 30.1, 55.0, 300.0]
+INTERVALS = [
+    (-math.inf, math.inf),
+    (-math.inf, -3.0),
+    (-37.0, math.inf),
+    (3.0, math.inf),
+    (-1.0, 2.0),
+    (0.0, 1e-6),
+    (-1e-9, 1e-9),
+    (12.0, 12.001),
+    (-30.0, -29.0),
+    (37.0, 37.0 + 1e-6),
+    (-40.0, 40.0),
+    (35.0, 90.0),
+]
+
+
+def double(*values: float) -> torch.Tensor:
+    return torch.tensor(values, dtype=torch.double)
+
+
+def Phi(x):
+    return mp.erfc(-mp.mpf(x) / mp.sqrt(2)) / 2
+
+
+def phi(x):
+    return mp.exp(-mp.mpf(x) ** 2 / 2) / SQRT_2PI
+
+
+def h(x):
+    return phi(x) + mp.mpf(x) * Phi(x)
+
+
+def big_h(x):
+    return ((mp.mpf(x) ** 2 + 1) * Phi(x) + mp.mpf(x) * phi(x)) / 2
+
+
+@pytest.fixture(autouse=True)
+def digits():
+    with mp.workdps(60):
+        yield
+
+
+def interval(low: float, high: float):
+    if low + high > 0:
+        low, high = -high, -low
+    below = mp.mpf(0) if math.isinf(low) else Phi(low)
+    return (mp.mpf(1) if math.isinf(high) else Phi(high)) - below
+
+
+def test_mills_ratio_and_scaled_tails():
+    x = double(*ARGUMENTS)
+    # Differences that cancel like x^4 leave 1e-10 at most, at the switch to the series.
+    for index, (function, tol) in enumerate([(Phi, 1e-14), (h, 1e-12), (big_h, 1e-9)]):
+        expected = double(*(function(-a) / phi(a) for a in ARGUMENTS))
+        assert_close(numerics.scaled_tails(x)[index], expected, rtol=tol, atol=0.0)
+        if function is Phi:
+            assert_close(numerics.mills_ratio(x), expected, rtol=tol, atol=0.0)
+
+
+@pytest.mark.parametrize("bounds", INTERVALS)
+def test_log_normal_interval(bounds):
+    low, high = double(bounds[0]), double(bounds[1])
+    expected = double(mp.log(interval(*bounds)))
+    assert_close(numerics.log_normal_interval(low, high), expected, rtol=0.0, atol=5e-10)
+    assert_close(numerics.log_normal_interval(-high, -low), expected, rtol=0.0, atol=5e-10)
+
+
+def test_log_normal_interval_derivatives():
+    low, high = double(-1.0, 3.0, -5.0, -math.inf, 0.5), double(0.5, 3.2, -4.0, 0.3, math.inf)
+    finite_low, finite_high = low[:3].requires_grad_(), high[:3].requires_grad_()
+    assert gradcheck(numerics.log_normal_interval, (finite_low, finite_high))
+    assert gradgradcheck(numerics.log_normal_interval, (finite_low, finite_high))
+    low, high = low.detach().requires_grad_(), high.detach().requires_grad_()
+    numerics.log_normal_interval(low, high).sum().backward()
+    assert low.grad.isfinite().all() and high.grad.isfinite().all()
+    assert low.grad[3] == 0.0 and high.grad[4] == 0.0
+
+
+def test_log1mexp():
+    values = [-1e-15, -1e-8, -0.1, -math.log(2), -0.7, -5.0, -40.0, -800.0, -1e300]
+    expected = double(*(mp.log(-mp.expm1(v)) for v in values))
+    assert_close(numerics.log1mexp(double(*values)), expected, rtol=1e-13, atol=0.0)
+    x = double(0.0, *values).requires_grad_()
+    numerics.log1mexp(x).sum().backward()
+    assert x.grad.isfinite().all()
+    assert gradcheck(numerics.log1mexp, (double(-0.1, -0.69, -0.7, -5.0).requires_grad_(),))
+
+
+def test_ndtri_exp():
+    z = [-50.0, -38.0, -30.0, -8.1, -7.4, -7.3, -2.0, -1e-3, 0.0, 1.0]
+    log_p = double(*(mp.log(Phi(v)) for v in z))
+    # Near log_p = 0 the answer is as sharp as its argument.
+    assert_close(numerics.ndtri_exp(log_p), double(*z), rtol=1e-13, atol=1e-14)
+    assert_close(numerics.ndtri_exp(double(-1e6)), double(-1414.2089), rtol=1e-6, atol=0.0)
+    safe = log_p.requires_grad_()
+    assert gradcheck(numerics.ndtri_exp, (safe,), atol=1e-6)
+    (slope,) = torch.autograd.grad(numerics.ndtri_exp(safe).sum(), safe)
+    expected = double(*(Phi(v) / phi(v) for v in z))
+    assert_close(slope, expected, rtol=1e-9, atol=0.0)
+
+
+def test_hazard():
+    z = [-300.0, -40.0, -1.0, 0.0, 3.0, 10.0]
+    expected = double(*(phi(v) / Phi(v) for v in z))
+    assert_close(numerics.hazard(double(*z)), expected, rtol=1e-11, atol=0.0)
+
+
+@pytest.mark.parametrize("order", [1, 5, 20])
+def test_unit_legendre(order):
+    nodes, weights = numerics.unit_legendre(order, double(0.0))
+    powers = torch.arange(2 * order, dtype=torch.double)
+    integral = (weights * nodes ** powers.unsqueeze(-1)).sum(-1)
+    assert_close(integral, 1 / (powers + 1), rtol=1e-13, atol=0.0)
+    assert nodes.dtype == torch.double
+    assert numerics.unit_legendre(order, torch.zeros(1))[0].dtype == torch.float32
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: x - 0.3,
+        lambda x: x**9 - 0.1,
+        lambda x: torch.atan(50 * (x - 0.8)),
+        lambda x: torch.where(x < 0.5, x - 0.6, 1e3 * (x - 0.5)),
+        lambda x: torch.where(x < 0.2, -1e-3, 1.0) * torch.ones_like(x),
+    ],
+    ids=["line", "flat", "steep", "jump", "sign"],
+)
+def test_bracketed_root(function):
+    low, high = double(0.0, -1.0, 0.1), double(1.0, 1.0, 0.9)
+    root = numerics.bracketed_root(function, low, high, max_steps=60)
+    near = torch.tensor(1e-8, dtype=torch.double)
+    close = function(root).abs() <= 1e-8
+    crosses = (function(root - near) <= 0) & (function(root + near) >= 0)
+    assert (close | crosses).all()
+
+
+def test_log_h_of_the_oracles():
+    t = np.array([-300.0, -38.0, -26.0, -25.001, -24.999, -5.0, -1e-9, 0.0, 1e-9, 0.5, 9.0, 1e4])
+    expected = np.array([float(mp.log(h(v))) for v in t])
+    np.testing.assert_allclose(oracles.log_h(t), expected, rtol=1e-14, atol=1e-12)
