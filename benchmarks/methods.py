@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import torch
 from botorch.acquisition.acquisition import AcquisitionFunction
@@ -139,8 +138,8 @@ class ExpectedImprovementStrategy:
     seed: int
     calibrator: CalibratorFactory | None = None
     alpha: float = 0.2
-    num_restarts: int = 10
-    raw_samples: int = 256
+    num_restarts: int = 4
+    raw_samples: int = 128
 
     def fit(self, X: Tensor, Y: Tensor) -> Model:
         """Fit the GP and replay the calibrator over its history."""

@@ -17,7 +17,7 @@ def _get_sampler_calibrated(
     *,
     seed: int | None = None,
 ) -> NormalMCSampler:
-    """Quasi-Monte Carlo over the ``2 q`` base samples, i.i.d. where Sobol has too few dimensions."""
+    """Quasi-Monte Carlo over the ``2 q`` base samples; i.i.d. if they are too many for Sobol."""
     num_points = posterior._extended_shape()[-2]
     if 2 * num_points > SobolEngine.MAXDIM:
         return IIDNormalSampler(sample_shape=sample_shape, seed=seed)

@@ -13,7 +13,9 @@ PACKAGE = Path(__file__).parents[1] / "botorch_calib"
 CHAIN = (
     "_validation",
     "numerics",
+    "denoising",
     "predictive",
+    "smoothing",
     "calibration",
     "posteriors",
     "sampling",

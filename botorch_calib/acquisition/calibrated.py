@@ -9,6 +9,7 @@ the way to joint batches (``q > 1``).
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from typing import Any
 
 import torch
 from botorch.acquisition import AcquisitionFunction
@@ -57,7 +58,7 @@ class CalibratedAcquisitionFunction(AcquisitionFunction, ABC):
         self.posterior_transform = posterior_transform
         self.maximize = maximize
         self.num_fantasies = num_fantasies
-        self._fantasy_model: Model | None = None
+        self._fantasy_model: Any = None
         self.set_X_pending(X_pending)
 
     def set_X_pending(self, X_pending: Tensor | None = None) -> None:
@@ -70,12 +71,13 @@ class CalibratedAcquisitionFunction(AcquisitionFunction, ABC):
         self._fantasy_model = None
         if self.X_pending is None:
             return
+        model: Any = self.model
         with torch.no_grad():
-            posterior = self.model.posterior(self.X_pending, observation_noise=True)
+            posterior = model.posterior(self.X_pending, observation_noise=True)
             sampler = get_sampler(posterior, torch.Size([self.num_fantasies]), seed=0)
-            self._fantasy_model = self.model.fantasize(self.X_pending, sampler)
+            self._fantasy_model = model.fantasize(self.X_pending, sampler)
 
-    @t_batch_mode_transform(expected_q=1)
+    @t_batch_mode_transform(expected_q=1)  # type: ignore[arg-type]
     def forward(self, X: Tensor) -> Tensor:
         """Evaluate the acquisition function.
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Any
 
 from botorch.acquisition import AcquisitionFunction
 from botorch.acquisition.input_constructors import (
     ACQF_INPUT_CONSTRUCTOR_REGISTRY,
-    MaybeDict,
     acqf_input_constructor,
     get_best_f_analytic,
 )
@@ -41,7 +40,7 @@ def register_once(
 )
 def construct_inputs_calibrated_improvement(
     model: Model,
-    training_data: MaybeDict[SupervisedDataset],
+    training_data: SupervisedDataset | dict[Hashable, SupervisedDataset],
     posterior_transform: PosteriorTransform | None = None,
     best_f: float | Tensor | None = None,
     maximize: bool = True,

@@ -66,6 +66,8 @@ class CalibratedModel(Model, FantasizeMixin):
     # expected improvement does not apply.
     _supports_cache_root = False
 
+    model: Any  # a BoTorch model: its attributes are beyond what ``Model`` declares
+
     def __init__(self, model: Model, calibrator: Calibrator, denoise: bool = True) -> None:
         super().__init__()
         _check_base(model)
@@ -106,7 +108,7 @@ class CalibratedModel(Model, FantasizeMixin):
                 f"got {num_initial}."
             )
         model.eval()
-        X = model.train_inputs[0].detach()
+        X = _train_inputs(model).detach()
         replayed = deepcopy(calibrator).to(z)
         replayed.update(X[num_initial:], z[num_initial:])
         return cls(model, replayed, denoise=denoise)
@@ -177,7 +179,7 @@ class CalibratedModel(Model, FantasizeMixin):
 
     # ------------------------------------------------------------ the model interface
 
-    def posterior(
+    def posterior(  # type: ignore[override]
         self,
         X: Tensor,
         output_indices: list[int] | None = None,
@@ -266,14 +268,15 @@ class CalibratedModel(Model, FantasizeMixin):
     @property
     def train_targets(self) -> Tensor:
         """Training targets of the base model."""
-        return self.model.train_targets
+        targets: Tensor = self.model.train_targets
+        return targets
 
     def subset_output(self, idcs: list[int]) -> CalibratedModel:
         """The model itself, as there is one output."""
         _check_output_indices(idcs)
         return self
 
-    def load_state_dict(
+    def load_state_dict(  # type: ignore[override]
         self,
         state_dict: Mapping[str, Any],
         strict: bool = True,
@@ -305,7 +308,7 @@ class CalibratedModel(Model, FantasizeMixin):
                 ``Normalize`` and ``Standardize``.
             calibrator: Calibrator to use (default: `LocalizedConformal` at ``alpha = 0.2``).
         """
-        data = super().construct_inputs(training_data)
+        data: dict[str, Any] = super().construct_inputs(training_data)
         base = SingleTaskGP(
             **data,
             input_transform=Normalize(data["train_X"].shape[-1]),
@@ -313,6 +316,12 @@ class CalibratedModel(Model, FantasizeMixin):
         )
         default = LocalizedConformal(alpha=0.2, lengthscale=0.25)
         return {"model": base, "calibrator": default if calibrator is None else calibrator}
+
+
+def _train_inputs(model: Any) -> Tensor:
+    """Training inputs of a model in eval mode, where they are the transformed ones, ``n x d``."""
+    inputs: Tensor = model.train_inputs[0]
+    return inputs
 
 
 def _check_base(model: Model) -> None:
@@ -339,9 +348,11 @@ def _check_output_indices(indices: list[int] | None) -> None:
 def _affinely_transformed(
     posterior: CalibratedPosterior, transform: PosteriorTransform
 ) -> CalibratedPosterior:
-    if isinstance(transform, ScalarizedPosteriorTransform) and transform.weights.numel() == 1:
-        return posterior.affine(float(transform.weights), float(transform.offset))
+    if isinstance(transform, ScalarizedPosteriorTransform):
+        weights = transform.get_buffer("weights")
+        if weights.numel() == 1:
+            return posterior.affine(float(weights), float(transform.offset))
     raise UnsupportedError(
-        f"`posterior_transform` {type(transform).__name__} does not apply to a calibrated posterior: "
-        "use a ScalarizedPosteriorTransform with one weight, or an MC objective."
+        f"`posterior_transform` {type(transform).__name__} does not apply to a calibrated "
+        "posterior: use a ScalarizedPosteriorTransform with one weight, or an MC objective."
     )

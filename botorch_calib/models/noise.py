@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
-from botorch.models.model import Model
 from botorch.models.transforms.outcome import Standardize
 from botorch.posteriors import GPyTorchPosterior
 from gpytorch.likelihoods import FixedNoiseGaussianLikelihood, GaussianLikelihood
@@ -11,7 +12,7 @@ from torch import Tensor
 
 
 def observation_noise_variance(
-    model: Model, posterior: GPyTorchPosterior, X: Tensor, given: Tensor | None = None
+    model: Any, posterior: GPyTorchPosterior, X: Tensor, given: Tensor | None = None
 ) -> Tensor:
     """Noise variance that ``model.posterior(X, observation_noise=True)`` would add.
 
@@ -33,14 +34,15 @@ def observation_noise_variance(
     noise = _likelihood_noise(model) if given is None else given
     if scale is None or noise is None:
         noisy = model.posterior(X, observation_noise=True if given is None else given)
-        return (noisy.variance - posterior.variance).clamp(min=0.0)
+        added: Tensor = (noisy.variance - posterior.variance).clamp(min=0.0)
+        return added
     return noise if scale is _UNIT else noise * scale
 
 
 _UNIT = torch.ones(())
 
 
-def _likelihood_noise(model: Model) -> Tensor | None:
+def _likelihood_noise(model: Any) -> Tensor | None:
     """Noise variance on the likelihood's scale, ``batch_shape x 1 x 1``, if it is constant."""
     likelihood = model.likelihood
     if isinstance(likelihood, FixedNoiseGaussianLikelihood):
@@ -52,7 +54,7 @@ def _likelihood_noise(model: Model) -> Tensor | None:
     return noise.unsqueeze(-1)
 
 
-def _squared_outcome_scale(model: Model) -> Tensor | None:
+def _squared_outcome_scale(model: Any) -> Tensor | None:
     """Squared factor of an affine outcome transform, or None where it is not known."""
     transform = getattr(model, "outcome_transform", None)
     if transform is None:

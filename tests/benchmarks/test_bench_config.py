@@ -77,3 +77,11 @@ def test_a_changed_budget_changes_the_hash() -> None:
     longer = replace(problem, num_evaluations=problem.num_evaluations + 1)
     before = config_hash(replicate_config(problem, method))
     assert config_hash(replicate_config(longer, method)) != before
+
+
+def test_the_published_method_uses_the_scale_of_p_values() -> None:
+    (method,) = (m for m in SUITES["locbo"].methods if m.name == "locbo_published")
+    calibrator = describe(method)["build"]["calibrator"]
+    assert calibrator["score"] == {"type": "botorch_calib.calibration.scores.GaussianScore"}
+    assert calibrator["tails"] == "gaussian"
+    assert calibrator["step_size"] == 5e-3
