@@ -24,86 +24,119 @@ import math
 from typing import Any
 
 import torch
-from botorch.acquisition.analytic import _log_ei_helper as log_h
-from botorch.utils.probability.utils import log_ndtr, log_phi, ndtr
+from botorch.utils.probability.utils import log_ndtr, log_phi
 from torch import Tensor
 from torch.autograd import Function
 
-from botorch_calib.numerics import mills_ratio, scaled_tails, unit_legendre
+from botorch_calib.numerics import LEAST, graded_rule, less, log_h, mills_ratio, scaled_tails
 
-_INV_2PI = 1 / (2 * math.pi)
 _INV_SQRT_2PI = 1 / math.sqrt(2 * math.pi)
-_LOG_TINY = 1e-300
-_ORDER = 20  # of the Gauss-Legendre rule for V: error below 1e-11, relative
-_CORNER = 2.0  # below it V is computed from its complement, a smooth arctangent integral
-_CUT = 68.0  # the integrand of V is dropped once it has fallen by exp(-34)
+_LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
+_SQRT_HALF_PI = math.sqrt(math.pi / 2)
+_TINY = 1e-300
+_ORDER = 17  # of the rule for V: relative error about 1e-13 far out, 1e-12 near the origin
+_CORNER = 2.5  # below it V is computed from its complement, a smooth arctangent integral
+_CUT = 64.0  # the integrand of V is dropped once it has fallen by exp(-32)
+_CHUNK = 40_000  # numbers per operation at the nodes of V, few enough to stay in the cache
+_NARROW = 0.05  # relative width below which an interval mean is a series about the middle
 
 
-def _scaled_v(h: Tensor, eta: Tensor) -> Tensor:
-    r"""``exp((h^2 + eta^2) / 2) V(h, eta)`` for ``h, eta >= 0``.
+def _scaled_v(h: Tensor, eta: Tensor, mills_h: Tensor, mills_eta: Tensor) -> Tensor:
+    r"""``2 pi exp((h^2 + eta^2) / 2) V(h, eta)`` for ``h, eta >= 0``, given their Mills ratios.
 
     ``V(h, eta) = 1/(2 pi) int_eta^inf exp(-(h^2 + y^2)/2) h / (h^2 + y^2) dy`` is the normal
     mass of the wedge beyond the line at distance ``h``, on one side of the ray through its
     point at height ``eta``. Near the origin the kernel ``h / (h^2 + y^2)`` is sharp;
     there, with ``h >= eta`` (else ``V(h, eta) + V(eta, h) = Phi(-h) Phi(-eta)``), the
-    complement ``Phi(-h)/2 - V`` is an integral over ``[0, eta]`` on which it is smooth.
+    complement ``Phi(-h)/2 - V`` is an integral over ``[0, eta]`` on which it is smooth. Very
+    close to the origin it depends on ``eta / h`` only.
     """
-    nodes, weights = unit_legendre(_ORDER, h)
-    corner = (h < _CORNER) & (eta < _CORNER)
     high, low = torch.maximum(h, eta), torch.minimum(h, eta)
-    dist = torch.where(corner, high, h).clamp(min=1e-150)
-    start = eta.masked_fill(corner, 0.0)
-    stop = torch.where(corner, low, (eta.square() + _CUT).sqrt())
-    width = stop - start
-    y2 = (width.unsqueeze(-1) * nodes + start.unsqueeze(-1)).square_()
-    kernel = (start.square().unsqueeze(-1) - y2).mul_(0.5).exp_()
-    kernel.div_(y2.add_(dist.square().unsqueeze(-1)))
-    integral = (kernel @ weights).mul_(width).mul_(dist).mul_(_INV_2PI)
-    wedge = 0.5 * ndtr(-dist) - torch.exp(-0.5 * dist.square()) * integral
-    wedge = torch.where(h >= eta, wedge, ndtr(-h) * ndtr(-eta) - wedge)
-    scale = torch.exp(0.5 * (h.square() + eta.square()).clamp(max=2 * _CORNER**2))
-    return torch.where(corner, wedge * scale, integral)
+    corner = less(high, _CORNER)
+    at_corner = high.clamp(min=1e-10)  # keeps the squares from underflow
+    dist = torch.lerp(h, at_corner, corner)
+    start = torch.addcmul(eta, eta, corner, value=-1)
+    reach = (eta * eta).add_(_CUT).sqrt_().add_(eta).reciprocal_().mul_(_CUT)
+    width = reach.lerp_(at_corner.mul_(low).div_(high), corner)
+    integral = _wedge_integral(dist, start, width)
+    wedge = torch.minimum(mills_h, mills_eta).mul_(_SQRT_HALF_PI).sub_(integral)
+    wedge.mul_((low * low).mul_(0.5).clamp_(max=_CORNER**2).exp_())
+    wedge = torch.lerp(wedge, mills_h * mills_eta - wedge, less(h, eta))
+    return integral.lerp_(wedge, corner)
 
 
-def _bivariate_tail_values(c: Tensor, k: Tensor, r: Tensor, side: Tensor) -> tuple[Tensor, Tensor]:
-    """The two logarithms of `log_bivariate_tail`, without a graph.
+def _wedge_integral(dist: Tensor, start: Tensor, width: Tensor) -> Tensor:
+    """``int dist / (dist^2 + y^2) exp((start^2 - y^2)/2) dy``, ``y - start`` in [0, width]."""
+    nodes, weights = graded_rule(_ORDER, dist.dtype, dist.device)
+    distance2 = torch.addcmul(dist * dist, start, start).view(-1)
+    # With y = start + u width the exponent is a polynomial of u.
+    terms = torch.stack([start * width, (width * width).mul_(0.5)]).neg_().view(2, -1)
+    total = torch.zeros_like(distance2)
+    step = max(1, _CHUNK // max(1, dist.numel()))
+    for u, weight in zip(nodes.split(step), weights.split(step), strict=True):
+        exponent = torch.mm(u, terms)
+        kernel = torch.sub(distance2, exponent, alpha=2)
+        torch.div(exponent.exp_(), kernel, out=kernel)
+        torch.addmv(total, kernel.t(), weight, out=total)
+    return total.view(dist.shape).mul_(width).mul_(dist)
 
-    With ``eta_c = (k - rho c)/q`` and ``eta_k = (c - rho k)/q`` the corner of the region lies
-    at squared distance ``c^2 + eta_c^2 = k^2 + eta_k^2`` from the origin, and
-    ``P = sign(c) V(|c|, eta_c) + V(k, eta_k)``, ``V(h, -eta) = Phi(-h) - V(h, eta)``.
-    Everything is scaled by the exponential of the smallest squared distance of the region.
+
+def off_zero(knots: Tensor) -> Tensor:
+    """The same knots, those at zero moved away from it by a number of no other effect.
+
+    With both thresholds at zero the angle of the corner would be lost.
     """
-    rho, q, eta_c, eta_k = _corner(c, k, r, side)
-    abs_c, negative_c = c.abs(), c < 0
-    below_c, below_k = eta_c < 0, eta_k < 0
-    c2, k2 = c.square(), k.square()
-    corner2 = k2 + eta_k.square()
-    nearest2 = torch.where(below_k, k2, torch.where(~negative_c & below_c, c2, corner2))
-    wedges = _scaled_v(torch.stack([abs_c, k]), torch.stack([eta_c, eta_k]).abs())
-    at_corner = torch.exp(0.5 * (nearest2 - corner2))
-    wedges = wedges * at_corner
-    phi_c = _INV_SQRT_2PI * torch.exp((0.5 * (nearest2 - c2)).clamp(max=0.0))
-    phi_k = _INV_SQRT_2PI * torch.exp((0.5 * (nearest2 - k2)).clamp(max=0.0))
-    mills = mills_ratio(torch.stack([abs_c, k, eta_c.abs(), eta_k.abs()]))
-
-    wedge_c = torch.where(below_c, phi_c * mills[0] - wedges[0], wedges[0])
-    wedge_k = torch.where(below_k, phi_k * mills[1] - wedges[1], wedges[1])
-    prob = wedge_k + torch.where(negative_c, -wedge_c, wedge_c)
-
-    # phi(c) Phi(-eta_c) and phi(k) Phi(-eta_k), on the same scale
-    edge_c, edge_k = _INV_2PI * at_corner * mills[2], _INV_2PI * at_corner * mills[3]
-    edge_c = torch.where(below_c, phi_c - edge_c, edge_c)
-    edge_k = torch.where(below_k, phi_k - edge_k, edge_k)
-    excess = edge_c + rho * edge_k - c * prob
-    offset = -0.5 * nearest2
-    return offset + excess.clamp_(min=_LOG_TINY).log_(), offset + prob.clamp_(min=_LOG_TINY).log_()
+    return torch.copysign(knots.abs().clamp_(min=1e-150), knots)
 
 
-def _corner(c: Tensor, k: Tensor, r: Tensor, side: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Correlation, its complement ``q`` and the offsets ``eta_c, eta_k`` of the corner."""
-    norm = (1 + r.square()).sqrt()
-    rho, q = side / norm, r / norm
-    return rho, q, (k - rho * c) / q, (c - rho * k) / q
+def bivariate_tails(
+    c: Tensor, knots: Tensor, t: Tensor, r: Tensor, norm: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    r"""Integrals over the tails of a normal piece beyond its knots, scaled, without a graph.
+
+    ``(X, Z)`` is standard bivariate normal with correlation ``(1 + r^2)^(-1/2)``. The tail
+    of ``Z`` is the upper one for ``knot > 0`` and the lower one for ``knot < 0``:
+    ``s Z > k`` with ``k = |knot|``. With ``eta_c = (k - rho c)/q`` and
+    ``eta_k = (c - rho k)/q`` the corner of the region lies at squared distance
+    ``c^2 + eta_c^2 = k^2 + eta_k^2`` from the origin, and
+    ``P = sign(c) V(|c|, eta_c) + V(k, eta_k)``, ``V(h, -eta) = Phi(-h) - V(h, eta)``.
+
+    Args:
+        c: Threshold on ``X``, of the shape ``batch_shape``.
+        knots: ``num_knots x batch_shape``, none zero (see `off_zero`).
+        t: ``(knot - c norm) / r``, which is ``-eta_k``; of the shape of ``knots``.
+        r: Noise-to-signal ratio, of the shape of ``c``.
+        norm: ``sqrt(1 + r^2)``.
+
+    Returns:
+        ``3 x num_knots x batch_shape``: ``E[(X - c)+ ; s Z > k]``, ``P(X > c, s Z > k)`` and
+        ``phi(c) P(s Z > k | X = c)``, divided by the normal density at the distance of the
+        region from the origin; half the square of that distance; the Mills ratios of ``k``,
+        and in the last row that of ``|c|``.
+    """
+    side = knots.sign()
+    eta = torch.stack([torch.addcmul(t, r, knots).mul_(side).div_(norm), -t])
+    dist = torch.stack([c.expand_as(t), knots]).abs_()
+    height, below = eta.abs(), less(eta, 0.0)
+    num = len(knots)
+    mills = mills_ratio(torch.cat([dist[1], dist[0, :1], *height]))
+    mills_k, mills_eta = mills[: num + 1], mills[num + 1 :].view_as(eta)
+    mills_dist = torch.stack([mills_k[num:].expand_as(t), mills_k[:num]])
+
+    square = dist * dist
+    corner2 = torch.addcmul(square[1], t, t)
+    nearest2 = torch.minimum(*torch.lerp(corner2.expand_as(square), square, below))
+    decay = nearest2 - torch.cat([square, corner2.unsqueeze(0)])
+    decay = decay.mul_(0.5).clamp_(LEAST, 0.0).exp_()
+    phi, at_corner = decay[:2], decay[2].mul(_INV_SQRT_2PI)
+    # V and phi(c) Phi(-eta_c), phi(k) Phi(-eta_k), first for |eta| and then for eta
+    wedges = _scaled_v(dist, height, mills_dist, mills_eta)
+    part = torch.stack([wedges, mills_eta]).mul_(at_corner)
+    whole = torch.stack([phi * mills_dist, phi])
+    (wedge_c, wedge_k), (edge_c, edge_k) = torch.lerp(part, whole - part, below)
+    prob = torch.addcmul(wedge_k, c.sign(), wedge_c)  # at c = 0 the other one vanishes
+    excess = torch.addcmul(edge_c, c, prob, value=-1) + edge_k.mul_(side).div_(norm)
+    return torch.stack([excess, prob, edge_c]), nearest2.mul_(0.5), mills_k
 
 
 class _BivariateTail(Function):
@@ -111,7 +144,10 @@ class _BivariateTail(Function):
 
     @staticmethod
     def forward(ctx: Any, c: Tensor, k: Tensor, r: Tensor, side: Tensor) -> tuple[Tensor, Tensor]:
-        excess, prob = _bivariate_tail_values(c, k, r, side)
+        knots, norm = off_zero(side * k).unsqueeze(0), (1 + r.square()).sqrt()
+        values, distance2, _ = bivariate_tails(c, knots, (knots - c * norm) / r, r, norm)
+        logs = values[:2, 0].clamp_(min=_TINY).log_() - (distance2[0] + _LOG_SQRT_2PI)
+        excess, prob = logs.unbind()
         ctx.save_for_backward(c, k, r, side, excess, prob)
         return excess, prob
 
@@ -119,8 +155,9 @@ class _BivariateTail(Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         c, k, r, side, excess, prob = ctx.saved_tensors
         grad_excess, grad_prob = grads
-        _, q, eta_c, eta_k = _corner(c, k, r, side)
-        log_q = q.log()
+        norm = (1 + r.square()).sqrt()
+        log_q = (r / norm).log()
+        eta_c, eta_k = (k * norm - side * c) / r, (c * norm - side * k) / r
         at_k, at_c = log_phi(k), log_phi(c)
         edge_k = log_ndtr(-eta_k) + at_k  # log phi(k) Phi(-eta_k)
         # d E = -P dc - phi(k) q h(-eta_k) dk + phi(k) Phi(-eta_k) d rho
@@ -161,48 +198,44 @@ def log_bivariate_tail(c: Tensor, k: Tensor, r: Tensor, side: Tensor) -> tuple[T
     return out
 
 
-def _log_tail_family(t: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """``log Phi(t)``, ``log h(t)`` and ``log H(t)``."""
-    upper = t > 0
-    tails = scaled_tails(t.abs())
-    density = _INV_SQRT_2PI * torch.exp(-0.5 * t.square())
-    full = (torch.ones_like(t), t, 0.5 * (t.square() + 1))
-    # Phi(t) = 1 - Phi(-t),  h(t) = t + h(-t),  H(t) = (t^2 + 1)/2 - H(-t)
-    signs = (-1.0, 1.0, -1.0)
-    logs = [
-        torch.where(
-            upper,
-            (value + sign * density * tail).where(upper, torch.ones_like(t)).log(),
-            log_phi(t) + tail.log(),
-        )
-        for value, sign, tail in zip(full, signs, tails, strict=True)
-    ]
-    return logs[0], logs[1], logs[2]
+def interval_means(ends: Tensor, width: Tensor) -> tuple[Tensor, Tensor]:
+    """Means of ``h``, ``Phi`` and ``phi`` over intervals, scaled, without a graph.
 
+    Wide intervals use the differences of the antiderivatives ``H``, ``h`` and ``Phi``, with
+    ``Phi(t) = 1 - Phi(-t)``, ``h(t) = t + h(-t)`` and ``H(t) = (t^2 + 1)/2 - H(-t)`` for
+    ``t > 0``; narrow ones, where that cancels, the trapezoidal rule with its first two
+    corrections: ``-w/12`` and ``w^3/720`` times the differences of ``g'`` and of ``g'''``.
 
-def _log_mean(log_low: Tensor, log_high: Tensor, width: Tensor) -> Tensor:
-    """``log((exp(log_high) - exp(log_low)) / width)``."""
-    gap = (log_low - log_high).clamp(max=-1e-16)
-    return log_high + torch.log(-torch.expm1(gap)) - width.log()
+    Args:
+        ends: Lower and upper ends, ``2 x shape``.
+        width: Their difference, perhaps known better than from them.
 
-
-def _interval_mean_values(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
-    """The two logarithms of `log_interval_means`, without a graph.
-
-    Wide intervals use the difference of the antiderivatives; narrow ones, where that
-    cancels, an 8-point rule, which is exact to rounding there.
+    Returns:
+        ``3 x shape``, divided by ``exp(-d^2 / 2)``, and ``d^2 / 2``.
     """
-    width = b - a
-    log_phi_ab, log_h_ab, log_big_h_ab = _log_tail_family(torch.stack([a, b]))
-    excess = _log_mean(log_big_h_ab[0], log_big_h_ab[1], width)
-    prob = _log_mean(log_h_ab[0], log_h_ab[1], width)
-    narrow = width * (1 + torch.minimum(a.abs(), b.abs())) < 0.5
-    nodes, weights = unit_legendre(8, a)
-    t = torch.where(narrow, a, b).unsqueeze(-1) + (width * narrow).unsqueeze(-1) * nodes
-    log_phi_t, log_h_t, _ = _log_tail_family(t)
-    excess_narrow = torch.logsumexp(log_h_t + weights.log(), dim=-1)
-    prob_narrow = torch.logsumexp(log_phi_t + weights.log(), dim=-1)
-    return torch.where(narrow, excess_narrow, excess), torch.where(narrow, prob_narrow, prob)
+    distance, ramp, sign = ends.abs(), ends.clamp(min=0.0), ends.sign()
+    offset = ends[1].clamp(max=0.0).square_().mul_(0.5)
+    density = (distance * distance).mul_(-0.5).add_(offset).clamp_(LEAST, 0.0).exp_()
+    density.mul_(_INV_SQRT_2PI)
+    ndtr, h, big_h = scaled_tails(distance).mul_(density).unbind()
+    minus = -density
+    first = ends * minus  # phi', phi'' and phi'''
+    second = torch.addcmul(minus, ends, first, value=-1)
+    third = torch.addcmul(first * -2, ends, second, value=-1)
+    below = torch.lerp(1 - ndtr, ndtr, less(ends, 0.0))
+    smooth = [ramp + h, below, density, first, second, third]
+    low, high = torch.stack([*smooth, h, ndtr * sign, big_h * sign, sign]).unbind(1)
+    change = high - low
+
+    # Where the lower end is positive, the positive part rises by the width itself.
+    rise_h, rise_ndtr, rise_big_h, jump = change[6:].unbind()
+    climb, jump = torch.minimum(ramp[1], width), jump * 0.5
+    square = torch.addcmul(jump, climb, ramp[0] + ramp[1]).mul_(0.5)
+    wide = torch.stack([square - rise_big_h, climb + rise_h, jump - rise_ndtr]).div_(width)
+    narrow = torch.addcmul((low[:3] + high[:3]).mul_(0.5), change[1:4], width, value=-1 / 12)
+    narrow.addcmul_(change[3:6], width * width * width, value=1 / 720)
+    relative = torch.minimum(distance[0], distance[1]).add_(1.0).mul_(width)
+    return torch.lerp(wide, narrow, relative.lt_(_NARROW)), offset
 
 
 class _IntervalMeans(Function):
@@ -210,7 +243,8 @@ class _IntervalMeans(Function):
 
     @staticmethod
     def forward(ctx: Any, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
-        excess, prob = _interval_mean_values(a, b)
+        values, offset = interval_means(torch.stack([a, b]), b - a)
+        excess, prob = (values[:2].clamp_(min=_TINY).log_() - offset).unbind()
         ctx.save_for_backward(a, b, excess, prob)
         return excess, prob
 

@@ -24,6 +24,7 @@ from botorch_calib.numerics import LOG_ZERO, log_normal_interval, ndtri_exp
 # finite: the learners' raw thresholds are never changed.
 MIN_HALF_WIDTH = 1e-3
 MIN_GAP = 1e-6
+_FAR = 1e30
 
 
 class PiecewisePredictive:
@@ -59,8 +60,13 @@ class PiecewisePredictive:
         validate: bool = True,
     ) -> None:
         num_pieces = masses.shape[-1]
+        # What is known throughout the batch: which of the outer knots are infinite, and
+        # whether zero lies between the finite ones
+        self.open_ends, self.around_zero = (False, False), False
+        self._inner: Tensor | None = None
         if knots.shape[-1] == num_pieces - 1:
             ends = knots.new_full((*knots.shape[:-1], 1), math.inf)
+            self._inner, self.open_ends = knots, (True, True)
             knots = torch.cat([-ends, knots, ends], dim=-1)
         if knots.shape[-1] != num_pieces + 1 or len(uniform) != num_pieces:
             raise BotorchTensorDimensionError(
@@ -85,7 +91,9 @@ class PiecewisePredictive:
         if not gaps[..., list(self.uniform)].isfinite().all():
             raise InputDataError("A `uniform` piece needs finite `knots` at both ends.")
         if not (gaps >= MIN_GAP).all():
-            self.knots = _spread(self.knots)
+            self.knots, self._inner = _spread(self.knots), None
+        low, high = (bool(self.knots[..., i].isinf().all()) for i in (0, -1))
+        self.open_ends = (low, high)
 
     # ---------------------------------------------------------------- constructors
 
@@ -98,9 +106,9 @@ class PiecewisePredictive:
     ) -> PiecewisePredictive:
         """The standard normal law: no calibration."""
         dtype = torch.get_default_dtype() if dtype is None else dtype
-        knots = torch.tensor([-math.inf, math.inf], dtype=dtype, device=device)
+        inner = torch.empty(*shape, 0, dtype=dtype, device=device)
         masses = torch.ones(1, dtype=dtype, device=device)
-        return cls(knots.expand(*shape, 2), masses, (False,), validate=False)
+        return cls(inner, masses, (False,), validate=False)
 
     @classmethod
     def conformal(
@@ -139,13 +147,14 @@ class PiecewisePredictive:
             assert threshold is not None
             half_width = half_width_from_p_value(threshold, max_width)
         width = half_width.clamp(min=MIN_HALF_WIDTH, max=max_width)
-        ends = torch.full_like(width, math.inf)
-        knots = torch.stack([-ends, -width, width, ends], dim=-1)
+        knots = torch.stack([-width, width], dim=-1)
         masses = width.new_tensor([alpha / 2, 1 - alpha, alpha / 2])
         scale = None
         if tails == "stretched":
             scale = width / -torch.special.ndtri(masses[0])
-        return cls(knots, masses, (False, True, False), scale=scale, validate=False)
+        law = cls(knots, masses, (False, True, False), scale=scale, validate=False)
+        law.around_zero = True
+        return law
 
     @classmethod
     def recalibrated(
@@ -199,37 +208,48 @@ class PiecewisePredictive:
     @property
     def is_gaussian(self) -> bool:
         """Whether the law has the form of a single normal piece without bounds."""
-        return self.num_pieces == 1 and not self.uniform[0]
+        return self.uniform == (False,) and self.open_ends == (True, True)
 
     @property
     def batch_shape(self) -> torch.Size:
         """Common shape of the laws in this batch."""
-        scale_shape = () if self.scale is None else self.scale.shape
-        shape: torch.Size = torch.broadcast_shapes(
-            self.knots.shape[:-1], self.masses.shape[:-1], scale_shape
-        )
+        shape = self.knots.shape[:-1]
+        others = [self.masses.shape[:-1], () if self.scale is None else self.scale.shape]
+        if any(other not in ((), shape) for other in others):
+            shape = torch.broadcast_shapes(shape, *others)
         return shape
 
     def mirrored(self) -> PiecewisePredictive:
         """The law of ``-z``."""
-        return PiecewisePredictive(
-            -self.knots.flip(-1),
-            self.masses.flip(-1),
-            self.uniform[::-1],
-            scale=self.scale,
-            validate=False,
-        )
+        knots, masses, flags = -self.knots.flip(-1), self.masses.flip(-1), self.uniform[::-1]
+        law = PiecewisePredictive(knots, masses, flags, scale=self.scale, validate=False)
+        law.open_ends, law.around_zero = self.open_ends[::-1], self.around_zero
+        return law
 
     def to(self, ref: torch.dtype) -> PiecewisePredictive:
         """The same law in another floating point type."""
+        if self.knots.dtype == ref and (self.scale is None or self.scale.dtype == ref):
+            return self
         scale = None if self.scale is None else self.scale.to(ref)
-        return PiecewisePredictive(
-            self.knots.to(ref), self.masses.to(ref), self.uniform, scale=scale, validate=False
-        )
+        knots = self.knots.to(ref)
+        if torch.finfo(ref).eps > torch.finfo(self.knots.dtype).eps:
+            knots = _spread(knots)  # rounding may have merged some
+        law = PiecewisePredictive(knots, self.masses, self.uniform, scale=scale, validate=False)
+        law.open_ends, law.around_zero = self.open_ends, self.around_zero
+        return law
 
     def __repr__(self) -> str:
         kinds = "".join("u" if flag else "g" for flag in self.uniform)
         return f"PiecewisePredictive(batch_shape={tuple(self.batch_shape)}, pieces={kinds!r})"
+
+    @property
+    def finite_knots(self) -> Tensor:
+        """Knots without those of ``open_ends``; an infinite one left is moved far out."""
+        if self._inner is not None:
+            return self._inner
+        low, high = self.open_ends
+        knots = self.knots[..., int(low) : self.num_pieces + 1 - int(high)]
+        return knots if low and high else knots.clamp(min=-_FAR, max=_FAR)
 
     @property
     def standard_knots(self) -> Tensor:
@@ -258,6 +278,8 @@ class PiecewisePredictive:
 
     def cdf(self, z: Tensor) -> Tensor:
         """``P(Z <= z)``; ``z`` broadcasts against ``batch_shape``."""
+        if self.knots.dtype != torch.float64:  # narrow pieces need the digits
+            return self.to(torch.float64).cdf(z.double()).to(z.dtype)
         z = z.unsqueeze(-1)
         low, high = self.knots[..., :-1], self.knots[..., 1:]
         inside = torch.minimum(torch.maximum(z, low), high)
@@ -293,6 +315,7 @@ class PiecewisePredictive:
         broadcasts against ``batch_shape`` (samples in front).
         """
         if self.is_gaussian:
+            z = z.expand(torch.broadcast_shapes(z.shape, self.batch_shape))
             return z if self.scale is None else z * self.scale
         below = torch.cat([torch.zeros_like(self.masses[..., :1]), self.masses.cumsum(-1)], -1)
         above = self.masses.flip(-1).cumsum(-1).flip(-1)
@@ -320,11 +343,15 @@ class PiecewisePredictive:
     @property
     def mean(self) -> Tensor:
         """``E[Z]``, of shape ``batch_shape``."""
+        if self.knots.dtype != torch.float64:  # narrow pieces need the digits
+            return self.to(torch.float64).mean.to(self.knots.dtype)
         return (self.masses * self._piece_moments()[0]).sum(dim=-1)
 
     @property
     def variance(self) -> Tensor:
         """``Var[Z]``, of shape ``batch_shape``."""
+        if self.knots.dtype != torch.float64:
+            return self.to(torch.float64).variance.to(self.knots.dtype)
         mean, var = self._piece_moments()
         center = (self.masses * mean).sum(dim=-1, keepdim=True)
         return (self.masses * (var + (mean - center).square())).sum(dim=-1)
@@ -368,8 +395,9 @@ def map_finite(knots: Tensor, factor: Tensor, offset: Tensor) -> Tensor:
 
 
 def _spread(knots: Tensor) -> Tensor:
-    """Sorted knots, moved apart to at least ``MIN_GAP`` (infinite ones stay)."""
-    steps = MIN_GAP * torch.arange(knots.shape[-1], dtype=knots.dtype, device=knots.device)
+    """Sorted knots, moved apart to at least a small gap (infinite ones stay)."""
+    gap = max(MIN_GAP, 1e4 * torch.finfo(knots.dtype).eps)  # so that a piece has inner points
+    steps = gap * torch.arange(knots.shape[-1], dtype=knots.dtype, device=knots.device)
     return (knots - steps).cummax(dim=-1).values + steps
 
 

@@ -14,25 +14,25 @@ smoothed at the ratio ``r``. This module knows that law; the units are added by
 
 from __future__ import annotations
 
+import math
+
 import torch
-from botorch.acquisition.analytic import _log_ei_helper as log_h
-from botorch.utils.probability.utils import log_ndtr, log_phi
+from botorch.utils.probability.utils import log_phi
 from torch import Tensor
 
-from botorch_calib.denoising import log_bivariate_tail, log_interval_means
-from botorch_calib.numerics import (
-    LOG_ZERO,
-    bracketed_root,
-    log1mexp,
-    log_normal_interval,
-    ndtri_exp,
+from botorch_calib.integrals import (
+    Layout,
+    log_densities,
+    smoothed_integrals,
+    tail_and_density,
 )
-from botorch_calib.predictive import PiecewisePredictive, map_finite
+from botorch_calib.numerics import LOG_ZERO, bracketed_newton, log_normal_integrals, ndtri_exp
+from botorch_calib.predictive import PiecewisePredictive
 
 # Below the smallest ratio smoothing is not felt (relative effect 1e-12), above the largest
 # one nothing else is. The noise-free law is the limit at the smallest.
 MIN_RATIO, MAX_RATIO = 1e-6, 1e6
-_ROOT_STEPS = 24
+_ROOT_STEPS = 60
 
 
 class SmoothedPredictive:
@@ -77,122 +77,110 @@ class SmoothedPredictive:
         """``P(z + r eps <= x)``, accurate in the lower tail."""
         return self.mirrored().log_survival(-x).exp()
 
-    def _normal_coordinates(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Threshold ``c`` of a normal piece in standard units, its ratio and standard deviation.
+    def _arguments(self, x: Tensor) -> tuple[torch.Size, Tensor, Tensor, Tensor]:
+        """The common batch shape, and ``x``, ratios and finite knots for its ``n`` numbers.
 
-        Without bounds a normal piece plus noise has standard deviation
-        ``norm * scale = scale sqrt(1 + (r/scale)^2)``; ``c`` is ``x`` in these units.
+        All are in units of the scale of the normal pieces; the knots are ``num_knots x n``.
         """
-        scale = torch.ones_like(self.ratio) if self.law.scale is None else self.law.scale
-        ratio = self.ratio / scale
-        norm = (1 + ratio.square()).sqrt()
-        return x / (scale * norm), ratio, scale * norm, norm
+        law, ratio, knots = self.law, self.ratio, self.law.finite_knots
+        if law.scale is not None:
+            x, ratio, knots = x / law.scale, ratio / law.scale, knots / law.scale.unsqueeze(-1)
+        shape = law.batch_shape
+        if not shape == x.shape == ratio.shape:
+            shape = torch.broadcast_shapes(x.shape, ratio.shape, shape)
+            x, ratio = x.expand(shape), ratio.expand(shape)
+        return shape, x.reshape(-1), ratio.reshape(-1), _rows_first(knots, shape)
+
+    @property
+    def _layout(self) -> Layout:
+        return Layout(self.law.uniform, *self.law.open_ends, self.law.around_zero)
 
     def _log_integrals(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """``log E(z + r eps - x)+`` and ``log P(z + r eps > x)`` in one pass."""
+        shape, x, ratio, knots = self._arguments(x)
         if self.law.is_gaussian:
-            c, _, deviation, _ = self._normal_coordinates(x)
-            return log_h(-c) + deviation.log(), log_ndtr(-c)
-        weights = self.law.log_weights
-        parts = [self._normal_pieces(x, weights), self._uniform_pieces(x, weights)]
-        excess = torch.cat([part[0] for part in parts if part is not None], dim=-1)
-        prob = torch.cat([part[1] for part in parts if part is not None], dim=-1)
-        return excess.logsumexp(dim=-1), prob.logsumexp(dim=-1)
-
-    def _normal_pieces(self, x: Tensor, weights: Tensor) -> tuple[Tensor, Tensor] | None:
-        """Logarithms of the contributions of the normal pieces, ``... x (number of them)``."""
-        pieces = [j for j, uniform in enumerate(self.law.uniform) if not uniform]
-        if not pieces:
-            return None
-        c, ratio, deviation, _ = (v.unsqueeze(-1) for v in self._normal_coordinates(x))
-        # Each bounded end is needed once, though neighbouring pieces share it.
-        ends = sorted({j for j in pieces} | {j + 1 for j in pieces})
-        low = [ends.index(j) for j in pieces]
-        high = [ends.index(j + 1) for j in pieces]
-        knots = self.law.standard_knots[..., ends]
-        tails = _tails_at_knots(c, knots, ratio)
-        shift = weights[..., pieces] + torch.stack([deviation.log(), torch.zeros_like(deviation)])
-        full = torch.stack(torch.broadcast_tensors(log_h(-c), log_ndtr(-c)))
-        between = _between(tails, knots, full, low, high) + shift
-        return between[0], between[1]
-
-    def _uniform_pieces(self, x: Tensor, weights: Tensor) -> tuple[Tensor, Tensor] | None:
-        """Logarithms of the contributions of the uniform pieces, ``... x (number of them)``."""
-        pieces = [j for j, uniform in enumerate(self.law.uniform) if uniform]
-        if not pieces:
-            return None
-        knots, ratio = self.law.knots, self.ratio.unsqueeze(-1)
-        low = (knots[..., pieces] - x.unsqueeze(-1)) / ratio
-        high = (knots[..., [j + 1 for j in pieces]] - x.unsqueeze(-1)) / ratio
-        excess, prob = log_interval_means(low, high)
-        # weight = mass / width, and the integral over the piece is width times the mean
-        log_mass = weights[..., pieces] + self._log_widths(pieces)
-        return excess + log_mass + ratio.log(), prob + log_mass
-
-    def _log_widths(self, pieces: list[int]) -> Tensor:
-        knots = self.law.knots
-        return (knots[..., [j + 1 for j in pieces]] - knots[..., pieces]).log()
+            deviation = (1 + ratio.square()).sqrt()
+            survival, excess = log_normal_integrals(-x / deviation)
+            excess = excess + deviation.log()
+        else:
+            masses = _rows_first(self.law.masses, shape)
+            excess, survival = smoothed_integrals(x, ratio, knots, masses, self._layout)
+        excess, survival = excess.view(shape), survival.view(shape)
+        return excess if self.law.scale is None else excess + self.law.scale.log(), survival
 
     def log_prob(self, x: Tensor) -> Tensor:
         """Log density at ``x``."""
-        weights, knots = self.law.log_weights, self.law.knots
-        flags = torch.tensor(self.law.uniform, device=knots.device)
-        c, ratio, deviation, norm = (v.unsqueeze(-1) for v in self._normal_coordinates(x))
-        # Given z + r eps = x, a normal piece's z (in its units) is N(c / norm, (ratio/norm)^2).
-        ends = map_finite(self.law.standard_knots, norm / ratio, -c / ratio)
-        normal = log_phi(c) - deviation.log() + log_normal_interval(ends[..., :-1], ends[..., 1:])
-        ratio = self.ratio.unsqueeze(-1)
-        ends = map_finite(knots, 1 / ratio, -x.unsqueeze(-1) / ratio)
-        flat = log_normal_interval(ends[..., :-1], ends[..., 1:])
-        return (torch.where(flags, flat, normal) + weights).logsumexp(dim=-1)
+        shape, x, ratio, knots = self._arguments(x)
+        log_p, _ = log_densities(x, ratio, knots, self._layout)
+        masses = _rows_first(self.law.masses, shape)
+        log_masses = masses.clamp(min=torch.finfo(masses.dtype).tiny).log()
+        log_masses = log_masses.masked_fill(masses == 0, LOG_ZERO)
+        log_p = (log_p + log_masses).logsumexp(dim=0).view(shape)
+        return log_p if self.law.scale is None else log_p - self.law.scale.log()
 
     def quantile(self, level: float) -> Tensor:
-        """The ``level``-quantile, ``level`` in (0, 1), with its exact first derivative.
+        """The ``level``-quantile, ``level`` in (0, 1), with its exact first derivative."""
+        if level < 0.5:  # work with the tail probability that is small, hence exact
+            return -self.mirrored()._upper_quantile(level)
+        return self._upper_quantile(1 - level)
+
+    def _upper_quantile(self, tail: float) -> Tensor:
+        """The point beyond which lies the probability ``tail``.
 
         A bracketing solve without a graph, then one differentiable Newton step, which
         carries the derivative given by the implicit function theorem.
         """
-        if level < 0.5:  # work with the tail probability that is small, hence exact
-            return -self.mirrored().quantile(1 - level)
-        with torch.no_grad():
-            x = self._solve_quantile(level)
-            density = self.log_prob(x).exp()
-        return x - ((1 - level) - self.log_survival(x).exp()) / density
+        points = self._quantile_bracket(tail)
+        _, points, _, _ = self._arguments(points)
+        shape, _, ratio, knots = self._arguments(self.ratio)
+        if self.law.is_gaussian:
+            x = -(1 + ratio.square()).sqrt() * float(ndtri_exp(ratio.new_tensor(math.log(tail))))
+        else:
+            arguments = (ratio, knots, _rows_first(self.law.masses, shape), self._layout)
+            x, density = _solve_quantile(tail, *points.view(3, -1), arguments)
+            excess = smoothed_integrals(x, *arguments)[1].exp() - tail
+            x = x + excess / density
+        x = x.view(shape)
+        return x if self.law.scale is None else x * self.law.scale
 
-    def _solve_quantile(self, level: float) -> Tensor:
-        """Root of ``Phi^-1(cdf(x)) - Phi^-1(level)``, which is nearly linear in ``x``."""
-        tail = self.ratio.new_tensor(1 - level)
-        target = torch.special.ndtri(tail)
+    @torch.no_grad()
+    def _quantile_bracket(self, tail: float) -> Tensor:
+        """Points with more and with less than ``tail`` beyond them, and a guess between.
 
-        def gap(x: Tensor) -> Tensor:
-            return target - ndtri_exp(self.log_survival(x).clamp(max=-1e-300))
-
-        # P(z + r eps > -Q'(tail/2) - r Phi^-1(tail/2)) <= tail, with Q' of the mirrored law,
-        # and likewise from below: a bracket.
-        mirror = self.law.mirrored()
-        low, high = (1 - tail / 2).log(), (tail / 2).log()
-        ends = [-(mirror.transport(z) + self.ratio * z) for z in map(ndtri_exp, (low, high))]
-        return bracketed_root(gap, ends[0], ends[1], _ROOT_STEPS)
-
-
-def _tails_at_knots(c: Tensor, knots: Tensor, ratio: Tensor) -> Tensor:
-    """Both integrals over the tail beyond each knot, away from zero: ``2 x ... x knots``."""
-    open_end = knots.isinf()
-    inner = knots.masked_fill(open_end, 1.0)
-    side = torch.where(inner < 0, -1.0, 1.0).to(knots)
-    tails = torch.stack(log_bivariate_tail(c, inner * side, ratio, side))
-    return tails.masked_fill(open_end, LOG_ZERO)
+        With ``Q'`` the quantile function of the mirrored law,
+        ``P(z + r eps > -Q'(tail/2) - r Phi^-1(tail/2)) <= tail``, and likewise from below. The
+        guess adds deviations as if both laws were normal. Shape ``3 x batch_shape``.
+        """
+        levels = [math.log1p(-tail / 2), math.log(tail / 2), math.log(tail)]
+        z = ndtri_exp(self.ratio.new_tensor(levels))
+        shape = torch.broadcast_shapes(self.ratio.shape, self.law.batch_shape)
+        noise = -self.ratio * z.view(3, *[1] * len(shape))
+        points = -self.law.mirrored().transport(z.view(3, *[1] * len(shape)))
+        guess = torch.where(points[2] > 0, torch.hypot(points[2], noise[2]), points[2] + noise[2])
+        return torch.cat([points[:2] + noise[:2], guess.expand(1, *shape)])
 
 
-def _between(tails: Tensor, knots: Tensor, full: Tensor, low: list[int], high: list[int]) -> Tensor:
-    """Integrals over the pieces, from those over the tails and over the whole line.
+@torch.no_grad()
+def _solve_quantile(
+    tail: float,
+    low: Tensor,
+    high: Tensor,
+    guess: Tensor,
+    arguments: tuple[Tensor, Tensor, Tensor, Layout],
+) -> tuple[Tensor, Tensor]:
+    """Root of ``Phi^-1(tail) - Phi^-1(P(z + r eps > x))``, nearly linear in ``x``, and density."""
+    target = float(ndtri_exp(low.new_tensor(math.log(tail))))
 
-    A piece right of zero is the difference of two upper tails, one left of zero that of two
-    lower tails, and one around zero is the whole line less a tail on either side.
-    """
-    right, left = knots[..., low] >= 0, knots[..., high] <= 0
-    tail_low, tail_high = tails[..., low], tails[..., high]
-    outer = torch.where(right, tail_low, torch.where(left, tail_high, full))
-    both = torch.logaddexp(tail_low, tail_high)
-    removed = torch.where(right, tail_high, torch.where(left, tail_low, both))
-    return outer + log1mexp(removed - outer)
+    def gap(x: Tensor) -> tuple[Tensor, Tensor]:
+        log_tail, log_p = tail_and_density(x, *arguments)
+        z = ndtri_exp(log_tail.clamp(max=-1e-300))
+        return target - z, torch.exp(log_p - log_phi(z))
+
+    x, slope = bracketed_newton(gap, low, high, guess, _ROOT_STEPS, tol=1e-8)
+    return x, slope * log_phi(slope.new_tensor(target)).exp()
+
+
+def _rows_first(values: Tensor, shape: torch.Size) -> Tensor:
+    """``values`` (``batch_shape x K``) for the ``n`` numbers of ``shape``: ``K x n``."""
+    num = values.shape[-1]
+    return values.expand(*shape, num).reshape(shape.numel(), num).t()

@@ -10,7 +10,6 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-import mpmath
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import erfcx, log_ndtr, logsumexp
@@ -111,3 +110,17 @@ def smoothed(law: Law, ratio: float, x: float) -> Smoothed:
         mean=mean,
         variance=float(np.sum(mass * (z - mean) ** 2)) + ratio**2,
     )
+
+
+def cdf(law: Law, x: float) -> float:
+    """``P(Z <= x)``, by summing the panels left of ``x``."""
+    parts = [np.exp(log_mass[z <= x]).sum() for z, log_mass in _panels(law, 1.0, x)]
+    return float(sum(parts))
+
+
+def log_density(law: Law, x: float) -> float:
+    """Log density at ``x``, from the mass of a narrow symmetric interval."""
+    j = int(np.searchsorted(law.knots, x)) - 1
+    low, high = law.knots[j], law.knots[j + 1]
+    width = 1e-4 * min(1.0, x - low, high - x, law.scale / (1 + abs(x)))
+    return math.log((cdf(law, x + width) - cdf(law, x - width)) / (2 * width))

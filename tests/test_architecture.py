@@ -14,6 +14,7 @@ CHAIN = (
     "_validation",
     "numerics",
     "denoising",
+    "integrals",
     "predictive",
     "smoothing",
     "calibration",

@@ -38,7 +38,7 @@ def Phi(x):
 
 
 def phi(x):
-    return mp.exp(-mp.mpf(x) ** 2 / 2) / mp.sqrt(2 * mp.pi)
+    return mp.exp(-(mp.mpf(x) ** 2) / 2) / mp.sqrt(2 * mp.pi)
 
 
 def h(x):
@@ -70,6 +70,16 @@ def test_mills_ratio_and_scaled_tails():
         assert_close(numerics.scaled_tails(x)[index], expected, rtol=tol, atol=0.0)
         if function is Phi:
             assert_close(numerics.mills_ratio(x), expected, rtol=tol, atol=0.0)
+
+
+def test_log_normal_integrals():
+    t = [-1e4, -38.0, -30.1, -29.9, -6.0, -5.9, -1.0, -1e-9, 0.0, 1e-9, 0.3, 5.0, 40.0]
+    log_prob, log_excess = numerics.log_normal_integrals(double(*t))
+    assert_close(log_prob, double(*(mp.log(Phi(v)) for v in t)), rtol=1e-13, atol=1e-13)
+    assert_close(log_excess, double(*(mp.log(h(v)) for v in t)), rtol=1e-13, atol=1e-10)
+    inputs = (double(-30.0, -6.0, -1.0, 0.0, 0.3, 5.0).requires_grad_(),)
+    assert gradcheck(numerics.log_normal_integrals, inputs, atol=1e-5, rtol=1e-4)
+    assert gradgradcheck(numerics.log_normal_integrals, inputs, atol=1e-5, rtol=1e-4)
 
 
 @pytest.mark.parametrize("bounds", INTERVALS)

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from botorch.acquisition import AcquisitionFunction
 from botorch.acquisition.objective import PosteriorTransform
-from botorch.exceptions.errors import UnsupportedError
+from botorch.exceptions.errors import InputDataError, UnsupportedError
 from botorch.models.model import Model
 from botorch.sampling.get_sampler import get_sampler
 from botorch.utils.safe_math import logmeanexp
@@ -119,6 +119,9 @@ class _ImprovementFunction(CalibratedAcquisitionFunction):
         maximize: Whether improvement is upwards.
         X_pending: See `CalibratedAcquisitionFunction`.
         num_fantasies: See `CalibratedAcquisitionFunction`.
+
+    Raises:
+        InputDataError: If ``best_f`` is NaN.
     """
 
     best_f: Tensor
@@ -139,7 +142,10 @@ class _ImprovementFunction(CalibratedAcquisitionFunction):
             X_pending=X_pending,
             num_fantasies=num_fantasies,
         )
-        self.register_buffer("best_f", torch.as_tensor(best_f))
+        best = torch.as_tensor(best_f)
+        if best.isnan().any():
+            raise InputDataError("`best_f` must not be NaN.")
+        self.register_buffer("best_f", best)
 
     def set_X_pending(self, X_pending: Tensor | None = None) -> None:
         """See `CalibratedAcquisitionFunction.set_X_pending`."""

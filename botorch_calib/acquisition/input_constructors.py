@@ -48,15 +48,10 @@ def construct_inputs_calibrated_improvement(
     num_fantasies: int = 16,
 ) -> dict[str, Any]:
     """Arguments of the improvement functions; ``best_f`` defaults to the best observation."""
-    if best_f is None:
-        sign = 1.0 if maximize else -1.0
-        if maximize or posterior_transform is not None:
-            best_f = get_best_f_analytic(training_data, posterior_transform=posterior_transform)
-        else:
-            dataset = training_data
-            if isinstance(dataset, dict):
-                dataset = next(iter(dataset.values()))
-            best_f = sign * (sign * dataset.Y).amax(dim=-2).squeeze(-1)
+    if best_f is None and maximize:
+        best_f = get_best_f_analytic(training_data, posterior_transform=posterior_transform)
+    elif best_f is None:
+        best_f = _smallest_outcome(training_data, posterior_transform)
     return {
         "model": model,
         "best_f": best_f,
@@ -65,6 +60,19 @@ def construct_inputs_calibrated_improvement(
         "X_pending": X_pending,
         "num_fantasies": num_fantasies,
     }
+
+
+def _smallest_outcome(
+    training_data: SupervisedDataset | dict[Hashable, SupervisedDataset],
+    posterior_transform: PosteriorTransform | None,
+) -> Tensor:
+    """The incumbent of a minimisation, as ``get_best_f_analytic`` is that of a maximisation."""
+    datasets = list(training_data.values()) if isinstance(training_data, dict) else [training_data]
+    if len(datasets) != 1 or datasets[0].Y.shape[-1] != 1:
+        raise NotImplementedError("Give `best_f`: the default needs one dataset with one outcome.")
+    Y: Tensor = datasets[0].Y
+    values = Y.squeeze(-1) if posterior_transform is None else posterior_transform.evaluate(Y)
+    return values.amin(dim=-1)
 
 
 @register_once(CalibratedUpperConfidenceBound)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from copy import deepcopy
 from typing import Any
 
 import torch
 from botorch.acquisition.objective import PosteriorTransform, ScalarizedPosteriorTransform
 from botorch.exceptions.errors import (
-    BotorchTensorDimensionError,
     InputDataError,
     UnsupportedError,
 )
@@ -18,12 +17,18 @@ from botorch.models.model import FantasizeMixin, Model
 from botorch.models.transforms import Normalize, Standardize
 from botorch.posteriors import GPyTorchPosterior
 from botorch.utils.datasets import SupervisedDataset
-from gpytorch.likelihoods import FixedNoiseGaussianLikelihood, Likelihood
-from gpytorch.likelihoods.gaussian_likelihood import _GaussianLikelihoodBase
+from gpytorch.likelihoods import Likelihood
 from torch import Tensor
 
-from botorch_calib._validation import check_finite
 from botorch_calib.calibration import Calibrator, LocalizedConformal, prequential_residuals
+from botorch_calib.models.bases import (
+    check_base,
+    check_observations,
+    conditioned_on,
+    given_noise,
+    transformed_train_inputs,
+    with_task_feature,
+)
 from botorch_calib.models.noise import observation_noise_variance
 from botorch_calib.posteriors import CalibratedPosterior
 
@@ -70,7 +75,7 @@ class CalibratedModel(Model, FantasizeMixin):
 
     def __init__(self, model: Model, calibrator: Calibrator, denoise: bool = True) -> None:
         super().__init__()
-        _check_base(model)
+        check_base(model)
         self.model = model
         self.calibrator = calibrator
         self.denoise = denoise
@@ -89,6 +94,11 @@ class CalibratedModel(Model, FantasizeMixin):
         order in which they were observed. The residuals are those of one-step-ahead
         predictions at the model's current hyperparameters.
 
+        These hyperparameters were fitted to the very data, so with a few dozen of them the
+        replayed residuals are somewhat smaller than those met at the time, and the intervals
+        somewhat too narrow. The coverage bounds hold for the replayed predictions; for those
+        that were made, use `observe`.
+
         Args:
             model: A fitted exact Gaussian process (not a batch of them).
             calibrator: Copied, so one template serves every round of a loop.
@@ -100,7 +110,7 @@ class CalibratedModel(Model, FantasizeMixin):
                 `observe` instead.
             InputDataError: If there are no training data or fewer than ``num_initial``.
         """
-        _check_base(model)
+        check_base(model)
         z = prequential_residuals(model)
         if not 0 <= num_initial <= len(z):
             raise InputDataError(
@@ -108,7 +118,7 @@ class CalibratedModel(Model, FantasizeMixin):
                 f"got {num_initial}."
             )
         model.eval()
-        X = _train_inputs(model).detach()
+        X = transformed_train_inputs(model).detach()
         replayed = deepcopy(calibrator).to(z)
         replayed.update(X[num_initial:], z[num_initial:])
         return cls(model, replayed, denoise=denoise)
@@ -131,21 +141,13 @@ class CalibratedModel(Model, FantasizeMixin):
             condition: Whether to also condition the base model on the observations.
 
         Raises:
-            InputDataError: If ``X`` or ``Y`` hold NaN or infinite values.
+            InputDataError: If ``X``, ``Y`` or ``Yvar`` hold NaN or infinite values, or a
+                variance is negative.
             BotorchTensorDimensionError: If their shapes are not ``n x d`` and ``n x 1``.
-            UnsupportedError: If the base model cannot be conditioned.
+            UnsupportedError: If the base model is a batch of models or cannot be conditioned.
         """
-        if X.dim() != 2 or Y.shape != (X.shape[0], 1):
-            raise BotorchTensorDimensionError(
-                "`X` and `Y` must have shapes n x d and n x 1, got "
-                f"{tuple(X.shape)} and {tuple(Y.shape)}."
-            )
-        check_finite("X", X)
-        check_finite("Y", Y)
-        if Yvar is not None and (Yvar.shape != Y.shape or not (Yvar >= 0).all()):
-            raise InputDataError(
-                f"`Yvar` must be nonnegative, of the shape {tuple(Y.shape)} of `Y`."
-            )
+        X = with_task_feature(self.model, X)
+        check_observations(self.model, X, Y, Yvar)
         # One point a batch: only the marginals are needed.
         posterior = self._base_posterior(X.unsqueeze(-2))
         noise = observation_noise_variance(self.model, posterior, X.unsqueeze(-2))
@@ -155,27 +157,9 @@ class CalibratedModel(Model, FantasizeMixin):
         z = ((Y.unsqueeze(-1) - posterior.mean) / deviation).reshape(-1)
         conditioned = self.model
         if condition:
-            conditioned = self._conditioned_base(X, Y, **self._given_noise(Y, Yvar))
+            conditioned = conditioned_on(self.model, X, Y, **given_noise(self.model, Y, Yvar))
         self.calibrator.update(self.transform_inputs(X), z)
         self.model = conditioned
-
-    def _given_noise(self, Y: Tensor, Yvar: Tensor | None) -> dict[str, Tensor]:
-        """The ``noise`` a fixed-noise model needs to be conditioned, in transformed units."""
-        if not isinstance(self.model.likelihood, FixedNoiseGaussianLikelihood):
-            return {}
-        if Yvar is None:
-            return {"noise": self.model.likelihood.noise.mean().expand_as(Y)}
-        transform = getattr(self.model, "outcome_transform", None)
-        return {"noise": Yvar if transform is None else transform(Y, Yvar)[1]}
-
-    def _conditioned_base(self, X: Tensor, Y: Tensor, **kwargs: Any) -> Model:
-        try:
-            return self.model.condition_on_observations(X, Y, **kwargs)
-        except NotImplementedError as error:
-            raise UnsupportedError(
-                f"{type(self.model).__name__} cannot be conditioned on observations; call "
-                "`observe` with `condition=False` and refit."
-            ) from error
 
     # ------------------------------------------------------------ the model interface
 
@@ -201,6 +185,7 @@ class CalibratedModel(Model, FantasizeMixin):
                 Gaussian.
         """
         _check_output_indices(output_indices)
+        X = with_task_feature(self.model, X)
         base = self._base_posterior(X)
         given = observation_noise if isinstance(observation_noise, Tensor) else None
         posterior = CalibratedPosterior(
@@ -238,12 +223,26 @@ class CalibratedModel(Model, FantasizeMixin):
             Y: ``batch_shape' x n' x 1``.
             kwargs: Passed on to the base model (``noise`` for example).
         """
+        X = with_task_feature(self.model, X)
         # The base model can be conditioned only once it has been evaluated.
         if self.model.training or getattr(self.model, "prediction_strategy", None) is None:
             with torch.no_grad():
                 self.model.posterior(X)
-        base = self._conditioned_base(X, Y, **kwargs)
+        base = conditioned_on(self.model, X, Y, **kwargs)
         return CalibratedModel(base, self.calibrator, denoise=self.denoise)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Any:
+        """Move or convert the model; its cached factorisation is dropped if that changed it."""
+
+        def kind() -> tuple[torch.dtype, torch.device] | None:
+            parameter = next(self.model.parameters(), None)
+            return None if parameter is None else (parameter.dtype, parameter.device)
+
+        before = kind()
+        moved = super()._apply(fn, recurse)
+        if kind() != before and hasattr(self.model, "prediction_strategy"):
+            self.model.prediction_strategy = None
+        return moved
 
     @property
     def num_outputs(self) -> int:
@@ -316,28 +315,6 @@ class CalibratedModel(Model, FantasizeMixin):
         )
         default = LocalizedConformal(alpha=0.2, lengthscale=0.25)
         return {"model": base, "calibrator": default if calibrator is None else calibrator}
-
-
-def _train_inputs(model: Any) -> Tensor:
-    """Training inputs of a model in eval mode, where they are the transformed ones, ``n x d``."""
-    inputs: Tensor = model.train_inputs[0]
-    return inputs
-
-
-def _check_base(model: Model) -> None:
-    name = type(model).__name__
-    if getattr(model, "_is_ensemble", False):
-        raise UnsupportedError(
-            f"{name} is an ensemble: its posterior is a mixture, which has no single residual to "
-            "calibrate. Use a model fitted by marginal likelihood, such as SingleTaskGP."
-        )
-    if model.num_outputs != 1:
-        raise UnsupportedError(
-            f"{name} has {model.num_outputs} outputs: use one CalibratedModel per outcome in a "
-            "ModelList."
-        )
-    if not isinstance(getattr(model, "likelihood", None), _GaussianLikelihoodBase):
-        raise UnsupportedError(f"{name} has no Gaussian likelihood, which calibration needs.")
 
 
 def _check_output_indices(indices: list[int] | None) -> None:

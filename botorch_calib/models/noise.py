@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from botorch.models.gpytorch import MultiTaskGPyTorchModel
 from botorch.models.transforms.outcome import Standardize
 from botorch.posteriors import GPyTorchPosterior
 from gpytorch.likelihoods import FixedNoiseGaussianLikelihood, GaussianLikelihood
@@ -45,6 +46,8 @@ _UNIT = torch.ones(())
 def _likelihood_noise(model: Any) -> Tensor | None:
     """Noise variance on the likelihood's scale, ``batch_shape x 1 x 1``, if it is constant."""
     likelihood = model.likelihood
+    if isinstance(model, MultiTaskGPyTorchModel):  # may differ from task to task
+        return None
     if isinstance(likelihood, FixedNoiseGaussianLikelihood):
         noise: Tensor = likelihood.noise.mean(dim=-1, keepdim=True)
     elif type(likelihood) is GaussianLikelihood:

@@ -78,7 +78,7 @@ class CalibratedPosterior(Posterior):
             ("predictive", predictive.batch_shape),
             ("noise_variance", self.noise_variance.shape),
         ):
-            if torch.broadcast_shapes(shape, mean.shape) != mean.shape:
+            if not _broadcasts_to(shape, mean.shape):
                 raise BotorchTensorDimensionError(
                     f"The shape {tuple(shape)} of `{name}` does not broadcast to that of the "
                     f"posterior mean, {tuple(mean.shape)}."
@@ -261,3 +261,10 @@ class CalibratedPosterior(Posterior):
             self.noise_variance * (weight * weight),
             denoise=self.denoise,
         )
+
+
+def _broadcasts_to(shape: torch.Size, target: torch.Size) -> bool:
+    """Whether ``shape`` broadcasts to ``target`` without changing it."""
+    missing = len(target) - len(shape)
+    pairs = zip(shape, target[missing:], strict=False)
+    return missing >= 0 and all(own in (1, size) for own, size in pairs)

@@ -1,0 +1,65 @@
+"""What the contracts share."""
+
+from __future__ import annotations
+
+import copy
+import io
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+DTYPES = (torch.float32, torch.float64)
+
+
+def uniform(*shape: int, seed: int = 0) -> Tensor:
+    """Fixed points of the unit cube."""
+    generator = torch.Generator().manual_seed(seed)
+    return torch.rand(*shape, dtype=torch.double, generator=generator)
+
+
+def copies(value: Any) -> list[Any]:
+    """A deep copy, and one that went through a file."""
+    return [copy.deepcopy(value), pickle.loads(pickle.dumps(value))]
+
+
+def saved_state(module: Any) -> dict[str, Any]:
+    """A state dict that went through a file."""
+    buffer = io.BytesIO()
+    torch.save(module.state_dict(), buffer)
+    buffer.seek(0)
+    state: dict[str, Any] = torch.load(buffer)
+    return state
+
+
+def leaves_of(value: Tensor) -> list[Tensor]:
+    """The tensors requiring gradient from which ``value`` was computed."""
+    found, seen, stack = [], set(), [value.grad_fn]
+    while stack:
+        node = stack.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        if hasattr(node, "variable"):
+            found.append(node.variable)
+        stack.extend(child for child, _ in node.next_functions)
+    return found
+
+
+def check_gradient(value: Tensor, inputs: list[Tensor]) -> None:
+    """Check that the gradient of ``value`` is finite and not all zero."""
+    assert inputs, "nothing that requires gradient enters the value"
+    grads = torch.autograd.grad(value.sum(), inputs, retain_graph=True, allow_unused=True)
+    known = [grad for grad in grads if grad is not None]
+    assert all(grad.isfinite().all() for grad in known)
+    assert any((grad != 0).any() for grad in known)
+
+
+def check_raises(errors: tuple[type[Exception], ...], call: Callable[..., Any], *args: Any) -> None:
+    """Check that ``call(*args)`` raises one of ``errors``."""
+    import pytest  # the package itself does not need it
+
+    with pytest.raises(errors):
+        call(*args)

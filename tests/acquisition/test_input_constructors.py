@@ -1,0 +1,117 @@
+"""BoTorch's input constructors for the acquisition functions of this package."""
+
+import importlib
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+import torch
+from botorch.acquisition.input_constructors import get_acqf_input_constructor
+from botorch.acquisition.objective import ScalarizedPosteriorTransform
+from botorch.sampling.get_sampler import get_sampler
+from botorch.sampling.normal import SobolQMCNormalSampler
+from botorch.utils.datasets import SupervisedDataset
+
+import botorch_calib.acquisition.input_constructors
+import botorch_calib.sampling
+from botorch_calib import (
+    CalibratedExpectedImprovement,
+    CalibratedProbabilityOfImprovement,
+    CalibratedUpperConfidenceBound,
+    LogCalibratedExpectedImprovement,
+)
+from botorch_calib.acquisition.input_constructors import register_once
+from tests.gps import DOUBLE, make_data, make_model
+
+IMPROVEMENTS: list[type[Any]] = [
+    CalibratedExpectedImprovement,
+    LogCalibratedExpectedImprovement,
+    CalibratedProbabilityOfImprovement,
+]
+CLASSES = [*IMPROVEMENTS, CalibratedUpperConfidenceBound]
+
+X, Y, _ = make_data()
+DATASET = SupervisedDataset(X, Y, feature_names=["a", "b"], outcome_names=["y"])
+WEIGHT = ScalarizedPosteriorTransform(torch.tensor([-1.0], **DOUBLE))
+PENDING = torch.tensor([[0.3, 0.6]], **DOUBLE)
+
+
+@pytest.mark.parametrize("acqf_class", CLASSES)
+@pytest.mark.parametrize("training_data", [DATASET, {"y": DATASET}], ids=["dataset", "dict"])
+@pytest.mark.parametrize("X_pending", [None, PENDING], ids=["", "pending"])
+@pytest.mark.parametrize("maximize", [True, False])
+@pytest.mark.parametrize("posterior_transform", [None, WEIGHT], ids=["", "negated"])
+def test_construction(acqf_class, training_data, X_pending, maximize, posterior_transform):
+    model = make_model()
+    constructor = get_acqf_input_constructor(acqf_class)
+    inputs = constructor(
+        model=model,
+        training_data=training_data,
+        X_pending=X_pending,
+        maximize=maximize,
+        posterior_transform=posterior_transform,
+        num_fantasies=4,
+    )
+    acqf = acqf_class(**inputs)
+    assert acqf.maximize == maximize and acqf.num_fantasies == 4
+    assert (acqf.X_pending is None) == (X_pending is None)
+    value = acqf(X[:3].unsqueeze(-2) + 0.05)
+    assert value.shape == (3,) and value.isfinite().all()
+    if acqf_class in IMPROVEMENTS:
+        # The best of the observations, in the direction and on the scale of the objective.
+        outcomes = Y if posterior_transform is None else -Y
+        best = outcomes.max() if maximize else outcomes.min()
+        torch.testing.assert_close(acqf.best_f.squeeze(), best)
+
+
+@pytest.mark.parametrize("acqf_class", IMPROVEMENTS)
+def test_given_best_f(acqf_class):
+    constructor = get_acqf_input_constructor(acqf_class)
+    inputs = constructor(model=make_model(), training_data=DATASET, best_f=0.25)
+    assert inputs["best_f"] == 0.25 and acqf_class(**inputs).best_f == 0.25
+
+
+def test_level():
+    constructor = get_acqf_input_constructor(CalibratedUpperConfidenceBound)
+    assert constructor(model=make_model(), training_data=DATASET)["level"] == 0.9
+    assert constructor(model=make_model(), training_data=DATASET, level=0.7)["level"] == 0.7
+
+
+def test_registering_again():
+    module = botorch_calib.acquisition.input_constructors
+    for _ in range(2):
+        importlib.reload(module)
+        importlib.reload(botorch_calib.sampling)
+    for acqf_class in CLASSES:
+        inputs = get_acqf_input_constructor(acqf_class)(model=make_model(), training_data=DATASET)
+        assert acqf_class(**inputs)(X[:2].unsqueeze(-2)).shape == (2,)
+    posterior = make_model().posterior(X[:3])
+    sampler = get_sampler(posterior, torch.Size([8]), seed=0)
+    assert isinstance(sampler, SobolQMCNormalSampler) and sampler(posterior).shape == (8, 3, 1)
+
+    class Other(CalibratedUpperConfidenceBound):
+        pass
+
+    for level in (0.6, 0.7):  # the last one counts
+
+        @register_once(Other)
+        def construct_inputs(model: Any, level: float = level) -> dict[str, Any]:
+            return {"model": model, "level": level}
+
+    inputs = get_acqf_input_constructor(Other)(model=make_model(), training_data=DATASET)
+    assert Other(**inputs).level == 0.7
+
+
+def test_importing_afresh():
+    """The package can be loaded a second time in one process, as notebooks do."""
+    script = """
+import sys
+for _ in range(2):
+    import botorch_calib
+    from botorch.acquisition.input_constructors import get_acqf_input_constructor
+    get_acqf_input_constructor(botorch_calib.CalibratedUpperConfidenceBound)
+    for name in [name for name in sys.modules if name.startswith("botorch_calib")]:
+        del sys.modules[name]
+"""
+    subprocess.run([sys.executable, "-W", "ignore", "-c", script], check=True)

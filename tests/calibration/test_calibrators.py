@@ -1,0 +1,293 @@
+"""Conformal calibrators: their initial law, online updates, state and long-run coverage."""
+
+import copy
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError
+from torch import Tensor
+
+from botorch_calib.calibration import (
+    GaussianScore,
+    LocalizedConformal,
+    OnlineConformal,
+    OnlineQuantileTracker,
+    RationalScore,
+    Score,
+)
+from botorch_calib.testing import CalibratorContract
+
+DOUBLE: dict[str, Any] = {"dtype": torch.double}
+SCORES = [GaussianScore(), RationalScore()]
+Make = Callable[..., LocalizedConformal]
+KINDS: dict[str, Make] = {
+    "online": OnlineConformal,
+    "localized": lambda alpha, **kwargs: LocalizedConformal(alpha, 0.3, **kwargs),
+}
+
+kinds = pytest.mark.parametrize("make", KINDS.values(), ids=KINDS)
+scores = pytest.mark.parametrize("score", SCORES, ids=["gaussian", "rational"])
+
+
+def make_data(num: int = 20, spread: float = 2.0, seed: int = 0) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    X = torch.rand(num, 2, **DOUBLE, generator=generator)
+    return X, spread * torch.randn(num, **DOUBLE, generator=generator)
+
+
+def gaussian_half_width(alpha: float) -> float:
+    return torch.special.ndtri(torch.tensor(1 - alpha / 2, **DOUBLE)).item()
+
+
+def assert_same_state(calibrator: LocalizedConformal, expected: dict[str, Tensor]) -> None:
+    state = calibrator.state_dict()
+    assert state.keys() == expected.keys()
+    assert all(torch.equal(state[key], expected[key]) for key in state)
+
+
+class TestOnline(CalibratorContract):
+    def make_calibrator(self) -> LocalizedConformal:
+        return OnlineConformal(0.2)
+
+
+class TestLocalized(CalibratorContract):
+    def make_calibrator(self) -> LocalizedConformal:
+        return LocalizedConformal(0.2, lengthscale=0.3)
+
+
+class TestAsPublished(CalibratorContract):
+    """The paper's score and tails, with steps that decay and corrections that fade."""
+
+    def make_calibrator(self) -> LocalizedConformal:
+        return LocalizedConformal(
+            0.3,
+            lengthscale=0.4,
+            scale=2.0,
+            step_size=0.02,
+            step_decay=0.05,
+            regularization=0.5,
+            score=GaussianScore(),
+            tails="gaussian",
+        )
+
+
+# ------------------------------------------------------------------ the law
+
+
+@kinds
+@scores
+@pytest.mark.parametrize("tails", ["gaussian", "stretched"])
+@pytest.mark.parametrize("alpha", [0.01, 0.2, 0.7])
+def test_initial_law(make, score, tails, alpha):
+    """Before any update the interval is the Gaussian model's own."""
+    calibrator = make(alpha, score=score, tails=tails)
+    X = make_data(5)[0]
+    width = gaussian_half_width(alpha)
+    law = calibrator.predictive(X)
+    ends = torch.tensor([-width, width], **DOUBLE)
+    probabilities = torch.tensor([alpha / 2, 1 - alpha / 2], **DOUBLE)
+    torch.testing.assert_close(calibrator.half_width(X), torch.full((5, 1), width, **DOUBLE))
+    torch.testing.assert_close(law.cdf(ends), probabilities.expand(5, 2))
+    torch.testing.assert_close(law.quantile(probabilities), ends.expand(5, 2))
+    assert calibrator.num_updates == 0 and "num_updates=0" in repr(calibrator)
+    # Tails that follow the normal law, in both forms.
+    far = torch.tensor([-5.0, -3.0, 3.0, 5.0], **DOUBLE)
+    torch.testing.assert_close(law.cdf(far), torch.special.ndtr(far).expand(5, 4))
+
+
+@scores
+@pytest.mark.parametrize("tails", ["gaussian", "stretched"])
+def test_gradients(score, tails):
+    calibrator = LocalizedConformal(0.2, 0.3, step_size=0.02, score=score, tails=tails)
+    calibrator.update(*make_data(spread=1.0))
+    X = make_data(3, seed=1)[0].unsqueeze(-2).requires_grad_()
+    assert torch.autograd.gradcheck(calibrator.half_width, X)
+    z = torch.tensor(0.7, **DOUBLE)
+    assert torch.autograd.gradcheck(lambda X: calibrator.predictive(X).cdf(z), X)
+    assert torch.autograd.gradcheck(lambda X: calibrator.predictive(X).variance, X)
+    (gradient,) = torch.autograd.grad(calibrator.half_width(X).sum(), X)
+    assert (gradient != 0).all()
+
+
+@scores
+def test_localization(score):
+    """Surprises widen the interval where they occur, and elsewhere much less."""
+    calibrator = LocalizedConformal(0.2, 0.2, scale=4.0, step_size=0.02, score=score)
+    X = torch.tensor([[0.1, 0.1], [0.9, 0.9]], **DOUBLE)
+    start = calibrator.half_width(X)
+    calibrator.update(X[:1].expand(3, 2), torch.full((3,), 6.0, **DOUBLE))
+    growth = (calibrator.half_width(X) - start).flatten()
+    assert growth[0] > 2 * growth[1] > 0
+    uniform = OnlineConformal(0.2, step_size=0.02, score=score)
+    uniform.update(X[:1].expand(3, 2), torch.full((3,), 6.0, **DOUBLE))
+    torch.testing.assert_close(uniform.half_width(X)[0], uniform.half_width(X)[1])
+    assert not uniform.half_width(X.requires_grad_()).requires_grad
+
+
+@scores
+@pytest.mark.parametrize("max_width", [None, 2.0])
+@pytest.mark.parametrize("threshold", [-0.5, 1.5])
+def test_width_is_bounded_but_not_the_state(score, max_width, threshold):
+    calibrator = OnlineConformal(0.2, score=score, max_width=max_width)
+    state = calibrator.state_dict()
+    constants = torch.tensor([threshold], **DOUBLE)
+    calibrator.load_state_dict({**state, "tracker.constants": constants})
+    X = make_data(3)[0]
+    wide = (threshold > 1) == (score.two_sided_level(0.2) > 0.5)
+    limit = score.default_max_width if max_width is None else max_width
+    torch.testing.assert_close(
+        calibrator.half_width(X), torch.full((3, 1), limit if wide else 1e-3, **DOUBLE)
+    )
+    calibrator.update(X[:1], torch.full((1,), 0.0 if wide else 1e6, **DOUBLE))
+    moved = (calibrator.tracker.constants - constants).item()
+    assert 0.009 < abs(moved) < 0.041 and (moved < 0) == (threshold > 1)
+
+
+# ------------------------------------------------------------------ updates
+
+
+@kinds
+@scores
+def test_updates_are_strictly_ordered(make, score):
+    X, z = make_data()
+    whole, single, backwards = (make(0.2, score=score) for _ in range(3))
+    whole.update(X, z)
+    misses = []
+    for x, z_i in zip(X.split(1), z.split(1), strict=True):
+        misses.append((z_i.abs() > single.half_width(x).flatten()).item())
+        single.update(x, z_i)
+    backwards.update(X.flip(0), z.flip(0))
+    assert 0 < sum(misses) < len(misses)
+    X_new = make_data(9, seed=1)[0]
+    torch.testing.assert_close(whole.half_width(X_new), single.half_width(X_new))
+    assert whole.num_updates == single.num_updates == len(z)
+    if make is not OnlineConformal:
+        assert not torch.allclose(whole.half_width(X_new), backwards.half_width(X_new))
+    # Every miss widens the interval by alpha's complement, every hit narrows it by alpha.
+    level = score.two_sided_level(0.2)
+    sign = 1.0 if level == 0.8 else -1.0
+    expected = score.initial_two_sided(0.2) + sign * 0.05 * (sum(misses) - 0.2 * len(z))
+    assert whole.tracker.constants.item() == pytest.approx(expected)
+
+
+NAN, INF = math.nan, math.inf
+BAD_UPDATES: dict[str, tuple[Any, Any, type[Exception], str]] = {
+    "NaN residual": (torch.ones(2, 2), torch.tensor([0.5, NAN]), InputDataError, "`z`"),
+    "infinite residual": (torch.ones(2, 2), torch.tensor([0.5, INF]), InputDataError, "`z`"),
+    "NaN input": (torch.tensor([[0.1, NAN]]), torch.ones(1), InputDataError, "`X`"),
+    "too few residuals": (torch.ones(2, 2), torch.ones(1), BotorchTensorDimensionError, "`z`"),
+    "column of residuals": (
+        torch.ones(2, 2),
+        torch.ones(2, 1),
+        BotorchTensorDimensionError,
+        "`z`",
+    ),
+    "vector of inputs": (torch.ones(2), torch.ones(2), BotorchTensorDimensionError, "`X`"),
+    "another width": (torch.ones(2, 3), torch.ones(2), BotorchTensorDimensionError, "`X`"),
+}
+
+
+@kinds
+@pytest.mark.parametrize(("X", "z", "error", "match"), BAD_UPDATES.values(), ids=BAD_UPDATES)
+def test_failed_update_changes_nothing(make, X, z, error, match):
+    calibrator = make(0.2)
+    calibrator.update(*make_data())
+    before = copy.deepcopy(calibrator.state_dict())
+    with pytest.raises(error, match=match):
+        calibrator.update(X.double(), z.double())
+    assert_same_state(calibrator, before)
+
+
+BAD_ARGUMENTS: list[tuple[dict[str, Any], str]] = [
+    ({"alpha": 0.0}, "alpha"),
+    ({"alpha": 1.0}, "alpha"),
+    ({"alpha": NAN}, "alpha"),
+    ({"step_size": 0.0}, "step_size"),
+    ({"step_size": INF}, "step_size"),
+    ({"step_decay": -0.1}, "step_decay"),
+    ({"tails": "heavy"}, "tails"),
+    ({"max_width": 0.0}, "max_width"),
+    ({"max_width": NAN}, "max_width"),
+]
+BAD_LOCAL_ARGUMENTS: list[tuple[dict[str, Any], str]] = [
+    ({"lengthscale": 0.0}, "lengthscale"),
+    ({"lengthscale": NAN}, "lengthscale"),
+    ({"scale": -1.0}, "scale"),
+    ({"regularization": -1.0}, "regularization"),
+    ({"regularization": 20.0}, "regularization"),
+]
+
+
+@pytest.mark.parametrize(("kwargs", "name"), BAD_ARGUMENTS)
+def test_validation(kwargs, name):
+    with pytest.raises(InputDataError, match=f"`{name}`"):
+        OnlineConformal(**{"alpha": 0.2, **kwargs})
+
+
+@pytest.mark.parametrize(("kwargs", "name"), BAD_ARGUMENTS + BAD_LOCAL_ARGUMENTS)
+def test_validation_of_the_localized_one(kwargs, name):
+    with pytest.raises(InputDataError, match=f"`{name}"):
+        LocalizedConformal(**{"alpha": 0.2, "lengthscale": 0.3, **kwargs})
+
+
+# ------------------------------------------------------------------ state
+
+
+@kinds
+def test_rejected_state_changes_nothing(make):
+    calibrator, other = make(0.2), make(0.2)
+    calibrator.update(*make_data())
+    other.update(*make_data(5, seed=1))
+    before = copy.deepcopy(calibrator.state_dict())
+    state = other.state_dict()
+    del state["tracker.centers"]
+    with pytest.raises(RuntimeError, match="centers"):
+        calibrator.load_state_dict(state)
+    assert_same_state(calibrator, before)
+
+
+# ------------------------------------------------------------------ long-run coverage
+
+
+STREAMS: dict[str, Callable[[int, torch.Generator], Tensor]] = {
+    "overconfident": lambda n, g: 3.0 * torch.randn(n, **DOUBLE, generator=g),
+    "student": lambda n, g: (
+        torch.randn(n, **DOUBLE, generator=g)
+        / (torch.randn(n, 3, **DOUBLE, generator=g).square().sum(-1) / 3).sqrt()
+    ),
+    "underconfident": lambda n, g: 0.3 * torch.randn(n, **DOUBLE, generator=g),
+}
+
+
+def miscoverage(calibrator: LocalizedConformal, X: Tensor, z: Tensor) -> Tensor:
+    """Whether each residual missed the interval that was stated before it was seen."""
+    misses = []
+    for x, z_i in zip(X.split(1), z.split(1), strict=True):
+        misses.append(z_i.abs() > calibrator.half_width(x).flatten())
+        calibrator.update(x, z_i)
+    return torch.cat(misses).double()
+
+
+@kinds
+@scores
+@pytest.mark.parametrize("stream", STREAMS.values(), ids=STREAMS)
+def test_long_run_miscoverage(make: Make, score: Score, stream):
+    alpha, num = 0.2, 800
+    # The cap of the width is for use; the guarantee needs room.
+    calibrator = make(alpha, score=score, max_width=30.0)
+    generator = torch.Generator().manual_seed(17)
+    z = stream(num, generator)
+    misses = miscoverage(calibrator, torch.rand(num, 2, **DOUBLE, generator=generator), z)
+    noise = 4 * math.sqrt(alpha * (1 - alpha) / num)
+    bound = calibrator.tracker.coverage_bound(num).item()
+    assert abs(misses.mean().item() - alpha) <= bound + noise
+    # The bound is for the worst sequence; on this one the last half is far closer. There the
+    # constants still move, by less than 1 in sum, which is all that the guarantee leaves.
+    late = OnlineQuantileTracker([alpha], 0.05).coverage_bound(num // 2).item()
+    assert abs(misses[num // 2 :].mean().item() - alpha) <= late + math.sqrt(2) * noise
+    # The model itself is off, in the direction expected.
+    own = (z.abs() > gaussian_half_width(alpha)).double().mean().item()
+    assert abs(own - alpha) > noise

@@ -1,0 +1,60 @@
+"""Random laws of every kind, from ordinary to extreme."""
+
+from __future__ import annotations
+
+import torch
+from torch import Generator, Tensor
+
+from botorch_calib.predictive import PiecewisePredictive
+
+DECILES = torch.linspace(0.05, 0.95, 19, dtype=torch.double)
+KINDS = [
+    "gaussian",
+    "conformal",
+    "stretched",
+    "threshold",
+    "recalibrated",
+    "knots",
+    "calibrated",
+    "uniform",
+    "mixed",
+    "truncated",
+]
+
+
+def uniform(*shape: int, generator: Generator) -> Tensor:
+    return torch.rand(*shape, dtype=torch.double, generator=generator)
+
+
+def random_laws(kind: str, num: int, seed: int = 0) -> PiecewisePredictive:
+    """``num`` laws of one kind."""
+    generator = Generator().manual_seed(seed)
+    u = uniform(num, generator=generator)
+    half_width = 10 ** (3.6 * u - 2)  # 0.01 to 40
+    if kind == "gaussian":
+        return PiecewisePredictive.gaussian((num,), dtype=torch.double)
+    if kind in ("conformal", "stretched"):
+        tails = "stretched" if kind == "stretched" else "gaussian"
+        return PiecewisePredictive.conformal(
+            0.2, half_width=half_width, max_width=50.0, tails=tails
+        )
+    if kind == "threshold":  # raw ones leave [0, 1]
+        return PiecewisePredictive.conformal(0.1, threshold=1.6 * u - 0.3, max_width=8.0)
+    if kind == "recalibrated":  # neighbouring thresholds cross
+        thresholds = 1.1 * uniform(num, 19, generator=generator) - 0.05
+        return PiecewisePredictive.recalibrated(DECILES, thresholds=thresholds)
+    if kind == "calibrated":  # one knot lies at zero
+        thresholds = DECILES.expand(num, 19)
+        return PiecewisePredictive.recalibrated(DECILES, thresholds=thresholds)
+    if kind == "knots":
+        shift = torch.randn(num, 1, dtype=torch.double, generator=generator)
+        knots = shift - half_width.log().unsqueeze(-1) * torch.tensor([1.0, -0.5]).double()
+        return PiecewisePredictive.recalibrated(DECILES[[5, 15]], knots=knots)
+    flags = {
+        "uniform": (True, True, True),
+        "mixed": (True, False, True),
+        "truncated": (False, True, False),
+    }[kind]
+    knots = uniform(num, 4, generator=generator).cumsum(-1) * 3 - 4
+    masses = uniform(num, 3, generator=generator) + 0.05
+    return PiecewisePredictive(knots, masses / masses.sum(-1, keepdim=True), flags)

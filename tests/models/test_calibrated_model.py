@@ -1,0 +1,765 @@
+"""`CalibratedModel` against dense algebra, naive replays and its base model."""
+
+import copy
+import math
+import pickle
+from typing import Any
+
+import pytest
+import torch
+from botorch.acquisition.objective import (
+    ExpectationPosteriorTransform,
+    ScalarizedPosteriorTransform,
+)
+from botorch.exceptions.errors import (
+    BotorchTensorDimensionError,
+    InputDataError,
+    UnsupportedError,
+)
+from botorch.models import ModelList, PairwiseGP, SingleTaskGP
+from botorch.models.fully_bayesian import SaasFullyBayesianSingleTaskGP
+from botorch.models.map_saas import EnsembleMapSaasSingleTaskGP
+from botorch.models.model import Model
+from botorch.models.transforms import Log
+from botorch.sampling.normal import SobolQMCNormalSampler
+from botorch.utils.datasets import SupervisedDataset
+from torch import Tensor
+
+from botorch_calib import (
+    CalibratedModel,
+    CalibratedPosterior,
+    LocalizedConformal,
+    OnlineConformal,
+    PiecewisePredictive,
+)
+from botorch_calib.calibration import GaussianScore
+from botorch_calib.models.noise import observation_noise_variance
+from botorch_calib.testing import ModelContract, PosteriorContract
+from tests.gps import (
+    BASES,
+    DOUBLE,
+    MULTI_TASK,
+    NOISE,
+    SINGLE_TASK,
+    GaussianLaw,
+    dense_posterior,
+    far_from_gaussian,
+    make_data,
+    make_gp,
+    make_model,
+    make_variational,
+)
+
+# MultiTaskGP multiplies by sparse matrices, on which torch comments once per process.
+pytestmark = pytest.mark.filterwarnings("ignore:Sparse invariant checks")
+
+fixed = pytest.mark.parametrize("fixed_noise", [False, True], ids=["learned", "fixed"])
+transformed = pytest.mark.parametrize("transforms", [False, True], ids=["plain", "transforms"])
+bases = pytest.mark.parametrize("base", BASES)
+single_task = pytest.mark.parametrize("base", SINGLE_TASK)
+# Every step weighs heavily, so that a wrong order or residual would show.
+TEMPLATE: dict[str, Any] = {"alpha": 0.3, "lengthscale": 0.4, "step_size": 0.1}
+
+
+class Units:
+    """Raw data to the space of the model's hyperparameters, by hand."""
+
+    def __init__(self, transforms: bool) -> None:
+        X, Y, _ = make_data(transforms=transforms)
+        self.low, self.range = torch.zeros(2, **DOUBLE), torch.ones(2, **DOUBLE)
+        self.mean, self.scale = torch.zeros((), **DOUBLE), torch.ones((), **DOUBLE)
+        if transforms:
+            self.low, self.range = X.amin(dim=0), X.amax(dim=0) - X.amin(dim=0)
+            self.mean, self.scale = Y.mean(), Y.std()
+
+    def x(self, X: Tensor) -> Tensor:
+        return (X - self.low) / self.range
+
+    def y(self, Y: Tensor) -> Tensor:
+        return ((Y - self.mean) / self.scale).flatten()
+
+    def noise(self, Y: Tensor, Yvar: Tensor | None) -> Tensor:
+        if Yvar is None:
+            return torch.full_like(Y, NOISE).flatten()
+        return (Yvar / self.scale.square()).flatten()
+
+
+def calibrated(base: str) -> CalibratedModel:
+    return CalibratedModel(
+        BASES[base](), far_from_gaussian(task=0.0 if base in MULTI_TASK else None)
+    )
+
+
+def grid(num: int = 9, transforms: bool = False, seed: int = 21) -> Tensor:
+    return make_data(num, transforms, seed)[0]
+
+
+def half_widths(model: CalibratedModel, X: Tensor) -> Tensor:
+    assert isinstance(model.calibrator, LocalizedConformal)
+    return model.calibrator.half_width(model.transform_inputs(X))
+
+
+class TestReplayed(ModelContract):
+    def make_model(self, dtype: torch.dtype) -> CalibratedModel:
+        return CalibratedModel.from_history(make_gp(dtype=dtype), LocalizedConformal(**TEMPLATE))
+
+
+class TestStateful(ModelContract):
+    """With transforms, and after an observation."""
+
+    def make_model(self, dtype: torch.dtype) -> CalibratedModel:
+        model = CalibratedModel(
+            make_gp(transforms=True, dtype=dtype), LocalizedConformal(**TEMPLATE).to(dtype)
+        )
+        X, Y, _ = (tensor.to(dtype) for tensor in make_data(2, transforms=True, seed=40))
+        model.observe(X, Y)
+        return model
+
+
+class TestOfObservations(ModelContract):
+    """The law of an observation, the tails of the normal law, another score."""
+
+    def make_model(self, dtype: torch.dtype) -> CalibratedModel:
+        calibrator = OnlineConformal(0.3, score=GaussianScore(), tails="gaussian")
+        return CalibratedModel.from_history(make_gp(dtype=dtype), calibrator, denoise=False)
+
+
+class TestPosteriorOfModel(PosteriorContract):
+    """Whose law depends on the point, through the transforms of inputs and outcomes."""
+
+    batch_shapes = (torch.Size([2]),)
+
+    def make_posterior(
+        self, batch_shape: torch.Size, q: int, dtype: torch.dtype
+    ) -> CalibratedPosterior:
+        X = grid(6, transforms=True).view(2, 3, 2)[:, :q].to(dtype)
+        return make_model(dtype, transforms=True).posterior(X.requires_grad_())
+
+
+def snapshot(model: CalibratedModel) -> dict[str, Tensor]:
+    return copy.deepcopy(model.state_dict())
+
+
+def assert_unchanged(model: CalibratedModel, before: dict[str, Tensor], base: Model) -> None:
+    after = model.state_dict()
+    assert model.model is base and before.keys() == after.keys()
+    assert all(torch.equal(before[key], after[key]) for key in before)
+
+
+# ------------------------------------------------------------------ from_history
+
+
+@fixed
+@transformed
+@pytest.mark.parametrize("num_initial", [0, 5, 12])
+@pytest.mark.parametrize("train_mode", [False, True])
+def test_from_history_equals_naive_loop(fixed_noise, transforms, num_initial, train_mode):
+    X, Y, Yvar = make_data(transforms=transforms)
+    units = Units(transforms)
+    X_t, y_t = units.x(X), units.y(Y)
+    noise = units.noise(Y, Yvar if fixed_noise else None)
+    naive = LocalizedConformal(**TEMPLATE)
+    for t in range(num_initial, len(X)):
+        mean, variance = dense_posterior(X_t[:t], y_t[:t], noise[:t], X_t[t : t + 1])
+        naive.update(X_t[t : t + 1], (y_t[t] - mean) / (variance + noise[t]).sqrt())
+
+    template = LocalizedConformal(**TEMPLATE)
+    gp = make_gp(fixed_noise, transforms).train(train_mode)
+    model = CalibratedModel.from_history(gp, template, num_initial=num_initial)
+    X_new = grid(transforms=transforms)
+    theta = naive.tracker.threshold(units.x(X_new))
+    result = model.calibrator.tracker.threshold(model.transform_inputs(X_new))
+    torch.testing.assert_close(result, theta, atol=1e-8, rtol=0)
+    assert model.calibrator.num_updates == naive.num_updates == len(X) - num_initial
+    # The template serves every round: it is never written to.
+    assert template.num_updates == 0 and model.calibrator is not template
+    again = CalibratedModel.from_history(gp, template, num_initial=num_initial)
+    torch.testing.assert_close(half_widths(again, X_new), half_widths(model, X_new))
+    law = model.posterior(X_new).predictive
+    torch.testing.assert_close(law.knots[..., 2], naive.half_width(units.x(X_new)))
+
+
+def test_from_history_continues_a_calibrator():
+    """A calibrator that has learned something goes on from there, in a copy."""
+    template = far_from_gaussian()
+    model = CalibratedModel.from_history(make_gp(), template, num_initial=4)
+    assert (template.num_updates, model.calibrator.num_updates) == (30, 38)
+
+
+@pytest.mark.parametrize("num_initial", [-1, 13])
+def test_from_history_checks_num_initial(num_initial):
+    with pytest.raises(InputDataError, match="`num_initial`.*12"):
+        CalibratedModel.from_history(make_gp(), OnlineConformal(0.2), num_initial=num_initial)
+
+
+def test_from_history_needs_an_exact_gp():
+    with pytest.raises(UnsupportedError, match="observe"):
+        CalibratedModel.from_history(make_variational(), OnlineConformal(0.2))
+
+
+@pytest.mark.parametrize("base", MULTI_TASK)
+@pytest.mark.parametrize("calibrator", [LocalizedConformal(**TEMPLATE), OnlineConformal(0.3)])
+def test_multi_task_history(base, calibrator):
+    """Inputs with and without the task feature, as the base model takes them."""
+    model = CalibratedModel.from_history(BASES[base](), calibrator)
+    assert model.calibrator.num_updates == 12
+    X = grid(3)
+    full = model.posterior(torch.cat([X, torch.zeros(3, 1, **DOUBLE)], dim=-1))
+    assert full.mean.shape == (3, 1)
+    torch.testing.assert_close(model.posterior(X).variance, full.variance)
+
+
+# ------------------------------------------------------------------ observe
+
+
+@fixed
+@transformed
+@pytest.mark.parametrize("with_yvar", [False, True], ids=["", "Yvar"])
+@pytest.mark.parametrize("num", [1, 3])
+def test_observe(fixed_noise, transforms, with_yvar, num):
+    """Scores by the present model, then conditions it: all by hand, twice in a row."""
+    units = Units(transforms)
+    X, Y, Yvar = make_data(transforms=transforms)
+    X_t, y_t = units.x(X), units.y(Y)
+    noise = units.noise(Y, Yvar if fixed_noise else None)
+    mean_noise = noise.mean()
+    model = CalibratedModel(make_gp(fixed_noise, transforms), LocalizedConformal(**TEMPLATE))
+    expected = LocalizedConformal(**TEMPLATE)
+    for seed in (30, 31):
+        X_new, Y_new, Yvar_new = make_data(num, transforms, seed=seed)
+        model.observe(X_new, Y_new, Yvar=Yvar_new if with_yvar else None)
+        scored = units.noise(Y_new, Yvar_new) if with_yvar else mean_noise.expand(num)
+        mean, variance = dense_posterior(X_t, y_t, noise, units.x(X_new))
+        z = (units.y(Y_new) - mean) / (variance + scored).sqrt()
+        expected.update(units.x(X_new), z)
+        X_t, y_t = torch.cat([X_t, units.x(X_new)]), torch.cat([y_t, units.y(Y_new)])
+        # A homoscedastic likelihood has one noise level, whatever the score was told.
+        noise = torch.cat([noise, scored if fixed_noise else mean_noise.expand(num)])
+        if fixed_noise:
+            mean_noise = noise.mean()
+
+    X_test = grid(transforms=transforms)
+    theta = model.calibrator.tracker.threshold(model.transform_inputs(X_test))
+    expected_theta = expected.tracker.threshold(units.x(X_test))
+    torch.testing.assert_close(theta, expected_theta, atol=1e-8, rtol=0)
+    assert model.train_targets.shape == (12 + 2 * num,)
+    mean, variance = dense_posterior(X_t, y_t, noise, units.x(X_test))
+    posterior = model.posterior(X_test).base_posterior
+    torch.testing.assert_close(units.y(posterior.mean), mean, atol=1e-6, rtol=0)
+    torch.testing.assert_close(
+        (posterior.variance / units.scale.square()).flatten(), variance, atol=1e-6, rtol=0
+    )
+
+
+def test_observe_in_one_call_scores_before_conditioning():
+    """Rows of one call are scored by one model; in separate calls by successive ones."""
+    X, Y, _ = make_data(3, seed=40)
+    models = [CalibratedModel(make_gp(), LocalizedConformal(**TEMPLATE)) for _ in range(3)]
+    models[0].observe(X, Y)
+    for x, y in zip(X.split(1), Y.split(1), strict=True):
+        models[1].observe(x, y)
+        models[2].observe(x, y, condition=False)
+    means = [model.posterior(grid()).base_posterior.mean for model in models]
+    torch.testing.assert_close(means[0], means[1], atol=1e-6, rtol=0)
+    assert not torch.allclose(means[0], means[2], atol=1e-3)
+    widths = [half_widths(model, grid()) for model in models]
+    torch.testing.assert_close(widths[0], widths[2], atol=1e-10, rtol=0)
+
+
+@pytest.mark.parametrize("base", ["variational"])
+def test_observe_without_conditioning(base):
+    gp = BASES[base]()
+    model = CalibratedModel(gp, LocalizedConformal(**TEMPLATE))
+    X, Y, _ = make_data(3, seed=40)
+    noisy = gp.posterior(X, observation_noise=True)
+    expected = LocalizedConformal(**TEMPLATE)
+    expected.update(X, ((Y - noisy.mean) / noisy.variance.sqrt()).detach().flatten())
+    model.observe(X, Y, condition=False)
+    torch.testing.assert_close(half_widths(model, grid()), expected.half_width(grid()))
+    assert model.model is gp
+    before = snapshot(model)
+    with pytest.raises(UnsupportedError, match="condition=False"):
+        model.observe(X, Y)
+    assert_unchanged(model, before, gp)
+
+
+@pytest.mark.parametrize("base", MULTI_TASK)
+def test_observe_multi_task(base):
+    model = CalibratedModel(BASES[base](), LocalizedConformal(**TEMPLATE))
+    X, Y, _ = make_data(3, seed=40)
+    noisy = model.model.posterior(X, observation_noise=True)
+    z = ((Y - noisy.mean) / noisy.variance.sqrt()).detach().flatten()
+    X_full = torch.cat([X, torch.zeros(3, 1, **DOUBLE)], dim=-1)
+    expected = LocalizedConformal(**TEMPLATE)
+    expected.update(X_full, z)
+    model.observe(X_full, Y)
+    widths = model.posterior(X_full).predictive.knots[..., 2]
+    torch.testing.assert_close(widths, expected.half_width(X_full))
+    assert model.train_targets.shape == (15,)
+
+
+def test_observe_shares_and_hands_over_the_calibrator():
+    calibrator = LocalizedConformal(**TEMPLATE)
+    model = CalibratedModel(make_gp(), calibrator)
+    model.observe(*make_data(2, seed=40)[:2])
+    assert calibrator.num_updates == 2
+    refitted = CalibratedModel(make_gp(), model.calibrator)
+    torch.testing.assert_close(half_widths(refitted, grid()), half_widths(model, grid()))
+
+
+GOOD_X, GOOD_Y = torch.tensor([[0.1, 0.2], [0.3, 0.4]]), torch.tensor([[0.5], [-0.5]])
+BAD_X, BAD_Y = GOOD_X.clone(), GOOD_Y.clone()
+BAD_X[1, 1], BAD_Y[1, 0] = math.inf, math.nan
+BAD_OBSERVATIONS: dict[str, tuple[Tensor, Tensor, Any, type[Exception], str]] = {
+    "NaN in Y": (GOOD_X, BAD_Y, None, InputDataError, "`Y`"),
+    "infinity in X": (BAD_X, GOOD_Y, None, InputDataError, "`X`"),
+    "vector Y": (GOOD_X, GOOD_Y.squeeze(-1), None, BotorchTensorDimensionError, "`Y`"),
+    "too few Y": (GOOD_X, GOOD_Y[:1], None, BotorchTensorDimensionError, "`Y`"),
+    "two outcomes": (GOOD_X, GOOD_Y.expand(2, 2), None, BotorchTensorDimensionError, "`Y`"),
+    "batched": (GOOD_X[None], GOOD_Y[None], None, BotorchTensorDimensionError, "`X`"),
+    "wide X": (torch.ones(2, 3), GOOD_Y, None, BotorchTensorDimensionError, "dimension|`X`"),
+    "negative Yvar": (GOOD_X, GOOD_Y, -GOOD_Y.abs(), InputDataError, "`Yvar`"),
+    "NaN Yvar": (GOOD_X, GOOD_Y, BAD_Y.abs(), InputDataError, "`Yvar`"),
+    "infinite Yvar": (GOOD_X, GOOD_Y, GOOD_Y.abs() / 0, InputDataError, "`Yvar`"),
+    "short Yvar": (GOOD_X, GOOD_Y, GOOD_Y[:1].abs(), InputDataError, "`Yvar`"),
+}
+
+
+@fixed
+@transformed
+@pytest.mark.parametrize(
+    ("X", "Y", "Yvar", "error", "match"), BAD_OBSERVATIONS.values(), ids=BAD_OBSERVATIONS
+)
+def test_failed_observe_mutates_nothing(fixed_noise, transforms, X, Y, Yvar, error, match):
+    model = CalibratedModel.from_history(
+        make_gp(fixed_noise, transforms), LocalizedConformal(**TEMPLATE)
+    )
+    base, before = model.model, snapshot(model)
+    X_test = grid(transforms=transforms)
+    mean = model.posterior(X_test).mean
+    with pytest.raises(error, match=match):
+        model.observe(X.double(), Y.double(), Yvar=None if Yvar is None else Yvar.double())
+    assert_unchanged(model, before, base)
+    assert model.train_targets.shape == (12,)
+    torch.testing.assert_close(model.posterior(X_test).mean, mean, rtol=0, atol=0)
+
+
+# ------------------------------------------------------------------ posterior
+
+
+@bases
+@pytest.mark.parametrize("shape", [(3,), (4, 1), (2, 1, 5)])
+def test_posterior_shapes(base, shape):
+    model = calibrated(base)
+    X = grid(math.prod(shape)).view(*shape, 2)
+    for noise in (False, True, torch.full((1,), 0.1, **DOUBLE)):
+        posterior = model.posterior(X, observation_noise=noise)
+        assert isinstance(posterior, CalibratedPosterior)
+        for value in (posterior.mean, posterior.variance, posterior.rsample()[0]):
+            assert value.shape == (*shape, 1)
+            assert value.isfinite().all()
+        samples = SobolQMCNormalSampler(torch.Size([8]), seed=0)(posterior)
+        assert samples.shape == (8, *shape, 1)
+    assert (model.num_outputs, model.batch_shape) == (1, torch.Size())
+    assert model.likelihood is model.model.likelihood
+
+
+@bases
+def test_noise_variance_is_the_base_models(base):
+    gp = BASES[base]()
+    X = grid(4)
+    posterior = gp.posterior(X)
+    noise = gp.posterior(X, observation_noise=True).variance - posterior.variance
+    assert (noise > 1e-3).all()
+    result = observation_noise_variance(gp, posterior, X).expand(4, 1)
+    torch.testing.assert_close(result, noise, rtol=1e-8, atol=1e-12)
+    used = calibrated(base).posterior(X).noise_variance
+    torch.testing.assert_close(used.expand(4, 1), noise, rtol=1e-8, atol=1e-12)
+
+
+@bases
+def test_an_identity_law_gives_back_the_base_model(base):
+    gp = BASES[base]()
+    model = CalibratedModel(gp, GaussianLaw())
+    X = grid(4)
+    reference, posterior = gp.posterior(X), model.posterior(X)
+    torch.testing.assert_close(posterior.mean, reference.mean)
+    torch.testing.assert_close(posterior.variance, reference.variance)
+    noisy, observation = gp.posterior(X, observation_noise=True), model.posterior(X, None, True)
+    torch.testing.assert_close(observation.mean, noisy.mean)
+    torch.testing.assert_close(observation.variance, noisy.variance)
+    base_samples = torch.randn(5, 4, 2, **DOUBLE, generator=torch.Generator().manual_seed(0))
+    size = torch.Size([5])
+    torch.testing.assert_close(
+        posterior.rsample_from_base_samples(size, base_samples),
+        reference.rsample_from_base_samples(size, base_samples[..., 0]),
+    )
+
+
+@single_task
+@pytest.mark.parametrize("denoise", [False, True])
+def test_posterior_is_that_of_its_parts(base, denoise):
+    gp = SINGLE_TASK[base]()
+    model = CalibratedModel(gp, far_from_gaussian(), denoise=denoise)
+    X = grid(5, transforms="transforms" in base)
+    law = model.calibrator.predictive(model.transform_inputs(X))
+    given = torch.tensor([[0.3]], **DOUBLE)
+    for observation_noise in (False, True, given):
+        noise = True if observation_noise is False else observation_noise
+        variance = gp.posterior(X, observation_noise=noise).variance - gp.posterior(X).variance
+        smoothed = denoise and observation_noise is False
+        expected = CalibratedPosterior(gp.posterior(X), law, variance, denoise=smoothed)
+        posterior = model.posterior(X, output_indices=[0], observation_noise=observation_noise)
+        torch.testing.assert_close(posterior.mean, expected.mean)
+        torch.testing.assert_close(posterior.variance, expected.variance)
+        best = gp.posterior(X).mean.max()
+        torch.testing.assert_close(posterior.cdf(best), expected.cdf(best))
+        if not smoothed:
+            unit = (gp.posterior(X).variance + variance).sqrt()
+            torch.testing.assert_close(posterior.variance, unit.square() * law.variance)
+            torch.testing.assert_close(posterior.mean, gp.posterior(X).mean + unit * law.mean)
+
+
+@single_task
+def test_one_base_evaluation_per_call(base, monkeypatch):
+    transforms = "transforms" in base
+    model = CalibratedModel(SINGLE_TASK[base](), far_from_gaussian())
+    calls = []
+    original = SingleTaskGP.posterior
+
+    def counting(self: SingleTaskGP, *args: Any, **kwargs: Any) -> Any:
+        calls.append(args)
+        return original(self, *args, **kwargs)
+
+    monkeypatch.setattr(SingleTaskGP, "posterior", counting)
+    weight = ScalarizedPosteriorTransform(torch.tensor([-2.0], **DOUBLE))
+    for kwargs in ({}, {"observation_noise": True}, {"posterior_transform": weight}):
+        model.posterior(grid(4, transforms), **kwargs).rsample()
+    assert len(calls) == 3
+    model.observe(grid(2, transforms), torch.zeros(2, 1, **DOUBLE), condition=False)
+    assert len(calls) == 4
+
+
+@fixed
+@transformed
+def test_weight_minus_one_is_the_negated_model(fixed_noise, transforms):
+    """Minimisation by a posterior transform equals maximisation on negated outcomes."""
+    models = [
+        CalibratedModel.from_history(
+            make_gp(fixed_noise, transforms, sign=sign), LocalizedConformal(**TEMPLATE)
+        )
+        for sign in (1.0, -1.0)
+    ]
+    X = grid(5, transforms)
+    transform = ScalarizedPosteriorTransform(torch.tensor([-1.0], **DOUBLE))
+    flipped = models[0].posterior(X, posterior_transform=transform)
+    negated = models[1].posterior(X)
+    torch.testing.assert_close(flipped.mean, negated.mean)
+    torch.testing.assert_close(flipped.variance, negated.variance)
+    best = negated.mean.max()
+    for name in ("cdf", "density", "log_expected_improvement", "probability_of_improvement"):
+        torch.testing.assert_close(getattr(flipped, name)(best), getattr(negated, name)(best))
+
+
+def test_affine_transform_and_its_offset():
+    model = make_model()
+    X = grid(4)
+    transform = ScalarizedPosteriorTransform(torch.tensor([-2.5], **DOUBLE), offset=4.0)
+    for noise in (False, True):
+        plain = model.posterior(X, observation_noise=noise)
+        moved = model.posterior(X, observation_noise=noise, posterior_transform=transform)
+        torch.testing.assert_close(moved.mean, 4.0 - 2.5 * plain.mean)
+        torch.testing.assert_close(moved.variance, 6.25 * plain.variance)
+        value = torch.tensor(0.7, **DOUBLE)
+        torch.testing.assert_close(moved.cdf(4.0 - 2.5 * value), 1.0 - plain.cdf(value))
+
+
+@pytest.mark.parametrize(
+    "transform",
+    [
+        ScalarizedPosteriorTransform(torch.ones(2, **DOUBLE)),
+        ExpectationPosteriorTransform(n_w=2),
+    ],
+    ids=["two weights", "expectation"],
+)
+def test_other_posterior_transforms_are_rejected(transform):
+    with pytest.raises(UnsupportedError, match="posterior_transform"):
+        make_model().posterior(grid(2), posterior_transform=transform)
+
+
+@pytest.mark.parametrize("indices", [[1], [0, 0], []])
+def test_other_output_indices_are_rejected(indices):
+    model = make_model()
+    with pytest.raises(UnsupportedError, match="output_indices"):
+        model.posterior(grid(2), output_indices=indices)
+    with pytest.raises(UnsupportedError, match="output_indices"):
+        model.subset_output(indices)
+    assert model.subset_output([0]) is model
+    assert ModelList(model, model).num_outputs == 2
+
+
+# ------------------------------------------------------------------ conditioning
+
+
+@single_task
+def test_condition_on_observations(base):
+    transforms = "transforms" in base
+    calibrator = far_from_gaussian()
+    model = CalibratedModel(SINGLE_TASK[base](), calibrator, denoise=False)
+    X, Y, _ = make_data(2, transforms, seed=40)
+    kwargs = {"noise": torch.full_like(Y, 0.1)} if "fixed" in base else {}
+    # The model has not been evaluated yet, which BoTorch's own models would complain about.
+    conditioned = model.condition_on_observations(X, Y, **kwargs)
+    gp = SINGLE_TASK[base]()
+    gp.posterior(X)
+    expected = gp.condition_on_observations(X, Y, **kwargs)
+    X_new = grid(4, transforms)
+    result = conditioned.posterior(X_new)
+    torch.testing.assert_close(result.base_posterior.mean, expected.posterior(X_new).mean)
+    torch.testing.assert_close(result.base_posterior.variance, expected.posterior(X_new).variance)
+    assert conditioned.calibrator is calibrator and calibrator.num_updates == 30
+    assert not conditioned.denoise and model.train_targets.shape == (12,)
+    torch.testing.assert_close(half_widths(conditioned, X_new), half_widths(model, X_new))
+
+
+@single_task
+@pytest.mark.parametrize("batch_shape", [(), (3,)])
+def test_fantasize(base, batch_shape):
+    transforms = "transforms" in base
+    model = CalibratedModel(SINGLE_TASK[base](), far_from_gaussian())
+    X = grid(2 * math.prod(batch_shape), transforms).view(*batch_shape, 2, 2)
+    sampler = SobolQMCNormalSampler(torch.Size([4]), seed=0)
+    fantasies = model.fantasize(X, sampler)
+    assert isinstance(fantasies, CalibratedModel)
+    assert fantasies.batch_shape == (4, *batch_shape) and fantasies.num_outputs == 1
+    assert model.calibrator.num_updates == 30 and model.train_targets.shape == (12,)
+    # What is observed are draws of the calibrated law of an observation.
+    drawn = SobolQMCNormalSampler(torch.Size([4]), seed=0)(model.posterior(X, None, True))
+    targets = fantasies.train_targets[..., -2:].unsqueeze(-1)
+    if transforms:
+        targets = model.model.outcome_transform.untransform(targets)[0]
+    torch.testing.assert_close(targets, drawn)
+    X_new = grid(10, transforms).view(5, 1, *[1] * len(batch_shape), 2, 2)
+    posterior = fantasies.posterior(X_new)
+    assert posterior.mean.shape == (5, 4, *batch_shape, 2, 1)
+    assert posterior.variance.isfinite().all()
+    assert posterior.rsample(torch.Size([6])).shape == (6, 5, 4, *batch_shape, 2, 1)
+    prior = model.posterior(X).base_posterior.variance
+    assert (fantasies.posterior(X).base_posterior.variance < prior).all()
+
+
+def test_conditioning_is_refused_clearly():
+    model = CalibratedModel(make_variational(), OnlineConformal(0.2))
+    with pytest.raises(UnsupportedError, match="SingleTaskVariationalGP"):
+        model.condition_on_observations(*make_data(2)[:2])
+
+
+# ------------------------------------------------------------------ life as a module
+
+
+@transformed
+@pytest.mark.parametrize(("source_num", "target_num"), [(12, 8), (8, 12)])
+def test_state_dict_of_another_length(transforms, source_num, target_num):
+    calibrator = LocalizedConformal(**TEMPLATE)
+    source = CalibratedModel.from_history(
+        make_gp(transforms=transforms, num=source_num), calibrator
+    )
+    source.model.likelihood.noise = 0.2
+    source.model.covar_module.lengthscale = torch.tensor([0.9, 0.2], **DOUBLE)
+    target = CalibratedModel.from_history(
+        make_gp(transforms=transforms, num=target_num), calibrator
+    )
+    target.posterior(grid(1, transforms))  # fills caches that loading must not leave stale
+    target.load_state_dict(source.state_dict())
+    assert target.calibrator.num_updates == source_num
+    assert target.state_dict().keys() == source.state_dict().keys()
+    X_t = Units(False).x(grid())
+    assert isinstance(source.calibrator, LocalizedConformal)
+    assert isinstance(target.calibrator, LocalizedConformal)
+    torch.testing.assert_close(target.calibrator.half_width(X_t), source.calibrator.half_width(X_t))
+    torch.testing.assert_close(
+        target.model.covar_module.lengthscale, source.model.covar_module.lengthscale
+    )
+    # The same data and the same state are the same model.
+    twin = CalibratedModel(make_gp(transforms=transforms, num=source_num), calibrator)
+    twin.load_state_dict(source.state_dict())
+    X = grid(transforms=transforms)
+    torch.testing.assert_close(twin.posterior(X).mean, source.posterior(X).mean)
+    torch.testing.assert_close(twin.posterior(X).variance, source.posterior(X).variance)
+
+
+@bases
+def test_state_dict_of_every_base(base):
+    source = calibrated(base)
+    with torch.no_grad():
+        for parameter in source.model.parameters():
+            parameter.add_(0.1)
+    target = CalibratedModel(BASES[base](), LocalizedConformal(0.3, 0.5))
+    assert not torch.allclose(target.posterior(grid()).variance, source.posterior(grid()).variance)
+    # BoTorch's variational models can only be loaded with their transforms.
+    target.load_state_dict(source.state_dict(), keep_transforms=base != "variational")
+    target.train()  # as after fitting: drops what the base model has cached
+    torch.testing.assert_close(target.posterior(grid()).mean, source.posterior(grid()).mean)
+    torch.testing.assert_close(target.posterior(grid()).variance, source.posterior(grid()).variance)
+
+
+@pytest.mark.parametrize("broken", ["unexpected", "calibrator"])
+def test_rejected_state_changes_nothing(broken):
+    model = CalibratedModel.from_history(make_gp(), LocalizedConformal(**TEMPLATE))
+    other = CalibratedModel.from_history(make_gp(num=8), LocalizedConformal(**TEMPLATE))
+    other.model.likelihood.noise = 0.2
+    state = dict(other.state_dict())
+    if broken == "unexpected":
+        state["something.else"] = torch.ones(1)
+    else:
+        del state["calibrator.tracker.centers"]
+    base, before = model.model, snapshot(model)
+    with pytest.raises(RuntimeError, match="something.else|centers"):
+        model.load_state_dict(state)
+    assert_unchanged(model, before, base)
+
+
+@single_task
+@pytest.mark.parametrize("observed", [False, True])
+def test_to_float32(base, observed):
+    transforms = "transforms" in base
+    model = CalibratedModel.from_history(SINGLE_TASK[base](), LocalizedConformal(**TEMPLATE))
+    if observed:
+        model.observe(*make_data(2, transforms, seed=40)[:2])
+    X = grid(5, transforms)
+    expected = model.posterior(X)
+    mean, deviation = expected.mean, expected.variance.sqrt()
+    single = copy.deepcopy(model).to(torch.float32)
+    posterior = single.posterior(X.float())
+    assert posterior.dtype == posterior.mean.dtype == torch.float32
+    assert posterior.rsample().dtype == torch.float32
+    assert ((posterior.mean.double() - mean).abs() < 1e-3 * deviation).all()
+    torch.testing.assert_close(
+        posterior.variance.double().sqrt(), deviation, rtol=1e-3, atol=1e-3 * deviation.max().item()
+    )
+    X_new, Y_new, _ = (tensor.float() for tensor in make_data(1, transforms, seed=41))
+    single.observe(X_new, Y_new)
+    assert single.posterior(X.float()).mean.dtype == torch.float32
+    assert model.posterior(X).dtype == torch.double
+
+
+@single_task
+def test_to_after_an_evaluation(base):
+    """What the base model has cached in one precision must not be used in another."""
+    transforms = "transforms" in base
+    model = CalibratedModel(SINGLE_TASK[base](), far_from_gaussian())
+    X = grid(3, transforms)
+    expected = model.posterior(X).mean
+    for dtype in (torch.float32, torch.double):
+        mean = model.to(dtype).posterior(X.to(dtype)).mean
+        assert mean.dtype == dtype
+        torch.testing.assert_close(mean.double(), expected, rtol=1e-3, atol=1e-3)
+
+
+def repickled(model: CalibratedModel) -> CalibratedModel:
+    twin: CalibratedModel = pickle.loads(pickle.dumps(model))
+    return twin
+
+
+@bases
+@pytest.mark.parametrize("copier", [copy.deepcopy, repickled])
+def test_copies(base, copier):
+    if copier is not copy.deepcopy and base in MULTI_TASK:
+        pytest.skip("MultiTaskGP cannot be pickled")
+    model = calibrated(base)
+    X = grid(4)
+    with torch.no_grad():  # a variational model keeps what it computes, with its graph
+        mean = model.posterior(X).mean
+    twin = copier(model)
+    torch.testing.assert_close(twin.posterior(X).mean, mean)
+    twin.observe(X[:1], torch.zeros(1, 1, **DOUBLE), condition=False)
+    assert (twin.calibrator.num_updates, model.calibrator.num_updates) == (31, 30)
+    torch.testing.assert_close(model.posterior(X).mean, mean)
+
+
+@single_task
+def test_gradient_reaches_the_calibrator(base):
+    model = CalibratedModel(SINGLE_TASK[base](), far_from_gaussian())
+    X = grid(3, "transforms" in base).unsqueeze(-2).requires_grad_()
+    for parameter in model.parameters():
+        parameter.requires_grad_(False)
+    assert torch.autograd.gradcheck(lambda X: model.posterior(X).mean, X)
+    assert torch.autograd.gradcheck(lambda X: model.posterior(X).variance, X)
+    fixed_law = model.posterior(X).predictive
+    frozen = PiecewisePredictive(fixed_law.knots.detach(), fixed_law.masses, fixed_law.uniform)
+    base_posterior = model.model.posterior(X)
+    without = CalibratedPosterior(base_posterior, frozen, model.posterior(X).noise_variance)
+    (through,) = torch.autograd.grad(model.posterior(X).variance.sum(), X)
+    (around,) = torch.autograd.grad(without.variance.sum(), X)
+    assert not torch.allclose(through, around)
+
+
+def test_construct_inputs():
+    X, Y, _ = make_data(transforms=True)
+    data = SupervisedDataset(X, Y, feature_names=["a", "b"], outcome_names=["y"])
+    model = CalibratedModel(**CalibratedModel.construct_inputs(data))
+    assert isinstance(model.calibrator, LocalizedConformal) and model.calibrator.alpha == 0.2
+    assert model.posterior(X[:3]).mean.shape == (3, 1)
+    calibrator = OnlineConformal(0.1)
+    assert CalibratedModel.construct_inputs(data, calibrator)["calibrator"] is calibrator
+
+
+# ------------------------------------------------------------------ what is refused
+
+
+def make_unsupported(name: str) -> Model:
+    X, Y, _ = make_data()
+    if name == "multi-output":
+        return SingleTaskGP(X, torch.cat([Y, Y], dim=-1), outcome_transform=None)
+    if name == "fully Bayesian":
+        pytest.importorskip("numpyro")
+        return SaasFullyBayesianSingleTaskGP(X, Y)
+    if name == "ensemble":
+        return EnsembleMapSaasSingleTaskGP(X, Y, num_taus=2)
+    if name == "model list":
+        return ModelList(make_gp(), make_gp())
+    return PairwiseGP(X, torch.tensor([[0, 1], [2, 3]]))
+
+
+UNSUPPORTED = {
+    "multi-output": "ModelList",
+    "fully Bayesian": "ensemble",
+    "ensemble": "ensemble",
+    "model list": "ModelList",
+    "preferences": "PairwiseGP has no Gaussian likelihood",
+}
+
+
+@pytest.mark.parametrize(("name", "match"), UNSUPPORTED.items())
+def test_unsupported_bases(name, match):
+    base = make_unsupported(name)
+    with pytest.raises(UnsupportedError, match=match):
+        CalibratedModel(base, OnlineConformal(0.2))
+    with pytest.raises(UnsupportedError, match=match):
+        CalibratedModel.from_history(base, OnlineConformal(0.2))
+
+
+def test_nonlinear_outcome_transform():
+    X, Y, _ = make_data()
+    model = CalibratedModel(
+        SingleTaskGP(X, (Y - Y.mean()).exp(), outcome_transform=Log()), OnlineConformal(0.2)
+    )
+    with pytest.raises(UnsupportedError, match="not Gaussian.*Standardize"):
+        model.posterior(X[:2])
+    with pytest.raises(UnsupportedError, match="not Gaussian.*Standardize"):
+        model.observe(X[:2], Y[:2].abs())
+
+
+def test_batched_base_cannot_observe():
+    """Rows must never be matched with the models of a batch."""
+    X, Y, _ = make_data()
+    model = CalibratedModel(
+        SingleTaskGP(X.expand(2, -1, -1), Y.expand(2, -1, -1), outcome_transform=None),
+        OnlineConformal(0.2),
+    )
+    assert model.batch_shape == (2,) and model.posterior(X[:3]).mean.shape == (2, 3, 1)
+    for num in (2, 3):
+        with pytest.raises(UnsupportedError, match="batch"):
+            model.observe(X[:num], Y[:num])
+    with pytest.raises(UnsupportedError, match="batched"):
+        CalibratedModel.from_history(model.model, OnlineConformal(0.2))

@@ -1,0 +1,54 @@
+"""Gaussian posteriors and laws that vary from point to point."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from botorch.posteriors import GPyTorchPosterior
+from gpytorch.distributions import MultivariateNormal
+from torch import Generator, Tensor
+
+from botorch_calib.posteriors import CalibratedPosterior
+from botorch_calib.predictive import PiecewisePredictive
+from tests.laws import DECILES, uniform
+
+LAWS = ["gaussian", "conformal", "stretched", "recalibrated", "skewed"]
+CORRECTED = LAWS[1:]
+NOISE = 0.3
+
+
+def make_base(X: Tensor, factor: float = 1.0) -> GPyTorchPosterior:
+    """A correlated Gaussian posterior at points ``X`` of shape ``batch_shape x q x 2``."""
+    mean = (3 * X[..., 0]).sin() + 0.5 * X[..., 1]
+    distance = (X.unsqueeze(-2) - X.unsqueeze(-3)).square().sum(dim=-1)
+    spread = 0.5 + X[..., 0]
+    covariance = spread.unsqueeze(-1) * spread.unsqueeze(-2) * torch.exp(-2 * distance)
+    covariance = covariance + 1e-3 * torch.eye(X.shape[-2]).to(X)
+    return GPyTorchPosterior(MultivariateNormal(mean, factor * covariance))
+
+
+def make_law(kind: str, X: Tensor) -> PiecewisePredictive:
+    """A law that varies from point to point, of batch shape ``batch_shape x q x 1``."""
+    x = X[..., :1]
+    if kind == "gaussian":
+        return PiecewisePredictive.gaussian(x.shape, dtype=X.dtype)
+    if kind in ("conformal", "stretched"):
+        tails = "stretched" if kind == "stretched" else "gaussian"
+        return PiecewisePredictive.conformal(0.2, half_width=0.6 + 2 * x, tails=tails)
+    if kind == "skewed":
+        knots = torch.cat([0.3 + x, 0.8 + 2 * x], dim=-1).unsqueeze(-2)
+        levels = torch.tensor([0.3, 0.7], dtype=X.dtype)
+        return PiecewisePredictive.recalibrated(levels, knots=knots)
+    thresholds = (DECILES.to(X) ** (1 + x)).unsqueeze(-2)
+    return PiecewisePredictive.recalibrated(DECILES.to(X), thresholds=thresholds)
+
+
+def make_points(*batch_shape: int, q: int, dtype: torch.dtype = torch.double) -> Tensor:
+    """Points of which the first ones do not depend on ``q``."""
+    generator = Generator().manual_seed(0)
+    return uniform(*batch_shape, 5, 2, generator=generator)[..., :q, :].to(dtype)
+
+
+def make(kind: str, X: Tensor, noise: Tensor | float = NOISE, **kwargs: Any) -> CalibratedPosterior:
+    return CalibratedPosterior(make_base(X), make_law(kind, X), noise, **kwargs)

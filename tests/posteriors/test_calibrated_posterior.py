@@ -1,0 +1,292 @@
+"""The calibrated posterior: contract, oracle, Gaussian special case, limits, samples, errors."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from botorch.acquisition import (
+    ExpectedImprovement,
+    LogExpectedImprovement,
+    ProbabilityOfImprovement,
+)
+from botorch.exceptions.errors import (
+    BotorchTensorDimensionError,
+    InputDataError,
+    UnsupportedError,
+)
+from botorch.models import SingleTaskGP
+from botorch.posteriors import GPyTorchPosterior, TransformedPosterior
+from gpytorch.distributions import MultitaskMultivariateNormal
+from torch import Generator, Size, Tensor
+from torch.autograd import gradcheck
+from torch.testing import assert_close
+
+from botorch_calib.posteriors import CalibratedPosterior
+from botorch_calib.testing import PosteriorContract
+from tests import oracles
+from tests.laws import uniform
+from tests.posteriors.examples import CORRECTED, LAWS, NOISE, make, make_base, make_law, make_points
+
+BEST = 0.4
+
+
+class ContractOfCalibrated(PosteriorContract):
+    kind = "gaussian"
+    denoise = True
+
+    def make_posterior(self, batch_shape, q, dtype):
+        X = make_points(*batch_shape, q=q, dtype=dtype).requires_grad_()
+        return make(self.kind, X, denoise=self.denoise)
+
+
+class TestGaussian(ContractOfCalibrated):
+    pass
+
+
+class TestConformal(ContractOfCalibrated):
+    kind = "conformal"
+
+
+class TestStretched(ContractOfCalibrated):
+    kind = "stretched"
+
+
+class TestRecalibrated(ContractOfCalibrated):
+    kind = "recalibrated"
+
+
+class TestSkewedObservation(ContractOfCalibrated):
+    kind = "skewed"
+    denoise = False
+
+
+class TestGaussianLaw:
+    """A law of one normal piece says what the Gaussian process says."""
+
+    X = make_points(3, q=1)
+
+    @pytest.fixture
+    def model(self) -> SingleTaskGP:
+        train_X = uniform(8, 2, generator=Generator().manual_seed(1))
+        train_Y = (4 * train_X).sin().sum(dim=-1, keepdim=True)
+        train_Y = (train_Y - train_Y.mean()) / train_Y.std()
+        model = SingleTaskGP(train_X, train_Y, outcome_transform=None)
+        model.likelihood.noise = torch.tensor([0.05])
+        return model.eval()
+
+    @pytest.mark.filterwarnings("ignore:ExpectedImprovement has known numerical issues")
+    def test_acquisition_functions(self, model):
+        base = model.posterior(self.X)
+        posterior = CalibratedPosterior(base, make_law("gaussian", self.X), 0.05)
+        best = torch.tensor([-30.0, 0.4, 1.0, 25.0], dtype=torch.double)
+        for function, name in (
+            (LogExpectedImprovement, "log_expected_improvement"),
+            (ExpectedImprovement, "expected_improvement"),
+            (ProbabilityOfImprovement, "probability_of_improvement"),
+        ):
+            for best_f in best:
+                expected = function(model, best_f)(self.X)
+                value = getattr(posterior, name)(best_f)
+                assert value.shape == (3, 1, 1)
+                assert_close(value.view(-1), expected.detach(), rtol=1e-9, atol=1e-12)
+
+    @pytest.mark.parametrize("denoise", [True, False])
+    def test_marginals(self, model, denoise):
+        base = model.posterior(self.X, observation_noise=not denoise)
+        posterior = CalibratedPosterior(
+            model.posterior(self.X), make_law("gaussian", self.X), 0.05, denoise=denoise
+        )
+        assert_close(posterior.mean, base.mean)
+        assert_close(posterior.variance, base.variance)
+        levels = torch.tensor([1e-6, 0.2, 0.5, 0.99], dtype=torch.double)
+        values = base.quantile(levels)
+        assert_close(posterior.quantile(levels), values, rtol=1e-6, atol=1e-6)
+        for level, value in zip(levels, values, strict=True):
+            assert_close(posterior.cdf(value), level.expand(3, 1, 1), rtol=1e-5, atol=0.0)
+            normal = torch.distributions.Normal(base.mean, base.variance.sqrt())
+            density = normal.log_prob(value).exp()
+            assert_close(posterior.density(value), density, rtol=1e-5, atol=1e-12)
+
+
+def standard_units(posterior: CalibratedPosterior, noise: float) -> tuple[Tensor, Tensor, Tensor]:
+    """Location, unit and noise ratio, from the definition in the design."""
+    mean, variance = posterior.base_posterior.mean, posterior.base_posterior.variance
+    return mean, variance / (variance + noise).sqrt(), (noise / variance).sqrt()
+
+
+@pytest.mark.parametrize("kind", CORRECTED)
+@pytest.mark.parametrize("noise", [1e-4, 0.3, 50.0])
+def test_against_quadrature(kind, noise):
+    X = make_points(2, q=3)
+    posterior = make(kind, X, noise)
+    location, unit, ratio = (v.flatten() for v in standard_units(posterior, noise))
+    value = posterior.quantile(torch.tensor(0.8, dtype=torch.double)) + 0.2
+    x = (value.flatten() - location) / unit
+    rows = zip(oracles.unbatched(posterior.predictive), ratio.tolist(), x.tolist(), strict=True)
+    exact = [oracles.smoothed(*row) for row in rows]
+
+    def check(got: Tensor, name: str, factor: Tensor, offset: Tensor) -> None:
+        expected = torch.tensor([getattr(e, name) for e in exact], dtype=torch.double)
+        assert_close(got.flatten(), factor * expected + offset, rtol=1e-7, atol=1e-7)
+
+    one, zero = torch.ones_like(unit), torch.zeros_like(unit)
+    check(posterior.log_expected_improvement(value), "log_excess", one, unit.log())
+    check(posterior.expected_improvement(value).log(), "log_excess", one, unit.log())
+    check(posterior.probability_of_improvement(value).log(), "log_survival", one, zero)
+    check(posterior.cdf(value).log(), "log_cdf", one, zero)
+    check(posterior.density(value).log(), "log_prob", one, -unit.log())
+    check(posterior.mean, "mean", unit, location)
+    check(posterior.variance, "variance", unit.square(), zero)
+
+
+@pytest.mark.parametrize("kind", LAWS)
+class TestEachLaw:
+    def test_affine(self, kind):
+        X, value = make_points(3, q=2), torch.tensor([-0.5, 0.2, 1.7], dtype=torch.double)
+        posterior, levels = make(kind, X), torch.tensor([0.1, 0.6], dtype=torch.double)
+        mirror, scaled = posterior.affine(-1.0), posterior.affine(2.5, offset=-1.0)
+        assert_close(mirror.mean, -posterior.mean)
+        assert_close(mirror.variance, posterior.variance)
+        assert_close(mirror.cdf(-value), 1 - posterior.cdf(value))
+        assert_close(mirror.density(-value), posterior.density(value))
+        assert_close(mirror.quantile(levels), -posterior.quantile(1 - levels))
+        assert_close(mirror.affine(-1.0).quantile(levels), posterior.quantile(levels))
+        assert_close(scaled.mean, 2.5 * posterior.mean - 1.0)
+        assert_close(scaled.quantile(levels), 2.5 * posterior.quantile(levels) - 1.0)
+        assert_close(scaled.cdf(2.5 * value - 1.0), posterior.cdf(value))
+        # E(c - f)+ of the posterior is the improvement of its mirror image.
+        gain = posterior.expected_improvement(BEST) - mirror.expected_improvement(-BEST)
+        assert_close(gain, posterior.mean - BEST)
+
+    def test_many_values_at_once(self, kind):
+        """A vector of ``k`` numbers gains a leading dimension, whatever ``k`` and the batch."""
+        for batch_shape in ((), (2,), (3,)):
+            posterior = make(kind, make_points(*batch_shape, q=2))
+            for k in (2, 3, 4):
+                values = torch.linspace(-1, 2, k, dtype=torch.double)
+                for function in (posterior.cdf, posterior.density):
+                    rows = torch.stack([function(value) for value in values])
+                    assert_close(function(values), rows)
+
+    def test_without_noise(self, kind):
+        """No noise: the objective is the observation."""
+        X, value = make_points(3, q=2), torch.tensor(0.7, dtype=torch.double)
+        posterior = make(kind, X, 0.0)
+        observed = make(kind, X, 0.0, denoise=False)
+        location, deviation, _ = standard_units(posterior, 0.0)
+        law, z = make_law(kind, X), (value - location) / deviation
+        assert_close(posterior.mean, location + deviation * law.mean)
+        assert_close(posterior.variance, deviation.square() * law.variance)
+        for other in (posterior, observed):
+            assert_close(other.cdf(value), law.cdf(z), rtol=1e-5, atol=1e-5)
+            quantile = location + deviation * law.quantile(0 * z + 0.3)
+            level = torch.tensor(0.3, dtype=torch.double)
+            assert_close(other.quantile(level), quantile, rtol=1e-5, atol=1e-5)
+        draws = torch.randn(5, *posterior.base_sample_shape, dtype=torch.double)
+        samples = [p.rsample_from_base_samples(Size([5]), draws) for p in (posterior, observed)]
+        assert_close(samples[0], samples[1])
+
+    def test_without_variance(self, kind):
+        """A point whose objective is known stays known, whatever is said of observations."""
+        X = make_points(3, q=2)
+        posterior = CalibratedPosterior(make_base(X, factor=1e-8), make_law(kind, X), NOISE)
+        mean, deviation = posterior.base_posterior.mean, posterior.base_posterior.variance.sqrt()
+        assert_close(posterior.mean, mean, rtol=0.0, atol=1e-6)
+        assert_close(posterior.variance.sqrt(), deviation, rtol=1e-3, atol=0.0)
+        for level in (0.1, 0.9):
+            value = posterior.quantile(torch.tensor(level, dtype=torch.double))
+            assert_close(value, mean, rtol=0.0, atol=1e-3)
+
+    @pytest.mark.parametrize("noise", [0.0, 1e-6, 0.3, 1e12])
+    def test_gradients_are_finite(self, kind, noise):
+        X = torch.cat([make_points(4, q=1), torch.zeros(1, 1, 2).double()]).requires_grad_()
+        posterior = make(kind, X, noise)
+        level = torch.tensor(0.9, dtype=torch.double)
+        values = [
+            posterior.mean,
+            posterior.variance,
+            posterior.quantile(level),
+            posterior.rsample(),
+        ]
+        for best in (-5.0, 0.4, 15.0):
+            values += [posterior.log_expected_improvement(best), posterior.cdf(level * best)]
+        for value in values:
+            (grad,) = torch.autograd.grad(value.sum(), X, retain_graph=True)
+            assert value.isfinite().all() and grad.isfinite().all()
+
+    def test_gradcheck(self, kind):
+        def function(X, noise, best):
+            posterior = make(kind, X, noise)
+            return (
+                posterior.log_expected_improvement(best),
+                posterior.probability_of_improvement(best),
+                posterior.density(best),
+                posterior.mean,
+                posterior.variance,
+                posterior.rsample_from_base_samples(Size([2]), draws),
+            )
+
+        X, noise = make_points(2, q=2), torch.full((2, 2, 1), 0.2, dtype=torch.double)
+        draws = torch.randn(2, 2, 2, 2, dtype=torch.double, generator=Generator().manual_seed(0))
+        best = torch.tensor(0.6, dtype=torch.double)
+        inputs = tuple(v.requires_grad_() for v in (X, noise, best))
+        assert gradcheck(function, inputs, atol=1e-5, rtol=1e-3)
+
+    def test_single_precision(self, kind):
+        double, single = (
+            make(kind, make_points(3, q=2, dtype=t)) for t in (torch.double, torch.float)
+        )
+        for name in ("mean", "variance"):
+            value = getattr(single, name)
+            assert value.dtype == torch.float32
+            assert_close(value.double(), getattr(double, name), rtol=1e-4, atol=1e-4)
+        for best in (-2.0, BEST, 2.5):
+            value = single.log_expected_improvement(best)
+            assert value.dtype == torch.float32
+            expected = double.log_expected_improvement(best)
+            assert_close(value.double(), expected, rtol=1e-3, atol=1e-3)
+        draws = torch.randn(4, *double.base_sample_shape, generator=Generator().manual_seed(0))
+        samples = double.rsample_from_base_samples(Size([4]), draws.double())
+        got = single.rsample_from_base_samples(Size([4]), draws)
+        assert_close(got.double(), samples, rtol=1e-3, atol=1e-3)
+
+
+X = make_points(3, q=2)
+LAW = make_law("conformal", X)
+WIDE = torch.ones(4, 3, 2, 1, dtype=torch.double)
+
+
+def two_outputs() -> GPyTorchPosterior:
+    return GPyTorchPosterior(
+        MultitaskMultivariateNormal(torch.zeros(2, 2).double(), torch.eye(4).double())
+    )
+
+
+@pytest.mark.parametrize(
+    ("base", "law", "noise", "error", "message"),
+    [
+        (TransformedPosterior(make_base(X), torch.exp), LAW, 0.1, UnsupportedError, "Transformed"),
+        (two_outputs(), LAW, 0.1, BotorchTensorDimensionError, "single output"),
+        (make_base(X), make_law("conformal", X[:2]), 0.1, BotorchTensorDimensionError, "predict"),
+        (make_base(X), LAW, WIDE, BotorchTensorDimensionError, "`noise_variance`"),
+        (make_base(X), LAW, WIDE[0, :2], BotorchTensorDimensionError, "`noise_variance`"),
+        (make_base(X), LAW, -0.1, InputDataError, "`noise_variance`"),
+        (make_base(X), LAW, math.nan, InputDataError, "`noise_variance`"),
+    ],
+)
+def test_constructor_errors(base, law, noise, error, message):
+    with pytest.raises(error, match=message):
+        CalibratedPosterior(base, law, noise)
+
+
+def test_method_errors():
+    posterior = make("conformal", X)
+    for level in (0.0, 1.0, -0.1, math.nan):
+        with pytest.raises(InputDataError, match="`value`"):
+            posterior.quantile(torch.tensor(level))
+    with pytest.raises(InputDataError, match="`weight`"):
+        posterior.affine(0.0)
+    with pytest.raises(RuntimeError, match="sample_shape"):
+        posterior.rsample_from_base_samples(Size([3]), torch.zeros(2, *posterior.base_sample_shape))

@@ -1,0 +1,152 @@
+"""The contracts hold for BoTorch's classes and this package's, and catch broken ones."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from botorch.acquisition import LogExpectedImprovement
+from botorch.models import SingleTaskGP
+from torch import Generator, Size
+
+from botorch_calib.acquisition import (
+    CalibratedUpperConfidenceBound,
+    LogCalibratedExpectedImprovement,
+)
+from botorch_calib.calibration import LocalizedConformal, OnlineConformal
+from botorch_calib.models import CalibratedModel
+from botorch_calib.posteriors import CalibratedPosterior
+from botorch_calib.testing import (
+    AcquisitionContract,
+    CalibratorContract,
+    ModelContract,
+    PosteriorContract,
+)
+from tests.laws import uniform
+from tests.posteriors.examples import make, make_points
+
+
+def make_gp(dtype: torch.dtype = torch.double, sign: float = 1.0) -> SingleTaskGP:
+    train_X = uniform(8, 2, generator=Generator().manual_seed(1)).to(dtype)
+    train_Y = (4 * train_X).sin().sum(dim=-1, keepdim=True)
+    train_Y = sign * (train_Y - train_Y.mean()) / train_Y.std()
+    model = SingleTaskGP(train_X, train_Y, outcome_transform=None)
+    model.likelihood.noise = torch.tensor([0.05], dtype=dtype)
+    return model.eval()
+
+
+def make_calibrated(dtype: torch.dtype = torch.double, sign: float = 1.0) -> CalibratedModel:
+    calibrator = LocalizedConformal(0.2, lengthscale=0.5, step_size=0.2)
+    return CalibratedModel.from_history(make_gp(dtype, sign), calibrator)
+
+
+class TestBoTorchModel(ModelContract):
+    def make_model(self, dtype):
+        return make_gp(dtype)
+
+
+class TestCalibratedModel(ModelContract):
+    def make_model(self, dtype):
+        return make_calibrated(dtype)
+
+
+class TestBoTorchAcquisition(AcquisitionContract):
+    def make_acquisition(self, dtype, maximize=True):
+        return LogExpectedImprovement(make_gp(dtype), best_f=0.5, maximize=maximize)
+
+    def make_negated_acquisition(self, dtype):
+        return LogExpectedImprovement(make_gp(dtype, sign=-1.0), best_f=-0.5)
+
+
+class TestCalibratedImprovement(AcquisitionContract):
+    def make_acquisition(self, dtype, maximize=True):
+        return LogCalibratedExpectedImprovement(make_calibrated(dtype), 0.5, maximize=maximize)
+
+    def make_negated_acquisition(self, dtype):
+        return LogCalibratedExpectedImprovement(make_calibrated(dtype, sign=-1.0), -0.5)
+
+
+class TestCalibratedConfidenceBound(AcquisitionContract):
+    def make_acquisition(self, dtype, maximize=True):
+        model = make_calibrated(dtype)
+        return CalibratedUpperConfidenceBound(model, level=0.8, maximize=maximize)
+
+
+class TestLocalizedConformal(CalibratorContract):
+    def make_calibrator(self):
+        return LocalizedConformal(0.2, lengthscale=0.5)
+
+
+class TestOnlineConformal(CalibratorContract):
+    def make_calibrator(self):
+        return OnlineConformal(0.2)
+
+
+class Careless(LocalizedConformal):
+    """Learns from whatever it is given, also from what is refused afterwards."""
+
+    def update(self, X, z):
+        for i in range(len(z)):
+            super().update(X[i : i + 1], z[i : i + 1])
+
+
+class WithoutVariance(CalibratedPosterior):
+    @property
+    def variance(self):
+        return 0.5 * super().variance
+
+
+class Stochastic(LogExpectedImprovement):
+    def forward(self, X):
+        return super().forward(X) + torch.rand(())
+
+
+class Forgetful(SingleTaskGP):
+    def posterior(self, X, *args, posterior_transform=None, **kwargs):
+        return super().posterior(X, *args, **kwargs)
+
+
+def broken_calibrator() -> Any:
+    class Contract(CalibratorContract):
+        def make_calibrator(self):
+            return Careless(0.2, lengthscale=0.5)
+
+    return Contract().test_failed_updates_change_nothing
+
+
+def broken_posterior() -> Any:
+    class Contract(PosteriorContract):
+        batch_shapes = (Size(),)
+
+        def make_posterior(self, batch_shape, q, dtype):
+            posterior = make("conformal", make_points(q=q, dtype=dtype))
+            return WithoutVariance(posterior.base_posterior, posterior.predictive, 0.3)
+
+    return Contract().test_sample_moments
+
+
+def broken_acquisition() -> Any:
+    class Contract(AcquisitionContract):
+        def make_acquisition(self, dtype, maximize=True):
+            return Stochastic(make_gp(dtype), best_f=0.5)
+
+    return Contract().test_values
+
+
+def broken_model() -> Any:
+    class Contract(ModelContract):
+        def make_model(self, dtype):
+            gp = make_gp(dtype)
+            return Forgetful(gp.train_inputs[0], gp.train_targets.unsqueeze(-1)).eval()
+
+    return Contract().test_posterior_transform
+
+
+@pytest.mark.parametrize(
+    "build", [broken_calibrator, broken_posterior, broken_acquisition, broken_model]
+)
+def test_broken_classes_are_caught(build):
+    check = build()
+    with pytest.raises((AssertionError, pytest.fail.Exception)):
+        check()

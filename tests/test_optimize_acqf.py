@@ -1,0 +1,199 @@
+"""Real `optimize_acqf` runs on calibrated models: own and BoTorch's acquisition functions."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from botorch.acquisition import (
+    AcquisitionFunction,
+    LogExpectedImprovement,
+    qKnowledgeGradient,
+    qLogExpectedImprovement,
+    qLogNoisyExpectedImprovement,
+    qUpperConfidenceBound,
+)
+from botorch.acquisition.multi_objective.logei import qLogExpectedHypervolumeImprovement
+from botorch.acquisition.objective import ScalarizedPosteriorTransform
+from botorch.models import ModelList
+from botorch.optim import optimize_acqf
+from botorch.utils.multi_objective.box_decompositions.non_dominated import (
+    FastNondominatedPartitioning,
+)
+from botorch.utils.sampling import draw_sobol_samples
+from torch import Tensor
+
+from botorch_calib import (
+    CalibratedExpectedImprovement,
+    CalibratedModel,
+    CalibratedProbabilityOfImprovement,
+    CalibratedUpperConfidenceBound,
+    LocalizedConformal,
+    LogCalibratedExpectedImprovement,
+    OnlineConformal,
+)
+from tests.gps import DOUBLE, make_data, make_gp
+
+BOUNDS = torch.tensor([[0.0, 0.0], [1.0, 1.0]], **DOUBLE)
+RAW_BOUNDS = 10 * BOUNDS - 5
+SEARCH: dict[str, Any] = {"num_restarts": 2, "raw_samples": 16, "options": {"maxiter": 30}}
+PENDING = torch.tensor([[0.25, 0.3], [0.7, 0.8]], **DOUBLE)
+
+Build = Callable[[CalibratedModel, Tensor, Tensor], AcquisitionFunction]
+OWN: dict[str, Build] = {
+    "calibrated EI": lambda model, X, best: CalibratedExpectedImprovement(model, best),
+    "calibrated log EI": lambda model, X, best: LogCalibratedExpectedImprovement(model, best),
+    "calibrated PI": lambda model, X, best: CalibratedProbabilityOfImprovement(model, best),
+    "calibrated UCB": lambda model, X, best: CalibratedUpperConfidenceBound(model),
+}
+MONTE_CARLO: dict[str, Build] = {
+    "qLogEI": lambda model, X, best: qLogExpectedImprovement(model, best),
+    "qLogNEI": lambda model, X, best: qLogNoisyExpectedImprovement(model, X),
+    "qUCB": lambda model, X, best: qUpperConfidenceBound(model, beta=0.2),
+}
+ALL: dict[str, Build] = {
+    **OWN,
+    "LogEI": lambda model, X, best: LogExpectedImprovement(model, best),
+    **MONTE_CARLO,
+}
+
+
+@pytest.fixture(autouse=True)
+def seed() -> None:
+    torch.manual_seed(0)
+
+
+def make_model(
+    transforms: bool = False,
+    fixed_noise: bool = False,
+    sign: float = 1.0,
+    noise: float | None = None,
+) -> CalibratedModel:
+    gp = make_gp(fixed_noise, transforms, sign=sign)
+    if noise is not None:
+        gp.likelihood.noise = noise
+    calibrator = LocalizedConformal(0.2, lengthscale=0.25, step_size=0.1)
+    return CalibratedModel.from_history(gp, calibrator, num_initial=3)
+
+
+def check(acqf: AcquisitionFunction, q: int = 1, bounds: Tensor = BOUNDS, **kwargs: Any) -> Tensor:
+    """Optimise, and check the result against random candidates."""
+    candidate, value = optimize_acqf(acqf, bounds=bounds, q=q, **SEARCH, **kwargs)
+    assert value is not None
+    assert candidate.shape == (q, 2) and candidate.dtype == torch.double
+    assert (candidate >= bounds[0]).all() and (candidate <= bounds[1]).all()
+    assert value.isfinite().all()
+    if kwargs.get("sequential"):
+        assert value.shape == (q,)
+        value = acqf(candidate)  # the joint value, now that nothing is pending
+    size = q + getattr(acqf, "num_fantasies", 0) * isinstance(acqf, qKnowledgeGradient)
+    rivals = acqf(draw_sobol_samples(bounds, n=16, q=size, seed=1))
+    assert rivals.isfinite().all() and value.detach() > rivals.mean()
+    return candidate
+
+
+@pytest.mark.parametrize("build", ALL.values(), ids=ALL)
+@pytest.mark.parametrize("transforms", [False, True], ids=["plain", "transforms"])
+def test_one_candidate(build, transforms):
+    X, Y, _ = make_data(transforms=transforms)
+    model = make_model(transforms, fixed_noise=transforms)
+    check(build(model, X, Y.max()), bounds=RAW_BOUNDS if transforms else BOUNDS)
+
+
+@pytest.mark.parametrize("build", MONTE_CARLO.values(), ids=MONTE_CARLO)
+def test_joint_batch(build):
+    X, Y, _ = make_data()
+    candidates = check(build(make_model(), X, Y.max()), q=2)
+    assert (candidates[0] - candidates[1]).norm() > 1e-3
+
+
+@pytest.mark.parametrize("fixed_noise", [False, True], ids=["learned", "fixed"])
+def test_knowledge_gradient(fixed_noise):
+    check(qKnowledgeGradient(make_model(fixed_noise=fixed_noise), num_fantasies=3))
+
+
+@pytest.mark.parametrize("q", [1, 2])
+def test_hypervolume_improvement_of_a_model_list(q):
+    _, Y, _ = make_data()
+    second = CalibratedModel.from_history(make_gp(sign=-1.0), OnlineConformal(0.2))
+    reference = torch.full((2,), -2.5, **DOUBLE)
+    acqf = qLogExpectedHypervolumeImprovement(
+        ModelList(make_model(), second),
+        reference,
+        FastNondominatedPartitioning(reference, torch.cat([Y, -Y], dim=-1)),
+    )
+    check(acqf, q=q)
+
+
+SEQUENTIAL = {name: ALL[name] for name in ("calibrated log EI", "calibrated UCB", "qLogNEI")}
+
+
+@pytest.mark.parametrize("name", SEQUENTIAL)
+def test_sequential_greedy(name):
+    """Four points in sequence; each of them avoids those that are already chosen."""
+    X, Y, _ = make_data()
+    if name == "qLogNEI":
+        candidates = check(SEQUENTIAL[name](make_model(), X, Y.max()), q=4, sequential=True)
+    else:
+        # With much noise, a point may well be worth a second evaluation.
+        acqf = SEQUENTIAL[name](make_model(noise=2e-4), X, Y.max())
+        candidates, values = optimize_acqf(acqf, BOUNDS, q=4, sequential=True, **SEARCH)
+        assert candidates.shape == (4, 2) and values.isfinite().all()
+        assert (candidates >= 0).all() and (candidates <= 1).all()
+        assert acqf.X_pending is None
+        # The first is the usual optimum; there is less to gain once others are pending.
+        first = acqf(candidates.unsqueeze(-2))[0]
+        torch.testing.assert_close(first, values[0])
+        assert first > acqf(draw_sobol_samples(BOUNDS, n=16, q=1, seed=1)).mean()
+        assert values[0] > values[1:].max()
+    assert torch.pdist(candidates).min() > 1e-3
+
+
+# BoTorch's analytic functions take no pending points.
+@pytest.mark.parametrize("name", [*OWN, *MONTE_CARLO])
+def test_pending_points(name):
+    X, Y, _ = make_data()
+    acqf = ALL[name](make_model(), X, Y.max())
+    acqf.set_X_pending(PENDING)
+    check(acqf)
+    acqf.set_X_pending(None)
+    without = acqf(PENDING.unsqueeze(-2))
+    acqf.set_X_pending(PENDING)
+    with_pending = acqf(PENDING.unsqueeze(-2) + 1e-4)
+    assert not torch.allclose(with_pending, without, rtol=1e-2)
+    if name in ("calibrated EI", "calibrated log EI"):
+        assert (with_pending < without).all()
+
+
+def test_minimisation():
+    """Minimising by transform or by flag finds the optimum of the negated model."""
+    _, Y, _ = make_data()
+    weight = ScalarizedPosteriorTransform(torch.tensor([-1.0], **DOUBLE))
+    model = make_model()
+    found = [
+        check(LogCalibratedExpectedImprovement(make_model(sign=-1.0), (-Y).max())),
+        check(LogCalibratedExpectedImprovement(model, (-Y).max(), posterior_transform=weight)),
+        check(LogCalibratedExpectedImprovement(model, Y.min(), maximize=False)),
+        check(LogExpectedImprovement(model, Y.min(), maximize=False)),
+        check(qLogExpectedImprovement(model, (-Y).max(), posterior_transform=weight)),
+    ]
+    for candidate in found[1:3]:
+        torch.testing.assert_close(candidate, found[0], rtol=0, atol=1e-2)
+
+
+@pytest.mark.parametrize("stateful", [False, True], ids=["replayed", "observed"])
+def test_a_short_loop(stateful):
+    """Propose, evaluate, learn: by replay of the history, or by `observe`."""
+    X, Y, _ = make_data()
+    model = make_model()
+    for _ in range(3):
+        acqf = LogCalibratedExpectedImprovement(model, best_f=Y.max())
+        x = check(acqf)
+        y = (6 * x).sin().sum(dim=-1, keepdim=True)
+        X, Y = torch.cat([X, x]), torch.cat([Y, y])
+        if stateful:
+            model.observe(x, y)
+        else:
+            gp = model.model.condition_on_observations(x, y)
+            model = CalibratedModel.from_history(gp, OnlineConformal(0.2), num_initial=3)
+    assert model.train_targets.shape == (15,) and model.calibrator.num_updates == 12

@@ -1,0 +1,27 @@
+"""The README's code runs as printed."""
+
+import re
+from pathlib import Path
+
+import torch
+
+README = Path(__file__).parents[1] / "README.md"
+
+
+def test_code_blocks_run() -> None:
+    torch.manual_seed(0)
+    X = torch.rand(8, 2, dtype=torch.double)
+    names = {
+        "X": X,
+        "Y": torch.sin(4 * X).sum(dim=-1, keepdim=True),
+        "d": 2,
+        "bounds": torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.double),
+    }
+    blocks = re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), flags=re.S)
+    assert blocks
+    for block in blocks:
+        exec(compile(block, str(README), "exec"), names)
+    candidate = names["candidate"]
+    assert isinstance(candidate, torch.Tensor)
+    assert candidate.shape == (1, 2)
+    assert ((candidate >= 0) & (candidate <= 1)).all()
