@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from benchmarks import methods, problems
+from benchmarks import methods, problems, stateful
 from benchmarks.core import Method, Problem
 
 
@@ -54,6 +54,20 @@ LOCBO = register(
             methods.plain_bo(),
             methods.locbo(),
             methods.locbo_global(),
+        ),
+        baseline="bo",
+    )
+)
+
+# How the calibrator is run: by replay or step by step, with our settings or the paper's.
+LOCBO_SETTINGS = register(
+    Suite(
+        name="locbo_settings",
+        problems=(problems.heteroscedastic_ackley(),),
+        methods=(
+            methods.plain_bo(),
+            methods.locbo(),
+            stateful.locbo_stateful(),
             methods.locbo_published(),
         ),
         baseline="bo",

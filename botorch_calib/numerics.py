@@ -62,7 +62,8 @@ def graded_rule(order: int, dtype: torch.dtype, device: torch.device) -> tuple[T
 
 @lru_cache(maxsize=8)
 def _one(dtype: torch.dtype, device: torch.device) -> Tensor:
-    return torch.ones((), dtype=dtype, device=device)
+    with torch.inference_mode(False):
+        return torch.ones((), dtype=dtype, device=device)
 
 
 def less(x: Tensor, bound: Tensor | float) -> Tensor:

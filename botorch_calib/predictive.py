@@ -256,7 +256,9 @@ class PiecewisePredictive:
         """Knots in units of the scale of the normal pieces, ``batch_shape x (K + 1)``."""
         if self.scale is None:
             return self.knots
-        return map_finite(self.knots, 1 / self.scale.unsqueeze(-1), torch.zeros_like(self.knots))
+        infinite = self.knots.isinf()  # they stay, without a gradient
+        scaled = self.knots.masked_fill(infinite, 0.0) / self.scale.unsqueeze(-1)
+        return torch.where(infinite, self.knots, scaled)
 
     @property
     def log_weights(self) -> Tensor:
@@ -385,13 +387,6 @@ def half_width_from_p_value(threshold: Tensor, max_width: float) -> Tensor:
     # In float32 the p-value of a wide interval underflows to a number ndtri cannot invert.
     floor = max(math.erfc(max_width / math.sqrt(2)), 2 * torch.finfo(threshold.dtype).tiny)
     return -torch.special.ndtri(threshold.clamp(min=floor, max=1.0) / 2)
-
-
-def map_finite(knots: Tensor, factor: Tensor, offset: Tensor) -> Tensor:
-    """``factor * knots + offset`` for positive factors; infinite knots stay, without gradient."""
-    infinite = knots.isinf()
-    mapped = factor * knots.masked_fill(infinite, 0.0) + offset
-    return torch.where(infinite, knots, mapped)
 
 
 def _spread(knots: Tensor) -> Tensor:

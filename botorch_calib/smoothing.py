@@ -20,13 +20,9 @@ import torch
 from botorch.utils.probability.utils import log_phi
 from torch import Tensor
 
-from botorch_calib.integrals import (
-    Layout,
-    log_densities,
-    smoothed_integrals,
-    tail_and_density,
-)
+from botorch_calib.integrals import log_densities, smoothed_integrals, tail_and_density
 from botorch_calib.numerics import LOG_ZERO, bracketed_newton, log_normal_integrals, ndtri_exp
+from botorch_calib.pieces import Layout
 from botorch_calib.predictive import PiecewisePredictive
 
 # Below the smallest ratio smoothing is not felt (relative effect 1e-12), above the largest
@@ -137,7 +133,8 @@ class SmoothedPredictive:
             x = -(1 + ratio.square()).sqrt() * float(ndtri_exp(ratio.new_tensor(math.log(tail))))
         else:
             arguments = (ratio, knots, _rows_first(self.law.masses, shape), self._layout)
-            x, density = _solve_quantile(tail, *points.view(3, -1), arguments)
+            low, high, guess = points.view(3, -1)
+            x, density = _solve_quantile(tail, low, high, guess, arguments)
             excess = smoothed_integrals(x, *arguments)[1].exp() - tail
             x = x + excess / density
         x = x.view(shape)

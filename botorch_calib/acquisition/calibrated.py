@@ -36,8 +36,9 @@ class CalibratedAcquisitionFunction(AcquisitionFunction, ABC):
         num_fantasies: Number of fantasies of the outcomes at pending points.
 
     Raises:
-        UnsupportedError: If the model has several outputs, or its posterior is not a
-            calibrated one (when evaluated).
+        UnsupportedError: If the model has several outputs, or batch dimensions together with
+            pending points, or its posterior is not a calibrated one (when evaluated).
+        InputDataError: If ``num_fantasies`` is less than 1.
     """
 
     _log: bool = False
@@ -55,6 +56,8 @@ class CalibratedAcquisitionFunction(AcquisitionFunction, ABC):
             raise UnsupportedError(
                 f"{type(self).__name__} needs a model with one output, got {model.num_outputs}."
             )
+        if num_fantasies < 1:
+            raise InputDataError(f"`num_fantasies` must be at least 1, got {num_fantasies}.")
         self.posterior_transform = posterior_transform
         self.maximize = maximize
         self.num_fantasies = num_fantasies
@@ -67,10 +70,14 @@ class CalibratedAcquisitionFunction(AcquisitionFunction, ABC):
         Args:
             X_pending: ``n x d``, or None to clear them.
         """
+        if X_pending is not None and X_pending.shape[-2] == 0:
+            X_pending = None
         super().set_X_pending(X_pending)
         self._fantasy_model = None
         if self.X_pending is None:
             return
+        if self.model.batch_shape:
+            raise UnsupportedError("`X_pending` needs a model without batch dimensions.")
         model: Any = self.model
         with torch.no_grad():
             posterior = model.posterior(self.X_pending, observation_noise=True)

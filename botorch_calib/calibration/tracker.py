@@ -197,15 +197,17 @@ class OnlineQuantileTracker(Module):
         """``exp(-|x - x'|^2 / lengthscale^2)``, ``... x n`` for ``... x d`` and ``n x d``.
 
         The squared distance is expanded into a single matrix product, about a common shift
-        that keeps cancellation small. It is not clamped at 0: rounding there is harmless in
-        the exponential, and a clamp would falsify second derivatives where points coincide.
+        that keeps cancellation small, and in double precision, in which it is harmless unless
+        the inputs spread over more than 1e6 lengthscales. It is not clamped at 0, since that
+        would falsify second derivatives where points coincide.
         """
-        X1, X2 = (X1 - X2[0]) / self.lengthscale, (X2 - X2[0]) / self.lengthscale
+        dtype, shift = X1.dtype, X2[0].double()
+        X1, X2 = (X1.double() - shift) / self.lengthscale, (X2.double() - shift) / self.lengthscale
         # Squares go in elementwise on the left: summing the larger side would cost more.
         left = torch.cat([X1, X1 * X1, X1.new_ones(*X1.shape[:-1], 1)], dim=-1)
         squares = -(X2 * X2).sum(dim=-1, keepdim=True)
         right = torch.cat([2.0 * X2, torch.full_like(X2, -1.0), squares], dim=-1)
-        return (left @ right.mT).exp()
+        return (left @ right.mT).exp().to(dtype)
 
     def _run(self, X: Tensor, u: Tensor, steps: list[float]) -> tuple[Tensor, Tensor, Tensor]:
         """The sequential part: thresholds ``n x M``, increments ``n x M``, new constants."""
@@ -308,6 +310,11 @@ class OnlineQuantileTracker(Module):
         centers, coefficients = shapes["centers"], shapes["coefficients"]
         if len(centers) != 2 or coefficients != (centers[0], num_levels):
             return f"`centers` and `coefficients` must have shapes t x d and t x {num_levels}."
+        if self.scale == 0.0 and coefficients[0]:
+            return "it is localized, and this tracker is not."
+        own, theirs = self.levels.double(), incoming["levels"].to(self.levels).double()
+        if not torch.allclose(own, theirs, rtol=0.0, atol=1e-6):
+            return f"it tracks the levels {theirs.tolist()}, not {own.tolist()}."
         return None
 
 

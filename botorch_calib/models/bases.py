@@ -42,8 +42,7 @@ def check_observations(model: Any, X: Tensor, Y: Tensor, Yvar: Tensor | None) ->
         raise UnsupportedError(
             f"`observe` needs a model without batch dimensions, got {tuple(model.batch_shape)}."
         )
-    inputs = getattr(model, "train_inputs", None)
-    width = inputs[0].shape[-1] if inputs else X.shape[-1]
+    width = _raw_width(model) or X.shape[-1]
     if X.dim() != 2 or X.shape[-1] != width or Y.shape != (X.shape[0], 1):
         raise BotorchTensorDimensionError(
             f"`X` and `Y` must have shapes n x {width} and n x 1, got {tuple(X.shape)} and "
@@ -55,6 +54,22 @@ def check_observations(model: Any, X: Tensor, Y: Tensor, Yvar: Tensor | None) ->
         return
     if Yvar.shape != Y.shape or not (check_finite("Yvar", Yvar) >= 0).all():
         raise InputDataError(f"`Yvar` must be nonnegative, of the shape {tuple(Y.shape)} of `Y`.")
+    if not isinstance(model.likelihood, FixedNoiseGaussianLikelihood):
+        raise UnsupportedError(
+            f"`Yvar` needs a base model with given noise; this {type(model).__name__} learns it."
+        )
+
+
+def _raw_width(model: Any) -> int | None:
+    """Number of columns of the inputs before any input transform, where the model knows it."""
+    inputs = getattr(model, "train_inputs", None)
+    if not inputs:
+        return None
+    original: Tensor | None = getattr(model, "_original_train_inputs", None)
+    if original is not None and getattr(model, "_has_transformed_inputs", False):
+        return original.shape[-1]
+    width: int = inputs[0].shape[-1]
+    return width
 
 
 def with_task_feature(model: Any, X: Tensor) -> Tensor:

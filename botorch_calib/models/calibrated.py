@@ -150,6 +150,8 @@ class CalibratedModel(Model, FantasizeMixin):
         check_observations(self.model, X, Y, Yvar)
         # One point a batch: only the marginals are needed.
         posterior = self._base_posterior(X.unsqueeze(-2))
+        if posterior.mean.shape[-2] != 1:
+            raise UnsupportedError("`observe` does not apply to one-to-many input transforms.")
         noise = observation_noise_variance(self.model, posterior, X.unsqueeze(-2))
         if Yvar is not None:
             noise = Yvar.unsqueeze(-1)
@@ -291,10 +293,15 @@ class CalibratedModel(Model, FantasizeMixin):
             elif strict:
                 raise RuntimeError(f"Unexpected key in the state of CalibratedModel: {key!r}.")
         # The calibrator first: it rejects a state without having changed anything.
+        before = deepcopy(self.calibrator.state_dict())
         self.calibrator.load_state_dict(parts["calibrator"], strict=strict)
-        return self.model.load_state_dict(
-            parts["model"], strict=strict, keep_transforms=keep_transforms, assign=assign
-        )
+        try:
+            return self.model.load_state_dict(
+                parts["model"], strict=strict, keep_transforms=keep_transforms, assign=assign
+            )
+        except Exception:
+            self.calibrator.load_state_dict(before)
+            raise
 
     @classmethod
     def construct_inputs(

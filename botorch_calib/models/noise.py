@@ -34,6 +34,7 @@ def observation_noise_variance(
     scale = _squared_outcome_scale(model)
     noise = _likelihood_noise(model) if given is None else given
     if scale is None or noise is None:
+        X = X.expand(*posterior.mean.shape[:-2], *X.shape[-2:])
         noisy = model.posterior(X, observation_noise=True if given is None else given)
         added: Tensor = (noisy.variance - posterior.variance).clamp(min=0.0)
         return added

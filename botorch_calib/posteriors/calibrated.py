@@ -116,7 +116,7 @@ class CalibratedPosterior(Posterior):
         """``P(f~ <= value)`` of each marginal.
 
         Args:
-            value: A number or a vector of ``k`` numbers (then the result gains a leading
+            value: A number or a vector of ``k > 1`` numbers (then the result gains a leading
                 dimension), or a tensor of two or more dimensions that broadcasts against
                 ``batch_shape x q x 1``.
         """
@@ -132,6 +132,7 @@ class CalibratedPosterior(Posterior):
         As in BoTorch, several levels give a leading dimension (or more) of the shape of
         ``value``. The first derivative is exact.
         """
+        value = torch.as_tensor(value)
         if value.numel() > 1:
             return torch.stack([self.quantile(v) for v in value], dim=0)
         level = float(value)
@@ -158,20 +159,27 @@ class CalibratedPosterior(Posterior):
             best_f: Value to improve upon (maximisation); broadcasts against
                 ``batch_shape x q x 1``.
         """
-        return (self._unit.log() + self._law.log_excess(self._threshold(best_f))).to(self.dtype)
+        return self._log_improvement(best_f).to(self.dtype)
 
     def expected_improvement(self, best_f: Tensor | float) -> Tensor:
         """``E(f~ - best_f)+``, ``batch_shape x q x 1`` (see `log_expected_improvement`)."""
-        log_ei = self._unit.log() + self._law.log_excess(self._threshold(best_f))
-        return log_ei.exp().to(self.dtype)
+        return self._log_improvement(best_f).exp().to(self.dtype)
 
     def probability_of_improvement(self, best_f: Tensor | float) -> Tensor:
         """``P(f~ > best_f)``, ``batch_shape x q x 1`` (see `log_expected_improvement`)."""
-        return self._law.log_survival(self._threshold(best_f)).exp().to(self.dtype)
+        best, threshold = self._threshold(best_f)
+        prob = self._law.log_survival(threshold).exp()
+        return torch.where(best.isinf(), (best < 0).to(prob), prob).to(self.dtype)
 
-    def _threshold(self, best_f: Tensor | float) -> Tensor:
+    def _log_improvement(self, best_f: Tensor | float) -> Tensor:
+        best, threshold = self._threshold(best_f)
+        log_ei = self._unit.log() + self._law.log_excess(threshold)
+        return torch.where(best.isinf(), -best, log_ei)
+
+    def _threshold(self, best_f: Tensor | float) -> tuple[Tensor, Tensor]:
+        """``best_f``, and in units of the law; where it is infinite, any finite number."""
         best = torch.as_tensor(best_f, device=self.device).double()
-        return (best - self._location) / self._unit
+        return best, (best.masked_fill(best.isinf(), 0.0) - self._location) / self._unit
 
     # ------------------------------------------------------------ joint samples
 

@@ -80,7 +80,7 @@ def test_a_changed_budget_changes_the_hash() -> None:
 
 
 def test_the_published_method_uses_the_scale_of_p_values() -> None:
-    (method,) = (m for m in SUITES["locbo"].methods if m.name == "locbo_published")
+    (method,) = (m for m in SUITES["locbo_settings"].methods if m.name == "locbo_published")
     calibrator = describe(method)["build"]["calibrator"]
     assert calibrator["score"] == {"type": "botorch_calib.calibration.scores.GaussianScore"}
     assert calibrator["tails"] == "gaussian"

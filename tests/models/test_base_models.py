@@ -1,0 +1,113 @@
+"""Base models, states and inputs that are unusual, or refused."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from botorch.exceptions.errors import InputDataError, UnsupportedError
+from botorch.models import SingleTaskGP
+from botorch.models.transforms.input import FilterFeatures, InputPerturbation
+
+from botorch_calib import (
+    CalibratedExpectedImprovement,
+    CalibratedModel,
+    CalibratedProbabilityOfImprovement,
+    GaussianScore,
+    LocalizedConformal,
+    LogCalibratedExpectedImprovement,
+    OnlineConformal,
+)
+from tests.gps import DOUBLE, far_from_gaussian, make_data, make_gp, make_multitask
+
+
+def test_observe_with_a_transform_that_drops_columns() -> None:
+    X = torch.rand(12, 3, **DOUBLE)
+    Y = X.sum(dim=-1, keepdim=True).sin()
+    gp = SingleTaskGP(X, Y, input_transform=FilterFeatures(torch.tensor([0, 1])))
+    model = CalibratedModel.from_history(gp, LocalizedConformal(0.2, 0.25))
+    for i in range(3):
+        model.observe(X[i : i + 1] * 0.9, Y[i : i + 1])
+    assert model.calibrator.num_updates == 15
+
+
+def test_observe_refuses_one_to_many_transforms() -> None:
+    X, Y, _ = make_data()
+    transform = InputPerturbation(torch.zeros(4, 2, **DOUBLE))
+    model = CalibratedModel(
+        SingleTaskGP(X, Y, input_transform=transform), LocalizedConformal(0.2, 0.25)
+    )
+    with pytest.raises(UnsupportedError, match="one-to-many"):
+        model.observe(X[:1], Y[:1])
+    assert model.calibrator.num_updates == 0
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "match"),
+    [
+        (LocalizedConformal(0.5, 0.25), LocalizedConformal(0.01, 0.25), "levels"),
+        (
+            LocalizedConformal(0.2, 0.25),
+            LocalizedConformal(0.2, 0.25, score=GaussianScore()),
+            "lev",
+        ),
+        (far_from_gaussian(0.2), OnlineConformal(0.2), "localized"),
+    ],
+    ids=["alpha", "score", "localized"],
+)
+def test_states_of_another_calibrator_are_refused(source, target, match) -> None:
+    before = target.tracker.constants.clone()
+    with pytest.raises(RuntimeError, match=match):
+        target.load_state_dict(source.state_dict())
+    assert torch.equal(target.tracker.constants, before)
+
+
+def test_loading_a_broken_model_state_changes_nothing() -> None:
+    calibrator = far_from_gaussian()
+    model = CalibratedModel(make_gp(), calibrator)
+    state = CalibratedModel(make_gp(), LocalizedConformal(0.3, 0.5, step_size=0.1)).state_dict()
+    broken = {key: value for key, value in state.items() if "lengthscale" not in key}
+    before = calibrator.tracker.coefficients.clone()
+    with pytest.raises(RuntimeError):
+        model.load_state_dict(broken)
+    assert torch.equal(calibrator.tracker.coefficients, before)
+
+
+@pytest.mark.parametrize("incumbent", [-torch.inf, torch.inf])
+def test_infinite_incumbents(incumbent: float) -> None:
+    model, X = CalibratedModel(make_gp(), far_from_gaussian()), torch.rand(4, 1, 2, **DOUBLE)
+    values = {
+        cls: cls(model, best_f=incumbent)(X)
+        for cls in (
+            CalibratedExpectedImprovement,
+            LogCalibratedExpectedImprovement,
+            CalibratedProbabilityOfImprovement,
+        )
+    }
+    low = incumbent < 0
+    assert (values[LogCalibratedExpectedImprovement] == (torch.inf if low else -torch.inf)).all()
+    assert (values[CalibratedExpectedImprovement] == (torch.inf if low else 0.0)).all()
+    assert (values[CalibratedProbabilityOfImprovement] == (1.0 if low else 0.0)).all()
+
+
+def test_pending_points_without_rows_are_none() -> None:
+    model, X = CalibratedModel(make_gp(), far_from_gaussian()), torch.rand(4, 1, 2, **DOUBLE)
+    plain = CalibratedExpectedImprovement(model, best_f=0.1)
+    empty = CalibratedExpectedImprovement(model, best_f=0.1, X_pending=X[:0, 0])
+    assert torch.equal(plain(X), empty(X))
+    with pytest.raises(InputDataError, match="num_fantasies"):
+        CalibratedExpectedImprovement(model, best_f=0.1, num_fantasies=0)
+
+
+@pytest.mark.filterwarnings("ignore:Sparse invariant checks")
+def test_pending_points_of_a_multi_task_model() -> None:
+    X, _, _ = make_data()
+    model = CalibratedModel(make_multitask(), far_from_gaussian(task=0.0))
+    acquisition = CalibratedExpectedImprovement(model, best_f=0.1, X_pending=X[:2])
+    assert acquisition(X.unsqueeze(-2)).isfinite().all()
+
+
+def test_kernel_keeps_its_diagonal_in_single_precision() -> None:
+    tracker = LocalizedConformal(0.2, lengthscale=1e-3).float().tracker
+    X = torch.rand(20, 2)
+    diagonal = tracker._correlation(X, X).diagonal()
+    torch.testing.assert_close(diagonal, torch.ones(20), rtol=1e-5, atol=0.0)
