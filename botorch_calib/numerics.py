@@ -179,45 +179,6 @@ def ndtri_exp(log_p: Tensor) -> Tensor:
     return torch.where(finite, z_safe - step, z)
 
 
-def bracketed_root(
-    function: Callable[[Tensor], Tensor],
-    low: Tensor,
-    high: Tensor,
-    max_steps: int,
-    tol: float = 1e-9,
-) -> Tensor:
-    """Elementwise root of an increasing function between ``low`` and ``high``, no gradient.
-
-    Chandrupatla's method: inverse quadratic interpolation where the last three points
-    allow it, bisection elsewhere, until all ``|function(x)| <= tol`` (one evaluation and one
-    comparison read back from the device a step).
-
-    .. [Chandrupatla1997]
-        T. R. Chandrupatla. A new hybrid quadratic/bisection algorithm for finding the
-        zero of a nonlinear function without using derivatives. 1997.
-    """
-    a, b = torch.broadcast_tensors(high, low)
-    f_a, f_b = function(a), function(b)
-    step = torch.full_like(a, 0.5)
-    for _ in range(max_steps):
-        x = a + step * (b - a)
-        f_x = function(x)
-        if bool((f_x.abs() <= tol).all()):
-            return x
-        same = (f_x > 0) == (f_a > 0)
-        c, f_c = torch.where(same, a, b), torch.where(same, f_a, f_b)
-        b, f_b = torch.where(same, b, a), torch.where(same, f_b, f_a)
-        a, f_a = x, f_x
-        xi, phi = (a - b) / (c - b), (f_a - f_b) / (f_c - f_b)
-        smooth = (phi.square() < xi) & ((1 - phi).square() < 1 - xi)
-        curve = f_a / (f_b - f_a) * f_c / (f_b - f_c)
-        curve = curve + (c - a) / (b - a) * f_a / (f_c - f_a) * f_b / (f_c - f_b)
-        step = torch.where(smooth & curve.isfinite(), curve, torch.full_like(curve, 0.5))
-        # Keep away from the ends, which would stall; 0 * (b - a) = 0 once converged.
-        step = step.clamp(min=1e-9, max=1 - 1e-9)
-    return torch.where(f_a.abs() < f_b.abs(), a, b)
-
-
 def bracketed_newton(
     function: Callable[[Tensor], tuple[Tensor, Tensor]],
     low: Tensor,

@@ -14,6 +14,7 @@ CHAIN = (
     "_validation",
     "numerics",
     "denoising",
+    "pieces",
     "integrals",
     "predictive",
     "smoothing",

@@ -143,26 +143,6 @@ def test_unit_legendre(order):
     assert numerics.unit_legendre(order, torch.zeros(1))[0].dtype == torch.float32
 
 
-@pytest.mark.parametrize(
-    "function",
-    [
-        lambda x: x - 0.3,
-        lambda x: x**9 - 0.1,
-        lambda x: torch.atan(50 * (x - 0.8)),
-        lambda x: torch.where(x < 0.5, x - 0.6, 1e3 * (x - 0.5)),
-        lambda x: torch.where(x < 0.2, -1e-3, 1.0) * torch.ones_like(x),
-    ],
-    ids=["line", "flat", "steep", "jump", "sign"],
-)
-def test_bracketed_root(function):
-    low, high = double(0.0, -1.0, 0.1), double(1.0, 1.0, 0.9)
-    root = numerics.bracketed_root(function, low, high, max_steps=60)
-    near = torch.tensor(1e-8, dtype=torch.double)
-    close = function(root).abs() <= 1e-8
-    crosses = (function(root - near) <= 0) & (function(root + near) >= 0)
-    assert (close | crosses).all()
-
-
 def test_log_h_of_the_oracles():
     t = np.array([-300.0, -38.0, -26.0, -25.001, -24.999, -5.0, -1e-9, 0.0, 1e-9, 0.5, 9.0, 1e4])
     expected = np.array([float(mp.log(h(v))) for v in t])
