@@ -261,6 +261,12 @@ class PiecewisePredictive:
         return torch.where(infinite, self.knots, scaled)
 
     @property
+    def log_masses(self) -> Tensor:
+        """Logarithm of the masses, ``batch_shape x K``; that of 0 is finite, without gradient."""
+        log_masses = self.masses.clamp(min=torch.finfo(self.masses.dtype).tiny).log()
+        return log_masses.masked_fill(self.masses == 0, LOG_ZERO)
+
+    @property
     def log_weights(self) -> Tensor:
         """Logarithm of mass over natural mass, ``batch_shape x K``.
 
@@ -272,9 +278,7 @@ class PiecewisePredictive:
         low_u = (self.knots[..., :-1]).masked_fill(~flags, 0.0)
         width = (self.knots[..., 1:]).masked_fill(~flags, 1.0) - low_u
         natural = torch.where(flags, width.log(), log_normal_interval(low, high))
-        log_masses = self.masses.clamp(min=torch.finfo(self.masses.dtype).tiny).log()
-        log_masses = log_masses.masked_fill(self.masses == 0, LOG_ZERO)
-        return log_masses - natural
+        return self.log_masses - natural
 
     # ---------------------------------------------------------------- the law itself
 

@@ -21,7 +21,7 @@ from botorch.utils.probability.utils import log_phi
 from torch import Tensor
 
 from botorch_calib.integrals import log_densities, smoothed_integrals, tail_and_density
-from botorch_calib.numerics import LOG_ZERO, bracketed_newton, log_normal_integrals, ndtri_exp
+from botorch_calib.numerics import bracketed_newton, log_normal_integrals, ndtri_exp
 from botorch_calib.pieces import Layout
 from botorch_calib.predictive import PiecewisePredictive
 
@@ -108,9 +108,7 @@ class SmoothedPredictive:
         """Log density at ``x``."""
         shape, x, ratio, knots = self._arguments(x)
         log_p, _ = log_densities(x, ratio, knots, self._layout)
-        masses = _rows_first(self.law.masses, shape)
-        log_masses = masses.clamp(min=torch.finfo(masses.dtype).tiny).log()
-        log_masses = log_masses.masked_fill(masses == 0, LOG_ZERO)
+        log_masses = _rows_first(self.law.log_masses, shape)
         log_p = (log_p + log_masses).logsumexp(dim=0).view(shape)
         return log_p if self.law.scale is None else log_p - self.law.scale.log()
 

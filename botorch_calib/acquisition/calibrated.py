@@ -234,7 +234,7 @@ class CalibratedUpperConfidenceBound(CalibratedAcquisitionFunction):
         X_pending: Tensor | None = None,
         num_fantasies: int = 16,
     ) -> None:
-        self_level = check_open_unit("level", level)
+        check_open_unit("level", level)
         super().__init__(
             model,
             posterior_transform=posterior_transform,
@@ -242,7 +242,7 @@ class CalibratedUpperConfidenceBound(CalibratedAcquisitionFunction):
             X_pending=X_pending,
             num_fantasies=num_fantasies,
         )
-        self.level = self_level
+        self.level = float(level)
 
     def _value(self, posterior: CalibratedPosterior) -> Tensor:
         return posterior.quantile(torch.tensor(self.level, dtype=torch.float64))

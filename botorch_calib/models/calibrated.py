@@ -152,8 +152,9 @@ class CalibratedModel(Model, FantasizeMixin):
         posterior = self._base_posterior(X.unsqueeze(-2))
         if posterior.mean.shape[-2] != 1:
             raise UnsupportedError("`observe` does not apply to one-to-many input transforms.")
-        noise = observation_noise_variance(self.model, posterior, X.unsqueeze(-2))
-        if Yvar is not None:
+        if Yvar is None:
+            noise = observation_noise_variance(self.model, posterior, X.unsqueeze(-2))
+        else:
             noise = Yvar.unsqueeze(-1)
         deviation = (posterior.variance + noise).sqrt()
         z = ((Y.unsqueeze(-1) - posterior.mean) / deviation).reshape(-1)
