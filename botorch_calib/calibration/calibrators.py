@@ -11,9 +11,15 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from copy import deepcopy
+from typing import Self
 
 import torch
-from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError
+from botorch.exceptions.errors import (
+    BotorchTensorDimensionError,
+    InputDataError,
+    UnsupportedError,
+)
 from torch import Tensor
 from torch.nn import Module
 
@@ -42,14 +48,28 @@ class Calibrator(Module, ABC):
         """
 
     @abstractmethod
-    def update(self, X: Tensor, z: Tensor) -> None:
+    def update(self, X: Tensor, z: Tensor) -> PiecewisePredictive:
         """Learn from residuals, strictly in order; a call that raises changes nothing.
 
         Args:
             X: Inputs ``n x d`` in the base model's transformed space.
             z: Residuals ``(y - mu) / sigma_y`` of shape ``n``, each by a model that had not
                 seen its ``y``.
+
+        Returns:
+            The laws of batch shape ``n x 1`` that stood when each residual arrived, before
+            it was learned from: what the calibrator is judged by.
         """
+
+    def reset(self) -> None:
+        """Forget everything learned; what diagnostics need to judge a history anew."""
+        raise UnsupportedError(f"{type(self).__name__} does not implement `reset`.")
+
+    def fresh(self) -> Self:
+        """A copy that has learned nothing."""
+        twin = deepcopy(self)
+        twin.reset()
+        return twin
 
     @property
     @abstractmethod
@@ -136,18 +156,26 @@ class LocalizedConformal(Calibrator):
 
     def predictive(self, X: Tensor) -> PiecewisePredictive:
         """See `Calibrator.predictive`."""
+        return self._law(self.tracker.threshold(X))
+
+    def _law(self, theta: Tensor) -> PiecewisePredictive:
+        """The law with raw thresholds ``batch_shape``."""
         return PiecewisePredictive.conformal(
             self.alpha,
-            half_width=self.half_width(X),
+            half_width=self.score.half_width(theta, max_width=self.max_width),
             max_width=self.max_width,
             tails=self.tails,
         )
 
     @torch.no_grad()
-    def update(self, X: Tensor, z: Tensor) -> None:
+    def update(self, X: Tensor, z: Tensor) -> PiecewisePredictive:
         """See `Calibrator.update`."""
         check_residuals(X, z)
-        self.tracker.update(X, self.score.two_sided(z))
+        return self._law(self.tracker.update(X, self.score.two_sided(z)))
+
+    def reset(self) -> None:
+        """Forget everything learned."""
+        self.tracker.reset()
 
     @property
     def num_updates(self) -> int:

@@ -17,6 +17,7 @@ from botorch_calib import (
     LogCalibratedExpectedImprovement,
     OnlineConformal,
 )
+from botorch_calib.calibration.descent import gaussian_correlation
 from tests.gps import DOUBLE, far_from_gaussian, make_data, make_gp, make_multitask
 
 
@@ -109,5 +110,5 @@ def test_pending_points_of_a_multi_task_model() -> None:
 def test_kernel_keeps_its_diagonal_in_single_precision() -> None:
     tracker = LocalizedConformal(0.2, lengthscale=1e-3).float().tracker
     X = torch.rand(20, 2)
-    diagonal = tracker._correlation(X, X).diagonal()
+    diagonal = gaussian_correlation(X, X, tracker.lengthscale).diagonal()
     torch.testing.assert_close(diagonal, torch.ones(20), rtol=1e-5, atol=0.0)

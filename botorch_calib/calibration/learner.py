@@ -1,0 +1,201 @@
+"""What online learners of thresholds have in common: checks, centers and a state that fits."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError
+from torch import Tensor
+from torch.nn import Module
+
+from botorch_calib._validation import check_inputs, check_levels, check_unit_interval
+
+
+class QuantileLearner(Module, ABC):
+    """Learns thresholds ``theta_j(x)`` below which a fraction ``p_j`` of the scores falls.
+
+    Subclasses keep their state in buffers. Those named in ``_grows`` have one row for each
+    stored center; a state dict may be loaded whatever the length of its history.
+
+    Args:
+        levels: Strictly increasing levels in (0, 1): a tensor of shape ``M`` or a sequence
+            of numbers (then in double precision).
+        initial: Initial thresholds in [0, 1], of shape ``M`` (default: ``levels``).
+        num_members: Number of threshold functions per level that are learned side by side.
+    """
+
+    levels: Tensor
+    initial: Tensor
+    centers: Tensor
+    coefficients: Tensor
+    step_count: Tensor
+
+    _grows = ("centers", "coefficients")
+
+    def __init__(
+        self,
+        levels: Tensor | Sequence[float],
+        initial: Tensor | Sequence[float] | None,
+        num_members: int = 1,
+    ) -> None:
+        super().__init__()
+        p = check_levels("levels", as_vector(levels))
+        self.register_buffer("levels", p.clone())
+        # Not part of the state: it belongs to the settings, and moves between devices.
+        self.register_buffer("initial", _initial_thresholds(initial, p), persistent=False)
+        # Before the first update the width of the inputs is unknown: 0 stands for any.
+        self.register_buffer("centers", p.new_zeros(0, 0))
+        self.register_buffer("coefficients", p.new_zeros(0, num_members * len(p)))
+        self.register_buffer("step_count", torch.zeros((), dtype=torch.long, device=p.device))
+
+    @property
+    def num_updates(self) -> int:
+        """Number of observations seen."""
+        return int(self.step_count)
+
+    @property
+    @abstractmethod
+    def localized(self) -> bool:
+        """Whether centers are stored."""
+
+    @abstractmethod
+    def threshold(self, X: Tensor) -> Tensor:
+        """Raw thresholds ``... x M`` at inputs ``... x d``, differentiable in them."""
+
+    @abstractmethod
+    def coverage_bound(self, num_steps: int) -> Tensor:
+        """Bound on ``|mean(o) - p|`` after ``num_steps`` steps from the start, shape ``M``."""
+
+    @abstractmethod
+    def _learn(self, X: Tensor, u: Tensor) -> Tensor:
+        """Learn from checked observations; returns the thresholds they met, ``n x M``."""
+
+    @torch.no_grad()
+    def update(self, X: Tensor, u: Tensor) -> Tensor:
+        """Learn from observations, strictly in order: later ones see earlier ones' effect.
+
+        A call that raises leaves the learner as it was.
+
+        Args:
+            X: Inputs of shape ``n x d``.
+            u: Scores in [0, 1] of shape ``n``.
+
+        Returns:
+            The raw thresholds ``n x M`` that the observations were compared with, each
+            from before its own update: ``u.unsqueeze(-1) <= result`` are the outcomes.
+        """
+        check_inputs("X", X)
+        self._check_width(X)
+        if u.shape != X.shape[:1]:
+            raise BotorchTensorDimensionError(
+                f"`u` must have shape {tuple(X.shape[:1])}, one score for each row of `X`, "
+                f"got {tuple(u.shape)}."
+            )
+        check_unit_interval("u", u)
+        return self._learn(X.to(self.initial), u.to(self.initial))
+
+    def reset(self) -> None:
+        """Forget everything learned."""
+        # New tensors, since thresholds and state dicts handed out may share the old ones.
+        self.centers = self.centers.new_zeros(0, 0)
+        self.coefficients = self.coefficients[:0].clone()
+        self.step_count = torch.zeros_like(self.step_count)
+
+    def _store(self, X: Tensor, coefficients: Tensor) -> None:
+        """Keep the new centers with the coefficients of all, and count the steps."""
+        if len(X):
+            # Without localization, an empty matrix of the right width remembers the width.
+            kept = X if self.localized else X[:0]
+            self.centers = torch.cat([self.centers.reshape(-1, X.shape[-1]), kept])
+        self.coefficients = coefficients
+        self.step_count = self.step_count + len(X)
+
+    def _check_width(self, X: Tensor) -> None:
+        width = self.centers.shape[-1]
+        if X.dim() == 0 or (width and X.shape[-1] != width):
+            raise BotorchTensorDimensionError(
+                f"`X` must have shape ... x {width or 'd'}, got {tuple(X.shape)}."
+            )
+
+    # ------------------------------------------------------------ loading a state
+
+    def _load_from_state_dict(
+        self,
+        state_dict: dict[str, Any],
+        prefix: str,
+        local_metadata: dict[str, Any],
+        strict: bool,
+        missing_keys: list[str],
+        unexpected_keys: list[str],
+        error_msgs: list[str],
+    ) -> None:
+        """Give the buffers the incoming shapes before they are copied, or copy none."""
+        incoming = {
+            name: state_dict[prefix + name]
+            for name in self._state_names()
+            if prefix + name in state_dict
+        }
+        if message := self._mismatch(incoming):
+            error_msgs.append(f"Tracker state `{prefix}` was not loaded: {message}")
+            return
+        for name, value in incoming.items():
+            # New tensors, since thresholds and state dicts handed out may share the old ones.
+            setattr(self, name, getattr(self, name).new_empty(value.shape))
+        super()._load_from_state_dict(
+            state_dict,
+            prefix,
+            local_metadata,
+            strict,
+            missing_keys,
+            unexpected_keys,
+            error_msgs,
+        )
+
+    def _state_names(self) -> set[str]:
+        return {name for name, _ in self.named_buffers()} - self._non_persistent_buffers_set
+
+    def _mismatch(self, incoming: dict[str, Tensor]) -> str | None:
+        """What keeps ``incoming`` from being a state of this learner, if anything."""
+        if not incoming:
+            return None
+        if missing := self._state_names() - incoming.keys():
+            return f"it lacks {sorted(missing)}."
+        shapes = {name: tuple(value.shape) for name, value in incoming.items()}
+        for name in sorted(self._state_names() - set(self._grows)):
+            if shapes[name] != (own := tuple(getattr(self, name).shape)):
+                return f"`{name}` must have shape {own}, not {shapes[name]}."
+        centers, coefficients = shapes["centers"], shapes["coefficients"]
+        num_columns = self.coefficients.shape[-1]
+        if len(centers) != 2 or coefficients != (centers[0], num_columns):
+            return f"`centers` and `coefficients` must have shapes t x d and t x {num_columns}."
+        if coefficients[0] and not self.localized:
+            return "it is localized, and this tracker is not."
+        own_levels = self.levels.double()
+        theirs = incoming["levels"].to(self.levels).double()
+        if not torch.allclose(own_levels, theirs, rtol=0.0, atol=1e-6):
+            return f"it tracks the levels {theirs.tolist()}, not {own_levels.tolist()}."
+        return None
+
+
+def as_vector(values: Tensor | Sequence[float]) -> Tensor:
+    """``values`` as a detached floating-point tensor (double precision unless a tensor)."""
+    if not isinstance(values, Tensor):
+        values = torch.tensor(values, dtype=torch.double)
+    if not values.is_floating_point():
+        raise InputDataError(f"Levels must be floating-point numbers, got {values.dtype}.")
+    return values.detach()
+
+
+def _initial_thresholds(initial: Tensor | Sequence[float] | None, levels: Tensor) -> Tensor:
+    if initial is None:
+        return levels.clone()
+    thresholds = as_vector(initial).to(levels, copy=True)
+    if thresholds.shape != levels.shape:
+        raise BotorchTensorDimensionError(
+            f"`initial` must have the shape {tuple(levels.shape)} of `levels`, "
+            f"got {tuple(thresholds.shape)}."
+        )
+    return check_unit_interval("initial", thresholds)
