@@ -23,6 +23,7 @@ from botorch.utils.sampling import manual_seed
 from torch import Tensor
 
 from benchmarks.config import config_hash, describe
+from benchmarks.surrogates import Refitted, Surrogate
 
 # Numbers of the random streams. Never renumber: published results depend on them.
 OBSERVE, PROPOSE, SOBOL = 0, 1, 2
@@ -39,11 +40,14 @@ def stream_seed(seed: int, stream: int, step: int = 0) -> int:
 class Oracle:
     """The objective, maximised. Both functions map ``n x d`` to ``n x 1``.
 
-    ``observe`` adds noise from torch's global random state; ``truth`` has no noise.
+    ``observe`` adds noise from torch's global random state; ``truth`` has no noise. The
+    ``optimal_value`` is that of the truth where it depends on the seed, in place of the
+    problem's.
     """
 
     observe: Callable[[Tensor], Tensor]
     truth: Callable[[Tensor], Tensor]
+    optimal_value: float | None = None
 
 
 @dataclass(frozen=True)
@@ -54,10 +58,11 @@ class Problem:
         name: Names the result folder.
         build: Maps a seed to the objective; most problems ignore the seed.
         bounds: ``(lower, upper)`` per coordinate.
-        optimal_value: The maximum of the noise-free objective.
+        optimal_value: The maximum of the noise-free objective (NaN if it depends on the seed).
         initial_design: Maps ``(num_initial, seed)`` to ``num_initial x d`` points.
         num_initial: The number of initial points.
         num_evaluations: The number of evaluations after the initial ones.
+        surrogate: Makes the Gaussian process that methods are given, right or wrong.
     """
 
     name: str
@@ -67,6 +72,7 @@ class Problem:
     initial_design: Callable[[int, int], Tensor]
     num_initial: int
     num_evaluations: int
+    surrogate: Surrogate = Refitted()
 
     def bounds_tensor(self) -> Tensor:
         """The box as ``2 x d``."""
@@ -241,7 +247,9 @@ class _Replicate:
         self.by_mean.append(int(posterior_mean(model, self.X).argmax()))
 
     def _regret(self, f: list[float], inference: list[int]) -> list[float]:
-        return [self.problem.optimal_value - f[index] for index in inference]
+        optimum = self.oracle.optimal_value
+        optimum = self.problem.optimal_value if optimum is None else optimum
+        return [optimum - f[index] for index in inference]
 
 
 def posterior_mean(model: Model, X: Tensor) -> Tensor:

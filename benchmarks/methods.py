@@ -1,32 +1,37 @@
 """The benchmark methods, each deterministic in the problem and the seed.
 
-Every model-based method fits its Gaussian process with ``fit_gp``, so that methods differ
-in calibration and acquisition alone.
+Every model-based method is given its Gaussian process by the problem's surrogate, so that
+methods differ in calibration and acquisition alone.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
+from statistics import NormalDist
 
 import torch
 from botorch.acquisition.acquisition import AcquisitionFunction
-from botorch.acquisition.analytic import LogExpectedImprovement
-from botorch.fit import fit_gpytorch_mll
+from botorch.acquisition.analytic import (
+    LogExpectedImprovement,
+    LogProbabilityOfImprovement,
+    UpperConfidenceBound,
+)
 from botorch.models import SingleTaskGP
 from botorch.models.model import Model
-from botorch.models.transforms import Normalize, Standardize
 from botorch.optim import optimize_acqf
 from botorch.posteriors import GPyTorchPosterior, Posterior
 from botorch.utils.sampling import draw_sobol_samples
-from gpytorch.kernels import MaternKernel, ScaleKernel
-from gpytorch.mlls import ExactMarginalLogLikelihood
-from gpytorch.priors import GammaPrior
 from torch import Tensor
 
 from benchmarks.core import SOBOL, Method, Problem, stream_seed
-from botorch_calib import CalibratedModel, LogCalibratedExpectedImprovement
+from botorch_calib import (
+    CalibratedModel,
+    CalibratedProbabilityOfImprovement,
+    CalibratedUpperConfidenceBound,
+    LogCalibratedExpectedImprovement,
+)
 from botorch_calib.calibration import (
     Calibrator,
     GaussianScore,
@@ -36,39 +41,24 @@ from botorch_calib.calibration import (
 
 CalibratorFactory = Callable[[], Calibrator]
 
-
-def fit_gp(X: Tensor, Y: Tensor, bounds: Tensor) -> SingleTaskGP:
-    """Fit a Gaussian process with an isotropic Matern-5/2 kernel.
-
-    The priors are those of BoTorch's Matern kernel: with a handful of points the maximum
-    likelihood alone often explains everything as noise, which would be an unfair baseline.
-
-    Args:
-        X: Points, ``n x d``.
-        Y: Outcomes, ``n x 1``.
-        bounds: The box, ``2 x d``.
-    """
-    kernel = ScaleKernel(
-        MaternKernel(nu=2.5, lengthscale_prior=GammaPrior(3.0, 6.0)),
-        outputscale_prior=GammaPrior(2.0, 0.15),
-    )
-    gp = SingleTaskGP(
-        X,
-        Y,
-        covar_module=kernel,
-        input_transform=Normalize(X.shape[-1], bounds=bounds),
-        outcome_transform=Standardize(1),
-    )
-    fit_gpytorch_mll(ExactMarginalLogLikelihood(gp.likelihood, gp))
-    return gp
+UCB_LEVEL = 0.9
 
 
 def optimize(
-    acquisition: AcquisitionFunction, bounds: Tensor, num_restarts: int, raw_samples: int
+    acquisition: AcquisitionFunction,
+    bounds: Tensor,
+    num_restarts: int,
+    raw_samples: int,
+    maxiter: int | None = None,
 ) -> Tensor:
     """The maximiser of an acquisition function over the box, ``1 x d``."""
     candidate, _ = optimize_acqf(
-        acquisition, bounds=bounds, q=1, num_restarts=num_restarts, raw_samples=raw_samples
+        acquisition,
+        bounds=bounds,
+        q=1,
+        num_restarts=num_restarts,
+        raw_samples=raw_samples,
+        options={} if maxiter is None else {"maxiter": maxiter},
     )
     return candidate.detach()
 
@@ -121,39 +111,54 @@ class RandomStrategy:
         return {}
 
 
-@dataclass(frozen=True)
-class ExpectedImprovementStrategy:
-    """Expected improvement over the largest outcome, of a GP or of a calibrated GP.
+@dataclass
+class AcquisitionStrategy:
+    """An acquisition function of the problem's GP, plain or calibrated.
 
     Args:
         problem: The problem.
         seed: The seed of the replicate.
         calibrator: Makes the calibrator; ``None`` for the plain GP.
+        acquisition: ``"ei"`` or ``"pi"``, over the largest outcome, or ``"ucb"``.
         alpha: Miscoverage of the interval whose coverage is recorded.
         num_restarts: Restarts of the acquisition optimiser.
         raw_samples: Points from which its starts are picked.
+        maxiter: Most iterations from each start (default: BoTorch's).
     """
 
     problem: Problem
     seed: int
     calibrator: CalibratorFactory | None = None
+    acquisition: str = "ei"
     alpha: float = 0.2
     num_restarts: int = 4
     raw_samples: int = 128
+    maxiter: int | None = None
+    gp: SingleTaskGP | None = field(default=None, init=False, repr=False)
 
     def fit(self, X: Tensor, Y: Tensor) -> Model:
-        """Fit the GP and replay the calibrator over its history."""
-        gp = fit_gp(X, Y, self.problem.bounds_tensor())
+        """Make the GP and replay the calibrator over its history."""
+        gp = self.update_gp(X, Y)
         if self.calibrator is None:
             return gp
         return calibrate(gp, self.calibrator, self.problem.num_initial)
 
+    def update_gp(self, X: Tensor, Y: Tensor) -> SingleTaskGP:
+        """The problem's GP of the data, made from that of the last call."""
+        step = X.shape[0] - self.problem.num_initial
+        bounds = self.problem.bounds_tensor()
+        self.gp = self.problem.surrogate(X, Y, bounds, step, self.gp)
+        return self.gp
+
     def propose(self, model: Model | None, X: Tensor, Y: Tensor) -> Tensor:
-        """The maximiser of log expected improvement, ``1 x d``."""
-        build = log_expected_improvement if self.calibrator is None else log_calibrated_ei
-        acquisition = build(_fitted(model), Y.max())
+        """The maximiser of the acquisition function, ``1 x d``."""
+        build = ACQUISITIONS[self.acquisition, self.calibrator is not None]
         return optimize(
-            acquisition, self.problem.bounds_tensor(), self.num_restarts, self.raw_samples
+            build(_fitted(model), Y.max()),
+            self.problem.bounds_tensor(),
+            self.num_restarts,
+            self.raw_samples,
+            self.maxiter,
         )
 
     def extras(self, model: Model | None, x: Tensor, y: Tensor) -> dict[str, float]:
@@ -163,12 +168,12 @@ class ExpectedImprovementStrategy:
 
 def _fitted(model: Model | None) -> Model:
     if model is None:
-        raise ValueError("Expected improvement needs a fitted model.")
+        raise ValueError("An acquisition function needs a fitted model.")
     return model
 
 
 def calibrate(gp: SingleTaskGP, calibrator: CalibratorFactory, num_initial: int) -> Model:
-    """Replay a fresh calibrator over the training data of a fitted GP."""
+    """Replay a fresh calibrator over the training data of a GP."""
     return CalibratedModel.from_history(gp, calibrator(), num_initial=num_initial)
 
 
@@ -182,6 +187,37 @@ def log_calibrated_ei(model: Model, best_f: Tensor) -> AcquisitionFunction:
     return LogCalibratedExpectedImprovement(model, best_f=best_f)
 
 
+def log_probability_of_improvement(model: Model, best_f: Tensor) -> AcquisitionFunction:
+    """BoTorch's log probability of improvement."""
+    return LogProbabilityOfImprovement(model, best_f=best_f)
+
+
+def calibrated_pi(model: Model, best_f: Tensor) -> AcquisitionFunction:
+    """Probability of improvement under the calibrated posterior."""
+    return CalibratedProbabilityOfImprovement(model, best_f=best_f)
+
+
+def upper_confidence_bound(model: Model, best_f: Tensor) -> AcquisitionFunction:
+    """BoTorch's upper confidence bound, at the quantile level of the calibrated one."""
+    return UpperConfidenceBound(model, beta=NormalDist().inv_cdf(UCB_LEVEL) ** 2)
+
+
+def calibrated_ucb(model: Model, best_f: Tensor) -> AcquisitionFunction:
+    """The quantile of the calibrated posterior."""
+    return CalibratedUpperConfidenceBound(model, level=UCB_LEVEL)
+
+
+# By name and whether the model is calibrated. Each takes the model and the value to improve on.
+ACQUISITIONS: dict[tuple[str, bool], Callable[[Model, Tensor], AcquisitionFunction]] = {
+    ("ei", False): log_expected_improvement,
+    ("ei", True): log_calibrated_ei,
+    ("pi", False): log_probability_of_improvement,
+    ("pi", True): calibrated_pi,
+    ("ucb", False): upper_confidence_bound,
+    ("ucb", True): calibrated_ucb,
+}
+
+
 def random_search() -> Method:
     """Scrambled Sobol search."""
     return Method("random", RandomStrategy)
@@ -189,12 +225,12 @@ def random_search() -> Method:
 
 def plain_bo() -> Method:
     """Log expected improvement of the GP."""
-    return Method("bo", ExpectedImprovementStrategy)
+    return Method("bo", AcquisitionStrategy)
 
 
 def calibrated_bo(name: str, calibrator: CalibratorFactory) -> Method:
     """Log expected improvement of the GP calibrated by ``calibrator``."""
-    return Method(name, partial(ExpectedImprovementStrategy, calibrator=calibrator))
+    return Method(name, partial(AcquisitionStrategy, calibrator=calibrator))
 
 
 def locbo() -> Method:

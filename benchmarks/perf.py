@@ -24,12 +24,12 @@ from tqdm.auto import tqdm
 from benchmarks.core import installed_versions
 from benchmarks.methods import (
     calibrate,
-    fit_gp,
     log_calibrated_ei,
     log_expected_improvement,
     optimize,
 )
 from benchmarks.runner import one_torch_thread
+from benchmarks.surrogates import fit_gp
 from botorch_calib.calibration import Calibrator, LocalizedConformal
 from botorch_calib.test_functions import HeteroscedasticAckley
 

@@ -15,7 +15,7 @@ from botorch.models.model import Model
 from torch import Tensor
 
 from benchmarks.core import Method, Problem
-from benchmarks.methods import CalibratorFactory, ExpectedImprovementStrategy, fit_gp
+from benchmarks.methods import AcquisitionStrategy, CalibratorFactory
 from botorch_calib import CalibratedModel, LocalizedConformal
 
 
@@ -32,7 +32,7 @@ class StatefulStrategy:
         self.problem = problem
         self.calibrator = calibrator()
         # All but the fit is as for a replayed calibrator.
-        self.stateless = ExpectedImprovementStrategy(problem, seed, calibrator)
+        self.stateless = AcquisitionStrategy(problem, seed, calibrator)
         self.model: CalibratedModel | None = None
         self.num_seen = 0
 
@@ -42,7 +42,7 @@ class StatefulStrategy:
             # The next model is fitted to all data, so the last one need not be conditioned.
             self.model.observe(X[self.num_seen :], Y[self.num_seen :], condition=False)
         self.num_seen = len(X)
-        self.model = CalibratedModel(fit_gp(X, Y, self.problem.bounds_tensor()), self.calibrator)
+        self.model = CalibratedModel(self.stateless.update_gp(X, Y), self.calibrator)
         return self.model
 
     def propose(self, model: Model | None, X: Tensor, Y: Tensor) -> Tensor:

@@ -13,17 +13,17 @@ from scipy.stats import norm
 
 from benchmarks.core import Method, Result
 from benchmarks.methods import (
-    ExpectedImprovementStrategy,
+    AcquisitionStrategy,
     RandomStrategy,
-    fit_gp,
     prediction_extras,
 )
 from benchmarks.problems import heteroscedastic_ackley
 from benchmarks.runner import Failure, Task, run_task
 from benchmarks.suites import LOCBO
+from benchmarks.surrogates import fit_gp
 
 PROBLEM = heteroscedastic_ackley(num_evaluations=2)
-QUICK = partial(ExpectedImprovementStrategy, num_restarts=2, raw_samples=16)
+QUICK = partial(AcquisitionStrategy, num_restarts=2, raw_samples=16)
 BO = Method("bo", QUICK)
 
 
