@@ -18,6 +18,7 @@ from botorch_calib.calibration import (
     LocalizedConformal,
     OnlineConformal,
     OnlineQuantileTracker,
+    QuantileRecalibrator,
     RationalScore,
 )
 from botorch_calib.models import CalibratedModel
@@ -42,6 +43,7 @@ __all__ = [
     "OnlineConformal",
     "OnlineQuantileTracker",
     "PiecewisePredictive",
+    "QuantileRecalibrator",
     "RationalScore",
     "__version__",
 ]

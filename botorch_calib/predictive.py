@@ -163,6 +163,7 @@ class PiecewisePredictive:
         thresholds: Tensor | None = None,
         knots: Tensor | None = None,
         max_width: float = 8.0,
+        tails: str = "gaussian",
     ) -> PiecewisePredictive:
         """Law whose ``levels[j]``-quantile is the ``thresholds[j]``-quantile of the normal law.
 
@@ -175,10 +176,14 @@ class PiecewisePredictive:
                 transform ``Phi(z)``; clamped to the open unit interval.
             knots: ``batch_shape x M`` quantiles in units of ``z``, as an alternative.
             max_width: Cap of the absolute value of the quantiles.
+            tails: ``"gaussian"`` keeps the shape of the normal law between and beyond the
+                quantiles; ``"stretched"`` scales it with their spread, the distance of the
+                outermost two over that of the normal law.
 
         Raises:
-            InputDataError: If ``levels`` do not increase inside (0, 1), or not exactly one of
-                ``thresholds`` and ``knots`` is given.
+            InputDataError: If ``levels`` do not increase inside (0, 1), ``tails`` is unknown or
+                needs two levels and there is one, or not exactly one of ``thresholds`` and
+                ``knots`` is given.
         """
         check_levels("levels", levels)
         check_positive("max_width", max_width)
@@ -196,7 +201,8 @@ class PiecewisePredictive:
         inner = _spread(knots.clamp(min=-max_width, max=max_width).sort(dim=-1).values)
         padded = torch.cat([levels.new_zeros(1), levels, levels.new_ones(1)])
         flags = (False,) * (levels.shape[-1] + 1)
-        return cls(inner, padded.diff().to(knots), flags, validate=False)
+        scale = _spread_ratio(levels, inner) if _stretches(tails, levels) else None
+        return cls(inner, padded.diff().to(knots), flags, scale=scale, validate=False)
 
     # ---------------------------------------------------------------- description
 
@@ -391,6 +397,22 @@ def half_width_from_p_value(threshold: Tensor, max_width: float) -> Tensor:
     # In float32 the p-value of a wide interval underflows to a number ndtri cannot invert.
     floor = max(math.erfc(max_width / math.sqrt(2)), 2 * torch.finfo(threshold.dtype).tiny)
     return -torch.special.ndtri(threshold.clamp(min=floor, max=1.0) / 2)
+
+
+def _stretches(tails: str, levels: Tensor) -> bool:
+    """Whether the normal pieces are scaled; raises for what makes no sense."""
+    if tails not in ("gaussian", "stretched"):
+        raise InputDataError(f"`tails` must be 'gaussian' or 'stretched', got {tails!r}.")
+    if tails == "stretched" and levels.shape[-1] < 2:
+        raise InputDataError("`tails='stretched'` needs at least two `levels`.")
+    return tails == "stretched"
+
+
+def _spread_ratio(levels: Tensor, knots: Tensor) -> Tensor:
+    """Distance of the outermost quantiles over that of the normal law, ``batch_shape``."""
+    normal = torch.special.ndtri(levels[[0, -1]].to(knots))
+    ratio = (knots[..., -1] - knots[..., 0]) / (normal[1] - normal[0])
+    return ratio.clamp(min=MIN_HALF_WIDTH)
 
 
 def _spread(knots: Tensor) -> Tensor:

@@ -24,8 +24,8 @@ from torch import Tensor
 from torch.nn import Module
 
 from botorch_calib._validation import check_finite, check_inputs, check_open_unit, check_positive
+from botorch_calib.calibration.aggregation import Setting, quantile_learner
 from botorch_calib.calibration.scores import RationalScore, Score
-from botorch_calib.calibration.tracker import OnlineQuantileTracker
 from botorch_calib.predictive import PiecewisePredictive
 
 
@@ -103,9 +103,10 @@ class LocalizedConformal(Calibrator):
     Args:
         alpha: Miscoverage level, in (0, 1).
         lengthscale: Lengthscale of the localization, in the base model's transformed input
-            space: in units of the unit cube under ``Normalize``.
-        scale: Strength of localization ``k(x, x)``; 0 is not localized.
-        step_size: First step of the learner.
+            space: in units of the unit cube under ``Normalize``. Several numbers, or ``"auto"``,
+            are mixed online by their performance (see `AggregatedQuantileTracker`).
+        scale: Strength of localization ``k(x, x)``; several numbers are mixed (default: 1).
+        step_size: First step of the learner; several numbers are mixed (default: 0.05).
         step_decay: Exponent of the steps' decay; at 0 it keeps adapting.
         regularization: Rate at which local corrections are forgotten.
         score: Scale on which the interval is learned. The default, `RationalScore`, resolves
@@ -122,9 +123,9 @@ class LocalizedConformal(Calibrator):
     def __init__(
         self,
         alpha: float,
-        lengthscale: float,
-        scale: float = 1.0,
-        step_size: float = 0.05,
+        lengthscale: Setting | str = "auto",
+        scale: Setting | None = None,
+        step_size: Setting | None = None,
         step_decay: float = 0.0,
         regularization: float = 0.0,
         score: Score | None = None,
@@ -140,14 +141,14 @@ class LocalizedConformal(Calibrator):
         self.max_width = check_positive(
             "max_width", self.score.default_max_width if max_width is None else max_width
         )
-        self.tracker = OnlineQuantileTracker(
-            levels=[self.score.two_sided_level(alpha)],
-            step_size=step_size,
-            step_decay=step_decay,
-            scale=scale,
-            lengthscale=lengthscale,
-            regularization=regularization,
-            initial=[self.score.initial_two_sided(alpha)],
+        self.tracker = quantile_learner(
+            [self.score.two_sided_level(alpha)],
+            [self.score.initial_two_sided(alpha)],
+            lengthscale,
+            scale,
+            step_size,
+            step_decay,
+            regularization,
         )
 
     def half_width(self, X: Tensor) -> Tensor:
@@ -188,7 +189,7 @@ class OnlineConformal(LocalizedConformal):
 
     Args:
         alpha: Miscoverage level, in (0, 1).
-        step_size: First step of the learner.
+        step_size: First step of the learner; several numbers are mixed (default: 0.05).
         step_decay: Exponent of the steps' decay.
         score: See `LocalizedConformal`.
         tails: See `LocalizedConformal`.
@@ -198,7 +199,7 @@ class OnlineConformal(LocalizedConformal):
     def __init__(
         self,
         alpha: float,
-        step_size: float = 0.05,
+        step_size: Setting | None = None,
         step_decay: float = 0.0,
         score: Score | None = None,
         tails: str = "stretched",
@@ -207,7 +208,6 @@ class OnlineConformal(LocalizedConformal):
         super().__init__(
             alpha,
             lengthscale=math.inf,
-            scale=0.0,
             step_size=step_size,
             step_decay=step_decay,
             score=score,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError
@@ -17,29 +17,28 @@ from botorch_calib._validation import check_inputs, check_levels, check_unit_int
 class QuantileLearner(Module, ABC):
     """Learns thresholds ``theta_j(x)`` below which a fraction ``p_j`` of the scores falls.
 
-    Subclasses keep their state in buffers. Those named in ``_grows`` have one row for each
-    stored center; a state dict may be loaded whatever the length of its history.
+    Subclasses keep their state in buffers. ``centers`` and the one named by ``_payload`` have a
+    row for each stored observation; a state dict may be loaded whatever their number.
 
     Args:
         levels: Strictly increasing levels in (0, 1): a tensor of shape ``M`` or a sequence
             of numbers (then in double precision).
         initial: Initial thresholds in [0, 1], of shape ``M`` (default: ``levels``).
-        num_members: Number of threshold functions per level that are learned side by side.
+        num_columns: Columns of the payload (default: ``M``).
     """
 
     levels: Tensor
     initial: Tensor
     centers: Tensor
-    coefficients: Tensor
     step_count: Tensor
 
-    _grows = ("centers", "coefficients")
+    _payload: ClassVar[str] = "coefficients"
 
     def __init__(
         self,
         levels: Tensor | Sequence[float],
         initial: Tensor | Sequence[float] | None,
-        num_members: int = 1,
+        num_columns: int | None = None,
     ) -> None:
         super().__init__()
         p = check_levels("levels", as_vector(levels))
@@ -48,7 +47,8 @@ class QuantileLearner(Module, ABC):
         self.register_buffer("initial", _initial_thresholds(initial, p), persistent=False)
         # Before the first update the width of the inputs is unknown: 0 stands for any.
         self.register_buffer("centers", p.new_zeros(0, 0))
-        self.register_buffer("coefficients", p.new_zeros(0, num_members * len(p)))
+        num_columns = len(p) if num_columns is None else num_columns
+        self.register_buffer(self._payload, p.new_zeros(0, num_columns))
         self.register_buffer("step_count", torch.zeros((), dtype=torch.long, device=p.device))
 
     @property
@@ -64,10 +64,6 @@ class QuantileLearner(Module, ABC):
     @abstractmethod
     def threshold(self, X: Tensor) -> Tensor:
         """Raw thresholds ``... x M`` at inputs ``... x d``, differentiable in them."""
-
-    @abstractmethod
-    def coverage_bound(self, num_steps: int) -> Tensor:
-        """Bound on ``|mean(o) - p|`` after ``num_steps`` steps from the start, shape ``M``."""
 
     @abstractmethod
     def _learn(self, X: Tensor, u: Tensor) -> Tensor:
@@ -101,16 +97,21 @@ class QuantileLearner(Module, ABC):
         """Forget everything learned."""
         # New tensors, since thresholds and state dicts handed out may share the old ones.
         self.centers = self.centers.new_zeros(0, 0)
-        self.coefficients = self.coefficients[:0].clone()
+        setattr(self, self._payload, self._rows[:0].clone())
         self.step_count = torch.zeros_like(self.step_count)
 
-    def _store(self, X: Tensor, coefficients: Tensor) -> None:
-        """Keep the new centers with the coefficients of all, and count the steps."""
+    @property
+    def _rows(self) -> Tensor:
+        rows: Tensor = getattr(self, self._payload)
+        return rows
+
+    def _store(self, X: Tensor, payload: Tensor) -> None:
+        """Keep the new centers with the payload of all, and count the steps."""
         if len(X):
             # Without localization, an empty matrix of the right width remembers the width.
             kept = X if self.localized else X[:0]
             self.centers = torch.cat([self.centers.reshape(-1, X.shape[-1]), kept])
-        self.coefficients = coefficients
+        setattr(self, self._payload, payload)
         self.step_count = self.step_count + len(X)
 
     def _check_width(self, X: Tensor) -> None:
@@ -164,14 +165,14 @@ class QuantileLearner(Module, ABC):
         if missing := self._state_names() - incoming.keys():
             return f"it lacks {sorted(missing)}."
         shapes = {name: tuple(value.shape) for name, value in incoming.items()}
-        for name in sorted(self._state_names() - set(self._grows)):
+        for name in sorted(self._state_names() - {"centers", self._payload}):
             if shapes[name] != (own := tuple(getattr(self, name).shape)):
                 return f"`{name}` must have shape {own}, not {shapes[name]}."
-        centers, coefficients = shapes["centers"], shapes["coefficients"]
-        num_columns = self.coefficients.shape[-1]
-        if len(centers) != 2 or coefficients != (centers[0], num_columns):
-            return f"`centers` and `coefficients` must have shapes t x d and t x {num_columns}."
-        if coefficients[0] and not self.localized:
+        centers, payload = shapes["centers"], shapes[self._payload]
+        num_columns = self._rows.shape[-1]
+        if len(centers) != 2 or payload != (centers[0], num_columns):
+            return f"`centers` and `{self._payload}` must have shapes t x d and t x {num_columns}."
+        if payload[0] and not self.localized:
             return "it is localized, and this tracker is not."
         own_levels = self.levels.double()
         theirs = incoming["levels"].to(self.levels).double()

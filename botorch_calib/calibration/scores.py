@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from statistics import NormalDist
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import torch
 from botorch.exceptions.errors import InputDataError, UnsupportedError
@@ -67,9 +67,7 @@ def prequential_residuals(model: Module) -> Tensor:
     Returns:
         A tensor of shape ``n``, without gradient.
     """
-    cholesky, deviation = _factorized_prior(model)
-    residuals: Tensor = torch.linalg.solve_triangular(cholesky, deviation, upper=False)
-    return residuals.squeeze(-1)
+    return _whitened(*_factorized_prior(model))
 
 
 @torch.no_grad()
@@ -87,11 +85,59 @@ def loo_residuals(model: Module) -> Tensor:
     Returns:
         A tensor of shape ``n``, without gradient.
     """
+    return _left_out(*_factorized_prior(model))[0]
+
+
+class History(NamedTuple):
+    """Forecasts of a GP's own training data, in its order, in the space of its targets."""
+
+    inputs: Tensor  # n x d, transformed as the GP sees them
+    residuals: Tensor  # n, standardised
+    deviations: Tensor  # n, predictive standard deviations of the observations
+
+
+@torch.no_grad()
+def forecast_history(model: Module, leave_one_out: bool = False) -> History:
+    r"""Inputs, standardised residuals and predictive deviations of a GP's own training data.
+
+    The deviations come with the residuals: ``L_tt`` one step ahead and
+    ``1 / sqrt([K^{-1}]_ii)`` leave-one-out, so that the prediction's mean is
+    ``y - deviation * residual``.
+
+    Args:
+        model: As in :func:`prequential_residuals`.
+        leave_one_out: Whether each observation is predicted from all others, instead of
+            from those before it.
+    """
     cholesky, deviation = _factorized_prior(model)
+    with _eval_mode(model):
+        inputs: Tensor = _as_exact(model).train_inputs[0].detach()
+    if leave_one_out:
+        return History(inputs, *_left_out(cholesky, deviation))
+    return History(inputs, _whitened(cholesky, deviation), cholesky.diagonal().clone())
+
+
+def _whitened(cholesky: Tensor, deviation: Tensor) -> Tensor:
+    """``L^{-1} (y - mean)``, of length ``n``."""
+    residuals: Tensor = torch.linalg.solve_triangular(cholesky, deviation, upper=False)
+    return residuals.squeeze(-1)
+
+
+def _left_out(cholesky: Tensor, deviation: Tensor) -> tuple[Tensor, Tensor]:
+    """Leave-one-out residuals and deviations, each of length ``n``."""
     eye = torch.eye(cholesky.shape[-1], dtype=cholesky.dtype, device=cholesky.device)
     inverse: Tensor = torch.linalg.solve_triangular(cholesky, eye, upper=False)
+    precision = inverse.square().sum(dim=-2)
     weighted = inverse.mT @ (inverse @ deviation)
-    return weighted.squeeze(-1) / inverse.square().sum(dim=-2).sqrt()
+    return weighted.squeeze(-1) / precision.sqrt(), precision.rsqrt()
+
+
+def history_residuals(model: Module, kind: str) -> Tensor:
+    """`prequential_residuals` or `loo_residuals`, by ``kind``: ``"prequential"`` or ``"loo"``."""
+    functions = {"prequential": prequential_residuals, "loo": loo_residuals}
+    if kind not in functions:
+        raise InputDataError(f"`residuals` must be one of {sorted(functions)}, got {kind!r}.")
+    return functions[kind](model)
 
 
 def _factorized_prior(model: Module) -> tuple[Tensor, Tensor]:

@@ -75,6 +75,7 @@ class OnlineQuantileTracker(QuantileLearner):
     """
 
     constants: Tensor
+    coefficients: Tensor
 
     def __init__(
         self,

@@ -20,7 +20,7 @@ from botorch.utils.datasets import SupervisedDataset
 from gpytorch.likelihoods import Likelihood
 from torch import Tensor
 
-from botorch_calib.calibration import Calibrator, LocalizedConformal, prequential_residuals
+from botorch_calib.calibration import Calibrator, LocalizedConformal, history_residuals
 from botorch_calib.models.bases import (
     check_base,
     check_observations,
@@ -87,12 +87,14 @@ class CalibratedModel(Model, FantasizeMixin):
         calibrator: Calibrator,
         num_initial: int = 0,
         denoise: bool = True,
+        residuals: str = "prequential",
     ) -> CalibratedModel:
         """Calibrate a fitted Gaussian process by replaying its own training data.
 
         The training data are taken in the order in which they are stored, which must be the
         order in which they were observed. The residuals are those of one-step-ahead
-        predictions at the model's current hyperparameters.
+        predictions at the model's current hyperparameters, or, as a calibration set for
+        ``QuantileRecalibrator(method="exact")``, those of leaving one out.
 
         These hyperparameters were fitted to the very data, so with a few dozen of them the
         replayed residuals are somewhat smaller than those met at the time, and the intervals
@@ -104,14 +106,17 @@ class CalibratedModel(Model, FantasizeMixin):
             calibrator: Copied, so one template serves every round of a loop.
             num_initial: Number of initial observations (the design) to skip.
             denoise: See the class.
+            residuals: ``"prequential"``, one step ahead, or ``"loo"``, leave-one-out; one
+                factorisation either way.
 
         Raises:
             UnsupportedError: If ``model`` is not an exact single-output Gaussian process; use
                 `observe` instead.
-            InputDataError: If there are no training data or fewer than ``num_initial``.
+            InputDataError: If there are no training data or fewer than ``num_initial``, or
+                ``residuals`` is unknown.
         """
         check_base(model)
-        z = prequential_residuals(model)
+        z = history_residuals(model, residuals)
         if not 0 <= num_initial <= len(z):
             raise InputDataError(
                 f"`num_initial` must lie between 0 and the number of observations {len(z)}, "
