@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from itertools import product
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from botorch.exceptions.errors import InputDataError
@@ -18,6 +18,7 @@ from botorch_calib.calibration.descent import (
     descend,
     extended,
     gaussian_correlation,
+    gaussian_correlations,
 )
 from botorch_calib.calibration.hedging import adahedge, adahedge_weights
 from botorch_calib.calibration.learner import QuantileLearner
@@ -27,7 +28,11 @@ from botorch_calib.calibration.tracker import OnlineQuantileTracker
 #: Default settings of a bank: from nearly global to sharply local, from slow to fast.
 LENGTHSCALES = (0.1, 0.25, math.inf)
 SCALES = (1.0,)
-STEP_SIZES = (0.02, 0.05, 0.15)
+STEP_SIZES = (0.05, 0.1, 0.2)
+STEP_DECAY = 0.3
+
+# The safety net of `AggregatedQuantileTracker`: room for a start, and how steeply it acts.
+_ROOM, _RAMP = 8.0, 2.0
 
 #: A setting of a tracker: a number, or several to choose from.
 Setting = float | Sequence[float]
@@ -54,16 +59,22 @@ class AggregatedQuantileTracker(QuantileLearner):
     Dynamically-tuned adaptive conformal inference [Gibbs2024] mixes step sizes in this way;
     here lengthscales and scales take part.
 
-    An average of calibrated thresholds need not be calibrated, so a last tracker without
-    localization corrects it: with ``b_t(x)`` the average, held to [0, 1], the threshold is
-    ``theta_t(x) = b_t(x) + c_t``, ``c_{t+1} = c_t + eta_t (p - o_t)``.
+    An average of calibrated thresholds need not be calibrated, so a safety net follows: with
+    ``b_t(x)`` the average, held to [0, 1], and ``S_t = sum_{s < t} (p - o_s)`` the count by
+    which the outcomes have fallen short, the threshold is ``theta_t(x) = b_t(x) + r_t(S_t)``,
 
-    **Guarantee.** For *any* sequence, ``|mean(o) - p| <= coverage_bound(T)``: where ``c > 1`` the
-    threshold exceeds every score, where ``c < -1`` none, so ``c`` is driven back and
-    stays in an interval of length ``2 + eta_1``; the rest is as for `OnlineQuantileTracker`.
+        ``r_t(S) = sign(S) max(|S| - h_t, 0) / 2``,  ``h_t = 8 + 2 sqrt(p (1 - p) t)``.
+
+    This is the saturated error integration of conformal PID control [Angelopoulos2023]; within
+    the width ``h_t``, twice the spread of independent outcomes and some room for a start, it
+    does nothing.
+
+    **Guarantee.** For *any* sequence ``|S_T| <= h_T + 3``, hence
+    ``|mean(o) - p| <= (h_T + 3) / T``: once ``S`` exceeds ``h + 2`` the threshold is at least 1 and
+    the outcome 1, so ``S`` falls; likewise below; and a step changes ``S`` by less than 1.
 
     Buffers: as `OnlineQuantileTracker`, with ``constants`` ``K x M`` and ``coefficients``
-    ``t x K M`` of the members, the ``correction`` ``M``, the members' ``losses`` ``K`` and
+    ``t x K M`` of the members, the ``shortfall`` ``S`` (``M``), the members' ``losses`` ``K`` and
     the accumulated ``mixability_gap``.
 
     Args:
@@ -72,9 +83,11 @@ class AggregatedQuantileTracker(QuantileLearner):
         scales: Strengths ``k(x, x) > 0`` of the localized members.
         step_sizes: First steps of the members.
         step_decay: Exponent of the decay of all steps.
-        correction_step: ``eta_1`` of the last tracker.
         initial: See `OnlineQuantileTracker`.
 
+    .. [Angelopoulos2023]
+        A. Angelopoulos, E. Candes and R. Tibshirani. Conformal PID control for time series
+        prediction. NeurIPS, 2023.
     .. [deRooij2014]
         S. de Rooij, T. van Erven, P. Grunwald and W. Koolen. Follow the leader if you can,
         hedge if you must. JMLR, 2014.
@@ -85,9 +98,11 @@ class AggregatedQuantileTracker(QuantileLearner):
 
     constants: Tensor
     coefficients: Tensor
-    correction: Tensor
+    shortfall: Tensor
     losses: Tensor
     mixability_gap: Tensor
+    _mixed_constants: Tensor
+    _mixed_coefficients: Tensor
     _scales: Tensor
     _step_sizes: Tensor
 
@@ -97,15 +112,13 @@ class AggregatedQuantileTracker(QuantileLearner):
         lengthscales: Sequence[float] = LENGTHSCALES,
         scales: Sequence[float] = SCALES,
         step_sizes: Sequence[float] = STEP_SIZES,
-        step_decay: float = 0.0,
-        correction_step: float = 0.02,
+        step_decay: float = STEP_DECAY,
         initial: Tensor | Sequence[float] | None = None,
     ) -> None:
         members = _members(lengthscales, scales, step_sizes)
         super().__init__(levels, initial, num_columns=len(members) * len(levels))
         self.members = members
         self.step_decay = check_nonnegative("step_decay", step_decay)
-        self.correction_step = check_positive("correction_step", correction_step)
         self._localizations = _localizations(members, len(self.levels))
         # Settings of each column, which move with the module but are no state
         columns = [member for member in members for _ in range(len(self.levels))]
@@ -113,9 +126,13 @@ class AggregatedQuantileTracker(QuantileLearner):
             values = self.levels.new_tensor([getattr(member, name) for member in columns])
             self.register_buffer(f"_{name}s", values, persistent=False)
         self.register_buffer("constants", self._initial_constants())
-        self.register_buffer("correction", torch.zeros_like(self.levels))
+        self.register_buffer("shortfall", torch.zeros_like(self.levels))
         self.register_buffer("losses", torch.zeros(len(members), dtype=torch.double))
         self.register_buffer("mixability_gap", torch.zeros((), dtype=torch.double))
+        # Derived from the above whenever they change
+        self.register_buffer("_mixed_constants", self.initial.clone(), persistent=False)
+        self.register_buffer("_mixed_coefficients", self.coefficients.clone(), persistent=False)
+        self._mix()
 
     def _initial_constants(self) -> Tensor:
         return self.initial.expand(len(self.members), -1).clone()
@@ -140,35 +157,57 @@ class AggregatedQuantileTracker(QuantileLearner):
             Thresholds of shape ``... x M``, in the tracker's dtype.
         """
         self._check_width(X)
+        mixed = self._mixed_constants.expand(*X.shape[:-1], -1)
+        if len(self.centers):
+            lengthscales = [at.lengthscale for at in self._localizations]
+            correlations = gaussian_correlations(X.to(self.centers), self.centers, lengthscales)
+            mixed = mixed + correlations @ self._mixed_coefficients
+        return mixed.clamp(0.0, 1.0) + self._net(self.shortfall, self.step_count + 1)
+
+    @torch.no_grad()
+    def _mix(self) -> None:
+        """Average the members' functions, so that only ``M`` are evaluated, not ``K M``."""
         weights = self.weights.to(self.levels).unsqueeze(-1)
-        constants = (weights * self.constants).sum(dim=-2)
-        mixed = constants.expand(*X.shape[:-1], -1)
-        if len(self.coefficients):
-            # The members' coefficients are mixed first, so M columns are evaluated, not K M.
-            coefficients = self.coefficients * self._scales
-            coefficients = coefficients.unflatten(-1, (len(self.members), -1)) * weights
-            X, num_levels = X.to(self.centers), len(self.levels)
-            for columns, lengthscale in self._localizations:
-                part = slice(columns.start // num_levels, columns.stop // num_levels)
-                correlation = gaussian_correlation(X, self.centers, lengthscale)
-                mixed = mixed + correlation @ coefficients[:, part].sum(dim=-2)
-        return mixed.clamp(0.0, 1.0) + self.correction
+        self._mixed_constants = (weights * self.constants).sum(dim=-2)
+        coefficients = (self.coefficients * self._scales).unflatten(-1, self.constants.shape)
+        # One block of t rows for each lengthscale, as `gaussian_correlations` has columns
+        blocks = [
+            (coefficients[:, part] * weights[part]).sum(dim=-2)
+            for part in (self._members_at(at) for at in self._localizations)
+        ]
+        self._mixed_coefficients = torch.cat(blocks) if blocks else coefficients[:, 0]
+
+    def _members_at(self, at: Localization) -> slice:
+        num_levels = len(self.levels)
+        return slice(at.columns.start // num_levels, at.columns.stop // num_levels)
+
+    def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
+        super()._load_from_state_dict(*args, **kwargs)
+        self._mix()
 
     def reset(self) -> None:
         """Forget everything learned."""
         super().reset()
         self.constants = self._initial_constants()
-        self.correction = torch.zeros_like(self.correction)
+        self.shortfall = torch.zeros_like(self.shortfall)
         self.losses = torch.zeros_like(self.losses)
         self.mixability_gap = torch.zeros_like(self.mixability_gap)
+        self._mix()
 
     def coverage_bound(self, num_steps: int) -> Tensor:
         """Bound on ``|mean(o) - p|`` after ``num_steps`` steps from the start, shape ``M``."""
         if num_steps < 1:
             raise InputDataError(f"`num_steps` must be at least 1, got {num_steps}.")
-        last = math.pow(num_steps, 1.0 - self.step_decay)
-        bound = (2.0 + self.correction_step) / (self.correction_step * last)
-        return torch.full_like(self.levels, bound)
+        return (self._room(torch.tensor(num_steps)) + _RAMP + 1.0) / num_steps
+
+    def _room(self, t: Tensor) -> Tensor:
+        """The width ``h_t``."""
+        return _ROOM + 2.0 * (self.levels * (1.0 - self.levels) * t).sqrt()
+
+    def _net(self, shortfall: Tensor, t: Tensor) -> Tensor:
+        """The shift ``r_t(S)`` of the thresholds."""
+        beyond = (shortfall.abs() - self._room(t)).clamp(min=0.0)
+        return shortfall.sign() * beyond / _RAMP
 
     def _learn(self, X: Tensor, u: Tensor) -> Tensor:
         times = torch.arange(1, len(u) + 1, dtype=u.dtype, device=u.device) + self.num_updates
@@ -177,15 +216,23 @@ class AggregatedQuantileTracker(QuantileLearner):
         losses = pinball_loss(u.view(-1, 1, 1), thresholds.clamp(0.0, 1.0), self.levels)
         weights, total, gap = adahedge(losses.sum(dim=-1), self.losses, self.mixability_gap)
         mixed = (weights.to(u).unsqueeze(-1) * thresholds).sum(dim=-2).clamp(0.0, 1.0)
-        steps = self.correction_step * decay
-        # Nothing moves the average but the members: it is a local part without kernels.
-        fixed = Local(mixed, [], [], torch.ones_like(u[:1]), [])
-        used, _, correction = descend(u, self.levels, steps, self.correction, fixed)
+        used, shortfall = self._caught(u, mixed)
 
-        self.constants, self.correction = constants, correction
+        self.constants, self.shortfall = constants, shortfall
         self.losses, self.mixability_gap = total, gap
         self._store(X, coefficients)
+        self._mix()
         return used
+
+    def _caught(self, u: Tensor, mixed: Tensor) -> tuple[Tensor, Tensor]:
+        """Thresholds ``n x M`` with the safety net, and the shortfall after them."""
+        shortfall, t, used = self.shortfall, self.step_count, []
+        for u_i, average in zip(u.unbind(), mixed.unbind(), strict=True):
+            t = t + 1
+            theta = average + self._net(shortfall, t)
+            shortfall = shortfall + self.levels - (u_i <= theta).to(shortfall)
+            used.append(theta)
+        return torch.stack(used) if used else mixed, shortfall
 
     def _run_members(self, X: Tensor, u: Tensor, decay: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Thresholds met ``n x K x M``, and new constants and coefficients of the members."""
@@ -205,8 +252,8 @@ class AggregatedQuantileTracker(QuantileLearner):
 
     def _local(self, X: Tensor) -> Local:
         """What `descend` needs of the members' local parts at ``X``."""
-        values = X.new_zeros(len(X), len(self.members) * len(self.levels))
         kernels = [gaussian_correlation(X, X, at.lengthscale) for at in self._localizations]
+        values = X.new_zeros(len(X), self.coefficients.shape[-1])
         if len(self.centers):
             coefficients = self.coefficients * self._scales
             for columns, lengthscale in self._localizations:
@@ -253,7 +300,7 @@ def quantile_learner(
     lengthscale: Setting | str,
     scale: Setting | None = None,
     step_size: Setting | None = None,
-    step_decay: float = 0.0,
+    step_decay: float | None = None,
     regularization: float = 0.0,
 ) -> OnlineQuantileTracker | AggregatedQuantileTracker:
     """A tracker if every setting is a number, a bank of them if some are left to choose.
@@ -264,7 +311,7 @@ def quantile_learner(
         lengthscale: A number, several to choose from, or ``"auto"`` for the default ones.
         scale: Likewise; None is the default, 1.
         step_size: Likewise; None is the default: 0.05, or in a bank `STEP_SIZES`.
-        step_decay: See `OnlineQuantileTracker`.
+        step_decay: Likewise; None is the default: 0, or in a bank `STEP_DECAY`.
         regularization: See `OnlineQuantileTracker`; a bank has none.
     """
     if isinstance(lengthscale, str) and lengthscale != "auto":
@@ -275,7 +322,7 @@ def quantile_learner(
         return OnlineQuantileTracker(
             levels,
             step_size=0.05 if step_size is None else step_size,  # type: ignore[arg-type]
-            step_decay=step_decay,
+            step_decay=0.0 if step_decay is None else step_decay,
             scale=(1.0 if scale is None else scale) if local else 0.0,  # type: ignore[arg-type]
             lengthscale=lengthscale,  # type: ignore[arg-type]
             regularization=regularization,
@@ -288,7 +335,7 @@ def quantile_learner(
         lengthscales=LENGTHSCALES if isinstance(lengthscale, str) else _several(lengthscale),
         scales=SCALES if scale is None else _several(scale),
         step_sizes=STEP_SIZES if step_size is None else _several(step_size),
-        step_decay=step_decay,
+        step_decay=STEP_DECAY if step_decay is None else step_decay,
         initial=initial,
     )
 

@@ -107,7 +107,7 @@ class LocalizedConformal(Calibrator):
             are mixed online by their performance (see `AggregatedQuantileTracker`).
         scale: Strength of localization ``k(x, x)``; several numbers are mixed (default: 1).
         step_size: First step of the learner; several numbers are mixed (default: 0.05).
-        step_decay: Exponent of the steps' decay; at 0 it keeps adapting.
+        step_decay: Exponent of the steps' decay (default: 0, or 0.3 where settings are mixed).
         regularization: Rate at which local corrections are forgotten.
         score: Scale on which the interval is learned. The default, `RationalScore`, resolves
             intervals of any width and is what makes badly overconfident models coverable;
@@ -126,7 +126,7 @@ class LocalizedConformal(Calibrator):
         lengthscale: Setting | str = "auto",
         scale: Setting | None = None,
         step_size: Setting | None = None,
-        step_decay: float = 0.0,
+        step_decay: float | None = None,
         regularization: float = 0.0,
         score: Score | None = None,
         tails: str = "stretched",
@@ -190,7 +190,7 @@ class OnlineConformal(LocalizedConformal):
     Args:
         alpha: Miscoverage level, in (0, 1).
         step_size: First step of the learner; several numbers are mixed (default: 0.05).
-        step_decay: Exponent of the steps' decay.
+        step_decay: Exponent of the steps' decay (default: 0, or 0.3 where settings are mixed).
         score: See `LocalizedConformal`.
         tails: See `LocalizedConformal`.
         max_width: See `LocalizedConformal`.
@@ -200,7 +200,7 @@ class OnlineConformal(LocalizedConformal):
         self,
         alpha: float,
         step_size: Setting | None = None,
-        step_decay: float = 0.0,
+        step_decay: float | None = None,
         score: Score | None = None,
         tails: str = "stretched",
         max_width: float | None = None,

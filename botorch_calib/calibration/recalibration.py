@@ -46,7 +46,7 @@ class QuantileRecalibrator(Calibrator):
             (see `AggregatedQuantileTracker`).
         scale: Strength of the localization; several numbers are mixed.
         step_size: First step of the learner; several are mixed (default: 0.05).
-        step_decay: Exponent of the steps' decay.
+        step_decay: Exponent of the steps' decay (default: 0, or 0.3 where settings are mixed).
         regularization: Rate at which local corrections are forgotten.
         method: ``"online"`` or ``"exact"``; the latter takes numbers and no decay, and
             its scale and regularization are without effect.
@@ -70,7 +70,7 @@ class QuantileRecalibrator(Calibrator):
         lengthscale: Setting | str = math.inf,
         scale: Setting | None = None,
         step_size: Setting | None = None,
-        step_decay: float = 0.0,
+        step_decay: float | None = None,
         regularization: float = 0.0,
         method: str = "online",
         score: Score | None = None,
