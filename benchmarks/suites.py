@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from benchmarks import methods, problems, stateful
+from benchmarks import calibrated_methods, methods, misspecified, problems, stateful, wellspecified
 from benchmarks.core import Method, Problem
 
 
@@ -70,6 +70,25 @@ LOCBO_SETTINGS = register(
             stateful.locbo_stateful(),
             methods.locbo_published(),
         ),
+        baseline="bo",
+    )
+)
+
+# The regime that calibration is for, and the one in which it can only do harm.
+MISSPECIFIED = register(
+    Suite(
+        name="misspecified",
+        problems=misspecified.problems(),
+        methods=calibrated_methods.compared(),
+        baseline="bo",
+    )
+)
+
+WELLSPECIFIED = register(
+    Suite(
+        name="wellspecified",
+        problems=wellspecified.problems(),
+        methods=calibrated_methods.compared(),
         baseline="bo",
     )
 )

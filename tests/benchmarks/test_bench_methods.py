@@ -11,16 +11,21 @@ import torch
 from botorch.models import SingleTaskGP
 from scipy.stats import norm
 
+from benchmarks import calibrated_methods
 from benchmarks.core import Method, Result
 from benchmarks.methods import (
+    ACQUISITIONS,
     AcquisitionStrategy,
     RandomStrategy,
+    calibrate,
     prediction_extras,
 )
+from benchmarks.misspecified import misspecified
 from benchmarks.problems import heteroscedastic_ackley
 from benchmarks.runner import Failure, Task, run_task
-from benchmarks.suites import LOCBO
+from benchmarks.suites import LOCBO, MISSPECIFIED, WELLSPECIFIED
 from benchmarks.surrogates import fit_gp
+from botorch_calib.calibration import LocalizedConformal, QuantileRecalibrator
 
 PROBLEM = heteroscedastic_ackley(num_evaluations=2)
 QUICK = partial(AcquisitionStrategy, num_restarts=2, raw_samples=16)
@@ -93,3 +98,50 @@ def test_methods_differ_in_nothing_but_what_they_state() -> None:
     widths = zip(one.extras["width"], other.extras["width"], strict=True)
     assert all(a is not None and b is not None and a < b for a, b in widths)
     assert replace(one, extras={}).config != other.config
+
+
+@pytest.mark.parametrize("acquisition", ["pi", "ucb"])
+def test_other_acquisition_functions(acquisition) -> None:
+    calibrator = partial(LocalizedConformal, alpha=0.2, lengthscale=0.25)
+    for factory in (None, calibrator):
+        method = Method("m", partial(QUICK, calibrator=factory, acquisition=acquisition))
+        result = run(method)
+        assert result.X == run(method).X
+        assert result.X != run(Method("ei", partial(QUICK, calibrator=factory))).X
+
+
+@pytest.mark.parametrize("acquisition", ["ei", "pi", "ucb"])
+def test_acquisitions_agree_where_nothing_was_learned(acquisition) -> None:
+    X = torch.linspace(0, 1, 6, dtype=torch.double).unsqueeze(-1)
+    gp = SingleTaskGP(X, torch.sin(4 * X))
+    # All six points are initial ones, and quantiles start as those of the GP.
+    calibrated = calibrate(gp, QuantileRecalibrator, num_initial=6)
+    best, x = torch.tensor(0.9).double(), torch.tensor([[[0.33]], [[0.71]]], dtype=torch.double)
+    plain = ACQUISITIONS[acquisition, False](gp, best)(x)
+    other = ACQUISITIONS[acquisition, True](calibrated, best)(x)
+    if acquisition == "pi":
+        plain = plain.exp()
+    assert torch.allclose(plain, other, rtol=1e-6)
+
+
+def test_a_strategy_hands_its_gp_on() -> None:
+    problem = misspecified("ackley", "student_t")
+    strategy = AcquisitionStrategy(problem, 0)
+    X = problem.initial_design(7, 0)
+    Y = problem.build(0).truth(X)
+    lengthscales = [
+        strategy.update_gp(X[:n], Y[:n]).covar_module.base_kernel.lengthscale.item()
+        for n in (5, 6, 7)
+    ]
+    assert len(set(lengthscales)) == 1
+
+
+@pytest.mark.parametrize("problem", ["ackley_lengthscale", "matern_2d_refitted"])
+@pytest.mark.parametrize("method", calibrated_methods.compared(), ids=lambda m: m.name)
+def test_compared_methods_run_and_are_reproducible(problem, method) -> None:
+    found = {p.name: p for p in (*MISSPECIFIED.problems, *WELLSPECIFIED.problems)}[problem]
+    outcomes = [run_task(Task(replace(found, num_evaluations=2), method, 0)) for _ in range(2)]
+    one, other = outcomes
+    assert isinstance(one, Result) and isinstance(other, Result)
+    assert (one.X, one.y, one.extras) == (other.X, other.y, other.extras)
+    assert set(one.extras) == {"pit", "covered", "width"}

@@ -1,0 +1,143 @@
+"""The Gaussian processes that a problem gives to its methods.
+
+Which model the methods work with is part of a problem: a model that is wrong in a known way is
+what calibration is for. A surrogate decides when hyperparameters are fitted, if ever.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from copy import deepcopy
+from dataclasses import dataclass
+from typing import Protocol
+
+from botorch.fit import fit_gpytorch_mll
+from botorch.models import SingleTaskGP
+from botorch.models.transforms import Normalize, Standardize
+from gpytorch.kernels import MaternKernel, ScaleKernel
+from gpytorch.mlls import ExactMarginalLogLikelihood
+from gpytorch.priors import GammaPrior
+from torch import Tensor
+
+
+class Surrogate(Protocol):
+    """Makes the GP of one step, deterministic in its arguments and torch's random state."""
+
+    def __call__(
+        self, X: Tensor, Y: Tensor, bounds: Tensor, step: int, previous: SingleTaskGP | None
+    ) -> SingleTaskGP:
+        """The GP of all data so far.
+
+        Args:
+            X: Points, ``n x d``.
+            Y: Outcomes, ``n x 1``.
+            bounds: The box, ``2 x d``.
+            step: The number of evaluations after the initial ones.
+            previous: The GP of the step before, if any; it must not be used afterwards, as
+                the new one may share its parts.
+        """
+
+
+def fit_gp(X: Tensor, Y: Tensor, bounds: Tensor) -> SingleTaskGP:
+    """Fit a Gaussian process with an isotropic Matern-5/2 kernel.
+
+    The priors are those of BoTorch's Matern kernel: with a handful of points the maximum
+    likelihood alone often explains everything as noise, which would be an unfair baseline.
+
+    Args:
+        X: Points, ``n x d``.
+        Y: Outcomes, ``n x 1``.
+        bounds: The box, ``2 x d``.
+    """
+    kernel = ScaleKernel(
+        MaternKernel(nu=2.5, lengthscale_prior=GammaPrior(3.0, 6.0)),
+        outputscale_prior=GammaPrior(2.0, 0.15),
+    )
+    gp = SingleTaskGP(
+        X,
+        Y,
+        covar_module=kernel,
+        input_transform=Normalize(X.shape[-1], bounds=bounds),
+        outcome_transform=Standardize(1),
+    )
+    fit_gpytorch_mll(ExactMarginalLogLikelihood(gp.likelihood, gp))
+    return gp
+
+
+def with_data(gp: SingleTaskGP, X: Tensor, Y: Tensor) -> SingleTaskGP:
+    """The same Gaussian process with other data: nothing is fitted.
+
+    The outcome transform is kept too, as the hyperparameters are in its units.
+
+    Args:
+        gp: The process; its parts are shared with the result.
+        X: Points, ``n x d``.
+        Y: Outcomes, ``n x 1``.
+    """
+    transform = getattr(gp, "outcome_transform", None)
+    if transform is not None:
+        transform.eval()
+        Y, _ = transform(Y)
+    other = SingleTaskGP(
+        X,
+        Y,
+        likelihood=gp.likelihood,
+        covar_module=gp.covar_module,
+        mean_module=gp.mean_module,
+        input_transform=getattr(gp, "input_transform", None),
+        outcome_transform=None,
+    )
+    if transform is not None:
+        # The constructor would have it learn from the new data.
+        other.outcome_transform = transform
+    return other
+
+
+@dataclass(frozen=True)
+class Refitted:
+    """Hyperparameters are fitted at each step, or only at some.
+
+    Args:
+        every: Steps from one fit to the next; in between, the last hyperparameters are used.
+        at_first: Number of first steps that all fit.
+    """
+
+    every: int = 1
+    at_first: int = 0
+
+    def __call__(
+        self, X: Tensor, Y: Tensor, bounds: Tensor, step: int, previous: SingleTaskGP | None
+    ) -> SingleTaskGP:
+        """See `Surrogate`."""
+        if previous is None or step < self.at_first or step % self.every == 0:
+            return fit_gp(X, Y, bounds)
+        return with_data(previous, X, Y)
+
+
+@dataclass(frozen=True)
+class Fixed:
+    """Hyperparameters and outcome transform are those of a template, made wrong on purpose.
+
+    Args:
+        template: Makes a Gaussian process with an isotropic ``ScaleKernel``.
+        lengthscale_factor: Multiplies its lengthscale.
+        noise_factor: Multiplies its noise variance.
+    """
+
+    template: Callable[[], SingleTaskGP]
+    lengthscale_factor: float = 1.0
+    noise_factor: float = 1.0
+
+    def __call__(
+        self, X: Tensor, Y: Tensor, bounds: Tensor, step: int, previous: SingleTaskGP | None
+    ) -> SingleTaskGP:
+        """See `Surrogate`."""
+        return with_data(self.distorted() if previous is None else previous, X, Y)
+
+    def distorted(self) -> SingleTaskGP:
+        """A copy of the template with its factors applied."""
+        gp = deepcopy(self.template())
+        kernel = gp.covar_module.base_kernel
+        kernel.lengthscale = kernel.lengthscale.detach() * self.lengthscale_factor
+        gp.likelihood.noise = gp.likelihood.noise.detach() * self.noise_factor
+        return gp
