@@ -13,6 +13,7 @@ from botorch_calib.acquisition import (
     LogCalibratedExpectedImprovement,
 )
 from botorch_calib.calibration import (
+    CalibrationReport,
     Calibrator,
     GaussianScore,
     LocalizedConformal,
@@ -20,6 +21,8 @@ from botorch_calib.calibration import (
     OnlineQuantileTracker,
     QuantileRecalibrator,
     RationalScore,
+    WeightedConformal,
+    calibration_report,
 )
 from botorch_calib.models import CalibratedModel
 from botorch_calib.posteriors import CalibratedPosterior
@@ -36,6 +39,7 @@ __all__ = [
     "CalibratedPosterior",
     "CalibratedProbabilityOfImprovement",
     "CalibratedUpperConfidenceBound",
+    "CalibrationReport",
     "Calibrator",
     "GaussianScore",
     "LocalizedConformal",
@@ -45,5 +49,7 @@ __all__ = [
     "PiecewisePredictive",
     "QuantileRecalibrator",
     "RationalScore",
+    "WeightedConformal",
     "__version__",
+    "calibration_report",
 ]

@@ -125,8 +125,9 @@ class GaussianLaw(Calibrator):
     def predictive(self, X: Tensor) -> PiecewisePredictive:
         return PiecewisePredictive.gaussian((*X.shape[:-1], 1), dtype=X.dtype)
 
-    def update(self, X: Tensor, z: Tensor) -> None:
+    def update(self, X: Tensor, z: Tensor) -> PiecewisePredictive:
         self.count += len(z)
+        return self.predictive(X)
 
     @property
     def num_updates(self) -> int:

@@ -8,13 +8,13 @@ import pytest
 import torch
 from botorch.acquisition import LogExpectedImprovement
 from botorch.models import SingleTaskGP
-from torch import Generator, Size
+from torch import Generator, Size, Tensor
 
 from botorch_calib.acquisition import (
     CalibratedUpperConfidenceBound,
     LogCalibratedExpectedImprovement,
 )
-from botorch_calib.calibration import LocalizedConformal, OnlineConformal
+from botorch_calib.calibration import LocalizedConformal, OnlineConformal, WeightedConformal
 from botorch_calib.models import CalibratedModel
 from botorch_calib.posteriors import CalibratedPosterior
 from botorch_calib.testing import (
@@ -39,6 +39,10 @@ def make_gp(dtype: torch.dtype = torch.double, sign: float = 1.0) -> SingleTaskG
 def make_calibrated(dtype: torch.dtype = torch.double, sign: float = 1.0) -> CalibratedModel:
     calibrator = LocalizedConformal(0.2, lengthscale=0.5, step_size=0.2)
     return CalibratedModel.from_history(make_gp(dtype, sign), calibrator)
+
+
+def known_ratio(X: Tensor) -> Tensor:
+    return X.sum(dim=-1).exp()
 
 
 class TestBoTorchModel(ModelContract):
@@ -81,6 +85,11 @@ class TestLocalizedConformal(CalibratorContract):
 class TestOnlineConformal(CalibratorContract):
     def make_calibrator(self):
         return OnlineConformal(0.2)
+
+
+class TestWeightedConformal(CalibratorContract):
+    def make_calibrator(self):
+        return WeightedConformal(0.2, density_ratio=known_ratio)
 
 
 class Careless(LocalizedConformal):

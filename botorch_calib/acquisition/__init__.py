@@ -7,10 +7,12 @@ from botorch_calib.acquisition.calibrated import (
     CalibratedUpperConfidenceBound,
     LogCalibratedExpectedImprovement,
 )
+from botorch_calib.acquisition.proposals import proposal_samples
 
 __all__ = [
     "CalibratedExpectedImprovement",
     "CalibratedProbabilityOfImprovement",
     "CalibratedUpperConfidenceBound",
     "LogCalibratedExpectedImprovement",
+    "proposal_samples",
 ]

@@ -51,7 +51,7 @@ def pinball_minimizer(
     ordered, order = u.sort()
     weights = torch.ones_like(u) if weights is None else weights
     cumulative = weights[..., order].cumsum(dim=-1)
-    cumulative = torch.cat([torch.zeros_like(cumulative[..., :1]), cumulative], dim=-1)
+    cumulative = torch.cat([cumulative.new_zeros(*cumulative.shape[:-1], 1), cumulative], dim=-1)
     ceiling = torch.cat([ordered, ordered.new_full((1,), torch.inf)])
     # a_k for all levels and k: ... x M x (n + 1)
     total = cumulative[..., -1:]

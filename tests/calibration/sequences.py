@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Generator, Tensor
 
-from botorch_calib.calibration import OnlineQuantileTracker
+from botorch_calib.calibration.learner import QuantileLearner
 
 Strategy = Callable[[int, float, Generator], float]
 
@@ -48,7 +48,7 @@ STRATEGIES: dict[str, Strategy] = {
 }
 
 
-def play(tracker: OnlineQuantileTracker, name: str, num_steps: int, target: int = 0) -> Tensor:
+def play(tracker: QuantileLearner, name: str, num_steps: int, target: int = 0) -> Tensor:
     """Outcomes ``num_steps x M`` of the tracker against a strategy, in the unit square.
 
     The strategy sees the threshold of the level with index ``target`` before it answers.
@@ -56,7 +56,7 @@ def play(tracker: OnlineQuantileTracker, name: str, num_steps: int, target: int 
     is possible, but only just, so that the push back is smallest.
     """
     generator = torch.Generator().manual_seed(0)
-    choices = 1 if tracker.scale == 0.0 or name in ("iid", "drifting") else 8
+    choices = 1 if not tracker.localized or name in ("iid", "drifting") else 8
     outcomes = []
     for t in range(num_steps):
         X = torch.rand(choices, 2, dtype=torch.double, generator=generator)

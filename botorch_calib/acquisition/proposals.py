@@ -1,0 +1,75 @@
+"""Samples of where an acquisition function would query next."""
+
+from __future__ import annotations
+
+import torch
+from botorch.acquisition import AcquisitionFunction
+from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError
+from botorch.utils.sampling import draw_sobol_samples
+from torch import Tensor
+
+from botorch_calib._validation import check_finite, check_nonnegative
+
+
+@torch.no_grad()
+def proposal_samples(
+    acq_function: AcquisitionFunction,
+    bounds: Tensor,
+    num_samples: int,
+    raw_samples: int = 1024,
+    eta: float = 1.0,
+    seed: int = 0,
+) -> Tensor:
+    """Points drawn where an acquisition function is large, for density ratio estimation.
+
+    A query is a maximiser and has no density, so conformal Bayesian optimization takes a
+    law that favours large values in its place (Stanton, Maddox & Wilson 2023, who draw from it by
+    Langevin dynamics). Here that law is BoTorch's heuristic for starting points,
+    ``initialize_q_batch``: Sobol points of the box with probabilities proportional to
+    ``exp(eta * Z)``, where ``Z`` are their acquisition values, standardised. Unlike
+    there, points are drawn with replacement and none is reserved for the maximiser, so that
+    they follow this law.
+
+    The result depends on the arguments alone, and the global random state stays as it is.
+
+    Args:
+        acq_function: Evaluated at ``raw_samples x 1 x d``. Points of value ``-inf`` are not drawn.
+        bounds: The box ``2 x d``, in the units of the inputs before any transform.
+        num_samples: Number of points to draw.
+        raw_samples: Number of Sobol points to draw from.
+        eta: Inverse temperature; at 0 the points are uniform in the box.
+        seed: Seed of the Sobol points and of the draw.
+
+    Returns:
+        Points ``num_samples x d``, before any transform.
+
+    Raises:
+        BotorchTensorDimensionError: If ``bounds`` is not ``2 x d``.
+        InputDataError: If bounds are not finite or increasing, a number of points is less than 1,
+            ``eta`` is negative, or the acquisition function is NaN, infinite or nowhere finite.
+    """
+    if bounds.dim() != 2 or len(bounds) != 2:
+        raise BotorchTensorDimensionError(
+            f"`bounds` must have shape 2 x d, got {tuple(bounds.shape)}."
+        )
+    if (check_finite("bounds", bounds).diff(dim=0) < 0).any():
+        raise InputDataError("`bounds` must hold the lower bounds first, then the upper ones.")
+    for name, number in (("num_samples", num_samples), ("raw_samples", raw_samples)):
+        if number < 1:
+            raise InputDataError(f"`{name}` must be at least 1, got {number}.")
+    points = draw_sobol_samples(bounds, n=raw_samples, q=1, seed=seed)
+    weights = _boltzmann_weights(acq_function(points), check_nonnegative("eta", eta))
+    # On the CPU, where the draw is the same for every device.
+    generator = torch.Generator().manual_seed(seed)
+    chosen = torch.multinomial(weights.cpu(), num_samples, replacement=True, generator=generator)
+    return points.squeeze(-2)[chosen.to(points.device)]
+
+
+def _boltzmann_weights(values: Tensor, eta: float) -> Tensor:
+    """Weights ``exp(eta * Z)`` of acquisition values of shape ``n``, the largest being 1."""
+    finite = values.isfinite()
+    if not (finite | values.isneginf()).all() or not finite.any():
+        raise InputDataError("`acq_function` must be finite or -inf, and finite somewhere.")
+    spread = values[finite].double().std(unbiased=False)
+    standard = (values.double() - values.max()) / spread.clamp(min=torch.finfo(spread.dtype).tiny)
+    return torch.where(finite, (eta * standard.nan_to_num(neginf=0.0)).exp(), 0.0)

@@ -1,0 +1,173 @@
+"""Density ratios of inputs, estimated from samples."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from botorch.exceptions.errors import InputDataError
+from torch import Tensor
+from torch.nn import Module
+from torch.nn.functional import softplus
+
+from botorch_calib._validation import check_inputs, check_positive
+
+_MAX_ITERATIONS = 100
+# Newton's method squares the error at each step: the step taken at this one is the last.
+_TOLERANCE = 1e-10
+
+
+class ClassifierDensityRatio(Module):
+    r"""Ratio ``p'(x) / p(x)`` of two densities, by classifying samples of both.
+
+    Where both classes weigh the same, the logarithm of the ratio is the log-odds that a point
+    is drawn from ``p'`` (Sugiyama, Suzuki & Kanamori 2012, chapter 4). These are fitted as a
+    quadratic function by penalised logistic regression, which is exact for two Gaussian
+    laws. The terms ``x_i`` and ``x_i x_j`` are standardised first, so that the
+    penalty does not depend on the units; both classes get the weight of the smaller one, since
+    many proposals do not make up for few past points.
+
+    Buffers: ``center`` and ``spread`` ``d``, ``constant`` (a scalar), ``linear`` ``d`` and
+    ``quadratic`` ``d x d``, in the dtype of ``X_past`` (the fit is in double precision).
+
+    Args:
+        X_past: Samples of ``p``, ``n x d``, in the base model's transformed input space.
+        X_proposal: Samples of ``p'``, ``m x d``, in the same space.
+        penalty: Factor of half the squared norm of the coefficients, on the scale of a sum
+            over ``2 min(n, m)`` points. The constant is not penalised.
+        max_ratio: Largest ratio, and the inverse of the smallest. The logarithm is clipped, with
+            zero gradient beyond: quadratic functions extrapolate badly, and ``n`` points
+            tell nothing about ratios far above ``n``.
+
+    Raises:
+        InputDataError: If samples are missing, NaN or infinite, ``penalty`` is not positive,
+            or ``max_ratio`` is not a number above 1.
+        BotorchTensorDimensionError: If the samples are not ``n x d`` and ``m x d``.
+
+    Example:
+        >>> ratio = ClassifierDensityRatio(X_past, X_proposal)
+        >>> ratio(X)  # ... for X of shape ... x d
+    """
+
+    center: Tensor
+    spread: Tensor
+    constant: Tensor
+    linear: Tensor
+    quadratic: Tensor
+
+    def __init__(
+        self,
+        X_past: Tensor,
+        X_proposal: Tensor,
+        penalty: float = 1.0,
+        max_ratio: float = 100.0,
+    ) -> None:
+        super().__init__()
+        check_inputs("X_past", X_past)
+        check_inputs("X_proposal", X_proposal, num_dims=X_past.shape[-1])
+        if not len(X_past) or not len(X_proposal):
+            raise InputDataError("`X_past` and `X_proposal` must hold at least one point each.")
+        check_positive("penalty", penalty)
+        self.max_ratio = check_positive("max_ratio", max_ratio)
+        if self.max_ratio <= 1.0:
+            raise InputDataError(f"`max_ratio` must exceed 1, got {max_ratio!r}.")
+        fitted = _fit_quadratic(X_past.detach(), X_proposal.detach(), float(penalty))
+        for name, value in fitted.items():
+            self.register_buffer(name, value.to(X_past))
+
+    def log_ratio(self, X: Tensor) -> Tensor:
+        """Logarithm of the ratio, differentiable in ``X``.
+
+        Args:
+            X: Inputs ``... x d``.
+
+        Returns:
+            Values within ``+-log(max_ratio)`` of shape ``...``, in the dtype of the buffers.
+        """
+        u = (X.to(self.center) - self.center) / self.spread
+        value = self.constant + ((u @ self.quadratic + self.linear) * u).sum(dim=-1)
+        limit = math.log(self.max_ratio)
+        return value.clamp(min=-limit, max=limit)
+
+    def forward(self, X: Tensor) -> Tensor:
+        """The ratio at ``X``: values of shape ``...`` for inputs ``... x d``."""
+        return self.log_ratio(X).exp()
+
+    def extra_repr(self) -> str:
+        """Width of the inputs and range of the ratio."""
+        return f"d={len(self.center)}, max_ratio={self.max_ratio}"
+
+
+@torch.no_grad()
+def _fit_quadratic(X_past: Tensor, X_proposal: Tensor, penalty: float) -> dict[str, Tensor]:
+    """The log-odds ``constant + linear u + u' quadratic u`` with ``u`` the standardised inputs."""
+    sizes = len(X_past), len(X_proposal)
+    X = torch.cat([X_past.double(), X_proposal.to(X_past.device).double()])
+    labels = torch.cat([X.new_zeros(sizes[0]), X.new_ones(sizes[1])])
+    weights = torch.cat([X.new_full((size,), min(sizes) / size) for size in sizes])
+    center, spread = _weighted_moments(X, weights)
+    u = (X - center) / spread
+    rows, columns = torch.triu_indices(X.shape[-1], X.shape[-1], device=X.device).unbind()
+    features = torch.cat([u, u[:, rows] * u[:, columns]], dim=-1)
+    mean, scale = _weighted_moments(features, weights)
+    solution = _logistic_regression((features - mean) / scale, labels, weights, penalty)
+    slopes = solution[1:] / scale
+    linear, products = slopes.split([X.shape[-1], len(rows)])
+    quadratic = X.new_zeros(X.shape[-1], X.shape[-1])
+    quadratic[rows, columns] = products
+    return {
+        "center": center,
+        "spread": spread,
+        "constant": solution[0] - slopes @ mean,
+        "linear": linear,
+        "quadratic": quadratic,
+    }
+
+
+def _weighted_moments(values: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and standard deviation of the columns, the latter 1 for a constant column."""
+    share = weights / weights.sum()
+    mean = share @ values
+    deviation = (share @ (values - mean).square()).sqrt()
+    constant = deviation <= 1e-10 * (1.0 + mean.abs())
+    return mean, deviation.masked_fill(constant, 1.0)
+
+
+def _logistic_regression(
+    features: Tensor, labels: Tensor, weights: Tensor, penalty: float
+) -> Tensor:
+    """Minimiser of the weighted log loss plus ``penalty / 2 |slopes|^2``, by Newton's method.
+
+    The objective is strictly convex and each step makes it smaller by backtracking, so
+    the iteration converges also where the classes can be separated.
+
+    Args:
+        features: ``N x p``.
+        labels: 0 or 1, of shape ``N``.
+        weights: Of shape ``N``.
+        penalty: Positive.
+
+    Returns:
+        The constant and the slopes, ``1 + p``.
+    """
+    design = torch.cat([torch.ones_like(features[:, :1]), features], dim=-1)
+    ridge = torch.full_like(design[0], penalty)
+    ridge[0] = 0.0
+
+    def objective(solution: Tensor) -> Tensor:
+        logits = design @ solution
+        return weights @ (softplus(logits) - labels * logits) + 0.5 * ridge @ solution.square()
+
+    solution = torch.zeros_like(ridge)
+    for _ in range(_MAX_ITERATIONS):
+        odds = (design @ solution).sigmoid()
+        gradient = design.mT @ (weights * (odds - labels)) + ridge * solution
+        curvature = (design.mT * (weights * odds * (1.0 - odds))) @ design + ridge.diag()
+        step = torch.linalg.solve(curvature, gradient)
+        decrease, value, size = gradient @ step, objective(solution), 1.0
+        while size > 1e-8 and objective(solution - size * step) > value - 0.25 * size * decrease:
+            size *= 0.5
+        solution = solution - size * step
+        if decrease <= _TOLERANCE * (1.0 + value):
+            break
+    return solution

@@ -1,0 +1,270 @@
+"""Weighted conformal prediction: the calibrator of conformal Bayesian optimization."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from copy import deepcopy
+from statistics import NormalDist
+from typing import Any
+
+import torch
+from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError
+from torch import Tensor, nn
+
+from botorch_calib._validation import check_open_unit, check_positive
+from botorch_calib.calibration.calibrators import Calibrator, check_residuals
+from botorch_calib.predictive import PiecewisePredictive
+
+DensityRatio = Callable[[Tensor], Tensor]
+
+# Relative slack in comparing sums of weights, so that rounding never skips a residual.
+_SLACK = 1e-12
+
+
+class WeightedConformal(Calibrator):
+    r"""Weighted conformal prediction (CBO) [Kim2024locbo, section III-A, eqs. 11-14].
+
+    With ``p`` the distribution of the past inputs, ``p'`` that of the next one and
+    ``w(x) = p'(x) / p(x)``, the half-width at ``x`` is the smallest ``s`` with
+
+        ``sum_{i: |z_i| <= s} w(x_i) >= (1 - alpha) (w(x) + sum_i w(x_i))``,
+
+    the weighted ``1 - alpha`` quantile of the past ``|z_i|`` and of an infinite one, which
+    stands for ``x`` itself (Tibshirani et al. 2019, corollary 1). LOCBO eq. 12 prints the
+    infinite one's mass ``w(x)`` outside the fraction; it has the same denominator as the others.
+
+    If the past ``(x_i, y_i)`` are independent draws, each ``z_i`` comes from one model that saw
+    none of them, and ``w`` is right up to a factor, then the interval holds ``y`` with a
+    probability of at least ``1 - alpha``. The queries of an optimization are not independent
+    and ``w`` is an estimate, so there it is a heuristic; `LocalizedConformal` needs neither.
+
+    * **Too few residuals.** Where no ``s`` is large enough, as with fewer than
+      ``(1 - alpha) / alpha`` residuals of equal weight, or at an ``x`` of overwhelming weight,
+      the paper's set is the whole line; here the half-width is then ``max_width``.
+    * **No residual.** Before the first one the law is the Gaussian model's own.
+    * **Continuity.** The quantile jumps between residuals as ``x`` moves, and line searches of
+      acquisition optimisers break down there. By default it is replaced by a function that is
+      continuous, and differentiable almost everywhere, wherever ``w`` is: while the right-hand
+      side runs from one partial sum of the weights to the next, ``s / (1 + s)`` runs from the
+      quantile to the next larger residual. It is never below the quantile, which keeps the
+      guarantee, and its coverage is higher by one residual's weight at most.
+
+    Buffers, in order of time: ``inputs`` ``n x d`` and ``residuals`` ``n``.
+
+    Args:
+        alpha: Miscoverage level, in (0, 1).
+        density_ratio: ``w``, known up to a factor: maps inputs ``... x d`` of the base model's
+            transformed space to finite values of at least 0 of shape ``...``. Deterministic;
+            a ``Module`` becomes part of the calibrator's state, which `reset` leaves alone.
+            None is ``w = 1``: split conformal prediction.
+        tails: ``"gaussian"`` or ``"stretched"``, see `PiecewisePredictive.conformal`.
+        max_width: Cap of the half-width in standard deviations. Coverage is lost
+            where the residuals exceed it.
+        continuous: Whether the half-width is continuous in ``x``; if False it is the quantile
+            itself, as it always is without a density ratio, where it does not depend on ``x``.
+
+    Raises:
+        InputDataError: If ``alpha`` is outside (0, 1), ``density_ratio`` is not callable,
+            ``tails`` is unknown or ``max_width`` is not positive.
+
+    Example:
+        >>> X_next = proposal_samples(LogExpectedImprovement(gp, best_f), bounds, num_samples=256)
+        >>> X_past = gp.transform_inputs(X)
+        >>> ratio = ClassifierDensityRatio(X_past, gp.transform_inputs(X_next))
+        >>> model = CalibratedModel.from_history(gp, WeightedConformal(0.2, density_ratio=ratio))
+    """
+
+    inputs: Tensor
+    residuals: Tensor
+
+    def __init__(
+        self,
+        alpha: float,
+        density_ratio: DensityRatio | None = None,
+        tails: str = "stretched",
+        max_width: float = 50.0,
+        continuous: bool = True,
+    ) -> None:
+        super().__init__()
+        self.alpha = check_open_unit("alpha", alpha)
+        if density_ratio is not None and not callable(density_ratio):
+            raise InputDataError(
+                f"`density_ratio` must be callable or None, got {type(density_ratio).__name__}."
+            )
+        if tails not in ("gaussian", "stretched"):
+            raise InputDataError(f"`tails` must be 'gaussian' or 'stretched', got {tails!r}.")
+        self.density_ratio = density_ratio
+        self.tails = tails
+        self.max_width = check_positive("max_width", max_width)
+        self.continuous = continuous
+        # Before the first update the width of the inputs is unknown: 0 stands for any.
+        self.register_buffer("inputs", torch.zeros(0, 0, dtype=torch.double))
+        self.register_buffer("residuals", torch.zeros(0, dtype=torch.double))
+
+    def half_width(self, X: Tensor) -> Tensor:
+        """Half-width of the interval in predictive standard deviations, ``... x 1``.
+
+        Args:
+            X: Inputs ``... x d`` in the base model's transformed space.
+        """
+        self._check_width(X)
+        X = X.to(self.inputs)
+        shape = (*X.shape[:-1], 1)
+        if not self.num_updates:
+            return X.new_full(shape, self._initial_width)
+        sizes, order = self.residuals.abs().sort()
+        with torch.no_grad():
+            cumulative = self._weights(self.inputs)[order].cumsum(dim=-1)
+        widths = self._quantile(sizes, cumulative.unsqueeze(0), self._weights(X).reshape(1, -1))
+        return widths.reshape(shape)
+
+    def predictive(self, X: Tensor) -> PiecewisePredictive:
+        """See `Calibrator.predictive`."""
+        return self._law(self.half_width(X))
+
+    @torch.no_grad()
+    def update(self, X: Tensor, z: Tensor) -> PiecewisePredictive:
+        """See `Calibrator.update`.
+
+        Raises:
+            InputDataError: If ``X`` or ``z`` hold NaN or infinite values, or the density
+                ratio is negative, NaN or infinite at ``X`` or at an earlier input.
+            BotorchTensorDimensionError: If ``X``, ``z`` or the values of the density ratio
+                have the wrong shape.
+        """
+        check_residuals(X, z)
+        self._check_width(X)
+        inputs = torch.cat([self.inputs.reshape(-1, X.shape[-1]), X.to(self.inputs)])
+        residuals = torch.cat([self.residuals, z.to(self.residuals)])
+        weights = self._weights(inputs)
+        if not (weights.isfinite() & (weights >= 0)).all():
+            raise InputDataError("`density_ratio` must be finite and at least 0 at past inputs.")
+        law = self._law(self._widths_stated(residuals, weights))
+        self.inputs, self.residuals = inputs, residuals
+        return law
+
+    def reset(self) -> None:
+        """Forget the history; the density ratio stays."""
+        # New tensors, since state dicts handed out may share the old ones.
+        self.inputs, self.residuals = self.inputs.new_zeros(0, 0), self.residuals.new_zeros(0)
+
+    @property
+    def num_updates(self) -> int:
+        """Number of residuals seen."""
+        return len(self.residuals)
+
+    # ------------------------------------------------------------ the quantile
+
+    @property
+    def _initial_width(self) -> float:
+        return min(-NormalDist().inv_cdf(0.5 * self.alpha), self.max_width)
+
+    def _law(self, half_width: Tensor) -> PiecewisePredictive:
+        return PiecewisePredictive.conformal(
+            self.alpha, half_width=half_width, max_width=self.max_width, tails=self.tails
+        )
+
+    def _weights(self, X: Tensor) -> Tensor:
+        """Density ratio at ``X`` (``... x d``), in double precision, of shape ``...``."""
+        if self.density_ratio is None:
+            return X.new_ones(X.shape[:-1], dtype=torch.double)
+        weights = self.density_ratio(X)
+        if not isinstance(weights, Tensor) or weights.shape != X.shape[:-1]:
+            got = tuple(weights.shape) if isinstance(weights, Tensor) else type(weights).__name__
+            raise BotorchTensorDimensionError(
+                f"`density_ratio` must map inputs of shape {tuple(X.shape)} to a tensor of shape "
+                f"{tuple(X.shape[:-1])}, got {got}."
+            )
+        return weights.double()
+
+    def _quantile(self, sizes: Tensor, cumulative: Tensor, own: Tensor) -> Tensor:
+        """Half-widths ``n x k``, which are ``max_width`` where the weights fall short.
+
+        Args:
+            sizes: Sorted ``|z_i|``, of shape ``N``.
+            cumulative: Partial sums of their weights, ``n x N``.
+            own: Weights of the inputs of which the quantile is asked, ``n x k``.
+        """
+        bounded = sizes.clamp(max=self.max_width)
+        bounded = torch.cat([bounded, bounded.new_full((1,), self.max_width)])
+        mass = (1.0 - self.alpha) * (1.0 - _SLACK) * (cumulative[:, -1:] + own)
+        # Residuals of no weight must not count as enough where nothing has any.
+        mass = mass.clamp(min=torch.finfo(mass.dtype).tiny)
+        index = torch.searchsorted(cumulative, mass.detach())
+        if self.density_ratio is None or not self.continuous:
+            return bounded[index]
+        # The partial sums on either side of the mass; the last one's other side is infinite.
+        sums = nn.functional.pad(cumulative, (1, 0))
+        below = sums.gather(-1, index)
+        above = sums.gather(-1, (index + 1).clamp(max=len(sizes)))
+        # Residuals of no weight in between are not the next larger ones.
+        following = torch.searchsorted(cumulative, above, right=True)
+        beyond = index == len(sizes)
+        share = ((mass - below) / (above - below).masked_fill(beyond, 1.0)).clamp(max=1.0)
+        scores = bounded.double() / (1.0 + bounded.double())
+        score = torch.lerp(scores[index], scores[following], share.masked_fill(beyond, 0.0))
+        return (score / (1.0 - score)).to(bounded)
+
+    def _widths_stated(self, residuals: Tensor, weights: Tensor) -> Tensor:
+        """Half-widths that stood before each new residual, ``n x 1``, from all ``N`` of them."""
+        start, num = self.num_updates, len(residuals)
+        if start == num:
+            return residuals.new_zeros(0, 1)
+        sizes, order = residuals.abs().sort()
+        now = torch.arange(start, num, device=order.device).unsqueeze(-1)
+        earlier = (order < now).to(weights)
+        cumulative = (weights[order] * earlier).cumsum(dim=-1)
+        widths = self._quantile(sizes, cumulative, weights[start:].unsqueeze(-1))
+        return widths.masked_fill(now == 0, self._initial_width)
+
+    def _check_width(self, X: Tensor) -> None:
+        width = self.inputs.shape[-1]
+        if X.dim() == 0 or (width and X.shape[-1] != width):
+            raise BotorchTensorDimensionError(
+                f"`X` must have shape ... x {width or 'd'}, got {tuple(X.shape)}."
+            )
+
+    # ------------------------------------------------------------ loading a state
+
+    def load_state_dict(
+        self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
+    ) -> Any:
+        """Load a state with a history of any length; one that is refused changes nothing."""
+        before = deepcopy(self.state_dict())
+        try:
+            return super().load_state_dict(state_dict, strict=strict, assign=assign)
+        except Exception:
+            super().load_state_dict(before)
+            raise
+
+    def _load_from_state_dict(
+        self,
+        state_dict: dict[str, Any],
+        prefix: str,
+        local_metadata: dict[str, Any],
+        strict: bool,
+        missing_keys: list[str],
+        unexpected_keys: list[str],
+        error_msgs: list[str],
+    ) -> None:
+        """Give the buffers the incoming shapes before they are copied."""
+        names = [name for name in ("inputs", "residuals") if prefix + name in state_dict]
+        shapes = [tuple(state_dict[prefix + name].shape) for name in names]
+        if len(names) == 2 and (len(shapes[0]) != 2 or shapes[1] != shapes[0][:1]):
+            error_msgs.append(
+                f"State `{prefix}` of WeightedConformal was not loaded: `inputs` and `residuals` "
+                f"must have shapes n x d and n, not {shapes[0]} and {shapes[1]}."
+            )
+            return
+        for name, shape in zip(names, shapes, strict=True):
+            # New tensors, since state dicts handed out may share the old ones.
+            setattr(self, name, getattr(self, name).new_empty(shape))
+        super()._load_from_state_dict(
+            state_dict,
+            prefix,
+            local_metadata,
+            strict,
+            missing_keys,
+            unexpected_keys,
+            error_msgs,
+        )

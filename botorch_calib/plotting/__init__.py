@@ -1,0 +1,47 @@
+"""Figures of calibration and of optimization runs; they need matplotlib.
+
+Every function draws into ``ax`` (default: a new figure's) and returns it, so labels, titles
+and limits can still be changed. Legends stand beside the axes, never on the data; when a
+figure was not made with ``layout="constrained"``, save it with ``bbox_inches="tight"``.
+
+Install matplotlib with ``pip install botorch_calib[plot]``. Nothing else in the package
+imports it.
+"""
+
+from botorch_calib.plotting.coverage import plot_coverage_over_time
+from botorch_calib.plotting.intervals import (
+    interval_half_width,
+    plot_intervals,
+    prediction_interval,
+)
+from botorch_calib.plotting.maps import MAP_RESOLUTION, plot_threshold_map
+from botorch_calib.plotting.regret import plot_regret
+from botorch_calib.plotting.reliability import plot_pit_histogram, plot_reliability
+from botorch_calib.plotting.style import (
+    COLORS,
+    FORECAST_COLORS,
+    LABEL_SIZE,
+    LEGEND_SIZE,
+    LINE_STYLES,
+    MARKERS,
+    TICK_SIZE,
+)
+
+__all__ = [
+    "COLORS",
+    "FORECAST_COLORS",
+    "LABEL_SIZE",
+    "LEGEND_SIZE",
+    "LINE_STYLES",
+    "MAP_RESOLUTION",
+    "MARKERS",
+    "TICK_SIZE",
+    "interval_half_width",
+    "plot_coverage_over_time",
+    "plot_intervals",
+    "plot_pit_histogram",
+    "plot_regret",
+    "plot_reliability",
+    "plot_threshold_map",
+    "prediction_interval",
+]

@@ -1,0 +1,69 @@
+"""Coverage as observations come in."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from botorch.exceptions.errors import InputDataError
+
+from botorch_calib._validation import check_open_unit
+from botorch_calib.calibration import CalibrationReport
+from botorch_calib.plotting.style import (
+    FORECAST_COLORS,
+    binomial_band,
+    label_axes,
+    legend_beside,
+    new_axes,
+    to_numpy,
+)
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+
+def plot_coverage_over_time(
+    report: CalibrationReport,
+    window: int = 20,
+    confidence: float = 0.95,
+    ax: Axes | None = None,
+) -> Axes:
+    """Coverage of the central interval: of all observations so far, and of the latest ones.
+
+    The band holds the running coverage of true statements, step by step. A
+    curve that tends to the target need not be right throughout: the window shows when it
+    was not. Its own band would be as wide as the grey one is at step ``window``.
+
+    Args:
+        report: A calibration report.
+        window: Number of latest observations in the sliding window; it is not drawn where
+            there are fewer.
+        confidence: Probability of the band, in (0, 1).
+        ax: Axes to draw into.
+    """
+    check_open_unit("confidence", confidence)
+    if window < 1:
+        raise InputDataError(f"`window` must be at least 1, got {window}.")
+    ax = new_axes((9.4, 4.2)) if ax is None else ax
+    steps, target = np.arange(1, report.num_observations + 1), 1.0 - report.alpha
+    low, high = binomial_band(steps, target, confidence)
+    band = f"{confidence:.0%} band for\ntrue statements"
+    ax.fill_between(steps, low, high, color="0.88", lw=0, label=band)
+    ax.axhline(target, color="0.4", linewidth=1.2, label=f"target, {target:.4g}")
+    for name, scores in report.forecasts.items():
+        color = FORECAST_COLORS[name]
+        running = to_numpy(scores.running_coverage)
+        ax.plot(steps, running, color=color, linewidth=2.2, label=f"{name}, so far")
+        if len(steps) >= window:
+            latest = _sliding_mean(to_numpy(scores.covered.double()), window)
+            label = f"{name}, last {window}"
+            ax.plot(steps[window - 1 :], latest, color=color, linewidth=1.3, ls="--", label=label)
+    ax.set(xlim=(1, max(len(steps), 2)), ylim=(0, 1.02))
+    label_axes(ax, "observations", "coverage")
+    legend_beside(ax)
+    return ax
+
+
+def _sliding_mean(values: np.ndarray, window: int) -> np.ndarray:
+    """Means of all runs of ``window`` values, ``n - window + 1``."""
+    return np.convolve(values, np.full(window, 1.0 / window), mode="valid")

@@ -1,0 +1,100 @@
+"""Prediction intervals of calibrated models."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from botorch.exceptions.errors import BotorchTensorDimensionError
+from torch import Tensor
+
+from botorch_calib._validation import check_inputs, check_open_unit
+from botorch_calib.models import CalibratedModel
+from botorch_calib.plotting.style import COLORS, label_axes, legend_beside, new_axes, to_numpy
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+
+def plot_intervals(
+    model: CalibratedModel,
+    X_grid: Tensor,
+    X: Tensor,
+    Y: Tensor,
+    truth: Tensor | None = None,
+    level: float = 0.8,
+    ax: Axes | None = None,
+    *,
+    base: bool = True,
+) -> Axes:
+    """Calibrated prediction intervals of observations beside those of the base model, in 1-d.
+
+    Args:
+        model: A calibrated model of one input.
+        X_grid: Where to draw the intervals, ``m x 1``, increasing.
+        X: Observed inputs, ``n x 1``.
+        Y: Observed outcomes, ``n x 1``.
+        truth: The objective without noise at ``X_grid``, ``m x 1``.
+        level: Probability of the intervals, in (0, 1).
+        ax: Axes to draw into.
+        base: Whether to draw the intervals of the Gaussian process without calibration.
+    """
+    check_inputs("X_grid", X_grid, 1)
+    check_inputs("X", X, 1)
+    if Y.shape != X.shape or (truth is not None and truth.shape != X_grid.shape):
+        raise BotorchTensorDimensionError(
+            "`Y` must have the shape of `X` and `truth` that of `X_grid`, both ... x 1."
+        )
+    low, high = (to_numpy(end) for end in prediction_interval(model, X_grid, level))
+    ax = new_axes((10.5, 4.6)) if ax is None else ax
+    x = to_numpy(X_grid)
+    ax.scatter(to_numpy(X), to_numpy(Y), s=14, color="0.45", lw=0, label="observations")
+    stated = f"{level:.0%} interval"
+    ax.fill_between(x, low, high, color=COLORS[1], alpha=0.3, lw=0, label=f"calibrated, {stated}")
+    if base:
+        ends = (to_numpy(end) for end in prediction_interval(model.model, X_grid, level))
+        for end, label in zip(ends, (f"Gaussian process, {stated}", None), strict=True):
+            ax.plot(x, end, color=COLORS[0], linestyle="--", linewidth=1.6, label=label)
+    if truth is not None:
+        ax.plot(x, to_numpy(truth), color="black", linewidth=1.4, label="truth, without noise")
+    ax.set_xlim(x.min(), x.max())
+    label_axes(ax, "input x", "outcome y")
+    legend_beside(ax)
+    return ax
+
+
+@torch.no_grad()
+def prediction_interval(model: Any, X: Tensor, level: float) -> tuple[Tensor, Tensor]:
+    """Ends of a model's central prediction interval of an observation.
+
+    Args:
+        model: A calibrated model or any BoTorch model whose posterior has quantiles.
+        X: Points ``n x d``.
+        level: Probability of the interval, in (0, 1).
+
+    Returns:
+        Lower and upper ends, each ``n x 1``.
+    """
+    check_open_unit("level", level)
+    tails = X.new_tensor([(1.0 - level) / 2.0, (1.0 + level) / 2.0])
+    # One point a batch: only the marginals are needed.
+    ends = model.posterior(X.unsqueeze(-2), observation_noise=True).quantile(tails)
+    return ends[0].squeeze(-1), ends[1].squeeze(-1)
+
+
+@torch.no_grad()
+def interval_half_width(model: CalibratedModel, X: Tensor, level: float) -> Tensor:
+    """Half-width of a calibrated interval in the base model's predictive standard deviations.
+
+    Args:
+        model: A calibrated model.
+        X: Points ``n x d``.
+        level: Probability of the interval, in (0, 1).
+
+    Returns:
+        Half-widths, of shape ``n``.
+    """
+    model.eval()
+    law = model.calibrator.predictive(model.transform_inputs(X.unsqueeze(-2)))
+    low, high = (law.quantile(X.new_tensor(p)) for p in ((1.0 - level) / 2.0, (1.0 + level) / 2.0))
+    return ((high - low) / 2.0).expand(len(X), 1, 1).reshape(-1)

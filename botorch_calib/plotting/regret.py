@@ -1,0 +1,64 @@
+"""Regret of optimization runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from botorch.exceptions.errors import BotorchTensorDimensionError
+
+from botorch_calib.plotting.style import (
+    COLORS,
+    LINE_STYLES,
+    as_array,
+    label_axes,
+    legend_beside,
+    new_axes,
+)
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+
+def plot_regret(curves: Mapping[str, Any], log_scale: bool = False, ax: Axes | None = None) -> Axes:
+    """Mean regret of each method with a band of one standard error over seeds.
+
+    Args:
+        curves: By method, regrets ``seeds x T``; the first column is that after the initial
+            design. A single seed has no band.
+        log_scale: Whether the regret axis is logarithmic.
+        ax: Axes to draw into.
+    """
+    checked = {name: _as_curves(name, values) for name, values in curves.items()}
+    ax = new_axes((7.5, 4.2)) if ax is None else ax
+    for index, (name, values) in enumerate(checked.items()):
+        num_runs, num_steps = values.shape
+        steps, mean = np.arange(num_steps), values.mean(axis=0)
+        color = COLORS[index % len(COLORS)]
+        ax.plot(
+            steps,
+            mean,
+            color=color,
+            linestyle=LINE_STYLES[index % len(LINE_STYLES)],
+            linewidth=2,
+            label=f"{name} ({num_runs} {'run' if num_runs == 1 else 'runs'})",
+        )
+        if num_runs > 1:
+            error = values.std(axis=0, ddof=1) / np.sqrt(num_runs)
+            ax.fill_between(steps, mean - error, mean + error, color=color, alpha=0.2, lw=0)
+    if log_scale:
+        # The lower end of a band may reach 0.
+        ax.set_yscale("log", nonpositive="clip")
+    label_axes(ax, "evaluations after the initial design", "simple regret (units of the objective)")
+    legend_beside(ax, title="mean ± 1 standard error")
+    return ax
+
+
+def _as_curves(name: str, values: Any) -> np.ndarray:
+    array = as_array(values)
+    if array.ndim != 2 or array.size == 0:
+        raise BotorchTensorDimensionError(
+            f"`curves[{name!r}]` must have shape seeds x T, got {array.shape}."
+        )
+    return array

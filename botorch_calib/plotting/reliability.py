@@ -1,0 +1,143 @@
+"""Stated against observed frequencies: reliability and the histogram of PITs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError
+
+from botorch_calib._validation import check_open_unit
+from botorch_calib.calibration import CalibrationReport
+from botorch_calib.plotting.style import (
+    COLORS,
+    FORECAST_COLORS,
+    MARKERS,
+    as_array,
+    binomial_band,
+    label_axes,
+    legend_beside,
+    new_axes,
+    to_numpy,
+)
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+
+def plot_reliability(
+    levels: Sequence[float] | np.ndarray | CalibrationReport,
+    observed: Mapping[str, Any] | None = None,
+    num_observations: int | None = None,
+    confidence: float = 0.95,
+    ax: Axes | None = None,
+) -> Axes:
+    """Stated against observed frequencies, of quantiles or of central prediction intervals.
+
+    A report shows for each quantile level the share of observations at or below the quantile:
+    a curve flatter than the diagonal belongs to laws that are too narrow. Given levels
+    and frequencies are taken as coverages of central intervals: those of a curve below the
+    diagonal are too narrow. The band holds the frequency that true statements would show,
+    level by level, in that many independent observations.
+
+    Args:
+        levels: A report, which holds the next two arguments, or stated coverages ``M``,
+            increasing, in (0, 1).
+        observed: By method, the observed frequencies ``M``, in [0, 1].
+        num_observations: Number of observations behind each frequency.
+        confidence: Probability of the band, in (0, 1).
+        ax: Axes to draw into.
+    """
+    check_open_unit("confidence", confidence)
+    labels = ("stated coverage", "observed coverage")
+    if isinstance(levels, CalibrationReport):
+        if observed is not None or num_observations is not None:
+            raise InputDataError("A report holds `observed` and `num_observations` already.")
+        labels = ("quantile level", "share at or below the quantile")
+        levels, observed, num_observations = _of_report(levels)
+    if observed is None or num_observations is None or num_observations < 1:
+        raise InputDataError(
+            "`observed` and `num_observations`, at least 1, must be given with `levels`, got "
+            f"{num_observations} observations."
+        )
+    stated = np.asarray(levels, dtype=float)
+    if stated.ndim != 1 or not ((stated > 0) & (stated < 1)).all():
+        raise InputDataError("`levels` must be a vector of numbers in (0, 1).")
+    checked = {name: _as_frequencies(name, f, stated) for name, f in observed.items()}
+    ax = new_axes((7.6, 4.6)) if ax is None else ax
+    _draw_band(ax, num_observations, confidence)
+    for index, (name, frequencies) in enumerate(checked.items()):
+        color, marker = COLORS[index % len(COLORS)], MARKERS[index % len(MARKERS)]
+        ax.plot(stated, frequencies, color=color, marker=marker, linewidth=2, label=name)
+    ax.set(xlim=(0, 1), ylim=(0, 1), aspect="equal")
+    label_axes(ax, *labels)
+    legend_beside(ax)
+    return ax
+
+
+def plot_pit_histogram(
+    report: CalibrationReport,
+    num_bins: int = 10,
+    confidence: float = 0.95,
+    ax: Axes | None = None,
+) -> Axes:
+    """Histogram of the probability integral transforms, which true statements make flat.
+
+    Peaks at both ends belong to laws that are too narrow, a hump in the middle to laws that are
+    too wide, a slope to a bias. The band holds the height of a bar under true statements.
+
+    Args:
+        report: A calibration report.
+        num_bins: Number of bins of equal width.
+        confidence: Probability of the band, bar by bar, in (0, 1).
+        ax: Axes to draw into.
+    """
+    check_open_unit("confidence", confidence)
+    if num_bins < 1:
+        raise InputDataError(f"`num_bins` must be at least 1, got {num_bins}.")
+    ax = new_axes((8.2, 4.2)) if ax is None else ax
+    count, edges = report.num_observations, np.linspace(0.0, 1.0, num_bins + 1)
+    low, high = binomial_band(count, 1.0 / num_bins, confidence)
+    label = f"{confidence:.0%} band for true\nstatements, n = {count}"
+    ax.axhspan(float(low) * num_bins, float(high) * num_bins, color="0.88", lw=0, label=label)
+    ax.axhline(1.0, color="0.4", linewidth=1.2, label="uniform")
+    for name, scores in report.forecasts.items():
+        heights = np.histogram(to_numpy(scores.pits), edges)[0] * num_bins / count
+        color = FORECAST_COLORS[name]
+        if scores is report.calibrated:
+            ax.stairs(heights, edges, fill=True, color=color, alpha=0.3)
+        style = "-" if scores is report.calibrated else "--"
+        ax.stairs(heights, edges, color=color, linewidth=2, linestyle=style, label=name)
+    ax.set(xlim=(0, 1))
+    ax.set_ylim(bottom=0.0)
+    label_axes(ax, "stated probability of a lower value (PIT)", "relative frequency, uniform = 1")
+    legend_beside(ax)
+    return ax
+
+
+def _of_report(report: CalibrationReport) -> tuple[np.ndarray, dict[str, Any], int]:
+    # The Gaussian process first, as in the other figures, where blue is its colour.
+    names = [name for name in FORECAST_COLORS if name in report.forecasts]
+    observed = {name: report.forecasts[name].frequencies for name in names}
+    return as_array(report.levels), observed, report.num_observations
+
+
+def _draw_band(ax: Axes, num_observations: int, confidence: float) -> None:
+    grid = np.linspace(0.0, 1.0, 201)
+    low, high = binomial_band(num_observations, grid, confidence)
+    label = f"{confidence:.0%} band for true\nstatements, n = {num_observations}"
+    ax.fill_between(grid, low, high, color="0.88", lw=0, label=label)
+    ax.plot([0, 1], [0, 1], color="0.4", linewidth=1.2, label="stated = observed")
+
+
+def _as_frequencies(name: str, values: Any, levels: np.ndarray) -> np.ndarray:
+    array = as_array(values)
+    if array.shape != levels.shape:
+        raise BotorchTensorDimensionError(
+            f"`observed[{name!r}]` must have one frequency for each of {len(levels)} levels, "
+            f"got shape {array.shape}."
+        )
+    if not ((array >= 0) & (array <= 1)).all():
+        raise InputDataError(f"`observed[{name!r}]` must hold frequencies in [0, 1], not counts.")
+    return array

@@ -1,0 +1,78 @@
+"""What all figures share: colours, sizes, axes, legends and the reading of arguments."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from scipy.stats import binom
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+#: Okabe and Ito's colours, which the colour-blind can tell apart.
+COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+#: Line styles, which vary with the colours so that curves differ in print as well.
+LINE_STYLES = ("-", "--", "-.", ":")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+
+#: Colours of what a report judges, by the names it gives.
+FORECAST_COLORS = {"Gaussian process": COLORS[0], "calibrated": COLORS[1]}
+
+LABEL_SIZE = 13
+TICK_SIZE = 12
+LEGEND_SIZE = 12
+
+
+def new_axes(size: tuple[float, float]) -> Axes:
+    """The axes of a new figure, ``size`` in inches."""
+    try:
+        import matplotlib.pyplot as plt
+    except ImportError as error:
+        raise ImportError("Plotting needs matplotlib: pip install botorch_calib[plot]") from error
+    return plt.subplots(figsize=size, layout="constrained")[1]
+
+
+def label_axes(ax: Axes, xlabel: str, ylabel: str) -> None:
+    """Name the axes and take the frame away."""
+    ax.set_xlabel(xlabel, fontsize=LABEL_SIZE)
+    ax.set_ylabel(ylabel, fontsize=LABEL_SIZE)
+    ax.tick_params(labelsize=TICK_SIZE)
+    ax.spines[["top", "right"]].set_visible(False)
+
+
+def legend_beside(ax: Axes, title: str | None = None) -> None:
+    """A legend to the right of the axes, off the data."""
+    ax.legend(
+        loc="upper left",
+        bbox_to_anchor=(1.01, 1.0),
+        frameon=False,
+        fontsize=LEGEND_SIZE,
+        title=title,
+        title_fontsize=LEGEND_SIZE,
+        alignment="left",
+    )
+
+
+def to_numpy(values: Tensor) -> np.ndarray:
+    """The elements of a tensor as a vector."""
+    return values.detach().cpu().reshape(-1).numpy()
+
+
+def as_array(values: Any) -> np.ndarray:
+    """Numbers in any container as an array of its shape."""
+    if isinstance(values, Tensor):
+        values = values.detach().cpu().numpy()
+    return np.asarray(values, dtype=float)
+
+
+def binomial_band(
+    num_observations: Any, probability: Any, confidence: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """Ends of the band in which a relative frequency lies with probability ``confidence``."""
+    tail = (1.0 - confidence) / 2.0
+    low, high = (
+        binom.ppf(p, num_observations, probability) / num_observations for p in (tail, 1.0 - tail)
+    )
+    return low, high

@@ -1,0 +1,200 @@
+"""Quantile recalibration: its law, its bound, and what leaving one out costs and gives."""
+
+import math
+
+import pytest
+import torch
+from botorch.exceptions.errors import InputDataError
+from botorch.models import SingleTaskGP
+from botorch.models.transforms import Normalize, Standardize
+
+from botorch_calib import CalibratedModel
+from botorch_calib.calibration import (
+    GaussianScore,
+    QuantileRecalibrator,
+    loo_residuals,
+    pit,
+)
+from botorch_calib.calibration.pinball import pinball_minimizer
+from botorch_calib.testing import CalibratorContract
+from tests.calibration.sequences import STRATEGIES, play
+
+DOUBLE = {"dtype": torch.double}
+PAPER = {"score": GaussianScore(), "tails": "gaussian", "step_size": 0.1}
+
+
+def make_data(num=60, spread=2.5, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    X = torch.rand(num, 2, generator=generator, **DOUBLE)
+    return X, 0.5 + spread * torch.randn(num, generator=generator, **DOUBLE)
+
+
+class TestGlobal(CalibratorContract):
+    def make_calibrator(self):
+        return QuantileRecalibrator()
+
+
+class TestLocalized(CalibratorContract):
+    def make_calibrator(self):
+        return QuantileRecalibrator([0.1, 0.5, 0.9], lengthscale=0.3, regularization=0.1)
+
+
+class TestMixed(CalibratorContract):
+    def make_calibrator(self):
+        return QuantileRecalibrator(lengthscale="auto")
+
+
+class TestExact(CalibratorContract):
+    def make_calibrator(self):
+        return QuantileRecalibrator(method="exact", lengthscale=0.4)
+
+
+class TestAsPublished(CalibratorContract):
+    def make_calibrator(self):
+        return QuantileRecalibrator(**PAPER)
+
+
+KINDS = {
+    "global": {},
+    "localized": {"lengthscale": 0.3},
+    "mixed": {"lengthscale": "auto"},
+    "exact": {"method": "exact"},
+    "exact, localized": {"method": "exact", "lengthscale": 0.3},
+    "paper": PAPER,
+}
+kinds = pytest.mark.parametrize("settings", KINDS.values(), ids=KINDS)
+
+
+@kinds
+def test_initial_law_is_the_gaussian_one(settings):
+    calibrator = QuantileRecalibrator(**settings)
+    assert torch.equal(calibrator.levels, torch.arange(1, 20, **DOUBLE) / 20)
+    law = calibrator.predictive(make_data(3)[0])
+    z = torch.linspace(-4, 4, 33, **DOUBLE).view(-1, 1, 1).expand(-1, 3, 1)
+    torch.testing.assert_close(law.cdf(z), torch.special.ndtr(z), atol=1e-9, rtol=1e-6)
+
+
+@kinds
+def test_law_has_the_learned_quantiles_in_order(settings):
+    calibrator = QuantileRecalibrator(**settings)
+    calibrator.update(*make_data())
+    X = make_data(5, seed=1)[0]
+    quantiles = calibrator.quantiles(X)
+    assert quantiles.shape == (5, 19) and (quantiles.diff(dim=-1) >= 0).all()
+    law = calibrator.predictive(X)
+    assert law.batch_shape == (5, 1)
+    stated = law.quantile(calibrator.levels.view(-1, 1, 1)).squeeze(-1).T
+    torch.testing.assert_close(stated, quantiles, atol=1e-4, rtol=1e-4)
+    fine = torch.linspace(0.001, 0.999, 400, **DOUBLE).view(-1, 1, 1)
+    assert (law.quantile(fine).diff(dim=0) >= 0).all()
+
+
+@kinds
+def test_update_returns_the_laws_that_were_met(settings):
+    X, z = make_data(12)
+    laws = QuantileRecalibrator(**settings).update(X, z)
+    calibrator = QuantileRecalibrator(**settings)
+    for t in range(12):
+        torch.testing.assert_close(laws.knots[t], calibrator.predictive(X[t : t + 1]).knots[0])
+        calibrator.update(X[t : t + 1], z[t : t + 1])
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("step_size", [0.05, 2.0])
+def test_theorem_3_with_the_corrected_update(strategy, step_size):
+    """``|frequency - p| <= (1 + 2 eta) / (eta T)`` at every level, for any sequence."""
+    calibrator = QuantileRecalibrator(step_size=step_size, score=GaussianScore())
+    outcomes = play(calibrator.tracker, strategy, 400, target=4).double()
+    for T in (1, 20, 100, 400):
+        error = (outcomes[:T].mean(dim=0) - calibrator.levels).abs()
+        assert (error <= (1 + 2 * step_size) / (step_size * T) + 1e-12).all()
+        assert (error <= calibrator.tracker.coverage_bound(T) + 1e-12).all()
+
+
+def test_neighbouring_thresholds_cross_and_their_law_does_not():
+    """Lemma 4 of the paper fails: here the raw thresholds of two levels change places."""
+    calibrator = QuantileRecalibrator([0.48, 0.52], step_size=0.5, score=GaussianScore())
+    # Between the two thresholds: a miss for the lower level, a hit for the higher one.
+    calibrator.update(torch.zeros(1, 1, **DOUBLE), torch.zeros(1, **DOUBLE))
+    low, high = calibrator.tracker.threshold(torch.zeros(1, 1, **DOUBLE)).squeeze(0)
+    assert low > high
+    quantiles = calibrator.quantiles(torch.zeros(1, 1, **DOUBLE))
+    assert (quantiles.diff(dim=-1) > 0).all()
+
+
+def make_gp(num=30, noise=0.05):
+    X, _ = make_data(num)
+    Y = torch.sin(6 * X.sum(dim=-1, keepdim=True)) + noise * torch.randn(num, 1, **DOUBLE)
+    gp = SingleTaskGP(X, Y, input_transform=Normalize(2), outcome_transform=Standardize(1))
+    gp.covar_module.lengthscale = 0.5
+    gp.likelihood.noise = 0.01
+    return gp.eval()
+
+
+def test_leave_one_out_recalibration():
+    """OCBO's Algorithm 4: the minimiser over PITs of models that lack one point each."""
+    torch.manual_seed(0)
+    gp = make_gp()
+    template = QuantileRecalibrator(method="exact", **PAPER)
+    model = CalibratedModel.from_history(gp, template, residuals="loo")
+    u = pit(loo_residuals(gp))
+    levels = template.levels
+    expected = pinball_minimizer(u, levels, levels, 0.1)
+    X = gp.train_inputs[0][:2]
+    theta = model.calibrator.tracker.threshold(X)
+    torch.testing.assert_close(theta, expected.expand(2, 19))
+    assert template.num_updates == 0
+    with pytest.raises(InputDataError, match="residuals"):
+        CalibratedModel.from_history(gp, template, residuals="bootstrap")
+
+
+def test_denoising_matters_where_there_is_noise():
+    """The law of the objective is narrower than that of an observation (the paper's)."""
+    torch.manual_seed(0)
+    gp, X = make_gp(noise=0.5), torch.rand(4, 1, 2, **DOUBLE)
+    gp.likelihood.noise = 0.5
+    denoised = CalibratedModel.from_history(gp, QuantileRecalibrator())
+    paper = CalibratedModel.from_history(gp, QuantileRecalibrator(), denoise=False)
+    assert (denoised.posterior(X).variance < 0.7 * paper.posterior(X).variance).all()
+    observed = denoised.posterior(X, observation_noise=True)
+    torch.testing.assert_close(observed.variance, paper.posterior(X).variance)
+
+
+def test_stretched_tails_follow_the_spread():
+    levels = [0.1, 0.5, 0.9]
+    laws = {}
+    for tails in ("gaussian", "stretched"):
+        calibrator = QuantileRecalibrator(levels, tails=tails, step_size=0.2)
+        calibrator.update(*make_data(400, spread=4.0))
+        laws[tails] = calibrator.predictive(torch.zeros(1, 2, **DOUBLE))
+    q = calibrator.quantiles(torch.zeros(1, 2, **DOUBLE)).squeeze(0)
+    beyond = {tails: 1 - law.cdf(1.5 * q[2]).item() for tails, law in laws.items()}
+    assert beyond["gaussian"] < 1e-4 < 0.01 < beyond["stretched"]
+    assert laws["stretched"].scale is not None
+
+
+@pytest.mark.parametrize(
+    ("settings", "name"),
+    [
+        ({"levels": [0.5, 0.2]}, "levels"),
+        ({"levels": [0.0, 0.2]}, "levels"),
+        ({"method": "isotonic"}, "method"),
+        ({"tails": "heavy"}, "tails"),
+        ({"max_width": 0.0}, "max_width"),
+        ({"step_size": -1.0}, "step_size"),
+        ({"lengthscale": "best"}, "lengthscale"),
+        ({"method": "exact", "lengthscale": "auto"}, "exact"),
+        ({"method": "exact", "step_size": [0.1, 0.2]}, "exact"),
+        ({"levels": [0.5], "tails": "stretched"}, "levels"),
+    ],
+)
+def test_bad_settings(settings, name):
+    with pytest.raises(InputDataError, match=name):
+        QuantileRecalibrator(**settings).predictive(torch.zeros(1, 1, **DOUBLE))
+
+
+def test_single_level_and_infinite_lengthscale():
+    calibrator = QuantileRecalibrator([0.5], tails="gaussian", lengthscale=math.inf)
+    calibrator.update(*make_data())
+    law = calibrator.predictive(make_data(2)[0])
+    assert law.quantile(torch.tensor(0.5, **DOUBLE)).shape == (2, 1)

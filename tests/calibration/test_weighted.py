@@ -1,0 +1,403 @@
+"""Weighted conformal calibrators: the quantile against loops, their laws, state and errors."""
+
+import copy
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError
+from torch import Tensor
+from torch.testing import assert_close
+
+from botorch_calib.calibration import ClassifierDensityRatio, WeightedConformal
+from botorch_calib.testing import CalibratorContract
+
+DOUBLE: dict[str, Any] = {"dtype": torch.double}
+
+
+def steep(X: Tensor) -> Tensor:
+    """A known density ratio: from 0.05 to 20 over the unit square."""
+    return (3 * (X.sum(dim=-1) - 1)).exp()
+
+
+def make_ratio() -> ClassifierDensityRatio:
+    generator = torch.Generator().manual_seed(4)
+    X = torch.rand(2, 50, 2, **DOUBLE, generator=generator)
+    return ClassifierDensityRatio(X[0], X[1].sqrt())
+
+
+RATIOS: dict[str, Callable[[Tensor], Tensor] | None] = {
+    "split": None,
+    "steep": steep,
+    "estimated": make_ratio(),
+}
+kinds = pytest.mark.parametrize("continuous", [False, True])
+ratios = pytest.mark.parametrize("ratio", RATIOS.values(), ids=RATIOS)
+
+
+def make_data(num: int = 20, seed: int = 0) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    X = torch.rand(num, 2, **DOUBLE, generator=generator)
+    return X, 2 * torch.randn(num, **DOUBLE, generator=generator)
+
+
+def trained(num: int = 20, alpha: float = 0.2, **kwargs: Any) -> WeightedConformal:
+    calibrator = WeightedConformal(alpha, **kwargs)
+    calibrator.update(*make_data(num))
+    return calibrator
+
+
+def gaussian_half_width(alpha: float) -> float:
+    return torch.special.ndtri(torch.tensor(1 - alpha / 2, **DOUBLE)).item()
+
+
+def looped_half_width(
+    past_X: Tensor,
+    past_z: Tensor,
+    x: Tensor,
+    alpha: float,
+    ratio: Any,
+    cap: float = 50.0,
+    continuous: bool = False,
+) -> float:
+    """The half-width at one point, by the definition: every candidate, every sum in a loop."""
+
+    def weight(point: Tensor) -> float:
+        return 1.0 if ratio is None else ratio(point).item()
+
+    if not len(past_z):
+        return gaussian_half_width(alpha)
+    sizes = [abs(z) for z in past_z.tolist()]
+    weights = [weight(point) for point in past_X]
+    needed = (1 - alpha) * (math.fsum(weights) + weight(x))
+    if continuous:
+        return looped_ramp(sorted(zip(sizes, weights, strict=True)), needed, cap)
+    enough = []
+    for candidate in sizes:
+        within = [w for w, size in zip(weights, sizes, strict=True) if size <= candidate]
+        if math.fsum(within) >= needed * (1 - 1e-10):
+            enough.append(candidate)
+    return min([*enough, cap])
+
+
+def looped_ramp(pairs: list[tuple[float, float]], needed: float, cap: float) -> float:
+    """The continuous half-width from pairs of sizes and positive weights, sorted by size."""
+    below = 0.0
+    for (low, weight), (high, _) in zip(pairs, [*pairs[1:], (cap, 0.0)], strict=True):
+        if below + weight >= needed:
+            low, high, share = min(low, cap), min(high, cap), (needed - below) / weight
+            score = (1 - share) * low / (1 + low) + share * high / (1 + high)
+            return score / (1 - score)
+        below += weight
+    return cap
+
+
+class TestSplit(CalibratorContract):
+    def make_calibrator(self) -> WeightedConformal:
+        return WeightedConformal(0.2)
+
+
+class TestWithFunction(CalibratorContract):
+    def make_calibrator(self) -> WeightedConformal:
+        return WeightedConformal(0.4, density_ratio=steep, tails="gaussian", max_width=5.0)
+
+
+class TestWithModule(CalibratorContract):
+    def make_calibrator(self) -> WeightedConformal:
+        return WeightedConformal(0.3, density_ratio=make_ratio())
+
+
+# ------------------------------------------------------------------ the quantile
+
+
+@kinds
+@ratios
+@pytest.mark.parametrize("num", [0, 1, 3, 4, 9, 40])
+@pytest.mark.parametrize("alpha", [0.05, 0.2, 0.7])
+def test_half_width_against_loops(ratio, num, alpha, continuous):
+    calibrator = trained(num, alpha, density_ratio=ratio, continuous=continuous)
+    past = make_data(num)
+    X = make_data(24, seed=1)[0].reshape(2, 3, 4, 2)
+    widths = calibrator.half_width(X)
+    assert widths.shape == (2, 3, 4, 1) and widths.dtype == torch.double
+    ramped = continuous and ratio is not None
+    expected = [
+        looped_half_width(*past, x, alpha, ratio, continuous=ramped) for x in X.reshape(-1, 2)
+    ]
+    assert_close(widths.detach().flatten(), torch.tensor(expected, **DOUBLE))
+
+
+def test_order_statistic_of_equal_weights():
+    """Split conformal: the ``ceil((1 - alpha) (n + 1))``-th smallest of ``n``, none too far."""
+    for num in (4, 9, 19, 99, 999):
+        for percent in (5, 10, 20, 30, 50, 70):
+            rank = -((percent - 100) * (num + 1) // 100)  # in integers, so without rounding
+            calibrator = WeightedConformal(percent / 100)
+            calibrator.update(torch.zeros(num, 1), torch.arange(1.0, num + 1) / 100)
+            width = calibrator.half_width(torch.zeros(1)).item()
+            assert width == pytest.approx(rank / 100 if rank <= num else 50.0)
+
+
+@kinds
+@ratios
+def test_ties(ratio, continuous):
+    X, z = make_data(30)
+    # Rounding makes the ties; what is added makes their order, which the ramp depends on, plain.
+    z = z.round() + torch.linspace(0, 1e-9, 30, **DOUBLE) * continuous
+    calibrator = WeightedConformal(0.2, density_ratio=ratio, continuous=continuous)
+    calibrator.update(X, z)
+    points = make_data(9, seed=1)[0]
+    ramped = continuous and ratio is not None
+    expected = [looped_half_width(X, z, x, 0.2, ratio, continuous=ramped) for x in points]
+    assert_close(calibrator.half_width(points).flatten(), torch.tensor(expected, **DOUBLE))
+
+
+@kinds
+@ratios
+@pytest.mark.parametrize("max_width", [50.0, 1.5])
+def test_update_returns_the_laws_stated_before(ratio, max_width, continuous):
+    """The laws of a call on all data are those of calls on one datum each, and the loops'."""
+    X, z = make_data(15)
+    ramped = continuous and ratio is not None
+    whole, single = (
+        WeightedConformal(0.2, ratio, max_width=max_width, continuous=continuous) for _ in range(2)
+    )
+    laws = [whole.update(X[:6], z[:6]), whole.update(X[6:6], z[6:6]), whole.update(X[6:], z[6:])]
+    assert [law.batch_shape for law in laws] == [(6, 1), (0, 1), (9, 1)]
+    stated = torch.cat([law.knots[..., 2] for law in laws]).flatten()
+    for i in range(len(z)):
+        before = single.half_width(X[i])
+        law = single.update(X[i : i + 1], z[i : i + 1])
+        looped = looped_half_width(X[:i], z[:i], X[i], 0.2, ratio, max_width, ramped)
+        assert_close(stated[i], before.squeeze())
+        assert_close(law.knots[0, 0, 2], before.squeeze())
+        assert before.item() == pytest.approx(min(looped, max_width))
+    assert whole.num_updates == single.num_updates == 15
+
+
+def test_weights_move_the_quantile():
+    """Where the next input is likely, the residuals met there count."""
+    X = torch.linspace(0, 1, 100, **DOUBLE).unsqueeze(-1)
+    z = 0.5 + 4 * X.squeeze(-1)
+    plain, low, high = (
+        WeightedConformal(0.2, density_ratio=ratio)
+        for ratio in (None, lambda x: (-9 * x).exp().sum(-1), lambda x: (9 * x - 9).exp().sum(-1))
+    )
+    middle = X[50]
+    for calibrator in (plain, low, high):
+        calibrator.update(X, z)
+    assert low.half_width(middle) < 0.6 * plain.half_width(middle)
+    assert high.half_width(middle) > 1.1 * plain.half_width(middle)
+
+
+def test_continuous_half_width():
+    """Along a line: no jumps, never below the quantile, never above the next residual."""
+    X = torch.linspace(0, 1, 20001, **DOUBLE).unsqueeze(-1).expand(-1, 2)
+    exact = trained(density_ratio=steep, continuous=False).half_width(X).flatten()
+    ramp = trained(density_ratio=steep).half_width(X).flatten()
+    sizes = make_data()[1].abs().sort().values
+    assert len(exact.unique()) > 5 and exact.max() == 50.0
+    assert exact.diff().max() > 1.0
+    following = torch.cat([sizes, torch.tensor([50.0, 50.0], **DOUBLE)])
+    upper = following[torch.searchsorted(sizes, exact) + 1]
+    assert (ramp >= exact - 1e-12).all() and (ramp <= upper + 1e-9).all()
+    # In steps of 1/20000 the weight changes by a factor 1.0003 at most, and the score, which
+    # spends 0.4 on the last residual's weight of some hundredth of the sum, by far less than 0.01.
+    assert (ramp / (1 + ramp)).diff().abs().max() < 0.01
+
+
+@ratios
+def test_gradients(ratio):
+    calibrator = trained(density_ratio=ratio)
+    X = make_data(3, seed=1)[0].unsqueeze(-2).requires_grad_()
+    if ratio is None:
+        assert not calibrator.predictive(X).variance.requires_grad
+        return
+    assert torch.autograd.gradcheck(calibrator.half_width, X)
+    assert torch.autograd.gradcheck(lambda X: calibrator.predictive(X).variance, X)
+    (gradient,) = torch.autograd.grad(calibrator.half_width(X).sum(), X)
+    assert gradient.isfinite().all() and (gradient != 0).any()
+    quantile = trained(density_ratio=ratio, continuous=False).half_width(X)
+    assert not quantile.requires_grad
+
+
+@pytest.mark.parametrize("max_width", [50.0, 1.5])
+def test_gradients_at_the_cap(max_width):
+    """Finite, where the mass exceeds all weights, and where residuals exceed the cap."""
+    calibrator = trained(density_ratio=lambda X: (20 * X.sum(-1)).exp(), max_width=max_width)
+    X = torch.linspace(0, 3, 31, **DOUBLE).unsqueeze(-1).expand(-1, 2).clone().requires_grad_()
+    widths = calibrator.half_width(X)
+    assert widths[-1].item() == pytest.approx(max_width)
+    (gradient,) = torch.autograd.grad(widths.sum(), X)
+    assert gradient.isfinite().all() and (gradient[-1] == 0).all()
+
+
+def test_a_factor_of_the_ratio_does_not_matter():
+    X = make_data(12, seed=1)[0]
+    expected = trained(density_ratio=steep).half_width(X)
+    for factor in (1e-8, 3.7, 1e8):
+        scaled = trained(density_ratio=lambda X, factor=factor: factor * steep(X))
+        assert_close(scaled.half_width(X), expected)
+
+
+def test_weights_of_zero():
+    """They take points out; where nothing has weight, nothing is known."""
+    X, z = make_data(20)
+    inside = X[:, 0] > 0.4
+    point = torch.tensor([0.9, 0.5], **DOUBLE)
+    for continuous in (False, True):
+        calibrator, subset = (
+            WeightedConformal(0.2, density_ratio=ratio, continuous=continuous)
+            for ratio in (lambda X: (X[..., 0] > 0.4) * steep(X), steep)
+        )
+        calibrator.update(X, z)
+        subset.update(X[inside], z[inside])
+        assert_close(calibrator.half_width(point), subset.half_width(point))
+    nothing = trained(density_ratio=lambda X: torch.zeros_like(X[..., 0]))
+    assert nothing.half_width(point).item() == pytest.approx(50.0)
+
+
+# ------------------------------------------------------------------ the law
+
+
+@pytest.mark.parametrize("tails", ["gaussian", "stretched"])
+@pytest.mark.parametrize("alpha", [0.01, 0.2, 0.7])
+def test_initial_law(tails, alpha):
+    """Before any residual the interval and its tails are the Gaussian model's own."""
+    calibrator = WeightedConformal(alpha, density_ratio=steep, tails=tails)
+    X = make_data(5)[0]
+    law = calibrator.predictive(X)
+    width = gaussian_half_width(alpha)
+    assert_close(calibrator.half_width(X), torch.full((5, 1), width, **DOUBLE))
+    far = torch.tensor([-5.0, -width, width, 5.0], **DOUBLE)
+    assert_close(law.cdf(far), torch.special.ndtr(far).expand(5, 4))
+    assert calibrator.num_updates == 0 and "num_updates=0" in repr(calibrator)
+
+
+@pytest.mark.parametrize("max_width", [50.0, 2.5])
+def test_whole_line_is_capped(max_width):
+    """With 3 equal weights no residual suffices at alpha = 0.2; with 4 the largest does."""
+    X, z = make_data(4)
+    calibrator = WeightedConformal(0.2, max_width=max_width)
+    calibrator.update(X[:3], 0.1 * z[:3])
+    assert calibrator.half_width(X).unique().tolist() == [max_width]
+    assert_close(calibrator.predictive(X).knots[..., 2], torch.full((4, 1), max_width, **DOUBLE))
+    calibrator.update(X[3:], 0.1 * z[3:])
+    assert_close(calibrator.half_width(X), (0.1 * z).abs().max().expand(4, 1))
+    # An input that outweighs the whole history: nothing seen speaks for it.
+    heavy = trained(
+        density_ratio=lambda X: (X[..., 0] > 1) * 1e3 + 1, max_width=max_width, continuous=False
+    )
+    assert heavy.half_width(torch.full((2,), 2.0, **DOUBLE)).item() == max_width
+    looped = looped_half_width(*make_data(), X[0], 0.2, None)
+    assert heavy.half_width(X[0]).item() == pytest.approx(min(looped, max_width))
+
+
+@ratios
+def test_law_spreads_the_mass(ratio):
+    calibrator = trained(density_ratio=ratio)
+    X = make_data(6, seed=1)[0]
+    law, width = calibrator.predictive(X), calibrator.half_width(X)
+    ends = torch.cat([-width, width], dim=-1)
+    assert_close(law.cdf(ends.unsqueeze(0)), torch.tensor([0.1, 0.9], **DOUBLE).expand(1, 6, 2))
+
+
+# ------------------------------------------------------------------ state
+
+
+@ratios
+def test_fresh_and_reset(ratio):
+    calibrator = trained(density_ratio=ratio)
+    X = make_data(5, seed=1)[0]
+    law = calibrator.half_width(X)
+    fresh = calibrator.fresh()
+    assert fresh.num_updates == 0 and calibrator.num_updates == 20
+    assert_close(fresh.half_width(X), WeightedConformal(0.2).half_width(X))
+    fresh.update(*make_data())
+    assert_close(fresh.half_width(X), law)
+    calibrator.reset()
+    assert calibrator.num_updates == 0 and not calibrator.half_width(X).requires_grad
+
+
+BAD_STATES: dict[str, Callable[[dict[str, Any]], Any]] = {
+    "missing": lambda state: state.pop("residuals"),
+    "lengths": lambda state: state.update(inputs=torch.ones(3, 2), residuals=torch.ones(4)),
+    "dimensions": lambda state: state.update(inputs=torch.ones(3), residuals=torch.ones(3)),
+    "ratio": lambda state: state.update({"density_ratio.linear": torch.ones(9)}),
+    "no ratio": lambda state: state.pop("density_ratio.linear"),
+}
+
+
+@pytest.mark.parametrize("spoil", BAD_STATES.values(), ids=BAD_STATES)
+def test_rejected_state_changes_nothing(spoil):
+    calibrator = trained(density_ratio=make_ratio())
+    before = copy.deepcopy(calibrator.state_dict())
+    state = trained(7, density_ratio=make_ratio()).state_dict()
+    spoil(state)
+    with pytest.raises(RuntimeError, match="residuals|linear"):
+        calibrator.load_state_dict(state)
+    after = calibrator.state_dict()
+    assert before.keys() == after.keys()
+    assert all(torch.equal(before[key], after[key]) for key in before)
+
+
+def test_state_carries_the_ratio():
+    """Loading restores an estimated ratio together with the history it belongs to."""
+    source = trained(density_ratio=make_ratio())
+    X = torch.rand(9, 2, **DOUBLE, generator=torch.Generator().manual_seed(8))
+    other = WeightedConformal(0.2, density_ratio=ClassifierDensityRatio(X, X.square()))
+    other.load_state_dict(source.state_dict())
+    assert_close(other.half_width(X), source.half_width(X))
+    source.update(*make_data(9, seed=2))
+    assert other.num_updates == 20
+
+
+# ------------------------------------------------------------------ errors
+
+
+BAD_RATIOS: dict[str, tuple[Any, type[Exception]]] = {
+    "negative": (lambda X: X[..., 0] - 0.5, InputDataError),
+    "NaN": (lambda X: X[..., 0] * math.nan, InputDataError),
+    "infinite": (lambda X: X[..., 0] + math.inf, InputDataError),
+    "a column": (lambda X: X[..., :1], BotorchTensorDimensionError),
+    "a scalar": (lambda X: X.sum(), BotorchTensorDimensionError),
+    "a number": (lambda X: 1.0, BotorchTensorDimensionError),
+}
+
+
+@pytest.mark.parametrize(("ratio", "error"), BAD_RATIOS.values(), ids=BAD_RATIOS)
+def test_bad_ratio(ratio, error):
+    calibrator = trained()
+    calibrator.density_ratio = ratio
+    X, z = make_data(9, seed=1)
+    before = copy.deepcopy(calibrator.state_dict())
+    with pytest.raises(error, match="`density_ratio`"):
+        calibrator.update(X, z)
+    assert all(torch.equal(before[key], value) for key, value in calibrator.state_dict().items())
+    if error is BotorchTensorDimensionError:
+        with pytest.raises(error, match="`density_ratio`"):
+            calibrator.predictive(X)
+
+
+BAD_ARGUMENTS: list[tuple[dict[str, Any], str]] = [
+    ({"alpha": 0.0}, "alpha"),
+    ({"alpha": math.nan}, "alpha"),
+    ({"density_ratio": torch.ones(3)}, "density_ratio"),
+    ({"tails": "heavy"}, "tails"),
+    ({"max_width": 0.0}, "max_width"),
+    ({"max_width": math.inf}, "max_width"),
+]
+
+
+@pytest.mark.parametrize(("kwargs", "name"), BAD_ARGUMENTS)
+def test_validation(kwargs, name):
+    with pytest.raises(InputDataError, match=f"`{name}`"):
+        WeightedConformal(**{"alpha": 0.2, **kwargs})
+
+
+def test_width_of_the_inputs():
+    for X in (torch.rand(4, 3), torch.tensor(0.5)):
+        with pytest.raises(BotorchTensorDimensionError, match="`X`"):
+            trained().predictive(X)
