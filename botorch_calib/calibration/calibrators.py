@@ -76,6 +76,11 @@ class Calibrator(Module, ABC):
     def num_updates(self) -> int:
         """Number of residuals seen."""
 
+    @property
+    def num_needed(self) -> int:
+        """Number of residuals before which the rarest event it states is hardly ever seen."""
+        return 0
+
     def extra_repr(self) -> str:
         """What ``repr`` shows beside the learner."""
         return f"num_updates={self.num_updates}"
@@ -182,6 +187,11 @@ class LocalizedConformal(Calibrator):
     def num_updates(self) -> int:
         """Number of residuals seen."""
         return self.tracker.num_updates
+
+    @property
+    def num_needed(self) -> int:
+        """See `Calibrator.num_needed`."""
+        return math.ceil(1 / min(self.alpha, 1 - self.alpha))
 
 
 class OnlineConformal(LocalizedConformal):

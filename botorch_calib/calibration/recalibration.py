@@ -127,6 +127,12 @@ class QuantileRecalibrator(Calibrator):
         """Number of residuals seen."""
         return self.tracker.num_updates
 
+    @property
+    def num_needed(self) -> int:
+        """See `Calibrator.num_needed`."""
+        ends = torch.stack([self.levels[0], 1 - self.levels[-1]])
+        return math.ceil(1 / ends.min().item() - 1e-9)
+
     def _knots(self, theta: Tensor) -> Tensor:
         return self.score.knots(theta, max_width=self.max_width)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping
 from copy import deepcopy
 from typing import Any
@@ -21,6 +22,7 @@ from gpytorch.likelihoods import Likelihood
 from torch import Tensor
 
 from botorch_calib.calibration import Calibrator, LocalizedConformal, history_residuals
+from botorch_calib.exceptions import CalibrationWarning
 from botorch_calib.models.bases import (
     check_base,
     check_observations,
@@ -79,6 +81,7 @@ class CalibratedModel(Model, FantasizeMixin):
         self.model = model
         self.calibrator = calibrator
         self.denoise = denoise
+        self._may_warn = True
 
     @classmethod
     def from_history(
@@ -191,8 +194,13 @@ class CalibratedModel(Model, FantasizeMixin):
         Raises:
             UnsupportedError: For any other transform, or where the base posterior is not
                 Gaussian.
+
+        Warns:
+            CalibrationWarning: Once, if the calibrator has seen too few residuals.
         """
         _check_output_indices(output_indices)
+        if self._may_warn:
+            self._warn_if_unlearned()
         X = with_task_feature(self.model, X)
         base = self._base_posterior(X)
         given = observation_noise if isinstance(observation_noise, Tensor) else None
@@ -205,6 +213,18 @@ class CalibratedModel(Model, FantasizeMixin):
         if posterior_transform is None:
             return posterior
         return _affinely_transformed(posterior, posterior_transform)
+
+    def _warn_if_unlearned(self) -> None:
+        """Warn, once for each model, where the calibrator has seen too little to correct it."""
+        self._may_warn = False
+        seen, needed = self.calibrator.num_updates, self.calibrator.num_needed
+        if seen < needed:
+            warnings.warn(
+                f"{type(self.calibrator).__name__} has seen {seen} residuals and needs about "
+                f"{needed} to tell its levels: until then its law is little more than the model's.",
+                CalibrationWarning,
+                stacklevel=3,
+            )
 
     def _base_posterior(self, X: Tensor) -> GPyTorchPosterior:
         posterior = self.model.posterior(X)
@@ -237,7 +257,9 @@ class CalibratedModel(Model, FantasizeMixin):
             with torch.no_grad():
                 self.model.posterior(X)
         base = conditioned_on(self.model, X, Y, **kwargs)
-        return CalibratedModel(base, self.calibrator, denoise=self.denoise)
+        conditioned = CalibratedModel(base, self.calibrator, denoise=self.denoise)
+        conditioned._may_warn = False  # a fantasy has nothing to add
+        return conditioned
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Any:
         """Move or convert the model; its cached factorisation is dropped if that changed it."""
