@@ -25,7 +25,7 @@ from botorch.posteriors import GPyTorchPosterior, Posterior
 from botorch.utils.sampling import draw_sobol_samples
 from torch import Tensor
 
-from benchmarks.core import SOBOL, Method, Problem, stream_seed
+from benchmarks.core import SOBOL, Method, Problem, posterior_mean, stream_seed
 from botorch_calib import (
     CalibratedModel,
     CalibratedProbabilityOfImprovement,
@@ -41,7 +41,9 @@ from botorch_calib.calibration import (
 
 CalibratorFactory = Callable[[], Calibrator]
 
+# The upper confidence bound as a quantile, and the multiple of a Gaussian's standard deviation.
 UCB_LEVEL = 0.9
+UCB_SCALE = NormalDist().inv_cdf(UCB_LEVEL)
 
 
 def optimize(
@@ -119,7 +121,9 @@ class AcquisitionStrategy:
         problem: The problem.
         seed: The seed of the replicate.
         calibrator: Makes the calibrator; ``None`` for the plain GP.
-        acquisition: ``"ei"`` or ``"pi"``, over the largest outcome, or ``"ucb"``.
+        acquisition: ``"ei"``, ``"pi"`` or ``"ucb"``.
+        incumbent: What the first two improve upon: the largest ``"outcome"``, or the largest
+            posterior ``"mean"`` at the evaluated points, which lucky noise does not spoil.
         alpha: Miscoverage of the interval whose coverage is recorded.
         num_restarts: Restarts of the acquisition optimiser.
         raw_samples: Points from which its starts are picked.
@@ -130,6 +134,7 @@ class AcquisitionStrategy:
     seed: int
     calibrator: CalibratorFactory | None = None
     acquisition: str = "ei"
+    incumbent: str = "outcome"
     alpha: float = 0.2
     num_restarts: int = 4
     raw_samples: int = 128
@@ -152,14 +157,24 @@ class AcquisitionStrategy:
 
     def propose(self, model: Model | None, X: Tensor, Y: Tensor) -> Tensor:
         """The maximiser of the acquisition function, ``1 x d``."""
-        build = ACQUISITIONS[self.acquisition, self.calibrator is not None]
+        model = _fitted(model)
+        best = posterior_mean(model, X).max() if self.incumbent == "mean" else Y.max()
+        return self.maximise(ACQUISITIONS[self.acquisition, self.calibrated](model, best))
+
+    def maximise(self, acquisition: AcquisitionFunction) -> Tensor:
+        """The maximiser of any acquisition function over the problem's box, ``1 x d``."""
         return optimize(
-            build(_fitted(model), Y.max()),
+            acquisition,
             self.problem.bounds_tensor(),
             self.num_restarts,
             self.raw_samples,
             self.maxiter,
         )
+
+    @property
+    def calibrated(self) -> bool:
+        """Whether the model states calibrated laws."""
+        return self.calibrator is not None
 
     def extras(self, model: Model | None, x: Tensor, y: Tensor) -> dict[str, float]:
         """Coverage of the stated interval."""
@@ -199,7 +214,7 @@ def calibrated_pi(model: Model, best_f: Tensor) -> AcquisitionFunction:
 
 def upper_confidence_bound(model: Model, best_f: Tensor) -> AcquisitionFunction:
     """BoTorch's upper confidence bound, at the quantile level of the calibrated one."""
-    return UpperConfidenceBound(model, beta=NormalDist().inv_cdf(UCB_LEVEL) ** 2)
+    return UpperConfidenceBound(model, beta=UCB_SCALE**2)
 
 
 def calibrated_ucb(model: Model, best_f: Tensor) -> AcquisitionFunction:

@@ -9,6 +9,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from benchmarks.core import Result
+from benchmarks.metrics import regret_trace
+
+COLUMNS = 4
 
 
 def mean_and_band(curves: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -19,14 +22,25 @@ def mean_and_band(curves: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return mean, curves.std(axis=0, ddof=1) / np.sqrt(len(curves))
 
 
-def regret_figure(collected: Mapping[str, Mapping[str, Sequence[Result]]]) -> Figure:
-    """One panel per problem: mean simple regret by method, with bands of one standard error."""
+def regret_figure(
+    collected: Mapping[str, Mapping[str, Sequence[Result]]], inference: str = "outcome"
+) -> Figure:
+    """One panel per problem: mean simple regret by method, with bands of one standard error.
+
+    Args:
+        collected: Results by problem and method.
+        inference: See `metrics.regret_trace`.
+    """
+    columns = min(len(collected), COLUMNS)
+    rows = -(-len(collected) // columns)
     # Built without pyplot, so that no global state or display is involved.
-    figure = Figure(figsize=(5.0 * len(collected), 3.8), layout="constrained")
-    panels = figure.subplots(1, len(collected), squeeze=False)[0]
-    for panel, (problem, by_method) in zip(panels, collected.items(), strict=True):
+    figure = Figure(figsize=(5.0 * columns, 3.8 * rows), layout="constrained")
+    panels = figure.subplots(rows, columns, squeeze=False).flatten()
+    for panel in panels[len(collected) :]:
+        panel.remove()
+    for panel, (problem, by_method) in zip(panels, collected.items(), strict=False):
         for method, results in by_method.items():
-            _draw(panel, method, np.array([result.regret_by_outcome for result in results]))
+            _draw(panel, method, np.array([regret_trace(r, inference) for r in results]))
         panel.set(title=problem, xlabel="evaluations after the initial design")
         panel.set_ylabel("simple regret")
         panel.legend()

@@ -10,6 +10,7 @@ the setting in which the coverage bounds hold.
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 from botorch.models.model import Model
 from torch import Tensor
@@ -26,13 +27,16 @@ class StatefulStrategy:
         problem: The problem.
         seed: The seed of the replicate.
         calibrator: Makes the calibrator.
+        settings: Further arguments of `AcquisitionStrategy`.
     """
 
-    def __init__(self, problem: Problem, seed: int, calibrator: CalibratorFactory) -> None:
+    def __init__(
+        self, problem: Problem, seed: int, calibrator: CalibratorFactory, **settings: Any
+    ) -> None:
         self.problem = problem
         self.calibrator = calibrator()
         # All but the fit is as for a replayed calibrator.
-        self.stateless = AcquisitionStrategy(problem, seed, calibrator)
+        self.stateless = AcquisitionStrategy(problem, seed, calibrator, **settings)
         self.model: CalibratedModel | None = None
         self.num_seen = 0
 

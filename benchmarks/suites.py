@@ -4,19 +4,43 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from benchmarks import calibrated_methods, methods, misspecified, problems, stateful, wellspecified
+from benchmarks import (
+    baselines,
+    calibrated_methods,
+    methods,
+    misspecified,
+    problems,
+    stateful,
+    synthetic,
+    wellspecified,
+)
 from benchmarks.core import Method, Problem
 
 
 @dataclass(frozen=True)
 class Suite:
-    """Problems times methods, compared in pairs with the method named ``baseline``."""
+    """Problems times methods, compared in pairs with the method named ``baseline``.
+
+    Args:
+        name: Names the suite.
+        problems: Its problems.
+        methods: Its methods.
+        baseline: The name of the method that the others are compared with.
+        seeds: The seeds by default.
+        compares_calibration: Whether the report is on calibration as much as on regret.
+        inference: The point whose regret such a report compares: that of the largest
+            ``"outcome"`` or posterior ``"mean"``.
+        alpha: The miscoverage that its intervals state.
+    """
 
     name: str
     problems: tuple[Problem, ...]
     methods: tuple[Method, ...]
     baseline: str
     seeds: range = range(30)
+    compares_calibration: bool = False
+    inference: str = "outcome"
+    alpha: float = calibrated_methods.ALPHA
 
     def __post_init__(self) -> None:
         names = [method.name for method in self.methods]
@@ -81,6 +105,8 @@ MISSPECIFIED = register(
         problems=misspecified.problems(),
         methods=calibrated_methods.compared(),
         baseline="bo",
+        compares_calibration=True,
+        inference="mean",
     )
 )
 
@@ -90,6 +116,19 @@ WELLSPECIFIED = register(
         problems=wellspecified.problems(),
         methods=calibrated_methods.compared(),
         baseline="bo",
+        compares_calibration=True,
+        inference="mean",
+    )
+)
+
+# Synthetic functions without noise, and other remedies beside calibration.
+CALIBRATION = register(
+    Suite(
+        name="calibration",
+        problems=synthetic.problems(),
+        methods=baselines.study_methods(),
+        baseline="bo",
+        compares_calibration=True,
     )
 )
 

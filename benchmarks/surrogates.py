@@ -14,6 +14,7 @@ from typing import Protocol
 from botorch.fit import fit_gpytorch_mll
 from botorch.models import SingleTaskGP
 from botorch.models.transforms import Normalize, Standardize
+from botorch.models.transforms.input import ChainedInputTransform, InputTransform
 from gpytorch.kernels import MaternKernel, ScaleKernel
 from gpytorch.mlls import ExactMarginalLogLikelihood
 from gpytorch.priors import GammaPrior
@@ -38,27 +39,35 @@ class Surrogate(Protocol):
         """
 
 
-def fit_gp(X: Tensor, Y: Tensor, bounds: Tensor) -> SingleTaskGP:
+def fit_gp(
+    X: Tensor, Y: Tensor, bounds: Tensor, warp: InputTransform | None = None
+) -> SingleTaskGP:
     """Fit a Gaussian process with an isotropic Matern-5/2 kernel.
 
     The priors are those of BoTorch's Matern kernel: with a handful of points the maximum
     likelihood alone often explains everything as noise, which would be an unfair baseline.
 
     Args:
-        X: Points, ``n x d``.
-        Y: Outcomes, ``n x 1``.
+        X: Points, ``batch_shape x n x d``; each batch gets hyperparameters of its own.
+        Y: Outcomes, ``batch_shape x n x 1``.
         bounds: The box, ``2 x d``.
+        warp: Transform of the points in the unit cube, fitted along with the rest, if given.
     """
+    shape = X.shape[:-2]
     kernel = ScaleKernel(
-        MaternKernel(nu=2.5, lengthscale_prior=GammaPrior(3.0, 6.0)),
+        MaternKernel(nu=2.5, lengthscale_prior=GammaPrior(3.0, 6.0), batch_shape=shape),
         outputscale_prior=GammaPrior(2.0, 0.15),
+        batch_shape=shape,
     )
+    scaling: InputTransform = Normalize(X.shape[-1], bounds=bounds)
+    if warp is not None:
+        scaling = ChainedInputTransform(scaling=scaling, warp=warp)
     gp = SingleTaskGP(
         X,
         Y,
         covar_module=kernel,
-        input_transform=Normalize(X.shape[-1], bounds=bounds),
-        outcome_transform=Standardize(1),
+        input_transform=scaling,
+        outcome_transform=Standardize(1, batch_shape=shape),
     )
     fit_gpytorch_mll(ExactMarginalLogLikelihood(gp.likelihood, gp))
     return gp
@@ -110,8 +119,12 @@ class Refitted:
     ) -> SingleTaskGP:
         """See `Surrogate`."""
         if previous is None or step < self.at_first or step % self.every == 0:
-            return fit_gp(X, Y, bounds)
+            return self.fit(X, Y, bounds)
         return with_data(previous, X, Y)
+
+    def fit(self, X: Tensor, Y: Tensor, bounds: Tensor) -> SingleTaskGP:
+        """The GP fitted to ``n x d`` points and ``n x 1`` outcomes."""
+        return fit_gp(X, Y, bounds)
 
 
 @dataclass(frozen=True)

@@ -20,14 +20,14 @@ def test_maxima_by_denser_search(dim) -> None:
         with manual_seed(seed):
             X = torch.rand(8192, dim, dtype=torch.double)
         f = oracle.truth(X).squeeze(-1)
-        best = X[f.topk(8).indices]
-        for step in range(24):
+        best = X[f.topk(32).indices]
+        for step in range(40):
             # Climb at random, ever more finely: no gradients, no shared code.
-            radius = 0.1 * 0.75**step
-            near = best.unsqueeze(0) + radius * (2 * torch.rand(32, 8, dim).double() - 1)
+            radius = 0.1 * 0.85**step
+            near = best.unsqueeze(0) + radius * (2 * torch.rand(16, 32, dim).double() - 1)
             near = torch.cat([best.unsqueeze(0), near.clamp(0.0, 1.0)])
-            values = oracle.truth(near.reshape(-1, dim)).reshape(-1, 8)
-            best = near[values.argmax(dim=0), torch.arange(8)]
+            values = oracle.truth(near.reshape(-1, dim)).reshape(-1, 32)
+            best = near[values.argmax(dim=0), torch.arange(32)]
         found = oracle.truth(best).max().item()
         assert found <= oracle.optimal_value + 1e-9
         assert found == pytest.approx(oracle.optimal_value, abs=1e-4)
