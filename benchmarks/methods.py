@@ -141,6 +141,12 @@ class AcquisitionStrategy:
     maxiter: int | None = None
     gp: SingleTaskGP | None = field(default=None, init=False, repr=False)
 
+    def __post_init__(self) -> None:
+        if self.incumbent not in ("outcome", "mean"):
+            raise ValueError(f"There is no incumbent {self.incumbent!r}.")
+        if (self.acquisition, False) not in ACQUISITIONS:
+            raise ValueError(f"There is no acquisition function {self.acquisition!r}.")
+
     def fit(self, X: Tensor, Y: Tensor) -> Model:
         """Make the GP and replay the calibrator over its history."""
         gp = self.update_gp(X, Y)

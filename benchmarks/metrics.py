@@ -81,9 +81,19 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def regret_trace(result: Result, inference: str) -> list[float]:
-    """Regret at the point reported: that of the largest ``"outcome"`` or posterior ``"mean"``."""
+    """Regret at the point reported.
+
+    That is the point with the largest ``"outcome"`` or posterior ``"mean"``, or simply the best
+    one ``"evaluated"``: the last asks what was found, whatever is made of it under noise.
+    """
     if inference == "outcome":
         return result.regret_by_outcome
+    if inference == "evaluated":
+        optimum = result.regret_by_outcome[0] + result.f[result.inference_by_outcome[0]]
+        best = np.maximum.accumulate(result.f)[result.num_initial - 1 :]
+        return (optimum - best).tolist()
+    if inference != "mean":
+        raise ValueError(f"Unknown inference {inference!r}.")
     if result.regret_by_mean is None:
         raise ValueError(f"{result.method} has no posterior mean to infer by.")
     return result.regret_by_mean

@@ -28,8 +28,8 @@ class Suite:
         baseline: The name of the method that the others are compared with.
         seeds: The seeds by default.
         compares_calibration: Whether the report is on calibration as much as on regret.
-        inference: The point whose regret such a report compares: that of the largest
-            ``"outcome"`` or posterior ``"mean"``.
+        inference: The point whose regret such a report compares, see
+            `benchmarks.metrics.regret_trace`.
         alpha: The miscoverage that its intervals state.
     """
 
@@ -106,7 +106,7 @@ MISSPECIFIED = register(
         methods=calibrated_methods.compared(),
         baseline="bo",
         compares_calibration=True,
-        inference="mean",
+        inference="evaluated",
     )
 )
 
@@ -117,7 +117,7 @@ WELLSPECIFIED = register(
         methods=calibrated_methods.compared(),
         baseline="bo",
         compares_calibration=True,
-        inference="mean",
+        inference="evaluated",
     )
 )
 

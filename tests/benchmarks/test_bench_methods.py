@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import pytest
 import torch
@@ -145,3 +146,23 @@ def test_compared_methods_run_and_are_reproducible(problem, method) -> None:
     assert isinstance(one, Result) and isinstance(other, Result)
     assert (one.X, one.y, one.extras) == (other.X, other.y, other.extras)
     assert set(one.extras) == {"pit", "covered", "width"}
+
+
+@pytest.mark.parametrize("incumbent", ["outcome", "mean"])
+def test_value_to_improve_upon(incumbent, monkeypatch) -> None:
+    X = torch.linspace(0, 1, 6, dtype=torch.double).unsqueeze(-1)
+    Y = torch.sin(4 * X)
+    gp = SingleTaskGP(X, Y)
+    strategy = AcquisitionStrategy(PROBLEM, 0, incumbent=incumbent)
+    seen: list[Any] = []
+    monkeypatch.setattr(strategy, "maximise", lambda acquisition: seen.append(acquisition))
+    strategy.propose(gp, X, Y)
+    expected = Y.max() if incumbent == "outcome" else gp.posterior(X).mean.max()
+    assert seen[0].best_f.item() == pytest.approx(expected.item())
+    assert Y.max().item() != pytest.approx(gp.posterior(X).mean.max().item())
+
+
+@pytest.mark.parametrize("options", [{"incumbent": "median"}, {"acquisition": "kg"}])
+def test_unknown_settings_are_refused(options) -> None:
+    with pytest.raises(ValueError, match="There is no"):
+        AcquisitionStrategy(PROBLEM, 0, **options)

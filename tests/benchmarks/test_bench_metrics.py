@@ -76,7 +76,7 @@ def test_calibration_error_by_chance() -> None:
     pits = np.random.default_rng(0).random((2000, 40))
     errors = [metrics.calibration_error(result([1.0], pit=row.tolist())) for row in pits]
     # Mean 3.325 / 40, within four of its standard errors.
-    tol = 4 * np.std(errors) / math.sqrt(len(errors))
+    tol = float(4 * np.std(errors) / math.sqrt(len(errors)))
     assert np.mean(errors) == pytest.approx(3.325 / 40, abs=tol)
 
 
@@ -88,7 +88,21 @@ def test_area_is_of_the_least_regret_so_far() -> None:
     assert metrics.initial_scale([noisy, result([6.0, 1.0])], "mean") == 5.0
 
 
+def test_regret_of_the_best_point_evaluated() -> None:
+    # The optimum is 5; the initial design holds values 1 and 2, of which 1 looked better.
+    run = replace(
+        result([9.0, 9.0, 9.0]),
+        num_initial=2,
+        f=[1.0, 2.0, 4.0, 3.0],
+        inference_by_outcome=[0, 0, 0],
+        regret_by_outcome=[4.0, 4.0, 4.0],
+    )
+    assert metrics.regret_trace(run, "evaluated") == [3.0, 1.0, 1.0]
+
+
 def test_a_trace_that_is_missing() -> None:
+    with pytest.raises(ValueError, match="Unknown inference"):
+        metrics.regret_trace(result([1.0]), "hope")
     with pytest.raises(ValueError, match="no posterior mean"):
         metrics.regret_trace(replace(result([1.0]), regret_by_mean=None), "mean")
 
@@ -135,7 +149,7 @@ def comparison(difference: float, p: float, won: float, miscoverage: float) -> C
     """A comparison of which the summary reads only these."""
     test = PairedTest(30, Estimate(difference, 0.1), math.nan, p)
     one = Estimate(1.0, 0.1)
-    return Comparison("m", 30, one, test, won, one, Estimate(miscoverage, 0.1), one, 0.1)
+    return Comparison("m", 30, one, one, test, won, one, Estimate(miscoverage, 0.1), one, 0.1)
 
 
 def test_summary_counts_what_is_significant_after_correction() -> None:
