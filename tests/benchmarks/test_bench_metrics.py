@@ -176,7 +176,7 @@ def test_report_of_a_suite_that_compares_calibration() -> None:
     (row,) = (line for line in lines if line.startswith("| other | 3 |"))
     cells = [cell.strip() for cell in row.strip("|").split("|")]
     assert cells[2:4] == ["1.5 ± 0.5", "-1 ± 0.58"]
-    assert cells[6:9] == ["0.833", "0.417 ± 0.042", "0 ± 0"]
+    assert cells[6:10] == ["0.833", "1.5 ± 0.5", "0.417 ± 0.042", "0 ± 0"]
     assert "1 unreadable or outdated result files were left out." in lines
     assert lines[-1] == "python 3"
 
