@@ -11,7 +11,7 @@ import torch
 from botorch.exceptions.errors import InputDataError
 from torch import Tensor
 
-from botorch_calib._validation import check_nonnegative, check_positive
+from botorch_calib._validation import check_nonnegative, check_positive, check_width
 from botorch_calib.calibration.descent import (
     Local,
     Localization,
@@ -156,7 +156,7 @@ class AggregatedQuantileTracker(QuantileLearner):
         Returns:
             Thresholds of shape ``... x M``, in the tracker's dtype.
         """
-        self._check_width(X)
+        check_width(X, self.centers.shape[-1])
         mixed = self._mixed_constants.expand(*X.shape[:-1], -1)
         if len(self.centers):
             lengthscales = [at.lengthscale for at in self._localizations]

@@ -25,6 +25,7 @@ from torch.nn import Module
 
 from botorch_calib._validation import check_finite, check_inputs, check_open_unit, check_positive
 from botorch_calib.calibration.aggregation import Setting, quantile_learner
+from botorch_calib.calibration.learner import QuantileLearner
 from botorch_calib.calibration.scores import RationalScore, Score
 from botorch_calib.predictive import PiecewisePredictive
 
@@ -97,7 +98,43 @@ def check_residuals(X: Tensor, z: Tensor) -> None:
     check_finite("z", z)
 
 
-class LocalizedConformal(Calibrator):
+class TrackedCalibrator(Calibrator):
+    """A calibrator whose law is made of the thresholds of an online learner.
+
+    Subclasses set ``tracker`` and say how residuals are scored and what law thresholds make.
+    """
+
+    tracker: QuantileLearner
+
+    @abstractmethod
+    def _scores(self, z: Tensor) -> Tensor:
+        """Scores in [0, 1] of residuals, of their shape ``n``."""
+
+    @abstractmethod
+    def _law(self, theta: Tensor) -> PiecewisePredictive:
+        """The law with raw thresholds ``batch_shape x M``."""
+
+    def predictive(self, X: Tensor) -> PiecewisePredictive:
+        """See `Calibrator.predictive`."""
+        return self._law(self.tracker.threshold(X))
+
+    @torch.no_grad()
+    def update(self, X: Tensor, z: Tensor) -> PiecewisePredictive:
+        """See `Calibrator.update`."""
+        check_residuals(X, z)
+        return self._law(self.tracker.update(X, self._scores(z)))
+
+    def reset(self) -> None:
+        """Forget everything learned."""
+        self.tracker.reset()
+
+    @property
+    def num_updates(self) -> int:
+        """Number of residuals seen."""
+        return self.tracker.num_updates
+
+
+class LocalizedConformal(TrackedCalibrator):
     r"""Localized online conformal prediction (LOCBO) [Kim2024locbo, sections IV-B and IV-C].
 
     States the law of an observation as a conformal interval ``|z| <= w(x)`` of mass
@@ -160,33 +197,16 @@ class LocalizedConformal(Calibrator):
         """Half-width of the interval in predictive standard deviations, ``... x 1``."""
         return self.score.half_width(self.tracker.threshold(X), max_width=self.max_width)
 
-    def predictive(self, X: Tensor) -> PiecewisePredictive:
-        """See `Calibrator.predictive`."""
-        return self._law(self.tracker.threshold(X))
+    def _scores(self, z: Tensor) -> Tensor:
+        return self.score.two_sided(z)
 
     def _law(self, theta: Tensor) -> PiecewisePredictive:
-        """The law with raw thresholds ``batch_shape``."""
         return PiecewisePredictive.conformal(
             self.alpha,
             half_width=self.score.half_width(theta, max_width=self.max_width),
             max_width=self.max_width,
             tails=self.tails,
         )
-
-    @torch.no_grad()
-    def update(self, X: Tensor, z: Tensor) -> PiecewisePredictive:
-        """See `Calibrator.update`."""
-        check_residuals(X, z)
-        return self._law(self.tracker.update(X, self.score.two_sided(z)))
-
-    def reset(self) -> None:
-        """Forget everything learned."""
-        self.tracker.reset()
-
-    @property
-    def num_updates(self) -> int:
-        """Number of residuals seen."""
-        return self.tracker.num_updates
 
     @property
     def num_needed(self) -> int:

@@ -9,7 +9,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from botorch_calib._validation import check_positive
+from botorch_calib._validation import check_positive, check_width
 from botorch_calib.calibration.descent import gaussian_correlation
 from botorch_calib.calibration.learner import QuantileLearner
 from botorch_calib.calibration.pinball import pinball_minimizer
@@ -57,7 +57,7 @@ class ExactQuantileLearner(QuantileLearner):
 
     def threshold(self, X: Tensor) -> Tensor:
         """Thresholds ``... x M`` at inputs ``... x d``, differentiable in them."""
-        self._check_width(X)
+        check_width(X, self.centers.shape[-1])
         if len(self.scores) == 0:
             return self.initial.expand(*X.shape[:-1], -1)
         if math.isinf(self.lengthscale):

@@ -11,7 +11,7 @@ from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataErro
 from torch import Tensor
 from torch.nn import Module
 
-from botorch_calib._validation import check_inputs, check_levels, check_unit_interval
+from botorch_calib._validation import check_inputs, check_levels, check_unit_interval, check_width
 
 
 class QuantileLearner(Module, ABC):
@@ -84,7 +84,7 @@ class QuantileLearner(Module, ABC):
             from before its own update: ``u.unsqueeze(-1) <= result`` are the outcomes.
         """
         check_inputs("X", X)
-        self._check_width(X)
+        check_width(X, self.centers.shape[-1])
         if u.shape != X.shape[:1]:
             raise BotorchTensorDimensionError(
                 f"`u` must have shape {tuple(X.shape[:1])}, one score for each row of `X`, "
@@ -113,13 +113,6 @@ class QuantileLearner(Module, ABC):
             self.centers = torch.cat([self.centers.reshape(-1, X.shape[-1]), kept])
         setattr(self, self._payload, payload)
         self.step_count = self.step_count + len(X)
-
-    def _check_width(self, X: Tensor) -> None:
-        width = self.centers.shape[-1]
-        if X.dim() == 0 or (width and X.shape[-1] != width):
-            raise BotorchTensorDimensionError(
-                f"`X` must have shape ... x {width or 'd'}, got {tuple(X.shape)}."
-            )
 
     # ------------------------------------------------------------ loading a state
 

@@ -11,9 +11,9 @@ from torch import Tensor
 
 from botorch_calib._validation import check_levels, check_positive
 from botorch_calib.calibration.aggregation import Setting, quantile_learner
-from botorch_calib.calibration.calibrators import Calibrator, check_residuals
+from botorch_calib.calibration.calibrators import TrackedCalibrator
 from botorch_calib.calibration.exact import ExactQuantileLearner
-from botorch_calib.calibration.learner import QuantileLearner, as_vector
+from botorch_calib.calibration.learner import as_vector
 from botorch_calib.calibration.scores import RationalScore, Score
 from botorch_calib.predictive import PiecewisePredictive
 
@@ -21,7 +21,7 @@ from botorch_calib.predictive import PiecewisePredictive
 NUM_LEVELS = 19
 
 
-class QuantileRecalibrator(Calibrator):
+class QuantileRecalibrator(TrackedCalibrator):
     r"""Recalibrates every quantile of a predictive law [Deshpande2024], also locally.
 
     The law of an observation is given by its quantiles at the ``levels``: each is a learned
@@ -91,7 +91,6 @@ class QuantileRecalibrator(Calibrator):
             "max_width", self.score.default_max_width if max_width is None else max_width
         )
         initial = self.score.initial_signed(levels)
-        self.tracker: QuantileLearner
         if method == "exact":
             self.tracker = _exact_learner(levels, initial, lengthscale, step_size)
         else:
@@ -108,36 +107,19 @@ class QuantileRecalibrator(Calibrator):
         """Quantiles of the residuals at ``X`` (``... x d``), increasing, ``... x M``."""
         return self._knots(self.tracker.threshold(X)).sort(dim=-1).values
 
-    def predictive(self, X: Tensor) -> PiecewisePredictive:
-        """See `Calibrator.predictive`."""
-        return self._law(self.tracker.threshold(X))
-
-    @torch.no_grad()
-    def update(self, X: Tensor, z: Tensor) -> PiecewisePredictive:
-        """See `Calibrator.update`."""
-        check_residuals(X, z)
-        return self._law(self.tracker.update(X, self.score.signed(z)))
-
-    def reset(self) -> None:
-        """Forget everything learned."""
-        self.tracker.reset()
-
-    @property
-    def num_updates(self) -> int:
-        """Number of residuals seen."""
-        return self.tracker.num_updates
-
     @property
     def num_needed(self) -> int:
         """See `Calibrator.num_needed`."""
         ends = torch.stack([self.levels[0], 1 - self.levels[-1]])
         return math.ceil(1 / ends.min().item() - 1e-9)
 
+    def _scores(self, z: Tensor) -> Tensor:
+        return self.score.signed(z)
+
     def _knots(self, theta: Tensor) -> Tensor:
         return self.score.knots(theta, max_width=self.max_width)
 
     def _law(self, theta: Tensor) -> PiecewisePredictive:
-        """The law with raw thresholds ``batch_shape x M``."""
         return PiecewisePredictive.recalibrated(
             self.levels,
             knots=self._knots(theta).unsqueeze(-2),

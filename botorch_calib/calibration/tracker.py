@@ -9,7 +9,7 @@ import torch
 from botorch.exceptions.errors import InputDataError
 from torch import Tensor
 
-from botorch_calib._validation import check_nonnegative, check_positive
+from botorch_calib._validation import check_nonnegative, check_positive, check_width
 from botorch_calib.calibration.descent import (
     Local,
     Localization,
@@ -114,7 +114,7 @@ class OnlineQuantileTracker(QuantileLearner):
         Returns:
             Thresholds of shape ``... x M``, in the tracker's dtype.
         """
-        self._check_width(X)
+        check_width(X, self.centers.shape[-1])
         if self.coefficients.shape[-2] == 0:
             return self.constants.expand(*X.shape[:-1], -1)
         return self.constants + self._local_values(X.to(self.centers))

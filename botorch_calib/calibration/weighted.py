@@ -11,7 +11,7 @@ import torch
 from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError
 from torch import Tensor, nn
 
-from botorch_calib._validation import check_open_unit, check_positive
+from botorch_calib._validation import check_open_unit, check_positive, check_width
 from botorch_calib.calibration.calibrators import Calibrator, check_residuals
 from botorch_calib.predictive import PiecewisePredictive
 
@@ -107,7 +107,7 @@ class WeightedConformal(Calibrator):
         Args:
             X: Inputs ``... x d`` in the base model's transformed space.
         """
-        self._check_width(X)
+        check_width(X, self.inputs.shape[-1])
         X = X.to(self.inputs)
         shape = (*X.shape[:-1], 1)
         if not self.num_updates:
@@ -133,7 +133,7 @@ class WeightedConformal(Calibrator):
                 have the wrong shape.
         """
         check_residuals(X, z)
-        self._check_width(X)
+        check_width(X, self.inputs.shape[-1])
         inputs = torch.cat([self.inputs.reshape(-1, X.shape[-1]), X.to(self.inputs)])
         residuals = torch.cat([self.residuals, z.to(self.residuals)])
         weights = self._weights(inputs)
@@ -216,13 +216,6 @@ class WeightedConformal(Calibrator):
         cumulative = (weights[order] * earlier).cumsum(dim=-1)
         widths = self._quantile(sizes, cumulative, weights[start:].unsqueeze(-1))
         return widths.masked_fill(now == 0, self._initial_width)
-
-    def _check_width(self, X: Tensor) -> None:
-        width = self.inputs.shape[-1]
-        if X.dim() == 0 or (width and X.shape[-1] != width):
-            raise BotorchTensorDimensionError(
-                f"`X` must have shape ... x {width or 'd'}, got {tuple(X.shape)}."
-            )
 
     # ------------------------------------------------------------ loading a state
 

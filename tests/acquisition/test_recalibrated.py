@@ -1,5 +1,7 @@
 """Closed-form acquisition functions under a recalibrated law, against brute-force sampling."""
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -14,7 +16,7 @@ from botorch_calib import (
 from botorch_calib.testing import AcquisitionContract
 from tests.gps import make_gp
 
-DOUBLE = {"dtype": torch.double}
+DOUBLE: dict[str, Any] = {"dtype": torch.double}
 NUM_SAMPLES = 200_000
 KINDS = {
     "global": {},
