@@ -24,16 +24,20 @@ from tqdm.auto import tqdm
 from benchmarks.core import installed_versions
 from benchmarks.methods import (
     calibrate,
+    calibrated_ucb,
     log_calibrated_ei,
     log_expected_improvement,
     optimize,
+    upper_confidence_bound,
 )
 from benchmarks.runner import one_torch_thread
 from benchmarks.surrogates import fit_gp
-from botorch_calib.calibration import Calibrator, LocalizedConformal
+from botorch_calib import CalibratedModel
+from botorch_calib.calibration import Calibrator, LocalizedConformal, QuantileRecalibrator
 from botorch_calib.test_functions import HeteroscedasticAckley
 
 NUM_POINTS = 100
+NUM_LEAVE_ONE_OUT = 200
 BATCH = 512
 NUM_INITIAL = 5
 NUM_RESTARTS = 10
@@ -48,12 +52,22 @@ def calibrator() -> Calibrator:
     return LocalizedConformal(alpha=0.2, lengthscale=0.25)
 
 
-class Workload:
-    """The data that comparisons share: 100 points of 2-d Ackley and a GP fitted to them."""
+def recalibrator() -> QuantileRecalibrator:
+    """The recalibrator whose cost is measured: 19 levels, the same at all points."""
+    return QuantileRecalibrator()
 
-    def __init__(self, device: torch.device) -> None:
+
+def local_recalibrator() -> QuantileRecalibrator:
+    """Its localized form."""
+    return QuantileRecalibrator(lengthscale=0.25)
+
+
+class Workload:
+    """The data that comparisons share: points of 2-d Ackley, 100 by default, and a GP of them."""
+
+    def __init__(self, device: torch.device, num_points: int = NUM_POINTS) -> None:
         problem = HeteroscedasticAckley()
-        X = draw_sobol_samples(problem.bounds, n=NUM_POINTS, q=1, seed=0).squeeze(-2)
+        X = draw_sobol_samples(problem.bounds, n=num_points, q=1, seed=0).squeeze(-2)
         with manual_seed(0):
             Y = problem(X).unsqueeze(-1)
         batch = draw_sobol_samples(problem.bounds, n=BATCH, q=1, seed=1)
@@ -135,6 +149,73 @@ def acquisition_ratio(work: Workload) -> tuple[Call, Call]:
         value_and_gradient(log_calibrated_ei(calibrated, work.best_f), work.batch),
         value_and_gradient(log_expected_improvement(work.gp, work.best_f), work.batch),
     )
+
+
+def recalibrated_pair(
+    work: Workload, template: Callable[[], QuantileRecalibrator], denoise: bool
+) -> tuple[Call, Call]:
+    """Log expected improvement under a recalibrated law, and BoTorch's."""
+    model = CalibratedModel.from_history(work.gp, template(), NUM_INITIAL, denoise=denoise)
+    return (
+        value_and_gradient(log_calibrated_ei(model, work.best_f), work.batch),
+        value_and_gradient(log_expected_improvement(work.gp, work.best_f), work.batch),
+    )
+
+
+@comparison("recalibrated (19 levels) / plain log EI, denoised", repetitions=100, warm_up=10)
+def recalibrated_ratio(work: Workload) -> tuple[Call, Call]:
+    """Cost of one evaluation with 20 normal pieces; at most 1.8."""
+    return recalibrated_pair(work, recalibrator, denoise=True)
+
+
+@comparison("recalibrated (19 levels) / plain log EI, not denoised", repetitions=100, warm_up=10)
+def recalibrated_observation_ratio(work: Workload) -> tuple[Call, Call]:
+    """The same for the law of an observation, as in the paper on OCBO; at most 1.3."""
+    return recalibrated_pair(work, recalibrator, denoise=False)
+
+
+@comparison(
+    "locally recalibrated (19 levels) / plain log EI, denoised", repetitions=100, warm_up=10
+)
+def local_recalibrated_ratio(work: Workload) -> tuple[Call, Call]:
+    """The same with quantiles that vary from point to point."""
+    return recalibrated_pair(work, local_recalibrator, denoise=True)
+
+
+@comparison(
+    "locally recalibrated (19 levels) / plain log EI, not denoised", repetitions=100, warm_up=10
+)
+def local_recalibrated_observation_ratio(work: Workload) -> tuple[Call, Call]:
+    """The same for the law of an observation."""
+    return recalibrated_pair(work, local_recalibrator, denoise=False)
+
+
+@comparison("quantile UCB / plain UCB", repetitions=50, warm_up=5)
+def quantile_ratio(work: Workload) -> tuple[Call, Call]:
+    """Cost of a quantile of the denoised law, which takes a root solve."""
+    calibrated = calibrate(work.gp, recalibrator, NUM_INITIAL)
+    return (
+        value_and_gradient(calibrated_ucb(calibrated, work.best_f), work.batch),
+        value_and_gradient(upper_confidence_bound(work.gp, work.best_f), work.batch),
+    )
+
+
+@comparison("leave-one-out recalibration n=200, 19 levels / one GP fit", repetitions=11, warm_up=2)
+def leave_one_out_ratio(work: Workload) -> tuple[Call, Call]:
+    """Cost of residuals and of the exact recalibration from them; at most 0.1."""
+    large = Workload(work.device, NUM_LEAVE_ONE_OUT)
+    template = QuantileRecalibrator(method="exact")
+
+    def recalibrate(repetition: int) -> object:
+        # As in `replay_ratio`
+        large.gp.train()
+        large.gp.eval()
+        return CalibratedModel.from_history(large.gp, template, residuals="loo")
+
+    def fit(repetition: int) -> object:
+        return fit_gp(large.X, large.Y, large.bounds)
+
+    return recalibrate, fit
 
 
 @comparison("calibrated / plain iteration, fit to candidate", repetitions=7, warm_up=1)

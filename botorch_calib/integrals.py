@@ -34,7 +34,7 @@ from botorch_calib.pieces import TINY, Layout, piece_values
 def tail_and_density(
     x: Tensor, r: Tensor, knots: Tensor, masses: Tensor, layout: Layout
 ) -> tuple[Tensor, Tensor]:
-    """``log P(z + r eps > x)`` and the log density at ``x``; arguments as `smoothed_integrals`."""
+    """`smoothed_tail` without a graph."""
     values, log_scale, _ = piece_values(x, r, knots.contiguous(), layout)
     totals = (values[1:] * masses).sum(dim=1).clamp_(min=TINY).log_() + log_scale
     return totals[0], totals[1]
@@ -163,13 +163,15 @@ class _SmoothedIntegrals(Function):
     ) -> tuple[Tensor, ...]:
         values, log_scale, natural = piece_values(x, r, knots.contiguous(), layout)
         values.clamp_(min=TINY)
-        totals = (values[:2] * masses).sum(dim=1).clamp_(min=TINY).log_() + log_scale
+        totals = (values * masses).sum(dim=1).clamp_(min=TINY).log_() + log_scale
+        log_excess, log_survival, log_density = totals.unbind()
         log_e, log_s, log_p = (values.log_() + log_scale).unbind()
-        outputs = (*totals.unbind(), log_e, log_s)
+        outputs = (log_excess, log_survival, log_e, log_s)
         ctx.save_for_backward(x, r, knots, masses, *outputs, log_p, natural)
         ctx.layout = layout
+        ctx.mark_non_differentiable(log_density)
         ctx.set_materialize_grads(False)
-        return outputs
+        return (*outputs, log_density)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
@@ -211,5 +213,16 @@ def smoothed_integrals(
         masses: ``num_pieces x n``; may hold zeros.
         layout: The form of the law, which is not a single normal piece without bounds.
     """
-    log_excess, log_survival, _, _ = _SmoothedIntegrals.apply(x, r, knots, masses, layout)
+    log_excess, log_survival, *_ = _SmoothedIntegrals.apply(x, r, knots, masses, layout)
     return log_excess, log_survival
+
+
+def smoothed_tail(
+    x: Tensor, r: Tensor, knots: Tensor, masses: Tensor, layout: Layout
+) -> tuple[Tensor, Tensor]:
+    """``log P(z + r eps > x)``, and the log density at ``x``, which has no gradient.
+
+    Arguments as for `smoothed_integrals`.
+    """
+    _, log_survival, *_, log_density = _SmoothedIntegrals.apply(x, r, knots, masses, layout)
+    return log_survival, log_density

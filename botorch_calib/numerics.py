@@ -29,8 +29,60 @@ _INV_SQRT_2PI = 1 / math.sqrt(2 * math.pi)
 # Beyond this argument a continued fraction of this depth replaces formulas whose cancellation
 # grows like x^4: both are then accurate to 2e-12.
 _FAR, _DEPTH = 12.0, 8
-# The same for h alone and its asymptotic value (to 1e-9, where its logarithm is -45000)
-_FAR_H = 300.0
+# Coefficients, by powers of (x - 5)/(x + 5), of (1 + x) Phi(-x)/phi(x) and (1 + x)^2 h(-x)/phi(x)
+# for x >= 0: Chebyshev series computed with 40 digits, cut off at 1e-15 and rearranged
+_MILLS = (
+    1.1568486282918942,
+    -0.2294875382521184,
+    0.07778159886881932,
+    0.02507217930210036,
+    -0.06617760078236147,
+    0.061505045828185945,
+    -0.03802659213490491,
+    0.016348231425036042,
+    -0.004201290736679092,
+    1.95296783263882e-05,
+    0.00045704582520787057,
+    -0.00013437036855808154,
+    -2.4811370461631e-05,
+    2.2699386557896492e-05,
+    -1.6599786901151327e-07,
+    -3.2597570880078616e-06,
+    3.0814173813284686e-07,
+    4.724032708161005e-07,
+    -5.664946491934807e-08,
+    -6.383575508496434e-08,
+    5.201831922026417e-09,
+    5.532292225960163e-09,
+)
+_RAMP = (
+    1.2945411512431624,
+    -0.3687229645450205,
+    -0.028030699627535318,
+    0.2611670078473995,
+    -0.2735482037622689,
+    0.15402166230393094,
+    -0.029310982484216187,
+    -0.03186187260375166,
+    0.03474622704411568,
+    -0.01613170673005695,
+    0.0023283136856683535,
+    0.0015767797434979535,
+    -0.000852726679260871,
+    -3.583150113393755e-05,
+    0.00014692756303243338,
+    -1.7174985619141775e-05,
+    -2.3355088213939513e-05,
+    4.929070094027732e-06,
+    3.9473272317334125e-06,
+    -9.567014371423734e-07,
+    -6.968399656044212e-07,
+    1.3972822924537727e-07,
+    1.073022959586397e-07,
+    -1.1626132425962912e-08,
+    -9.684045797029939e-09,
+)
+_MANY = 3000  # numbers from which the polynomial beats ``erfcx`` on a CPU
 # Exponents below this one are as good as zero; subnormal numbers would make everything slow.
 LEAST = -600.0
 
@@ -76,8 +128,38 @@ def less(x: Tensor, bound: Tensor | float) -> Tensor:
 
 
 def mills_ratio(x: Tensor) -> Tensor:
-    """``Phi(-x) / phi(x)`` for ``x >= 0``."""
-    return torch.special.erfcx(_SQRT_HALF * x).mul_(_SQRT_HALF_PI)
+    """``Phi(-x) / phi(x)`` for ``x >= 0``, float64, without a graph, accurate to 1e-15.
+
+    Where many numbers meet a CPU, a polynomial in vectorised operations takes a quarter of the
+    time of ``erfcx``.
+    """
+    if x.is_cuda or x.numel() < _MANY:
+        return torch.special.erfcx(_SQRT_HALF * x).mul_(_SQRT_HALF_PI)
+    return _polynomial(x, _MILLS).div_(x + 1.0)
+
+
+def ramp_ratio(x: Tensor) -> Tensor:
+    """``h(-x) / phi(x)`` for ``x >= 0``, float64, without a graph, accurate to 1e-15."""
+    return _polynomial(x, _RAMP).div_((x + 1.0).square_())
+
+
+def _polynomial(x: Tensor, coefficients: tuple[float, ...]) -> Tensor:
+    """A polynomial in ``(x - 5) / (x + 5)``."""
+    t = (x + 5.0).reciprocal_().mul_(-10.0).add_(1.0)
+    last, *rest = _as_numbers(coefficients, x.dtype, x.device)
+    value = last.expand_as(t).clone()
+    for coefficient in rest:
+        torch.addcmul(coefficient, value, t, out=value)
+    return value
+
+
+@lru_cache(maxsize=16)
+def _as_numbers(
+    coefficients: tuple[float, ...], dtype: torch.dtype, device: torch.device
+) -> tuple[Tensor, ...]:
+    """Coefficients as tensors without dimensions, that of the highest power first."""
+    with torch.inference_mode(False):
+        return torch.tensor(coefficients[::-1], dtype=dtype, device=device).unbind()
 
 
 def scaled_tails(x: Tensor) -> Tensor:
@@ -103,10 +185,9 @@ class _LogH(Function):
 
     @staticmethod
     def forward(ctx: Any, t: Tensor) -> Tensor:
-        distance, ramp = t.abs(), t.clamp(min=0.0)
-        near = 1 - distance * mills_ratio(distance)
-        h = (distance * distance).add_(3.0).reciprocal_().lerp_(near, less(distance, _FAR_H))
+        ramp = t.clamp(min=0.0)
         # Over phi(min(t, 0)), with h(t) = t + h(-t) for t > 0
+        h = ramp_ratio(t.abs())
         h.mul_((ramp * ramp).mul_(-0.5).clamp_(min=LEAST).exp_().mul_(_INV_SQRT_2PI))
         value = h.add_(ramp).log_().sub_((t - ramp).square_().mul_(0.5))
         ctx.save_for_backward(t, value)
@@ -180,43 +261,47 @@ def ndtri_exp(log_p: Tensor) -> Tensor:
 
 
 def bracketed_newton(
-    function: Callable[[Tensor], tuple[Tensor, Tensor]],
+    function: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]],
     low: Tensor,
     high: Tensor,
     guess: Tensor,
     max_steps: int,
     tol: float,
-) -> tuple[Tensor, Tensor]:
-    """Elementwise root of an increasing function between ``low`` and ``high``, no gradient.
+) -> Tensor:
+    """Elementwise root of increasing functions between ``low`` and ``high``, no gradient.
 
     Newton's method; a step that leaves the bracket found so far, or
-    follows one that did not halve ``|function(x)|``, is replaced by a bisection.
+    follows one that did not halve ``|function(x)|``, is replaced by a bisection. Elements drop
+    out one by one: where ``|function(x)| <= tol``, and where a Newton step is about to achieve
+    that, given that errors shrink quadratically at the rate just seen.
 
     Args:
-        function: Returns values and slopes.
-        low: Lower ends.
-        high: Upper ends.
-        guess: Where to start.
+        function: Returns values and slopes at ``x`` for the elements ``rows``.
+        low: Lower ends, ``n``.
+        high: Upper ends, ``n``.
+        guess: Where to start, ``n``.
         max_steps: Largest number of evaluations.
-        tol: The search ends when all ``|function(x)| <= tol``.
+        tol: Largest remaining ``|function(x)|``.
 
     Returns:
-        The root and the slope found there.
+        The roots, ``n``.
     """
     x = torch.minimum(torch.maximum(guess, low), high)
-    last = slope = torch.full_like(x, math.inf)
+    root, rows, last = x.clone(), torch.arange(len(x), device=x.device), torch.full_like(x, 1e30)
     for _ in range(max_steps):
-        value, slope = function(x)
-        size = value.abs()
-        if bool((size <= tol).all()):
-            break
-        below = value < 0
+        value, slope = function(x, rows)
+        size, below = value.abs(), value < 0
         low, high = torch.where(below, x, low), torch.where(below, high, x)
         step = x - value / slope
         newton = (step > low) & (step < high) & (size < 0.5 * last)
-        step = torch.where(newton, step, 0.5 * (low + high))
-        x, last = torch.where(size <= tol, x, step), size
-    return x, slope
+        done = size <= tol
+        x = torch.where(newton, step, torch.where(done, x, 0.5 * (low + high)))
+        root[rows] = x
+        going = ~(done | (newton & (last < 1e30) & (size**3 <= tol * last * last)))
+        if not bool(going.any()):
+            break
+        x, rows, low, high, last = (v[going] for v in (x, rows, low, high, size))
+    return root
 
 
 def hazard(z: Tensor) -> Tensor:

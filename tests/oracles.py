@@ -112,6 +112,17 @@ def smoothed(law: Law, ratio: float, x: float) -> Smoothed:
     )
 
 
+def log_tail(law: Law, x: float) -> tuple[float, float]:
+    """``log E(z - x)+`` and ``log P(z > x)`` without noise, ``-inf`` for zero."""
+    pieces = list(_panels(law, 1.0, x))
+    z = np.concatenate([piece[0] for piece in pieces])
+    log_mass = np.concatenate([piece[1] for piece in pieces])[z > x]
+    if not len(log_mass):
+        return -math.inf, -math.inf
+    log_rise = np.log(z[z > x] - x)
+    return float(logsumexp(log_mass + log_rise)), float(logsumexp(log_mass))
+
+
 def cdf(law: Law, x: float) -> float:
     """``P(Z <= x)``, by summing the panels left of ``x``."""
     parts = [np.exp(log_mass[z <= x]).sum() for z, log_mass in _panels(law, 1.0, x)]

@@ -12,10 +12,12 @@ PACKAGE = Path(__file__).parents[1] / "botorch_calib"
 # Each component may import those before it, never one after it.
 CHAIN = (
     "_validation",
+    "exceptions",
     "numerics",
     "denoising",
     "pieces",
     "integrals",
+    "univariate",
     "predictive",
     "smoothing",
     "calibration",

@@ -72,6 +72,24 @@ def test_mills_ratio_and_scaled_tails():
             assert_close(numerics.mills_ratio(x), expected, rtol=tol, atol=0.0)
 
 
+@pytest.mark.parametrize("copies", [1, 1000])
+def test_ratios_by_polynomials(copies):
+    """The Mills ratio of many numbers takes a way of its own."""
+    values = [*ARGUMENTS, 2.0, 3.3, 7.0, 1e4, 1e8]
+    x = double(*values).repeat(copies, 1)
+    with mp.workdps(90):  # h cancels like x^2 for each digit of Phi
+        mills, ramp = (
+            double(*(function(-a) / phi(a) if a < 1e3 else limit(a) for a in values))
+            for function, limit in [
+                (Phi, lambda a: 1 / a - 1 / a**3),
+                (h, lambda a: a**-2 - 3 / a**4),
+            ]
+        )
+    assert_close(numerics.mills_ratio(x), mills.expand_as(x), rtol=3e-15, atol=0.0)
+    assert_close(numerics.ramp_ratio(x), ramp.expand_as(x), rtol=3e-15, atol=0.0)
+    assert (numerics.ramp_ratio(double(1e30)) > 0).all()
+
+
 def test_log_normal_integrals():
     t = [-1e4, -38.0, -30.1, -29.9, -6.0, -5.9, -1.0, -1e-9, 0.0, 1e-9, 0.3, 5.0, 40.0]
     log_prob, log_excess = numerics.log_normal_integrals(double(*t))
@@ -125,6 +143,34 @@ def test_ndtri_exp():
     (slope,) = torch.autograd.grad(numerics.ndtri_exp(safe).sum(), safe)
     expected = double(*(Phi(v) / phi(v) for v in z))
     assert_close(slope, expected, rtol=1e-9, atol=0.0)
+
+
+def test_bracketed_newton():
+    """Roots of ``x^3 - a``, also where the guess is a poor one and the slope vanishes."""
+    cubes, guess = double(-8.0, 1e-9, 0.5, 27.0, 1e6), double(40.0, 0.0, 0.8, -90.0, 100.0)
+    seen = []
+
+    def function(x, rows):
+        seen.append(len(rows))
+        return x**3 - cubes[rows], 3 * x**2
+
+    low, high = torch.full_like(cubes, -100.0), torch.full_like(cubes, 200.0)
+    roots = numerics.bracketed_newton(function, low, high, guess, max_steps=100, tol=1e-12)
+    expected = double(-2.0, 1e-3, 0.5 ** (1 / 3), 3.0, 100.0)
+    assert_close(roots, expected, rtol=1e-10, atol=1e-5)
+    assert len(seen) < 60 and seen[0] == 5 and seen[-1] < 5
+
+
+def test_bracketed_newton_keeps_to_the_bracket():
+    roots = numerics.bracketed_newton(
+        lambda x, rows: (x - 5.0, torch.ones_like(x)),
+        double(0.0),
+        double(2.0),
+        double(1.0),
+        max_steps=60,
+        tol=1e-12,
+    )
+    assert_close(roots, double(2.0))
 
 
 def test_hazard():

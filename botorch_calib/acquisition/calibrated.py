@@ -149,7 +149,8 @@ class _ImprovementFunction(CalibratedAcquisitionFunction):
             X_pending=X_pending,
             num_fantasies=num_fantasies,
         )
-        best = torch.as_tensor(best_f)
+        # A Python number would become a tensor of the default, single precision.
+        best = best_f if isinstance(best_f, Tensor) else torch.tensor(best_f, dtype=torch.double)
         if best.isnan().any():
             raise InputDataError("`best_f` must not be NaN.")
         self.register_buffer("best_f", best)

@@ -16,7 +16,7 @@ from gpytorch.distributions import MultitaskMultivariateNormal, MultivariateNorm
 from torch import Tensor
 
 from botorch_calib.predictive import PiecewisePredictive
-from botorch_calib.smoothing import SmoothedPredictive
+from botorch_calib.smoothing import SmoothedPredictive, UnsmoothedPredictive
 
 # As in BoTorch's analytic acquisition functions.
 MIN_VARIANCE = 1e-12
@@ -67,8 +67,11 @@ class CalibratedPosterior(Posterior):
                 "CalibratedPosterior is defined for a single output; use one calibrated model "
                 "per outcome in a ModelList."
             )
-        if isinstance(noise_variance, (int, float)) and not noise_variance >= 0.0:
+        is_number = isinstance(noise_variance, (int, float))
+        if is_number and not noise_variance >= 0.0:
             raise InputDataError(f"`noise_variance` must be at least 0, got {noise_variance}.")
+        # A tensor is not looked at, as that would wait for the device.
+        self._noiseless = is_number and noise_variance == 0.0
         self.base_posterior = posterior
         self.predictive = predictive
         self.denoise = denoise
@@ -89,16 +92,15 @@ class CalibratedPosterior(Posterior):
         """Location and unit of the law: ``f~ = location + unit (z + ratio eps)``, float64."""
         variance = variance.double().clamp(min=MIN_VARIANCE)
         noise = self.noise_variance.double()
-        deviation = (variance + noise).sqrt()
         self._location = mean.double()
-        if self.denoise:
-            self._unit = variance / deviation
+        self._unit = self._deviation = (variance + noise).sqrt()
+        self._law: SmoothedPredictive | UnsmoothedPredictive
+        if self.denoise and not self._noiseless:
+            self._unit = variance / self._deviation
             ratio = (noise.clamp(min=0.0) / variance + 1e-300).sqrt()
+            self._law = SmoothedPredictive(self.predictive, ratio)
         else:
-            self._unit = deviation
-            ratio = torch.zeros_like(deviation)
-        self._deviation = deviation
-        self._law = SmoothedPredictive(self.predictive, ratio)
+            self._law = UnsmoothedPredictive(self.predictive)
 
     # ------------------------------------------------------------ moments and marginals
 
@@ -138,14 +140,10 @@ class CalibratedPosterior(Posterior):
         level = float(value)
         if not 0.0 < level < 1.0:
             raise InputDataError(f"`value` must hold levels in (0, 1), got {level}.")
-        if self.denoise:
-            z = self._law.quantile(level)
-        else:
-            z = self._law.law.quantile(self._location.new_tensor(level))
-        return (self._location + self._unit * z).to(self.dtype)
+        return (self._location + self._unit * self._law.quantile(level)).to(self.dtype)
 
     def _marginal(self, function: Callable[[Tensor], Tensor], value: Tensor) -> Tensor:
-        value = torch.as_tensor(value, device=self.device).double()
+        value = torch.as_tensor(value, dtype=torch.float64, device=self.device)
         if value.dim() == 1 and value.numel() > 1:
             value = value.view(-1, *[1] * self._location.dim())
         return function((value - self._location) / self._unit).to(self.dtype)
@@ -178,7 +176,7 @@ class CalibratedPosterior(Posterior):
 
     def _threshold(self, best_f: Tensor | float) -> tuple[Tensor, Tensor]:
         """``best_f``, and in units of the law; where it is infinite, any finite number."""
-        best = torch.as_tensor(best_f, device=self.device).double()
+        best = torch.as_tensor(best_f, dtype=torch.float64, device=self.device)
         return best, (best.masked_fill(best.isinf(), 0.0) - self._location) / self._unit
 
     # ------------------------------------------------------------ joint samples
@@ -266,7 +264,7 @@ class CalibratedPosterior(Posterior):
         return CalibratedPosterior(
             GPyTorchPosterior(scaled),
             self.predictive.mirrored() if weight < 0 else self.predictive,
-            self.noise_variance * (weight * weight),
+            0.0 if self._noiseless else self.noise_variance * (weight * weight),
             denoise=self.denoise,
         )
 

@@ -40,6 +40,15 @@ def test_workload_has_the_stated_size(work) -> None:
     assert work.X.shape == (100, 2)
     assert work.Y.shape == (100, 1)
     assert work.batch.shape == (512, 1, 2)
+    assert Workload(torch.device("cpu"), 200).X.shape == (200, 2)
+
+
+@pytest.mark.parametrize("name", [name for name in perf.COMPARISONS if "19 levels" in name])
+def test_recalibration_runs(work, name) -> None:
+    if "leave-one-out" in name:
+        pytest.skip("fits a large GP")
+    measured, reference = perf.COMPARISONS[name].build(work)
+    assert measured(0).shape == reference(0).shape == work.batch.shape
 
 
 def test_table() -> None:

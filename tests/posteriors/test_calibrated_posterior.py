@@ -57,9 +57,24 @@ class TestRecalibrated(ContractOfCalibrated):
     kind = "recalibrated"
 
 
-class TestSkewedObservation(ContractOfCalibrated):
-    kind = "skewed"
+class ContractOfObservation(ContractOfCalibrated):
     denoise = False
+
+
+class TestGaussianObservation(ContractOfObservation):
+    pass
+
+
+class TestStretchedObservation(ContractOfObservation):
+    kind = "stretched"
+
+
+class TestRecalibratedObservation(ContractOfObservation):
+    kind = "recalibrated"
+
+
+class TestSkewedObservation(ContractOfObservation):
+    kind = "skewed"
 
 
 class TestGaussianLaw:
@@ -139,6 +154,45 @@ def test_against_quadrature(kind, noise):
     check(posterior.density(value).log(), "log_prob", one, -unit.log())
     check(posterior.mean, "mean", unit, location)
     check(posterior.variance, "variance", unit.square(), zero)
+
+
+@pytest.mark.parametrize("kind", LAWS)
+@pytest.mark.parametrize("dtype", [torch.double, torch.float])
+def test_observation_against_quadrature(kind, dtype):
+    """Without denoising, improvement is that of the transported observation."""
+    posterior = make(kind, make_points(2, q=3, dtype=dtype), denoise=False)
+    mean, variance = posterior.base_posterior.mean, posterior.base_posterior.variance
+    deviation, best = (variance.double() + NOISE).sqrt(), 1.4
+    x = (best - mean.double()) / deviation
+    rows = zip(oracles.unbatched(posterior.predictive), x.flatten().tolist(), strict=True)
+    exact = torch.tensor([oracles.log_tail(*row) for row in rows], dtype=torch.double)
+    excess, survival = exact.unbind(-1)
+    tol = 1e-9 if dtype == torch.double else 1e-4
+    values = [
+        (posterior.log_expected_improvement(best), excess + deviation.log().flatten()),
+        (posterior.probability_of_improvement(best).log(), survival),
+        (posterior.cdf(best), -torch.expm1(survival)),
+    ]
+    for value, expected in values:
+        assert value.dtype == dtype
+        assert_close(value.double().flatten(), expected, rtol=tol, atol=tol)
+
+
+@pytest.mark.parametrize("kind", LAWS)
+def test_no_noise_at_all(kind):
+    """The number zero is as exact as the law of an observation, and stays so under maps."""
+    X, draws = make_points(3, q=2), torch.randn(5, 3, 2, 2, dtype=torch.double)
+    exact, observed = make(kind, X, 0.0), make(kind, X, 0.0, denoise=False)
+    little = make(kind, X, torch.tensor(0.0))
+    for posterior, other in ((exact, observed), (exact.affine(-2.0), observed.affine(-2.0))):
+        assert torch.equal(
+            posterior.log_expected_improvement(BEST), other.log_expected_improvement(BEST)
+        )
+        samples = [p.rsample_from_base_samples(Size([5]), draws) for p in (posterior, other)]
+        assert_close(*samples)
+    close = little.log_expected_improvement(BEST)
+    assert_close(exact.log_expected_improvement(BEST), close, rtol=1e-5, atol=1e-5)
+    assert_close(exact.affine(-1.0).mean, -exact.mean)
 
 
 @pytest.mark.parametrize("kind", LAWS)
