@@ -24,9 +24,14 @@ from torch import Tensor
 from torch.nn import Module
 
 from botorch_calib._validation import check_finite, check_inputs, check_open_unit, check_positive
-from botorch_calib.calibration.aggregation import Setting, quantile_learner
+from botorch_calib.calibration.aggregation import (
+    AggregatedQuantileTracker,
+    Setting,
+    quantile_learner,
+)
 from botorch_calib.calibration.learner import QuantileLearner
 from botorch_calib.calibration.scores import RationalScore, Score
+from botorch_calib.calibration.tracker import OnlineQuantileTracker
 from botorch_calib.predictive import PiecewisePredictive
 
 
@@ -161,6 +166,8 @@ class LocalizedConformal(TrackedCalibrator):
         InputDataError: If ``alpha`` is outside (0, 1), a step or scale is negative, ``tails``
             is unknown or ``max_width`` is not positive.
     """
+
+    tracker: OnlineQuantileTracker | AggregatedQuantileTracker
 
     def __init__(
         self,

@@ -48,7 +48,8 @@ def test_recalibration_runs(work, name) -> None:
     if "leave-one-out" in name:
         pytest.skip("fits a large GP")
     measured, reference = perf.COMPARISONS[name].build(work)
-    assert measured(0).shape == reference(0).shape == work.batch.shape
+    for gradient in (measured(0), reference(0)):
+        assert isinstance(gradient, torch.Tensor) and gradient.shape == work.batch.shape
 
 
 def test_table() -> None:
