@@ -116,6 +116,7 @@ def comparison_lines(suite: Suite, collected: Mapping[str, ByMethod]) -> list[st
     names = dict.fromkeys(row.method for row in rows)
     summary = [overall([r for r in rows if r.method == name], suite.alpha) for name in names]
     lines = [*_legend(suite), "## All problems", "", *_summary_table(summary, suite), ""]
+    lines += [*_pooled_table(suite, collected), ""]
     for problem, comparisons in by_problem.items():
         lines += [f"## {problem}", "", *_problem_table(comparisons, suite.baseline), ""]
     return lines
@@ -164,6 +165,31 @@ def _summary_table(rows: Sequence[Overall], suite: Suite) -> list[str]:
         )
     note = (
         "Significant is Wilcoxon's test at 5 % after Holm's correction for the number of problems."
+    )
+    return [*table(header, body), "", note]
+
+
+def _pooled_table(suite: Suite, collected: Mapping[str, ByMethod]) -> list[str]:
+    """Differences to the baseline pooled over all problems, and over each group of them."""
+    header = ["problems", "method", f"difference to {suite.baseline}, %", "t-test p", "Wilcoxon p"]
+    body = []
+    for group in ("", *suite.groups):
+        chosen = [runs for name, runs in collected.items() if name.endswith(group)]
+        for method in dict.fromkeys(name for runs in chosen for name in runs):
+            both = [r for r in chosen if method in r and suite.baseline in r]
+            if method == suite.baseline or not both:
+                continue
+            own, reference = (
+                [metrics.final_regrets(runs[name], suite.inference) for runs in both]
+                for name in (method, suite.baseline)
+            )
+            test = metrics.pooled_test(own, reference)
+            percent = Estimate(100 * test.difference.mean, 100 * test.difference.standard_error)
+            p_values = [number(test.t_p_value, 2), number(test.wilcoxon_p_value, 2)]
+            body.append([group or "all", method, estimate(percent), *p_values])
+    note = (
+        "Pooled over problems and seeds, in percent of the baseline's mean regret on each problem; "
+        "p-values are not corrected."
     )
     return [*table(header, body), "", note]
 

@@ -59,6 +59,19 @@ def paired_test(values: dict[int, float], baseline: dict[int, float]) -> PairedT
     return PairedTest(len(a), Estimate.of(differences.tolist()), t_p, wilcoxon_p)
 
 
+def pooled_test(
+    values: Sequence[dict[int, float]], baselines: Sequence[dict[int, float]]
+) -> PairedTest:
+    """One paired test over several problems, each in units of its baseline's mean."""
+    scaled: list[dict[int, float]] = [{}, {}]
+    for offset, (own, reference) in enumerate(zip(values, baselines, strict=True)):
+        unit = float(np.mean(list(reference.values())))
+        for target, source in zip(scaled, (own, reference), strict=True):
+            # Seeds of different problems are different pairs.
+            target.update({offset * 10**6 + s: value / unit for s, value in source.items()})
+    return paired_test(*scaled)
+
+
 def fraction_won(values: dict[int, float], baseline: dict[int, float]) -> float:
     """The fraction of common seeds on which the value is below the baseline's; ties are halves."""
     a, b = _pairs(values, baseline)

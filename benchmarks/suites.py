@@ -31,6 +31,7 @@ class Suite:
         inference: The point whose regret such a report compares, see
             `benchmarks.metrics.regret_trace`.
         alpha: The miscoverage that its intervals state.
+        groups: Endings of the names of problems that belong together.
     """
 
     name: str
@@ -41,6 +42,7 @@ class Suite:
     compares_calibration: bool = False
     inference: str = "outcome"
     alpha: float = calibrated_methods.ALPHA
+    groups: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         names = [method.name for method in self.methods]
@@ -107,6 +109,7 @@ MISSPECIFIED = register(
         baseline="bo",
         compares_calibration=True,
         inference="evaluated",
+        groups=tuple(misspecified.CASES),
     )
 )
 

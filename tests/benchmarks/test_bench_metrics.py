@@ -107,6 +107,16 @@ def test_a_trace_that_is_missing() -> None:
         metrics.regret_trace(replace(result([1.0]), regret_by_mean=None), "mean")
 
 
+def test_pooling_puts_each_problem_in_its_own_units() -> None:
+    values = [{0: 1.0, 1: 3.0}, {0: 10.0, 1: 20.0}]
+    baselines = [{0: 2.0, 1: 2.0}, {0: 40.0, 1: 60.0, 2: 50.0}]
+    test = metrics.pooled_test(values, baselines)
+    differences = [-0.5, 0.5, -0.6, -0.8]
+    assert test.pairs == 4
+    assert test.difference.mean == pytest.approx(np.mean(differences))
+    assert test.difference.standard_error == pytest.approx(np.std(differences, ddof=1) / 2)
+
+
 def test_fraction_won_counts_ties_as_halves() -> None:
     values, baseline = {0: 1.0, 1: 2.0, 2: 3.0, 9: 0.0}, {0: 2.0, 1: 2.0, 2: 1.0, 8: 9.0}
     assert metrics.fraction_won(values, baseline) == pytest.approx(0.5)
