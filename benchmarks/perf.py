@@ -52,6 +52,11 @@ def calibrator() -> Calibrator:
     return LocalizedConformal(alpha=0.2, lengthscale=0.25)
 
 
+def automatic_calibrator() -> Calibrator:
+    """The default: a bank of trackers instead of one lengthscale."""
+    return LocalizedConformal(alpha=0.2)
+
+
 def recalibrator() -> QuantileRecalibrator:
     """The recalibrator whose cost is measured: 19 levels, the same at all points."""
     return QuantileRecalibrator()
@@ -151,6 +156,16 @@ def acquisition_ratio(work: Workload) -> tuple[Call, Call]:
     )
 
 
+@comparison("calibrated, lengthscale auto / plain log EI", repetitions=100, warm_up=10)
+def automatic_ratio(work: Workload) -> tuple[Call, Call]:
+    """The same with the default, automatic lengthscale."""
+    calibrated = calibrate(work.gp, automatic_calibrator, NUM_INITIAL)
+    return (
+        value_and_gradient(log_calibrated_ei(calibrated, work.best_f), work.batch),
+        value_and_gradient(log_expected_improvement(work.gp, work.best_f), work.batch),
+    )
+
+
 def recalibrated_pair(
     work: Workload, template: Callable[[], QuantileRecalibrator], denoise: bool
 ) -> tuple[Call, Call]:
@@ -238,20 +253,31 @@ def iteration_ratio(work: Workload) -> tuple[Call, Call]:
     return calibrated, plain
 
 
-@comparison("replay of the history / GP fit", repetitions=11, warm_up=2)
-def replay_ratio(work: Workload) -> tuple[Call, Call]:
-    """Cost of calibrating a fitted GP from its own training data."""
+def replay_pair(work: Workload, template: Callable[[], Calibrator]) -> tuple[Call, Call]:
+    """Calibrating a fitted GP from its own training data, and fitting it."""
 
     def replay(repetition: int) -> object:
         # In use the GP has just been fitted: forget what an earlier repetition computed.
         work.gp.train()
         work.gp.eval()
-        return calibrate(work.gp, calibrator, NUM_INITIAL)
+        return calibrate(work.gp, template, NUM_INITIAL)
 
     def fit(repetition: int) -> object:
         return fit_gp(work.X, work.Y, work.bounds)
 
     return replay, fit
+
+
+@comparison("replay of the history / GP fit", repetitions=11, warm_up=2)
+def replay_ratio(work: Workload) -> tuple[Call, Call]:
+    """Cost of one tracker's replay."""
+    return replay_pair(work, calibrator)
+
+
+@comparison("replay of the history, lengthscale auto / GP fit", repetitions=11, warm_up=2)
+def automatic_replay_ratio(work: Workload) -> tuple[Call, Call]:
+    """Cost of a bank's replay."""
+    return replay_pair(work, automatic_calibrator)
 
 
 def measure(comparison: Comparison, work: Workload) -> Measurement:
