@@ -188,8 +188,9 @@ def _pooled_table(suite: Suite, collected: Mapping[str, ByMethod]) -> list[str]:
             p_values = [number(test.t_p_value, 2), number(test.wilcoxon_p_value, 2)]
             body.append([group or "all", method, estimate(percent), *p_values])
     note = (
-        "Pooled over problems and seeds, in percent of the baseline's mean regret on each problem; "
-        "p-values are not corrected."
+        "Averaged over problems for each seed, in percent of the baseline's mean regret on each "
+        "problem, then compared over seeds; p-values are not corrected, and the groups are views "
+        "of the same runs."
     )
     return [*table(header, body), "", note]
 

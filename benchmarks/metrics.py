@@ -62,14 +62,19 @@ def paired_test(values: dict[int, float], baseline: dict[int, float]) -> PairedT
 def pooled_test(
     values: Sequence[dict[int, float]], baselines: Sequence[dict[int, float]]
 ) -> PairedTest:
-    """One paired test over several problems, each in units of its baseline's mean."""
-    scaled: list[dict[int, float]] = [{}, {}]
-    for offset, (own, reference) in enumerate(zip(values, baselines, strict=True)):
+    """One paired test over several problems, each in units of its baseline's mean.
+
+    A seed draws the same designs and noise streams on all problems, so its differences are not
+    independent: they are averaged, over the problems that have the seed, before the test.
+    """
+    scaled: list[dict[int, list[float]]] = [{}, {}]
+    for own, reference in zip(values, baselines, strict=True):
         unit = float(np.mean(list(reference.values())))
-        for target, source in zip(scaled, (own, reference), strict=True):
-            # Seeds of different problems are different pairs.
-            target.update({offset * 10**6 + s: value / unit for s, value in source.items()})
-    return paired_test(*scaled)
+        for seed in own.keys() & reference.keys():
+            for target, source in zip(scaled, (own, reference), strict=True):
+                target.setdefault(seed, []).append(source[seed] / unit)
+    means = [{seed: float(np.mean(v)) for seed, v in by_seed.items()} for by_seed in scaled]
+    return paired_test(means[0], means[1])
 
 
 def fraction_won(values: dict[int, float], baseline: dict[int, float]) -> float:

@@ -164,6 +164,7 @@ class PiecewisePredictive:
         knots: Tensor | None = None,
         max_width: float = 8.0,
         tails: str = "gaussian",
+        validate: bool = True,
     ) -> PiecewisePredictive:
         """Law whose ``levels[j]``-quantile is the ``thresholds[j]``-quantile of the normal law.
 
@@ -179,13 +180,15 @@ class PiecewisePredictive:
             tails: ``"gaussian"`` keeps the shape of the normal law between and beyond the
                 quantiles; ``"stretched"`` scales it with their spread, the distance of the
                 outermost two over that of the normal law.
+            validate: Whether to check ``levels``, which reads them back from the device.
 
         Raises:
             InputDataError: If ``levels`` do not increase inside (0, 1), ``tails`` is unknown or
                 needs two levels and there is one, or not exactly one of ``thresholds`` and
                 ``knots`` is given.
         """
-        check_levels("levels", levels)
+        if validate:
+            check_levels("levels", levels)
         check_positive("max_width", max_width)
         if (thresholds is None) == (knots is None):
             raise InputDataError("Give exactly one of `thresholds` and `knots`.")
@@ -377,7 +380,9 @@ class PiecewisePredictive:
         def edge(knot: Tensor) -> tuple[Tensor, Tensor]:
             finite = knot.isfinite()
             safe = knot.masked_fill(~finite, 0.0)
-            ratio = torch.exp(log_phi(safe) - log_mass).where(finite, torch.zeros_like(knot))
+            # Masked on either side: beyond 37 deviations the exponential would overflow
+            log_ratio = (log_phi(safe) - log_mass).masked_fill(~finite, 0.0)
+            ratio = log_ratio.exp().where(finite, torch.zeros_like(knot))
             return ratio, safe * ratio
 
         (ratio_low, slope_low), (ratio_high, slope_high) = edge(low), edge(high)
@@ -410,8 +415,8 @@ def _stretches(tails: str, levels: Tensor) -> bool:
 
 def _spread_ratio(levels: Tensor, knots: Tensor) -> Tensor:
     """Distance of the outermost quantiles over that of the normal law, ``batch_shape``."""
-    normal = torch.special.ndtri(levels[[0, -1]].to(knots))
-    ratio = (knots[..., -1] - knots[..., 0]) / (normal[1] - normal[0])
+    normal = torch.special.ndtri(levels.to(knots))
+    ratio = (knots[..., -1] - knots[..., 0]) / (normal[-1] - normal[0])
     return ratio.clamp(min=MIN_HALF_WIDTH)
 
 

@@ -212,7 +212,8 @@ class CalibratedUpperConfidenceBound(CalibratedAcquisitionFunction):
     """The ``level``-quantile of the calibrated law: an upper confidence bound as stated.
 
     Where BoTorch's ``UpperConfidenceBound`` takes a multiple of the standard deviation, this
-    takes a probability, which the calibration makes true.
+    takes a probability. Calibration makes it true of observations; the quantile is that of the
+    objective unless the model was made with ``denoise=False``.
 
     Args:
         model: See `CalibratedAcquisitionFunction`.

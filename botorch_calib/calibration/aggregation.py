@@ -54,8 +54,9 @@ class AggregatedQuantileTracker(QuantileLearner):
     ``w_k ~ exp(-gamma_t L_k)``, ``L_k`` the member's pinball loss so far, summed over the levels;
     ``gamma_t = ln K / Delta_t`` is AdaHedge's rate [deRooij2014], with ``Delta_t`` the
     accumulated gap between the loss of the weights and their mix loss, so nothing is left to
-    tune. The pinball loss is convex: the average loses no more than the best member plus
-    ``2 sqrt(V ln K)`` and lower orders, ``V`` the accumulated variance of the members' losses.
+    tune. The pinball loss is convex, and holding the average to [0, 1], where the scores are,
+    never adds to it: the average loses no more than the best member plus ``2 sqrt(V ln K)`` and
+    lower orders, ``V`` the accumulated variance of the members' losses.
     Dynamically-tuned adaptive conformal inference [Gibbs2024] mixes step sizes in this way;
     here lengthscales and scales take part.
 
@@ -99,6 +100,7 @@ class AggregatedQuantileTracker(QuantileLearner):
     constants: Tensor
     coefficients: Tensor
     shortfall: Tensor
+    _settings = ("levels", "initial", "member_settings")
     losses: Tensor
     mixability_gap: Tensor
     _mixed_constants: Tensor
@@ -120,6 +122,7 @@ class AggregatedQuantileTracker(QuantileLearner):
         self.members = members
         self.step_decay = check_nonnegative("step_decay", step_decay)
         self._localizations = _localizations(members, len(self.levels))
+        self.register_buffer("member_settings", self.levels.new_tensor(members))
         # Settings of each column, which move with the module but are no state
         columns = [member for member in members for _ in range(len(self.levels))]
         for name in ("scale", "step_size"):
@@ -127,8 +130,9 @@ class AggregatedQuantileTracker(QuantileLearner):
             self.register_buffer(f"_{name}s", values, persistent=False)
         self.register_buffer("constants", self._initial_constants())
         self.register_buffer("shortfall", torch.zeros_like(self.levels))
-        self.register_buffer("losses", torch.zeros(len(members), dtype=torch.double))
-        self.register_buffer("mixability_gap", torch.zeros((), dtype=torch.double))
+        zeros = torch.zeros(len(members), dtype=torch.double, device=self.levels.device)
+        self.register_buffer("losses", zeros)
+        self.register_buffer("mixability_gap", zeros[0].clone())
         # Derived from the above whenever they change
         self.register_buffer("_mixed_constants", self.initial.clone(), persistent=False)
         self.register_buffer("_mixed_coefficients", self.coefficients.clone(), persistent=False)
@@ -213,7 +217,7 @@ class AggregatedQuantileTracker(QuantileLearner):
         times = torch.arange(1, len(u) + 1, dtype=u.dtype, device=u.device) + self.num_updates
         decay = times.pow(-self.step_decay).unsqueeze(-1)
         thresholds, constants, coefficients = self._run_members(X, u, decay)
-        losses = pinball_loss(u.view(-1, 1, 1), thresholds.clamp(0.0, 1.0), self.levels)
+        losses = pinball_loss(u.view(-1, 1, 1), thresholds, self.levels)
         weights, total, gap = adahedge(losses.sum(dim=-1), self.losses, self.mixability_gap)
         mixed = (weights.to(u).unsqueeze(-1) * thresholds).sum(dim=-2).clamp(0.0, 1.0)
         used, shortfall = self._caught(u, mixed)
@@ -316,6 +320,10 @@ def quantile_learner(
     """
     if isinstance(lengthscale, str) and lengthscale != "auto":
         raise InputDataError(f"`lengthscale` must be numbers or 'auto', got {lengthscale!r}.")
+    if isinstance(scale, str) or isinstance(step_size, str) or lengthscale is None:
+        raise InputDataError(
+            "`scale` and `step_size` must be numbers or None, and `lengthscale` numbers or 'auto'."
+        )
     settings = (lengthscale, scale, step_size)
     if not any(isinstance(setting, (str, Sequence)) for setting in settings):
         local = math.isfinite(lengthscale)  # type: ignore[arg-type]

@@ -145,7 +145,8 @@ class LocalizedConformal(TrackedCalibrator):
     States the law of an observation as a conformal interval ``|z| <= w(x)`` of mass
     ``1 - alpha``, evenly spread, with normal tails outside; ``w`` is learned online such
     that the interval misses a fraction ``alpha`` of the observations, whatever their
-    distribution, and adapts to the region.
+    distribution, and adapts to the region: as long as the width that this takes lies between
+    1e-3 and ``max_width`` standard deviations.
 
     Args:
         alpha: Miscoverage level, in (0, 1).
@@ -218,7 +219,7 @@ class LocalizedConformal(TrackedCalibrator):
     @property
     def num_needed(self) -> int:
         """See `Calibrator.num_needed`."""
-        return math.ceil(1 / min(self.alpha, 1 - self.alpha))
+        return math.ceil(1 / min(self.alpha, 1 - self.alpha) - 1e-9)
 
 
 class OnlineConformal(LocalizedConformal):

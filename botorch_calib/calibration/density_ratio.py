@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import Module
 from torch.nn.functional import softplus
 
-from botorch_calib._validation import check_inputs, check_positive
+from botorch_calib._validation import check_inputs, check_positive, check_width
 
 _MAX_ITERATIONS = 100
 # Newton's method squares the error at each step: the step taken at this one is the last.
@@ -84,6 +84,7 @@ class ClassifierDensityRatio(Module):
         Returns:
             Values within ``+-log(max_ratio)`` of shape ``...``, in the dtype of the buffers.
         """
+        check_width(X, self.center.shape[-1])
         u = (X.to(self.center) - self.center) / self.spread
         value = self.constant + ((u @ self.quadratic + self.linear) * u).sum(dim=-1)
         limit = math.log(self.max_ratio)

@@ -41,9 +41,11 @@ def adahedge(rounds: Tensor, losses: Tensor, gap: Tensor) -> tuple[Tensor, Tenso
     for loss in rounds.unbind():
         rate = _rate(losses, gap)
         w = adahedge_weights(losses, gap)
-        # The mix loss -log(sum_k w_k exp(-rate loss_k)) / rate, with the least loss taken out.
+        # The mix loss -log(sum_k w_k exp(-rate loss_k)) / rate, with the least loss taken out. In
+        # logarithms, since a leader's weight may be 1 and that of the next one underflow.
         least = loss.amin()
-        mix = least - torch.log(w @ torch.exp(-rate * (loss - least))) / rate
+        log_w = torch.log_softmax(-rate * (losses - losses.amin()), dim=-1)
+        mix = least - torch.logsumexp(log_w - rate * (loss - least), dim=-1) / rate
         weights.append(w)
         gap = gap + (w @ loss - mix).clamp(min=0.0)
         losses = losses + loss

@@ -33,6 +33,7 @@ class QuantileLearner(Module, ABC):
     step_count: Tensor
 
     _payload: ClassVar[str] = "coefficients"
+    _settings: ClassVar[tuple[str, ...]] = ("levels", "initial")
 
     def __init__(
         self,
@@ -43,8 +44,8 @@ class QuantileLearner(Module, ABC):
         super().__init__()
         p = check_levels("levels", as_vector(levels))
         self.register_buffer("levels", p.clone())
-        # Not part of the state: it belongs to the settings, and moves between devices.
-        self.register_buffer("initial", _initial_thresholds(initial, p), persistent=False)
+        # A setting, yet part of the state: it tells the scores of one scale from another's.
+        self.register_buffer("initial", _initial_thresholds(initial, p))
         # Before the first update the width of the inputs is unknown: 0 stands for any.
         self.register_buffer("centers", p.new_zeros(0, 0))
         num_columns = len(p) if num_columns is None else num_columns
@@ -167,10 +168,10 @@ class QuantileLearner(Module, ABC):
             return f"`centers` and `{self._payload}` must have shapes t x d and t x {num_columns}."
         if payload[0] and not self.localized:
             return "it is localized, and this tracker is not."
-        own_levels = self.levels.double()
-        theirs = incoming["levels"].to(self.levels).double()
-        if not torch.allclose(own_levels, theirs, rtol=0.0, atol=1e-6):
-            return f"it tracks the levels {theirs.tolist()}, not {own_levels.tolist()}."
+        for name in self._settings:
+            own, theirs = getattr(self, name).double(), incoming[name].to(self.levels).double()
+            if not torch.allclose(own, theirs, rtol=1e-6, atol=1e-6):
+                return f"its `{name}` are {theirs.tolist()}, not {own.tolist()}."
         return None
 
 

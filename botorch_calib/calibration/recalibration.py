@@ -29,14 +29,18 @@ class QuantileRecalibrator(TrackedCalibrator):
     below the ``p_j``-quantile. Between levels the quantile function of the Gaussian model is
     followed, linearly on the scale of its probabilities (the paper's interpolation).
     Thresholds of neighbouring levels, each learned on its own, may cross: they are sorted
-    where a law is built (monotone rearrangement) and stay raw in the learner, whose bound
-    holds per level. (The paper's Lemma 4 overlooks that the outcomes depend on the level.)
+    where a law is built (monotone rearrangement) and stay raw in the learner. (The paper's
+    Lemma 4 overlooks that the outcomes depend on the level.)
 
     With ``method="online"`` the residuals must come in the order of observation, each one step
-    ahead (`CalibratedModel.from_history` or ``observe``), and
-    ``|frequency - p_j| <= tracker.coverage_bound(T)`` whatever they are: the paper's Theorem 3
-    with the corrected sign of its update. With ``method="exact"`` they are a calibration set in
-    any order, such as leave-one-out residuals (its Algorithm 4).
+    ahead (`CalibratedModel.from_history` or ``observe``). At the *raw* thresholds
+    ``|frequency - p_j| <= tracker.coverage_bound(T)`` then holds whatever the residuals: the
+    paper's Theorem 3 with the corrected sign of its update. Sorting exchanges the outcomes of
+    levels that cross, so for the quantiles of the law only the sum over the levels is bounded; an
+    adversary who keeps two levels crossing can make either wrong.
+
+    With ``method="exact"`` the residuals are a calibration set in any order, such as
+    leave-one-out residuals (the paper's Algorithm 4).
 
     Args:
         levels: Increasing levels in (0, 1) (default: 19 of them, 0.05 to 0.95).
@@ -48,12 +52,13 @@ class QuantileRecalibrator(TrackedCalibrator):
         step_size: First step of the learner; several are mixed (default: 0.05).
         step_decay: Exponent of the steps' decay (default: 0, or 0.3 where settings are mixed).
         regularization: Rate at which local corrections are forgotten.
-        method: ``"online"`` or ``"exact"``; the latter takes numbers and no decay, and
-            its scale and regularization are without effect.
+        method: ``"online"`` or ``"exact"``; the latter takes numbers, and has no scale, decay
+            or regularization.
         score: Scale on which quantiles are learned (default: `RationalScore`, which resolves
             quantiles however far out; `GaussianScore` is the paper's PIT).
         tails: ``"stretched"`` scales the normal pieces with the spread of the learned
-            quantiles, ``"gaussian"`` leaves them as the model has them (the paper).
+            quantiles, ``"gaussian"`` leaves them as the model has them (the paper). They stay
+            centred at the model's mean, so a large bias leaves the outermost pieces askew.
         max_width: Cap of the quantiles in standard deviations (default: the score's).
 
     Raises:
@@ -83,6 +88,8 @@ class QuantileRecalibrator(TrackedCalibrator):
         levels = check_levels("levels", as_vector(levels))
         if tails not in ("gaussian", "stretched"):
             raise InputDataError(f"`tails` must be 'gaussian' or 'stretched', got {tails!r}.")
+        if tails == "stretched" and len(levels) < 2:
+            raise InputDataError("`tails='stretched'` needs at least two `levels`.")
         if method not in ("online", "exact"):
             raise InputDataError(f"`method` must be 'online' or 'exact', got {method!r}.")
         self.score = RationalScore() if score is None else score
@@ -92,6 +99,10 @@ class QuantileRecalibrator(TrackedCalibrator):
         )
         initial = self.score.initial_signed(levels)
         if method == "exact":
+            if not (scale is None and step_decay is None and regularization == 0.0):
+                raise InputDataError(
+                    "`scale`, `step_decay` and `regularization` are for `method='online'`."
+                )
             self.tracker = _exact_learner(levels, initial, lengthscale, step_size)
         else:
             self.tracker = quantile_learner(
@@ -125,6 +136,7 @@ class QuantileRecalibrator(TrackedCalibrator):
             knots=self._knots(theta).unsqueeze(-2),
             max_width=self.max_width,
             tails=self.tails,
+            validate=False,
         )
 
 

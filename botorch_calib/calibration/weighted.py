@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from copy import deepcopy
 from statistics import NormalDist
@@ -153,6 +154,11 @@ class WeightedConformal(Calibrator):
         """Number of residuals seen."""
         return len(self.residuals)
 
+    @property
+    def num_needed(self) -> int:
+        """See `Calibrator.num_needed`: with fewer of equal weight the half-width is the cap."""
+        return math.ceil((1 - self.alpha) / self.alpha - 1e-9)
+
     # ------------------------------------------------------------ the quantile
 
     @property
@@ -203,7 +209,8 @@ class WeightedConformal(Calibrator):
         share = ((mass - below) / (above - below).masked_fill(beyond, 1.0)).clamp(max=1.0)
         scores = bounded.double() / (1.0 + bounded.double())
         score = torch.lerp(scores[index], scores[following], share.masked_fill(beyond, 0.0))
-        return (score / (1.0 - score)).to(bounded)
+        # Rounding must not bring it below the quantile, where ties would be lost.
+        return torch.maximum((score / (1.0 - score)).to(bounded), bounded[index])
 
     def _widths_stated(self, residuals: Tensor, weights: Tensor) -> Tensor:
         """Half-widths that stood before each new residual, ``n x 1``, from all ``N`` of them."""

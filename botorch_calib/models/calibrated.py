@@ -106,7 +106,8 @@ class CalibratedModel(Model, FantasizeMixin):
 
         Args:
             model: A fitted exact Gaussian process (not a batch of them).
-            calibrator: Copied, so one template serves every round of a loop.
+            calibrator: Copied, so one template serves every round of a loop; what it has
+                learned is not carried over.
             num_initial: Number of initial observations (the design) to skip.
             denoise: See the class.
             residuals: ``"prequential"``, one step ahead, or ``"loo"``, leave-one-out; one
@@ -128,6 +129,8 @@ class CalibratedModel(Model, FantasizeMixin):
         model.eval()
         X = transformed_train_inputs(model).detach()
         replayed = deepcopy(calibrator).to(z)
+        if replayed.num_updates:  # its history may be the one that is replayed
+            replayed.reset()
         replayed.update(X[num_initial:], z[num_initial:])
         return cls(model, replayed, denoise=denoise)
 
@@ -221,7 +224,7 @@ class CalibratedModel(Model, FantasizeMixin):
         if seen < needed:
             warnings.warn(
                 f"{type(self.calibrator).__name__} has seen {seen} residuals and needs about "
-                f"{needed} to tell its levels: until then its law is little more than the model's.",
+                f"{needed} to tell its levels: until then its law rests on the model or on bounds.",
                 CalibrationWarning,
                 stacklevel=3,
             )
@@ -348,7 +351,7 @@ class CalibratedModel(Model, FantasizeMixin):
             input_transform=Normalize(data["train_X"].shape[-1]),
             outcome_transform=Standardize(1),
         )
-        default = LocalizedConformal(alpha=0.2, lengthscale=0.25)
+        default = LocalizedConformal(alpha=0.2)
         return {"model": base, "calibrator": default if calibrator is None else calibrator}
 
 

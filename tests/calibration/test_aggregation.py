@@ -46,7 +46,7 @@ def test_equals_separate_trackers(batches):
     members = make_members(bank)
     X, u = make_data()
     met = torch.stack([member.update(X, u) for member in members], dim=1)
-    losses = pinball_loss(u.view(-1, 1, 1), met.clamp(0, 1), bank.levels).sum(dim=-1)
+    losses = pinball_loss(u.view(-1, 1, 1), met, bank.levels).sum(dim=-1)
     start = torch.zeros(len(members), **DOUBLE), torch.zeros((), **DOUBLE)
     weights, total, gap = adahedge(losses, *start)
     average = (weights.unsqueeze(-1) * met).sum(dim=1).clamp(0, 1)

@@ -76,3 +76,14 @@ def test_continues_where_it_stopped():
     torch.testing.assert_close(state[0], losses)
     empty, *same = adahedge(rounds[:0], *state)
     assert empty.shape == (0, 3) and torch.equal(same[1], state[1])
+
+
+def test_a_leader_with_all_the_weight_can_still_fall():
+    """The next expert's weight has underflowed when the leader starts to lose every round."""
+    lead = torch.tensor([[0.0, 1e-4]], **DOUBLE).expand(2000, 2)
+    fall = torch.tensor([[1.0, 0.0]], **DOUBLE).expand(400, 2)
+    rounds = torch.cat([lead, fall])
+    weights, losses, gap = run(rounds)
+    assert gap > 1
+    regret = (weights * rounds).sum() - losses.min()
+    assert regret < math.sqrt(400 * math.log(2)) + (4 / 3) * math.log(2) + 2

@@ -122,6 +122,52 @@ def test_neighbouring_thresholds_cross_and_their_law_does_not():
     assert (quantiles.diff(dim=-1) > 0).all()
 
 
+def test_sorting_gives_the_bound_up():
+    """An adversary keeps the raw thresholds crossing: they are right and the law is not."""
+    calibrator = QuantileRecalibrator([0.5, 0.55], step_size=0.2)
+    x, raw, stated = torch.zeros(1, 1, **DOUBLE), [], []
+    for _ in range(600):
+        theta = calibrator.tracker.threshold(x).squeeze(0)
+        low, high = theta.sort().values.tolist()
+        # Between the two where that is possible, else on the side that makes them meet.
+        u = min(max(0.5 * (low + high) + 1e-9, 0.0), 1.0)
+        q = calibrator.score.knots(torch.tensor([u], **DOUBLE))
+        stated.append(q <= calibrator.quantiles(x).squeeze(0))
+        raw.append(calibrator.score.signed(q) <= theta)
+        calibrator.update(x, q)
+    bound = calibrator.tracker.coverage_bound(600)
+    errors = [torch.stack(o).double().mean(dim=0) - calibrator.levels for o in (raw, stated)]
+    assert (errors[0].abs() <= bound + 1e-12).all()
+    assert errors[1].abs().max() > 0.2
+    assert errors[1].sum().abs() <= bound.sum() + 0.02
+
+
+def test_gradients_are_finite_where_an_open_tail_begins_far_out():
+    calibrator = QuantileRecalibrator(method="exact", step_size=0.5, lengthscale=0.25)
+    calibrator.update(torch.full((40, 1), 0.5, **DOUBLE), torch.full((40,), 0.7, **DOUBLE))
+    X = torch.tensor([[0.5], [0.6]], **DOUBLE, requires_grad=True)
+    law = calibrator.predictive(X)
+    for value in (law.mean, law.variance):
+        (gradient,) = torch.autograd.grad(value.sum(), X, retain_graph=True)
+        assert gradient.isfinite().all()
+
+
+@pytest.mark.parametrize(
+    ("source", "target"),
+    [
+        (QuantileRecalibrator(), QuantileRecalibrator(score=GaussianScore())),
+        (
+            QuantileRecalibrator(lengthscale=[0.1, 0.2, math.inf]),
+            QuantileRecalibrator(lengthscale=[0.3, 0.7, math.inf]),
+        ),
+    ],
+    ids=["score", "members"],
+)
+def test_states_of_other_settings_are_refused(source, target):
+    with pytest.raises(RuntimeError, match="initial|member_settings"):
+        target.load_state_dict(source.state_dict())
+
+
 def make_gp(num=30, noise=0.05):
     X, _ = make_data(num)
     Y = torch.sin(6 * X.sum(dim=-1, keepdim=True)) + noise * torch.randn(num, 1, **DOUBLE)
@@ -185,6 +231,8 @@ def test_stretched_tails_follow_the_spread():
         ({"lengthscale": "best"}, "lengthscale"),
         ({"method": "exact", "lengthscale": "auto"}, "exact"),
         ({"method": "exact", "step_size": [0.1, 0.2]}, "exact"),
+        ({"method": "exact", "step_decay": 0.1}, "online"),
+        ({"step_size": "auto"}, "step_size"),
         ({"levels": [0.5], "tails": "stretched"}, "levels"),
     ],
 )

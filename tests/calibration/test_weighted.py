@@ -401,3 +401,12 @@ def test_width_of_the_inputs():
     for X in (torch.rand(4, 3), torch.tensor(0.5)):
         with pytest.raises(BotorchTensorDimensionError, match="`X`"):
             trained().predictive(X)
+
+
+def test_ties_are_covered() -> None:
+    """The continuous half-width is not below the quantile, not even by rounding."""
+    X = torch.rand(200, 2, dtype=torch.double)
+    calibrator = WeightedConformal(0.2, density_ratio=lambda X: 1 + 0 * X[..., 0])
+    calibrator.update(X, torch.full((200,), 0.7, dtype=torch.double))
+    assert (calibrator.half_width(X) >= 0.7).all()
+    assert calibrator.num_needed == 4
