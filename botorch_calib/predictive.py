@@ -149,9 +149,7 @@ class PiecewisePredictive:
         width = half_width.clamp(min=MIN_HALF_WIDTH, max=max_width)
         knots = torch.stack([-width, width], dim=-1)
         masses = width.new_tensor([alpha / 2, 1 - alpha, alpha / 2])
-        scale = None
-        if tails == "stretched":
-            scale = width / -torch.special.ndtri(masses[0])
+        scale = width / -torch.special.ndtri(masses[0]) if tails == "stretched" else None
         law = cls(knots, masses, (False, True, False), scale=scale, validate=False)
         law.around_zero = True
         return law
@@ -204,8 +202,8 @@ class PiecewisePredictive:
         inner = _spread(knots.clamp(min=-max_width, max=max_width).sort(dim=-1).values)
         padded = torch.cat([levels.new_zeros(1), levels, levels.new_ones(1)])
         flags = (False,) * (levels.shape[-1] + 1)
-        scale = _spread_ratio(levels, inner) if _stretches(tails, levels) else None
-        return cls(inner, padded.diff().to(knots), flags, scale=scale, validate=False)
+        masses, scale = padded.diff().to(knots), _tail_scale(tails, levels, inner)
+        return cls(inner, masses, flags, scale=scale, validate=False)
 
     # ---------------------------------------------------------------- description
 
@@ -404,17 +402,14 @@ def half_width_from_p_value(threshold: Tensor, max_width: float) -> Tensor:
     return -torch.special.ndtri(threshold.clamp(min=floor, max=1.0) / 2)
 
 
-def _stretches(tails: str, levels: Tensor) -> bool:
-    """Whether the normal pieces are scaled; raises for what makes no sense."""
-    if tails not in ("gaussian", "stretched"):
-        raise InputDataError(f"`tails` must be 'gaussian' or 'stretched', got {tails!r}.")
-    if tails == "stretched" and levels.shape[-1] < 2:
-        raise InputDataError("`tails='stretched'` needs at least two `levels`.")
-    return tails == "stretched"
-
-
-def _spread_ratio(levels: Tensor, knots: Tensor) -> Tensor:
-    """Distance of the outermost quantiles over that of the normal law, ``batch_shape``."""
+def _tail_scale(tails: str, levels: Tensor, knots: Tensor) -> Tensor | None:
+    """For stretched tails, the spread of the quantiles over the normal one, ``batch_shape``."""
+    if tails == "gaussian":
+        return None
+    if tails != "stretched" or levels.shape[-1] < 2:
+        raise InputDataError(
+            f"`tails` must be 'gaussian' or, with two or more `levels`, 'stretched': got {tails!r}."
+        )
     normal = torch.special.ndtri(levels.to(knots))
     ratio = (knots[..., -1] - knots[..., 0]) / (normal[-1] - normal[0])
     return ratio.clamp(min=MIN_HALF_WIDTH)

@@ -106,8 +106,8 @@ class CalibratedModel(Model, FantasizeMixin):
 
         Args:
             model: A fitted exact Gaussian process (not a batch of them).
-            calibrator: Copied, so one template serves every round of a loop; what it has
-                learned is not carried over.
+            calibrator: Copied, so one template serves every round of a loop. What it has
+                learned is built upon: ``calibrator.fresh()`` starts anew.
             num_initial: Number of initial observations (the design) to skip.
             denoise: See the class.
             residuals: ``"prequential"``, one step ahead, or ``"loo"``, leave-one-out; one
@@ -129,8 +129,6 @@ class CalibratedModel(Model, FantasizeMixin):
         model.eval()
         X = transformed_train_inputs(model).detach()
         replayed = deepcopy(calibrator).to(z)
-        if replayed.num_updates:  # its history may be the one that is replayed
-            replayed.reset()
         replayed.update(X[num_initial:], z[num_initial:])
         return cls(model, replayed, denoise=denoise)
 
