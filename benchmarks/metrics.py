@@ -10,9 +10,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 from scipy import stats
 
 from benchmarks.core import Result
+from botorch_calib.calibration import forecast_scores
 
 # The levels at which PITs are compared with the uniform law.
 CALIBRATION_LEVELS = tuple(j / 20 for j in range(1, 20))
@@ -151,9 +153,8 @@ def calibration_error(result: Result) -> float:
     pits = _recorded(result, "pit")
     if not len(pits):
         return math.nan
-    levels = np.array(CALIBRATION_LEVELS)
-    observed = (pits[:, np.newaxis] <= levels).mean(axis=0)
-    return float(np.sum((levels - observed) ** 2))
+    levels = torch.tensor(CALIBRATION_LEVELS, dtype=torch.double)
+    return float(forecast_scores.calibration_error(torch.from_numpy(pits), levels))
 
 
 def _recorded(result: Result, name: str) -> np.ndarray:

@@ -20,6 +20,7 @@ from botorch_calib._validation import (
     check_open_unit,
     check_unit_interval,
 )
+from botorch_calib.calibration.pinball import pinball_loss
 from botorch_calib.numerics import (
     LOG_ZERO,
     log_h,
@@ -111,8 +112,7 @@ def pinball_score(quantiles: Tensor, y: Tensor, levels: Tensor) -> Tensor:
         raise BotorchTensorDimensionError(
             f"`quantiles` must have shape ... x {len(levels)}, got {tuple(quantiles.shape)}."
         )
-    excess = quantiles - y.unsqueeze(-1)
-    return ((excess >= 0).to(excess) - levels.to(excess)) * excess
+    return pinball_loss(y.unsqueeze(-1), quantiles, levels.to(quantiles))
 
 
 def observed_frequencies(pits: Tensor, levels: Tensor) -> Tensor:
