@@ -154,7 +154,9 @@ def calibration_error(result: Result) -> float:
     if not len(pits):
         return math.nan
     levels = torch.tensor(CALIBRATION_LEVELS, dtype=torch.double)
-    return float(forecast_scores.calibration_error(torch.from_numpy(pits), levels))
+    # Older results hold values that rounding took beyond 1.
+    kept = torch.from_numpy(pits).clamp(0.0, 1.0)
+    return float(forecast_scores.calibration_error(kept, levels))
 
 
 def _recorded(result: Result, name: str) -> np.ndarray:

@@ -78,7 +78,8 @@ class SmoothedPredictive:
 
     def cdf(self, x: Tensor) -> Tensor:
         """``P(z + r eps <= x)``, accurate in the lower tail."""
-        return self.mirrored().log_survival(-x).exp()
+        # Rounding of the logarithm may exceed 1 by an ulp.
+        return self.mirrored().log_survival(-x).exp().clamp(max=1.0)
 
     def _arguments(self, x: Tensor) -> tuple[torch.Size, Tensor, Tensor, Tensor]:
         """The common batch shape, and ``x``, ratios and finite knots for its ``n`` numbers.
@@ -193,7 +194,8 @@ class UnsmoothedPredictive:
 
     def cdf(self, x: Tensor) -> Tensor:
         """``P(z <= x)``, accurate in the lower tail."""
-        return self.mirrored().log_survival(-x).exp()
+        # Rounding of the logarithm may exceed 1 by an ulp.
+        return self.mirrored().log_survival(-x).exp().clamp(max=1.0)
 
     def log_prob(self, x: Tensor) -> Tensor:
         """Log density at ``x``, ``-inf`` beyond the ends of a bounded law."""
