@@ -1,7 +1,32 @@
-"""Warnings of the package; its errors are those of ``botorch.exceptions``."""
+"""Warnings and errors of the package, beside those of ``botorch.exceptions``."""
 
+from botorch.exceptions.errors import BotorchError
 from botorch.exceptions.warnings import BotorchWarning
 
 
 class CalibrationWarning(BotorchWarning):
     """A statement on calibration that rests on too few observations to be relied on."""
+
+
+class LedgerError(BotorchError):
+    """A feedback ledger cannot do what it was asked to."""
+
+
+class TrialStateError(LedgerError):
+    """A trial's state does not allow the change, for example a second observation."""
+
+
+class UnknownTrialError(LedgerError):
+    """No trial of the ledger has the given id."""
+
+
+class DamagedLedgerError(LedgerError):
+    """A file is damaged, is not a ledger, or has a newer format than this version reads."""
+
+
+class EvaluationError(BotorchError, RuntimeError):
+    """An objective cannot be evaluated: its executor is broken, or it fails every time."""
+
+
+class EvaluationWarning(BotorchWarning):
+    """An evaluation that nobody waits for any more cannot be ended and keeps its worker."""

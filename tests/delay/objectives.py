@@ -1,0 +1,131 @@
+"""Objectives that worker processes run. Only light imports: every new worker makes them again.
+
+A query is one number, by which an objective knows what to do. Folders tell what was done.
+"""
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from concurrent.futures import BrokenExecutor
+from pathlib import Path
+
+import numpy as np
+
+
+def square(x: np.ndarray) -> float:
+    return float(x[0] ** 2)
+
+
+def loaded_heavy_modules(x: np.ndarray) -> float:
+    """How many of these modules the worker has imported."""
+    return float(sum(name in sys.modules for name in ("torch", "botorch", "botorch_calib")))
+
+
+def note_run(folder: Path, x: np.ndarray) -> None:
+    """Add this process to a file of those that have run the query."""
+    with open(folder / f"runs-{x[0]:g}", "a", encoding="ascii") as file:
+        file.write(f"{os.getpid()}\n")
+
+
+def runs(folder: Path, query: float) -> list[int]:
+    """Processes that have run a query, in order."""
+    path = folder / f"runs-{query:g}"
+    return [int(line) for line in path.read_text().split()] if path.exists() else []
+
+
+def wait_until(condition: Callable[[], object]) -> None:
+    """Return when the condition holds, or raise after a minute."""
+    for _ in range(6000):
+        if condition():
+            return
+        time.sleep(0.01)
+    raise TimeoutError
+
+
+def wait_for_run(folder: Path, query: float) -> int:
+    """Wait until a query has been run, and return the process that did so first."""
+    wait_until(lambda: runs(folder, query))
+    return runs(folder, query)[0]
+
+
+def noted_square(folder: Path, x: np.ndarray) -> float:
+    note_run(folder, x)
+    return square(x)
+
+
+def die_once(folder: Path, deadly: float, x: np.ndarray) -> float:
+    """As `noted_square`, but the first run of one query kills its worker."""
+    note_run(folder, x)
+    if x[0] == deadly and len(runs(folder, deadly)) == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return square(x)
+
+
+def die_always(folder: Path, deadly: float, company: float, x: np.ndarray) -> float:
+    """As `noted_square`, but one query always kills its worker, first while another one runs."""
+    note_run(folder, x)
+    if x[0] == deadly:
+        wait_for_run(folder, company)
+        os.kill(os.getpid(), signal.SIGKILL)
+    if x[0] == company and len(runs(folder, company)) == 1:
+        signal.pause()
+    return square(x)
+
+
+def hang(folder: Path, hanging: float, company: float, x: np.ndarray) -> float:
+    """As `noted_square`, but one query never returns, and another one only in its second run."""
+    note_run(folder, x)
+    if x[0] == hanging or (x[0] == company and len(runs(folder, company)) == 1):
+        signal.pause()
+    return square(x)
+
+
+def wait_for_go(folder: Path, x: np.ndarray) -> float:
+    """As `noted_square`, but queries from 2 on return only when a file called ``go`` is there."""
+    note_run(folder, x)
+    if x[0] >= 2:
+        wait_until((folder / "go").exists)
+    return square(x)
+
+
+def interrupt(x: np.ndarray) -> float:
+    """What ctrl-C does to a worker."""
+    if x[0] == 1:
+        raise KeyboardInterrupt
+    return square(x)
+
+
+class Stubborn(Exception):
+    """An exception that can be pickled but not unpickled."""
+
+    def __init__(self, first: int, second: int) -> None:
+        super().__init__("stubborn")
+
+
+def raise_stubborn(x: np.ndarray) -> float:
+    if x[0] == 1:
+        raise Stubborn(1, 2)
+    return square(x)
+
+
+def nap(folder: Path, x: np.ndarray) -> float:
+    """As `noted_square`, after a while that depends on the query."""
+    note_run(folder, x)
+    time.sleep(np.random.default_rng(int(x[0])).uniform(0.0, 0.2))
+    return square(x)
+
+
+def die_by_chance(folder: Path, seed: int, x: np.ndarray) -> float:
+    """As `noted_square`, but one in five first runs kills its worker, at some time."""
+    note_run(folder, x)
+    generator = np.random.default_rng([seed, int(x[0]), len(runs(folder, x[0]))])
+    time.sleep(generator.uniform(0.0, 0.1))
+    if len(runs(folder, x[0])) == 1 and generator.uniform() < 0.2:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return square(x)
+
+
+def break_inside(x: np.ndarray) -> float:
+    raise BrokenExecutor("inside")

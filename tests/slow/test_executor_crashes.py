@@ -1,0 +1,112 @@
+"""The asynchronous optimiser while its workers and itself are killed again and again."""
+
+from __future__ import annotations
+
+import functools
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from botorch_calib.delay import FeedbackLedger
+from tests.delay.objectives import die_by_chance, runs
+from tests.delay.runs import make_optimizer, observed, processes
+
+pytestmark = pytest.mark.slow
+
+ROOT = Path(__file__).parents[2]
+NUM_EVALUATIONS = 400
+
+SCRIPT = """
+import sys
+from pathlib import Path
+
+if __name__ == "__main__":
+    from functools import partial
+
+    from botorch_calib.delay import FeedbackLedger
+    from tests.delay.objectives import nap
+    from tests.delay.runs import make_optimizer, processes
+
+    folder = Path(sys.argv[1])
+    ledger = FeedbackLedger.open(folder / "ledger", 1)
+    pool = processes(3, ignore_interrupts=len(ledger) % 2 == 0)
+    optimizer = make_optimizer(pool, partial(nap, folder), ledger, max_parallel=3)
+    print("begin", flush=True)
+    optimizer.run(int(sys.argv[2]))
+"""
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_dying_workers(tmp_path: Path, seed: int) -> None:
+    """A fifth of the trials kill their worker in their first run; none is lost.
+
+    Each may be lost twice: in its own first run, and before that, with another one.
+    """
+    ledger = FeedbackLedger(1)
+    objective = functools.partial(die_by_chance, tmp_path, seed)
+    make_optimizer(processes(4), objective, ledger, max_parallel=4, max_retries=2).run(40)
+    assert observed(ledger) == {i: float(i * i) for i in range(40)}
+    deaths = sum(len(runs(tmp_path, query)) > 1 for query in range(40))
+    assert deaths >= 3  # fewer has a probability of 1 % at most, and seeds are fixed
+
+
+def interrupt(folder: Path, how: int, delay: float) -> None:
+    """Start or resume a run, end it after a while, and check that no worker outlives ctrl-C."""
+    process = subprocess.Popen(
+        [sys.executable, str(folder / "script.py"), str(folder), str(NUM_EVALUATIONS)],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        assert process.stdout is not None and process.stdout.readline() == "begin\n"
+        time.sleep(delay)
+        if how == 0:
+            process.kill()
+            process.wait(timeout=60)
+            return
+        os.killpg(process.pid, signal.SIGINT) if how == 1 else process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=20)
+        assert process.returncode == -signal.SIGINT, errors
+        assert errors.rstrip().endswith("KeyboardInterrupt")
+        workers = {
+            pid for path in folder.glob("runs-*") for pid in map(int, path.read_text().split())
+        }
+        assert not any(map(is_alive, workers))
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+
+
+def test_interrupted_again_and_again(tmp_path: Path) -> None:
+    """Whenever a run ends, what was known stays known, and the next run goes on from there."""
+    (tmp_path / "script.py").write_text(SCRIPT, encoding="ascii")
+    generator = random.Random(0)
+    FeedbackLedger.open(tmp_path / "ledger", 1)
+    known: dict[int, float | None] = {}
+    for number in range(12):
+        interrupt(tmp_path, number % 3, generator.uniform(0.0, 2.0))
+        ledger = FeedbackLedger.open(tmp_path / "ledger")
+        assert observed(ledger).items() >= known.items()
+        known = observed(ledger)
+        statuses = {trial.status.value for trial in ledger.trials}
+        assert statuses <= {"pending", "observed"}
+        assert len(ledger) - len(known) <= 3
+    assert 0 < len(known) < NUM_EVALUATIONS

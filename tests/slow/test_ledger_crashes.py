@@ -1,0 +1,50 @@
+"""Writers of ledgers are killed, write at the same time, and fork in the midst of writing.
+
+`tests.delay.writers` checks after each round that every acknowledged call is in the file, with
+its own query and value, and beyond these at most one call of each writer that was killed. Run
+with ``-s`` for the figures.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.delay.running import run_writers
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not hasattr(os, "fork"), reason="writers are forked"),
+]
+
+
+@pytest.mark.parametrize(("rounds", "writers"), [(400, 1), (100, 3)])
+def test_killed_writers_lose_nothing(tmp_path: Path, rounds: int, writers: int) -> None:
+    """Hundreds of kills, most of them in the midst of a change."""
+    (tally,) = run_writers(tmp_path, f"kill,{rounds},{writers},1").values()
+    assert tally["rounds"] == rounds
+    assert tally["acknowledged"] > rounds / 2
+    # The journal of an unfinished change was there, which the next opening had to undo.
+    assert tally["interrupted"] > rounds / 10
+    # Some were killed between the change and the report of it, and some while opening.
+    assert tally["unacknowledged"] > 0 and tally["unopened"] > 0
+
+
+def test_changes_that_are_cut_short_are_undone(tmp_path: Path) -> None:
+    """Each writer ends between two pages of a change, or within one."""
+    (tally,) = run_writers(tmp_path, "cut,150,2").values()
+    assert tally == {"rounds": 150, "interrupted": 150}
+
+
+@pytest.mark.parametrize(("writers", "trials"), [(2, 200), (4, 100)])
+def test_writing_at_the_same_time_loses_nothing(tmp_path: Path, writers: int, trials: int) -> None:
+    (tally,) = run_writers(tmp_path, f"together,{writers},{trials}").values()
+    assert tally == {"trials": writers * trials, "interleaved": writers}
+
+
+def test_forks_inherit_no_lock(tmp_path: Path) -> None:
+    """Without the lock around forks this hangs sooner or later."""
+    (tally,) = run_writers(tmp_path, "fork,400").values()
+    assert tally["forks"] == 400
