@@ -10,30 +10,51 @@ from botorch.exceptions.errors import (
     InputDataError,
     UnsupportedError,
 )
+from botorch.models import SingleTaskGP
 from botorch.models.gpytorch import MultiTaskGPyTorchModel
 from botorch.models.model import Model
+from botorch.models.transforms import Normalize, Standardize
 from gpytorch.likelihoods import FixedNoiseGaussianLikelihood
 from gpytorch.likelihoods.gaussian_likelihood import _GaussianLikelihoodBase
 from torch import Tensor
 
 from botorch_calib._validation import check_finite
+from botorch_calib.models.factorization import row_updates
 
 
-def check_base(model: Model) -> None:
+def check_base(model: Model, wrapper: str = "CalibratedModel") -> None:
     """Raise ``UnsupportedError`` unless ``model`` has one output and a Gaussian likelihood."""
     name = type(model).__name__
     if getattr(model, "_is_ensemble", False):
         raise UnsupportedError(
-            f"{name} is an ensemble: its posterior is a mixture, which has no single residual to "
-            "calibrate. Use a model fitted by marginal likelihood, such as SingleTaskGP."
+            f"{name} is an ensemble: its posterior is a mixture, where {wrapper} needs a single "
+            "Gaussian. Use a model fitted by marginal likelihood, such as SingleTaskGP."
         )
     if model.num_outputs != 1:
         raise UnsupportedError(
-            f"{name} has {model.num_outputs} outputs: use one CalibratedModel per outcome in a "
-            "ModelList."
+            f"{name} has {model.num_outputs} outputs: use one {wrapper} per outcome in a ModelList."
         )
     if not isinstance(getattr(model, "likelihood", None), _GaussianLikelihoodBase):
-        raise UnsupportedError(f"{name} has no Gaussian likelihood, which calibration needs.")
+        raise UnsupportedError(f"{name} has no Gaussian likelihood, which {wrapper} needs.")
+
+
+def observed_part(model: Any) -> Any:
+    """The model of observed data alone, of a model that also knows pending points."""
+    return getattr(model, "observed_model", model)
+
+
+def predicting_part(model: Any) -> Any:
+    """The model that predicts, of a model that holds one conditioned on pending points."""
+    return getattr(model, "conditioned_model", model)
+
+
+def standardized_gp(**data: Any) -> SingleTaskGP:
+    """An unfitted ``SingleTaskGP`` with ``Normalize`` and ``Standardize``."""
+    return SingleTaskGP(
+        **data,
+        input_transform=Normalize(data["train_X"].shape[-1]),
+        outcome_transform=Standardize(1),
+    )
 
 
 def check_observations(model: Any, X: Tensor, Y: Tensor, Yvar: Tensor | None) -> None:
@@ -42,7 +63,7 @@ def check_observations(model: Any, X: Tensor, Y: Tensor, Yvar: Tensor | None) ->
         raise UnsupportedError(
             f"`observe` needs a model without batch dimensions, got {tuple(model.batch_shape)}."
         )
-    width = _raw_width(model) or X.shape[-1]
+    width = raw_width(model) or X.shape[-1]
     if X.dim() != 2 or X.shape[-1] != width or Y.shape != (X.shape[0], 1):
         raise BotorchTensorDimensionError(
             f"`X` and `Y` must have shapes n x {width} and n x 1, got {tuple(X.shape)} and "
@@ -60,7 +81,7 @@ def check_observations(model: Any, X: Tensor, Y: Tensor, Yvar: Tensor | None) ->
         )
 
 
-def _raw_width(model: Any) -> int | None:
+def raw_width(model: Any) -> int | None:
     """Number of columns of the inputs before any input transform, where the model knows it."""
     inputs = getattr(model, "train_inputs", None)
     if not inputs:
@@ -84,6 +105,12 @@ def with_task_feature(model: Any, X: Tensor) -> Tensor:
     return torch.cat([X[..., :place], task, X[..., place:]], dim=-1)
 
 
+def like(model: Model, X: Tensor) -> Tensor:
+    """``X`` without gradient, in the precision and on the device of the model's parameters."""
+    parameter = next(model.parameters(), None)
+    return X.detach() if parameter is None else X.detach().to(parameter)
+
+
 def transformed_train_inputs(model: Any) -> Tensor:
     """Training inputs of a model in eval mode, where they are the transformed ones, ``n x d``."""
     inputs: Tensor = model.train_inputs[0]
@@ -102,14 +129,30 @@ def given_noise(model: Any, Y: Tensor, Yvar: Tensor | None) -> dict[str, Tensor]
 
 def conditioned_on(model: Any, X: Tensor, Y: Tensor, **kwargs: Any) -> Model:
     """``model.condition_on_observations``, with an error that helps where there is none."""
+    # BoTorch's exact GPs can be conditioned only once they have been evaluated.
+    if hasattr(model, "prediction_strategy") and (
+        model.training or model.prediction_strategy is None
+    ):
+        with torch.no_grad():
+            model.posterior(X)
     try:
-        conditioned: Model = model.condition_on_observations(X, Y, **kwargs)
+        with row_updates(model):
+            conditioned: Model = model.condition_on_observations(X, Y, **kwargs)
     except (NotImplementedError, AttributeError) as error:
         # BoTorch's variational models lack the method that its base class calls.
         if isinstance(error, AttributeError) and "get_fantasy_model" not in str(error):
             raise
         raise UnsupportedError(
-            f"{type(model).__name__} cannot be conditioned on observations; call `observe` with "
-            "`condition=False` and refit."
+            f"{type(model).__name__} cannot be conditioned on observations. Use an exact GP such "
+            "as SingleTaskGP, or, to calibrate only, call `observe` with `condition=False` and "
+            "refit."
         ) from error
     return conditioned
+
+
+def extended_by(model: Any, X: Tensor, Y: Tensor, Yvar: Tensor | None) -> Model:
+    """``model`` conditioned on observations, which then are pending no longer."""
+    if observed_part(model) is not model:
+        extended: Model = model.with_observations(X, Y, Yvar)
+        return extended
+    return conditioned_on(model, X, Y, **given_noise(model, Y, Yvar))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping
 from copy import deepcopy
 from typing import Any
 
@@ -13,12 +12,9 @@ from botorch.exceptions.errors import (
     InputDataError,
     UnsupportedError,
 )
-from botorch.models import SingleTaskGP
 from botorch.models.model import FantasizeMixin, Model
-from botorch.models.transforms import Normalize, Standardize
 from botorch.posteriors import GPyTorchPosterior
 from botorch.utils.datasets import SupervisedDataset
-from gpytorch.likelihoods import Likelihood
 from torch import Tensor
 
 from botorch_calib.calibration import Calibrator, LocalizedConformal, history_residuals
@@ -27,15 +23,19 @@ from botorch_calib.models.bases import (
     check_base,
     check_observations,
     conditioned_on,
-    given_noise,
+    extended_by,
+    observed_part,
+    predicting_part,
+    standardized_gp,
     transformed_train_inputs,
     with_task_feature,
 )
 from botorch_calib.models.noise import observation_noise_variance
+from botorch_calib.models.wrapper import WrapperModel, check_output_indices
 from botorch_calib.posteriors import CalibratedPosterior
 
 
-class CalibratedModel(Model, FantasizeMixin):
+class CalibratedModel(WrapperModel, FantasizeMixin):
     """A single-output Gaussian model whose stated coverage is kept true by a calibrator.
 
     Two ways to keep it up to date:
@@ -53,7 +53,9 @@ class CalibratedModel(Model, FantasizeMixin):
     Args:
         model: A fitted model with one output, a Gaussian likelihood and a Gaussian
             posterior: ``SingleTaskGP``, ``SingleTaskVariationalGP``, ``MultiTaskGP`` with one
-            output task, with any input transform and no or an affine outcome transform.
+            output task, with any input transform and no or an affine outcome transform; or a
+            `CensoredDelayModel` of one, whose pending points shape the prediction alone: the
+            calibrator sees residuals of observed values, by the model of observed data.
         calibrator: What it has learned so far is used as it is, and shared, not copied.
         denoise: Whether `posterior` is of the objective (the default) or, as in the
             paper on OCBO, of the observation. Without observation noise they agree.
@@ -68,12 +70,6 @@ class CalibratedModel(Model, FantasizeMixin):
         >>> model = CalibratedModel.from_history(gp, LocalizedConformal(0.2, lengthscale=0.25))
         >>> acqf = LogCalibratedExpectedImprovement(model, best_f=Y.max())
     """
-
-    # The joint law is not Gaussian, so the cached Cholesky root of BoTorch's noisy
-    # expected improvement does not apply.
-    _supports_cache_root = False
-
-    model: Any  # a BoTorch model: its attributes are beyond what ``Model`` declares
 
     def __init__(self, model: Model, calibrator: Calibrator, denoise: bool = True) -> None:
         super().__init__()
@@ -105,7 +101,8 @@ class CalibratedModel(Model, FantasizeMixin):
         that were made, use `observe`.
 
         Args:
-            model: A fitted exact Gaussian process (not a batch of them).
+            model: A fitted exact Gaussian process (not a batch of them), or a
+                `CensoredDelayModel` of one, whose observed data alone are replayed.
             calibrator: Copied, so one template serves every round of a loop. What it has
                 learned is built upon: ``calibrator.fresh()`` starts anew.
             num_initial: Number of initial observations (the design) to skip.
@@ -120,14 +117,15 @@ class CalibratedModel(Model, FantasizeMixin):
                 ``residuals`` is unknown.
         """
         check_base(model)
-        z = history_residuals(model, residuals)
+        observed = observed_part(model)
+        z = history_residuals(observed, residuals)
         if not 0 <= num_initial <= len(z):
             raise InputDataError(
                 f"`num_initial` must lie between 0 and the number of observations {len(z)}, "
                 f"got {num_initial}."
             )
-        model.eval()
-        X = transformed_train_inputs(model).detach()
+        observed.eval()
+        X = transformed_train_inputs(observed).detach()
         replayed = deepcopy(calibrator).to(z)
         replayed.update(X[num_initial:], z[num_initial:])
         return cls(model, replayed, denoise=denoise)
@@ -140,7 +138,8 @@ class CalibratedModel(Model, FantasizeMixin):
 
         All rows are scored with the present model, which has seen none of them. Call it
         before refitting; a refitted model takes the calibrator over:
-        ``CalibratedModel(new_gp, model.calibrator)``.
+        ``CalibratedModel(new_gp, model.calibrator)``. Rows that were pending in a
+        `CensoredDelayModel` are pending no longer, unless ``condition`` is False.
 
         Args:
             X: Inputs ``n x d``, in the order of observation.
@@ -155,21 +154,22 @@ class CalibratedModel(Model, FantasizeMixin):
             BotorchTensorDimensionError: If their shapes are not ``n x d`` and ``n x 1``.
             UnsupportedError: If the base model is a batch of models or cannot be conditioned.
         """
-        X = with_task_feature(self.model, X)
-        check_observations(self.model, X, Y, Yvar)
+        observed = observed_part(self.model)
+        X = with_task_feature(observed, X)
+        check_observations(observed, X, Y, Yvar)
         # One point a batch: only the marginals are needed.
-        posterior = self._base_posterior(X.unsqueeze(-2))
+        posterior = _gaussian_posterior(observed, X.unsqueeze(-2))
         if posterior.mean.shape[-2] != 1:
             raise UnsupportedError("`observe` does not apply to one-to-many input transforms.")
         if Yvar is None:
-            noise = observation_noise_variance(self.model, posterior, X.unsqueeze(-2))
+            noise = observation_noise_variance(observed, posterior, X.unsqueeze(-2))
         else:
             noise = Yvar.unsqueeze(-1)
         deviation = (posterior.variance + noise).sqrt()
         z = ((Y.unsqueeze(-1) - posterior.mean) / deviation).reshape(-1)
         conditioned = self.model
         if condition:
-            conditioned = conditioned_on(self.model, X, Y, **given_noise(self.model, Y, Yvar))
+            conditioned = extended_by(self.model, X, Y, Yvar)
         self.calibrator.update(self.transform_inputs(X), z)
         self.model = conditioned
 
@@ -199,16 +199,17 @@ class CalibratedModel(Model, FantasizeMixin):
         Warns:
             CalibrationWarning: Once, if the calibrator has seen too few residuals.
         """
-        _check_output_indices(output_indices)
+        check_output_indices(output_indices)
         if self._may_warn:
             self._warn_if_unlearned()
-        X = with_task_feature(self.model, X)
-        base = self._base_posterior(X)
+        predicting = predicting_part(self.model)
+        X = with_task_feature(predicting, X)
+        base = _gaussian_posterior(predicting, X)
         given = observation_noise if isinstance(observation_noise, Tensor) else None
         posterior = CalibratedPosterior(
             base,
             self.calibrator.predictive(self.transform_inputs(X)),
-            observation_noise_variance(self.model, base, X, given=given),
+            observation_noise_variance(predicting, base, X, given=given),
             denoise=self.denoise and observation_noise is False,
         )
         if posterior_transform is None:
@@ -227,16 +228,6 @@ class CalibratedModel(Model, FantasizeMixin):
                 stacklevel=3,
             )
 
-    def _base_posterior(self, X: Tensor) -> GPyTorchPosterior:
-        posterior = self.model.posterior(X)
-        if type(posterior) is not GPyTorchPosterior:
-            raise UnsupportedError(
-                f"The posterior of {type(self.model).__name__} is a {type(posterior).__name__}, "
-                "not Gaussian in the units of the outcome. Use no outcome transform or "
-                "Standardize, and apply nonlinear transforms to the observations beforehand."
-            )
-        return posterior
-
     def transform_inputs(self, X: Tensor, input_transform: torch.nn.Module | None = None) -> Tensor:
         """Inputs in the base model's transformed space, where the calibrator works."""
         return self.model.transform_inputs(X, input_transform=input_transform)
@@ -252,85 +243,11 @@ class CalibratedModel(Model, FantasizeMixin):
             Y: ``batch_shape' x n' x 1``.
             kwargs: Passed on to the base model (``noise`` for example).
         """
-        X = with_task_feature(self.model, X)
-        # The base model can be conditioned only once it has been evaluated.
-        if self.model.training or getattr(self.model, "prediction_strategy", None) is None:
-            with torch.no_grad():
-                self.model.posterior(X)
-        base = conditioned_on(self.model, X, Y, **kwargs)
+        predicting = predicting_part(self.model)
+        base = conditioned_on(predicting, with_task_feature(predicting, X), Y, **kwargs)
         conditioned = CalibratedModel(base, self.calibrator, denoise=self.denoise)
         conditioned._may_warn = False  # a fantasy has nothing to add
         return conditioned
-
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Any:
-        """Move or convert the model; its cached factorisation is dropped if that changed it."""
-
-        def kind() -> tuple[torch.dtype, torch.device] | None:
-            parameter = next(self.model.parameters(), None)
-            return None if parameter is None else (parameter.dtype, parameter.device)
-
-        before = kind()
-        moved = super()._apply(fn, recurse)
-        if kind() != before and hasattr(self.model, "prediction_strategy"):
-            self.model.prediction_strategy = None
-        return moved
-
-    @property
-    def num_outputs(self) -> int:
-        """One output."""
-        return 1
-
-    @property
-    def batch_shape(self) -> torch.Size:
-        """Batch shape of the base model."""
-        return self.model.batch_shape
-
-    @property
-    def likelihood(self) -> Likelihood:
-        """Likelihood of the base model."""
-        return self.model.likelihood
-
-    @property
-    def train_inputs(self) -> Any:
-        """Training inputs of the base model."""
-        return self.model.train_inputs
-
-    @property
-    def train_targets(self) -> Tensor:
-        """Training targets of the base model."""
-        targets: Tensor = self.model.train_targets
-        return targets
-
-    def subset_output(self, idcs: list[int]) -> CalibratedModel:
-        """The model itself, as there is one output."""
-        _check_output_indices(idcs)
-        return self
-
-    def load_state_dict(  # type: ignore[override]
-        self,
-        state_dict: Mapping[str, Any],
-        strict: bool = True,
-        keep_transforms: bool = True,
-        assign: bool = False,
-    ) -> Any:
-        """Load both parts; the base model in its own way, which may keep its transforms."""
-        parts: dict[str, dict[str, Any]] = {"model": {}, "calibrator": {}}
-        for key, value in state_dict.items():
-            part, _, rest = key.partition(".")
-            if part in parts:
-                parts[part][rest] = value
-            elif strict:
-                raise RuntimeError(f"Unexpected key in the state of CalibratedModel: {key!r}.")
-        # The calibrator first: it rejects a state without having changed anything.
-        before = deepcopy(self.calibrator.state_dict())
-        self.calibrator.load_state_dict(parts["calibrator"], strict=strict)
-        try:
-            return self.model.load_state_dict(
-                parts["model"], strict=strict, keep_transforms=keep_transforms, assign=assign
-            )
-        except Exception:
-            self.calibrator.load_state_dict(before)
-            raise
 
     @classmethod
     def construct_inputs(
@@ -344,18 +261,22 @@ class CalibratedModel(Model, FantasizeMixin):
             calibrator: Calibrator to use (default: `LocalizedConformal` at ``alpha = 0.2``).
         """
         data: dict[str, Any] = super().construct_inputs(training_data)
-        base = SingleTaskGP(
-            **data,
-            input_transform=Normalize(data["train_X"].shape[-1]),
-            outcome_transform=Standardize(1),
-        )
         default = LocalizedConformal(alpha=0.2)
-        return {"model": base, "calibrator": default if calibrator is None else calibrator}
+        return {
+            "model": standardized_gp(**data),
+            "calibrator": default if calibrator is None else calibrator,
+        }
 
 
-def _check_output_indices(indices: list[int] | None) -> None:
-    if indices is not None and list(indices) not in ([0], [-1]):
-        raise UnsupportedError(f"`output_indices` must be None or [0], got {indices}.")
+def _gaussian_posterior(model: Any, X: Tensor) -> GPyTorchPosterior:
+    posterior = model.posterior(X)
+    if type(posterior) is not GPyTorchPosterior:
+        raise UnsupportedError(
+            f"The posterior of {type(model).__name__} is a {type(posterior).__name__}, "
+            "not Gaussian in the units of the outcome. Use no outcome transform or "
+            "Standardize, and apply nonlinear transforms to the observations beforehand."
+        )
+    return posterior
 
 
 def _affinely_transformed(

@@ -1,0 +1,112 @@
+"""Conditioning an exact Gaussian process by adding rows to its Cholesky factor."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from gpytorch.distributions import MultivariateNormal
+from gpytorch.models.exact_prediction_strategies import DefaultPredictionStrategy
+from gpytorch.settings import observation_nan_policy
+from gpytorch.utils.memoize import add_to_cache
+from linear_operator.operators import TriangularLinearOperator
+from linear_operator.utils.cholesky import psd_safe_cholesky
+from torch import Tensor
+
+
+@contextmanager
+def row_updates(model: Any) -> Iterator[None]:
+    r"""Have ``model.condition_on_observations`` extend the Cholesky factor of ``model``.
+
+    With ``K = L L^T`` and new rows ``[B, D]``, the factor gains the rows ``[V^T, C]`` with
+    ``V = L^{-1} B^T`` and ``C C^T = D - V^T V``: ``O(n^2 k)`` for ``k`` new rows. GPyTorch's own
+    update multiplies by explicit inverses, which loses digits (in single precision, most of
+    them), inverts the new factor at ``O(n^3)`` and factorises it again for the mean.
+
+    Only without gradients and batch dimensions; otherwise GPyTorch's update is left in place,
+    as it is for models with another way of prediction than the usual one.
+    """
+    strategy = getattr(model, "prediction_strategy", None)
+    if type(strategy) is not DefaultPredictionStrategy or torch.is_grad_enabled():
+        yield
+        return
+    model.prediction_strategy = _Extensible(strategy)
+    try:
+        yield
+    finally:
+        model.prediction_strategy = strategy
+
+
+class _Extensible:
+    """Stands in for a prediction strategy while GPyTorch asks for an updated one."""
+
+    def __init__(self, strategy: DefaultPredictionStrategy) -> None:
+        self._strategy = strategy
+        self.train_prior_dist = strategy.train_prior_dist
+
+    def get_fantasy_strategy(
+        self,
+        inputs: list[Tensor],
+        targets: Tensor,
+        full_inputs: list[Tensor],
+        full_targets: Tensor,
+        full_output: MultivariateNormal,
+        **kwargs: Any,
+    ) -> DefaultPredictionStrategy:
+        """The strategy with further data; arguments are those of GPyTorch's method."""
+        old = self._strategy
+        factor = old.lik_train_train_covar.root_decomposition().root
+        if (
+            full_targets.dim() != 1
+            or full_inputs[0].dim() != 2
+            or type(full_output) is not MultivariateNormal
+            or not isinstance(factor, TriangularLinearOperator)
+        ):
+            return old.get_fantasy_strategy(
+                inputs, targets, full_inputs, full_targets, full_output, **kwargs
+            )
+        n = old.num_train
+        covariance = full_output.lazy_covariance_matrix
+        prior = MultivariateNormal(full_output.mean[n:], covariance[n:, n:])
+        noisy = old.likelihood.get_fantasy_likelihood(**kwargs)
+        block = noisy(prior, inputs, **kwargs).covariance_matrix
+        root, inverse = _bordered(
+            factor.to_dense(), old.covar_cache, covariance[n:, :n].to_dense(), block
+        )
+        new = DefaultPredictionStrategy(
+            train_inputs=full_inputs,
+            train_prior_dist=full_output,
+            train_labels=full_targets,
+            likelihood=noisy,
+            root=TriangularLinearOperator(root),
+            inv_root=TriangularLinearOperator(inverse, upper=True),
+        )
+        deviation = (full_targets - full_output.mean).unsqueeze(-1)
+        weights = torch.cholesky_solve(deviation, root).squeeze(-1)
+        add_to_cache(new, "mean_cache", weights, observation_nan_policy.value())
+        add_to_cache(new, "covar_cache", inverse)
+        return new
+
+
+def _bordered(L: Tensor, inverse: Tensor, cross: Tensor, block: Tensor) -> tuple[Tensor, Tensor]:
+    """Lower factor and its transposed inverse, both with ``k`` more rows and columns.
+
+    Args:
+        L: Lower Cholesky factor ``n x n``.
+        inverse: ``L^{-T}``, ``n x n``.
+        cross: Covariance of the new points with the old, ``k x n``.
+        block: Covariance of the new points, ``k x k``, with noise.
+    """
+    V = torch.linalg.solve_triangular(L, cross.mT, upper=False)
+    C = psd_safe_cholesky(block - V.mT @ V)
+    eye = torch.eye(len(C), dtype=C.dtype, device=C.device)
+    C_inverse = torch.linalg.solve_triangular(C, eye, upper=False).mT
+    corner = torch.linalg.solve_triangular(L.mT, -V @ C_inverse, upper=True)
+    zeros = torch.zeros_like(V)
+    root = torch.cat([torch.cat([L, zeros], dim=1), torch.cat([V.mT, C], dim=1)])
+    new_inverse = torch.cat(
+        [torch.cat([inverse, corner], dim=1), torch.cat([zeros.mT, C_inverse], dim=1)]
+    )
+    return root, new_inverse

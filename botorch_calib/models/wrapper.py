@@ -1,0 +1,113 @@
+"""What models around a model with one output have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from copy import deepcopy
+from typing import Any, Self
+
+import torch
+from botorch.exceptions.errors import UnsupportedError
+from botorch.models.model import Model
+from gpytorch.likelihoods import Likelihood
+from torch import Tensor
+
+
+class WrapperModel(Model):
+    """A model with one output around another, whose data and likelihood it shares."""
+
+    # BoTorch's noisy expected improvement caches the Cholesky roots of its own models alone.
+    _supports_cache_root = False
+
+    model: Any  # a BoTorch model: its attributes are beyond what ``Model`` declares
+
+    @property
+    def num_outputs(self) -> int:
+        """One output."""
+        return 1
+
+    @property
+    def batch_shape(self) -> torch.Size:
+        """Batch shape of the base model."""
+        return self.model.batch_shape
+
+    @property
+    def likelihood(self) -> Likelihood:
+        """Likelihood of the base model."""
+        return self.model.likelihood
+
+    @property
+    def train_inputs(self) -> Any:
+        """Training inputs of the base model."""
+        return self.model.train_inputs
+
+    @property
+    def train_targets(self) -> Tensor:
+        """Training targets of the base model."""
+        targets: Tensor = self.model.train_targets
+        return targets
+
+    def subset_output(self, idcs: list[int]) -> Self:
+        """The model itself, as there is one output."""
+        check_output_indices(idcs)
+        return self
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Any:
+        """Move or convert the model; its cached factorisation is dropped if that changed it."""
+
+        def kind() -> tuple[torch.dtype, torch.device] | None:
+            parameter = next(self.model.parameters(), None)
+            return None if parameter is None else (parameter.dtype, parameter.device)
+
+        before = kind()
+        moved = super()._apply(fn, recurse)
+        if kind() != before and hasattr(self.model, "prediction_strategy"):
+            self.model.prediction_strategy = None
+        return moved
+
+    def load_state_dict(  # type: ignore[override]
+        self,
+        state_dict: Mapping[str, Any],
+        strict: bool = True,
+        keep_transforms: bool = True,
+        assign: bool = False,
+    ) -> Any:
+        """Load all parts; the base model in its own way, which may keep its transforms."""
+        base, own = {}, {}
+        for key, value in state_dict.items():
+            if key.startswith("model."):
+                base[key.removeprefix("model.")] = value
+            else:
+                own[key] = value
+        before = deepcopy({k: v for k, v in self.state_dict().items() if k[:6] != "model."})
+        if strict and (wrong := sorted(own.keys() ^ before.keys())):
+            raise RuntimeError(
+                f"Missing or unexpected keys in the state of {type(self).__name__}: {wrong}."
+            )
+        try:
+            self._load_own(own, strict, assign)
+            return self.model.load_state_dict(
+                base, strict=strict, keep_transforms=keep_transforms, assign=assign
+            )
+        except Exception:
+            self._load_own(before, strict=False, assign=False)
+            raise
+
+    def _load_own(self, state: dict[str, Any], strict: bool, assign: bool) -> None:
+        """Load everything but the base model; what does not fit is refused."""
+        errors: list[str] = []
+        metadata = {"assign_to_params_buffers": assign}
+        self._load_from_state_dict(state, "", metadata, False, [], [], errors)
+        if errors:
+            raise RuntimeError(" ".join(errors))
+        for name, child in self.named_children():
+            if name != "model":
+                prefix = f"{name}."
+                part = {k.removeprefix(prefix): v for k, v in state.items() if k.startswith(prefix)}
+                child.load_state_dict(part, strict=strict, assign=assign)
+
+
+def check_output_indices(indices: list[int] | None) -> None:
+    """Raise ``UnsupportedError`` unless ``indices`` select the only output."""
+    if indices is not None and list(indices) not in ([0], [-1]):
+        raise UnsupportedError(f"`output_indices` must be None or [0], got {indices}.")

@@ -1,0 +1,423 @@
+"""`CensoredDelayModel` and `CalibratedModel` in both orders: equal, and taught by data alone."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from botorch.acquisition import (
+    AcquisitionFunction,
+    LogExpectedImprovement,
+    qLogExpectedImprovement,
+    qLogNoisyExpectedImprovement,
+)
+from botorch.exceptions.errors import InputDataError
+from botorch.optim import optimize_acqf
+from botorch.sampling.normal import SobolQMCNormalSampler
+from torch import Tensor
+from torch.testing import assert_close
+
+from botorch_calib import (
+    CalibratedExpectedImprovement,
+    CalibratedModel,
+    CalibratedPosterior,
+    CalibratedProbabilityOfImprovement,
+    CalibratedUpperConfidenceBound,
+    LocalizedConformal,
+    LogCalibratedExpectedImprovement,
+    OnlineConformal,
+    QuantileRecalibrator,
+    calibration_report,
+)
+from botorch_calib.acquisition import DelayedThompsonSampling, DelayedUpperConfidenceBound
+from botorch_calib.calibration import Calibrator
+from botorch_calib.exceptions import CalibrationWarning
+from botorch_calib.models import CensoredDelayModel
+from botorch_calib.testing import ModelContract
+from tests.gps import far_from_gaussian
+from tests.models.delayed_cases import DOUBLE, Setting
+
+PLAIN, GIVEN = Setting(), Setting(fixed_noise=True, transforms=True)
+settings = pytest.mark.parametrize(
+    "setting", [PLAIN, GIVEN], ids=["plain", "fixed noise, transforms"]
+)
+imputations = pytest.mark.parametrize("imputation", ["censor", "hallucinate", "none"])
+orders = pytest.mark.parametrize("order", ["inside", "outside"])
+# Every step weighs heavily, so that a wrong order or residual would show.
+TEMPLATE: dict[str, Any] = {"alpha": 0.3, "lengthscale": 0.4, "step_size": 0.1}
+
+
+def compose(
+    order: str,
+    setting: Setting = PLAIN,
+    calibrator: Calibrator | None = None,
+    imputation: str = "censor",
+    num_pending: int = 5,
+    denoise: bool = True,
+    censor_value: float | None = None,
+) -> Any:
+    """A calibrator ``inside`` the model that knows pending points, or ``outside`` of it."""
+    calibrator = far_from_gaussian() if calibrator is None else calibrator
+    calibrator = calibrator.to(setting.dtype)
+    pending = setting.pending(num_pending).to(setting.dtype)
+    least = setting.censor_value if censor_value is None else censor_value
+    if order == "inside":
+        calibrated = CalibratedModel(setting.gp(), calibrator, denoise=denoise)
+        return CensoredDelayModel(calibrated, pending, least, imputation)
+    delayed = CensoredDelayModel(setting.gp(), pending, least, imputation)
+    return CalibratedModel(delayed, calibrator, denoise=denoise)
+
+
+def parts(model: Any) -> tuple[CensoredDelayModel, Any]:
+    """The model that knows pending points, and the calibrator, of either order."""
+    if isinstance(model, CensoredDelayModel):
+        return model, model.model.calibrator
+    return model.model, model.calibrator
+
+
+def grid(setting: Setting, num: int = 7) -> Tensor:
+    return setting.points(num, seed=21).to(setting.dtype)
+
+
+def thresholds(calibrator: Any, setting: Setting) -> Tensor:
+    X: Any = setting.gp().transform_inputs(grid(setting))
+    theta: Tensor = calibrator.tracker.threshold(X)
+    return theta
+
+
+def assert_same_law(result: Any, expected: Any, rtol: float = 1e-7) -> None:
+    assert type(result) is type(expected) is CalibratedPosterior
+    best = expected.mean.detach().max()
+    for name in ("mean", "variance"):
+        assert_close(getattr(result, name), getattr(expected, name), rtol=rtol, atol=1e-9)
+    for name in ("cdf", "density", "log_expected_improvement"):
+        assert_close(getattr(result, name)(best), getattr(expected, name)(best), rtol=rtol, atol=0)
+    samplers = [SobolQMCNormalSampler(torch.Size([3]), seed=0) for _ in range(2)]
+    assert_close(samplers[0](result), samplers[1](expected), rtol=rtol, atol=1e-7)
+
+
+class TestCalibratedOutside(ModelContract):
+    def make_model(self, dtype: torch.dtype) -> CalibratedModel:
+        delayed = Setting(dtype=dtype).model(3)
+        return CalibratedModel.from_history(delayed, LocalizedConformal(**TEMPLATE))
+
+
+class TestHallucinatedAfterObservation(ModelContract):
+    def make_model(self, dtype: torch.dtype) -> CensoredDelayModel:
+        model: CensoredDelayModel = compose(
+            "inside", Setting(noise=0.1, dtype=dtype), imputation="hallucinate"
+        )
+        model.observe(model.X_pending[:2], torch.tensor([[1.0], [-0.5]], dtype=dtype))
+        return model
+
+
+# ------------------------------------------------------------------ one law, two orders
+
+
+@settings
+@imputations
+@orders
+@pytest.mark.parametrize("denoise", [False, True])
+def test_both_orders_are_the_calibrated_conditioned_gp(setting, imputation, order, denoise):
+    calibrator = far_from_gaussian()
+    model = compose(order, setting, calibrator, imputation, denoise=denoise)
+    gp = setting.model(5, imputation).conditioned_model
+    expected = CalibratedModel(gp, calibrator, denoise=denoise)
+    X = grid(setting)
+    given = torch.tensor([[0.3]], **DOUBLE)
+    for noise in (False, True, given):
+        result = model.posterior(X, observation_noise=noise)
+        assert_same_law(result, expected.posterior(X, observation_noise=noise))
+    assert calibrator.num_updates == 30
+
+
+@settings
+@orders
+def test_hallucination_keeps_the_mean_of_the_process(setting, order):
+    """Also where the calibrated mean is another one: it would shift by itself otherwise."""
+    calibrator = QuantileRecalibrator([0.1, 0.5, 0.9], step_size=0.3)
+    z = torch.linspace(-0.2, 2.0, 20, **DOUBLE)
+    calibrator.update(torch.zeros(20, 2, **DOUBLE), z)
+    model = compose(order, setting, calibrator, "hallucinate")
+    X, gp = grid(setting), setting.gp()
+    posterior = model.posterior(X)
+    scale = setting.units()[-1]
+    assert ((posterior.mean - gp.posterior(X).mean).abs() > 0.01 * scale).any()
+    assert_close(posterior.base_posterior.mean, gp.posterior(X).mean, rtol=0, atol=1e-9 * scale)
+    delayed, _ = parts(model)
+    assert_close(delayed.Y_imputed, gp.posterior(delayed.X_pending).mean.detach())
+
+
+@settings
+@orders
+def test_pending_points_come_and_go(setting, order):
+    model, X = compose(order, setting), grid(setting)
+    delayed, calibrator = parts(model)
+    if order == "inside":
+        changed: Any = delayed.with_pending(X[:2]).resolve(X[1:2], setting.values(X[1:2]))
+        assert changed.model.calibrator is calibrator
+    else:
+        gp_model = delayed.with_pending(X[:2]).resolve(X[1:2], setting.values(X[1:2]))
+        changed = CalibratedModel(gp_model, calibrator)
+    assert calibrator.num_updates == 30  # to resolve is not to teach
+    expected = (
+        setting.model(5).with_pending(X[:1]).with_observations(X[1:2], setting.values(X[1:2]))
+    )
+    reference = CalibratedModel(expected.conditioned_model, calibrator)
+    assert_same_law(changed.posterior(X), reference.posterior(X))
+
+
+# ------------------------------------------------------------------ calibration sees data alone
+
+
+@settings
+@imputations
+@orders
+@pytest.mark.parametrize("residuals", ["prequential", "loo"])
+def test_history(setting, imputation, order, residuals):
+    """Replaying takes the observed data, whatever is pending and however it is imputed."""
+    template = LocalizedConformal(**TEMPLATE)
+    alone = CalibratedModel.from_history(setting.gp(), template, 4, residuals=residuals)
+    if order == "inside":
+        model: Any = CensoredDelayModel(alone, setting.pending(5), setting.censor_value, imputation)
+    else:
+        delayed = setting.model(5, imputation)
+        model = CalibratedModel.from_history(delayed, template, 4, residuals=residuals)
+        assert model.model is delayed
+    _, calibrator = parts(model)
+    assert calibrator.num_updates == alone.calibrator.num_updates == setting.num - 4
+    assert torch.equal(thresholds(calibrator, setting), thresholds(alone.calibrator, setting))
+    assert template.num_updates == 0
+    X = grid(setting)
+    conditioned = setting.model(5, imputation).conditioned_model
+    reference = CalibratedModel(conditioned, alone.calibrator)
+    assert_same_law(model.posterior(X), reference.posterior(X))
+
+
+@settings
+@imputations
+@orders
+@pytest.mark.parametrize("train_mode", [False, True])
+def test_observation(setting, imputation, order, train_mode):
+    """Values are scored by the model of observed data, twice in a row, and pending no longer."""
+    calibrators = [LocalizedConformal(**TEMPLATE) for _ in range(2)]
+    model = compose(order, setting, calibrators[0], imputation)
+    alone = CalibratedModel(setting.gp(), calibrators[1])
+    pending = setting.pending(5)
+    if train_mode:
+        model.train()
+    for rows in ([3, 2], [4]):
+        X, Y = pending[rows], setting.values(pending[rows]) + 0.5 * setting.units()[-1]
+        model.observe(X, Y)
+        alone.observe(X, Y)
+    delayed, calibrator = parts(model)
+    assert calibrator is calibrators[0] and calibrator.num_updates == 3
+    assert_close(
+        thresholds(calibrator, setting), thresholds(calibrators[1], setting), rtol=0, atol=1e-12
+    )
+    # Row 4 is a copy of rows 0 and 1, of which one is left beside it.
+    assert torch.equal(delayed.X_pending, pending[[1, 4]])
+    assert delayed.train_targets.shape == alone.train_targets.shape == (setting.num + 3,)
+    X = grid(setting)
+    expected = CensoredDelayModel(alone.model, pending[[1, 4]], setting.censor_value, imputation)
+    reference = CalibratedModel(expected.conditioned_model, calibrator)
+    assert_same_law(model.posterior(X), reference.posterior(X))
+
+
+@orders
+def test_what_is_learned_does_not_depend_on_what_is_censored(order):
+    results = []
+    for censor_value, num_pending in ((-2.5, 5), (-50.0, 5), (-2.5, 0)):
+        calibrator = LocalizedConformal(**TEMPLATE)
+        model = compose(
+            order, PLAIN, calibrator, num_pending=num_pending, censor_value=censor_value
+        )
+        X = PLAIN.pending(5)[2:4]
+        model.observe(X, PLAIN.values(X) + 1.0)
+        results.append(thresholds(calibrator, PLAIN))
+    assert_close(results[1], results[0], rtol=0, atol=1e-12)
+    assert_close(results[2], results[0], rtol=0, atol=1e-12)
+
+
+@settings
+@orders
+def test_observation_without_conditioning(setting, order):
+    """For models about to be refitted: scored and learned from, but still pending."""
+    model = compose(order, setting)
+    delayed, calibrator = parts(model)
+    X, Y = setting.pending(5)[:2], setting.values(setting.pending(5)[:2])
+    (model.model if order == "inside" else model).observe(X, Y, condition=False)
+    assert calibrator.num_updates == 32 and len(delayed.X_pending) == 5
+    assert parts(model)[0] is delayed and delayed.train_targets.shape == (setting.num,)
+
+
+@settings
+@orders
+def test_the_inner_model_may_observe_by_itself(setting, order):
+    """What is conditioned follows the model of observed data, whoever changes that."""
+    model, X = compose(order, setting), grid(setting)
+    delayed, _ = parts(model)
+    model.posterior(X)
+    (delayed.model if order == "inside" else delayed).observe(X[:1], setting.values(X[:1]))
+    expected = setting.model(5).with_observations(X[:1], setting.values(X[:1])).conditioned_model
+    base = model.posterior(X).base_posterior
+    assert_close(base.mean, expected.posterior(X).mean, rtol=0, atol=1e-7)
+    assert_close(base.variance, expected.posterior(X).variance, rtol=0, atol=1e-7)
+
+
+@settings
+@orders
+def test_failed_observation_changes_nothing(setting, order):
+    calibrator = LocalizedConformal(**TEMPLATE)
+    model, X = compose(order, setting, calibrator), grid(setting)
+    delayed, base = parts(model)[0], parts(model)[0].model
+    gp = base.model if order == "inside" else base
+    before = model.posterior(X).mean
+    with pytest.raises(InputDataError, match="`Y`"):
+        model.observe(X[:1], torch.full((1, 1), torch.nan, **DOUBLE))
+    assert parts(model)[0] is delayed and delayed.model is base
+    assert (base.model if order == "inside" else base) is gp
+    assert calibrator.num_updates == 0 and len(delayed.X_pending) == 5
+    assert torch.equal(model.posterior(X).mean, before)
+
+
+def test_report_of_the_observed_model():
+    calibrated = CalibratedModel.from_history(PLAIN.gp(), OnlineConformal(0.2))
+    model = CensoredDelayModel(calibrated, PLAIN.pending(5), -2.5)
+    assert calibration_report(model.observed_model).num_observations == PLAIN.num
+
+
+def test_warning_of_a_calibrator_that_has_seen_little():
+    """It comes through, once, though the conditioned model is another one."""
+    for order in ("inside", "outside"):
+        model = compose(order, PLAIN, OnlineConformal(0.2))
+        with pytest.warns(CalibrationWarning, match="has seen 0 residuals"):
+            model.posterior(grid(PLAIN))
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(CalibratedModel, "_warn_if_unlearned", lambda self: pytest.fail("again"))
+            model.posterior(grid(PLAIN))
+
+
+# ------------------------------------------------------------------ life as a module
+
+
+@settings
+@imputations
+@orders
+def test_states_and_copies(setting, imputation, order):
+    """States load across numbers of pending points and of residuals; copies are independent."""
+    source = compose(order, setting, imputation=imputation)
+    empty = LocalizedConformal(0.3, lengthscale=0.5, step_size=0.1)
+    target = compose(order, setting, empty, imputation, num_pending=2)
+    X = grid(setting)
+    with torch.no_grad():
+        for parameter in source.parameters():
+            parameter.add_(0.2)
+        source.train()
+        target.posterior(X)
+    target.load_state_dict(source.state_dict())
+    expected = source.posterior(X)
+    assert_same_law(target.posterior(X), expected)
+    for twin in (copy.deepcopy(source), pickle.loads(pickle.dumps(source))):
+        assert_same_law(twin.posterior(X), expected)
+        twin.observe(X[:1], setting.values(X[:1]))
+        assert (parts(twin)[1].num_updates, parts(source)[1].num_updates) == (31, 30)
+    assert_same_law(source.posterior(X), expected)
+
+
+@settings
+@orders
+def test_rejected_states_change_nothing(setting, order):
+    model, other, X = compose(order, setting), compose(order, setting, num_pending=2), grid(setting)
+    state = dict(other.state_dict())
+    (name,) = (key for key in state if key.endswith("raw_lengthscale"))
+    del state[name]
+    before, pending = model.posterior(X).mean, parts(model)[0].X_pending
+    with pytest.raises(RuntimeError, match="raw_lengthscale"):
+        model.load_state_dict(state)
+    assert torch.equal(parts(model)[0].X_pending, pending)
+    assert_close(model.posterior(X).mean, before)
+
+
+@settings
+@orders
+def test_precision(setting, order):
+    model, X = compose(order, setting), grid(setting)
+    expected = model.posterior(X)
+    mean, deviation = expected.mean, expected.variance.sqrt()
+    single = model.to(torch.float32).posterior(X.float())
+    assert single.dtype == torch.float32
+    assert ((single.mean.double() - mean).abs() < 0.02 * deviation).all()
+    back = model.to(torch.double).posterior(X)
+    assert back.dtype == torch.double
+    assert ((back.mean - mean).abs() < 0.02 * deviation).all()
+
+
+# ------------------------------------------------------------------ acquisition functions
+
+Build = Callable[[Any, Tensor, Tensor], AcquisitionFunction]
+ACQUISITIONS: dict[str, Build] = {
+    "calibrated EI": lambda model, X, best: CalibratedExpectedImprovement(model, best),
+    "calibrated log EI": lambda model, X, best: LogCalibratedExpectedImprovement(model, best),
+    "calibrated PI": lambda model, X, best: CalibratedProbabilityOfImprovement(model, best),
+    "calibrated UCB": lambda model, X, best: CalibratedUpperConfidenceBound(model),
+    "delayed UCB": lambda model, X, best: DelayedUpperConfidenceBound(model, X_window=X[:2]),
+    "LogEI": lambda model, X, best: LogExpectedImprovement(model, best),
+    "qLogEI": lambda model, X, best: qLogExpectedImprovement(model, best),
+    "qLogNEI": lambda model, X, best: qLogNoisyExpectedImprovement(model, X),
+}
+PENDING_AWARE = ("calibrated EI", "calibrated log EI", "calibrated UCB", "qLogEI", "qLogNEI")
+
+
+@orders
+@settings
+@pytest.mark.parametrize("name", ACQUISITIONS)
+def test_acquisitions(name, order, setting):
+    """`optimize_acqf` finds more than random points, and other points than without delays."""
+    torch.manual_seed(0)
+    model = compose(order, setting)
+    X, Y, _ = setting.data()
+    bounds = torch.tensor([[0.0] * 2, [1.0] * 2], **DOUBLE)
+    bounds = 10 * bounds - 5 if setting.transforms else bounds
+    acqf = ACQUISITIONS[name](model, X, Y.max())
+    candidate, value = optimize_acqf(
+        acqf, bounds, q=1, num_restarts=2, raw_samples=16, options={"maxiter": 20}
+    )
+    assert value is not None and value.isfinite().all()
+    assert (candidate >= bounds[0]).all() and (candidate <= bounds[1]).all()
+    rivals = acqf(setting.points(16, seed=5).unsqueeze(-2))
+    assert rivals.isfinite().all() and value.detach() > rivals.mean()
+    ignoring = ACQUISITIONS[name](compose(order, setting, imputation="none"), X, Y.max())
+    assert not torch.allclose(ignoring(setting.points(16, seed=5).unsqueeze(-2)), rivals, rtol=1e-3)
+
+
+@orders
+@pytest.mark.parametrize("name", PENDING_AWARE)
+def test_further_pending_points(name, order):
+    """Fantasies of an acquisition function stand beside the pending points of the model."""
+    torch.manual_seed(0)
+    model = compose(order)
+    X, Y, _ = PLAIN.data()
+    acqf = ACQUISITIONS[name](model, X, Y.max())
+    points = grid(PLAIN, 40).unsqueeze(-2)
+    without = acqf(points)
+    best = points[without.argmax()]
+    acqf.set_X_pending(best)
+    with_pending = acqf(points)
+    assert with_pending.shape == without.shape and with_pending.isfinite().all()
+    if name.startswith("q"):  # the joint value of both points
+        assert (with_pending.mean() - without.mean()).abs() > 1e-3
+    else:
+        assert with_pending[without.argmax()] < without.max()
+    assert len(parts(model)[0].X_pending) == 5
+
+
+@orders
+def test_thompson_sampling_on_choices(order):
+    choices = grid(PLAIN, 20)
+    acqf = DelayedThompsonSampling(compose(order), X_window=choices[:2], choices=choices)
+    assert acqf(choices.unsqueeze(-2)).isfinite().all()

@@ -1,0 +1,759 @@
+"""`CensoredDelayModel` against dense algebra, models built anew, and its base model."""
+
+from __future__ import annotations
+
+import copy
+import math
+import pickle
+from itertools import product
+from typing import Any
+
+import linear_operator.utils.cholesky
+import pytest
+import torch
+from botorch.acquisition.objective import ScalarizedPosteriorTransform
+from botorch.exceptions.errors import (
+    BotorchTensorDimensionError,
+    InputDataError,
+    UnsupportedError,
+)
+from botorch.fit import fit_gpytorch_mll
+from botorch.models import ModelList, ModelListGP, MultiTaskGP, PairwiseGP, SingleTaskGP
+from botorch.models.map_saas import EnsembleMapSaasSingleTaskGP
+from botorch.models.transforms import Log, Normalize, Standardize
+from botorch.posteriors import GPyTorchPosterior
+from botorch.sampling.normal import SobolQMCNormalSampler
+from botorch.sampling.pathwise import draw_matheron_paths
+from botorch.settings import validate_input_scaling
+from botorch.utils.datasets import SupervisedDataset
+from gpytorch.mlls import ExactMarginalLogLikelihood
+from torch import Tensor
+from torch.testing import assert_close
+
+from botorch_calib import CalibratedModel, OnlineConformal
+from botorch_calib.models import CensoredDelayModel
+from botorch_calib.testing import ModelContract
+from tests.gps import make_multitask, make_variational
+from tests.models.delayed_cases import DOUBLE, Setting
+
+# MultiTaskGP multiplies by sparse matrices, on which torch comments once per process.
+pytestmark = pytest.mark.filterwarnings("ignore:Sparse invariant checks")
+
+SETTINGS = {
+    f"d={dim}{', fixed noise' * fixed}{', transforms' * transforms}": Setting(
+        dim, fixed, transforms
+    )
+    for dim, fixed, transforms in product((1, 3), (False, True), (False, True))
+}
+settings = pytest.mark.parametrize("setting", SETTINGS.values(), ids=SETTINGS)
+few_settings = pytest.mark.parametrize(
+    "setting",
+    [Setting(), Setting(fixed_noise=True, transforms=True)],
+    ids=["plain", "fixed noise, transforms"],
+)
+imputations = pytest.mark.parametrize("imputation", ["censor", "hallucinate", "none"])
+
+
+class TestCensored(ModelContract):
+    def make_model(self, dtype: torch.dtype) -> CensoredDelayModel:
+        return Setting(dtype=dtype).model()
+
+
+class TestHallucinated(ModelContract):
+    """With transforms, given noise and after an observation."""
+
+    def make_model(self, dtype: torch.dtype) -> CensoredDelayModel:
+        setting = Setting(fixed_noise=True, transforms=True, noise=0.1, dtype=dtype)
+        model = setting.model(4, "hallucinate")
+        model.observe(model.X_pending[:1], torch.tensor([[30.0]], dtype=dtype))
+        return model
+
+    def _X(self, *shape: int, dtype: torch.dtype = torch.double) -> Tensor:
+        return 10.0 * super()._X(*shape, dtype=dtype) - 5.0
+
+    def test_conditioning(self) -> None:
+        # The values -1 and 1 of the contract are hardly any news in these units.
+        model, X = self.make_model(torch.double), self._X(4)
+        conditioned = model.condition_on_observations(
+            X[:1], torch.tensor([[90.0]], **DOUBLE), noise=torch.tensor([[0.1]], **DOUBLE)
+        )
+        assert type(conditioned) is SingleTaskGP
+        assert (conditioned.posterior(X).mean - model.posterior(X).mean).abs().max() > 1.0
+
+
+class TestWithoutPendingPoints(ModelContract):
+    def make_model(self, dtype: torch.dtype) -> CensoredDelayModel:
+        return CensoredDelayModel(Setting(dtype=dtype).gp())
+
+
+def moments(posterior: Any) -> tuple[Tensor, Tensor]:
+    """Mean ``n`` and covariance ``n x n`` of a Gaussian posterior."""
+    assert type(posterior) is GPyTorchPosterior
+    return posterior.mean.squeeze(-1), posterior.distribution.covariance_matrix
+
+
+def assert_same(model: Any, other: Any, X: Tensor, atol: float = 1e-9) -> None:
+    """Equal posteriors of any kind, to ``atol`` times the scale of the outcome."""
+    result, expected = model.posterior(X), other.posterior(X)
+    scale = expected.variance.detach().max().sqrt().item()
+    assert_close(result.mean, expected.mean, rtol=0, atol=atol * max(scale, 1.0))
+    assert_close(result.variance, expected.variance, rtol=0, atol=atol * max(scale, 1.0) ** 2)
+
+
+def grid(setting: Setting, num: int = 9) -> Tensor:
+    return setting.points(num, seed=21).to(setting.dtype)
+
+
+# ------------------------------------------------------------------ the posterior
+
+
+@settings
+@pytest.mark.parametrize("num_pending", [0, 1, 20])
+def test_equation_1(setting, num_pending):
+    """Mean and joint covariance are the paper's, in double precision to 1e-9 of the scale."""
+    X, X_pending = grid(setting), setting.pending(num_pending)
+    model = CensoredDelayModel(setting.gp(), X_pending, setting.censor_value)
+    mean, covariance = (tensor.detach().numpy() for tensor in moments(model.posterior(X)))
+    expected_mean, expected_covariance = setting.dense(X, X_pending)
+    scale = setting.units()[-1]
+    assert abs(mean - expected_mean).max() < 1e-9 * scale
+    assert abs(covariance - expected_covariance).max() < 1e-9 * scale**2
+    variance = model.posterior(X).variance.squeeze(-1).detach().numpy()
+    assert abs(variance - covariance.diagonal()).max() < 1e-9 * scale**2
+    assert model.Y_imputed.shape == (num_pending, 1)
+    assert (model.Y_imputed == setting.censor_value).all()
+    assert torch.equal(model.X_pending, X_pending)
+    if num_pending:  # censoring shows
+        ignoring = setting.gp().posterior(X).mean.squeeze(-1).detach().numpy()
+        assert (mean < ignoring).any() and abs(mean - ignoring).max() > 0.05 * scale
+
+
+def trained_on(setting: Setting, gp: SingleTaskGP, X: Tensor, Y: Tensor) -> SingleTaskGP:
+    """A model of more data, with the transforms and hyperparameters of ``gp``.
+
+    Where the noise is given, that of further data is the mean of the first ones.
+    """
+    observed_X, observed_Y, Yvar = setting.data()
+    Y, Yvar = torch.cat([observed_Y, Y]), torch.cat([Yvar, Yvar.mean().expand(len(X), 1)])
+    outcome_transform = copy.deepcopy(getattr(gp.eval(), "outcome_transform", None))
+    if outcome_transform is not None:
+        Y, Yvar = outcome_transform(Y, Yvar)
+    with validate_input_scaling(False):
+        model = SingleTaskGP(
+            torch.cat([observed_X, X]),
+            Y,
+            train_Yvar=Yvar if setting.fixed_noise else None,
+            input_transform=copy.deepcopy(getattr(gp, "input_transform", None)),
+            outcome_transform=None,
+        )
+    if outcome_transform is not None:
+        model.outcome_transform = outcome_transform
+    return setting.with_hyperparameters(model)
+
+
+@settings
+@pytest.mark.parametrize("num_pending", [1, 20])
+def test_gp_of_the_censored_targets(setting, num_pending):
+    gp, X_pending = setting.gp(), setting.pending(num_pending)
+    Y = torch.full((num_pending, 1), setting.censor_value, **DOUBLE)
+    expected = trained_on(setting, gp, X_pending, Y)
+    model = CensoredDelayModel(gp, X_pending, setting.censor_value)
+    X = grid(setting)
+    assert_same(model, expected, X)
+    assert_close(
+        model.posterior(X, observation_noise=True).variance,
+        expected.posterior(X, observation_noise=True).variance,
+        rtol=1e-9,
+        atol=0,
+    )
+    scale = setting.units()[-1]
+    covariances = [moments(m.posterior(X))[1] for m in (model, expected)]
+    assert_close(*covariances, rtol=0, atol=1e-9 * scale**2)
+
+
+@pytest.mark.parametrize("noise", [1e-4, 1e-2])
+def test_little_noise_and_many_points(noise):
+    """Coinciding points and a condition number of up to 1e6 cost digits, not correctness.
+
+    A backward stable solution has an error of about 1e-16 times the condition number.
+    """
+    setting = Setting(num=100, noise=noise)
+    X, X_pending = grid(setting, 30), setting.pending(20)
+    model = CensoredDelayModel(setting.gp(), X_pending, setting.censor_value)
+    mean, covariance = (tensor.detach().numpy() for tensor in moments(model.posterior(X)))
+    expected_mean, expected_covariance = setting.dense(X, X_pending)
+    assert abs(mean - expected_mean).max() < 1e-8
+    assert abs(covariance - expected_covariance).max() < 1e-10
+
+
+@pytest.mark.parametrize(("noise", "atol"), [(0.02, 2e-3), (1e-3, 2e-2)])
+@pytest.mark.parametrize("transforms", [False, True])
+def test_single_precision(noise, atol, transforms):
+    """As accurate as single precision allows: the unit roundoff times the condition number.
+
+    That is up to 34 points over the noise, so 6e-8 * 34 / 0.02 = 1e-4, and 2e-3 for the less.
+    """
+    setting = Setting(noise=noise, transforms=transforms, dtype=torch.float32)
+    X, X_pending = grid(setting), setting.pending(20)
+    model = CensoredDelayModel(setting.gp(), X_pending.float(), setting.censor_value)
+    posterior = model.posterior(X)
+    assert posterior.mean.dtype == posterior.variance.dtype == torch.float32
+    assert model.X_pending.dtype == model.Y_imputed.dtype == torch.float32
+    # Points in single precision, and all else in double.
+    expected_mean, expected_covariance = setting.dense(X, X_pending.float())
+    scale = setting.units()[-1]
+    mean, covariance = (tensor.detach().double().numpy() for tensor in moments(posterior))
+    assert abs(mean - expected_mean).max() < atol * scale
+    assert abs(covariance - expected_covariance).max() < atol * scale**2
+
+
+@settings
+@pytest.mark.parametrize("num_pending", [1, 20])
+def test_hallucination(setting, num_pending):
+    """The mean stays, and the covariance shrinks as by observations of any value."""
+    gp, X_pending, X = setting.gp(), setting.pending(num_pending), grid(setting)
+    model = CensoredDelayModel(gp, X_pending, imputation="hallucinate")
+    scale = setting.units()[-1]
+    mean, covariance = moments(model.posterior(X))
+    base_mean, base_covariance = moments(gp.posterior(X))
+    assert_close(mean, base_mean, rtol=0, atol=1e-9 * scale)
+    _, expected = setting.dense(X, X_pending)
+    assert_close(covariance, torch.from_numpy(expected), rtol=0, atol=1e-9 * scale**2)
+    assert (covariance.diagonal() < base_covariance.diagonal()).all()
+    assert_close(model.Y_imputed, gp.posterior(X_pending).mean.detach(), rtol=0, atol=1e-12)
+
+
+@few_settings
+def test_no_imputation(setting):
+    gp, X = setting.gp(), grid(setting)
+    model = CensoredDelayModel(gp, setting.pending(5), imputation="none")
+    assert model.conditioned_model is gp is model.model is model.observed_model
+    assert model.Y_imputed.shape == (0, 1) and len(model.X_pending) == 5
+    for result, expected in zip(moments(model.posterior(X)), moments(gp.posterior(X)), strict=True):
+        assert torch.equal(result, expected)
+    assert CensoredDelayModel(gp, None, 0.0).conditioned_model is gp
+
+
+@few_settings
+@pytest.mark.parametrize("shape", [(4,), (3, 1), (2, 1, 5)])
+def test_batches_of_points(setting, shape):
+    model = setting.model(5)
+    X = grid(setting, math.prod(shape)).view(*shape, setting.dim)
+    posterior = model.posterior(X)
+    flat = model.posterior(X.reshape(-1, setting.dim))
+    assert posterior.mean.shape == (*shape, 1)
+    assert_close(posterior.mean.reshape(-1), flat.mean.reshape(-1))
+    assert_close(posterior.variance.reshape(-1), flat.variance.reshape(-1))
+    assert posterior.rsample(torch.Size([3])).shape == (3, *shape, 1)
+
+
+@few_settings
+@imputations
+def test_gradients(setting, imputation):
+    model, X = setting.model(5, imputation), grid(setting, 3).requires_grad_()
+    scale = setting.units()[-1]
+    assert torch.autograd.gradcheck(lambda X: model.posterior(X).mean / scale, X)
+    assert torch.autograd.gradcheck(lambda X: model.posterior(X).variance / scale**2, X)
+    # Nothing of it stays: neither pending points nor what is cached hold graphs.
+    pending = X * 0.9
+    assert not model.with_pending(pending).X_pending.requires_grad
+    assert not model.conditioned_model.train_targets.requires_grad
+
+
+def test_posterior_transform():
+    model, X = Setting(transforms=True).model(), grid(Setting(transforms=True))
+    transform = ScalarizedPosteriorTransform(torch.tensor([-2.0], **DOUBLE), offset=1.0)
+    posterior = model.posterior(X)
+    moved: Any = model.posterior(X, [0], posterior_transform=transform)
+    assert_close(moved.mean, 1.0 - 2.0 * posterior.mean)
+    assert_close(moved.variance, 4.0 * posterior.variance)
+
+
+# ------------------------------------------------------------------ pending points come and go
+
+
+@few_settings
+@imputations
+def test_steps_and_order(setting, imputation):
+    """Points added one by one, in any order, make the same model as all at once."""
+    gp, X_pending, X = setting.gp(), setting.pending(6), grid(setting)
+    at_once = CensoredDelayModel(gp, X_pending, setting.censor_value, imputation)
+    stepwise = CensoredDelayModel(gp, None, setting.censor_value, imputation)
+    for x in X_pending.split([1, 2, 3]):
+        before = stepwise
+        stepwise = before.with_pending(x)
+        assert len(stepwise.X_pending) == len(before.X_pending) + len(x)  # `before` is as it was
+    assert torch.equal(stepwise.X_pending, X_pending)
+    assert_same(stepwise, at_once, X)
+    backwards = CensoredDelayModel(gp, X_pending.flip(0), setting.censor_value, imputation)
+    assert_same(backwards, at_once, X)
+
+
+@few_settings
+@imputations
+@pytest.mark.parametrize("with_yvar", [False, True])
+def test_resolution(setting, imputation, with_yvar):
+    """Rows that arrive count as observed: as in a model built anew, and as in dense algebra."""
+    if with_yvar and not setting.fixed_noise:
+        return
+    X_pending, X = setting.pending(6), grid(setting)
+    rows = [4, 3]  # row 4 is a copy of rows 0 and 1, which stay
+    arrived, Y = X_pending[rows], setting.values(X_pending[rows]) + setting.units()[-1]
+    Yvar = 0.5 * Y.abs() if with_yvar else None
+    model = CensoredDelayModel(setting.gp(), X_pending, setting.censor_value, imputation)
+    before = moments(model.posterior(X))
+    resolved = model.resolve(arrived, Y, Yvar)
+    assert torch.equal(resolved.X_pending, X_pending[[1, 2, 4, 5]])
+    assert resolved.train_targets.shape == (setting.num + 2,)
+    gp = setting.gp()
+    gp.posterior(X)
+    noise = {}
+    if setting.fixed_noise:
+        scale = setting.units()[-1]
+        noise = {"noise": gp.likelihood.noise.mean().expand(2, 1)}
+        if Yvar is not None:
+            noise = {"noise": Yvar / scale**2}
+    observed = gp.condition_on_observations(arrived, Y, **noise)
+    anew = CensoredDelayModel(observed, X_pending[[1, 2, 4, 5]], setting.censor_value, imputation)
+    assert_same(resolved.model, observed, X)
+    assert_same(resolved, anew, X)
+    if imputation == "censor" and Yvar is None:
+        values = torch.cat([Y, torch.full((4, 1), setting.censor_value, **DOUBLE)])
+        mean, covariance = setting.dense(X, torch.cat([arrived, X_pending[[1, 2, 4, 5]]]), values)
+        result = moments(resolved.posterior(X))
+        assert_close(result[0], torch.from_numpy(mean), rtol=0, atol=1e-7)
+        assert_close(result[1], torch.from_numpy(covariance), rtol=0, atol=1e-7)
+    # In place, by `observe`, and beside it a row that was not pending.
+    again = CensoredDelayModel(setting.gp(), X_pending, setting.censor_value, imputation)
+    again.observe(arrived, Y, Yvar)
+    assert_same(again, resolved, X)
+    assert torch.equal(again.X_pending, resolved.X_pending)
+    for result, expected in zip(moments(model.posterior(X)), before, strict=True):
+        assert torch.equal(result, expected)
+
+
+def test_observing_what_was_not_pending():
+    setting = Setting()
+    model, X = setting.model(3), grid(setting)
+    x, y = torch.full((1, 2), 0.5, **DOUBLE), torch.tensor([[0.7]], **DOUBLE)
+    with pytest.raises(InputDataError, match="Row 0 of `X` is not pending"):
+        model.resolve(x, y)
+    added = model.with_observations(x, y)
+    assert len(added.X_pending) == 3 and added.train_targets.shape == (15,)
+    model.observe(x, y)
+    assert_same(model, added, X)
+    everything = model.with_observations(model.X_pending, setting.values(model.X_pending))
+    assert everything.X_pending.shape == (0, 2) and everything.conditioned_model is everything.model
+    # Of three equal points, two values resolve two.
+    model = CensoredDelayModel(setting.gp(), x.expand(3, 2), setting.censor_value)
+    assert len(model.resolve(x.expand(2, 2), y.expand(2, 1)).X_pending) == 1
+    with pytest.raises(InputDataError, match="Row 3 of `X` is not pending"):
+        model.resolve(x.expand(4, 2), y.expand(4, 1))
+
+
+@few_settings
+def test_the_base_model_is_left_alone(setting):
+    gp, X = setting.gp(), grid(setting)
+    expected, state = moments(gp.posterior(X)), copy.deepcopy(gp.state_dict())
+    strategy, inputs, targets = gp.prediction_strategy, gp.train_inputs[0], gp.train_targets
+    for imputation in ("censor", "hallucinate", "none"):
+        model = CensoredDelayModel(gp, setting.pending(6), setting.censor_value, imputation)
+        model.posterior(X)
+        model.with_pending(X).posterior(X)
+        model.resolve(model.X_pending[:2], setting.values(model.X_pending[:2])).posterior(X)
+        model.fantasize(X[:2], SobolQMCNormalSampler(torch.Size([2]), seed=0)).posterior(X)
+        model.observe(model.X_pending[:2], setting.values(model.X_pending[:2]))
+        model.posterior(X)
+    assert gp.prediction_strategy is strategy and not gp.training
+    assert gp.train_inputs[0] is inputs and gp.train_targets is targets
+    assert all(torch.equal(value, state[key]) for key, value in gp.state_dict().items())
+    for result, before in zip(moments(gp.posterior(X)), expected, strict=True):
+        assert torch.equal(result, before)
+
+
+# ------------------------------------------------------------------ no refit, no factorisation
+
+
+def record_sizes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Sizes of all matrices that are factorised or inverted from now on."""
+    sizes: list[int] = []
+
+    def spy(module: Any, name: str, argument: int = 0) -> None:
+        original = getattr(module, name)
+
+        def recording(*args: Any, **kwargs: Any) -> Any:
+            sizes.append(min(args[argument].shape[-2:]))
+            return original(*args, **kwargs)
+
+        monkeypatch.setattr(module, name, recording)
+
+    for name in ("cholesky", "cholesky_ex", "eigh", "svd", "qr", "inv", "solve", "pinv"):
+        spy(torch.linalg, name)
+    spy(torch.linalg, "solve_triangular", argument=1)  # by its right-hand sides
+    for name in ("cholesky_inverse", "inverse"):
+        spy(torch, name)
+    return sizes
+
+
+@few_settings
+@pytest.mark.parametrize("num", [1, 4])
+def test_the_factorisation_is_reused(setting, num, monkeypatch):
+    """Once the base has predicted, nothing of the size of its data is factorised or inverted."""
+    gp, X, pending = setting.gp(), grid(setting), setting.pending(8, seed=11)
+    gp.posterior(X)
+    sizes = record_sizes(monkeypatch)
+    model = CensoredDelayModel(gp, pending[:num], setting.censor_value)
+    model.posterior(X).variance.sum()
+    model.with_pending(pending[num:]).posterior(X).variance.sum()
+    resolved = model.resolve(pending[:1], setting.values(pending[:1]))
+    resolved.posterior(X).variance.sum()
+    resolved.with_pending(pending[num:]).posterior(X).variance.sum()
+    assert sizes and max(sizes) <= 8 < setting.num
+    # The spy sees what it is to see.
+    setting.gp().posterior(X)
+    assert max(sizes) == setting.num
+
+
+@few_settings
+def test_hyperparameters_stay(setting):
+    gp = setting.gp()
+    for model in (setting.model(5), CensoredDelayModel(gp, setting.pending(5), 0.0)):
+        conditioned = dict(model.conditioned_model.named_parameters())
+        for name, parameter in gp.named_parameters():
+            assert torch.equal(parameter, conditioned[name])
+
+
+@pytest.mark.parametrize("how", ["through the wrapper", "behind its back"])
+@imputations
+def test_refitted_base(how, imputation):
+    """What was conditioned before is forgotten when the base model is trained."""
+    setting = Setting(transforms=True)
+    model, X = setting.model(5, imputation), grid(setting)
+    before = model.posterior(X).mean
+    base = model.model
+    (model if how == "through the wrapper" else base).train()
+    fit_gpytorch_mll(ExactMarginalLogLikelihood(base.likelihood, base))
+    anew = CensoredDelayModel(copy.deepcopy(base), setting.pending(5), 10.0, imputation)
+    assert_same(model, anew, X)
+    assert not torch.allclose(model.posterior(X).mean, before, atol=1e-3)
+
+
+# ------------------------------------------------------------------ paths and fantasies
+
+
+@pytest.mark.parametrize("transforms", [False, True])
+@pytest.mark.parametrize("fixed_noise", [False, True])
+def test_pathwise_draws(transforms, fixed_noise):
+    """Matheron paths of `conditioned_model` have its mean and variance.
+
+    Within five standard errors of 4096 paths, plus 0.02 of the scale for their 1024 random
+    features in place of the kernel.
+    """
+    setting = Setting(fixed_noise=fixed_noise, transforms=transforms)
+    model, num = setting.model(6), 4096
+    X = torch.cat([grid(setting, 6), model.X_pending[:2]])
+    with torch.random.fork_rng(), torch.no_grad():
+        torch.manual_seed(1)
+        paths = draw_matheron_paths(model.conditioned_model, torch.Size([num]))
+        draws = paths(X.unsqueeze(0)).reshape(num, len(X))
+    scale = setting.units()[-1]
+    mean, covariance = moments(model.posterior(X))
+    variance = covariance.diagonal()
+    slack = 5 * (variance / num).sqrt() + 0.02 * scale
+    assert ((draws.mean(dim=0) - mean).abs() < slack).all()
+    slack = 5 * variance * math.sqrt(2 / num) + 0.02 * scale**2
+    assert ((draws.var(dim=0) - variance).abs() < slack).all()
+
+
+@pytest.mark.parametrize("transforms", [False, True])
+def test_data_of_the_conditioned_model(transforms):
+    """Its training data are all queries, also after it has been in train mode."""
+    setting = Setting(transforms=transforms)
+    model, X = setting.model(6), grid(setting)
+    conditioned = model.conditioned_model
+    expected = moments(conditioned.posterior(X))
+    conditioned.train()
+    queries = torch.cat([setting.data()[0], setting.pending(6)])
+    assert_close(conditioned.train_inputs[0], queries)
+    assert conditioned.train_targets.shape == (20,)
+    for result, value in zip(moments(conditioned.posterior(X)), expected, strict=True):
+        assert_close(result, value, rtol=0, atol=1e-8)
+
+
+@few_settings
+@imputations
+def test_fantasies(setting, imputation):
+    model, X = setting.model(5, imputation), grid(setting, 4)
+    fantasies = model.fantasize(X[:2], SobolQMCNormalSampler(torch.Size([3]), seed=0))
+    assert type(fantasies) is SingleTaskGP and fantasies.batch_shape == (3,)
+    gp = model.conditioned_model
+    expected = gp.fantasize(X[:2], SobolQMCNormalSampler(torch.Size([3]), seed=0))
+    assert_same(fantasies, expected, X)
+
+
+# ------------------------------------------------------------------ life as a module
+
+
+@few_settings
+@imputations
+@pytest.mark.parametrize("copier", [copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))])
+def test_copies(setting, imputation, copier):
+    model, X = setting.model(5, imputation), grid(setting)
+    with torch.no_grad():
+        model.posterior(X)
+    twin = copier(model)
+    assert twin._cache is None
+    assert_same(twin, model, X)
+    before = model.posterior(X).mean
+    twin.observe(X[:1], setting.values(X[:1]))
+    assert torch.equal(model.posterior(X).mean, before)
+    assert (twin.imputation, twin.censor_value) == (imputation, setting.censor_value)
+
+
+@few_settings
+@imputations
+@pytest.mark.parametrize(("source_num", "target_num"), [(0, 3), (5, 2), (2, 5)])
+@pytest.mark.parametrize("nested", [False, True])
+def test_state_with_another_number_of_points(setting, imputation, source_num, target_num, nested):
+    """States carry pending points and hyperparameters; the data are the target's."""
+    source, target = (setting.model(num, imputation) for num in (source_num, target_num))
+    with torch.no_grad():
+        for parameter in source.model.parameters():
+            parameter.add_(0.3)
+    X = grid(setting)
+    source.train()  # drops what was computed before
+    before = target.posterior(X).mean
+    if nested:  # as a part of another module, where torch does not call `load_state_dict`
+        torch.nn.ModuleList([target]).load_state_dict(torch.nn.ModuleList([source]).state_dict())
+    else:
+        target.load_state_dict(source.state_dict())
+    assert torch.equal(target.X_pending, source.X_pending)
+    assert len(target.Y_imputed) == (0 if imputation == "none" else source_num)
+    assert_same(target, source, X)
+    assert not torch.allclose(target.posterior(X).mean, before, atol=1e-4)
+
+
+BAD_STATES: dict[str, tuple[Any, str]] = {
+    "width": (torch.zeros(2, 3, **DOUBLE), r"n x d, not \(2, 3\)"),
+    "dimensions": (torch.zeros(2, **DOUBLE), "n x d"),
+    "points": (None, "X_pending"),
+    "unknown": ("something.else", "something.else"),
+    "base": ("model.covar_module.raw_lengthscale", "raw_lengthscale"),
+}
+
+
+@pytest.mark.parametrize(("change", "match"), BAD_STATES.values(), ids=BAD_STATES)
+def test_bad_states_change_nothing(change, match):
+    setting = Setting()
+    model, other, X = setting.model(3), setting.model(5), grid(setting)
+    state = dict(other.state_dict())
+    if isinstance(change, str):
+        if change in state:
+            del state[change]
+        else:
+            state[change] = torch.ones(1)
+    elif change is None:
+        del state["X_pending"]
+    else:
+        state["X_pending"] = change
+    before, pending = model.posterior(X).mean, model.X_pending
+    with pytest.raises(RuntimeError, match=match):
+        model.load_state_dict(state)
+    assert torch.equal(model.X_pending, pending)
+    assert_close(model.posterior(X).mean, before)
+
+
+def test_a_state_that_could_not_be_censored():
+    setting = Setting()
+    model = CensoredDelayModel(setting.gp())
+    with pytest.raises(RuntimeError, match="`censor_value`"):
+        model.load_state_dict(setting.model(3).state_dict())
+    model.load_state_dict(CensoredDelayModel(setting.gp()).state_dict())
+    hallucinating = CensoredDelayModel(setting.gp(), imputation="hallucinate")
+    hallucinating.load_state_dict(setting.model(3).state_dict())
+    assert len(hallucinating.X_pending) == 3
+
+
+@few_settings
+@imputations
+def test_precision(setting, imputation):
+    """To single precision and back, also after evaluations."""
+    model, X = setting.model(5, imputation), grid(setting)
+    expected, scale = moments(model.posterior(X)), setting.units()[-1]
+    single = model.to(torch.float32)
+    mean, covariance = moments(single.posterior(X.float()))
+    assert mean.dtype == covariance.dtype == single.X_pending.dtype == torch.float32
+    assert_close(mean.double(), expected[0], rtol=0, atol=1e-3 * scale)
+    assert_close(covariance.double(), expected[1], rtol=0, atol=1e-3 * scale**2)
+    # What is given in double precision is taken as it can be.
+    assert single.with_pending(X).X_pending.dtype == torch.float32
+    resolved = single.resolve(single.X_pending[:1].double(), torch.zeros(1, 1, **DOUBLE))
+    assert resolved.posterior(X.float()).mean.dtype == torch.float32
+    mean, covariance = moments(single.to(torch.double).posterior(X))
+    assert mean.dtype == torch.double
+    assert_close(mean, expected[0], rtol=0, atol=1e-3 * scale)
+
+
+def test_interface():
+    setting = Setting()
+    model = setting.model()
+    assert model.num_outputs == 1 and model.batch_shape == torch.Size()
+    assert model.likelihood is model.model.likelihood
+    assert model.train_targets is model.model.train_targets
+    assert model.train_inputs is model.model.train_inputs
+    assert model.subset_output([0]) is model
+    with pytest.raises(UnsupportedError, match="output_indices"):
+        model.subset_output([1])
+    with pytest.raises(UnsupportedError, match="output_indices"):
+        model.posterior(grid(setting), output_indices=[1])
+    both: Any = ModelList(model, setting.model(2, "hallucinate"))
+    assert both.posterior(grid(setting)).mean.shape == (9, 2)
+
+
+def test_construct_inputs():
+    X, Y, _ = Setting(transforms=True).data()
+    data = SupervisedDataset(X, Y, feature_names=["a", "b"], outcome_names=["y"])
+    inputs = CensoredDelayModel.construct_inputs(data, X_pending=X[:2], censor_value=1.0)
+    model = CensoredDelayModel(**inputs)
+    assert (model.censor_value, model.imputation, len(model.X_pending)) == (1.0, "censor", 2)
+    assert isinstance(model.model.input_transform, Normalize)
+    assert isinstance(model.model.outcome_transform, Standardize)
+    assert CensoredDelayModel(**CensoredDelayModel.construct_inputs(data)).Y_imputed.shape == (0, 1)
+
+
+def test_multi_task_base():
+    """The task feature of the output task may be left out of points."""
+    gp, X = make_multitask(), Setting().points(3, seed=8)
+    full = torch.cat([X, torch.zeros(3, 1, **DOUBLE)], dim=-1)
+    models = [CensoredDelayModel(gp, points, -2.0) for points in (X, full)]
+    assert isinstance(models[0].conditioned_model, MultiTaskGP)
+    assert torch.equal(models[0].X_pending, full)
+    assert_same(models[0], models[1], X)
+    assert (models[0].posterior(X).mean < gp.posterior(X).mean).all()
+    resolved = models[0].resolve(X[:1], torch.zeros(1, 1, **DOUBLE))
+    assert torch.equal(resolved.X_pending, full[1:])
+
+
+# ------------------------------------------------------------------ what is refused
+
+
+GOOD = torch.full((2, 2), 0.5, **DOUBLE)
+BAD_POINTS: dict[str, tuple[Tensor, type[Exception]]] = {
+    "NaN": (GOOD * math.nan, InputDataError),
+    "infinite": (GOOD / 0.0, InputDataError),
+    "wide": (torch.ones(2, 3, **DOUBLE), BotorchTensorDimensionError),
+    "narrow": (torch.ones(2, 1, **DOUBLE), BotorchTensorDimensionError),
+    "vector": (torch.ones(2, **DOUBLE), BotorchTensorDimensionError),
+    "batch": (torch.ones(1, 2, 2, **DOUBLE), BotorchTensorDimensionError),
+}
+
+
+@few_settings
+@pytest.mark.parametrize(("X", "error"), BAD_POINTS.values(), ids=BAD_POINTS)
+def test_bad_points(setting, X, error):
+    model = setting.model(2)
+    with pytest.raises(error, match="`X_pending`"):
+        CensoredDelayModel(setting.gp(), X, 0.0)
+    with pytest.raises(error, match="`X`"):
+        model.with_pending(X)
+    with pytest.raises(error, match="`X`"):
+        model.resolve(X, torch.zeros(2, 1, **DOUBLE))
+    with pytest.raises(error, match="`X`"):
+        model.observe(X, torch.zeros(2, 1, **DOUBLE))
+    assert len(model.X_pending) == 2 and model.train_targets.shape == (setting.num,)
+
+
+BAD_VALUES: dict[str, tuple[Tensor, Any, type[Exception], str]] = {
+    "NaN": (torch.tensor([[0.1], [math.nan]], **DOUBLE), None, InputDataError, "`Y`"),
+    "vector": (torch.zeros(2, **DOUBLE), None, BotorchTensorDimensionError, "`Y`"),
+    "too few": (torch.zeros(1, 1, **DOUBLE), None, BotorchTensorDimensionError, "`Y`"),
+    "noise": (torch.zeros(2, 1, **DOUBLE), torch.ones(2, 1), UnsupportedError, "`Yvar`"),
+    "negative noise": (torch.zeros(2, 1, **DOUBLE), -torch.ones(2, 1), InputDataError, "`Yvar`"),
+}
+
+
+@pytest.mark.parametrize(("Y", "Yvar", "error", "match"), BAD_VALUES.values(), ids=BAD_VALUES)
+def test_bad_values(Y, Yvar, error, match):
+    setting = Setting()
+    model, X = setting.model(2), grid(setting)
+    base, before = model.model, model.posterior(X).mean
+    for call in (model.resolve, model.observe, model.with_observations):
+        with pytest.raises(error, match=match):
+            call(model.X_pending, Y, Yvar)
+    assert model.model is base and len(model.X_pending) == 2
+    assert torch.equal(model.posterior(X).mean, before)
+
+
+def test_bad_settings():
+    gp = Setting().gp()
+    with pytest.raises(InputDataError, match="`imputation`.*'guess'"):
+        CensoredDelayModel(gp, imputation="guess")
+    with pytest.raises(InputDataError, match="`censor_value` is needed"):
+        CensoredDelayModel(gp, GOOD)
+    with pytest.raises(InputDataError, match="`censor_value` is needed"):
+        CensoredDelayModel(gp).with_pending(GOOD)
+    for value in (math.nan, math.inf):
+        with pytest.raises(InputDataError, match="`censor_value` must be finite"):
+            CensoredDelayModel(gp, GOOD, value)
+
+
+def make_unsupported(name: str) -> Any:
+    X, Y, _ = Setting().data()
+    if name == "multi-output":
+        return SingleTaskGP(X, torch.cat([Y, Y], dim=-1), outcome_transform=None)
+    if name == "ensemble":
+        return EnsembleMapSaasSingleTaskGP(X, (Y - Y.mean()) / Y.std(), num_taus=2)
+    if name == "model list":
+        return ModelList(Setting().gp(), Setting().gp())
+    if name == "model list GP":
+        return ModelListGP(Setting().gp(), Setting().gp())
+    if name == "variational":
+        return make_variational()
+    if name == "batch":
+        return SingleTaskGP(X.expand(2, -1, -1), Y.expand(2, -1, -1), outcome_transform=None)
+    if name == "preferences":
+        return PairwiseGP(X, torch.tensor([[0, 1], [2, 3]]))
+    return (
+        Setting().model(1)
+        if name == "delayed"
+        else CalibratedModel(Setting().model(1), OnlineConformal(0.2))
+    )
+
+
+UNSUPPORTED = {
+    "multi-output": "2 outputs: use one CensoredDelayModel per outcome in a ModelList",
+    "ensemble": "ensemble",
+    "model list": "one CensoredDelayModel per outcome",
+    "model list GP": "one CensoredDelayModel per outcome",
+    "variational": "SingleTaskVariationalGP cannot be conditioned",
+    "batch": r"batch dimensions, got \(2,\)",
+    "preferences": "no Gaussian likelihood",
+    "delayed": "with_pending",
+    "delayed and calibrated": "with_pending",
+}
+
+
+@pytest.mark.filterwarnings("ignore:Data .* is not")
+@pytest.mark.parametrize(("name", "match"), UNSUPPORTED.items())
+def test_unsupported_bases(name, match):
+    with pytest.raises(UnsupportedError, match=match):
+        CensoredDelayModel(make_unsupported(name), GOOD, 0.0)
+
+
+def test_nonlinear_outcome_transform():
+    """Censoring needs a finite transform; hallucination a mean on the scale of the outcome."""
+    X, Y, _ = Setting().data()
+    gp = SingleTaskGP(X, Y.exp(), outcome_transform=Log())
+    with pytest.raises(InputDataError, match="`censor_value` 0.0 is not finite after"):
+        CensoredDelayModel(gp, GOOD, 0.0)
+    with pytest.raises(UnsupportedError, match="hallucinate.*TransformedPosterior"):
+        CensoredDelayModel(gp, GOOD, imputation="hallucinate")
+    censored = CensoredDelayModel(gp, GOOD, 0.01)
+    assert (censored.posterior(GOOD).mean < gp.posterior(GOOD).mean).all()
+
+
+def test_spied_functions_are_those_in_use():
+    """The factorisations that `record_sizes` watches are what GPyTorch's Cholesky calls."""
+    names = linear_operator.utils.cholesky.psd_safe_cholesky.__globals__
+    inner = linear_operator.utils.cholesky._psd_safe_cholesky
+    assert names["torch"] is torch and "cholesky_ex" in inner.__code__.co_names
