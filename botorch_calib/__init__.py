@@ -10,6 +10,9 @@ from botorch_calib.acquisition import (
     CalibratedExpectedImprovement,
     CalibratedProbabilityOfImprovement,
     CalibratedUpperConfidenceBound,
+    DelayAwareProposer,
+    DelayedThompsonSampling,
+    DelayedUpperConfidenceBound,
     LogCalibratedExpectedImprovement,
 )
 from botorch_calib.calibration import (
@@ -24,7 +27,8 @@ from botorch_calib.calibration import (
     WeightedConformal,
     calibration_report,
 )
-from botorch_calib.models import CalibratedModel
+from botorch_calib.delay import AsynchronousOptimizer, FeedbackLedger
+from botorch_calib.models import CalibratedModel, CensoredDelayModel
 from botorch_calib.posteriors import CalibratedPosterior
 from botorch_calib.predictive import PiecewisePredictive
 
@@ -34,6 +38,7 @@ except PackageNotFoundError:  # a source tree that was not installed
     __version__ = "0+unknown"
 
 __all__ = [
+    "AsynchronousOptimizer",
     "CalibratedExpectedImprovement",
     "CalibratedModel",
     "CalibratedPosterior",
@@ -41,6 +46,11 @@ __all__ = [
     "CalibratedUpperConfidenceBound",
     "CalibrationReport",
     "Calibrator",
+    "CensoredDelayModel",
+    "DelayAwareProposer",
+    "DelayedThompsonSampling",
+    "DelayedUpperConfidenceBound",
+    "FeedbackLedger",
     "GaussianScore",
     "LocalizedConformal",
     "LogCalibratedExpectedImprovement",

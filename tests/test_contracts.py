@@ -12,10 +12,12 @@ from torch import Generator, Size, Tensor
 
 from botorch_calib.acquisition import (
     CalibratedUpperConfidenceBound,
+    DelayedThompsonSampling,
+    DelayedUpperConfidenceBound,
     LogCalibratedExpectedImprovement,
 )
 from botorch_calib.calibration import LocalizedConformal, OnlineConformal, WeightedConformal
-from botorch_calib.models import CalibratedModel
+from botorch_calib.models import CalibratedModel, CensoredDelayModel
 from botorch_calib.posteriors import CalibratedPosterior
 from botorch_calib.testing import (
     AcquisitionContract,
@@ -75,6 +77,35 @@ class TestCalibratedConfidenceBound(AcquisitionContract):
     def make_acquisition(self, dtype, maximize=True):
         model = make_calibrated(dtype)
         return CalibratedUpperConfidenceBound(model, level=0.8, maximize=maximize)
+
+
+def make_delayed(
+    dtype: torch.dtype = torch.double, sign: float = 1.0
+) -> tuple[CensoredDelayModel, Tensor]:
+    """A model with pending points, and the window they make."""
+    pending = uniform(3, 2, generator=Generator().manual_seed(2)).to(dtype)
+    return CensoredDelayModel(make_gp(dtype, sign), pending, censor_value=sign * -1.5), pending
+
+
+class TestDelayedConfidenceBound(AcquisitionContract):
+    def make_acquisition(self, dtype, maximize=True):
+        model, window = make_delayed(dtype)
+        return DelayedUpperConfidenceBound(model, 0.7, window, maximize=maximize)
+
+    def make_negated_acquisition(self, dtype):
+        model, window = make_delayed(dtype, sign=-1.0)
+        return DelayedUpperConfidenceBound(model, 0.7, window)
+
+
+class TestConfidenceBoundWithoutDelay(AcquisitionContract):
+    def make_acquisition(self, dtype, maximize=True):
+        return DelayedUpperConfidenceBound(make_gp(dtype), 0.7)
+
+
+class TestDelayedThompsonSampling(AcquisitionContract):
+    def make_acquisition(self, dtype, maximize=True):
+        model, window = make_delayed(dtype)
+        return DelayedThompsonSampling(model, 0.7, window, feedback_bound=0.2, seed=3)
 
 
 class TestLocalizedConformal(CalibratorContract):

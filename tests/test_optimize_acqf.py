@@ -32,6 +32,7 @@ from botorch_calib import (
     LogCalibratedExpectedImprovement,
     OnlineConformal,
 )
+from botorch_calib.acquisition import DelayedUpperConfidenceBound
 from tests.gps import DOUBLE, make_data, make_gp
 
 BOUNDS = torch.tensor([[0.0, 0.0], [1.0, 1.0]], **DOUBLE)
@@ -54,6 +55,7 @@ MONTE_CARLO: dict[str, Build] = {
 ALL: dict[str, Build] = {
     **OWN,
     "LogEI": lambda model, X, best: LogExpectedImprovement(model, best),
+    "delayed UCB": lambda model, X, best: DelayedUpperConfidenceBound(model, X_window=X[:2]),
     **MONTE_CARLO,
 }
 

@@ -1,4 +1,4 @@
-"""Acquisition functions in closed form under calibrated laws."""
+"""Acquisition functions under calibrated laws and under delayed feedback."""
 
 from botorch_calib.acquisition import input_constructors as input_constructors
 from botorch_calib.acquisition.calibrated import (
@@ -7,12 +7,18 @@ from botorch_calib.acquisition.calibrated import (
     CalibratedUpperConfidenceBound,
     LogCalibratedExpectedImprovement,
 )
+from botorch_calib.acquisition.delayed import DelayedUpperConfidenceBound
 from botorch_calib.acquisition.proposals import proposal_samples
+from botorch_calib.acquisition.proposers import DelayAwareProposer
+from botorch_calib.acquisition.thompson import DelayedThompsonSampling
 
 __all__ = [
     "CalibratedExpectedImprovement",
     "CalibratedProbabilityOfImprovement",
     "CalibratedUpperConfidenceBound",
+    "DelayAwareProposer",
+    "DelayedThompsonSampling",
+    "DelayedUpperConfidenceBound",
     "LogCalibratedExpectedImprovement",
     "proposal_samples",
 ]

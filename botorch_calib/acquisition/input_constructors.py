@@ -22,6 +22,8 @@ from botorch_calib.acquisition.calibrated import (
     CalibratedUpperConfidenceBound,
     LogCalibratedExpectedImprovement,
 )
+from botorch_calib.acquisition.delayed import DelayedUpperConfidenceBound
+from botorch_calib.acquisition.thompson import DelayedThompsonSampling
 
 
 def register_once(
@@ -92,4 +94,52 @@ def construct_inputs_calibrated_ucb(
         "maximize": maximize,
         "X_pending": X_pending,
         "num_fantasies": num_fantasies,
+    }
+
+
+@register_once(DelayedUpperConfidenceBound)
+def construct_inputs_delayed_ucb(
+    model: Model,
+    posterior_transform: PosteriorTransform | None = None,
+    beta: float = 1.0,
+    X_window: Tensor | None = None,
+    feedback_bound: float = 1.0,
+    maximize: bool = True,
+    X_pending: Tensor | None = None,
+) -> dict[str, Any]:
+    """Arguments of `DelayedUpperConfidenceBound`."""
+    return {
+        "model": model,
+        "beta": beta,
+        "X_window": X_window,
+        "feedback_bound": feedback_bound,
+        "posterior_transform": posterior_transform,
+        "maximize": maximize,
+        "X_pending": X_pending,
+    }
+
+
+@register_once(DelayedThompsonSampling)
+def construct_inputs_delayed_thompson_sampling(
+    model: Model,
+    posterior_transform: PosteriorTransform | None = None,
+    beta: float = 1.0,
+    X_window: Tensor | None = None,
+    feedback_bound: float = 1.0,
+    choices: Tensor | None = None,
+    seed: int = 0,
+    maximize: bool = True,
+    X_pending: Tensor | None = None,
+) -> dict[str, Any]:
+    """Arguments of `DelayedThompsonSampling`."""
+    return {
+        "model": model,
+        "beta": beta,
+        "X_window": X_window,
+        "feedback_bound": feedback_bound,
+        "choices": choices,
+        "seed": seed,
+        "posterior_transform": posterior_transform,
+        "maximize": maximize,
+        "X_pending": X_pending,
     }

@@ -1,0 +1,293 @@
+"""Acquisition functions that widen the confidence region by what is still pending.
+
+The mean of a posterior that censors pending queries is biased. Replacing the value ``y_s`` that a
+query will have by the censoring value ``c`` moves the mean at ``x`` by
+
+    ``(c - y_s) Cov(f(x), f(x_s)) / noise``, at most ``|y_s - c| sigma(x) sigma(x_s) / noise``,
+
+with the covariance and standard deviations of the posterior given all queries, and the noise
+variance. The paper [Verma2022delayed, eq. 2] adds these bounds to the usual multiplier of
+``sigma``:
+
+    ``nu = feedback_bound * sum_s sigma(x_s) + beta``,
+
+where the sum is over the queries of the last ``m`` iterations, ``s = max(1, t - m), ..., t - 1``
+(the paper's starts at ``t - m``, which lies before the first query while ``t <= m``). Only those
+whose value has not arrived are biased, so the sum may as well be over these alone.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any, Self
+
+import torch
+from botorch.acquisition import AcquisitionFunction
+from botorch.acquisition.objective import PosteriorTransform
+from botorch.exceptions.errors import InputDataError, UnsupportedError
+from botorch.models.gpytorch import MultiTaskGPyTorchModel
+from botorch.models.model import Model
+from botorch.utils.transforms import (
+    average_over_ensemble_models,
+    is_ensemble,
+    t_batch_mode_transform,
+)
+from torch import Tensor
+
+from botorch_calib._validation import check_inputs, check_nonnegative
+from botorch_calib.models.bases import raw_width
+
+if TYPE_CHECKING:
+    from botorch_calib.delay import FeedbackLedger
+
+# What a window of a ledger may be: see `DelayAwareAcquisitionFunction.from_ledger`.
+WINDOWS = ("pending", "all", None)
+
+# As in BoTorch: keeps the gradient of the standard deviation finite at noise-free observations.
+MIN_VARIANCE = 1e-12
+
+
+def like_model(model: Model, X: Tensor) -> Tensor:
+    """``X``, detached, in the precision and on the device of the model's parameters."""
+    parameter = next(model.parameters(), None)
+    return X.detach() if parameter is None else X.detach().to(parameter)
+
+
+@torch.no_grad()
+def confidence_width(
+    model: Any, beta: float, X_window: Tensor | None, feedback_bound: float
+) -> Tensor:
+    """The multiplier ``nu = feedback_bound * sum_s sigma(x_s) + beta`` of eq. 2.
+
+    Args:
+        model: A model with one output; ``sigma`` is that of its posterior of the objective.
+        beta: See `DelayedUpperConfidenceBound`.
+        X_window: The points ``x_s``, ``n x d``; None or ``n = 0`` for ``nu = beta``.
+        feedback_bound: See `DelayedUpperConfidenceBound`.
+
+    Returns:
+        A tensor of the model's batch shape (without a window, a scalar).
+    """
+    if X_window is None or len(X_window) == 0 or feedback_bound == 0.0:
+        return like_model(model, torch.tensor(beta, dtype=torch.double))
+    # One point a batch, as only the marginals are needed. Ensembles add their dimension themselves.
+    batch_dims = 0 if is_ensemble(model) else len(model.batch_shape)
+    X = X_window.reshape(len(X_window), *[1] * batch_dims, 1, X_window.shape[-1])
+    variance: Tensor = model.posterior(X).variance.squeeze(-1).squeeze(-1)
+    return feedback_bound * variance.clamp_min(0.0).sqrt().sum(dim=0) + beta
+
+
+class DelayAwareAcquisitionFunction(AcquisitionFunction, ABC):
+    """Base class: holds the multiplier ``nu`` and takes further pending points.
+
+    The arguments are those of `DelayedUpperConfidenceBound`. A constructor ends with
+    `set_X_pending`, which computes ``nu``.
+
+    Attributes:
+        nu: The multiplier of eq. 2, computed once (and anew by `set_X_pending`).
+    """
+
+    model: Any  # a BoTorch model: its attributes are beyond what ``Model`` declares
+    nu: Tensor
+    X_window: Tensor | None
+
+    def __init__(
+        self,
+        model: Model,
+        beta: float,
+        X_window: Tensor | None,
+        feedback_bound: float,
+        posterior_transform: PosteriorTransform | None,
+        maximize: bool,
+    ) -> None:
+        super().__init__(model=model)
+        name = type(self).__name__
+        if model.num_outputs != 1:
+            raise UnsupportedError(
+                f"{name} needs a model with one output, got {model.num_outputs}."
+            )
+        self.beta = check_nonnegative("beta", beta)
+        self.feedback_bound = check_nonnegative("feedback_bound", feedback_bound)
+        self.posterior_transform = posterior_transform
+        self.maximize = maximize
+        if X_window is not None:
+            X_window = like_model(model, check_inputs("X_window", X_window, input_width(model)))
+        self.register_buffer("X_window", X_window)
+        self.register_buffer("nu", None)
+        self._pending_model: Model | None = None
+
+    @classmethod
+    def from_ledger(
+        cls,
+        model: Model,
+        ledger: FeedbackLedger,
+        window: str | None = "pending",
+        now: float | None = None,
+        **kwargs: Any,
+    ) -> Self:
+        """The acquisition function whose window is read from a ledger.
+
+        Args:
+            model: See the class; usually ``CensoredDelayModel.from_ledger(ledger, ...)``.
+            ledger: The queries so far.
+            window: ``"pending"`` for those still waited for, which is all that the proof
+                needs; ``"all"``, as published, for all queries submitted within the last
+                ``ledger.max_wait``, whether or not their values have arrived; None for no
+                window.
+            now: The time at which the ledger is read (default: its present).
+            kwargs: Further arguments of the class.
+
+        Raises:
+            InputDataError: If ``window`` is unknown.
+        """
+        if window not in WINDOWS:
+            raise InputDataError(f'`window` must be "pending", "all" or None, got {window!r}.')
+        if window is None:
+            return cls(model, **kwargs)
+        X_window = ledger.pending(now) if window == "pending" else ledger.window(now)
+        return cls(model, X_window=X_window, **kwargs)
+
+    def set_X_pending(self, X_pending: Tensor | None = None) -> None:
+        """Condition the model on further points under evaluation, and lengthen the window by them.
+
+        With this ``optimize_acqf(..., q=q, sequential=True)`` chooses a batch as the paper does
+        [Verma2022delayed, section 4]. A class made without a window and whose model does not
+        censor (GP-BUCB, GP-BTS) keeps ``nu = beta``.
+
+        Args:
+            X_pending: ``n x d``, beyond those that the model knows already; None to clear them.
+
+        Raises:
+            BotorchTensorDimensionError: If ``X_pending`` is not ``n x d``.
+            InputDataError: If it holds NaN or infinite values.
+            UnsupportedError: If the model has no ``with_pending``, as `CensoredDelayModel` has.
+        """
+        model, window = self.model, self.X_window
+        if X_pending is not None and X_pending.shape[-2:-1] == (0,):
+            X_pending = None
+        if X_pending is not None:
+            X_pending = check_inputs("X_pending", X_pending, input_width(model))
+            model = _with_pending(model, like_model(model, X_pending))
+            window = self._lengthened(like_model(model, X_pending))
+        nu = confidence_width(model, self.beta, window, self.feedback_bound)
+        self._prepare(model, nu, 0 if X_pending is None else len(X_pending))
+        super().set_X_pending(X_pending)
+        self._pending_model = None if X_pending is None else model
+        self.nu = nu
+
+    def _prepare(self, model: Model, nu: Tensor, num_pending: int) -> None:
+        """Whatever else depends on the model; must change nothing if it raises."""
+
+    def _lengthened(self, X_pending: Tensor) -> Tensor | None:
+        """The window with pending points, where their values are censored."""
+        if self.X_window is None:
+            return X_pending if getattr(self.model, "imputation", "censor") == "censor" else None
+        return torch.cat([self.X_window, X_pending.to(self.X_window)])
+
+    @property
+    def _current_model(self) -> Any:
+        """The model given all pending points."""
+        return self.model if self._pending_model is None else self._pending_model
+
+    @abstractmethod
+    def forward(self, X: Tensor) -> Tensor:
+        """Evaluate the acquisition function at ``b x 1 x d``."""
+
+
+def input_width(model: Any) -> int | None:
+    """Number of columns that a model's inputs have before any transform, where it knows it."""
+    while isinstance(getattr(model, "model", None), Model):
+        model = model.model
+    # A task feature may be left out.
+    return None if isinstance(model, MultiTaskGPyTorchModel) else raw_width(model)
+
+
+def _with_pending(model: Any, X_pending: Tensor) -> Model:
+    if not hasattr(model, "with_pending"):
+        raise UnsupportedError(
+            "`X_pending` needs a model that takes pending points, such as "
+            f"CensoredDelayModel(model, censor_value=...), got a {type(model).__name__}."
+        )
+    conditioned: Model = model.with_pending(X_pending)
+    return conditioned
+
+
+class DelayedUpperConfidenceBound(DelayAwareAcquisitionFunction):
+    """GP-UCB under delayed feedback (GP-UCB-SDF) [Verma2022delayed, eq. 2].
+
+    The value is ``mu(x) + nu sigma(x)`` with ``nu = feedback_bound * sum_s sigma(x_s) + beta``,
+    the sum being over ``X_window``. Given a `CensoredDelayModel` with ``imputation="censor"`` this
+    is the paper's algorithm. Without a window ``nu = beta``: GP-UCB of any model, and GP-BUCB of a
+    `CensoredDelayModel` with ``imputation="hallucinate"``.
+
+    ``nu`` is a fixed number: no gradient reaches it.
+
+    Args:
+        model: A model with one output whose posterior has a mean and a variance, conditioned on
+            all queries. May have batch dimensions; the values of an ensemble are averaged.
+        beta: The multiplier of ``sigma`` were nothing pending. NB it multiplies ``sigma``, as in
+            the paper: BoTorch's ``UpperConfidenceBound(model, beta**2)`` is the same.
+        X_window: The queries ``x_s`` of the sum, ``n x d``: those still pending, or all of the
+            last ``m`` iterations (see `from_ledger`). None or empty for ``nu = beta``.
+        feedback_bound: The factor of the sum, in reciprocal units of the outcome, as ``sigma``
+            has these units. With ``B_y`` a bound on ``|y - censor_value|``, ``B_y / noise
+            variance`` covers the bias of censoring for certain (see the top of this module),
+            and is large where there is little noise. The paper takes ``B_y`` itself, for
+            outcomes scaled to a prior variance of at most 1 and a regularisation of at least 1 in
+            place of the noise variance; for outcomes of the standard deviation ``s`` that is
+            ``B_y / s**2``. The default is the paper's for feedback in [0, 1]. At 0, ``nu = beta``.
+        posterior_transform: Affine transform of the single outcome, if any. It does not enter
+            ``nu``, which has no units.
+        maximize: If False, minus the lower bound, ``-(mu - nu sigma)``. Censoring then wants the
+            largest value in place of the smallest.
+        X_pending: Points under evaluation that the model has not been told of, ``n x d``; see
+            `set_X_pending`.
+
+    Raises:
+        UnsupportedError: If the model has several outputs, or cannot take ``X_pending``.
+        InputDataError: If ``beta`` or ``feedback_bound`` is negative or not finite, or
+            ``X_window`` or ``X_pending`` hold NaN or infinite values.
+        BotorchTensorDimensionError: If one of these is not ``n x d``.
+
+    Example:
+        >>> model = CensoredDelayModel.from_ledger(ledger, fit)
+        >>> acqf = DelayedUpperConfidenceBound.from_ledger(model, ledger, beta=1.0)
+        >>> candidate, _ = optimize_acqf(acqf, bounds, q=1, num_restarts=10, raw_samples=256)
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        beta: float = 1.0,
+        X_window: Tensor | None = None,
+        feedback_bound: float = 1.0,
+        posterior_transform: PosteriorTransform | None = None,
+        maximize: bool = True,
+        X_pending: Tensor | None = None,
+    ) -> None:
+        super().__init__(
+            model,
+            beta=beta,
+            X_window=X_window,
+            feedback_bound=feedback_bound,
+            posterior_transform=posterior_transform,
+            maximize=maximize,
+        )
+        self.set_X_pending(X_pending)
+
+    @t_batch_mode_transform(expected_q=1)
+    @average_over_ensemble_models  # type: ignore[arg-type]
+    def forward(self, X: Tensor) -> Tensor:
+        """Evaluate the confidence bound.
+
+        Args:
+            X: ``b x 1 x d``.
+
+        Returns:
+            Values of shape ``b``.
+        """
+        posterior = self._current_model.posterior(X, posterior_transform=self.posterior_transform)
+        mean = posterior.mean.squeeze(-1).squeeze(-1)
+        variance = posterior.variance.squeeze(-1).squeeze(-1)
+        sigma: Tensor = variance.clamp_min(MIN_VARIANCE).sqrt()
+        return (mean if self.maximize else -mean) + self.nu * sigma

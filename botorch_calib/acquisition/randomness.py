@@ -1,0 +1,32 @@
+"""Random numbers that depend on seeds alone and leave torch's global state as it is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import torch
+
+
+@contextmanager
+def random_stream(seed: int, device: torch.device | str = "cpu") -> Iterator[None]:
+    """Run with torch's random numbers drawn from a seed; their state is restored afterwards.
+
+    Args:
+        seed: At least 0.
+        device: A CUDA device whose generator is seeded, too.
+    """
+    device = torch.device(device)
+    devices = [device] if device.type == "cuda" else []
+    with torch.random.fork_rng(devices=devices):
+        torch.random.default_generator.manual_seed(seed)
+        if devices:
+            with torch.cuda.device(device):
+                torch.cuda.manual_seed(seed)
+        yield
+
+
+def derived_seed(seed: int, *numbers: int) -> int:
+    """A seed whose stream is unrelated to those of other ``seed`` and ``numbers``."""
+    return int(np.random.SeedSequence([seed, *numbers]).generate_state(1)[0])

@@ -1,0 +1,255 @@
+"""Thompson sampling under delayed feedback."""
+
+from __future__ import annotations
+
+import warnings
+from functools import partial
+from typing import Any
+
+import torch
+from botorch.acquisition.objective import PosteriorTransform, ScalarizedPosteriorTransform
+from botorch.exceptions.errors import InputDataError, UnsupportedError
+from botorch.models.gpytorch import MultiTaskGPyTorchModel
+from botorch.models.model import Model
+from botorch.posteriors import GPyTorchPosterior
+from botorch.sampling.pathwise import (
+    draw_kernel_feature_paths,
+    draw_matheron_paths,
+    gaussian_update,
+)
+from botorch.sampling.pathwise.utils import get_train_inputs
+from botorch.utils.transforms import is_ensemble, t_batch_mode_transform
+from gpytorch.models import ExactGP
+from linear_operator.operators import DiagLinearOperator
+from linear_operator.utils.warnings import NumericalWarning
+from torch import Size, Tensor
+from torch.nn import Module
+
+from botorch_calib._validation import check_inputs
+from botorch_calib.acquisition.choices import RowLookup
+from botorch_calib.acquisition.delayed import (
+    DelayAwareAcquisitionFunction,
+    input_width,
+    like_model,
+)
+from botorch_calib.acquisition.randomness import derived_seed, random_stream
+from botorch_calib.models.bases import predicting_part
+
+# Relative to the largest variance: what rounding costs when the points lie close to each other.
+JITTER = 1e-9
+
+
+class DelayedThompsonSampling(DelayAwareAcquisitionFunction):
+    """Thompson sampling under delayed feedback (GP-TS-SDF) [Verma2022delayed, eq. 3].
+
+    The value is one draw of ``GP(mu, nu^2 sigma^2)``: ``mu(x) + nu (f(x) - mu(x))`` for one draw
+    ``f`` of the model's posterior, which is fixed when the function is made and a function of the
+    arguments alone. A query takes a new function with a new ``seed``.
+
+    Without a window ``nu = beta``; with ``beta = 1`` that is Thompson sampling (asy-TS, of a
+    model that ignores pending points) and GP-BTS (of a `CensoredDelayModel` with
+    ``imputation="hallucinate"``).
+
+    On a continuous domain the draw is a function by pathwise conditioning: differentiable, and
+    exact but for the prior, which 1024 random features approximate. Over ``choices`` it is an
+    exact joint draw of the posterior.
+
+    Args:
+        model: A model with one output and without batch dimensions. On a continuous domain an
+            exact Gaussian process with one task, or a `CensoredDelayModel` of one; over
+            ``choices`` any model whose posterior can be sampled jointly.
+        beta: See `DelayedUpperConfidenceBound`.
+        X_window: See `DelayedUpperConfidenceBound`.
+        feedback_bound: See `DelayedUpperConfidenceBound`.
+        choices: The points to choose from, ``n x d``, for ``optimize_acqf_discrete``: the function
+            is then defined at these points only, and constant under differentiation.
+        seed: Of the draw. Further pending points (`set_X_pending`) lead to another draw, whose
+            seed derives from this one and their number.
+        posterior_transform: None or a ``ScalarizedPosteriorTransform`` of one weight.
+        maximize: If False, minus the draw.
+        X_pending: See `DelayedUpperConfidenceBound`.
+
+    Raises:
+        UnsupportedError: If the model has several outputs or batch dimensions, is an ensemble,
+            cannot take ``X_pending``, or has no pathwise draws and there are no ``choices``; for
+            any other ``posterior_transform``.
+        InputDataError: As `DelayedUpperConfidenceBound`; if there are no rows in ``choices`` or
+            ``seed`` is negative; when evaluated, if a point is none of ``choices``.
+        BotorchTensorDimensionError: As `DelayedUpperConfidenceBound`, also of ``choices``.
+
+    Example:
+        >>> model = CensoredDelayModel.from_ledger(ledger, fit)
+        >>> acqf = DelayedThompsonSampling.from_ledger(model, ledger, seed=len(ledger))
+        >>> candidate, _ = optimize_acqf(acqf, bounds, q=1, num_restarts=10, raw_samples=256)
+    """
+
+    choices: Tensor | None
+
+    def __init__(
+        self,
+        model: Model,
+        beta: float = 1.0,
+        X_window: Tensor | None = None,
+        feedback_bound: float = 1.0,
+        choices: Tensor | None = None,
+        seed: int = 0,
+        posterior_transform: PosteriorTransform | None = None,
+        maximize: bool = True,
+        X_pending: Tensor | None = None,
+    ) -> None:
+        super().__init__(
+            model,
+            beta=beta,
+            X_window=X_window,
+            feedback_bound=feedback_bound,
+            posterior_transform=posterior_transform,
+            maximize=maximize,
+        )
+        if model.batch_shape or is_ensemble(model):
+            raise UnsupportedError(
+                f"{type(self).__name__} needs a single model, neither a batch nor an ensemble."
+            )
+        if seed < 0:
+            raise InputDataError(f"`seed` must be at least 0, got {seed}.")
+        self.seed = int(seed)
+        self._weight, self._offset = _affine(posterior_transform)
+        if choices is not None:
+            choices = like_model(model, check_inputs("choices", choices, input_width(model)))
+            if len(choices) == 0:
+                raise InputDataError("`choices` holds no points.")
+        self.register_buffer("choices", choices)
+        self.register_buffer("_values", None)
+        self._lookup = None if choices is None else RowLookup(choices)
+        self._path: Any = None
+        self.set_X_pending(X_pending)
+
+    def _prepare(self, model: Model, nu: Tensor, num_pending: int) -> None:
+        """Draw the function of the posterior given all pending points."""
+        seed = self.seed if num_pending == 0 else derived_seed(self.seed, num_pending)
+        if self.choices is None:
+            self._path = draw_path(model, nu, seed)
+        else:
+            mean, draw = draw_jointly(model, self.choices, seed)
+            self._values = mean + nu * (draw - mean)
+
+    @t_batch_mode_transform(expected_q=1)  # type: ignore[arg-type]
+    def forward(self, X: Tensor) -> Tensor:
+        """Evaluate the draw.
+
+        Args:
+            X: ``b x 1 x d``.
+
+        Returns:
+            Values of shape ``b``.
+        """
+        if self._lookup is not None:
+            value = self._values[self._lookup(X.squeeze(-2))]
+        else:
+            value = self._path(X).squeeze(-1)
+        value = self._offset + self._weight * value
+        return value if self.maximize else -value
+
+
+@torch.no_grad()
+def draw_path(model: Model, nu: Tensor, seed: int) -> Module:
+    """One function of ``GP(mu, nu^2 sigma^2)`` by pathwise conditioning [Wilson2021pathwise].
+
+    This law is the posterior of the process whose prior covariance and noise variance are
+    ``nu^2`` times as large, so it costs no more than a draw of the posterior itself.
+
+    Args:
+        model: An exact Gaussian process, or a `CensoredDelayModel` of one, with the posterior
+            mean ``mu`` and variance ``sigma^2``.
+        nu: A scalar.
+        seed: Of the draw; the global random state stays as it is.
+
+    Returns:
+        A function from ``batch_shape x n x d`` to ``batch_shape x n``, in units of the outcome.
+
+    Raises:
+        UnsupportedError: For other models, and for kernels without random features.
+    """
+    gp = predicting_part(model)
+    name = type(gp).__name__
+    if not isinstance(gp, ExactGP) or isinstance(gp, MultiTaskGPyTorchModel):
+        raise UnsupportedError(
+            f"{name} has no pathwise draws, which continuous domains need: give `choices` to draw "
+            "at these points, or use an exact Gaussian process with one task, such as SingleTaskGP."
+        )
+    gp.eval()
+    try:
+        with random_stream(seed, nu.device):
+            path: Module = draw_matheron_paths(
+                gp,
+                sample_shape=Size(),
+                prior_sampler=partial(
+                    draw_kernel_feature_paths, weight_generator=partial(_scaled_normal, nu)
+                ),
+                update_strategy=partial(_scaled_update, nu=nu),
+            )
+    except NotImplementedError as error:
+        raise UnsupportedError(
+            f"The kernel of this {name} has no random features, which draws on continuous domains "
+            f"need: give `choices` to draw at these points. ({error})"
+        ) from error
+    return path
+
+
+def _scaled_normal(nu: Tensor, shape: Size) -> Tensor:
+    """Independent weights of the random features; the numbers are the same for every device."""
+    return nu.cpu() * torch.randn(shape, dtype=torch.double)
+
+
+def _scaled_update(model: Any, sample_values: Tensor, target_values: Tensor, nu: Tensor) -> Any:
+    """The update of a prior draw scaled by ``nu``, by data whose noise is scaled as well."""
+    (points,) = get_train_inputs(model, transformed=True)
+    noise = model.likelihood.noise_covar(shape=points.shape[:-1])
+    return gaussian_update(
+        model,
+        sample_values,
+        target_values=target_values,
+        noise_covariance=DiagLinearOperator(nu.square() * noise.diagonal()),
+        # That both are scaled leaves the solution of the linear system as it is.
+        scale_tril=(model.covar_module(points) + noise).cholesky(),
+    )
+
+
+@torch.no_grad()
+def draw_jointly(model: Any, X: Tensor, seed: int) -> tuple[Tensor, Tensor]:
+    """The posterior mean at ``X`` (``n x d``) and one joint draw, both of shape ``n``.
+
+    A Gaussian draw is exact to a relative ``JITTER`` of the largest variance. Where rounding
+    makes the covariance matrix indefinite nonetheless, as it does for many points close to each
+    other, it is factored by its eigenvectors.
+    """
+    posterior = model.posterior(X)
+    mean: Tensor = posterior.mean.squeeze(-1)
+    if type(posterior) is not GPyTorchPosterior:
+        with random_stream(seed, X.device), warnings.catch_warnings():
+            # Points close to each other take jitter, which is too small to matter.
+            warnings.simplefilter("ignore", NumericalWarning)
+            return mean, posterior.rsample(Size([1])).squeeze(0).squeeze(-1)
+    covariance = posterior.distribution.covariance_matrix.double()
+    jitter = JITTER * covariance.diagonal().amax()
+    root, failed = torch.linalg.cholesky_ex(covariance + jitter * torch.eye(len(X)).to(jitter))
+    if failed:
+        values, vectors = torch.linalg.eigh(covariance)
+        root = vectors * values.clamp_min(0.0).sqrt()
+    # On the CPU, where the numbers are the same for every device.
+    generator = torch.Generator().manual_seed(seed)
+    normal = torch.randn(len(X), dtype=torch.double, generator=generator).to(X.device)
+    return mean, mean + (root @ normal).to(mean)
+
+
+def _affine(transform: PosteriorTransform | None) -> tuple[float, float]:
+    """Weight and offset of an affine transform of one outcome."""
+    if transform is None:
+        return 1.0, 0.0
+    if isinstance(transform, ScalarizedPosteriorTransform):
+        weights = transform.get_buffer("weights")
+        if weights.numel() == 1:
+            return float(weights), float(transform.offset)
+    raise UnsupportedError(
+        f"`posterior_transform` {type(transform).__name__} does not apply to a draw: use a "
+        "ScalarizedPosteriorTransform with one weight."
+    )

@@ -1,0 +1,503 @@
+"""GP-UCB under delayed feedback against the paper's formulas, computed from kernel matrices."""
+
+from typing import Any, NamedTuple
+from unittest.mock import Mock
+
+import numpy as np
+import pytest
+import torch
+from botorch.acquisition import UpperConfidenceBound
+from botorch.acquisition.input_constructors import get_acqf_input_constructor
+from botorch.acquisition.objective import ScalarizedPosteriorTransform
+from botorch.exceptions.errors import (
+    BotorchTensorDimensionError,
+    InputDataError,
+    UnsupportedError,
+)
+from botorch.models import ModelList, SingleTaskGP
+from botorch.models.map_saas import EnsembleMapSaasSingleTaskGP
+from botorch.optim import optimize_acqf
+from botorch.utils.datasets import SupervisedDataset
+from botorch.utils.sampling import manual_seed
+from torch import Tensor
+from torch.testing import assert_close
+
+from botorch_calib.acquisition import DelayedThompsonSampling, DelayedUpperConfidenceBound
+from botorch_calib.acquisition.delayed import confidence_width
+from botorch_calib.delay import FeedbackLedger
+from botorch_calib.models import CalibratedModel, CensoredDelayModel
+from tests.gps import (
+    CONSTANT,
+    DOUBLE,
+    LENGTHSCALES,
+    NOISE,
+    far_from_gaussian,
+    make_data,
+    make_gp,
+    make_multitask,
+    make_variational,
+)
+
+BETA, BOUND = 0.7, 1.3
+CENSOR = -1.5
+BOUNDS = torch.tensor([[0.0, 0.0], [1.0, 1.0]], **DOUBLE)
+
+transformed = pytest.mark.parametrize("transforms", [False, True], ids=["plain", "transforms"])
+fixed = pytest.mark.parametrize("fixed_noise", [False, True], ids=["learned", "fixed"])
+
+
+def pending_points(num: int = 3, transforms: bool = False) -> Tensor:
+    return make_data(num, transforms, seed=8)[0]
+
+
+def new_points(num: int = 6, transforms: bool = False) -> Tensor:
+    return make_data(num, transforms, seed=21)[0].unsqueeze(-2)
+
+
+def censor_value(transforms: bool) -> float:
+    return 12.0 if transforms else CENSOR
+
+
+def make_censored(
+    num: int = 3, dtype: torch.dtype = torch.double, imputation: str = "censor", **kwargs: Any
+) -> CensoredDelayModel:
+    transforms = kwargs.get("transforms", False)
+    pending = pending_points(num, transforms).to(dtype)
+    gp = make_gp(dtype=dtype, **kwargs)
+    return CensoredDelayModel(gp, pending, censor_value(transforms), imputation)
+
+
+def make_delayed(model: Any, **kwargs: Any) -> DelayedUpperConfidenceBound:
+    arguments = {"beta": BETA, "feedback_bound": BOUND, **kwargs}
+    return DelayedUpperConfidenceBound(model, **arguments)
+
+
+class Dense(NamedTuple):
+    """The posterior of `make_gp` given its data and further rows, by dense linear algebra."""
+
+    X: np.ndarray
+    y: np.ndarray
+    noise: np.ndarray
+
+    @classmethod
+    def make(
+        cls, X_more: Tensor, y_more: float | np.ndarray, transforms: bool, fixed_noise: bool
+    ) -> "Dense":
+        X, Y, Yvar = (tensor.numpy() for tensor in make_data(transforms=transforms))
+        scale = Y.std(ddof=1) if transforms else 1.0
+        noise = Yvar[:, 0] if fixed_noise else np.full(len(X), NOISE * scale**2)
+        more = np.full(len(X_more), noise.mean())
+        return cls(
+            np.concatenate([X, X_more.numpy()]),
+            np.concatenate([Y[:, 0], np.broadcast_to(y_more, len(X_more))]),
+            np.concatenate([noise, more]),
+        )
+
+    def __call__(self, X_new: Tensor, transforms: bool) -> tuple[np.ndarray, np.ndarray]:
+        X, Y, _ = (tensor.numpy() for tensor in make_data(transforms=transforms))
+        shift, scale = (Y.mean(), Y.std(ddof=1)) if transforms else (0.0, 1.0)
+        low, width = (X.min(0), np.ptp(X, axis=0)) if transforms else (0.0, 1.0)
+
+        def kernel(A: np.ndarray, B: np.ndarray) -> np.ndarray:
+            A, B = (A - low) / width, (B - low) / width
+            distance = (A[:, None] - B[None]) / np.array(LENGTHSCALES)
+            return scale**2 * np.exp(-0.5 * (distance**2).sum(-1))
+
+        prior = shift + scale * CONSTANT
+        new = X_new.reshape(-1, 2).numpy()
+        gain = np.linalg.solve(kernel(self.X, self.X) + np.diag(self.noise), kernel(self.X, new))
+        covariance = kernel(new, new) - kernel(new, self.X) @ gain
+        return prior + gain.T @ (self.y - prior), covariance
+
+
+# ------------------------------------------------------------------ the paper's formulas
+
+
+@transformed
+@fixed
+@pytest.mark.parametrize("maximize", [True, False])
+def test_equation_2(transforms, fixed_noise, maximize):
+    """``nu`` and the value from kernel matrices of all queries, the window being some of them."""
+    model = make_censored(transforms=transforms, fixed_noise=fixed_noise)
+    pending, X = pending_points(transforms=transforms), new_points(transforms=transforms)
+    window = torch.cat([pending, make_data(transforms=transforms)[0][:4]])
+    acqf = make_delayed(model, X_window=window, maximize=maximize)
+    dense = Dense.make(pending, censor_value(transforms), transforms, fixed_noise)
+    sigmas = np.sqrt(np.diag(dense(window, transforms)[1]))
+    nu = BOUND * sum(sigmas) + BETA
+    assert acqf.nu.shape == () and acqf.nu.item() == pytest.approx(nu, rel=1e-8)
+    mean, covariance = dense(X, transforms)
+    expected = (mean if maximize else -mean) + nu * np.sqrt(np.diag(covariance))
+    assert_close(acqf(X), torch.from_numpy(expected), rtol=1e-7, atol=1e-9)
+
+
+@pytest.mark.parametrize("iteration", [1, 2, 5, 6, 9, 12])
+def test_the_sum_starts_at_the_first_query(iteration):
+    """The published sum starts at ``t - m``, which is no query while ``t <= m``: erratum.
+
+    Queries are numbered from 1 as in the paper; values arrive after two iterations.
+    """
+    wait, delay = 5, 2
+    queries = make_data(12, seed=30)[0]
+    ledger = FeedbackLedger(2, censor_value=CENSOR, max_wait=wait)
+    for s in range(1, iteration):
+        trial_id = ledger.submit(queries[s - 1])
+        ledger.observe(trial_id, 0.1 * s, time=s - 1 + delay)
+    assert ledger.now() == iteration - 1
+    values = [0.1 * s if s + delay <= iteration else CENSOR for s in range(1, iteration)]
+    dense = Dense.make(queries[: iteration - 1], np.array(values), False, False)
+    model = make_gp()
+    if iteration > 1:
+        censored = torch.tensor(values, **DOUBLE).unsqueeze(-1)
+        model.posterior(queries)
+        model = model.condition_on_observations(queries[: iteration - 1], censored)
+    for window, first in (("all", max(1, iteration - wait)), ("pending", iteration - delay + 1)):
+        nu = BETA
+        for s in range(max(1, first), iteration):
+            nu += BOUND * float(dense(queries[[s - 1]], False)[1].item()) ** 0.5
+        acqf = DelayedUpperConfidenceBound.from_ledger(
+            model, ledger, window=window, beta=BETA, feedback_bound=BOUND
+        )
+        assert acqf.nu.item() == pytest.approx(nu, rel=1e-8)
+    without = DelayedUpperConfidenceBound.from_ledger(model, ledger, window=None, beta=BETA)
+    assert without.nu.item() == BETA and without.X_window is None
+
+
+def test_a_ledger_is_read_at_a_time():
+    ledger = FeedbackLedger(2, censor_value=CENSOR)
+    for x in make_data(6, seed=30)[0]:
+        ledger.submit(x)
+    for now in (2, 4):
+        acqf = DelayedUpperConfidenceBound.from_ledger(make_gp(), ledger, "all", now=now)
+        assert torch.equal(acqf.X_window, make_data(6, seed=30)[0][:now])
+    with pytest.raises(InputDataError, match="`window`"):
+        DelayedUpperConfidenceBound.from_ledger(make_gp(), ledger, "everything")
+
+
+@transformed
+@fixed
+def test_the_bias_of_censoring_is_covered(transforms, fixed_noise):
+    """Equation 5 of the proof with the noise variance: ``feedback_bound = B_y / noise``.
+
+    The bound holds for any values within ``B_y`` of the censoring value, and is attained for one
+    pending query at its own place, so no smaller factor would do.
+    """
+    pending, X = pending_points(4, transforms), new_points(50, transforms)
+    low = censor_value(transforms)
+    spread = 30.0 if transforms else 3.0
+    model = make_censored(4, transforms=transforms, fixed_noise=fixed_noise)
+    censored = Dense.make(pending, low, transforms, fixed_noise)
+    factor = spread / censored.noise[-1]
+    width = confidence_width(model, 0.0, pending, factor)
+    sigma = model.posterior(X).variance.squeeze(-1).squeeze(-1).sqrt().detach().numpy()
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        values = low + spread * rng.choice([0.0, 0.5, 1.0], size=4)
+        truth, _ = Dense.make(pending, values, transforms, fixed_noise)(X, transforms)
+        mean, _ = censored(X, transforms)
+        assert (np.abs(mean - truth) <= width.item() * sigma * (1 + 1e-9)).all()
+    one = pending[:1]
+    alone = CensoredDelayModel(make_gp(fixed_noise, transforms), one, low)
+    bias = [
+        Dense.make(one, value, transforms, fixed_noise)(one, transforms)[0].item()
+        for value in (low, low + spread)
+    ]
+    bound = confidence_width(alone, 0.0, one, factor) * alone.posterior(one).variance.sqrt()
+    assert bound.item() == pytest.approx(bias[1] - bias[0], rel=1e-6)
+
+
+# ------------------------------------------------------------------ special cases
+
+
+@transformed
+@pytest.mark.parametrize("window", [None, "empty", "no bound"])
+def test_gp_ucb(transforms, window):
+    """Without a window it is BoTorch's bound, whose parameter is the square of ours."""
+    gp, X = make_gp(transforms=transforms), new_points(transforms=transforms)
+    for maximize in (True, False):
+        acqf = DelayedUpperConfidenceBound(
+            gp,
+            beta=BETA,
+            X_window=None if window is None else X.squeeze(-2)[: 2 * (window == "no bound")],
+            feedback_bound=0.0 if window == "no bound" else 1.0,
+            maximize=maximize,
+        )
+        beta = torch.tensor(BETA**2, **DOUBLE)
+        assert_close(acqf(X), UpperConfidenceBound(gp, beta, maximize=maximize)(X))
+
+
+@transformed
+def test_gp_bucb(transforms):
+    """Hallucinated values leave the mean and shrink the deviation."""
+    model = make_censored(transforms=transforms, imputation="hallucinate")
+    pending, X = pending_points(transforms=transforms), new_points(transforms=transforms)
+    mean, _ = Dense.make(pending[:0], 0.0, transforms, False)(X, transforms)
+    _, covariance = Dense.make(pending, 0.0, transforms, False)(X, transforms)
+    expected = mean + BETA * np.sqrt(np.diag(covariance))
+    assert_close(make_delayed(model)(X), torch.from_numpy(expected), rtol=1e-6, atol=1e-8)
+    conditioned = UpperConfidenceBound(model.conditioned_model, torch.tensor(BETA**2, **DOUBLE))
+    assert_close(make_delayed(model)(X), conditioned(X))
+
+
+def test_delays_ignored():
+    ignoring = make_censored(imputation="none")
+    assert_close(make_delayed(ignoring)(new_points()), make_delayed(make_gp())(new_points()))
+
+
+# ------------------------------------------------------------------ pending points and batches
+
+
+@pytest.mark.parametrize("window", [True, False])
+def test_pending_points_condition_and_lengthen(window):
+    known, more, X = pending_points(5)[:3], pending_points(5)[3:], new_points()
+    model = make_censored(5)
+    X_window = known if window else None
+    first = CensoredDelayModel(make_gp(), pending_points(5)[:3], CENSOR)
+    acqf = make_delayed(first, X_window=X_window)
+    before, nu = acqf(X), acqf.nu
+    acqf.set_X_pending(more)
+    assert_close(
+        acqf.nu, confidence_width(model, BETA, torch.cat([known, more][1 - window :]), BOUND)
+    )
+    by_hand = make_delayed(model, X_window=torch.cat([known, more][1 - window :]))
+    assert_close(acqf(X), by_hand(X))
+    given = make_delayed(first, X_window=X_window, X_pending=more)
+    assert_close(given(X), by_hand(X))
+    acqf.set_X_pending(None)
+    assert acqf.X_pending is None and torch.equal(acqf.nu, nu) and torch.equal(acqf(X), before)
+    acqf.set_X_pending(more[:0])
+    assert acqf.X_pending is None and torch.equal(acqf(X), before)
+
+
+@pytest.mark.parametrize("imputation", ["hallucinate", "none"])
+def test_nothing_censored_needs_no_window(imputation):
+    """GP-BUCB stays GP-BUCB in a batch; a window that was asked for grows nonetheless."""
+    model = make_censored(imputation=imputation)
+    more = pending_points(5)[3:]
+    acqf = make_delayed(model, X_pending=more)
+    assert acqf.nu.item() == BETA
+    assert_close(acqf(new_points()), make_delayed(model.with_pending(more))(new_points()))
+    asked = make_delayed(model, X_window=pending_points()[:0], X_pending=more)
+    assert_close(asked.nu, confidence_width(model.with_pending(more), BETA, more, BOUND))
+
+
+def test_refused_pending_points_change_nothing():
+    X = new_points()
+    for model, pending, error in (
+        (make_gp(), pending_points(), UnsupportedError),
+        (make_censored(), torch.full((1, 2), torch.nan, **DOUBLE), InputDataError),
+        (make_censored(), torch.zeros(1, 3, **DOUBLE), BotorchTensorDimensionError),
+        (make_censored(), torch.zeros(2, **DOUBLE), BotorchTensorDimensionError),
+        (CensoredDelayModel(make_gp()), pending_points(), InputDataError),  # no censoring value
+    ):
+        acqf = make_delayed(model, X_window=pending_points())
+        before = acqf(X)
+        with pytest.raises(error):
+            acqf.set_X_pending(pending)
+        assert acqf.X_pending is None and torch.equal(acqf(X), before)
+
+
+def test_a_batch_is_chosen_one_by_one():
+    """``optimize_acqf`` in sequence is conditioning by hand, and gives points apart."""
+    search: dict[str, Any] = {"num_restarts": 4, "raw_samples": 32}
+    acqf = make_delayed(make_censored(), X_window=pending_points(), feedback_bound=0.2)
+    with manual_seed(3):
+        batch, values = optimize_acqf(acqf, BOUNDS, q=3, sequential=True, **search)
+    assert acqf.X_pending is None and torch.pdist(batch).min() > 1e-2
+    chosen = batch[:0]
+    with manual_seed(3):
+        for value in values:
+            model = make_censored().with_pending(chosen)
+            window = torch.cat([pending_points(), chosen])
+            step = make_delayed(model, X_window=window, feedback_bound=0.2)
+            point, expected = optimize_acqf(step, BOUNDS, q=1, **search)
+            assert_close(value, expected, rtol=1e-6, atol=1e-8)
+            chosen = torch.cat([chosen, point])
+    assert_close(batch, chosen, rtol=0, atol=1e-5)
+
+
+def test_censoring_keeps_away_from_pending_points():
+    """The mean sinks there; with hallucination only the deviation does."""
+    gp = make_gp()
+    best, _ = optimize_acqf(
+        make_delayed(gp), BOUNDS, q=1, num_restarts=4, raw_samples=64, options={"seed": 0}
+    )
+    censored, hallucinated = (
+        make_delayed(CensoredDelayModel(gp, best, CENSOR, imputation))(best.unsqueeze(0)).item()
+        for imputation in ("censor", "hallucinate")
+    )
+    assert censored < hallucinated < make_delayed(gp)(best.unsqueeze(0)).item()
+
+
+# ------------------------------------------------------------------ other models and transforms
+
+
+@pytest.mark.parametrize("weight", [2.0, -0.5])
+def test_posterior_transform(weight):
+    """The values are scaled; ``nu``, which has no units, is not."""
+    transform = ScalarizedPosteriorTransform(torch.tensor([weight], **DOUBLE), offset=3.0)
+    model, X = make_censored(), new_points()
+    plain = make_delayed(model, X_window=pending_points())
+    acqf = make_delayed(model, X_window=pending_points(), posterior_transform=transform)
+    assert torch.equal(acqf.nu, plain.nu)
+    posterior = model.posterior(X)
+    mean, sigma = posterior.mean.flatten(), posterior.variance.sqrt().flatten()
+    assert_close(acqf(X), 3.0 + weight * mean + abs(weight) * plain.nu * sigma)
+    if weight < 0:
+        lower = make_delayed(model, X_window=pending_points(), maximize=False)
+        assert_close(acqf(X) - 3.0, abs(weight) * lower(X))
+
+
+def test_calibrated_models():
+    """Calibration inside or outside: mean and deviation are those of the calibrated law."""
+    gp, pending, X = make_gp(), pending_points(), new_points()
+    inside = CensoredDelayModel(CalibratedModel(gp, far_from_gaussian()), pending, CENSOR)
+    outside = CalibratedModel(CensoredDelayModel(gp, pending, CENSOR), far_from_gaussian())
+    for model in (inside, outside, CalibratedModel(gp, far_from_gaussian())):
+        acqf = make_delayed(model, X_window=pending)
+        sigma = model.posterior(pending).variance.sqrt().sum()
+        assert_close(acqf.nu, BOUND * sigma.detach() + BETA)
+        posterior = model.posterior(X)
+        expected = posterior.mean + acqf.nu * posterior.variance.sqrt()
+        assert_close(acqf(X), expected.flatten())
+    acqf = make_delayed(inside, X_window=pending)
+    acqf.set_X_pending(X.squeeze(-2)[:1])
+    assert acqf.nu > make_delayed(inside, X_window=pending).nu
+    plain = make_delayed(CalibratedModel(gp, far_from_gaussian()))
+    with pytest.raises(UnsupportedError, match="CensoredDelayModel"):
+        plain.set_X_pending(pending)
+
+
+# MultiTaskGP multiplies by sparse matrices, on which torch comments once per process.
+@pytest.mark.filterwarnings("ignore:Sparse invariant checks")
+@pytest.mark.parametrize("make", [make_variational, make_multitask])
+def test_other_base_models(make):
+    model, X = make(), new_points()
+    window = pending_points()
+    acqf = make_delayed(model, X_window=window)
+    deviation = model.posterior(window.unsqueeze(-2)).variance.sqrt()
+    assert_close(acqf.nu, (BOUND * deviation.sum() + BETA).detach())
+    assert acqf(X).shape == (6,) and acqf(X).isfinite().all()
+
+
+def test_batch_of_models():
+    """Every model of a batch has a ``nu`` of its own."""
+    X, Y, _ = make_data()
+    singles, window = [], pending_points()
+    outcomes = [Y, -Y, Y.flip(0)]
+    for outcome, scale in zip(outcomes, (0.3, 0.6, 0.9), strict=True):
+        gp = SingleTaskGP(X, outcome, outcome_transform=None)
+        gp.covar_module.lengthscale = torch.tensor([scale, 0.5], **DOUBLE)
+        gp.likelihood.noise = 0.1 * scale
+        singles.append(gp.eval())
+    batch = SingleTaskGP(X.expand(3, -1, -1), torch.stack(outcomes), outcome_transform=None)
+    batch.covar_module.lengthscale = torch.stack([gp.covar_module.lengthscale for gp in singles])
+    batch.likelihood.noise = torch.stack([gp.likelihood.noise for gp in singles])
+    acqf = make_delayed(batch.eval(), X_window=window)
+    alone = [make_delayed(gp, X_window=window) for gp in singles]
+    assert_close(acqf.nu, torch.stack([one.nu for one in alone]))
+    points = new_points().unsqueeze(-3)  # 6 x 1 x 1 x 2 against a batch of 3
+    expected = torch.stack([one(points.squeeze(-3)) for one in alone], dim=-1)
+    assert_close(acqf(points), expected)
+
+
+def test_ensemble_is_averaged():
+    """Each member has a ``nu`` of its own, and the value is the mean of theirs."""
+    X, Y, _ = make_data()
+    taus = torch.tensor([0.1, 0.5, 2.0], **DOUBLE)
+    model = EnsembleMapSaasSingleTaskGP(X, Y, num_taus=3, taus=taus).eval()
+    scales = torch.tensor([0.2, 0.5, 0.9], **DOUBLE).reshape(3, 1, 1)
+    model.covar_module.base_kernel.lengthscale = scales.expand(3, 1, 2)
+    model.likelihood.noise = torch.tensor([[0.05], [0.1], [0.2]], **DOUBLE)
+    acqf = make_delayed(model, X_window=pending_points())
+    values = []
+    for member in range(3):
+        deviation = model.posterior(pending_points().unsqueeze(-2)).variance[:, member].sqrt()
+        nu = (BOUND * deviation.sum() + BETA).detach()
+        assert_close(acqf.nu[member], nu)
+        posterior = model.posterior(new_points())
+        mean, variance = posterior.mean[:, member], posterior.variance[:, member]
+        values.append((mean + nu * variance.sqrt()).flatten())
+    assert acqf.nu.diff().abs().min() > 1e-3
+    assert_close(acqf(new_points()), torch.stack(values).mean(dim=0))
+
+
+# ------------------------------------------------------------------ arguments
+
+
+@pytest.mark.parametrize("acqf_class", [DelayedUpperConfidenceBound, DelayedThompsonSampling])
+def test_input_constructors(acqf_class):
+    """BoTorch's registry takes the arguments of the constructor, and pending points."""
+    X, Y, _ = make_data()
+    dataset = SupervisedDataset(X, Y, feature_names=["a", "b"], outcome_names=["y"])
+    construct = get_acqf_input_constructor(acqf_class)
+    model = make_censored()
+    default = acqf_class(**construct(model=model, training_data=dataset))
+    assert default.nu.item() == 1.0 and default.maximize and default.X_pending is None
+    arguments = {
+        "beta": BETA,
+        "feedback_bound": BOUND,
+        "X_window": pending_points(),
+        "X_pending": pending_points(5)[3:],
+        "maximize": False,
+        "posterior_transform": ScalarizedPosteriorTransform(torch.tensor([2.0], **DOUBLE)),
+        **({"seed": 3} if acqf_class is DelayedThompsonSampling else {}),
+    }
+    built = acqf_class(**construct(model=model, training_data=dataset, **arguments))
+    assert torch.equal(built(new_points()), acqf_class(model, **arguments)(new_points()))
+    if acqf_class is DelayedThompsonSampling:
+        inputs = construct(model=model, training_data=dataset, choices=X)
+        assert torch.equal(acqf_class(**inputs).choices, X)
+
+
+def test_nu_is_a_constant_in_the_models_precision():
+    for dtype in (torch.float32, torch.double):
+        window = pending_points().requires_grad_()  # in double precision
+        acqf = make_delayed(make_censored(dtype=dtype), X_window=window)
+        assert acqf.nu.dtype == dtype and not acqf.nu.requires_grad
+        assert not acqf.X_window.requires_grad and "nu" in dict(acqf.named_buffers())
+        assert acqf(new_points().to(dtype)).dtype == dtype
+    double, single = (
+        make_delayed(make_censored(dtype=dtype), X_window=pending_points()).nu
+        for dtype in (torch.double, torch.float32)
+    )
+    assert_close(double, single.double(), rtol=1e-4, atol=0)
+
+
+def test_a_long_window_needs_no_joint_posterior(monkeypatch):
+    """Only marginals: no matrix of all pairs of its points is formed."""
+    window = make_data(400, seed=4)[0]
+    model = make_gp()
+    with monkeypatch.context() as patch:
+        posterior = Mock(side_effect=model.posterior)
+        patch.setattr(model, "posterior", posterior)
+        nu = confidence_width(model, BETA, window, BOUND)
+    (call,) = posterior.call_args_list
+    assert call.args[0].shape == (400, 1, 2)
+    assert_close(nu, (BOUND * model.posterior(window).variance.sqrt().sum() + BETA).detach())
+
+
+BAD: dict[str, Any] = {
+    "beta": (-1.0, torch.nan, torch.inf),
+    "feedback_bound": (-0.1, torch.nan, torch.inf),
+    "X_window": (torch.full((1, 2), torch.nan, **DOUBLE),),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_values_are_named(name):
+    for value in BAD[name]:
+        with pytest.raises(InputDataError, match=name):
+            DelayedUpperConfidenceBound(make_gp(), **{name: value})
+
+
+@transformed
+def test_bad_shapes_and_models(transforms):
+    gp = make_gp(transforms=transforms)
+    calibrated = CalibratedModel(gp, far_from_gaussian())
+    for model in (gp, calibrated, CensoredDelayModel(calibrated, censor_value=0.0)):
+        for shape in ((2,), (1, 1, 2), (3, 3)):
+            with pytest.raises(BotorchTensorDimensionError, match="X_window"):
+                DelayedUpperConfidenceBound(model, X_window=torch.zeros(shape, **DOUBLE))
+    with pytest.raises(UnsupportedError, match="one output"):
+        DelayedUpperConfidenceBound(ModelList(make_gp(), make_gp()))

@@ -1,0 +1,458 @@
+"""Thompson sampling under delayed feedback: the law of its draws, and that they stay fixed."""
+
+import copy
+import pickle
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from botorch.acquisition.objective import (
+    ExpectationPosteriorTransform,
+    ScalarizedPosteriorTransform,
+)
+from botorch.exceptions.errors import (
+    BotorchTensorDimensionError,
+    InputDataError,
+    UnsupportedError,
+)
+from botorch.models import ModelList, SingleTaskGP
+from botorch.models.map_saas import EnsembleMapSaasSingleTaskGP
+from botorch.optim import optimize_acqf, optimize_acqf_discrete
+from botorch.utils.sampling import manual_seed
+from gpytorch.kernels import MaternKernel, PeriodicKernel, ScaleKernel
+from torch import Tensor
+from torch.testing import assert_close
+
+from botorch_calib.acquisition import DelayedThompsonSampling
+from botorch_calib.acquisition.choices import RowLookup
+from botorch_calib.acquisition.delayed import confidence_width
+from botorch_calib.acquisition.randomness import derived_seed, random_stream
+from botorch_calib.delay import FeedbackLedger
+from botorch_calib.models import CalibratedModel, CensoredDelayModel
+from tests.gps import (
+    DOUBLE,
+    far_from_gaussian,
+    make_data,
+    make_gp,
+    make_multitask,
+    make_variational,
+)
+
+BETA, BOUND = 0.7, 0.4
+BOUNDS = torch.tensor([[0.0, 0.0], [1.0, 1.0]], **DOUBLE)
+NUM_DRAWS = 400
+
+continuous = pytest.mark.parametrize("discrete", [False, True], ids=["continuous", "choices"])
+
+
+def pending_points(num: int = 3, transforms: bool = False) -> Tensor:
+    return make_data(num, transforms, seed=8)[0]
+
+
+def new_points(num: int = 4, transforms: bool = False) -> Tensor:
+    return make_data(num, transforms, seed=21)[0]
+
+
+def make_censored(
+    imputation: str = "censor", dtype: torch.dtype = torch.double, **kwargs: Any
+) -> CensoredDelayModel:
+    transforms = kwargs.get("transforms", False)
+    pending = pending_points(transforms=transforms).to(dtype)
+    low = 12.0 if transforms else -1.5
+    return CensoredDelayModel(make_gp(dtype=dtype, **kwargs), pending, low, imputation)
+
+
+def make_thompson(model: Any, **kwargs: Any) -> DelayedThompsonSampling:
+    return DelayedThompsonSampling(model, **{"beta": BETA, "feedback_bound": BOUND, **kwargs})
+
+
+def values(acqf: DelayedThompsonSampling, X: Tensor) -> Tensor:
+    """Values at ``n x d`` points."""
+    value: Tensor = acqf(X.unsqueeze(-2))
+    return value.detach()
+
+
+# ------------------------------------------------------------------ the law of the draws
+
+
+@continuous
+@pytest.mark.parametrize(
+    "imputation, transforms",
+    [("censor", True), ("hallucinate", False)],
+    ids=["censored, with fixed noise and transforms", "hallucinated"],
+)
+def test_law(discrete, imputation, transforms):
+    """Draws of many seeds have the mean ``mu`` and the covariance ``nu^2 Sigma`` of eq. 3.
+
+    Whitened by both, they are independent standard normal. With ``N = 400`` draws the mean of one
+    component has a standard error of ``N^-1/2``, a covariance of two ``N^-1/2``, and a variance
+    ``(2/N)^1/2``; 4.5 of these for each of the 14 numbers, in 4 cases, fail by chance with a
+    probability below 0.1 %, and the seeds are fixed. Random features do not bias these moments,
+    as they are drawn anew for every seed.
+    """
+    model = make_censored(imputation, fixed_noise=transforms, transforms=transforms)
+    window, X = pending_points(transforms=transforms), new_points(transforms=transforms)
+    # So that both terms of nu count, whatever the scale of the outcome.
+    bound = BOUND / model.posterior(window).variance.sqrt().sum().item()
+    choices = X.flip(0) if discrete else None
+    draws = torch.stack(
+        [
+            values(
+                make_thompson(
+                    model, X_window=window, feedback_bound=bound, choices=choices, seed=seed
+                ),
+                X,
+            )
+            for seed in range(NUM_DRAWS)
+        ]
+    )
+    posterior = model.posterior(X)
+    root = torch.linalg.cholesky(posterior.distribution.covariance_matrix).detach()
+    deviations = (draws - posterior.mean.squeeze(-1).detach()) / (BETA + BOUND)
+    white = torch.linalg.solve_triangular(root, deviations.mT, upper=False)
+    assert white.mean(dim=-1).abs().max() < 4.5 * NUM_DRAWS**-0.5
+    covariance = white @ white.mT / NUM_DRAWS
+    error = (covariance - torch.eye(4)).abs()
+    assert error.diagonal().max() < 4.5 * (2 / NUM_DRAWS) ** 0.5
+    assert error.triu(1).max() < 4.5 * NUM_DRAWS**-0.5
+
+
+@continuous
+@pytest.mark.parametrize("transforms", [False, True], ids=["plain", "transforms"])
+def test_one_draw_is_widened_by_nu(discrete, transforms):
+    """``mu + nu (f - mu)``: draws of one seed differ by their distance from the mean alone."""
+    model, window = make_censored(transforms=transforms), pending_points(transforms=transforms)
+    X = new_points(9, transforms)
+    choices = X if discrete else None
+    mean = model.posterior(X).mean.squeeze(-1).detach()
+    draw = values(DelayedThompsonSampling(model, seed=5, choices=choices), X)
+    acqf = make_thompson(model, X_window=window, choices=choices, seed=5)
+    nu = BOUND * model.posterior(window).variance.sqrt().sum().detach() + BETA
+    assert_close(acqf.nu, nu)
+    assert_close(values(acqf, X), mean + nu * (draw - mean), rtol=1e-6, atol=1e-8)
+    none = DelayedThompsonSampling(model, beta=0.0, choices=choices)
+    assert_close(values(none, X), mean, rtol=1e-7, atol=1e-8)
+
+
+def test_paths_pass_through_data_without_noise():
+    """A draw of the posterior agrees with exact observations, and with censored ones."""
+    for kernel in (None, ScaleKernel(MaternKernel(nu=2.5, ard_num_dims=2))):
+        X, Y, _ = make_data()
+        gp = SingleTaskGP(X, Y, covar_module=kernel, outcome_transform=None)
+        gp.likelihood.noise_covar.raw_noise_constraint.lower_bound.fill_(1e-12)
+        gp.likelihood.noise = 1e-10
+        model = CensoredDelayModel(gp.eval(), pending_points(), -1.5)
+        for seed in range(3):
+            acqf = make_thompson(model, seed=seed)
+            assert_close(values(acqf, X), Y.squeeze(-1), rtol=0, atol=1e-3)
+            assert_close(
+                values(acqf, pending_points()), torch.full((3,), -1.5, **DOUBLE), atol=1e-3, rtol=0
+            )
+        far = torch.full((1, 2), 4.0, **DOUBLE)
+        assert (values(acqf, far) - values(make_thompson(model, seed=0), far)).abs() > 1e-3
+
+
+def test_choices_close_to_each_other():
+    """A covariance matrix that rounding leaves indefinite: 300 points of a smooth process."""
+    X = torch.stack([torch.linspace(0, 1, 300, **DOUBLE), torch.full((300,), 0.5, **DOUBLE)], -1)
+    for dtype in (torch.double, torch.float32):
+        model = make_censored(dtype=dtype)
+        acqf = make_thompson(model, choices=X.to(dtype), seed=1)
+        draw = values(acqf, X.to(dtype))
+        assert draw.dtype == dtype and draw.isfinite().all()
+        # The process has a lengthscale of 0.4: neighbours differ little.
+        assert draw.diff().abs().max() < 0.05 and draw.std() > 1e-2
+        posterior = model.posterior(X.to(dtype))
+        scaled = (draw - posterior.mean.squeeze(-1)) / (
+            acqf.nu * posterior.variance.sqrt().squeeze(-1)
+        )
+        assert scaled.abs().max() < 5.0
+
+
+def test_special_cases():
+    """Without a window and with ``beta = 1`` the draws are the posterior's: asy-TS, GP-BTS."""
+    X = new_points()
+    for discrete in (False, True):
+        choices = X if discrete else None
+        ignoring = DelayedThompsonSampling(make_censored("none"), choices=choices, seed=2)
+        plain = DelayedThompsonSampling(make_gp(), choices=choices, seed=2)
+        assert ignoring.nu == 1.0 and plain.nu == 1.0
+        assert_close(values(ignoring, X), values(plain, X))
+        hallucinating = make_censored("hallucinate")
+        batch = DelayedThompsonSampling(hallucinating, choices=choices, seed=2)
+        conditioned = hallucinating.conditioned_model
+        by_hand = DelayedThompsonSampling(conditioned, choices=choices, seed=2)
+        assert_close(values(batch, X), values(by_hand, X))
+
+
+# ------------------------------------------------------------------ determinism
+
+
+@continuous
+def test_a_draw_depends_on_the_arguments_alone(discrete):
+    X = new_points()
+    choices = X if discrete else None
+
+    def make(seed: int = 4) -> DelayedThompsonSampling:
+        return make_thompson(make_censored(), choices=choices, seed=seed)
+
+    torch.manual_seed(0)
+    state = torch.get_rng_state()
+    acqf = make()
+    assert torch.equal(torch.get_rng_state(), state)
+    first = values(acqf, X)
+    torch.manual_seed(99)
+    assert torch.equal(values(make(), X), first) and torch.equal(values(acqf, X), first)
+    assert (values(make(seed=5), X) - first).abs().min() > 1e-6
+    for twin in (copy.deepcopy(acqf), pickle.loads(pickle.dumps(acqf))):
+        assert torch.equal(values(twin, X), first)
+    with manual_seed(3):
+        torch.rand(5)
+        assert torch.equal(values(acqf, X), first)
+
+
+def test_random_streams():
+    torch.manual_seed(1)
+    state = torch.get_rng_state()
+    with random_stream(7):
+        first = torch.rand(3)
+    with pytest.raises(ZeroDivisionError), random_stream(7):
+        assert torch.equal(torch.rand(3), first)
+        raise ZeroDivisionError
+    assert torch.equal(torch.get_rng_state(), state)
+    seeds = {derived_seed(*numbers) for numbers in np.ndindex(5, 5, 5)}
+    assert len(seeds) == 125 and derived_seed(3, 1) == derived_seed(3, 1)
+
+
+# ------------------------------------------------------------------ pending points
+
+
+@continuous
+def test_pending_points_lead_to_another_draw(discrete):
+    X, more = new_points(), pending_points(5)[3:]
+    choices = X if discrete else None
+    acqf = make_thompson(make_censored(), X_window=pending_points(), choices=choices, seed=4)
+    before, nu = values(acqf, X), acqf.nu
+    acqf.set_X_pending(more)
+    model = make_censored().with_pending(more)
+    assert_close(acqf.nu, confidence_width(model, BETA, pending_points(5), BOUND))
+    # The draw is of the posterior given all pending points, of a stream of its own.
+    same_seed = make_thompson(model, X_window=pending_points(5), choices=choices, seed=4)
+    derived = make_thompson(
+        model, X_window=pending_points(5), choices=choices, seed=derived_seed(4, 2)
+    )
+    assert_close(values(acqf, X), values(derived, X))
+    assert (values(acqf, X) - values(same_seed, X)).abs().min() > 1e-6
+    given = make_thompson(
+        make_censored(), X_window=pending_points(), choices=choices, seed=4, X_pending=more
+    )
+    assert torch.equal(values(given, X), values(acqf, X))
+    acqf.set_X_pending(None)
+    assert torch.equal(values(acqf, X), before) and torch.equal(acqf.nu, nu)
+    for model, pending, error in (
+        (make_gp(), more, UnsupportedError),
+        (make_censored(), torch.full((1, 2), torch.inf, **DOUBLE), InputDataError),
+        (make_censored(), more[0], BotorchTensorDimensionError),
+    ):
+        acqf = make_thompson(model, choices=choices)
+        before = values(acqf, X)
+        with pytest.raises(error):
+            acqf.set_X_pending(pending)
+        assert acqf.X_pending is None and torch.equal(values(acqf, X), before)
+
+
+def test_a_failed_draw_changes_nothing(monkeypatch):
+    X = new_points()
+    acqf = make_thompson(make_censored(), X_window=pending_points())
+    before, nu = values(acqf, X), acqf.nu
+
+    def fail(*args):
+        raise UnsupportedError("no features")
+
+    monkeypatch.setattr("botorch_calib.acquisition.thompson.draw_path", fail)
+    with pytest.raises(UnsupportedError, match="no features"):
+        acqf.set_X_pending(X)
+    assert acqf.X_pending is None and acqf.nu is nu and torch.equal(values(acqf, X), before)
+
+
+# ------------------------------------------------------------------ optimisation
+
+
+def test_optimisation_over_the_box():
+    acqf = make_thompson(make_censored(), X_window=pending_points())
+    with manual_seed(0):
+        point, value = optimize_acqf(acqf, BOUNDS, q=1, num_restarts=4, raw_samples=64)
+        fixed, _ = optimize_acqf(
+            acqf, BOUNDS, q=1, num_restarts=2, raw_samples=16, fixed_features={1: 0.25}
+        )
+        batch, _ = optimize_acqf(acqf, BOUNDS, q=3, num_restarts=4, raw_samples=32, sequential=True)
+    grid = torch.cartesian_prod(*[torch.linspace(0, 1, 41, **DOUBLE)] * 2)
+    assert value >= values(acqf, grid).max() - 1e-6
+    assert_close(values(acqf, point)[0], value.detach())
+    assert fixed[0, 1] == 0.25
+    assert torch.pdist(batch).min() > 1e-3 and acqf.X_pending is None
+
+
+def test_optimisation_over_choices():
+    choices = new_points(50)
+    acqf = make_thompson(make_censored(), X_window=pending_points(), choices=choices)
+    point, value = optimize_acqf_discrete(acqf, q=1, choices=choices)
+    table = values(acqf, choices)
+    assert value == table.max() and torch.equal(point, choices[[int(table.argmax())]])
+    batch, _ = optimize_acqf_discrete(acqf, q=4, choices=choices)
+    assert len(batch.unique(dim=0)) == 4 and torch.equal(batch[:1], point)
+    assert torch.equal(values(acqf, choices), table)
+
+
+# ------------------------------------------------------------------ arguments
+
+
+@continuous
+def test_direction_and_transform(discrete):
+    X = new_points()
+    choices = X if discrete else None
+
+    def make(**kwargs: Any) -> Tensor:
+        return values(make_thompson(make_censored(), choices=choices, seed=3, **kwargs), X)
+
+    draw = make()
+    assert_close(make(maximize=False), -draw)
+    for weight in (-2.0, 0.5):
+        transform = ScalarizedPosteriorTransform(torch.tensor([weight], **DOUBLE), offset=1.5)
+        assert_close(make(posterior_transform=transform), 1.5 + weight * draw)
+        assert_close(make(posterior_transform=transform, maximize=False), -1.5 - weight * draw)
+    with pytest.raises(UnsupportedError, match="posterior_transform"):
+        make(posterior_transform=ExpectationPosteriorTransform(n_w=2))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.double])
+@continuous
+def test_precision(dtype, discrete):
+    X = new_points().to(dtype)
+    acqf = make_thompson(
+        make_censored(dtype=dtype),
+        X_window=pending_points(),
+        choices=new_points() if discrete else None,
+    )
+    assert acqf.nu.dtype == dtype and values(acqf, X).dtype == dtype
+    reference = make_thompson(make_censored(), X_window=pending_points(), choices=new_points())
+    if discrete:  # the same normal numbers
+        assert_close(
+            values(acqf, X).double(), values(reference, new_points()), rtol=1e-2, atol=1e-2
+        )
+    for shape in ((1,), (2, 3)):
+        assert acqf(X[:1].expand(*shape, 1, 2)).shape == shape
+
+
+def test_a_ledger():
+    ledger = FeedbackLedger(2, censor_value=-1.5, max_wait=4)
+    for x in make_data(6, seed=30)[0]:
+        ledger.submit(x)
+    ledger.observe(3, 0.5)
+    model = CensoredDelayModel(make_gp(), ledger.incomplete(), -1.5)
+    for window, X_window in (("pending", ledger.pending()), ("all", ledger.window()), (None, None)):
+        acqf = DelayedThompsonSampling.from_ledger(
+            model, ledger, window, beta=BETA, feedback_bound=BOUND, seed=3
+        )
+        expected = make_thompson(model, X_window=X_window, seed=3)
+        assert torch.equal(values(acqf, new_points()), values(expected, new_points()))
+
+
+def test_any_model_over_choices():
+    """Whatever can be sampled jointly can be drawn from at given points, not on the box."""
+    X = new_points()
+    gp = make_gp()
+    calibrated = CalibratedModel(gp, far_from_gaussian())
+    models = [
+        calibrated,
+        CensoredDelayModel(calibrated, pending_points(), -1.5),
+        CalibratedModel(CensoredDelayModel(gp, pending_points(), -1.5), far_from_gaussian()),
+        make_variational(),
+    ]
+    for model in models:
+        with pytest.raises(UnsupportedError, match="choices"):
+            make_thompson(model)
+        state = torch.get_rng_state()
+        draws = torch.stack(
+            [values(make_thompson(model, choices=X, seed=seed), X) for seed in range(150)]
+        )
+        assert torch.equal(torch.get_rng_state(), state)
+        posterior = model.posterior(X)
+        mean = posterior.mean.squeeze(-1)
+        sigma = BETA * posterior.variance.squeeze(-1).sqrt()
+        # 4.5 standard errors of the mean of 150 draws, at four points.
+        assert ((draws.mean(dim=0) - mean).abs() < 4.5 * sigma / 150**0.5).all()
+        # Of a normal law's deviation they are 0.26 of it; tails of calibrated laws are heavier.
+        assert_close(draws.std(dim=0), sigma.detach(), rtol=0.35, atol=0)
+
+
+def test_calibrated_draws_are_joint():
+    """Draws of a calibrated model over choices are correlated as its process is."""
+    X = new_points(1).repeat(2, 1) + torch.tensor([[0.0], [1e-3]], **DOUBLE)
+    model = CalibratedModel(make_gp(), far_from_gaussian())
+    draws = torch.stack(
+        [values(make_thompson(model, choices=X, seed=seed), X) for seed in range(50)]
+    )
+    assert torch.corrcoef(draws.mT)[0, 1] > 0.95
+
+
+@pytest.mark.filterwarnings("ignore:Sparse invariant checks")
+def test_models_without_pathwise_draws():
+    X, Y, _ = make_data()
+    batch = SingleTaskGP(X.expand(2, -1, -1), Y.expand(2, -1, -1), outcome_transform=None)
+    ensemble = EnsembleMapSaasSingleTaskGP(X, Y, num_taus=2)
+    periodic = SingleTaskGP(X, Y, covar_module=PeriodicKernel(), outcome_transform=None)
+    for choices in (None, new_points()):
+        for model in (batch, ensemble, ModelList(make_gp(), make_gp())):
+            with pytest.raises(UnsupportedError):
+                make_thompson(model.eval(), choices=choices)
+    for model in (make_multitask(), periodic, CensoredDelayModel(periodic)):
+        with pytest.raises(UnsupportedError, match="choices"):
+            make_thompson(model)
+        assert make_thompson(model, choices=new_points()).choices.shape == (4, 2)
+
+
+def test_bad_arguments():
+    for name, value, error in (
+        ("beta", -1.0, InputDataError),
+        ("feedback_bound", torch.nan, InputDataError),
+        ("seed", -1, InputDataError),
+        ("choices", new_points()[:0], InputDataError),
+        ("choices", torch.full((2, 2), torch.nan, **DOUBLE), InputDataError),
+        ("choices", torch.zeros(3, 5, **DOUBLE), BotorchTensorDimensionError),
+        ("choices", torch.zeros(2, **DOUBLE), BotorchTensorDimensionError),
+        ("X_window", torch.zeros(3, 5, **DOUBLE), BotorchTensorDimensionError),
+    ):
+        with pytest.raises(error, match=f"`{name}`"):
+            DelayedThompsonSampling(make_censored(), **{name: value})
+
+
+# ------------------------------------------------------------------ looking rows up
+
+
+def test_rows_are_found():
+    """Against a comparison of all pairs: grids, repeated rows, signs of zero, any shape."""
+    generator = torch.Generator().manual_seed(0)
+    grid = torch.cartesian_prod(*[torch.linspace(-1, 1, 5, **DOUBLE)] * 3)
+    random = torch.rand(40, 6, **DOUBLE, generator=generator)
+    repeated = torch.randint(0, 3, (60, 2), generator=generator).double()
+    single = torch.rand(7, 1, generator=generator)
+    for rows in (grid, random, repeated, single):
+        lookup = RowLookup(rows)
+        order = torch.randint(0, len(rows), (4, 5), generator=generator)
+        X = torch.where(rows[order] == 0, -0.0, rows[order])
+        pairs = (X.unsqueeze(-2) == rows).all(dim=-1)
+        assert torch.equal(lookup(X), pairs.long().argmax(dim=-1))
+        assert torch.equal(rows[lookup(X)].abs(), X.abs())
+
+
+def test_other_points_are_refused():
+    grid = torch.cartesian_prod(*[torch.linspace(0, 1, 4, **DOUBLE)] * 2)[:-1]
+    acqf = make_thompson(make_censored(), choices=grid)
+    missing = torch.ones(1, 2, **DOUBLE)  # both values occur, but not together
+    for point in (missing, grid[:1] + 1e-9, 2 * missing, -missing, torch.nan * missing):
+        with pytest.raises(InputDataError, match="optimize_acqf_discrete"):
+            acqf(torch.cat([grid[:2], point]).unsqueeze(-2))
+    with pytest.raises(BotorchTensorDimensionError, match="columns"):
+        acqf(torch.zeros(1, 1, 3, **DOUBLE))
