@@ -26,6 +26,7 @@ from botorch_calib.plotting.style import (
     MARKERS,
     TICK_SIZE,
 )
+from botorch_calib.plotting.timeline import STATUS_STYLES, plot_timeline
 
 __all__ = [
     "COLORS",
@@ -35,6 +36,7 @@ __all__ = [
     "LINE_STYLES",
     "MAP_RESOLUTION",
     "MARKERS",
+    "STATUS_STYLES",
     "TICK_SIZE",
     "interval_half_width",
     "plot_coverage_over_time",
@@ -43,5 +45,6 @@ __all__ = [
     "plot_regret",
     "plot_reliability",
     "plot_threshold_map",
+    "plot_timeline",
     "prediction_interval",
 ]

@@ -1,5 +1,16 @@
-"""Test problems: BoTorch ``SyntheticTestFunction`` classes for the regimes of this package."""
+"""Test problems: BoTorch test functions for the regimes of this package."""
 
+from botorch_calib.test_functions.delayed import (
+    Arrival,
+    DelayDistribution,
+    DelayedProblem,
+    FixedDelay,
+    GeometricDelay,
+    InputDependentDelay,
+    LogNormalDelay,
+    PoissonDelay,
+    draw_delay,
+)
 from botorch_calib.test_functions.heteroscedastic import (
     HeteroscedasticAckley,
     HeteroscedasticNoise,
@@ -8,8 +19,17 @@ from botorch_calib.test_functions.heteroscedastic import (
 )
 
 __all__ = [
+    "Arrival",
+    "DelayDistribution",
+    "DelayedProblem",
+    "FixedDelay",
+    "GeometricDelay",
     "HeteroscedasticAckley",
     "HeteroscedasticNoise",
+    "InputDependentDelay",
     "IntervalStudy1d",
+    "LogNormalDelay",
+    "PoissonDelay",
+    "draw_delay",
     "one_sided_initial_design",
 ]

@@ -1,0 +1,321 @@
+r"""Problems whose values arrive late, on a simulated clock: nothing here ever sleeps.
+
+A delay is the time between the start of an evaluation and the arrival of its value, in
+whatever unit the caller counts time: iterations, with delays of 0, 1, 2, ... (`PoissonDelay`,
+`GeometricDelay`, `FixedDelay`), or seconds (`LogNormalDelay`). As in Bayesian optimization
+under stochastic delayed feedback (Verma, Dai and Low, 2022, section 2), a value whose
+evaluation was started at time ``s`` with delay ``d`` is there at time ``t`` if and only if
+``s + d <= t``.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from botorch.exceptions.errors import (
+    BotorchTensorDimensionError,
+    InputDataError,
+    UnsupportedError,
+)
+from botorch.test_functions.base import BaseTestProblem, MultiObjectiveTestProblem
+from torch import Tensor
+
+from botorch_calib._validation import check_inputs, check_nonnegative, check_positive
+
+
+class DelayDistribution(ABC):
+    """A distribution of delays, which may depend on the point that is evaluated."""
+
+    @abstractmethod
+    def sample(self, X: Tensor, generator: torch.Generator) -> Tensor:
+        """Draw one delay for each point.
+
+        Args:
+            X: The points, ``n x d``.
+            generator: The source of randomness, on the CPU.
+
+        Returns:
+            The delays, of length ``n``: doubles of at least 0, on the CPU.
+        """
+
+
+@dataclass(frozen=True)
+class FixedDelay(DelayDistribution):
+    """The same ``delay`` for every evaluation."""
+
+    delay: float
+
+    def __post_init__(self) -> None:
+        check_nonnegative("delay", self.delay)
+
+    def sample(self, X: Tensor, generator: torch.Generator) -> Tensor:
+        """See `DelayDistribution`."""
+        return torch.full((len(X),), float(self.delay), dtype=torch.double)
+
+
+@dataclass(frozen=True)
+class PoissonDelay(DelayDistribution):
+    """A Poisson number of iterations, with expectation and variance ``mean``."""
+
+    mean: float
+
+    def __post_init__(self) -> None:
+        check_nonnegative("mean", self.mean)
+
+    def sample(self, X: Tensor, generator: torch.Generator) -> Tensor:
+        """See `DelayDistribution`."""
+        rates = torch.full((len(X),), float(self.mean), dtype=torch.double)
+        return torch.poisson(rates, generator=generator)
+
+
+@dataclass(frozen=True)
+class GeometricDelay(DelayDistribution):
+    """A geometric number of iterations on {0, 1, 2, ...}, with expectation ``mean``.
+
+    After each iteration the value arrives with probability ``1 / (1 + mean)``, however long
+    it has been waited for. The variance is ``mean (1 + mean)``.
+    """
+
+    mean: float
+
+    def __post_init__(self) -> None:
+        check_nonnegative("mean", self.mean)
+
+    def sample(self, X: Tensor, generator: torch.Generator) -> Tensor:
+        """See `DelayDistribution`."""
+        uniform = torch.rand(len(X), generator=generator, dtype=torch.double)
+        if self.mean == 0:
+            return torch.zeros_like(uniform)
+        # The delay exceeds k with probability (mean / (1 + mean))^(k + 1).
+        return (torch.log1p(-uniform) / -math.log1p(1.0 / self.mean)).floor()
+
+
+@dataclass(frozen=True)
+class LogNormalDelay(DelayDistribution):
+    """A log-normal clock time, ``median exp(sigma z)`` with ``z`` standard normal.
+
+    The expectation is ``median exp(sigma^2 / 2)``.
+    """
+
+    median: float
+    sigma: float
+
+    def __post_init__(self) -> None:
+        check_positive("median", self.median)
+        check_nonnegative("sigma", self.sigma)
+
+    def sample(self, X: Tensor, generator: torch.Generator) -> Tensor:
+        """See `DelayDistribution`."""
+        normal = torch.randn(len(X), generator=generator, dtype=torch.double)
+        return self.median * (self.sigma * normal).exp()
+
+
+@dataclass(frozen=True)
+class InputDependentDelay(DelayDistribution):
+    """A delay whose size depends on the point: that of ``base(mean_of(x))``.
+
+    Args:
+        mean_of: Maps ``n x d`` points to ``n`` numbers of at least 0.
+        base: Maps one such number to a distribution of delays: a class of this module, or,
+            where it takes more than a mean, ``functools.partial(LogNormalDelay, sigma=0.5)``,
+            of which ``mean_of`` then gives the median.
+    """
+
+    mean_of: Callable[[Tensor], Tensor]
+    base: Callable[[float], DelayDistribution] = PoissonDelay
+
+    def sample(self, X: Tensor, generator: torch.Generator) -> Tensor:
+        """See `DelayDistribution`."""
+        means = torch.as_tensor(self.mean_of(X), dtype=torch.double).reshape(-1)
+        if len(means) != len(X):
+            raise BotorchTensorDimensionError(
+                f"`mean_of` must return {len(X)} numbers for as many points, got {len(means)}."
+            )
+        rows = zip(means.tolist(), X.unsqueeze(1), strict=True)
+        delays = [self.base(mean).sample(x, generator) for mean, x in rows]
+        return torch.cat(delays) if delays else means
+
+
+def draw_delay(delay: DelayDistribution, x: Tensor, seed: int, ticket: int) -> float:
+    """The delay of evaluation number ``ticket`` at ``x``.
+
+    Each evaluation has a generator of its own, which depends on ``(seed, ticket)`` alone. So the
+    k-th evaluations of two methods that are run with the same seed have the same delay, wherever
+    they evaluate, unless the distribution depends on the point, and comparisons are paired.
+
+    Args:
+        delay: The distribution of delays.
+        x: The point, of length ``d`` or ``1 x d``.
+        seed: Number of the run, at least 0.
+        ticket: Number of the evaluation in its run, at least 0.
+
+    Returns:
+        The delay, finite and at least 0.
+    """
+    stream = np.random.SeedSequence([seed, ticket]).generate_state(1, np.uint64)
+    generator = torch.Generator().manual_seed(int(stream[0]))
+    drawn = delay.sample(x.reshape(1, -1), generator)
+    if drawn.numel() != 1 or not 0.0 <= drawn.item() < math.inf:
+        raise InputDataError(f"`delay` drew {drawn!r}, not one finite number of at least 0.")
+    return float(drawn.item())
+
+
+class Arrival(NamedTuple):
+    """A value that has arrived: the evaluation's ticket, its value and when it arrived."""
+
+    ticket: int
+    y: float
+    time: float
+
+
+class DelayedProblem(BaseTestProblem):
+    r"""A test problem whose values arrive after a random delay on a simulated clock.
+
+    ::
+
+        problem = DelayedProblem(Ackley(dim=2, negate=True), PoissonDelay(10.0), seed=0)
+        for iteration in range(100):
+            for ticket, y, time in problem.arrivals(iteration):
+                ...
+            problem.start(x, now=iteration)
+
+    Everything else is the wrapped problem's: ``problem(X)`` evaluates it without delay, with its
+    noise and its sign, and ``dim``, ``bounds``, ``optimal_value`` and the rest are its own.
+
+    The clock is whatever the caller passes as ``now``; it may stand still but never goes back.
+    Values are computed when an evaluation starts, so noise, which BoTorch draws from torch's
+    global random state, belongs to the evaluation and not to the order of arrival. Delays are
+    those of `draw_delay`: the k-th evaluation has the same one whatever was evaluated before.
+    """
+
+    def __init__(self, problem: BaseTestProblem, delay: DelayDistribution, seed: int = 0) -> None:
+        """
+        Args:
+            problem: A problem with a single objective.
+            delay: The distribution of delays.
+            seed: Seeds the delays, at least 0.
+
+        Raises:
+            UnsupportedError: If the problem has several objectives.
+            InputDataError: If ``problem``, ``delay`` or ``seed`` is not what it should be.
+        """
+        if not isinstance(problem, BaseTestProblem):
+            raise InputDataError(f"`problem` must be a BoTorch test problem, got {problem!r}.")
+        if isinstance(problem, MultiObjectiveTestProblem):
+            raise UnsupportedError("`problem` must have a single objective.")
+        if not isinstance(delay, DelayDistribution):
+            raise InputDataError(f"`delay` must be a `DelayDistribution`, got {delay!r}.")
+        if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
+            raise InputDataError(f"`seed` must be an integer of at least 0, got {seed!r}.")
+        bounds: Any = problem.bounds  # a buffer, 2 x d
+        self.dim = problem.dim
+        self._bounds = [(lower, upper) for lower, upper in bounds.T.tolist()]
+        self.continuous_inds = problem.continuous_inds
+        self.discrete_inds = problem.discrete_inds
+        self.categorical_inds = problem.categorical_inds
+        super().__init__(noise_std=problem.noise_std, negate=problem.negate, dtype=bounds.dtype)
+        self.problem = problem
+        self.delay = delay
+        self.seed = seed
+        self._now = -math.inf
+        self._num_started = 0
+        self._waiting: list[tuple[float, int, float]] = []  # a heap of (time, ticket, y)
+
+    def __getattr__(self, name: str) -> Any:
+        """Attributes that this class does not have are the wrapped problem's."""
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            if name == "problem" or name.startswith("__"):  # not set yet; a protocol of Python's
+                raise
+            return getattr(self.problem, name)
+
+    @property
+    def is_minimization_problem(self) -> bool:
+        """Whether the wrapped problem is to be minimised, its ``negate`` taken into account."""
+        return self.problem.is_minimization_problem
+
+    def forward(self, X: Tensor, noise: bool = True) -> Tensor:
+        """Evaluate the wrapped problem at once: ``batch_shape x d -> batch_shape``."""
+        return self.problem(X, noise=noise)
+
+    def _evaluate_true(self, X: Tensor) -> Tensor:
+        return self.problem.evaluate_true(X)
+
+    @property
+    def now(self) -> float:
+        """The latest time that was passed in; minus infinity before the first."""
+        return self._now
+
+    @property
+    def num_pending(self) -> int:
+        """How many values have not been handed out yet."""
+        return len(self._waiting)
+
+    @property
+    def next_arrival_time(self) -> float:
+        """When the next value arrives; infinity if none is waited for."""
+        return self._waiting[0][0] if self._waiting else math.inf
+
+    def start(self, X: Tensor, now: float) -> list[int]:
+        """Start evaluations at time ``now``.
+
+        Args:
+            X: The points, ``n x d`` or, for a single one, of length ``d``.
+            now: The time, not before that of an earlier call.
+
+        Returns:
+            A ticket for each point; tickets count evaluations from 0.
+
+        Raises:
+            BotorchTensorDimensionError: If ``X`` has the wrong shape.
+            InputDataError: If ``X`` or ``now`` is not finite, or the clock went back.
+            ValueError: From the wrapped problem, if a point lies outside its bounds.
+        """
+        X = check_inputs("X", X.unsqueeze(0) if X.dim() == 1 else X, self.dim)
+        time = self._checked_time(now)
+        tickets = list(range(self._num_started, self._num_started + len(X)))
+        values = self.problem(X).detach().tolist()
+        delays = [
+            draw_delay(self.delay, x, self.seed, ticket)
+            for x, ticket in zip(X.detach(), tickets, strict=True)
+        ]
+        for ticket, value, wait in zip(tickets, values, delays, strict=True):
+            heapq.heappush(self._waiting, (time + wait, ticket, value))
+        self._num_started += len(X)
+        self._now = time
+        return tickets
+
+    def arrivals(self, now: float) -> list[Arrival]:
+        """Hand out the values that have arrived by time ``now``, each of them once.
+
+        Args:
+            now: The time, not before that of an earlier call.
+
+        Returns:
+            ``(ticket, y, time)`` with ``time <= now``, in order of arrival and, among those that
+            arrive together, of their start.
+
+        Raises:
+            InputDataError: If ``now`` is not finite, or the clock went back.
+        """
+        self._now = self._checked_time(now)
+        arrived = []
+        while self._waiting and self._waiting[0][0] <= self._now:
+            time, ticket, y = heapq.heappop(self._waiting)
+            arrived.append(Arrival(ticket, y, time))
+        return arrived
+
+    def _checked_time(self, now: float) -> float:
+        if isinstance(now, bool) or not isinstance(now, (int, float)) or not math.isfinite(now):
+            raise InputDataError(f"`now` must be a finite number, got {now!r}.")
+        if now < self._now:
+            raise InputDataError(f"`now` is {now}, but the clock already shows {self._now}.")
+        return float(now)
