@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from benchmarks.report import FIGURES_DIR, TABLES_DIR, write_report
 from benchmarks.runner import BACKENDS, StaleResultsError, Summary, run_suite
@@ -58,7 +59,9 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def restrict(suite: Suite, problems: Sequence[str] | None, methods: Sequence[str] | None) -> Suite:
+def restrict(
+    suite: Suite[Any, Any], problems: Sequence[str] | None, methods: Sequence[str] | None
+) -> Suite[Any, Any]:
     """The suite with only the named problems and methods."""
     known = {p.name for p in suite.problems} | {m.name for m in suite.methods}
     unknown = sorted({*(problems or ()), *(methods or ())} - known)

@@ -149,7 +149,15 @@ class Result:
         return config_hash(self.config)
 
 
-def replicate_config(problem: Problem, method: Method) -> dict[str, Any]:
+class Named(Protocol):
+    """A problem or a method, of whatever kind: its name and what `describe` makes of it count."""
+
+    @property
+    def name(self) -> str:
+        """Names it within a suite, and its folder."""
+
+
+def replicate_config(problem: Named, method: Named) -> dict[str, Any]:
     """The configuration of a replicate, as JSON."""
     return {"problem": describe(problem), "method": describe(method)}
 

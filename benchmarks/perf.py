@@ -34,13 +34,16 @@ from benchmarks.methods import (
 from benchmarks.runner import one_torch_thread
 from benchmarks.surrogates import fit_gp
 from botorch_calib import CalibratedModel
+from botorch_calib.acquisition import DelayedThompsonSampling, DelayedUpperConfidenceBound
 from botorch_calib.calibration import Calibrator, LocalizedConformal, QuantileRecalibrator
+from botorch_calib.models import CensoredDelayModel
 from botorch_calib.test_functions import HeteroscedasticAckley
 
 NUM_POINTS = 100
 NUM_LEAVE_ONE_OUT = 200
 BATCH = 512
 NUM_INITIAL = 5
+NUM_PENDING = 10
 NUM_RESTARTS = 10
 RAW_SAMPLES = 256
 
@@ -77,16 +80,24 @@ class Workload:
         with manual_seed(0):
             Y = problem(X).unsqueeze(-1)
         batch = draw_sobol_samples(problem.bounds, n=BATCH, q=1, seed=1)
+        pending = draw_sobol_samples(problem.bounds, n=NUM_PENDING, q=1, seed=2).squeeze(-2)
         self.device = device
         self.bounds = problem.bounds.to(device)
         self.X, self.Y = X.to(device), Y.to(device)
         self.best_f = self.Y.max()
         self.batch = batch.to(device)
+        self.pending = pending.to(device)
 
     @cached_property
     def gp(self) -> SingleTaskGP:
         """The fitted GP."""
         return fit_gp(self.X, self.Y, self.bounds)
+
+    def just_fitted(self) -> SingleTaskGP:
+        """The GP as it is after its fit, without what earlier repetitions computed."""
+        self.gp.train()
+        self.gp.eval()
+        return self.gp
 
     def synchronise(self) -> None:
         """Wait for the device."""
@@ -220,10 +231,7 @@ def leave_one_out_ratio(work: Workload) -> tuple[Call, Call]:
     template = QuantileRecalibrator(method="exact")
 
     def recalibrate(repetition: int) -> object:
-        # As in `replay_ratio`
-        large.gp.train()
-        large.gp.eval()
-        return CalibratedModel.from_history(large.gp, template, residuals="loo")
+        return CalibratedModel.from_history(large.just_fitted(), template, residuals="loo")
 
     def fit(repetition: int) -> object:
         return fit_gp(large.X, large.Y, large.bounds)
@@ -237,28 +245,26 @@ def iteration_ratio(work: Workload) -> tuple[Call, Call]:
 
     def calibrated(repetition: int) -> Tensor:
         model = calibrate(fit_gp(work.X, work.Y, work.bounds), calibrator, NUM_INITIAL)
-        return candidate(log_calibrated_ei(model, work.best_f), repetition)
+        return seeded_candidate(work, log_calibrated_ei(model, work.best_f), repetition)
 
     def plain(repetition: int) -> Tensor:
         gp = fit_gp(work.X, work.Y, work.bounds)
-        return candidate(log_expected_improvement(gp, work.best_f), repetition)
-
-    def candidate(acquisition: AcquisitionFunction, repetition: int) -> Tensor:
-        # Each repetition starts the optimiser elsewhere, both methods from the same points.
-        with manual_seed(repetition):
-            return optimize(acquisition, work.bounds, NUM_RESTARTS, RAW_SAMPLES)
+        return seeded_candidate(work, log_expected_improvement(gp, work.best_f), repetition)
 
     return calibrated, plain
+
+
+def seeded_candidate(work: Workload, acquisition: AcquisitionFunction, repetition: int) -> Tensor:
+    """The maximiser; each repetition starts elsewhere, all methods from the same points."""
+    with manual_seed(repetition):
+        return optimize(acquisition, work.bounds, NUM_RESTARTS, RAW_SAMPLES)
 
 
 def replay_pair(work: Workload, template: Callable[[], Calibrator]) -> tuple[Call, Call]:
     """Calibrating a fitted GP from its own training data, and fitting it."""
 
     def replay(repetition: int) -> object:
-        # In use the GP has just been fitted: forget what an earlier repetition computed.
-        work.gp.train()
-        work.gp.eval()
-        return calibrate(work.gp, template, NUM_INITIAL)
+        return calibrate(work.just_fitted(), template, NUM_INITIAL)
 
     def fit(repetition: int) -> object:
         return fit_gp(work.X, work.Y, work.bounds)
@@ -276,6 +282,53 @@ def replay_ratio(work: Workload) -> tuple[Call, Call]:
 def automatic_replay_ratio(work: Workload) -> tuple[Call, Call]:
     """Cost of a bank's replay."""
     return replay_pair(work, automatic_calibrator)
+
+
+def censored(work: Workload) -> CensoredDelayModel:
+    """The GP conditioned on ten pending points, at the least outcome."""
+    return CensoredDelayModel(work.just_fitted(), work.pending, float(work.Y.min()))
+
+
+def delayed_ucb(work: Workload) -> AcquisitionFunction:
+    """GP-UCB-SDF with the window of pending points, for feedback of a range of 1."""
+    model = censored(work)
+    # Outcomes are not scaled, so the factor is one over their range.
+    bound = 1.0 / float(work.Y.max() - work.Y.min())
+    return DelayedUpperConfidenceBound(model, X_window=work.pending, feedback_bound=bound)
+
+
+@comparison("delayed_ucb_iteration", repetitions=31, warm_up=2)
+def delayed_iteration_ratio(work: Workload) -> tuple[Call, Call]:
+    """Cost of a choice with 10 pending points, from a fitted GP to the candidate; at most 1.5."""
+
+    def delayed(repetition: int) -> Tensor:
+        return seeded_candidate(work, delayed_ucb(work), repetition)
+
+    def plain(repetition: int) -> Tensor:
+        acquisition = upper_confidence_bound(work.just_fitted(), work.best_f)
+        return seeded_candidate(work, acquisition, repetition)
+
+    return delayed, plain
+
+
+@comparison("delayed_ts_iteration", repetitions=31, warm_up=2)
+def thompson_iteration_ratio(work: Workload) -> tuple[Call, Call]:
+    """The same for a draw on the box, against the plain upper confidence bound."""
+
+    def delayed(repetition: int) -> Tensor:
+        acquisition = DelayedThompsonSampling(censored(work), seed=repetition)
+        return seeded_candidate(work, acquisition, repetition)
+
+    return delayed, delayed_iteration_ratio(work)[1]
+
+
+@comparison("delayed_ucb_forward", repetitions=100, warm_up=10)
+def delayed_forward_ratio(work: Workload) -> tuple[Call, Call]:
+    """Cost of one evaluation at b = 512, with 10 pending points."""
+    return (
+        value_and_gradient(delayed_ucb(work), work.batch),
+        value_and_gradient(upper_confidence_bound(work.gp, work.best_f), work.batch),
+    )
 
 
 def measure(comparison: Comparison, work: Workload) -> Measurement:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from benchmarks.comparison import comparison_lines
 from benchmarks.core import Result
+from benchmarks.delay_report import delay_lines
 from benchmarks.markdown import estimate, number, table
 from benchmarks.metrics import Estimate, PairedTest, final_regrets, paired_test
 from benchmarks.store import BENCHMARKS_DIR, ResultStore, write_atomically
@@ -58,7 +60,7 @@ def _mean(values: Sequence[float | None]) -> float:
 Collected = dict[str, dict[str, list[Result]]]
 
 
-def collect(suite: Suite, store: ResultStore) -> tuple[Collected, int]:
+def collect(suite: Suite[Any, Any], store: ResultStore) -> tuple[Collected, int]:
     """Results by problem and method, methods without any left out, and the unfit files' count."""
     collected: Collected = {}
     unfit = 0
@@ -71,7 +73,7 @@ def collect(suite: Suite, store: ResultStore) -> tuple[Collected, int]:
     return collected, unfit
 
 
-def markdown(suite: Suite, collected: Collected, unfit: int = 0) -> str:
+def markdown(suite: Suite[Any, Any], collected: Collected, unfit: int = 0) -> str:
     """The report of a suite as markdown."""
     lines = [
         f"# Suite `{suite.name}`",
@@ -82,11 +84,17 @@ def markdown(suite: Suite, collected: Collected, unfit: int = 0) -> str:
     ]
     if unfit:
         lines += [f"{unfit} unreadable or outdated result files were left out.", ""]
-    body = comparison_lines if suite.compares_calibration else _lines
+    body = _body(suite)
     return "\n".join([*lines, *body(suite, collected), *_versions(collected), ""])
 
 
-def _lines(suite: Suite, collected: Collected) -> list[str]:
+def _body(suite: Suite[Any, Any]) -> Callable[[Suite[Any, Any], Collected], list[str]]:
+    if suite.compares_delays:
+        return delay_lines
+    return comparison_lines if suite.compares_calibration else _lines
+
+
+def _lines(suite: Suite[Any, Any], collected: Collected) -> list[str]:
     lines = [
         "Final simple regret f(x*) - f(x), at the point with the largest outcome and at the "
         "one with the largest posterior mean: mean ± standard error over seeds, lower is "
@@ -147,12 +155,13 @@ def _versions(collected: Collected) -> list[str]:
 
 
 def write_report(
-    suite: Suite,
+    suite: Suite[Any, Any],
     store: ResultStore,
     tables: Path = TABLES_DIR,
     figures: Path = FIGURES_DIR,
 ) -> str:
     """Write ``tables/SUITE.md`` and ``figures/SUITE.png``; return the markdown."""
+    from benchmarks.delay_plots import delay_figure
     from benchmarks.plots import regret_figure
 
     collected, unfit = collect(suite, store)
@@ -161,5 +170,9 @@ def write_report(
     text = markdown(suite, collected, unfit)
     write_atomically(tables / f"{suite.name}.md", text)
     figures.mkdir(parents=True, exist_ok=True)
-    regret_figure(collected, suite.inference).savefig(figures / f"{suite.name}.png", dpi=150)
+    if suite.compares_delays:
+        figure = delay_figure(collected)
+    else:
+        figure = regret_figure(collected, suite.inference)
+    figure.savefig(figures / f"{suite.name}.png", dpi=150)
     return text

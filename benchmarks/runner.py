@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import traceback
 import warnings
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,7 +20,7 @@ from botorch.exceptions.warnings import BotorchWarning
 from linear_operator.utils.warnings import NumericalWarning
 from tqdm.auto import tqdm
 
-from benchmarks.core import Method, Problem, Result, replicate
+from benchmarks.core import Named, Result, replicate
 from benchmarks.store import ResultStore, Status
 from benchmarks.suites import Suite
 
@@ -37,11 +37,12 @@ class StaleResultsError(RuntimeError):
 
 @dataclass(frozen=True)
 class Task:
-    """One replicate to be run."""
+    """One replicate to be run, by the suite's function."""
 
-    problem: Problem
-    method: Method
+    problem: Named
+    method: Named
     seed: int
+    replicate: Callable[[Any, Any, int], Result] = replicate
 
     def __str__(self) -> str:
         return f"{self.problem.name}/{self.method.name}/seed {self.seed}"
@@ -65,7 +66,7 @@ class Summary:
 
 
 def run_suite(
-    suite: Suite,
+    suite: Suite[Any, Any],
     store: ResultStore,
     seeds: Iterable[int] | None = None,
     *,
@@ -101,7 +102,7 @@ def run_suite(
 
 
 def pending_tasks(
-    suite: Suite, store: ResultStore, seeds: Iterable[int] | None, *, overwrite: bool
+    suite: Suite[Any, Any], store: ResultStore, seeds: Iterable[int] | None, *, overwrite: bool
 ) -> tuple[list[Task], int]:
     """The replicates still to be run, all methods of a seed together, and how many are done."""
     tasks: list[Task] = []
@@ -110,7 +111,7 @@ def pending_tasks(
     for seed in suite.seeds if seeds is None else seeds:
         for problem in suite.problems:
             for method in suite.methods:
-                task = Task(problem, method, seed)
+                task = Task(problem, method, seed, suite.replicate)
                 status = store.status(suite.name, problem, method, seed)
                 if status is Status.FINISHED:
                     skipped += 1
@@ -130,7 +131,7 @@ def run_task(task: Task) -> Result | Failure:
         for category in (BotorchWarning, NumericalWarning):
             warnings.simplefilter("ignore", category)
         try:
-            return replicate(task.problem, task.method, task.seed)
+            return task.replicate(task.problem, task.method, task.seed)
         except Exception:
             return Failure(str(task), traceback.format_exc())
 

@@ -10,7 +10,7 @@ from enum import Enum
 from pathlib import Path
 
 from benchmarks.config import config_hash
-from benchmarks.core import Method, Problem, Result, replicate_config
+from benchmarks.core import Named, Result, replicate_config
 
 BENCHMARKS_DIR = Path(__file__).parent
 RESULTS_DIR = BENCHMARKS_DIR / "results"
@@ -41,7 +41,7 @@ class ResultStore:
         write_atomically(path, result.to_json() + "\n")
         return path
 
-    def status(self, suite: str, problem: Problem, method: Method, seed: int) -> Status:
+    def status(self, suite: str, problem: Named, method: Named, seed: int) -> Status:
         """Whether a replicate is finished under the present configuration."""
         current = config_hash(replicate_config(problem, method))
         path = self.path(suite, problem.name, method.name, seed)
@@ -53,7 +53,7 @@ class ResultStore:
             return Status.UNREADABLE
         return Status.FINISHED if result.config_hash == current else Status.CHANGED
 
-    def load(self, suite: str, problem: Problem, method: Method) -> tuple[list[Result], int]:
+    def load(self, suite: str, problem: Named, method: Named) -> tuple[list[Result], int]:
         """The finished results of one method in order of seed, and how many files were unfit.
 
         A file is unfit if it cannot be read or holds another configuration's result.

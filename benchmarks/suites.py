@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any, Generic
+
+from typing_extensions import TypeVar
 
 from benchmarks import (
     baselines,
     calibrated_methods,
+    delay,
+    delay_methods,
     methods,
     misspecified,
     problems,
@@ -14,11 +20,14 @@ from benchmarks import (
     synthetic,
     wellspecified,
 )
-from benchmarks.core import Method, Problem
+from benchmarks.core import Method, Named, Problem, Result, replicate
+
+P = TypeVar("P", bound=Named, default=Problem)
+M = TypeVar("M", bound=Named, default=Method)
 
 
 @dataclass(frozen=True)
-class Suite:
+class Suite(Generic[P, M]):
     """Problems times methods, compared in pairs with the method named ``baseline``.
 
     Args:
@@ -32,17 +41,22 @@ class Suite:
             `benchmarks.metrics.regret_trace`.
         alpha: The miscoverage that its intervals state.
         groups: Endings of the names of problems that belong together.
+        replicate: Runs a method on a problem with a seed: where these are of another kind than
+            those of `core`, this takes the place of `core.replicate`.
+        compares_delays: Whether the report is that of methods under delayed feedback.
     """
 
     name: str
-    problems: tuple[Problem, ...]
-    methods: tuple[Method, ...]
+    problems: tuple[P, ...]
+    methods: tuple[M, ...]
     baseline: str
     seeds: range = range(30)
     compares_calibration: bool = False
     inference: str = "outcome"
     alpha: float = calibrated_methods.ALPHA
     groups: tuple[str, ...] = ()
+    replicate: Callable[[Any, Any, int], Result] = replicate
+    compares_delays: bool = False
 
     def __post_init__(self) -> None:
         names = [method.name for method in self.methods]
@@ -53,10 +67,10 @@ class Suite:
                 raise ValueError(f"Names must be unique within a suite, got {kind}.")
 
 
-SUITES: dict[str, Suite] = {}
+SUITES: dict[str, Suite[Any, Any]] = {}
 
 
-def register(suite: Suite) -> Suite:
+def register(suite: Suite[P, M]) -> Suite[P, M]:
     """Add a suite to the registry."""
     if suite.name in SUITES:
         raise ValueError(f"A suite named {suite.name!r} exists already.")
@@ -64,7 +78,7 @@ def register(suite: Suite) -> Suite:
     return suite
 
 
-def get_suite(name: str) -> Suite:
+def get_suite(name: str) -> Suite[Any, Any]:
     """Look a suite up by name."""
     if name not in SUITES:
         raise KeyError(f"No suite {name!r}; there are {sorted(SUITES)}.")
@@ -132,6 +146,31 @@ CALIBRATION = register(
         methods=baselines.study_methods(),
         baseline="bo",
         compares_calibration=True,
+    )
+)
+
+# Values that arrive late; the settings of our own methods are chosen on other seeds.
+DELAY = register(
+    Suite(
+        name="delay",
+        problems=delay.tasks(),
+        methods=delay_methods.compared(),
+        baseline="ucb",
+        seeds=range(10),
+        replicate=delay.replicate,
+        compares_delays=True,
+    )
+)
+
+DELAY_SETTINGS = register(
+    Suite(
+        name="delay_settings",
+        problems=tuple(task for task in delay.tasks() if task.name.startswith("gp_sample")),
+        methods=delay_methods.settings(),
+        baseline="ucb",
+        seeds=range(1000, 1010),
+        replicate=delay.replicate,
+        compares_delays=True,
     )
 )
 
