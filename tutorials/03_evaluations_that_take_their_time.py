@@ -1,0 +1,239 @@
+# ---
+# jupyter:
+#   jupytext:
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # Evaluations that take their time
+#
+# A training run takes minutes, or hours, and nobody knows how many. With four workers
+# three evaluations are always under way when the fourth is chosen. Two things are needed then: a
+# way of choosing that knows about the other three, and a book of what is running that is
+# still there when the process that keeps it is not.
+
+# %%
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import torch
+from botorch.fit import fit_gpytorch_mll
+from botorch.models import SingleTaskGP
+from botorch.models.transforms import Normalize, Standardize
+from botorch.optim import optimize_acqf
+from gpytorch.mlls import ExactMarginalLogLikelihood
+
+from botorch_calib import (
+    CalibratedModel,
+    CensoredDelayModel,
+    DelayAwareProposer,
+    DelayedUpperConfidenceBound,
+    FeedbackLedger,
+    LocalizedConformal,
+    LogCalibratedExpectedImprovement,
+)
+from botorch_calib.plotting import plot_timeline
+from botorch_calib.test_functions import DelayedProblem, PoissonDelay
+
+torch.set_num_threads(1)  # small matrices gain nothing from more
+
+# %% [markdown]
+# ## The ledger
+#
+# Every query is written down before it starts, every value when it arrives. Here the clock counts
+# queries; with `clock="seconds"` it is the time of day.
+
+# %%
+ledger = FeedbackLedger(dim=1, censor_value=0.0)
+first = ledger.submit([0.2])
+second = ledger.submit([0.7])
+ledger.observe(first, 0.81)
+for trial in ledger.trials:
+    print(f"{trial.id}  x = {trial.x.item():.1f}  y = {trial.y}  {trial.status}")
+
+# %% [markdown]
+# A ledger gives the data that a model wants: what has arrived, and what has not.
+
+# %%
+X, Y = ledger.to_observations()
+print(f"observed: {X.flatten().tolist()} -> {Y.flatten().tolist()}")
+print(f"pending: {ledger.pending().flatten().tolist()}")
+
+# %% [markdown]
+# ## A model that knows what is running
+#
+# A search that ignores pending queries asks for the same point again and again, since
+# nothing that it knows has changed. Look at what the three ways of telling it do to a model of
+# six values, with two queries still out. *Censoring* says the worst about them: they count as 0, the
+# least value possible, until they say otherwise. *Hallucination* pretends that they came out as
+# predicted.
+
+
+# %%
+def fit(X, Y):
+    """A Gaussian process, fitted by marginal likelihood."""
+    gp = SingleTaskGP(
+        X,
+        Y,
+        input_transform=Normalize(1, bounds=torch.tensor([[0.0], [1.0]], dtype=X.dtype)),
+        outcome_transform=Standardize(1),
+    )
+    fit_gpytorch_mll(ExactMarginalLogLikelihood(gp.likelihood, gp))
+    return gp
+
+
+def objective(X):
+    """To be maximised; it is never below 0."""
+    return 0.5 + 0.4 * (9 * X).sin() * (1 - 0.5 * X)
+
+
+X = torch.tensor([[0.02], [0.3], [0.45], [0.6], [0.75], [0.97]], dtype=torch.double)
+gp = fit(X, objective(X))
+X_pending = torch.tensor([[0.16], [0.86]], dtype=torch.double)
+grid = torch.linspace(0, 1, 301, dtype=torch.double).unsqueeze(-1)
+
+figure, panels = plt.subplots(1, 3, figsize=(13, 3.6), sharey=True, layout="constrained")
+for panel, imputation in zip(panels, ("none", "hallucinate", "censor"), strict=True):
+    model = CensoredDelayModel(gp, X_pending, censor_value=0.0, imputation=imputation)
+    window = X_pending if imputation == "censor" else None
+    acqf = DelayedUpperConfidenceBound(model, beta=1.0, X_window=window)
+    with torch.no_grad():
+        posterior, bound = model.posterior(grid), acqf(grid.unsqueeze(-2))
+    mean, deviation = posterior.mean.flatten(), posterior.variance.sqrt().flatten()
+    x = grid.flatten()
+    panel.fill_between(x, mean - deviation, mean + deviation, alpha=0.25, label="mean ± 1 sd")
+    panel.plot(x, mean)
+    panel.plot(x, bound, "--", color="0.3", label="acquisition function")
+    panel.plot(X, objective(X), "ko", label="observed")
+    for place in X_pending.flatten():
+        panel.axvline(place, color="tab:orange", ls=":")
+    panel.plot(x[bound.argmax()], bound.max(), "r*", markersize=14, label="next query")
+    panel.set(title=f'imputation="{imputation}"', xlabel="x (dotted: pending)")
+panels[0].legend(loc="lower left", fontsize=9)
+plt.show()
+
+# %% [markdown]
+# In the right panel the acquisition function also widens the confidence bound, by
+# what the censored values may be wrong by: that is GP-UCB-SDF of Verma, Dai and Low (2022). The model
+# itself goes into any acquisition function, and calibration composes with it; what is
+# calibrated are predictions of values that have arrived.
+
+# %%
+calibrated = CalibratedModel.from_history(gp, LocalizedConformal(alpha=0.2))
+model = CensoredDelayModel(calibrated, X_pending, censor_value=0.0)
+acqf = LogCalibratedExpectedImprovement(model, best_f=objective(X).max())
+bounds = torch.tensor([[0.0], [1.0]], dtype=torch.double)
+candidate, _ = optimize_acqf(acqf, bounds=bounds, q=1, num_restarts=5, raw_samples=64)
+print(f"next query by calibrated expected improvement: {candidate.item():.3f}")
+
+# %% [markdown]
+# ## Does it matter? Try it on a simulated clock
+#
+# `DelayedProblem` gives any test problem random delays without anybody having to wait. Each
+# query's value comes after a Poisson number of further queries, 8 on average.
+
+
+# %%
+from botorch.test_functions import Branin  # noqa: E402
+
+
+def search(imputation, window, seed, num_queries=40):
+    """Distinct queries, and the best value that has arrived after each query."""
+    problem = DelayedProblem(Branin(negate=True), PoissonDelay(8.0), seed=seed)
+    ledger = FeedbackLedger(dim=2, censor_value=-310.0)  # Branin's least value, negated
+    propose = DelayAwareProposer(
+        problem.bounds, imputation=imputation, window=window, feedback_bound=0.01, seed=seed
+    )
+    trials, best = {}, []
+    for step in range(num_queries):
+        for ticket, y, _ in problem.arrivals(step):
+            ledger.observe(trials[ticket], y)
+        x = propose(ledger)
+        (ticket,) = problem.start(x.unsqueeze(0), step)
+        trials[ticket] = ledger.submit(x)
+        arrived = ledger.best()
+        best.append(float("nan") if arrived is None else arrived.y)
+    queries = torch.stack([trial.x for trial in ledger.trials])
+    return len(queries.round(decimals=3).unique(dim=0)), best
+
+
+for name, imputation, window in (
+    ("ignoring delays (GP-UCB)", "none", None),
+    ("hallucinating (GP-BUCB)", "hallucinate", None),
+    ("censoring (GP-UCB-SDF)", "censor", "pending"),
+):
+    runs = [search(imputation, window, seed) for seed in range(3)]
+    distinct = ", ".join(str(count) for count, _ in runs)
+    final = ", ".join(f"{best[-1]:.2f}" for _, best in runs)
+    print(f"{name:26} distinct of 40 queries: {distinct:12} best (optimum -0.40): {final}")
+
+# %% [markdown]
+# A search that ignores what is running repeats itself; the others do not. Three seeds say little
+# about regret: the suite `delay` of the benchmarks compares eight methods on nine problems.
+#
+# ## For real: a pool of processes, killed and resumed
+#
+# [scripts/tune_svc.py](scripts/tune_svc.py) tunes a support vector classifier on two worker
+# processes. Its evaluations take between a tenth of a second and two. Start it, and kill it without
+# mercy as soon as six values have arrived: `SIGKILL`, which no process can catch.
+
+# %%
+script = next(
+    folder / "tutorials" / "scripts" / "tune_svc.py"
+    for folder in (Path.cwd(), *Path.cwd().parents)
+    if (folder / "tutorials" / "scripts" / "tune_svc.py").exists()
+)
+file = Path(tempfile.mkdtemp()) / "run.sqlite"
+command = [sys.executable, str(script), str(file), "--evaluations", "16"]
+
+process = subprocess.Popen(command, stderr=subprocess.DEVNULL, start_new_session=True)
+while process.poll() is None:
+    time.sleep(0.1)
+    if file.exists() and len(FeedbackLedger.open(file, dim=2).to_observations()[0]) >= 6:
+        os.killpg(process.pid, signal.SIGKILL)  # the script and its workers
+        process.wait()
+print(f"ended by signal {-process.returncode}")
+
+# %%
+ledger = FeedbackLedger.open(file)
+print(ledger)
+for trial in ledger.trials:
+    print(trial.id, [round(value, 2) for value in trial.x.tolist()], trial.y, trial.status)
+
+# %% [markdown]
+# Everything is there: the values that had arrived, and the queries that were running, which are
+# pending. The same command goes on where it stopped. It runs the pending queries again, under
+# their old numbers, and then new ones.
+
+# %%
+finished = subprocess.run(command, stderr=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)
+print(finished.stdout)
+plot_timeline(ledger.trials).set_title("two at a time; the first bars ended before the kill")
+plt.show()
+
+# %% [markdown]
+# The records go into a data frame, or anything else, as they are:
+
+# %%
+for record in ledger.to_records()[:3]:
+    print(record)
+
+# %% [markdown]
+# In short:
+#
+# * **Write queries into a `FeedbackLedger`** before they start: `FeedbackLedger.open(path, dim)`.
+# * **Tell the model what is running**: `CensoredDelayModel(gp, ledger.pending(), censor_value)`.
+# * **Or let it all be done**: `AsynchronousOptimizer(make_pool, objective, ledger, propose, ...)` with
+#   `propose = DelayAwareProposer(bounds)`, on threads, processes or `Client.get_executor()` of Dask.

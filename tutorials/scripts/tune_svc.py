@@ -1,0 +1,64 @@
+"""Tune a support vector classifier on a pool of processes. Killed, it goes on where it stopped.
+
+    python tutorials/scripts/tune_svc.py run.sqlite --evaluations 30
+
+Every evaluation is a cross-validation that takes as long as it takes, here between a tenth of a
+second and two, at random. Kill the script in any way and start it again: what was observed is
+in the file, and what was running is run again.
+"""
+
+import argparse
+import multiprocessing
+import time
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+
+import numpy as np
+from sklearn.datasets import load_digits
+from sklearn.model_selection import cross_val_score
+from sklearn.svm import SVC
+
+# BoTorch is imported by `main` alone: the workers of the pool import this file and have no
+# need of it.
+
+LOWER, UPPER = (-2.0, -6.0), (3.0, 0.0)  # log10 of C and of gamma
+NUM_WORKERS = 2
+
+
+def accuracy(x: np.ndarray) -> float:
+    """Accuracy in 3-fold cross-validation on 600 digits at ``x = (log10 C, log10 gamma)``."""
+    time.sleep(np.random.default_rng().uniform(0.1, 2.0))
+    images, labels = load_digits(return_X_y=True)
+    model = SVC(C=10.0 ** x[0], gamma=10.0 ** x[1])
+    return float(cross_val_score(model, images[:600], labels[:600], cv=3).mean())
+
+
+def main() -> None:
+    """Run or resume."""
+    import torch
+
+    from botorch_calib import AsynchronousOptimizer, DelayAwareProposer, FeedbackLedger
+
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("ledger", help="file of the ledger, made if it does not exist")
+    parser.add_argument("--evaluations", type=int, default=30)
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+
+    # No accuracy is below 0: that is what an evaluation counts as while it runs.
+    ledger = FeedbackLedger.open(arguments.ledger, dim=2, censor_value=0.0)
+    propose = DelayAwareProposer(torch.tensor([LOWER, UPPER], dtype=torch.double))
+    optimizer = AsynchronousOptimizer(
+        partial(ProcessPoolExecutor, NUM_WORKERS, mp_context=multiprocessing.get_context("spawn")),
+        accuracy,
+        ledger,
+        propose,
+        max_parallel=NUM_WORKERS,
+        timeout=60.0,
+    )
+    summary = optimizer.run(arguments.evaluations)
+    print(summary)
+
+
+if __name__ == "__main__":
+    main()
