@@ -70,14 +70,15 @@ class DelayAwareProposer:
             likelihood.
         num_initial: Number of queries made without a model (default ``2 d + 1``).
         imputation: How the model is told of queries without values: ``"censor"``,
-            ``"hallucinate"`` or ``"none"``, see `CensoredDelayModel`.
+            ``"hallucinate"`` or ``"none"``, see `CensoredDelayModel`. A ledger without a
+            ``censor_value`` has them censored at the worst value observed so far, which is milder.
         hyperparameters: Whether the model is fitted to ``"observed"`` values or, as in the
             paper, to ``"censored"`` ones, all queries made before the last arrival.
         window: The queries that ``nu`` sums over: ``"pending"``, ``"all"`` or None, see
             `DelayedUpperConfidenceBound.from_ledger`.
         beta: See `DelayedUpperConfidenceBound`.
-        feedback_bound: See `DelayedUpperConfidenceBound`; NB it depends on the scale of the
-            outcome.
+        feedback_bound: See `DelayedUpperConfidenceBound`; in reciprocal units of the outcome. By
+            default one over the standard deviation of the values observed so far.
         choices: The points to choose from, ``n x d``, in place of the whole box.
         fixed_features: Values of features that are not for us to choose, such as a context,
             by column; or a function of the ledger that returns them. In ``choices`` these columns
@@ -107,7 +108,7 @@ class DelayAwareProposer:
         hyperparameters: str = "observed",
         window: str | None = "pending",
         beta: float = 1.0,
-        feedback_bound: float = 1.0,
+        feedback_bound: float | None = None,
         choices: Tensor | None = None,
         fixed_features: Features | Callable[[FeedbackLedger], Features] | None = None,
         num_restarts: int = 10,
@@ -131,7 +132,9 @@ class DelayAwareProposer:
         self.hyperparameters = hyperparameters
         self.window = window
         self.beta = check_nonnegative("beta", beta)
-        self.feedback_bound = check_nonnegative("feedback_bound", feedback_bound)
+        if feedback_bound is not None:
+            check_nonnegative("feedback_bound", feedback_bound)
+        self.feedback_bound = feedback_bound
         self.choices = None if choices is None else _checked_choices(choices, self.dim)
         self.fixed_features = fixed_features
         if not callable(fixed_features):
@@ -153,8 +156,8 @@ class DelayAwareProposer:
 
         Raises:
             BotorchTensorDimensionError: If the ledger is not for ``d`` features.
-            InputDataError: If queries are to be censored and the ledger has no
-                ``censor_value``, or ``fixed_features`` returns something else.
+            InputDataError: If hyperparameters are to be those of censored values and the ledger
+                has no ``censor_value``, or ``fixed_features`` returns something else.
         """
         if ledger.dim != self.dim:
             raise BotorchTensorDimensionError(
@@ -197,6 +200,10 @@ class DelayAwareProposer:
     def _model(self, ledger: FeedbackLedger, now: float) -> CensoredDelayModel:
         """The model of what is known at ``now``; its fit changes when a value arrives."""
         if self.hyperparameters == "observed":
+            if self.imputation == "censor" and ledger.censor_value is None:
+                X, Y = ledger.to_observations(now)
+                worst = Y.min() if self.maximize else Y.max()
+                return CensoredDelayModel(self._fit(X, Y), ledger.incomplete(now), worst.item())
             return CensoredDelayModel.from_ledger(ledger, self._fit, self.imputation, now=now)
         # Later queries would change the censored data, and so the fit.
         fitted = CensoredDelayModel.from_ledger(
@@ -227,7 +234,7 @@ class DelayAwareProposer:
             "window": self.window,
             "now": now,
             "beta": self.beta,
-            "feedback_bound": self.feedback_bound,
+            "feedback_bound": self._feedback_bound(ledger, now),
             "maximize": self.maximize,
         }
         if self.acquisition == "ucb":
@@ -236,6 +243,12 @@ class DelayAwareProposer:
         return DelayedThompsonSampling.from_ledger(
             model, ledger, choices=choices, seed=seed, **arguments
         )
+
+    def _feedback_bound(self, ledger: FeedbackLedger, now: float) -> float:
+        if self.feedback_bound is not None:
+            return self.feedback_bound
+        scale = ledger.to_observations(now)[1].std().item()
+        return 1.0 / scale if scale > 0.0 else 1.0
 
     def _search(self, acqf: AcquisitionFunction, fixed: dict[int, float]) -> Tensor:
         candidate, _ = optimize_acqf(

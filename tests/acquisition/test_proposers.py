@@ -123,8 +123,8 @@ def test_the_design_is_a_sobol_sequence():
     sixth = make_proposer()(ledger)
     assert_close(sixth, draw_sobol_samples(BOUNDS, n=6, q=1, seed=seed)[5, 0])
     ledger.observe(3, 0.2)
-    with pytest.raises(InputDataError, match="censor_value"):  # now there is a model
-        make_proposer()(ledger)
+    sixth = make_proposer()(ledger)  # now there is a model
+    assert not torch.equal(sixth, draw_sobol_samples(BOUNDS, n=6, q=1, seed=seed)[5, 0])
     assert not torch.equal(make_proposer(seed=1)(FeedbackLedger(2)), design[0])
 
 
@@ -469,7 +469,36 @@ def test_bad_ledgers():
     for imputation in ("hallucinate", "none"):  # which need no value to censor by
         assert make_proposer(imputation=imputation)(unknown).shape == (2,)
     with pytest.raises(InputDataError, match="censor_value"):
-        make_proposer()(unknown)
+        make_proposer(hyperparameters="censored")(unknown)
+
+
+@pytest.mark.parametrize("maximize", [True, False])
+def test_without_a_known_bound_values_are_censored_at_the_worst_one_observed(maximize, monkeypatch):
+    spy = Spy(monkeypatch)
+    ledger = make_ledger(censor_value=None)
+    make_proposer(maximize=maximize)(ledger)
+    _, Y = ledger.to_observations()
+    worst = Y.min() if maximize else Y.max()
+    model = spy.seen[0].model
+    assert len(model.Y_imputed) == len(ledger.incomplete()) > 0
+    assert (model.Y_imputed == worst).all()
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e4])
+def test_the_choice_does_not_depend_on_the_unit_of_the_outcome(scale, monkeypatch):
+    spy = Spy(monkeypatch)
+    ledger = FeedbackLedger(2, censor_value=scale * CENSOR)
+    for trial in make_ledger().trials:
+        trial_id = ledger.submit(trial.x)
+        if trial.y is not None:
+            ledger.observe(trial_id, scale * trial.y)
+    make_proposer()(ledger)
+    reference = Spy(monkeypatch)
+    make_proposer(feedback_bound=1.0 / make_ledger().to_observations()[1].std().item())(
+        make_ledger()
+    )
+    assert_close(spy.seen[0].nu, reference.seen[0].nu, rtol=1e-4, atol=0.0)
+    assert spy.seen[0].nu > 1.0
 
 
 def test_numpy_numbers_are_numbers():
