@@ -57,6 +57,17 @@ class TestCalibratedModel(ModelContract):
         return make_calibrated(dtype)
 
 
+class TestCensoredDelayModel(ModelContract):
+    def make_model(self, dtype):
+        return make_delayed(dtype)[0]
+
+
+class TestCensoredCalibratedModel(ModelContract):
+    def make_model(self, dtype):
+        pending = uniform(3, 2, generator=Generator().manual_seed(2)).to(dtype)
+        return CensoredDelayModel(make_calibrated(dtype), pending, censor_value=-1.5)
+
+
 class TestBoTorchAcquisition(AcquisitionContract):
     def make_acquisition(self, dtype, maximize=True):
         return LogExpectedImprovement(make_gp(dtype), best_f=0.5, maximize=maximize)

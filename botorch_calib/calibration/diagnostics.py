@@ -114,8 +114,9 @@ def calibration_report(
 
 def _of_history(model: Any, num_initial: int, leave_one_out: bool) -> _Forecasts:
     """Forecasts of the training data of a model, without the first ``num_initial``."""
+    model = _observed_part(model)
     is_calibrated = _is_calibrated(model)
-    gp = model.model if is_calibrated else model
+    gp = _observed_part(model.model) if is_calibrated else model
     inputs, z, deviations = forecast_history(gp, leave_one_out)
     if not 0 <= num_initial < len(z):
         raise InputDataError(
@@ -128,6 +129,11 @@ def _of_history(model: Any, num_initial: int, leave_one_out: bool) -> _Forecasts
         law = model.calibrator.fresh().to(z).update(inputs[kept], z[kept])
     deviations = _outcome_scale(gp) * deviations
     return _Forecasts(_raw_inputs(gp, inputs)[kept], z[kept], deviations[kept], law)
+
+
+def _observed_part(model: Any) -> Any:
+    """What a model that also knows pending points, a `CensoredDelayModel`, says of the others."""
+    return getattr(model, "observed_model", model)
 
 
 def _of_held_out(model: Any, X: Tensor, Y: Tensor) -> _Forecasts:

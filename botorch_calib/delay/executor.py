@@ -59,12 +59,12 @@ class AsynchronousOptimizer:
     **Time-outs.** A trial fails once its evaluation has taken ``timeout`` seconds, and a value
     that comes after that is dropped. In executors of threads and processes the time begins when
     a worker is free, the start of a new process included; elsewhere, with Dask for example, on
-    submission: there let ``max_parallel`` not exceed the number of workers. What happens to the
-    worker depends on the executor. Process pools made by a function are killed and replaced;
-    other evaluations that ran in them are run again, which is no retry of theirs. Dask is told
-    to cancel, but a call that runs in a worker's thread still runs to its end. Threads, and
-    process pools that belong to the caller, cannot be interrupted: the slot stays occupied until
-    the evaluation returns, with an `EvaluationWarning` the first time.
+    submission: there let ``max_parallel`` not exceed the number of workers' threads. Process
+    pools made by a function are killed and replaced; other evaluations that ran in them are run
+    again, which is no retry of theirs. Of Dask, if a function makes the executor, the worker is
+    restarted, which takes seconds and needs a nanny. Threads, and processes and clusters that
+    belong to the caller, cannot be interrupted: the slot stays occupied until the evaluation
+    returns, with an `EvaluationWarning` the first time.
 
     **Ctrl-C.** Nothing new is proposed, values that have arrived are written down, what runs
     stays pending in the ledger, executors made here are shut down and their processes killed,
@@ -89,10 +89,11 @@ class AsynchronousOptimizer:
     the common number of resolved trials, and what the others still run comes on top of it.
 
     Args:
-        executor: A ``concurrent.futures`` executor, which is not shut down here, such as Dask's
-            ``client.get_executor()``; or a function without arguments that makes a new one each
-            time. Executors made by the function are replaced when they break or must be killed,
-            and shut down at the end.
+        executor: A ``concurrent.futures`` executor, which is not shut down here; or a function
+            without arguments that makes a new one each time. Executors made by the function are
+            replaced when they break, killed when that is the only way to end an evaluation, and
+            shut down at the end. For Dask these are ``client.get_executor()`` and
+            ``client.get_executor``; the client stays open.
         objective: Called with a float64 array of shape ``d``, its own; returns one real number:
             a float, or a NumPy value or tensor of one element. Process pools need it picklable.
         ledger: Where trials are kept.

@@ -105,8 +105,8 @@ class Moment:
 
     def trials(self, rows: Rows) -> tuple[Trial, ...]:
         """The trials of some rows. One that is yet to be submitted counts as pending."""
-        # A copy each, so that neither writing to `x` nor pickling it touches other trials.
-        queries = [torch.from_numpy(x.copy()) for x in self._table.X[rows]]
+        # Selecting rows copies them. One by one, each is pickled without the others.
+        queries = [torch.from_numpy(x) for x in self._table.X[rows]]
         columns = (self._table.column(name)[rows] for name in ("y", "submitted_at", "observed_at"))
         y, submitted_at, observed_at = (column.tolist() for column in columns)
         arrived = self._arrived[rows].tolist()

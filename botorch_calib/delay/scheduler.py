@@ -73,6 +73,12 @@ class EvaluationLoop:
         self._ledger = settings.ledger
         self._pools = pools
         self._goal = num_evaluations
+        self._num_trials = 0
+        self._unresolved: set[int] = set()
+        # What this run has resolved, even if the ledger does not show it yet: the system's clock
+        # may have been set back.
+        self._settled: set[int] = set()
+        self._best: Trial | None = None
         self._take_stock()
         # To be started before anything new: what an earlier run or a dead worker left behind.
         self._waiting = deque(Evaluation(trial) for trial in self._left_behind())
@@ -105,8 +111,9 @@ class EvaluationLoop:
     def _advance(self) -> bool:
         """Write down what has arrived, then start one evaluation or wait; False at the end."""
         self._collect()
+        self._take_stock()
         has_started = self._start_next()
-        self._show()
+        self._bar.show(self._num_resolved, len(self._running), self._best)
         if has_started:
             return True
         if not self._running and not self._waiting and self._num_resolved >= self._goal:
@@ -125,9 +132,17 @@ class EvaluationLoop:
 
     def _take_stock(self) -> None:
         """Count what is resolved, by other processes too."""
-        # Later than now: the clock may have been set back.
-        trials = self._ledger.trials_at(math.inf)
-        self._num_resolved = sum(map(is_resolved, trials))
+        ledger = self._ledger.snapshot()
+        known = {*self._unresolved, *range(self._num_trials, len(ledger))} - self._settled
+        self._num_trials = len(ledger)
+        # What is resolved stays so: there is no need to look at it again.
+        self._unresolved = {trial for trial in known if not is_resolved(ledger[trial])}
+        if self._settings.progress:
+            self._best = ledger.best(self._settings.maximize)
+
+    @property
+    def _num_resolved(self) -> int:
+        return self._num_trials - len(self._unresolved)
 
     def _start_next(self) -> bool:
         """Start one evaluation if a slot is free and it is needed, else return False."""
@@ -136,7 +151,6 @@ class EvaluationLoop:
         if self._waiting:
             self._start(self._waiting.popleft())
             return True
-        self._take_stock()
         if self._num_resolved + len(self._running) >= self._goal:
             return False
         trial_id = self._ledger.submit(self._settings.propose(self._ledger))
@@ -187,10 +201,6 @@ class EvaluationLoop:
             future: self._running[future].time_left(future, timeout, now)
             for future in self._in_order(self._running)
         }
-
-    def _show(self) -> None:
-        best = self._ledger.best(self._settings.maximize) if self._settings.progress else None
-        self._bar.show(self._num_resolved, len(self._running), best)
 
     def _stop(self) -> None:
         """Keep the values that are there, cancel what has not started, and kill what is ours."""
@@ -253,14 +263,15 @@ class EvaluationLoop:
             moment = max(self._arrivals.get(future, time.time()), trial.submitted_at)
         with self._if_unresolved(trial):
             self._ledger.observe(trial.id, value, time=moment)
+        self._settled.add(trial.id)
         self._num_failures_in_a_row = 0
-        self._take_stock()
 
     def _fail(self, trial: Trial, reason: str, error: BaseException | None) -> None:
         logger.warning("Trial %d failed: %s", trial.id, reason)
+        logger.debug("Trial %d failed with:", trial.id, exc_info=error)
         with self._if_unresolved(trial):
             self._ledger.fail(trial.id, reason)
-        self._take_stock()
+        self._settled.add(trial.id)
         self._num_failures_in_a_row += 1
         if self._num_failures_in_a_row >= self._settings.max_consecutive_failures:
             raise EvaluationError(
@@ -317,8 +328,8 @@ class EvaluationLoop:
         if not self._overdue.isdisjoint(late) and not self._has_warned:
             self._has_warned = True
             warnings.warn(
-                "An evaluation that has timed out cannot be ended here and keeps its worker until "
-                "it returns. An executor of processes that is made by a function could be killed.",
+                "An evaluation that has timed out cannot be ended and keeps its worker until it "
+                "returns. Processes can be ended if `executor` is a function that makes one.",
                 EvaluationWarning,
                 stacklevel=2,
             )

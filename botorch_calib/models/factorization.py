@@ -22,8 +22,8 @@ def row_updates(model: Any) -> Iterator[None]:
 
     With ``K = L L^T`` and new rows ``[B, D]``, the factor gains the rows ``[V^T, C]`` with
     ``V = L^{-1} B^T`` and ``C C^T = D - V^T V``: ``O(n^2 k)`` for ``k`` new rows. GPyTorch's own
-    update multiplies by explicit inverses, which loses digits (in single precision, most of
-    them), inverts the new factor at ``O(n^3)`` and factorises it again for the mean.
+    update computes with explicit inverses, which costs digits, inverts the new factor at
+    ``O(n^3)``, and factorises the whole matrix once more for the mean.
 
     Only without gradients and batch dimensions; otherwise GPyTorch's update is left in place,
     as it is for models with another way of prediction than the usual one.

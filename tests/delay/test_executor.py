@@ -439,6 +439,49 @@ class TestLostWorkers:
         assert ids(ledger, "failed") == [0] and pool.num_calls == 3
         assert "run 2 times" in ledger[0].note and error in ledger[0].note.lower()
 
+    def test_value_that_comes_while_a_pool_is_killed(self) -> None:
+        class Pool(Inline):
+            """Breaks on the third submission; when killed, it delivers the second value."""
+
+            _broken = False
+
+            def __init__(self) -> None:
+                super().__init__()
+                self._processes = {0: self}
+                self._max_workers = 3
+                self.second: Future[Any] = Future()
+
+            def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
+                future = super().submit(fn, *args, **kwargs)
+                if args[0][0] == 1:
+                    return self.second
+                if args[0][0] == 2 and self is made[0]:
+                    self._broken = True
+                    future = Future()
+                    future.set_exception(BrokenExecutor("died"))
+                return future
+
+            def kill(self) -> None:
+                self.second.set_result(7.0)
+
+            def join(self) -> None:
+                pass
+
+        def make() -> Pool:
+            made.append(Pool())
+            return made[-1]
+
+        def propose(ledger: FeedbackLedger) -> Tensor:
+            seen.append(ids(ledger, "observed"))
+            return count_up(ledger)
+
+        made: list[Pool] = []
+        seen: list[list[int]] = []
+        ledger = FeedbackLedger(1)
+        make_optimizer(make, square, ledger, propose, max_parallel=3, max_retries=0).run(4)
+        assert observed(ledger) == {0: 0.0, 1: 7.0, 3: 9.0}
+        assert seen[3] == [0, 1] and len(made) == 2
+
     def test_same_name_elsewhere_is_a_failure(self) -> None:
         class KilledWorker(Exception):
             pass

@@ -74,11 +74,12 @@ class TestHallucinated(ModelContract):
     def test_conditioning(self) -> None:
         # The values -1 and 1 of the contract are hardly any news in these units.
         model, X = self.make_model(torch.double), self._X(4)
-        conditioned = model.condition_on_observations(
+        conditioned: Any = model.condition_on_observations(
             X[:1], torch.tensor([[90.0]], **DOUBLE), noise=torch.tensor([[0.1]], **DOUBLE)
         )
         assert type(conditioned) is SingleTaskGP
-        assert (conditioned.posterior(X).mean - model.posterior(X).mean).abs().max() > 1.0
+        before: Any = model.posterior(X)
+        assert (conditioned.posterior(X).mean - before.mean).abs().max() > 1.0
 
 
 class TestWithoutPendingPoints(ModelContract):
