@@ -3,19 +3,25 @@
 import re
 from pathlib import Path
 
+import pytest
 import torch
+
+from tests.delay.objectives import square
 
 README = Path(__file__).parents[1] / "README.md"
 
 
-def test_code_blocks_run() -> None:
+def test_code_blocks_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)  # where a ledger is made
     torch.manual_seed(0)
     X = torch.rand(8, 2, dtype=torch.double)
-    names = {
+    names: dict[str, object] = {
         "X": X,
         "Y": torch.sin(4 * X).sum(dim=-1, keepdim=True),
         "d": 2,
         "bounds": torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.double),
+        "X_pending": torch.rand(3, 2, dtype=torch.double),
+        "accuracy": square,
     }
     blocks = re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), flags=re.S)
     assert blocks

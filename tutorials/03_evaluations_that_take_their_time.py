@@ -33,6 +33,7 @@ from botorch.fit import fit_gpytorch_mll
 from botorch.models import SingleTaskGP
 from botorch.models.transforms import Normalize, Standardize
 from botorch.optim import optimize_acqf
+from botorch.test_functions import Branin
 from gpytorch.mlls import ExactMarginalLogLikelihood
 
 from botorch_calib import (
@@ -76,9 +77,9 @@ print(f"pending: {ledger.pending().flatten().tolist()}")
 #
 # A search that ignores pending queries asks for the same point again and again, since
 # nothing that it knows has changed. Look at what the three ways of telling it do to a model of
-# six values, with two queries still out. *Censoring* says the worst about them: they count as 0, the
-# least value possible, until they say otherwise. *Hallucination* pretends that they came out as
-# predicted.
+# six values, with two queries still out. *Censoring* says the worst about them: they count as 0,
+# the least value possible, until they say otherwise. *Hallucination* pretends that they came out
+# as predicted.
 
 
 # %%
@@ -125,10 +126,10 @@ panels[0].legend(loc="lower left", fontsize=9)
 plt.show()
 
 # %% [markdown]
-# In the right panel the acquisition function also widens the confidence bound, by
-# what the censored values may be wrong by: that is GP-UCB-SDF of Verma, Dai and Low (2022). The model
-# itself goes into any acquisition function, and calibration composes with it; what is
-# calibrated are predictions of values that have arrived.
+# In the right panel the acquisition function also widens the confidence bound, by what the
+# censored values may be wrong by: that is GP-UCB-SDF of Verma, Dai and Low (2022). The model itself
+# goes into any acquisition function, and calibration composes with it; what is calibrated are
+# predictions of values that have arrived.
 
 # %%
 calibrated = CalibratedModel.from_history(gp, LocalizedConformal(alpha=0.2))
@@ -146,16 +147,11 @@ print(f"next query by calibrated expected improvement: {candidate.item():.3f}")
 
 
 # %%
-from botorch.test_functions import Branin  # noqa: E402
-
-
-def search(imputation, window, seed, num_queries=40):
+def search(imputation, window, seed, num_queries=30):
     """Distinct queries, and the best value that has arrived after each query."""
     problem = DelayedProblem(Branin(negate=True), PoissonDelay(8.0), seed=seed)
     ledger = FeedbackLedger(dim=2, censor_value=-310.0)  # Branin's least value, negated
-    propose = DelayAwareProposer(
-        problem.bounds, imputation=imputation, window=window, feedback_bound=0.01, seed=seed
-    )
+    propose = DelayAwareProposer(problem.bounds, imputation=imputation, window=window, seed=seed)
     trials, best = {}, []
     for step in range(num_queries):
         for ticket, y, _ in problem.arrivals(step):
@@ -177,11 +173,11 @@ for name, imputation, window in (
     runs = [search(imputation, window, seed) for seed in range(3)]
     distinct = ", ".join(str(count) for count, _ in runs)
     final = ", ".join(f"{best[-1]:.2f}" for _, best in runs)
-    print(f"{name:26} distinct of 40 queries: {distinct:12} best (optimum -0.40): {final}")
+    print(f"{name:26} distinct of 30 queries: {distinct:12} best (optimum -0.40): {final}")
 
 # %% [markdown]
 # A search that ignores what is running repeats itself; the others do not. Three seeds say little
-# about regret: the suite `delay` of the benchmarks compares eight methods on nine problems.
+# about regret: the suite `delay` of the benchmarks compares nine methods on nine problems.
 #
 # ## For real: a pool of processes, killed and resumed
 #
@@ -235,5 +231,6 @@ for record in ledger.to_records()[:3]:
 #
 # * **Write queries into a `FeedbackLedger`** before they start: `FeedbackLedger.open(path, dim)`.
 # * **Tell the model what is running**: `CensoredDelayModel(gp, ledger.pending(), censor_value)`.
-# * **Or let it all be done**: `AsynchronousOptimizer(make_pool, objective, ledger, propose, ...)` with
-#   `propose = DelayAwareProposer(bounds)`, on threads, processes or `Client.get_executor()` of Dask.
+# * **Or let it all be done**: `AsynchronousOptimizer(make_pool, objective, ledger, propose, ...)`
+#   with `propose = DelayAwareProposer(bounds)`, on threads, processes or Dask's
+#   `Client.get_executor()`.
