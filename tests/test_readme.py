@@ -11,11 +11,16 @@ from tests.delay.objectives import square
 README = Path(__file__).parents[1] / "README.md"
 
 
+def code_blocks() -> list[str]:
+    return re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), flags=re.S)
+
+
 def test_code_blocks_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)  # where a ledger is made
     torch.manual_seed(0)
     X = torch.rand(8, 2, dtype=torch.double)
     names: dict[str, object] = {
+        "__name__": "__main__",
         "X": X,
         "Y": torch.sin(4 * X).sum(dim=-1, keepdim=True),
         "d": 2,
@@ -23,11 +28,20 @@ def test_code_blocks_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         "X_pending": torch.rand(3, 2, dtype=torch.double),
         "accuracy": square,
     }
-    blocks = re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), flags=re.S)
+    blocks = code_blocks()
     assert blocks
     for block in blocks:
         exec(compile(block, str(README), "exec"), names)
+    assert (tmp_path / "run.sqlite").exists()
     candidate = names["candidate"]
     assert isinstance(candidate, torch.Tensor)
     assert candidate.shape == (1, 2)
     assert ((candidate >= 0) & (candidate <= 1)).all()
+
+
+def test_spawned_processes_import_a_script_without_running_it() -> None:
+    """Where the script is the README's, they must find nothing to do, or they fail at once."""
+    (block,) = (block for block in code_blocks() if "ProcessPoolExecutor" in block)
+    names: dict[str, object] = {"__name__": "__mp_main__"}  # nor the script's other names
+    exec(compile(block, str(README), "exec"), names)
+    assert "optimizer" not in names

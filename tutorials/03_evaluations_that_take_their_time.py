@@ -127,7 +127,10 @@ plt.show()
 
 # %% [markdown]
 # In the right panel the acquisition function also widens the confidence bound, by what the
-# censored values may be wrong by: that is GP-UCB-SDF of Verma, Dai and Low (2022). The model itself
+# censored values may be wrong by: that is GP-UCB-SDF of Verma, Dai and Low (2022). What multiplies
+# the standard deviation is `beta` (BoTorch's `UpperConfidenceBound` takes its square) plus
+# `feedback_bound` times the sum of the standard deviations at the pending points. That factor is in
+# reciprocal units of the outcome; its default, 1, is for outcomes of order one. The model itself
 # goes into any acquisition function, and calibration composes with it; what is calibrated are
 # predictions of values that have arrived.
 
@@ -230,7 +233,8 @@ for record in ledger.to_records()[:3]:
 # In short:
 #
 # * **Write queries into a `FeedbackLedger`** before they start: `FeedbackLedger.open(path, dim)`.
-# * **Tell the model what is running**: `CensoredDelayModel(gp, ledger.pending(), censor_value)`.
+# * **Tell the model what is running**: `CensoredDelayModel.from_ledger(ledger, fit)`, or, with a
+#   model at hand, `CensoredDelayModel(gp, ledger.incomplete(), censor_value)`.
 # * **Or let it all be done**: `AsynchronousOptimizer(make_pool, objective, ledger, propose, ...)`
 #   with `propose = DelayAwareProposer(bounds)`, on threads, processes or Dask's
 #   `Client.get_executor()`.

@@ -6,8 +6,8 @@ query will have by the censoring value ``c`` moves the mean at ``x`` by
     ``(c - y_s) Cov(f(x), f(x_s)) / noise``, at most ``|y_s - c| sigma(x) sigma(x_s) / noise``,
 
 with the covariance and standard deviations of the posterior given all queries, and the noise
-variance. The paper [Verma2022delayed, eq. 2] adds these bounds to the usual multiplier of
-``sigma``:
+variance. The paper ([Verma2022, eq. 2], named in full at `CensoredDelayModel`) adds these bounds to
+the usual multiplier of ``sigma``:
 
     ``nu = feedback_bound * sum_s sigma(x_s) + beta``,
 
@@ -35,7 +35,7 @@ from botorch.utils.transforms import (
 from torch import Tensor
 
 from botorch_calib._validation import check_inputs, check_nonnegative
-from botorch_calib.models.bases import raw_width
+from botorch_calib.models.bases import like, raw_width
 
 if TYPE_CHECKING:
     from botorch_calib.delay import FeedbackLedger
@@ -45,12 +45,6 @@ WINDOWS = ("pending", "all", None)
 
 # As in BoTorch: keeps the gradient of the standard deviation finite at noise-free observations.
 MIN_VARIANCE = 1e-12
-
-
-def like_model(model: Model, X: Tensor) -> Tensor:
-    """``X``, detached, in the precision and on the device of the model's parameters."""
-    parameter = next(model.parameters(), None)
-    return X.detach() if parameter is None else X.detach().to(parameter)
 
 
 @torch.no_grad()
@@ -69,7 +63,7 @@ def confidence_width(
         A tensor of the model's batch shape (without a window, a scalar).
     """
     if X_window is None or len(X_window) == 0 or feedback_bound == 0.0:
-        return like_model(model, torch.tensor(beta, dtype=torch.double))
+        return like(model, torch.tensor(beta, dtype=torch.double))
     # One point a batch, as only the marginals are needed. Ensembles add their dimension themselves.
     batch_dims = 0 if is_ensemble(model) else len(model.batch_shape)
     X = X_window.reshape(len(X_window), *[1] * batch_dims, 1, X_window.shape[-1])
@@ -111,7 +105,7 @@ class DelayAwareAcquisitionFunction(AcquisitionFunction, ABC):
         self.posterior_transform = posterior_transform
         self.maximize = maximize
         if X_window is not None:
-            X_window = like_model(model, check_inputs("X_window", X_window, input_width(model)))
+            X_window = like(model, check_inputs("X_window", X_window, input_width(model)))
         self.register_buffer("X_window", X_window)
         self.register_buffer("nu", None)
         self._pending_model: Model | None = None
@@ -151,7 +145,7 @@ class DelayAwareAcquisitionFunction(AcquisitionFunction, ABC):
         """Condition the model on further points under evaluation, and lengthen the window by them.
 
         With this ``optimize_acqf(..., q=q, sequential=True)`` chooses a batch as the paper does
-        [Verma2022delayed, section 4]. A class made without a window and whose model does not
+        [Verma2022, section 4]. A class made without a window and whose model does not
         censor (GP-BUCB, GP-BTS) keeps ``nu = beta``.
 
         Args:
@@ -167,8 +161,8 @@ class DelayAwareAcquisitionFunction(AcquisitionFunction, ABC):
             X_pending = None
         if X_pending is not None:
             X_pending = check_inputs("X_pending", X_pending, input_width(model))
-            model = _with_pending(model, like_model(model, X_pending))
-            window = self._lengthened(like_model(model, X_pending))
+            model = _with_pending(model, like(model, X_pending))
+            window = self._lengthened(like(model, X_pending))
         nu = confidence_width(model, self.beta, window, self.feedback_bound)
         self._prepare(model, nu, 0 if X_pending is None else len(X_pending))
         super().set_X_pending(X_pending)
@@ -213,7 +207,7 @@ def _with_pending(model: Any, X_pending: Tensor) -> Model:
 
 
 class DelayedUpperConfidenceBound(DelayAwareAcquisitionFunction):
-    """GP-UCB under delayed feedback (GP-UCB-SDF) [Verma2022delayed, eq. 2].
+    """GP-UCB under delayed feedback (GP-UCB-SDF) [Verma2022, eq. 2].
 
     The value is ``mu(x) + nu sigma(x)`` with ``nu = feedback_bound * sum_s sigma(x_s) + beta``,
     the sum being over ``X_window``. Given a `CensoredDelayModel` with ``imputation="censor"`` this

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Mapping
 from functools import partial
 from numbers import Integral
@@ -12,6 +13,7 @@ import numpy as np
 import torch
 from botorch.acquisition import AcquisitionFunction
 from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError
+from botorch.exceptions.warnings import InputDataWarning
 from botorch.fit import fit_gpytorch_mll
 from botorch.models import SingleTaskGP
 from botorch.models.model import Model
@@ -22,17 +24,19 @@ from torch import Tensor
 from torch.quasirandom import SobolEngine
 
 from botorch_calib._validation import check_finite, check_inputs, check_nonnegative
+from botorch_calib.acquisition.choices import RowLookup
 from botorch_calib.acquisition.delayed import WINDOWS, DelayedUpperConfidenceBound
 from botorch_calib.acquisition.randomness import derived_seed, random_stream
 from botorch_calib.acquisition.thompson import DelayedThompsonSampling
 from botorch_calib.delay import FeedbackLedger, TrialStatus
 from botorch_calib.models import CensoredDelayModel
+from botorch_calib.models.bases import like
+from botorch_calib.models.imputation import IMPUTATIONS
 
 Fit = Callable[[Tensor, Tensor], Model]
 Features = Mapping[int, float]
 
 ACQUISITIONS = ("ucb", "ts")
-IMPUTATIONS = ("censor", "hallucinate", "none")
 HYPERPARAMETERS = ("observed", "censored")
 
 # What random numbers are for; together with the seed and a count they name a stream.
@@ -40,7 +44,7 @@ DESIGN, FIT, SEARCH, DRAW = range(4)
 
 
 class DelayAwareProposer:
-    """Chooses the next query while others are under evaluation [Verma2022delayed].
+    """Chooses the next query while others are under evaluation [Verma2022].
 
     Called with a ledger, it fits a model to the values that have arrived, conditions it on the
     queries that are still out, and maximises an acquisition function. Its answer is a function of
@@ -67,7 +71,7 @@ class DelayAwareProposer:
             acquisition function for single points.
         fit: Makes a fitted model of ``X`` (``n x d``) and ``Y`` (``n x 1``); default: a
             ``SingleTaskGP`` with normalised inputs and standardised outcomes, fitted by marginal
-            likelihood.
+            likelihood. The model may be in single precision.
         num_initial: Number of queries made without a model (default ``2 d + 1``).
         imputation: How the model is told of queries without values: ``"censor"``,
             ``"hallucinate"`` or ``"none"``, see `CensoredDelayModel`. A ledger without a
@@ -87,6 +91,9 @@ class DelayAwareProposer:
         raw_samples: Points from which these are picked.
         seed: Of all random numbers; torch's own random state is neither used nor changed.
         maximize: Whether the objective is maximised.
+
+    Outcomes may have any unit in which they spread by more than about 1e-3: GPyTorch takes
+    variances below 1e-10 (in single precision, 1e-6) to be that. Multiply smaller outcomes.
 
     Raises:
         InputDataError: If an argument is unknown, out of its range or not finite.
@@ -152,12 +159,17 @@ class DelayAwareProposer:
             ledger: The queries so far; it is only read.
 
         Returns:
-            A point of the box, a vector of length ``d``.
+            A point of the box (but for fixed features, which may lie outside), one of ``choices``
+            if there are any: a vector of length ``d``, in double precision on the CPU.
 
         Raises:
             BotorchTensorDimensionError: If the ledger is not for ``d`` features.
             InputDataError: If hyperparameters are to be those of censored values and the ledger
                 has no ``censor_value``, or ``fixed_features`` returns something else.
+
+        Warns:
+            InputDataWarning: If every value observed is worse than the ``censor_value``, which
+                would draw the search to what is pending.
         """
         if ledger.dim != self.dim:
             raise BotorchTensorDimensionError(
@@ -174,10 +186,8 @@ class DelayAwareProposer:
         with random_stream(derived_seed(self.seed, SEARCH, count)):
             acqf = self._acquisition_function(model, ledger, now, choices)
             if choices is None:
-                candidate = self._search(acqf, fixed)
-            else:
-                candidate, _ = optimize_acqf_discrete(acqf, q=1, choices=choices)
-        return candidate.detach().squeeze(0)
+                return self._search(acqf, model, fixed)
+            return _best_of(choices, acqf, model)
 
     def __getstate__(self) -> dict[str, Any]:
         # The fit is made again from the data: a stored one may be large and of no use.
@@ -199,6 +209,8 @@ class DelayAwareProposer:
 
     def _model(self, ledger: FeedbackLedger, now: float) -> CensoredDelayModel:
         """The model of what is known at ``now``; its fit changes when a value arrives."""
+        if self.imputation == "censor":
+            self._warn_of_wrong_sign(ledger, now)
         if self.hyperparameters == "observed":
             if self.imputation == "censor" and ledger.censor_value is None:
                 X, Y = ledger.to_observations(now)
@@ -212,6 +224,20 @@ class DelayAwareProposer:
         pending = ledger.incomplete if self.imputation == "censor" else ledger.pending
         return CensoredDelayModel(
             fitted.model, pending(now), ledger.censor_value, imputation=self.imputation
+        )
+
+    def _warn_of_wrong_sign(self, ledger: FeedbackLedger, now: float) -> None:
+        """Warn if being censored is better than anything observed: the sign is wrong, probably."""
+        value, (_, Y) = ledger.censor_value, ledger.to_observations(now)
+        if value is None or not (Y < value if self.maximize else Y > value).all():
+            return
+        kind = "least" if self.maximize else "greatest"
+        warnings.warn(
+            f"`censor_value` {value} of the ledger is better than every value observed, with "
+            f"`maximize={self.maximize}`. It should be the {kind} value that the objective can "
+            "take: queries under evaluation now look attractive.",
+            InputDataWarning,
+            stacklevel=4,
         )
 
     def _fit(self, X: Tensor, Y: Tensor) -> Model:
@@ -250,16 +276,22 @@ class DelayAwareProposer:
         scale = ledger.to_observations(now)[1].std().item()
         return 1.0 / scale if scale > 0.0 else 1.0
 
-    def _search(self, acqf: AcquisitionFunction, fixed: dict[int, float]) -> Tensor:
+    def _search(self, acqf: AcquisitionFunction, model: Model, fixed: dict[int, float]) -> Tensor:
+        """The maximiser over the box, searched for in the model's precision."""
         candidate, _ = optimize_acqf(
             acqf,
-            bounds=self.bounds,
+            bounds=like(model, self.bounds),
             q=1,
             num_restarts=self.num_restarts,
             raw_samples=self.raw_samples,
             fixed_features=fixed or None,
         )
-        return candidate
+        # Rounding a single-precision bound may have led out of the box.
+        point = candidate.detach().squeeze(0).to(self.bounds)
+        point = point.clamp(self.bounds[0], self.bounds[1])
+        for column, value in fixed.items():
+            point[column] = value
+        return point
 
     def _checked_features(self, features: Features | None) -> dict[int, float]:
         """Fixed features by column, counted from the front."""
@@ -297,6 +329,13 @@ def fit_single_task_gp(X: Tensor, Y: Tensor, bounds: Tensor) -> SingleTaskGP:
     )
     fit_gpytorch_mll(ExactMarginalLogLikelihood(gp.likelihood, gp))
     return gp
+
+
+def _best_of(choices: Tensor, acqf: AcquisitionFunction, model: Model) -> Tensor:
+    """The maximiser among the choices, to the last digit, whatever the model's precision."""
+    rows = like(model, choices)
+    best, _ = optimize_acqf_discrete(acqf, q=1, choices=rows)
+    return choices[RowLookup(rows)(best).item()].clone()
 
 
 def _last_arrival(ledger: FeedbackLedger, now: float) -> float:

@@ -27,20 +27,16 @@ from torch.nn import Module
 
 from botorch_calib._validation import check_inputs
 from botorch_calib.acquisition.choices import RowLookup
-from botorch_calib.acquisition.delayed import (
-    DelayAwareAcquisitionFunction,
-    input_width,
-    like_model,
-)
+from botorch_calib.acquisition.delayed import DelayAwareAcquisitionFunction, input_width
 from botorch_calib.acquisition.randomness import derived_seed, random_stream
-from botorch_calib.models.bases import predicting_part
+from botorch_calib.models.bases import like, predicting_part
 
 # Relative to the largest variance: what rounding costs when the points lie close to each other.
 JITTER = 1e-9
 
 
 class DelayedThompsonSampling(DelayAwareAcquisitionFunction):
-    """Thompson sampling under delayed feedback (GP-TS-SDF) [Verma2022delayed, eq. 3].
+    """Thompson sampling under delayed feedback (GP-TS-SDF) [Verma2022, eq. 3].
 
     The value is one draw of ``GP(mu, nu^2 sigma^2)``: ``mu(x) + nu (f(x) - mu(x))`` for one draw
     ``f`` of the model's posterior, which is fixed when the function is made and a function of the
@@ -114,7 +110,7 @@ class DelayedThompsonSampling(DelayAwareAcquisitionFunction):
         self.seed = int(seed)
         self._weight, self._offset = _affine(posterior_transform)
         if choices is not None:
-            choices = like_model(model, check_inputs("choices", choices, input_width(model)))
+            choices = like(model, check_inputs("choices", choices, input_width(model)))
             if len(choices) == 0:
                 raise InputDataError("`choices` holds no points.")
         self.register_buffer("choices", choices)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
+import reprlib
 from numbers import Real
 from typing import Any
 
@@ -27,6 +28,10 @@ def as_number(name: str, value: Any, *, finite: bool = True) -> float:
         BotorchTensorDimensionError: If it has more or fewer elements than one.
         InputDataError: If it is not a real number, is NaN, or infinite where ``finite``.
     """
+    # Short, also of what is long or cannot show itself: this may be what an objective returns.
+    shown = reprlib.repr(value)
+    if np.ma.is_masked(value):
+        raise InputDataError(f"`{name}` must be a real number, got a masked one.")
     if isinstance(value, (Tensor, np.ndarray)):
         if math.prod(value.shape) != 1:
             raise BotorchTensorDimensionError(
@@ -34,13 +39,13 @@ def as_number(name: str, value: Any, *, finite: bool = True) -> float:
             )
         value = value.item()
     if not isinstance(value, Real):
-        raise InputDataError(f"`{name}` must be a real number, got {value!r}.")
+        raise InputDataError(f"`{name}` must be a real number, got {shown}.")
     try:
         number = float(value)
     except OverflowError:
         number = math.inf
     if math.isnan(number) or (finite and math.isinf(number)):
-        raise InputDataError(f"`{name}` must be a {'finite ' * finite}number, got {value!r}.")
+        raise InputDataError(f"`{name}` must be a {'finite ' * finite}number, got {shown}.")
     return number
 
 

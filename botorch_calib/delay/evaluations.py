@@ -114,16 +114,24 @@ def _read_value(value: Any) -> Outcome:
 
 
 def _describe(error: BaseException) -> str:
-    reason = f"{type(error).__name__}: {error}"
+    reason = f"{type(error).__name__}: {_text(error)}"
     # A result that cannot be unpickled breaks a process pool; only the cause tells.
-    cause = str(error.__cause__ or "").strip("\n' ")
+    cause = _text(error.__cause__ or "").strip("\n' ")
     if isinstance(error, BrokenExecutor) and cause:
         reason += f" ({cause.splitlines()[-1].strip()})"
     return reason
 
 
+def _text(value: object) -> str:
+    """What ``value`` says, also if its class has a fault that lets it say nothing."""
+    try:
+        return str(value)
+    except Exception as error:
+        return f"(its message cannot be read: {type(error).__name__})"
+
+
 def _is_lost_by_dask(error: BaseException) -> bool:
-    """Whether Dask has given a task up since workers die of it, of which it reruns four times.
+    """Whether Dask has given a task up since workers died of it, by default four of them.
 
     Known by its name: this package does not import Dask, which need not be installed.
     """

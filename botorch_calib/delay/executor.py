@@ -57,7 +57,8 @@ class AsynchronousOptimizer:
     lost.
 
     **Time-outs.** A trial fails once its evaluation has taken ``timeout`` seconds, and a value
-    that comes after that is dropped. In executors of threads and processes the time begins when
+    that comes after that is dropped. While ``propose`` runs nobody looks: what ends by then is
+    in time. In executors of threads and processes the time begins when
     a worker is free, the start of a new process included; elsewhere, with Dask for example, on
     submission: there let ``max_parallel`` not exceed the number of workers' threads. Process
     pools made by a function are killed and replaced; other evaluations that ran in them are run
@@ -81,6 +82,10 @@ class AsynchronousOptimizer:
                 initializer=signal.signal,
                 initargs=(signal.SIGINT, signal.SIG_IGN),
             )
+
+    Idle workers of a process that is killed outright (``SIGKILL``) wait for ever: the standard
+    library does not end them. Kill its process group, or let an initializer watch
+    ``multiprocessing.parent_process()``, as the script of the tutorial on delays does.
 
     The objective is pickled for each evaluation. If it lives in a module of its own that imports
     little, workers start fast: nothing of this package is sent to them.
@@ -178,6 +183,7 @@ class AsynchronousOptimizer:
         Raises:
             InputDataError: If ``num_evaluations`` is not a positive integer, ``propose`` gives
                 something that is no query, or the objective cannot be pickled where it must be.
+            BotorchTensorDimensionError: If ``propose`` gives a query of another shape.
             EvaluationError: If too many trials in a row fail, or an executor breaks that cannot
                 be replaced.
         """

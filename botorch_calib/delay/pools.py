@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from concurrent.futures import Executor, Future
+from concurrent.futures import Executor, Future, ProcessPoolExecutor
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
 from uuid import uuid4
@@ -17,6 +17,9 @@ from botorch_calib.exceptions import EvaluationError
 
 logger = logging.getLogger(__name__)
 
+# Seconds for the thread of a process pool that was killed to notice that.
+GRACE = 5.0
+
 ExecutorFactory = Callable[[], Executor]
 
 
@@ -24,8 +27,9 @@ class WorkerPool:
     """One executor, and what can be done with its workers.
 
     The standard executors have no public access to their workers, so this reads their attributes
-    ``_processes``, ``_max_workers`` and ``_broken``. Executors without them are taken to have
-    workers enough, none of which can be killed.
+    ``_processes``, ``_max_workers``, ``_broken``, ``_executor_manager_thread`` and
+    ``_result_queue``. Executors without them are taken to have workers enough, none of which
+    can be killed.
 
     Args:
         executor: Where evaluations run.
@@ -83,14 +87,22 @@ class WorkerPool:
         return future.cancel() or future.done()
 
     def kill(self) -> None:
-        """End the processes at once. Their evaluations then finish with ``BrokenExecutor``."""
+        """End the processes at once. Evaluations that have not finished are lost."""
         self.is_killed = True
         processes = list((getattr(self.executor, "_processes", None) or {}).values())
         for process in processes:
             process.kill()
-        self.executor.shutdown(wait=True)
         for process in processes:
             process.join()
+        # Of a process that was killed while it sent a long result, the executor's thread awaits
+        # the rest for as long as anybody could send it: this process, and forked ones of others.
+        thread = getattr(self.executor, "_executor_manager_thread", None)
+        results: Any = getattr(self.executor, "_result_queue", None)
+        if hasattr(results, "_writer"):
+            results._writer.close()
+        self.executor.shutdown(wait=thread is None)
+        if thread is not None:
+            thread.join(GRACE)
 
     def close(self, wait: bool) -> None:
         """Shut the executor down, waiting for what runs in it or not."""
@@ -191,7 +203,7 @@ class PoolSupply:
             pool.close(wait)
 
     def discard(self, pool: WorkerPool, error: BaseException | None) -> None:
-        """Kill a pool for good; afterwards its futures are done.
+        """Kill a pool for good; what has not finished by then never brings a value.
 
         Args:
             pool: The pool.
@@ -239,7 +251,8 @@ class PoolSupply:
 
     def _check_objective(self, pool: WorkerPool) -> None:
         """Refuse at once, and once only, what would fail in every evaluation."""
-        if self._is_checked or not pool.has_processes:
+        # Other executors of processes may pickle more than the standard library can.
+        if self._is_checked or not isinstance(pool.executor, ProcessPoolExecutor):
             return
         try:
             ForkingPickler.dumps(self._objective)

@@ -26,17 +26,21 @@ class ProgressBar:
 
     def __init__(self, enabled: bool, total: int, initial: int) -> None:
         self._bar: Any = None
+        self._drawn: object = None
         if enabled:
             # Without `miniters`, a change of the postfix alone would not be drawn.
             self._bar = _Bar(total=total, initial=initial, desc="evaluations", miniters=0)
 
     def show(self, num_resolved: int, num_running: int, best: Trial | None) -> None:
-        """Bring the bar up to date."""
-        if self._bar is None:
+        """Bring the bar up to date; it is drawn again if something has changed."""
+        values = {} if best is None else {"best": f"{best.y:.6g}"}
+        state = num_resolved, {**values, "running": num_running}
+        if self._bar is None or state == self._drawn:
             return
-        postfix: dict[str, object] = {} if best is None else {"best": f"{best.y:.6g}"}
-        self._bar.set_postfix({**postfix, "running": num_running}, refresh=False)
-        self._bar.update(num_resolved - self._bar.n)
+        self._bar.set_postfix(state[1], refresh=False)
+        # Changes in quick succession are not all drawn.
+        if self._bar.update(num_resolved - self._bar.n):
+            self._drawn = state
 
     def close(self) -> None:
         """Leave the bar as it stands."""

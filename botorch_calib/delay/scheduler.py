@@ -33,8 +33,7 @@ from botorch_calib.exceptions import EvaluationError, EvaluationWarning, TrialSt
 
 logger = logging.getLogger(__name__)
 
-# The longest wait in seconds, after which the bar is drawn again. Some platforms also notice
-# ctrl-C only when a wait ends.
+# The longest wait in seconds: some platforms notice ctrl-C only when a wait ends.
 TICK = 1.0
 
 
@@ -204,20 +203,22 @@ class EvaluationLoop:
 
     def _stop(self) -> None:
         """Keep the values that are there, cancel what has not started, and kill what is ours."""
-        for future in self._in_order(self._running):
-            pool = self._running[future].pool
-            # A process pool that is killed must not find futures that were cancelled.
-            if not pool.is_killable:
-                future.cancel()
-            if not future.done():
-                continue
-            # Failures may be due to the interrupt: they are left to a resumed run.
-            outcome = read_outcome(future, pool)
-            if outcome.end is End.VALUE:
-                with contextlib.suppress(Exception):
-                    self._observe(future, outcome.value)
-        self._forget_overdue()
-        self._pools.close(wait=False, kill=True)
+        try:
+            for future in self._in_order(self._running):
+                pool = self._running[future].pool
+                # A process pool that is killed must not find futures that were cancelled.
+                if not pool.is_killable:
+                    future.cancel()
+                if not future.done():
+                    continue
+                # Failures may be due to the interrupt: they are left to a resumed run.
+                outcome = read_outcome(future, pool)
+                if outcome.end is End.VALUE:
+                    with contextlib.suppress(Exception):
+                        self._observe(future, outcome.value)
+            self._forget_overdue()
+        finally:  # a second ctrl-C must not leave processes behind either
+            self._pools.close(wait=False, kill=True)
 
     def _forget_overdue(self) -> None:
         """Have Dask forget what it would run again if a worker died."""

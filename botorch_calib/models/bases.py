@@ -84,7 +84,7 @@ def check_observations(model: Any, X: Tensor, Y: Tensor, Yvar: Tensor | None) ->
 def raw_width(model: Any) -> int | None:
     """Number of columns of the inputs before any input transform, where the model knows it."""
     inputs = getattr(model, "train_inputs", None)
-    if not inputs:
+    if not inputs or not isinstance(inputs[0], Tensor):  # a ModelListGP holds a list of them
         return None
     original: Tensor | None = getattr(model, "_original_train_inputs", None)
     if original is not None and getattr(model, "_has_transformed_inputs", False):

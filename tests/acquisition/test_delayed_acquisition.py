@@ -14,7 +14,7 @@ from botorch.exceptions.errors import (
     InputDataError,
     UnsupportedError,
 )
-from botorch.models import ModelList, SingleTaskGP
+from botorch.models import ModelList, ModelListGP, SingleTaskGP
 from botorch.models.map_saas import EnsembleMapSaasSingleTaskGP
 from botorch.optim import optimize_acqf
 from botorch.utils.datasets import SupervisedDataset
@@ -378,6 +378,12 @@ def test_other_base_models(make):
     deviation = model.posterior(window.unsqueeze(-2)).variance.sqrt()
     assert_close(acqf.nu, (BOUND * deviation.sum() + BETA).detach())
     assert acqf(X).shape == (6,) and acqf(X).isfinite().all()
+
+
+def test_a_list_of_one_model():
+    gp, window, X = make_gp(), pending_points(), new_points()
+    single, listed = (make_delayed(model, X_window=window) for model in (gp, ModelListGP(gp)))
+    assert_close(listed(X), single(X))
 
 
 def test_batch_of_models():

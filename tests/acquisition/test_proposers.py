@@ -13,6 +13,7 @@ from botorch.exceptions.errors import (
     InputDataError,
     UnsupportedError,
 )
+from botorch.exceptions.warnings import InputDataWarning
 from botorch.models import SingleTaskGP
 from botorch.models.transforms import Normalize, Standardize
 from botorch.utils.sampling import draw_sobol_samples
@@ -506,3 +507,44 @@ def test_numpy_numbers_are_numbers():
         num_initial=np.int64(3), seed=np.int32(2), fixed_features={np.int64(0): np.float32(0.5)}
     )
     assert propose(FeedbackLedger(2))[0] == 0.5
+
+
+def fit_single(X: Tensor, Y: Tensor) -> SingleTaskGP:
+    return fit(X, Y).float()
+
+
+@pytest.mark.parametrize("acquisition", ["ucb", "ts"])
+def test_models_in_single_precision(acquisition):
+    """The answer is in double precision all the same, and not beyond the box by rounding."""
+    box = torch.tensor([[0.7, 0.0], [0.8, 5.0]], **DOUBLE)
+    rounded = box.float().double()
+    assert rounded[0, 0] < box[0, 0] and rounded[1, 0] > box[1, 0]
+    propose = DelayAwareProposer(
+        box, acquisition, fit_single, num_restarts=2, raw_samples=32, fixed_features={1: 0.6}
+    )
+    x = propose(make_ledger())
+    assert x.dtype == torch.double
+    # The optimum lies to the left of the box.
+    assert x[0] == (box[0, 0] if acquisition == "ucb" else x[0].clamp(*box[:, 0]))
+    assert x[1] == 0.6
+
+
+@pytest.mark.parametrize("acquisition", ["ucb", "ts"])
+def test_choices_are_returned_to_the_last_digit(acquisition):
+    choices = torch.cat([GRID, GRID]) + 1e-9  # no single-precision numbers, and twice
+    x = make_proposer(acquisition=acquisition, fit=fit_single, choices=choices)(make_ledger())
+    assert x.dtype == torch.double
+    assert (choices == x).all(dim=-1).any()
+
+
+@pytest.mark.parametrize("maximize", [True, False])
+def test_a_censoring_value_of_the_wrong_sign_is_warned_of(maximize):
+    """A bound from the wrong side would draw the search to what is pending."""
+    _, Y = make_ledger().to_observations()
+    best, beyond = (Y.max().item(), 1.0) if maximize else (Y.min().item(), -1.0)
+    propose = make_proposer(maximize=maximize)
+    with pytest.warns(InputDataWarning, match="`censor_value`.*better than every value"):
+        propose(make_ledger(censor_value=best + beyond))
+    propose(make_ledger(censor_value=best))  # may be the value of a flat objective
+    # What does not censor has no use for the value.
+    make_proposer(imputation="none", maximize=maximize)(make_ledger(censor_value=best + beyond))

@@ -13,7 +13,7 @@ from concurrent.futures import BrokenExecutor, Executor, Future, ThreadPoolExecu
 from fractions import Fraction
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -189,6 +189,15 @@ class TestGoal:
         assert ids(ledger, "pending") == [0]
         assert (summary.num_observed, summary.num_pending, len(ledger)) == (3, 1, 4)
 
+    def test_two_share_a_ledger(self) -> None:
+        ledger = FeedbackLedger(1)
+        optimizers = [make_optimizer(Inline(), square, ledger, resume="keep") for _ in range(2)]
+        with ThreadPoolExecutor(2) as pool:
+            summaries = list(pool.map(lambda optimizer: optimizer.run(30), optimizers))
+        # Either may have had one more under way when the goal was reached.
+        assert 30 <= len(ledger) <= 31 and len(observed(ledger)) == len(ledger)
+        assert all(summary.num_observed >= 30 for summary in summaries)
+
     def test_trial_that_is_no_longer_waited_for_is_not_rerun(self) -> None:
         ledger = FeedbackLedger(1, max_wait=2.0)
         for _ in range(3):
@@ -211,6 +220,15 @@ class TestGoal:
         assert observed(ledger) == {0: 0.0, 2: 7.0, 3: 9.0}
         assert ledger[1].note == "given up"
         assert caplog.text.count("was not needed") == 2
+
+
+class Unshowable(Exception):
+    """What some libraries raise by mistake: an exception that fails when it is shown."""
+
+    def __repr__(self) -> str:
+        raise ZeroDivisionError
+
+    __str__ = __repr__
 
 
 class TestObjective:
@@ -256,6 +274,9 @@ class TestObjective:
             (1j, "real number"),
             (torch.zeros(2), "one number"),
             (np.zeros(0), "one number"),
+            (np.ma.masked, "real number"),
+            (np.ma.array([2.0], mask=[True]), "real number"),
+            (Unshowable(), "real number"),
         ],
     )
     def test_no_value(self, value: Any, note: str, caplog: pytest.LogCaptureFixture) -> None:
@@ -265,6 +286,20 @@ class TestObjective:
         assert ledger[0].note.startswith("the objective's value must be") and note in ledger[0].note
         record = next(record for record in caplog.records if "Trial 0 failed" in record.message)
         assert record.levelname == "WARNING" and note in record.message
+
+    def test_long_value(self) -> None:
+        ledger = FeedbackLedger(1)
+        make_optimizer(Inline(), lambda x: "2" * 100_000, ledger).run(1)
+        assert len(ledger[0].note) < 200
+
+    def test_exception_without_a_message(self) -> None:
+        def objective(x: np.ndarray) -> float:
+            raise Unshowable
+
+        ledger = FeedbackLedger(1)
+        make_optimizer(Inline(), objective, ledger).run(2)
+        assert ids(ledger, "failed") == [0, 1]
+        assert ledger[0].note == "Unshowable: (its message cannot be read: ZeroDivisionError)"
 
     @pytest.mark.parametrize("error", [SystemExit(3), AssertionError("so"), MemoryError()])
     def test_any_exception_is_a_failure(self, error: BaseException) -> None:
@@ -352,6 +387,16 @@ class TestErrors:
             make_optimizer(lambda: pool, square, ledger).run(1)
         with pytest.raises(InputDataError, match="`executor` must be .* made a list"):
             make_optimizer(lambda: [], square, ledger).run(1)  # type: ignore[arg-type, return-value]
+
+    def test_executors_that_pickle_more(self) -> None:
+        """Such as loky's, which sends functions by value."""
+
+        class Loky(Inline):
+            _processes: ClassVar[dict[int, object]] = {}
+
+        ledger = FeedbackLedger(1)
+        make_optimizer(Loky(), lambda x: 2.0, ledger).run(1)
+        assert observed(ledger) == {0: 2.0}
 
     @pytest.mark.parametrize("owned", [True, False])
     def test_objective_that_cannot_be_sent_to_processes(self, owned: bool) -> None:
@@ -482,11 +527,12 @@ class TestLostWorkers:
         assert observed(ledger) == {0: 0.0, 1: 7.0, 3: 9.0}
         assert seen[3] == [0, 1] and len(made) == 2
 
-    def test_same_name_elsewhere_is_a_failure(self) -> None:
-        class KilledWorker(Exception):
-            pass
-
-        ledger, pool = FeedbackLedger(1), self.lose(KilledWorker, num_losses=1)()
+    @pytest.mark.parametrize(
+        ("name", "module"), [("KilledWorker", __name__), ("Reschedule", "distributed.worker")]
+    )
+    def test_other_errors_are_failures(self, name: str, module: str) -> None:
+        kind = type(name, (Exception,), {"__module__": module})
+        ledger, pool = FeedbackLedger(1), self.lose(kind, num_losses=1)()
         make_optimizer(pool, square, ledger).run(1)
         assert ids(ledger, "failed") == [0] and pool.num_calls == 1
 
@@ -631,6 +677,22 @@ class TestInterrupt:
         pool.shutdown()
         assert ids(ledger, "pending") == [1, 2, 3]
 
+    def test_second_interrupt_does_not_keep_executors(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def propose(ledger: FeedbackLedger) -> Tensor:
+            raise ZeroDivisionError
+
+        def interrupt(self: Any) -> None:
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(scheduler.EvaluationLoop, "_forget_overdue", interrupt)
+        ledger, pool = FeedbackLedger(1), Inline()
+        ledger.submit([1.0])
+        with pytest.raises(KeyboardInterrupt):
+            make_optimizer(lambda: pool, square, ledger, propose).run(2)
+        assert pool.is_shut_down
+
     def test_interrupt_that_comes_back_through_a_future(self) -> None:
         def propose(ledger: FeedbackLedger) -> Tensor:
             if len(ledger) == 2:
@@ -668,6 +730,29 @@ class TestProgress:
         assert "best=36" in drawn[-1] and "running=0" in drawn[-1]
         assert "best=0" in self.show(capsys, progress=True, maximize=False).split("\r")[-1]
         assert "monitor" not in vars(progress._Bar)  # tqdm's thread that watches bars
+
+    def test_nothing_is_drawn_while_nothing_changes(
+        self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def objective(x: np.ndarray) -> float:
+            ticks.clear()
+            while len(ticks) < 30:  # many times as long as changes in quick succession take
+                time.sleep(0.01)
+            return square(x)
+
+        class Loop(scheduler.EvaluationLoop):
+            def _wait(self) -> None:
+                super()._wait()
+                ticks.append(None)
+
+        ticks: list[None] = []
+        monkeypatch.setattr(scheduler, "TICK", 0.01)
+        monkeypatch.setattr(executor, "EvaluationLoop", Loop)
+        with ThreadPoolExecutor(1) as pool:
+            make_optimizer(pool, objective, FeedbackLedger(1), progress=True).run(1)
+        drawn = capsys.readouterr().err.split("\r")
+        # Empty; running, if the bar is older than 0.1 s by then; done; and done as it closes.
+        assert "running=1" in "".join(drawn) and len(drawn) <= 6
 
     def test_silent(self, capsys: pytest.CaptureFixture[str]) -> None:
         assert self.show(capsys, progress=False) == ""

@@ -9,6 +9,9 @@ in the file, and what was running is run again.
 
 import argparse
 import multiprocessing
+import os
+import signal
+import threading
 import time
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
@@ -33,6 +36,19 @@ def accuracy(x: np.ndarray) -> float:
     return float(cross_val_score(model, images[:600], labels[:600], cv=3).mean())
 
 
+def prepare_worker() -> None:
+    """Leave ctrl-C to the process that made this worker, and end when that one has ended."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def follow() -> None:
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=follow, daemon=True).start()
+
+
 def main() -> None:
     """Run or resume."""
     import torch
@@ -48,8 +64,14 @@ def main() -> None:
     # No accuracy is below 0: that is what an evaluation counts as while it runs.
     ledger = FeedbackLedger.open(arguments.ledger, dim=2, censor_value=0.0)
     propose = DelayAwareProposer(torch.tensor([LOWER, UPPER], dtype=torch.double))
+    make_pool = partial(
+        ProcessPoolExecutor,
+        NUM_WORKERS,
+        mp_context=multiprocessing.get_context("spawn"),
+        initializer=prepare_worker,
+    )
     optimizer = AsynchronousOptimizer(
-        partial(ProcessPoolExecutor, NUM_WORKERS, mp_context=multiprocessing.get_context("spawn")),
+        make_pool,
         accuracy,
         ledger,
         propose,
