@@ -112,7 +112,7 @@ class AsynchronousOptimizer:
         progress: Whether to show a progress bar.
         resume: What to do with trials that are pending when a run starts. ``"rerun"``: they are
             run again under their ids. ``"keep"``: they are left alone, as another process runs
-            them.
+            them. Trials that have expired by then are not run again.
 
     Raises:
         InputDataError: If an argument has the wrong type or is out of range.

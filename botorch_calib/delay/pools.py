@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable
-from concurrent.futures import Executor, Future, ProcessPoolExecutor
+from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
 from uuid import uuid4
@@ -76,6 +77,17 @@ class WorkerPool:
     def has_processes(self) -> bool:
         """Whether the executor is a process pool, or one that keeps its processes as those do."""
         return hasattr(self.executor, "_processes")
+
+    def probe(self) -> None:
+        """Raise ``EvaluationError`` if workers die before they are given anything to evaluate."""
+        try:
+            self.executor.submit(os.getpid).result()
+        except BrokenExecutor as error:
+            raise EvaluationError(
+                f"The workers of a new executor die by themselves ({error}): does its initializer "
+                "work, and does the main script keep what only it should do under `if __name__ == "
+                "'__main__':`? The trials that were to run stay pending in the ledger."
+            ) from error
 
     def confine(self) -> None:
         """Have a process pool that has not started yet start one process only."""
@@ -190,6 +202,7 @@ class PoolSupply:
             pool = self._make()
             pool.confine()
             self._private.add(pool)
+            pool.probe()
             return pool
         if self._shared is None:
             self._shared = self._make()

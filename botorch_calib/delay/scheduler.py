@@ -152,6 +152,8 @@ class EvaluationLoop:
             return True
         if self._num_resolved + len(self._running) >= self._goal:
             return False
+        # An executor that cannot be made shall cost neither a proposal nor a trial.
+        self._pools.acquire(private=False)
         trial_id = self._ledger.submit(self._settings.propose(self._ledger))
         self._start(Evaluation(self._ledger[trial_id]))
         return True

@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from concurrent.futures import BrokenExecutor, Executor
+from concurrent.futures import BrokenExecutor, Executor, ProcessPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
@@ -75,6 +75,23 @@ def test_workers_are_light() -> None:
     ledger = FeedbackLedger(1)
     make_optimizer(processes(2), loaded_heavy_modules, ledger, max_parallel=2).run(4)
     assert observed(ledger) == dict.fromkeys(range(4), 0.0)
+
+
+def make_stillborn(context: str = "spawn") -> ProcessPoolExecutor:
+    """A process pool whose workers die before they do anything."""
+    return ProcessPoolExecutor(
+        1, mp_context=multiprocessing.get_context(context), initializer=os._exit, initargs=(1,)
+    )
+
+
+def test_workers_that_die_by_themselves_cost_no_trial() -> None:
+    ledger = FeedbackLedger(1)
+    with pytest.raises(EvaluationError, match="die by themselves"):
+        make_optimizer(make_stillborn, np.sum, ledger).run(3)
+    assert ids(ledger, "failed") == [] and ids(ledger, "pending") == [0]
+    # Once the workers live, the run goes on.
+    make_optimizer(processes(1), np.sum, ledger).run(3)
+    assert observed(ledger) == {0: 0.0, 1: 1.0, 2: 2.0}
 
 
 class TestWorkerDeath:
