@@ -297,7 +297,7 @@ def delayed_ucb(work: Workload) -> AcquisitionFunction:
     return DelayedUpperConfidenceBound(model, X_window=work.pending, feedback_bound=bound)
 
 
-@comparison("delayed_ucb_iteration", repetitions=31, warm_up=2)
+@comparison("delayed UCB / plain UCB, build and optimise, 10 pending", repetitions=31, warm_up=2)
 def delayed_iteration_ratio(work: Workload) -> tuple[Call, Call]:
     """Cost of a choice with 10 pending points, from a fitted GP to the candidate; at most 1.5."""
 
@@ -311,7 +311,7 @@ def delayed_iteration_ratio(work: Workload) -> tuple[Call, Call]:
     return delayed, plain
 
 
-@comparison("delayed_ts_iteration", repetitions=31, warm_up=2)
+@comparison("delayed TS / plain UCB, build and optimise, 10 pending", repetitions=31, warm_up=2)
 def thompson_iteration_ratio(work: Workload) -> tuple[Call, Call]:
     """The same for a draw on the box, against the plain upper confidence bound."""
 
@@ -322,7 +322,7 @@ def thompson_iteration_ratio(work: Workload) -> tuple[Call, Call]:
     return delayed, delayed_iteration_ratio(work)[1]
 
 
-@comparison("delayed_ucb_forward", repetitions=100, warm_up=10)
+@comparison("delayed UCB / plain UCB, value and gradient", repetitions=100, warm_up=10)
 def delayed_forward_ratio(work: Workload) -> tuple[Call, Call]:
     """Cost of one evaluation at b = 512, with 10 pending points."""
     return (

@@ -27,8 +27,8 @@ def plot_timeline(
 ) -> Axes:
     """One bar for each trial, from its submission to its value's arrival.
 
-    A trial without a value has a bar up to ``now``. The time at which a trial failed is not
-    kept by a ledger, so a failed one is drawn in the same way.
+    A trial without a value has a bar up to ``now``. A trial does not tell when it failed, so a
+    failed one is drawn in the same way.
 
     Args:
         trials: Trials of a ledger: ``ledger.trials``.

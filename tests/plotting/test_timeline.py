@@ -15,7 +15,7 @@ def ledger():
         ledger.submit([time], time=time)
     first, second, third, _ = (trial.id for trial in ledger.trials_at(8.0))
     ledger.observe(first, 1.0, time=3.5)
-    ledger.fail(second, "no reason")
+    ledger.fail(second, "no reason", time=4.0)
     assert third != first
     return ledger
 
