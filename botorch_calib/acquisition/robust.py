@@ -26,7 +26,10 @@ from torch import Tensor
 from botorch_calib._validation import check_inputs, check_nonnegative
 from botorch_calib.acquisition.context_arguments import (
     check_contextual_model,
+    check_no_batch,
+    closed_form_state,
     context_law,
+    context_scale,
     num_observations,
     one_number,
     same_basis,
@@ -36,7 +39,7 @@ from botorch_calib.models.bases import predicting_part
 from botorch_calib.robust.base import AmbiguitySet
 from botorch_calib.robust.contexts import ContextDistribution
 from botorch_calib.robust.contextual import Columns, ContextualFunction
-from botorch_calib.robust.fallback import PointwiseFunction
+from botorch_calib.robust.fallback import PointwiseFunction, pairs_per_chunk
 from botorch_calib.robust.ucb import ClosedFormConfidenceBound, confidence_bound
 from botorch_calib.robust.wasserstein import WassersteinBall
 
@@ -168,7 +171,7 @@ class ContextRobustFunction(AcquisitionFunction, ABC):
         return function
 
     def _basis(self) -> tuple[object, ...]:
-        """What `_function` depends on, to be compared by identity or, numbers, by value."""
+        """What `_function` depends on; see `same_basis`."""
         return ()
 
     @abstractmethod
@@ -203,7 +206,8 @@ class RobustAcquisition(ContextRobustFunction):
         X_pending: Refused; see `set_X_pending`.
 
     Raises:
-        UnsupportedError: If ``X_pending`` is given.
+        UnsupportedError: If the model of ``acquisition`` has batch dimensions without being an
+            ensemble, or ``X_pending`` is given.
         InputDataError: See `ContextRobustFunction`.
         BotorchTensorDimensionError: See `ContextRobustFunction`.
     """
@@ -218,8 +222,10 @@ class RobustAcquisition(ContextRobustFunction):
         lipschitz_contexts: Tensor | None = None,
         X_pending: Tensor | None = None,
     ) -> None:
+        model = getattr(acquisition, "model", None)
+        check_no_batch(type(self).__name__, model)
         super().__init__(
-            getattr(acquisition, "model", None),
+            model,
             ambiguity,
             contexts,
             context_weights,
@@ -232,9 +238,8 @@ class RobustAcquisition(ContextRobustFunction):
     def _build(self, columns: Columns) -> ContextualFunction:
         others = self.lipschitz_contexts
         points = self.contexts.points if others is None else others
-        spread = points.std(dim=0, correction=0)
-        scale = torch.where(spread > 0, spread, points.abs().amax(dim=0).clamp_min(1.0))
-        return PointwiseFunction(self.acquisition, columns, scale)
+        scale = context_scale(self.model, columns, points)
+        return PointwiseFunction(self.acquisition, columns, scale, pairs_per_chunk(self.model))
 
 
 class RobustUpperConfidenceBound(ContextRobustFunction):
@@ -243,8 +248,8 @@ class RobustUpperConfidenceBound(ContextRobustFunction):
     On exact Gaussian processes with a stationary radial kernel (see
     `botorch_calib.robust.stationary.is_stationary`), also as a `CensoredDelayModel`, the bound
     comes in closed form: value and gradient at all pairs cost one product of their covariances
-    with the inverse of the training covariance, which is computed once. Any other model is
-    evaluated by its posterior.
+    with the inverse of the training covariance, which is computed once, and anew after the model
+    has changed. Any other model is evaluated by its posterior.
 
     With ``beta`` as in BoTorch the bound is ``mu + sqrt(beta) sigma``. The methods of the paper
     [Micheli2025wdrbo] take ``beta=2.25``: ``WassersteinBall(radius, "lipschitz")`` is WDRBO, and
@@ -306,11 +311,10 @@ class RobustUpperConfidenceBound(ContextRobustFunction):
 
     def _basis(self) -> tuple[object, ...]:
         part = predicting_part(self.model)
-        inputs = getattr(part, "train_inputs", None) or (None,)
-        targets = getattr(part, "train_targets", None)
-        # In-place changes of hyperparameters, by a fit or by loading a state, count versions up.
-        state = [(p._version, p.dtype, p.device) for p in part.parameters()]
-        return part, inputs[0], targets, *state
+        own = (self.beta, self.maximize), self.posterior_transform, self.model
+        if not ClosedFormConfidenceBound.supports(part):
+            return *own, part  # which is asked for its posterior as it is then
+        return *own, *part.modules(), *closed_form_state(part)
 
 
 class WassersteinUpperConfidenceBound(RobustUpperConfidenceBound):

@@ -6,17 +6,27 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
+from botorch.exceptions.errors import UnsupportedError
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from botorch_calib.robust.contextual import Columns, ContextualFunction, norm_and_direction
 
 # Pairs per evaluation: memory grows with it, and the overhead of a call is spread over it.
-CHUNK = 2048
+_LEAST_CHUNK, _MOST_CHUNK = 256, 2048
+# Covariances between pairs and observations per evaluation, where there is a choice.
+_CHUNK_ELEMENTS = 2**18
 # Squared distances below count as this, as in GPyTorch.
 _LEAST_SQUARE = 1e-30
 # Steps and factors of the derivative, of the fourth order.
 _STENCIL = ((-2, 1 / 12), (-1, -2 / 3), (1, 2 / 3), (2, -1 / 12))
+
+
+def pairs_per_chunk(model: Any) -> int:
+    """Pairs that a model is evaluated at together: fewer, the more observations it has."""
+    targets = getattr(model, "train_targets", None)
+    num = targets.numel() if isinstance(targets, Tensor) else 0
+    return max(_LEAST_CHUNK, min(_MOST_CHUNK, _CHUNK_ELEMENTS // max(num, 1)))
 
 
 class _TwiceDifferentiable(TorchFunctionMode):
@@ -54,7 +64,10 @@ class PointwiseFunction(ContextualFunction):
         columns: Which columns are contexts.
         scale: Scale of each context, ``d_c``, over which second derivatives do not vary much, for
             differences; None if ``function`` may be differentiated twice.
-        chunk: Pairs per evaluation.
+        chunk: Pairs per evaluation; see `pairs_per_chunk`.
+
+    Raises:
+        UnsupportedError: On evaluation, if ``function`` does not give one value per input.
     """
 
     def __init__(
@@ -62,7 +75,7 @@ class PointwiseFunction(ContextualFunction):
         function: Callable[[Tensor], Tensor],
         columns: Columns,
         scale: Tensor | None = None,
-        chunk: int = CHUNK,
+        chunk: int = _MOST_CHUNK,
     ) -> None:
         self.function = function
         self.columns = columns
@@ -90,12 +103,22 @@ class PointwiseFunction(ContextualFunction):
         """Values ``N`` at ``N x 1 x d`` and their gradients, or none."""
         if not gradients:
             with torch.no_grad():
-                return self.function(Z), Z[:0]
+                return self._values(Z), Z[:0]
         with torch.enable_grad():
             Z = Z.requires_grad_()
-            values = self.function(Z)
+            values = self._values(Z)
             (jacobian,) = torch.autograd.grad(values.sum(), Z)
         return values.detach(), jacobian
+
+    def _values(self, Z: Tensor) -> Tensor:
+        values = self.function(Z)
+        if values.shape != Z.shape[:1]:
+            raise UnsupportedError(
+                f"There must be one value for each of {len(Z)} single inputs, got the shape "
+                f"{tuple(values.shape)}: batches of models and input transforms that make several "
+                "points of one are not supported."
+            )
+        return values
 
     def _steepness(self, X: Tensor, contexts: Tensor) -> tuple[Tensor, Tensor]:
         """See `ContextualFunction._steepness`."""
@@ -111,7 +134,7 @@ class PointwiseFunction(ContextualFunction):
         """Norms ``m`` of context gradients and their slopes ``m x d_x``, by two derivatives."""
         with torch.enable_grad(), _TwiceDifferentiable():
             x, c = x.requires_grad_(), c.requires_grad_()
-            values = self.function(self.columns.join(x, c).unsqueeze(-2))
+            values = self._values(self.columns.join(x, c).unsqueeze(-2))
             (gradient,) = torch.autograd.grad(values.sum(), c, create_graph=True)
             norm, direction = norm_and_direction(gradient)
             # The norm itself has no derivative where the gradient vanishes; this has.

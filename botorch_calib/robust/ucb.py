@@ -10,7 +10,7 @@ from botorch.acquisition.objective import PosteriorTransform
 from torch import Tensor
 
 from botorch_calib.robust.contextual import Columns, ContextualFunction, norm_and_direction
-from botorch_calib.robust.fallback import PointwiseFunction
+from botorch_calib.robust.fallback import PointwiseFunction, pairs_per_chunk
 from botorch_calib.robust.stationary import StationaryGP, is_stationary, stationary_gp
 
 # Pairs per chunk: few enough for the buffers to stay in the cache, where that is possible.
@@ -200,4 +200,4 @@ def confidence_bound(
         sigma: Tensor = posterior.variance.clamp_min(_MIN_VARIANCE).sqrt()
         return (sign * posterior.mean + beta.to(sigma).sqrt() * sigma).squeeze(-1).squeeze(-1)
 
-    return PointwiseFunction(bound, columns)
+    return PointwiseFunction(bound, columns, chunk=pairs_per_chunk(model))

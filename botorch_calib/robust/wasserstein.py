@@ -35,7 +35,7 @@ class WassersteinBall(Ball):
       that the budget is spent. Time and memory for the distances grow with ``M^2``, time also
       with the number of rows.
     * ``method="lipschitz"``: the lower bound ``E u - radius max_c |grad_c u|`` of
-      [Micheli2025wdrbo, eq. 11], which no law need attain. It is evaluated by `lipschitz_bound`
+      [Micheli2025wdrbo, eq. 12], which no law need attain. It is evaluated by `lipschitz_bound`
       from norms of gradients, which the acquisition function knows; `needs_gradients` is True.
 
     If ``L`` is the Lipschitz constant of ``u`` in the context,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable
+from copy import deepcopy
 from typing import Any
 
 import pytest
@@ -15,7 +17,9 @@ from botorch.exceptions.errors import (
     InputDataError,
     UnsupportedError,
 )
-from botorch.models import SingleTaskGP
+from botorch.models import ModelListGP, SingleTaskGP
+from botorch.models.transforms import Normalize
+from botorch.models.transforms.input import InputPerturbation
 from botorch.optim import optimize_acqf
 from botorch.utils.datasets import SupervisedDataset
 from gpytorch.kernels import MaternKernel
@@ -214,6 +218,15 @@ class TestWasserstein:
         )
         assert_close(acqf(X), wasserstein(model)(X), rtol=1e-12, atol=1e-12)
 
+    def test_list_of_one_model(self):
+        gp, X = make_gp(), points(3)
+        assert_close(wasserstein(ModelListGP(gp))(X), wasserstein(gp)(X), rtol=1e-6, atol=1e-6)
+
+    def test_beta_with_a_graph(self):
+        beta = torch.tensor(BETA, requires_grad=True)
+        acqf = WassersteinUpperConfidenceBound(make_gp(), beta, RADIUS, CONTEXTS)
+        assert acqf.beta == BETA
+
     def test_schedule_of_radii(self):
         assert wasserstein(make_gp(), RadiusSchedule(0.3)).radius == 0.3 / 12**0.5
         # Pending points are no observations.
@@ -295,6 +308,28 @@ class TestAnyAcquisition:
         acqf = RobustAcquisition(build(calibrated()), AMBIGUITY[ambiguity](), CONTEXTS)
         X = points(3).requires_grad_()
         assert torch.autograd.gradcheck(acqf, (X,), eps=1e-6, atol=1e-4, rtol=1e-3)
+
+    @pytest.mark.parametrize("unit", [1e-6, 1.0, 1e6])
+    @pytest.mark.parametrize("num", [1, 6])
+    def test_differences_are_in_the_unit_of_the_contexts(self, num, unit):
+        """Also where contexts do not vary, at all or in one column."""
+        generator = torch.Generator().manual_seed(0)
+        inputs = torch.rand(20, 3, **DOUBLE, generator=generator)
+        gp = SingleTaskGP(
+            unit * inputs,
+            (4 * inputs).sin().sum(dim=-1, keepdim=True),
+            input_transform=Normalize(3),
+        )
+        contexts = unit * torch.full((num, 2), 0.3, **DOUBLE)
+        contexts[:, 0] += unit * 0.1 * torch.arange(num)
+        ball, slopes = WassersteinBall(0.3 * unit, "lipschitz"), []
+        for acqf in (
+            RobustUpperConfidenceBound(gp, BETA, ball, contexts),
+            RobustAcquisition(UpperConfidenceBound(gp, BETA), ball, contexts),
+        ):
+            X = (unit * points(4)).requires_grad_()
+            slopes.append(unit * torch.autograd.grad(acqf(X).sum(), X)[0])
+        assert_close(*slopes, rtol=1e-6, atol=1e-6)
 
     def test_no_correction_is_the_gaussian_bound(self):
         gp, X = make_gp(), points(3)
@@ -383,6 +418,7 @@ class TestInputs:
             ({"beta": -1.0}, InputDataError, "beta"),
             ({"beta": torch.ones(2)}, BotorchTensorDimensionError, "beta"),
             ({"contexts": CONTEXTS * float("nan")}, InputDataError, "contexts"),
+            ({"contexts": CONTEXTS.long()}, InputDataError, "`contexts` must be floating"),
             ({"contexts": CONTEXTS[:, 0]}, BotorchTensorDimensionError, "contexts"),
             ({"context_weights": WEIGHTS / 2}, InputDataError, "weights"),
             ({"context_weights": WEIGHTS[:3]}, BotorchTensorDimensionError, "weights"),
@@ -403,6 +439,8 @@ class TestInputs:
             WassersteinUpperConfidenceBound(make_gp(), **{**given, **arguments})
 
     def test_wrong_models_and_points(self):
+        with pytest.raises(UnsupportedError, match="`radius` is a function"):
+            wasserstein(ModelListGP(make_gp()), RadiusSchedule(0.3))
         two = SingleTaskGP(*_standard(2), outcome_transform=None)
         with pytest.raises(UnsupportedError, match="one output"):
             wasserstein(two)
@@ -410,6 +448,13 @@ class TestInputs:
         batch = SingleTaskGP(X.expand(2, -1, -1), Y.expand(2, -1, -1), outcome_transform=None)
         with pytest.raises(UnsupportedError, match="batch"):
             wasserstein(batch)
+        # As many pairs as models would be evaluated each by a model of its own.
+        with pytest.raises(UnsupportedError, match="batch"):
+            RobustAcquisition(UpperConfidenceBound(batch, BETA), WorstCase(), CONTEXTS[:2])
+        perturbed = make_gp()
+        perturbed.input_transform = InputPerturbation(torch.zeros(3, 2, **DOUBLE))
+        with pytest.raises(UnsupportedError, match="one value"):
+            wasserstein(perturbed.eval())(points(3))
         with pytest.raises(BotorchTensorDimensionError, match="decisions alone"):
             wasserstein(make_gp())(points(3, dim=2))
 
@@ -418,6 +463,29 @@ def _standard(num_outputs: int) -> tuple[Tensor, Tensor]:
     X = points(6, dim=2).squeeze(-2)
     Y = (7 * X[:, :1]).sin().expand(-1, num_outputs)
     return X, (Y - Y.mean(dim=0)) / Y.std(dim=0)
+
+
+def _fixed_noise_gp() -> SingleTaskGP:
+    X, Y = _standard(1)
+    return SingleTaskGP(X, Y, torch.full_like(Y, 0.01), outcome_transform=None).eval()
+
+
+def _scaled_targets(gp: Any) -> None:
+    gp.train_targets.mul_(2.0)
+
+
+def _same_parameters(gp: Any) -> None:
+    kernel = MaternKernel(nu=1.5, ard_num_dims=2).double()
+    kernel.lengthscale = gp.covar_module.lengthscale.detach()
+    gp.covar_module = kernel
+
+
+CHANGES: dict[str, Callable[[Any], None]] = {
+    "lengthscale": lambda gp: gp.covar_module.initialize(lengthscale=0.3),
+    "noise": lambda gp: setattr(gp.likelihood, "noise", torch.full((6,), 0.5, **DOUBLE)),
+    "kernel": _same_parameters,
+    "targets": _scaled_targets,
+}
 
 
 class TestLife:
@@ -454,6 +522,37 @@ class TestLife:
         other.set_train_data(other.train_inputs[0][:8], other.train_targets[:8], strict=False)
         assert_close(acqf(X), wasserstein(other)(X), rtol=1e-9, atol=1e-9)
         assert calls == [4]
+
+    @pytest.mark.parametrize("change", CHANGES)
+    def test_follows_changes_in_place(self, change):
+        """Each of these leaves the version counters and the training inputs as they were."""
+        gp, X = _fixed_noise_gp(), points(3)
+        acqf = wasserstein(gp)
+        before = acqf(X)
+        gp.train()
+        CHANGES[change](gp)
+        gp.eval()
+        expected = by_loops(gp, X, CONTEXTS)
+        assert_close(acqf(X), expected, rtol=1e-6, atol=1e-6)
+        assert (before - expected).abs().max() > 1e-3
+
+    @pytest.mark.parametrize("name", BOTH)
+    def test_follows_its_attributes(self, name):
+        acqf, X = wasserstein(MODELS[name]()), points(3)
+        acqf(X)
+        acqf.beta, acqf.maximize = 9.0, False
+        expected = WassersteinUpperConfidenceBound(
+            MODELS[name](), 9.0, RADIUS, CONTEXTS, WEIGHTS, maximize=False
+        )
+        assert_close(acqf(X), expected(X), rtol=1e-9, atol=1e-9)
+
+    @pytest.mark.parametrize("name", BOTH)
+    def test_copies(self, name):
+        acqf, X = wasserstein(MODELS[name](), lipschitz_contexts=CONTEXTS[:3]), points(3)
+        expected = acqf(X)
+        for copied in (deepcopy(acqf), pickle.loads(pickle.dumps(acqf))):
+            assert copied._cache is None
+            assert_close(copied(X), expected, rtol=1e-12, atol=1e-12)
 
     def test_conversion(self):
         acqf, X = wasserstein(make_gp()), points(3)

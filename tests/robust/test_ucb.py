@@ -28,7 +28,7 @@ from torch.testing import assert_close
 from botorch_calib import CensoredDelayModel
 from botorch_calib.robust import ClosedFormConfidenceBound, stationary, ucb
 from botorch_calib.robust.contextual import Columns, ContextualFunction
-from botorch_calib.robust.fallback import PointwiseFunction
+from botorch_calib.robust.fallback import PointwiseFunction, pairs_per_chunk
 from botorch_calib.robust.stationary import stationary_gp
 from botorch_calib.robust.ucb import confidence_bound
 
@@ -277,6 +277,24 @@ class TestValues:
             assert a.dtype == torch.float32
             assert_close(a.double(), b, rtol=2e-2, atol=2e-2)
 
+    def test_fewer_pairs_at_once_with_many_observations(self):
+        chunks = {
+            num: confidence_bound(plain_gp(Shifted, num=num), Columns(4, 2), BETA).chunk
+            for num in (8, 600, 2000)
+        }
+        assert chunks == {8: 2048, 600: 436, 2000: 256}
+        assert PointwiseFunction(torch.sin, Columns(4, 2)).chunk == pairs_per_chunk(None) == 2048
+
+    @pytest.mark.parametrize("gradient", [False, True])
+    def test_one_value_per_input(self, gradient):
+        bound = PointwiseFunction(lambda Z: Z[..., 0], Columns(4, 2))  # N x 1
+        X = decisions(3, Columns(4, 2)).requires_grad_(gradient)
+        C = contexts_of(4, Columns(4, 2))
+        with pytest.raises(UnsupportedError, match=r"12 single inputs, got the shape \(12, 1\)"):
+            bound(X, C)
+        with pytest.raises(UnsupportedError, match="3 single inputs"):
+            bound.context_gradient_norm(X, C[:3])
+
     def test_no_points(self):
         columns = Columns(4, 2)
         X, C = decisions(3, columns)[:0].requires_grad_(), contexts_of(4, columns)
@@ -448,12 +466,12 @@ UNSUPPORTED: dict[str, Callable[[], SingleTaskGP]] = {
 }
 
 
-def plain_gp(kind: type[SingleTaskGP] = SingleTaskGP, **kwargs: Any) -> SingleTaskGP:
-    Y = uniform(8, 1, seed=1)
+def plain_gp(kind: type[SingleTaskGP] = SingleTaskGP, num: int = 8, **kwargs: Any) -> SingleTaskGP:
+    Y = uniform(num, 1, seed=1)
     kwargs = {"outcome_transform": None, **kwargs}
     if kwargs["outcome_transform"] is None:
         Y = (Y - Y.mean()) / Y.std()
-    return kind(uniform(8, 4), Y, **kwargs).double()
+    return kind(uniform(num, 4), Y, **kwargs).double()
 
 
 class TestSupport:
