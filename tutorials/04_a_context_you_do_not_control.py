@@ -421,11 +421,11 @@ print(
 )
 
 # %% [markdown]
-# Random stocks are mostly too large. The first chosen ones are zero, until their profits are booked;
-# from then on the stock stays near the best one. This is one run. It shows that the parts work
-# together, not that each of them was needed: with radius 0 the search does about as well here, and
-# the plain intervals were close to 80 %, since the noise is learned. If either had been otherwise, the
-# loop would have been the same.
+# Random stocks are mostly too large. The first chosen ones are zero, until their profits are
+# booked; from then on the stock stays near the best one. This is one run. It shows that the parts
+# work together, not that each of them was needed: with radius 0 the search does about as well
+# here, and the plain intervals were close to 80 %, since the noise is learned. If either had been
+# otherwise, the loop would have been the same.
 #
 # In short:
 #
