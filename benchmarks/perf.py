@@ -378,6 +378,8 @@ def table(measurements: Sequence[Measurement]) -> str:
 
 def main(device: str = "cpu", *, as_json: bool = False, only: Sequence[str] | None = None) -> int:
     """Measure and print; 2 if the arguments make no sense here."""
+    import benchmarks.perf_robust  # noqa: F401 - registers its comparisons, which need this module
+
     unknown = sorted(set(only or ()) - COMPARISONS.keys())
     if unknown:
         print(f"No comparisons {unknown}; there are {sorted(COMPARISONS)}.")

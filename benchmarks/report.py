@@ -14,6 +14,7 @@ from benchmarks.core import Result
 from benchmarks.delay_report import delay_lines
 from benchmarks.markdown import estimate, number, table
 from benchmarks.metrics import Estimate, PairedTest, final_regrets, paired_test
+from benchmarks.robust_report import robust_lines
 from benchmarks.store import BENCHMARKS_DIR, ResultStore, write_atomically
 from benchmarks.suites import Suite
 
@@ -91,6 +92,8 @@ def markdown(suite: Suite[Any, Any], collected: Collected, unfit: int = 0) -> st
 def _body(suite: Suite[Any, Any]) -> Callable[[Suite[Any, Any], Collected], list[str]]:
     if suite.compares_delays:
         return delay_lines
+    if suite.compares_robustness:
+        return robust_lines
     return comparison_lines if suite.compares_calibration else _lines
 
 
@@ -163,6 +166,7 @@ def write_report(
     """Write ``tables/SUITE.md`` and ``figures/SUITE.png``; return the markdown."""
     from benchmarks.delay_plots import delay_figure
     from benchmarks.plots import regret_figure
+    from benchmarks.robust_plots import robust_figure
 
     collected, unfit = collect(suite, store)
     if not collected:
@@ -172,6 +176,8 @@ def write_report(
     figures.mkdir(parents=True, exist_ok=True)
     if suite.compares_delays:
         figure = delay_figure(collected)
+    elif suite.compares_robustness:
+        figure = robust_figure(collected)
     else:
         figure = regret_figure(collected, suite.inference)
     figure.savefig(figures / f"{suite.name}.png", dpi=150)

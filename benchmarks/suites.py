@@ -16,6 +16,8 @@ from benchmarks import (
     methods,
     misspecified,
     problems,
+    robust,
+    robust_methods,
     stateful,
     synthetic,
     wellspecified,
@@ -44,6 +46,7 @@ class Suite(Generic[P, M]):
         replicate: Runs a method on a problem with a seed: where these are of another kind than
             those of `core`, this takes the place of `core.replicate`.
         compares_delays: Whether the report is that of methods under delayed feedback.
+        compares_robustness: Whether it is that of methods that meet contexts.
     """
 
     name: str
@@ -57,6 +60,7 @@ class Suite(Generic[P, M]):
     groups: tuple[str, ...] = ()
     replicate: Callable[[Any, Any, int], Result] = replicate
     compares_delays: bool = False
+    compares_robustness: bool = False
 
     def __post_init__(self) -> None:
         names = [method.name for method in self.methods]
@@ -171,6 +175,19 @@ DELAY_SETTINGS = register(
         seeds=range(1000, 1010),
         replicate=delay.replicate,
         compares_delays=True,
+    )
+)
+
+# Contexts that the environment draws, from a law that is not known.
+ROBUST = register(
+    Suite(
+        name="robust",
+        problems=robust.tasks(),
+        methods=robust_methods.compared(),
+        baseline="erbo",
+        seeds=range(15),
+        replicate=robust.replicate,
+        compares_robustness=True,
     )
 )
 

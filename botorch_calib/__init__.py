@@ -14,6 +14,9 @@ from botorch_calib.acquisition import (
     DelayedThompsonSampling,
     DelayedUpperConfidenceBound,
     LogCalibratedExpectedImprovement,
+    RobustAcquisition,
+    RobustUpperConfidenceBound,
+    WassersteinUpperConfidenceBound,
 )
 from botorch_calib.calibration import (
     CalibrationReport,
@@ -31,6 +34,17 @@ from botorch_calib.delay import AsynchronousOptimizer, FeedbackLedger
 from botorch_calib.models import CalibratedModel, CensoredDelayModel
 from botorch_calib.posteriors import CalibratedPosterior
 from botorch_calib.predictive import PiecewisePredictive
+from botorch_calib.robust import (
+    ChiSquaredBall,
+    ConditionalValueAtRisk,
+    ContextDistribution,
+    KLBall,
+    MMDBall,
+    RadiusSchedule,
+    TotalVariationBall,
+    WassersteinBall,
+    WorstCase,
+)
 
 try:
     __version__ = version("botorch_calib")
@@ -47,19 +61,31 @@ __all__ = [
     "CalibrationReport",
     "Calibrator",
     "CensoredDelayModel",
+    "ChiSquaredBall",
+    "ConditionalValueAtRisk",
+    "ContextDistribution",
     "DelayAwareProposer",
     "DelayedThompsonSampling",
     "DelayedUpperConfidenceBound",
     "FeedbackLedger",
     "GaussianScore",
+    "KLBall",
     "LocalizedConformal",
     "LogCalibratedExpectedImprovement",
+    "MMDBall",
     "OnlineConformal",
     "OnlineQuantileTracker",
     "PiecewisePredictive",
     "QuantileRecalibrator",
+    "RadiusSchedule",
     "RationalScore",
+    "RobustAcquisition",
+    "RobustUpperConfidenceBound",
+    "TotalVariationBall",
+    "WassersteinBall",
+    "WassersteinUpperConfidenceBound",
     "WeightedConformal",
+    "WorstCase",
     "__version__",
     "calibration_report",
 ]

@@ -15,10 +15,14 @@ from botorch_calib.acquisition import (
     DelayedThompsonSampling,
     DelayedUpperConfidenceBound,
     LogCalibratedExpectedImprovement,
+    RobustAcquisition,
+    RobustUpperConfidenceBound,
+    WassersteinUpperConfidenceBound,
 )
 from botorch_calib.calibration import LocalizedConformal, OnlineConformal, WeightedConformal
 from botorch_calib.models import CalibratedModel, CensoredDelayModel
 from botorch_calib.posteriors import CalibratedPosterior
+from botorch_calib.robust import TotalVariationBall, WassersteinBall
 from botorch_calib.testing import (
     AcquisitionContract,
     CalibratorContract,
@@ -117,6 +121,57 @@ class TestDelayedThompsonSampling(AcquisitionContract):
     def make_acquisition(self, dtype, maximize=True):
         model, window = make_delayed(dtype)
         return DelayedThompsonSampling(model, 0.7, window, feedback_bound=0.2, seed=3)
+
+
+# The models have two inputs, of which the second is the context.
+CONTEXTS = torch.tensor([[0.2], [0.5], [0.9]], dtype=torch.double)
+
+
+class TestWassersteinConfidenceBound(AcquisitionContract):
+    dim = 1
+
+    def make_acquisition(self, dtype, maximize=True):
+        contexts = CONTEXTS.to(dtype)
+        return WassersteinUpperConfidenceBound(
+            make_gp(dtype), 2.25, 0.1, contexts, maximize=maximize
+        )
+
+    def make_negated_acquisition(self, dtype):
+        return WassersteinUpperConfidenceBound(make_gp(dtype, -1.0), 2.25, 0.1, CONTEXTS.to(dtype))
+
+
+class TestRobustCalibratedConfidenceBound(AcquisitionContract):
+    dim = 1
+
+    def make_acquisition(self, dtype, maximize=True):
+        ball, contexts = WassersteinBall(0.1, "lipschitz"), CONTEXTS.to(dtype)
+        model = make_calibrated(dtype)
+        return RobustUpperConfidenceBound(model, 2.25, ball, contexts, maximize=maximize)
+
+    def make_negated_acquisition(self, dtype):
+        ball, contexts = WassersteinBall(0.1, "lipschitz"), CONTEXTS.to(dtype)
+        return RobustUpperConfidenceBound(make_calibrated(dtype, -1.0), 2.25, ball, contexts)
+
+
+class TestRobustDelayedConfidenceBound(AcquisitionContract):
+    dim = 1
+
+    def make_acquisition(self, dtype, maximize=True):
+        model, _ = make_delayed(dtype)
+        contexts = CONTEXTS.to(dtype)
+        return WassersteinUpperConfidenceBound(model, 2.25, 0.1, contexts, maximize=maximize)
+
+    def make_negated_acquisition(self, dtype):
+        model, _ = make_delayed(dtype, sign=-1.0)
+        return WassersteinUpperConfidenceBound(model, 2.25, 0.1, CONTEXTS.to(dtype))
+
+
+class TestRobustAcquisition(AcquisitionContract):
+    dim = 1
+
+    def make_acquisition(self, dtype, maximize=True):
+        quantile = CalibratedUpperConfidenceBound(make_calibrated(dtype), level=0.8)
+        return RobustAcquisition(quantile, TotalVariationBall(0.2), CONTEXTS.to(dtype))
 
 
 class TestLocalizedConformal(CalibratorContract):

@@ -128,8 +128,8 @@ plt.show()
 # %% [markdown]
 # Two deep holes in a smooth function bend it elsewhere, too: the right panel's mean now swings up
 # at the edge. A bound far below all values, as 0 is here, makes for a daring search. Leave
-# `censor_value` out of a ledger, and a `DelayAwareProposer` takes the worst value observed, which is
-# milder.
+# `censor_value` out of a ledger, and a `DelayAwareProposer` takes the worst value observed,
+# which is milder.
 #
 # In the right panel the acquisition function also widens the confidence bound, by what the
 # censored values may be wrong by: that is GP-UCB-SDF of Verma, Dai and Low (2022). What multiplies

@@ -1,4 +1,4 @@
-"""Acquisition functions under calibrated laws and under delayed feedback."""
+"""Acquisition functions under calibrated laws, delayed feedback and uncertain contexts."""
 
 from botorch_calib.acquisition import input_constructors as input_constructors
 from botorch_calib.acquisition.calibrated import (
@@ -10,6 +10,11 @@ from botorch_calib.acquisition.calibrated import (
 from botorch_calib.acquisition.delayed import DelayedUpperConfidenceBound
 from botorch_calib.acquisition.proposals import proposal_samples
 from botorch_calib.acquisition.proposers import DelayAwareProposer
+from botorch_calib.acquisition.robust import (
+    RobustAcquisition,
+    RobustUpperConfidenceBound,
+    WassersteinUpperConfidenceBound,
+)
 from botorch_calib.acquisition.thompson import DelayedThompsonSampling
 
 __all__ = [
@@ -20,5 +25,8 @@ __all__ = [
     "DelayedThompsonSampling",
     "DelayedUpperConfidenceBound",
     "LogCalibratedExpectedImprovement",
+    "RobustAcquisition",
+    "RobustUpperConfidenceBound",
+    "WassersteinUpperConfidenceBound",
     "proposal_samples",
 ]

@@ -188,10 +188,16 @@ class DelayAwareAcquisitionFunction(AcquisitionFunction, ABC):
         """Evaluate the acquisition function at ``b x 1 x d``."""
 
 
-def input_width(model: Any) -> int | None:
-    """Number of columns that a model's inputs have before any transform, where it knows it."""
+def innermost(model: Any) -> Any:
+    """The model inside all wrappers."""
     while isinstance(getattr(model, "model", None), Model):
         model = model.model
+    return model
+
+
+def input_width(model: Any) -> int | None:
+    """Number of columns that a model's inputs have before any transform, where it knows it."""
+    model = innermost(model)
     # A task feature may be left out.
     return None if isinstance(model, MultiTaskGPyTorchModel) else raw_width(model)
 

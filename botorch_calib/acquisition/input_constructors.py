@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 from botorch.acquisition import AcquisitionFunction
@@ -23,7 +23,13 @@ from botorch_calib.acquisition.calibrated import (
     LogCalibratedExpectedImprovement,
 )
 from botorch_calib.acquisition.delayed import DelayedUpperConfidenceBound
+from botorch_calib.acquisition.robust import (
+    RobustUpperConfidenceBound,
+    WassersteinUpperConfidenceBound,
+)
 from botorch_calib.acquisition.thompson import DelayedThompsonSampling
+from botorch_calib.robust.base import AmbiguitySet
+from botorch_calib.robust.contexts import ContextDistribution
 
 
 def register_once(
@@ -141,5 +147,61 @@ def construct_inputs_delayed_thompson_sampling(
         "seed": seed,
         "posterior_transform": posterior_transform,
         "maximize": maximize,
+        "X_pending": X_pending,
+    }
+
+
+@register_once(WassersteinUpperConfidenceBound)
+def construct_inputs_wasserstein_ucb(
+    model: Model,
+    contexts: ContextDistribution | Tensor,
+    radius: float | Tensor | Callable[[int], float],
+    beta: float | Tensor = 2.25,
+    context_weights: Tensor | None = None,
+    context_indices: Sequence[int] | None = None,
+    lipschitz_contexts: Tensor | None = None,
+    posterior_transform: PosteriorTransform | None = None,
+    maximize: bool = True,
+    X_pending: Tensor | None = None,
+) -> dict[str, Any]:
+    """Arguments of `WassersteinUpperConfidenceBound`; ``beta`` is the paper's by default."""
+    return {
+        "model": model,
+        "beta": beta,
+        "radius": radius,
+        "contexts": contexts,
+        "context_weights": context_weights,
+        "context_indices": context_indices,
+        "lipschitz_contexts": lipschitz_contexts,
+        "maximize": maximize,
+        "posterior_transform": posterior_transform,
+        "X_pending": X_pending,
+    }
+
+
+@register_once(RobustUpperConfidenceBound)
+def construct_inputs_robust_ucb(
+    model: Model,
+    contexts: ContextDistribution | Tensor,
+    ambiguity: AmbiguitySet,
+    beta: float | Tensor = 2.25,
+    context_weights: Tensor | None = None,
+    context_indices: Sequence[int] | None = None,
+    lipschitz_contexts: Tensor | None = None,
+    posterior_transform: PosteriorTransform | None = None,
+    maximize: bool = True,
+    X_pending: Tensor | None = None,
+) -> dict[str, Any]:
+    """Arguments of `RobustUpperConfidenceBound`."""
+    return {
+        "model": model,
+        "beta": beta,
+        "ambiguity": ambiguity,
+        "contexts": contexts,
+        "context_weights": context_weights,
+        "context_indices": context_indices,
+        "lipschitz_contexts": lipschitz_contexts,
+        "maximize": maximize,
+        "posterior_transform": posterior_transform,
         "X_pending": X_pending,
     }

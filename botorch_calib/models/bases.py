@@ -81,16 +81,21 @@ def check_observations(model: Any, X: Tensor, Y: Tensor, Yvar: Tensor | None) ->
         )
 
 
-def raw_width(model: Any) -> int | None:
-    """Number of columns of the inputs before any input transform, where the model knows it."""
+def raw_train_inputs(model: Any) -> Tensor | None:
+    """Training inputs before any input transform, where a single model holds them."""
     inputs = getattr(model, "train_inputs", None)
     if not inputs or not isinstance(inputs[0], Tensor):  # a ModelListGP holds a list of them
         return None
     original: Tensor | None = getattr(model, "_original_train_inputs", None)
     if original is not None and getattr(model, "_has_transformed_inputs", False):
-        return original.shape[-1]
-    width: int = inputs[0].shape[-1]
-    return width
+        return original
+    return inputs[0]
+
+
+def raw_width(model: Any) -> int | None:
+    """Number of columns of the inputs before any input transform, where the model knows it."""
+    inputs = raw_train_inputs(model)
+    return None if inputs is None else inputs.shape[-1]
 
 
 def with_task_feature(model: Any, X: Tensor) -> Tensor:

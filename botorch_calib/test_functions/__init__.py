@@ -1,5 +1,14 @@
 """Test problems: BoTorch test functions for the regimes of this package."""
 
+from botorch_calib.test_functions.contextual import (
+    ContextShift,
+    ContextualAckley,
+    ContextualHartmann6,
+    ContextualProblem,
+    ModifiedBranin,
+    Newsvendor,
+    ThreeHumpCamel,
+)
 from botorch_calib.test_functions.delayed import (
     Arrival,
     DelayDistribution,
@@ -20,6 +29,10 @@ from botorch_calib.test_functions.heteroscedastic import (
 
 __all__ = [
     "Arrival",
+    "ContextShift",
+    "ContextualAckley",
+    "ContextualHartmann6",
+    "ContextualProblem",
     "DelayDistribution",
     "DelayedProblem",
     "FixedDelay",
@@ -29,7 +42,10 @@ __all__ = [
     "InputDependentDelay",
     "IntervalStudy1d",
     "LogNormalDelay",
+    "ModifiedBranin",
+    "Newsvendor",
     "PoissonDelay",
+    "ThreeHumpCamel",
     "draw_delay",
     "one_sided_initial_design",
 ]

@@ -1,0 +1,148 @@
+"""What all ambiguity sets share."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+import torch
+from botorch.exceptions.errors import (
+    BotorchTensorDimensionError,
+    InputDataError,
+    UnsupportedError,
+)
+from torch import Tensor
+
+from botorch_calib._validation import check_finite, check_nonnegative
+from botorch_calib.robust.contexts import ContextDistribution
+
+
+class AmbiguitySet(ABC):
+    r"""A set of laws of the context, of which the worst one is to be expected.
+
+    Given the values ``u`` of a function that is to be maximised at the ``M`` atoms of a centre
+    ``w``, `worst_case` is the smallest expectation ``sum_i p_i u_i`` over the laws ``p`` of the
+    set, and `worst_case_weights` the law that attains it.
+
+    * **Gradient.** The set does not depend on ``u``, so by Danskin's theorem the gradient with
+      respect to ``u`` is the minimiser ``p`` itself, and a subgradient where there are several.
+      Only first derivatives are right: the second ones would need those of ``p``.
+    * **Precision.** The minimiser is computed in float64 from ``(u - min u) / (max u - min u)``,
+      so neither the level nor the scale of ``u`` matters. Where ``u`` is constant it is ``w``.
+    * **Batches.** Each row of ``u`` is a problem of its own and is solved as if it were alone, all
+      at once. Results are deterministic.
+    """
+
+    # Whether the laws of the set put nothing on atoms of weight 0.
+    _keeps_support: bool = False
+    # Whether `_solve` returns laws; else they may be signed, and only their products count.
+    _gives_laws: bool = True
+
+    @property
+    def needs_gradients(self) -> bool:
+        """Whether the set needs gradients with respect to the context: the Lipschitz bound."""
+        return False
+
+    def worst_case(self, values: Tensor, contexts: ContextDistribution) -> Tensor:
+        """Smallest expectation over the set, differentiable with respect to ``values``.
+
+        Args:
+            values: Values of the function to be maximised at the atoms, ``... x M``.
+            contexts: The centre of the set, with ``M`` atoms. It is brought to the dtype and
+                device of ``values``.
+
+        Returns:
+            A tensor of shape ``...``.
+
+        Raises:
+            BotorchTensorDimensionError: If ``values`` does not end in a dimension of ``M``.
+            InputDataError: If ``values`` is not floating-point, or holds NaN or infinity.
+        """
+        return torch.linalg.vecdot(self._minimiser(values, contexts), values)
+
+    def worst_case_weights(self, values: Tensor, contexts: ContextDistribution) -> Tensor:
+        """The law on the atoms that attains `worst_case`, ``... x M``, without a graph.
+
+        Args:
+            values: See `worst_case`.
+            contexts: See `worst_case`.
+
+        Raises:
+            BotorchTensorDimensionError: See `worst_case`.
+            InputDataError: See `worst_case`.
+            UnsupportedError: If the set is evaluated by a bound that no law attains.
+        """
+        if not self._gives_laws:
+            raise UnsupportedError(f"{self!r} is a bound that no law attains: use `worst_case`.")
+        return self._minimiser(values, contexts)
+
+    def __repr__(self) -> str:
+        public = {k: v for k, v in vars(self).items() if not k.startswith("_")}
+        return f"{type(self).__name__}({', '.join(f'{k}={v!r}' for k, v in public.items())})"
+
+    @torch.no_grad()
+    def _minimiser(self, values: Tensor, contexts: ContextDistribution) -> Tensor:
+        """Weights ``... x M`` whose product with ``values`` is the worst case."""
+        check_values(values, contexts)
+        contexts = contexts.to(torch.double, values.device)
+        u = values.detach().double().reshape(-1, contexts.num_points)
+        support = contexts.support() if self._keeps_support else None
+        if support is None:
+            weights = self._solve_scaled(u, contexts)
+        else:
+            within = contexts.memo("within", lambda: _restrict(contexts, support))
+            weights = torch.zeros_like(u)
+            weights[:, support] = self._solve_scaled(u[:, support], within)
+        return weights.to(values.dtype).reshape(values.shape)
+
+    def _solve_scaled(self, u: Tensor, contexts: ContextDistribution) -> Tensor:
+        low, high = u.aminmax(dim=-1, keepdim=True)
+        varies = high > low
+        scaled = (u - low) / torch.where(varies, high - low, 1.0)
+        return torch.where(varies, self._solve(scaled, contexts), contexts.weights)
+
+    @abstractmethod
+    def _solve(self, u: Tensor, contexts: ContextDistribution) -> Tensor:
+        """Minimisers ``b x M`` for values ``b x M`` in float64, each row from 0 to 1 or constant.
+
+        All atoms have positive weights if ``_keeps_support``. What is returned for a constant row
+        is not used, and may be NaN.
+        """
+
+
+class Ball(AmbiguitySet):
+    """An ambiguity set of the laws that are no farther from the centre than a radius.
+
+    Args:
+        radius: A finite number of at least 0, or a tensor with one element.
+
+    Raises:
+        InputDataError: If ``radius`` is negative, infinite or NaN.
+    """
+
+    def __init__(self, radius: float | Tensor) -> None:
+        self.radius = check_radius(radius)
+
+
+def check_radius(radius: float | Tensor) -> float:
+    """Return ``radius`` as a number of at least 0."""
+    if isinstance(radius, Tensor):
+        if radius.numel() != 1:
+            raise InputDataError(f"`radius` must be one number, got {radius.numel()}.")
+        radius = float(radius)
+    return check_nonnegative("radius", radius)
+
+
+def check_values(values: Tensor, contexts: ContextDistribution) -> None:
+    """Raise unless ``values`` are finite numbers of shape ``... x M``."""
+    if values.dim() == 0 or values.shape[-1] != contexts.num_points:
+        raise BotorchTensorDimensionError(
+            f"`values` must have shape ... x {contexts.num_points}, one for each atom of "
+            f"`contexts`, got {tuple(values.shape)}."
+        )
+    if not values.dtype.is_floating_point:
+        raise InputDataError(f"`values` must be floating-point, got {values.dtype}.")
+    check_finite("values", values)
+
+
+def _restrict(contexts: ContextDistribution, index: Tensor) -> ContextDistribution:
+    return ContextDistribution(contexts.points[index], contexts.weights[index])

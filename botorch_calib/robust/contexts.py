@@ -1,0 +1,289 @@
+"""Laws of the context with finitely many atoms: what an expectation over contexts is taken of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError
+from torch import Tensor
+from torch.quasirandom import SobolEngine
+
+from botorch_calib._validation import check_finite, check_inputs, check_positive
+
+# How far weights may be from summing to 1: float32 inputs of a few thousand atoms pass.
+_SUM_TOLERANCE = 1e-5
+
+
+@dataclass(frozen=True, eq=False)
+class ContextDistribution:
+    """A law on finitely many contexts (atoms), the centre of an ambiguity set.
+
+    Atoms of weight 0 are allowed. They do not enter the expectation, but they are contexts that
+    an adversary may choose in the sets that admit new contexts (`WassersteinBall`, `MMDBall`,
+    `TotalVariationBall`, `WorstCase`). So candidates beyond what was observed are added as atoms
+    of weight 0, and a function's values at all atoms are everything that a set needs.
+
+    The constructor keeps the atoms as they are, in number and order; `empirical` and `discrete`
+    merge equal ones. Both tensors are copied, and must not be changed afterwards.
+
+    Attributes:
+        points: Contexts, ``M x d_c``.
+        weights: Their probabilities, ``M``, nonnegative. Given ones must sum to 1 up to rounding,
+            which is then removed.
+
+    Raises:
+        BotorchTensorDimensionError: If a shape is wrong.
+        InputDataError: If a value is NaN or infinite, a weight is negative, or the weights do
+            not sum to 1.
+    """
+
+    points: Tensor
+    weights: Tensor
+    _memo: dict[Any, Any] = field(default_factory=dict, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        points = check_inputs("points", self.points).detach()
+        if points.shape[0] == 0 or points.shape[1] == 0:
+            raise InputDataError(f"`points` is empty: its shape is {tuple(points.shape)}.")
+        if not points.dtype.is_floating_point:
+            raise InputDataError(f"`points` must be floating-point, got {points.dtype}.")
+        weights = check_weights(self.weights, len(points)).double()
+        total = weights.sum()
+        if (total - 1).abs() > _SUM_TOLERANCE:
+            raise InputDataError(f"`weights` must sum to 1, their sum is {total.item():.6g}.")
+        object.__setattr__(self, "points", points.clone())
+        object.__setattr__(self, "weights", (weights / total).to(points))
+
+    @classmethod
+    def discrete(cls, points: Tensor, weights: Tensor) -> ContextDistribution:
+        """Given atoms with given probabilities; equal atoms are merged.
+
+        Args:
+            points: Contexts, ``M x d_c``.
+            weights: Nonnegative numbers that sum to 1, ``M``.
+        """
+        return merge_atoms(cls(points, weights))
+
+    @classmethod
+    def empirical(cls, samples: Tensor, weights: Tensor | None = None) -> ContextDistribution:
+        """The law of observed contexts; equal ones become one atom with their joint weight.
+
+        Args:
+            samples: Contexts, ``n x d_c``.
+            weights: Nonnegative numbers of positive sum, ``n``, which are normalised, for example
+                to forget old samples. Default: equal weights.
+        """
+        check_inputs("samples", samples)
+        weights = samples.new_ones(len(samples)) if weights is None else weights
+        weights = check_weights(weights, len(samples)).double()
+        if len(samples) and not weights.sum() > 0:
+            raise InputDataError("`weights` must have a positive sum.")
+        return cls.discrete(samples, weights / weights.sum())
+
+    @classmethod
+    def kde(
+        cls,
+        samples: Tensor,
+        bounds: Tensor,
+        num_points: int = 256,
+        bandwidth: str | float | Tensor = "scott",
+        seed: int = 0,
+    ) -> ContextDistribution:
+        """Quasi-random draws from a Gaussian kernel density estimate, reflected into a box.
+
+        The density is the mean of product kernels at the samples. What a kernel puts outside the
+        box is reflected at its faces, which keeps the density from sagging there and moves no
+        mass between samples. One Sobol coordinate picks the sample, so that each has its share of
+        the draws, the others go through the normal inverse distribution function.
+
+        Args:
+            samples: Observed contexts inside the box, ``n x d_c``.
+            bounds: Lower and upper corner of the box, ``2 x d_c``.
+            num_points: Number of draws.
+            bandwidth: Standard deviations of the kernel: ``"scott"`` for Scott's rule, the sample
+                standard deviation of the coordinate times ``n^(-1/(d_c + 4))``, or a positive
+                number or ``d_c`` of them. A coordinate without variation has Scott bandwidth 0:
+                its draws repeat the samples.
+            seed: Seed of the scrambling; equal arguments give equal draws.
+
+        Raises:
+            InputDataError: If samples lie outside the bounds, or the bandwidth is not positive.
+        """
+        num_dims = check_inputs("samples", samples).shape[-1]
+        if len(samples) == 0:
+            raise InputDataError("`samples` is empty.")
+        low, high = check_box(bounds, num_dims).to(samples)
+        if ((samples < low) | (samples > high)).any():
+            raise InputDataError("`samples` must lie inside `bounds`.")
+        scale = kernel_bandwidth(samples, bandwidth)
+        uniform = sobol_points(num_points, num_dims + 1, seed).to(samples.device)
+        index = (uniform[:, 0] * len(samples)).long().clamp(max=len(samples) - 1)
+        draws = samples.double()[index] + scale * torch.special.ndtri(uniform[:, 1:])
+        return cls.empirical(reflect(draws, low.double(), high.double()).to(samples))
+
+    @classmethod
+    def from_icdf(
+        cls, icdf: Callable[[Tensor], Tensor], num_points: int, dim: int, seed: int = 0
+    ) -> ContextDistribution:
+        """Quasi-random draws of a law given by its inverse distribution function.
+
+        Args:
+            icdf: Maps ``num_points x dim`` numbers in (0, 1), float64, to contexts
+                ``num_points x d_c``: elementwise for independent coordinates, or jointly, such as
+                the inverse Rosenblatt transform of a dependent law.
+            num_points: Number of draws; powers of 2 balance a Sobol sequence.
+            dim: Number of uniform coordinates.
+            seed: Seed of the scrambling; equal arguments give equal draws.
+
+        Example:
+            >>> law = torch.distributions.Normal(0.5, 0.2)
+            >>> ContextDistribution.from_icdf(lambda p: law.icdf(p).clamp(0, 1), 128, dim=2)
+        """
+        points = icdf(sobol_points(num_points, dim, seed))
+        if points.dim() != 2 or len(points) != num_points:
+            raise BotorchTensorDimensionError(
+                f"`icdf` must return {num_points} x d_c contexts, got {tuple(points.shape)}."
+            )
+        return cls.empirical(points)
+
+    @property
+    def num_points(self) -> int:
+        """Number of atoms ``M``."""
+        return len(self.points)
+
+    @property
+    def mean(self) -> Tensor:
+        """Mean of each coordinate, ``d_c``."""
+        return self.weights @ self.points
+
+    @property
+    def std(self) -> Tensor:
+        """Standard deviation of each coordinate under this law, ``d_c``."""
+        return (self.weights @ (self.points - self.mean).square()).sqrt()
+
+    def expectation(self, values: Tensor) -> Tensor:
+        """Expectation of a function, from its values ``... x M`` at the atoms."""
+        return values @ self.weights.to(values)
+
+    def to(
+        self,
+        dtype: torch.dtype | None = None,
+        device: torch.device | str | None = None,
+    ) -> ContextDistribution:
+        """This law in another dtype or on another device; itself if nothing changes."""
+        like = self.points.new_empty(0).to(device=device, dtype=dtype)
+        if like.dtype == self.points.dtype and like.device == self.points.device:
+            return self
+        return self.memo(
+            (like.dtype, like.device),
+            lambda: ContextDistribution(self.points.to(like), self.weights.to(like)),
+        )
+
+    def memo(self, key: Any, compute: Callable[[], Any]) -> Any:
+        """Compute something that depends on this law alone, once; copies start anew."""
+        if key not in self._memo:
+            # What is kept may enter a graph later.
+            with torch.inference_mode(False), torch.no_grad():
+                self._memo[key] = compute()
+        return self._memo[key]
+
+    def distances(self) -> Tensor:
+        """Euclidean distances between the atoms, ``M x M``, with an exact diagonal of 0."""
+
+        def compute() -> Tensor:
+            # The faster mode by a matrix product loses half of the digits.
+            mode = "donot_use_mm_for_euclid_dist"
+            return torch.cdist(self.points, self.points, compute_mode=mode)
+
+        return self.memo("distances", compute)
+
+    def support(self) -> Tensor | None:
+        """Indices of the atoms of positive weight; None if all are."""
+
+        def compute() -> Tensor | None:
+            index = self.weights.nonzero().squeeze(-1)
+            return None if len(index) == len(self.weights) else index
+
+        return self.memo("support", compute)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"points": self.points, "weights": self.weights, "_memo": {}}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        for name, value in state.items():
+            object.__setattr__(self, name, value)
+
+
+def check_weights(weights: Tensor, num_points: int) -> Tensor:
+    """Return ``weights``, detached, if they are ``num_points`` finite nonnegative numbers."""
+    if weights.shape != (num_points,):
+        raise BotorchTensorDimensionError(
+            f"`weights` must have shape {num_points}, got {tuple(weights.shape)}."
+        )
+    if (check_finite("weights", weights) < 0).any():
+        raise InputDataError("`weights` must not be negative.")
+    return weights.detach()
+
+
+def check_box(bounds: Tensor, num_dims: int) -> Tensor:
+    """Return ``bounds`` if they are the two corners of a box in ``num_dims`` dimensions."""
+    if bounds.shape != (2, num_dims):
+        raise BotorchTensorDimensionError(
+            f"`bounds` must have shape 2 x {num_dims}, got {tuple(bounds.shape)}."
+        )
+    if not (check_finite("bounds", bounds)[0] < bounds[1]).all():
+        raise InputDataError("`bounds` must hold lower bounds below upper bounds.")
+    return bounds.detach()
+
+
+def merge_atoms(law: ContextDistribution) -> ContextDistribution:
+    """The same law with equal atoms merged, in the order of their first appearance."""
+    unique, inverse = torch.unique(law.points, dim=0, return_inverse=True)
+    if len(unique) == law.num_points:
+        return law
+    position = torch.arange(law.num_points, device=inverse.device)
+    first = position.new_full((len(unique),), law.num_points)
+    first = first.scatter_reduce(0, inverse, position, reduce="amin")
+    weights = law.weights.new_zeros(len(unique)).double()
+    weights.index_add_(0, inverse, law.weights.double())
+    order = first.argsort()
+    return ContextDistribution(unique[order], weights[order])
+
+
+def kernel_bandwidth(samples: Tensor, bandwidth: str | float | Tensor) -> Tensor:
+    """Standard deviation of the kernel in each coordinate, ``d_c``, float64."""
+    num, num_dims = samples.shape
+    if isinstance(bandwidth, str):
+        if bandwidth != "scott":
+            raise InputDataError(f"`bandwidth` must be 'scott' or positive, got {bandwidth!r}.")
+        spread = samples.double().std(dim=0) if num > 1 else samples.new_zeros(num_dims).double()
+        return spread * num ** (-1.0 / (num_dims + 4))
+    if not isinstance(bandwidth, Tensor):
+        bandwidth = torch.full((), check_positive("bandwidth", bandwidth))
+    if bandwidth.shape not in ((), (1,), (num_dims,)):
+        raise BotorchTensorDimensionError(
+            f"`bandwidth` must have {num_dims} elements, got {tuple(bandwidth.shape)}."
+        )
+    if not (check_finite("bandwidth", bandwidth) > 0).all():
+        raise InputDataError("`bandwidth` must be positive.")
+    return bandwidth.detach().double().to(samples.device).expand(num_dims)
+
+
+def sobol_points(num_points: int, dim: int, seed: int) -> Tensor:
+    """Scrambled Sobol points strictly inside the unit cube, ``num_points x dim``, float64."""
+    for name, value in (("num_points", num_points), ("dim", dim)):
+        if not isinstance(value, int) or value < 1:
+            raise InputDataError(f"`{name}` must be a positive integer, got {value!r}.")
+    draws = SobolEngine(dim, scramble=True, seed=seed).draw(num_points, dtype=torch.double)
+    edge = 0.5**32  # the points are multiples of 2^-30
+    return draws.clamp(edge, 1 - edge)
+
+
+def reflect(points: Tensor, low: Tensor, high: Tensor) -> Tensor:
+    """Fold ``points`` into the box by reflection at its faces, however far outside they are."""
+    width = high - low
+    phase = torch.remainder(points - low, 2 * width)
+    return low + torch.minimum(phase, 2 * width - phase).clamp(min=0.0)

@@ -1,0 +1,117 @@
+"""Radial profiles of stationary kernels, computed in place, with their derivatives.
+
+Every profile is ``k = f(s)`` with ``f(0) = 1`` and ``s = factor * r^2``, where ``r`` is the
+distance in units of the lengthscale. Inputs are scaled such that ``s`` is their squared distance.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import ClassVar
+
+import torch
+from gpytorch.kernels import Kernel, MaternKernel, RBFKernel
+from torch import Tensor
+
+# As GPyTorch: the distance of coincident points is not quite zero, which keeps 1/r finite.
+_LEAST_SQUARE = 1e-30
+
+
+class RadialProfile(ABC):
+    """A profile ``f(s)`` with ``f'(s) = slope * g(s)``, ``g`` being a by-product of ``f``."""
+
+    factor: ClassVar[float]
+    slope: ClassVar[float]
+
+    def prepare(self, squares: Tensor) -> Tensor:
+        """What `fill` takes, from the squared distances along some columns (overwritten)."""
+        return squares
+
+    @abstractmethod
+    def fill(self, first: Tensor, second: Tensor, buffers: list[Tensor]) -> tuple[Tensor, Tensor]:
+        """Profiles and ``g``, both ``step x M x n``, in the first two of three buffers.
+
+        Args:
+            first: Prepared squared distances along the decisions, ``step x 1 x n``.
+            second: The same along the contexts, ``1 x M x n``.
+            buffers: At least three tensors of that shape to write to.
+        """
+
+    @abstractmethod
+    def derivatives(self, s: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """``f``, ``f'`` and ``f''`` at ``s`` (the latter finite also where it has a pole)."""
+
+
+class GaussianProfile(RadialProfile):
+    """``exp(-r^2/2)``, whose parts multiply."""
+
+    factor = 0.5
+    slope = -1.0
+
+    def prepare(self, squares: Tensor) -> Tensor:
+        """See `RadialProfile.prepare`."""
+        return squares.neg_().exp_()
+
+    def fill(self, first: Tensor, second: Tensor, buffers: list[Tensor]) -> tuple[Tensor, Tensor]:
+        """See `RadialProfile.fill`."""
+        k = torch.mul(first, second, out=buffers[0])
+        return k, k
+
+    def derivatives(self, s: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """See `RadialProfile.derivatives`."""
+        k = s.neg().exp()
+        return k, -k, k
+
+
+class Matern32Profile(RadialProfile):
+    """``(1 + t) exp(-t)`` with ``t = sqrt(3) r``."""
+
+    factor = 3.0
+    slope = -0.5
+
+    def fill(self, first: Tensor, second: Tensor, buffers: list[Tensor]) -> tuple[Tensor, Tensor]:
+        """See `RadialProfile.fill`."""
+        t = torch.add(first, second, out=buffers[0]).sqrt_()
+        g = torch.neg(t, out=buffers[1]).exp_()
+        return torch.addcmul(g, g, t, out=buffers[0]), g
+
+    def derivatives(self, s: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """See `RadialProfile.derivatives`."""
+        t = s.clamp_min(_LEAST_SQUARE).sqrt()
+        e = t.neg().exp()
+        return (1.0 + t) * e, -0.5 * e, 0.25 * e / t
+
+
+class Matern52Profile(RadialProfile):
+    """``(1 + t + t^2/3) exp(-t)`` with ``t = sqrt(5) r``."""
+
+    factor = 5.0
+    slope = -1.0 / 6.0
+
+    def fill(self, first: Tensor, second: Tensor, buffers: list[Tensor]) -> tuple[Tensor, Tensor]:
+        """See `RadialProfile.fill`."""
+        s = torch.add(first, second, out=buffers[0])
+        t = torch.sqrt(s, out=buffers[1])
+        e = torch.neg(t, out=buffers[2]).exp_()
+        g = torch.addcmul(e, e, t, out=buffers[1])
+        return torch.addcmul(g, e, s, value=1.0 / 3.0, out=buffers[0]), g
+
+    def derivatives(self, s: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """See `RadialProfile.derivatives`."""
+        t = s.clamp_min(0.0).sqrt()
+        e = t.neg().exp()
+        return (1.0 + t + s / 3.0) * e, (1.0 + t) * e / -6.0, e / 12.0
+
+
+_MATERN: dict[float, type[RadialProfile]] = {1.5: Matern32Profile, 2.5: Matern52Profile}
+
+
+def radial_profile(kernel: Kernel) -> RadialProfile | None:
+    """The profile of a kernel on all columns without batch dimensions; None if it has another."""
+    if kernel.active_dims is not None or kernel.batch_shape:
+        return None
+    if type(kernel) is RBFKernel:
+        return GaussianProfile()
+    if type(kernel) is MaternKernel and kernel.nu in _MATERN:
+        return _MATERN[kernel.nu]()
+    return None

@@ -1,0 +1,224 @@
+"""Exact Gaussian processes with a stationary radial kernel, as a few tensors."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from botorch.exceptions.errors import UnsupportedError
+from botorch.models import SingleTaskGP
+from botorch.models.transforms import Normalize, Standardize
+from botorch.models.transforms.input import (
+    AffineInputTransform,
+    ChainedInputTransform,
+    InputStandardize,
+)
+from gpytorch.distributions import MultivariateNormal
+from gpytorch.kernels import Kernel, ScaleKernel
+from gpytorch.likelihoods import FixedNoiseGaussianLikelihood, GaussianLikelihood
+from gpytorch.means import ConstantMean, ZeroMean
+from gpytorch.settings import min_variance
+from linear_operator import to_linear_operator
+from linear_operator.utils.cholesky import psd_safe_cholesky
+from torch import Tensor
+
+from botorch_calib.robust.kernels import RadialProfile, radial_profile
+
+_AFFINE = (Normalize, InputStandardize, AffineInputTransform)
+# A variance this small, in units of the prior variance and of the rounding error, is none.
+_ROUNDING = 8.0
+# Estimated errors of ``sigma``, in units of the prior one, from which on the root is used.
+_TOLERANCE = {torch.double: 1e-9, torch.float: 1e-4}
+
+
+@dataclass(frozen=True, eq=False)
+class StationaryGP:
+    """The posterior of ``f`` in units of the outcome, in terms of a kernel with ``k(z, z) = 1``.
+
+    With the kernel's values ``k`` between a point and the training inputs, the mean is
+    ``mean + k weights`` and the variance ``variance - k precision k'``: units and the kernel's
+    scale are in these tensors.
+
+    Attributes:
+        model: The model, which maps inputs by its ``transform_inputs``.
+        profile: The kernel as a function of the squared distance of scaled inputs.
+        scale: What transformed inputs are multiplied by, ``d``.
+        shift: What is subtracted then, ``d``.
+        slope: Derivative of scaled inputs with respect to inputs, ``d``.
+        inputs: Scaled training inputs ``n x d``.
+        weights: ``n``.
+        precision: ``n x n``.
+        root: ``n x n`` with ``root root^T = precision`` where the training covariance is so badly
+            conditioned that a product with ``precision`` loses the variance to rounding; else None.
+        mean: Prior mean, a scalar.
+        variance: Prior variance, a scalar.
+        least_variance: Variances are at least this, a scalar.
+    """
+
+    model: Any
+    profile: RadialProfile
+    scale: Tensor
+    shift: Tensor
+    slope: Tensor
+    inputs: Tensor
+    weights: Tensor
+    precision: Tensor
+    root: Tensor | None
+    mean: Tensor
+    variance: Tensor
+    least_variance: Tensor
+
+    def scaled(self, Z: Tensor) -> Tensor:
+        """Scaled inputs of joint inputs ``m x d`` before any transform."""
+        transformed: Tensor = self.model.transform_inputs(Z.to(self.inputs))
+        return transformed * self.scale - self.shift
+
+
+def is_stationary(model: Any) -> bool:
+    """Whether `stationary_gp` takes a model.
+
+    It takes ``SingleTaskGP`` with one output and no batch dimensions, an RBF or a Matern 3/2
+    or 5/2 kernel with or without ARD and ``ScaleKernel``, a constant or zero mean, a Gaussian
+    likelihood with learned or given noise, affine input transforms and chains of them, and
+    ``Standardize`` or no outcome transform. Classes derived from ``SingleTaskGP`` count if they
+    predict as it does.
+    """
+    own = SingleTaskGP
+    return (
+        isinstance(model, own)
+        and all(
+            getattr(type(model), name) is getattr(own, name)
+            for name in ("__call__", "forward", "posterior", "transform_inputs")
+        )
+        and model.num_outputs == 1
+        and not model.batch_shape
+        and model.train_targets.dim() == 1
+        and model.train_inputs[0].dim() == 2
+        and type(model.mean_module) in (ConstantMean, ZeroMean)
+        and type(model.likelihood) in (GaussianLikelihood, FixedNoiseGaussianLikelihood)
+        and (not _has(model, "outcome") or type(model.outcome_transform) is Standardize)
+        and (not _has(model, "input") or _is_affine(model.input_transform))
+        and radial_profile(_unscaled(model.covar_module)[0]) is not None
+    )
+
+
+@torch.no_grad()
+def stationary_gp(model: Any) -> StationaryGP:
+    """Factorise a model as it is now, once and in double precision; it is put in evaluation mode.
+
+    Args:
+        model: A model that `is_stationary`.
+
+    Raises:
+        UnsupportedError: For other models.
+    """
+    if not is_stationary(model):
+        raise UnsupportedError(f"This {type(model).__name__} has no closed form.")
+    model.eval()
+    kernel, output_scale = _unscaled(model.covar_module)
+    profile: Any = radial_profile(kernel)
+    raw = model.train_inputs[0].detach()
+    scale = profile.factor**0.5 / kernel.lengthscale.detach().reshape(-1).expand(raw.shape[-1])
+    shift = (raw * scale).mean(dim=-2)
+    inputs = raw * scale - shift
+    unit, location = _outcome_units(model.outcome_transform if _has(model, "outcome") else None)
+    factor, weights, prior_mean = _solved(model, inputs, profile, output_scale)
+    precision = torch.cholesky_inverse(factor)
+    is_bad = is_badly_conditioned(output_scale * precision, raw.dtype)
+    variance = unit.square() * output_scale.to(unit)
+    floor = _ROUNDING * torch.finfo(raw.dtype).eps * variance
+    gp = StationaryGP(
+        model=model,
+        profile=profile,
+        scale=scale,
+        shift=shift,
+        slope=scale * _input_slopes(model, raw),
+        inputs=inputs,
+        weights=unit * output_scale * weights,
+        precision=(unit * output_scale).square() * precision,
+        root=unit * output_scale * _inverse_root(factor) if is_bad else None,
+        mean=location + unit * prior_mean,
+        variance=variance,
+        least_variance=floor.clamp_min(min_variance.value(raw.dtype)),
+    )
+    return _in_precision(gp, raw.dtype)
+
+
+def _has(model: Any, kind: str) -> bool:
+    return getattr(model, f"{kind}_transform", None) is not None
+
+
+def _is_affine(transform: Any) -> bool:
+    """Whether a transform is affine in every column by itself."""
+    if type(transform) is ChainedInputTransform:
+        return all(_is_affine(part) for part in transform.values())
+    return type(transform) in _AFFINE and not transform.batch_shape
+
+
+def _unscaled(kernel: Kernel) -> tuple[Kernel, Tensor]:
+    """A kernel without its ``ScaleKernel``, and the scale, a double scalar."""
+    if type(kernel) is not ScaleKernel or kernel.active_dims is not None or kernel.batch_shape:
+        return kernel, torch.ones((), dtype=torch.double, device=kernel.device)
+    return kernel.base_kernel, kernel.outputscale.detach().double()
+
+
+def _outcome_units(transform: Standardize | None) -> tuple[Tensor, Tensor]:
+    """Standard deviation and mean of the outcome by which it was standardised, double scalars."""
+    if transform is None:
+        return torch.ones((), dtype=torch.double), torch.zeros((), dtype=torch.double)
+    return transform.stdvs.double().reshape(()), transform.means.double().reshape(())
+
+
+@torch.enable_grad()
+def _input_slopes(model: Any, inputs: Tensor) -> Tensor:
+    """Derivatives ``d`` of the model's input transform, which is affine in every column."""
+    point = torch.zeros_like(inputs[:1]).requires_grad_()
+    transformed = model.transform_inputs(point)
+    (slopes,) = torch.autograd.grad(transformed.sum(), point)
+    return slopes.squeeze(0)
+
+
+def _solved(
+    model: Any, inputs: Tensor, profile: RadialProfile, output_scale: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Cholesky factor of ``K + noise``, weights of the targets, and the prior mean, in double."""
+    inputs = inputs.double()
+    targets = model.train_targets.detach().double()
+    mean = model.mean_module(model.train_inputs[0]).detach().double()
+    squares = torch.cdist(inputs, inputs, compute_mode="donot_use_mm_for_euclid_dist").square()
+    K = output_scale * profile.derivatives(squares)[0]
+    # As an operator, since a dense covariance would be factorised here, without the noise.
+    prior = MultivariateNormal(mean, to_linear_operator(K))
+    noisy = model.likelihood(prior, model.train_inputs).covariance_matrix.detach()
+    factor = psd_safe_cholesky(noisy.double())
+    deviations = (targets - mean).unsqueeze(-1)
+    weights = torch.cholesky_solve(deviations, factor).squeeze(-1)
+    return factor, weights, mean[0]
+
+
+def is_badly_conditioned(precision: Tensor, dtype: torch.dtype) -> bool:
+    """Whether products with a precision matrix lose more of ``sigma`` than is tolerated.
+
+    Rounding changes ``k precision k'`` by about ``eps sqrt(n) m``, with ``m`` the largest diagonal
+    entry in units of the prior variance, and the smallest ``sigma`` is about ``1/sqrt(n m)``.
+    """
+    largest = float(precision.diagonal().amax())
+    error = 0.5 * torch.finfo(dtype).eps * len(precision) * largest**1.5
+    return error > _TOLERANCE.get(dtype, 0.0)
+
+
+def _inverse_root(factor: Tensor) -> Tensor:
+    """``L^-T`` of a lower factor ``L``."""
+    eye = torch.eye(len(factor), dtype=factor.dtype, device=factor.device)
+    return torch.linalg.solve_triangular(factor, eye, upper=False).mT.contiguous()
+
+
+def _in_precision(gp: StationaryGP, dtype: torch.dtype) -> StationaryGP:
+    """The same in the precision and on the device of the training inputs."""
+    tensors: dict[str, Any] = {
+        name: value.to(device=gp.inputs.device, dtype=dtype)
+        for name, value in vars(gp).items()
+        if isinstance(value, Tensor)
+    }
+    return replace(gp, **tensors)

@@ -1,0 +1,50 @@
+"""The mean of the worst share of contexts, and the worst context."""
+
+from __future__ import annotations
+
+import torch
+from botorch.exceptions.errors import InputDataError
+from torch import Tensor
+
+from botorch_calib.robust.base import AmbiguitySet
+from botorch_calib.robust.contexts import ContextDistribution
+
+
+class ConditionalValueAtRisk(AmbiguitySet):
+    """The mean over the worst ``alpha`` share of the contexts.
+
+    It is the worst case over the laws ``p <= w / alpha``. The atom at which the share is full
+    counts with the part of its weight that is left. ``alpha = 1`` is the expectation.
+
+    Args:
+        alpha: The share, in (0, 1].
+
+    Raises:
+        InputDataError: If ``alpha`` is outside (0, 1] or NaN.
+    """
+
+    _keeps_support = True
+
+    def __init__(self, alpha: float) -> None:
+        if not (isinstance(alpha, (int, float)) and 0.0 < alpha <= 1.0):
+            raise InputDataError(f"`alpha` must lie in (0, 1], got {alpha!r}.")
+        self.alpha = float(alpha)
+
+    def _solve(self, u: Tensor, contexts: ContextDistribution) -> Tensor:
+        order = u.argsort(dim=-1, stable=True)
+        mass = contexts.weights[order]
+        before = mass.cumsum(dim=-1) - mass
+        law = torch.minimum((self.alpha - before).clamp(min=0.0), mass)
+        law = law / law.sum(dim=-1, keepdim=True)
+        return torch.empty_like(law).scatter_(-1, order, law)
+
+
+class WorstCase(AmbiguitySet):
+    """All laws on the atoms: the smallest value, also if its atom has weight 0.
+
+    With atoms that fill a box, such as the mean of the contexts plus and minus their standard
+    deviation, it is the robust objective of StableOpt (Bogunovic et al. 2018).
+    """
+
+    def _solve(self, u: Tensor, contexts: ContextDistribution) -> Tensor:
+        return torch.zeros_like(u).scatter_(-1, u.argmin(dim=-1, keepdim=True), 1.0)

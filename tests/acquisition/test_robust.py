@@ -1,0 +1,623 @@
+"""Robust acquisition functions against loops over contexts, and their gradients."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+from copy import deepcopy
+from typing import Any
+
+import pytest
+import torch
+from botorch.acquisition import AcquisitionFunction, LogExpectedImprovement, UpperConfidenceBound
+from botorch.acquisition.input_constructors import get_acqf_input_constructor
+from botorch.acquisition.objective import ScalarizedPosteriorTransform
+from botorch.exceptions.errors import (
+    BotorchTensorDimensionError,
+    InputDataError,
+    UnsupportedError,
+)
+from botorch.models import ModelListGP, SingleTaskGP
+from botorch.models.transforms import Normalize
+from botorch.models.transforms.input import InputPerturbation
+from botorch.optim import optimize_acqf
+from botorch.utils.datasets import SupervisedDataset
+from gpytorch.kernels import MaternKernel
+from torch import Tensor
+from torch.testing import assert_close
+
+from botorch_calib import (
+    CalibratedExpectedImprovement,
+    CalibratedModel,
+    CalibratedUpperConfidenceBound,
+    CensoredDelayModel,
+    LogCalibratedExpectedImprovement,
+    QuantileRecalibrator,
+)
+from botorch_calib.acquisition.robust import (
+    RobustAcquisition,
+    RobustUpperConfidenceBound,
+    WassersteinUpperConfidenceBound,
+)
+from botorch_calib.robust import (
+    ChiSquaredBall,
+    ClosedFormConfidenceBound,
+    ConditionalValueAtRisk,
+    ContextDistribution,
+    KLBall,
+    MMDBall,
+    RadiusSchedule,
+    TotalVariationBall,
+    WassersteinBall,
+    WorstCase,
+    stationary,
+)
+from botorch_calib.robust.fallback import PointwiseFunction
+from tests.gps import GaussianLaw, far_from_gaussian, make_gp, make_variational
+
+DOUBLE: dict[str, Any] = {"dtype": torch.double}
+BETA, RADIUS = 2.25, 0.3
+CONTEXTS = torch.tensor([[0.1], [0.35], [0.5], [0.8], [0.95]], **DOUBLE)
+WEIGHTS = torch.tensor([0.3, 0.1, 0.2, 0.25, 0.15], **DOUBLE)
+
+
+def matern_gp() -> SingleTaskGP:
+    gp = make_gp()
+    gp.covar_module = MaternKernel(nu=1.5, ard_num_dims=2).double()
+    gp.covar_module.lengthscale = torch.tensor([0.6, 0.4], **DOUBLE)
+    return gp.eval()
+
+
+def calibrated() -> CalibratedModel:
+    return CalibratedModel(make_gp(), far_from_gaussian())
+
+
+def recalibrated() -> CalibratedModel:
+    return CalibratedModel.from_history(make_gp(), QuantileRecalibrator(lengthscale=0.5))
+
+
+def censored(**kwargs: Any) -> CensoredDelayModel:
+    pending = torch.tensor([[0.2, 0.4], [0.7, 0.9]], **DOUBLE)
+    return CensoredDelayModel(make_gp(**kwargs), pending, censor_value=-2.0)
+
+
+MODELS: dict[str, Callable[[], Any]] = {
+    "rbf": make_gp,
+    "matern": matern_gp,
+    "censored": censored,
+    "calibrated": calibrated,
+    "recalibrated": recalibrated,
+    "variational": make_variational,
+    "calibrated and censored": lambda: CalibratedModel(censored(), far_from_gaussian()),
+    "censored and calibrated": lambda: CensoredDelayModel(
+        calibrated(), torch.tensor([[0.2, 0.4]], **DOUBLE), censor_value=-2.0
+    ),
+}
+CLOSED = ("rbf", "matern", "censored")
+# One of each path, for tests of what both have in common.
+BOTH = ("matern", "calibrated")
+AMBIGUITY: dict[str, Callable[[], Any]] = {
+    "lipschitz": lambda: WassersteinBall(RADIUS, "lipschitz"),
+    "wasserstein": lambda: WassersteinBall(0.1, "exact"),
+    "total variation": lambda: TotalVariationBall(0.2),
+    "chi squared": lambda: ChiSquaredBall(0.2),
+    "kl": lambda: KLBall(0.2),
+    "mmd": lambda: MMDBall(0.1, lengthscale=0.3),
+    "cvar": lambda: ConditionalValueAtRisk(0.3),
+    "worst": lambda: WorstCase(),
+    "lipschitz, radius 0": lambda: WassersteinBall(0.0, "lipschitz"),
+    "wasserstein, radius 0": lambda: WassersteinBall(0.0, "exact"),
+    "total variation, radius 0": lambda: TotalVariationBall(0.0),
+    "kl, radius 0": lambda: KLBall(0.0),
+}
+
+
+def points(*shape: int, dim: int = 1, seed: int = 3) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.rand(*shape, 1, dim, **DOUBLE, generator=generator)
+
+
+def bound_at(model: Any, x: Tensor, c: Tensor, sign: float = 1.0) -> Tensor:
+    """The bound at one pair, decision first, from the model's posterior."""
+    posterior = model.posterior(torch.cat([x, c]).view(1, 1, -1))
+    return (sign * posterior.mean + BETA**0.5 * posterior.variance.sqrt()).reshape(())
+
+
+def gradient_norm_at(model: Any, x: Tensor, c: Tensor, sign: float = 1.0) -> Tensor:
+    """The norm of its context gradient, by central differences."""
+    h = 1e-5
+    parts = []
+    for j in range(len(c)):
+        step = torch.zeros_like(c)
+        step[j] = h
+        up, down = (bound_at(model, x, c + s * step, sign) for s in (1, -1))
+        parts.append((up - down) / (2 * h))
+    return torch.stack(parts).norm()
+
+
+def by_loops(model: Any, X: Tensor, lipschitz: Tensor, sign: float = 1.0) -> Tensor:
+    result = []
+    for x in X.reshape(-1, 1):
+        mean = sum(w * bound_at(model, x, c, sign) for w, c in zip(WEIGHTS, CONTEXTS, strict=True))
+        steepest = max(gradient_norm_at(model, x, c, sign) for c in lipschitz)
+        result.append(mean - RADIUS * steepest)
+    return torch.stack(result).view(X.shape[:-2]).detach()
+
+
+def wasserstein(model: Any, radius: Any = RADIUS, **kwargs: Any) -> WassersteinUpperConfidenceBound:
+    kwargs = {"contexts": CONTEXTS, "context_weights": WEIGHTS, **kwargs}
+    return WassersteinUpperConfidenceBound(model, BETA, radius, **kwargs)
+
+
+class TestWasserstein:
+    @pytest.mark.parametrize("maximize", [True, False])
+    @pytest.mark.parametrize("name", MODELS)
+    def test_values(self, name, maximize):
+        model, X = MODELS[name](), points(4)
+        acqf = wasserstein(model, maximize=maximize)
+        sign = 1.0 if maximize else -1.0
+        assert_close(acqf(X), by_loops(model, X, CONTEXTS, sign), rtol=1e-6, atol=1e-6)
+        kind = ClosedFormConfidenceBound if name in CLOSED else PointwiseFunction
+        assert isinstance(acqf._function(X), kind)
+        others = torch.linspace(0.0, 1.0, 7, **DOUBLE).unsqueeze(-1)
+        acqf = wasserstein(model, maximize=maximize, lipschitz_contexts=others)
+        assert_close(acqf(X), by_loops(model, X, others, sign), rtol=1e-6, atol=1e-6)
+
+    @pytest.mark.parametrize("name", MODELS)
+    def test_gradient(self, name):
+        X = points(3).requires_grad_()
+        for radius in (0.0, RADIUS):
+            acqf = wasserstein(MODELS[name](), radius)
+            assert torch.autograd.gradcheck(acqf, (X,), eps=1e-6, atol=1e-5, rtol=1e-4)
+
+    @pytest.mark.parametrize("name", BOTH)
+    def test_where_the_steepest_context_switches(self, name):
+        acqf = wasserstein(MODELS[name]())
+
+        def steepest(x: Tensor) -> Tensor:
+            function = acqf._function(x)
+            return function.with_gradients(x.view(-1, 1), CONTEXTS)[1].norm(dim=-1).argmax(dim=-1)
+
+        grid = torch.linspace(0.02, 0.98, 200, **DOUBLE)
+        change = steepest(grid).diff().nonzero().squeeze(-1)
+        assert len(change)
+        low, high = grid[change[0]].clone(), grid[change[0] + 1].clone()
+        first = steepest(low)
+        for _ in range(40):
+            middle = (low + high) / 2
+            low, high = (middle, high) if steepest(middle) == first else (low, middle)
+        # On either side the gradient is that of the branch on that side, up to the very switch.
+        slopes = []
+        for x, side in ((low, -1.0), (high, 1.0)):
+            x = x.view(1, 1, 1).requires_grad_()
+            (slope,) = torch.autograd.grad(acqf(x).sum(), x)
+            h = 1e-5
+            one, two = (acqf(x.detach() + side * k * h) for k in (1, 2))
+            numeric = side * (4 * one - two - 3 * acqf(x.detach())) / (2 * h)
+            assert_close(slope.view(1), numeric, rtol=1e-4, atol=1e-4)
+            slopes.append(slope.item())
+        # The largest norm has a convex kink, so the penalised value has a concave one.
+        assert slopes[0] > slopes[1] + 1e-2
+
+    def test_penalty_enters_the_gradient(self):
+        X = points(3).requires_grad_()
+        model = make_gp()
+        slopes = [
+            torch.autograd.grad(wasserstein(model, radius)(X).sum(), X)[0]
+            for radius in (0.0, RADIUS)
+        ]
+        assert (slopes[0] - slopes[1]).abs().min() > 1e-3
+
+    @pytest.mark.parametrize("radius", [torch.tensor(RADIUS), torch.tensor([RADIUS], **DOUBLE)])
+    def test_kinds_of_radius_and_beta(self, radius):
+        model, X = make_gp(), points(3)
+        acqf = wasserstein(model, radius)
+        assert_close(acqf(X), wasserstein(model)(X), rtol=1e-6, atol=1e-6)
+        acqf = WassersteinUpperConfidenceBound(
+            model, torch.tensor(BETA), RADIUS, CONTEXTS, context_weights=WEIGHTS
+        )
+        assert_close(acqf(X), wasserstein(model)(X), rtol=1e-12, atol=1e-12)
+
+    def test_list_of_one_model(self):
+        gp, X = make_gp(), points(3)
+        assert_close(wasserstein(ModelListGP(gp))(X), wasserstein(gp)(X), rtol=1e-6, atol=1e-6)
+
+    def test_beta_with_a_graph(self):
+        beta = torch.tensor(BETA, requires_grad=True)
+        acqf = WassersteinUpperConfidenceBound(make_gp(), beta, RADIUS, CONTEXTS)
+        assert acqf.beta == BETA
+
+    def test_schedule_of_radii(self):
+        assert wasserstein(make_gp(), RadiusSchedule(0.3)).radius == 0.3 / 12**0.5
+        # Pending points are no observations.
+        assert wasserstein(censored(), RadiusSchedule(0.3)).radius == 0.3 / 12**0.5
+
+    def test_steepness_is_free_without_a_radius(self, monkeypatch):
+        acqf = wasserstein(make_gp(), 0.0)
+        monkeypatch.setattr(ClosedFormConfidenceBound, "with_steepness", None)
+        assert acqf(points(3)).isfinite().all()
+
+
+class TestAmbiguitySets:
+    @pytest.mark.parametrize("name", BOTH)
+    @pytest.mark.parametrize("ambiguity", AMBIGUITY)
+    def test_gradient_and_batch(self, ambiguity, name):
+        acqf = RobustUpperConfidenceBound(
+            MODELS[name](), BETA, AMBIGUITY[ambiguity](), CONTEXTS, WEIGHTS
+        )
+        X = points(4).requires_grad_()
+        assert torch.autograd.gradcheck(acqf, (X,), eps=1e-6, atol=1e-5, rtol=1e-4)
+        values = acqf(X)
+        assert_close(torch.cat([acqf(x[None]) for x in X]), values, rtol=1e-9, atol=1e-9)
+        (whole,) = torch.autograd.grad(values.sum(), X)
+        for i in range(4):
+            x = X[i : i + 1].detach().requires_grad_()
+            assert_close(torch.autograd.grad(acqf(x).sum(), x)[0][0], whole[i])
+
+    @pytest.mark.parametrize("name", BOTH)
+    def test_order(self, name):
+        model, X = MODELS[name](), points(20)
+
+        def value(ambiguity: Any) -> Tensor:
+            return RobustUpperConfidenceBound(model, BETA, ambiguity, CONTEXTS, WEIGHTS)(X)
+
+        expectation, worst = value(TotalVariationBall(0.0)), value(WorstCase())
+        for radius in (0.01, 0.1, 0.5):
+            exact = value(WassersteinBall(radius, "exact"))
+            assert (exact <= expectation + 1e-9).all() and (exact >= worst - 1e-9).all()
+            # The largest norm over a fine grid bounds the slope between any two contexts.
+            grid = torch.linspace(0.0, 1.0, 400, **DOUBLE).unsqueeze(-1)
+            lipschitz = wasserstein(model, radius, lipschitz_contexts=grid)(X)
+            assert (lipschitz <= exact + 1e-4 * radius).all()
+        assert (worst < expectation - 1e-3).all()
+
+    def test_worst_case_by_loops(self):
+        model, X = make_gp(), points(4)
+        acqf = RobustUpperConfidenceBound(model, BETA, WorstCase(), CONTEXTS, maximize=False)
+        expected = [min(bound_at(model, x[0], c, -1.0) for c in CONTEXTS) for x in X]
+        assert_close(acqf(X), torch.stack(expected), rtol=0, atol=1e-8)
+
+
+class TestAnyAcquisition:
+    @pytest.mark.parametrize("ambiguity", AMBIGUITY)
+    def test_agrees_with_the_closed_form(self, ambiguity):
+        model, X = matern_gp(), points(2, 3)
+        fast = RobustUpperConfidenceBound(model, BETA, AMBIGUITY[ambiguity](), CONTEXTS, WEIGHTS)
+        slow = RobustAcquisition(
+            UpperConfidenceBound(model, BETA), AMBIGUITY[ambiguity](), CONTEXTS, WEIGHTS
+        )
+        results = []
+        for acqf in (fast, slow):
+            x = X.clone().requires_grad_()
+            values = acqf(x)
+            results.append((values.detach(), torch.autograd.grad(values.sum(), x)[0]))
+        for a, b in zip(*results, strict=True):
+            assert_close(a, b, rtol=1e-6, atol=1e-6)
+
+    @pytest.mark.parametrize("ambiguity", ["lipschitz", "total variation", "wasserstein"])
+    @pytest.mark.parametrize(
+        "build",
+        [
+            lambda model: CalibratedUpperConfidenceBound(model, level=0.8),
+            lambda model: CalibratedExpectedImprovement(model, best_f=0.4),
+            lambda model: LogCalibratedExpectedImprovement(model, best_f=0.4),
+            lambda model: LogExpectedImprovement(model.model, best_f=0.4),
+        ],
+    )
+    def test_gradient(self, build, ambiguity):
+        acqf = RobustAcquisition(build(calibrated()), AMBIGUITY[ambiguity](), CONTEXTS)
+        X = points(3).requires_grad_()
+        assert torch.autograd.gradcheck(acqf, (X,), eps=1e-6, atol=1e-4, rtol=1e-3)
+
+    @pytest.mark.parametrize("unit", [1e-6, 1.0, 1e6])
+    @pytest.mark.parametrize("num", [1, 6])
+    def test_differences_are_in_the_unit_of_the_contexts(self, num, unit):
+        """Also where contexts do not vary, at all or in one column."""
+        generator = torch.Generator().manual_seed(0)
+        inputs = torch.rand(20, 3, **DOUBLE, generator=generator)
+        gp = SingleTaskGP(
+            unit * inputs,
+            (4 * inputs).sin().sum(dim=-1, keepdim=True),
+            input_transform=Normalize(3),
+        )
+        contexts = unit * torch.full((num, 2), 0.3, **DOUBLE)
+        contexts[:, 0] += unit * 0.1 * torch.arange(num)
+        ball, slopes = WassersteinBall(0.3 * unit, "lipschitz"), []
+        for acqf in (
+            RobustUpperConfidenceBound(gp, BETA, ball, contexts),
+            RobustAcquisition(UpperConfidenceBound(gp, BETA), ball, contexts),
+        ):
+            X = (unit * points(4)).requires_grad_()
+            slopes.append(unit * torch.autograd.grad(acqf(X).sum(), X)[0])
+        assert_close(*slopes, rtol=1e-6, atol=1e-6)
+
+    def test_no_correction_is_the_gaussian_bound(self):
+        gp, X = make_gp(), points(3)
+        level = torch.special.ndtr(torch.tensor(1.5, **DOUBLE)).item()
+        quantile = CalibratedUpperConfidenceBound(CalibratedModel(gp, GaussianLaw()), level)
+        acqf = RobustAcquisition(quantile, TotalVariationBall(0.2), CONTEXTS)
+        expected = RobustUpperConfidenceBound(gp, BETA, TotalVariationBall(0.2), CONTEXTS)(X)
+        assert_close(acqf(X), expected, rtol=1e-6, atol=1e-6)
+
+    def test_without_a_model(self):
+        class Plain(AcquisitionFunction):
+            def __init__(self) -> None:
+                torch.nn.Module.__init__(self)
+
+            def forward(self, X: Tensor) -> Tensor:
+                return (X[..., 0, 0] - X[..., 0, 2]).square() + X[..., 0, 1]
+
+        acqf = RobustAcquisition(Plain(), WorstCase(), CONTEXTS, context_indices=[0])
+        X = points(3, dim=2)
+        expected = (CONTEXTS - X[:, 0, 1]).square().amin(dim=0) + X[:, 0, 0]
+        assert_close(acqf(X), expected)
+
+
+class TestInputs:
+    @pytest.mark.parametrize("shape", [(), (1,), (4,), (2, 3), (2, 1, 3)])
+    @pytest.mark.parametrize("name", BOTH)
+    def test_batch_shapes(self, name, shape):
+        acqf = wasserstein(MODELS[name]())
+        X = points(*shape).requires_grad_()
+        values = acqf(X)
+        assert values.shape == (shape or (1,))
+        values.sum().backward()
+        assert X.grad is not None and X.grad.shape == X.shape
+        rows = torch.cat([acqf(x) for x in X.detach().view(-1, 1, 1, 1)])
+        assert_close(values.detach().view(-1), rows, rtol=1e-9, atol=1e-9)
+
+    def test_context_first(self):
+        gp = make_gp()
+        X, Y = gp.train_inputs[0], gp.train_targets.unsqueeze(-1)
+        twin = SingleTaskGP(X.flip(-1), Y, outcome_transform=None)
+        twin.load_state_dict(gp.state_dict())
+        twin.covar_module.lengthscale = gp.covar_module.lengthscale.detach().flip(-1)
+        decisions = points(4)
+        expected = wasserstein(gp)(decisions)
+        for indices in ([0], [-2], torch.tensor([0])):
+            acqf = wasserstein(twin.eval(), context_indices=indices)
+            assert_close(acqf(decisions), expected, rtol=1e-9, atol=1e-9)
+
+    def test_laws_and_tensors(self):
+        model, X = make_gp(), points(3)
+        expected = wasserstein(model)(X)
+        law = ContextDistribution.discrete(CONTEXTS, WEIGHTS)
+        got = wasserstein(model, contexts=law, context_weights=None)(X)
+        assert torch.equal(got, expected)
+        twice = torch.cat([CONTEXTS, CONTEXTS])
+        acqf = wasserstein(model, contexts=twice, context_weights=torch.cat([WEIGHTS, WEIGHTS]) / 2)
+        assert acqf.contexts.num_points == len(CONTEXTS)
+        assert_close(acqf(X), expected, rtol=1e-12, atol=1e-12)
+        plain = wasserstein(model, 0.0, context_weights=None)(X)
+        mean = torch.stack([sum(bound_at(model, x[0], c) for c in CONTEXTS) / 5 for x in X])
+        assert_close(plain, mean, rtol=0, atol=1e-8)
+
+    def test_single_precision(self):
+        X = points(3)
+        expected = wasserstein(make_gp())(X)
+        acqf = wasserstein(make_gp(dtype=torch.float32), contexts=CONTEXTS.float())
+        values = acqf(X.float())
+        assert values.dtype == torch.float32
+        assert_close(values.double(), expected, rtol=1e-3, atol=1e-3)
+
+    def test_pending_points_are_refused(self):
+        pending = torch.tensor([[0.5]], **DOUBLE)
+        with pytest.raises(UnsupportedError, match="CensoredDelayModel"):
+            wasserstein(make_gp(), X_pending=pending)
+        acqf = wasserstein(make_gp())
+        with pytest.raises(UnsupportedError, match="X_pending"):
+            acqf.set_X_pending(pending)
+        acqf.set_X_pending(pending[:0])
+        assert acqf.X_pending is None
+
+    @pytest.mark.parametrize(
+        ("arguments", "error", "match"),
+        [
+            ({"radius": -0.1}, InputDataError, "radius"),
+            ({"radius": float("nan")}, InputDataError, "radius"),
+            ({"beta": -1.0}, InputDataError, "beta"),
+            ({"beta": torch.ones(2)}, BotorchTensorDimensionError, "beta"),
+            ({"contexts": CONTEXTS * float("nan")}, InputDataError, "contexts"),
+            ({"contexts": CONTEXTS.long()}, InputDataError, "`contexts` must be floating"),
+            ({"contexts": CONTEXTS[:, 0]}, BotorchTensorDimensionError, "contexts"),
+            ({"context_weights": WEIGHTS / 2}, InputDataError, "weights"),
+            ({"context_weights": WEIGHTS[:3]}, BotorchTensorDimensionError, "weights"),
+            ({"contexts": ContextDistribution.empirical(CONTEXTS)}, InputDataError, "weights"),
+            ({"context_indices": [2]}, InputDataError, "context_indices"),
+            ({"contexts": CONTEXTS.expand(5, 2)}, InputDataError, "contexts"),
+            ({"lipschitz_contexts": CONTEXTS[:0]}, InputDataError, "lipschitz_contexts"),
+            (
+                {"lipschitz_contexts": CONTEXTS.expand(5, 2)},
+                BotorchTensorDimensionError,
+                "lipschitz_contexts",
+            ),
+        ],
+    )
+    def test_wrong_arguments(self, arguments, error, match):
+        given = {"beta": BETA, "radius": RADIUS, "contexts": CONTEXTS, "context_weights": WEIGHTS}
+        with pytest.raises(error, match=match):
+            WassersteinUpperConfidenceBound(make_gp(), **{**given, **arguments})
+
+    def test_wrong_models_and_points(self):
+        with pytest.raises(UnsupportedError, match="`radius` is a function"):
+            wasserstein(ModelListGP(make_gp()), RadiusSchedule(0.3))
+        two = SingleTaskGP(*_standard(2), outcome_transform=None)
+        with pytest.raises(UnsupportedError, match="one output"):
+            wasserstein(two)
+        X, Y = _standard(1)
+        batch = SingleTaskGP(X.expand(2, -1, -1), Y.expand(2, -1, -1), outcome_transform=None)
+        with pytest.raises(UnsupportedError, match="batch"):
+            wasserstein(batch)
+        # As many pairs as models would be evaluated each by a model of its own.
+        with pytest.raises(UnsupportedError, match="batch"):
+            RobustAcquisition(UpperConfidenceBound(batch, BETA), WorstCase(), CONTEXTS[:2])
+        perturbed = make_gp()
+        perturbed.input_transform = InputPerturbation(torch.zeros(3, 2, **DOUBLE))
+        with pytest.raises(UnsupportedError, match="one value"):
+            wasserstein(perturbed.eval())(points(3))
+        with pytest.raises(BotorchTensorDimensionError, match="decisions alone"):
+            wasserstein(make_gp())(points(3, dim=2))
+
+
+def _standard(num_outputs: int) -> tuple[Tensor, Tensor]:
+    X = points(6, dim=2).squeeze(-2)
+    Y = (7 * X[:, :1]).sin().expand(-1, num_outputs)
+    return X, (Y - Y.mean(dim=0)) / Y.std(dim=0)
+
+
+def _fixed_noise_gp() -> SingleTaskGP:
+    X, Y = _standard(1)
+    return SingleTaskGP(X, Y, torch.full_like(Y, 0.01), outcome_transform=None).eval()
+
+
+def _scaled_targets(gp: Any) -> None:
+    gp.train_targets.mul_(2.0)
+
+
+def _same_parameters(gp: Any) -> None:
+    kernel = MaternKernel(nu=1.5, ard_num_dims=2).double()
+    kernel.lengthscale = gp.covar_module.lengthscale.detach()
+    gp.covar_module = kernel
+
+
+CHANGES: dict[str, Callable[[Any], None]] = {
+    "lengthscale": lambda gp: gp.covar_module.initialize(lengthscale=0.3),
+    "noise": lambda gp: setattr(gp.likelihood, "noise", torch.full((6,), 0.5, **DOUBLE)),
+    "kernel": _same_parameters,
+    "targets": _scaled_targets,
+}
+
+
+class TestLife:
+    def count(self, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+        calls = [0]
+        solve = stationary._solved
+
+        def counted(*args: Any) -> Any:
+            calls[0] += 1
+            return solve(*args)
+
+        monkeypatch.setattr(stationary, "_solved", counted)
+        return calls
+
+    def test_factorised_once(self, monkeypatch):
+        calls = self.count(monkeypatch)
+        for model in (make_gp(), make_gp(transforms=True), censored()):
+            calls[0] = 0
+            acqf = wasserstein(model)
+            for seed in range(3):
+                acqf(points(3, seed=seed).requires_grad_()).sum().backward()
+            assert calls == [1]
+
+    def test_follows_the_model(self, monkeypatch):
+        gp, X = make_gp(), points(3)
+        acqf = wasserstein(gp)
+        acqf(X)
+        calls = self.count(monkeypatch)
+        other = make_gp()
+        other.covar_module.lengthscale = torch.tensor([0.3, 0.9], **DOUBLE)
+        gp.load_state_dict(other.state_dict())
+        assert_close(acqf(X), wasserstein(other)(X), rtol=1e-9, atol=1e-9)
+        gp.set_train_data(gp.train_inputs[0][:8], gp.train_targets[:8], strict=False)
+        other.set_train_data(other.train_inputs[0][:8], other.train_targets[:8], strict=False)
+        assert_close(acqf(X), wasserstein(other)(X), rtol=1e-9, atol=1e-9)
+        assert calls == [4]
+
+    @pytest.mark.parametrize("change", CHANGES)
+    def test_follows_changes_in_place(self, change):
+        """Each of these leaves the version counters and the training inputs as they were."""
+        gp, X = _fixed_noise_gp(), points(3)
+        acqf = wasserstein(gp)
+        before = acqf(X)
+        gp.train()
+        CHANGES[change](gp)
+        gp.eval()
+        expected = by_loops(gp, X, CONTEXTS)
+        assert_close(acqf(X), expected, rtol=1e-6, atol=1e-6)
+        assert (before - expected).abs().max() > 1e-3
+
+    @pytest.mark.parametrize("name", BOTH)
+    def test_follows_its_attributes(self, name):
+        acqf, X = wasserstein(MODELS[name]()), points(3)
+        acqf(X)
+        acqf.beta, acqf.maximize = 9.0, False
+        expected = WassersteinUpperConfidenceBound(
+            MODELS[name](), 9.0, RADIUS, CONTEXTS, WEIGHTS, maximize=False
+        )
+        assert_close(acqf(X), expected(X), rtol=1e-9, atol=1e-9)
+
+    @pytest.mark.parametrize("name", BOTH)
+    def test_copies(self, name):
+        acqf, X = wasserstein(MODELS[name](), lipschitz_contexts=CONTEXTS[:3]), points(3)
+        expected = acqf(X)
+        for copied in (deepcopy(acqf), pickle.loads(pickle.dumps(acqf))):
+            assert copied._cache is None
+            assert_close(copied(X), expected, rtol=1e-12, atol=1e-12)
+
+    def test_conversion(self):
+        acqf, X = wasserstein(make_gp()), points(3)
+        expected = acqf(X)
+        got = acqf.float()(X.float())
+        assert got.dtype == torch.float32
+        assert_close(got.double(), expected, rtol=1e-3, atol=1e-3)
+
+    def test_robust_calibrated_and_delayed(self):
+        """All three at once, in the two orders that a CensoredDelayModel allows."""
+        pending = torch.tensor([[0.2, 0.4]], **DOUBLE)
+        inside = CensoredDelayModel(calibrated(), pending, censor_value=-2.0)
+        outside = CalibratedModel(
+            CensoredDelayModel(make_gp(), pending, censor_value=-2.0), far_from_gaussian()
+        )
+        X = points(3)
+        values = []
+        for model in (inside, outside):
+            quantile = CalibratedUpperConfidenceBound(model, level=0.9)
+            acqf = RobustAcquisition(quantile, WassersteinBall(0.1, "lipschitz"), CONTEXTS)
+            values.append(acqf(X))
+        assert_close(*values, rtol=1e-9, atol=1e-9)
+
+    @pytest.mark.parametrize("name", BOTH)
+    def test_optimisation(self, name):
+        acqf = wasserstein(MODELS[name]())
+        bounds = torch.tensor([[0.0], [1.0]], **DOUBLE)
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            candidate, value = optimize_acqf(acqf, bounds, q=1, num_restarts=4, raw_samples=32)
+        grid = torch.linspace(0.0, 1.0, 301, **DOUBLE).view(-1, 1, 1)
+        assert candidate.shape == (1, 1)
+        assert value >= acqf(grid).max() - 1e-6
+
+
+class TestInputConstructors:
+    X, Y = _standard(1)
+    dataset = SupervisedDataset(X, Y, feature_names=["x", "c"], outcome_names=["y"])
+
+    def construct(self, kind: type[AcquisitionFunction], **kwargs: Any) -> AcquisitionFunction:
+        model = make_gp()
+        constructor = get_acqf_input_constructor(kind)
+        given: dict[str, Any] = {"contexts": CONTEXTS, "context_weights": WEIGHTS, **kwargs}
+        return kind(**constructor(model=model, training_data=self.dataset, **given))
+
+    def test_wasserstein(self):
+        X = points(3)
+        acqf = self.construct(WassersteinUpperConfidenceBound, radius=RADIUS)
+        assert torch.equal(acqf(X), wasserstein(make_gp())(X))
+        negated = ScalarizedPosteriorTransform(torch.tensor([-1.0], **DOUBLE))
+        acqf = self.construct(
+            WassersteinUpperConfidenceBound, radius=RADIUS, posterior_transform=negated
+        )
+        expected = wasserstein(make_gp(), maximize=False)(X)
+        assert_close(acqf(X), expected, rtol=1e-6, atol=1e-6)
+
+    def test_robust(self):
+        ambiguity = WassersteinBall(RADIUS, "lipschitz")
+        acqf = self.construct(RobustUpperConfidenceBound, ambiguity=ambiguity, maximize=False)
+        X = points(3)
+        assert torch.equal(acqf(X), wasserstein(make_gp(), maximize=False)(X))
+
+    @pytest.mark.parametrize("kind", [WassersteinUpperConfidenceBound, RobustUpperConfidenceBound])
+    def test_pending_points(self, kind):
+        extra = {"radius": 0.1, "ambiguity": WorstCase()}
+        extra.pop("ambiguity" if kind is WassersteinUpperConfidenceBound else "radius")
+        with pytest.raises(UnsupportedError, match="X_pending"):
+            self.construct(kind, X_pending=torch.zeros(1, 1, **DOUBLE), **extra)

@@ -1,0 +1,246 @@
+"""Laws of contexts, and the radii around them."""
+
+import copy
+import math
+import pickle
+
+import pytest
+import torch
+from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError
+from scipy import stats
+from torch import Tensor
+from torch.testing import assert_close
+
+from botorch_calib.robust import (
+    ContextDistribution,
+    RadiusSchedule,
+    log_covering_number,
+    wasserstein_radius,
+)
+
+DTYPES = (torch.float32, torch.float64)
+BOX = torch.tensor([[0.0, 0.0], [1.0, 2.0]], dtype=torch.double)
+
+
+def samples(num: int = 12, seed: int = 0) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.rand(num, 2, dtype=torch.double, generator=generator) * BOX[1]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_duplicates_are_merged_in_order(dtype: torch.dtype) -> None:
+    points = torch.tensor([[3.0, 0.0], [1.0, 0.0], [3.0, 0.0], [2.0, 5.0], [1.0, 0.0]], dtype=dtype)
+    law = ContextDistribution.empirical(points)
+    assert torch.equal(law.points, points[[0, 1, 3]])
+    assert_close(law.weights, torch.tensor([0.4, 0.4, 0.2], dtype=dtype))
+    assert law.num_points == 3 and law.weights.dtype == dtype
+    weighted = ContextDistribution.empirical(points, torch.tensor([1.0, 2.0, 3.0, 4.0, 0.0]))
+    assert_close(weighted.weights, torch.tensor([0.4, 0.2, 0.4], dtype=dtype))
+    given = ContextDistribution.discrete(points, torch.tensor([0.1, 0.2, 0.3, 0.4, 0.0]))
+    assert_close(given.weights, weighted.weights)
+    assert ContextDistribution(points, torch.full((5,), 0.2)).num_points == 5
+
+
+def test_moments_are_those_of_the_samples() -> None:
+    points = samples()[[0, 1, 2, 2, 1, 1]]
+    law = ContextDistribution.empirical(points)
+    assert_close(law.mean, points.mean(0))
+    assert_close(law.std, points.std(0, correction=0))
+    values = points.sin().sum(-1)
+    assert_close(law.expectation(law.points.sin().sum(-1)), values.mean())
+    assert law.expectation(torch.ones(4, 5, 3)).shape == (4, 5)
+
+
+def test_atoms_of_weight_zero_are_kept() -> None:
+    law = ContextDistribution.discrete(samples(3), torch.tensor([0.0, 0.25, 0.75]))
+    assert law.num_points == 3
+    support = law.support()
+    assert support is not None and support.tolist() == [1, 2]
+    assert ContextDistribution.empirical(samples(3)).support() is None
+
+
+def test_law_is_frozen_and_does_not_follow_its_inputs() -> None:
+    points = samples()
+    law = ContextDistribution.empirical(points)
+    points.zero_()
+    assert_close(law.points, samples())
+    with pytest.raises(AttributeError):
+        law.points = points  # type: ignore[misc]
+
+
+def test_conversion_and_copies() -> None:
+    law = ContextDistribution.empirical(samples())
+    assert law.to(torch.float64) is law and law.to(device="cpu") is law
+    single = law.to(torch.float32)
+    assert single.points.dtype == single.weights.dtype == torch.float32
+    assert law.to(torch.float32) is single  # converted once
+    law.distances()
+    for other in (copy.deepcopy(law), pickle.loads(pickle.dumps(law))):
+        assert torch.equal(other.points, law.points) and torch.equal(other.weights, law.weights)
+        assert_close(other.distances(), law.distances())
+    # Rounded weights of many atoms still sum to 1.
+    many = ContextDistribution.empirical(samples(3000).float())
+    assert_close(many.to(torch.double).weights.sum().item(), 1.0, rtol=0, atol=1e-15)
+
+
+def test_distances() -> None:
+    law = ContextDistribution.empirical(samples(40))
+    wanted = (law.points[:, None] - law.points[None]).norm(dim=-1)
+    assert_close(law.distances(), wanted, rtol=1e-14, atol=0)
+    assert (law.distances().diagonal() == 0).all()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_kde_is_the_reflected_density(dtype: torch.dtype) -> None:
+    data = samples(8).to(dtype)
+    law = ContextDistribution.kde(data, BOX.to(dtype), num_points=1024, seed=3)
+    assert law.points.dtype == dtype and law.num_points == 1024
+    assert (law.points >= 0).all() and (law.points <= BOX[1].to(dtype)).all()
+    # The distribution function of each coordinate, with the images of each kernel.
+    width = data.double().std(0) * 8 ** (-1 / 6)
+    for j in range(2):
+        x = torch.linspace(0.1, 0.9, 5, dtype=torch.double) * BOX[1, j]
+        cdf = torch.zeros_like(x)
+        for image in range(-3, 4):
+            for sign in (1, -1):
+                centre = sign * data[:, j].double() + 2 * image * BOX[1, j]
+                z = [(e - centre[:, None]) / width[j] for e in (x, torch.zeros_like(x))]
+                cdf += (torch.special.ndtr(z[0]) - torch.special.ndtr(z[1])).mean(0)
+        found = (law.points[:, j].double()[:, None] <= x).double().mean(0)
+        # Scrambled Sobol points: well below the 0.016 of independent draws.
+        assert_close(found, cdf, rtol=0, atol=0.01)
+
+
+def test_kde_is_deterministic_and_keeps_each_samples_share() -> None:
+    data = samples(8)
+    first, second, other = (ContextDistribution.kde(data, BOX, 64, seed=s) for s in (1, 1, 2))
+    assert torch.equal(first.points, second.points)
+    assert not torch.equal(first.points, other.points)
+    narrow = ContextDistribution.kde(data, BOX, 64, bandwidth=1e-6)
+    nearest = torch.cdist(narrow.points, data).argmin(-1)
+    assert torch.bincount(nearest, minlength=8).tolist() == [8] * 8
+
+
+def test_kde_bandwidths() -> None:
+    data = samples(20)
+    scott = ContextDistribution.kde(data, BOX, 32)
+    given = ContextDistribution.kde(data, BOX, 32, bandwidth=data.std(0) * 20 ** (-1 / 6))
+    assert_close(scott.points, given.points)
+    wide = ContextDistribution.kde(data, BOX, 32, bandwidth=100.0)
+    assert (wide.points >= 0).all() and (wide.points <= BOX[1]).all()
+    # Scott's rule has no width for one sample, or a coordinate without variation.
+    one = ContextDistribution.kde(data[:1], BOX, 32)
+    assert_close(one.points, data[:1])
+    data[:, 0] = 0.5
+    assert (ContextDistribution.kde(data, BOX, 32).points[:, 0] == 0.5).all()
+
+
+def test_from_icdf() -> None:
+    burr = stats.burr12(2, 20)
+
+    def icdf(p: Tensor) -> Tensor:
+        return torch.as_tensor(burr.ppf(p.numpy()))
+
+    law = ContextDistribution.from_icdf(icdf, 512, dim=1)
+    assert law.num_points == 512
+    assert_close(law.mean.item(), burr.mean(), rtol=2e-3, atol=0)
+    assert_close(law.std.item(), burr.std(), rtol=2e-2, atol=0)
+    again = ContextDistribution.from_icdf(icdf, 512, dim=1)
+    assert torch.equal(again.points, law.points)
+
+    def joint(p: Tensor) -> Tensor:
+        first = torch.special.ndtri(p[:, :1])
+        return torch.cat([first, 0.6 * first + 0.8 * torch.special.ndtri(p[:, 1:])], dim=-1)
+
+    pair = ContextDistribution.from_icdf(joint, 1024, dim=2).points
+    assert_close(torch.corrcoef(pair.T)[0, 1].item(), 0.6, rtol=0, atol=0.01)
+    clipped = ContextDistribution.from_icdf(lambda p: (2 * p - 0.5).clamp(0, 1), 64, dim=1)
+    assert clipped.num_points == 34  # the quarters at each end are one atom each
+    assert_close(clipped.weights.amax().item(), 0.25)
+
+
+def test_arguments() -> None:
+    points, weights = samples(3), torch.full((3,), 1 / 3, dtype=torch.double)
+    for bad in (torch.tensor([0.5, 0.6, -0.1]), torch.tensor([0.5, 0.5, torch.nan]), weights * 0.9):
+        with pytest.raises(InputDataError, match="`weights`"):
+            ContextDistribution.discrete(points, bad)
+    with pytest.raises(BotorchTensorDimensionError, match="`weights`"):
+        ContextDistribution.discrete(points, weights[:2])
+    with pytest.raises(InputDataError, match="`weights`"):
+        ContextDistribution.empirical(points, torch.zeros(3))
+    with pytest.raises(BotorchTensorDimensionError, match="`points`"):
+        ContextDistribution(points[0], weights[:2])
+    with pytest.raises(InputDataError, match="`points`"):
+        ContextDistribution(points * torch.nan, weights)
+    with pytest.raises(InputDataError, match="`points`"):
+        ContextDistribution.empirical(points[:0])
+    with pytest.raises(InputDataError, match="`points`"):
+        ContextDistribution(points.long(), weights)
+
+
+def test_kde_arguments() -> None:
+    data = samples(3)
+    with pytest.raises(InputDataError, match="inside `bounds`"):
+        ContextDistribution.kde(data + 5, BOX)
+    with pytest.raises(BotorchTensorDimensionError, match="`bounds`"):
+        ContextDistribution.kde(data, BOX[:, :1])
+    with pytest.raises(InputDataError, match="`bounds`"):
+        ContextDistribution.kde(data, BOX.flip(0))
+    for bandwidth in ("silverman", 0.0, -1.0, torch.tensor([0.1, 0.0])):
+        with pytest.raises(InputDataError, match="`bandwidth`"):
+            ContextDistribution.kde(data, BOX, bandwidth=bandwidth)
+    with pytest.raises(BotorchTensorDimensionError, match="`bandwidth`"):
+        ContextDistribution.kde(data, BOX, bandwidth=torch.ones(3))
+    with pytest.raises(InputDataError, match="`samples`"):
+        ContextDistribution.kde(data[:0], BOX)
+    with pytest.raises(InputDataError, match="`num_points`"):
+        ContextDistribution.kde(data, BOX, num_points=0)
+    with pytest.raises(InputDataError, match="`dim`"):
+        ContextDistribution.from_icdf(torch.sin, 8, dim=0)
+    with pytest.raises(BotorchTensorDimensionError, match="`icdf`"):
+        ContextDistribution.from_icdf(lambda p: p[:3], 8, dim=1)
+
+
+def test_radius_of_equation_16() -> None:
+    number = log_covering_number(10, 2.0, dim=3, constant=0.5)
+    assert_close(number, 0.5 * (1 + math.log(20)) ** 4 + 0.5 * (1 + math.log(10)) ** 7)
+    radius = wasserstein_radius(
+        10,
+        0.1,
+        context_diameter=2.0,
+        decision_diameter=1.5,
+        decision_dim=2,
+        log_covering_number=number,
+    )
+    terms = math.log(10) + 2 * math.log(31) + number
+    assert_close(radius, math.sqrt(2 * 4 * terms / 10))
+
+
+def test_radius_arguments() -> None:
+    good = {
+        "context_diameter": 1.0,
+        "decision_diameter": 1.0,
+        "decision_dim": 1,
+        "log_covering_number": 0.0,
+    }
+    for name in good:
+        with pytest.raises(InputDataError, match=f"`{name}`"):
+            wasserstein_radius(3, 0.1, **{**good, name: -1})  # type: ignore[arg-type]
+    with pytest.raises(InputDataError, match="`t`"):
+        wasserstein_radius(0, 0.1, **good)  # type: ignore[arg-type]
+    with pytest.raises(InputDataError, match="`delta`"):
+        wasserstein_radius(3, 1.0, **good)  # type: ignore[arg-type]
+    for name, value in {"norm_bound": 0.1, "dim": 0, "constant": 0.0}.items():
+        with pytest.raises(InputDataError, match=f"`{name}`"):
+            log_covering_number(3, **{"norm_bound": 1.0, "dim": 2, name: value})  # type: ignore[arg-type]
+
+
+def test_schedule() -> None:
+    schedule = RadiusSchedule(0.6)
+    assert_close([schedule(t) for t in (1, 4, 9)], [0.6, 0.3, 0.2])
+    assert RadiusSchedule()(1) == 0.3
+    for bad in (-1.0, math.nan, math.inf):
+        with pytest.raises(InputDataError, match="`c`"):
+            RadiusSchedule(bad)
+    with pytest.raises(InputDataError, match="`t`"):
+        schedule(0)

@@ -1,0 +1,377 @@
+"""Values, laws, expectations and optima of the contextual problems."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError
+from botorch.utils.sampling import manual_seed
+from scipy import integrate, optimize, stats
+from torch import Tensor
+
+from botorch_calib.test_functions import (
+    ContextShift,
+    ContextualAckley,
+    ContextualHartmann6,
+    ContextualProblem,
+    ModifiedBranin,
+    Newsvendor,
+    ThreeHumpCamel,
+)
+
+PROBLEMS: list[Callable[..., ContextualProblem]] = [
+    ContextShift,
+    ContextualAckley,
+    ContextualHartmann6,
+    ModifiedBranin,
+    ThreeHumpCamel,
+    Newsvendor,
+]
+MINIMISED = {ContextualAckley, ContextualHartmann6, ModifiedBranin, ThreeHumpCamel}
+
+
+def joint_points(problem: ContextualProblem, *shape: int) -> Tensor:
+    lower, upper = problem.bounds.unbind()
+    with manual_seed(0):
+        return lower + (upper - lower) * torch.rand(*shape, problem.dim).to(lower)
+
+
+def decisions(problem: ContextualProblem, *shape: int) -> Tensor:
+    return joint_points(problem, *shape)[..., : problem.num_decisions]
+
+
+# ------------------------------------------------------------ laws, written out with scipy
+
+NORMAL = stats.norm(0.5, 0.2)
+TRUE_LAWS = {
+    ContextShift: stats.norm(0.6, 0.2),
+    ThreeHumpCamel: stats.uniform(-1.0, 2.0),
+    Newsvendor: stats.burr12(2.0, 20.0),
+}
+
+
+def clipped_mean(values: Callable[[float], float], breaks: list[float] | None = None) -> float:
+    """The mean over N(0.5, 0.2^2) clipped to [0, 1], by adaptive quadrature and two atoms."""
+    inside, _ = integrate.quad(
+        lambda c: values(c) * NORMAL.pdf(c), 0.0, 1.0, points=breaks, limit=2000, epsabs=1e-11
+    )
+    return float(inside + NORMAL.cdf(0.0) * values(0.0) + NORMAL.sf(1.0) * values(1.0))
+
+
+def value_at(problem: ContextualProblem, x: np.ndarray) -> Callable[..., float]:
+    return lambda *c: problem(torch.tensor([*x, *c]), noise=False).item()
+
+
+def expectation(problem: ContextualProblem, x: np.ndarray) -> float:
+    """The slow oracle: adaptive quadrature of the function under scipy's law."""
+    f = value_at(problem, x)
+    if isinstance(problem, ModifiedBranin):
+        return clipped_mean(lambda first: clipped_mean(lambda second: f(first, second)))
+    if isinstance(problem, (ContextualAckley, ContextualHartmann6)):
+        fine = isinstance(problem, ContextualAckley)
+        return clipped_mean(f, [k / 65.536 + 0.5 for k in range(-32, 33)] if fine else None)
+    law = TRUE_LAWS[type(problem)]
+    lower, upper = problem.context_bounds.flatten().tolist()
+    kink = x[0] if isinstance(problem, Newsvendor) else 0.5
+    inside, _ = integrate.quad(lambda c: f(c) * law.pdf(c), lower, upper, points=[kink])
+    return float(inside + law.cdf(lower) * f(lower) + law.sf(upper) * f(upper))
+
+
+# ------------------------------------------------------------ conventions
+
+
+@pytest.mark.parametrize("cls", PROBLEMS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("shape", [(), (4,), (2, 3), (0,)])
+def test_shapes_and_dtypes(cls, dtype, shape) -> None:
+    problem = cls(dtype=dtype)
+    X = joint_points(problem, *shape).to(dtype)
+    values = (problem(X), problem.evaluate_stochastic(X[..., : problem.num_decisions]))
+    for value in values:
+        assert value.shape == shape
+        assert value.dtype == dtype
+        assert value.isfinite().all()
+
+
+@pytest.mark.parametrize("cls", PROBLEMS)
+def test_single_precision_agrees_with_double(cls) -> None:
+    problem = cls()
+    X = decisions(problem, 20)
+    expected = problem.evaluate_stochastic(X)
+    found = cls(dtype=torch.float32).evaluate_stochastic(X.float())
+    torch.testing.assert_close(found.double(), expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("cls", PROBLEMS)
+def test_maximised_by_default_and_signs(cls) -> None:
+    problem = cls()
+    assert not problem.is_minimization_problem
+    assert problem.negate == (cls in MINIMISED)
+    other = cls(negate=not problem.negate)
+    assert other.is_minimization_problem
+    X = joint_points(problem, 5)
+    torch.testing.assert_close(other(X), -problem(X))
+    x = X[:, : problem.num_decisions]
+    torch.testing.assert_close(other.evaluate_stochastic(x), -problem.evaluate_stochastic(x))
+    assert other.stochastic_optimal_value == -problem.stochastic_optimal_value
+
+
+@pytest.mark.parametrize("cls", PROBLEMS)
+def test_decisions_come_first(cls) -> None:
+    problem = cls()
+    assert problem.context_indices == list(range(problem.num_decisions, problem.dim))
+    assert problem.num_decisions + problem.num_contexts == problem.dim
+    joined = torch.cat([problem.decision_bounds, problem.context_bounds], dim=-1)
+    assert torch.equal(joined, problem.bounds)
+
+
+def test_noise_is_added_on_request() -> None:
+    problem = Newsvendor(noise_std=0.1)
+    X = joint_points(problem, 1).expand(10_000, 2)
+    with manual_seed(1):
+        noise = problem(X) - problem(X, noise=False)
+    # The standard error of a standard deviation is its 1 / sqrt(2 n) part; four of them.
+    assert noise.std().item() == pytest.approx(0.1, rel=4 / math.sqrt(20_000))
+
+
+# ------------------------------------------------------------ values by hand
+
+
+def test_context_shift_by_hand() -> None:
+    X = torch.tensor([[0.0, 0.5], [-0.2, 0.9], [0.2, 0.1]], dtype=torch.double)
+    assert ContextShift()(X).tolist() == pytest.approx([1 - math.sqrt(0.05), -0.5, -0.5])
+
+
+def test_ackley_by_hand() -> None:
+    problem = ContextualAckley()
+    # One raw unit from the centre all cosines are 1 again.
+    step = 0.5 + 1.0 / 65.536
+    X = torch.tensor([[0.5, 0.5, 0.5], [0.5, 0.5, step], [step, 0.5, 0.5]], dtype=torch.double)
+    away = -20.0 * (1.0 - math.exp(-0.2 / math.sqrt(3.0)))
+    assert problem(X).tolist() == pytest.approx([0.0, away, away], abs=1e-12)
+
+
+def test_hartmann_has_its_known_maximum() -> None:
+    x = torch.tensor([0.20169, 0.150011, 0.476874, 0.275332, 0.311652, 0.6573]).double()
+    assert ContextualHartmann6()(x).item() == pytest.approx(3.32237, abs=1e-5)
+
+
+def test_branin_columns_and_minimum() -> None:
+    # Branin's minima are 0.397887 at (-pi, 12.275), (pi, 2.275) and (9.42478, 2.475).
+    u, v = [(z + 5.0) / 15.0 for z in (-math.pi, math.pi)], [z / 15.0 for z in (12.275, 2.275)]
+    at = torch.tensor([u[0], v[1], v[0], u[1]], dtype=torch.double)
+    assert ModifiedBranin()(at).item() == pytest.approx(-0.397887, abs=1e-6)
+    swapped = torch.tensor([u[0], v[0], v[1], u[1]], dtype=torch.double)
+    assert ModifiedBranin()(swapped).item() < -10.0
+
+
+def test_camel_and_newsvendor_by_hand() -> None:
+    X = torch.tensor([[1.0, -0.5]], dtype=torch.double)
+    assert ThreeHumpCamel()(X).item() == pytest.approx(-(2.0 - 1.05 + 1 / 6 - 0.5 + 0.25))
+    X = torch.tensor([[0.5, 0.2], [0.2, 0.5]], dtype=torch.double)
+    assert Newsvendor()(X).tolist() == pytest.approx([1.8 - 2.5 + 0.3, 1.8 - 1.0])
+
+
+# ------------------------------------------------------------ laws
+
+
+@pytest.mark.parametrize("cls", PROBLEMS)
+def test_contexts_follow_their_law(cls) -> None:
+    problem = cls()
+    n = 4000
+    contexts = problem.sample_contexts(n, torch.Generator().manual_seed(3))
+    assert contexts.shape == (n, problem.num_contexts)
+    lower, upper = problem.context_bounds
+    assert ((contexts >= lower) & (contexts <= upper)).all()
+    law = TRUE_LAWS.get(cls, NORMAL)
+    for column in contexts.T.numpy():
+        inside = law.ppf(np.linspace(0.02, 0.98, 50))
+        empirical = (column[:, None] <= inside).mean(axis=0)
+        # Kolmogorov's statistic exceeds 1.95 / sqrt(n) with probability 0.001.
+        assert abs(empirical - law.cdf(inside)).max() < 1.95 / math.sqrt(n)
+
+
+def test_draws_are_those_of_the_generator_and_the_dtype() -> None:
+    draws = [
+        ModifiedBranin(dtype=dtype).sample_contexts(5, torch.Generator().manual_seed(seed))
+        for dtype, seed in ((torch.double, 0), (torch.double, 0), (torch.float32, 0))
+    ]
+    assert torch.equal(draws[0], draws[1])
+    assert torch.equal(draws[0].float(), draws[2])
+    other = ModifiedBranin().sample_contexts(5, torch.Generator().manual_seed(1))
+    assert not torch.equal(other, draws[0])
+    with pytest.raises(InputDataError, match="`n`"):
+        ModifiedBranin().sample_contexts(-1)
+
+
+def test_clipping_leaves_atoms_at_the_ends() -> None:
+    contexts = ContextualAckley().sample_contexts(100_000, torch.Generator().manual_seed(0))
+    mass = NORMAL.cdf(0.0)
+    # Four standard errors of a frequency.
+    error = 4 * math.sqrt(mass / 100_000)
+    for end in (0.0, 1.0):
+        assert (contexts == end).double().mean().item() == pytest.approx(mass, abs=error)
+
+
+@pytest.mark.parametrize("cls", PROBLEMS)
+def test_quantiles_are_those_of_scipy(cls) -> None:
+    problem = cls()
+    levels = torch.linspace(0.01, 0.99, 21, dtype=torch.double)
+    found = problem.context_icdf(levels.unsqueeze(-1).expand(-1, problem.num_contexts))
+    expected = TRUE_LAWS.get(cls, NORMAL).ppf(levels.numpy())
+    for column in found.T.numpy():
+        np.testing.assert_allclose(column, expected, atol=1e-12)
+
+
+@pytest.mark.parametrize("cls", PROBLEMS)
+def test_points_of_the_law_give_the_expectation(cls) -> None:
+    problem = cls()
+    law = problem.context_distribution(1024)
+    assert law.points.shape[-1] == problem.num_contexts
+    x = decisions(problem, 4)
+    joint = torch.cat(
+        [
+            x.unsqueeze(1).expand(-1, len(law.points), -1),
+            law.points.unsqueeze(0).expand(4, -1, -1),
+        ],
+        dim=-1,
+    )
+    found = problem(joint) @ law.weights
+    values = problem(joint)
+    spread = (values.amax(dim=-1) - values.amin(dim=-1)).max().item()
+    # 1024 Sobol points in two dimensions at most: far closer than Monte Carlo's 1 / sqrt(1024).
+    expected = problem.evaluate_stochastic(x)
+    torch.testing.assert_close(found, expected, rtol=0.0, atol=5e-3 * spread)
+
+
+def test_reference_law_of_the_shift() -> None:
+    law = ContextShift().reference_distribution(512)
+    mean = law.weights @ law.points
+    deviation = (law.weights @ (law.points - mean).square()).sqrt()
+    assert mean.item() == pytest.approx(0.5, abs=1e-3)
+    assert deviation.item() == pytest.approx(0.1, abs=1e-3)
+
+
+# ------------------------------------------------------------ expectations and optima
+
+
+@pytest.mark.parametrize("cls", [c for c in PROBLEMS if c is not ModifiedBranin])
+def test_expectation_against_adaptive_quadrature(cls) -> None:
+    problem = cls()
+    X = torch.cat([decisions(problem, 1), problem.stochastic_optimizer.unsqueeze(0)])
+    found = problem.evaluate_stochastic(X)
+    expected = [expectation(problem, x) for x in X.numpy()]
+    # The closed form for the shift leaves out that contexts are clipped at five deviations: beyond,
+    # the distance to 0.5 is longer by 2 * 0.2 * 5.3e-8 in the mean, and is divided by at least 0.2.
+    tolerance = 1.1e-7 if cls is ContextShift else 1e-8
+    np.testing.assert_allclose(found, expected, rtol=0.0, atol=tolerance)
+
+
+@pytest.mark.parametrize("distance", [1e-6, 1e-4, 1e-2])
+def test_ackley_near_its_cone(distance) -> None:
+    problem = ContextualAckley()
+    x = torch.tensor([0.5 + distance, 0.5], dtype=torch.double)
+    expected = expectation(problem, x.numpy())
+    assert problem.evaluate_stochastic(x).item() == pytest.approx(expected, abs=1e-8)
+
+
+def test_branin_expectation_against_a_fine_grid_in_both_contexts() -> None:
+    """The joint expectation, not factorised: Gauss-Legendre in each context, and atoms."""
+    problem = ModifiedBranin()
+    reference, weight = np.polynomial.legendre.leggauss(400)
+    nodes = np.concatenate([(reference + 1.0) / 2.0, [0.0, 1.0]])
+    masses = np.concatenate([weight / 2.0 * NORMAL.pdf(nodes[:400]), [NORMAL.cdf(0.0)] * 2])
+    grid = torch.cartesian_prod(*[torch.from_numpy(nodes)] * 2)
+    for x in decisions(problem, 3):
+        joint = torch.cat([x.expand(len(grid), -1), grid], dim=-1)
+        expected = problem(joint).numpy() @ np.outer(masses, masses).ravel()
+        assert problem.evaluate_stochastic(x).item() == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.parametrize("cls", [c for c in PROBLEMS if c is not ContextualAckley])
+def test_gradient_of_the_expectation(cls) -> None:
+    problem = cls()
+    X = decisions(problem, 3).requires_grad_()
+    assert torch.autograd.gradcheck(problem.evaluate_stochastic, X, atol=1e-4)
+
+
+def search(problem: ContextualProblem, starts: int) -> float:
+    """The largest expectation found from the best of many random decisions."""
+    X = decisions(problem, 300 if isinstance(problem, ContextualAckley) else 2000)
+
+    def loss(x: np.ndarray) -> tuple[float, np.ndarray]:
+        at = torch.from_numpy(x).requires_grad_()
+        value = -problem.evaluate_stochastic(at)
+        (gradient,) = torch.autograd.grad(value, at)
+        return value.item(), gradient.numpy()
+
+    best = X[problem.evaluate_stochastic(X).topk(starts).indices]
+    box = list(zip(*problem.decision_bounds.tolist(), strict=True))
+    options = {"ftol": 1e-15, "gtol": 1e-10}
+    found = [
+        optimize.minimize(loss, x, jac=True, method="L-BFGS-B", bounds=box, options=options)
+        for x in best.numpy()
+    ]
+    return -min(float(result.fun) for result in found)
+
+
+@pytest.mark.parametrize("cls", PROBLEMS)
+def test_the_optimal_value_is_attained_and_found_by_a_search(cls) -> None:
+    problem = cls()
+    stored = problem.stochastic_optimal_value
+    at_optimizer = problem.evaluate_stochastic(problem.stochastic_optimizer).item()
+    assert at_optimizer == pytest.approx(stored, abs=1e-9)
+    found = search(problem, starts=5)
+    assert found <= stored + 1e-9
+    # Ackley has thousands of local optima; that its centre is best is another test's matter.
+    if cls is not ContextualAckley:
+        assert found == pytest.approx(stored, abs=1e-8)
+
+
+@pytest.mark.parametrize("index", [0, 1])
+def test_branin_optimum_by_factors(index) -> None:
+    """Each factor has one variable, so a grid shows that the optimum is the global one."""
+    problem = ModifiedBranin()
+    grid = problem.stochastic_optimizer.repeat(4_001, 1)
+    grid[:, index] = torch.linspace(0.0, 1.0, 4_001, dtype=torch.double)
+    values = problem.evaluate_stochastic(grid)
+    assert values.max().item() <= problem.stochastic_optimal_value + 1e-9
+    assert values.max().item() == pytest.approx(problem.stochastic_optimal_value, abs=1e-2)
+
+
+def test_ackley_is_best_at_the_centre_in_every_context() -> None:
+    problem = ContextualAckley()
+    contexts = torch.linspace(0.0, 1.0, 101, dtype=torch.double).unsqueeze(-1)
+    centre = problem(torch.cat([torch.full((101, 2), 0.5).double(), contexts], dim=-1))
+    for x in decisions(problem, 200):
+        assert (problem(torch.cat([x.expand(101, -1), contexts], dim=-1)) <= centre).all()
+
+
+def test_the_shift_moves_the_optimum() -> None:
+    """Under the reference law the best decision is 0, where the true regret is 0.17."""
+    problem = ContextShift()
+    law = problem.reference_distribution(512)
+    x = torch.linspace(-1.0, 1.0, 2001, dtype=torch.double)
+    joint = torch.stack(torch.meshgrid(x, law.points[:, 0], indexing="ij"), dim=-1)
+    assert x[(problem(joint) @ law.weights).argmax()].item() == pytest.approx(0.0, abs=1e-9)
+    at_zero = problem.evaluate_stochastic(torch.zeros(1, dtype=torch.double)).item()
+    assert problem.stochastic_optimal_value - at_zero == pytest.approx(0.174, abs=1e-3)
+
+
+# ------------------------------------------------------------ errors
+
+
+@pytest.mark.parametrize("cls", PROBLEMS)
+def test_bad_decisions_are_refused(cls) -> None:
+    problem = cls()
+    with pytest.raises(BotorchTensorDimensionError, match="`X`"):
+        problem.evaluate_stochastic(joint_points(problem, 3))
+    with pytest.raises(BotorchTensorDimensionError):
+        problem.context_icdf(torch.rand(3, problem.num_contexts + 1))
+    for bad in (1.5, math.nan):
+        with pytest.raises(InputDataError, match="bounds"):
+            problem.evaluate_stochastic(torch.full((2, problem.num_decisions), bad).double())

@@ -1,0 +1,443 @@
+# ---
+# jupyter:
+#   jupytext:
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # A context you do not control
+#
+# You choose a stock, and the market chooses the demand. You choose a controller's settings, and
+# the weather chooses the wind. The outcome depends on both: on a decision $x$, which is yours,
+# and on a context $c$, which is drawn after you have decided. What you can do is choose well in
+# expectation over the context, if you know its law. This page is about what to do when you know
+# it only roughly.
+
+# %%
+import warnings
+
+import matplotlib.pyplot as plt
+import torch
+from botorch.exceptions.warnings import BotorchWarning
+from botorch.fit import fit_gpytorch_mll
+from botorch.models import SingleTaskGP
+from botorch.models.transforms import Normalize, Standardize
+from botorch.optim import optimize_acqf
+from gpytorch.mlls import ExactMarginalLogLikelihood
+from scipy.stats import wasserstein_distance
+
+from botorch_calib import (
+    CalibratedModel,
+    CalibratedUpperConfidenceBound,
+    CensoredDelayModel,
+    ChiSquaredBall,
+    ConditionalValueAtRisk,
+    ContextDistribution,
+    FeedbackLedger,
+    KLBall,
+    LocalizedConformal,
+    MMDBall,
+    RadiusSchedule,
+    RobustAcquisition,
+    RobustUpperConfidenceBound,
+    TotalVariationBall,
+    WassersteinBall,
+    WassersteinUpperConfidenceBound,
+    WorstCase,
+    calibration_report,
+)
+from botorch_calib.plotting import plot_timeline
+from botorch_calib.test_functions import ContextShift, DelayedProblem, Newsvendor, PoissonDelay
+
+# Some fits begin with warnings, which are expected here.
+warnings.simplefilter("ignore", BotorchWarning)
+warnings.filterwarnings("ignore", "Optimization failed", RuntimeWarning)
+torch.set_num_threads(1)  # small matrices gain nothing from more
+torch.manual_seed(0)
+
+# %% [markdown]
+# ## A law that is not quite right
+#
+# The test problem `ContextShift` comes with two laws of the context: the one that you are told,
+# N(0.5, 0.1²), and the one that contexts are drawn from, N(0.6, 0.2²). Both are represented by
+# points of equal weight. The best decision is another one under each.
+
+# %%
+problem = ContextShift()
+stated = problem.reference_distribution(64)  # what we are told
+true = problem.context_distribution(1024)  # what happens
+x_grid = torch.linspace(-1, 1, 201, dtype=torch.double).unsqueeze(-1)
+c_grid = torch.linspace(-0.4, 1.6, 201, dtype=torch.double).unsqueeze(-1)
+
+
+def joint(X, contexts):
+    """All pairs of decisions and contexts: ``n x d_x`` and ``M x d_c`` make ``n x M x d``."""
+    shape = len(X), len(contexts)
+    return torch.cat([X.unsqueeze(1).expand(*shape, -1), contexts.expand(*shape, -1)], dim=-1)
+
+
+def expected(law):
+    """Expectation of the function over a law, at the decisions of the grid."""
+    return law.expectation(problem(joint(x_grid, law.points)))
+
+
+figure, (left, right) = plt.subplots(1, 2, figsize=(12, 4), layout="constrained")
+values = problem(joint(x_grid, c_grid))
+drawn = left.contourf(
+    x_grid.flatten(), c_grid.flatten(), values.T, levels=torch.linspace(-2, 0.8, 15), extend="min"
+)
+figure.colorbar(drawn, ax=left, label="f(x, c)")
+for law, color, name in ((stated, "tab:orange", "stated"), (true, "tab:red", "true")):
+    side = -0.7 if law is stated else 0.7
+    bar = {"fmt": "o", "color": color, "lw": 3, "capsize": 6}
+    left.errorbar(side, law.mean, law.std, **bar, label=f"{name} law: mean ± 1 sd")
+    curve = expected(law)
+    right.plot(x_grid, curve, color=color, label=f"expectation under the {name} law")
+    right.plot(x_grid[curve.argmax()], curve.max(), "*", color=color, markersize=14)
+left.set(xlabel="decision x", ylabel="context c")
+left.legend(loc="lower right", fontsize=9)
+right.set(xlabel="decision x", title="stars: the best decisions")
+right.legend(fontsize=9)
+plt.show()
+
+# %% [markdown]
+# At $x = 0$ the function is high in the middle and falls steeply on both sides, so it is the
+# best choice for contexts close to 0.5. To the left and the right it is lower and flatter.
+# Contexts stray more than we were told, and so about ±0.24 is better. How much does it cost to
+# believe what we were told?
+
+# %%
+for x in (0.0, 0.24):
+    at = torch.tensor([[x]], dtype=torch.double)
+    told = stated.expectation(problem(joint(at, stated.points))).item()
+    real = problem.evaluate_stochastic(at).item()
+    print(f"x = {x:4.2f}: expectation {told:5.2f} as told, {real:5.2f} in truth")
+print(f"the best expectation, in truth: {problem.stochastic_optimal_value:.3f}")
+
+# %% [markdown]
+# ## The same with a model: robust against not robust
+#
+# Nothing changes about the model: it is a Gaussian process of decisions and contexts together.
+# The acquisition function takes decisions alone and fills in the contexts.
+# `WassersteinUpperConfidenceBound` is the expectation of the upper confidence bound over the
+# stated law, less the radius times the bound's largest slope in the context. It lies below the
+# bound's expectation under any law that is reached from the stated one by moving its mass no
+# farther than the radius, on average (the 1-Wasserstein distance). The slope is looked for at
+# the given contexts; `lipschitz_contexts` says where else. With radius 0 nothing is subtracted:
+# that is what we call ERBO, which trusts the law.
+
+
+# %%
+def fit(X, Y, bounds=problem.bounds):
+    """A Gaussian process of decisions and contexts, fitted by marginal likelihood."""
+    gp = SingleTaskGP(
+        X,
+        Y,
+        input_transform=Normalize(2, bounds=bounds),
+        outcome_transform=Standardize(1),
+    )
+    fit_gpytorch_mll(ExactMarginalLogLikelihood(gp.likelihood, gp))
+    return gp
+
+
+def random_queries(n, seed):
+    """Random decisions, each with a context from the true law."""
+    generator = torch.Generator().manual_seed(seed)
+    x = 2 * torch.rand(n, 1, dtype=torch.double, generator=generator) - 1
+    return torch.cat([x, problem.sample_contexts(n, generator)], dim=-1)
+
+
+X = random_queries(100, seed=1)
+gp = fit(X, (problem(X) + 0.01 * torch.randn(100)).unsqueeze(-1))
+BETA = 2.25  # BoTorch's convention: mean + 1.5 standard deviations
+
+figure, axis = plt.subplots(figsize=(8, 4), layout="constrained")
+for radius in (0.0, 0.05, 0.1, 0.2):
+    acqf = WassersteinUpperConfidenceBound(gp, beta=BETA, radius=radius, contexts=stated)
+    with torch.no_grad():
+        curve = acqf(x_grid.unsqueeze(-2))
+    (line,) = axis.plot(x_grid, curve, label=f"radius {radius:g}")
+    axis.plot(x_grid[curve.argmax()], curve.max(), "*", color=line.get_color(), markersize=14)
+axis.plot(x_grid, problem.evaluate_stochastic(x_grid), "k--", label="expectation in truth")
+axis.set(xlabel="decision x", ylabel="acquisition function", ylim=(-1.5, 0.7))
+axis.legend(fontsize=9)
+plt.show()
+distance = wasserstein_distance(stated.points.flatten(), true.points.flatten())
+print(f"the laws' Wasserstein distance: {distance:.3f}")
+
+# %% [markdown]
+# Steep decisions lose, flat ones hardly do: the maximum moves from the middle to the side. How
+# far it moves is up to the radius. **The radius is the one thing you have to say**: how far, in
+# units of the context, may the law that you were told be from the truth? A tenth would be a
+# good guess here.
+#
+# The robust rule is an acquisition function like any other, and `optimize_acqf` takes it. (The
+# largest slope has kinks, and the maximum may lie at one. Where the line search stops there, it
+# warns.)
+
+# %%
+acqf = WassersteinUpperConfidenceBound(gp, beta=BETA, radius=0.1, contexts=stated)
+candidate, value = optimize_acqf(
+    acqf, bounds=problem.decision_bounds, q=1, num_restarts=5, raw_samples=64
+)
+print(f"x = {candidate.item():.3f}, worst expectation of the bound at least {value.item():.3f}")
+
+# %% [markdown]
+# ## Does it pay? A short search
+#
+# In each of 25 rounds a decision is made, a context drawn, and a noisy value observed. What
+# counts is the regret of each decision in expectation under the true law, added up. Both rules
+# start from the same five queries, and meet the same contexts and noise.
+
+
+# %%
+def search(radius, seed, num_rounds=25, num_initial=5):
+    """Regret of each decision, in expectation under the true law."""
+    generator = torch.Generator().manual_seed(1000 + seed)
+    contexts = problem.sample_contexts(num_rounds, generator)
+    noise = 0.01 * torch.randn(num_initial + num_rounds, dtype=torch.double, generator=generator)
+    X = random_queries(num_initial, seed)
+    regrets = []
+    for context in contexts:
+        gp = fit(X, (problem(X) + noise[: len(X)]).unsqueeze(-1))
+        acqf = WassersteinUpperConfidenceBound(gp, BETA, radius, stated)
+        with torch.no_grad():
+            x = x_grid[acqf(x_grid.unsqueeze(-2)).argmax()]
+        regrets.append(problem.stochastic_optimal_value - problem.evaluate_stochastic(x))
+        X = torch.cat([X, torch.cat([x, context]).unsqueeze(0)])
+    return torch.stack(regrets)
+
+
+figure, axis = plt.subplots(figsize=(7, 4), layout="constrained")
+for radius, color, name in ((0.0, "tab:orange", "ERBO"), (0.1, "tab:blue", "robust, radius 0.1")):
+    runs = torch.stack([search(radius, seed) for seed in range(3)])
+    axis.plot(runs.cumsum(dim=-1).T, color=color, label=[name, None, None])
+    total = ", ".join(f"{run.sum():.2f}" for run in runs)
+    late = ", ".join(f"{run[-5:].mean():.3f}" for run in runs)
+    print(f"{name:20} cumulative regret: {total}; each of the last five rounds: {late}")
+axis.set(xlabel="round", ylabel="cumulative expected regret")
+axis.legend()
+plt.show()
+
+# %% [markdown]
+# In the first rounds both explore, and the totals differ by little. Then they part: ERBO comes
+# back to the middle, which is best under the law that it believes in, and pays for it in every
+# further round. In the last five rounds the robust rule loses between a tenth and a half of
+# what ERBO does. More observations do not cure that, for it is the law that is wrong, not the
+# model. Three seeds do not tell by how much one rule is better, let alone on other problems:
+# the suite `robust` of the benchmarks compares nine methods on six of them.
+#
+# ## Nobody tells you a law: the data-driven case
+#
+# Often all that is known of the context is what has been met so far. Its empirical law,
+# `ContextDistribution.empirical(contexts)`, comes closer to the truth with every round, and so
+# the radius may shrink: `RadiusSchedule(c)` is `c / sqrt(t)`. Here is how often the true law
+# lies within that radius of the empirical one, for 0.3, its default, in 200 repetitions each.
+
+# %%
+schedule = RadiusSchedule(0.3)
+generator = torch.Generator().manual_seed(0)
+print("contexts   radius   median distance   true law within the radius")
+for t in (5, 20, 80, 320):
+    samples = problem.sample_contexts(200 * t, generator).reshape(200, t)
+    distances = torch.tensor([wasserstein_distance(s, true.points.flatten()) for s in samples])
+    within = (distances <= schedule(t)).double().mean().item()
+    print(f"{t:8} {schedule(t):8.3f} {distances.median().item():17.3f} {within:28.0%}")
+
+# %% [markdown]
+# With one context the distance shrinks like the schedule, and 0.3 is one and a half standard
+# deviations of the true law: **choose `c` of the size of the contexts' spread.** (With three
+# contexts or more the distance shrinks more slowly than that.) In a loop the schedule itself
+# will do: `radius=RadiusSchedule(0.3)` is called with the number of observations of the model.
+#
+# ## Other neighbourhoods of a law
+#
+# A Wasserstein ball is one answer to the question of which other laws are possible, and there
+# are others. `RobustUpperConfidenceBound` takes any of them. Let us compare them on one
+# Gaussian process, with 20 observed contexts. The grid of contexts without weight is where an
+# adversary may move mass to, in those sets which allow contexts that were never met. With
+# `beta=0` the bound is the posterior mean.
+
+# %%
+contexts = problem.sample_contexts(20, torch.Generator().manual_seed(3))
+points = torch.cat([contexts, torch.linspace(0, 1.2, 61, dtype=torch.double).unsqueeze(-1)])
+weights = torch.cat([torch.full((20,), 1 / 20), torch.zeros(61)]).double()
+law = ContextDistribution.discrete(points, weights)
+
+SETS = {
+    "expectation": WassersteinBall(0.0),
+    "Wasserstein, exact": WassersteinBall(schedule(20)),
+    "Wasserstein, Lipschitz": WassersteinBall(schedule(20), method="lipschitz"),
+    "total variation": TotalVariationBall(0.2),
+    "chi-squared": ChiSquaredBall(0.2),
+    "Kullback-Leibler": KLBall(0.1),
+    "MMD": MMDBall(0.1, lengthscale=0.2),
+    "CVaR": ConditionalValueAtRisk(0.2),
+    "worst case": WorstCase(),
+}
+two = torch.tensor([[[0.0]], [[0.3]]], dtype=torch.double)
+print(f"{'':24} x = 0.0  x = 0.3   best x")
+for name, ambiguity in SETS.items():
+    acqf = RobustUpperConfidenceBound(gp, beta=0.0, ambiguity=ambiguity, contexts=law)
+    with torch.no_grad():
+        steep, flat = acqf(two).tolist()
+        best = x_grid[acqf(x_grid.unsqueeze(-2)).argmax()].item()
+    print(f"{name:24}{steep:8.2f} {flat:8.2f} {best:8.2f}")
+
+# %% [markdown]
+# The numbers depend on the radii, each in a unit of its own, and so do not compare directly.
+# What does is where the mass goes. Below is the law that each set finds worst at $x = 0$.
+
+# %%
+at_zero = torch.cat([torch.zeros_like(law.points), law.points], dim=-1)
+with torch.no_grad():
+    values = gp.posterior(at_zero.unsqueeze(-2)).mean.flatten()
+order = law.points.flatten().argsort()
+shown = ("Wasserstein, exact", "total variation", "Kullback-Leibler", "CVaR")
+figure, panels = plt.subplots(1, 4, figsize=(14, 3.4), sharey=True, layout="constrained")
+for panel, name in zip(panels, shown, strict=True):
+    worst = SETS[name].worst_case_weights(values, law)
+    for mass, color, label in ((law.weights, "0.7", "observed"), (worst, "tab:red", "worst")):
+        held = mass > 1e-9
+        panel.vlines(law.points[held], 0, mass[held], color=color, lw=5 if color == "0.7" else 2)
+        panel.plot([], [], color=color, label=f"{label} law")
+    twin = panel.twinx()
+    twin.plot(law.points[order], values[order], color="tab:blue", lw=1)
+    twin.set(yticks=[], ylim=(-4.5, 0.9))
+    panel.set(title=name, xlabel="context (blue: the mean at x = 0)", ylim=(0, 0.32))
+panels[0].set_ylabel("weight")
+figure.legend(*panels[0].get_legend_handles_labels(), loc="outside right upper", fontsize=9)
+plt.show()
+
+# %% [markdown]
+# * `WassersteinBall(r)`: mass moves, no farther than `r` on average. Against contexts that are
+#   all a little different from those known, and against having seen few of them.
+# * `TotalVariationBall(r)`: a share `r / 2` of the mass goes anywhere. Against a few contexts
+#   of another kind.
+# * `KLBall(r)` and `ChiSquaredBall(r)`: known contexts in other proportions. Against wrong
+#   frequencies, not against anything new.
+# * `MMDBall(r, lengthscale)`: laws that a smooth kernel hardly tells apart. Against small
+#   shifts and other proportions, mildly.
+# * `ConditionalValueAtRisk(a)`: the mean over the worst share `a` of the contexts. Against bad
+#   luck more than against a wrong law.
+# * `WorstCase()`: the worst atom. Against everything that you list.
+#
+# The pictures say the same. Under the Wasserstein ball mass wanders down the slopes, also to
+# contexts that were not met, but not far. Total variation takes a tenth of the mass from the
+# best contexts straight to the worst place there is. The Kullback-Leibler ball tilts: bad
+# contexts count more, none is new. CVaR keeps the worst four of the twenty contexts and drops
+# the others.
+#
+# **Which one?** Ask how the law may be wrong. For a continuous context of which you have few
+# samples, or which may drift, take a Wasserstein ball: it is the only one here whose radius is
+# in units of the context, and so the easiest to choose. For contexts from a fixed list, with
+# unknown frequencies, take `KLBall` or `ChiSquaredBall`. If a few may be of another kind,
+# `TotalVariationBall`. If the law is right but a bad outcome hurts more than a good one helps,
+# `ConditionalValueAtRisk`. `WorstCase` pays for contexts that may never come, and is for those
+# that must not go wrong.
+#
+# Of the two Wasserstein values the Lipschitz bound is never above the exact one, if the slope
+# is taken over all contexts. It takes the steepest place for the whole, so it is more cautious;
+# it needs no list of places to which mass may go. The exact one has no more caution than is
+# asked for.
+#
+# ## All at once: robust, calibrated, delayed
+#
+# The parts of this package compose. `Newsvendor` is a shop: choose a stock, then comes the
+# demand. The law of demand is known to nobody. What is sold brings 9 a unit, every unit of the
+# stock costs 5, and a unit left over brings back 1. Demand is seen at once, but profits are
+# booked late and with noise: a Poisson number of rounds after the sale, four on average.
+# Fifteen random stocks make a start.
+
+# %%
+shop = Newsvendor(noise_std=0.1)
+delayed = DelayedProblem(shop, PoissonDelay(4.0), seed=0)
+ledger = FeedbackLedger(dim=2)
+market = torch.Generator().manual_seed(0)
+schedule = RadiusSchedule(0.1)  # demand varies by about 0.1
+initial = torch.rand(15, 1, dtype=torch.double, generator=torch.Generator().manual_seed(0))
+
+
+def choose_stock(ledger):
+    """The next stock: robust over demand, calibrated, and aware of profits not booked yet."""
+    gp = fit(*ledger.to_observations(), bounds=shop.bounds)
+    calibrated = CalibratedModel.from_history(gp, LocalizedConformal(alpha=0.2))
+    model = CensoredDelayModel(calibrated, ledger.pending(), imputation="hallucinate")
+    demand = ContextDistribution.empirical(torch.stack([trial.x[1:] for trial in ledger.trials]))
+    acqf = RobustAcquisition(
+        CalibratedUpperConfidenceBound(model, level=0.9),
+        WassersteinBall(schedule(demand.num_points)),
+        demand,
+    )
+    x, _ = optimize_acqf(acqf, shop.decision_bounds, q=1, num_restarts=2, raw_samples=32)
+    return x, model
+
+
+trials = {}
+for step in range(45):
+    for ticket, profit, _ in delayed.arrivals(step):
+        ledger.observe(trials[ticket], profit)
+    if step < len(initial):
+        x = initial[step : step + 1]
+    else:
+        x, model = choose_stock(ledger)
+    query = torch.cat([x, shop.sample_contexts(1, market)], dim=-1)
+    trials[delayed.start(query, step)[0]] = ledger.submit(query)
+
+# %% [markdown]
+# One line of `choose_stock` is for calibration, one for what is pending, and the rest for the
+# context. The other order of the two models, a `CalibratedModel` of a `CensoredDelayModel`,
+# gives the same posterior. What is pending is hallucinated here. Censoring is for objectives
+# with a least value that is not far off; that of the shop, -4, comes with a full stock that
+# nobody wants.
+
+# %%
+stocks = torch.stack([trial.x[:1] for trial in ledger.trials])
+best = shop.stochastic_optimizer.item()
+figure, (left, right) = plt.subplots(1, 2, figsize=(13, 4.5), layout="constrained")
+plot_timeline(ledger.trials, ax=left)
+right.plot(range(15), stocks[:15], "o", color="0.7", label="at random")
+right.plot(range(15, 45), stocks[15:], "o", label="chosen")
+right.axhline(best, color="tab:red", ls=":", label="the best stock, in truth")
+right.set(xlabel="round", ylabel="stock")
+right.legend()
+plt.show()
+
+regrets = shop.stochastic_optimal_value - shop.evaluate_stochastic(stocks)
+for start in (0, 15, 30):
+    mean = regrets[start : start + 15].mean().item()
+    print(f"expected profit forgone, rounds {start:2} to {start + 14}: {mean:.2f} a round")
+print(f"the best expected profit: {shop.stochastic_optimal_value:.2f} a round")
+report = calibration_report(model)
+print(
+    "coverage of the intervals stated at 80 %: "
+    f"{report.base.coverage:.0%} plain, {report.calibrated.coverage:.0%} calibrated"
+)
+
+# %% [markdown]
+# Random stocks are mostly too large. The first chosen ones are zero, until their profits are
+# booked; from then on the stock stays near the best one. This is one run. It shows that the parts
+# work together, not that each of them was needed: with radius 0 the search does about as well
+# here, and the plain intervals were close to 80 %, since the noise is learned. If either had been
+# otherwise, the loop would have been the same.
+#
+# In short:
+#
+# * **Model decisions and contexts together**, contexts last (or say where: `context_indices`),
+#   and let the acquisition function choose decisions alone.
+# * **Say what you know of the context**: `ContextDistribution.empirical(contexts)` for contexts
+#   that were met, `.kde`, `.from_icdf` and `.discrete` for other laws.
+# * **Say how far that may be wrong**: `WassersteinUpperConfidenceBound(gp, beta, radius,
+#   contexts)` with a radius in units of the context, or `RadiusSchedule(c)` where contexts are
+#   observed.
+# * **Choose the set by what may go wrong**: `RobustUpperConfidenceBound(gp, beta, ambiguity,
+#   contexts)`.
+# * **Any acquisition function of single points can be made robust**:
+#   `RobustAcquisition(acquisition, ambiguity, contexts)`, on a model that is calibrated, aware
+#   of what is pending, or both.
