@@ -17,7 +17,7 @@ from botorch_calib._validation import check_positive
 from botorch_calib.delay.evaluations import Objective
 from botorch_calib.delay.ledger import FeedbackLedger
 from botorch_calib.delay.pools import ExecutorFactory, PoolSupply
-from botorch_calib.delay.scheduler import EvaluationLoop, Settings, is_resolved
+from botorch_calib.delay.scheduler import EvaluationLoop, RunSettings, is_resolved
 from botorch_calib.delay.trials import Trial, TrialStatus
 
 
@@ -148,7 +148,7 @@ class AsynchronousOptimizer:
         if resume not in ("rerun", "keep"):
             raise InputDataError(f'`resume` must be "rerun" or "keep", got {resume!r}.')
         self._executor = executor
-        self._settings = Settings(
+        self._settings = RunSettings(
             objective=objective,
             ledger=ledger,
             propose=propose,

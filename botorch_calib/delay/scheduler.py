@@ -38,7 +38,7 @@ TICK = 1.0
 
 
 @dataclass(frozen=True)
-class Settings:
+class RunSettings:
     """The arguments of an `AsynchronousOptimizer`, checked; see there."""
 
     objective: Objective
@@ -67,7 +67,7 @@ class EvaluationLoop:
         num_evaluations: Number of trials of the ledger to resolve, earlier ones included.
     """
 
-    def __init__(self, settings: Settings, pools: PoolSupply, num_evaluations: int) -> None:
+    def __init__(self, settings: RunSettings, pools: PoolSupply, num_evaluations: int) -> None:
         self._settings = settings
         self._ledger = settings.ledger
         self._pools = pools
