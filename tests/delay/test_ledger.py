@@ -390,7 +390,7 @@ def test_numbers_come_back_to_the_bit(make) -> None:
         torch.tensor([0.1, 0.2], dtype=torch.bfloat16),
         torch.tensor([[1, 2]]),
         torch.tensor([0.1, 0.2], **DOUBLE, requires_grad=True),
-        torch.rand(2, 2, **DOUBLE)[:, 1],
+        torch.tensor([[0.1, 0.2], [0.3, 0.4]], **DOUBLE)[:, 1],  # a view with strides
         np.array([0.1, 0.2], dtype=np.float32),
         np.array([[3, 4]]),
         [1, 2.5],
