@@ -44,31 +44,28 @@ PUBLISHED_SVM = {
 }
 
 
-def trace(result: Result, name: str) -> list[float]:
-    """A trace among the records of a result."""
-    return [math.nan if value is None else value for value in result.extras[name]]
-
-
 def simple_regret(result: Result) -> float:
     """At the end, of the queries whose values arrived in time; NaN with contexts."""
-    return trace(result, "simple_regret")[-1] if "simple_regret" in result.extras else math.nan
+    return (
+        metrics.trace(result, "simple_regret")[-1] if "simple_regret" in result.extras else math.nan
+    )
 
 
 def mean_simple_regret(result: Result) -> float:
     """Averaged over rounds; NaN with contexts."""
     if "simple_regret" not in result.extras:
         return math.nan
-    return float(np.mean(trace(result, "simple_regret")[1:]))
+    return float(np.mean(metrics.trace(result, "simple_regret")[1:]))
 
 
 def cumulative_regret(result: Result) -> float:
     """At the end, of the queries whose values arrived in time."""
-    return trace(result, "cumulative_regret")[-1]
+    return metrics.trace(result, "cumulative_regret")[-1]
 
 
 def cumulative_regret_all(result: Result) -> float:
     """At the end, of all queries."""
-    return trace(result, "cumulative_regret_all")[-1]
+    return metrics.trace(result, "cumulative_regret_all")[-1]
 
 
 def by_seed(results: Sequence[Result], score: Score) -> dict[int, float]:
@@ -263,7 +260,7 @@ def _published_table(collected: Mapping[str, ByMethod]) -> list[str]:
     body = []
     for problem in PUBLISHED_SVM.keys() & collected.keys():
         for method, results in collected[problem].items():
-            values = [trace(result, "best_arrived")[-1] for result in results]
+            values = [metrics.trace(result, "best_arrived")[-1] for result in results]
             published = PUBLISHED_SVM[problem].get(method, math.nan)
             body.append(
                 [

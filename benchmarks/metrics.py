@@ -100,6 +100,11 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return adjusted.tolist()
 
 
+def trace(result: Result, name: str) -> list[float]:
+    """A trace among the records of a result, NaN where it has no value."""
+    return [math.nan if value is None else value for value in result.extras[name]]
+
+
 def regret_trace(result: Result, inference: str) -> list[float]:
     """Regret at the point reported.
 

@@ -31,24 +31,41 @@ def regret_figure(
         collected: Results by problem and method.
         inference: See `metrics.regret_trace`.
     """
-    columns = min(len(collected), COLUMNS)
-    rows = -(-len(collected) // columns)
-    # Built without pyplot, so that no global state or display is involved.
-    figure = Figure(figsize=(5.0 * columns, 3.8 * rows), layout="constrained")
-    panels = figure.subplots(rows, columns, squeeze=False).flatten()
-    for panel in panels[len(collected) :]:
-        panel.remove()
-    for panel, (problem, by_method) in zip(panels, collected.items(), strict=False):
+    figure, panels = panel_grid(len(collected), COLUMNS, (5.0, 3.8))
+    for panel, (problem, by_method) in zip(panels, collected.items(), strict=True):
         for method, results in by_method.items():
-            _draw(panel, method, np.array([regret_trace(r, inference) for r in results]))
+            draw_mean(panel, method, np.array([regret_trace(r, inference) for r in results]))
         panel.set(title=problem, xlabel="evaluations after the initial design")
         panel.set_ylabel("simple regret")
         panel.legend()
     return figure
 
 
-def _draw(panel: Axes, method: str, curves: np.ndarray) -> None:
+def panel_grid(
+    count: int, columns: int, panel_size: tuple[float, float]
+) -> tuple[Figure, list[Axes]]:
+    """A figure with ``count`` panels of the given size in inches, row by row."""
+    columns = min(count, columns)
+    rows = -(-count // columns)
+    width, height = panel_size
+    # Built without pyplot, so that no global state or display is involved.
+    figure = Figure(figsize=(width * columns, height * rows), layout="constrained")
+    panels = figure.subplots(rows, columns, squeeze=False).flatten().tolist()
+    for panel in panels[count:]:
+        panel.remove()
+    return figure, panels[:count]
+
+
+def draw_mean(
+    panel: Axes,
+    method: str,
+    curves: np.ndarray,
+    style: str = "-",
+    first: int = 0,
+    alpha: float = 0.2,
+) -> None:
+    """The mean of ``seeds x steps`` curves with its band, the steps counted from ``first``."""
     mean, error = mean_and_band(curves)
-    steps = np.arange(len(mean))
-    (line,) = panel.plot(steps, mean, label=f"{method} ({len(curves)})")
-    panel.fill_between(steps, mean - error, mean + error, alpha=0.2, color=line.get_color())
+    steps = np.arange(first, first + len(mean))
+    (line,) = panel.plot(steps, mean, style, label=f"{method} ({len(curves)})")
+    panel.fill_between(steps, mean - error, mean + error, alpha=alpha, color=line.get_color())

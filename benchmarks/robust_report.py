@@ -23,19 +23,14 @@ SIGNIFICANCE = 0.05
 LAST_ROUNDS = 20
 
 
-def trace(result: Result, name: str) -> list[float]:
-    """A trace among the records of a result."""
-    return [math.nan if value is None else value for value in result.extras[name]]
-
-
 def cumulative_regret(result: Result) -> float:
     """Over all rounds (eq. 11)."""
-    return trace(result, "cumulative_regret")[-1]
+    return metrics.trace(result, "cumulative_regret")[-1]
 
 
 def late_regret(result: Result) -> float:
     """The mean regret of a round (eq. 10) over the last rounds."""
-    return float(np.mean(trace(result, "regret")[-LAST_ROUNDS:]))
+    return float(np.mean(metrics.trace(result, "regret")[-LAST_ROUNDS:]))
 
 
 def seconds(result: Result) -> float:
