@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 import torch
-from botorch.acquisition.objective import PosteriorTransform, ScalarizedPosteriorTransform
+from botorch.acquisition.objective import PosteriorTransform
 from botorch.exceptions.errors import InputDataError, UnsupportedError
 from botorch.models.gpytorch import MultiTaskGPyTorchModel
 from botorch.models.model import Model
@@ -29,7 +29,7 @@ from botorch_calib._validation import check_inputs
 from botorch_calib.acquisition.choices import RowLookup
 from botorch_calib.acquisition.delayed import DelayAwareAcquisitionFunction, input_width
 from botorch_calib.acquisition.randomness import derived_seed, random_stream
-from botorch_calib.models.bases import like, predicting_part
+from botorch_calib.models.bases import like, predicting_part, scalar_affine
 
 # Relative to the largest variance: what rounding costs when the points lie close to each other.
 JITTER = 1e-9
@@ -108,7 +108,7 @@ class DelayedThompsonSampling(DelayAwareAcquisitionFunction):
         if seed < 0:
             raise InputDataError(f"`seed` must be at least 0, got {seed}.")
         self.seed = int(seed)
-        self._weight, self._offset = _affine(posterior_transform)
+        self._weight, self._offset = scalar_affine(posterior_transform, "a draw")
         if choices is not None:
             choices = like(model, check_inputs("choices", choices, input_width(model)))
             if len(choices) == 0:
@@ -235,17 +235,3 @@ def draw_jointly(model: Any, X: Tensor, seed: int) -> tuple[Tensor, Tensor]:
     generator = torch.Generator().manual_seed(seed)
     normal = torch.randn(len(X), dtype=torch.double, generator=generator).to(X.device)
     return mean, mean + (root @ normal).to(mean)
-
-
-def _affine(transform: PosteriorTransform | None) -> tuple[float, float]:
-    """Weight and offset of an affine transform of one outcome."""
-    if transform is None:
-        return 1.0, 0.0
-    if isinstance(transform, ScalarizedPosteriorTransform):
-        weights = transform.get_buffer("weights")
-        if weights.numel() == 1:
-            return float(weights), float(transform.offset)
-    raise UnsupportedError(
-        f"`posterior_transform` {type(transform).__name__} does not apply to a draw: use a "
-        "ScalarizedPosteriorTransform with one weight."
-    )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from botorch.acquisition.objective import PosteriorTransform, ScalarizedPosteriorTransform
 from botorch.exceptions.errors import (
     BotorchTensorDimensionError,
     InputDataError,
@@ -46,6 +47,25 @@ def observed_part(model: Any) -> Any:
 def predicting_part(model: Any) -> Any:
     """The model that predicts, of a model that holds one conditioned on pending points."""
     return getattr(model, "conditioned_model", model)
+
+
+def scalar_affine(transform: PosteriorTransform | None, subject: str) -> tuple[float, float]:
+    """Weight and offset of an affine transform of a single outcome; ``(1, 0)`` of none.
+
+    Raises:
+        UnsupportedError: For any other transform, which does not apply to ``subject``.
+    """
+    if transform is None:
+        return 1.0, 0.0
+    if isinstance(transform, ScalarizedPosteriorTransform):
+        weights = transform.get_buffer("weights")
+        if weights.numel() == 1:
+            return float(weights), float(transform.offset)
+    raise UnsupportedError(
+        f"`posterior_transform` {type(transform).__name__} does not apply to {subject}: use a "
+        "ScalarizedPosteriorTransform with one weight, or a Monte Carlo acquisition function with "
+        "an objective."
+    )
 
 
 def standardized_gp(**data: Any) -> SingleTaskGP:

@@ -7,7 +7,7 @@ from copy import deepcopy
 from typing import Any
 
 import torch
-from botorch.acquisition.objective import PosteriorTransform, ScalarizedPosteriorTransform
+from botorch.acquisition.objective import PosteriorTransform
 from botorch.exceptions.errors import (
     InputDataError,
     UnsupportedError,
@@ -26,6 +26,7 @@ from botorch_calib.models.bases import (
     extended_by,
     observed_part,
     predicting_part,
+    scalar_affine,
     standardized_gp,
     transformed_train_inputs,
     with_task_feature,
@@ -214,7 +215,7 @@ class CalibratedModel(WrapperModel, FantasizeMixin):
         )
         if posterior_transform is None:
             return posterior
-        return _affinely_transformed(posterior, posterior_transform)
+        return posterior.affine(*scalar_affine(posterior_transform, "a calibrated posterior"))
 
     def _warn_if_unlearned(self) -> None:
         """Warn, once for each model, where the calibrator has seen too little to correct it."""
@@ -277,16 +278,3 @@ def _gaussian_posterior(model: Any, X: Tensor) -> GPyTorchPosterior:
             "Standardize, and apply nonlinear transforms to the observations beforehand."
         )
     return posterior
-
-
-def _affinely_transformed(
-    posterior: CalibratedPosterior, transform: PosteriorTransform
-) -> CalibratedPosterior:
-    if isinstance(transform, ScalarizedPosteriorTransform):
-        weights = transform.get_buffer("weights")
-        if weights.numel() == 1:
-            return posterior.affine(float(weights), float(transform.offset))
-    raise UnsupportedError(
-        f"`posterior_transform` {type(transform).__name__} does not apply to a calibrated "
-        "posterior: use a ScalarizedPosteriorTransform with one weight, or an MC objective."
-    )
