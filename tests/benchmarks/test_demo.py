@@ -1,4 +1,4 @@
-"""A tiny run of the demonstration, and the numbers that it prints and draws."""
+"""Tiny runs of the demonstration, and the numbers that its part on coverage prints and draws."""
 
 from __future__ import annotations
 
@@ -11,13 +11,23 @@ import matplotlib.image
 import numpy as np
 import pytest
 import torch
+from matplotlib.colors import to_hex
+from matplotlib.figure import Figure
 
-from benchmarks import demo, interval_study, stateful, svc
-from benchmarks.core import replicate
+from benchmarks import demo, demo_coverage, interval_study, stateful, svc
+from benchmarks.core import Named, Result, replicate
+from benchmarks.demo_common import Budget, Figures, run_all, suite_colors
 from benchmarks.problems import small_noisy_ackley
+from benchmarks.runner import Task
+from benchmarks.suites import SUITES
 from botorch_calib import CalibratedModel, LocalizedConformal
 
-PICTURES = ("regret.png", "reliability.png", "intervals.png", "threshold_map.png")
+# The pictures of each part.
+PICTURES = {
+    "coverage": ("regret.png", "reliability.png", "intervals.png", "threshold_map.png"),
+    "delays": ("delays.png",),
+    "robustness": ("robustness.png",),
+}
 
 
 def run(seed: int, regret: float, covered: list[float], pit: list[float]) -> SimpleNamespace:
@@ -34,21 +44,95 @@ def runs() -> dict[str, list[SimpleNamespace]]:
     }
 
 
-def test_a_tiny_run_prints_the_tables_and_writes_the_pictures(tmp_path: Path, capsys) -> None:
-    options = ["--seeds", "1", "--iterations", "2", "--jobs", "1"]
-    assert demo.main([*options, "--output", str(tmp_path / "new" / "folder")]) == 0
+TEXTS = {
+    "coverage": ("best of 7 settings", "LOCBO", "BO with LogEI", "misses of 80 %", "kappa = 2"),
+    "delays": ("GP-UCB-SDF", "UCB, ignoring delays", "GP-BUCB", "qLogEI", "2 queries"),
+    "robustness": ("WDRBO, radius 0.1", "ERBO", "difference, run by run", "2 rounds"),
+}
+
+
+@pytest.mark.parametrize("part", PICTURES)
+def test_each_part_alone_prints_its_tables_and_writes_its_pictures(
+    part: str, tmp_path: Path, capsys
+) -> None:
+    sizes = ["--seeds", "1", "--iterations", "2", "--rounds", "2", "--jobs", "1"]
+    folder = tmp_path / "new" / "folder"
+    assert demo.main(["--only", part, *sizes, "--output", str(folder)]) == 0
     output = capsys.readouterr().out
-    for text in ("best of 7 settings", "LOCBO", "BO with LogEI", "misses of 80 %", "kappa = 2"):
+    for text in (*TEXTS[part], *PICTURES[part]):
         assert text in output
     assert "nan" not in output
-    for name in PICTURES:
-        assert name in output
-        picture = matplotlib.image.imread(tmp_path / "new" / "folder" / name)
+    assert {path.name for path in folder.iterdir()} == set(PICTURES[part])
+    for name in PICTURES[part]:
+        picture = matplotlib.image.imread(folder / name)
         assert picture[..., :3].std() > 0.05, f"{name} is blank"
 
 
+def scripted(monkeypatch: pytest.MonkeyPatch, interrupted: str | None = None) -> list[Budget]:
+    """Parts that draw an empty picture, but for the one that is interrupted; their budgets."""
+    budgets: list[Budget] = []
+
+    def part(name: str, budget: Budget) -> Figures:
+        budgets.append(budget)
+        if name == interrupted:
+            raise KeyboardInterrupt
+        return {f"{name}.png": Figure()}
+
+    parts = {name: (name.upper(), partial(part, name)) for name in PICTURES}
+    monkeypatch.setattr(demo, "PARTS", parts)
+    return budgets
+
+
+def test_one_command_runs_all_parts_in_order(tmp_path: Path, monkeypatch, capsys) -> None:
+    budgets = scripted(monkeypatch)
+    assert demo.main(["--output", str(tmp_path), "--seeds", "3"]) == 0
+    assert budgets == [Budget(seeds=3)] * 3
+    output = capsys.readouterr().out
+    assert output.index("COVERAGE") < output.index("DELAYS") < output.index("ROBUSTNESS")
+
+
+def test_an_interruption_keeps_what_is_finished(tmp_path: Path, monkeypatch, capsys) -> None:
+    scripted(monkeypatch, interrupted="delays")
+    assert demo.main(["--output", str(tmp_path)]) == 130
+    assert [path.name for path in tmp_path.iterdir()] == ["coverage.png"]
+    captured = capsys.readouterr()
+    assert "interrupted" in captured.err
+    assert "finished in" not in captured.out and "ROBUSTNESS" not in captured.out
+
+
+def test_a_part_that_does_not_exist_is_refused(capsys) -> None:
+    with pytest.raises(SystemExit):
+        demo.main(["--only", "coverage", "speed"])
+    assert "speed" in capsys.readouterr().err
+
+
+def test_rounds_are_at_most_those_planned() -> None:
+    assert [Budget(rounds=rounds).rounds_of(40) for rounds in (None, 5, 99)] == [40, 5, 40]
+
+
+def test_demonstration_has_seeds_of_its_own() -> None:
+    used = {seed for suite in SUITES.values() for seed in suite.seeds}
+    assert used.isdisjoint(Budget(seeds=30).later_seeds())
+    assert len(Budget(seeds=4).later_seeds()) == 4
+
+
+def fails(problem: Named, method: Named, seed: int) -> Result:
+    raise ArithmeticError("no such luck")
+
+
+def test_a_failing_replicate_stops_the_demonstration() -> None:
+    task = Task(small_noisy_ackley(2), stateful.locbo_stateful(), 7, fails)
+    with pytest.raises(RuntimeError, match="(?s)seed 7 failed.*no such luck"):
+        run_all([task], 1, "failing")
+
+
+def test_colours_are_those_of_the_suite() -> None:
+    suite = [SimpleNamespace(name=name) for name in "abcd"]
+    assert suite_colors(suite, ["d", "b"]) == [to_hex("C3"), to_hex("C1")]
+
+
 def test_report_shows_means_errors_and_the_paired_difference(runs) -> None:
-    lines = demo.ackley_report(runs).splitlines()
+    lines = demo_coverage.ackley_report(runs).splitlines()
     # Regrets 1 and 3; misses of 50 % and 25 %; differences -0.5 and -1.
     assert "2.00 ± 1.00" in lines[1] and "37.5 ± 12.5 %" in lines[1]
     assert "1.25 ± 0.75" in lines[2] and "0.0 ± 0.0 %" in lines[2]
@@ -56,18 +140,18 @@ def test_report_shows_means_errors_and_the_paired_difference(runs) -> None:
 
 
 def test_report_admits_that_one_run_has_no_error(runs) -> None:
-    text = demo.ackley_report({name: results[:1] for name, results in runs.items()})
+    text = demo_coverage.ackley_report({name: results[:1] for name, results in runs.items()})
     assert "1.00 ± ?" in text
     assert "nan" not in text
 
 
 def test_central_coverage_counts_pooled_pits(runs) -> None:
     # PITs of 0.5 lie in every central interval, those of 0.95 in the ones above 90 %.
-    observed = demo.central_coverage(runs["bo"], np.array([0.1, 0.8, 0.95]))
+    observed = demo_coverage.central_coverage(runs["bo"], np.array([0.1, 0.8, 0.95]))
     np.testing.assert_allclose(observed, [0.5, 0.5, 1.0])
 
 
-@pytest.mark.parametrize("option", ["--seeds", "--iterations", "--jobs"])
+@pytest.mark.parametrize("option", ["--seeds", "--iterations", "--rounds", "--jobs"])
 def test_counts_must_be_positive(option: str, capsys) -> None:
     with pytest.raises(SystemExit):
         demo.main([option, "0"])
