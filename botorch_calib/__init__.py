@@ -44,6 +44,7 @@ from botorch_calib.robust import (
     TotalVariationBall,
     WassersteinBall,
     WorstCase,
+    join_contexts,
 )
 
 try:
@@ -88,4 +89,5 @@ __all__ = [
     "WorstCase",
     "__version__",
     "calibration_report",
+    "join_contexts",
 ]

@@ -7,6 +7,7 @@ leaves its object as it was.
 from __future__ import annotations
 
 import math
+from numbers import Integral, Real
 
 import torch
 from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError
@@ -15,14 +16,14 @@ from torch import Tensor
 
 def check_open_unit(name: str, value: float) -> float:
     """Return ``value`` if it lies strictly between 0 and 1, else raise ``InputDataError``."""
-    if not (isinstance(value, (int, float)) and 0.0 < value < 1.0):
+    if not (isinstance(value, Real) and 0.0 < value < 1.0):
         raise InputDataError(f"`{name}` must lie in the open interval (0, 1), got {value!r}.")
     return float(value)
 
 
 def check_positive(name: str, value: float, *, allow_inf: bool = False) -> float:
     """Return ``value`` if it is a positive (optionally infinite) number, else raise."""
-    valid = isinstance(value, (int, float)) and value > 0.0
+    valid = isinstance(value, Real) and value > 0.0
     if not valid or (math.isinf(value) and not allow_inf):
         raise InputDataError(f"`{name}` must be a positive number, got {value!r}.")
     return float(value)
@@ -30,9 +31,16 @@ def check_positive(name: str, value: float, *, allow_inf: bool = False) -> float
 
 def check_nonnegative(name: str, value: float) -> float:
     """Return ``value`` if it is a finite number of at least 0, else raise ``InputDataError``."""
-    if not (isinstance(value, (int, float)) and 0.0 <= value < math.inf):
+    if not (isinstance(value, Real) and 0.0 <= value < math.inf):
         raise InputDataError(f"`{name}` must be a finite number of at least 0, got {value!r}.")
     return float(value)
+
+
+def check_count(name: str, value: int) -> int:
+    """Return ``value`` if it is an integer of at least 1, NumPy's included, else raise."""
+    if not (isinstance(value, Integral) and value >= 1):
+        raise InputDataError(f"`{name}` must be an integer of at least 1, got {value!r}.")
+    return int(value)
 
 
 def check_finite(name: str, value: Tensor) -> Tensor:

@@ -51,6 +51,7 @@ from botorch_calib import (
     WassersteinUpperConfidenceBound,
     WorstCase,
     calibration_report,
+    join_contexts,
 )
 from botorch_calib.plotting import plot_timeline
 from botorch_calib.test_functions import ContextShift, DelayedProblem, Newsvendor, PoissonDelay
@@ -76,19 +77,13 @@ x_grid = torch.linspace(-1, 1, 201, dtype=torch.double).unsqueeze(-1)
 c_grid = torch.linspace(-0.4, 1.6, 201, dtype=torch.double).unsqueeze(-1)
 
 
-def joint(X, contexts):
-    """All pairs of decisions and contexts: ``n x d_x`` and ``M x d_c`` make ``n x M x d``."""
-    shape = len(X), len(contexts)
-    return torch.cat([X.unsqueeze(1).expand(*shape, -1), contexts.expand(*shape, -1)], dim=-1)
-
-
 def expected(law):
     """Expectation of the function over a law, at the decisions of the grid."""
-    return law.expectation(problem(joint(x_grid, law.points)))
+    return law.expectation(problem(join_contexts(x_grid.unsqueeze(1), law.points)))
 
 
 figure, (left, right) = plt.subplots(1, 2, figsize=(12, 4), layout="constrained")
-values = problem(joint(x_grid, c_grid))
+values = problem(join_contexts(x_grid.unsqueeze(1), c_grid))  # all pairs: 201 x 201
 drawn = left.contourf(
     x_grid.flatten(), c_grid.flatten(), values.T, levels=torch.linspace(-2, 0.8, 15), extend="min"
 )
@@ -115,7 +110,7 @@ plt.show()
 # %%
 for x in (0.0, 0.24):
     at = torch.tensor([[x]], dtype=torch.double)
-    told = stated.expectation(problem(joint(at, stated.points))).item()
+    told = stated.expectation(problem(join_contexts(at, stated.points))).item()
     real = problem.evaluate_stochastic(at).item()
     print(f"x = {x:4.2f}: expectation {told:5.2f} as told, {real:5.2f} in truth")
 print(f"the best expectation, in truth: {problem.stochastic_optimal_value:.3f}")
@@ -128,8 +123,9 @@ print(f"the best expectation, in truth: {problem.stochastic_optimal_value:.3f}")
 # `WassersteinUpperConfidenceBound` is the expectation of the upper confidence bound over the
 # stated law, less the radius times the bound's largest slope in the context. It lies below the
 # bound's expectation under any law that is reached from the stated one by moving its mass no
-# farther than the radius, on average (the 1-Wasserstein distance). The slope is looked for at
-# the given contexts; `lipschitz_contexts` says where else. With radius 0 nothing is subtracted:
+# farther than the radius, on average (the 1-Wasserstein distance): as long as the slope is no
+# larger elsewhere than where it is looked for, at the given contexts or, wherever these do not
+# fill the range of contexts, at denser `lipschitz_contexts`. With radius 0 nothing is subtracted:
 # that is what we call ERBO, which trusts the law.
 
 
@@ -150,7 +146,7 @@ def random_queries(n, seed):
     """Random decisions, each with a context from the true law."""
     generator = torch.Generator().manual_seed(seed)
     x = 2 * torch.rand(n, 1, dtype=torch.double, generator=generator) - 1
-    return torch.cat([x, problem.sample_contexts(n, generator)], dim=-1)
+    return join_contexts(x, problem.sample_contexts(n, generator))
 
 
 X = random_queries(100, seed=1)
@@ -210,7 +206,7 @@ def search(radius, seed, num_rounds=25, num_initial=5):
         with torch.no_grad():
             x = x_grid[acqf(x_grid.unsqueeze(-2)).argmax()]
         regrets.append(problem.stochastic_optimal_value - problem.evaluate_stochastic(x))
-        X = torch.cat([X, torch.cat([x, context]).unsqueeze(0)])
+        X = torch.cat([X, join_contexts(x, context).unsqueeze(0)])
     return torch.stack(regrets)
 
 
@@ -251,10 +247,12 @@ for t in (5, 20, 80, 320):
     print(f"{t:8} {schedule(t):8.3f} {distances.median().item():17.3f} {within:28.0%}")
 
 # %% [markdown]
-# With one context the distance shrinks like the schedule, and 0.3 is one and a half standard
-# deviations of the true law: **choose `c` of the size of the contexts' spread.** (With three
-# contexts or more the distance shrinks more slowly than that.) In a loop the schedule itself
-# will do: `radius=RadiusSchedule(0.3)` is called with the number of observations of the model.
+# With one column the distance shrinks like the schedule, and 0.3 is one and a half standard
+# deviations of the true law: **choose `c` of the size of the contexts' spread.** (Where a
+# context has three columns or more, the distance shrinks more slowly than that.) In a loop the
+# schedule itself will do: `radius=RadiusSchedule(0.3)` is called with the number of observations
+# of the model.
+# That goes for the balls to come as well, `TotalVariationBall(RadiusSchedule(1.0))` for example.
 #
 # ## Other neighbourhoods of a law
 #
@@ -266,9 +264,8 @@ for t in (5, 20, 80, 320):
 
 # %%
 contexts = problem.sample_contexts(20, torch.Generator().manual_seed(3))
-points = torch.cat([contexts, torch.linspace(0, 1.2, 61, dtype=torch.double).unsqueeze(-1)])
-weights = torch.cat([torch.full((20,), 1 / 20), torch.zeros(61)]).double()
-law = ContextDistribution.discrete(points, weights)
+candidates = torch.linspace(0, 1.2, 61, dtype=torch.double).unsqueeze(-1)
+law = ContextDistribution.empirical(contexts).with_candidates(candidates)
 
 SETS = {
     "expectation": WassersteinBall(0.0),
@@ -292,17 +289,19 @@ for name, ambiguity in SETS.items():
 
 # %% [markdown]
 # The numbers depend on the radii, each in a unit of its own, and so do not compare directly.
-# What does is where the mass goes. Below is the law that each set finds worst at $x = 0$.
+# What does is where the mass goes. `worst_case_weights` of an acquisition function says against
+# which law a decision is protected; here it is at $x = 0$, for four of the sets.
 
 # %%
-at_zero = torch.cat([torch.zeros_like(law.points), law.points], dim=-1)
+zero = torch.zeros(1, 1, dtype=torch.double)
 with torch.no_grad():
-    values = gp.posterior(at_zero.unsqueeze(-2)).mean.flatten()
+    values = gp.posterior(join_contexts(zero, law.points).unsqueeze(-2)).mean.flatten()
 order = law.points.flatten().argsort()
 shown = ("Wasserstein, exact", "total variation", "Kullback-Leibler", "CVaR")
 figure, panels = plt.subplots(1, 4, figsize=(14, 3.4), sharey=True, layout="constrained")
 for panel, name in zip(panels, shown, strict=True):
-    worst = SETS[name].worst_case_weights(values, law)
+    acqf = RobustUpperConfidenceBound(gp, beta=0.0, ambiguity=SETS[name], contexts=law)
+    worst = acqf.worst_case_weights(zero).flatten()
     for mass, color, label in ((law.weights, "0.7", "observed"), (worst, "tab:red", "worst")):
         held = mass > 1e-9
         panel.vlines(law.points[held], 0, mass[held], color=color, lw=5 if color == "0.7" else 2)
@@ -372,7 +371,7 @@ def choose_stock(ledger):
     demand = ContextDistribution.empirical(torch.stack([trial.x[1:] for trial in ledger.trials]))
     acqf = RobustAcquisition(
         CalibratedUpperConfidenceBound(model, level=0.9),
-        WassersteinBall(schedule(demand.num_points)),
+        WassersteinBall(schedule).at(len(ledger.trials)),
         demand,
     )
     x, _ = optimize_acqf(acqf, shop.decision_bounds, q=1, num_restarts=2, raw_samples=32)
@@ -387,7 +386,7 @@ for step in range(45):
         x = initial[step : step + 1]
     else:
         x, model = choose_stock(ledger)
-    query = torch.cat([x, shop.sample_contexts(1, market)], dim=-1)
+    query = join_contexts(x, shop.sample_contexts(1, market))
     trials[delayed.start(query, step)[0]] = ledger.submit(query)
 
 # %% [markdown]
@@ -395,7 +394,8 @@ for step in range(45):
 # context. The other order of the two models, a `CalibratedModel` of a `CensoredDelayModel`,
 # gives the same posterior. What is pending is hallucinated here. Censoring is for objectives
 # with a least value that is not far off; that of the shop, -4, comes with a full stock that
-# nobody wants.
+# nobody wants. Demands are known before profits, so the radius is that of all demands seen, not
+# of the observations of the model.
 
 # %%
 stocks = torch.stack([trial.x[:1] for trial in ledger.trials])
@@ -429,10 +429,11 @@ print(
 #
 # In short:
 #
-# * **Model decisions and contexts together**, contexts last (or say where: `context_indices`),
-#   and let the acquisition function choose decisions alone.
+# * **Model decisions and contexts together**, contexts last (or say where: `context_indices`;
+#   `join_contexts` puts them there), and let the acquisition function choose decisions alone.
 # * **Say what you know of the context**: `ContextDistribution.empirical(contexts)` for contexts
-#   that were met, `.kde`, `.from_icdf` and `.discrete` for other laws.
+#   that were met, `.kde`, `.from_icdf` and `.discrete` for other laws, `.with_candidates` for
+#   contexts that were not met and might be.
 # * **Say how far that may be wrong**: `WassersteinUpperConfidenceBound(gp, beta, radius,
 #   contexts)` with a radius in units of the context, or `RadiusSchedule(c)` where contexts are
 #   observed.

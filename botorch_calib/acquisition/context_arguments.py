@@ -16,6 +16,7 @@ from torch import Tensor
 from botorch_calib._validation import check_inputs
 from botorch_calib.acquisition.delayed import innermost
 from botorch_calib.models.bases import observed_part, raw_train_inputs
+from botorch_calib.robust.base import AmbiguitySet
 from botorch_calib.robust.contexts import ContextDistribution
 from botorch_calib.robust.contextual import Columns
 
@@ -89,14 +90,24 @@ def one_number(name: str, value: float | Tensor) -> float:
 
 
 def num_observations(model: Any) -> int:
-    """Number of observations of a model, for a schedule of radii."""
+    """Number of observations of a model, for a schedule of radii.
+
+    Pending points of a `CensoredDelayModel`, inside or around a `CalibratedModel`, are not among
+    them. Rows that any other model was conditioned on are, as nothing tells them from others.
+    """
     targets = getattr(observed_part(model), "train_targets", None)
     if not isinstance(targets, Tensor):
+        name = "an acquisition function without a model" if model is None else type(model).__name__
         raise UnsupportedError(
-            f"`radius` is a function of the number of observations, which {type(model).__name__} "
-            "does not tell: call it, and give the result."
+            f"`radius` is a function of the number of observations, which {name} does not tell: "
+            "give `ambiguity.at(t)` or the number itself."
         )
     return int(targets.shape[-1])
+
+
+def at_observations(ambiguity: AmbiguitySet, model: Any) -> AmbiguitySet:
+    """The set, a schedule in it resolved with the number of observations of a model."""
+    return ambiguity.at(num_observations(model)) if ambiguity.is_scheduled else ambiguity
 
 
 def closed_form_state(gp: Any) -> tuple[object, ...]:

@@ -3,6 +3,7 @@
 from botorch_calib.robust.base import AmbiguitySet
 from botorch_calib.robust.contexts import ContextDistribution
 from botorch_calib.robust.divergences import ChiSquaredBall, KLBall, TotalVariationBall
+from botorch_calib.robust.inputs import join_contexts
 from botorch_calib.robust.mmd import MMDBall
 from botorch_calib.robust.radius import RadiusSchedule, log_covering_number, wasserstein_radius
 from botorch_calib.robust.tail import ConditionalValueAtRisk, WorstCase
@@ -21,6 +22,7 @@ __all__ = [
     "TotalVariationBall",
     "WassersteinBall",
     "WorstCase",
+    "join_contexts",
     "log_covering_number",
     "wasserstein_radius",
 ]

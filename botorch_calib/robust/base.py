@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
+from copy import copy
+from typing import Any, Self
 
 import torch
 from botorch.exceptions.errors import (
@@ -42,6 +45,19 @@ class AmbiguitySet(ABC):
         """Whether the set needs gradients with respect to the context: the Lipschitz bound."""
         return False
 
+    @property
+    def is_scheduled(self) -> bool:
+        """Whether the set depends on the number of context samples, so that `at` comes first."""
+        return False
+
+    def at(self, t: int) -> Self:
+        """The set after ``t`` samples of the context: this one, unless it `is_scheduled`.
+
+        Args:
+            t: Number of samples, at least 1.
+        """
+        return self
+
     def worst_case(self, values: Tensor, contexts: ContextDistribution) -> Tensor:
         """Smallest expectation over the set, differentiable with respect to ``values``.
 
@@ -76,8 +92,12 @@ class AmbiguitySet(ABC):
         return self._minimiser(values, contexts)
 
     def __repr__(self) -> str:
-        public = {k: v for k, v in vars(self).items() if not k.startswith("_")}
-        return f"{type(self).__name__}({', '.join(f'{k}={v!r}' for k, v in public.items())})"
+        arguments = ", ".join(f"{name}={value!r}" for name, value in self._arguments().items())
+        return f"{type(self).__name__}({arguments})"
+
+    def _arguments(self) -> dict[str, Any]:
+        """What `__repr__` shows."""
+        return {name: value for name, value in vars(self).items() if not name.startswith("_")}
 
     @torch.no_grad()
     def _minimiser(self, values: Tensor, contexts: ContextDistribution) -> Tensor:
@@ -112,15 +132,60 @@ class AmbiguitySet(ABC):
 class Ball(AmbiguitySet):
     """An ambiguity set of the laws that are no farther from the centre than a radius.
 
+    The radius may be a schedule, which says it for each number ``t`` of context samples. `at`
+    then gives the ball with the number, which is what can be evaluated. An acquisition function
+    does this when it is made, with the number of observations of its model.
+
     Args:
-        radius: A finite number of at least 0, or a tensor with one element.
+        radius: A finite number of at least 0, a tensor with one element, or a function of ``t``
+            that returns one of these, such as `RadiusSchedule`.
 
     Raises:
         InputDataError: If ``radius`` is negative, infinite or NaN.
     """
 
-    def __init__(self, radius: float | Tensor) -> None:
-        self.radius = check_radius(radius)
+    def __init__(self, radius: float | Tensor | Callable[[int], float]) -> None:
+        self._radius = radius if callable(radius) else check_radius(radius)
+
+    @property
+    def radius(self) -> float:
+        """The radius.
+
+        Raises:
+            UnsupportedError: If it is a schedule.
+        """
+        if callable(self._radius):
+            raise UnsupportedError(
+                f"The `radius` of {self!r} is a schedule: call `.at(t)`, with the number `t` of "
+                "context samples, for a ball that can be evaluated."
+            )
+        return self._radius
+
+    @property
+    def is_scheduled(self) -> bool:
+        """Whether the radius is a schedule."""
+        return callable(self._radius)
+
+    def at(self, t: int) -> Self:
+        """A copy with the radius after ``t`` samples; this ball if its radius is a number.
+
+        The copy is shallow: a subclass that keeps what it computes from the radius has to discard
+        that here.
+
+        Args:
+            t: Number of samples, at least 1.
+
+        Raises:
+            InputDataError: If the schedule returns no number of at least 0.
+        """
+        if not callable(self._radius):
+            return self
+        ball = copy(self)
+        ball._radius = check_radius(self._radius(t))
+        return ball
+
+    def _arguments(self) -> dict[str, Any]:
+        return {"radius": self._radius, **super()._arguments()}
 
 
 def check_radius(radius: float | Tensor) -> float:
@@ -128,7 +193,7 @@ def check_radius(radius: float | Tensor) -> float:
     if isinstance(radius, Tensor):
         if radius.numel() != 1:
             raise InputDataError(f"`radius` must be one number, got {radius.numel()}.")
-        radius = float(radius)
+        radius = float(radius.detach())
     return check_nonnegative("radius", radius)
 
 

@@ -11,7 +11,7 @@ from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataErro
 from torch import Tensor
 from torch.quasirandom import SobolEngine
 
-from botorch_calib._validation import check_finite, check_inputs, check_positive
+from botorch_calib._validation import check_count, check_finite, check_inputs, check_positive
 
 # How far weights may be from summing to 1: float32 inputs of a few thousand atoms pass.
 _SUM_TOLERANCE = 1e-5
@@ -23,8 +23,8 @@ class ContextDistribution:
 
     Atoms of weight 0 are allowed. They do not enter the expectation, but they are contexts that
     an adversary may choose in the sets that admit new contexts (`WassersteinBall`, `MMDBall`,
-    `TotalVariationBall`, `WorstCase`). So candidates beyond what was observed are added as atoms
-    of weight 0, and a function's values at all atoms are everything that a set needs.
+    `TotalVariationBall`, `WorstCase`). So `with_candidates` adds candidates beyond what was
+    observed as such atoms, and a function's values at all atoms are everything that a set needs.
 
     The constructor keeps the atoms as they are, in number and order; `empirical` and `discrete`
     merge equal ones. Both tensors are copied, and must not be changed afterwards.
@@ -142,12 +142,47 @@ class ContextDistribution:
             >>> law = torch.distributions.Normal(0.5, 0.2)
             >>> ContextDistribution.from_icdf(lambda p: law.icdf(p).clamp(0, 1), 128, dim=2)
         """
-        points = icdf(sobol_points(num_points, dim, seed))
+        points = check_finite("icdf", icdf(sobol_points(num_points, dim, seed)))
         if points.dim() != 2 or len(points) != num_points:
             raise BotorchTensorDimensionError(
                 f"`icdf` must return {num_points} x d_c contexts, got {tuple(points.shape)}."
             )
         return cls.empirical(points)
+
+    def with_candidates(self, points: Tensor) -> ContextDistribution:
+        """The same law with further atoms, of weight 0, to which an adversary may move mass.
+
+        The exact Wasserstein ball, for example, knows the places that are atoms, and no others:
+        around an empirical law it moves mass between the contexts that were met. With a grid of
+        candidates it moves it anywhere, up to the spacing of the grid.
+
+        Args:
+            points: Candidates ``m x d_c``, which are brought to this law's dtype and device. Those
+                equal to an atom, or to one before them, are left out.
+
+        Returns:
+            A law whose first atoms are those of this law, followed by the candidates in their
+            order; this law if there is none to add.
+
+        Raises:
+            BotorchTensorDimensionError: If ``points`` does not have shape ``m x d_c``.
+            InputDataError: If it holds NaN or infinite values.
+
+        Example:
+            >>> grid = torch.linspace(0, 1, 51, dtype=torch.double).unsqueeze(-1)
+            >>> law = ContextDistribution.empirical(contexts).with_candidates(grid)
+            >>> ambiguity = WassersteinBall(0.1, method="exact")
+            >>> acqf = RobustUpperConfidenceBound(model, 2.25, ambiguity, law)
+        """
+        added = check_inputs("points", points, self.points.shape[-1]).detach().to(self.points)
+        joined = torch.cat([self.points, added])
+        first = first_appearances(joined)
+        places = torch.arange(len(joined), device=joined.device)
+        added = joined[(first == places) & (places >= self.num_points)]
+        if len(added) == 0:
+            return self
+        weights = torch.cat([self.weights, self.weights.new_zeros(len(added))])
+        return ContextDistribution(torch.cat([self.points, added]), weights)
 
     @property
     def num_points(self) -> int:
@@ -241,16 +276,20 @@ def check_box(bounds: Tensor, num_dims: int) -> Tensor:
 
 def merge_atoms(law: ContextDistribution) -> ContextDistribution:
     """The same law with equal atoms merged, in the order of their first appearance."""
-    unique, inverse = torch.unique(law.points, dim=0, return_inverse=True)
-    if len(unique) == law.num_points:
+    kept, inverse = first_appearances(law.points).unique(return_inverse=True)
+    if len(kept) == law.num_points:
         return law
-    position = torch.arange(law.num_points, device=inverse.device)
-    first = position.new_full((len(unique),), law.num_points)
-    first = first.scatter_reduce(0, inverse, position, reduce="amin")
-    weights = law.weights.new_zeros(len(unique)).double()
+    weights = law.weights.new_zeros(len(kept)).double()
     weights.index_add_(0, inverse, law.weights.double())
-    order = first.argsort()
-    return ContextDistribution(unique[order], weights[order])
+    return ContextDistribution(law.points[kept], weights)
+
+
+def first_appearances(points: Tensor) -> Tensor:
+    """For each row of ``n x d`` the index of the first row that equals it, ``n``."""
+    unique, inverse = torch.unique(points, dim=0, return_inverse=True)
+    places = torch.arange(len(points), device=inverse.device)
+    first = places.new_full((len(unique),), len(points))
+    return first.scatter_reduce(0, inverse, places, reduce="amin")[inverse]
 
 
 def kernel_bandwidth(samples: Tensor, bandwidth: str | float | Tensor) -> Tensor:
@@ -274,9 +313,7 @@ def kernel_bandwidth(samples: Tensor, bandwidth: str | float | Tensor) -> Tensor
 
 def sobol_points(num_points: int, dim: int, seed: int) -> Tensor:
     """Scrambled Sobol points strictly inside the unit cube, ``num_points x dim``, float64."""
-    for name, value in (("num_points", num_points), ("dim", dim)):
-        if not isinstance(value, int) or value < 1:
-            raise InputDataError(f"`{name}` must be a positive integer, got {value!r}.")
+    num_points, dim = check_count("num_points", num_points), check_count("dim", dim)
     draws = SobolEngine(dim, scramble=True, seed=seed).draw(num_points, dtype=torch.double)
     edge = 0.5**32  # the points are multiples of 2^-30
     return draws.clamp(edge, 1 - edge)

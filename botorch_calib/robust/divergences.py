@@ -26,7 +26,8 @@ class TotalVariationBall(Ball):
     there.
 
     Args:
-        radius: Radius in the norm ``|p - w|_1``, of which at most 2 matters.
+        radius: Radius in the norm ``|p - w|_1``, of which at most 2 matters, or a schedule of it;
+            see `Ball`.
 
     Raises:
         InputDataError: If ``radius`` is negative, infinite or NaN.
@@ -51,7 +52,7 @@ class ChiSquaredBall(Ball):
     the divergence; some authors have one.
 
     Args:
-        radius: Bound of the divergence itself, not of its root.
+        radius: Bound of the divergence itself, not of its root, or a schedule of it; see `Ball`.
 
     Raises:
         InputDataError: If ``radius`` is negative, infinite or NaN.
@@ -71,22 +72,29 @@ class ChiSquaredBall(Ball):
         return torch.empty_like(law).scatter_(-1, order, law)
 
     def _sorted_law(self, u: Tensor, weights: Tensor) -> Tensor:
-        mass = weights.cumsum(dim=-1)
-        first, second = (weights * u).cumsum(dim=-1), (weights * u * u).cumsum(dim=-1)
+        steps, mass = u.diff(dim=-1, prepend=u[:, :1]), weights.cumsum(dim=-1)
+        # First and second moment of ``(u_k - u)_+``: sums of what is not negative, since the
+        # smallest value may have next to no weight and still matter.
+        growth = shifted(mass) * steps
+        slack = growth.cumsum(dim=-1)
+        square = ((2 * shifted(slack) + growth) * steps).cumsum(dim=-1)
         # Divergence + 1 of the law with threshold tau = u_k: falls as k grows, infinite at min u.
-        slack = u * mass - first
-        size = (u * u * mass - 2 * u * first + second) / slack.square()
-        active = (u <= 0) | (size > 1 + self.radius)
+        active = (slack <= 0) | (square > (1 + self.radius) * slack.square())
         last = active.long().cumprod(dim=-1).sum(dim=-1, keepdim=True) - 1
-        mass, first, second = (v.gather(-1, last) for v in (mass, first, second))
-        mean = first / mass
-        variance = (second / mass - mean.square()).clamp(min=0.0)
+        mass, slack, threshold = (v.gather(-1, last) for v in (mass, slack, u))
+        weights = torch.where(torch.arange(u.shape[-1], device=u.device) <= last, weights, 0.0)
+        # From the mean of what keeps mass.
+        deviation = u - threshold + slack / mass
+        variance = (weights * deviation.square()).sum(dim=-1, keepdim=True) / mass
         excess = (1 + self.radius - 1 / mass).clamp(min=0.0)
         slope = torch.where(variance > 0, (excess / (mass * variance)).sqrt(), 0.0)
-        place = torch.arange(u.shape[-1], device=u.device)
-        law = (weights * (1 / mass - slope * (u - mean))).clamp(min=0.0)
-        law = torch.where(place <= last, law, 0.0)
+        law = (weights * (1 / mass - slope * deviation)).clamp(min=0.0)
         return law / law.sum(dim=-1, keepdim=True)
+
+
+def shifted(sums: Tensor) -> Tensor:
+    """Cumulative sums ``b x M`` without the last summand of each."""
+    return torch.nn.functional.pad(sums[:, :-1], (1, 0))
 
 
 class KLBall(Ball):
@@ -98,7 +106,7 @@ class KLBall(Ball):
     atoms of the smallest value, the worst law is the centre restricted to these.
 
     Args:
-        radius: Bound of the divergence, in nats.
+        radius: Bound of the divergence, in nats, or a schedule of it; see `Ball`.
 
     Raises:
         InputDataError: If ``radius`` is negative, infinite or NaN.
@@ -152,7 +160,10 @@ def tilt(u: Tensor, weights: Tensor, s: Tensor) -> tuple[Tensor, Tensor, Tensor]
         s: Tilts, ``b``.
     """
     scaled = (s.unsqueeze(-1) * u).clamp(max=_FLOOR)
-    log_total = torch.log1p(torch.expm1(-scaled) @ weights).unsqueeze(-1)
+    shrinkage = torch.expm1(-scaled) @ weights
+    # Where little is left of the total, it is summed itself: what is left decides.
+    total = torch.where(shrinkage < -0.5, (-scaled).exp() @ weights, 1.0)
+    log_total = torch.where(shrinkage < -0.5, total.log(), shrinkage.log1p()).unsqueeze(-1)
     log_ratio = -scaled - log_total
     ratio = log_ratio.exp()
     law = weights * ratio

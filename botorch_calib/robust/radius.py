@@ -7,7 +7,12 @@ from dataclasses import dataclass
 
 from botorch.exceptions.errors import InputDataError
 
-from botorch_calib._validation import check_nonnegative, check_open_unit, check_positive
+from botorch_calib._validation import (
+    check_count,
+    check_nonnegative,
+    check_open_unit,
+    check_positive,
+)
 
 
 def wasserstein_radius(
@@ -41,10 +46,10 @@ def wasserstein_radius(
     Raises:
         InputDataError: If an argument is out of its range.
     """
-    t, delta = check_round(t), check_open_unit("delta", delta)
+    t, delta = check_count("t", t), check_open_unit("delta", delta)
     diameter = check_positive("context_diameter", context_diameter)
     spread = check_positive("decision_diameter", decision_diameter)
-    check_dim("decision_dim", decision_dim)
+    decision_dim = check_count("decision_dim", decision_dim)
     log_number = check_nonnegative("log_covering_number", log_covering_number)
     total = -math.log(delta) + decision_dim * math.log1p(2 * t * spread) + log_number
     return diameter * math.sqrt(2 * total / t)
@@ -53,34 +58,41 @@ def wasserstein_radius(
 def log_covering_number(t: int, norm_bound: float, dim: int, constant: float = 1.0) -> float:
     r"""Bound of ``log N(1/t, U(B, B, lambda))`` for the squared exponential kernel.
 
-    ``kappa (1 + log(B t))^(1 + d) + kappa (1 + log t)^(1 + 2 d)``
-    [Micheli2025wdrbo, lemma 23 and corollary 24, after Yang et al. 2020, lemma D.1].
+    ``kappa (1 + log(B t))^(1 + d) + kappa (1 + log(B t))^(1 + 2 d)``, after
+    [Micheli2025wdrbo, lemma 23 and corollary 24], who adapt Yang et al. (2020, lemma D.1). The
+    first term counts posterior means and the second standard deviations times up to ``B``. As
+    printed, the second has ``log t``; but to cover the multiples to ``1/t``, standard deviations
+    must be covered to ``1/(B t)``.
 
     Args:
         t: Number of context samples, at least 1; the precision of the cover is ``1/t``.
-        norm_bound: ``B``, bound of the norm of the posterior mean (lemma 3), at least ``1/t``.
+        norm_bound: ``B``, bound of the norm of the posterior mean and of what multiplies the
+            standard deviation (lemma 3), at least ``1/t``.
         dim: ``d = d_x + d_c``.
-        constant: ``kappa``, which the paper leaves open.
+        constant: ``kappa``, which the paper leaves open; it may depend on the regularisation
+            ``lambda``.
 
     Raises:
         InputDataError: If an argument is out of its range.
     """
-    t, norm_bound = check_round(t), check_positive("norm_bound", norm_bound)
-    check_dim("dim", dim)
+    t, norm_bound = check_count("t", t), check_positive("norm_bound", norm_bound)
+    dim = check_count("dim", dim)
     constant = check_positive("constant", constant)
     if norm_bound * t < 1:
         raise InputDataError(f"`norm_bound` must be at least 1/t, got {norm_bound!r} for t = {t}.")
-    mean_part = (1 + math.log(norm_bound * t)) ** (1 + dim)
-    return constant * (mean_part + (1 + math.log(t)) ** (1 + 2 * dim))
+    order = 1 + math.log(norm_bound * t)
+    return constant * (order ** (1 + dim) + order ** (1 + 2 * dim))
 
 
 @dataclass(frozen=True)
 class RadiusSchedule:
     """The practical radius ``c / sqrt(t)``, which shrinks like the theoretical one.
 
+    It is what the ``radius`` of any ball may be, such as ``TotalVariationBall(RadiusSchedule(1))``.
+
     Attributes:
-        c: Radius at ``t = 1``, in the unit of the contexts. The paper's experiments use 0.3 for
-            contexts in a unit cube.
+        c: Radius at ``t = 1``, for Wasserstein balls in the unit of the contexts. The paper's
+            experiments use 0.3 for contexts in a unit cube.
 
     Raises:
         InputDataError: If ``c`` is negative or not finite.
@@ -93,17 +105,4 @@ class RadiusSchedule:
 
     def __call__(self, t: int) -> float:
         """Radius after ``t >= 1`` samples of the context."""
-        return self.c / math.sqrt(check_round(t))
-
-
-def check_round(t: int) -> int:
-    """Return ``t`` if it is an integer of at least 1, else raise ``InputDataError``."""
-    if not isinstance(t, int) or t < 1:
-        raise InputDataError(f"`t` must be an integer of at least 1, got {t!r}.")
-    return t
-
-
-def check_dim(name: str, value: int) -> None:
-    """Raise ``InputDataError`` unless ``value`` is an integer of at least 1."""
-    if not isinstance(value, int) or value < 1:
-        raise InputDataError(f"`{name}` must be an integer of at least 1, got {value!r}.")
+        return self.c / math.sqrt(check_count("t", t))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from numbers import Real
+
 import torch
 from botorch.exceptions.errors import InputDataError
 from torch import Tensor
@@ -14,7 +16,9 @@ class ConditionalValueAtRisk(AmbiguitySet):
     """The mean over the worst ``alpha`` share of the contexts.
 
     It is the worst case over the laws ``p <= w / alpha``. The atom at which the share is full
-    counts with the part of its weight that is left. ``alpha = 1`` is the expectation.
+    counts with the part of its weight that is left. ``alpha = 1`` is the expectation. BoTorch's
+    risk measure ``CVaR(a)`` names the other share: it is ``ConditionalValueAtRisk(1 - a)``, up to
+    one of its samples.
 
     Args:
         alpha: The share, in (0, 1].
@@ -26,9 +30,9 @@ class ConditionalValueAtRisk(AmbiguitySet):
     _keeps_support = True
 
     def __init__(self, alpha: float) -> None:
-        if not (isinstance(alpha, (int, float)) and 0.0 < alpha <= 1.0):
+        if not (isinstance(alpha, Real) and 0.0 < alpha <= 1.0):
             raise InputDataError(f"`alpha` must lie in (0, 1], got {alpha!r}.")
-        self.alpha = float(alpha)
+        self.alpha: float = float(alpha)
 
     def _solve(self, u: Tensor, contexts: ContextDistribution) -> Tensor:
         order = u.argsort(dim=-1, stable=True)

@@ -4,6 +4,7 @@ import copy
 import math
 import pickle
 
+import numpy as np
 import pytest
 import torch
 from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError
@@ -12,11 +13,20 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from botorch_calib.robust import (
+    AmbiguitySet,
+    ChiSquaredBall,
+    ConditionalValueAtRisk,
     ContextDistribution,
+    KLBall,
+    MMDBall,
     RadiusSchedule,
+    TotalVariationBall,
+    WassersteinBall,
+    WorstCase,
     log_covering_number,
     wasserstein_radius,
 )
+from tests.robust import programs
 
 DTYPES = (torch.float32, torch.float64)
 BOX = torch.tensor([[0.0, 0.0], [1.0, 2.0]], dtype=torch.double)
@@ -203,7 +213,7 @@ def test_kde_arguments() -> None:
 
 def test_radius_of_equation_16() -> None:
     number = log_covering_number(10, 2.0, dim=3, constant=0.5)
-    assert_close(number, 0.5 * (1 + math.log(20)) ** 4 + 0.5 * (1 + math.log(10)) ** 7)
+    assert_close(number, 0.5 * (1 + math.log(20)) ** 4 + 0.5 * (1 + math.log(20)) ** 7)
     radius = wasserstein_radius(
         10,
         0.1,
@@ -239,8 +249,109 @@ def test_schedule() -> None:
     schedule = RadiusSchedule(0.6)
     assert_close([schedule(t) for t in (1, 4, 9)], [0.6, 0.3, 0.2])
     assert RadiusSchedule()(1) == 0.3
+    assert RadiusSchedule()(np.int64(9)) == RadiusSchedule()(9)  # type: ignore[arg-type]
     for bad in (-1.0, math.nan, math.inf):
         with pytest.raises(InputDataError, match="`c`"):
             RadiusSchedule(bad)
     with pytest.raises(InputDataError, match="`t`"):
         schedule(0)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_candidates_follow_the_atoms(dtype: torch.dtype) -> None:
+    law = ContextDistribution.discrete(samples(4), torch.tensor([0.4, 0.0, 0.5, 0.1])).to(dtype)
+    new = samples(5, seed=1)
+    extended = law.with_candidates(new)
+    assert extended.points.dtype == extended.weights.dtype == dtype
+    assert torch.equal(extended.points, torch.cat([law.points, new.to(dtype)]))
+    assert_close(extended.weights[:4], law.weights, rtol=0, atol=1e-7)
+    assert (extended.weights[4:] == 0).all()
+    values = torch.randn(3, 9, dtype=dtype, generator=torch.Generator().manual_seed(0))
+    assert_close(extended.expectation(values), law.expectation(values[:, :4]))
+    assert_close(extended.mean, law.mean)
+    assert_close(extended.std, law.std)
+    support = extended.support()
+    assert support is not None and support.tolist() == [0, 2, 3]
+
+
+def test_candidates_are_added_once() -> None:
+    points = torch.tensor([[3.0, 0.0], [1.0, 0.0], [3.0, 0.0]], dtype=torch.double)
+    law = ContextDistribution(points, torch.tensor([0.2, 0.3, 0.5]))  # atoms stay as they are
+    new = torch.tensor([[1.0, -0.0], [7.0, 1.0], [5.0, 5.0], [3.0, 0.0], [7.0, 1.0], [0.0, 0.0]])
+    extended = law.with_candidates(new)
+    assert extended.points.tolist() == [*points.tolist(), [7.0, 1.0], [5.0, 5.0], [0.0, 0.0]]
+    assert_close(extended.weights, torch.tensor([0.2, 0.3, 0.5, 0, 0, 0]).double())
+    assert extended.with_candidates(new) is extended
+    assert law.with_candidates(points[:2]) is law and law.with_candidates(points[:0]) is law
+
+
+def test_candidates_leave_the_law_as_it_was() -> None:
+    law = ContextDistribution.empirical(samples(4))
+    wanted, single = law.distances().clone(), law.to(torch.float32)
+    assert law.support() is None
+    new = samples(3, seed=1)
+    extended = law.with_candidates(new)
+    new.zero_()
+    assert extended.distances().shape == (7, 7) and extended.to(torch.float32).num_points == 7
+    assert_close(extended.distances()[:4, :4], wanted)
+    assert extended.support() is not None and (extended.points[4:] > 0).all()
+    assert law.num_points == 4 and law.support() is None
+    assert torch.equal(law.distances(), wanted) and law.to(torch.float32) is single
+
+
+@pytest.mark.parametrize(
+    "ambiguity",
+    [
+        WassersteinBall(0.2),
+        TotalVariationBall(0.3),
+        ChiSquaredBall(0.3),
+        KLBall(0.3),
+        MMDBall(0.2, lengthscale=0.5),
+        ConditionalValueAtRisk(0.4),
+        WorstCase(),
+    ],
+    ids=lambda ambiguity: type(ambiguity).__name__,
+)
+def test_candidates_in_worst_cases(ambiguity: AmbiguitySet) -> None:
+    points, new = samples(5), samples(6, seed=1)
+    law = ContextDistribution.discrete(points, torch.tensor([0.1, 0.2, 0.3, 0.15, 0.25]))
+
+    def worst(law: ContextDistribution) -> Tensor:
+        return ambiguity.worst_case(torch.stack([law.points[:, 0], law.points.sin().sum(-1)]), law)
+
+    extended = law.with_candidates(torch.cat([points, new, new]))
+    assert extended.num_points == 11
+    for row in range(2):
+        values = [extended.points[:, 0], extended.points.sin().sum(-1)][row]
+        wanted = programs.solve(ambiguity, values.numpy(), extended)
+        assert_close(worst(extended)[row].item(), wanted, rtol=0, atol=1e-6)
+    # More laws, so no larger, unless the set has no place for new contexts.
+    if isinstance(ambiguity, ChiSquaredBall | KLBall | ConditionalValueAtRisk):
+        assert_close(worst(extended), worst(law), rtol=0, atol=1e-12)
+    else:
+        assert (worst(extended) <= worst(law) + 1e-7).all()
+        assert (worst(extended) < worst(law) - 1e-3).any()
+
+
+def test_a_second_atom_in_the_same_place_changes_no_worst_case() -> None:
+    """So candidates equal to atoms may be left out."""
+    points = samples(5)
+    law = ContextDistribution.empirical(points)
+    twice = ContextDistribution(
+        torch.cat([points, points]), torch.cat([law.weights, 0 * law.weights])
+    )
+    values = torch.randn(4, 5, dtype=torch.double, generator=torch.Generator().manual_seed(0))
+    doubled = torch.cat([values, values], dim=-1)
+    for ambiguity in (WassersteinBall(0.2), TotalVariationBall(0.3), KLBall(0.3), WorstCase()):
+        found = ambiguity.worst_case(doubled, twice)
+        assert_close(found, ambiguity.worst_case(values, law), rtol=0, atol=1e-12)
+
+
+def test_candidate_arguments() -> None:
+    law = ContextDistribution.empirical(samples(3))
+    for bad in (samples(3)[:, :1], samples(3)[0], samples(3)[None]):
+        with pytest.raises(BotorchTensorDimensionError, match="`points`"):
+            law.with_candidates(bad)
+    with pytest.raises(InputDataError, match="`points`"):
+        law.with_candidates(samples(3) * torch.nan)
+    assert law.with_candidates(torch.tensor([[1, 2]])).points[-1].tolist() == [1.0, 2.0]

@@ -1,0 +1,93 @@
+"""Divergence balls around laws whose worst atoms have next to no weight, against 60 digits."""
+
+from collections.abc import Callable
+
+import mpmath
+import pytest
+import torch
+from torch import Tensor
+
+from botorch_calib.robust import ChiSquaredBall, ContextDistribution, KLBall
+from botorch_calib.robust.base import Ball
+
+DIGITS = 60
+Law = list[mpmath.mpf]
+
+
+def kl_law(u: Law, w: Law, radius: float) -> Law:
+    """The tilted law on the sphere; the tilt by bisection of its logarithm."""
+
+    def tilted(log_tilt: mpmath.mpf) -> Law:
+        mass = [b * mpmath.exp(-mpmath.exp(log_tilt) * a) for a, b in zip(u, w, strict=True)]
+        total = mpmath.fsum(mass)
+        return [m / total for m in mass]
+
+    def divergence(p: Law) -> mpmath.mpf:
+        return mpmath.fsum(a * mpmath.log(a / b) for a, b in zip(p, w, strict=True) if a)
+
+    return bisected(tilted, lambda p: divergence(p) < radius, -40, 40)
+
+
+def chi_squared_law(u: Law, w: Law, radius: float) -> Law:
+    """The law of the threshold at which the radius is met; by bisection of its logarithm."""
+
+    def cut(log_excess: mpmath.mpf) -> Law:
+        threshold = min(u) + mpmath.exp(log_excess)
+        mass = [b * max(threshold - a, mpmath.mpf(0)) for a, b in zip(u, w, strict=True)]
+        total = mpmath.fsum(mass)
+        return [m / total for m in mass]
+
+    def divergence(p: Law) -> mpmath.mpf:
+        return mpmath.fsum((a - b) ** 2 / b for a, b in zip(p, w, strict=True))
+
+    return bisected(cut, lambda p: divergence(p) > radius, -80, 80)
+
+
+def bisected(
+    law: Callable[[mpmath.mpf], Law], is_below: Callable[[Law], bool], low: float, high: float
+) -> Law:
+    """The law at which ``is_below`` ceases to be true."""
+    a, b = mpmath.mpf(low), mpmath.mpf(high)
+    for _ in range(150):
+        middle = (a + b) / 2
+        a, b = (middle, b) if is_below(law(middle)) else (a, middle)
+    return law(a)
+
+
+SETS: dict[type[Ball], Callable[[Law, Law, float], Law]] = {
+    KLBall: kl_law,
+    ChiSquaredBall: chi_squared_law,
+}
+
+
+def check(kind: type[Ball], u: Tensor, weights: Tensor, radius: float) -> None:
+    """Compare values with those of the oracle, and see that the law is one of the ball."""
+    contexts = ContextDistribution(torch.arange(len(u)).double().unsqueeze(-1), weights)
+    value = kind(radius).worst_case(u, contexts).item()
+    with mpmath.workdps(DIGITS):
+        values, centre = ([mpmath.mpf(x.item()) for x in v] for v in (u, contexts.weights))
+        law = SETS[kind](values, centre, radius)
+        expected = float(mpmath.fsum(p * x for p, x in zip(law, values, strict=True)))
+    assert value == pytest.approx(expected, rel=1e-10, abs=1e-10)
+    mass = kind(radius).worst_case_weights(u, contexts)
+    assert (mass >= 0).all() and mass.sum().item() == pytest.approx(1.0, abs=1e-12)
+
+
+@pytest.mark.parametrize("kind", SETS)
+@pytest.mark.parametrize("radius", [1e-3, 0.1, 0.5, 5.0])
+@pytest.mark.parametrize("weight", [1e-20, 1e-16, 1e-13, 1e-9, 1e-5])
+def test_best_placed_atom_has_a_tiny_weight(kind: type[Ball], radius: float, weight: float) -> None:
+    u = torch.tensor([0.0, 0.5, 1.0], dtype=torch.double)
+    check(kind, u, torch.tensor([weight, 0.3, 0.7 - weight], dtype=torch.double), radius)
+    check(kind, u, torch.tensor([0.3, 0.7 - weight, weight], dtype=torch.double), radius)
+    check(kind, u[1:], torch.tensor([weight, 1 - weight], dtype=torch.double), radius)
+
+
+@pytest.mark.parametrize("kind", SETS)
+@pytest.mark.parametrize("radius", [0.05, 5.0])
+def test_weights_that_forget_geometrically(kind: type[Ball], radius: float) -> None:
+    generator = torch.Generator().manual_seed(0)
+    weights = 0.5 ** torch.arange(1, 41, dtype=torch.double)
+    for _ in range(4):
+        u = torch.randn(40, dtype=torch.double, generator=generator)
+        check(kind, u, weights / weights.sum(), radius)
