@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -14,13 +15,29 @@ from torch import Tensor
 from botorch_calib._validation import check_finite, check_nonnegative
 from botorch_calib.robust.base import Ball
 from botorch_calib.robust.contexts import ContextDistribution
-from botorch_calib.robust.quadratic import minimise_linear, whitened
+from botorch_calib.robust.quadratic import minimise_linear
 
 Kernel = Callable[[Tensor], Tensor]
 
 _METHODS = ("exact", "minimax", "sensitivity")
 # Relative accuracy that the exact method promises.
 _ACCURACY = 1e-6
+
+
+@dataclass(frozen=True)
+class _Matrices:
+    """Of a kernel matrix ``K`` on the atoms.
+
+    Attributes:
+        root: Lower Cholesky factor ``R`` of ``K``, ``M x M``.
+        whiten: ``M x M``. Maps ``u`` to ``R^-1 (u - c)``, with the number ``c`` that makes its norm
+            smallest. That norm is the sensitivity ``S``.
+        reach: MMD between the centre and all mass at an atom, ``M``.
+    """
+
+    root: Tensor
+    whiten: Tensor
+    reach: Tensor
 
 
 class MMDBall(Ball):
@@ -30,16 +47,18 @@ class MMDBall(Ball):
     diagonal. Atoms of weight 0 may receive mass.
 
     * ``method="exact"`` [Kirschner2020drbo]: the worst law, to 1e-6 of the decrease ``E u - value``
-      (or 1e-9 of the range of ``u``), by a closed form where nonnegativity does not
-      bind, otherwise by an interior-point method. Its duality gap certifies the accuracy; a
-      ``NumericsWarning`` tells if it is not reached. One step costs a Cholesky factorisation of
-      an ``M x M`` matrix for each row, and there are about 10: meant for ``M`` up to a few
-      hundred.
+      (or 1e-9 of the range of ``u``), by a closed form where nonnegativity does not bind. Where
+      it binds for many atoms, as it does for smooth kernels unless the radius is tiny, an
+      active-set method solves a few dozen systems as large as the number of atoms with mass.
+      Elsewhere an interior-point method needs about 10 Cholesky factorisations of an ``M x M``
+      matrix for each row: meant for ``M`` up to a few hundred. Duality gaps certify the accuracy;
+      a ``NumericsWarning`` tells if it is not reached.
     * ``method="sensitivity"``: the lower bound ``max(E u - radius S, min u)``. Without
       nonnegativity, the minimum over laws of total mass 1 is ``E u - radius S`` with
       ``S^2 = (u - c)' K^-1 (u - c)``, ``c = 1' K^-1 u / 1' K^-1 1``, at the signed
-      ``p = w - radius K^-1 (u - c) / S``. ``-S`` is also the derivative of the exact worst case
-      at radius 0: the worst-case sensitivity of [Tay2022sensitivity].
+      ``p = w - radius K^-1 (u - c) / S``. Where all weights are positive, ``-S`` is
+      also the derivative of the exact worst case at radius 0: the worst-case sensitivity of
+      [Tay2022sensitivity].
     * ``method="minimax"`` [Tay2022sensitivity]: the exact worst case is convex in the radius, so it
       lies between that tangent and the chord to the radius at which all mass on the atom of the
       smallest value enters the ball. The middle of the two has the smallest largest error. It
@@ -50,7 +69,7 @@ class MMDBall(Ball):
     ``jitter`` lies in between.
 
     Args:
-        radius: Bound of the MMD itself, not of its square.
+        radius: Bound of the MMD itself, not of its square, or a schedule of it; see `Ball`.
         lengthscale: Lengthscale of the Gaussian kernel ``exp(-|c - c'|^2 / (2 l^2))``: a positive
             number, or ``d_c`` of them. None is the median distance between the atoms.
         method: ``"exact"``, ``"minimax"`` or ``"sensitivity"``. The last two are bounds that no law
@@ -68,7 +87,7 @@ class MMDBall(Ball):
 
     def __init__(
         self,
-        radius: float | Tensor,
+        radius: float | Tensor | Callable[[int], float],
         lengthscale: float | Tensor | None = None,
         method: str = "exact",
         kernel: Kernel | None = None,
@@ -86,39 +105,39 @@ class MMDBall(Ball):
         self._gives_laws = method == "exact"
 
     def _solve(self, u: Tensor, contexts: ContextDistribution) -> Tensor:
-        weights = contexts.weights
-        if self.radius == 0:
+        weights, radius = contexts.weights, self.radius
+        if radius == 0:
             return weights.expand_as(u)
-        root = self._root(contexts)
-        signed, sensitivity = self._ellipsoid(u, weights, root)
+        matrices = self._matrices(contexts)
+        white = u @ matrices.whiten.mT
+        sensitivity = white.norm(dim=-1, keepdim=True)
+        # The minimisers of total mass 1, of any sign.
+        signed = weights - radius / sensitivity * (white @ matrices.whiten)
         least = u.argmin(dim=-1, keepdim=True)
         point = torch.zeros_like(u).scatter_(-1, least, 1.0)
-        reach = (root[least.squeeze(-1)] - weights @ root).norm(dim=-1, keepdim=True)
+        reach = matrices.reach[least]
         if self.method == "exact":
-            law = torch.where(reach > self.radius, signed, point)
+            law = torch.where(reach > radius, signed, point)
             rest = ~(law >= 0).all(dim=-1) & (u.amax(dim=-1) > 0)
             if bool(rest.any()):
-                law[rest] = self._interior(u[rest], weights, root, sensitivity[rest])
+                law[rest] = self._constrained(
+                    u[rest], weights, matrices.root, sensitivity[rest], signed[rest]
+                )
             return law
-        below = u @ weights - self.radius * sensitivity < 0
-        tangent = torch.where(below.unsqueeze(-1), point, signed)
+        below = (u @ weights).unsqueeze(-1) < radius * sensitivity
+        tangent = torch.where(below, point, signed)
         if self.method == "sensitivity":
             return tangent
-        chord = torch.lerp(weights.expand_as(u), point, (self.radius / reach).clamp(max=1.0))
+        chord = torch.lerp(weights.expand_as(u), point, (radius / reach).clamp(max=1.0))
         return (tangent + chord) / 2
 
-    def _ellipsoid(self, u: Tensor, weights: Tensor, root: Tensor) -> tuple[Tensor, Tensor]:
-        """Minimisers of total mass 1, of any sign, ``b x M``, and the sensitivity ``S``, ``b``."""
-        white = whitened(u, root)
-        sensitivity = white.norm(dim=-1)
-        change = torch.linalg.solve_triangular(root.mT, white.mT, upper=True).mT
-        return weights - self.radius * change / sensitivity.unsqueeze(-1), sensitivity
-
-    def _interior(self, u: Tensor, weights: Tensor, root: Tensor, sensitivity: Tensor) -> Tensor:
+    def _constrained(
+        self, u: Tensor, weights: Tensor, root: Tensor, sensitivity: Tensor, signed: Tensor
+    ) -> Tensor:
         """Exact worst laws, ``b x M``, where nonnegativity matters."""
         # The decrease is at most 1, and at most this: a problem in natural units.
-        scale = (self.radius * sensitivity).clamp(max=1.0).unsqueeze(-1)
-        law, excess = minimise_linear(u / scale, weights, root / self.radius)
+        scale = (self.radius * sensitivity).clamp(max=1.0)
+        law, excess = minimise_linear(u / scale, weights, root / self.radius, signed)
         if bool((excess > _ACCURACY).any()):
             warnings.warn(
                 f"{self!r}: the worst case is only accurate to {excess.max().item():.1e} of "
@@ -128,13 +147,13 @@ class MMDBall(Ball):
             )
         return law
 
-    def _root(self, contexts: ContextDistribution) -> Tensor:
-        """Lower Cholesky factor of ``K``, kept with the contexts."""
+    def _matrices(self, contexts: ContextDistribution) -> _Matrices:
+        """What the kernel tells about the atoms, kept with the contexts."""
         key = ("mmd", self.lengthscale, self.kernel, self.jitter)
-        root: Tensor = contexts.memo(key, lambda: self._factor(contexts))
-        return root
+        matrices: _Matrices = contexts.memo(key, lambda: self._factor(contexts))
+        return matrices
 
-    def _factor(self, contexts: ContextDistribution) -> Tensor:
+    def _factor(self, contexts: ContextDistribution) -> _Matrices:
         num = contexts.num_points
         matrix = self._matrix(contexts)
         if matrix.shape != (num, num):
@@ -147,7 +166,10 @@ class MMDBall(Ball):
         root, info = torch.linalg.cholesky_ex(matrix)
         if bool(info > 0):
             raise InputDataError("The matrix of `kernel` is not positive definite: raise `jitter`.")
-        return root
+        inverse = torch.linalg.solve_triangular(root, torch.eye(num).to(root), upper=False)
+        ones = inverse.sum(dim=-1, keepdim=True)
+        whiten = inverse - ones * ((ones.mT @ inverse) / ones.square().sum())
+        return _Matrices(root, whiten, (root - contexts.weights @ root).norm(dim=-1))
 
     def _matrix(self, contexts: ContextDistribution) -> Tensor:
         if self.kernel is not None:

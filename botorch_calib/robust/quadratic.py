@@ -1,9 +1,10 @@
 r"""Linear functions over the part of the simplex inside an ellipsoid, for many functions at once.
 
-Minimises ``u' p`` over ``p >= 0``, ``sum p = 1``, ``|R' (p - w)| <= 1`` by a primal-dual
-interior-point method with the scaling of Nesterov and Todd and Mehrotra's corrector, as usual for
-cone programs (for example Vandenberghe, "The CVXOPT linear and quadratic cone program solvers",
-2010). The state is ``delta = p - w``, so that small ellipsoids lose no digits.
+Minimises ``u' p`` over ``p >= 0``, ``sum p = 1``, ``|R' (p - w)| <= 1``: by the method of
+`active_set` where few atoms will have mass, and elsewhere by a primal-dual interior-point method
+with the scaling of Nesterov and Todd and Mehrotra's corrector, as usual for cone programs (for
+example Vandenberghe, "The CVXOPT linear and quadratic cone program solvers", 2010). Its state is
+``delta = p - w``, so that small ellipsoids lose no digits.
 """
 
 from __future__ import annotations
@@ -11,10 +12,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-# Excess to stop at; about 6 to 12 steps reach it.
-_EXCESS = 1e-7
-# Part of the range of a function below which its decrease needs no relative accuracy.
-_FLOOR = 1e-3
+from botorch_calib.robust.active_set import EXCESS, certified_excess, solve_sparse
+
+# Negative mass from which on the active-set method is the faster one.
+_NEGATIVE = 1.0
+# About 6 to 12 are needed.
 _MAX_STEPS = 40
 # Excess from which on the atoms without mass may be recognised.
 _NEAR = 1e-2
@@ -27,9 +29,13 @@ _SHORT = 0.1
 _TINY = 1e-300
 # Numbers in the matrices of the rows that are solved together.
 _BLOCK = 2**19
+# Rows that the active-set method solves together.
+_SPARSE_ROWS = 512
 
 
-def minimise_linear(u: Tensor, weights: Tensor, root: Tensor) -> tuple[Tensor, Tensor]:
+def minimise_linear(
+    u: Tensor, weights: Tensor, root: Tensor, signed: Tensor
+) -> tuple[Tensor, Tensor]:
     """Minimisers and certified bounds of how far they are from optimal.
 
     Args:
@@ -37,17 +43,23 @@ def minimise_linear(u: Tensor, weights: Tensor, root: Tensor) -> tuple[Tensor, T
             of at most 1 or thereabouts.
         weights: ``w``, ``M``.
         root: ``R``, ``M x M``, lower triangular and invertible.
+        signed: The minimisers without ``p >= 0``, ``b x M``. If they have much negative mass, few
+            atoms will have mass in the end.
 
     Returns:
-        The laws ``p``, ``b x M``, and their excess, ``b``: an upper bound of ``u' p`` minus the
-        optimum (a duality gap), divided by the decrease ``u' w - u' p`` plus 1e-3.
+        The laws ``p``, ``b x M``, and their excess, ``b``, see `certified_excess`.
     """
-    size = max(1, _BLOCK // root.numel())
-    quadratic = root @ root.T
-    parts = [_InteriorPoint(part, weights, root, quadratic).solve() for part in u.split(size)]
-    if not parts:
-        return torch.zeros_like(u), u.new_zeros(0)
-    return torch.cat([law for law, _ in parts]), torch.cat([excess for _, excess in parts])
+    law, excess = torch.empty_like(u), torch.full_like(u[:, 0], torch.inf)
+    sparse = (signed.clamp(max=0.0).sum(dim=-1) < -_NEGATIVE).nonzero().squeeze(-1)
+    for rows in sparse.split(_SPARSE_ROWS):
+        law[rows], excess[rows] = solve_sparse(u[rows], weights, root)
+    rest = (excess > EXCESS).nonzero().squeeze(-1)
+    if len(rest) == 0:
+        return law, excess
+    quadratic = root @ root.mT
+    for rows in rest.split(max(1, _BLOCK // root.numel())):
+        law[rows], excess[rows] = _InteriorPoint(u[rows], weights, root, quadratic).solve()
+    return law, excess
 
 
 def whitened(u: Tensor, root: Tensor) -> Tensor:
@@ -110,27 +122,20 @@ class _InteriorPoint:
             for _ in range(_CORRECTIONS):
                 delta, dual = self._polished(near, free)
                 self._compare(near, delta, dual)
-                unsolved = self.excess[self.rows[near]] > _EXCESS
+                unsolved = self.excess[self.rows[near]] > EXCESS
                 near, free, delta, dual = (v[unsolved] for v in (near, free, delta, dual))
                 # Atoms whose mass became negative leave; those that promise a decrease join.
                 reduced = self.u[near] - dual @ self.root.T
                 level = (reduced * free).sum(-1, keepdim=True) / free.sum(-1, keepdim=True)
                 free = torch.where(free, self.weights + delta >= 0, reduced < level)
-        going = self.excess[self.rows] > _EXCESS
+        going = self.excess[self.rows] > EXCESS
         for name in ("u", "delta", "z", "dual", "rows"):
             setattr(self, name, getattr(self, name)[going])
 
     def _compare(self, index: slice | Tensor, delta: Tensor, dual: Tensor) -> None:
-        """Keep those of the laws ``w + delta`` of the rows ``index`` that are better.
-
-        Every element of the cone has a nonnegative product with ``(|dual|, dual)``. Without that
-        product the function is linear, and its smallest value on the simplex bounds the optimum.
-        """
-        u, rows, law = self.u[index], self.rows[index], self.weights + delta
-        reduced = u - dual @ self.root.T
-        bound = reduced.amin(dim=-1) - reduced @ self.weights - dual.norm(dim=-1)
-        decrease = -torch.linalg.vecdot(u, delta)
-        excess = (-decrease - bound) / (decrease.clamp(min=0.0) + _FLOOR)
+        """Keep those of the laws ``w + delta`` of the rows ``index`` that are better."""
+        rows, law = self.rows[index], self.weights + delta
+        excess = certified_excess(self.u[index], self.weights, self.root, delta, dual)
         better = (excess < self.excess[rows]) & (law >= 0).all(dim=-1)
         self.excess[rows[better]], self.best[rows[better]] = excess[better], law[better]
 

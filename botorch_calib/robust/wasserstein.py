@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from botorch.exceptions.errors import (
     BotorchTensorDimensionError,
@@ -42,14 +44,16 @@ class WassersteinBall(Ball):
     ``E u - radius L <= exact <= E u`` and ``exact >= min u``.
 
     Args:
-        radius: Radius in the unit of the contexts.
+        radius: Radius in the unit of the contexts, or a schedule of it; see `Ball`.
         method: ``"lipschitz"`` or ``"exact"``.
 
     Raises:
         InputDataError: If ``radius`` is negative, infinite or NaN, or ``method`` is unknown.
     """
 
-    def __init__(self, radius: float | Tensor, method: str = "exact") -> None:
+    def __init__(
+        self, radius: float | Tensor | Callable[[int], float], method: str = "exact"
+    ) -> None:
         super().__init__(radius)
         if method not in ("exact", "lipschitz"):
             raise InputDataError(f"`method` must be 'exact' or 'lipschitz', got {method!r}.")
