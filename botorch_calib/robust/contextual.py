@@ -134,13 +134,20 @@ class ContextualFunction(ABC):
             steepness_contexts: ``M' x d_c``, over which the steepness is taken (default:
                 ``contexts``).
         """
+        width, num = X.shape[-1], len(contexts)
         if steepness_contexts is None:
             steepness_contexts = contexts
             values, gradients = self.with_gradients(X, contexts)
+        elif _wants_gradient(X):
+            # In one pass, since values need gradients too.
+            together = torch.cat([contexts, steepness_contexts.to(contexts)])
+            values, gradients = self._evaluate(X.detach(), together, gradients=True)
+            values = with_jacobian(X, values[:, :num], gradients[:, :num, :width])
+            gradients = gradients[:, num:, width:]
         else:
             values = self(X, contexts)
-            gradients = self.with_gradients(X.detach(), steepness_contexts)[1]
-        steepness, places = gradients.norm(dim=-1).max(dim=-1)
+            gradients = self.with_gradients(X, steepness_contexts)[1]
+        steepness, places = torch.linalg.vector_norm(gradients, dim=-1).max(dim=-1)
         if not _wants_gradient(X):
             return values, steepness
         slopes = self._steepness(X.detach(), steepness_contexts[places])[1]
@@ -177,5 +184,5 @@ def _wants_gradient(X: Tensor) -> bool:
 
 def norm_and_direction(gradient: Tensor) -> tuple[Tensor, Tensor]:
     """The norm ``...`` of vectors ``... x d``, and the vectors divided by it."""
-    norm = gradient.norm(dim=-1)
+    norm = torch.linalg.vector_norm(gradient, dim=-1)
     return norm, gradient / norm.clamp_min(_TINY).unsqueeze(-1)

@@ -108,10 +108,10 @@ _MATERN: dict[float, type[RadialProfile]] = {1.5: Matern32Profile, 2.5: Matern52
 
 def radial_profile(kernel: Kernel) -> RadialProfile | None:
     """The profile of a kernel on all columns without batch dimensions; None if it has another."""
-    if kernel.active_dims is not None or kernel.batch_shape:
+    if type(kernel) not in (RBFKernel, MaternKernel) or kernel.active_dims is not None:
+        return None
+    if kernel.raw_lengthscale.dim() != 2:  # which is fast to tell, unlike the batch shape
         return None
     if type(kernel) is RBFKernel:
         return GaussianProfile()
-    if type(kernel) is MaternKernel and kernel.nu in _MATERN:
-        return _MATERN[kernel.nu]()
-    return None
+    return _MATERN[kernel.nu]() if kernel.nu in _MATERN else None

@@ -40,11 +40,13 @@ class StationaryGP:
     ``mean + k weights`` and the variance ``variance - k precision k'``: units and the kernel's
     scale are in these tensors.
 
+    Scaled inputs are ``(z - origin) * slope``, the model's input transform included, for joint
+    inputs ``z`` before any transform.
+
     Attributes:
-        model: The model, which maps inputs by its ``transform_inputs``.
         profile: The kernel as a function of the squared distance of scaled inputs.
-        scale: What transformed inputs are multiplied by, ``d``.
-        shift: What is subtracted then, ``d``.
+        origin: Joint inputs ``d`` in the middle of the training data, so that differences from it
+            are accurate however far the data are from zero.
         slope: Derivative of scaled inputs with respect to inputs, ``d``.
         inputs: Scaled training inputs ``n x d``.
         weights: ``n``.
@@ -56,10 +58,8 @@ class StationaryGP:
         least_variance: Variances are at least this, a scalar.
     """
 
-    model: Any
     profile: RadialProfile
-    scale: Tensor
-    shift: Tensor
+    origin: Tensor
     slope: Tensor
     inputs: Tensor
     weights: Tensor
@@ -68,11 +68,6 @@ class StationaryGP:
     mean: Tensor
     variance: Tensor
     least_variance: Tensor
-
-    def scaled(self, Z: Tensor) -> Tensor:
-        """Scaled inputs of joint inputs ``m x d`` before any transform."""
-        transformed: Tensor = self.model.transform_inputs(Z.to(self.inputs))
-        return transformed * self.scale - self.shift
 
 
 def is_stationary(model: Any) -> bool:
@@ -99,7 +94,7 @@ def is_stationary(model: Any) -> bool:
         and type(model.likelihood) in (GaussianLikelihood, FixedNoiseGaussianLikelihood)
         and (not _has(model, "outcome") or type(model.outcome_transform) is Standardize)
         and (not _has(model, "input") or _is_affine(model.input_transform))
-        and radial_profile(_unscaled(model.covar_module)[0]) is not None
+        and radial_profile(_base_kernel(model.covar_module)) is not None
     )
 
 
@@ -116,12 +111,12 @@ def stationary_gp(model: Any) -> StationaryGP:
     if not is_stationary(model):
         raise UnsupportedError(f"This {type(model).__name__} has no closed form.")
     model.eval()
-    kernel, output_scale = _unscaled(model.covar_module)
+    kernel, output_scale = _base_kernel(model.covar_module), _output_scale(model.covar_module)
     profile: Any = radial_profile(kernel)
     raw = model.train_inputs[0].detach()
     scale = profile.factor**0.5 / kernel.lengthscale.detach().reshape(-1).expand(raw.shape[-1])
-    shift = (raw * scale).mean(dim=-2)
-    inputs = raw * scale - shift
+    origin, center, slopes = _input_map(model, raw)
+    inputs = (raw - center) * scale
     unit, location = _outcome_units(model.outcome_transform if _has(model, "outcome") else None)
     factor, weights, prior_mean = _solved(model, inputs, profile, output_scale)
     precision = torch.cholesky_inverse(factor)
@@ -129,11 +124,9 @@ def stationary_gp(model: Any) -> StationaryGP:
     variance = unit.square() * output_scale.to(unit)
     floor = _ROUNDING * torch.finfo(raw.dtype).eps * variance
     gp = StationaryGP(
-        model=model,
         profile=profile,
-        scale=scale,
-        shift=shift,
-        slope=scale * _input_slopes(model, raw),
+        origin=origin,
+        slope=scale * slopes,
         inputs=inputs,
         weights=unit * output_scale * weights,
         precision=(unit * output_scale).square() * precision,
@@ -153,14 +146,24 @@ def _is_affine(transform: Any) -> bool:
     """Whether a transform is affine in every column by itself."""
     if type(transform) is ChainedInputTransform:
         return all(_is_affine(part) for part in transform.values())
-    return type(transform) in _AFFINE and not transform.batch_shape
+    if type(transform) not in _AFFINE or transform.batch_shape:
+        return False
+    # The same for every row.
+    return all(part.shape[:-1].numel() == 1 for part in (transform.coefficient, transform.offset))
 
 
-def _unscaled(kernel: Kernel) -> tuple[Kernel, Tensor]:
-    """A kernel without its ``ScaleKernel``, and the scale, a double scalar."""
-    if type(kernel) is not ScaleKernel or kernel.active_dims is not None or kernel.batch_shape:
-        return kernel, torch.ones((), dtype=torch.double, device=kernel.device)
-    return kernel.base_kernel, kernel.outputscale.detach().double()
+def _base_kernel(kernel: Kernel) -> Kernel:
+    """A kernel without its ``ScaleKernel``, if that is plain."""
+    # Batch dimensions are the scale's own; the kernel inside is for `radial_profile` to judge.
+    is_plain = type(kernel) is ScaleKernel and kernel.raw_outputscale.dim() == 0
+    return kernel.base_kernel if is_plain and kernel.active_dims is None else kernel
+
+
+def _output_scale(kernel: Kernel) -> Tensor:
+    """What the kernel is multiplied by, a double scalar."""
+    if _base_kernel(kernel) is kernel:
+        return torch.ones((), dtype=torch.double, device=kernel.device)
+    return kernel.outputscale.detach().double()
 
 
 def _outcome_units(transform: Standardize | None) -> tuple[Tensor, Tensor]:
@@ -170,13 +173,23 @@ def _outcome_units(transform: Standardize | None) -> tuple[Tensor, Tensor]:
     return transform.stdvs.double().reshape(()), transform.means.double().reshape(())
 
 
-@torch.enable_grad()
-def _input_slopes(model: Any, inputs: Tensor) -> Tensor:
-    """Derivatives ``d`` of the model's input transform, which is affine in every column."""
-    point = torch.zeros_like(inputs[:1]).requires_grad_()
-    transformed = model.transform_inputs(point)
-    (slopes,) = torch.autograd.grad(transformed.sum(), point)
-    return slopes.squeeze(0)
+def _input_map(model: Any, transformed: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The model's input transform, which is affine in every column, around its training data.
+
+    Args:
+        model: In evaluation mode.
+        transformed: Training inputs after the transform, ``n x d``.
+
+    Returns:
+        Inputs ``d`` that it maps to about the mean of these, what it maps them to, and its slopes.
+    """
+    with torch.enable_grad():
+        zero = torch.zeros_like(transformed[:1]).requires_grad_()
+        at_zero = model.transform_inputs(zero)
+        (slopes,) = torch.autograd.grad(at_zero.sum(), zero)
+    steps = (transformed.mean(dim=0, keepdim=True) - at_zero.detach()) / slopes
+    origin = torch.where(slopes != 0.0, steps, 0.0)
+    return origin.squeeze(0), model.transform_inputs(origin).squeeze(0), slopes.squeeze(0)
 
 
 def _solved(

@@ -19,6 +19,24 @@ def test_comparisons_are_registered() -> None:
     assert len(names) == 4 * len(perf_robust.KERNELS)
 
 
+def test_growth_and_overhead_are_registered() -> None:
+    names = {name for name in perf.COMPARISONS if "robust UCB" in name or "RBO" in name}
+    for kernel in perf_robust.KERNELS:
+        for start in ("b=128 / robust UCB", "M=512 / robust UCB"):
+            assert f"{start}, n=300, M=256, b=64, {kernel}" in names
+        for start in ("WDRBO", "ERBO"):
+            assert f"{start}, n=60, M=60, b=4, {kernel} / BoTorch's UCB at b points" in names
+
+
+@pytest.mark.parametrize("kernel", perf_robust.KERNELS)
+def test_few_decisions(work, kernel) -> None:
+    size = (12, 7)
+    robust = perf_robust.robust_call(work, size, kernel, 0.1, 4)(0)
+    plain = perf_robust.plain_call(work, size, kernel, 4)(0)
+    assert isinstance(robust, torch.Tensor) and robust.shape == (4, 1, 2)
+    assert isinstance(plain, torch.Tensor) and plain.shape == (4, 1, 4)
+
+
 @pytest.mark.parametrize("kernel", perf_robust.KERNELS)
 def test_calls(work, kernel) -> None:
     size = (12, 7)
