@@ -11,18 +11,15 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import matplotlib
 import matplotlib.pyplot as plt
-from botorch.exceptions.warnings import BotorchWarning
-from linear_operator.utils.warnings import NumericalWarning
 
 from benchmarks import demo_coverage, demo_delays, demo_robustness
 from benchmarks.demo_common import Budget, Figures
-from benchmarks.runner import one_torch_thread
+from benchmarks.runner import one_torch_thread, without_expected_warnings
 
 PARTS: dict[str, tuple[str, Callable[[Budget], Figures]]] = {
     "coverage": (demo_coverage.TITLE, demo_coverage.run),
@@ -76,10 +73,7 @@ def run_demo(parts: Sequence[str], budget: Budget, output: Path) -> None:
     for name in parts:
         title, run = PARTS[name]
         print(f"{title}\n{'=' * len(title)}\n", flush=True)
-        with one_torch_thread(), warnings.catch_warnings():
-            # Refits and jitter are expected with few points; a fit that fails still raises.
-            for category in (BotorchWarning, NumericalWarning):
-                warnings.simplefilter("ignore", category)
+        with one_torch_thread(), without_expected_warnings():
             figures = run(budget)
         paths = write_figures(figures, output)
         print("\nPictures: " + ", ".join(map(str, paths)) + "\n", flush=True)

@@ -7,7 +7,6 @@ fixed before the first run; the suite has other seeds and 100 rounds.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -32,7 +31,7 @@ from benchmarks.demo_common import (
 )
 from benchmarks.metrics import paired_test, trace
 from benchmarks.plots import draw_mean, panel_grid
-from benchmarks.robust import REFERENCE_POINTS, ContextualTask, RobustMethod
+from benchmarks.robust import REFERENCE_POINTS
 from benchmarks.robust_report import Score, by_seed, cumulative_regret
 from benchmarks.runner import Task
 from botorch_calib.test_functions import ContextShift
@@ -64,21 +63,11 @@ def run_shifted(seeds: Sequence[int], rounds: int, jobs: int) -> Runs:
     (task,) = (task for task in robust.tasks() if task.name == PROBLEM)
     methods = {method.name: method for method in robust_methods.compared()}
     tasks = [
-        Task(replace(task, num_rounds=rounds), methods[name], seed, replicate)
+        Task(replace(task, num_rounds=rounds), methods[name], seed, robust.replicate)
         for seed in seeds
         for name in NAMES
     ]
     return run_all(tasks, jobs, "contexts")
-
-
-def replicate(task: ContextualTask, method: RobustMethod, seed: int) -> Result:
-    """`robust.replicate`, without the warnings of line searches that stop at a kink.
-
-    The largest slope in the context has kinks, and a maximum at one is a good one.
-    """
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Optimization failed", RuntimeWarning)
-        return robust.replicate(task, method, seed)
 
 
 def late_regret(result: Result) -> float:

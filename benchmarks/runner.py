@@ -126,14 +126,23 @@ def pending_tasks(
 
 def run_task(task: Task) -> Result | Failure:
     """Run one replicate on one thread; an exception becomes a ``Failure``."""
-    with _ONE_AT_A_TIME, one_torch_thread(), warnings.catch_warnings():
-        # Refits and jitter are expected with few points; a fit that fails still raises.
-        for category in (BotorchWarning, NumericalWarning):
-            warnings.simplefilter("ignore", category)
+    with _ONE_AT_A_TIME, one_torch_thread(), without_expected_warnings():
         try:
             return task.replicate(task.problem, task.method, task.seed)
         except Exception:
             return Failure(str(task), traceback.format_exc())
+
+
+@contextmanager
+def without_expected_warnings() -> Generator[None, None, None]:
+    """Hide what experiments warn of as a matter of course; a fit that fails still raises."""
+    with warnings.catch_warnings():
+        # Refits, and jitter, with few points.
+        for category in (BotorchWarning, NumericalWarning):
+            warnings.simplefilter("ignore", category)
+        # Line searches that stop at a kink, or where values are equal to rounding.
+        warnings.filterwarnings("ignore", "Optimization failed", RuntimeWarning)
+        yield
 
 
 @contextmanager

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import builtins
+import warnings
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -124,6 +126,19 @@ def test_tasks_run_on_one_thread_and_restore_the_setting() -> None:
         torch.set_num_threads(threads)
     assert not isinstance(result, Failure)
     assert set(result.extras["threads"]) == {1}
+
+
+@pytest.mark.parametrize(
+    ("text", "fails"), [("Optimization failed in a line search", False), ("overflow", True)]
+)
+def test_tasks_hide_expected_warnings_alone(text: str, fails: bool) -> None:
+    def warn(problem: Any, method: Any, seed: int) -> Any:
+        warnings.warn(text, RuntimeWarning, stacklevel=1)
+        return seed
+
+    # Warnings are errors here.
+    outcome = run_task(Task(SMOKE.problems[0], SMOKE.methods[0], 3, warn))
+    assert isinstance(outcome, Failure) == fails
 
 
 def test_an_indescribable_configuration_fails_before_anything_runs(store) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from types import SimpleNamespace
 from typing import Any
 
@@ -96,21 +95,6 @@ def test_stated_expectation_is_that_of_the_stated_law() -> None:
         exact, _ = integrate.quad(weighted, -0.1, 1.1, points=[0.5])
         # 64 points leave an error of a few per cent of E|c - 0.5| / 0.2 = 0.4.
         assert value == pytest.approx(exact, abs=0.02)
-
-
-def test_replicate_is_that_of_the_suite_without_warnings_at_kinks(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def warn_with(text: Any, method: Any, seed: int) -> int:
-        warnings.warn(text, RuntimeWarning, stacklevel=1)
-        return seed
-
-    monkeypatch.setattr(robust, "replicate", warn_with)
-    replicate: Any = demo_robustness.replicate
-    # Warnings are errors here.
-    assert replicate("Optimization failed in a line search", None, 3) == 3
-    with pytest.raises(RuntimeWarning, match="overflow"):
-        replicate("overflow", None, 3)
 
 
 def test_runs_are_those_of_the_suite(monkeypatch: pytest.MonkeyPatch) -> None:
