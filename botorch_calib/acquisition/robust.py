@@ -92,6 +92,9 @@ class RobustAcquisition(ContextRobustFunction):
         scale = context_scale(self.model, columns, points)
         return PointwiseFunction(self.acquisition, columns, scale, pairs_per_chunk(self.model))
 
+    def _basis(self) -> tuple[object, ...]:
+        return self.acquisition, self.contexts, self.lipschitz_contexts
+
 
 class RobustUpperConfidenceBound(ContextRobustFunction):
     """The worst case of an upper confidence bound over an ambiguity set of laws of the context.

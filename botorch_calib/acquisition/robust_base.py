@@ -146,10 +146,10 @@ class ContextRobustFunction(AcquisitionFunction, ABC):
     ) -> Tensor:
         """Worst cases ``b`` at decisions ``b x d_x``."""
         ball = self.ambiguity
+        if isinstance(ball, WassersteinBall) and ball.radius == 0.0:
+            return law.expectation(function(rows, law.points))
         if not (isinstance(ball, WassersteinBall) and ball.needs_gradients):
             return ball.worst_case(function(rows, law.points), law)
-        if ball.radius == 0.0:
-            return law.expectation(function(rows, law.points))
         others = self.lipschitz_contexts
         values, steepness = function.with_steepness(
             rows, law.points, None if others is None else others.to(rows)

@@ -15,8 +15,11 @@ from botorch.exceptions.errors import (
 )
 from torch import Tensor
 
-from botorch_calib._validation import check_finite, check_nonnegative
+from botorch_calib._validation import check_count, check_finite, check_nonnegative
 from botorch_calib.robust.contexts import ContextDistribution
+
+# Part of the range of the values up to which they count as equal to the smallest one.
+_TIED = 1e-100
 
 
 class AmbiguitySet(ABC):
@@ -37,8 +40,6 @@ class AmbiguitySet(ABC):
 
     # Whether the laws of the set put nothing on atoms of weight 0.
     _keeps_support: bool = False
-    # Whether `_solve` returns laws; else they may be signed, and only their products count.
-    _gives_laws: bool = True
 
     @property
     def needs_gradients(self) -> bool:
@@ -49,6 +50,11 @@ class AmbiguitySet(ABC):
     def is_scheduled(self) -> bool:
         """Whether the set depends on the number of context samples, so that `at` comes first."""
         return False
+
+    @property
+    def _gives_laws(self) -> bool:
+        """Whether `_solve` returns laws; else they may be signed, and only their products count."""
+        return True
 
     def at(self, t: int) -> Self:
         """The set after ``t`` samples of the context: this one, unless it `is_scheduled`.
@@ -118,6 +124,8 @@ class AmbiguitySet(ABC):
         low, high = u.aminmax(dim=-1, keepdim=True)
         varies = high > low
         scaled = (u - low) / torch.where(varies, high - low, 1.0)
+        # All but ties, whose squares and reciprocals would leave the range of float64.
+        scaled = torch.where(scaled < _TIED, 0.0, scaled)
         return torch.where(varies, self._solve(scaled, contexts), contexts.weights)
 
     @abstractmethod
@@ -176,8 +184,10 @@ class Ball(AmbiguitySet):
             t: Number of samples, at least 1.
 
         Raises:
-            InputDataError: If the schedule returns no number of at least 0.
+            InputDataError: If ``t`` is no integer of at least 1, or the schedule returns no number
+                of at least 0.
         """
+        t = check_count("t", t)
         if not callable(self._radius):
             return self
         ball = copy(self)

@@ -54,8 +54,10 @@ class ContextDistribution:
         total = weights.sum()
         if (total - 1).abs() > _SUM_TOLERANCE:
             raise InputDataError(f"`weights` must sum to 1, their sum is {total.item():.6g}.")
-        object.__setattr__(self, "points", points.clone())
-        object.__setattr__(self, "weights", (weights / total).to(points))
+        # What is kept may enter a graph later.
+        with torch.inference_mode(False):
+            object.__setattr__(self, "points", points.clone())
+            object.__setattr__(self, "weights", (weights / total).to(points).clone())
 
     @classmethod
     def discrete(cls, points: Tensor, weights: Tensor) -> ContextDistribution:

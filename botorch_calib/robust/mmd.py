@@ -102,7 +102,10 @@ class MMDBall(Ball):
         self.method = method
         self.kernel = kernel
         self.jitter = check_nonnegative("jitter", jitter)
-        self._gives_laws = method == "exact"
+
+    @property
+    def _gives_laws(self) -> bool:
+        return self.method == "exact" or self._radius == 0
 
     def _solve(self, u: Tensor, contexts: ContextDistribution) -> Tensor:
         weights, radius = contexts.weights, self.radius

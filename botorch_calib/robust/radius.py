@@ -56,7 +56,7 @@ def wasserstein_radius(
 
 
 def log_covering_number(t: int, norm_bound: float, dim: int, constant: float = 1.0) -> float:
-    r"""Bound of ``log N(1/t, U(B, B, lambda))`` for the squared exponential kernel.
+    r"""Bound of ``log N(1/t, U(B, B, lambda))`` for a squared exponential kernel of at most 1.
 
     ``kappa (1 + log(B t))^(1 + d) + kappa (1 + log(B t))^(1 + 2 d)``, after
     [Micheli2025wdrbo, lemma 23 and corollary 24], who adapt Yang et al. (2020, lemma D.1). The
@@ -70,7 +70,10 @@ def log_covering_number(t: int, norm_bound: float, dim: int, constant: float = 1
             standard deviation (lemma 3), at least ``1/t``.
         dim: ``d = d_x + d_c``.
         constant: ``kappa``, which the paper leaves open; it may depend on the regularisation
-            ``lambda``.
+            ``lambda``, which is less than 1.
+
+    Returns:
+        The bound, infinite where it exceeds the range of floating-point numbers.
 
     Raises:
         InputDataError: If an argument is out of its range.
@@ -81,7 +84,10 @@ def log_covering_number(t: int, norm_bound: float, dim: int, constant: float = 1
     if norm_bound * t < 1:
         raise InputDataError(f"`norm_bound` must be at least 1/t, got {norm_bound!r} for t = {t}.")
     order = 1 + math.log(norm_bound * t)
-    return constant * (order ** (1 + dim) + order ** (1 + 2 * dim))
+    try:
+        return constant * (order ** (1 + dim) + order ** (1 + 2 * dim))
+    except OverflowError:
+        return math.inf
 
 
 @dataclass(frozen=True)

@@ -183,7 +183,7 @@ def _input_map(model: Any, transformed: Tensor) -> tuple[Tensor, Tensor, Tensor]
     Returns:
         Inputs ``d`` that it maps to about the mean of these, what it maps them to, and its slopes.
     """
-    with torch.enable_grad():
+    with torch.inference_mode(False), torch.enable_grad():
         zero = torch.zeros_like(transformed[:1]).requires_grad_()
         at_zero = model.transform_inputs(zero)
         (slopes,) = torch.autograd.grad(at_zero.sum(), zero)

@@ -48,7 +48,7 @@ class ClosedFormConfidenceBound(ContextualFunction):
         self._decisions = _Part.of(gp, columns.decision)
         self._contexts = _Part.of(gp, columns.context)
         self._all = _Part.of(gp, columns.decision + columns.context)
-        self._kept: tuple[Tensor, Tensor, Tensor] | None = None
+        self._kept: tuple[tuple[Tensor, Tensor, Tensor], ...] = ()
         self._weights = sign * gp.weights
         # Numbers, which enter operations at less cost than tensors do.
         self._width = float(beta.double().sqrt())
@@ -86,14 +86,16 @@ class ClosedFormConfidenceBound(ContextualFunction):
         return values.to(X), results.to(X)
 
     def _context_side(self, contexts: Tensor) -> tuple[Tensor, Tensor]:
-        """`_Part.side` of contexts, which is kept, as these are mostly those of the last call."""
-        kept = self._kept
+        """`_Part.side` of contexts, which is kept, as these are mostly those of the last calls."""
         contexts = contexts.to(self._weights)
-        if kept is None or not torch.equal(kept[0], contexts):
-            # A copy, compared by value: whoever owns the contexts may change them.
-            kept = contexts.clone(), *self._contexts.side(contexts)
-            self._kept = kept
-        return kept[1:]
+        for kept, points, distances in self._kept:
+            if torch.equal(kept, contexts):
+                return points, distances
+        side = self._contexts.side(contexts)
+        # A copy, compared by value: whoever owns the contexts may change them. Two are kept, for
+        # the expectation and for the steepness.
+        self._kept = ((contexts.clone(), *side), *self._kept[:1])
+        return side
 
     def _chunk(
         self, first: Tensor, second: Tensor, buffers: list[Tensor], gradients: bool

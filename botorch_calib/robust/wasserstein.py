@@ -86,7 +86,7 @@ class WassersteinBall(Ball):
         return expectation - self.radius * gradient_norm
 
     def _minimiser(self, values: Tensor, contexts: ContextDistribution) -> Tensor:
-        if self.needs_gradients:
+        if self.needs_gradients and self.radius != 0:
             raise UnsupportedError(
                 "WassersteinBall(method='lipschitz') needs gradients with respect to the context: "
                 "call `lipschitz_bound`, or use method='exact'."

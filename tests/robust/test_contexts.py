@@ -355,3 +355,15 @@ def test_candidate_arguments() -> None:
     with pytest.raises(InputDataError, match="`points`"):
         law.with_candidates(samples(3) * torch.nan)
     assert law.with_candidates(torch.tensor([[1, 2]])).points[-1].tolist() == [1.0, 2.0]
+
+
+def test_laws_made_in_inference_mode_enter_a_graph_later() -> None:
+    with torch.inference_mode():
+        law = ContextDistribution.empirical(torch.tensor([[0.1], [0.4], [0.4]]))
+    values = torch.tensor([1.0, 2.0], requires_grad=True)
+    law.expectation(values).backward()
+    assert_close(values.grad, law.weights)
+
+
+def test_covering_numbers_may_be_too_large_for_numbers() -> None:
+    assert log_covering_number(1000, 10.0, dim=200) == math.inf

@@ -169,3 +169,19 @@ def test_repr_of_balls_with_numbers() -> None:
     assert repr(KLBall(torch.tensor(0.25))) == "KLBall(radius=0.25)"
     assert repr(WorstCase()) == "WorstCase()"
     assert repr(ConditionalValueAtRisk(0.5)) == "ConditionalValueAtRisk(alpha=0.5)"
+
+
+@pytest.mark.parametrize("t", [0, -3, 1.5, "x"])
+@every_ball
+def test_numbers_of_samples_are_checked(name: str, t: Any) -> None:
+    for radius in (0.1, lambda t: 1.0 / (t + 0.5)):
+        with pytest.raises(InputDataError, match="`t` must be an integer"):
+            BALLS[name](radius).at(t)
+
+
+@pytest.mark.parametrize("make", [*BALLS.values(), lipschitz])
+def test_the_centre_attains_the_value_at_radius_zero(make: Callable[[Any], Ball]) -> None:
+    values, law = instance()
+    weights = make(0.0).worst_case_weights(values, law)
+    assert_close(weights, law.weights.expand_as(weights))
+    assert_close(make(0.0).worst_case(values, law), law.expectation(values))

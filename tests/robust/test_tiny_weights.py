@@ -1,4 +1,4 @@
-"""Divergence balls around laws whose worst atoms have next to no weight, against 60 digits."""
+"""Divergence balls where the worst atoms have next to no weight, or almost tie."""
 
 from collections.abc import Callable
 
@@ -91,3 +91,27 @@ def test_weights_that_forget_geometrically(kind: type[Ball], radius: float) -> N
     for _ in range(4):
         u = torch.randn(40, dtype=torch.double, generator=generator)
         check(kind, u, weights / weights.sum(), radius)
+
+
+# The least of p_3 for p in the ball around (0.1, 0.2, 0.7): for chi-squared, the root of
+# (p - 0.7)^2 / 0.7 + (p - 0.7)^2 / 0.3 = radius, unless that is negative.
+TIED = {
+    (KLBall, 1.5): 0.0,
+    (ChiSquaredBall, 1.5): 0.7 - (1.5 * 0.21) ** 0.5,
+    (KLBall, 5.0): 0.0,
+    (ChiSquaredBall, 5.0): 0.0,
+}
+
+
+@pytest.mark.parametrize(("kind", "radius"), TIED)
+@pytest.mark.parametrize("exponent", [-320, -306, -200, -165, -160, -150, -110, -90, -60])
+def test_smallest_values_almost_tie(kind: type[Ball], radius: float, exponent: int) -> None:
+    contexts = ContextDistribution(
+        torch.arange(3.0, dtype=torch.double).unsqueeze(-1),
+        torch.tensor([0.1, 0.2, 0.7], dtype=torch.double),
+    )
+    u = torch.tensor([0.0, 10.0**exponent, 1.0], dtype=torch.double)
+    tied = torch.tensor([0.0, 0.0, 1.0], dtype=torch.double)
+    value, wanted = kind(radius).worst_case(torch.stack([u, tied]), contexts).tolist()
+    assert value == pytest.approx(wanted, abs=1e-12)
+    assert wanted == pytest.approx(TIED[kind, radius], abs=1e-12)
