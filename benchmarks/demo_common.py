@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 import joblib
 from matplotlib.colors import to_hex
@@ -14,6 +15,7 @@ from tqdm.auto import tqdm
 from benchmarks.core import Named, Result
 from benchmarks.metrics import Estimate, PairedTest
 from benchmarks.runner import Failure, Task, parallel_backend, run_task
+from benchmarks.suites import Suite
 
 TITLE_SIZE = 14
 # Of the parts on delays and on robustness: apart from the suites' seeds, and from those that
@@ -47,6 +49,22 @@ class Budget:
     def later_seeds(self) -> range:
         """The seeds of the parts on delays and on robustness."""
         return range(FIRST_SEED, FIRST_SEED + self.seeds)
+
+
+def suite_tasks(
+    suite: Suite[Any, Any],
+    problem: str,
+    methods: Collection[str],
+    seeds: Iterable[int],
+    rounds: int,
+) -> list[Task]:
+    """Some methods of a suite on one of its problems, with another number of rounds."""
+    (task,) = (task for task in suite.problems if task.name == problem)
+    known = {method.name: method for method in suite.methods}
+    shortened = replace(task, num_rounds=rounds)
+    return [
+        Task(shortened, known[name], seed, suite.replicate) for seed in seeds for name in methods
+    ]
 
 
 def run_all(tasks: Sequence[Task], jobs: int, label: str) -> Runs:

@@ -9,12 +9,11 @@ has other seeds and 100 rounds.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 from matplotlib.figure import Figure
 
-from benchmarks import delay, delay_methods
+from benchmarks import delay_methods
 from benchmarks.core import Result
 from benchmarks.delay_plots import style_of
 from benchmarks.delay_report import Score, by_seed, cumulative_regret_all, mean_simple_regret
@@ -28,10 +27,11 @@ from benchmarks.demo_common import (
     run_all,
     show,
     suite_colors,
+    suite_tasks,
 )
 from benchmarks.metrics import paired_test, trace
 from benchmarks.plots import draw_mean, panel_grid
-from benchmarks.runner import Task
+from benchmarks.suites import DELAY
 
 TITLE = "Delays: good decisions while evaluations are running"
 PROBLEM = "gp_sample_poisson"
@@ -65,14 +65,7 @@ def run(budget: Budget) -> Figures:
 
 def run_delayed(seeds: Sequence[int], rounds: int, jobs: int) -> Runs:
     """All methods, with the same functions, initial points, noise and delays."""
-    (task,) = (task for task in delay.tasks() if task.name == PROBLEM)
-    methods = {method.name: method for method in delay_methods.compared()}
-    tasks = [
-        Task(replace(task, num_rounds=rounds), methods[name], seed, delay.replicate)
-        for seed in seeds
-        for name in NAMES
-    ]
-    return run_all(tasks, jobs, "late values")
+    return run_all(suite_tasks(DELAY, PROBLEM, NAMES, seeds, rounds), jobs, "late values")
 
 
 def delay_report(runs: Runs) -> str:

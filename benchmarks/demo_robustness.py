@@ -8,7 +8,6 @@ fixed before the first run; the suite has other seeds and 100 rounds.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 import torch
@@ -16,7 +15,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from benchmarks import robust, robust_methods
+from benchmarks import robust_methods
 from benchmarks.core import Result
 from benchmarks.demo_common import (
     TITLE_SIZE,
@@ -28,12 +27,13 @@ from benchmarks.demo_common import (
     run_all,
     show,
     suite_colors,
+    suite_tasks,
 )
 from benchmarks.metrics import paired_test, trace
 from benchmarks.plots import draw_mean, panel_grid
 from benchmarks.robust import REFERENCE_POINTS
 from benchmarks.robust_report import Score, by_seed, cumulative_regret
-from benchmarks.runner import Task
+from benchmarks.suites import ROBUST
 from botorch_calib.test_functions import ContextShift
 
 TITLE = "Robustness: decisions under a context that nobody controls"
@@ -60,14 +60,7 @@ def run(budget: Budget) -> Figures:
 
 def run_shifted(seeds: Sequence[int], rounds: int, jobs: int) -> Runs:
     """Both methods, with the same initial points, contexts and noise."""
-    (task,) = (task for task in robust.tasks() if task.name == PROBLEM)
-    methods = {method.name: method for method in robust_methods.compared()}
-    tasks = [
-        Task(replace(task, num_rounds=rounds), methods[name], seed, robust.replicate)
-        for seed in seeds
-        for name in NAMES
-    ]
-    return run_all(tasks, jobs, "contexts")
+    return run_all(suite_tasks(ROBUST, PROBLEM, NAMES, seeds, rounds), jobs, "contexts")
 
 
 def late_regret(result: Result) -> float:
