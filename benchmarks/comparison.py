@@ -190,7 +190,8 @@ def _pooled_table(suite: Suite, collected: Mapping[str, ByMethod]) -> list[str]:
     note = (
         "Averaged over problems for each seed, in percent of the baseline's mean regret on each "
         "problem, then compared over seeds; p-values are not corrected, and the groups are views "
-        "of the same runs."
+        "of the same runs. A problem on which the baseline's regret is close to zero rules the "
+        "average of those which fail there."
     )
     return [*table(header, body), "", note]
 

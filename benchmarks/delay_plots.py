@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 from benchmarks.core import Result
 from benchmarks.metrics import trace
-from benchmarks.plots import draw_mean, panel_grid
+from benchmarks.plots import draw_mean, method_colors, panel_grid, share_legend
 
 COLUMNS = 3
 
@@ -21,15 +21,16 @@ def delay_figure(collected: Mapping[str, Mapping[str, Sequence[Result]]]) -> Fig
     queries.
     """
     figure, panels = panel_grid(len(collected), COLUMNS, (5.5, 4.0))
+    colors = method_colors(collected)
     for panel, (problem, by_method) in zip(panels, collected.items(), strict=True):
         simple = all("simple_regret" in r.extras for runs in by_method.values() for r in runs)
         for method, results in by_method.items():
             name = "simple_regret" if simple else "cumulative_regret_all"
             curves = np.array([trace(result, name) for result in results])
-            draw_mean(panel, method, curves, style_of(method), alpha=0.15)
+            draw_mean(panel, method, curves, style_of(method), alpha=0.15, color=colors[method])
         panel.set(title=problem, xlabel="round")
         panel.set_ylabel("simple regret, arrived" if simple else "cumulative regret, all")
-        panel.legend(fontsize="small")
+    share_legend(figure, panels)
     return figure
 
 

@@ -27,18 +27,46 @@ def regret_figure(
 ) -> Figure:
     """One panel per problem: mean simple regret by method, with bands of one standard error.
 
+    The scale is logarithmic, unless a mean is zero somewhere.
+
     Args:
         collected: Results by problem and method.
         inference: See `metrics.regret_trace`.
     """
     figure, panels = panel_grid(len(collected), COLUMNS, (5.0, 3.8))
+    colors = method_colors(collected)
     for panel, (problem, by_method) in zip(panels, collected.items(), strict=True):
         for method, results in by_method.items():
-            draw_mean(panel, method, np.array([regret_trace(r, inference) for r in results]))
+            curves = np.array([regret_trace(r, inference) for r in results])
+            draw_mean(panel, method, curves, color=colors[method])
         panel.set(title=problem, xlabel="evaluations after the initial design")
         panel.set_ylabel("simple regret")
-        panel.legend()
+        if all(np.min(line.get_ydata()) > 0 for line in panel.lines):
+            panel.set_yscale("log", nonpositive="clip")
+            panel.set_ylim(*_drawn_range(panel))
+    share_legend(figure, panels)
     return figure
+
+
+def _drawn_range(panel: Axes) -> tuple[float, float]:
+    """That of the means, with a margin: a band that reaches down to zero has no lower end."""
+    values = np.concatenate([np.asarray(line.get_ydata()) for line in panel.lines])
+    return values.min() / 2, values.max() * 1.5
+
+
+def method_colors(collected: Mapping[str, Mapping[str, object]]) -> dict[str, str]:
+    """A colour for each method, the same in all panels."""
+    methods = dict.fromkeys(method for by_method in collected.values() for method in by_method)
+    return {method: f"C{i}" for i, method in enumerate(methods)}
+
+
+def share_legend(figure: Figure, panels: Sequence[Axes], columns: int = 5) -> None:
+    """One legend for all panels, below them."""
+    entries = {}
+    for panel in panels:
+        handles, labels = panel.get_legend_handles_labels()
+        entries.update(zip(labels, handles, strict=True))
+    figure.legend(entries.values(), entries, loc="outside lower center", ncols=columns)
 
 
 def panel_grid(
@@ -63,9 +91,10 @@ def draw_mean(
     style: str = "-",
     first: int = 0,
     alpha: float = 0.2,
+    color: str | None = None,
 ) -> None:
     """The mean of ``seeds x steps`` curves with its band, the steps counted from ``first``."""
     mean, error = mean_and_band(curves)
     steps = np.arange(first, first + len(mean))
-    (line,) = panel.plot(steps, mean, style, label=f"{method} ({len(curves)})")
+    (line,) = panel.plot(steps, mean, style, color=color, label=f"{method} ({len(curves)})")
     panel.fill_between(steps, mean - error, mean + error, alpha=alpha, color=line.get_color())

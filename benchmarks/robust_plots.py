@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 from benchmarks.core import Result
 from benchmarks.metrics import trace
-from benchmarks.plots import draw_mean, panel_grid
+from benchmarks.plots import draw_mean, method_colors, panel_grid, share_legend
 
 COLUMNS = 3
 DASHED = ("gp_ucb", "sbo_kde", "drbo_mmd", "drbo_mmd_minimax", "stable_opt")
@@ -18,11 +18,12 @@ DASHED = ("gp_ucb", "sbo_kde", "drbo_mmd", "drbo_mmd_minimax", "stable_opt")
 def robust_figure(collected: Mapping[str, Mapping[str, Sequence[Result]]]) -> Figure:
     """One panel per problem: mean cumulative regret by round, with bands of one standard error."""
     figure, panels = panel_grid(len(collected), COLUMNS, (5.5, 4.0))
+    colors = method_colors(collected)
     for panel, (problem, by_method) in zip(panels, collected.items(), strict=True):
         for method, results in by_method.items():
             curves = np.array([trace(result, "cumulative_regret") for result in results])
             style = "--" if method in DASHED else "-"
-            draw_mean(panel, method, curves, style, first=1, alpha=0.15)
+            draw_mean(panel, method, curves, style, first=1, alpha=0.15, color=colors[method])
         panel.set(title=problem, xlabel="round", ylabel="cumulative expected regret")
-        panel.legend(fontsize="small")
+    share_legend(figure, panels)
     return figure

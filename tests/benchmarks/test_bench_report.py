@@ -148,3 +148,20 @@ def test_figure_draws_the_means() -> None:
     curves = {str(line.get_label()): np.asarray(line.get_ydata()).tolist() for line in panel.lines}
     assert curves == {"random (3)": [9.0, 4.0], "other (3)": [5.0, 2.0]}
     assert len(panel.collections) == 2
+
+
+def test_regret_is_drawn_on_a_logarithmic_scale_unless_it_is_zero() -> None:
+    solved = [replace(result, regret_by_outcome=[1.0, 0.0]) for result in METHOD]
+    collected = {"harder": {"random": BASELINE}, "solved": {"other": solved}}
+    harder, easier = regret_figure(collected).axes
+    assert harder.get_yscale() == "log"
+    assert easier.get_yscale() == "linear"
+
+
+def test_panels_share_one_legend_and_the_colours_of_methods() -> None:
+    both = {"random": BASELINE, "other": METHOD}
+    figure = regret_figure({"first": both, "second": {"other": METHOD}})
+    first, second = figure.axes
+    assert second.lines[0].get_color() == first.lines[1].get_color() == "C1"
+    (legend,) = figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == ["random (3)", "other (3)"]
