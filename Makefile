@@ -7,7 +7,7 @@ SHELL := /bin/bash
 VENV ?= .venv
 # An empty value installs the newest versions: `make venv CONSTRAINTS=`.
 CONSTRAINTS ?= constraints.txt
-EXTRAS ?= dev,dask
+EXTRAS ?= dev,dask,ax
 # Test processes. Each runs one thread, so that they do not compete for the cores.
 WORKERS ?= 2
 

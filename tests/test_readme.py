@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from ax.api.client import Client
+from ax.api.configs import RangeParameterConfig
 
 from tests.delay.objectives import square
 
@@ -18,6 +20,9 @@ def code_blocks() -> list[str]:
 def test_code_blocks_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)  # where a ledger is made
     torch.manual_seed(0)
+    client = Client()
+    client.configure_experiment([RangeParameterConfig("a", bounds=(0, 1), parameter_type="float")])
+    client.configure_optimization("y")
     X = torch.rand(8, 2, dtype=torch.double)
     names: dict[str, object] = {
         "__name__": "__main__",
@@ -27,6 +32,7 @@ def test_code_blocks_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         "bounds": torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.double),
         "X_pending": torch.rand(3, 2, dtype=torch.double),
         "accuracy": square,
+        "client": client,
     }
     blocks = code_blocks()
     assert blocks
@@ -37,6 +43,7 @@ def test_code_blocks_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     assert isinstance(candidate, torch.Tensor)
     assert candidate.shape == (1, 2)
     assert ((candidate >= 0) & (candidate <= 1)).all()
+    assert client._generation_strategy is names["strategy"]
 
 
 def test_spawned_processes_import_a_script_without_running_it() -> None:
