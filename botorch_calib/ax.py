@@ -1,14 +1,16 @@
 """Calibrated models in Ax, through its modular BoTorch generator.
 
-It needs Ax (``pip install botorch_calib[ax]``). Importing this module teaches Ax to build, fit and
-store a `CalibratedModel`, and to store the acquisition functions of one. The Gaussian process
-within is the one that Ax would have used by itself: its choice of class, its transforms, data and
-fit. After the fit the calibrator replays the history, in the order of trials.
+It needs Ax (``pip install botorch_calib[ax]``). Importing this module teaches Ax to build, fit,
+cross-validate and store a `ReplayedModel`, and to store the acquisition functions of one. The
+Gaussian process within is the one that Ax would have used: its choice of class, its transforms,
+data and fit. After the fit the calibrator replays the trials in the order of their creation.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 try:
@@ -22,8 +24,9 @@ from ax.generators.torch.botorch_modular.utils import (
     fit_botorch_model,
 )
 from ax.storage.botorch_modular_registry import register_acquisition_function, register_model
+from botorch.exceptions.errors import InputDataError, UnsupportedError
 from botorch.models.model import Model
-from botorch.utils.datasets import SupervisedDataset
+from botorch.utils.datasets import MultiTaskDataset, SupervisedDataset
 from gpytorch.mlls import MarginalLogLikelihood
 
 from botorch_calib import calibration
@@ -31,44 +34,101 @@ from botorch_calib.acquisition import (
     CalibratedExpectedImprovement,
     CalibratedProbabilityOfImprovement,
     CalibratedUpperConfidenceBound,
+    DelayedUpperConfidenceBound,
     LogCalibratedExpectedImprovement,
 )
 from botorch_calib.calibration import Calibrator, LocalizedConformal
 from botorch_calib.models import CalibratedModel
 
-DEFAULT_ALPHA = 0.2
+PLAIN = (bool, int, float, str, type(None))
 
-register_model(CalibratedModel)
-for _acquisition in (
-    CalibratedExpectedImprovement,
-    CalibratedProbabilityOfImprovement,
-    CalibratedUpperConfidenceBound,
-    LogCalibratedExpectedImprovement,
-):
-    register_acquisition_function(_acquisition)
+
+class ReplayedModel(CalibratedModel):
+    """A `CalibratedModel` whose calibrator is always the replay of its own data.
+
+    Ax also fits it to parts of the data, with the hyperparameters of the whole: by loading a state,
+    as in cross-validation. The calibrator then replays that part, and nothing that is held out.
+
+    Args:
+        model: As Ax makes it, to be fitted.
+        new_calibrator: Makes a calibrator that has learned nothing.
+        denoise: See `CalibratedModel`.
+        residuals: See `CalibratedModel.from_history`.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        new_calibrator: Callable[[], Calibrator],
+        denoise: bool = True,
+        residuals: str = "prequential",
+    ) -> None:
+        super().__init__(model, new_calibrator(), denoise=denoise)
+        self._new_calibrator, self._residuals = new_calibrator, residuals
+
+    def replay(self) -> None:
+        """Calibrate anew, from the training data of the Gaussian process as it is now."""
+        replayed = CalibratedModel.from_history(
+            self.model, self._new_calibrator(), residuals=self._residuals
+        )
+        self.calibrator = replayed.calibrator
+
+    def load_state_dict(  # type: ignore[override]
+        self,
+        state_dict: Mapping[str, Any],
+        strict: bool = True,
+        keep_transforms: bool = True,
+        assign: bool = False,
+    ) -> Any:
+        """Load the Gaussian process and replay; what another calibrator learned is left out."""
+        base = {k.removeprefix("model."): v for k, v in state_dict.items() if k[:6] == "model."}
+        loaded = self.model.load_state_dict(
+            base, strict=strict, keep_transforms=keep_transforms, assign=assign
+        )
+        self.replay()
+        return loaded
+
+    @property
+    def covar_module(self) -> Any:
+        """The kernel, from whose lengthscales Ax reads the importance of parameters."""
+        return self.model.covar_module
 
 
 def calibrated_model_config(
-    calibrator: type[Calibrator] = LocalizedConformal, *, denoise: bool = True, **options: Any
+    calibrator: type[Calibrator] = LocalizedConformal,
+    *,
+    denoise: bool = True,
+    residuals: str = "prequential",
+    **options: Any,
 ) -> ModelConfig:
-    """How Ax shall model outcomes: its own Gaussian process, one for each, calibrated.
+    """How Ax shall model an outcome: its own Gaussian process, calibrated.
 
-    The result goes into Ax's ``choose_generation_strategy`` (method ``"custom"``) or into a
-    ``SurrogateSpec``. Any acquisition function of Ax will do: the one that it would have chosen,
-    or, for one objective without constraints, a closed form such as
-    ``LogCalibratedExpectedImprovement`` as ``botorch_acqf_class``. What is calibrated are the
-    outcomes as Ax hands them over, after its transforms: very bad ones are winsorized by default.
+    The result goes into Ax's ``choose_generation_strategy`` (method ``"custom"``) or, as the only
+    configuration of an outcome, into a ``SurrogateSpec``. The acquisition function may be the one
+    that Ax chooses, or, for one objective without constraints, a closed form such as
+    ``LogCalibratedExpectedImprovement`` as ``botorch_acqf_class``. What is calibrated are outcomes
+    as Ax hands them over, after its transforms: very bad ones are winsorized by default.
 
-    Fields of the configuration that describe the Gaussian process (kernel, likelihood,
-    transforms, marginal likelihood) mean what they mean without calibration:
-    ``dataclasses.replace(calibrated_model_config(), covar_module_class=...)``.
+    Fields of the configuration that describe the Gaussian process (kernel, likelihood, transforms,
+    marginal likelihood) mean what they mean without calibration:
+    ``dataclasses.replace(calibrated_model_config(), covar_module_class=...)``. Not supported are
+    objectives that are sums of several outcomes, tasks, and Ax's selection among models; its
+    sensitivity analysis asks for Gaussian posteriors.
+
+    To save an experiment as JSON the calibrator must be a class of this package. To load one,
+    import this module first.
 
     Args:
         calibrator: The class of the calibrator. Each fit makes a new one.
         denoise: See `CalibratedModel`.
-        options: Arguments of the calibrator; ``alpha=0.2`` if there are none and it is a
-            `LocalizedConformal`. Ax can save an experiment as JSON if they are plain values and
-            the class is one of this package.
+        residuals: See `CalibratedModel.from_history`.
+        options: Arguments of the calibrator, plain values; ``alpha=0.2`` if there are none and it
+            is a `LocalizedConformal`. For other values, write a subclass that sets them.
+
+    Raises:
+        InputDataError: If ``calibrator`` is no class of calibrators, an option is not a plain
+            value, or ``residuals`` is unknown.
+        Exception: Whatever the calibrator raises for its options.
 
     Example:
         >>> strategy = choose_generation_strategy(
@@ -77,33 +137,49 @@ def calibrated_model_config(
         ... )
         >>> client.set_generation_strategy(strategy)
     """
+    if residuals not in ("prequential", "loo"):
+        raise InputDataError(f'`residuals` must be "prequential" or "loo", got {residuals!r}.')
     if calibrator is LocalizedConformal and not options:
-        options = {"alpha": DEFAULT_ALPHA}
+        options = {"alpha": 0.2}
+    _check_calibrator(calibrator, options)
     own = getattr(calibration, calibrator.__name__, None) is calibrator
+    settings = ", ".join(f"{name}={value}" for name, value in options.items())
     return ModelConfig(
-        botorch_model_class=CalibratedModel,
+        botorch_model_class=ReplayedModel,
         model_options={
             "calibrator": calibrator.__name__ if own else calibrator,
             "calibrator_options": options,
             "denoise": denoise,
+            "residuals": residuals,
         },
-        name=f"Calibrated:{calibrator.__name__}",
+        name=f"{calibrator.__name__}({settings})",
     )
 
 
-@submodel_input_constructor.register(CalibratedModel)
-def _calibrated_inputs(
+def _check_calibrator(calibrator: type[Calibrator], options: Mapping[str, Any]) -> None:
+    """Raise now what would be raised after the initial trials, or when the experiment is saved."""
+    if not (isinstance(calibrator, type) and issubclass(calibrator, Calibrator)):
+        raise InputDataError(f"`calibrator` must be a class of calibrators, got {calibrator!r}.")
+    for name, value in options.items():
+        items = value if isinstance(value, (list, tuple)) else [value]
+        if not all(isinstance(item, PLAIN) for item in items):
+            raise InputDataError(f"Option `{name}` is not a plain value: {value!r}.")
+    calibrator(**options)
+
+
+@submodel_input_constructor.register(ReplayedModel)
+def _replayed_inputs(
     botorch_model_class: type[Model],
     model_config: ModelConfig,
     dataset: SupervisedDataset,
     search_space_digest: SearchSpaceDigest,
     surrogate: Surrogate,
 ) -> dict[str, Any]:
-    """Arguments of `CalibratedModel`: Ax's own model, not fitted yet, and a new calibrator."""
+    """Arguments of `ReplayedModel`: Ax's own model, not fitted yet, and how to calibrate it."""
+    _check_supported(dataset, surrogate)
     options = dict(model_config.model_options)
-    make = options.pop("calibrator", LocalizedConformal.__name__)
-    settings = options.pop("calibrator_options", {"alpha": DEFAULT_ALPHA})
-    denoise = options.pop("denoise", True)
+    calibrator, settings = options.pop("calibrator"), options.pop("calibrator_options")
+    own = {"denoise": options.pop("denoise"), "residuals": options.pop("residuals")}
     base_class = choose_model_class(dataset=dataset, search_space_digest=search_space_digest)
     inputs = submodel_input_constructor(
         base_class,
@@ -112,18 +188,42 @@ def _calibrated_inputs(
         search_space_digest=search_space_digest,
         surrogate=surrogate,
     )
-    if isinstance(make, str):
-        make = getattr(calibration, make)
-    return {"model": base_class(**inputs), "calibrator": make(**settings), "denoise": denoise}
+    if isinstance(calibrator, str):
+        calibrator = getattr(calibration, calibrator)
+    return {"model": base_class(**inputs), "new_calibrator": partial(calibrator, **settings), **own}
 
 
-@fit_botorch_model.register(CalibratedModel)
-def _fit_calibrated(
-    model: CalibratedModel,
+def _check_supported(dataset: SupervisedDataset, surrogate: Surrogate) -> None:
+    if isinstance(dataset, MultiTaskDataset):
+        raise UnsupportedError("Calibrated models of several tasks are not supported in Ax.")
+    spec = surrogate.surrogate_spec
+    for name in dataset.outcome_names:
+        if len(spec.metric_to_model_configs.get(name, spec.model_configs)) > 1:
+            raise UnsupportedError(
+                "Ax selects among models by their Gaussian posteriors: give the outcome "
+                f"{name!r} the calibrated configuration alone."
+            )
+
+
+@fit_botorch_model.register(ReplayedModel)
+def _fit_replayed(
+    model: ReplayedModel,
     mll_class: type[MarginalLogLikelihood],
     mll_options: dict[str, Any] | None = None,
 ) -> None:
     """Fit the Gaussian process as Ax does, then replay the history."""
     fit_botorch_model(model.model, mll_class=mll_class, mll_options=mll_options)
-    replayed = CalibratedModel.from_history(model.model, model.calibrator.fresh())
-    model.calibrator = replayed.calibrator
+    model.replay()
+    # Now, as the optimiser's heuristics would be the first to ask for a posterior, and drop it.
+    model.warn_if_unlearned()
+
+
+register_model(ReplayedModel)
+for _acquisition in (
+    CalibratedExpectedImprovement,
+    CalibratedProbabilityOfImprovement,
+    CalibratedUpperConfidenceBound,
+    DelayedUpperConfidenceBound,
+    LogCalibratedExpectedImprovement,
+):
+    register_acquisition_function(_acquisition)

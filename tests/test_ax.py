@@ -4,6 +4,7 @@ import importlib
 import logging
 import sys
 from collections.abc import Iterator, Sequence
+from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,20 +22,23 @@ from ax.generators.torch.botorch_modular.surrogate import Surrogate, SurrogateSp
 from ax.generators.torch.botorch_modular.utils import ModelConfig
 from botorch.acquisition import AcquisitionFunction
 from botorch.acquisition.logei import qLogNoisyExpectedImprovement
+from botorch.exceptions.errors import InputDataError, UnsupportedError
 from botorch.models import ModelList, SingleTaskGP
-from botorch.utils.datasets import SupervisedDataset
+from botorch.utils.datasets import MultiTaskDataset, SupervisedDataset
 from torch import Tensor
 
 from botorch_calib import (
     CalibratedModel,
     CalibratedUpperConfidenceBound,
     Calibrator,
+    GaussianScore,
     LocalizedConformal,
     LogCalibratedExpectedImprovement,
     OnlineConformal,
     QuantileRecalibrator,
 )
-from botorch_calib.ax import calibrated_model_config
+from botorch_calib.ax import ReplayedModel, calibrated_model_config
+from botorch_calib.exceptions import CalibrationWarning
 
 NUM_INITIAL = 4
 
@@ -134,7 +138,7 @@ def predictions(model: Any) -> Tensor:
 
 def test_gaussian_process_is_the_one_of_ax() -> None:
     plain, calibrated = fitted(ModelConfig()), fitted(calibrated_model_config())
-    assert type(calibrated) is CalibratedModel
+    assert type(calibrated) is ReplayedModel
     assert type(calibrated.model) is type(plain) is SingleTaskGP
     torch.testing.assert_close(predictions(calibrated.model), predictions(plain))
 
@@ -166,7 +170,7 @@ def test_known_noise() -> None:
     [
         (calibrated_model_config(OnlineConformal, alpha=0.1), OnlineConformal),
         (calibrated_model_config(QuantileRecalibrator), QuantileRecalibrator),
-        (ModelConfig(botorch_model_class=CalibratedModel), LocalizedConformal),
+        (calibrated_model_config(), LocalizedConformal),
     ],
 )
 def test_calibrators(config: ModelConfig, kind: type[Calibrator]) -> None:
@@ -180,8 +184,93 @@ def test_options_reach_the_calibrator_and_the_model() -> None:
     model = fitted(config)
     assert model.calibrator.alpha == 0.3
     assert not model.denoise
-    with pytest.raises(TypeError, match="alpha"):  # one option, and no default for the others
-        fitted(calibrated_model_config(LocalizedConformal, lengthscale=0.5))
+    assert config.name != calibrated_model_config(LocalizedConformal, alpha=0.2).name
+
+
+def test_residuals_from_leaving_one_out() -> None:
+    options: dict[str, Any] = {"method": "exact", "step_size": 0.5}
+    model = fitted(calibrated_model_config(QuantileRecalibrator, residuals="loo", **options))
+    expected = CalibratedModel.from_history(
+        model.model, QuantileRecalibrator(**options), residuals="loo"
+    )
+    torch.testing.assert_close(predictions(model), predictions(expected), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "match"),
+    [
+        ({"calibrator": LocalizedConformal(alpha=0.2)}, InputDataError, "must be a class"),
+        ({"calibrator": "LocalizedConformal"}, InputDataError, "must be a class"),
+        ({"residuals": "all"}, InputDataError, "residuals"),
+        ({"alpha": 0.2, "score": GaussianScore()}, InputDataError, "`score` is not a plain"),
+        ({"alpha": 2.0}, InputDataError, "alpha"),
+        ({"alfa": 0.2}, TypeError, "alfa"),
+        ({"lengthscale": 0.5}, TypeError, "alpha"),  # one option, and no default for the others
+    ],
+)
+def test_wrong_arguments_are_refused_at_once(
+    arguments: Any, error: type[Exception], match: str
+) -> None:
+    with pytest.raises(error, match=match):
+        calibrated_model_config(**arguments)
+
+
+@pytest.mark.filterwarnings("ignore:Data .outcome observations. is not standardized")
+def test_a_state_with_less_data_is_replayed() -> None:
+    """As in cross-validation: what the calibrator has learned from all data must not stay."""
+    model, dataset = fitted(calibrated_model_config()), data()
+    part = SupervisedDataset(
+        dataset.X[:9], dataset.Y[:9], feature_names=["a", "b"], outcome_names=["y"]
+    )
+    surrogate = Surrogate(SurrogateSpec(model_configs=[calibrated_model_config()]))
+    digest = SearchSpaceDigest(feature_names=["a", "b"], bounds=[(0.0, 1.0), (0.0, 1.0)])
+    surrogate.fit([part], digest, state_dict=deepcopy(model.state_dict()), refit=False)
+    held_out: Any = surrogate.model
+    assert held_out.calibrator.num_updates == 9
+    expected = CalibratedModel.from_history(held_out.model, LocalizedConformal(alpha=0.2))
+    torch.testing.assert_close(predictions(held_out), predictions(expected), rtol=0, atol=0)
+    torch.testing.assert_close(
+        held_out.model.covar_module.lengthscale, model.model.covar_module.lengthscale
+    )
+
+
+def test_selection_among_models_is_refused() -> None:
+    surrogate = Surrogate(SurrogateSpec(model_configs=[calibrated_model_config(), ModelConfig()]))
+    digest = SearchSpaceDigest(feature_names=["a", "b"], bounds=[(0.0, 1.0), (0.0, 1.0)])
+    with pytest.raises(UnsupportedError, match="'y' the calibrated configuration alone"):
+        surrogate.fit([data()], search_space_digest=digest)
+
+
+def test_tasks_are_refused() -> None:
+    tasks = torch.tensor([0.0, 1.0]).repeat(6).unsqueeze(-1).double()
+    both = data()
+    dataset = MultiTaskDataset(
+        [
+            SupervisedDataset(
+                torch.cat([both.X, tasks], dim=-1)[i::2],
+                both.Y[i::2],
+                feature_names=["a", "b", "task"],
+                outcome_names=[name],
+            )
+            for i, name in enumerate(("y", "z"))
+        ],
+        target_outcome_name="y",
+        task_feature_index=-1,
+    )
+    surrogate = Surrogate(SurrogateSpec(model_configs=[calibrated_model_config()]))
+    digest = SearchSpaceDigest(
+        feature_names=["a", "b", "task"],
+        bounds=[(0.0, 1.0), (0.0, 1.0), (0, 1)],
+        task_features=[2],
+        target_values={2: 0},
+    )
+    with pytest.raises(UnsupportedError, match="several tasks"):
+        surrogate.fit([dataset], search_space_digest=digest)
+
+
+def test_warns_of_too_few_trials() -> None:
+    with pytest.warns(CalibrationWarning, match="has seen 4 residuals"):
+        fitted(calibrated_model_config(alpha=0.05), data(4))
 
 
 def test_calibrator_of_the_user() -> None:
@@ -216,7 +305,7 @@ def test_loop(acquisition: type[AcquisitionFunction] | None, parameters: Sequenc
     client = new_client(calibrated_model_config(), acquisition, parameters)
     play(client, NUM_INITIAL + 1)
     generator, model = adapter_of(client).generator, model_of(client)
-    assert type(model) is CalibratedModel
+    assert type(model) is ReplayedModel
     # The last trial was chosen before its own outcome, from all others in their order.
     assert model.calibrator.num_updates == NUM_INITIAL
     trials = client._experiment.trials.values()
@@ -266,13 +355,23 @@ def test_outcome_constraints() -> None:
     play(client, NUM_INITIAL + 1, z=lambda parameters: parameters["a"] + parameters["b"] / 10)
     model = model_of(client)
     assert type(model) is ModelList
-    assert [type(part) for part in model.models] == [CalibratedModel, CalibratedModel]
+    assert [type(part) for part in model.models] == [ReplayedModel, ReplayedModel]
 
 
-def test_cross_validation() -> None:
+def test_cross_validation_and_importance_of_parameters() -> None:
     client = new_client(calibrated_model_config(), LogCalibratedExpectedImprovement)
     play(client, NUM_INITIAL + 1)
     assert len(cross_validate(adapter_of(client))) == NUM_INITIAL
+    assert adapter_of(client).feature_importances("y").keys() == {"a", "b"}
+
+
+@pytest.mark.parametrize("objective", ["y", "-y"])
+def test_outcomes_that_are_only_tracked(objective: str) -> None:
+    client = new_client(
+        calibrated_model_config(), LogCalibratedExpectedImprovement, objective=objective
+    )
+    play(client, NUM_INITIAL + 1, tracked=lambda parameters: 1000.0 * parameters["a"])
+    assert model_of(client).num_outputs == 2  # Ax models both, and optimises one
 
 
 @pytest.mark.parametrize(

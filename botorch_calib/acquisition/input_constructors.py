@@ -9,7 +9,6 @@ from botorch.acquisition import AcquisitionFunction
 from botorch.acquisition.input_constructors import (
     ACQF_INPUT_CONSTRUCTOR_REGISTRY,
     acqf_input_constructor,
-    get_best_f_analytic,
 )
 from botorch.acquisition.objective import PosteriorTransform
 from botorch.models.model import Model
@@ -28,6 +27,8 @@ from botorch_calib.acquisition.robust import (
     WassersteinUpperConfidenceBound,
 )
 from botorch_calib.acquisition.thompson import DelayedThompsonSampling
+from botorch_calib.models import CalibratedModel
+from botorch_calib.models.bases import observed_part, raw_train_targets
 from botorch_calib.robust.base import AmbiguitySet
 from botorch_calib.robust.contexts import ContextDistribution
 
@@ -56,10 +57,8 @@ def construct_inputs_calibrated_improvement(
     num_fantasies: int = 16,
 ) -> dict[str, Any]:
     """Arguments of the improvement functions; ``best_f`` defaults to the best observation."""
-    if best_f is None and maximize:
-        best_f = get_best_f_analytic(training_data, posterior_transform=posterior_transform)
-    elif best_f is None:
-        best_f = _smallest_outcome(training_data, posterior_transform)
+    if best_f is None:
+        best_f = _best_observation(model, training_data, posterior_transform, maximize)
     return {
         "model": model,
         "best_f": best_f,
@@ -70,17 +69,22 @@ def construct_inputs_calibrated_improvement(
     }
 
 
-def _smallest_outcome(
+def _best_observation(
+    model: Model,
     training_data: SupervisedDataset | dict[Hashable, SupervisedDataset],
     posterior_transform: PosteriorTransform | None,
+    maximize: bool,
 ) -> Tensor:
-    """The incumbent of a minimisation, as ``get_best_f_analytic`` is that of a maximisation."""
+    """The incumbent, of a minimisation too; outcomes that the model has no part in are left out."""
     datasets = list(training_data.values()) if isinstance(training_data, dict) else [training_data]
-    if len(datasets) != 1 or datasets[0].Y.shape[-1] != 1:
+    if sum(dataset.Y.shape[-1] for dataset in datasets) == 1:
+        Y: Tensor = datasets[0].Y
+    elif isinstance(model, CalibratedModel):
+        Y = raw_train_targets(observed_part(model.model))
+    else:
         raise NotImplementedError("Give `best_f`: the default needs one dataset with one outcome.")
-    Y: Tensor = datasets[0].Y
     values = Y.squeeze(-1) if posterior_transform is None else posterior_transform.evaluate(Y)
-    return values.amin(dim=-1)
+    return values.amax(dim=-1) if maximize else values.amin(dim=-1)
 
 
 @register_once(CalibratedUpperConfidenceBound)

@@ -112,6 +112,13 @@ def raw_train_inputs(model: Any) -> Tensor | None:
     return inputs[0]
 
 
+def raw_train_targets(model: Any) -> Tensor:
+    """Training outcomes of a single-output model in their own units, ``n x 1``."""
+    targets: Tensor = model.train_targets.unsqueeze(-1)
+    transform = getattr(model, "outcome_transform", None)
+    return targets if transform is None else transform.untransform(targets)[0]
+
+
 def raw_width(model: Any) -> int | None:
     """Number of columns of the inputs before any input transform, where the model knows it."""
     inputs = raw_train_inputs(model)

@@ -202,7 +202,7 @@ class CalibratedModel(WrapperModel, FantasizeMixin):
         """
         check_output_indices(output_indices)
         if self._may_warn:
-            self._warn_if_unlearned()
+            self.warn_if_unlearned()
         predicting = predicting_part(self.model)
         X = with_task_feature(predicting, X)
         base = _gaussian_posterior(predicting, X)
@@ -217,8 +217,14 @@ class CalibratedModel(WrapperModel, FantasizeMixin):
             return posterior
         return posterior.affine(*scalar_affine(posterior_transform, "a calibrated posterior"))
 
-    def _warn_if_unlearned(self) -> None:
-        """Warn, once for each model, where the calibrator has seen too little to correct it."""
+    def warn_if_unlearned(self) -> None:
+        """Warn where the calibrator has seen too little to correct the model.
+
+        The first `posterior` calls it, and no later one.
+
+        Warns:
+            CalibrationWarning: If it has seen fewer residuals than it needs.
+        """
         self._may_warn = False
         seen, needed = self.calibrator.num_updates, self.calibrator.num_needed
         if seen < needed:

@@ -263,7 +263,7 @@ class CensoredDelayModel(WrapperModel, FantasizeMixin):
         """
         check_output_indices(output_indices)
         if isinstance(self.model, CalibratedModel) and self.model._may_warn:
-            self.model._warn_if_unlearned()  # what it is conditioned to keeps silent
+            self.model.warn_if_unlearned()  # what it is conditioned to keeps silent
         posterior: Posterior = self.conditioned_model.posterior(
             X, observation_noise=observation_noise, posterior_transform=posterior_transform
         )

@@ -33,12 +33,18 @@ CLASSES = [*IMPROVEMENTS, CalibratedUpperConfidenceBound]
 
 X, Y, _ = make_data()
 DATASET = SupervisedDataset(X, Y, feature_names=["a", "b"], outcome_names=["y"])
+# Of an outcome that the model has no part in.
+OTHER = SupervisedDataset(X, 100 * Y, feature_names=["a", "b"], outcome_names=["other"])
 WEIGHT = ScalarizedPosteriorTransform(torch.tensor([-1.0], **DOUBLE))
 PENDING = torch.tensor([[0.3, 0.6]], **DOUBLE)
 
 
 @pytest.mark.parametrize("acqf_class", CLASSES)
-@pytest.mark.parametrize("training_data", [DATASET, {"y": DATASET}], ids=["dataset", "dict"])
+@pytest.mark.parametrize(
+    "training_data",
+    [DATASET, {"y": DATASET}, {"other": OTHER, "y": DATASET}],
+    ids=["dataset", "dict", "several"],
+)
 @pytest.mark.parametrize("X_pending", [None, PENDING], ids=["", "pending"])
 @pytest.mark.parametrize("maximize", [True, False])
 @pytest.mark.parametrize("posterior_transform", [None, WEIGHT], ids=["", "negated"])

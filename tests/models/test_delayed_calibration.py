@@ -305,7 +305,7 @@ def test_warning_of_a_calibrator_that_has_seen_little():
         with pytest.warns(CalibrationWarning, match="has seen 0 residuals"):
             model.posterior(grid(PLAIN))
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(CalibratedModel, "_warn_if_unlearned", lambda self: pytest.fail("again"))
+            patch.setattr(CalibratedModel, "warn_if_unlearned", lambda self: pytest.fail("again"))
             model.posterior(grid(PLAIN))
 
 
