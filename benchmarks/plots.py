@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -62,11 +63,11 @@ def method_colors(collected: Mapping[str, Mapping[str, object]]) -> dict[str, st
 
 def share_legend(figure: Figure, panels: Sequence[Axes], columns: int = 5) -> None:
     """One legend for all panels, below them."""
-    entries = {}
+    entries: dict[str, Artist] = {}
     for panel in panels:
         handles, labels = panel.get_legend_handles_labels()
         entries.update(zip(labels, handles, strict=True))
-    figure.legend(entries.values(), entries, loc="outside lower center", ncols=columns)
+    figure.legend(list(entries.values()), list(entries), loc="outside lower center", ncols=columns)
 
 
 def panel_grid(
