@@ -34,6 +34,7 @@ from gpytorch.mlls import ExactMarginalLogLikelihood
 from botorch_calib import (
     CalibratedModel,
     LocalizedConformal,
+    LogCalibratedExpectedImprovement,
     QuantileRecalibrator,
     calibration_report,
 )
@@ -288,7 +289,97 @@ compare(100, STATED)
 # tenth. Among themselves they differ no more than data sets do. The plain
 # `QuantileRecalibrator` has the largest calibration error: as its steps do not shrink, its 19
 # quantiles keep moving.
+
+# %% [markdown]
+# ## The objective, or an observation of it?
 #
+# What is calibrated is the law of an observation: that is what can be checked. By default
+# (`denoise=True`) a `CalibratedModel` then takes the noise out, and its posterior is of the
+# objective. With `denoise=False` it is of the observation, as in the paper on quantile
+# recalibration. Without noise they are the same. When does it matter? Here are two hills. On
+# the right there is hardly any noise; on the left, where the lower hill is, it may be louder.
+
+
+# %%
+def hills(X):
+    """A hill of height 0.7 at 0.2, and one of height 1 at 0.8."""
+    return 0.7 * torch.exp(-((X - 0.2) / 0.1).square()) + torch.exp(-((X - 0.8) / 0.1).square())
+
+
+def observe(X, loud, generator):
+    """Noise of standard deviation 0.05 on the right, and ``loud`` on the left."""
+    noise = torch.randn(len(X), 1, dtype=torch.double, generator=generator)
+    return hills(X) + torch.where(X < 0.5, loud, 0.05) * noise
+
+
+def two_laws(loud, generator):
+    """Models with the law of the objective and of an observation, from 40 random inputs."""
+    X = torch.rand(40, 1, dtype=torch.double, generator=generator)
+    gp = SingleTaskGP(
+        X,
+        observe(X, loud, generator),
+        input_transform=Normalize(1, bounds=bounds),
+        outcome_transform=Standardize(1),
+    )
+    fit_gpytorch_mll(ExactMarginalLogLikelihood(gp.likelihood, gp))
+    calibrator = LocalizedConformal(alpha=0.2)
+    models = [CalibratedModel.from_history(gp, calibrator, denoise=d) for d in (True, False)]
+    return models, gp.posterior(X).mean.max().detach()
+
+
+def improvement(model, best):
+    """Expected improvement on the largest posterior mean so far, over the grid."""
+    acqf = LogCalibratedExpectedImprovement(model, best)
+    with torch.no_grad():
+        return acqf(grid.unsqueeze(-2)).exp()
+
+
+def held(model, values):
+    """Share of values over the grid within their 80 % intervals."""
+    posterior = model.posterior(grid)
+    low, high = (posterior.quantile(torch.tensor(level)) for level in (0.1, 0.9))
+    return ((low <= values) & (values <= high)).double().mean().item()
+
+
+print("           law of the    80 % intervals hold           next query on the")
+print("loudness   posterior     objective   observations      loud side")
+for loud in (0.05, 0.4, 1.0):
+    rows = {"objective": [], "observation": []}
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(20):
+        models, best = two_laws(loud, generator)
+        new = observe(grid, loud, generator)
+        for row, model in zip(rows.values(), models, strict=True):
+            on_the_left = (grid[improvement(model, best).argmax()] < 0.5).double().item()
+            row.append((held(model, hills(grid)), held(model, new), on_the_left))
+    for name, row in rows.items():
+        shares = torch.tensor(row).mean(dim=0).tolist()
+        print(f"{loud:8}   {name:12}" + "".join(f"{share:13.0%}" for share in shares))
+
+# %% [markdown]
+# Each law holds what it is about, and not the other. (At the loudest noise the one level that
+# the process has learned is far off on both sides, and the intervals for the objective are too
+# narrow.) For a decision the difference is this: under the law of an observation a lucky
+# draw counts as an improvement, and calibration, which is local here, knows where the draws
+# are loud. So it goes there more often; where the left is as quiet as the right, both laws go to the
+# higher hill. Keep the default if the objective counts; choose `denoise=False` if each observation is the
+# payoff itself. Below are both laws for one of the data sets.
+
+# %%
+models, best = two_laws(0.4, torch.Generator().manual_seed(0))
+figure, (top, bottom) = plt.subplots(2, 1, figsize=(8, 5.5), sharex=True, layout="constrained")
+top.plot(grid, hills(grid), "k--", label="objective")
+for model, name in zip(models, ("objective", "observation"), strict=True):
+    posterior = model.posterior(grid)
+    low, high = (posterior.quantile(torch.tensor(q)).detach().flatten() for q in (0.1, 0.9))
+    top.fill_between(grid.flatten(), low, high, alpha=0.3, label=f"80 %, law of the {name}")
+    bottom.plot(grid, improvement(model, best), label=f"law of the {name}")
+bottom.set(xlabel="x", ylabel="expected improvement")
+top.legend(fontsize=9)
+bottom.legend(fontsize=9)
+plt.show()
+
+# %% [markdown]
 # ## How many observations are needed?
 #
 # Whether 80 % are covered cannot be told from fewer observations than show a few misses. The share
@@ -341,5 +432,6 @@ plt.close("all")
 # * **Wrap the model** if the report is bad: `LocalizedConformal(alpha)` for an interval,
 #   `QuantileRecalibrator` for all quantiles, with steps that shrink if the data are not a stream.
 # * **With few observations** use leave-one-out residuals, and do not expect much.
+# * **Keep `denoise=True`** unless single observations are what counts.
 # * **Calibration corrects the width, not the mean,** and only what it has evidence of. It is
 #   no substitute for exploration.
