@@ -361,9 +361,9 @@ for loud in (0.05, 0.4, 1.0):
 # the process has learned is far off on both sides, and the intervals for the objective are too
 # narrow.) For a decision the difference is this: under the law of an observation a lucky
 # draw counts as an improvement, and calibration, which is local here, knows where the draws
-# are loud. So it goes there more often; where the left is as quiet as the right, both laws go to the
-# higher hill. Keep the default if the objective counts; choose `denoise=False` if each observation is the
-# payoff itself. Below are both laws for one of the data sets.
+# are loud. So it goes there more often; where the left is as quiet as the right, both laws go
+# to the higher hill. Keep the default if the objective counts; choose `denoise=False` if each
+# observation is the payoff itself. Below are both laws for one of the data sets.
 
 # %%
 models, best = two_laws(0.4, torch.Generator().manual_seed(0))
