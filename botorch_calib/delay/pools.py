@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import time
 from collections.abc import Callable
 from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor
 from multiprocessing.reduction import ForkingPickler
@@ -20,6 +21,9 @@ logger = logging.getLogger(__name__)
 
 # Seconds for the thread of a process pool that was killed to notice that.
 GRACE = 5.0
+
+# Seconds for Dask's scheduler to learn that a task is cancelled, and between looks at it.
+CANCEL_SECONDS, POLL_SECONDS = 5.0, 0.01
 
 ExecutorFactory = Callable[[], Executor]
 
@@ -153,13 +157,23 @@ class DaskPool(WorkerPool):
         if future.done() or not self.owned:
             return future.done()
         client, key = self.executor._client, self._keys[future]  # type: ignore[attr-defined]
-        busy = [address for address, keys in client.processing().items() if key in keys]
+        busy = _workers_with(client, key)
         future.cancel()
+        # The news of it takes another way than the restart. If it came later, Dask would take the
+        # task for a lost one, and run it again elsewhere.
+        deadline = time.monotonic() + CANCEL_SECONDS
+        while _workers_with(client, key) and time.monotonic() < deadline:
+            time.sleep(POLL_SECONDS)
         try:
             client.restart_workers(busy)
         except Exception as error:
             logger.warning("Dask could not restart %s: %s", ", ".join(busy), error)
         return True
+
+
+def _workers_with(client: Any, key: str) -> list[str]:
+    """Addresses of the workers that a task has been given to."""
+    return [address for address, keys in client.processing().items() if key in keys]
 
 
 def make_pool(executor: Executor, owned: bool) -> WorkerPool:

@@ -8,7 +8,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
-from concurrent.futures import BrokenExecutor
+from concurrent.futures import BrokenExecutor, Future
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from botorch_calib.delay import FeedbackLedger, scheduler
+from botorch_calib.delay.pools import DaskPool
 from botorch_calib.exceptions import EvaluationWarning
 from tests.delay.objectives import (
     break_inside,
@@ -26,6 +27,7 @@ from tests.delay.objectives import (
     loaded_heavy_modules,
     noted_square,
     runs,
+    square,
     wait_for_go,
     wait_for_run,
     wait_until,
@@ -180,3 +182,32 @@ def test_timeout_restarts_the_worker(
     (late,) = runs(tmp_path, 2)
     with pytest.raises(ProcessLookupError):
         os.kill(late, 0)
+
+
+class SlowScheduler:
+    """An executor, and its client, whose scheduler learns late that a task is cancelled."""
+
+    def __init__(self) -> None:
+        self._client, self.keys, self.looks = self, list[str](), 0
+        self.restarted: list[str] = []
+
+    def submit(self, objective: Any, x: np.ndarray, key: str) -> Future[Any]:
+        self.keys = [key]
+        return Future()
+
+    def processing(self) -> dict[str, list[str]]:
+        self.looks += 1
+        return {"busy": self.keys if self.looks < 4 else [], "idle": []}
+
+    def restart_workers(self, addresses: list[str]) -> None:
+        assert self.processing()["busy"] == []  # or Dask would run the task again
+        self.restarted = addresses
+
+
+def test_a_worker_is_restarted_after_its_task_is_cancelled() -> None:
+    executor: Any = SlowScheduler()
+    pool = DaskPool(executor, owned=True)
+    future = pool.submit(square, np.zeros(1))
+    assert pool.free(future)
+    assert future.cancelled()
+    assert executor.restarted == ["busy"]
