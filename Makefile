@@ -73,7 +73,7 @@ tutorials: $(STAMP) ## Execute the tutorials; the executed notebooks go to build
 		notebook=$(NOTEBOOKS)/$$(basename "$${source%.*}").ipynb; \
 		echo "== $$source"; \
 		$(BIN)/jupytext --quiet --to ipynb --output "$$notebook" "$$source"; \
-		MPLBACKEND=Agg JUPYTER_PREFER_ENV_PATH=1 \
+		MPLBACKEND=module://matplotlib_inline.backend_inline JUPYTER_PREFER_ENV_PATH=1 \
 			$(BIN)/jupyter-execute --inplace --kernel_name=python3 "$$notebook"; \
 	done
 

@@ -19,11 +19,14 @@ from botorch_calib.exceptions import EvaluationError
 
 logger = logging.getLogger(__name__)
 
-# Seconds for the thread of a process pool that was killed to notice that.
+# Seconds for the thread of a process pool whose processes have died to notice that.
 GRACE = 5.0
 
-# Seconds for Dask's scheduler to learn that a task is cancelled, and between looks at it.
-CANCEL_SECONDS, POLL_SECONDS = 5.0, 0.01
+# Seconds for Dask's scheduler to learn that a task is cancelled.
+CANCEL_SECONDS = 5.0
+
+# Seconds between two looks at something that is awaited.
+POLL_SECONDS = 0.01
 
 ExecutorFactory = Callable[[], Executor]
 
@@ -49,9 +52,23 @@ class WorkerPool:
 
     def submit(self, objective: Callable[[np.ndarray], Any], x: np.ndarray) -> Future[Any]:
         """Have ``objective(x)`` evaluated; ``BrokenExecutor`` if the workers are gone."""
-        future = self.executor.submit(objective, x)
+        try:
+            future = self.executor.submit(objective, x)
+        except OSError as error:
+            # A process pool that breaks at this very moment closes the pipes which it needs to
+            # start a process, before or after it says that it is broken.
+            if not self._is_breaking():
+                raise
+            raise BrokenExecutor(f"The process pool broke: {error}") from error
         self._futures = [*self._unfinished(), future]
         return future
+
+    def _is_breaking(self) -> bool:
+        """Whether a process pool is broken, or soon will be."""
+        deadline = time.monotonic() + GRACE
+        while self.has_processes and not self.is_broken and time.monotonic() < deadline:
+            time.sleep(POLL_SECONDS)
+        return self.has_processes and self.is_broken
 
     def has_started(self, future: Future[Any]) -> bool:
         """Whether an evaluation that was submitted here has, as far as known, reached a worker.

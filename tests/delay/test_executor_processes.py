@@ -22,7 +22,7 @@ import numpy as np
 import pytest
 from torch import Tensor
 
-from botorch_calib.delay import FeedbackLedger, scheduler
+from botorch_calib.delay import FeedbackLedger, pools, scheduler
 from botorch_calib.delay.pools import WorkerPool
 from botorch_calib.exceptions import EvaluationError
 from tests.delay.objectives import (
@@ -318,3 +318,30 @@ def test_kill_of_the_optimizer(tmp_path: Path) -> None:
         process.kill()
         assert process.wait(timeout=30) == -signal.SIGKILL
     finish(tmp_path)
+
+
+class ClosedPipes:
+    """A process pool that cannot start a process; it may say later that it is broken."""
+
+    def __init__(self, breaks: bool) -> None:
+        self._processes: dict[int, Any] = {}
+        self._broken: str | bool = False
+        self.breaks = breaks
+
+    def submit(self, objective: Any, x: np.ndarray) -> None:
+        if self.breaks:
+            threading.Timer(0.1, setattr, (self, "_broken", "a worker died")).start()
+        raise OSError("handle is closed")
+
+
+def test_a_pool_that_breaks_while_it_starts_a_process_is_broken() -> None:
+    executor: Any = ClosedPipes(breaks=True)
+    with pytest.raises(BrokenExecutor, match="handle is closed"):
+        WorkerPool(executor, owned=True).submit(noted_square, np.zeros(1))
+
+
+def test_other_failures_to_start_a_process_are_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pools, "GRACE", 0.1)
+    executor: Any = ClosedPipes(breaks=False)
+    with pytest.raises(OSError, match="handle is closed"):
+        WorkerPool(executor, owned=True).submit(noted_square, np.zeros(1))
