@@ -34,6 +34,7 @@ from tests.delay.objectives import (
     noted_square,
     raise_stubborn,
     runs,
+    square,
     wait_for_run,
     wait_until,
 )
@@ -337,11 +338,11 @@ class ClosedPipes:
 def test_a_pool_that_breaks_while_it_starts_a_process_is_broken() -> None:
     executor: Any = ClosedPipes(breaks=True)
     with pytest.raises(BrokenExecutor, match="handle is closed"):
-        WorkerPool(executor, owned=True).submit(noted_square, np.zeros(1))
+        WorkerPool(executor, owned=True).submit(square, np.zeros(1))
 
 
 def test_other_failures_to_start_a_process_are_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pools, "GRACE", 0.1)
     executor: Any = ClosedPipes(breaks=False)
     with pytest.raises(OSError, match="handle is closed"):
-        WorkerPool(executor, owned=True).submit(noted_square, np.zeros(1))
+        WorkerPool(executor, owned=True).submit(square, np.zeros(1))
