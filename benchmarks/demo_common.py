@@ -14,6 +14,7 @@ from tqdm.auto import tqdm
 
 from benchmarks.core import Named, Result
 from benchmarks.metrics import Estimate, PairedTest
+from benchmarks.plots import method_colors
 from benchmarks.runner import Failure, Task, parallel_backend, run_task
 from benchmarks.suites import Suite
 
@@ -86,8 +87,8 @@ def run_all(tasks: Sequence[Task], jobs: int, label: str) -> Runs:
 
 def suite_colors(methods: Sequence[Named], chosen: Sequence[str]) -> list[str]:
     """The colours that the chosen methods have in the figure of a suite of all ``methods``."""
-    order = [method.name for method in methods]
-    return [to_hex(f"C{order.index(name)}") for name in chosen]
+    colors = method_colors({"any": {method.name: method for method in methods}})
+    return [to_hex(colors[name]) for name in chosen]
 
 
 def show(values: Sequence[float], percent: bool = False, digits: int = 2) -> str:

@@ -73,20 +73,14 @@ class ReplayedModel(CalibratedModel):
         )
         self.calibrator = replayed.calibrator
 
-    def load_state_dict(  # type: ignore[override]
-        self,
-        state_dict: Mapping[str, Any],
-        strict: bool = True,
-        keep_transforms: bool = True,
-        assign: bool = False,
-    ) -> Any:
-        """Load the Gaussian process and replay; what another calibrator learned is left out."""
-        base = {k.removeprefix("model."): v for k, v in state_dict.items() if k[:6] == "model."}
-        loaded = self.model.load_state_dict(
-            base, strict=strict, keep_transforms=keep_transforms, assign=assign
-        )
+    def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:
+        """Load the Gaussian process, and replay."""
+        loaded = super().load_state_dict(*args, **kwargs)
         self.replay()
         return loaded
+
+    def _load_own(self, state: dict[str, Any], strict: bool, assign: bool) -> None:
+        """What another calibrator has learned is left out."""
 
     @property
     def covar_module(self) -> Any:

@@ -65,10 +65,7 @@ class WorkerPool:
 
     def _is_breaking(self) -> bool:
         """Whether a process pool is broken, or soon will be."""
-        deadline = time.monotonic() + GRACE
-        while self.has_processes and not self.is_broken and time.monotonic() < deadline:
-            time.sleep(POLL_SECONDS)
-        return self.has_processes and self.is_broken
+        return self.has_processes and _wait_for(lambda: self.is_broken, GRACE)
 
     def has_started(self, future: Future[Any]) -> bool:
         """Whether an evaluation that was submitted here has, as far as known, reached a worker.
@@ -178,14 +175,20 @@ class DaskPool(WorkerPool):
         future.cancel()
         # The news of it takes another way than the restart. If it came later, Dask would take the
         # task for a lost one, and run it again elsewhere.
-        deadline = time.monotonic() + CANCEL_SECONDS
-        while _workers_with(client, key) and time.monotonic() < deadline:
-            time.sleep(POLL_SECONDS)
+        _wait_for(lambda: not _workers_with(client, key), CANCEL_SECONDS)
         try:
             client.restart_workers(busy)
         except Exception as error:
             logger.warning("Dask could not restart %s: %s", ", ".join(busy), error)
         return True
+
+
+def _wait_for(condition: Callable[[], bool], seconds: float) -> bool:
+    """Wait until the condition holds, but no longer than some seconds; whether it does."""
+    deadline = time.monotonic() + seconds
+    while not (holds := condition()) and time.monotonic() < deadline:
+        time.sleep(POLL_SECONDS)
+    return holds
 
 
 def _workers_with(client: Any, key: str) -> list[str]:
