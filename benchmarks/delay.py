@@ -42,7 +42,7 @@ from benchmarks.core import (
 from benchmarks.delay_objectives import ContextualEvaluator, DelayedObjective, Evaluator
 from benchmarks.delay_surrogates import RefittedRBF
 from benchmarks.surrogates import Surrogate
-from botorch_calib.delay import FeedbackLedger
+from botorch_calib.ledger import FeedbackLedger
 from botorch_calib.test_functions.delayed import (
     DelayDistribution,
     FixedDelay,

@@ -25,7 +25,7 @@ from torch import Tensor
 from benchmarks.delay import DelayedTask
 from benchmarks.methods import optimize
 from botorch_calib.acquisition import DelayedThompsonSampling, DelayedUpperConfidenceBound
-from botorch_calib.delay import FeedbackLedger
+from botorch_calib.ledger import FeedbackLedger
 from botorch_calib.models import CensoredDelayModel
 
 # The paper's B_y. On samples of a GP with other seeds (suite `delay_settings`), 0, 0.1, 0.3 and 1

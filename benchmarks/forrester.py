@@ -67,7 +67,7 @@ from benchmarks.suites import Suite
 from benchmarks.synthetic import Forrester, forrester_design
 from botorch_calib import CalibratedModel, CalibratedUpperConfidenceBound
 from botorch_calib.calibration import GaussianScore, LocalizedConformal, QuantileRecalibrator
-from botorch_calib.calibration.forecast_scores import binomial_interval, calibration_error
+from botorch_calib.distributions.scoring import binomial_interval, calibration_error
 
 OPTIMUM, MINIMUM = 0.757248757841856, -6.020740055767
 RADIUS = 0.07

@@ -14,7 +14,7 @@ import torch
 from scipy import stats
 
 from benchmarks.core import Result
-from botorch_calib.calibration import forecast_scores
+from botorch_calib.distributions import scoring
 
 # The levels at which PITs are compared with the uniform law.
 CALIBRATION_LEVELS = tuple(j / 20 for j in range(1, 20))
@@ -161,7 +161,7 @@ def calibration_error(result: Result) -> float:
     levels = torch.tensor(CALIBRATION_LEVELS, dtype=torch.double)
     # Older results hold values that rounding took beyond 1.
     kept = torch.from_numpy(pits).clamp(0.0, 1.0)
-    return float(forecast_scores.calibration_error(kept, levels))
+    return float(scoring.calibration_error(kept, levels))
 
 
 def _recorded(result: Result, name: str) -> np.ndarray:

@@ -5,12 +5,10 @@ Importing the package registers its samplers and input constructors with BoTorch
 
 from importlib.metadata import PackageNotFoundError, version
 
-from botorch_calib import sampling as sampling
 from botorch_calib.acquisition import (
     CalibratedExpectedImprovement,
     CalibratedProbabilityOfImprovement,
     CalibratedUpperConfidenceBound,
-    DelayAwareProposer,
     DelayedThompsonSampling,
     DelayedUpperConfidenceBound,
     LogCalibratedExpectedImprovement,
@@ -18,8 +16,8 @@ from botorch_calib.acquisition import (
     RobustUpperConfidenceBound,
     WassersteinUpperConfidenceBound,
 )
+from botorch_calib.asynchronous import AsynchronousOptimizer, DelayAwareProposer
 from botorch_calib.calibration import (
-    CalibrationReport,
     Calibrator,
     GaussianScore,
     LocalizedConformal,
@@ -28,12 +26,17 @@ from botorch_calib.calibration import (
     QuantileRecalibrator,
     RationalScore,
     WeightedConformal,
-    calibration_report,
 )
-from botorch_calib.delay import AsynchronousOptimizer, FeedbackLedger
-from botorch_calib.models import CalibratedModel, CensoredDelayModel
+from botorch_calib.diagnostics import CalibrationReport, calibration_report
+from botorch_calib.distributions import PiecewisePredictive
+from botorch_calib.ledger import FeedbackLedger
+from botorch_calib.models import (
+    CalibratedModel,
+    CensoredDelayModel,
+    loo_residuals,
+    prequential_residuals,
+)
 from botorch_calib.posteriors import CalibratedPosterior
-from botorch_calib.predictive import PiecewisePredictive
 from botorch_calib.robust import (
     ChiSquaredBall,
     ConditionalValueAtRisk,
@@ -90,4 +93,6 @@ __all__ = [
     "__version__",
     "calibration_report",
     "join_contexts",
+    "loo_residuals",
+    "prequential_residuals",
 ]

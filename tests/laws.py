@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Generator, Tensor
 
-from botorch_calib.predictive import PiecewisePredictive
+from botorch_calib.distributions.piecewise import PiecewisePredictive
 
 DECILES = torch.linspace(0.05, 0.95, 19, dtype=torch.double)
 KINDS = [

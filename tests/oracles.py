@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import erfcx, log_ndtr, logsumexp
 
-from botorch_calib.predictive import PiecewisePredictive
+from botorch_calib.distributions.piecewise import PiecewisePredictive
 
 Array = NDArray[np.float64]
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(24)

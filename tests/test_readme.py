@@ -8,7 +8,7 @@ import torch
 from ax.api.client import Client
 from ax.api.configs import RangeParameterConfig
 
-from tests.delay.objectives import square
+from tests.asynchronous.objectives import square
 
 README = Path(__file__).parents[1] / "README.md"
 

@@ -47,7 +47,7 @@ from botorch_calib import (
     LogCalibratedExpectedImprovement,
     OnlineConformal,
 )
-from botorch_calib.calibration import prequential_residuals
+from botorch_calib.models.residuals import prequential_residuals
 from botorch_calib.plotting import plot_intervals, plot_threshold_map, prediction_interval
 from botorch_calib.test_functions import HeteroscedasticAckley, IntervalStudy1d
 

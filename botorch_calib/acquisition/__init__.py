@@ -9,7 +9,6 @@ from botorch_calib.acquisition.calibrated import (
 )
 from botorch_calib.acquisition.delayed import DelayedUpperConfidenceBound
 from botorch_calib.acquisition.proposals import proposal_samples
-from botorch_calib.acquisition.proposers import DelayAwareProposer
 from botorch_calib.acquisition.robust import (
     RobustAcquisition,
     RobustUpperConfidenceBound,
@@ -21,7 +20,6 @@ __all__ = [
     "CalibratedExpectedImprovement",
     "CalibratedProbabilityOfImprovement",
     "CalibratedUpperConfidenceBound",
-    "DelayAwareProposer",
     "DelayedThompsonSampling",
     "DelayedUpperConfidenceBound",
     "LogCalibratedExpectedImprovement",

@@ -15,10 +15,10 @@ from torch import Tensor
 
 from botorch_calib._validation import check_inputs
 from botorch_calib.acquisition.delayed import innermost
-from botorch_calib.models.bases import observed_part, raw_train_inputs
-from botorch_calib.robust.base import AmbiguitySet
+from botorch_calib.models.inspection import observed_part, raw_train_inputs
 from botorch_calib.robust.contexts import ContextDistribution
-from botorch_calib.robust.contextual import Columns
+from botorch_calib.robust.gp.contextual import Columns
+from botorch_calib.robust.sets.base import AmbiguitySet
 
 
 def context_law(
@@ -117,7 +117,7 @@ def closed_form_state(gp: Any) -> tuple[object, ...]:
     version counters.
 
     Args:
-        gp: A model that `botorch_calib.robust.stationary.is_stationary`.
+        gp: A model that `botorch_calib.robust.gp.stationary.is_stationary`.
     """
     inputs = gp.train_inputs[0]
     tensors = [inputs, gp.train_targets, gp.likelihood.noise, *gp.parameters(), *gp.buffers()]

@@ -35,10 +35,10 @@ from botorch.utils.transforms import (
 from torch import Tensor
 
 from botorch_calib._validation import check_inputs, check_nonnegative
-from botorch_calib.models.bases import like, raw_width
+from botorch_calib.models.inspection import like, raw_width
 
 if TYPE_CHECKING:
-    from botorch_calib.delay import FeedbackLedger
+    from botorch_calib.ledger import FeedbackLedger
 
 # What a window of a ledger may be: see `DelayAwareAcquisitionFunction.from_ledger`.
 WINDOWS = ("pending", "all", None)

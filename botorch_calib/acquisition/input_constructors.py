@@ -28,9 +28,9 @@ from botorch_calib.acquisition.robust import (
 )
 from botorch_calib.acquisition.thompson import DelayedThompsonSampling
 from botorch_calib.models import CalibratedModel
-from botorch_calib.models.bases import observed_part, raw_train_targets
-from botorch_calib.robust.base import AmbiguitySet
+from botorch_calib.models.inspection import observed_part, raw_train_targets
 from botorch_calib.robust.contexts import ContextDistribution
+from botorch_calib.robust.sets.base import AmbiguitySet
 
 
 def register_once(

@@ -24,13 +24,13 @@ from botorch_calib.acquisition.context_arguments import (
     one_number,
 )
 from botorch_calib.acquisition.robust_base import ContextRobustFunction
-from botorch_calib.models.bases import predicting_part
-from botorch_calib.robust.base import AmbiguitySet
+from botorch_calib.models.inspection import predicting_part
 from botorch_calib.robust.contexts import ContextDistribution
-from botorch_calib.robust.contextual import Columns, ContextualFunction
-from botorch_calib.robust.fallback import PointwiseFunction, pairs_per_chunk
-from botorch_calib.robust.ucb import ClosedFormConfidenceBound, confidence_bound
-from botorch_calib.robust.wasserstein import WassersteinBall
+from botorch_calib.robust.gp.closed_form_bound import ClosedFormConfidenceBound, confidence_bound
+from botorch_calib.robust.gp.contextual import Columns, ContextualFunction
+from botorch_calib.robust.gp.fallback import PointwiseFunction, pairs_per_chunk
+from botorch_calib.robust.sets.base import AmbiguitySet
+from botorch_calib.robust.sets.wasserstein import WassersteinBall
 
 
 class RobustAcquisition(ContextRobustFunction):
@@ -100,7 +100,7 @@ class RobustUpperConfidenceBound(ContextRobustFunction):
     """The worst case of an upper confidence bound over an ambiguity set of laws of the context.
 
     On exact Gaussian processes with a stationary radial kernel (see
-    `botorch_calib.robust.stationary.is_stationary`), also as a `CensoredDelayModel`, the bound
+    `botorch_calib.robust.gp.stationary.is_stationary`), also as a `CensoredDelayModel`, the bound
     comes in closed form: value and gradient at all pairs cost one product of their covariances
     with the inverse of the training covariance, which is computed once, and anew after the model
     has changed. Any other model is evaluated by its posterior.

@@ -20,10 +20,10 @@ from torch import Tensor
 from botorch_calib._validation import check_inputs
 from botorch_calib.acquisition.context_arguments import at_observations, context_law, same_basis
 from botorch_calib.acquisition.delayed import input_width
-from botorch_calib.robust.base import AmbiguitySet
 from botorch_calib.robust.contexts import ContextDistribution
-from botorch_calib.robust.contextual import Columns, ContextualFunction
-from botorch_calib.robust.wasserstein import WassersteinBall
+from botorch_calib.robust.gp.contextual import Columns, ContextualFunction
+from botorch_calib.robust.sets.base import AmbiguitySet
+from botorch_calib.robust.sets.wasserstein import WassersteinBall
 
 
 class ContextRobustFunction(AcquisitionFunction, ABC):

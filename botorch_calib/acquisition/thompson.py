@@ -29,7 +29,7 @@ from botorch_calib._validation import check_inputs
 from botorch_calib.acquisition.choices import RowLookup
 from botorch_calib.acquisition.delayed import DelayAwareAcquisitionFunction, input_width
 from botorch_calib.acquisition.randomness import derived_seed, random_stream
-from botorch_calib.models.bases import like, predicting_part, scalar_affine
+from botorch_calib.models.inspection import like, predicting_part, scalar_affine
 
 # Relative to the largest variance: what rounding costs when the points lie close to each other.
 JITTER = 1e-9

@@ -10,12 +10,12 @@ from botorch.exceptions.errors import InputDataError
 from torch import Tensor
 
 from botorch_calib._validation import check_levels, check_positive
-from botorch_calib.calibration.aggregation import Setting, quantile_learner
-from botorch_calib.calibration.calibrators import TrackedCalibrator
-from botorch_calib.calibration.exact import ExactQuantileLearner
-from botorch_calib.calibration.learner import as_vector
+from botorch_calib.calibration.base import TrackedCalibrator
+from botorch_calib.calibration.learners.base import as_vector
+from botorch_calib.calibration.learners.exact import ExactQuantileLearner
+from botorch_calib.calibration.learners.mixture import Setting, quantile_learner
 from botorch_calib.calibration.scores import RationalScore, Score
-from botorch_calib.predictive import PiecewisePredictive
+from botorch_calib.distributions.piecewise import PiecewisePredictive
 
 #: Default number of levels: 0.05, 0.10, ..., 0.95.
 NUM_LEVELS = 19

@@ -13,8 +13,8 @@ from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataErro
 from torch import Tensor, nn
 
 from botorch_calib._validation import check_open_unit, check_positive, check_width
-from botorch_calib.calibration.calibrators import Calibrator, check_residuals
-from botorch_calib.predictive import PiecewisePredictive
+from botorch_calib.calibration.base import Calibrator, check_residuals
+from botorch_calib.distributions.piecewise import PiecewisePredictive
 
 DensityRatio = Callable[[Tensor], Tensor]
 

@@ -1,6 +1,7 @@
-"""Models that wrap BoTorch models."""
+"""Models that wrap BoTorch models, and residuals of a Gaussian process' own training data."""
 
 from botorch_calib.models.calibrated import CalibratedModel
 from botorch_calib.models.delayed import CensoredDelayModel
+from botorch_calib.models.residuals import loo_residuals, prequential_residuals
 
-__all__ = ["CalibratedModel", "CensoredDelayModel"]
+__all__ = ["CalibratedModel", "CensoredDelayModel", "loo_residuals", "prequential_residuals"]

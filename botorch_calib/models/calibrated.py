@@ -17,9 +17,9 @@ from botorch.posteriors import GPyTorchPosterior
 from botorch.utils.datasets import SupervisedDataset
 from torch import Tensor
 
-from botorch_calib.calibration import Calibrator, LocalizedConformal, history_residuals
+from botorch_calib.calibration import Calibrator, LocalizedConformal
 from botorch_calib.exceptions import CalibrationWarning
-from botorch_calib.models.bases import (
+from botorch_calib.models.inspection import (
     check_base,
     check_observations,
     conditioned_on,
@@ -32,6 +32,7 @@ from botorch_calib.models.bases import (
     with_task_feature,
 )
 from botorch_calib.models.noise import observation_noise_variance
+from botorch_calib.models.residuals import history_residuals
 from botorch_calib.models.wrapper import WrapperModel, check_output_indices
 from botorch_calib.posteriors import CalibratedPosterior
 

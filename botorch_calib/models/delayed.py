@@ -13,7 +13,15 @@ from botorch.utils.datasets import SupervisedDataset
 from torch import Tensor
 
 from botorch_calib._validation import check_inputs
-from botorch_calib.models.bases import (
+from botorch_calib.models.calibrated import CalibratedModel
+from botorch_calib.models.hyperparameters import Fit, fitted_model, matching_rows
+from botorch_calib.models.imputation import (
+    check_settings,
+    gaussian_part,
+    impute,
+    missing_censor_value,
+)
+from botorch_calib.models.inspection import (
     check_base,
     check_observations,
     conditioned_on,
@@ -23,18 +31,10 @@ from botorch_calib.models.bases import (
     standardized_gp,
     with_task_feature,
 )
-from botorch_calib.models.calibrated import CalibratedModel
-from botorch_calib.models.hyperparameters import Fit, fitted_model, matching_rows
-from botorch_calib.models.imputation import (
-    check_settings,
-    gaussian_part,
-    impute,
-    missing_censor_value,
-)
 from botorch_calib.models.wrapper import WrapperModel, check_output_indices
 
 if TYPE_CHECKING:
-    from botorch_calib.delay import FeedbackLedger
+    from botorch_calib.ledger import FeedbackLedger
 
 
 class _Conditioned(NamedTuple):

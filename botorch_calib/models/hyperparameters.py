@@ -15,7 +15,7 @@ from gpytorch.models import ExactGP
 from torch import Tensor
 
 if TYPE_CHECKING:
-    from botorch_calib.delay import FeedbackLedger
+    from botorch_calib.ledger import FeedbackLedger
 
 Fit = Callable[[Tensor, Tensor], Model]
 

@@ -9,8 +9,8 @@ from botorch.exceptions.errors import InputDataError, UnsupportedError
 from botorch.posteriors import GPyTorchPosterior
 from torch import Tensor
 
-from botorch_calib.models.bases import conditioned_on, given_noise
 from botorch_calib.models.calibrated import CalibratedModel
+from botorch_calib.models.inspection import conditioned_on, given_noise
 
 IMPUTATIONS = ("censor", "hallucinate", "none")
 

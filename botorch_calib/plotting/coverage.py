@@ -8,7 +8,7 @@ import numpy as np
 from botorch.exceptions.errors import InputDataError
 
 from botorch_calib._validation import check_open_unit
-from botorch_calib.calibration import CalibrationReport
+from botorch_calib.diagnostics import CalibrationReport
 from botorch_calib.plotting.style import (
     FORECAST_COLORS,
     binomial_band,

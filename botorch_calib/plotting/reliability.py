@@ -9,7 +9,7 @@ import numpy as np
 from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError
 
 from botorch_calib._validation import check_open_unit
-from botorch_calib.calibration import CalibrationReport
+from botorch_calib.diagnostics import CalibrationReport
 from botorch_calib.plotting.style import (
     COLORS,
     FORECAST_COLORS,

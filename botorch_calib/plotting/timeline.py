@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from botorch.exceptions.errors import InputDataError
 
-from botorch_calib.delay import Trial, TrialStatus
+from botorch_calib.ledger import Trial, TrialStatus
 from botorch_calib.plotting.style import COLORS, label_axes, legend_beside, new_axes
 
 if TYPE_CHECKING:

@@ -15,8 +15,8 @@ from botorch.posteriors.posterior import Posterior
 from gpytorch.distributions import MultitaskMultivariateNormal, MultivariateNormal
 from torch import Tensor
 
-from botorch_calib.predictive import PiecewisePredictive
-from botorch_calib.smoothing import SmoothedPredictive, UnsmoothedPredictive
+from botorch_calib.distributions.piecewise import PiecewisePredictive
+from botorch_calib.distributions.smoothed import SmoothedPredictive, UnsmoothedPredictive
 
 # As in BoTorch's analytic acquisition functions.
 MIN_VARIANCE = 1e-12

@@ -8,7 +8,7 @@ import torch
 from botorch.exceptions.errors import BotorchTensorDimensionError
 from torch import Tensor
 
-from botorch_calib.robust.contextual import Columns
+from botorch_calib.robust.gp.contextual import Columns
 
 
 def join_contexts(

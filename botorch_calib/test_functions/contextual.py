@@ -29,7 +29,12 @@ from torch import Tensor
 
 from botorch_calib._validation import check_width
 from botorch_calib.robust.contexts import ContextDistribution
-from botorch_calib.test_functions.context_laws import BurrXII, ClippedNormal, Law, UniformLaw
+from botorch_calib.test_functions.context_distributions import (
+    BurrXII,
+    ClippedNormal,
+    Law,
+    UniformLaw,
+)
 
 # Values that one step of an expectation computes at most, so that memory stays bounded.
 CHUNK = 2**19

@@ -24,7 +24,7 @@ from torch.testing import assert_close
 
 from botorch_calib.acquisition import DelayedThompsonSampling, DelayedUpperConfidenceBound
 from botorch_calib.acquisition.delayed import confidence_width
-from botorch_calib.delay import FeedbackLedger
+from botorch_calib.ledger import FeedbackLedger
 from botorch_calib.models import CalibratedModel, CensoredDelayModel
 from tests.gps import (
     CONSTANT,

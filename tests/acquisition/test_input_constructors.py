@@ -14,7 +14,7 @@ from botorch.sampling.normal import SobolQMCNormalSampler
 from botorch.utils.datasets import SupervisedDataset
 
 import botorch_calib.acquisition.input_constructors
-import botorch_calib.sampling
+import botorch_calib.posteriors.sampler
 from botorch_calib import (
     CalibratedExpectedImprovement,
     CalibratedProbabilityOfImprovement,
@@ -88,7 +88,7 @@ def test_registering_again():
     module = botorch_calib.acquisition.input_constructors
     for _ in range(2):
         importlib.reload(module)
-        importlib.reload(botorch_calib.sampling)
+        importlib.reload(botorch_calib.posteriors.sampler)
     for acqf_class in CLASSES:
         inputs = get_acqf_input_constructor(acqf_class)(model=make_model(), training_data=DATASET)
         assert acqf_class(**inputs)(X[:2].unsqueeze(-2)).shape == (2,)

@@ -50,9 +50,9 @@ from botorch_calib.robust import (
     TotalVariationBall,
     WassersteinBall,
     WorstCase,
-    stationary,
 )
-from botorch_calib.robust.fallback import PointwiseFunction
+from botorch_calib.robust.gp import stationary
+from botorch_calib.robust.gp.fallback import PointwiseFunction
 from tests.gps import GaussianLaw, far_from_gaussian, make_gp, make_variational
 
 DOUBLE: dict[str, Any] = {"dtype": torch.double}

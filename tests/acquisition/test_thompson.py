@@ -28,7 +28,7 @@ from botorch_calib.acquisition import DelayedThompsonSampling
 from botorch_calib.acquisition.choices import RowLookup
 from botorch_calib.acquisition.delayed import confidence_width
 from botorch_calib.acquisition.randomness import derived_seed, random_stream
-from botorch_calib.delay import FeedbackLedger
+from botorch_calib.ledger import FeedbackLedger
 from botorch_calib.models import CalibratedModel, CensoredDelayModel
 from tests.gps import (
     DOUBLE,

@@ -39,7 +39,7 @@ from benchmarks.report import collect, markdown, write_report
 from benchmarks.runner import Summary, run_suite
 from benchmarks.store import ResultStore
 from benchmarks.suites import SMOKE, Suite, get_suite
-from botorch_calib.delay import FeedbackLedger
+from botorch_calib.ledger import FeedbackLedger
 from botorch_calib.models import CensoredDelayModel
 from botorch_calib.test_functions.delayed import DelayDistribution, FixedDelay, PoissonDelay
 

@@ -9,13 +9,9 @@ from botorch.models import SingleTaskGP
 from botorch.models.transforms import Normalize, Standardize
 
 from botorch_calib import CalibratedModel
-from botorch_calib.calibration import (
-    GaussianScore,
-    QuantileRecalibrator,
-    loo_residuals,
-    pit,
-)
-from botorch_calib.calibration.pinball import pinball_minimizer
+from botorch_calib.calibration import GaussianScore, QuantileRecalibrator, pit
+from botorch_calib.calibration.learners.pinball import pinball_minimizer
+from botorch_calib.models.residuals import loo_residuals
 from botorch_calib.testing import CalibratorContract
 from tests.calibration.sequences import STRATEGIES, play
 

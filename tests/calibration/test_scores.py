@@ -22,14 +22,8 @@ from botorch.models.transforms import Log, Normalize, Standardize
 from mpmath import erfc, mp, mpf
 from scipy.stats import norm
 
-from botorch_calib.calibration import (
-    GaussianScore,
-    RationalScore,
-    loo_residuals,
-    pit,
-    prequential_residuals,
-    two_sided_p_value,
-)
+from botorch_calib.calibration import GaussianScore, RationalScore, pit, two_sided_p_value
+from botorch_calib.models.residuals import loo_residuals, prequential_residuals
 
 DOUBLE: dict[str, Any] = {"dtype": torch.double}
 SCORES = [GaussianScore(), RationalScore()]

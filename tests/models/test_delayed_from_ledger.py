@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from botorch_calib import CalibratedModel, LocalizedConformal, OnlineConformal
-from botorch_calib.delay import FeedbackLedger
+from botorch_calib.ledger import FeedbackLedger
 from botorch_calib.models import CensoredDelayModel
 from botorch_calib.models.hyperparameters import matching_rows
 from tests.models.delayed_cases import DOUBLE, Setting

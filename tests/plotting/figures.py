@@ -8,7 +8,7 @@ from botorch.models.transforms import Normalize, Standardize
 
 from botorch_calib import CalibratedModel, OnlineConformal, calibration_report
 from botorch_calib.calibration import Calibrator
-from botorch_calib.predictive import PiecewisePredictive
+from botorch_calib.distributions.piecewise import PiecewisePredictive
 
 Z80 = 1.2815515655446004
 

@@ -9,8 +9,8 @@ from botorch.posteriors import GPyTorchPosterior
 from gpytorch.distributions import MultivariateNormal
 from torch import Generator, Tensor
 
+from botorch_calib.distributions.piecewise import PiecewisePredictive
 from botorch_calib.posteriors import CalibratedPosterior
-from botorch_calib.predictive import PiecewisePredictive
 from tests.laws import DECILES, uniform
 
 LAWS = ["gaussian", "conformal", "stretched", "recalibrated", "skewed"]

@@ -9,8 +9,8 @@ from scipy.stats import kstest
 from torch import Generator, Size
 from torch.testing import assert_close
 
+from botorch_calib.distributions.piecewise import PiecewisePredictive
 from botorch_calib.posteriors import CalibratedPosterior
-from botorch_calib.predictive import PiecewisePredictive
 from tests.posteriors.examples import CORRECTED, LAWS, NOISE, make, make_base, make_law, make_points
 
 NUM = 20_000

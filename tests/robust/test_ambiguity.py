@@ -26,10 +26,9 @@ from botorch_calib.robust import (
     TotalVariationBall,
     WassersteinBall,
     WorstCase,
-    active_set,
-    mmd,
-    quadratic,
 )
+from botorch_calib.robust.sets import mmd
+from botorch_calib.robust.solvers import active_set, interior_point
 from tests.robust import programs
 
 # Sets as functions of a size: larger sizes give larger sets.
@@ -288,7 +287,7 @@ def test_lipschitz_bound_takes_norms_or_their_maximum() -> None:
 def test_wasserstein_is_solved_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     values, law = instance(2, num=30, rows=7)
     wanted = WassersteinBall(0.1).worst_case(values, law)
-    monkeypatch.setattr("botorch_calib.robust.wasserstein._BLOCK", 64)
+    monkeypatch.setattr("botorch_calib.robust.sets.wasserstein._BLOCK", 64)
     assert torch.equal(WassersteinBall(0.1).worst_case(values, law), wanted)
 
 
@@ -373,8 +372,8 @@ def test_mmd_kernels() -> None:
 def test_mmd_tells_when_it_is_not_accurate(monkeypatch: pytest.MonkeyPatch) -> None:
     values, law = instance(2, num=30)
     monkeypatch.setattr(active_set, "_MAX_STEPS", 2)
-    monkeypatch.setattr(quadratic, "_MAX_STEPS", 2)
-    monkeypatch.setattr(quadratic, "_CORRECTIONS", 0)
+    monkeypatch.setattr(interior_point, "_MAX_STEPS", 2)
+    monkeypatch.setattr(interior_point, "_CORRECTIONS", 0)
     with pytest.warns(NumericsWarning, match="only accurate to"):
         MMDBall(0.05, lengthscale=0.5).worst_case(values, law)
     monkeypatch.undo()

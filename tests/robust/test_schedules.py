@@ -23,7 +23,7 @@ from botorch_calib.robust import (
     WassersteinBall,
     WorstCase,
 )
-from botorch_calib.robust.base import Ball
+from botorch_calib.robust.sets.base import Ball
 
 BALLS: dict[str, Callable[[Any], Ball]] = {
     "wasserstein": WassersteinBall,

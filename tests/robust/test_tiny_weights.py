@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from botorch_calib.robust import ChiSquaredBall, ContextDistribution, KLBall
-from botorch_calib.robust.base import Ball
+from botorch_calib.robust.sets.base import Ball
 
 DIGITS = 60
 Law = list[mpmath.mpf]

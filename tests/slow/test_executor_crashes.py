@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from botorch_calib.delay import FeedbackLedger
-from tests.delay.objectives import die_by_chance, runs
-from tests.delay.runs import make_optimizer, observed, processes
+from botorch_calib.ledger import FeedbackLedger
+from tests.asynchronous.objectives import die_by_chance, runs
+from tests.asynchronous.runs import make_optimizer, observed, processes
 
 pytestmark = pytest.mark.slow
 
@@ -29,9 +29,9 @@ from pathlib import Path
 if __name__ == "__main__":
     from functools import partial
 
-    from botorch_calib.delay import FeedbackLedger
-    from tests.delay.objectives import nap
-    from tests.delay.runs import make_optimizer, processes
+    from botorch_calib.ledger import FeedbackLedger
+    from tests.asynchronous.objectives import nap
+    from tests.asynchronous.runs import make_optimizer, processes
 
     folder = Path(sys.argv[1])
     ledger = FeedbackLedger.open(folder / "ledger", 1)

@@ -1,6 +1,6 @@
 """Writers of ledgers are killed, write at the same time, and fork in the midst of writing.
 
-`tests.delay.writers` checks after each round that every acknowledged call is in the file, with
+`tests.ledger.writers` checks after each round that every acknowledged call is in the file, with
 its own query and value, and beyond these at most one call of each writer that was killed. Run
 with ``-s`` for the figures.
 """
@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.delay.running import run_writers
+from tests.asynchronous.running import run_writers
 
 pytestmark = [
     pytest.mark.slow,

@@ -16,7 +16,8 @@ from botorch.models import SingleTaskGP
 from torch import Generator, Tensor
 
 from botorch_calib import LocalizedConformal, OnlineConformal
-from botorch_calib.calibration import Calibrator, prequential_residuals
+from botorch_calib.calibration import Calibrator
+from botorch_calib.models.residuals import prequential_residuals
 
 pytestmark = [
     pytest.mark.slow,

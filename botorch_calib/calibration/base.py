@@ -1,0 +1,127 @@
+"""What every calibrator does: turn the history of a model's residuals into a distribution.
+
+A calibrator joins a conformity score (`botorch_calib.calibration.scores`), an online learner
+(`botorch_calib.calibration.learners`) and the form of a predictive distribution
+(`botorch_calib.distributions.PiecewisePredictive`). It sees inputs in the base model's
+transformed space (the unit cube under ``Normalize``) and residuals ``z`` in units of the
+predictive standard deviation, so it knows neither models nor outcome units.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from copy import deepcopy
+from typing import Self
+
+import torch
+from botorch.exceptions.errors import BotorchTensorDimensionError, UnsupportedError
+from torch import Tensor
+from torch.nn import Module
+
+from botorch_calib._validation import check_finite, check_inputs
+from botorch_calib.calibration.learners.base import QuantileLearner
+from botorch_calib.distributions.piecewise import PiecewisePredictive
+
+
+class Calibrator(Module, ABC):
+    """The protocol of calibrators.
+
+    Implementations keep what they have learned in buffers, so that ``state_dict`` and
+    ``load_state_dict`` carry it, also between histories of different lengths.
+    """
+
+    @abstractmethod
+    def predictive(self, X: Tensor) -> PiecewisePredictive:
+        """Law of ``z`` at ``X``, differentiable in ``X``.
+
+        Args:
+            X: Inputs ``batch_shape x q x d`` in the base model's transformed space.
+
+        Returns:
+            A law of batch shape ``batch_shape x q x 1``.
+        """
+
+    @abstractmethod
+    def update(self, X: Tensor, z: Tensor) -> PiecewisePredictive:
+        """Learn from residuals, strictly in order; a call that raises changes nothing.
+
+        Args:
+            X: Inputs ``n x d`` in the base model's transformed space.
+            z: Residuals ``(y - mu) / sigma_y`` of shape ``n``, each by a model that had not
+                seen its ``y``.
+
+        Returns:
+            The laws of batch shape ``n x 1`` that stood when each residual arrived, before
+            it was learned from: what the calibrator is judged by.
+        """
+
+    def reset(self) -> None:
+        """Forget everything learned; what diagnostics need to judge a history anew."""
+        raise UnsupportedError(f"{type(self).__name__} does not implement `reset`.")
+
+    def fresh(self) -> Self:
+        """A copy that has learned nothing."""
+        twin = deepcopy(self)
+        twin.reset()
+        return twin
+
+    @property
+    @abstractmethod
+    def num_updates(self) -> int:
+        """Number of residuals seen."""
+
+    @property
+    def num_needed(self) -> int:
+        """Number of residuals before which the rarest event it states is hardly ever seen."""
+        return 0
+
+    def extra_repr(self) -> str:
+        """What ``repr`` shows beside the learner."""
+        return f"num_updates={self.num_updates}"
+
+
+def check_residuals(X: Tensor, z: Tensor) -> None:
+    """Raise unless ``X`` is a finite ``n x d`` matrix and ``z`` a finite vector of length ``n``."""
+    check_inputs("X", X)
+    if z.shape != X.shape[:1]:
+        raise BotorchTensorDimensionError(
+            f"`z` must have shape {tuple(X.shape[:1])}, one residual for each row of `X`, "
+            f"got {tuple(z.shape)}."
+        )
+    check_finite("z", z)
+
+
+class TrackedCalibrator(Calibrator):
+    """A calibrator whose law is made of the thresholds of an online learner.
+
+    Subclasses set ``tracker`` and say how residuals are scored and what law thresholds make.
+    """
+
+    tracker: QuantileLearner
+
+    @abstractmethod
+    def _scores(self, z: Tensor) -> Tensor:
+        """Scores in [0, 1] of residuals, of their shape ``n``."""
+
+    @abstractmethod
+    def _law(self, theta: Tensor) -> PiecewisePredictive:
+        """The law with raw thresholds ``batch_shape x M``."""
+
+    def predictive(self, X: Tensor) -> PiecewisePredictive:
+        """See `Calibrator.predictive`."""
+        return self._law(self.tracker.threshold(X))
+
+    @torch.no_grad()
+    def update(self, X: Tensor, z: Tensor) -> PiecewisePredictive:
+        """See `Calibrator.update`."""
+        check_residuals(X, z)
+        return self._law(self.tracker.update(X, self._scores(z)))
+
+    def reset(self) -> None:
+        """Forget everything learned."""
+        self.tracker.reset()
+
+    @property
+    def num_updates(self) -> int:
+        """Number of residuals seen."""
+        return self.tracker.num_updates

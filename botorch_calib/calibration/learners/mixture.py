@@ -1,0 +1,352 @@
+r"""Online aggregation of trackers with different settings."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import product
+from typing import Any, NamedTuple
+
+import torch
+from botorch.exceptions.errors import InputDataError
+from torch import Tensor
+
+from botorch_calib._validation import check_nonnegative, check_positive, check_width
+from botorch_calib.calibration.learners.base import QuantileLearner
+from botorch_calib.calibration.learners.descent import (
+    Local,
+    Localization,
+    descend,
+    extended,
+    gaussian_correlation,
+    gaussian_correlations,
+)
+from botorch_calib.calibration.learners.hedging import adahedge, adahedge_weights
+from botorch_calib.calibration.learners.online import OnlineQuantileTracker
+from botorch_calib.calibration.learners.pinball import pinball_loss
+
+#: Default settings of a bank: from nearly global to sharply local, from slow to fast.
+LENGTHSCALES = (0.1, 0.25, math.inf)
+SCALES = (1.0,)
+STEP_SIZES = (0.05, 0.1, 0.2)
+STEP_DECAY = 0.3
+
+# The safety net of `AggregatedQuantileTracker`: room for a start, and how steeply it acts.
+_ROOM, _RAMP = 8.0, 2.0
+
+#: A setting of a tracker: a number, or several to choose from.
+Setting = float | Sequence[float]
+
+
+class Member(NamedTuple):
+    """Settings of one tracker of a bank."""
+
+    lengthscale: float
+    scale: float
+    step_size: float
+
+
+class AggregatedQuantileTracker(QuantileLearner):
+    r"""A bank of trackers, mixed online by exponential weights on their pinball losses.
+
+    Each of the ``K`` members is an `OnlineQuantileTracker` with its own lengthscale, scale and
+    step; all run side by side in one loop. Their thresholds are averaged with weights
+    ``w_k ~ exp(-gamma_t L_k)``, ``L_k`` the member's pinball loss so far, summed over the levels;
+    ``gamma_t = ln K / Delta_t`` is AdaHedge's rate [deRooij2014], with ``Delta_t`` the
+    accumulated gap between the loss of the weights and their mix loss, so nothing is left to
+    tune. The pinball loss is convex, and holding the average to [0, 1], where the scores are,
+    never adds to it: the average loses no more than the best member plus ``2 sqrt(V ln K)`` and
+    lower orders, ``V`` the accumulated variance of the members' losses.
+    Dynamically-tuned adaptive conformal inference [Gibbs2024] mixes step sizes in this way;
+    here lengthscales and scales take part.
+
+    An average of calibrated thresholds need not be calibrated, so a safety net follows: with
+    ``b_t(x)`` the average, held to [0, 1], and ``S_t = sum_{s < t} (p - o_s)`` the count by
+    which the outcomes have fallen short, the threshold is ``theta_t(x) = b_t(x) + r_t(S_t)``,
+
+        ``r_t(S) = sign(S) max(|S| - h_t, 0) / 2``,  ``h_t = 8 + 2 sqrt(p (1 - p) t)``.
+
+    This is the saturated error integration of conformal PID control [Angelopoulos2023]; within
+    the width ``h_t``, twice the spread of independent outcomes and some room for a start, it
+    does nothing.
+
+    **Guarantee.** For *any* sequence ``|S_T| <= h_T + 3``, hence
+    ``|mean(o) - p| <= (h_T + 3) / T``: once ``S`` exceeds ``h + 2`` the threshold is at least 1 and
+    the outcome 1, so ``S`` falls; likewise below; and a step changes ``S`` by less than 1.
+
+    Buffers: as `OnlineQuantileTracker`, with ``constants`` ``K x M`` and ``coefficients``
+    ``t x K M`` of the members, the ``shortfall`` ``S`` (``M``), the members' ``losses`` ``K`` and
+    the accumulated ``mixability_gap``.
+
+    Args:
+        levels: See `OnlineQuantileTracker`.
+        lengthscales: Lengthscales of the members; infinity is a member without localization.
+        scales: Strengths ``k(x, x) > 0`` of the localized members.
+        step_sizes: First steps of the members.
+        step_decay: Exponent of the decay of all steps.
+        initial: See `OnlineQuantileTracker`.
+
+    .. [Angelopoulos2023]
+        A. Angelopoulos, E. Candes and R. Tibshirani. Conformal PID control for time series
+        prediction. NeurIPS, 2023.
+    .. [deRooij2014]
+        S. de Rooij, T. van Erven, P. Grunwald and W. Koolen. Follow the leader if you can,
+        hedge if you must. JMLR, 2014.
+    .. [Gibbs2024]
+        I. Gibbs and E. Candes. Conformal inference for online prediction with arbitrary
+        distribution shifts. JMLR, 2024.
+    """
+
+    constants: Tensor
+    coefficients: Tensor
+    shortfall: Tensor
+    _settings = ("levels", "initial", "member_settings")
+    losses: Tensor
+    mixability_gap: Tensor
+    _mixed_constants: Tensor
+    _mixed_coefficients: Tensor
+    _scales: Tensor
+    _step_sizes: Tensor
+
+    def __init__(
+        self,
+        levels: Tensor | Sequence[float],
+        lengthscales: Sequence[float] = LENGTHSCALES,
+        scales: Sequence[float] = SCALES,
+        step_sizes: Sequence[float] = STEP_SIZES,
+        step_decay: float = STEP_DECAY,
+        initial: Tensor | Sequence[float] | None = None,
+    ) -> None:
+        members = _members(lengthscales, scales, step_sizes)
+        super().__init__(levels, initial, num_columns=len(members) * len(levels))
+        self.members = members
+        self.step_decay = check_nonnegative("step_decay", step_decay)
+        self._localizations = _localizations(members, len(self.levels))
+        self.register_buffer("member_settings", self.levels.new_tensor(members))
+        # Settings of each column, which move with the module but are no state
+        columns = [member for member in members for _ in range(len(self.levels))]
+        for name in ("scale", "step_size"):
+            values = self.levels.new_tensor([getattr(member, name) for member in columns])
+            self.register_buffer(f"_{name}s", values, persistent=False)
+        self.register_buffer("constants", self._initial_constants())
+        self.register_buffer("shortfall", torch.zeros_like(self.levels))
+        zeros = torch.zeros(len(members), dtype=torch.double, device=self.levels.device)
+        self.register_buffer("losses", zeros)
+        self.register_buffer("mixability_gap", zeros[0].clone())
+        # Derived from the above whenever they change
+        self.register_buffer("_mixed_constants", self.initial.clone(), persistent=False)
+        self.register_buffer("_mixed_coefficients", self.coefficients.clone(), persistent=False)
+        self._mix()
+
+    def _initial_constants(self) -> Tensor:
+        return self.initial.expand(len(self.members), -1).clone()
+
+    @property
+    def localized(self) -> bool:
+        """Whether some members' thresholds depend on the inputs."""
+        return bool(self._localizations)
+
+    @property
+    def weights(self) -> Tensor:
+        """Present weights of the ``members``, ``K``."""
+        return adahedge_weights(self.losses, self.mixability_gap)
+
+    def threshold(self, X: Tensor) -> Tensor:
+        """Raw thresholds at ``X``, differentiable in it.
+
+        Args:
+            X: Inputs of shape ``... x d``.
+
+        Returns:
+            Thresholds of shape ``... x M``, in the tracker's dtype.
+        """
+        check_width(X, self.centers.shape[-1])
+        mixed = self._mixed_constants.expand(*X.shape[:-1], -1)
+        if len(self.centers):
+            lengthscales = [at.lengthscale for at in self._localizations]
+            correlations = gaussian_correlations(X.to(self.centers), self.centers, lengthscales)
+            mixed = mixed + correlations @ self._mixed_coefficients
+        return mixed.clamp(0.0, 1.0) + self._net(self.shortfall, self.step_count + 1)
+
+    @torch.no_grad()
+    def _mix(self) -> None:
+        """Average the members' functions, so that only ``M`` are evaluated, not ``K M``."""
+        weights = self.weights.to(self.levels).unsqueeze(-1)
+        self._mixed_constants = (weights * self.constants).sum(dim=-2)
+        coefficients = (self.coefficients * self._scales).unflatten(-1, self.constants.shape)
+        # One block of t rows for each lengthscale, as `gaussian_correlations` has columns
+        blocks = [
+            (coefficients[:, part] * weights[part]).sum(dim=-2)
+            for part in (self._members_at(at) for at in self._localizations)
+        ]
+        self._mixed_coefficients = torch.cat(blocks) if blocks else coefficients[:, 0]
+
+    def _members_at(self, at: Localization) -> slice:
+        num_levels = len(self.levels)
+        return slice(at.columns.start // num_levels, at.columns.stop // num_levels)
+
+    def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
+        super()._load_from_state_dict(*args, **kwargs)
+        self._mix()
+
+    def reset(self) -> None:
+        """Forget everything learned."""
+        super().reset()
+        self.constants = self._initial_constants()
+        self.shortfall = torch.zeros_like(self.shortfall)
+        self.losses = torch.zeros_like(self.losses)
+        self.mixability_gap = torch.zeros_like(self.mixability_gap)
+        self._mix()
+
+    def coverage_bound(self, num_steps: int) -> Tensor:
+        """Bound on ``|mean(o) - p|`` after ``num_steps`` steps from the start, shape ``M``."""
+        if num_steps < 1:
+            raise InputDataError(f"`num_steps` must be at least 1, got {num_steps}.")
+        return (self._room(torch.tensor(num_steps)) + _RAMP + 1.0) / num_steps
+
+    def _room(self, t: Tensor) -> Tensor:
+        """The width ``h_t``."""
+        return _ROOM + 2.0 * (self.levels * (1.0 - self.levels) * t).sqrt()
+
+    def _net(self, shortfall: Tensor, t: Tensor) -> Tensor:
+        """The shift ``r_t(S)`` of the thresholds."""
+        beyond = (shortfall.abs() - self._room(t)).clamp(min=0.0)
+        return shortfall.sign() * beyond / _RAMP
+
+    def _learn(self, X: Tensor, u: Tensor) -> Tensor:
+        times = torch.arange(1, len(u) + 1, dtype=u.dtype, device=u.device) + self.num_updates
+        decay = times.pow(-self.step_decay).unsqueeze(-1)
+        thresholds, constants, coefficients = self._run_members(X, u, decay)
+        losses = pinball_loss(u.view(-1, 1, 1), thresholds, self.levels)
+        weights, total, gap = adahedge(losses.sum(dim=-1), self.losses, self.mixability_gap)
+        mixed = (weights.to(u).unsqueeze(-1) * thresholds).sum(dim=-2).clamp(0.0, 1.0)
+        used, shortfall = self._caught(u, mixed)
+
+        self.constants, self.shortfall = constants, shortfall
+        self.losses, self.mixability_gap = total, gap
+        self._store(X, coefficients)
+        self._mix()
+        return used
+
+    def _caught(self, u: Tensor, mixed: Tensor) -> tuple[Tensor, Tensor]:
+        """Thresholds ``n x M`` with the safety net, and the shortfall after them."""
+        shortfall, t, used = self.shortfall, self.step_count, []
+        for u_i, average in zip(u.unbind(), mixed.unbind(), strict=True):
+            t = t + 1
+            theta = average + self._net(shortfall, t)
+            shortfall = shortfall + self.levels - (u_i <= theta).to(shortfall)
+            used.append(theta)
+        return torch.stack(used) if used else mixed, shortfall
+
+    def _run_members(self, X: Tensor, u: Tensor, decay: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Thresholds met ``n x K x M``, and new constants and coefficients of the members."""
+        shape = (len(self.members), len(self.levels))
+        local = self._local(X) if self.localized and len(X) else None
+        thresholds, deltas, constants = descend(
+            u,
+            self.levels.repeat(shape[0]),
+            decay * self._step_sizes,
+            self.constants.flatten(),
+            local,
+        )
+        coefficients = self.coefficients
+        if local is not None:
+            coefficients = extended(coefficients, deltas, local.shrink)
+        return thresholds.view(len(u), *shape), constants.view(shape), coefficients
+
+    def _local(self, X: Tensor) -> Local:
+        """What `descend` needs of the members' local parts at ``X``."""
+        kernels = [gaussian_correlation(X, X, at.lengthscale) for at in self._localizations]
+        values = X.new_zeros(len(X), self.coefficients.shape[-1])
+        if len(self.centers):
+            coefficients = self.coefficients * self._scales
+            for columns, lengthscale in self._localizations:
+                correlation = gaussian_correlation(X, self.centers, lengthscale)
+                values[:, columns] = correlation @ coefficients[:, columns]
+        return Local(values, kernels, self._localizations, self._scales, [1.0] * len(X))
+
+
+def _members(
+    lengthscales: Sequence[float], scales: Sequence[float], step_sizes: Sequence[float]
+) -> list[Member]:
+    """All combinations, those of one lengthscale next to each other."""
+    for name, values in (("scales", scales), ("step_sizes", step_sizes)):
+        if not values:
+            raise InputDataError(f"`{name}` must not be empty.")
+        for value in values:
+            check_positive(name, value)
+    if not lengthscales:
+        raise InputDataError("`lengthscales` must not be empty.")
+    members = []
+    for lengthscale in sorted(
+        {check_positive("lengthscales", s, allow_inf=True) for s in lengthscales}
+    ):
+        # Without localization there is no scale to choose.
+        strengths = [0.0] if math.isinf(lengthscale) else scales
+        members += [Member(lengthscale, *rest) for rest in product(strengths, step_sizes)]
+    return members
+
+
+def _localizations(members: list[Member], num_levels: int) -> list[Localization]:
+    """The columns of each finite lengthscale."""
+    found = []
+    for lengthscale in dict.fromkeys(m.lengthscale for m in members):
+        own = [i for i, member in enumerate(members) if member.lengthscale == lengthscale]
+        if math.isfinite(lengthscale):
+            columns = slice(own[0] * num_levels, (own[-1] + 1) * num_levels)
+            found.append(Localization(columns, lengthscale))
+    return found
+
+
+def quantile_learner(
+    levels: Sequence[float] | Tensor,
+    initial: Sequence[float] | Tensor,
+    lengthscale: Setting | str,
+    scale: Setting | None = None,
+    step_size: Setting | None = None,
+    step_decay: float | None = None,
+    regularization: float = 0.0,
+) -> OnlineQuantileTracker | AggregatedQuantileTracker:
+    """A tracker if every setting is a number, a bank of them if some are left to choose.
+
+    Args:
+        levels: See `OnlineQuantileTracker`.
+        initial: See `OnlineQuantileTracker`.
+        lengthscale: A number, several to choose from, or ``"auto"`` for the default ones.
+        scale: Likewise; None is the default, 1.
+        step_size: Likewise; None is the default: 0.05, or in a bank `STEP_SIZES`.
+        step_decay: Likewise; None is the default: 0, or in a bank `STEP_DECAY`.
+        regularization: See `OnlineQuantileTracker`; a bank has none.
+    """
+    if isinstance(lengthscale, str) and lengthscale != "auto":
+        raise InputDataError(f"`lengthscale` must be numbers or 'auto', got {lengthscale!r}.")
+    if isinstance(scale, str) or isinstance(step_size, str) or lengthscale is None:
+        raise InputDataError(
+            "`scale` and `step_size` must be numbers or None, and `lengthscale` numbers or 'auto'."
+        )
+    settings = (lengthscale, scale, step_size)
+    if not any(isinstance(setting, (str, Sequence)) for setting in settings):
+        local = math.isfinite(lengthscale)  # type: ignore[arg-type]
+        return OnlineQuantileTracker(
+            levels,
+            step_size=0.05 if step_size is None else step_size,  # type: ignore[arg-type]
+            step_decay=0.0 if step_decay is None else step_decay,
+            scale=(1.0 if scale is None else scale) if local else 0.0,  # type: ignore[arg-type]
+            lengthscale=lengthscale,  # type: ignore[arg-type]
+            regularization=regularization,
+            initial=initial,
+        )
+    if regularization:
+        raise InputDataError("`regularization` needs settings that are single numbers.")
+    return AggregatedQuantileTracker(
+        levels,
+        lengthscales=LENGTHSCALES if isinstance(lengthscale, str) else _several(lengthscale),
+        scales=SCALES if scale is None else _several(scale),
+        step_sizes=STEP_SIZES if step_size is None else _several(step_size),
+        step_decay=STEP_DECAY if step_decay is None else step_decay,
+        initial=initial,
+    )
+
+
+def _several(setting: Setting) -> Sequence[float]:
+    return setting if isinstance(setting, Sequence) else [setting]

@@ -1,0 +1,186 @@
+"""Online tracking of quantiles, globally and locally in the inputs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from botorch.exceptions.errors import InputDataError
+from torch import Tensor
+
+from botorch_calib._validation import check_nonnegative, check_positive, check_width
+from botorch_calib.calibration.learners.base import QuantileLearner
+from botorch_calib.calibration.learners.descent import (
+    Local,
+    Localization,
+    descend,
+    extended,
+    gaussian_correlation,
+)
+
+
+class OnlineQuantileTracker(QuantileLearner):
+    r"""Thresholds ``theta_j(x)`` below which a fraction ``p_j`` of the scores falls.
+
+    One learner serves localized online conformal prediction (LOCBO: one level, the score a
+    two-sided p-value), and quantile recalibration with and without localization (OCBO-L,
+    OCBO: many levels, the score a PIT). The threshold function (LOCBO eq. 24) is
+
+        ``theta_t(x) = c + sum_i B_i k(x_i, x)``,
+        ``k(x, x') = scale * exp(-|x - x'|^2 / lengthscale^2)``,
+
+    and at step ``t``, with ``o = 1{u_t <= theta_t(x_t)}`` and
+    ``eta_t = step_size * t^{-step_decay}``, it descends the pinball loss (LOCBO eq. 28):
+
+        ``delta = eta_t (p - o)``,  ``c <- c + delta``,
+        ``B <- (1 - regularization * eta_t) B``,  then ``delta`` is appended to ``B``.
+
+    The sign is that of OCBO's Lemma 4, which drives ``mean(o)`` to ``p``; OCBO's running
+    sum and LOCBO eq. 21 as printed have the opposite sign. OCBO's regulariser is centred
+    at 0, so that every quantile would start there; here ``c`` starts at ``initial``, by
+    default at ``p``, the correct threshold of a calibrated model.
+
+    **Guarantee.** For *any* sequence ``(x_t, u_t)`` with ``u_t`` in [0, 1], even an
+    adversary's, ``|mean(o) - p| <= coverage_bound(T)`` after ``T`` steps, see
+    :meth:`coverage_bound`. Without localization this is at most
+    ``(1 + 2 eta_1) / (T eta_T)``. With it, and ``eta_t = eta_1 t^{-1/2}``, also LOCBO's
+    Lemma 1 holds: ``mean(miss) <= alpha + beta / sqrt(T) + scale``. Without regularization
+    and decay, coverage is also local: around every ``x``, the kernel-weighted error
+    ``sum_t (p - o_t) k(x_t, x) / T`` equals ``g_{T+1}(x) / (eta T)``, with ``g`` the sum
+    over centers, and is of order ``1 / sqrt(T)``.
+
+    Thresholds are raw: they may leave [0, 1], and those of neighbouring levels may cross.
+    Clamp or sort them where a law is built, never here, or the guarantee is lost.
+
+    Buffers: ``levels`` ``M``, ``constants`` ``M``, ``centers`` ``t x d``, ``coefficients``
+    ``t x M`` and the scalar ``step_count``. A state dict may be loaded whatever the length
+    of its history; step size, kernel and regularization are not part of it.
+
+    Args:
+        levels: Strictly increasing levels in (0, 1): a tensor of shape ``M`` or a sequence
+            of numbers (then in double precision).
+        step_size: ``eta_1``, the first step.
+        step_decay: Exponent of the steps' decay; 0 keeps adapting to drift for ever.
+        scale: ``k(x, x)``, the strength of localization; at 0 no centers are stored.
+        lengthscale: Lengthscale of ``k``; at infinity ``k`` is the constant ``scale``.
+        regularization: Rate at which local corrections are forgotten;
+            ``regularization * step_size`` must be less than 1.
+        initial: Initial constants in [0, 1], of shape ``M`` (default: ``levels``).
+
+    Example:
+        >>> tracker = OnlineQuantileTracker([0.2], step_size=0.05, scale=1.0, lengthscale=0.25)
+        >>> tracker.update(X, two_sided_p_value(z))
+        >>> tracker.threshold(X_new)  # ... x 1
+    """
+
+    constants: Tensor
+    coefficients: Tensor
+
+    def __init__(
+        self,
+        levels: Tensor | Sequence[float],
+        step_size: float,
+        step_decay: float = 0.0,
+        scale: float = 0.0,
+        lengthscale: float = math.inf,
+        regularization: float = 0.0,
+        initial: Tensor | Sequence[float] | None = None,
+    ) -> None:
+        super().__init__(levels, initial)
+        self.step_size = check_positive("step_size", step_size)
+        self.step_decay = check_nonnegative("step_decay", step_decay)
+        self.scale = check_nonnegative("scale", scale)
+        self.lengthscale = check_positive("lengthscale", lengthscale, allow_inf=True)
+        self.regularization = check_nonnegative("regularization", regularization)
+        if self.regularization * self.step_size >= 1.0:
+            raise InputDataError(
+                "`regularization * step_size` must be less than 1, got "
+                f"{self.regularization} * {self.step_size}."
+            )
+        self.register_buffer("constants", self.initial.clone())
+
+    @property
+    def localized(self) -> bool:
+        """Whether thresholds depend on the inputs."""
+        return self.scale > 0.0
+
+    def threshold(self, X: Tensor) -> Tensor:
+        """Raw thresholds at ``X``, differentiable in it.
+
+        Args:
+            X: Inputs of shape ``... x d``.
+
+        Returns:
+            Thresholds of shape ``... x M``, in the tracker's dtype.
+        """
+        check_width(X, self.centers.shape[-1])
+        if self.coefficients.shape[-2] == 0:
+            return self.constants.expand(*X.shape[:-1], -1)
+        return self.constants + self._local_values(X.to(self.centers))
+
+    def reset(self) -> None:
+        """Forget everything learned."""
+        super().reset()
+        self.constants = self.initial.clone()
+
+    def coverage_bound(self, num_steps: int) -> Tensor:
+        r"""Bound on ``|mean(o) - p|`` after ``num_steps`` steps from the start, shape ``M``.
+
+        It holds for every sequence, localized or not. Write ``m = max(p, 1 - p)``, and
+        ``c`` for the constants: since ``p - o_t = (c_{t+1} - c_t) / eta_t`` and steps do not
+        grow, summation by parts gives ``|mean(o) - p| <= R / (T eta_T)``, where ``R`` is
+        the length of any interval that contains ``c_1, ..., c_{T+1}``. Two such lengths:
+
+        * With regularization (or ``scale = 0``), ``sum_i |B_i| <= m / regularization``, so
+          the local part is at most ``G = scale m / regularization``. A threshold outside
+          [0, 1] is pushed back, hence ``R = 1 + 2 G + eta_1``.
+        * Always: the squared norm ``(c - 1/2)^2 + |g|^2`` grows by at most
+          ``eta_t m + eta_t^2 m^2 (1 + 2 scale)`` per step; ``R`` is twice the root of the
+          sum, started at 1/4.
+
+        The first is sharper than LOCBO's Lemma 1 in that it tends to 0 for any ``scale``.
+        """
+        if num_steps < 1:
+            raise InputDataError(f"`num_steps` must be at least 1, got {num_steps}.")
+        m = torch.maximum(self.levels, 1.0 - self.levels)
+        times = torch.arange(1, num_steps + 1, dtype=torch.double, device=m.device)
+        eta = self.step_size * times.pow(-self.step_decay)
+        growth = m * eta.sum() + m.square() * eta.square().sum() * (1.0 + 2.0 * self.scale)
+        length = 2.0 * (0.25 + growth).sqrt()
+        if self.scale == 0.0 or self.regularization > 0.0:
+            local = self.scale * m / self.regularization if self.scale else torch.zeros_like(m)
+            length = torch.minimum(length, 1.0 + 2.0 * local + self.step_size)
+        return (length / (num_steps * eta[-1])).to(self.levels)
+
+    def _learn(self, X: Tensor, u: Tensor) -> Tensor:
+        start = self.num_updates
+        steps = [self._step(start + 1 + i) for i in range(len(u))]
+        shrink = [1.0 - self.regularization * step for step in steps]
+        local = self._local(X, shrink) if self.localized and len(X) else None
+        eta = torch.tensor(steps, dtype=u.dtype, device=u.device).unsqueeze(-1)
+        thresholds, deltas, constants = descend(u, self.levels, eta, self.constants, local)
+
+        coefficients = self.coefficients
+        if local is not None:
+            coefficients = extended(coefficients, deltas, shrink)
+        self.constants = constants
+        self._store(X, coefficients)
+        return thresholds
+
+    def _step(self, t: int) -> float:
+        return self.step_size * math.pow(t, -self.step_decay)
+
+    def _local(self, X: Tensor, shrink: list[float]) -> Local:
+        """What `descend` needs of the local part at ``X``."""
+        values = X.new_zeros(len(X), self.levels.shape[-1])
+        if len(self.centers):
+            values = self._local_values(X)
+        kernel = gaussian_correlation(X, X, self.lengthscale)
+        everything = Localization(slice(None), self.lengthscale)
+        scale = self.levels.new_tensor([self.scale])
+        return Local(values, [kernel], [everything], scale, shrink)
+
+    def _local_values(self, X: Tensor) -> Tensor:
+        correlation = gaussian_correlation(X, self.centers, self.lengthscale)
+        return correlation @ (self.scale * self.coefficients)

@@ -1,0 +1,264 @@
+r"""Special functions of the standard normal law, accurate far into the tails.
+
+Notation: ``phi`` and ``Phi`` are the normal density and distribution function,
+``h(t) = phi(t) + t Phi(t)`` is the integral of ``Phi`` (expected improvement in standard
+units) and ``H(t) = ((t^2 + 1) Phi(t) + t phi(t)) / 2`` is the integral of ``h``.
+All functions work elementwise on tensors of any shape.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+from typing import Any
+
+import torch
+from botorch.utils.probability.utils import leggauss, log_ndtr, log_phi
+from torch import Tensor
+from torch.autograd import Function
+
+# Stands for log(0): finite, also in float32, so that masked branches carry no NaN into a
+# gradient.
+LOG_ZERO = -1e30
+
+_SQRT_HALF = math.sqrt(0.5)
+_SQRT_HALF_PI = math.sqrt(math.pi / 2)
+_HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
+_INV_SQRT_2PI = 1 / math.sqrt(2 * math.pi)
+# Beyond this argument a continued fraction of this depth replaces formulas whose cancellation
+# grows like x^4: both are then accurate to 2e-12.
+_FAR, _DEPTH = 12.0, 8
+# Coefficients, by powers of (x - 5)/(x + 5), of (1 + x) Phi(-x)/phi(x) and (1 + x)^2 h(-x)/phi(x)
+# for x >= 0: Chebyshev series computed with 40 digits, cut off at 1e-15 and rearranged
+_MILLS = (
+    1.1568486282918942,
+    -0.2294875382521184,
+    0.07778159886881932,
+    0.02507217930210036,
+    -0.06617760078236147,
+    0.061505045828185945,
+    -0.03802659213490491,
+    0.016348231425036042,
+    -0.004201290736679092,
+    1.95296783263882e-05,
+    0.00045704582520787057,
+    -0.00013437036855808154,
+    -2.4811370461631e-05,
+    2.2699386557896492e-05,
+    -1.6599786901151327e-07,
+    -3.2597570880078616e-06,
+    3.0814173813284686e-07,
+    4.724032708161005e-07,
+    -5.664946491934807e-08,
+    -6.383575508496434e-08,
+    5.201831922026417e-09,
+    5.532292225960163e-09,
+)
+_RAMP = (
+    1.2945411512431624,
+    -0.3687229645450205,
+    -0.028030699627535318,
+    0.2611670078473995,
+    -0.2735482037622689,
+    0.15402166230393094,
+    -0.029310982484216187,
+    -0.03186187260375166,
+    0.03474622704411568,
+    -0.01613170673005695,
+    0.0023283136856683535,
+    0.0015767797434979535,
+    -0.000852726679260871,
+    -3.583150113393755e-05,
+    0.00014692756303243338,
+    -1.7174985619141775e-05,
+    -2.3355088213939513e-05,
+    4.929070094027732e-06,
+    3.9473272317334125e-06,
+    -9.567014371423734e-07,
+    -6.968399656044212e-07,
+    1.3972822924537727e-07,
+    1.073022959586397e-07,
+    -1.1626132425962912e-08,
+    -9.684045797029939e-09,
+)
+_MANY = 3000  # numbers from which the polynomial beats ``erfcx`` on a CPU
+# Exponents below this one are as good as zero; subnormal numbers would make everything slow.
+LEAST = -600.0
+
+
+def unit_legendre(order: int, ref: Tensor) -> tuple[Tensor, Tensor]:
+    """Gauss-Legendre nodes and weights on [0, 1], each of shape ``order``."""
+    return _unit_legendre(order, ref.dtype, ref.device)
+
+
+@lru_cache(maxsize=32)
+def _unit_legendre(order: int, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
+    with torch.inference_mode(False):  # else no graph could use what the cache holds
+        nodes, weights = leggauss(order, dtype=dtype, device=device)
+        return (nodes + 1) / 2, weights / 2
+
+
+@lru_cache(maxsize=32)
+def graded_rule(order: int, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Nodes ``u`` and weights on [0, 1] for a function that falls off exponentially from 0.
+
+    The Gauss-Legendre rule in ``v`` with ``u = 0.8 v + 0.2 v^4``, whose nodes crowd less at 1.
+    The nodes come with their squares, ``order x 2``.
+    """
+    with torch.inference_mode(False):
+        v, weights = _unit_legendre(order, dtype, device)
+        u = 0.8 * v + 0.2 * v**4
+        return torch.stack([u, u.square()], dim=1), weights * (0.8 + 0.8 * v**3)
+
+
+@lru_cache(maxsize=8)
+def _one(dtype: torch.dtype, device: torch.device) -> Tensor:
+    with torch.inference_mode(False):
+        return torch.ones((), dtype=dtype, device=device)
+
+
+def less(x: Tensor, bound: Tensor | float) -> Tensor:
+    """1 where ``x < bound`` and else 0, as numbers.
+
+    ``torch.lerp(a, b, mask)`` is exactly ``a`` or ``b`` with such a mask, given that both are
+    finite, at a fraction of the time of ``torch.where`` with a mixed one.
+    """
+    return torch.lt(x, bound, out=torch.empty_like(x))
+
+
+def mills_ratio(x: Tensor) -> Tensor:
+    """``Phi(-x) / phi(x)`` for ``x >= 0``, float64, without a graph, accurate to 1e-15.
+
+    Where many numbers meet a CPU, a polynomial in vectorised operations takes a quarter of the
+    time of ``erfcx``.
+    """
+    if x.is_cuda or x.numel() < _MANY:
+        return torch.special.erfcx(_SQRT_HALF * x).mul_(_SQRT_HALF_PI)
+    return _polynomial(x, _MILLS).div_(x + 1.0)
+
+
+def ramp_ratio(x: Tensor) -> Tensor:
+    """``h(-x) / phi(x)`` for ``x >= 0``, float64, without a graph, accurate to 1e-15."""
+    return _polynomial(x, _RAMP).div_((x + 1.0).square_())
+
+
+def _polynomial(x: Tensor, coefficients: tuple[float, ...]) -> Tensor:
+    """A polynomial in ``(x - 5) / (x + 5)``."""
+    t = (x + 5.0).reciprocal_().mul_(-10.0).add_(1.0)
+    last, *rest = _as_numbers(coefficients, x.dtype, x.device)
+    value = last.expand_as(t).clone()
+    for coefficient in rest:
+        torch.addcmul(coefficient, value, t, out=value)
+    return value
+
+
+@lru_cache(maxsize=16)
+def _as_numbers(
+    coefficients: tuple[float, ...], dtype: torch.dtype, device: torch.device
+) -> tuple[Tensor, ...]:
+    """Coefficients as tensors without dimensions, that of the highest power first."""
+    with torch.inference_mode(False):
+        return torch.tensor(coefficients[::-1], dtype=dtype, device=device).unbind()
+
+
+def scaled_tails(x: Tensor) -> Tensor:
+    """``(Phi(-x), h(-x), H(-x)) / phi(x)`` for ``x >= 0``, ``3 x shape``, float64, without a graph.
+
+    Far out the recurrence ``2 H(-x) + x h(-x) = Phi(-x)`` gives all three from the ratio
+    ``H(-x) / h(-x) = 1/(x + 3/(x + 4/(x + ...)))``, without cancellation.
+    """
+    one = _one(x.dtype, x.device)
+    mills = mills_ratio(x)
+    h = torch.addcmul(one, x, mills, value=-1)
+    big_h = torch.addcmul(mills, x, h, value=-1).mul_(0.5)
+    safe = fraction = x.clamp(min=1.0)
+    for n in range(_DEPTH + 2, 2, -1):
+        fraction = torch.addcdiv(safe, one, fraction, value=n)
+    h_far = mills / torch.addcdiv(safe, one, fraction, value=2)
+    near = less(x, _FAR)
+    return torch.stack([mills, torch.lerp(h_far, h, near), (h_far / fraction).lerp_(big_h, near)])
+
+
+class _LogH(Function):
+    """See `log_h`."""
+
+    @staticmethod
+    def forward(ctx: Any, t: Tensor) -> Tensor:
+        ramp = t.clamp(min=0.0)
+        # Over phi(min(t, 0)), with h(t) = t + h(-t) for t > 0
+        h = ramp_ratio(t.abs())
+        h.mul_((ramp * ramp).mul_(-0.5).clamp_(min=LEAST).exp_().mul_(_INV_SQRT_2PI))
+        value = h.add_(ramp).log_().sub_((t - ramp).square_().mul_(0.5))
+        ctx.save_for_backward(t, value)
+        return value
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        t, value = ctx.saved_tensors
+        return grad * torch.exp(log_ndtr(t) - value)
+
+
+def log_h(t: Tensor) -> Tensor:
+    """``log h(t)`` at finite ``t``, in float64, with derivatives of every order."""
+    out: Tensor = _LogH.apply(t)
+    return out
+
+
+def log_normal_integrals(t: Tensor) -> tuple[Tensor, Tensor]:
+    """``log Phi(t)`` and ``log h(t)``: log probability of, and expected, improvement."""
+    return log_ndtr(t), log_h(t)
+
+
+def log_normal_interval(lower: Tensor, upper: Tensor) -> Tensor:
+    """``log(Phi(upper) - Phi(lower))`` for ``lower < upper``; either end may be infinite.
+
+    Unlike ``botorch.utils.probability.utils.log_prob_normal_in`` it admits infinite
+    ends and does not look at the data (no device synchronisation).
+    """
+    lower, upper = torch.broadcast_tensors(lower, upper)
+    # Work in the lower tail, where Phi is small and its logarithm exact.
+    flip = lower + upper > 0
+    low, high = torch.where(flip, -upper, lower), torch.where(flip, -lower, upper)
+    # If low = -inf, nothing is subtracted; if high = inf as well, the mass is 1.
+    open_low, open_high = low.isneginf(), high.isposinf()
+    log_high = log_ndtr(high.masked_fill(open_high, 0.0)).masked_fill(open_high, 0.0)
+    log_low = log_ndtr(low.masked_fill(open_low, -1.0)).masked_fill(open_low, LOG_ZERO)
+    return log_high + log1mexp(log_low - log_high)
+
+
+def log1mexp(x: Tensor) -> Tensor:
+    """``log(1 - exp(x))`` for ``x < 0``, with finite value and gradient as ``x -> 0``."""
+    x = x.clamp(max=-torch.finfo(x.dtype).eps)
+    near = x > -math.log(2.0)
+    value_near = torch.log(-torch.expm1(x.masked_fill(~near, -1.0)))
+    value_far = torch.log1p(-torch.exp(x.masked_fill(near, -1.0)))
+    return torch.where(near, value_near, value_far)
+
+
+def ndtri_exp(log_p: Tensor) -> Tensor:
+    """Inverse of ``log_ndtr``: the ``z`` with ``log Phi(z) = log_p``, for ``log_p < 0``.
+
+    Meant for lower-tail probabilities (``log_p`` may be far below the underflow of
+    ``exp``); near ``log_p = 0`` it is as accurate as ``log_p`` itself. Differentiable:
+    the last Newton step carries the gradient ``Phi(z) / phi(z)``.
+    """
+    with torch.no_grad():
+        # Above exp(-30), ndtri is exact; below, the Mills-ratio expansion of the tail.
+        deep = log_p < -30.0
+        z = torch.special.ndtri(log_p.masked_fill(deep, -1.0).exp())
+        tail = -2.0 * log_p.masked_fill(~deep, -31.0) - math.log(2 * math.pi)
+        z_deep = -(tail - tail.log()).sqrt()
+        for _ in range(3):
+            z_deep = z_deep - (log_ndtr(z_deep) - (-0.5 * tail - _HALF_LOG_2PI)) / hazard(z_deep)
+        z = torch.where(deep, z_deep, z)
+        slope = hazard(z)
+    # At z = +-inf there is nothing to correct (and inf - inf must not appear).
+    finite = torch.isfinite(z)
+    z_safe = z.masked_fill(~finite, 0.0)
+    step = (log_ndtr(z_safe) - log_p.masked_fill(~finite, 0.0)) / slope.masked_fill(~finite, 1.0)
+    return torch.where(finite, z_safe - step, z)
+
+
+def hazard(z: Tensor) -> Tensor:
+    """``phi(z) / Phi(z)``, the derivative of ``log_ndtr``."""
+    return torch.exp(log_phi(z) - log_ndtr(z))

@@ -1,0 +1,263 @@
+r"""Scores of probabilistic forecasts: functions of laws, quantiles, PITs and observations.
+
+Nothing here knows a model. A law of ``z = (y - mu) / s_y`` is scored at ``z``; the CRPS and the
+interval score of the law of ``y`` itself are ``s_y`` times those of ``z``.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError
+from botorch.utils.probability.utils import log_ndtr, log_phi, ndtr
+from scipy.stats import beta
+from torch import Tensor
+
+from botorch_calib._validation import (
+    check_finite,
+    check_levels,
+    check_open_unit,
+    check_unit_interval,
+)
+from botorch_calib.distributions._special import (
+    LOG_ZERO,
+    log_h,
+    log_normal_interval,
+    scaled_tails,
+    unit_legendre,
+)
+from botorch_calib.distributions.piecewise import PiecewisePredictive
+
+_SQRT_2 = math.sqrt(2.0)
+_SQRT_PI = math.sqrt(math.pi)
+# Up to this change of its log density a normal piece is integrated by a rule with this many
+# nodes, which is then exact to rounding; beyond it the antiderivatives cancel little.
+_SHORT, _ORDER = 6.0, 24
+
+
+@torch.no_grad()
+def crps(law: PiecewisePredictive, z: Tensor) -> Tensor:
+    r"""Continuous ranked probability score ``int (F(x) - 1{x >= z})^2 dx`` of a piecewise law.
+
+    In closed form. The integral is that of ``F^2`` below ``z`` plus, by mirroring,
+    that of the mirrored law below ``-z``, so each is a sum of positive terms: on a
+    piece that starts at ``l`` with probability ``P`` below it, ``F = P + m G`` and
+
+        ``int F^2 = P^2 (x - l) + 2 P m int G + m^2 int G^2``.
+
+    ``G`` is linear on a uniform piece. On a normal one it is affine in ``Phi``, of which
+    ``int Phi = h`` and ``int Phi^2 = x Phi^2 + 2 phi Phi - Phi(sqrt(2) x) / sqrt(pi)``. These are
+    taken relative to the mass of the piece, in logarithms and from the end nearer to
+    zero, so that far-out pieces keep their digits; where they would cancel, since the
+    piece is short, a Gauss-Legendre rule replaces them.
+
+    Args:
+        law: Law of ``z``, of any batch shape.
+        z: Observations that broadcast against ``law.batch_shape``.
+
+    Returns:
+        Scores of the common shape, in units of ``z`` and its dtype; smaller is better.
+
+    Raises:
+        InputDataError: If ``z`` holds NaN or infinite values.
+    """
+    check_finite("z", z)
+    dtype, law, z = z.dtype, law.to(torch.float64), z.double()
+    return (_square_below(law, z) + _square_below(law.mirrored(), -z)).to(dtype)
+
+
+def interval_score(lower: Tensor, upper: Tensor, y: Tensor, alpha: float) -> Tensor:
+    """Score of central ``1 - alpha`` prediction intervals (Gneiting & Raftery 2007, eq. 43).
+
+    The width plus ``2 / alpha`` times the distance by which ``y`` is missed.
+
+    Args:
+        lower: Lower ends, in the units of ``y``.
+        upper: Upper ends; both broadcast against ``y``.
+        y: Observations.
+        alpha: Stated probability of a miss, in (0, 1).
+
+    Returns:
+        Scores of the common shape, in the units of ``y``; smaller is better.
+
+    Raises:
+        InputDataError: If ``alpha`` is outside (0, 1) or an upper end is below its lower end.
+    """
+    check_open_unit("alpha", alpha)
+    if not (lower <= upper).all():
+        raise InputDataError("`lower` must not exceed `upper`.")
+    missed = (lower - y).clamp(min=0.0) + (y - upper).clamp(min=0.0)
+    return upper - lower + 2.0 / alpha * missed
+
+
+def observed_frequencies(pits: Tensor, levels: Tensor) -> Tensor:
+    """Fraction of observations at or below their stated quantile, for each level.
+
+    Args:
+        pits: Probability integral transforms ``F_t(y_t)``, of shape ``n``, in [0, 1].
+        levels: ``M`` increasing levels in (0, 1).
+
+    Returns:
+        Frequencies of shape ``M``, in double precision.
+
+    Raises:
+        InputDataError: If there are no PITs or one lies outside [0, 1].
+    """
+    check_levels("levels", levels)
+    if pits.dim() != 1:
+        raise BotorchTensorDimensionError(f"`pits` must be a vector, got {tuple(pits.shape)}.")
+    if pits.numel() == 0:
+        raise InputDataError("`pits` is empty: there is nothing to judge.")
+    check_unit_interval("pits", pits)
+    return (pits.unsqueeze(-1) <= levels.to(pits)).double().mean(dim=0)
+
+
+def calibration_error(pits: Tensor, levels: Tensor) -> Tensor:
+    """``sum_j (p_j - observed frequency_j)^2`` (Kuleshov et al. 2018, eq. 9, equal weights).
+
+    Args:
+        pits: Probability integral transforms, of shape ``n``, in [0, 1].
+        levels: ``M`` increasing levels ``p_j`` in (0, 1).
+
+    Returns:
+        A number, in double precision; 0 is best. With ``n`` observations a correct model
+        has the expectation ``sum_j p_j (1 - p_j) / n``.
+    """
+    return (levels.double() - observed_frequencies(pits, levels).to(levels.device)).square().sum()
+
+
+def binomial_interval(
+    successes: Tensor | int, trials: Tensor | int, confidence: float = 0.95
+) -> tuple[Tensor, Tensor]:
+    """Clopper and Pearson's interval of a success probability: exact, hence conservative.
+
+    It assumes independent trials. Those of a sequence of forecasts are so under a correct
+    model, one step ahead; elsewhere the interval is a yardstick.
+
+    Args:
+        successes: Counts, of any shape.
+        trials: Numbers of trials, at least 1, that broadcast against ``successes``.
+        confidence: Probability that the interval holds the true one, at least; in (0, 1).
+
+    Returns:
+        Lower and upper ends, in double precision, on the CPU.
+
+    Raises:
+        InputDataError: If a count is not between 0 and its number of trials, or that is 0.
+    """
+    check_open_unit("confidence", confidence)
+    k, n = torch.broadcast_tensors(
+        torch.as_tensor(successes).double().cpu(), torch.as_tensor(trials).double().cpu()
+    )
+    if not ((n >= 1) & (k >= 0) & (k <= n)).all():
+        raise InputDataError("`successes` must lie between 0 and `trials`, which must be positive.")
+    tail = (1.0 - confidence) / 2.0
+    # A beta law with a parameter of 0 is no law: these ends are known.
+    low = torch.as_tensor(beta.ppf(tail, k.clamp(min=1.0).numpy(), (n - k + 1).numpy()))
+    high = torch.as_tensor(beta.ppf(1.0 - tail, (k + 1).numpy(), (n - k).clamp(min=1.0).numpy()))
+    return low.where(k > 0, torch.zeros_like(k)), high.where(k < n, torch.ones_like(k))
+
+
+# ------------------------------------------------------------ the integral of F^2
+
+
+def _square_below(law: PiecewisePredictive, z: Tensor) -> Tensor:
+    """``int F(x)^2 dx`` over all ``x`` below ``z``."""
+    scale = torch.ones_like(z) if law.scale is None else law.scale
+    x, knots = (z / scale).unsqueeze(-1), law.standard_knots
+    low, high = knots[..., :-1], knots[..., 1:]
+    x, low, high = torch.broadcast_tensors(x, low, high)
+    end = torch.minimum(torch.maximum(x, low), high)
+    flags = torch.tensor(law.uniform, device=x.device)
+    once, twice = _piece_integrals(low, high, end, flags)
+    below = law.masses.cumsum(dim=-1) - law.masses
+    # Below an open first piece there is nothing, over an infinite distance.
+    distance = (end - low).masked_fill(low.isneginf(), 0.0)
+    parts = below.square() * distance + 2 * below * law.masses * once
+    inside = (parts + law.masses.square() * twice).sum(dim=-1)
+    # Beyond a finite last knot F = 1.
+    return scale * (inside + (x - high)[..., -1].clamp(min=0.0))
+
+
+def _piece_integrals(
+    low: Tensor, high: Tensor, end: Tensor, uniform: Tensor
+) -> tuple[Tensor, Tensor]:
+    """``int G`` and ``int G^2`` from ``low`` to ``end``, ``G`` the law of one piece alone."""
+    distance = end - low
+    flat_width = (high - low).masked_fill(~uniform, 1.0)
+    part = distance.masked_fill(~uniform, 0.0) / flat_width
+    flat = flat_width * part.square() / 2, flat_width * part**3 / 3
+    rate = torch.maximum(low.abs(), end.abs()).clamp(min=1.0)
+    short = ~uniform & (distance * rate <= _SHORT)
+    rule = _by_rule(low, high, end, short)
+    exact = _by_antiderivatives(low, high, end, ~uniform & ~short)
+    both = (torch.where(short, a, b) for a, b in zip(rule, exact, strict=True))
+    once, twice = (torch.where(uniform, a, b) for a, b in zip(flat, both, strict=True))
+    return once, twice
+
+
+def _by_rule(low: Tensor, high: Tensor, end: Tensor, chosen: Tensor) -> tuple[Tensor, Tensor]:
+    """The integrals of the chosen normal pieces, by Gauss and Legendre's rule; others 0."""
+    once, twice = torch.zeros_like(end), torch.zeros_like(end)
+    low, high, end = low[chosen], high[chosen], end[chosen]
+    nodes, weights = unit_legendre(_ORDER, end)
+    width = (end - low).unsqueeze(-1)
+    start = low.unsqueeze(-1)
+    log_share = log_normal_interval(start, start + width * nodes)
+    share = (log_share - log_normal_interval(low, high).unsqueeze(-1)).exp().clamp(max=1.0)
+    once[chosen] = (width * weights * share).sum(dim=-1)
+    twice[chosen] = (width * weights * share.square()).sum(dim=-1)
+    return once, twice
+
+
+def _by_antiderivatives(
+    low: Tensor, high: Tensor, end: Tensor, chosen: Tensor
+) -> tuple[Tensor, Tensor]:
+    """The integrals of the chosen normal pieces, in closed form; others 0.
+
+    The integration runs from ``-|.|`` towards zero: where ``[low, end]`` lies on the upper side,
+    ``G = 1 - S`` is replaced by the mirrored ``S``, which is small where ``G`` is near 1.
+    """
+    once, twice = torch.zeros_like(end), torch.zeros_like(end)
+    low, high, end = low[chosen], high[chosen], end[chosen]
+    log_mass = log_normal_interval(low, high)
+    flip = low + end > 0
+    base = torch.where(flip, -high, low)
+    first, last = torch.where(flip, -end, low), torch.where(flip, -low, end)
+    # Phi at the far end of the piece, which is subtracted throughout
+    offset = (_log_normal(base) - log_mass).exp()
+    length = (last - first).masked_fill(first.isneginf(), 0.0)
+    h_part = (_log_h(last) - log_mass).exp() - (_log_h(first) - log_mass).exp()
+    k_part = (_log_k(last) - 2 * log_mass).exp() - (_log_k(first) - 2 * log_mass).exp()
+    share = h_part - offset * length
+    square = k_part - 2 * offset * h_part + offset.square() * length
+    once[chosen] = torch.where(flip, length - share, share)
+    twice[chosen] = torch.where(flip, length - 2 * share + square, square)
+    return once, twice
+
+
+def _log_normal(x: Tensor) -> Tensor:
+    """``log Phi(x)``, also at ``-inf``."""
+    return log_ndtr(x.masked_fill(x.isneginf(), 0.0)).masked_fill(x.isneginf(), LOG_ZERO)
+
+
+def _log_h(x: Tensor) -> Tensor:
+    """Logarithm of ``int_{-inf}^x Phi``, also at ``-inf``."""
+    return log_h(x.masked_fill(x.isneginf(), 0.0)).masked_fill(x.isneginf(), LOG_ZERO)
+
+
+def _log_k(x: Tensor) -> Tensor:
+    r"""Logarithm of ``K(x) = int_{-inf}^x Phi^2``, also at ``-inf``.
+
+    Below -1 it is ``phi(x)^2 (d(sqrt(2) |x|) - d(|x|)^2) / |x|`` with ``d(t) = h(-t) / phi(t)``,
+    the three terms of the antiderivative with their leading parts cancelled by hand.
+    """
+    finite = x.masked_fill(x.isneginf(), 0.0)
+    near = finite.clamp(min=-1.0)
+    direct = near * ndtr(near).square() + 2 * log_phi(near).exp() * ndtr(near)
+    direct = direct - ndtr(_SQRT_2 * near) / _SQRT_PI
+    far = -finite.clamp(max=-1.0)
+    ratio = (scaled_tails(_SQRT_2 * far)[1] - scaled_tails(far)[1].square()) / far
+    value = torch.where(finite < -1.0, ratio.log() + 2 * log_phi(far), direct.log())
+    return value.masked_fill(x.isneginf(), LOG_ZERO)

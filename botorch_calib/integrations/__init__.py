@@ -1,0 +1,1 @@
+"""Calibrated models inside other frameworks, each behind its extra."""

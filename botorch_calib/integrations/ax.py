@@ -1,0 +1,225 @@
+"""Calibrated models in Ax, through its modular BoTorch generator.
+
+It needs Ax (``pip install botorch_calib[ax]``). Importing this module teaches Ax to build, fit,
+cross-validate and store a `ReplayedModel`, and to store the acquisition functions of one. The
+Gaussian process within is the one that Ax would have used: its choice of class, its transforms,
+data and fit. After the fit the calibrator replays the trials in the order of their creation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+try:
+    from ax.core.search_space import SearchSpaceDigest
+except ImportError as error:
+    raise ImportError(
+        "botorch_calib.integrations.ax needs Ax: pip install botorch_calib[ax]"
+    ) from error
+from ax.generators.torch.botorch_modular.surrogate import Surrogate, submodel_input_constructor
+from ax.generators.torch.botorch_modular.utils import (
+    ModelConfig,
+    choose_model_class,
+    fit_botorch_model,
+)
+from ax.storage.botorch_modular_registry import register_acquisition_function, register_model
+from botorch.exceptions.errors import InputDataError, UnsupportedError
+from botorch.models.model import Model
+from botorch.utils.datasets import MultiTaskDataset, SupervisedDataset
+from gpytorch.mlls import MarginalLogLikelihood
+
+from botorch_calib import calibration
+from botorch_calib.acquisition import (
+    CalibratedExpectedImprovement,
+    CalibratedProbabilityOfImprovement,
+    CalibratedUpperConfidenceBound,
+    DelayedUpperConfidenceBound,
+    LogCalibratedExpectedImprovement,
+)
+from botorch_calib.calibration import Calibrator, LocalizedConformal
+from botorch_calib.models import CalibratedModel
+
+PLAIN = (bool, int, float, str, type(None))
+
+
+class ReplayedModel(CalibratedModel):
+    """A `CalibratedModel` whose calibrator is always the replay of its own data.
+
+    Ax also fits it to parts of the data, with the hyperparameters of the whole: by loading a state,
+    as in cross-validation. The calibrator then replays that part, and nothing that is held out.
+
+    Args:
+        model: As Ax makes it, to be fitted.
+        new_calibrator: Makes a calibrator that has learned nothing.
+        denoise: See `CalibratedModel`.
+        residuals: See `CalibratedModel.from_history`.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        new_calibrator: Callable[[], Calibrator],
+        denoise: bool = True,
+        residuals: str = "prequential",
+    ) -> None:
+        super().__init__(model, new_calibrator(), denoise=denoise)
+        self._new_calibrator, self._residuals = new_calibrator, residuals
+
+    def replay(self) -> None:
+        """Calibrate anew, from the training data of the Gaussian process as it is now."""
+        replayed = CalibratedModel.from_history(
+            self.model, self._new_calibrator(), residuals=self._residuals
+        )
+        self.calibrator = replayed.calibrator
+
+    def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:
+        """Load the Gaussian process, and replay."""
+        loaded = super().load_state_dict(*args, **kwargs)
+        self.replay()
+        return loaded
+
+    def _load_own(self, state: dict[str, Any], strict: bool, assign: bool) -> None:
+        """What another calibrator has learned is left out."""
+
+    @property
+    def covar_module(self) -> Any:
+        """The kernel, from whose lengthscales Ax reads the importance of parameters."""
+        return self.model.covar_module
+
+
+def calibrated_model_config(
+    calibrator: type[Calibrator] = LocalizedConformal,
+    *,
+    denoise: bool = True,
+    residuals: str = "prequential",
+    **options: Any,
+) -> ModelConfig:
+    """How Ax shall model an outcome: its own Gaussian process, calibrated.
+
+    The result goes into Ax's ``choose_generation_strategy`` (method ``"custom"``) or, as the only
+    configuration of an outcome, into a ``SurrogateSpec``. The acquisition function may be the one
+    that Ax chooses, or, for one objective without constraints, a closed form such as
+    ``LogCalibratedExpectedImprovement`` as ``botorch_acqf_class``. What is calibrated are outcomes
+    as Ax hands them over, after its transforms: very bad ones are winsorized by default.
+
+    Fields of the configuration that describe the Gaussian process (kernel, likelihood, transforms,
+    marginal likelihood) mean what they mean without calibration:
+    ``dataclasses.replace(calibrated_model_config(), covar_module_class=...)``. Not supported are
+    objectives that are sums of several outcomes, tasks, and Ax's selection among models; its
+    sensitivity analysis asks for Gaussian posteriors.
+
+    To save an experiment as JSON the calibrator must be a class of this package. To load one,
+    import this module first.
+
+    Args:
+        calibrator: The class of the calibrator. Each fit makes a new one.
+        denoise: See `CalibratedModel`.
+        residuals: See `CalibratedModel.from_history`.
+        options: Arguments of the calibrator, plain values; ``alpha=0.2`` if there are none and it
+            is a `LocalizedConformal`. For other values, write a subclass that sets them.
+
+    Raises:
+        InputDataError: If ``calibrator`` is no class of calibrators, an option is not a plain
+            value, or ``residuals`` is unknown.
+        Exception: Whatever the calibrator raises for its options.
+
+    Example:
+        >>> strategy = choose_generation_strategy(
+        ...     GenerationStrategyDispatchStruct(method="custom"),
+        ...     model_config=calibrated_model_config(LocalizedConformal, alpha=0.1),
+        ... )
+        >>> client.set_generation_strategy(strategy)
+    """
+    if residuals not in ("prequential", "loo"):
+        raise InputDataError(f'`residuals` must be "prequential" or "loo", got {residuals!r}.')
+    if calibrator is LocalizedConformal and not options:
+        options = {"alpha": 0.2}
+    _check_calibrator(calibrator, options)
+    own = getattr(calibration, calibrator.__name__, None) is calibrator
+    settings = ", ".join(f"{name}={value}" for name, value in options.items())
+    return ModelConfig(
+        botorch_model_class=ReplayedModel,
+        model_options={
+            "calibrator": calibrator.__name__ if own else calibrator,
+            "calibrator_options": options,
+            "denoise": denoise,
+            "residuals": residuals,
+        },
+        name=f"{calibrator.__name__}({settings})",
+    )
+
+
+def _check_calibrator(calibrator: type[Calibrator], options: Mapping[str, Any]) -> None:
+    """Raise now what would be raised after the initial trials, or when the experiment is saved."""
+    if not (isinstance(calibrator, type) and issubclass(calibrator, Calibrator)):
+        raise InputDataError(f"`calibrator` must be a class of calibrators, got {calibrator!r}.")
+    for name, value in options.items():
+        items = value if isinstance(value, (list, tuple)) else [value]
+        if not all(isinstance(item, PLAIN) for item in items):
+            raise InputDataError(f"Option `{name}` is not a plain value: {value!r}.")
+    calibrator(**options)
+
+
+@submodel_input_constructor.register(ReplayedModel)
+def _replayed_inputs(
+    botorch_model_class: type[Model],
+    model_config: ModelConfig,
+    dataset: SupervisedDataset,
+    search_space_digest: SearchSpaceDigest,
+    surrogate: Surrogate,
+) -> dict[str, Any]:
+    """Arguments of `ReplayedModel`: Ax's own model, not fitted yet, and how to calibrate it."""
+    _check_supported(dataset, surrogate)
+    options = dict(model_config.model_options)
+    calibrator, settings = options.pop("calibrator"), options.pop("calibrator_options")
+    own = {"denoise": options.pop("denoise"), "residuals": options.pop("residuals")}
+    base_class = choose_model_class(dataset=dataset, search_space_digest=search_space_digest)
+    inputs = submodel_input_constructor(
+        base_class,
+        model_config=replace(model_config, botorch_model_class=base_class, model_options=options),
+        dataset=dataset,
+        search_space_digest=search_space_digest,
+        surrogate=surrogate,
+    )
+    if isinstance(calibrator, str):
+        calibrator = getattr(calibration, calibrator)
+    return {"model": base_class(**inputs), "new_calibrator": partial(calibrator, **settings), **own}
+
+
+def _check_supported(dataset: SupervisedDataset, surrogate: Surrogate) -> None:
+    if isinstance(dataset, MultiTaskDataset):
+        raise UnsupportedError("Calibrated models of several tasks are not supported in Ax.")
+    spec = surrogate.surrogate_spec
+    for name in dataset.outcome_names:
+        if len(spec.metric_to_model_configs.get(name, spec.model_configs)) > 1:
+            raise UnsupportedError(
+                "Ax selects among models by their Gaussian posteriors: give the outcome "
+                f"{name!r} the calibrated configuration alone."
+            )
+
+
+@fit_botorch_model.register(ReplayedModel)
+def _fit_replayed(
+    model: ReplayedModel,
+    mll_class: type[MarginalLogLikelihood],
+    mll_options: dict[str, Any] | None = None,
+) -> None:
+    """Fit the Gaussian process as Ax does, then replay the history."""
+    fit_botorch_model(model.model, mll_class=mll_class, mll_options=mll_options)
+    model.replay()
+    # Now, as the optimiser's heuristics would be the first to ask for a posterior, and drop it.
+    model.warn_if_unlearned()
+
+
+register_model(ReplayedModel)
+for _acquisition in (
+    CalibratedExpectedImprovement,
+    CalibratedProbabilityOfImprovement,
+    CalibratedUpperConfidenceBound,
+    DelayedUpperConfidenceBound,
+    LogCalibratedExpectedImprovement,
+):
+    register_acquisition_function(_acquisition)

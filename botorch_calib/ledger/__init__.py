@@ -1,0 +1,6 @@
+"""The ledger: which queries were made, and which values have come back, on disk."""
+
+from botorch_calib.ledger.ledger import FeedbackLedger
+from botorch_calib.ledger.trials import Trial, TrialStatus
+
+__all__ = ["FeedbackLedger", "Trial", "TrialStatus"]

@@ -1,0 +1,130 @@
+"""What a ledger knows at one time: which trials stand where, and their data as tensors."""
+
+from __future__ import annotations
+
+import math
+from functools import cached_property
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from botorch_calib.ledger.table import Table
+from botorch_calib.ledger.trials import Settings, Trial, TrialStatus
+
+Mask = NDArray[np.bool_]
+Rows = NDArray[np.intp]
+
+
+class Moment:
+    """A ledger's trials as known at the time ``now``.
+
+    With iterations as the clock, ``now = t`` is the choice of query ``t``, so of queries with
+    an earlier number. Sets of trials are Boolean vectors of length ``n``, one element a trial.
+
+    Args:
+        table: The trials, whatever their times.
+        settings: The ledger's settings.
+        now: The time.
+    """
+
+    def __init__(self, table: Table, settings: Settings, now: float) -> None:
+        self._table = table
+        self._settings = settings
+        self.now = now
+        submitted_at = table.column("submitted_at")
+        if settings.clock == "iterations":
+            self.submitted: Mask = submitted_at < now
+        else:
+            self.submitted = submitted_at <= now
+        # NaN, which stands for what has not come, compares as False throughout.
+        self.failed: Mask = self.submitted & (table.column("failed_at") <= now)
+        self._arrived: Mask = self.submitted & (table.column("observed_at") <= now)
+
+    @cached_property
+    def usable(self) -> Mask:
+        """Trials with a value that counts: arrived, and in time unless late ones are used."""
+        if self._settings.late == "use":
+            return self._arrived
+        column = self._table.column
+        waited = column("observed_at") - column("submitted_at")
+        # A trial that has a value cannot be abandoned: at equal times the value came second.
+        late = (waited > self._settings.max_wait) | (
+            column("observed_at") >= column("abandoned_at")
+        )
+        return self._arrived & ~late
+
+    @cached_property
+    def incomplete(self) -> Mask:
+        """Trials that equation 1 of the paper censors."""
+        return self.submitted & ~self.failed & ~self.usable
+
+    @cached_property
+    def expired(self) -> Mask:
+        """Incomplete trials that nobody waits for any more."""
+        return self.incomplete & (~self._recent | (self._table.column("abandoned_at") <= self.now))
+
+    @cached_property
+    def pending(self) -> Mask:
+        """Incomplete trials that are still waited for."""
+        return self.incomplete & ~self.expired
+
+    @cached_property
+    def window(self) -> Mask:
+        """Trials of the last ``max_wait``, arrived or not."""
+        return self.submitted & ~self.failed & self._recent
+
+    @cached_property
+    def _recent(self) -> Mask:
+        waited = self.now - self._table.column("submitted_at")
+        return ~(waited > self._settings.max_wait)
+
+    # ------------------------------------------------------------ data
+
+    def by_submission(self, mask: Mask) -> Rows:
+        """Numbers of the rows of a set, in order of submission, then of id."""
+        return self._sorted(mask, "submitted_at")
+
+    def by_arrival(self, mask: Mask) -> Rows:
+        """Numbers of the rows of a set, in order of arrival of their values, then of id."""
+        return self._sorted(mask, "observed_at")
+
+    def _sorted(self, mask: Mask, name: str) -> Rows:
+        rows = np.flatnonzero(mask)
+        return rows[np.argsort(self._table.column(name)[rows], kind="stable")]
+
+    def queries(self, rows: Rows) -> Tensor:
+        """The queries ``k x d`` of ``k`` rows."""
+        return torch.from_numpy(self._table.X[rows])
+
+    def values(self, rows: Rows, censor_value: float = math.nan) -> Tensor:
+        """The values ``k x 1`` of ``k`` rows, ``censor_value`` where none is usable."""
+        values = np.where(self.usable[rows], self._table.column("y")[rows], censor_value)
+        return torch.from_numpy(values).unsqueeze(-1)
+
+    def trials(self, rows: Rows) -> tuple[Trial, ...]:
+        """The trials of some rows. One that is yet to be submitted counts as pending."""
+        # Selecting rows copies them. One by one, each is pickled without the others.
+        queries = [torch.from_numpy(x) for x in self._table.X[rows]]
+        columns = (self._table.column(name)[rows] for name in ("y", "submitted_at", "observed_at"))
+        y, submitted_at, observed_at = (column.tolist() for column in columns)
+        arrived = self._arrived[rows].tolist()
+        return tuple(
+            Trial(
+                id=row,
+                x=queries[i],
+                y=y[i] if arrived[i] else None,
+                submitted_at=submitted_at[i],
+                observed_at=observed_at[i] if arrived[i] else None,
+                status=status,
+                note=self._table.note(row) if status is TrialStatus.FAILED else "",
+            )
+            for i, (row, status) in enumerate(zip(rows.tolist(), self._statuses(rows), strict=True))
+        )
+
+    def _statuses(self, rows: Rows) -> list[TrialStatus]:
+        states = (TrialStatus.FAILED, TrialStatus.OBSERVED, TrialStatus.EXPIRED)
+        masks = [mask[rows] for mask in (self.failed, self.usable, self.expired)]
+        chosen = np.select(masks, range(len(states)), default=len(states))
+        return [(*states, TrialStatus.PENDING)[i] for i in chosen.tolist()]

@@ -1,0 +1,170 @@
+"""Residuals of a Gaussian process on its own training data, without refitting it.
+
+A *standardised residual* is ``z = (y - mu) / s_y``, where ``mu`` and ``s_y`` are the predictive
+mean and standard deviation of ``y`` (noise included): one step ahead, each observation predicted
+from those before it (`prequential_residuals`), or leave-one-out, from all others
+(`loo_residuals`). Both follow from one Cholesky factorisation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
+
+import torch
+from botorch.exceptions.errors import InputDataError, UnsupportedError
+from gpytorch.distributions import MultitaskMultivariateNormal, MultivariateNormal
+from gpytorch.models import ExactGP
+from linear_operator.utils.cholesky import psd_safe_cholesky
+from torch import Tensor
+from torch.nn import Module
+
+
+@torch.no_grad()
+def prequential_residuals(model: Module) -> Tensor:
+    r"""One-step-ahead standardised residuals of a GP's own training data, in its order.
+
+    With ``K + noise = L L^T``, the residuals are ``e = L^{-1} (y - mean)``: ``e_t`` equals
+    ``(y_t - mu_t) / s_t``, with ``mu_t`` and ``s_t`` predicted from the observations before
+    ``t`` alone. One Cholesky factorisation and one triangular solve replace ``n`` refits.
+
+    The hyperparameters are the model's current ones at every step. The residuals live in
+    the space of the model's targets: an increasing affine outcome transform such as
+    ``Standardize`` leaves them unchanged, and any increasing one leaves ``pit`` unchanged.
+
+    Args:
+        model: An exact GP with one output and no batch dimension (such as
+            ``SingleTaskGP``), in train or eval mode; it is left in the mode it was in.
+
+    Returns:
+        A tensor of shape ``n``, without gradient.
+    """
+    return _whitened(*_factorized_prior(model))
+
+
+@torch.no_grad()
+def loo_residuals(model: Module) -> Tensor:
+    r"""Leave-one-out standardised residuals of a GP's own training data.
+
+    ``z_i = [K^{-1} (y - mean)]_i / sqrt([K^{-1}]_ii)``, with ``K`` the prior covariance of
+    the observations, noise included (Rasmussen & Williams 2006, eqs. 5.10-5.12): the
+    numbers of ``botorch.cross_validation.efficient_loo_cv`` without the cancellation in
+    ``y - mu_i``. This is OCBO's Algorithm 4 at the price of one factorisation.
+
+    Args:
+        model: As in :func:`prequential_residuals`.
+
+    Returns:
+        A tensor of shape ``n``, without gradient.
+    """
+    return _left_out(*_factorized_prior(model))[0]
+
+
+class History(NamedTuple):
+    """Forecasts of a GP's own training data, in its order, in the space of its targets."""
+
+    inputs: Tensor  # n x d, transformed as the GP sees them
+    residuals: Tensor  # n, standardised
+    deviations: Tensor  # n, predictive standard deviations of the observations
+
+
+@torch.no_grad()
+def forecast_history(model: Module, leave_one_out: bool = False) -> History:
+    r"""Inputs, standardised residuals and predictive deviations of a GP's own training data.
+
+    The deviations come with the residuals: ``L_tt`` one step ahead and
+    ``1 / sqrt([K^{-1}]_ii)`` leave-one-out, so that the prediction's mean is
+    ``y - deviation * residual``.
+
+    Args:
+        model: As in :func:`prequential_residuals`.
+        leave_one_out: Whether each observation is predicted from all others, instead of
+            from those before it.
+    """
+    cholesky, deviation = _factorized_prior(model)
+    with _eval_mode(model):
+        inputs: Tensor = _as_exact(model).train_inputs[0].detach()
+    if leave_one_out:
+        return History(inputs, *_left_out(cholesky, deviation))
+    return History(inputs, _whitened(cholesky, deviation), cholesky.diagonal().clone())
+
+
+def _whitened(cholesky: Tensor, deviation: Tensor) -> Tensor:
+    """``L^{-1} (y - mean)``, of length ``n``."""
+    residuals: Tensor = torch.linalg.solve_triangular(cholesky, deviation, upper=False)
+    return residuals.squeeze(-1)
+
+
+def _left_out(cholesky: Tensor, deviation: Tensor) -> tuple[Tensor, Tensor]:
+    """Leave-one-out residuals and deviations, each of length ``n``."""
+    eye = torch.eye(cholesky.shape[-1], dtype=cholesky.dtype, device=cholesky.device)
+    inverse: Tensor = torch.linalg.solve_triangular(cholesky, eye, upper=False)
+    precision = inverse.square().sum(dim=-2)
+    weighted = inverse.mT @ (inverse @ deviation)
+    return weighted.squeeze(-1) / precision.sqrt(), precision.rsqrt()
+
+
+def history_residuals(model: Module, kind: str) -> Tensor:
+    """`prequential_residuals` or `loo_residuals`, by ``kind``: ``"prequential"`` or ``"loo"``."""
+    functions = {"prequential": prequential_residuals, "loo": loo_residuals}
+    if kind not in functions:
+        raise InputDataError(f"`residuals` must be one of {sorted(functions)}, got {kind!r}.")
+    return functions[kind](model)
+
+
+def _factorized_prior(model: Module) -> tuple[Tensor, Tensor]:
+    """Cholesky factor ``n x n`` of ``K + noise`` and deviations ``y - mean`` as ``n x 1``."""
+    gp = _as_exact(model)
+    with _eval_mode(gp):
+        # Eval mode swaps the training inputs for their transforms, which `forward` expects.
+        inputs = list(gp.train_inputs)
+        prior = gp.forward(*inputs)
+        if not isinstance(prior, MultivariateNormal):
+            raise UnsupportedError(
+                f"The prior of `model` must be multivariate normal, got {type(prior).__name__}."
+            )
+        if isinstance(prior, MultitaskMultivariateNormal) or prior.mean.dim() != 1:
+            raise _unsupported(model, "has several outputs or a batch dimension")
+        predictive = gp.likelihood(prior, inputs)
+        cholesky = psd_safe_cholesky(predictive.lazy_covariance_matrix.to_dense())
+        return cholesky, (gp.train_targets - predictive.mean).unsqueeze(-1)
+
+
+def _as_exact(model: Module) -> ExactGP:
+    """``model`` if it is a single-output, non-batched exact GP with training data."""
+    if not isinstance(model, ExactGP):
+        raise _unsupported(model, "is no exact GP, so it has no training data with a GP prior")
+    if getattr(model, "num_outputs", 1) != 1:
+        raise _unsupported(model, "has several outputs")
+    targets = model.train_targets
+    if model.train_inputs is None or targets is None or targets.numel() == 0:
+        raise InputDataError("`model` has no training data: its history is empty.")
+    if targets.dim() != 1 or getattr(model, "_is_ensemble", False):
+        raise _unsupported(model, "is batched or an ensemble")
+    return model
+
+
+def _unsupported(model: Module, reason: str) -> UnsupportedError:
+    return UnsupportedError(
+        f"Residuals of past data need a single-output, non-batched exact GP, but "
+        f"{type(model).__name__} {reason}. Calibrate it online instead, by calling "
+        "`CalibratedModel.observe` with each new observation (several outputs: one "
+        "calibrated model per output in a `ModelList`)."
+    )
+
+
+@contextmanager
+def _eval_mode(model: Module) -> Iterator[None]:
+    """Switch ``model`` to eval mode and put back every submodule's mode afterwards."""
+    if not model.training:
+        yield
+        return
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        model.train()
+        for module, training in modes:
+            module.training = training

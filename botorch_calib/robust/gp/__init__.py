@@ -1,0 +1,1 @@
+"""Functions of a decision and a context, in closed form for Gaussian processes."""

@@ -1,0 +1,43 @@
+"""The mean of the worst share of contexts."""
+
+from __future__ import annotations
+
+from numbers import Real
+
+import torch
+from botorch.exceptions.errors import InputDataError
+from torch import Tensor
+
+from botorch_calib.robust.contexts import ContextDistribution
+from botorch_calib.robust.sets.base import AmbiguitySet
+
+
+class ConditionalValueAtRisk(AmbiguitySet):
+    """The mean over the worst ``alpha`` share of the contexts.
+
+    It is the worst case over the laws ``p <= w / alpha``. The atom at which the share is full
+    counts with the part of its weight that is left. ``alpha = 1`` is the expectation. BoTorch's
+    risk measure ``CVaR(a)`` names the other share: it is ``ConditionalValueAtRisk(1 - a)``, up to
+    one of its samples.
+
+    Args:
+        alpha: The share, in (0, 1].
+
+    Raises:
+        InputDataError: If ``alpha`` is outside (0, 1] or NaN.
+    """
+
+    _keeps_support = True
+
+    def __init__(self, alpha: float) -> None:
+        if not (isinstance(alpha, Real) and 0.0 < alpha <= 1.0):
+            raise InputDataError(f"`alpha` must lie in (0, 1], got {alpha!r}.")
+        self.alpha: float = float(alpha)
+
+    def _solve(self, u: Tensor, contexts: ContextDistribution) -> Tensor:
+        order = u.argsort(dim=-1, stable=True)
+        mass = contexts.weights[order]
+        before = mass.cumsum(dim=-1) - mass
+        law = torch.minimum((self.alpha - before).clamp(min=0.0), mass)
+        law = law / law.sum(dim=-1, keepdim=True)
+        return torch.empty_like(law).scatter_(-1, order, law)

@@ -1,0 +1,35 @@
+"""The ball in total variation."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from botorch_calib.robust.contexts import ContextDistribution
+from botorch_calib.robust.sets.base import Ball
+
+
+class TotalVariationBall(Ball):
+    """Laws ``p`` with ``sum_i |p_i - w_i| <= radius``: twice the total variation distance.
+
+    The worst law takes the mass ``radius / 2`` from the atoms of the largest values and puts it on
+    the atom of the smallest one, which may be an atom of weight 0. From radius 2 on all mass is
+    there.
+
+    Args:
+        radius: Radius in the norm ``|p - w|_1``, of which at most 2 matters, or a schedule of it;
+            see `Ball`.
+
+    Raises:
+        InputDataError: If ``radius`` is negative, infinite or NaN.
+    """
+
+    def _solve(self, u: Tensor, contexts: ContextDistribution) -> Tensor:
+        order = u.argsort(dim=-1, descending=True, stable=True)
+        mass = contexts.weights[order]
+        before = mass.cumsum(dim=-1) - mass
+        # The last atom gives to itself, which changes nothing.
+        moved = torch.minimum((self.radius / 2 - before).clamp(min=0.0), mass)
+        law = mass - moved
+        law[:, -1] += moved.sum(dim=-1)
+        return torch.empty_like(law).scatter_(-1, order, law)

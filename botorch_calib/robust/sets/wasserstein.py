@@ -1,0 +1,169 @@
+"""Wasserstein balls of order 1."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from botorch.exceptions.errors import (
+    BotorchTensorDimensionError,
+    InputDataError,
+    UnsupportedError,
+)
+from torch import Tensor
+
+from botorch_calib.robust.contexts import ContextDistribution
+from botorch_calib.robust.sets.base import Ball
+
+# Largest gap between primal and dual values, for values that range over [0, 1].
+_GAP = 1e-12
+# The cutting planes are finite; this many never occurred.
+_MAX_STEPS = 200
+# Numbers in one block of costs: small enough for a processor's cache.
+_BLOCK = 2**17
+
+
+class WassersteinBall(Ball):
+    r"""Laws at a Wasserstein distance of at most ``radius`` (order 1, Euclidean ground distance).
+
+    * ``method="exact"``: the laws live on the atoms of the contexts; atoms of weight 0 serve as
+      further places to which mass may go. Duality makes the worst case
+
+        ``max_{gamma >= 0} -gamma radius + sum_i w_i min_j (u_j + gamma |c_j - c_i|)``,
+
+      concave and piecewise linear in ``gamma``. It is solved to a duality gap of 1e-12 of the
+      range of ``u``, by cutting planes from both sides. The worst law moves the mass of each atom
+      to the atom that is cheapest at the optimal ``gamma``; where two plans tie, it mixes them so
+      that the budget is spent. Time and memory for the distances grow with ``M^2``, time also
+      with the number of rows.
+    * ``method="lipschitz"``: the lower bound ``E u - radius max_c |grad_c u|`` of
+      [Micheli2025wdrbo, eq. 12], which no law need attain. It is evaluated by `lipschitz_bound`
+      from norms of gradients, which the acquisition function knows; `needs_gradients` is True.
+
+    If ``L`` is the Lipschitz constant of ``u`` in the context,
+    ``E u - radius L <= exact <= E u`` and ``exact >= min u``.
+
+    Args:
+        radius: Radius in the unit of the contexts, or a schedule of it; see `Ball`.
+        method: ``"lipschitz"`` or ``"exact"``.
+
+    Raises:
+        InputDataError: If ``radius`` is negative, infinite or NaN, or ``method`` is unknown.
+    """
+
+    def __init__(
+        self, radius: float | Tensor | Callable[[int], float], method: str = "exact"
+    ) -> None:
+        super().__init__(radius)
+        if method not in ("exact", "lipschitz"):
+            raise InputDataError(f"`method` must be 'exact' or 'lipschitz', got {method!r}.")
+        self.method = method
+
+    @property
+    def needs_gradients(self) -> bool:
+        """Whether `lipschitz_bound` is to be called instead of `worst_case`."""
+        return self.method == "lipschitz"
+
+    def lipschitz_bound(self, expectation: Tensor, gradient_norm: Tensor) -> Tensor:
+        """``expectation - radius max_c |grad_c u|``, whatever the method.
+
+        Args:
+            expectation: Expectations of ``u`` under the centre, ``...``.
+            gradient_norm: Euclidean norms of the gradient of ``u`` with respect to the context:
+                the largest one, ``...``, or those at several contexts, ``... x M'``.
+
+        Raises:
+            BotorchTensorDimensionError: If the shapes do not belong together.
+        """
+        if gradient_norm.shape[:-1] == expectation.shape and gradient_norm.dim():
+            if gradient_norm.shape != expectation.shape:
+                gradient_norm = gradient_norm.amax(dim=-1)
+        if gradient_norm.shape != expectation.shape:
+            raise BotorchTensorDimensionError(
+                f"`gradient_norm` must have the shape {tuple(expectation.shape)} of `expectation`, "
+                f"or one more dimension, got {tuple(gradient_norm.shape)}."
+            )
+        return expectation - self.radius * gradient_norm
+
+    def _minimiser(self, values: Tensor, contexts: ContextDistribution) -> Tensor:
+        if self.needs_gradients and self.radius != 0:
+            raise UnsupportedError(
+                "WassersteinBall(method='lipschitz') needs gradients with respect to the context: "
+                "call `lipschitz_bound`, or use method='exact'."
+            )
+        return super()._minimiser(values, contexts)
+
+    def _solve(self, u: Tensor, contexts: ContextDistribution) -> Tensor:
+        return _Transport(u, contexts, self.radius).solve()
+
+
+class _Plan:
+    """Where each atom's mass goes, ``b x M`` indices, with the resulting mean and cost, ``b``."""
+
+    def __init__(self, problem: _Transport, target: Tensor) -> None:
+        atoms = torch.arange(target.shape[-1], device=target.device)
+        self.target = target
+        self.mean = problem.u.gather(-1, target) @ problem.weights
+        self.cost = problem.distances[atoms, target] @ problem.weights
+
+    def update(self, other: _Plan, rows: Tensor) -> None:
+        """Replace ``rows`` (a mask, ``b``) by those of another plan."""
+        self.target = torch.where(rows.unsqueeze(-1), other.target, self.target)
+        self.mean = torch.where(rows, other.mean, self.mean)
+        self.cost = torch.where(rows, other.cost, self.cost)
+
+
+class _Transport:
+    """The exact worst cases of ``b`` functions.
+
+    A plan that sends atom ``i`` to ``j(i)`` gives the line ``mean + gamma (cost - radius)`` above
+    the concave dual function, which touches it where the plan is cheapest. Two plans are kept:
+    ``near`` costs at most the radius, ``far`` costs more. Their lines cross at the next ``gamma``,
+    at the height of their mixture that costs exactly the radius: an upper bound of the optimum.
+    The plan that is cheapest there gives a lower bound and replaces one of the two. An atom that
+    both plans send to the same place stays with it in between, so it is not looked at again.
+    """
+
+    def __init__(self, u: Tensor, contexts: ContextDistribution, radius: float) -> None:
+        self.u, self.radius = u, radius
+        self.weights, self.distances = contexts.weights, contexts.distances()
+
+    def solve(self) -> Tensor:
+        """Worst laws, ``b x M``."""
+        # The cheapest plans for gamma = infinity and gamma = 0.
+        home = torch.arange(self.u.shape[-1], device=self.u.device).expand_as(self.u)
+        near = _Plan(self, home)
+        far = _Plan(self, self.u.argmin(dim=-1, keepdim=True).expand_as(self.u))
+        done = far.cost <= self.radius
+        for _ in range(_MAX_STEPS):
+            gamma = (near.mean - far.mean) / (far.cost - near.cost)
+            bound = near.mean + gamma * (near.cost - self.radius)
+            unsettled = (near.target != far.target) & (self.weights > 0) & ~done.unsqueeze(-1)
+            if not bool(unsettled.any()):
+                break
+            plan = _Plan(self, self._cheapest(gamma, unsettled, far.target))
+            done = done | (plan.mean + gamma * (plan.cost - self.radius) >= bound - _GAP)
+            within = plan.cost <= self.radius
+            near.update(plan, within & ~done)
+            far.update(plan, ~within & ~done)
+        return self._mixture(near, far)
+
+    def _cheapest(self, gamma: Tensor, unsettled: Tensor, target: Tensor) -> Tensor:
+        """Targets with those of the ``unsettled`` atoms replaced by the cheapest at ``gamma``."""
+        rows, atoms = unsettled.nonzero(as_tuple=True)
+        size = max(1, _BLOCK // self.u.shape[-1])
+        found = []
+        for row, atom in zip(rows.split(size), atoms.split(size), strict=True):
+            cost = self.distances[atom].mul_(gamma[row].unsqueeze(-1)).add_(self.u[row])
+            found.append(cost.argmin(dim=-1))
+        target = target.clone()
+        target[rows, atoms] = torch.cat(found)
+        return target
+
+    def _mixture(self, near: _Plan, far: _Plan) -> Tensor:
+        """The law of the mixture of two plans that costs the radius, or less if ``far`` does."""
+        share = (self.radius - near.cost) / (far.cost - near.cost)
+        share = torch.where(far.cost <= self.radius, 1.0, share.clamp(0.0, 1.0)).unsqueeze(-1)
+        law = torch.zeros_like(self.u)
+        law.scatter_add_(-1, far.target, share * self.weights)
+        return law.scatter_add_(-1, near.target, (1 - share) * self.weights)

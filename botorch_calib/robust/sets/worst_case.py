@@ -1,0 +1,20 @@
+"""The worst context."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from botorch_calib.robust.contexts import ContextDistribution
+from botorch_calib.robust.sets.base import AmbiguitySet
+
+
+class WorstCase(AmbiguitySet):
+    """All laws on the atoms: the smallest value, also if its atom has weight 0.
+
+    With atoms that fill a box, such as the mean of the contexts plus and minus their standard
+    deviation, it is the robust objective of StableOpt (Bogunovic et al. 2018).
+    """
+
+    def _solve(self, u: Tensor, contexts: ContextDistribution) -> Tensor:
+        return torch.zeros_like(u).scatter_(-1, u.argmin(dim=-1, keepdim=True), 1.0)

@@ -1,0 +1,111 @@
+"""What the tests of the asynchronous optimiser share."""
+
+from __future__ import annotations
+
+import functools
+import multiprocessing
+import signal
+import threading
+from collections import defaultdict
+from collections.abc import Callable
+from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from botorch_calib.asynchronous.optimizer import AsynchronousOptimizer
+from botorch_calib.ledger import FeedbackLedger, TrialStatus
+
+
+def count_up(ledger: FeedbackLedger) -> Tensor:
+    """Proposes the number of the query, so that an objective knows its trial."""
+    return torch.tensor([float(len(ledger))], dtype=torch.double)
+
+
+def make_optimizer(
+    executor: Executor | Callable[[], Executor],
+    objective: Callable[[np.ndarray], Any],
+    ledger: FeedbackLedger,
+    propose: Callable[[FeedbackLedger], Tensor] = count_up,
+    max_parallel: int = 1,
+    **kwargs: Any,
+) -> AsynchronousOptimizer:
+    kwargs = {"progress": False, **kwargs}
+    return AsynchronousOptimizer(executor, objective, ledger, propose, max_parallel, **kwargs)
+
+
+def ids(ledger: FeedbackLedger, status: str) -> list[int]:
+    return [trial.id for trial in ledger.trials if trial.status == TrialStatus(status)]
+
+
+def observed(ledger: FeedbackLedger) -> dict[int, float | None]:
+    return {trial.id: trial.y for trial in ledger.trials if trial.status == "observed"}
+
+
+def make_processes(max_workers: int = 2, ignore_interrupts: bool = True) -> ProcessPoolExecutor:
+    """A process pool, by default one that leaves ctrl-C to this process."""
+    context = multiprocessing.get_context("spawn")
+    if not ignore_interrupts:
+        return ProcessPoolExecutor(max_workers, mp_context=context)
+    return ProcessPoolExecutor(
+        max_workers,
+        mp_context=context,
+        initializer=signal.signal,
+        initargs=(signal.SIGINT, signal.SIG_IGN),
+    )
+
+
+def processes(
+    max_workers: int, ignore_interrupts: bool = True
+) -> Callable[[], ProcessPoolExecutor]:
+    """A function that makes such a pool."""
+    return functools.partial(make_processes, max_workers, ignore_interrupts)
+
+
+class Inline(Executor):
+    """Evaluates within `submit`: its futures are always done."""
+
+    def __init__(self) -> None:
+        self.num_calls = 0
+        self.is_shut_down = False
+
+    def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
+        self.num_calls += 1
+        future: Future[Any] = Future()
+        try:
+            future.set_result(fn(*args, **kwargs))
+        except BaseException as error:
+            future.set_exception(error)
+        return future
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        self.is_shut_down = True
+
+
+class Threads(ThreadPoolExecutor):
+    """Threads whose futures a test can wait for, in order of submission."""
+
+    def __init__(self, max_workers: int) -> None:
+        super().__init__(max_workers)
+        self.futures: list[Future[Any]] = []
+
+    def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
+        self.futures.append(super().submit(fn, *args, **kwargs))
+        return self.futures[-1]
+
+
+class Gates:
+    """An objective, minus the query, that returns when its gate is opened."""
+
+    def __init__(self) -> None:
+        self.events: dict[int, threading.Event] = defaultdict(threading.Event)
+
+    def __call__(self, x: np.ndarray) -> float:
+        assert self.events[int(x[0])].wait(60), "nobody opened the gate"
+        return -float(x[0])
+
+    def open(self, *trials: int) -> None:
+        for trial in trials:
+            self.events[trial].set()

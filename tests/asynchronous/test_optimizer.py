@@ -1,0 +1,798 @@
+"""The asynchronous optimiser on threads and on executors that evaluate at once."""
+
+from __future__ import annotations
+
+import ast
+import math
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import BrokenExecutor, Executor, Future, ThreadPoolExecutor
+from fractions import Fraction
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+import torch
+from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError
+from torch import Tensor
+
+import botorch_calib.ledger as ledger_package
+from botorch_calib.asynchronous import loop, optimizer, progress
+from botorch_calib.asynchronous.optimizer import AsynchronousOptimizer
+from botorch_calib.asynchronous.pools import WorkerPool
+from botorch_calib.exceptions import EvaluationError, EvaluationWarning
+from botorch_calib.ledger import FeedbackLedger
+from tests.asynchronous.objectives import square
+from tests.asynchronous.runs import (
+    Gates,
+    Inline,
+    Threads,
+    count_up,
+    ids,
+    make_optimizer,
+    observed,
+    processes,
+)
+
+
+class TestOrder:
+    """Which value is written down when, with evaluations that end on command."""
+
+    def run(
+        self, max_parallel: int, num_evaluations: int, schedule: dict[int, list[int]], **kwargs: Any
+    ) -> tuple[FeedbackLedger, list[dict[str, list[int]]]]:
+        """Run with trials that end while a certain query is chosen; the rest end at last.
+
+        Returns the ledger and, for each choice, the trials pending and observed at its start.
+        """
+        gates, ledger, views = Gates(), FeedbackLedger(1, **kwargs), []
+
+        def propose(ledger: FeedbackLedger) -> Tensor:
+            number = len(ledger)
+            views.append({status: ids(ledger, status) for status in ("pending", "observed")})
+            gates.open(*schedule.get(number, []))
+            for trial in schedule.get(number, []):
+                pool.futures[trial].result()
+            if number == num_evaluations - 1:
+                gates.open(*range(num_evaluations))
+            return count_up(ledger)
+
+        with Threads(max_parallel) as pool:
+            summary = make_optimizer(pool, gates, ledger, propose, max_parallel).run(
+                num_evaluations
+            )
+        assert summary.num_observed == len(ledger) == num_evaluations
+        assert observed(ledger) == {i: -float(i) for i in range(num_evaluations)}
+        return ledger, views
+
+    def test_one_query_for_each_free_slot(self) -> None:
+        schedule = {2: [0], 3: [2], 4: [3], 5: [1], 6: [5], 7: [4]}
+        ledger, views = self.run(3, 9, {**schedule, 8: [7]})
+        # The values 0, 2, 3, 1, ... arrive while queries 2, 3, 4, ... are chosen.
+        arrivals = [0, 2, 3, 1, 5, 4, 7]
+        for number, view in enumerate(views):
+            arrived = sorted(arrivals[: max(number - 2, 0)])
+            assert view["observed"] == arrived
+            assert view["pending"] == [i for i in range(number) if i not in arrived]
+        for number, trial in enumerate(arrivals):
+            # The choice of query t = number + 2 did not see it, that of t + 1 did.
+            assert ledger[trial].observed_at == number + 3
+
+    def test_all_values_that_have_arrived_are_there(self) -> None:
+        schedule = {3: [2, 0, 1], 6: [5, 3]}
+        views = self.run(4, 9, schedule)[1]
+        seen = [view["observed"] for view in views]
+        assert seen == [[]] * 4 + [[0, 1, 2]] * 3 + [[0, 1, 2, 3, 5]] * 2
+
+    def test_no_more_than_max_parallel(self) -> None:
+        lock, running, most = threading.Lock(), 0, 0
+
+        def objective(x: np.ndarray) -> float:
+            nonlocal running, most
+            with lock:
+                running += 1
+                most = max(most, running)
+            if x[0] < 3:
+                barrier.wait(60)  # opens when three evaluations run at the same time
+            with lock:
+                running -= 1
+            return square(x)
+
+        barrier = threading.Barrier(3)
+        with ThreadPoolExecutor(8) as pool:
+            make_optimizer(pool, objective, FeedbackLedger(1), max_parallel=3).run(20)
+        assert most == 3
+
+    def test_clock_in_seconds_tells_arrival(self) -> None:
+        gates, ledger = Gates(), FeedbackLedger(1, clock="seconds")
+        arrived = math.nan
+
+        def propose(ledger: FeedbackLedger) -> Tensor:
+            nonlocal arrived
+            if len(ledger) == 1:
+                done = threading.Event()
+                pool.futures[0].add_done_callback(lambda _: done.set())
+                gates.open(0, 1)
+                assert done.wait(60)  # callbacks run in order, so it has been noticed
+                arrived = time.time()
+            return count_up(ledger)
+
+        with Threads(2) as pool:
+            make_optimizer(pool, gates, ledger, propose, 2).run(2)
+        first, second = ledger.trials
+        assert first.observed_at is not None
+        # It is written down after query 1 was submitted, yet with the time before.
+        assert first.submitted_at <= first.observed_at <= arrived <= second.submitted_at
+
+
+class TestGoal:
+    def test_never_starts_more_than_needed(self) -> None:
+        ledger, pool = FeedbackLedger(1), Inline()
+        summary = make_optimizer(pool, square, ledger, max_parallel=7).run(5)
+        assert pool.num_calls == len(ledger) == summary.num_observed == 5
+        assert summary.best == ledger[4] and summary.num_pending == summary.num_failed == 0
+        assert summary.seconds > 0
+
+    def test_failures_are_resolved(self) -> None:
+        def objective(x: np.ndarray) -> float:
+            if x[0] % 2:
+                raise ValueError(f"no value at {x[0]:g}")
+            return square(x)
+
+        ledger = FeedbackLedger(1)
+        summary = make_optimizer(Inline(), objective, ledger, maximize=False).run(6)
+        assert (summary.num_observed, summary.num_failed, len(ledger)) == (3, 3, 6)
+        assert summary.best == ledger[0]
+        assert ledger[3].note == "ValueError: no value at 3"
+
+    def test_counts_earlier_runs(self) -> None:
+        ledger = FeedbackLedger(1)
+        optimizer = make_optimizer(Inline(), square, ledger)
+        assert optimizer.run(3).num_observed == 3
+        assert optimizer.run(5).num_observed == 5
+        assert optimizer.run(2).num_observed == len(ledger) == 5
+        assert optimizer.ledger is ledger
+
+    def test_values_that_come_too_late_count(self) -> None:
+        # Each value arrives one iteration after its query, which is later than none.
+        ledger = FeedbackLedger(1, max_wait=0.0, late="discard")
+        summary = make_optimizer(Inline(), square, ledger).run(4)
+        assert ids(ledger, "expired") == [0, 1, 2, 3]
+        assert (summary.num_observed, summary.num_pending, summary.best) == (4, 0, None)
+
+    @pytest.mark.parametrize(("num_pending", "goal", "rerun"), [(2, 6, 2), (3, 4, 2), (2, 2, 0)])
+    def test_resume(self, num_pending: int, goal: int, rerun: int) -> None:
+        ledger = FeedbackLedger(1)
+        for number in range(2 + num_pending):
+            ledger.submit(torch.tensor([number], dtype=torch.double))
+        ledger.observe(1, 1.0)
+        ledger.fail(2)
+        calls: list[float] = []
+
+        def objective(x: np.ndarray) -> float:
+            calls.append(x[0])
+            return square(x)
+
+        summary = make_optimizer(Inline(), objective, ledger).run(goal)
+        assert calls[:rerun] == [0, 3, 4][:rerun]
+        assert calls[rerun:] == list(range(2 + num_pending, goal))
+        assert summary.num_pending == num_pending - rerun
+        assert summary.num_observed + summary.num_failed == goal
+
+    def test_keep_what_another_process_runs(self) -> None:
+        ledger = FeedbackLedger(1)
+        ledger.submit(torch.zeros(1))
+        summary = make_optimizer(Inline(), square, ledger, resume="keep").run(3)
+        assert ids(ledger, "pending") == [0]
+        assert (summary.num_observed, summary.num_pending, len(ledger)) == (3, 1, 4)
+
+    def test_two_share_a_ledger(self) -> None:
+        ledger = FeedbackLedger(1)
+        optimizers = [make_optimizer(Inline(), square, ledger, resume="keep") for _ in range(2)]
+        with ThreadPoolExecutor(2) as pool:
+            summaries = list(pool.map(lambda optimizer: optimizer.run(30), optimizers))
+        # Either may have had one more under way when the goal was reached.
+        assert 30 <= len(ledger) <= 31 and len(observed(ledger)) == len(ledger)
+        assert all(summary.num_observed >= 30 for summary in summaries)
+
+    def test_trial_that_is_no_longer_waited_for_is_not_rerun(self) -> None:
+        ledger = FeedbackLedger(1, max_wait=2.0)
+        for _ in range(3):
+            ledger.submit(count_up(ledger))
+        make_optimizer(Inline(), square, ledger).run(3)
+        assert ids(ledger, "expired") == [0]
+        assert ids(ledger, "observed") == [1, 2, 3]
+
+    def test_trial_that_someone_else_resolves(self, caplog: pytest.LogCaptureFixture) -> None:
+        def objective(x: np.ndarray) -> float:
+            if x[0] == 1:
+                ledger.fail(1, "given up")
+            if x[0] == 2:
+                ledger.observe(2, 7.0)
+                raise ValueError
+            return square(x)
+
+        ledger = FeedbackLedger(1)
+        make_optimizer(Inline(), objective, ledger).run(4)
+        assert observed(ledger) == {0: 0.0, 2: 7.0, 3: 9.0}
+        assert ledger[1].note == "given up"
+        assert caplog.text.count("was not needed") == 2
+
+
+class Unshowable(Exception):
+    """What some libraries raise by mistake: an exception that fails when it is shown."""
+
+    def __repr__(self) -> str:
+        raise ZeroDivisionError
+
+    __str__ = __repr__
+
+
+class TestObjective:
+    def test_gets_an_array_of_its_own(self) -> None:
+        def objective(x: np.ndarray) -> float:
+            assert x.dtype == np.float64 and x.shape == (2,) and x.flags.writeable
+            x[:] = 9.0
+            return 1.0
+
+        def propose(ledger: FeedbackLedger) -> Tensor:
+            return torch.tensor([[0.25, 0.5]], requires_grad=True)
+
+        ledger = FeedbackLedger(2)
+        assert make_optimizer(Inline(), objective, ledger, propose).run(2).num_observed == 2
+        assert ledger[1].x.tolist() == [0.25, 0.5]
+
+    @pytest.mark.parametrize(
+        "value",
+        [
+            2,
+            2.0,
+            Fraction(2),
+            np.float32(2),
+            np.int64(2),
+            np.array(2.0),
+            np.array([2.0]),
+            torch.tensor(2.0),
+            torch.tensor([[2.0]], requires_grad=True),
+        ],
+    )
+    def test_values(self, value: Any) -> None:
+        ledger = FeedbackLedger(1)
+        make_optimizer(Inline(), lambda x: value, ledger).run(1)
+        assert observed(ledger) == {0: 2.0}
+
+    @pytest.mark.parametrize(
+        ("value", "note"),
+        [
+            (math.nan, "finite"),
+            (math.inf, "finite"),
+            (None, "real number"),
+            ("2", "real number"),
+            (1j, "real number"),
+            (torch.zeros(2), "one number"),
+            (np.zeros(0), "one number"),
+            (np.ma.masked, "real number"),
+            (np.ma.array([2.0], mask=[True]), "real number"),
+            (Unshowable(), "real number"),
+        ],
+    )
+    def test_no_value(self, value: Any, note: str, caplog: pytest.LogCaptureFixture) -> None:
+        ledger = FeedbackLedger(1)
+        summary = make_optimizer(Inline(), lambda x: value, ledger).run(1)
+        assert summary.num_failed == 1
+        assert ledger[0].note.startswith("the objective's value must be") and note in ledger[0].note
+        record = next(record for record in caplog.records if "Trial 0 failed" in record.message)
+        assert record.levelname == "WARNING" and note in record.message
+
+    def test_long_value(self) -> None:
+        ledger = FeedbackLedger(1)
+        make_optimizer(Inline(), lambda x: "2" * 100_000, ledger).run(1)
+        assert len(ledger[0].note) < 200
+
+    def test_exception_without_a_message(self) -> None:
+        def objective(x: np.ndarray) -> float:
+            raise Unshowable
+
+        ledger = FeedbackLedger(1)
+        make_optimizer(Inline(), objective, ledger).run(2)
+        assert ids(ledger, "failed") == [0, 1]
+        assert ledger[0].note == "Unshowable: (its message cannot be read: ZeroDivisionError)"
+
+    @pytest.mark.parametrize("error", [SystemExit(3), AssertionError("so"), MemoryError()])
+    def test_any_exception_is_a_failure(self, error: BaseException) -> None:
+        def objective(x: np.ndarray) -> float:
+            raise error
+
+        ledger = FeedbackLedger(1)
+        make_optimizer(Inline(), objective, ledger).run(1)
+        assert ledger[0].note == f"{type(error).__name__}: {error}"
+
+
+class TestErrors:
+    def test_many_failures_in_a_row(self) -> None:
+        def objective(x: np.ndarray) -> float:
+            if x[0] not in (1, 3):
+                raise ValueError(f"bad {x[0]:g}")
+            return 1.0
+
+        ledger, pool = FeedbackLedger(1), Inline()
+        optimizer = make_optimizer(pool, objective, ledger, max_consecutive_failures=2)
+        with pytest.raises(EvaluationError, match="2 trials in a row.*trial 5.*bad 5") as caught:
+            optimizer.run(20)
+        assert isinstance(caught.value, RuntimeError)
+        assert isinstance(caught.value.__cause__, ValueError)
+        assert ids(ledger, "failed") == [0, 2, 4, 5]
+        assert not pool.is_shut_down  # it is the caller's
+
+    def test_error_of_propose(self) -> None:
+        def propose(ledger: FeedbackLedger) -> Tensor:
+            if len(ledger) == 2:
+                gates.open(1)
+                pool.futures[1].result()
+                raise ZeroDivisionError
+            return count_up(ledger)
+
+        gates, ledger, pool = Gates(), FeedbackLedger(1), Threads(2)
+        with pytest.raises(ZeroDivisionError):
+            make_optimizer(lambda: pool, gates, ledger, propose, max_parallel=3).run(5)
+        assert ids(ledger, "pending") == [0]
+        assert ids(ledger, "observed") == [1]
+        with pytest.raises(RuntimeError, match="after shutdown"):
+            pool.submit(square)
+        gates.open(0)
+        pool.futures[0].result()
+        assert ids(ledger, "pending") == [0]
+        # The ledger is as good as before.
+        assert make_optimizer(Inline(), square, ledger).run(5).num_observed == 5
+
+    @pytest.mark.parametrize(
+        ("query", "error"),
+        [
+            (torch.zeros(2), BotorchTensorDimensionError),
+            (torch.tensor([math.nan]), InputDataError),
+            (None, InputDataError),
+        ],
+    )
+    def test_proposal_that_is_no_query(self, query: Any, error: type[Exception]) -> None:
+        ledger = FeedbackLedger(1)
+        with pytest.raises(error, match="`x`"):
+            make_optimizer(Inline(), square, ledger, lambda ledger: query).run(1)
+        assert len(ledger) == 0
+
+    def test_executor_that_is_always_broken(self) -> None:
+        class Broken(Inline):
+            def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
+                raise BrokenExecutor("initializer failed")
+
+        ledger = FeedbackLedger(1)
+        with pytest.raises(EvaluationError, match="broke at once: initializer failed"):
+            make_optimizer(Broken, square, ledger).run(1)
+        pool = Broken()
+        with pytest.raises(EvaluationError, match="cannot be replaced"):
+            make_optimizer(pool, square, ledger).run(1)
+        assert ids(ledger, "pending") == [0] and not pool.is_shut_down
+
+    def test_factory_must_make_new_executors(self) -> None:
+        class Broken(Inline):
+            def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
+                future: Future[Any] = Future()
+                future.set_exception(BrokenExecutor("worker died"))
+                return future
+
+        ledger, pool = FeedbackLedger(1), Broken()
+        with pytest.raises(InputDataError, match="`executor` must make a new executor"):
+            make_optimizer(lambda: pool, square, ledger).run(1)
+        with pytest.raises(InputDataError, match="`executor` must be .* made a list"):
+            make_optimizer(lambda: [], square, ledger).run(1)  # type: ignore[arg-type, return-value]
+
+    def test_executors_that_pickle_more(self) -> None:
+        """Such as loky's, which sends functions by value."""
+
+        class Loky(Inline):
+            _processes: ClassVar[dict[int, object]] = {}
+
+        ledger = FeedbackLedger(1)
+        make_optimizer(Loky(), lambda x: 2.0, ledger).run(1)
+        assert observed(ledger) == {0: 2.0}
+
+    @pytest.mark.parametrize("owned", [True, False])
+    def test_objective_that_cannot_be_sent_to_processes(self, owned: bool) -> None:
+        ledger = FeedbackLedger(1)
+        make = processes(1)
+        pool = make if owned else make()
+        with pytest.raises(InputDataError, match="`objective` must be picklable"):
+            make_optimizer(pool, lambda x: 0.0, ledger).run(1)
+        if isinstance(pool, Executor):
+            pool.shutdown()
+
+    @pytest.mark.parametrize(
+        ("name", "value"),
+        [
+            ("executor", 3),
+            ("objective", 3),
+            ("propose", None),
+            ("ledger", []),
+            ("max_parallel", 0),
+            ("max_parallel", 2.0),
+            ("max_parallel", True),
+            ("timeout", 0.0),
+            ("timeout", math.inf),
+            ("max_retries", -1),
+            ("max_consecutive_failures", 0),
+            ("resume", "again"),
+        ],
+    )
+    def test_arguments(self, name: str, value: Any) -> None:
+        arguments = {
+            "executor": Inline(),
+            "objective": square,
+            "ledger": FeedbackLedger(1),
+            "propose": count_up,
+            "max_parallel": 1,
+        }
+        with pytest.raises(InputDataError, match=f"`{name}`"):
+            AsynchronousOptimizer(**{**arguments, name: value})
+
+    @pytest.mark.parametrize("number", [0, 1.5, None, True])
+    def test_num_evaluations(self, number: Any) -> None:
+        with pytest.raises(InputDataError, match="`num_evaluations`"):
+            make_optimizer(Inline(), square, FeedbackLedger(1)).run(number)
+
+
+class TestLostWorkers:
+    """What executors other than process pools tell of the death of their workers."""
+
+    def lose(self, make_error: Callable[[], BaseException], num_losses: int) -> type[Inline]:
+        class Losing(Inline):
+            def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
+                future = super().submit(fn, *args, **kwargs)
+                if self.num_calls > num_losses:
+                    return future
+                lost: Future[Any] = Future()
+                error = make_error()
+                if isinstance(error, KeyError):
+                    lost.cancel()
+                    lost.set_running_or_notify_cancel()
+                else:
+                    lost.set_exception(error)
+                return lost
+
+        return Losing
+
+    def killed_worker(self) -> BaseException:
+        kind = type("KilledWorker", (Exception,), {"__module__": "distributed.scheduler"})
+        return kind("died four times")
+
+    @pytest.mark.parametrize("error", ["killed", "cancelled"])
+    def test_retries(self, error: str) -> None:
+        make_error = self.killed_worker if error == "killed" else KeyError
+        queries: list[float] = []
+
+        def objective(x: np.ndarray) -> float:
+            queries.append(x[0])
+            x[:] = 9.0
+            return 1.0
+
+        ledger, pool = FeedbackLedger(1), self.lose(make_error, num_losses=2)()
+        summary = make_optimizer(pool, objective, ledger, max_retries=2).run(2)
+        assert summary.num_observed == 2 and queries == [0, 0, 0, 1]
+        ledger, pool = FeedbackLedger(1), self.lose(make_error, num_losses=2)()
+        summary = make_optimizer(pool, square, ledger, max_retries=1).run(2)
+        assert ids(ledger, "failed") == [0] and pool.num_calls == 3
+        assert "run 2 times" in ledger[0].note and error in ledger[0].note.lower()
+
+    def test_value_that_comes_while_a_pool_is_killed(self) -> None:
+        class Pool(Inline):
+            """Breaks on the third submission; when killed, it delivers the second value."""
+
+            _broken = False
+
+            def __init__(self) -> None:
+                super().__init__()
+                self._processes = {0: self}
+                self._max_workers = 3
+                self.second: Future[Any] = Future()
+
+            def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
+                future = super().submit(fn, *args, **kwargs)
+                if args[0][0] == 1:
+                    return self.second
+                if args[0][0] == 2 and self is made[0]:
+                    self._broken = True
+                    future = Future()
+                    future.set_exception(BrokenExecutor("died"))
+                return future
+
+            def kill(self) -> None:
+                self.second.set_result(7.0)
+
+            def join(self) -> None:
+                pass
+
+        def make() -> Pool:
+            made.append(Pool())
+            return made[-1]
+
+        def propose(ledger: FeedbackLedger) -> Tensor:
+            seen.append(ids(ledger, "observed"))
+            return count_up(ledger)
+
+        made: list[Pool] = []
+        seen: list[list[int]] = []
+        ledger = FeedbackLedger(1)
+        make_optimizer(make, square, ledger, propose, max_parallel=3, max_retries=0).run(4)
+        assert observed(ledger) == {0: 0.0, 1: 7.0, 3: 9.0}
+        assert seen[3] == [0, 1] and len(made) == 2
+
+    @pytest.mark.parametrize(
+        ("name", "module"), [("KilledWorker", __name__), ("Reschedule", "distributed.worker")]
+    )
+    def test_other_errors_are_failures(self, name: str, module: str) -> None:
+        kind = type(name, (Exception,), {"__module__": module})
+        ledger, pool = FeedbackLedger(1), self.lose(kind, num_losses=1)()
+        make_optimizer(pool, square, ledger).run(1)
+        assert ids(ledger, "failed") == [0] and pool.num_calls == 1
+
+    def test_objective_with_a_broken_executor_of_its_own(self) -> None:
+        def objective(x: np.ndarray) -> float:
+            raise BrokenExecutor("inner")
+
+        ledger = FeedbackLedger(1)
+        with ThreadPoolExecutor(1) as pool:
+            make_optimizer(pool, objective, ledger).run(1)
+        assert ledger[0].note == "BrokenExecutor: inner"
+
+
+class TestTimeouts:
+    def test_threads(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        gates, ledger, now = Gates(), FeedbackLedger(1), 0.0
+
+        def propose(ledger: FeedbackLedger) -> Tensor:
+            nonlocal now
+            number = len(ledger)
+            if number in (2, 4):
+                # From here on they are known to run.
+                while not all(f.running() or f.done() for f in pool.futures):
+                    time.sleep(0.001)
+            elif number in (3, 5):
+                now += 60.0
+            elif number == 6:
+                # They are late and keep their threads; nobody wants their values any more.
+                assert ids(ledger, "failed") == late
+                assert not any(pool.futures[trial].done() for trial in late)
+                gates.open(*late)
+                for trial in late:
+                    pool.futures[trial].result()
+            return count_up(ledger)
+
+        late = [0, 1, 3]
+        clock = SimpleNamespace(monotonic=lambda: now, time=time.time)
+        monkeypatch.setattr(loop, "time", clock)
+        gates.open(2, 4, 5, 6, 7)
+        with (
+            Threads(4) as pool,
+            pytest.warns(EvaluationWarning, match="keeps its worker") as warnings,
+        ):
+            optimizer = make_optimizer(pool, gates, ledger, propose, max_parallel=4, timeout=50)
+            summary = optimizer.run(8)
+        assert len(warnings) == 1
+        assert (summary.num_observed, summary.num_failed) == (5, 3)
+        assert ledger[0].note == "timed out after 50 seconds" and ledger[0].y is None
+        assert sorted(observed(ledger)) == [2, 4, 5, 6, 7]
+
+    def test_slot_stays_occupied(self) -> None:
+        """With one slot, the next query waits until the late evaluation returns."""
+        gates, ledger = Gates(), FeedbackLedger(1)
+        seen: list[bool] = []
+
+        def propose(ledger: FeedbackLedger) -> Tensor:
+            if len(ledger) == 1:
+                seen.append(pool.futures[0].done())
+            return count_up(ledger)
+
+        def release() -> None:
+            while not ids(ledger, "failed"):
+                time.sleep(0.01)
+            gates.open(0)
+
+        gates.open(1)
+        thread = threading.Thread(target=release)
+        thread.start()
+        with Threads(1) as pool, pytest.warns(EvaluationWarning):
+            make_optimizer(pool, gates, ledger, propose, timeout=1.0).run(2)
+        thread.join()
+        assert seen == [True]
+        assert ids(ledger, "failed") == [0] and ids(ledger, "observed") == [1]
+
+    def test_time_waiting_for_a_worker_does_not_count(self) -> None:
+        gates = Gates()
+        with ThreadPoolExecutor(1) as executor:
+            pool = WorkerPool(executor, owned=False)
+            first, second = (pool.submit(gates, np.array([i])) for i in (0, 1))
+            while not first.running():
+                time.sleep(0.001)
+            assert pool.has_started(first) and not pool.has_started(second)
+            gates.open(0)
+            while not second.running():
+                time.sleep(0.001)
+            assert pool.has_started(second)
+            gates.open(1)
+
+    def test_late_evaluation_outlives_the_run(self) -> None:
+        gates, ledger, pool = Gates(), FeedbackLedger(1), Threads(1)
+        with pytest.warns(EvaluationWarning):
+            make_optimizer(lambda: pool, gates, ledger, timeout=0.1).run(1)
+        assert not pool.futures[0].done()
+        gates.open(0)
+        pool.futures[0].result()
+        assert ledger[0].y is None
+
+    def test_future_that_can_be_cancelled(self) -> None:
+        """Dask's futures can be, also while they run."""
+
+        class Never(Inline):
+            def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
+                if args[0][0] == 0:
+                    self.future: Future[Any] = Future()
+                    return self.future
+                return super().submit(fn, *args, **kwargs)
+
+        ledger, pool = FeedbackLedger(1), Never()
+        make_optimizer(pool, square, ledger, timeout=0.05, max_parallel=2).run(4)
+        assert pool.future.cancelled()
+        assert ids(ledger, "failed") == [0] and ids(ledger, "observed") == [1, 2, 3]
+
+
+def frame_of(thread: int) -> str:
+    """The function that a thread is in."""
+    return sys._current_frames()[thread].f_code.co_name
+
+
+class TestInterrupt:
+    def test_signal_while_waiting(self) -> None:
+        main = threading.get_ident()
+        assert main == threading.main_thread().ident
+
+        def objective(x: np.ndarray) -> float:
+            if x[0] == 2:
+                while (
+                    len(pool.futures) < 4 or sys._current_frames()[main].f_code.co_name != "_wait"
+                ):
+                    time.sleep(0.001)
+                signal.pthread_kill(main, signal.SIGINT)
+            return gates(x) if x[0] else 5.0
+
+        gates, ledger, pool = Gates(), FeedbackLedger(1), Threads(2)
+        begin = time.monotonic()
+        with pytest.raises(KeyboardInterrupt):
+            # Trial 3 never gets a thread: its future is cancelled.
+            make_optimizer(pool, objective, ledger, max_parallel=3).run(9)
+        assert time.monotonic() - begin < 10
+        assert ids(ledger, "observed") == [0] and ids(ledger, "pending") == [1, 2, 3]
+        assert [future.cancelled() for future in pool.futures] == [False, False, False, True]
+        gates.open(1, 2)
+        pool.shutdown()
+        assert ids(ledger, "pending") == [1, 2, 3]
+
+    def test_second_interrupt_does_not_keep_executors(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def propose(ledger: FeedbackLedger) -> Tensor:
+            raise ZeroDivisionError
+
+        def interrupt(self: Any) -> None:
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(loop.EvaluationLoop, "_forget_overdue", interrupt)
+        ledger, pool = FeedbackLedger(1), Inline()
+        ledger.submit([1.0])
+        with pytest.raises(KeyboardInterrupt):
+            make_optimizer(lambda: pool, square, ledger, propose).run(2)
+        assert pool.is_shut_down
+
+    def test_interrupt_that_comes_back_through_a_future(self) -> None:
+        def propose(ledger: FeedbackLedger) -> Tensor:
+            if len(ledger) == 2:
+                gates.open(0, 1)
+                pool.futures[0].exception()
+                pool.futures[1].result()
+            return count_up(ledger)
+
+        def objective(x: np.ndarray) -> float:
+            value = gates(x)
+            if x[0] == 0:
+                raise KeyboardInterrupt
+            return value
+
+        gates, ledger = Gates(), FeedbackLedger(1)
+        gates.open(2)
+        with Threads(3) as pool, pytest.raises(KeyboardInterrupt):
+            make_optimizer(pool, objective, ledger, propose, max_parallel=3).run(9)
+        assert 1 in observed(ledger) and 0 in ids(ledger, "pending")
+        assert len(ledger) == 3
+
+
+class TestProgress:
+    def show(self, capsys: pytest.CaptureFixture[str], **kwargs: Any) -> str:
+        ledger = FeedbackLedger(1)
+        make_optimizer(Inline(), square, ledger).run(2)
+        make_optimizer(Inline(), square, ledger, **kwargs).run(7)
+        captured = capsys.readouterr()
+        assert captured.out == ""
+        return captured.err
+
+    def test_bar(self, capsys: pytest.CaptureFixture[str]) -> None:
+        drawn = self.show(capsys, progress=True).split("\r")
+        assert "2/7" in drawn[1] and "7/7" in drawn[-1]
+        assert "best=36" in drawn[-1] and "running=0" in drawn[-1]
+        assert "best=0" in self.show(capsys, progress=True, maximize=False).split("\r")[-1]
+        assert "monitor" not in vars(progress._Bar)  # tqdm's thread that watches bars
+
+    def test_nothing_is_drawn_while_nothing_changes(
+        self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def objective(x: np.ndarray) -> float:
+            ticks.clear()
+            while len(ticks) < 30:  # many times as long as changes in quick succession take
+                time.sleep(0.01)
+            return square(x)
+
+        class Loop(loop.EvaluationLoop):
+            def _wait(self) -> None:
+                super()._wait()
+                ticks.append(None)
+
+        ticks: list[None] = []
+        monkeypatch.setattr(loop, "TICK", 0.01)
+        monkeypatch.setattr(optimizer, "EvaluationLoop", Loop)
+        with ThreadPoolExecutor(1) as pool:
+            make_optimizer(pool, objective, FeedbackLedger(1), progress=True).run(1)
+        drawn = capsys.readouterr().err.split("\r")
+        # Empty; running, if the bar is older than 0.1 s by then; done; and done as it closes.
+        assert "running=1" in "".join(drawn) and len(drawn) <= 6
+
+    def test_silent(self, capsys: pytest.CaptureFixture[str]) -> None:
+        assert self.show(capsys, progress=False) == ""
+
+    def test_bar_is_closed_after_an_error(self, capsys: pytest.CaptureFixture[str]) -> None:
+        def propose(ledger: FeedbackLedger) -> Tensor:
+            raise ZeroDivisionError
+
+        optimizer = make_optimizer(Inline(), square, FeedbackLedger(1), propose, progress=True)
+        with pytest.raises(ZeroDivisionError) as caught:
+            optimizer.run(1)
+        # The traceback holds the bar, which would otherwise close as it is deleted.
+        assert caught.tb is not None and capsys.readouterr().err.endswith("\n")
+
+
+def test_owned_threads_end_with_the_run() -> None:
+    before = set(threading.enumerate())
+    make_optimizer(
+        lambda: ThreadPoolExecutor(3), square, FeedbackLedger(1), max_parallel=3, progress=True
+    ).run(9)
+    assert set(threading.enumerate()) <= before
+
+
+def test_loop_and_ledger_import_no_models() -> None:
+    allowed = {"numpy", "torch", "tqdm", "botorch.exceptions", "botorch_calib.ledger"}
+    allowed |= {
+        "botorch_calib._validation",
+        "botorch_calib.exceptions",
+        "botorch_calib.asynchronous",
+    }
+    loop_files = set(Path(optimizer.__file__).parent.glob("*.py"))
+    loop_files -= {path for path in loop_files if path.name in ("__init__.py", "proposer.py")}
+    for path in loop_files | set(Path(ledger_package.__file__).parent.glob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            assert not isinstance(node, ast.ImportFrom) or node.module
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            if isinstance(node, ast.ImportFrom):
+                names = [str(node.module)]
+            for name in names:
+                known = any(f"{name}.".startswith(f"{prefix}.") for prefix in allowed)
+                assert known or name.partition(".")[0] in sys.stdlib_module_names, (path, name)

@@ -1,0 +1,550 @@
+"""The proposer: what it asks for, when it fits, and that interrupted runs go on as they would."""
+
+import copy
+import pickle
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from botorch.acquisition import AcquisitionFunction, UpperConfidenceBound
+from botorch.exceptions.errors import (
+    BotorchTensorDimensionError,
+    InputDataError,
+    UnsupportedError,
+)
+from botorch.exceptions.warnings import InputDataWarning
+from botorch.models import SingleTaskGP
+from botorch.models.transforms import Normalize, Standardize
+from botorch.utils.sampling import draw_sobol_samples
+from torch import Tensor
+from torch.testing import assert_close
+
+from botorch_calib.acquisition import (
+    DelayedThompsonSampling,
+    DelayedUpperConfidenceBound,
+)
+from botorch_calib.asynchronous import DelayAwareProposer
+from botorch_calib.asynchronous import proposer as proposer_module
+from botorch_calib.calibration import OnlineConformal
+from botorch_calib.ledger import FeedbackLedger
+from botorch_calib.models import CalibratedModel, CensoredDelayModel
+from botorch_calib.posteriors import CalibratedPosterior
+from tests.gps import DOUBLE
+
+BOUNDS = torch.tensor([[-1.0, 0.0], [1.0, 5.0]], **DOUBLE)
+CENSOR = -2.0
+GRID = torch.cartesian_prod(
+    torch.linspace(-1.0, 1.0, 12, **DOUBLE), torch.linspace(0.0, 5.0, 12, **DOUBLE)
+)
+
+
+def objective(x: Tensor) -> float:
+    """At most 0, at (0.3, 2)."""
+    return -float((x[0] - 0.3) ** 2 + 0.04 * (x[1] - 2.0) ** 2)
+
+
+def fit(X: Tensor, Y: Tensor) -> SingleTaskGP:
+    """A model with set hyperparameters."""
+    gp = SingleTaskGP(
+        X, Y, input_transform=Normalize(2, bounds=BOUNDS), outcome_transform=Standardize(1)
+    )
+    gp.covar_module.lengthscale = 0.4
+    gp.likelihood.noise = 1e-3
+    return gp.eval()
+
+
+def make_proposer(**kwargs: Any) -> DelayAwareProposer:
+    arguments: dict[str, Any] = {"fit": fit, "num_restarts": 2, "raw_samples": 32, **kwargs}
+    return DelayAwareProposer(BOUNDS, **arguments)
+
+
+def make_ledger(num: int = 9, delay: int = 3, **kwargs: Any) -> FeedbackLedger:
+    """Sobol queries whose values arrive ``delay`` queries later, so that ``delay`` are pending."""
+    ledger = FeedbackLedger(2, **{"censor_value": CENSOR, **kwargs})
+    for x in draw_sobol_samples(BOUNDS, n=num, q=1, seed=7).squeeze(-2):
+        step(ledger, x, delay)
+    return ledger
+
+
+def step(ledger: FeedbackLedger, x: Tensor, delay: int = 3) -> None:
+    """Submit a query, and let the value of an earlier one arrive."""
+    trial_id = ledger.submit(x)
+    if trial_id >= delay:
+        ledger.observe(trial_id - delay, objective(ledger[trial_id - delay].x))
+
+
+class Spy:
+    """Keeps the acquisition functions that a proposer maximises."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.seen: list[Any] = []
+        for name in ("optimize_acqf", "optimize_acqf_discrete"):
+            monkeypatch.setattr(proposer_module, name, self.wrap(getattr(proposer_module, name)))
+
+    def wrap(self, search: Any) -> Any:
+        def searched(acqf: AcquisitionFunction, **kwargs: Any) -> Any:
+            self.seen.append(acqf)
+            return search(acqf, **kwargs)
+
+        return searched
+
+
+class CountedFit:
+    """Counts its calls."""
+
+    def __init__(self) -> None:
+        self.sizes: list[int] = []
+
+    def __call__(self, X: Tensor, Y: Tensor) -> SingleTaskGP:
+        self.sizes.append(len(Y))
+        return fit(X, Y)
+
+
+# ------------------------------------------------------------------ the initial design
+
+
+def test_the_design_is_a_sobol_sequence():
+    """One point for each trial, whether or not it has a value; a new proposer continues it."""
+    ledger, points = FeedbackLedger(2), []
+    for count in range(5):
+        points.append(make_proposer()(ledger))
+        assert torch.equal(points[-1], make_proposer()(ledger))
+        trial_id = ledger.submit(points[-1])
+        if count == 1:
+            ledger.fail(trial_id)
+        elif count == 2:
+            ledger.observe(trial_id, 0.1)
+    design = torch.stack(points)
+    assert design.dtype == torch.double and design.shape == (5, 2)
+    assert (design >= BOUNDS[0]).all() and (design <= BOUNDS[1]).all()
+    seed = proposer_module.derived_seed(0, proposer_module.DESIGN)
+    assert_close(design, draw_sobol_samples(BOUNDS, n=5, q=1, seed=seed).squeeze(-2))
+    # The number of the design is over, but a second value has not come.
+    sixth = make_proposer()(ledger)
+    assert_close(sixth, draw_sobol_samples(BOUNDS, n=6, q=1, seed=seed)[5, 0])
+    ledger.observe(3, 0.2)
+    sixth = make_proposer()(ledger)  # now there is a model
+    assert not torch.equal(sixth, draw_sobol_samples(BOUNDS, n=6, q=1, seed=seed)[5, 0])
+    assert not torch.equal(make_proposer(seed=1)(FeedbackLedger(2)), design[0])
+
+
+@pytest.mark.parametrize("num_initial", [None, 0, 7])
+def test_length_of_the_design(num_initial, monkeypatch):
+    spy, modelled = Spy(monkeypatch), []
+    ledger = FeedbackLedger(2, censor_value=CENSOR)
+    for _ in range(9):
+        before = len(spy.seen)
+        step(ledger, make_proposer(num_initial=num_initial)(ledger), delay=0)
+        modelled.append(len(spy.seen) > before)
+    assert modelled.index(True) == {None: 5, 0: 2, 7: 7}[num_initial]
+    assert all(modelled[modelled.index(True) :])
+
+
+def test_the_design_over_choices_repeats_nothing():
+    ledger = FeedbackLedger(2)
+    propose = make_proposer(choices=GRID[:6], num_initial=8)
+    for _ in range(8):
+        ledger.submit(propose(ledger))
+    points = torch.stack([trial.x for trial in ledger.trials])
+    assert len(points[:6].unique(dim=0)) == 6 and torch.equal(points[6:], points[:2])
+    assert (points.unsqueeze(1) == GRID[:6]).all(-1).any(-1).all()
+
+
+# ------------------------------------------------------------------ what is maximised
+
+
+@pytest.mark.parametrize("window", ["pending", "all", None])
+@pytest.mark.parametrize("imputation", ["censor", "hallucinate", "none"])
+@pytest.mark.parametrize("acquisition", ["ucb", "ts"])
+def test_the_function_that_is_maximised(acquisition, imputation, window, monkeypatch):
+    spy = Spy(monkeypatch)
+    ledger = make_ledger(max_wait=5)
+    arguments = {"beta": 0.8, "feedback_bound": 0.3}
+    propose = make_proposer(
+        acquisition=acquisition,
+        imputation=imputation,
+        window=window,
+        num_restarts=8,
+        raw_samples=128,
+        **arguments,
+    )
+    candidate = propose(ledger)
+    model = CensoredDelayModel.from_ledger(ledger, fit, imputation)
+    build = {"ucb": DelayedUpperConfidenceBound, "ts": DelayedThompsonSampling}[acquisition]
+    if acquisition == "ts":
+        arguments["seed"] = proposer_module.derived_seed(0, proposer_module.DRAW, 9)
+    expected = build.from_ledger(model, ledger, window, **arguments)
+    (acqf,) = spy.seen
+    assert_close(acqf.nu, expected.nu)
+    assert (window is None) == (acqf.nu.item() == 0.8)
+    values = expected(GRID.unsqueeze(-2))
+    assert_close(acqf(GRID.unsqueeze(-2)), values, rtol=1e-6, atol=1e-8)
+    assert candidate.shape == (2,) and not candidate.requires_grad
+    assert expected(candidate.unsqueeze(0)) > values.max() - 1e-3
+
+
+def test_minimisation_mirrors_maximisation():
+    found = []
+    for sign in (1.0, -1.0):
+        ledger = FeedbackLedger(2, censor_value=sign * CENSOR)
+        propose = make_proposer(maximize=sign > 0)
+        for _ in range(9):
+            x = propose(ledger)
+            trial_id = ledger.submit(x)
+            if trial_id >= 2:
+                ledger.observe(trial_id - 2, sign * objective(ledger[trial_id - 2].x))
+        found.append(torch.stack([trial.x for trial in ledger.trials]))
+    assert_close(found[0], found[1], rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("acquisition", ["ucb", "ts"])
+def test_choices(acquisition, monkeypatch):
+    spy = Spy(monkeypatch)
+    ledger = make_ledger()
+    candidate = make_proposer(acquisition=acquisition, choices=GRID)(ledger)
+    (index,) = (candidate == GRID).all(dim=-1).nonzero()
+    values = spy.seen[0](GRID.unsqueeze(-2))
+    assert index == values.argmax()
+
+
+def test_own_acquisition_function():
+    seen = []
+
+    def make(model: CensoredDelayModel, ledger: FeedbackLedger) -> AcquisitionFunction:
+        seen.append((model, ledger))
+        return UpperConfidenceBound(model, beta=0.5)
+
+    ledger = make_ledger()
+    candidate = make_proposer(acquisition=make, imputation="hallucinate")(ledger)
+    ((model, read),) = seen
+    assert isinstance(model, CensoredDelayModel) and model.imputation == "hallucinate"
+    assert torch.equal(model.X_pending, ledger.pending()) and len(read) == 9
+    values = UpperConfidenceBound(model, beta=0.5)(GRID.unsqueeze(-2))
+    assert UpperConfidenceBound(model, beta=0.5)(candidate.unsqueeze(0)) > values.max() - 1e-3
+
+
+def test_calibrated_fits(monkeypatch):
+    """What ``fit`` returns may be calibrated; the law that is maximised is so, too."""
+    spy = Spy(monkeypatch)
+
+    def calibrated(X: Tensor, Y: Tensor) -> CalibratedModel:
+        return CalibratedModel.from_history(fit(X, Y), OnlineConformal(0.2))
+
+    ledger = make_ledger()
+    for arguments in ({}, {"acquisition": "ts", "choices": GRID}):
+        assert make_proposer(fit=calibrated, **arguments)(ledger).shape == (2,)
+        model = spy.seen[-1].model
+        assert isinstance(model.posterior(GRID[:2]), CalibratedPosterior)
+        assert torch.equal(model.X_pending, ledger.pending())
+    with pytest.raises(UnsupportedError, match="choices"):
+        make_proposer(fit=calibrated, acquisition="ts")(ledger)
+
+
+@pytest.mark.parametrize("imputation, gap", [("censor", 0.05), ("hallucinate", 0.005)])
+def test_it_finds_the_optimum(imputation, gap):
+    """With delays of three queries and the default fit, 20 queries come close to the optimum 0.
+
+    Censoring by a value far below it makes for more exploration, and a wider gap.
+    """
+    ledger = FeedbackLedger(2, censor_value=CENSOR)
+    propose = DelayAwareProposer(
+        BOUNDS, imputation=imputation, feedback_bound=0.1, num_restarts=2, raw_samples=32
+    )
+    for _ in range(20):
+        step(ledger, propose(ledger))
+    best = ledger.best()
+    assert best is not None and best.y is not None and best.y > -gap
+    design = [trial.y for trial in ledger.trials[:5] if trial.y is not None]
+    assert best.y > 0.5 * max(design)
+
+
+# ------------------------------------------------------------------ fitting and resuming
+
+
+@pytest.mark.parametrize("hyperparameters", ["observed", "censored"])
+def test_it_fits_when_a_value_arrives(hyperparameters):
+    counted = CountedFit()
+    propose = make_proposer(fit=counted, hyperparameters=hyperparameters)
+    ledger = make_ledger(9)
+    propose(ledger)
+    assert len(counted.sizes) == 1
+    for _ in range(3):  # queries and failures are no reason
+        ledger.submit(propose(ledger))
+    ledger.fail(11)
+    propose(ledger)
+    assert len(counted.sizes) == 1
+    ledger.observe(7, objective(ledger[7].x))
+    propose(ledger)
+    propose(ledger)
+    assert len(counted.sizes) == 2
+    observed, queries = len(ledger.to_observations()[0]), len(ledger.training_data()[0])
+    assert counted.sizes[-1] == {"observed": observed, "censored": queries}[hyperparameters]
+    propose(make_ledger(8))  # another ledger
+    assert len(counted.sizes) == 3
+
+
+@pytest.mark.parametrize("late", ["use", "discard"])
+@pytest.mark.parametrize("clock", ["iterations", "seconds"])
+def test_censored_hyperparameters(clock, late, monkeypatch):
+    """All queries up to the last arrival enter the fit; all of them condition the model."""
+    spy, fits = Spy(monkeypatch), []
+
+    def record(X: Tensor, Y: Tensor) -> SingleTaskGP:
+        fits.append((X, Y))
+        return fit(X, Y)
+
+    ledger = FeedbackLedger(2, censor_value=CENSOR, max_wait=4, late=late, clock=clock)
+    queries = draw_sobol_samples(BOUNDS, n=9, q=1, seed=7).squeeze(-2)
+    for time, x in enumerate(queries):
+        ledger.submit(x, time=float(time))
+    for trial_id, time in ((0, 0.0), (2, 4.0), (1, 6.0)):  # at once, in time, late
+        ledger.observe(trial_id, 0.1 * trial_id, time=time)
+    ledger.fail(3, time=5.5)
+    monkeypatch.setattr(FeedbackLedger, "now", lambda self: 9.0)
+    make_proposer(fit=record, hyperparameters="censored")(ledger)
+    X, Y = fits[0]
+    last = 6 if late == "use" else 4
+    expected = [i for i in range(9) if i < last + (clock == "seconds") and (i != 3 or last < 5.5)]
+    assert torch.equal(X, queries[expected])
+    y = {0: 0.0, 2: 0.2, **({1: 0.1} if late == "use" else {})}
+    assert Y.flatten().tolist() == [y.get(i, CENSOR) for i in expected]
+    model = spy.seen[0].model
+    assert torch.equal(model.X_pending, ledger.incomplete(9.0))
+    assert sorted(model.model.train_targets.shape) == [len(y)]
+
+
+class StochasticFit:
+    """A fit that draws random numbers, as restarts of fits do."""
+
+    def __call__(self, X: Tensor, Y: Tensor) -> SingleTaskGP:
+        gp = fit(X, Y)
+        gp.covar_module.lengthscale = 0.3 + 0.3 * torch.rand(())
+        return gp
+
+
+ARGUMENTS: dict[str, dict[str, Any]] = {
+    "ucb": {},
+    "ts": {"acquisition": "ts"},
+    "censored": {"hyperparameters": "censored", "fit": StochasticFit()},
+    "random fit": {"fit": StochasticFit(), "window": "all"},
+    "choices": {"acquisition": "ts", "choices": GRID},
+    "default fit": {"fit": None},
+}
+
+
+@pytest.mark.parametrize("name", ARGUMENTS)
+def test_a_resumed_run_goes_on_as_it_would_have(name, tmp_path):
+    """A new proposer on the reopened file proposes what the uninterrupted one does, each time."""
+    path = tmp_path / "run.ledger"
+    ledger = FeedbackLedger.open(path, dim=2, censor_value=CENSOR, max_wait=4)
+    propose = make_proposer(**ARGUMENTS[name])
+    torch.manual_seed(0)
+    for count in range(11):
+        point = propose(ledger)
+        if count >= 4:
+            torch.manual_seed(count)
+            state = torch.get_rng_state()
+            resumed = make_proposer(**ARGUMENTS[name])(FeedbackLedger.open(path))
+            assert torch.equal(resumed, point), count
+            assert torch.equal(torch.get_rng_state(), state)
+        trial_id = ledger.submit(point)
+        if trial_id == 6:
+            ledger.fail(trial_id)
+        elif trial_id in (3, 4, 7, 8):
+            ledger.observe(trial_id - 3, objective(ledger[trial_id - 3].x))
+
+
+def test_the_seed_matters_and_copies_agree():
+    ledger = make_ledger()
+    propose = make_proposer(acquisition="ts", fit=StochasticFit())
+    point = propose(ledger)
+    assert not torch.equal(make_proposer(acquisition="ts", seed=1)(ledger), point)
+    assert propose._fitted is not None
+    for twin in (copy.deepcopy(propose), pickle.loads(pickle.dumps(propose))):
+        assert twin._fitted is None  # no stale fit travels
+        assert torch.equal(twin(ledger), point)
+
+
+def test_the_ledger_is_only_read():
+    ledger = make_ledger()
+    before = ledger.to_records()
+    make_proposer()(ledger)
+    assert ledger.to_records() == before
+
+
+# ------------------------------------------------------------------ contexts
+
+
+@pytest.mark.parametrize("key", [1, -1])
+def test_fixed_features(key):
+    empty, ledger = FeedbackLedger(2), make_ledger()
+    for context in (0.5, 4.0, 7.0):  # the last one lies beyond the box
+        propose = make_proposer(fixed_features={key: context})
+        for each in (empty, ledger):
+            point = propose(each)
+            assert point[1] == context and -1.0 <= point[0] <= 1.0
+
+    def current(ledger: FeedbackLedger) -> dict[int, float]:
+        return {key: 0.1 * len(ledger)}
+
+    propose = make_proposer(fixed_features=current)
+    assert propose(ledger)[1] == 0.1 * 9
+    both = make_proposer(fixed_features={0: 0.25, 1: 3.0})(ledger)
+    assert both.tolist() == [0.25, 3.0]
+
+
+def test_the_choice_is_best_in_its_context(monkeypatch):
+    spy = Spy(monkeypatch)
+    point = make_proposer(fixed_features={1: 4.0})(make_ledger())
+    line = torch.stack(
+        [torch.linspace(-1, 1, 201, **DOUBLE), torch.full((201,), 4.0, **DOUBLE)], -1
+    )
+    values = spy.seen[0](line.unsqueeze(-2))
+    assert spy.seen[0](point.unsqueeze(0)) > values.max() - 1e-6
+
+
+@pytest.mark.parametrize("acquisition", ["ucb", "ts"])
+def test_choices_in_a_context(acquisition):
+    """Columns of the context are overwritten; what remains are the actions, each once."""
+    propose = make_proposer(acquisition=acquisition, choices=GRID, fixed_features={1: 0.77})
+    for ledger in (FeedbackLedger(2), make_ledger()):
+        point = propose(ledger)
+        assert point[1] == 0.77 and (GRID[:, 0] == point[0]).any()
+    firsts = FeedbackLedger(2)
+    for _ in range(12):
+        firsts.submit(propose(firsts))
+    assert len({trial.x[0].item() for trial in firsts.trials}) == 12
+
+
+# ------------------------------------------------------------------ arguments
+
+BAD: dict[str, Any] = {
+    "bounds": (
+        (BOUNDS.flip(0), InputDataError),
+        (BOUNDS[[0, 0]], InputDataError),
+        (BOUNDS * torch.inf, InputDataError),
+        (BOUNDS[0], BotorchTensorDimensionError),
+        (BOUNDS[:, :0], BotorchTensorDimensionError),
+    ),
+    "acquisition": (("ei", InputDataError),),
+    "imputation": (("guess", InputDataError),),
+    "hyperparameters": (("fixed", InputDataError),),
+    "window": (("some", InputDataError),),
+    "beta": ((-1.0, InputDataError), (torch.nan, InputDataError)),
+    "feedback_bound": ((-1.0, InputDataError), (torch.inf, InputDataError)),
+    "num_initial": ((-1, InputDataError), (2.5, InputDataError)),
+    "num_restarts": ((0, InputDataError),),
+    "raw_samples": ((0, InputDataError), ("many", InputDataError)),
+    "seed": ((-1, InputDataError), (None, InputDataError)),
+    "choices": (
+        (GRID[:0], InputDataError),
+        (GRID * torch.nan, InputDataError),
+        (GRID[:, :1], BotorchTensorDimensionError),
+    ),
+    "fixed_features": (
+        ({2: 0.0}, InputDataError),
+        ({-3: 0.0}, InputDataError),
+        ({0.5: 0.0}, InputDataError),
+        ({0: torch.nan}, InputDataError),
+        ({0: 0.1, -2: 0.2}, InputDataError),
+        ([0.1], InputDataError),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_arguments_are_named(name):
+    for value, error in BAD[name]:
+        with pytest.raises(error, match=f"`{name}`"):
+            DelayAwareProposer(**{"bounds": BOUNDS, name: value})
+
+
+def test_bad_ledgers():
+    with pytest.raises(BotorchTensorDimensionError, match="`ledger`"):
+        make_proposer()(FeedbackLedger(3))
+    propose = make_proposer(fixed_features=lambda ledger: {0: float("nan")})
+    with pytest.raises(InputDataError, match="`fixed_features`"):
+        propose(FeedbackLedger(2))
+    unknown = make_ledger(censor_value=None)
+    for imputation in ("hallucinate", "none"):  # which need no value to censor by
+        assert make_proposer(imputation=imputation)(unknown).shape == (2,)
+    with pytest.raises(InputDataError, match="censor_value"):
+        make_proposer(hyperparameters="censored")(unknown)
+
+
+@pytest.mark.parametrize("maximize", [True, False])
+def test_without_a_known_bound_values_are_censored_at_the_worst_one_observed(maximize, monkeypatch):
+    spy = Spy(monkeypatch)
+    ledger = make_ledger(censor_value=None)
+    make_proposer(maximize=maximize)(ledger)
+    _, Y = ledger.to_observations()
+    worst = Y.min() if maximize else Y.max()
+    model = spy.seen[0].model
+    assert len(model.Y_imputed) == len(ledger.incomplete()) > 0
+    assert (model.Y_imputed == worst).all()
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e4])
+def test_the_choice_does_not_depend_on_the_unit_of_the_outcome(scale, monkeypatch):
+    spy = Spy(monkeypatch)
+    ledger = FeedbackLedger(2, censor_value=scale * CENSOR)
+    for trial in make_ledger().trials:
+        trial_id = ledger.submit(trial.x)
+        if trial.y is not None:
+            ledger.observe(trial_id, scale * trial.y)
+    make_proposer()(ledger)
+    reference = Spy(monkeypatch)
+    make_proposer(feedback_bound=1.0 / make_ledger().to_observations()[1].std().item())(
+        make_ledger()
+    )
+    assert_close(spy.seen[0].nu, reference.seen[0].nu, rtol=1e-4, atol=0.0)
+    assert spy.seen[0].nu > 1.0
+
+
+def test_numpy_numbers_are_numbers():
+    propose = make_proposer(
+        num_initial=np.int64(3), seed=np.int32(2), fixed_features={np.int64(0): np.float32(0.5)}
+    )
+    assert propose(FeedbackLedger(2))[0] == 0.5
+
+
+def fit_single(X: Tensor, Y: Tensor) -> SingleTaskGP:
+    return fit(X, Y).float()
+
+
+@pytest.mark.parametrize("acquisition", ["ucb", "ts"])
+def test_models_in_single_precision(acquisition):
+    """The answer is in double precision all the same, and not beyond the box by rounding."""
+    box = torch.tensor([[0.7, 0.0], [0.8, 5.0]], **DOUBLE)
+    rounded = box.float().double()
+    assert rounded[0, 0] < box[0, 0] and rounded[1, 0] > box[1, 0]
+    propose = DelayAwareProposer(
+        box, acquisition, fit_single, num_restarts=2, raw_samples=32, fixed_features={1: 0.6}
+    )
+    x = propose(make_ledger())
+    assert x.dtype == torch.double
+    # The optimum lies to the left of the box.
+    assert x[0] == (box[0, 0] if acquisition == "ucb" else x[0].clamp(*box[:, 0]))
+    assert x[1] == 0.6
+
+
+@pytest.mark.parametrize("acquisition", ["ucb", "ts"])
+def test_choices_are_returned_to_the_last_digit(acquisition):
+    choices = torch.cat([GRID, GRID]) + 1e-9  # no single-precision numbers, and twice
+    x = make_proposer(acquisition=acquisition, fit=fit_single, choices=choices)(make_ledger())
+    assert x.dtype == torch.double
+    assert (choices == x).all(dim=-1).any()
+
+
+@pytest.mark.parametrize("maximize", [True, False])
+def test_a_censoring_value_of_the_wrong_sign_is_warned_of(maximize):
+    """A bound from the wrong side would draw the search to what is pending."""
+    _, Y = make_ledger().to_observations()
+    best, beyond = (Y.max().item(), 1.0) if maximize else (Y.min().item(), -1.0)
+    propose = make_proposer(maximize=maximize)
+    with pytest.warns(InputDataWarning, match="`censor_value`.*better than every value"):
+        propose(make_ledger(censor_value=best + beyond))
+    propose(make_ledger(censor_value=best))  # may be the value of a flat objective
+    # What does not censor has no use for the value.
+    make_proposer(imputation="none", maximize=maximize)(make_ledger(censor_value=best + beyond))

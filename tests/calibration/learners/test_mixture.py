@@ -1,0 +1,199 @@
+"""A bank of trackers against the trackers themselves, its safety net and its life as a module."""
+
+import copy
+import io
+import math
+
+import pytest
+import torch
+from botorch.exceptions.errors import InputDataError
+
+from botorch_calib.calibration import AggregatedQuantileTracker, OnlineQuantileTracker
+from botorch_calib.calibration.learners.hedging import adahedge
+from botorch_calib.calibration.learners.mixture import quantile_learner
+from botorch_calib.calibration.learners.pinball import pinball_loss
+from tests.calibration.sequences import STRATEGIES, play
+
+DOUBLE = {"dtype": torch.double}
+LEVELS = [0.1, 0.5, 0.8]
+BANK = {
+    "lengthscales": [0.2, math.inf, 0.5],
+    "scales": [0.7, 1.5],
+    "step_sizes": [0.05, 0.3],
+    "step_decay": 0.2,
+}
+
+
+def make_data(num=40, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    X = torch.rand(num, 2, generator=generator, **DOUBLE)
+    return X, torch.rand(num, generator=generator, **DOUBLE) ** 2
+
+
+def make_members(bank: AggregatedQuantileTracker) -> list[OnlineQuantileTracker]:
+    return [
+        OnlineQuantileTracker(
+            LEVELS, step_size=m.step_size, step_decay=0.2, scale=m.scale, lengthscale=m.lengthscale
+        )
+        for m in bank.members
+    ]
+
+
+@pytest.mark.parametrize("batches", [[40], [1] * 40, [3, 0, 17, 20]], ids=["all", "one", "mixed"])
+def test_equals_separate_trackers(batches):
+    bank = AggregatedQuantileTracker(LEVELS, **BANK)
+    assert len(bank.members) == 2 * 2 * 2 + 2  # a scale means nothing without localization
+    members = make_members(bank)
+    X, u = make_data()
+    met = torch.stack([member.update(X, u) for member in members], dim=1)
+    losses = pinball_loss(u.view(-1, 1, 1), met, bank.levels).sum(dim=-1)
+    start = torch.zeros(len(members), **DOUBLE), torch.zeros((), **DOUBLE)
+    weights, total, gap = adahedge(losses, *start)
+    average = (weights.unsqueeze(-1) * met).sum(dim=1).clamp(0, 1)
+
+    parts = zip(X.split(batches), u.split(batches), strict=True)
+    used = torch.cat([bank.update(*part) for part in parts])
+    torch.testing.assert_close(used, average)  # the safety net is not needed here
+    torch.testing.assert_close(bank.losses, total)
+    torch.testing.assert_close(bank.mixability_gap, gap)
+    assert bank.weights.sum().item() == pytest.approx(1.0)
+
+    X_new = make_data(6, seed=1)[0].view(3, 2, 2)
+    each = torch.stack([member.threshold(X_new) for member in members])
+    expected = torch.einsum("k,k...->...", bank.weights, each).clamp(0, 1)
+    torch.testing.assert_close(bank.threshold(X_new), expected)
+
+
+def test_one_member_is_a_tracker():
+    bank = AggregatedQuantileTracker(
+        LEVELS, lengthscales=[0.3], scales=[1.0], step_sizes=[0.1], step_decay=0.0
+    )
+    tracker = OnlineQuantileTracker(LEVELS, step_size=0.1, scale=1.0, lengthscale=0.3)
+    X, u = make_data(25)
+    torch.testing.assert_close(bank.update(X, u), tracker.update(X, u).clamp(0, 1))
+    torch.testing.assert_close(bank.threshold(X), tracker.threshold(X).clamp(0, 1))
+
+
+def test_the_net_acts_where_members_cannot_follow():
+    """Members with tiny steps are hopeless against scores that are all 1; the net is not."""
+    bank = AggregatedQuantileTracker(
+        [0.8], lengthscales=[math.inf], step_sizes=[1e-6], step_decay=0.0
+    )
+    T = 400
+    X, u = make_data(T)[0], torch.full((T,), 0.95, **DOUBLE)
+    outcomes = (u.unsqueeze(-1) <= bank.update(X, u)).double()
+    shortfall = (0.8 - outcomes).cumsum(dim=0).squeeze(-1)
+    room = 8 + 2 * torch.sqrt(0.16 * torch.arange(1, T + 1, **DOUBLE))
+    assert (shortfall.abs() <= room + 3).all()
+    torch.testing.assert_close(bank.shortfall, shortfall[-1:])
+    tracker = OnlineQuantileTracker([0.8], step_size=1e-6)
+    assert not (u.unsqueeze(-1) <= tracker.update(X, u)).any()
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("target", [0, 2])
+def test_bound_holds_for_any_sequence(strategy, target):
+    bank = AggregatedQuantileTracker(LEVELS, lengthscales=[0.2, math.inf], step_sizes=[0.01, 0.3])
+    outcomes = play(bank, strategy, 300, target).double()
+    for T in (1, 10, 50, 100, 300):
+        error = (outcomes[:T].mean(dim=0) - bank.levels).abs()
+        assert (error <= bank.coverage_bound(T) + 1e-12).all()
+    assert (bank.coverage_bound(300) < 0.11).all()
+
+
+def test_prefers_the_member_that_fits():
+    """Scores whose quantile depends on the region are followed by the localized members."""
+    generator = torch.Generator().manual_seed(3)
+    X = torch.rand(400, 1, generator=generator, **DOUBLE)
+    u = torch.rand(400, generator=generator, **DOUBLE)
+    local = torch.where(X[:, 0] < 0.5, 0.4 * u, 0.6 + 0.4 * u)
+    bank = AggregatedQuantileTracker([0.5], lengthscales=[0.15, math.inf])
+    is_local = torch.tensor([math.isfinite(m.lengthscale) for m in bank.members])
+    bank.update(X, local)
+    assert bank.weights[is_local].sum() > 0.99
+    theta = bank.threshold(torch.tensor([[0.2], [0.8]], **DOUBLE)).squeeze(-1)
+    assert (theta - torch.tensor([0.2, 0.8], **DOUBLE)).abs().max() < 0.12
+    bank.reset()
+    bank.update(X, u)
+    assert bank.weights[is_local].sum() < 0.9
+
+
+def test_gradient_reaches_the_inputs():
+    bank = AggregatedQuantileTracker(LEVELS, **BANK)
+    bank.update(*make_data())
+    X = make_data(3, seed=2)[0].requires_grad_()
+    assert torch.autograd.gradcheck(bank.threshold, (X,))
+    assert torch.autograd.grad(bank.threshold(X).sum(), X)[0].abs().max() > 0
+
+
+@pytest.mark.parametrize("length", [0, 3, 60])
+def test_state_survives_any_length_of_history(length):
+    source, target = (AggregatedQuantileTracker(LEVELS, **BANK) for _ in range(2))
+    source.update(*make_data())
+    target.update(*make_data(length, seed=4))
+    stream = io.BytesIO()
+    torch.save(source.state_dict(), stream)
+    stream.seek(0)
+    target.load_state_dict(torch.load(stream))
+    X, u = make_data(9, seed=5)
+    for tracker in (target, copy.deepcopy(source)):
+        torch.testing.assert_close(tracker.threshold(X), source.threshold(X))
+    torch.testing.assert_close(target.update(X, u), source.update(X, u))
+
+
+def test_states_of_another_bank_are_refused():
+    bank = AggregatedQuantileTracker(LEVELS, **BANK)
+    bank.update(*make_data())
+    other = AggregatedQuantileTracker(LEVELS, lengthscales=[0.3])
+    before = copy.deepcopy(other.state_dict())
+    with pytest.raises(RuntimeError, match="constants"):
+        other.load_state_dict(bank.state_dict())
+    assert all(torch.equal(before[name], value) for name, value in other.state_dict().items())
+
+
+def test_reset_and_precision():
+    bank = AggregatedQuantileTracker(LEVELS, **BANK)
+    fresh = copy.deepcopy(bank)
+    X, u = make_data()
+    bank.update(X, u)
+    bank.reset()
+    torch.testing.assert_close(bank.update(X, u), fresh.update(X, u))
+    single = AggregatedQuantileTracker(LEVELS, **BANK).float()
+    used = single.update(X.float(), u.float())
+    assert used.dtype == single.threshold(X.float()).dtype == torch.float
+    torch.testing.assert_close(
+        single.threshold(X).double(), bank.threshold(X), atol=1e-4, rtol=1e-4
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "name"),
+    [
+        ({"lengthscales": []}, "lengthscales"),
+        ({"lengthscales": [-1.0]}, "lengthscales"),
+        ({"scales": [0.0]}, "scales"),
+        ({"step_sizes": []}, "step_sizes"),
+        ({"step_sizes": [math.nan]}, "step_sizes"),
+        ({"step_decay": -1.0}, "step_decay"),
+    ],
+)
+def test_bad_settings(changes, name):
+    with pytest.raises(InputDataError, match=name):
+        AggregatedQuantileTracker(LEVELS, **{**BANK, **changes})
+
+
+def test_numbers_make_a_tracker_and_choices_a_bank():
+    def make(*settings, **kwargs):
+        return quantile_learner([0.2], [0.2], *settings, **kwargs)
+
+    tracker = make(0.3, 2.0, 0.1, 0.5, 0.4)
+    assert isinstance(tracker, OnlineQuantileTracker)
+    assert (tracker.scale, tracker.step_decay, tracker.regularization) == (2.0, 0.5, 0.4)
+    assert make(math.inf, 2.0).scale == 0.0
+    for settings in (("auto",), (0.3, [1.0, 2.0]), (0.3, 1.0, [0.1]), ([0.3, 0.4], 1.0, 0.1)):
+        assert isinstance(make(*settings), AggregatedQuantileTracker)
+    assert {m.step_size for m in make("auto", 2.0, 0.1).members} == {0.1}
+    with pytest.raises(InputDataError, match="lengthscale"):
+        make("best")
+    with pytest.raises(InputDataError, match="regularization"):
+        make("auto", regularization=0.1)

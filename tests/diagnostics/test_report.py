@@ -1,0 +1,380 @@
+"""Reports against refits one by one and calibrators updated one by one."""
+
+from __future__ import annotations
+
+import copy
+import json
+import math
+from collections.abc import Callable
+from typing import Any
+
+import gpytorch
+import pytest
+import torch
+from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError, UnsupportedError
+from botorch.models import ModelListGP, SingleTaskGP
+from botorch.models.transforms import Log
+from scipy.stats import binomtest, norm
+from torch import Tensor
+
+from botorch_calib import (
+    CalibratedModel,
+    CalibrationReport,
+    LocalizedConformal,
+    OnlineConformal,
+    calibration_report,
+)
+from botorch_calib.diagnostics.regions import median_cells
+from botorch_calib.diagnostics.report import ForecastScores
+from botorch_calib.exceptions import CalibrationWarning
+from tests.gps import DOUBLE, make_data, make_gp, make_model, make_variational
+
+N = 12
+LEVELS = [0.25, 0.5, 0.75]
+
+
+def predicted(gp: Any, index: int, kept: list[int]) -> tuple[float, float]:
+    """Mean and deviation of one training observation in raw units, predicted from others.
+
+    Hyperparameters and the state of the transforms are those of the full model.
+    """
+    part = copy.deepcopy(gp)
+    part.set_train_data(gp.train_inputs[0][kept], gp.train_targets[kept], strict=False)
+    noise: bool | Tensor = True
+    if isinstance(gp.likelihood, gpytorch.likelihoods.FixedNoiseGaussianLikelihood):
+        noise = gp.likelihood.noise[index].reshape(1, 1)
+        part.likelihood.noise_covar.noise = gp.likelihood.noise[kept]
+    X = gp.train_inputs[0][index : index + 1]
+    if hasattr(gp, "input_transform"):
+        X = gp.input_transform.untransform(X)
+    with torch.no_grad(), gpytorch.settings.prior_mode(not kept):
+        posterior = part.posterior(X, observation_noise=noise)
+    return posterior.mean.item(), posterior.variance.sqrt().item()
+
+
+def check_normal(scores: ForecastScores, rows: list[tuple[float, float, float]]) -> None:
+    """The scores are those of normal laws with these means and deviations of ``y``."""
+    width = norm.ppf(0.85)
+    z = torch.tensor([(y - mean) / sd for mean, sd, y in rows], **DOUBLE)
+    covered = z.abs() <= width
+    pits = torch.tensor(norm.cdf(z.numpy()))
+    torch.testing.assert_close(scores.pits, pits, rtol=0.0, atol=1e-7)
+    assert scores.covered.tolist() == covered.tolist()
+    assert scores.coverage == pytest.approx(covered.double().mean().item())
+    torch.testing.assert_close(
+        scores.frequencies, torch.stack([(pits <= p).double().mean() for p in LEVELS])
+    )
+    sd = torch.tensor([row[1] for row in rows], **DOUBLE)
+    assert scores.mean_deviation == pytest.approx(sd.mean().item(), rel=1e-6)
+    assert scores.mean_width == pytest.approx(2 * width * sd.mean().item(), rel=1e-6)
+    misses = sd * (z.abs() - width).clamp(min=0.0)
+    expected = (2 * width * sd + 2 / 0.3 * misses).mean().item()
+    assert scores.mean_interval_score == pytest.approx(expected, rel=1e-6)
+    density = torch.tensor(norm.pdf(z.numpy()))
+    scores_z = z * (2 * pits - 1) + 2 * density - 1 / math.sqrt(math.pi)
+    assert scores.mean_crps == pytest.approx((sd * scores_z).mean().item(), rel=1e-6)
+
+
+# ------------------------------------------------------------ a Gaussian process alone
+
+
+@pytest.mark.parametrize("fixed_noise", [False, True])
+@pytest.mark.parametrize("transforms", [False, True])
+@pytest.mark.parametrize("kind", ["prequential", "loo"])
+@pytest.mark.parametrize("train_mode", [False, True])
+def test_report_of_a_gp_equals_refits(
+    fixed_noise: bool, transforms: bool, kind: Any, train_mode: bool
+) -> None:
+    gp = make_gp(fixed_noise, transforms)
+    Y = make_data(transforms=transforms)[1]
+    others: dict[str, Callable[[int], list[int]]] = {
+        "prequential": lambda i: list(range(i)),
+        "loo": lambda i: [j for j in range(N) if j != i],
+    }
+    rows = [(*predicted(gp, i, others[kind](i)), Y[i].item()) for i in range(3, N)]
+    gp.train(train_mode)
+    report = calibration_report(gp, alpha=0.3, levels=LEVELS, num_initial=3, residuals=kind)
+    assert gp.training is train_mode
+    assert report.source == kind and report.num_observations == N - 3
+    assert report.calibrated is None and list(report.forecasts) == ["Gaussian process"]
+    check_normal(report.base, rows)
+
+
+def test_held_out_report_of_a_gp() -> None:
+    gp = make_gp(transforms=True)
+    X, Y, _ = make_data(9, transforms=True, seed=8)
+    with torch.no_grad():
+        posterior = gp.posterior(X, observation_noise=True)
+    columns = (posterior.mean, posterior.variance.sqrt(), Y)
+    rows = list(zip(*(column.flatten().tolist() for column in columns), strict=True))
+    report = calibration_report(gp, X, Y, alpha=0.3, levels=LEVELS)
+    assert report.source == "held-out"
+    check_normal(report.base, rows)
+
+
+def test_held_out_report_takes_any_gaussian_model() -> None:
+    X, Y, _ = make_data(9, seed=8)
+    assert calibration_report(make_variational(), X, Y).num_observations == 9
+
+
+def test_true_statements_are_found_true() -> None:
+    # Outcomes drawn from the model's own prior: residuals are independent standard normal.
+    gp: Any = make_gp(num=400)
+    generator = torch.Generator().manual_seed(2)
+    gp.eval()
+    with torch.no_grad():
+        prior = gp.likelihood(gp.forward(*gp.train_inputs)).covariance_matrix
+        noise = torch.randn(400, **DOUBLE, generator=generator)
+        targets = gp.mean_module.constant + torch.linalg.cholesky(prior) @ noise
+    gp.set_train_data(targets=targets, strict=False)
+    scores = calibration_report(gp).base
+    assert abs(scores.coverage - 0.8) < 4 * math.sqrt(0.8 * 0.2 / 400)
+    # Its expectation is sum p (1 - p) / n = 0.0041; no level is off by 4 standard errors.
+    assert scores.calibration_error < 9 * 16 * 0.25 / 400
+    for (low, high), level in zip(scores.frequency_intervals.tolist(), range(1, 10), strict=True):
+        assert low - 0.03 < level / 10 < high + 0.03
+
+
+# ------------------------------------------------------------ calibrated models
+
+
+@pytest.mark.parametrize("kind", ["prequential", "loo"])
+def test_each_observation_is_judged_by_the_law_before_it(kind: Any) -> None:
+    gp = make_gp(transforms=True)
+    template = LocalizedConformal(0.3, lengthscale=0.5, step_size=0.2)
+    model = CalibratedModel.from_history(gp, template)
+    state = copy.deepcopy(model.calibrator.state_dict())
+    report = calibration_report(model, alpha=0.3, num_initial=2, residuals=kind)
+    for name, value in model.calibrator.state_dict().items():
+        torch.testing.assert_close(value, state[name], rtol=0.0, atol=0.0)
+
+    plain = calibration_report(gp, alpha=0.3, num_initial=2, residuals=kind).base
+    assert report.calibrated is not None
+    torch.testing.assert_close(report.base.pits, plain.pits)
+    pits, covered, widths = [], [], []
+    calibrator = template.fresh()
+    for i, p in enumerate(plain.pits, start=2):
+        X, z = gp.train_inputs[0][i : i + 1], torch.special.ndtri(p)
+        width = calibrator.half_width(X).squeeze()
+        pits.append(calibrator.predictive(X).cdf(z.reshape(1, 1)).squeeze())
+        covered.append(bool(z.abs() <= width))
+        widths.append(2 * width)
+        calibrator.update(X, z.reshape(1))
+    torch.testing.assert_close(report.calibrated.pits, torch.stack(pits))
+    assert report.calibrated.covered.tolist() == covered
+    running = [sum(covered[: t + 1]) / (t + 1) for t in range(len(covered))]
+    assert report.calibrated.running_coverage.tolist() == pytest.approx(running)
+    assert len({round(float(w), 6) for w in widths}) > 5, "the case would not tell laws apart"
+
+
+def test_widths_are_in_units_of_the_outcome() -> None:
+    gp = make_gp(transforms=True)
+    calibrator = OnlineConformal(0.3, step_size=1e-9)
+    model = CalibratedModel(gp, calibrator)
+    report = calibration_report(model, alpha=0.3)
+    assert report.calibrated is not None
+    assert report.calibrated.mean_width == pytest.approx(report.base.mean_width, rel=1e-6)
+    raw = calibration_report(make_gp(), alpha=0.3)
+    # The same data and hyperparameters, seven times as large.
+    assert report.base.mean_width == pytest.approx(7 * raw.base.mean_width, rel=0.2)
+
+
+def test_held_out_report_is_that_of_the_observation_law() -> None:
+    model = make_model(transforms=True)
+    X, Y, _ = make_data(9, transforms=True, seed=8)
+    posterior = model.posterior(X, observation_noise=True)
+    low, high = posterior.quantile(torch.tensor([0.1, 0.9], **DOUBLE))
+    scores = calibration_report(model, X, Y).calibrated
+    assert scores is not None
+    torch.testing.assert_close(scores.pits, posterior.cdf(Y).flatten())
+    assert scores.covered.tolist() == ((low <= Y) & (Y <= high)).flatten().tolist()
+    assert scores.mean_width == pytest.approx((high - low).mean().item())
+    assert scores.mean_deviation == pytest.approx(posterior.variance.sqrt().mean().item())
+
+
+def test_report_after_new_observations_covers_them() -> None:
+    model = make_model(transforms=True)
+    X, Y, _ = make_data(3, transforms=True, seed=8)
+    model.observe(X, Y)
+    report = calibration_report(model)
+    assert report.num_observations == N + 3
+    highest = torch.stack([region.upper for region in report.base.regions]).amax(dim=0)
+    everything = torch.cat([make_data(transforms=True)[0], X])
+    torch.testing.assert_close(highest, everything.amax(dim=0))
+
+
+def test_single_precision() -> None:
+    single, double = (
+        calibration_report(make_model(dtype)) for dtype in (torch.float, torch.double)
+    )
+    assert single.calibrated is not None and double.calibrated is not None
+    assert single.calibrated.mean_crps == pytest.approx(double.calibrated.mean_crps, rel=1e-3)
+
+
+# ------------------------------------------------------------ regions
+
+
+@pytest.mark.parametrize("num_cells", [1, 3, 4, 7, 100])
+def test_regions_partition_the_data(num_cells: int) -> None:
+    X = torch.randn(41, 3, **DOUBLE, generator=torch.Generator().manual_seed(0))
+    X[:, 1] *= 1e6  # units do not matter
+    cells = median_cells(X, num_cells)
+    assert len(cells) == min(num_cells, 41)
+    assert sorted(torch.cat([cell.indices for cell in cells]).tolist()) == list(range(41))
+    volumes = []
+    for cell in cells:
+        inside = ((X >= cell.lower) & (X <= cell.upper)).all(dim=-1)
+        assert inside.nonzero().flatten().tolist() == cell.indices.tolist()
+        volumes.append((cell.upper - cell.lower).prod())
+    whole = (X.amax(dim=0) - X.amin(dim=0)).prod()
+    torch.testing.assert_close(torch.stack(volumes).sum(), whole)
+    counts = [len(cell.indices) for cell in cells]
+    assert max(counts) <= 2 * min(counts) + 1
+    scaled = median_cells(X * X.new_tensor([1.0, 1e-9, 5.0]), num_cells)
+    assert [c.indices.tolist() for c in scaled] == [c.indices.tolist() for c in cells]
+
+
+def test_regions_keep_repeated_points_together() -> None:
+    X = torch.tensor([[0.0], [1.0], [1.0], [1.0], [1.0], [2.0]], **DOUBLE)
+    cells = median_cells(X, 10)
+    assert sorted(cell.indices.tolist() for cell in cells) == [[0], [1, 2, 3, 4], [5]]
+    assert len(median_cells(torch.zeros(5, 2), 3)) == 1
+    assert len(median_cells(torch.zeros(1, 2), 3)) == 1
+
+
+def test_coverage_by_region() -> None:
+    report = calibration_report(make_model(transforms=True), num_regions=3)
+    X = make_data(transforms=True)[0]
+    assert report.calibrated is not None
+    for scores in (report.calibrated, report.base):
+        assert len(scores.regions) == 3
+        assert sum(region.count for region in scores.regions) == N
+        for region in scores.regions:
+            inside = ((X >= region.lower) & (X <= region.upper)).all(dim=-1)
+            hits = int(scores.covered[inside].sum())
+            assert region.count == int(inside.sum())
+            assert region.coverage == pytest.approx(hits / region.count)
+            exact = binomtest(hits, region.count).proportion_ci(0.95, method="exact")
+            assert region.interval == pytest.approx(tuple(exact), abs=1e-10)
+
+
+# ------------------------------------------------------------ output
+
+
+def test_the_table_holds_the_numbers() -> None:
+    report = calibration_report(make_model(transforms=True), levels=LEVELS)
+    text = str(report)
+    assert repr(report) == text
+    assert "12 observations, each predicted from those before it" in text
+    assert report.note is not None and report.note in text
+    lines = text.splitlines()
+    assert all(len(line) <= 100 for line in lines)
+    header = next(line for line in lines if line.strip().startswith("calibrated"))
+    assert report.calibrated is not None
+    for scores, name in ((report.calibrated, "calibrated"), (report.base, "Gaussian process")):
+        start = header.index(name)
+        column = [line[start : start + 20].strip() for line in lines]
+        for value in (scores.mean_crps, scores.mean_width, scores.mean_interval_score):
+            assert f"{value:.4g}" in column
+        low, high = scores.coverage_interval
+        assert f"{scores.coverage:.2f} [{low:.2f}, {high:.2f}]" in column
+        for share in scores.frequencies.tolist():
+            assert any(text.startswith(f"{share:.2f} [") for text in column)
+
+
+def test_a_region_is_described_by_the_sides_that_bound_it() -> None:
+    text = str(calibration_report(make_gp(transforms=True), num_regions=2))
+    assert text.count("x1 in") + text.count("x2 in") == 2
+    assert " in [" not in str(calibration_report(make_gp(), num_regions=1))
+
+
+def test_there_is_no_note_with_enough_observations() -> None:
+    report = calibration_report(make_gp(num=20))
+    assert report.note is None and "rough" not in str(report)
+
+
+def test_export_is_plain() -> None:
+    report = calibration_report(make_model(), levels=LEVELS)
+    exported = report.to_dict()
+    assert json.loads(json.dumps(exported)) == exported
+    assert report.calibrated is not None
+    assert exported["calibrated"]["mean_crps"] == report.calibrated.mean_crps
+    assert exported["base"]["pits"] == report.base.pits.tolist()
+    assert len(exported["base"]["regions"]) == 4
+    assert exported["levels"] == LEVELS
+    assert calibration_report(make_gp()).to_dict()["calibrated"] is None
+
+
+# ------------------------------------------------------------ warnings and errors
+
+
+def test_too_few_observations_for_the_level_are_pointed_out() -> None:
+    gp = make_gp()
+    with pytest.warns(CalibrationWarning, match="11 observations.*at least 20"):
+        calibration_report(gp, alpha=0.05, num_initial=1)
+    calibration_report(gp, alpha=1 / N)  # just enough
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"alpha": 0.0}, "alpha"),
+        ({"levels": [0.5, 0.2]}, "levels"),
+        ({"levels": []}, "levels"),
+        ({"num_initial": N}, "num_initial"),
+        ({"num_initial": -1}, "num_initial"),
+        ({"residuals": "training"}, "residuals"),
+        ({"num_regions": 0}, "num_regions"),
+        ({"X": torch.zeros(2, 2, **DOUBLE)}, "both"),
+        ({"Y": torch.zeros(2, 1, **DOUBLE)}, "both"),
+        ({"X": torch.zeros(2, 2, **DOUBLE), "Y": torch.zeros(2, **DOUBLE)}, "`Y`"),
+        ({"X": torch.zeros(2, **DOUBLE), "Y": torch.zeros(2, 1, **DOUBLE)}, "`X`"),
+        ({"X": torch.zeros(0, 2, **DOUBLE), "Y": torch.zeros(0, 1, **DOUBLE)}, "empty"),
+        (
+            {"X": torch.zeros(1, 2, **DOUBLE), "Y": torch.full((1, 1), math.nan, **DOUBLE)},
+            "`Y`",
+        ),
+        (
+            {"X": torch.zeros(2, 2), "Y": torch.zeros(2, 1), "num_initial": 1},
+            "num_initial",
+        ),
+    ],
+)
+def test_bad_input_is_rejected(options: dict[str, Any], message: str) -> None:
+    with pytest.raises((InputDataError, BotorchTensorDimensionError), match=message):
+        calibration_report(make_gp(), **options)
+
+
+def batched() -> SingleTaskGP:
+    X, Y, _ = make_data()
+    return SingleTaskGP(X.expand(2, N, 2), Y.expand(2, N, 1))
+
+
+def log_outcome() -> SingleTaskGP:
+    X, Y, _ = make_data()
+    return SingleTaskGP(X, Y.exp(), outcome_transform=Log())
+
+
+UNSUPPORTED: dict[str, Callable[[], Any]] = {
+    "batched": batched,
+    "nonlinear outcome transform": log_outcome,
+    "two outputs": lambda: ModelListGP(make_gp(), make_gp()),
+}
+
+
+@pytest.mark.parametrize("name", UNSUPPORTED)
+@pytest.mark.parametrize("held_out", [False, True])
+def test_unsupported_models_are_named(name: str, held_out: bool) -> None:
+    model = UNSUPPORTED[name]()
+    data = make_data()[:2] if held_out else ()
+    with pytest.raises(UnsupportedError, match="SingleTaskGP|ModelListGP|Log"):
+        calibration_report(model, *data)
+
+
+def test_a_variational_model_needs_held_out_data() -> None:
+    with pytest.raises(UnsupportedError, match="Variational"):
+        calibration_report(make_variational())
+
+
+def test_the_type_is_public() -> None:
+    assert isinstance(calibration_report(make_gp()), CalibrationReport)

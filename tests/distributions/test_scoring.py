@@ -1,0 +1,224 @@
+"""Scores against quadrature, known closed forms and scipy's intervals."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError
+from mpmath import erfc, mp, mpf
+from numpy.typing import NDArray
+from scipy.stats import binomtest, norm, truncnorm
+from torch import Tensor
+
+from botorch_calib.calibration.learners.pinball import pinball_loss
+from botorch_calib.distributions.piecewise import PiecewisePredictive
+from botorch_calib.distributions.scoring import (
+    _log_k,
+    binomial_interval,
+    calibration_error,
+    crps,
+    interval_score,
+    observed_frequencies,
+)
+from tests.laws import DECILES, KINDS, random_laws
+from tests.oracles import Law, unbatched
+
+Array = NDArray[np.float64]
+NODES, WEIGHTS = np.polynomial.legendre.leggauss(20)
+
+
+def tensor(*values: float) -> Tensor:
+    return torch.tensor(values, dtype=torch.double)
+
+
+# ------------------------------------------------------------ CRPS
+
+
+def piece_cdf(law: Law, j: int, x: Array) -> Array:
+    low, high = law.knots[j], law.knots[j + 1]
+    if law.uniform[j]:
+        return (x - low) / (high - low)
+    return truncnorm.cdf(x, low / law.scale, high / law.scale, scale=law.scale)
+
+
+def quadrature_crps(law: Law, y: float) -> float:
+    """``int (F - 1{x >= y})^2`` by panels that double in width away from knots and ``y``."""
+    finite = [k for k in law.knots if math.isfinite(k)]
+    limit = 45.0 * law.scale + max(abs(v) for v in (*finite, y))
+    steps = 2.0 ** np.arange(-40, 9)
+    centers = np.array([*finite, y, 0.0])
+    grid = np.concatenate([centers, *(centers + s * d for d in steps for s in (1, -1))])
+    total, below = 0.0, 0.0
+    for j, mass in enumerate(law.masses):
+        low, high = max(law.knots[j], -limit), min(law.knots[j + 1], limit)
+        ends = np.unique(np.clip(grid, low, high))
+        half = np.diff(ends) / 2
+        x = (ends[:-1] + half)[:, None] + half[:, None] * NODES
+        share = piece_cdf(law, j, x)
+        above = 1.0 - below - mass * share
+        square = np.where(x < y, below + mass * share, above) ** 2
+        total += float((square * half[:, None] * WEIGHTS).sum())
+        below += mass
+    # Outside bounded supports the integrand is 1 as far as y.
+    return total + max(law.knots[0] - y, 0.0) + max(y - law.knots[-1], 0.0)
+
+
+def check(laws: PiecewisePredictive, z: Tensor, rtol: float = 1e-11) -> None:
+    result = crps(laws, z)
+    rows = zip(unbatched(laws), z.expand(laws.batch_shape).reshape(-1).tolist(), strict=True)
+    expected = [quadrature_crps(law, y) for law, y in rows]
+    np.testing.assert_allclose(result.reshape(-1), expected, rtol=rtol, atol=0.0)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_crps_equals_quadrature(kind: str) -> None:
+    generator = torch.Generator().manual_seed(1)
+    z = 3 * torch.randn(8, dtype=torch.double, generator=generator)
+    check(random_laws(kind, 8), z)
+
+
+@pytest.mark.parametrize("tails", ["gaussian", "stretched"])
+@pytest.mark.parametrize("half_width", [50.0, 10.0, 1e-3])
+def test_crps_of_extreme_conformal_laws(tails: str, half_width: float) -> None:
+    law = PiecewisePredictive.conformal(
+        0.2, half_width=tensor(half_width).expand(6), max_width=50.0, tails=tails
+    )
+    check(law, tensor(0.0, half_width, -half_width - 0.3, half_width + 1e-2, 70.0, -70.0))
+
+
+@pytest.mark.parametrize(
+    "knots",
+    [
+        torch.full((19,), 50.0).double(),
+        torch.cat([torch.linspace(-2, 9, 9), torch.full((10,), 50.0)]).double(),
+        torch.linspace(-50, 60, 19).double(),
+        torch.linspace(10, 50, 19).double(),
+        -torch.linspace(10, 50, 19).double(),
+    ],
+    ids=["all at the cap", "half at the cap", "both tails", "far up", "far down"],
+)
+def test_crps_with_knots_far_out(knots: Tensor) -> None:
+    law = PiecewisePredictive.recalibrated(DECILES, knots=knots.expand(5, 19), max_width=50.0)
+    check(law, tensor(-3.0, 0.0, 11.0, 49.99999, 51.0))
+
+
+def test_crps_with_knots_in_a_heap() -> None:
+    # Pieces 1e-6 wide: their masses come from differences of logarithms with 10 digits.
+    law = PiecewisePredictive.recalibrated(DECILES, knots=torch.zeros(4, 19).double())
+    check(law, tensor(0.0, 1e-5, -0.4, 3.0), rtol=1e-10)
+
+
+def test_crps_of_the_normal_law() -> None:
+    z = torch.linspace(-40, 40, 161).double()
+    x = z.numpy()
+    known = x * (2 * norm.cdf(x) - 1) + 2 * norm.pdf(x) - 1 / math.sqrt(math.pi)
+    law = PiecewisePredictive.gaussian((161,), dtype=torch.double)
+    np.testing.assert_allclose(crps(law, z), known, rtol=1e-14, atol=0.0)
+
+
+def test_crps_is_mirrored_and_broadcasts() -> None:
+    laws = random_laws("mixed", 5)
+    z = torch.linspace(-4, 4, 7).double().unsqueeze(-1)
+    result = crps(laws, z)
+    assert result.shape == (7, 5)
+    torch.testing.assert_close(crps(laws.mirrored(), -z), result, rtol=1e-13, atol=0.0)
+
+
+def test_crps_in_single_precision_is_the_rounded_double_one() -> None:
+    law = random_laws("stretched", 6)
+    z = torch.linspace(-3, 3, 6)
+    single = crps(law.to(torch.float32), z)
+    assert single.dtype == torch.float32
+    torch.testing.assert_close(single.double(), crps(law, z.double()), rtol=1e-6, atol=0.0)
+
+
+def test_crps_rejects_observations_that_are_not_finite() -> None:
+    with pytest.raises(InputDataError, match="`z`"):
+        crps(PiecewisePredictive.gaussian((1,)), torch.tensor([math.nan]))
+
+
+@pytest.mark.parametrize("x", [-80.0, -50.0, -12.5, -3.0, -1.0625, -0.9375, 0.0, 0.75, 6.0, 40.0])
+def test_integral_of_the_squared_normal_law(x: float) -> None:
+    with mp.workdps(60):
+        t = mpf(x)
+        below, density = erfc(-t / mp.sqrt(2)) / 2, mp.npdf(t)
+        value = t * below**2 + 2 * density * below - erfc(-t) / 2 / mp.sqrt(mp.pi)
+        expected = float(mp.log(value))
+    assert _log_k(tensor(x)).item() == pytest.approx(expected, rel=1e-14, abs=2e-15)
+
+
+# ------------------------------------------------------------ other scores
+
+
+def test_interval_score_pays_for_width_and_misses() -> None:
+    lower, upper, y = tensor(0, 0, 0, 0), tensor(2, 2, 2, 2), tensor(1.0, -0.5, 3.0, 2.0)
+    expected = tensor(2.0, 2 + 10 * 0.5, 2 + 10 * 1.0, 2.0)
+    torch.testing.assert_close(interval_score(lower, upper, y, alpha=0.2), expected)
+
+
+def test_interval_score_is_a_sum_of_pinball_scores() -> None:
+    # Gneiting & Raftery 2007, section 6.2: 2 / alpha times those of both ends
+    y, alpha = torch.linspace(-3, 3, 13).double(), 0.3
+    ends = tensor(-1.0, 0.5).expand(13, 2)
+    both = pinball_loss(y.unsqueeze(-1), ends, tensor(alpha / 2, 1 - alpha / 2)).sum(dim=-1)
+    torch.testing.assert_close(interval_score(ends[:, 0], ends[:, 1], y, alpha), 2 / alpha * both)
+
+
+def test_crps_is_twice_the_integral_of_the_pinball_score() -> None:
+    law, z = random_laws("conformal", 1), tensor(0.7)
+    nodes, weights = (torch.tensor(v).double() for v in np.polynomial.legendre.leggauss(400))
+    levels = (nodes + 1) / 2
+    quantiles = torch.stack([law.quantile(p) for p in levels], dim=-1)
+    integral = (pinball_loss(z.unsqueeze(-1), quantiles, levels) * weights).sum(dim=-1)
+    # The quantile function has corners, and is unbounded at both ends.
+    torch.testing.assert_close(crps(law, z), integral, rtol=1e-4, atol=0.0)
+
+
+def test_frequencies_and_calibration_error() -> None:
+    pits, levels = tensor(0.05, 0.3, 0.5, 0.9), tensor(0.25, 0.5, 0.8)
+    torch.testing.assert_close(observed_frequencies(pits, levels), tensor(0.25, 0.75, 0.75))
+    assert calibration_error(pits, levels).item() == pytest.approx(0.25**2 + 0.05**2)
+
+
+def test_calibration_error_of_true_statements_has_the_stated_expectation() -> None:
+    generator = torch.Generator().manual_seed(0)
+    levels, num, runs = DECILES, 50, 4000
+    pits = torch.rand(runs, num, dtype=torch.double, generator=generator)
+    errors = torch.stack([calibration_error(row, levels) for row in pits])
+    expected = (levels * (1 - levels)).sum() / num
+    assert (errors.mean() - expected).abs() < 4 * errors.std() / math.sqrt(runs)
+
+
+@pytest.mark.parametrize("confidence", [0.8, 0.95])
+def test_binomial_intervals_are_clopper_and_pearsons(confidence: float) -> None:
+    counts = torch.tensor([[0, 1, 7], [19, 20, 10]])
+    low, high = binomial_interval(counts, 20, confidence)
+    assert low.shape == high.shape == counts.shape
+    for count, a, b in zip(counts.flatten(), low.flatten(), high.flatten(), strict=True):
+        exact = binomtest(int(count), 20).proportion_ci(confidence, method="exact")
+        assert (a.item(), b.item()) == pytest.approx(tuple(exact), abs=1e-12)
+
+
+# ------------------------------------------------------------ errors
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: interval_score(tensor(0), tensor(1), tensor(0), alpha=1.0), "alpha"),
+        (lambda: interval_score(tensor(2), tensor(1), tensor(0), alpha=0.1), "lower"),
+        (lambda: observed_frequencies(tensor(), tensor(0.5)), "empty"),
+        (lambda: observed_frequencies(tensor(1.5), tensor(0.5)), "pits"),
+        (lambda: observed_frequencies(tensor(0.5).unsqueeze(0), tensor(0.5)), "vector"),
+        (lambda: calibration_error(tensor(0.5), tensor(1.0)), "levels"),
+        (lambda: binomial_interval(3, 2), "successes"),
+        (lambda: binomial_interval(0, 0), "trials"),
+        (lambda: binomial_interval(1, 2, confidence=0.0), "confidence"),
+    ],
+)
+def test_bad_input_is_rejected(call, message: str) -> None:
+    with pytest.raises((InputDataError, BotorchTensorDimensionError), match=message):
+        call()

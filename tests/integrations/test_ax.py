@@ -1,0 +1,398 @@
+"""Calibrated models in Ax: built, fitted, used and stored by Ax itself."""
+
+import importlib
+import logging
+import sys
+from collections.abc import Iterator, Sequence
+from copy import deepcopy
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from ax.adapter.cross_validation import cross_validate
+from ax.api.client import Client
+from ax.api.configs import ChoiceParameterConfig, RangeParameterConfig
+from ax.api.utils.generation_strategy_dispatch import choose_generation_strategy
+from ax.api.utils.structs import GenerationStrategyDispatchStruct
+from ax.core.search_space import SearchSpaceDigest
+from ax.generators.torch.botorch_modular.kernels import ScaleMaternKernel
+from ax.generators.torch.botorch_modular.surrogate import Surrogate, SurrogateSpec
+from ax.generators.torch.botorch_modular.utils import ModelConfig
+from botorch.acquisition import AcquisitionFunction
+from botorch.acquisition.logei import qLogNoisyExpectedImprovement
+from botorch.exceptions.errors import InputDataError, UnsupportedError
+from botorch.models import ModelList, SingleTaskGP
+from botorch.utils.datasets import MultiTaskDataset, SupervisedDataset
+from torch import Tensor
+
+from botorch_calib import (
+    CalibratedModel,
+    CalibratedUpperConfidenceBound,
+    Calibrator,
+    GaussianScore,
+    LocalizedConformal,
+    LogCalibratedExpectedImprovement,
+    OnlineConformal,
+    QuantileRecalibrator,
+)
+from botorch_calib.exceptions import CalibrationWarning
+from botorch_calib.integrations.ax import ReplayedModel, calibrated_model_config
+
+NUM_INITIAL = 4
+
+# Where the acquisition function has kinks or is flat, the line search may stop there.
+pytestmark = pytest.mark.filterwarnings("ignore:Optimization failed:RuntimeWarning")
+
+
+@pytest.fixture(autouse=True)
+def quiet() -> Iterator[None]:
+    """Ax logs each trial."""
+    logger = logging.getLogger("ax")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    yield
+    logger.setLevel(level)
+
+
+CONTINUOUS = (
+    RangeParameterConfig(name="a", parameter_type="float", bounds=(0, 1)),
+    RangeParameterConfig(name="b", parameter_type="float", bounds=(0, 10)),
+)
+MIXED = (
+    CONTINUOUS[0],
+    RangeParameterConfig(name="b", parameter_type="int", bounds=(0, 10)),
+    ChoiceParameterConfig(name="c", parameter_type="str", values=["u", "v"], is_ordered=False),
+)
+
+
+def hill(parameters: Any) -> float:
+    """Its maximum, 0, is at (0.4, 6)."""
+    return -((parameters["a"] - 0.4) ** 2) - (parameters["b"] / 10 - 0.6) ** 2
+
+
+def point(parameters: Any) -> Tensor:
+    """In the unit square."""
+    return torch.tensor([parameters["a"], parameters["b"] / 10])
+
+
+def new_client(
+    config: ModelConfig,
+    acquisition: type[AcquisitionFunction] | None = None,
+    parameters: Sequence[Any] = CONTINUOUS,
+    objective: str = "y",
+    constraints: Sequence[str] = (),
+) -> Client:
+    client = Client(random_seed=0)
+    client.configure_experiment(parameters=parameters)
+    client.configure_optimization(objective=objective, outcome_constraints=constraints)
+    client.set_generation_strategy(
+        choose_generation_strategy(
+            GenerationStrategyDispatchStruct(
+                method="custom", initialization_budget=NUM_INITIAL, initialization_random_seed=0
+            ),
+            model_config=config,
+            botorch_acqf_class=acquisition,
+        )
+    )
+    return client
+
+
+def play(client: Client, num_trials: int, **metrics: Any) -> None:
+    """Run trials one after the other; other metrics are functions of the parameters."""
+    for _ in range(num_trials):
+        for index, parameters in client.get_next_trials(max_trials=1).items():
+            outcomes = {name: metric(parameters) for name, metric in metrics.items()}
+            client.complete_trial(index, {"y": hill(parameters), **outcomes})
+
+
+def adapter_of(client: Client) -> Any:
+    return client._generation_strategy.adapter
+
+
+def model_of(client: Client) -> Any:
+    return adapter_of(client).generator.surrogate.model
+
+
+def data(n: int = 12) -> SupervisedDataset:
+    X = torch.rand(n, 2, dtype=torch.double, generator=torch.Generator().manual_seed(0))
+    Y = torch.sin(4 * X).sum(dim=-1, keepdim=True)
+    Y = (Y - Y.mean()) / Y.std()  # as Ax does before it makes a dataset
+    return SupervisedDataset(X, Y, feature_names=["a", "b"], outcome_names=["y"])
+
+
+def fitted(config: ModelConfig, dataset: SupervisedDataset | None = None) -> Any:
+    """The model that Ax makes of a dataset."""
+    surrogate = Surrogate(SurrogateSpec(model_configs=[config]))
+    digest = SearchSpaceDigest(feature_names=["a", "b"], bounds=[(0.0, 1.0), (0.0, 1.0)])
+    surrogate.fit([data() if dataset is None else dataset], search_space_digest=digest)
+    return surrogate.model
+
+
+def predictions(model: Any) -> Tensor:
+    X = torch.linspace(0, 1, 7, dtype=torch.double).unsqueeze(-1).expand(7, 2)
+    posterior = model.posterior(X)
+    return torch.stack([posterior.mean, posterior.variance])
+
+
+def test_gaussian_process_is_the_one_of_ax() -> None:
+    plain, calibrated = fitted(ModelConfig()), fitted(calibrated_model_config())
+    assert type(calibrated) is ReplayedModel
+    assert type(calibrated.model) is type(plain) is SingleTaskGP
+    torch.testing.assert_close(predictions(calibrated.model), predictions(plain))
+
+
+def test_calibrator_has_replayed_the_history() -> None:
+    model = fitted(calibrated_model_config())
+    expected = CalibratedModel.from_history(model.model, LocalizedConformal(alpha=0.2))
+    assert model.calibrator.num_updates == 12
+    torch.testing.assert_close(predictions(model), predictions(expected), rtol=0, atol=0)
+    assert not torch.equal(predictions(model), predictions(model.model))
+
+
+def test_known_noise() -> None:
+    dataset = data()
+    noisy = SupervisedDataset(
+        dataset.X,
+        dataset.Y,
+        Yvar=torch.full_like(dataset.Y, 0.01),
+        feature_names=["a", "b"],
+        outcome_names=["y"],
+    )
+    model = fitted(calibrated_model_config(), noisy)
+    assert model.calibrator.num_updates == 12
+    torch.testing.assert_close(model.model.likelihood.noise.unique(), torch.tensor([0.01]).double())
+
+
+@pytest.mark.parametrize(
+    ("config", "kind"),
+    [
+        (calibrated_model_config(OnlineConformal, alpha=0.1), OnlineConformal),
+        (calibrated_model_config(QuantileRecalibrator), QuantileRecalibrator),
+        (calibrated_model_config(), LocalizedConformal),
+    ],
+)
+def test_calibrators(config: ModelConfig, kind: type[Calibrator]) -> None:
+    model = fitted(config)
+    assert type(model.calibrator) is kind
+    assert model.calibrator.num_updates == 12
+
+
+def test_options_reach_the_calibrator_and_the_model() -> None:
+    config = calibrated_model_config(LocalizedConformal, alpha=0.3, lengthscale=0.5, denoise=False)
+    model = fitted(config)
+    assert model.calibrator.alpha == 0.3
+    assert not model.denoise
+    assert config.name != calibrated_model_config(LocalizedConformal, alpha=0.2).name
+
+
+def test_residuals_from_leaving_one_out() -> None:
+    options: dict[str, Any] = {"method": "exact", "step_size": 0.5}
+    model = fitted(calibrated_model_config(QuantileRecalibrator, residuals="loo", **options))
+    expected = CalibratedModel.from_history(
+        model.model, QuantileRecalibrator(**options), residuals="loo"
+    )
+    torch.testing.assert_close(predictions(model), predictions(expected), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "match"),
+    [
+        ({"calibrator": LocalizedConformal(alpha=0.2)}, InputDataError, "must be a class"),
+        ({"calibrator": "LocalizedConformal"}, InputDataError, "must be a class"),
+        ({"residuals": "all"}, InputDataError, "residuals"),
+        ({"alpha": 0.2, "score": GaussianScore()}, InputDataError, "`score` is not a plain"),
+        ({"alpha": 2.0}, InputDataError, "alpha"),
+        ({"alfa": 0.2}, TypeError, "alfa"),
+        ({"lengthscale": 0.5}, TypeError, "alpha"),  # one option, and no default for the others
+    ],
+)
+def test_wrong_arguments_are_refused_at_once(
+    arguments: Any, error: type[Exception], match: str
+) -> None:
+    with pytest.raises(error, match=match):
+        calibrated_model_config(**arguments)
+
+
+@pytest.mark.filterwarnings("ignore:Data .outcome observations. is not standardized")
+def test_a_state_with_less_data_is_replayed() -> None:
+    """As in cross-validation: what the calibrator has learned from all data must not stay."""
+    model, dataset = fitted(calibrated_model_config()), data()
+    part = SupervisedDataset(
+        dataset.X[:9], dataset.Y[:9], feature_names=["a", "b"], outcome_names=["y"]
+    )
+    surrogate = Surrogate(SurrogateSpec(model_configs=[calibrated_model_config()]))
+    digest = SearchSpaceDigest(feature_names=["a", "b"], bounds=[(0.0, 1.0), (0.0, 1.0)])
+    surrogate.fit([part], digest, state_dict=deepcopy(model.state_dict()), refit=False)
+    held_out: Any = surrogate.model
+    assert held_out.calibrator.num_updates == 9
+    expected = CalibratedModel.from_history(held_out.model, LocalizedConformal(alpha=0.2))
+    torch.testing.assert_close(predictions(held_out), predictions(expected), rtol=0, atol=0)
+    torch.testing.assert_close(
+        held_out.model.covar_module.lengthscale, model.model.covar_module.lengthscale
+    )
+
+
+def test_selection_among_models_is_refused() -> None:
+    surrogate = Surrogate(SurrogateSpec(model_configs=[calibrated_model_config(), ModelConfig()]))
+    digest = SearchSpaceDigest(feature_names=["a", "b"], bounds=[(0.0, 1.0), (0.0, 1.0)])
+    with pytest.raises(UnsupportedError, match="'y' the calibrated configuration alone"):
+        surrogate.fit([data()], search_space_digest=digest)
+
+
+def test_tasks_are_refused() -> None:
+    tasks = torch.tensor([0.0, 1.0]).repeat(6).unsqueeze(-1).double()
+    both = data()
+    dataset = MultiTaskDataset(
+        [
+            SupervisedDataset(
+                torch.cat([both.X, tasks], dim=-1)[i::2],
+                both.Y[i::2],
+                feature_names=["a", "b", "task"],
+                outcome_names=[name],
+            )
+            for i, name in enumerate(("y", "z"))
+        ],
+        target_outcome_name="y",
+        task_feature_index=-1,
+    )
+    surrogate = Surrogate(SurrogateSpec(model_configs=[calibrated_model_config()]))
+    digest = SearchSpaceDigest(
+        feature_names=["a", "b", "task"],
+        bounds=[(0.0, 1.0), (0.0, 1.0), (0, 1)],
+        task_features=[2],
+        target_values={2: 0},
+    )
+    with pytest.raises(UnsupportedError, match="several tasks"):
+        surrogate.fit([dataset], search_space_digest=digest)
+
+
+def test_warns_of_too_few_trials() -> None:
+    with pytest.warns(CalibrationWarning, match="has seen 4 residuals"):
+        fitted(calibrated_model_config(alpha=0.05), data(4))
+
+
+def test_calibrator_of_the_user() -> None:
+    class Mine(LocalizedConformal):
+        """A calibrator that is not of this package."""
+
+    assert type(fitted(calibrated_model_config(Mine, alpha=0.2)).calibrator) is Mine
+
+
+def test_fields_of_the_gaussian_process_reach_it() -> None:
+    config = replace(calibrated_model_config(), covar_module_class=ScaleMaternKernel)
+    assert type(fitted(config).model.covar_module) is ScaleMaternKernel
+
+
+def test_each_fit_has_a_calibrator_of_its_own() -> None:
+    config = calibrated_model_config()
+    first = fitted(config)
+    before = predictions(first)
+    assert fitted(config, data(20)).calibrator.num_updates == 20
+    assert torch.equal(predictions(first), before)
+
+
+@pytest.mark.parametrize(
+    ("acquisition", "parameters"),
+    [
+        (None, CONTINUOUS),  # Ax's own choice
+        (LogCalibratedExpectedImprovement, CONTINUOUS),
+        (LogCalibratedExpectedImprovement, MIXED),
+    ],
+)
+def test_loop(acquisition: type[AcquisitionFunction] | None, parameters: Sequence[Any]) -> None:
+    client = new_client(calibrated_model_config(), acquisition, parameters)
+    play(client, NUM_INITIAL + 1)
+    generator, model = adapter_of(client).generator, model_of(client)
+    assert type(model) is ReplayedModel
+    # The last trial was chosen before its own outcome, from all others in their order.
+    assert model.calibrator.num_updates == NUM_INITIAL
+    trials = client._experiment.trials.values()
+    chosen = [trial.arms[0].parameters["a"] for trial in trials][:NUM_INITIAL]
+    torch.testing.assert_close(generator.surrogate.Xs[0][:, 0], torch.tensor(chosen).double())
+    expected = acquisition or qLogNoisyExpectedImprovement
+    assert generator._botorch_acqf_class is expected
+
+
+def test_batches_are_aware_of_what_is_pending() -> None:
+    client = new_client(calibrated_model_config(), LogCalibratedExpectedImprovement)
+    play(client, NUM_INITIAL)
+    running = client.get_next_trials(max_trials=1)
+    running.update(client.get_next_trials(max_trials=1))
+    first, second = map(point, running.values())
+    assert (first - second).norm() > 0.01
+
+
+def test_trials_that_end_out_of_order() -> None:
+    client = new_client(calibrated_model_config(), LogCalibratedExpectedImprovement)
+    started = {}
+    for _ in range(NUM_INITIAL):
+        started.update(client.get_next_trials(max_trials=1))
+    for index in reversed(started):
+        client.complete_trial(index, {"y": hill(started[index])})
+    client.get_next_trials(max_trials=1)
+    replayed = adapter_of(client).generator.surrogate.Xs[0][:, 0]
+    torch.testing.assert_close(replayed, torch.tensor([p["a"] for p in started.values()]).double())
+
+
+def test_minimisation_agrees_with_maximisation() -> None:
+    queries = []
+    for objective, sign in (("y", 1.0), ("-y", -1.0)):
+        client = new_client(
+            calibrated_model_config(), LogCalibratedExpectedImprovement, objective=objective
+        )
+        for _ in range(NUM_INITIAL):
+            for index, parameters in client.get_next_trials(max_trials=1).items():
+                client.complete_trial(index, {"y": sign * hill(parameters)})
+        (query,) = client.get_next_trials(max_trials=1).values()
+        queries.append(point(query))
+    torch.testing.assert_close(*queries, atol=0.01, rtol=0)
+
+
+def test_outcome_constraints() -> None:
+    client = new_client(calibrated_model_config(), constraints=["z <= 1.2"])
+    play(client, NUM_INITIAL + 1, z=lambda parameters: parameters["a"] + parameters["b"] / 10)
+    model = model_of(client)
+    assert type(model) is ModelList
+    assert [type(part) for part in model.models] == [ReplayedModel, ReplayedModel]
+
+
+def test_cross_validation_and_importance_of_parameters() -> None:
+    client = new_client(calibrated_model_config(), LogCalibratedExpectedImprovement)
+    play(client, NUM_INITIAL + 1)
+    assert len(cross_validate(adapter_of(client))) == NUM_INITIAL
+    assert adapter_of(client).feature_importances("y").keys() == {"a", "b"}
+
+
+@pytest.mark.parametrize("objective", ["y", "-y"])
+def test_outcomes_that_are_only_tracked(objective: str) -> None:
+    client = new_client(
+        calibrated_model_config(), LogCalibratedExpectedImprovement, objective=objective
+    )
+    play(client, NUM_INITIAL + 1, tracked=lambda parameters: 1000.0 * parameters["a"])
+    assert model_of(client).num_outputs == 2  # Ax models both, and optimises one
+
+
+@pytest.mark.parametrize(
+    "acquisition", [LogCalibratedExpectedImprovement, CalibratedUpperConfidenceBound]
+)
+def test_experiment_can_be_saved(tmp_path: Path, acquisition: type[AcquisitionFunction]) -> None:
+    config = calibrated_model_config(LocalizedConformal, alpha=0.1, lengthscale=0.5)
+    client = new_client(config, acquisition)
+    play(client, NUM_INITIAL)
+    path = str(tmp_path / "experiment.json")
+    client.save_to_json_file(path)
+    loaded = Client.load_from_json_file(path)
+    play(loaded, 1)
+    calibrator = model_of(loaded).calibrator
+    assert type(calibrator) is LocalizedConformal
+    assert calibrator.alpha == 0.1
+    assert calibrator.num_updates == NUM_INITIAL
+
+
+def test_without_ax_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ax.core.search_space", None)
+    monkeypatch.delitem(sys.modules, "botorch_calib.integrations.ax")
+    with pytest.raises(ImportError, match=r"pip install botorch_calib\[ax\]"):
+        importlib.import_module("botorch_calib.integrations.ax")

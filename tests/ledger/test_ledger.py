@@ -1,0 +1,613 @@
+"""Views, states and entries of a ledger, in memory and in a file."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import math
+import pickle
+import random
+import struct
+import threading
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError
+
+from botorch_calib.exceptions import LedgerError, TrialStateError, UnknownTrialError
+from botorch_calib.ledger import FeedbackLedger, TrialStatus, database
+
+DOUBLE: dict[str, Any] = {"dtype": torch.double}
+CENSOR = -3.0
+
+
+@pytest.fixture(params=["memory", "file"])
+def make(request, tmp_path, monkeypatch):
+    """A function that makes ledgers; none of these tests needs files that outlast power."""
+    monkeypatch.setattr(database, "SYNCHRONOUS", "OFF")
+    numbers = itertools.count()
+
+    def make_ledger(dim: int = 2, **settings: Any) -> FeedbackLedger:
+        if request.param == "memory":
+            return FeedbackLedger(dim, **settings)
+        return FeedbackLedger.open(tmp_path / f"{next(numbers)}.db", dim, **settings)
+
+    return make_ledger
+
+
+def point(value: float, dim: int = 2) -> torch.Tensor:
+    return torch.full((dim,), float(value), **DOUBLE)
+
+
+def first_column(X: torch.Tensor) -> list[float]:
+    assert X.dtype == torch.double and X.dim() == 2
+    return X[:, 0].tolist()
+
+
+# ---------------------------------------------------------------- the oracle
+
+
+@dataclass
+class Story:
+    """All that ever happens to a query; None for what does not."""
+
+    x: list[float]
+    y: float
+    submitted: float
+    delay: float | None = None
+    abandoned: float | None = None
+    failed: float | None = None
+
+
+def draw_stories(seed: int, clock: str, num: int = 25, plain: bool = False) -> list[Story]:
+    """Queries with random delays; ``plain``: none fails or is abandoned."""
+    rng = random.Random(seed)
+    stories = []
+    for i in range(num):
+        moment = float(i) if clock == "iterations" else round(rng.uniform(0, 20), 1)
+        delay = float(rng.randrange(12)) if clock == "iterations" else round(rng.uniform(0, 9), 1)
+        story = Story([rng.random(), rng.random()], rng.gauss(0, 1), moment, delay)
+        fate = 1.0 if plain else rng.random()
+        if fate < 0.3:
+            story.delay = None
+        if fate < 0.15:
+            story.failed = moment + rng.randrange(8)
+        if 0.2 < fate < 0.5:
+            story.abandoned = moment + rng.randrange(8)
+        stories.append(story)
+    return stories
+
+
+def enter(ledger: FeedbackLedger, stories: list[Story]) -> None:
+    """Tell a ledger what happens, all at once or each thing in its turn."""
+    for i, story in enumerate(stories):
+        given = None if ledger.clock == "iterations" else story.submitted
+        assert ledger.submit(torch.tensor(story.x, **DOUBLE), time=given) == i
+    for i, story in enumerate(stories):
+        if story.abandoned is not None:
+            ledger.abandon(i, time=story.abandoned)
+        if story.failed is not None:
+            ledger.fail(i, "lost", time=story.failed)
+        elif story.delay is not None:
+            ledger.observe(i, story.y, time=story.submitted + story.delay)
+
+
+def waits_longer(start: float, end: float, wait: float) -> bool:
+    return end - start > wait
+
+
+def status_of(story: Story, now: float, wait: float, late: str) -> str:
+    if story.failed is not None and story.failed <= now:
+        return "failed"
+    arrival = None if story.delay is None else story.submitted + story.delay
+    if arrival is not None and arrival <= now:
+        in_time = not waits_longer(story.submitted, arrival, wait)
+        if story.abandoned is not None and story.abandoned <= arrival:
+            in_time = False
+        if in_time or late == "use":
+            return "observed"
+    if waits_longer(story.submitted, now, wait):
+        return "expired"
+    if story.abandoned is not None and story.abandoned <= now:
+        return "expired"
+    return "pending"
+
+
+def naive_views(stories: list[Story], now: float, ledger: FeedbackLedger) -> dict[str, Any]:
+    """Every view as lists, trial by trial."""
+    wait = ledger.max_wait
+    if ledger.clock == "iterations":
+        known = [s for s in stories if s.submitted < now]
+    else:
+        known = [s for s in stories if s.submitted <= now]
+    known.sort(key=lambda s: s.submitted)  # stable: by id where times are equal
+    status = {id(s): status_of(s, now, wait, ledger.late) for s in known}
+
+    def of(*wanted: str) -> list[Story]:
+        return [s for s in known if status[id(s)] in wanted]
+
+    arrived = sorted(of("observed"), key=lambda s: (s.submitted + (s.delay or 0), stories.index(s)))
+    training = (
+        of("observed") if ledger.censor_value is None else of("observed", *("pending", "expired"))
+    )
+    return {
+        "to_observations": ([s.x for s in arrived], [[s.y] for s in arrived]),
+        "training_data": (
+            [s.x for s in training],
+            [[s.y if status[id(s)] == "observed" else ledger.censor_value] for s in training],
+        ),
+        "pending": [s.x for s in of("pending")],
+        "incomplete": [s.x for s in of("pending", "expired")],
+        "window": [
+            s.x
+            for s in of("observed", "pending", "expired")
+            if not waits_longer(s.submitted, now, wait)
+        ],
+        "statuses": [status[id(s)] for s in sorted(known, key=stories.index)],
+    }
+
+
+def as_lists(ledger: FeedbackLedger, now: float | None) -> dict[str, Any]:
+    views: dict[str, Any] = {}
+    for name in ("to_observations", "training_data"):
+        X, Y = getattr(ledger, name)(now)
+        assert X.shape == (len(Y), ledger.dim) and Y.shape == (len(X), 1)
+        views[name] = (X.tolist(), Y.tolist())
+    for name in ("pending", "incomplete", "window"):
+        X = getattr(ledger, name)(now)
+        assert X.shape == (len(X), ledger.dim) and X.dtype == torch.double
+        views[name] = X.tolist()
+    views["statuses"] = [str(trial.status) for trial in ledger.trials_at(now)]
+    return views
+
+
+@pytest.mark.parametrize("clock", ["iterations", "seconds"])
+@pytest.mark.parametrize("late", ["use", "discard"])
+@pytest.mark.parametrize("max_wait", [0, 4, 6.5, math.inf])
+def test_views_agree_with_a_naive_reading(make, clock, late, max_wait) -> None:
+    met = set()
+    for seed, censor_value in enumerate((CENSOR, None, CENSOR)):
+        ledger = make(clock=clock, late=late, max_wait=max_wait, censor_value=censor_value)
+        stories = draw_stories(seed, clock)
+        enter(ledger, stories)
+        # Whole iterations and between them, before the first event and long after the last.
+        for now in [-1.0, *(1.5 * i + 0.5 * seed for i in range(22)), math.inf]:
+            views = as_lists(ledger, now)
+            assert views == naive_views(stories, now, ledger), f"at {now}"
+            met.update(views["statuses"])
+    if max_wait:
+        assert met == {"pending", "observed", "expired", "failed"}
+
+
+@pytest.mark.parametrize("max_wait", [0, 3, 7, math.inf])
+def test_training_data_are_equation_1(make, max_wait) -> None:
+    """``y~_s = y_s 1{d_s <= min(m, t - s)}`` for the choice of query ``t``, ``s = 0..t-1``."""
+    for seed in range(3):
+        ledger = make(max_wait=max_wait, late="discard", censor_value=0.0)
+        stories = draw_stories(seed, "iterations", plain=True)
+        enter(ledger, stories)
+        for t in range(len(stories) + 1):
+            X, Y = ledger.training_data(t)
+            y = [stories[s].y * (stories[s].delay <= min(max_wait, t - s)) for s in range(t)]
+            assert X.tolist() == [stories[s].x for s in range(t)]
+            assert Y.squeeze(-1).tolist() == y
+            start = 0 if max_wait == math.inf else max(0, t - max_wait)
+            assert ledger.window(t).tolist() == [stories[s].x for s in range(start, t)]
+
+
+@pytest.mark.parametrize("late", ["use", "discard"])
+def test_what_comes_later_does_not_change_what_was_seen(make, late) -> None:
+    """Views of the past are those that were seen when it was the present."""
+    ledger = make(max_wait=4, late=late, censor_value=CENSOR)
+    stories = draw_stories(5, "iterations")
+    seen = []
+    for t, story in enumerate(stories):
+        for s, earlier in enumerate(stories[:t]):  # in order of time, as in a real run
+            if earlier.abandoned == t:
+                ledger.abandon(s)
+            if earlier.failed == t:
+                ledger.fail(s, "lost")
+            # A value that is there at once arrives, at the earliest, before the next choice.
+            elif earlier.delay is not None and max(s + earlier.delay, s + 1) == t:
+                ledger.observe(s, earlier.y)
+        seen.append((as_lists(ledger, None), ledger.to_records(), ledger.best()))
+        assert ledger.now() == t
+        ledger.submit(story.x)
+    for t, (views, records, best) in enumerate(seen):
+        assert as_lists(ledger, t) == views
+        assert ledger.to_records(t) == records
+        assert ledger.best(now=t) == best
+
+
+# ---------------------------------------------------------------- by hand
+
+
+def test_iterations_are_numbers_of_queries(make) -> None:
+    ledger = make(max_wait=2, censor_value=CENSOR)
+    assert ledger.now() == 0.0 and len(ledger) == 0
+    ids = [ledger.submit(point(i)) for i in range(3)]
+    assert ids == [0, 1, 2] and ledger.now() == 3.0
+    assert [trial.submitted_at for trial in ledger.trials] == [0.0, 1.0, 2.0]
+    # Query 0 has waited for 3 - 0 > 2 iterations when query 3 is chosen.
+    assert [trial.status for trial in ledger.trials] == ["expired", "pending", "pending"]
+    assert first_column(ledger.window()) == [1.0, 2.0]
+    ledger.observe(2, 5.0)
+    assert ledger[2].observed_at == 3.0
+    assert ledger[2].status is TrialStatus.OBSERVED
+    assert ledger.training_data()[1].squeeze(-1).tolist() == [CENSOR, CENSOR, 5.0]
+
+
+def test_the_clock_of_seconds_is_that_of_the_system(make) -> None:
+    ledger = make(clock="seconds", max_wait=1000.0)
+    before = time.time()
+    ledger.submit(point(1))
+    ledger.observe(0, 1.0)
+    trial, after = ledger[0], time.time()
+    assert trial.observed_at is not None
+    assert before <= trial.submitted_at <= trial.observed_at <= after
+    ledger.submit(point(2), time=before - 1001.0)
+    assert ledger[1].status == "expired"
+    assert first_column(ledger.training_data()[0]) == [1.0]
+
+
+def test_a_clock_that_was_set_back_loses_no_value(make) -> None:
+    ledger = make(clock="seconds")
+    ledger.submit(point(1), time=time.time() + 3600)
+    ledger.observe(0, 2.0)
+    (trial,) = ledger.trials_at(math.inf)
+    assert trial.observed_at == trial.submitted_at
+    assert ledger.to_observations(math.inf)[1].tolist() == [[2.0]]
+
+
+@pytest.mark.parametrize("late", ["use", "discard"])
+def test_late_values(make, late) -> None:
+    ledger = make(max_wait=1, late=late, censor_value=CENSOR)
+    for i in range(4):
+        ledger.submit(point(i))
+    ledger.observe(0, 7.0)
+    ledger.abandon(3)
+    ledger.observe(3, 8.0)  # at the same time, but after nobody waited any more
+    used = late == "use"
+    assert ledger[0].status == ledger[3].status == ("observed" if used else "expired")
+    assert (ledger[0].y, ledger[0].observed_at) == (7.0, 4.0)
+    assert [record["y"] for record in ledger.to_records()] == [7.0, None, None, 8.0]
+    values = [7.0, CENSOR, CENSOR, 8.0] if used else [CENSOR] * 4
+    assert ledger.training_data()[1].squeeze(-1).tolist() == values
+    assert first_column(ledger.incomplete()) == ([1.0, 2.0] if used else [0.0, 1.0, 2.0, 3.0])
+    assert len(ledger.to_observations()[0]) == (2 if used else 0)
+    assert (ledger.best() is not None) == used
+    with pytest.raises(TrialStateError, match="Trial 0 has a value already"):
+        ledger.observe(0, 7.0)
+
+
+def test_abandoned_trials_may_have_come_before(make) -> None:
+    ledger = make(late="discard", clock="seconds")
+    ledger.submit(point(1), time=0.0)
+    ledger.abandon(0, time=5.0)
+    assert ledger.trials_at(4.9)[0].status == "pending"
+    assert ledger.trials_at(5.0)[0].status == "expired"
+    ledger.observe(0, 1.0, time=4.0)
+    assert ledger.trials_at(4.0)[0].status == ledger.trials_at(9.0)[0].status == "observed"
+
+
+def test_failed_trials_are_left_out(make) -> None:
+    ledger = make(censor_value=CENSOR)
+    for i in range(3):
+        ledger.submit(point(i))
+    ledger.fail(1, "no \N{SNOWMAN} power")
+    assert ledger[1].status == "failed" and ledger[1].note == "no \N{SNOWMAN} power"
+    for X in (ledger.pending(), ledger.incomplete(), ledger.window(), ledger.training_data()[0]):
+        assert first_column(X) == [0.0, 2.0]
+    assert ledger.now() == 3.0
+
+
+@pytest.mark.parametrize("reason", ["", "a\nb\0c", "\udc80 and \ud800", "x" * 100_000, "naïve"])
+def test_reasons_are_kept(make, reason) -> None:
+    ledger = make()
+    ledger.submit(point(0))
+    ledger.fail(0, reason)
+    assert ledger[0].note == reason.encode("utf-8", "backslashreplace").decode()
+
+
+def test_best(make) -> None:
+    ledger = make(clock="seconds")
+    assert ledger.best() is None
+    for i in range(5):
+        ledger.submit(point(i), time=0.0)
+    assert ledger.best() is None
+    for trial_id, y, moment in [(0, 1.0, 9.0), (1, 4.0, 3.0), (2, -2.0, 2.0), (3, 4.0, 1.0)]:
+        ledger.observe(trial_id, y, time=moment)
+    assert ledger.best() == ledger[3]  # as good as trial 1, but sooner
+    assert ledger.best(maximize=False) == ledger[2]
+    assert ledger.best(maximize=False, now=1.5) == ledger[3]
+    assert ledger.best(now=0.5) is None
+
+
+def test_order_of_submission_is_that_of_times(make) -> None:
+    ledger = make(clock="seconds", censor_value=CENSOR)
+    for i, moment in enumerate([5.0, 3.0, 5.0, 1.0]):
+        ledger.submit(point(i), time=moment)
+    assert first_column(ledger.pending()) == [3.0, 1.0, 0.0, 2.0]
+    assert [trial.id for trial in ledger.trials] == [0, 1, 2, 3]
+    assert first_column(ledger.pending(now=4.0)) == [3.0, 1.0]
+    assert [trial.id for trial in ledger.trials_at(4.0)] == [1, 3]
+    assert ledger[0].status == "pending"
+
+
+def test_records(make) -> None:
+    ledger = make(dim=3)
+    ledger.submit(torch.tensor([1.0, 2.5, -3.0]))
+    ledger.submit(torch.tensor([4.0, 5.0, 6.0]))
+    ledger.observe(0, 0.5)
+    first, second = ledger.to_records()
+    assert first == {
+        **{"id": 0, "x_0": 1.0, "x_1": 2.5, "x_2": -3.0, "y": 0.5},
+        **{"submitted_at": 0.0, "observed_at": 2.0, "status": "observed", "note": ""},
+    }
+    assert second["y"] is None and second["observed_at"] is None and second["status"] == "pending"
+    assert list(first) == list(second)
+    plain = (int, float, str, type(None))
+    assert all(type(value) in plain for row in (first, second) for value in row.values())
+
+
+def test_an_empty_ledger_has_empty_views(make) -> None:
+    ledger = make(dim=3, censor_value=0.0)
+    for X, Y in (ledger.to_observations(), ledger.training_data()):
+        assert X.shape == (0, 3) and Y.shape == (0, 1) and X.dtype == Y.dtype == torch.double
+    for X in (ledger.pending(), ledger.incomplete(), ledger.window()):
+        assert X.shape == (0, 3) and X.dtype == torch.double
+    assert ledger.trials == () and ledger.to_records() == [] and list(ledger) == []
+
+
+# ---------------------------------------------------------------- exactness
+
+
+AWKWARD = [-0.0, 5e-324, -1.7976931348623157e308, 0.1, 1 / 3, 2.0**53 + 2, 1e-300, -7.0]
+
+
+def test_numbers_come_back_to_the_bit(make) -> None:
+    ledger = make(dim=len(AWKWARD), clock="seconds")
+    x = np.array(AWKWARD)
+    for i, y in enumerate(AWKWARD):
+        ledger.submit(torch.from_numpy(x), time=1 / 3)
+        ledger.observe(i, y, time=1e300)
+    X, Y = ledger.to_observations(math.inf)
+    assert Y.numpy().tobytes() == x.tobytes()
+    for i, trial in enumerate(ledger.trials_at(math.inf)):
+        assert X[i].numpy().tobytes() == trial.x.numpy().tobytes() == x.tobytes()
+        assert (trial.submitted_at, trial.observed_at) == (1 / 3, 1e300)
+        assert struct.pack("d", trial.y) == struct.pack("d", AWKWARD[i])
+
+
+@pytest.mark.parametrize(
+    "x",
+    [
+        torch.tensor([0.1, 0.2], dtype=torch.float32),
+        torch.tensor([0.1, 0.2], dtype=torch.bfloat16),
+        torch.tensor([[1, 2]]),
+        torch.tensor([0.1, 0.2], **DOUBLE, requires_grad=True),
+        torch.tensor([[0.1, 0.2], [0.3, 0.4]], **DOUBLE)[:, 1],  # a view with strides
+        np.array([0.1, 0.2], dtype=np.float32),
+        np.array([[3, 4]]),
+        [1, 2.5],
+        (True, False),
+    ],
+    ids=str,
+)
+def test_queries_of_all_kinds(make, x) -> None:
+    ledger = make()
+    assert ledger.submit(x) == 0
+    stored = ledger[0].x
+    assert stored.dtype == torch.double and stored.shape == (2,) and not stored.requires_grad
+    assert stored.tolist() == torch.as_tensor(x).detach().double().reshape(-1).tolist()
+
+
+def test_a_query_is_copied(make) -> None:
+    ledger, x = make(), point(1)
+    ledger.submit(x)
+    x.zero_()
+    for X in (ledger.pending(), ledger[0].x, ledger.trials[0].x, ledger.window()):
+        X.zero_()
+    assert ledger[0].x.tolist() == [1.0, 1.0]
+
+
+def test_read_only_arrays(make) -> None:
+    x = np.array([0.1, 0.2])
+    x.flags.writeable = False
+    make().submit(x)
+
+
+@pytest.mark.parametrize(
+    "y", [1, 1.0, np.float32(1), np.array([[1.0]]), torch.tensor([1.0], requires_grad=True), True]
+)
+def test_values_of_all_kinds(make, y) -> None:
+    ledger = make()
+    ledger.submit(point(0))
+    ledger.observe(0, y)
+    assert type(ledger[0].y) is float and ledger[0].y == 1.0
+
+
+# ---------------------------------------------------------------- misuse
+
+
+@pytest.fixture
+def used(make):
+    """A ledger with a pending, an observed, a failed and an abandoned trial."""
+    ledger = make(max_wait=50, censor_value=CENSOR)
+    for i in range(4):
+        ledger.submit(point(i), time=10.0)
+    ledger.observe(1, 1.0, time=11.0)
+    ledger.fail(2, "lost", time=11.0)
+    ledger.abandon(3, time=11.0)
+    return ledger
+
+
+NAN, INF = math.nan, math.inf
+MISUSE = {
+    "second observation": (lambda b: b.observe(1, 2.0), TrialStateError, "Trial 1 has a value"),
+    "observation of a failed trial": (
+        lambda b: b.observe(2, 2.0),
+        TrialStateError,
+        "Trial 2 has f",
+    ),
+    "failure of an observed trial": (lambda b: b.fail(1), TrialStateError, "Trial 1 has a value"),
+    "second failure": (lambda b: b.fail(2), TrialStateError, "Trial 2 has failed"),
+    "abandoning a value": (lambda b: b.abandon(1), TrialStateError, "Trial 1 has a value"),
+    "abandoning a failure": (lambda b: b.abandon(2), TrialStateError, "Trial 2 has failed"),
+    "abandoning twice": (lambda b: b.abandon(3), TrialStateError, "Trial 3 has been abandoned"),
+    "unknown id": (lambda b: b.observe(4, 1.0), UnknownTrialError, "no trial 4"),
+    "negative id": (lambda b: b.observe(-1, 1.0), UnknownTrialError, "no trial -1"),
+    "huge id": (lambda b: b.fail(10**30), UnknownTrialError, "no trial 1000"),
+    "id of a wrong type": (lambda b: b.abandon("0"), UnknownTrialError, "integer, got '0'"),
+    "unknown item": (lambda b: b[4], UnknownTrialError, "no trial 4"),
+    "NaN value": (lambda b: b.observe(0, NAN), InputDataError, "`y`"),
+    "infinite value": (lambda b: b.observe(0, torch.tensor(-INF)), InputDataError, "`y`"),
+    "huge integer": (lambda b: b.observe(0, 10**400), InputDataError, "`y`"),
+    "no value": (lambda b: b.observe(0, None), InputDataError, "`y`"),
+    "text as value": (lambda b: b.observe(0, "1.0"), InputDataError, "`y`"),
+    "complex value": (lambda b: b.observe(0, 1j), InputDataError, "`y`"),
+    "two values": (lambda b: b.observe(0, torch.ones(2)), BotorchTensorDimensionError, "`y`"),
+    "empty value": (lambda b: b.observe(0, np.ones(0)), BotorchTensorDimensionError, "`y`"),
+    "before submission": (lambda b: b.observe(0, 1.0, time=9.0), InputDataError, "`time` 9.0"),
+    "failed too soon": (lambda b: b.fail(0, time=9.0), InputDataError, "`time` 9.0"),
+    "abandoned too soon": (lambda b: b.abandon(0, time=9.0), InputDataError, "`time` 9.0"),
+    "NaN time of arrival": (lambda b: b.observe(0, 1.0, time=NAN), InputDataError, "`time`"),
+    "infinite time": (lambda b: b.submit(point(1), time=INF), InputDataError, "`time`"),
+    "text as time": (lambda b: b.submit(point(1), time="now"), InputDataError, "`time`"),
+    "NaN now": (lambda b: b.pending(NAN), InputDataError, "`now`"),
+    "text as now": (lambda b: b.to_records("now"), InputDataError, "`now`"),
+    "NaN query": (lambda b: b.submit(point(NAN)), InputDataError, "`x`"),
+    "infinite query": (lambda b: b.submit([0.0, INF]), InputDataError, "`x`"),
+    "complex tensor": (lambda b: b.submit(torch.ones(2) * 1j), InputDataError, "`x`"),
+    "complex array": (lambda b: b.submit(np.ones(2) * 1j), InputDataError, "`x`"),
+    "text as query": (lambda b: b.submit(["0", "1"]), InputDataError, "`x`"),
+    "ragged query": (lambda b: b.submit([[1.0], [1.0, 2.0]]), InputDataError, "`x`"),
+    "no query": (lambda b: b.submit(None), InputDataError, "`x`"),
+    "wide query": (lambda b: b.submit(point(0, 3)), BotorchTensorDimensionError, "`x`.*shape 2 or"),
+    "two queries": (lambda b: b.submit(torch.ones(2, 2)), BotorchTensorDimensionError, "`x`"),
+    "scalar query": (lambda b: b.submit(torch.tensor(1.0)), BotorchTensorDimensionError, "`x`"),
+    "deep query": (lambda b: b.submit(torch.ones(1, 1, 2)), BotorchTensorDimensionError, "`x`"),
+}
+
+
+@pytest.mark.parametrize(("misuse", "error", "message"), MISUSE.values(), ids=MISUSE)
+def test_misuse_is_refused_and_changes_nothing(used, misuse, error, message) -> None:
+    before = used.to_records(math.inf)
+    with pytest.raises(error, match=message):
+        misuse(used)
+    assert used.to_records(math.inf) == before
+    assert used.submit(point(9)) == 4  # and the ledger goes on
+
+
+def test_ledger_errors_are_one_family() -> None:
+    assert issubclass(TrialStateError, LedgerError) and issubclass(UnknownTrialError, LedgerError)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"dim": 0},
+        {"dim": -1},
+        {"dim": 1.5},
+        {"dim": True},
+        {"dim": None},
+        {"censor_value": NAN},
+        {"censor_value": INF},
+        {"censor_value": "0"},
+        {"max_wait": -1},
+        {"max_wait": NAN},
+        {"max_wait": None},
+        {"late": "ignore"},
+        {"late": None},
+        {"clock": "hours"},
+    ],
+    ids=str,
+)
+def test_invalid_settings(settings) -> None:
+    (name,) = settings
+    with pytest.raises(InputDataError, match=f"`{name}`"):
+        FeedbackLedger(**{"dim": 2, **settings})
+
+
+# ---------------------------------------------------------------- sharing
+
+
+def test_pickled_trials_and_ledgers(make) -> None:
+    ledger = make(max_wait=3, censor_value=CENSOR)
+    enter(ledger, draw_stories(1, "iterations"))
+    for other in (pickle.loads(pickle.dumps(ledger)), copy.deepcopy(ledger)):
+        assert repr(other) == repr(ledger) and other.path == ledger.path
+        assert other.trials == ledger.trials
+        other.submit(point(0))
+        # A copy in memory leads a life of its own; one of a file is the same ledger.
+        assert (len(ledger) == len(other)) == (ledger.path is not None)
+
+
+def test_a_pickled_trial_holds_its_own_query_only(make) -> None:
+    ledger = make(dim=100)
+    for i in range(20):
+        ledger.submit(point(i, 100))
+    for trial in (ledger.trials[3], ledger[3]):
+        data = pickle.dumps(trial)
+        assert pickle.loads(data) == trial
+        assert len(data) < 2 * 100 * 8
+
+
+def test_trials_compare_by_value(make) -> None:
+    ledger = make()
+    ledger.submit(point(1))
+    trial, same = ledger[0], ledger[0]
+    assert trial == same and hash(trial) == hash(same) and trial != "trial"
+    ledger.observe(0, 1.0)
+    assert ledger[0] != trial
+    other = make()
+    other.submit(point(2))
+    assert other[0] != trial
+    with pytest.raises(AttributeError):
+        trial.y = 1.0
+
+
+def test_snapshots_stand_still(make) -> None:
+    ledger = make(censor_value=CENSOR, max_wait=3, late="discard")
+    enter(ledger, draw_stories(2, "iterations"))
+    snapshot = ledger.snapshot()
+    assert snapshot.path is None and snapshot.trials == ledger.trials
+    assert (snapshot.late, snapshot.max_wait, snapshot.censor_value) == ("discard", 3.0, CENSOR)
+    before = snapshot.to_records(math.inf)
+    ledger.submit(point(0))
+    ledger.fail(next(trial.id for trial in ledger.trials_at(math.inf) if trial.y is None))
+    assert snapshot.to_records(math.inf) == before != ledger.to_records(math.inf)
+    snapshot.submit(point(1))
+    assert first_column(ledger.pending())[-1] == 0.0
+
+
+def test_threads(make) -> None:
+    ledger = make(dim=1)
+    errors: list[BaseException] = []
+
+    def write(thread: int) -> None:
+        try:
+            for i in range(40):
+                value = 1000.0 * thread + i
+                trial_id = ledger.submit([value])
+                ledger.observe(trial_id, -value)
+                X, Y = ledger.to_observations()
+                assert torch.equal(X, -Y)
+                assert len(ledger.trials) > i
+        except BaseException as error:  # noqa: B036 - raised again in the main thread
+            errors.append(error)
+
+    threads = [threading.Thread(target=write, args=(i,)) for i in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if errors:
+        raise errors[0]
+    assert sorted(first_column(ledger.to_observations()[0])) == sorted(
+        1000.0 * thread + i for thread in range(4) for i in range(40)
+    )

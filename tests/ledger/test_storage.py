@@ -1,0 +1,453 @@
+"""Files of ledgers: what they keep, how they fare with damage, and with several processes."""
+
+from __future__ import annotations
+
+import math
+import os
+import random
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from botorch.exceptions.errors import InputDataError
+
+from botorch_calib.exceptions import DamagedLedgerError, LedgerError, UnknownTrialError
+from botorch_calib.ledger import FeedbackLedger, database
+from tests.asynchronous.running import run_writers
+
+
+@pytest.fixture(autouse=True)
+def without_waiting_for_disks(monkeypatch) -> None:
+    monkeypatch.setattr(database, "SYNCHRONOUS", "OFF")
+
+
+def fill(ledger: FeedbackLedger, num: int = 60) -> None:
+    """Trials of every state, enough for several pages of a file."""
+    rng = random.Random(0)
+    for _ in range(num):
+        trial_id = ledger.submit([rng.random() for _ in range(ledger.dim)])
+        fate = rng.random()
+        if fate < 0.5:
+            ledger.observe(trial_id, rng.gauss(0, 1))
+        elif fate < 0.6:
+            ledger.fail(trial_id, "because " * rng.randrange(1, 4))
+        elif fate < 0.7:
+            ledger.abandon(trial_id)
+
+
+@pytest.fixture(scope="module")
+def some_bytes(tmp_path_factory) -> bytes:
+    """The file of a ledger with some trials."""
+    path = tmp_path_factory.mktemp("made") / "ledger.db"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(database, "SYNCHRONOUS", "OFF")
+        fill(FeedbackLedger.open(path, 3, censor_value=-1.5, max_wait=7, late="discard"))
+    return path.read_bytes()
+
+
+@pytest.fixture
+def path(tmp_path, some_bytes) -> Path:
+    """A file of `some_bytes`, to be changed at will."""
+    path = tmp_path / "ledger.db"
+    path.write_bytes(some_bytes)
+    return path
+
+
+def contents(path: Path) -> tuple[str, list[dict[str, Any]]]:
+    ledger = FeedbackLedger.open(path)
+    return repr(ledger), ledger.to_records(math.inf)
+
+
+# ---------------------------------------------------------------- opening
+
+
+def test_reopening_continues(path) -> None:
+    ledger = FeedbackLedger.open(path)
+    settings = (ledger.dim, ledger.censor_value, ledger.max_wait, ledger.late, ledger.clock)
+    assert settings == (3, -1.5, 7.0, "discard", "iterations")
+    assert ledger.path == path and ledger.now() == len(ledger) == 60
+    expected = FeedbackLedger(3, censor_value=-1.5, max_wait=7, late="discard")
+    fill(expected)
+    assert ledger.trials == expected.trials
+    assert ledger.submit([1.0, 2.0, 3.0]) == 60
+    assert FeedbackLedger.open(str(path), 3, max_wait=7.0, late="discard")[60].x[1] == 2.0
+
+
+def test_defaults_and_infinite_wait_are_kept(tmp_path) -> None:
+    path = tmp_path / "a folder ? % #" / "ledger é"
+    path.parent.mkdir()
+    FeedbackLedger.open(path, 1, clock="seconds")
+    ledger = FeedbackLedger.open(path)
+    settings = (ledger.dim, ledger.censor_value, ledger.max_wait, ledger.late, ledger.clock)
+    assert settings == (1, None, math.inf, "use", "seconds")
+    assert [entry.name for entry in path.parent.iterdir()] == ["ledger é"]
+
+
+def test_signed_zeros_in_settings(tmp_path) -> None:
+    path = tmp_path / "ledger.db"
+    FeedbackLedger.open(path, 1, censor_value=-0.0, max_wait=-0.0).submit([1.0], time=-0.0)
+    assert FeedbackLedger.open(path, censor_value=0.0).trials == FeedbackLedger.open(path).trials
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("dim", 2),
+        ("censor_value", 0.0),
+        ("max_wait", math.inf),
+        ("late", "use"),
+        ("clock", "seconds"),
+    ],
+)
+def test_contradicting_settings(path, name, value) -> None:
+    before = path.read_bytes()
+    with pytest.raises(InputDataError, match=f"`{name}` is .* in the ledger .*ledger.db"):
+        FeedbackLedger.open(path, **{name: value})
+    assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("dim", 0), ("max_wait", -1), ("late", "no"), ("clock", "h"), ("censor_value", math.nan)],
+)
+@pytest.mark.parametrize("exists", [True, False])
+def test_invalid_settings_make_no_file(path, exists, name, value) -> None:
+    target = path if exists else path.with_name("new.db")
+    with pytest.raises(InputDataError, match=f"`{name}`"):
+        FeedbackLedger.open(target, **{"dim": 3, name: value})
+    assert target.exists() == exists
+
+
+def test_dim_is_needed_for_a_new_file(tmp_path) -> None:
+    path = tmp_path / "ledger.db"
+    with pytest.raises(InputDataError, match="`dim` is needed"):
+        FeedbackLedger.open(path)
+    assert not path.exists()
+
+
+def test_an_empty_file_is_a_new_ledger(tmp_path) -> None:
+    path = tmp_path / "ledger.db"
+    path.touch()
+    with pytest.raises(InputDataError, match="`dim` is needed.* is empty"):
+        FeedbackLedger.open(path)
+    assert path.stat().st_size == 0
+    FeedbackLedger.open(path, 2).submit([1.0, 2.0])
+    assert len(FeedbackLedger.open(path)) == 1
+
+
+def test_paths_that_cannot_be_files(tmp_path) -> None:
+    for path in (tmp_path, tmp_path / "missing" / "ledger.db"):
+        with pytest.raises(InputDataError, match="`path`"):
+            FeedbackLedger.open(path, 2)
+
+
+def test_the_working_folder_may_change(tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    ledger = FeedbackLedger.open("ledger.db", 1)
+    monkeypatch.chdir("/")
+    ledger.submit([1.0])
+    assert len(FeedbackLedger.open(tmp_path / "ledger.db")) == 1
+
+
+def test_a_link_is_the_same_ledger(path) -> None:
+    link = path.with_name("link.db")
+    link.symlink_to(path)
+    # Under two names, there would be two journals.
+    assert FeedbackLedger.open(link).path == path
+
+
+# ---------------------------------------------------------------- several users
+
+
+def test_two_ledgers_of_one_file_see_each_other(path) -> None:
+    first, second = FeedbackLedger.open(path), FeedbackLedger.open(path)
+    for _ in range(3):
+        trial_id = first.submit([0.1, 0.2, 0.3])
+        assert second[trial_id].x.tolist() == [0.1, 0.2, 0.3]
+        second.observe(trial_id, 5.0)
+        assert first[trial_id].y == 5.0
+        assert first.trials == second.trials and first.now() == second.now()
+
+
+def test_only_what_has_changed_is_read_again(path, monkeypatch) -> None:
+    ledger, other = FeedbackLedger.open(path), FeedbackLedger.open(path)
+    taken: list[int] = []
+    check = database._check_rows
+
+    def count(rows: list[Any], *args: Any) -> None:
+        taken.append(len(rows))
+        check(rows, *args)
+
+    monkeypatch.setattr(database, "_check_rows", count)
+    ledger.training_data()
+    assert taken == []
+    new = other.submit([0.1, 0.2, 0.3])
+    other.submit([0.1, 0.2, 0.3])
+    other.observe(new, 1.0)  # checks the one row that it changes
+    ledger.training_data()
+    ledger.pending()
+    assert taken == [1, 2]
+
+
+def test_a_copy_that_was_put_back_is_read_anew(path) -> None:
+    ledger = FeedbackLedger.open(path)
+    backup, before = path.read_bytes(), ledger.to_records()
+    fill(ledger, 5)
+    assert len(ledger.to_records()) == 65
+    path.write_bytes(backup)
+    assert ledger.to_records() == before and len(ledger) == 60
+
+
+def test_another_ledger_in_its_place(path) -> None:
+    ledger = FeedbackLedger.open(path)
+    path.unlink()
+    FeedbackLedger.open(path, 3)
+    for use in (ledger.pending, ledger.now, lambda: ledger.submit([0.0, 0.0, 0.0])):
+        with pytest.raises(LedgerError, match="Another ledger has taken the place of .*ledger.db"):
+            use()
+    assert len(FeedbackLedger.open(path)) == 0
+
+
+def test_a_deleted_file_is_not_made_again(path) -> None:
+    ledger = FeedbackLedger.open(path)
+    path.unlink()
+    for use in (ledger.pending, ledger.now, lambda: ledger.submit([0.0, 0.0, 0.0])):
+        with pytest.raises(LedgerError, match="ledger.db cannot be used"):
+            use()
+    assert not path.exists()
+
+
+def test_a_lock_that_is_never_released(path, monkeypatch) -> None:
+    monkeypatch.setattr(database, "BUSY_TIMEOUT", 0.01)
+    ledger, before = FeedbackLedger.open(path), contents(path)
+    holder = sqlite3.connect(path, isolation_level=None)
+    holder.execute("BEGIN IMMEDIATE")
+    with pytest.raises(LedgerError, match="ledger.db has been locked for 0.01 s"):
+        ledger.submit([0.0, 0.0, 0.0])
+    assert ledger.to_records(math.inf) == before[1]  # reading goes on
+    holder.close()
+    assert ledger.submit([0.0, 0.0, 0.0]) == 60
+
+
+def test_a_failing_transition_is_undone(path) -> None:
+    before = contents(path)
+    storage = FeedbackLedger.open(path)._storage
+
+    def fail(*_: Any) -> Any:
+        raise KeyboardInterrupt
+
+    for change in (lambda: storage.change(3, fail), lambda: storage.append(bytes(24), fail)):
+        with pytest.raises(KeyboardInterrupt):
+            change()
+        assert contents(path) == before
+    with pytest.raises(UnknownTrialError):
+        storage.change(60, fail)
+
+
+# ---------------------------------------------------------------- damage
+
+
+def assert_refused(path: Path, message: str = "") -> None:
+    """Opening is a clear error and leaves the file alone, with and without settings."""
+    before = path.read_bytes()
+    with_dim: dict[str, Any] = {"dim": 3}
+    for given in ({}, with_dim):
+        with pytest.raises(DamagedLedgerError, match=f"{path.name}.*{message}"):
+            FeedbackLedger.open(path, **given)
+    assert path.read_bytes() == before
+    assert not list(path.parent.glob("*-*")), "files were left beside it"
+
+
+@pytest.mark.parametrize("share", [0.002, 0.01, 0.1, 0.34, 0.5, 0.8, 0.999])
+def test_truncated_files(path, share) -> None:
+    data = path.read_bytes()
+    path.write_bytes(data[: int(share * len(data))])
+    assert_refused(path)
+
+
+@pytest.mark.parametrize("size", [2, 100, 511, 512, 4096, 20_000])
+@pytest.mark.parametrize("fill_byte", [b"\0", b"\xff", b"text\n", None], ids=str)
+def test_files_of_something_else(tmp_path, size, fill_byte) -> None:
+    path = tmp_path / "ledger.db"
+    data = random.Random(size).randbytes(size) if fill_byte is None else fill_byte * size
+    path.write_bytes(data[:size])
+    assert_refused(path, "not a ledger|damaged")
+
+
+@pytest.mark.parametrize("page", range(3))
+@pytest.mark.parametrize("value", [0, 255, None])
+def test_overwritten_pages(path, page, value) -> None:
+    data = bytearray(path.read_bytes())
+    size = 4096
+    assert len(data) == 3 * size
+    new = random.Random(page).randbytes(size) if value is None else bytes([value]) * size
+    data[page * size : (page + 1) * size] = new
+    path.write_bytes(data)
+    assert_refused(path)
+
+
+def test_damage_that_only_later_changes_would_meet(path) -> None:
+    """The numbers are all there, but the list of a page's free parts leads astray."""
+    data = bytearray(path.read_bytes())
+    pages = [page for page in range(4096, len(data), 4096) if data[page] == 13]  # with rows
+    data[pages[-1] + 1 : pages[-1] + 3] = b"\x0f\xf8"
+    path.write_bytes(data)
+    assert_refused(path)
+
+
+def replace_bytes(path: Path, old: bytes, new: bytes) -> None:
+    data = path.read_bytes()
+    assert data.count(old) == 1 and len(old) == len(new)
+    path.write_bytes(data.replace(old, new))
+
+
+def test_single_numbers_that_were_changed(path) -> None:
+    """SQLite cannot tell that these are wrong."""
+    ledger = FeedbackLedger.open(path)
+    x = ledger[30].x.numpy().astype("<f8").tobytes()
+    whole = path.read_bytes()
+    replace_bytes(path, x, bytes([x[0] ^ 1]) + x[1:])
+    assert_refused(path, "|Trial 30 is damaged")
+    path.write_bytes(whole)
+    y = next(trial.y for trial in ledger.trials if trial.y is not None)
+    exact = torch.tensor(y, dtype=torch.double).numpy().astype(">f8").tobytes()
+    replace_bytes(path, exact, exact[:-1] + bytes([exact[-1] ^ 1]))
+    assert_refused(path, "")
+    path.write_bytes(whole)
+    replace_bytes(path, b"discard", b"Discard")
+    assert_refused(path, "damaged")
+
+
+def rewrite(path: Path, *statements: str) -> None:
+    database = sqlite3.connect(path)
+    for statement in statements:
+        database.execute(statement)
+    database.commit()
+    database.close()
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "DELETE FROM trials WHERE id = 10",
+        "DELETE FROM trials WHERE id = 59",
+        "DELETE FROM trials",
+        "INSERT INTO trials SELECT 60, x, submitted_at, y, observed_at, abandoned_at, failed_at,"
+        " note, revision, checksum FROM trials WHERE id = 5",
+        "UPDATE trials SET id = -1 WHERE id = 0",
+        "UPDATE trials SET y = 1.25 WHERE id = 7",
+        "UPDATE trials SET y = 'text' WHERE id = 7",
+        "UPDATE trials SET x = 5 WHERE id = 7",
+        "UPDATE trials SET note = NULL WHERE id = 7",
+        "UPDATE trials SET x = zeroblob(16) WHERE id = 7",
+        "UPDATE ledger SET max_wait = 8",
+        "UPDATE ledger SET num_trials = 59",
+        "UPDATE ledger SET dim = 'three'",
+        "UPDATE ledger SET checksum = NULL",
+        "DELETE FROM ledger",
+        "INSERT INTO ledger SELECT * FROM ledger",
+        "DROP TABLE trials",
+        "ALTER TABLE trials ADD COLUMN more",
+        "CREATE TABLE more (id)",
+        "PRAGMA user_version = 0",
+    ],
+)
+def test_changes_by_other_programs(path, statement) -> None:
+    rewrite(path, statement)
+    assert_refused(path)
+
+
+def test_newer_formats(path) -> None:
+    rewrite(path, "PRAGMA user_version = 2")
+    assert_refused(path, "has format 2; this version of botorch_calib reads formats up to 1")
+
+
+def test_databases_of_others(tmp_path) -> None:
+    for name, statement in {
+        "table": "CREATE TABLE ledger (id)",
+        "application": "PRAGMA application_id = 5",
+        "version": "PRAGMA user_version = 5",
+    }.items():
+        path = tmp_path / f"{name}.db"
+        rewrite(path, statement)
+        assert_refused(path, "is not a ledger")
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_damage_is_found_or_harmless(path, tmp_path, seed) -> None:
+    """Bytes overwritten anywhere: an error, or the very same ledger (some bytes are unused)."""
+    rng, whole, expected = random.Random(seed), path.read_bytes(), contents(path)
+    refused = 0
+    for _ in range(60):
+        data = bytearray(whole)
+        start, width = rng.randrange(len(data)), rng.choice([1, 1, 4, 16, 100, 1000])
+        mask = rng.randbytes(width)
+        for i in range(start, min(start + width, len(data))):
+            data[i] ^= mask[i - start]
+        path.write_bytes(data)
+        try:
+            assert contents(path) == expected
+        except DamagedLedgerError:
+            refused += 1
+    assert 15 < refused < 60
+
+
+def test_damage_while_a_ledger_is_open(path) -> None:
+    ledger = FeedbackLedger.open(path)
+    path.write_bytes(b"nonsense" * 2000)
+    for use in (ledger.pending, lambda: ledger.submit([0.0, 0.0, 0.0]), lambda: ledger[0]):
+        with pytest.raises(DamagedLedgerError, match="ledger.db"):
+            use()
+    path.write_bytes(b"")
+    for use in (ledger.pending, lambda: ledger.submit([0.0, 0.0, 0.0]), lambda: ledger[0]):
+        with pytest.raises(DamagedLedgerError, match="ledger.db"):
+            use()
+
+
+def test_no_trial_takes_the_place_of_another(path) -> None:
+    ledger = FeedbackLedger.open(path)
+    rewrite(path, "UPDATE trials SET id = 60 WHERE id = 59")
+    with pytest.raises(DamagedLedgerError, match="ledger.db"):
+        ledger.submit([0.0, 0.0, 0.0])
+
+
+def test_a_full_disk(path) -> None:
+    resource = pytest.importorskip("resource")
+    ledger, limits = FeedbackLedger.open(path), resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size, limits[1]))
+    try:
+        with pytest.raises(LedgerError, match="ledger.db cannot be used"):
+            for _ in range(200):  # there may be room in the last page
+                ledger.submit([0.1, 0.2, 0.3])
+        before = ledger.to_records(math.inf)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert contents(path)[1] == before
+    assert ledger.submit([0.1, 0.2, 0.3]) == len(before)
+
+
+def test_damage_to_a_trial_is_found_when_it_is_changed(path) -> None:
+    ledger = FeedbackLedger.open(path)
+    pending = next(trial.id for trial in ledger.trials if trial.status == "pending")
+    rewrite(path, f"UPDATE trials SET submitted_at = 0.5 WHERE id = {pending}")
+    with pytest.raises(DamagedLedgerError, match=f"Trial {pending} is damaged"):
+        ledger.observe(pending, 1.0)
+    rewrite(path, f"DELETE FROM trials WHERE id = {pending}")
+    with pytest.raises(DamagedLedgerError, match=f"has lost trial {pending}"):
+        ledger.observe(pending, 1.0)
+
+
+# ---------------------------------------------------------------- processes
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="writers are forked")
+def test_processes_that_are_killed_write_together_or_fork(tmp_path) -> None:
+    """The short form of ``tests/slow/test_ledger_crashes.py``; what is checked stands there."""
+    tasks = ("kill,12,1,0", "together,3,6", "fork,12", "cut,10,0")
+    tallies = run_writers(tmp_path, *tasks)
+    assert tallies[tasks[0]]["acknowledged"] > 0
+    assert tallies[tasks[1]]["trials"] == 18
+    assert tallies[tasks[2]]["forks"] == 12
+    assert tallies[tasks[3]] == {"rounds": 10, "interrupted": 10}

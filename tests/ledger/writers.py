@@ -1,0 +1,299 @@
+"""Processes that write to ledgers and are killed, to be run as a script of its own.
+
+Each writer is forked from a process that has imported the package once and has a single thread,
+so that a round takes tens of milliseconds. A writer reports each call through a pipe after the
+call has returned: that is what must not be lost.
+
+    python -m tests.ledger.writers FOLDER TASK ...
+
+where a task is ``kill,ROUNDS,WRITERS,SEED``, ``cut,ROUNDS,SEED``, ``together,WRITERS,TRIALS`` or
+``fork,FORKS``.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import random
+import resource
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from botorch_calib.ledger import FeedbackLedger
+
+DIM = 3
+Report = Callable[[dict[str, Any]], object]
+
+
+def query(generator: random.Random) -> list[float]:
+    return [generator.random() for _ in range(DIM)]
+
+
+def value_at(x: list[float]) -> float:
+    """Each trial's value follows from its query, so that no mixture of two goes unnoticed."""
+    return math.sin(x[0]) + x[1] * x[2]
+
+
+def note_on(trial_id: int) -> str:
+    """A note of many pages, so that a writer may be killed between two of them."""
+    return f"trial {trial_id} was lost. " * 5000
+
+
+def write(path: Path, seed: int, report: Report, num_trials: int | None = None) -> None:
+    """Open a ledger, submit queries, and observe or fail each, for ever unless told a number."""
+    ledger = FeedbackLedger.open(path, DIM)
+    generator = random.Random(seed)
+    report({"opened": True})
+    count = 0
+    while num_trials is None or count < num_trials:
+        x = query(generator)
+        trial_id = ledger.submit(x)
+        report({"submitted": trial_id, "x": x})
+        if num_trials is None and generator.random() < 0.2:
+            ledger.fail(trial_id, note_on(trial_id))
+            report({"failed": trial_id})
+        elif num_trials is not None or generator.random() < 0.8:
+            if num_trials is not None:
+                time.sleep(generator.uniform(0, 0.02))  # an evaluation, while others write
+            ledger.observe(trial_id, value_at(x))
+            report({"observed": trial_id})
+        count += 1
+
+
+@dataclass
+class Child:
+    """A forked process and the end of the pipe that its reports come from."""
+
+    pid: int
+    pipe: int
+
+    @classmethod
+    def fork(cls, run: Callable[[Report], None]) -> Child:
+        reading, writing = os.pipe()
+        pid = os.fork()
+        if pid:
+            os.close(writing)
+            return cls(pid, reading)
+        status = 1
+        try:
+            os.close(reading)
+            # Lines this short reach a pipe whole or not at all.
+            run(lambda event: os.write(writing, f"{json.dumps(event)}\n".encode()))
+            status = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(status)
+
+    def kill(self) -> None:
+        os.kill(self.pid, signal.SIGKILL)
+
+    def reports(self) -> list[dict[str, Any]]:
+        """All that it has reported until its end, for which this waits."""
+        with os.fdopen(self.pipe) as lines:
+            events = [json.loads(line) for line in lines]
+        status = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+        assert status in (0, -signal.SIGKILL, -signal.SIGXFSZ), f"a writer failed with {status}"
+        return events
+
+
+@dataclass
+class Acknowledged:
+    """What writers have been told is in the ledger."""
+
+    queries: dict[int, list[float]] = field(default_factory=dict)
+    observed: set[int] = field(default_factory=set)
+    failed: set[int] = field(default_factory=set)
+
+    def add(self, events: list[dict[str, Any]]) -> None:
+        for event in events:
+            if "submitted" in event:
+                assert event["submitted"] not in self.queries, "an id was given twice"
+                self.queries[event["submitted"]] = event["x"]
+            elif "observed" in event:
+                self.observed.add(event["observed"])
+            elif "failed" in event:
+                self.failed.add(event["failed"])
+
+    def check(self, ledger: FeedbackLedger, num_unfinished: int) -> None:
+        """The ledger holds all this, and of each writer that was killed at most a call more."""
+        records = {record["id"]: record for record in ledger.to_records()}
+        assert sorted(records) == list(range(len(records))), "ids are not 0, 1, ..."
+        for trial_id, x in self.queries.items():
+            kept = [records[trial_id][f"x_{i}"] for i in range(DIM)]
+            assert kept == x, f"trial {trial_id} has another query"
+        for trial_id, record in records.items():
+            x = [record[f"x_{i}"] for i in range(DIM)]
+            assert record["y"] in (None, value_at(x)), f"trial {trial_id} has another's value"
+            if record["status"] == "failed":
+                assert record["note"] == note_on(trial_id), f"trial {trial_id} has another's note"
+        lost = {i for i in self.observed if records[i]["status"] != "observed"}
+        lost |= {i for i in self.failed if records[i]["status"] != "failed"}
+        assert not lost, f"changes of the trials {lost} are lost"
+        known = len(self.queries) + len(self.observed) + len(self.failed)
+        made = len(records) + sum(record["status"] != "pending" for record in records.values())
+        assert known <= made <= known + num_unfinished, "changes that nobody made"
+
+
+def has_unfinished_change(path: Path) -> bool:
+    journal = path.with_name(f"{path.name}-journal")
+    return journal.exists() and journal.stat().st_size > 0
+
+
+def time_of_a_write(folder: Path, repeats: int = 5) -> float:
+    """Seconds that a submission takes, which is mostly for the disk to say."""
+    ledger = FeedbackLedger.open(folder / "timing.db", DIM)
+    start = time.perf_counter()
+    for _ in range(repeats):
+        ledger.submit([0.0] * DIM)
+    return (time.perf_counter() - start) / repeats
+
+
+def kill(folder: Path, rounds: int, writers: int, seed: int) -> dict[str, int]:
+    """Kill all writers in each of many rounds; a new file comes every tenth round."""
+    generator = random.Random(seed)
+    longest_life = 0.02 + 5 * time_of_a_write(folder)
+    tally = {"rounds": 0, "acknowledged": 0, "unacknowledged": 0, "interrupted": 0, "unopened": 0}
+    for i in range(rounds):
+        if i % 10 == 0:
+            path = folder / f"{i}.db"
+            acknowledged, num_killed = Acknowledged(), 0
+        children = [
+            Child.fork(partial(write, path, s)) for s in range(i * writers, (i + 1) * writers)
+        ]
+        num_killed += writers
+        for child in children:
+            # A new file is made in the first moments.
+            time.sleep(generator.uniform(0, longest_life if i % 10 else 0.3 * longest_life))
+            child.kill()
+        for child in children:
+            events = child.reports()
+            tally["unopened"] += not events
+            acknowledged.add(events)
+        tally["interrupted"] += has_unfinished_change(path)
+        ledger = FeedbackLedger.open(path, DIM)
+        acknowledged.check(ledger, num_killed)
+        tally["rounds"] += 1
+        if i % 10 == 9 or i == rounds - 1:
+            known = len(acknowledged.queries) + len(acknowledged.observed | acknowledged.failed)
+            made = len(ledger) + sum(trial.status != "pending" for trial in ledger.trials)
+            tally["acknowledged"] += known
+            tally["unacknowledged"] += made - known
+    return tally
+
+
+def cut(folder: Path, rounds: int, seed: int) -> dict[str, int]:
+    """End writers in the midst of a change for certain: when the file reaches a random size.
+
+    Some pages of the change have then been written, and often a part of the next one.
+    """
+    generator, path, acknowledged = random.Random(seed), folder / "cut.db", Acknowledged()
+    ledger = FeedbackLedger.open(path, DIM)
+    interrupted = 0
+    for i in range(rounds):
+        limit = path.stat().st_size + generator.randrange(1, 2 * len(note_on(0)))
+
+        def write_below(report: Report, i: int = i, limit: int = limit) -> None:
+            signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+            resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+            resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+            write(path, i, report)
+
+        acknowledged.add(Child.fork(write_below).reports())
+        interrupted += has_unfinished_change(path)
+        acknowledged.check(ledger, 0)
+        acknowledged.check(FeedbackLedger.open(path), 0)
+    return {"rounds": rounds, "interrupted": interrupted}
+
+
+def together(folder: Path, writers: int, trials: int) -> dict[str, int]:
+    """Let several processes make a ledger and write to it at the same time."""
+    path = folder / "shared.db"
+    children = [Child.fork(partial(write, path, s, num_trials=trials)) for s in range(writers)]
+    acknowledged = Acknowledged()
+    reports = [child.reports() for child in children]
+    for events in reports:
+        acknowledged.add(events)
+    ledger = FeedbackLedger.open(path)
+    acknowledged.check(ledger, 0)
+    assert len(acknowledged.observed) == len(ledger) == writers * trials
+    shares = [[e["submitted"] for e in events if "submitted" in e] for events in reports]
+    mixed = sum(max(ids) - min(ids) >= len(ids) for ids in shares)
+    return {"trials": len(ledger), "interleaved": mixed}
+
+
+@contextmanager
+def busy_threads(ledgers: list[FeedbackLedger]) -> Iterator[list[int]]:
+    """Threads that write to ledgers all the time, and the number of times they did."""
+    stop = threading.Event()
+    counts = [0] * len(ledgers)
+
+    def run(i: int) -> None:
+        while not stop.is_set():
+            ledgers[i].observe(ledgers[i].submit([0.0] * DIM), value_at([0.0] * DIM))
+            counts[i] += 1
+
+    threads = [threading.Thread(target=run, args=(i,)) for i in range(len(ledgers))]
+    for thread in threads:
+        thread.start()
+    try:
+        yield counts
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+
+
+def fork(folder: Path, forks: int) -> dict[str, int]:
+    """Fork while threads are in the midst of writing; the children use the same ledgers."""
+    memory, path = FeedbackLedger(DIM), folder / "forked.db"
+    file = FeedbackLedger.open(path, DIM)
+    children = []
+    with busy_threads([memory, file]) as counts:
+        for i in range(forks):
+
+            def use(report: Report, i: int = i) -> None:
+                own = memory.submit([float(i)] * DIM)
+                assert memory[own].x.tolist() == [float(i)] * DIM
+                assert memory.trials[own].status == "pending"
+                x = query(random.Random(i))
+                report({"submitted": file.submit(x), "x": x})
+
+            children.append(Child.fork(use))
+        acknowledged = Acknowledged()
+        for child in children:
+            events = child.reports()
+            assert len(events) == 1, "a forked process could not use the ledgers"
+            acknowledged.add(events)
+    assert len(file) == counts[1] + forks and len(memory) == counts[0]
+    X = file.pending()
+    assert sorted(X.tolist()) == sorted(acknowledged.queries.values())
+    return {"forks": forks, "trials": len(file)}
+
+
+def main() -> None:
+    tasks: dict[str, Callable[..., dict[str, int]]] = {
+        "kill": kill,
+        "cut": cut,
+        "together": together,
+        "fork": fork,
+    }
+    tallies = {}
+    for order in sys.argv[2:]:
+        task, *numbers = order.split(",")
+        tallies[order] = tasks[task](Path(sys.argv[1]), *map(int, numbers))
+    print(json.dumps(tallies))
+
+
+if __name__ == "__main__":
+    main()
