@@ -9,9 +9,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks.report import FIGURES_DIR, TABLES_DIR, write_report
-from benchmarks.runner import BACKENDS, StaleResultsError, Summary, run_suite
-from benchmarks.store import RESULTS_DIR, ResultStore
+from benchmarks.framework.report import FIGURES_DIR, TABLES_DIR, write_report
+from benchmarks.framework.runner import BACKENDS, StaleResultsError, Summary, run_suite
+from benchmarks.framework.store import RESULTS_DIR, ResultStore
 from benchmarks.suites import SUITES, Suite, get_suite
 
 
@@ -133,7 +133,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return run_command(args)
     if args.command == "report":
         return report_command(args)
-    from benchmarks import perf
+    from benchmarks.perf import comparisons as perf
 
     return perf.main(args.device, as_json=args.json, only=args.only)
 

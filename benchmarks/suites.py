@@ -8,21 +8,15 @@ from typing import Any, Generic
 
 from typing_extensions import TypeVar
 
-from benchmarks import (
-    baselines,
-    calibrated_methods,
-    delay,
-    delay_methods,
-    methods,
-    misspecified,
-    problems,
-    robust,
-    robust_methods,
-    stateful,
-    synthetic,
-    wellspecified,
-)
-from benchmarks.core import Method, Named, Problem, Result, replicate
+from benchmarks.calibration import ackley as problems
+from benchmarks.calibration import baselines, misspecified, stateful, synthetic, wellspecified
+from benchmarks.calibration import methods as calibrated_methods
+from benchmarks.delay import methods as delay_methods
+from benchmarks.delay import replicate as delay
+from benchmarks.framework import strategies as methods
+from benchmarks.framework.sequential import Method, Named, Problem, Result, replicate
+from benchmarks.robust import methods as robust_methods
+from benchmarks.robust import replicate as robust
 
 P = TypeVar("P", bound=Named, default=Problem)
 M = TypeVar("M", bound=Named, default=Method)

@@ -1,0 +1,1 @@
+"""Suite `delay`: values that arrive late."""

@@ -1,0 +1,207 @@
+"""Metrics against values worked out by hand, and the report that is made of them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from benchmarks.calibration.report import Comparison, compare, overall
+from benchmarks.framework import metrics
+from benchmarks.framework.metrics import Estimate, PairedTest
+from benchmarks.framework.plots import regret_figure
+from benchmarks.framework.report import markdown
+from benchmarks.framework.sequential import Result, replicate_config
+from benchmarks.suites import SMOKE, Suite
+
+OTHER = replace(SMOKE.methods[0], name="other")
+SUITE: Suite = replace(
+    SMOKE, methods=(*SMOKE.methods, OTHER), compares_calibration=True, inference="mean"
+)
+
+
+def result(
+    regret: list[float],
+    pit: list[float] | None = None,
+    covered: list[float] | None = None,
+    method: str = "random",
+    seed: int = 0,
+) -> Result:
+    """A result with the given trace by posterior mean; the trace by outcome is half of it."""
+    problem = SUITE.problems[0]
+    extras: dict[str, Any] = {"pit": pit, "covered": covered}
+    return Result(
+        problem=problem.name,
+        method=method,
+        seed=seed,
+        num_initial=1,
+        X=[],
+        y=[],
+        f=[],
+        inference_by_outcome=[],
+        inference_by_mean=None,
+        regret_by_outcome=[value / 2 for value in regret],
+        regret_by_mean=regret,
+        fit_seconds=[0.5, 1.5],
+        acquisition_seconds=[2.0, 4.0],
+        extras={name: values for name, values in extras.items() if values is not None},
+        config=replicate_config(problem, replace(OTHER, name=method)),
+        versions={"python": "3"},
+    )
+
+
+def test_miscoverage_is_that_of_the_last_half() -> None:
+    assert metrics.miscoverage(result([1.0], covered=[0, 0, 1, 0, 1, 1])) == pytest.approx(1 / 3)
+    # Of five, the last three.
+    assert metrics.miscoverage(result([1.0], covered=[0, 0, 1, 0, 1])) == pytest.approx(1 / 3)
+    assert math.isnan(metrics.miscoverage(result([1.0])))
+
+
+def test_calibration_error_by_hand() -> None:
+    # All PITs at 1: no level is reached, so the error is the sum of (j / 20)^2.
+    expected = sum(j**2 for j in range(1, 20)) / 400
+    assert metrics.calibration_error(result([1.0], pit=[1.0, 1.0])) == pytest.approx(expected)
+    # One PIT at 0.5: levels from 0.5 on are reached by all of it, lower ones by none.
+    expected = sum((j / 20 - (j >= 10)) ** 2 for j in range(1, 20))
+    assert metrics.calibration_error(result([1.0], pit=[0.5])) == pytest.approx(expected)
+    even = [(j + 0.5) / 20 for j in range(20)]
+    assert metrics.calibration_error(result([1.0], pit=even)) == pytest.approx(0.0, abs=1e-12)
+    assert math.isnan(metrics.calibration_error(result([1.0])))
+
+
+def test_calibration_error_by_chance() -> None:
+    pits = np.random.default_rng(0).random((2000, 40))
+    errors = [metrics.calibration_error(result([1.0], pit=row.tolist())) for row in pits]
+    # Mean 3.325 / 40, within four of its standard errors.
+    tol = float(4 * np.std(errors) / math.sqrt(len(errors)))
+    assert np.mean(errors) == pytest.approx(3.325 / 40, abs=tol)
+
+
+def test_area_is_of_the_least_regret_so_far() -> None:
+    # Least so far after the initial design: 2, 2, 1; a mean of 5 / 3.
+    noisy = result([4.0, 2.0, 3.0, 1.0])
+    assert metrics.area_under_regret(noisy, "mean", scale=5.0) == pytest.approx(1 / 3)
+    assert metrics.area_under_regret(noisy, "outcome", scale=5.0) == pytest.approx(1 / 6)
+    assert metrics.initial_scale([noisy, result([6.0, 1.0])], "mean") == 5.0
+
+
+def test_regret_of_the_best_point_evaluated() -> None:
+    # The optimum is 5; the initial design holds values 1 and 2, of which 1 looked better.
+    run = replace(
+        result([9.0, 9.0, 9.0]),
+        num_initial=2,
+        f=[1.0, 2.0, 4.0, 3.0],
+        inference_by_outcome=[0, 0, 0],
+        regret_by_outcome=[4.0, 4.0, 4.0],
+    )
+    assert metrics.regret_trace(run, "evaluated") == [3.0, 1.0, 1.0]
+
+
+def test_a_trace_that_is_missing() -> None:
+    with pytest.raises(ValueError, match="Unknown inference"):
+        metrics.regret_trace(result([1.0]), "hope")
+    with pytest.raises(ValueError, match="no posterior mean"):
+        metrics.regret_trace(replace(result([1.0]), regret_by_mean=None), "mean")
+
+
+def test_pooling_puts_each_problem_in_its_own_units() -> None:
+    values = [{0: 1.0, 1: 3.0}, {0: 10.0, 1: 20.0}]
+    baselines = [{0: 2.0, 1: 2.0}, {0: 40.0, 1: 60.0, 2: 50.0}]
+    test = metrics.pooled_test(values, baselines)
+    # By seed: the means of (-0.5, -0.6) and of (0.5, -0.8)
+    differences = [-0.55, -0.15]
+    assert test.pairs == 2
+    assert test.difference.mean == pytest.approx(np.mean(differences))
+    error = np.std(differences, ddof=1) / math.sqrt(2)
+    assert test.difference.standard_error == pytest.approx(error)
+
+
+def test_fraction_won_counts_ties_as_halves() -> None:
+    values, baseline = {0: 1.0, 1: 2.0, 2: 3.0, 9: 0.0}, {0: 2.0, 1: 2.0, 2: 1.0, 8: 9.0}
+    assert metrics.fraction_won(values, baseline) == pytest.approx(0.5)
+    assert metrics.fraction_won({0: 1.0, 1: 1.0}, {0: 2.0, 1: 1.0}) == 0.75
+    assert math.isnan(metrics.fraction_won({0: 1.0}, {1: 1.0}))
+
+
+def test_holm_by_hand() -> None:
+    # 4 x 0.01, 3 x 0.02, then 2 x 0.03 which is raised to no less than the one before.
+    adjusted = metrics.holm([0.03, 0.01, 0.9, 0.02])
+    assert adjusted == pytest.approx([0.06, 0.04, 0.9, 0.06])
+    assert metrics.holm([math.nan, 0.01]) == pytest.approx([1.0, 0.02])
+    assert metrics.holm([]) == []
+
+
+BASELINE = [
+    result([4.0, 3.0, r], [0.5, 1.0], [1.0, 0.0], seed=s) for s, r in enumerate([2.0, 3.0, 2.5])
+]
+METHOD = [
+    result([4.0, 2.0, r], [0.5, 0.5], [0.0, 1.0], method="other", seed=s)
+    for s, r in enumerate([1.0, 1.0, 2.5])
+]
+
+
+def test_comparison_by_hand() -> None:
+    row = compare(METHOD, BASELINE, "mean")
+    assert (row.method, row.seeds) == ("other", 3)
+    assert row.regret.mean == pytest.approx(1.5)
+    # Differences -1, -2 and 0.
+    assert row.versus_baseline.difference.mean == pytest.approx(-1.0)
+    assert row.fraction_won == pytest.approx(2.5 / 3)
+    # Least so far 2, 1; 2, 1; 2, 2, in units of 4.
+    assert row.area.mean == pytest.approx((1.5 + 1.5 + 2.0) / 3 / 4)
+    assert row.miscoverage == Estimate(0.0, 0.0)
+    assert row.seconds == pytest.approx(4.0)
+    assert compare(BASELINE, BASELINE, "mean").miscoverage == Estimate(1.0, 0.0)
+
+
+def comparison(difference: float, p: float, won: float, miscoverage: float) -> Comparison:
+    """A comparison of which the summary reads only these."""
+    test = PairedTest(30, Estimate(difference, 0.1), math.nan, p)
+    one = Estimate(1.0, 0.1)
+    return Comparison("m", 30, one, one, test, won, one, Estimate(miscoverage, 0.1), one, 0.1)
+
+
+def test_summary_counts_what_is_significant_after_correction() -> None:
+    rows = [
+        comparison(-1.0, 0.001, 0.9, 0.2),
+        comparison(-1.0, 0.02, 0.8, 0.4),  # 2 x 0.02 after correction
+        comparison(1.0, 1e-6, 0.1, 0.1),
+        comparison(-1.0, 0.2, 0.6, 0.3),
+    ]
+    summary = overall(rows, alpha=0.2)
+    assert (summary.problems, summary.better, summary.worse) == (4, 2, 1)
+    assert summary.coverage_gap == pytest.approx((0.0 + 0.2 + 0.1 + 0.1) / 4)
+    assert summary.mean_fraction_won == pytest.approx(0.6)
+    rows[1] = comparison(-1.0, 0.03, 0.8, 0.4)
+    assert overall(rows, alpha=0.2).better == 1
+
+
+def test_report_of_a_suite_that_compares_calibration() -> None:
+    collected = {SUITE.problems[0].name: {"random": BASELINE, "other": METHOD}}
+    lines = markdown(SUITE, collected, unfit=1).splitlines()
+    assert any("largest posterior mean" in line for line in lines)
+    assert "| random | 1 | – | – | – | 0.688 | 0.8 |" in lines
+    assert "| other | 1 | 0 | 0 | 0.833 | 0.417 | 0.2 |" in lines
+    (row,) = (line for line in lines if line.startswith("| other | 3 |"))
+    cells = [cell.strip() for cell in row.strip("|").split("|")]
+    assert cells[2:4] == ["1.5 ± 0.5", "-1 ± 0.58"]
+    assert cells[6:10] == ["0.833", "1.5 ± 0.5", "0.417 ± 0.042", "0 ± 0"]
+    assert "1 unreadable or outdated result files were left out." in lines
+    assert lines[-1] == "python 3"
+
+
+def test_the_other_report_is_as_before() -> None:
+    plain = replace(SUITE, compares_calibration=False)
+    collected = {SUITE.problems[0].name: {"random": BASELINE, "other": METHOD}}
+    assert "| method | seeds | regret | difference to random |" in markdown(plain, collected)
+
+
+def test_panels_are_laid_out_in_rows() -> None:
+    collected = {str(i): {"random": BASELINE} for i in range(6)}
+    figure = regret_figure(collected, "mean")
+    assert len(figure.axes) == 6
+    (line,) = figure.axes[5].lines
+    assert np.asarray(line.get_ydata()).tolist() == [4.0, 3.0, 2.5]
