@@ -1,47 +1,22 @@
-"""The benchmark problems, all maximised."""
+"""Ackley's function from one-sided initial points, with heteroscedastic noise and without."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-import torch
-from botorch.test_functions.base import BaseTestProblem
 from botorch.test_functions.synthetic import Ackley
-from botorch.utils.sampling import draw_sobol_samples
 from torch import Tensor
 
-from benchmarks.framework.sequential import Oracle, Problem
+from benchmarks.framework.sequential import Problem, botorch_oracle, sobol_design
 from botorch_calib.test_functions import HeteroscedasticAckley, one_sided_initial_design
 
 ACKLEY_BOX = ((-10.0, 10.0), (-10.0, 10.0))
 
 
-def botorch_oracle(seed: int, *, cls: Callable[..., BaseTestProblem], **options: Any) -> Oracle:
-    """The oracle of a BoTorch test function, the same one for every seed."""
-    function = cls(**options)
-    if function.is_minimization_problem:
-        raise ValueError(f"{cls.__name__} is minimised as configured; pass `negate=True`.")
-
-    def observe(X: Tensor) -> Tensor:
-        return function(X).unsqueeze(-1)
-
-    def truth(X: Tensor) -> Tensor:
-        return function(X, noise=False).unsqueeze(-1)
-
-    return Oracle(observe, truth)
-
-
 def one_sided_design(n: int, seed: int, **options: Any) -> Tensor:
     """``n x d`` points, each on one side of the origin in all of its coordinates."""
     return one_sided_initial_design(n, seed=seed, **options)
-
-
-def sobol_design(n: int, seed: int, *, bounds: tuple[tuple[float, float], ...]) -> Tensor:
-    """``n x d`` scrambled Sobol points."""
-    box = torch.tensor(bounds, dtype=torch.double).T.contiguous()
-    return draw_sobol_samples(box, n=n, q=1, seed=seed).squeeze(-2)
 
 
 def heteroscedastic_ackley(num_evaluations: int = 50) -> Problem:

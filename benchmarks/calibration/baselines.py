@@ -126,7 +126,7 @@ class OutcomeWarpingStrategy(AcquisitionStrategy):
 
 
 class BaggedModel(Model):
-    """A mixture of GPs, by the Gaussian law of its mean and variance, point by point.
+    """A mixture of GPs, by the Gaussian distribution of its mean and variance, point by point.
 
     Args:
         gps: A batch of GPs, of batch shape ``m``.
@@ -153,14 +153,14 @@ class BaggedModel(Model):
         observation_noise: bool | Tensor = False,
         posterior_transform: PosteriorTransform | None = None,
     ) -> GPyTorchPosterior:
-        """The law at ``batch_shape x q x d`` points; their correlations are left out."""
+        """The distribution at ``batch_shape x q x d`` points; their correlations are left out."""
         if output_indices is not None or posterior_transform is not None:
             raise UnsupportedError("A bagged model has one output, without transforms.")
         members = self.gps.posterior(X.unsqueeze(-3), observation_noise=observation_noise)
         means, variances = members.mean.squeeze(-1), members.variance.squeeze(-1)
         variance = variances.mean(dim=-2) + means.var(dim=-2, correction=0)
-        law = MultivariateNormal(means.mean(dim=-2), DiagLinearOperator(variance))
-        return GPyTorchPosterior(law)
+        marginals = MultivariateNormal(means.mean(dim=-2), DiagLinearOperator(variance))
+        return GPyTorchPosterior(marginals)
 
 
 @dataclass

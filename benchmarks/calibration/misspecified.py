@@ -35,7 +35,6 @@ from typing import Any
 from botorch.test_functions.base import BaseTestProblem
 from botorch.test_functions.synthetic import Ackley, Branin, Hartmann, SixHumpCamel
 
-from benchmarks.calibration.ackley import sobol_design
 from benchmarks.calibration.noisy import (
     GaussianNoise,
     Landscape,
@@ -45,7 +44,7 @@ from benchmarks.calibration.noisy import (
     StudentNoise,
     Warp,
 )
-from benchmarks.framework.sequential import Problem
+from benchmarks.framework.sequential import Problem, sobol_design
 from benchmarks.framework.surrogates import Fixed, Refitted, Surrogate
 
 NUM_EVALUATIONS = 40

@@ -106,8 +106,8 @@ class StudentNoise:
 
     def __call__(self, U: Tensor) -> Tensor:
         """See `Noise`."""
-        law = torch.distributions.StudentT(U.new_tensor(self.degrees_of_freedom))
-        return self.scale * law.sample(torch.Size([len(U), 1]))
+        distribution = torch.distributions.StudentT(U.new_tensor(self.degrees_of_freedom))
+        return self.scale * distribution.sample(torch.Size([len(U), 1]))
 
 
 @dataclass(frozen=True)

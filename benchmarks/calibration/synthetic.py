@@ -27,8 +27,7 @@ from botorch.test_functions.synthetic import (
 from botorch.utils.sampling import manual_seed
 from torch import Tensor
 
-from benchmarks.calibration.ackley import botorch_oracle, sobol_design
-from benchmarks.framework.sequential import Problem
+from benchmarks.framework.sequential import Problem, botorch_oracle, sobol_design
 from benchmarks.framework.surrogates import Refitted
 
 

@@ -1,4 +1,4 @@
-"""Monotone transforms of outcomes that make them look more like draws of a Gaussian law.
+"""Monotone transforms of outcomes that make them look more like draws of a Gaussian distribution.
 
 Outcomes are taken as costs, as in the papers that propose these, and standardised. The
 parameters maximise the likelihood of independent Gaussian draws, as is usual for Box-Cox. The

@@ -24,8 +24,8 @@ from gpytorch.kernels import MaternKernel, ScaleKernel
 from scipy.optimize import minimize
 from torch import Tensor
 
-from benchmarks.calibration.ackley import sobol_design
-from benchmarks.framework.sequential import Oracle, Problem, stream_seed
+from benchmarks.framework.replicate import stream_seed
+from benchmarks.framework.sequential import Oracle, Problem, sobol_design
 from benchmarks.framework.surrogates import Fixed, Refitted, Surrogate
 
 LENGTHSCALES = {1: 0.2, 2: 0.3, 3: 0.4}

@@ -37,7 +37,7 @@ from benchmarks.delay.value_tables import (
     contextual_table_evaluator,
     table_evaluator,
 )
-from benchmarks.framework.sequential import stream_seed
+from benchmarks.framework.replicate import stream_seed
 
 # The random stream that functions are drawn from, beside those of `benchmarks.core`.
 FUNCTION = 3

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import heapq
 import math
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -27,20 +26,13 @@ from typing import Protocol, cast
 import numpy as np
 import torch
 from botorch.models.model import Model
-from botorch.utils.sampling import manual_seed
 from torch import Tensor
 
-from benchmarks.delay import objectives as delay_objectives
+from benchmarks.delay import objectives
 from benchmarks.delay.objectives import ContextualEvaluator, DelayedObjective, Evaluator
 from benchmarks.framework.rbf_surrogate import RefittedRBF
-from benchmarks.framework.sequential import (
-    OBSERVE,
-    PROPOSE,
-    Result,
-    installed_versions,
-    replicate_config,
-    stream_seed,
-)
+from benchmarks.framework.replicate import OBSERVE, Record, Replicate, stream_seed
+from benchmarks.framework.result import Result
 from benchmarks.framework.surrogates import Surrogate
 from botorch_calib.ledger import FeedbackLedger
 from botorch_calib.test_functions.delayed import (
@@ -50,7 +42,7 @@ from botorch_calib.test_functions.delayed import (
     draw_delay,
 )
 
-# Numbers of the random streams, apart from those of `core`. Never renumber.
+# Numbers of the random streams, apart from those of `framework.replicate`. Never renumber.
 DELAYS, INITIAL = 10, 11
 
 
@@ -61,7 +53,7 @@ class DelayedTask:
     Args:
         name: Names the result folder.
         objective: The objective.
-        delay: The law of delays, in rounds.
+        delay: The distribution of delays, in rounds.
         max_wait: Values with longer delays never arrive: m in the paper.
         num_rounds: The number of queries after the initial ones.
         num_initial: The number of random points that are observed at once.
@@ -160,17 +152,14 @@ class DelayedMethod(Protocol):
 
 def replicate(task: DelayedTask, method: DelayedMethod, seed: int) -> Result:
     """Run ``method`` on ``task``: deterministic in ``seed``, wall times aside."""
-    run = _Replicate(task, method, seed)
-    for step in range(task.num_rounds):
-        run.play(step)
-    return run.result()
+    return DelayedReplicate(task, method, seed).run()
 
 
-class _Replicate:
-    """The state of one replicate between rounds."""
+class DelayedReplicate(Replicate[DelayedTask, DelayedMethod]):
+    """Rounds of one query each, whose values arrive some rounds later."""
 
     def __init__(self, task: DelayedTask, method: DelayedMethod, seed: int) -> None:
-        self.task, self.method, self.seed = task, method, seed
+        super().__init__(task, method, seed, task.num_rounds)
         self.evaluator = task.objective.build(seed)
         self.domain = Domain.of(task.objective, self.evaluator)
         self.strategy = method.start(task, self.domain.bounds)
@@ -185,29 +174,32 @@ class _Replicate:
         self.X: list[Tensor] = []
         self.y: list[float] = []
         self.delays: list[int] = []
-        self.fit_seconds: list[float] = []
-        self.acquisition_seconds: list[float] = []
+        self.choices: Tensor | None = None  # those of the present round
         for x in self.domain.initial_points(task.num_initial, seed):
             self._query(x, delay=0)
 
-    def play(self, step: int) -> None:
-        """Take in what has arrived, choose and make one query."""
+    def prepare(self, step: int) -> None:
+        """Take in what has arrived, and see the context."""
         self._deliver()
         contexts = self.domain.contexts
-        context = contexts[step // self.task.objective.rounds_per_context] if contexts else None
-        choices = self.domain.choices_in(context)
-        with manual_seed(stream_seed(self.seed, PROPOSE, step)):
-            start = time.perf_counter()
-            model = self.strategy.fit(self.ledger, step)
-            fitted = time.perf_counter()
-            x = self.strategy.propose(model, self.ledger, choices)
-            done = time.perf_counter()
-        self.fit_seconds.append(fitted - start)
-        self.acquisition_seconds.append(done - fitted)
+        per_context = self.problem.objective.rounds_per_context
+        self.choices = self.domain.choices_in(contexts[step // per_context] if contexts else None)
+
+    def fit(self, step: int) -> Model:
+        """The strategy's model of what the ledger holds."""
+        return self.strategy.fit(self.ledger, step)
+
+    def propose(self, model: Model | None) -> Tensor:
+        """The strategy's query, of length ``d``."""
+        assert model is not None
+        return self.strategy.propose(model, self.ledger, self.choices)
+
+    def evaluate(self, x: Tensor, model: Model | None, step: int) -> None:
+        """Make the query; its value is on its way."""
         self._query(x, self._delay(x, step))
 
     def _delay(self, x: Tensor, step: int) -> int:
-        drawn = draw_delay(self.task.delay, x, stream_seed(self.seed, DELAYS), step)
+        drawn = draw_delay(self.problem.delay, x, stream_seed(self.seed, DELAYS), step)
         if drawn != int(drawn):
             raise ValueError(f"Delays are counted in rounds, got {drawn}.")
         return int(drawn)
@@ -230,35 +222,26 @@ class _Replicate:
             arrival, trial, y = heapq.heappop(self.in_flight)
             self.ledger.observe(trial, y, time=arrival)
 
-    def result(self) -> Result:
-        """Report the run. Its traces are explained in `Traces`."""
+    def record(self) -> Record:
+        """The run. Its traces are explained in `Traces`."""
         f = [float(self.evaluator.truth(x)) for x in self.X]
         optima = [self._optimum(x) for x in self.X]
-        traces = Traces(self.task, self.y, f, optima, self.delays)
+        traces = Traces(self.problem, self.y, f, optima, self.delays)
         # With contexts, there is no one optimum, and only cumulative regret makes sense.
-        best = [] if self.task.contextual else traces.best_by_outcome()
-        return Result(
-            problem=self.task.name,
-            method=self.method.name,
-            seed=self.seed,
-            num_initial=self.task.num_initial,
+        best = [] if self.problem.contextual else traces.best_by_outcome()
+        return Record(
+            num_initial=self.problem.num_initial,
             X=torch.stack(self.X).tolist(),
             y=self.y,
             f=f,
             inference_by_outcome=best,
-            inference_by_mean=None,
             regret_by_outcome=[optima[index] - f[index] for index in best],
-            regret_by_mean=None,
-            fit_seconds=self.fit_seconds,
-            acquisition_seconds=self.acquisition_seconds,
             extras=traces.extras(),
-            config=replicate_config(self.task, self.method),
-            versions=installed_versions(),
         )
 
     def _optimum(self, x: Tensor) -> float:
         """The largest noise-free value that a query in the place of ``x`` could have had."""
-        if not self.task.contextual:
+        if not self.problem.contextual:
             return self.evaluator.optimal_value
         evaluator = cast(ContextualEvaluator, self.evaluator)
         return evaluator.optimal_for(self.domain.contexts.index(x[-1].item()))
@@ -337,19 +320,22 @@ class Traces:
 
 def tasks() -> tuple[DelayedTask, ...]:
     """The tasks of the suite."""
-    objectives = (
-        delay_objectives.gp_sample(),
-        delay_objectives.svm(),
-        delay_objectives.logistic(),
-        delay_objectives.cnn(),
+    affordable = (
+        objectives.gp_sample(),
+        objectives.svm(),
+        objectives.logistic(),
+        objectives.cnn(),
     )
-    laws: dict[str, DelayDistribution] = {"poisson": PoissonDelay(10.0), "fixed": FixedDelay(10.0)}
+    delays: dict[str, DelayDistribution] = {
+        "poisson": PoissonDelay(10.0),
+        "fixed": FixedDelay(10.0),
+    }
     plain = [
-        DelayedTask(f"{objective.name}_{law}", objective, delay, max_wait=20)
-        for objective in objectives
-        for law, delay in laws.items()
+        DelayedTask(f"{objective.name}_{kind}", objective, delay, max_wait=20)
+        for objective in affordable
+        for kind, delay in delays.items()
     ]
-    contextual = delay_objectives.nonstationary()
+    contextual = objectives.nonstationary()
     rounds = contextual.num_contexts * contextual.rounds_per_context
     last = DelayedTask(
         f"{contextual.name}_poisson", contextual, PoissonDelay(3.0), 6, num_rounds=rounds

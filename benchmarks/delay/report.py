@@ -3,25 +3,34 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from scipy import stats
 
 from benchmarks.framework import metrics
-from benchmarks.framework.markdown import estimate, number, table
-from benchmarks.framework.metrics import Estimate, PairedTest
-from benchmarks.framework.sequential import Result
-from benchmarks.suites import Suite
+from benchmarks.framework.markdown import (
+    difference,
+    estimate,
+    interval,
+    number,
+    pooled_difference,
+    table,
+)
+from benchmarks.framework.metrics import Estimate, PairedTest, Score, by_seed, trace
+from benchmarks.framework.result import Result
+from benchmarks.framework.suite import Suite
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 ByMethod = Mapping[str, Sequence[Result]]
-Score = Callable[[Result], float]
 
 # Each method is compared with the one of its kind that ignores delays, and with this one.
 PENDING = "qlogei_pending"
-SIGNIFICANCE = 0.05
+
+COLUMNS = 3  # of the figure
 
 # Means at round 100 that the paper's figure 2 shows; it gives no numbers for their spread.
 PUBLISHED_SVM = {
@@ -44,34 +53,45 @@ PUBLISHED_SVM = {
 }
 
 
+@dataclass(frozen=True)
+class DelayReport:
+    """Regret of what has arrived and of all queries, beside methods that ignore delays."""
+
+    def lines(self, suite: Suite[Any, Any], collected: Mapping[str, ByMethod]) -> list[str]:
+        """A legend, a summary, published numbers and a table for each problem."""
+        lines = [_legend(suite), "", "## All problems", "", *_summary_table(suite, collected), ""]
+        if any(problem in PUBLISHED_SVM for problem in collected):
+            lines += ["## Beside the published means", "", *_published_table(collected), ""]
+        for problem, by_method in collected.items():
+            rows = [compare(method, by_method, suite.baseline) for method in by_method]
+            lines += [f"## {problem}", "", *_problem_table(rows), ""]
+        return lines
+
+    def figure(self, collected: Mapping[str, ByMethod]) -> Figure:
+        """Regret curves."""
+        return delay_figure(collected)
+
+
 def simple_regret(result: Result) -> float:
     """At the end, of the queries whose values arrived in time; NaN with contexts."""
-    return (
-        metrics.trace(result, "simple_regret")[-1] if "simple_regret" in result.extras else math.nan
-    )
+    return trace(result, "simple_regret")[-1] if "simple_regret" in result.extras else math.nan
 
 
 def mean_simple_regret(result: Result) -> float:
     """Averaged over rounds; NaN with contexts."""
     if "simple_regret" not in result.extras:
         return math.nan
-    return float(np.mean(metrics.trace(result, "simple_regret")[1:]))
+    return float(np.mean(trace(result, "simple_regret")[1:]))
 
 
 def cumulative_regret(result: Result) -> float:
     """At the end, of the queries whose values arrived in time."""
-    return metrics.trace(result, "cumulative_regret")[-1]
+    return trace(result, "cumulative_regret")[-1]
 
 
 def cumulative_regret_all(result: Result) -> float:
     """At the end, of all queries."""
-    return metrics.trace(result, "cumulative_regret_all")[-1]
-
-
-def by_seed(results: Sequence[Result], score: Score) -> dict[int, float]:
-    """A score for each seed, those without one left out."""
-    scores = {result.seed: score(result) for result in results}
-    return {seed: value for seed, value in scores.items() if not math.isnan(value)}
+    return trace(result, "cumulative_regret_all")[-1]
 
 
 def counterpart(method: str, baseline: str, known: Sequence[str]) -> str:
@@ -131,17 +151,6 @@ def compare(method: str, by_method: ByMethod, baseline: str) -> Comparison:
     )
 
 
-def delay_lines(suite: Suite[Any, Any], collected: Mapping[str, ByMethod]) -> list[str]:
-    """The body of the report: a legend, a summary, published numbers, a table for each problem."""
-    lines = [_legend(suite), "", "## All problems", "", *_summary_table(suite, collected), ""]
-    if any(problem in PUBLISHED_SVM for problem in collected):
-        lines += ["## Beside the published means", "", *_published_table(collected), ""]
-    for problem, by_method in collected.items():
-        rows = [compare(method, by_method, suite.baseline) for method in by_method]
-        lines += [f"## {problem}", "", *_problem_table(rows), ""]
-    return lines
-
-
 def _legend(suite: Suite[Any, Any]) -> str:
     return (
         "Simple regret is the optimum minus the largest noise-free value of the queries whose "
@@ -152,12 +161,6 @@ def _legend(suite: Suite[Any, Any]) -> str:
         f"`{PENDING}`; in parentheses, Wilcoxon's two-sided p-values, not corrected. Times are "
         "per choice."
     )
-
-
-def _difference(test: PairedTest, compared: bool) -> str:
-    if not compared or test.pairs == 0:
-        return "–"
-    return f"{estimate(test.difference)} ({number(test.wilcoxon_p_value, 2)})"
 
 
 def _problem_table(rows: Sequence[Comparison]) -> list[str]:
@@ -182,10 +185,10 @@ def _problem_table(rows: Sequence[Comparison]) -> list[str]:
                 row.method,
                 str(row.seeds),
                 estimate(row.simple),
-                *map(_difference, row.simple_versus, compared),
+                *map(difference, row.simple_versus, compared),
                 estimate(row.arrived),
                 estimate(row.every),
-                *map(_difference, row.every_versus, compared),
+                *map(difference, row.every_versus, compared),
                 number(row.fit_seconds),
                 number(row.acquisition_seconds),
             ]
@@ -209,11 +212,11 @@ def _summary_table(suite: Suite[Any, Any], collected: Mapping[str, ByMethod]) ->
         chosen = [runs for runs in collected.values() if method in runs]
         rows = [compare(method, runs, suite.baseline) for runs in chosen]
         compared = method != rows[0].counterpart
-        better, worse = _decided(rows)
+        better, worse = metrics.count_significant([row.decisive for row in rows])
         cells = [method, str(len(rows)), str(better), str(worse)]
         for reference in (rows[0].counterpart, PENDING):
             for score in (mean_simple_regret, cumulative_regret_all):
-                cells.append(_pooled(chosen, method, reference, score))
+                cells.append(pooled_difference(chosen, method, reference, score))
         body.append(cells if compared else [*cells[:2], "–", "–", *cells[4:]])
     note = (
         "Significant is Wilcoxon's test, at 5 % after Holm's correction for the number of "
@@ -226,41 +229,12 @@ def _summary_table(suite: Suite[Any, Any], collected: Mapping[str, ByMethod]) ->
     return [*table(header, body), "", note]
 
 
-def _decided(rows: Sequence[Comparison]) -> tuple[int, int]:
-    """On how many problems a method is significantly better, and worse, than its counterpart."""
-    tests = [row.decisive for row in rows]
-    adjusted = metrics.holm([test.wilcoxon_p_value for test in tests])
-    signs = [
-        math.copysign(1.0, test.difference.mean)
-        for test, p in zip(tests, adjusted, strict=True)
-        if p < SIGNIFICANCE
-    ]
-    return signs.count(-1.0), signs.count(1.0)
-
-
-def _pooled(chosen: Sequence[ByMethod], method: str, reference: str, score: Score) -> str:
-    """The difference over all problems that have the score, in percent, with its p-value."""
-    if method == reference:
-        return "–"
-    pairs = [
-        (by_seed(runs[method], score), by_seed(runs[reference], score))
-        for runs in chosen
-        if reference in runs
-    ]
-    pairs = [(own, other) for own, other in pairs if own and other and any(other.values())]
-    if not pairs:
-        return "–"
-    test = metrics.pooled_test(*map(list, zip(*pairs, strict=True)))
-    percent = Estimate(100 * test.difference.mean, 100 * test.difference.standard_error)
-    return f"{estimate(percent)} ({number(test.wilcoxon_p_value, 2)})"
-
-
 def _published_table(collected: Mapping[str, ByMethod]) -> list[str]:
     header = ["problem", "method", "seeds", "accuracy", "95 % interval", "published", "difference"]
     body = []
     for problem in PUBLISHED_SVM.keys() & collected.keys():
         for method, results in collected[problem].items():
-            values = [metrics.trace(result, "best_arrived")[-1] for result in results]
+            values = [trace(result, "best_arrived")[-1] for result in results]
             published = PUBLISHED_SVM[problem].get(method, math.nan)
             body.append(
                 [
@@ -268,7 +242,7 @@ def _published_table(collected: Mapping[str, ByMethod]) -> list[str]:
                     method,
                     str(len(values)),
                     estimate(Estimate.of(values)),
-                    _interval(values),
+                    interval(values, ".3f"),
                     number(published),
                     number(float(np.mean(values)) - published, 2),
                 ]
@@ -281,9 +255,28 @@ def _published_table(collected: Mapping[str, ByMethod]) -> list[str]:
     return [*table(header, sorted(body, key=lambda cells: cells[0], reverse=True)), "", note]
 
 
-def _interval(values: Sequence[float]) -> str:
-    if len(values) < 2:
-        return "–"
-    mean, error = float(np.mean(values)), float(stats.sem(values))
-    reach = float(stats.t.ppf(0.975, len(values) - 1)) * error
-    return f"{mean - reach:.3f} to {mean + reach:.3f}"
+def delay_figure(collected: Mapping[str, Mapping[str, Sequence[Result]]]) -> Figure:
+    """One panel per problem: mean regret by round and method, with bands of one standard error.
+
+    It is the simple regret of what has arrived; with contexts, the cumulative regret of all
+    queries.
+    """
+    from benchmarks.framework.plots import draw_mean, method_colors, panel_grid, share_legend
+
+    figure, panels = panel_grid(len(collected), COLUMNS, (5.5, 4.0))
+    colors = method_colors(collected)
+    for panel, (problem, by_method) in zip(panels, collected.items(), strict=True):
+        simple = all("simple_regret" in r.extras for runs in by_method.values() for r in runs)
+        for method, results in by_method.items():
+            name = "simple_regret" if simple else "cumulative_regret_all"
+            curves = np.array([trace(result, name) for result in results])
+            draw_mean(panel, method, curves, style_of(method), alpha=0.15, color=colors[method])
+        panel.set(title=problem, xlabel="round")
+        panel.set_ylabel("simple regret, arrived" if simple else "cumulative regret, all")
+    share_legend(figure, panels)
+    return figure
+
+
+def style_of(method: str) -> str:
+    """The line of a method, by its kind."""
+    return {"ts": "--", "qlogei": ":", "qucb": "-."}.get(method.partition("_")[0], "-")

@@ -1,8 +1,8 @@
 """The demonstration, ``python -m benchmarks.demo``: under three minutes on two cores.
 
 Each of its parts shows one promise of the package: posteriors whose stated coverage is true
-(`demo_coverage`), good decisions while evaluations are running (`demo_delays`), and decisions
-robust to a context that nobody controls (`demo_robustness`). A part prints what came out with its
+(`demo.coverage`), good decisions while evaluations are running (`demo.delays`), and decisions
+robust to a context that nobody controls (`demo.robustness`). A part prints what came out with its
 uncertainty, whatever that is, and its pictures are written before the next part begins.
 """
 
@@ -17,16 +17,14 @@ from pathlib import Path
 import matplotlib
 import matplotlib.pyplot as plt
 
-from benchmarks.demo import coverage as demo_coverage
-from benchmarks.demo import delays as demo_delays
-from benchmarks.demo import robustness as demo_robustness
+from benchmarks.demo import coverage, delays, robustness
 from benchmarks.demo.common import Budget, Figures
 from benchmarks.framework.runner import one_torch_thread, without_expected_warnings
 
 PARTS: dict[str, tuple[str, Callable[[Budget], Figures]]] = {
-    "coverage": (demo_coverage.TITLE, demo_coverage.run),
-    "delays": (demo_delays.TITLE, demo_delays.run),
-    "robustness": (demo_robustness.TITLE, demo_robustness.run),
+    "coverage": (coverage.TITLE, coverage.run),
+    "delays": (delays.TITLE, delays.run),
+    "robustness": (robustness.TITLE, robustness.run),
 }
 INTERRUPTED = 130  # what shells report of a process that ctrl-C has ended
 
@@ -44,8 +42,8 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--rounds",
         type=int,
-        help=f"at most so many queries of each run (delays: {demo_delays.ROUNDS}, robustness: "
-        f"{demo_robustness.ROUNDS})",
+        help=f"at most so many queries of each run (delays: {delays.ROUNDS}, robustness: "
+        f"{robustness.ROUNDS})",
     )
     parser.add_argument("--jobs", type=int, default=2, help="processes")
     parser.add_argument("--output", type=Path, default=Path("demo_output"), metavar="FOLDER")

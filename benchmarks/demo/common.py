@@ -14,9 +14,9 @@ from tqdm.auto import tqdm
 
 from benchmarks.framework.metrics import Estimate, PairedTest
 from benchmarks.framework.plots import method_colors
+from benchmarks.framework.result import Named, Result
 from benchmarks.framework.runner import Failure, Task, parallel_backend, run_task
-from benchmarks.framework.sequential import Named, Result
-from benchmarks.suites import Suite
+from benchmarks.framework.suite import Suite
 
 TITLE_SIZE = 14
 # Of the parts on delays and on robustness: apart from the suites' seeds, and from those that

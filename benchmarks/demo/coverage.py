@@ -15,9 +15,8 @@ import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from benchmarks.calibration import ackley as problems
-from benchmarks.calibration import stateful
-from benchmarks.demo import svc_tuning as svc
+from benchmarks.calibration import ackley, stateful
+from benchmarks.demo import svc_tuning
 from benchmarks.demo.common import (
     TITLE_SIZE,
     Budget,
@@ -28,10 +27,10 @@ from benchmarks.demo.common import (
     run_all,
     show,
 )
-from benchmarks.framework import strategies as methods
+from benchmarks.framework import strategies
 from benchmarks.framework.metrics import paired_test
+from benchmarks.framework.result import Result
 from benchmarks.framework.runner import Task
-from benchmarks.framework.sequential import Result
 from benchmarks.studies import interval_study
 from botorch_calib.plotting import plot_regret, plot_reliability, plot_threshold_map
 
@@ -44,7 +43,7 @@ def run(budget: Budget) -> Figures:
     """Run the part, print its results and return its figures."""
     seeds, iterations = budget.seeds, budget.iterations
     print("Tune a support vector classifier on scikit-learn's digits\n", flush=True)
-    print(svc.tuning_report(svc.tune(min(iterations, 20))), flush=True)
+    print(svc_tuning.tuning_report(svc_tuning.tune(min(iterations, 20))), flush=True)
     print(f"\nAckley with noise that grows outwards: {seeds} runs of {iterations} evaluations\n")
     runs = run_ackley(seeds, iterations, budget.jobs)
     print(ackley_report(runs), flush=True)
@@ -62,11 +61,11 @@ def run(budget: Budget) -> Figures:
 
 def run_ackley(seeds: int, iterations: int, jobs: int) -> Runs:
     """Plain and calibrated Bayesian optimization with the same initial points and noise."""
-    problem = problems.heteroscedastic_ackley(iterations)
+    problem = ackley.heteroscedastic_ackley(iterations)
     tasks = [
         Task(problem, method, seed)
         for seed in range(seeds)
-        for method in (methods.plain_bo(), stateful.locbo_stateful())
+        for method in (strategies.plain_bo(), stateful.locbo_stateful())
     ]
     return run_all(tasks, jobs, "BO and LOCBO")
 
@@ -115,7 +114,7 @@ def central_coverage(results: Sequence[Result], levels: np.ndarray) -> np.ndarra
 
 
 def regret_figure(runs: Runs) -> Figure:
-    """Regret curves of both methods."""
+    """Regret curves of both strategies."""
     curves = {NAMES[m]: [r.regret_by_outcome for r in results] for m, results in runs.items()}
     return titled(plot_regret(curves), "Heteroscedastic Ackley")
 
@@ -132,7 +131,7 @@ def reliability_figure(runs: Runs) -> Figure:
 
 def threshold_figure(result: Result) -> Figure:
     """Half-widths learned in one run of LOCBO on Ackley."""
-    problem = problems.heteroscedastic_ackley(len(result.X) - result.num_initial)
+    problem = ackley.heteroscedastic_ackley(len(result.X) - result.num_initial)
     X = torch.tensor(result.X, dtype=torch.double)
     Y = torch.tensor(result.y, dtype=torch.double).unsqueeze(-1)
     model = stateful.final_model(problem, X, Y, result.seed)

@@ -14,8 +14,8 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from benchmarks.delay import methods as delay_methods
-from benchmarks.delay.plots import style_of
-from benchmarks.delay.report import Score, by_seed, cumulative_regret_all, mean_simple_regret
+from benchmarks.delay.report import cumulative_regret_all, mean_simple_regret, style_of
+from benchmarks.delay.suites import DELAY
 from benchmarks.demo.common import (
     TITLE_SIZE,
     Budget,
@@ -28,10 +28,9 @@ from benchmarks.demo.common import (
     suite_colors,
     suite_tasks,
 )
-from benchmarks.framework.metrics import paired_test, trace
+from benchmarks.framework.metrics import Score, by_seed, paired_test, trace
 from benchmarks.framework.plots import draw_mean, panel_grid
-from benchmarks.framework.sequential import Result
-from benchmarks.suites import DELAY
+from benchmarks.framework.result import Result
 
 TITLE = "Delays: good decisions while evaluations are running"
 PROBLEM = "gp_sample_poisson"

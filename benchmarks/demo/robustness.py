@@ -1,8 +1,8 @@
 """The demonstration's third part: decisions robust to a context that nobody controls.
 
-Problem `context_shift` of suite `robust`: contexts are drawn from another law than the one that
-methods are told. WDRBO guards against laws near that one, ERBO trusts it. Seeds and rounds were
-fixed before the first run; the suite has other seeds and 100 rounds.
+Problem `context_shift` of suite `robust`: contexts are drawn from another distribution than the
+one that is stated to the methods. WDRBO guards against distributions near that one, ERBO trusts it.
+Seeds and rounds were fixed before the first run; the suite has other seeds and 100 rounds.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from benchmarks.demo.common import (
     suite_colors,
     suite_tasks,
 )
-from benchmarks.framework.metrics import paired_test, trace
+from benchmarks.framework.metrics import Score, by_seed, paired_test, trace
 from benchmarks.framework.plots import draw_mean, panel_grid
-from benchmarks.framework.sequential import Result
+from benchmarks.framework.result import Result
 from benchmarks.robust import methods as robust_methods
 from benchmarks.robust.replicate import REFERENCE_POINTS
-from benchmarks.robust.report import Score, by_seed, cumulative_regret
-from benchmarks.suites import ROBUST
+from benchmarks.robust.report import cumulative_regret
+from benchmarks.robust.suites import ROBUST
 from botorch_calib.test_functions import ContextShift
 
 TITLE = "Robustness: decisions under a context that nobody controls"
@@ -41,7 +41,7 @@ PROBLEM = "context_shift"
 ROUNDS = 30
 # The rounds that tell where a search has ended up.
 LAST_ROUNDS = 10
-NAMES = {"wdrbo": "WDRBO, radius 0.1", "erbo": "ERBO, which trusts the law"}
+NAMES = {"wdrbo": "WDRBO, radius 0.1", "erbo": "ERBO, which trusts the statement"}
 NUM_BINS = 40
 
 
@@ -86,13 +86,13 @@ def robustness_report(runs: Runs) -> str:
             "",
             "Mean ± standard error over the runs, with Wilcoxon's p-value of the difference in",
             "parentheses; lower is better, so a negative difference favours WDRBO. Regret is in",
-            "expectation over the law from which contexts are drawn.",
+            "expectation over the distribution from which contexts are drawn.",
         ]
     )
 
 
 def robustness_figure(runs: Runs) -> Figure:
-    """Regret by round, what decisions are worth under both laws, and those that were made."""
+    """Regret by round, what decisions are worth under both distributions, and those made."""
     figure, (left, middle, right) = panel_grid(3, 3, (5.0, 3.8))
     colors = suite_colors(robust_methods.compared(), list(runs))
     left.set_prop_cycle(color=colors)
@@ -103,12 +103,12 @@ def robustness_figure(runs: Runs) -> Figure:
     left.legend(fontsize="small")
     draw_expectations(middle)
     draw_decisions(right, runs, colors)
-    figure.suptitle("A context whose law is not the one that was stated", fontsize=TITLE_SIZE)
+    figure.suptitle("A context whose distribution is not the one stated", fontsize=TITLE_SIZE)
     return figure
 
 
 def draw_expectations(panel: Axes) -> None:
-    """The expected value of each decision under the true and the stated law, best ones marked."""
+    """Each decision's expected value under the true and the stated distribution, best marked."""
     problem = ContextShift()
     lower, upper = problem.decision_bounds.flatten().tolist()
     X = torch.linspace(lower, upper, 401, dtype=torch.double).unsqueeze(-1)
@@ -117,7 +117,7 @@ def draw_expectations(panel: Axes) -> None:
         "stated": (stated_expectation(problem, X), "--"),
     }
     for name, (values, style) in curves.items():
-        panel.plot(X, values, style, color="black", label=f"under the law {name}")
+        panel.plot(X, values, style, color="black", label=f"under the distribution {name}")
         best = values >= values.max() - 1e-9
         panel.plot(X[best], values[best], "*", color="black", markersize=12)
     panel.set(xlabel="decision x", ylabel="expected value", title="stars: the best decisions")
@@ -126,11 +126,11 @@ def draw_expectations(panel: Axes) -> None:
 
 
 def stated_expectation(problem: ContextShift, X: Tensor) -> Tensor:
-    """Expectations at decisions ``n x 1`` under the law that methods are told, ``n``."""
-    law = problem.reference_distribution(REFERENCE_POINTS)
-    shape = len(X), law.num_points, 1
-    joint = torch.cat([X.unsqueeze(1).expand(shape), law.points.expand(shape)], dim=-1)
-    return law.expectation(problem(joint))
+    """Expectations at decisions ``n x 1`` under the stated distribution, ``n``."""
+    stated = problem.reference_distribution(REFERENCE_POINTS)
+    shape = len(X), stated.num_points, 1
+    joint = torch.cat([X.unsqueeze(1).expand(shape), stated.points.expand(shape)], dim=-1)
+    return stated.expectation(problem(joint))
 
 
 def draw_decisions(panel: Axes, runs: Runs, colors: Sequence[str]) -> None:

@@ -6,17 +6,22 @@ Everything here is a pure function of results and numbers read off them.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from scipy import stats
 
-from benchmarks.framework.sequential import Result
+from benchmarks.framework.result import Result
 from botorch_calib.distributions import scoring
 
-# The levels at which PITs are compared with the uniform law.
+# A number that a finished replicate is judged by.
+Score = Callable[[Result], float]
+
+SIGNIFICANCE = 0.05
+
+# The levels at which PITs are compared with the uniform distribution.
 CALIBRATION_LEVELS = tuple(j / 20 for j in range(1, 20))
 
 
@@ -98,6 +103,33 @@ def holm(p_values: Sequence[float]) -> list[float]:
     adjusted = np.empty(len(p))
     adjusted[order] = np.minimum(np.maximum.accumulate(steps), 1.0)
     return adjusted.tolist()
+
+
+def count_significant(tests: Sequence[PairedTest]) -> tuple[int, int]:
+    """How many differences are significantly negative, and how many significantly positive.
+
+    Significant is Wilcoxon's test at 5 % after Holm's correction for the number of tests.
+    """
+    adjusted = holm([test.wilcoxon_p_value for test in tests])
+    signs = [
+        math.copysign(1.0, test.difference.mean)
+        for test, p in zip(tests, adjusted, strict=True)
+        if p < SIGNIFICANCE
+    ]
+    return signs.count(-1.0), signs.count(1.0)
+
+
+def student_interval(values: Sequence[float]) -> tuple[float, float]:
+    """Student's 95 % interval of the mean of at least two values."""
+    mean, error = float(np.mean(values)), float(stats.sem(values))
+    reach = float(stats.t.ppf(0.975, len(values) - 1)) * error
+    return mean - reach, mean + reach
+
+
+def by_seed(results: Sequence[Result], score: Score) -> dict[int, float]:
+    """A score for each seed, those without one left out."""
+    scores = {result.seed: score(result) for result in results}
+    return {seed: value for seed, value in scores.items() if not math.isnan(value)}
 
 
 def trace(result: Result, name: str) -> list[float]:

@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from benchmarks.framework.metrics import regret_trace
-from benchmarks.framework.sequential import Result
+from benchmarks.framework.result import Result
 
 COLUMNS = 4
 

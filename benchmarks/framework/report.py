@@ -1,25 +1,122 @@
-"""Tables and figures of a suite's results."""
+"""What is reported of a suite: a table as markdown and a figure, written to files."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from benchmarks.calibration.report import comparison_lines
-from benchmarks.delay.report import delay_lines
 from benchmarks.framework.markdown import estimate, number, table
 from benchmarks.framework.metrics import Estimate, PairedTest, final_regrets, paired_test
-from benchmarks.framework.sequential import Result
+from benchmarks.framework.result import Result
 from benchmarks.framework.store import BENCHMARKS_DIR, ResultStore, write_atomically
-from benchmarks.robust.report import robust_lines
-from benchmarks.suites import Suite
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from benchmarks.framework.suite import Suite
 
 TABLES_DIR = BENCHMARKS_DIR / "tables"
 FIGURES_DIR = BENCHMARKS_DIR / "figures"
+
+# Results by problem and method.
+Collected = dict[str, dict[str, list[Result]]]
+
+
+class Report(Protocol):
+    """How a suite presents its results."""
+
+    def lines(self, suite: Suite[Any, Any], collected: Collected) -> list[str]:
+        """The lines of the report between its title and the versions, as markdown."""
+
+    def figure(self, collected: Collected) -> Figure:
+        """The figure that goes with it."""
+
+
+def write_report(
+    suite: Suite[Any, Any],
+    store: ResultStore,
+    tables: Path = TABLES_DIR,
+    figures: Path = FIGURES_DIR,
+) -> str:
+    """Write ``tables/SUITE.md`` and ``figures/SUITE.png``; return the markdown."""
+    collected, unfit = collect(suite, store)
+    if not collected:
+        raise FileNotFoundError(f"There are no results of suite {suite.name!r} yet.")
+    text = markdown(suite, collected, unfit)
+    write_atomically(tables / f"{suite.name}.md", text)
+    figures.mkdir(parents=True, exist_ok=True)
+    suite.report.figure(collected).savefig(figures / f"{suite.name}.png", dpi=150)
+    return text
+
+
+def collect(suite: Suite[Any, Any], store: ResultStore) -> tuple[Collected, int]:
+    """Results by problem and method, methods without any left out, and the unfit files' count."""
+    collected: Collected = {}
+    unfit = 0
+    for problem in suite.problems:
+        for method in suite.methods:
+            results, bad = store.load(suite.name, problem, method)
+            unfit += bad
+            if results:
+                collected.setdefault(problem.name, {})[method.name] = results
+    return collected, unfit
+
+
+def markdown(suite: Suite[Any, Any], collected: Collected, unfit: int = 0) -> str:
+    """The report of a suite as markdown."""
+    lines = [
+        f"# Suite `{suite.name}`",
+        "",
+        f"Reproduce with `python -m benchmarks run {suite.name}` and then "
+        f"`python -m benchmarks report {suite.name}`.",
+        "",
+    ]
+    if unfit:
+        lines += [f"{unfit} unreadable or outdated result files were left out.", ""]
+    body = suite.report.lines(suite, collected)
+    return "\n".join([*lines, *body, *_versions(collected), ""])
+
+
+def _versions(collected: Collected) -> list[str]:
+    found = {
+        ", ".join(f"{name} {number}" for name, number in result.versions.items())
+        for by_method in collected.values()
+        for results in by_method.values()
+        for result in results
+    }
+    note = ["The results mix several versions:"] if len(found) > 1 else []
+    return [*note, *sorted(found)]
+
+
+@dataclass(frozen=True)
+class RegretReport:
+    """Simple regret, coverage and times: what suites report that do not say otherwise."""
+
+    def lines(self, suite: Suite[Any, Any], collected: Collected) -> list[str]:
+        """A legend, and one table for each problem."""
+        lines = [
+            "Final simple regret f(x*) - f(x), at the point with the largest outcome and at the "
+            "one with the largest posterior mean: mean ± standard error over seeds, lower is "
+            f"better. Differences are paired by seed with `{suite.baseline}`; p-values are "
+            "two-sided. Coverage is that of the interval stated before each outcome; times are "
+            "per evaluation.",
+            "",
+        ]
+        for problem, by_method in collected.items():
+            baseline = by_method.get(suite.baseline, [])
+            rows = [summarise(results, baseline) for results in by_method.values()]
+            lines += [f"## {problem}", "", *_table(rows, suite.baseline), ""]
+        return lines
+
+    def figure(self, collected: Collected) -> Figure:
+        """Regret curves."""
+        from benchmarks.framework.plots import regret_figure
+
+        return regret_figure(collected)
 
 
 @dataclass(frozen=True)
@@ -58,61 +155,6 @@ def _mean(values: Sequence[float | None]) -> float:
     return float(np.mean([value for value in values if value is not None]))
 
 
-Collected = dict[str, dict[str, list[Result]]]
-
-
-def collect(suite: Suite[Any, Any], store: ResultStore) -> tuple[Collected, int]:
-    """Results by problem and method, methods without any left out, and the unfit files' count."""
-    collected: Collected = {}
-    unfit = 0
-    for problem in suite.problems:
-        for method in suite.methods:
-            results, bad = store.load(suite.name, problem, method)
-            unfit += bad
-            if results:
-                collected.setdefault(problem.name, {})[method.name] = results
-    return collected, unfit
-
-
-def markdown(suite: Suite[Any, Any], collected: Collected, unfit: int = 0) -> str:
-    """The report of a suite as markdown."""
-    lines = [
-        f"# Suite `{suite.name}`",
-        "",
-        f"Reproduce with `python -m benchmarks run {suite.name}` and then "
-        f"`python -m benchmarks report {suite.name}`.",
-        "",
-    ]
-    if unfit:
-        lines += [f"{unfit} unreadable or outdated result files were left out.", ""]
-    body = _body(suite)
-    return "\n".join([*lines, *body(suite, collected), *_versions(collected), ""])
-
-
-def _body(suite: Suite[Any, Any]) -> Callable[[Suite[Any, Any], Collected], list[str]]:
-    if suite.compares_delays:
-        return delay_lines
-    if suite.compares_robustness:
-        return robust_lines
-    return comparison_lines if suite.compares_calibration else _lines
-
-
-def _lines(suite: Suite[Any, Any], collected: Collected) -> list[str]:
-    lines = [
-        "Final simple regret f(x*) - f(x), at the point with the largest outcome and at the "
-        "one with the largest posterior mean: mean ± standard error over seeds, lower is "
-        f"better. Differences are paired by seed with `{suite.baseline}`; p-values are "
-        "two-sided. Coverage is that of the interval stated before each outcome; times are "
-        "per evaluation.",
-        "",
-    ]
-    for problem, by_method in collected.items():
-        baseline = by_method.get(suite.baseline, [])
-        rows = [summarise(results, baseline) for results in by_method.values()]
-        lines += [f"## {problem}", "", *_table(rows, suite.baseline), ""]
-    return lines
-
-
 def _table(rows: Sequence[Row], baseline: str) -> list[str]:
     header = [
         "method",
@@ -144,41 +186,3 @@ def _table(rows: Sequence[Row], baseline: str) -> list[str]:
         ]
         body.append(cells)
     return table(header, body)
-
-
-def _versions(collected: Collected) -> list[str]:
-    found = {
-        ", ".join(f"{name} {number}" for name, number in result.versions.items())
-        for by_method in collected.values()
-        for results in by_method.values()
-        for result in results
-    }
-    note = ["The results mix several versions:"] if len(found) > 1 else []
-    return [*note, *sorted(found)]
-
-
-def write_report(
-    suite: Suite[Any, Any],
-    store: ResultStore,
-    tables: Path = TABLES_DIR,
-    figures: Path = FIGURES_DIR,
-) -> str:
-    """Write ``tables/SUITE.md`` and ``figures/SUITE.png``; return the markdown."""
-    from benchmarks.delay.plots import delay_figure
-    from benchmarks.framework.plots import regret_figure
-    from benchmarks.robust.plots import robust_figure
-
-    collected, unfit = collect(suite, store)
-    if not collected:
-        raise FileNotFoundError(f"There are no results of suite {suite.name!r} yet.")
-    text = markdown(suite, collected, unfit)
-    write_atomically(tables / f"{suite.name}.md", text)
-    figures.mkdir(parents=True, exist_ok=True)
-    if suite.compares_delays:
-        figure = delay_figure(collected)
-    elif suite.compares_robustness:
-        figure = robust_figure(collected)
-    else:
-        figure = regret_figure(collected, suite.inference)
-    figure.savefig(figures / f"{suite.name}.png", dpi=150)
-    return text

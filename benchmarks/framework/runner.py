@@ -6,6 +6,8 @@ system and an interrupted run loses only the replicates that were in flight.
 
 from __future__ import annotations
 
+import argparse
+import sys
 import threading
 import traceback
 import warnings
@@ -20,9 +22,10 @@ from botorch.exceptions.warnings import BotorchWarning
 from linear_operator.utils.warnings import NumericalWarning
 from tqdm.auto import tqdm
 
-from benchmarks.framework.sequential import Named, Result, replicate
+from benchmarks.framework.result import Named, Result
+from benchmarks.framework.sequential import replicate
 from benchmarks.framework.store import ResultStore, Status
-from benchmarks.suites import Suite
+from benchmarks.framework.suite import Suite
 
 BACKENDS = ("loky", "dask")
 
@@ -218,3 +221,25 @@ def _stale_message(stale: Sequence[str]) -> str:
         f"{len(stale)} result files do not match the present configuration:\n  {shown}{more}\n"
         "Pass --overwrite to run these again, or move them away."
     )
+
+
+def parse_seeds(text: str) -> list[int]:
+    """Read ``"0:30"`` (end excluded), ``"7"`` or ``"0,3,10:12"``."""
+    seeds: list[int] = []
+    try:
+        for part in text.split(","):
+            first, colon, last = part.partition(":")
+            seeds += range(int(first), int(last)) if colon else [int(first)]
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"Not a list of seeds: {text!r}.") from None
+    if not seeds or min(seeds) < 0 or len(set(seeds)) != len(seeds):
+        raise argparse.ArgumentTypeError(f"Seeds must be distinct and at least 0: {text!r}.")
+    return seeds
+
+
+def print_summary(summary: Summary) -> None:
+    """Say what a run did, failures last."""
+    failed = len(summary.failures)
+    print(f"{summary.finished} run, {summary.skipped} finished before, {failed} failed")
+    for failure in summary.failures:
+        print(f"\nFAILED {failure.task}\n{failure.error}", file=sys.stderr)

@@ -1,39 +1,25 @@
-"""What a benchmark is: a problem, a method, a seed and the result of running them.
+"""Ordinary sequential optimization: a problem, a method, and the replicate that runs them.
 
-``replicate`` is a pure function of the three, wall times aside. Everything is maximised.
-All methods of one seed see the same initial points and the same noise stream, so that
-differences between methods can be tested in pairs.
+Everything is maximised, and each outcome is known before the next choice.
 """
 
 from __future__ import annotations
 
-import json
 import math
-import platform
-import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field, fields
-from importlib.metadata import PackageNotFoundError, version
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 import torch
 from botorch.models.model import Model
-from botorch.utils.sampling import manual_seed
+from botorch.test_functions.base import BaseTestProblem
+from botorch.utils.sampling import draw_sobol_samples, manual_seed
 from torch import Tensor
 
-from benchmarks.framework.config import config_hash, describe
+from benchmarks.framework.replicate import OBSERVE, Record, Replicate, stream_seed
+from benchmarks.framework.result import Result
 from benchmarks.framework.surrogates import Refitted, Surrogate
-
-# Numbers of the random streams. Never renumber: published results depend on them.
-OBSERVE, PROPOSE, SOBOL = 0, 1, 2
-
-PACKAGES = ("torch", "botorch", "gpytorch", "botorch_calib", "numpy", "scipy")
-
-
-def stream_seed(seed: int, stream: int, step: int = 0) -> int:
-    """A seed for one step of one random stream of a replicate, independent of the others."""
-    return int(np.random.SeedSequence([seed, stream, step]).generate_state(1)[0])
 
 
 @dataclass(frozen=True)
@@ -103,89 +89,16 @@ class Method:
     build: Callable[[Problem, int], Strategy]
 
 
-@dataclass(frozen=True)
-class Result:
-    """One replicate. Points are in order of evaluation, the initial ones first.
-
-    Traces have ``num_evaluations + 1`` entries, the first after the initial design. An
-    inference trace holds the index of the point that would be reported: the one with the
-    largest observed outcome, or with the largest posterior mean (``None`` without a model).
-    Regret is the optimal value minus the noise-free value there.
-    """
-
-    problem: str
-    method: str
-    seed: int
-    num_initial: int
-    X: list[list[float]]
-    y: list[float]
-    f: list[float]
-    inference_by_outcome: list[int]
-    inference_by_mean: list[int] | None
-    regret_by_outcome: list[float]
-    regret_by_mean: list[float] | None
-    fit_seconds: list[float]
-    acquisition_seconds: list[float]
-    extras: dict[str, list[float | None]]
-    config: dict[str, Any]
-    versions: dict[str, str] = field(default_factory=dict)
-
-    def to_json(self) -> str:
-        """The result as one JSON object."""
-        return json.dumps(asdict(self), allow_nan=False)
-
-    @classmethod
-    def from_json(cls, text: str) -> Result:
-        """Read ``to_json`` back; raises ``ValueError`` for anything else."""
-        data = json.loads(text)
-        names = {f.name for f in fields(cls)}
-        if not isinstance(data, dict) or set(data) != names:
-            raise ValueError("Not a benchmark result: its fields are not those of `Result`.")
-        return cls(**data)
-
-    @property
-    def config_hash(self) -> str:
-        """Hash of the configuration that was run."""
-        return config_hash(self.config)
-
-
-class Named(Protocol):
-    """A problem or a method, of whatever kind: its name and what `describe` makes of it count."""
-
-    @property
-    def name(self) -> str:
-        """Names it within a suite, and its folder."""
-
-
-def replicate_config(problem: Named, method: Named) -> dict[str, Any]:
-    """The configuration of a replicate, as JSON."""
-    return {"problem": describe(problem), "method": describe(method)}
-
-
-def installed_versions() -> dict[str, str]:
-    """Versions of python and of the packages that decide the numbers."""
-    versions = {"python": platform.python_version()}
-    for package in PACKAGES:
-        try:
-            versions[package] = version(package)
-        except PackageNotFoundError:
-            versions[package] = "not installed"
-    return versions
-
-
 def replicate(problem: Problem, method: Method, seed: int) -> Result:
     """Run ``method`` on ``problem``: deterministic in ``seed``, wall times aside."""
-    run = _Replicate(problem, method, seed)
-    for step in range(problem.num_evaluations):
-        run.evaluate_next(step)
-    return run.result()
+    return SequentialReplicate(problem, method, seed).run()
 
 
-class _Replicate:
-    """The state of one replicate between evaluations."""
+class SequentialReplicate(Replicate[Problem, Method]):
+    """One evaluation after the other, each outcome known at once."""
 
     def __init__(self, problem: Problem, method: Method, seed: int) -> None:
-        self.problem, self.method, self.seed = problem, method, seed
+        super().__init__(problem, method, seed, problem.num_evaluations)
         self.oracle = problem.build(seed)
         self.strategy = method.build(problem, seed)
         self.X = problem.initial_design(problem.num_initial, seed)
@@ -194,20 +107,18 @@ class _Replicate:
             raise ValueError(f"The design has shape {tuple(self.X.shape)}, not {expected}.")
         self.Y = self._observe(self.X, step=0)
         self.by_mean: list[int] | None = []
-        self.fit_seconds: list[float] = []
-        self.acquisition_seconds: list[float] = []
         self.extras: dict[str, list[float | None]] = {}
 
-    def evaluate_next(self, step: int) -> None:
-        """Fit, propose and evaluate one point."""
-        with manual_seed(stream_seed(self.seed, PROPOSE, step)):
-            start = time.perf_counter()
-            model = self.strategy.fit(self.X, self.Y)
-            fitted = time.perf_counter()
-            x = self.strategy.propose(model, self.X, self.Y)
-            done = time.perf_counter()
-        self.fit_seconds.append(fitted - start)
-        self.acquisition_seconds.append(done - fitted)
+    def fit(self, step: int) -> Model | None:
+        """The strategy's model of all outcomes so far."""
+        return self.strategy.fit(self.X, self.Y)
+
+    def propose(self, model: Model | None) -> Tensor:
+        """The strategy's choice, ``1 x d``."""
+        return self.strategy.propose(model, self.X, self.Y)
+
+    def evaluate(self, x: Tensor, model: Model | None, step: int) -> None:
+        """Observe the outcome and what the strategy records of it."""
         self._infer_by_mean(model)
         y = self._observe(x, step=step + 1)
         for name, value in self.strategy.extras(model, x, y).items():
@@ -215,17 +126,14 @@ class _Replicate:
             self.extras.setdefault(name, []).append(value if math.isfinite(value) else None)
         self.X, self.Y = torch.cat([self.X, x]), torch.cat([self.Y, y])
 
-    def result(self) -> Result:
-        """Report the run; one last fit gives the inference after the last outcome."""
-        with manual_seed(stream_seed(self.seed, PROPOSE, self.problem.num_evaluations)):
-            self._infer_by_mean(self.strategy.fit(self.X, self.Y))
+    def record(self) -> Record:
+        """The run; one last fit gives the inference after the last outcome."""
+        with self.choosing(self.num_steps):
+            self._infer_by_mean(self.fit(self.num_steps))
         f = self.oracle.truth(self.X).squeeze(-1).tolist()
         y = self.Y.squeeze(-1).tolist()
         by_outcome = incumbents(y, self.problem.num_initial)
-        return Result(
-            problem=self.problem.name,
-            method=self.method.name,
-            seed=self.seed,
+        return Record(
             num_initial=self.problem.num_initial,
             X=self.X.tolist(),
             y=y,
@@ -234,11 +142,7 @@ class _Replicate:
             inference_by_mean=self.by_mean,
             regret_by_outcome=self._regret(f, by_outcome),
             regret_by_mean=None if self.by_mean is None else self._regret(f, self.by_mean),
-            fit_seconds=self.fit_seconds,
-            acquisition_seconds=self.acquisition_seconds,
             extras=self.extras,
-            config=replicate_config(self.problem, self.method),
-            versions=installed_versions(),
         )
 
     def _observe(self, X: Tensor, step: int) -> Tensor:
@@ -271,3 +175,24 @@ def posterior_mean(model: Model, X: Tensor) -> Tensor:
 def incumbents(y: list[float], num_initial: int) -> list[int]:
     """Index of the largest outcome so far, from the end of the initial design onwards."""
     return [int(np.argmax(y[:n])) for n in range(num_initial, len(y) + 1)]
+
+
+def botorch_oracle(seed: int, *, cls: Callable[..., BaseTestProblem], **options: Any) -> Oracle:
+    """The oracle of a BoTorch test function, the same one for every seed."""
+    function = cls(**options)
+    if function.is_minimization_problem:
+        raise ValueError(f"{cls.__name__} is minimised as configured; pass `negate=True`.")
+
+    def observe(X: Tensor) -> Tensor:
+        return function(X).unsqueeze(-1)
+
+    def truth(X: Tensor) -> Tensor:
+        return function(X, noise=False).unsqueeze(-1)
+
+    return Oracle(observe, truth)
+
+
+def sobol_design(n: int, seed: int, *, bounds: tuple[tuple[float, float], ...]) -> Tensor:
+    """``n x d`` scrambled Sobol points."""
+    box = torch.tensor(bounds, dtype=torch.double).T.contiguous()
+    return draw_sobol_samples(box, n=n, q=1, seed=seed).squeeze(-2)

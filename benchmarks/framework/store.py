@@ -10,7 +10,7 @@ from enum import Enum
 from pathlib import Path
 
 from benchmarks.framework.config import config_hash
-from benchmarks.framework.sequential import Named, Result, replicate_config
+from benchmarks.framework.result import Named, Result, replicate_config
 
 BENCHMARKS_DIR = Path(__file__).parents[1]
 RESULTS_DIR = BENCHMARKS_DIR / "results"

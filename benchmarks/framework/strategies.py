@@ -1,4 +1,6 @@
-"""The benchmark methods, each deterministic in the problem and the seed.
+"""What ordinary methods do: random search, and an acquisition function of a plain or calibrated GP.
+
+Each strategy is deterministic in the problem and the seed.
 
 Every model-based method is given its Gaussian process by the problem's surrogate, so that
 methods differ in calibration and acquisition alone.
@@ -8,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
 from statistics import NormalDist
 
 import torch
@@ -25,19 +26,15 @@ from botorch.posteriors import GPyTorchPosterior, Posterior
 from botorch.utils.sampling import draw_sobol_samples
 from torch import Tensor
 
-from benchmarks.framework.sequential import SOBOL, Method, Problem, posterior_mean, stream_seed
+from benchmarks.framework.replicate import SOBOL, stream_seed
+from benchmarks.framework.sequential import Method, Problem, posterior_mean
 from botorch_calib import (
     CalibratedModel,
     CalibratedProbabilityOfImprovement,
     CalibratedUpperConfidenceBound,
     LogCalibratedExpectedImprovement,
 )
-from botorch_calib.calibration import (
-    Calibrator,
-    GaussianScore,
-    LocalizedConformal,
-    OnlineConformal,
-)
+from botorch_calib.calibration import Calibrator
 
 CalibratorFactory = Callable[[], Calibrator]
 
@@ -66,7 +63,7 @@ def optimize(
 
 
 def prediction_extras(model: Model, x: Tensor, y: Tensor, alpha: float) -> dict[str, float]:
-    """How the predictive law of ``y`` at ``x`` fared: its PIT, coverage and width.
+    """How the predictive distribution of ``y`` at ``x`` fared: its PIT, coverage and width.
 
     ``covered`` is 1 if ``y`` (``1 x 1``) fell inside the central ``1 - alpha`` interval
     that ``model`` stated at ``x`` (``1 x d``), and ``width`` is the length of that interval.
@@ -179,7 +176,7 @@ class AcquisitionStrategy:
 
     @property
     def calibrated(self) -> bool:
-        """Whether the model states calibrated laws."""
+        """Whether the model states calibrated distributions."""
         return self.calibrator is not None
 
     def extras(self, model: Model | None, x: Tensor, y: Tensor) -> dict[str, float]:
@@ -247,38 +244,3 @@ def random_search() -> Method:
 def plain_bo() -> Method:
     """Log expected improvement of the GP."""
     return Method("bo", AcquisitionStrategy)
-
-
-def calibrated_bo(name: str, calibrator: CalibratorFactory) -> Method:
-    """Log expected improvement of the GP calibrated by ``calibrator``."""
-    return Method(name, partial(AcquisitionStrategy, calibrator=calibrator))
-
-
-def locbo() -> Method:
-    """Localized calibration with the package's defaults."""
-    return calibrated_bo("locbo", partial(LocalizedConformal, alpha=0.2, lengthscale=0.25))
-
-
-def locbo_global() -> Method:
-    """Calibration with one threshold for all points."""
-    return calibrated_bo("locbo_global", partial(OnlineConformal, alpha=0.2))
-
-
-def locbo_published() -> Method:
-    """Localized calibration with the settings of the paper.
-
-    Its length scale of 5 on a box of width 20 is 0.25 in unit-cube units, and its thresholds
-    live on the scale of p-values.
-    """
-    calibrator = partial(
-        LocalizedConformal,
-        alpha=0.2,
-        lengthscale=0.25,
-        scale=5.0,
-        step_size=5e-3,
-        step_decay=0.05,
-        regularization=4e-3,
-        score=GaussianScore(),
-        tails="gaussian",
-    )
-    return calibrated_bo("locbo_published", calibrator)

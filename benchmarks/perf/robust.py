@@ -4,7 +4,7 @@ Value and gradient of a robust confidence bound at ``b`` decisions and ``M`` con
 less than the product ``(b M x n)(n x n)`` of all covariances with the inverse of the training
 covariance. That cost is linear in ``b`` and in ``M``. With few decisions, as in a local search,
 what counts is the overhead, which is compared with that of BoTorch. Importing this module registers
-the comparisons with `benchmarks.perf`.
+the comparisons with `perf.measure`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from botorch.utils.sampling import draw_sobol_samples
 from gpytorch.kernels import Kernel, MaternKernel, RBFKernel
 from torch import Tensor
 
-from benchmarks.perf.comparisons import Call, Workload, comparison, value_and_gradient
+from benchmarks.perf.measure import Call, Workload, comparison, value_and_gradient
 from botorch_calib.acquisition import WassersteinUpperConfidenceBound
 
 NUM_DECISIONS, FEW_DECISIONS = 64, 4

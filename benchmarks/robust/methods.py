@@ -1,4 +1,4 @@
-"""The methods of suite `robust`: one strategy, with different laws of the context and sets.
+"""The methods of suite `robust`: one strategy, with different ambiguity sets and centres.
 
 All but GP-UCB are given the same Gaussian process of decisions and contexts, and maximise the worst
 expectation of its upper confidence bound over an ambiguity set. They differ in the set and in its
@@ -12,9 +12,9 @@ The number of points of density estimates and grids is ours, too. StableOpt's bo
 contexts plus and minus their standard deviation, cut at the range of contexts.
 
 The Lipschitz constant is the largest slope over draws from the whole range of contexts, in problem
-`context_shift` too, where it reaches five standard deviations of the stated law: the paper does
-not say where it looks. The minimax approximation has the sensitivity of the ball's kernel, as it is
-defined; published code has the identity in its place, which makes it far smaller.
+`context_shift` too, where it reaches five standard deviations of the stated distribution: the paper
+does not say where it looks. The minimax approximation has the sensitivity of the ball's kernel, as
+it is defined; published code has the identity in its place, which makes it far smaller.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Situation:
     """What an acquisition function is made of, beside the model.
 
     Args:
-        contexts: Samples of the law that is known, ``m x d_c``.
+        contexts: Samples of the distribution that is known, ``m x d_c``.
         bounds: The box of the contexts, ``2 x d_c``.
         radius: Of the ambiguity set.
     """
@@ -68,7 +68,7 @@ class Situation:
     radius: float
 
     def empirical(self) -> ContextDistribution:
-        """The law of the samples."""
+        """The distribution of the samples."""
         return ContextDistribution.empirical(self.contexts)
 
     def smoothed(self) -> ContextDistribution:
@@ -84,7 +84,7 @@ class Situation:
         return ContextDistribution(points, counts.to(points) / len(nearest))
 
     def with_candidates(self, num_points: int) -> ContextDistribution:
-        """The law of the samples, with a grid of points without weight."""
+        """The distribution of the samples, with a grid of points without weight."""
         return self.empirical().with_candidates(grid(self.bounds, num_points))
 
 
@@ -111,13 +111,13 @@ def wasserstein(model: Model, situation: Situation) -> AcquisitionFunction:
 
 
 def wasserstein_exact(model: Model, situation: Situation) -> AcquisitionFunction:
-    """The exact Wasserstein ball, of laws on the samples and a grid."""
-    law = situation.with_candidates(CANDIDATES)
-    return robust(model, WassersteinBall(situation.radius, method="exact"), law)
+    """The exact Wasserstein ball, of distributions on the samples and a grid."""
+    contexts = situation.with_candidates(CANDIDATES)
+    return robust(model, WassersteinBall(situation.radius, method="exact"), contexts)
 
 
 def empirical_risk(model: Model, situation: Situation) -> AcquisitionFunction:
-    """ERBO: the expectation under the law of the samples."""
+    """ERBO: the expectation under the distribution of the samples."""
     return expected(model, situation.empirical())
 
 
@@ -144,19 +144,21 @@ def mean_discrepancy_minimax(model: Model, situation: Situation) -> AcquisitionF
 
 def worst_in_box(model: Model, situation: Situation) -> AcquisitionFunction:
     """StableOpt: the worst context of a box around the mean of the samples."""
-    law, (lower, upper) = situation.empirical(), situation.bounds
-    box = torch.stack([law.mean - law.std, law.mean + law.std]).clamp(lower, upper)
+    samples, (lower, upper) = situation.empirical(), situation.bounds
+    box = torch.stack([samples.mean - samples.std, samples.mean + samples.std]).clamp(lower, upper)
     return robust(model, WorstCase(), ContextDistribution.empirical(grid(box, STABLE_POINTS)))
 
 
-def expected(model: Model, law: ContextDistribution) -> AcquisitionFunction:
-    """The expectation of the upper confidence bound under a law."""
-    return WassersteinUpperConfidenceBound(model, beta=BETA, radius=0.0, contexts=law)
+def expected(model: Model, contexts: ContextDistribution) -> AcquisitionFunction:
+    """The expectation of the upper confidence bound over contexts."""
+    return WassersteinUpperConfidenceBound(model, beta=BETA, radius=0.0, contexts=contexts)
 
 
-def robust(model: Model, ambiguity: AmbiguitySet, law: ContextDistribution) -> AcquisitionFunction:
+def robust(
+    model: Model, ambiguity: AmbiguitySet, contexts: ContextDistribution
+) -> AcquisitionFunction:
     """The worst expectation of the upper confidence bound over an ambiguity set."""
-    return RobustUpperConfidenceBound(model, beta=BETA, ambiguity=ambiguity, contexts=law)
+    return RobustUpperConfidenceBound(model, beta=BETA, ambiguity=ambiguity, contexts=contexts)
 
 
 @dataclass(frozen=True)

@@ -56,15 +56,15 @@ from gpytorch.kernels import RBFKernel, ScaleKernel
 from gpytorch.mlls import ExactMarginalLogLikelihood
 from torch import Tensor
 
-from benchmarks.__main__ import parse_seeds, print_summary
-from benchmarks.calibration.ackley import botorch_oracle
 from benchmarks.calibration.synthetic import Forrester, forrester_design
-from benchmarks.framework.report import TABLES_DIR, Estimate
-from benchmarks.framework.runner import StaleResultsError, run_suite
-from benchmarks.framework.sequential import Method, Problem, Result
+from benchmarks.framework.metrics import Estimate
+from benchmarks.framework.report import TABLES_DIR
+from benchmarks.framework.result import Result
+from benchmarks.framework.runner import StaleResultsError, parse_seeds, print_summary, run_suite
+from benchmarks.framework.sequential import Method, Problem, botorch_oracle
 from benchmarks.framework.store import RESULTS_DIR, ResultStore, write_atomically
 from benchmarks.framework.strategies import CalibratorFactory, prediction_extras
-from benchmarks.suites import Suite
+from benchmarks.framework.suite import Suite
 from botorch_calib import CalibratedModel, CalibratedUpperConfidenceBound
 from botorch_calib.calibration import GaussianScore, LocalizedConformal, QuantileRecalibrator
 from botorch_calib.distributions.scoring import binomial_interval, calibration_error
@@ -78,7 +78,7 @@ RELATIVE_NOISE = 1e-5
 GRID = torch.linspace(0.0, 1.0, 1001, dtype=torch.double).reshape(-1, 1, 1)
 ERROR_LEVELS = torch.arange(1, 10, dtype=torch.double) / 10
 
-COMMAND = "python -m benchmarks.forrester"
+COMMAND = "python -m benchmarks.studies.forrester"
 
 
 @dataclass(frozen=True)
@@ -146,7 +146,7 @@ class BoundStrategy:
         self.gp = gp
         if self.calibrator is None:
             return gp
-        # Without noise the law of an observation is that of the objective.
+        # Without noise an observation and the objective have the same distribution.
         return CalibratedModel.from_history(
             gp, self.calibrator(), denoise=False, residuals=self.residuals
         )
@@ -366,7 +366,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    # By its own name: results record that of what was run.
+    # As an importable module and not as `__main__`: results record the names of what was run.
     from benchmarks.studies import forrester
 
     sys.exit(forrester.main())

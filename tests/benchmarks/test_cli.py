@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.__main__ import main, parse_seeds, restrict
-from benchmarks.suites import LOCBO
+from benchmarks.__main__ import main, restrict
+from benchmarks.calibration.suites import LOCBO
+from benchmarks.framework.runner import parse_seeds
 
 
 def test_run_then_report(tmp_path: Path, capsys) -> None:

@@ -23,8 +23,8 @@ from benchmarks.calibration.baselines import (
     study_methods,
 )
 from benchmarks.calibration.synthetic import problems
+from benchmarks.framework.result import Result
 from benchmarks.framework.runner import Task, run_task
-from benchmarks.framework.sequential import Result
 from benchmarks.framework.strategies import AcquisitionStrategy
 from benchmarks.framework.surrogates import fit_gp
 
@@ -62,16 +62,16 @@ def test_mixture_moments_of_bagged_models() -> None:
     points = torch.rand(4, 1, 2, dtype=torch.double)
     for noise in (False, True):
         with torch.no_grad():
-            law = model.posterior(points, observation_noise=noise)
+            predictive = model.posterior(points, observation_noise=noise)
             parts = [
                 model.gps.posterior(x.expand(5, 1, 2), observation_noise=noise) for x in points
             ]
         for i, part in enumerate(parts):
             means, variances = part.mean.flatten(), part.variance.flatten()
-            assert law.mean[i].item() == pytest.approx(means.mean().item())
+            assert predictive.mean[i].item() == pytest.approx(means.mean().item())
             # E f^2 - (E f)^2 over the members.
             second = (variances + means.square()).mean() - means.mean().square()
-            assert law.variance[i].item() == pytest.approx(second.item())
+            assert predictive.variance[i].item() == pytest.approx(second.item())
 
 
 def test_a_batch_of_fits_equals_fits_one_by_one() -> None:
@@ -132,8 +132,8 @@ def test_pit_of_warped_outcomes_is_that_of_the_transformed_model() -> None:
     model: Any = strategy.fit(X, Y)
     assert strategy.warp is not None
     x, y = X[:1] + 0.1, Y[:1] - 0.2
-    law = model.posterior(x, observation_noise=True)
-    z = (strategy.warp(y) - law.mean) / law.variance.sqrt()
+    predictive = model.posterior(x, observation_noise=True)
+    z = (strategy.warp(y) - predictive.mean) / predictive.variance.sqrt()
     extras = strategy.extras(model, x, y)
     assert extras["pit"] == pytest.approx(norm.cdf(z.item()))
     assert set(extras) == {"pit", "covered"}

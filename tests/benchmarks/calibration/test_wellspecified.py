@@ -1,4 +1,4 @@
-"""Paths of the prior: their law, their maxima, and the model that is given."""
+"""Paths of the prior: their distribution, their maxima, and the model that is given."""
 
 from __future__ import annotations
 

@@ -19,11 +19,12 @@ from gpytorch.mlls import ExactMarginalLogLikelihood
 from scipy.optimize import approx_fprime
 from torch import Tensor
 
+from benchmarks.calibration.suites import SMOKE
 from benchmarks.delay import report as delay_report
 from benchmarks.delay.methods import DelayedAcquisition, compared, sdf
 from benchmarks.delay.objectives import DelayedObjective
-from benchmarks.delay.plots import delay_figure
 from benchmarks.delay.replicate import DelayedTask, Domain, Traces, replicate, tasks
+from benchmarks.delay.report import DelayReport, delay_figure
 from benchmarks.delay.value_tables import ContextualTableEvaluator, TableEvaluator
 from benchmarks.framework.config import describe
 from benchmarks.framework.rbf_surrogate import (
@@ -35,10 +36,11 @@ from benchmarks.framework.rbf_surrogate import (
     rbf_gp,
 )
 from benchmarks.framework.report import collect, markdown, write_report
+from benchmarks.framework.result import Result, replicate_config
 from benchmarks.framework.runner import Summary, run_suite
-from benchmarks.framework.sequential import Result, replicate_config
 from benchmarks.framework.store import ResultStore
-from benchmarks.suites import SMOKE, Suite, get_suite
+from benchmarks.framework.suite import Suite
+from benchmarks.suites import get_suite
 from botorch_calib.ledger import FeedbackLedger
 from botorch_calib.models import CensoredDelayModel
 from botorch_calib.test_functions.delayed import DelayDistribution, FixedDelay, PoissonDelay
@@ -523,9 +525,9 @@ def test_the_suite_is_that_of_the_protocol() -> None:
     for task in tasks():
         rounds, wait = (600, 6) if task.contextual else (100, 20)
         assert (task.num_rounds, task.max_wait) == (rounds, wait)
-        law = task.name.rpartition("_")[2]
+        kind = task.name.rpartition("_")[2]
         expected = {"poisson": PoissonDelay(3.0 if task.contextual else 10.0)}
-        assert task.delay == expected.get(law, FixedDelay(10.0))
+        assert task.delay == expected.get(kind, FixedDelay(10.0))
     assert sum(task.contextual for task in tasks()) == 1
     assert len(tasks()) == 9
 
@@ -544,9 +546,9 @@ def test_stored_results_of_other_suites_stay_valid() -> None:
         "num_evaluations",
         "surrogate",
     ]
-    assert config["problem"]["type"] == "benchmarks.core.Problem"
+    assert config["problem"]["type"] == "benchmarks.Problem"
     assert list(config["method"]) == ["type", "name", "build"]
-    assert config["method"]["type"] == "benchmarks.core.Method"
+    assert config["method"]["type"] == "benchmarks.Method"
 
 
 def test_the_configuration_names_delays_and_settings() -> None:
@@ -565,7 +567,7 @@ TOY_SUITE: Suite[Any, Any] = Suite(
     methods=(Scripted("ucb"), Scripted("ts", (3,) * 6), Scripted("ts_sdf", (0,) * 6)),
     baseline="ucb",
     replicate=replicate,
-    compares_delays=True,
+    report=DelayReport(),
 )
 
 

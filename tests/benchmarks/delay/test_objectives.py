@@ -139,7 +139,7 @@ def test_gp_sample_has_its_kernel() -> None:
     np.testing.assert_allclose(factor @ factor.T, RBF(0.02)(grid), atol=2e-9, rtol=0.0)
 
 
-def test_gp_sample_has_as_many_maxima_as_its_law_says() -> None:
+def test_gp_sample_has_as_many_maxima_as_its_prior_says() -> None:
     # Rice: a Gaussian process with this kernel has sqrt(3) / (2 pi lengthscale) = 13.8 maxima
     # in a unit interval. Their numbers vary less than Poisson ones; five standard errors.
     expected, counts = math.sqrt(3.0) / (2.0 * math.pi * 0.02), []

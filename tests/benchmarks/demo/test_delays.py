@@ -11,8 +11,8 @@ from matplotlib.colors import to_hex
 from benchmarks.delay import replicate as delay
 from benchmarks.demo import delays as demo_delays
 from benchmarks.demo.common import Runs
+from benchmarks.framework.result import Result
 from benchmarks.framework.runner import Task
-from benchmarks.framework.sequential import Result
 
 
 def run(seed: int, simple: list[float], every: float) -> SimpleNamespace:

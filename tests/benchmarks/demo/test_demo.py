@@ -20,8 +20,9 @@ from benchmarks.demo import __main__ as demo
 from benchmarks.demo import coverage as demo_coverage
 from benchmarks.demo import svc_tuning as svc
 from benchmarks.demo.common import Budget, Figures, run_all, suite_colors
+from benchmarks.framework.result import Named, Result
 from benchmarks.framework.runner import Task
-from benchmarks.framework.sequential import Named, Result, replicate
+from benchmarks.framework.sequential import replicate
 from benchmarks.studies import interval_study
 from benchmarks.suites import SUITES
 from botorch_calib import CalibratedModel, LocalizedConformal
@@ -213,7 +214,8 @@ def test_stateful_calibrator_scores_each_outcome_once_before_the_fit() -> None:
     model = stateful.final_model(problem, X, Y, seed=0)
     assert isinstance(model, CalibratedModel)
     assert model.calibrator.num_updates == problem.num_evaluations
-    # The first law is the Gaussian one, so whether its 80 % interval held decides the first step.
+    # The first prediction is the Gaussian one: whether its 80 % interval held decides the first
+    # step.
     theta = 1.2815515655446004 / 2.2815515655446004
     covered = result.extras["covered"][0] == 1.0
     replayed = stateful.StatefulStrategy(problem, 0, partial(LocalizedConformal, 0.2, 0.25))

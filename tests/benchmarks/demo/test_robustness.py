@@ -14,8 +14,8 @@ from scipy import integrate, stats
 
 from benchmarks.demo import robustness as demo_robustness
 from benchmarks.demo.common import Runs
+from benchmarks.framework.result import Result
 from benchmarks.framework.runner import Task
-from benchmarks.framework.sequential import Result
 from benchmarks.robust import replicate as robust
 from botorch_calib.test_functions import ContextShift
 
@@ -83,7 +83,7 @@ def test_figure_shows_regret_and_late_decisions(runs: Runs) -> None:
     assert bars[colors[1]] == pytest.approx({0.025: 1.0})
 
 
-def test_stated_expectation_is_that_of_the_stated_law() -> None:
+def test_stated_expectation_is_that_under_the_stated_distribution() -> None:
     problem = ContextShift()
     X = torch.tensor([[-0.7], [0.0], [0.3]], dtype=torch.double)
     found = demo_robustness.stated_expectation(problem, X)

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from benchmarks.framework.config import config_hash, describe
-from benchmarks.framework.sequential import replicate_config
+from benchmarks.framework.result import replicate_config
 from benchmarks.suites import SUITES
 
 

@@ -9,17 +9,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks.calibration.report import Comparison, compare, overall
+from benchmarks.calibration.report import CalibrationReport, Comparison, compare, overall
+from benchmarks.calibration.suites import SMOKE
 from benchmarks.framework import metrics
 from benchmarks.framework.metrics import Estimate, PairedTest
 from benchmarks.framework.plots import regret_figure
-from benchmarks.framework.report import markdown
-from benchmarks.framework.sequential import Result, replicate_config
-from benchmarks.suites import SMOKE, Suite
+from benchmarks.framework.report import RegretReport, markdown
+from benchmarks.framework.result import Result, replicate_config
+from benchmarks.framework.suite import Suite
 
 OTHER = replace(SMOKE.methods[0], name="other")
 SUITE: Suite = replace(
-    SMOKE, methods=(*SMOKE.methods, OTHER), compares_calibration=True, inference="mean"
+    SMOKE, methods=(*SMOKE.methods, OTHER), report=CalibrationReport(inference="mean")
 )
 
 
@@ -193,8 +194,8 @@ def test_report_of_a_suite_that_compares_calibration() -> None:
     assert lines[-1] == "python 3"
 
 
-def test_the_other_report_is_as_before() -> None:
-    plain = replace(SUITE, compares_calibration=False)
+def test_a_suite_reports_regret_by_default() -> None:
+    plain = replace(SUITE, report=RegretReport())
     collected = {SUITE.problems[0].name: {"random": BASELINE, "other": METHOD}}
     assert "| method | seeds | regret | difference to random |" in markdown(plain, collected)
 

@@ -10,18 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from benchmarks.calibration.suites import SMOKE
+from benchmarks.framework.metrics import Estimate, paired_test
 from benchmarks.framework.plots import mean_and_band, regret_figure
-from benchmarks.framework.report import (
-    Estimate,
-    collect,
-    markdown,
-    paired_test,
-    summarise,
-    write_report,
-)
-from benchmarks.framework.sequential import Result, replicate_config
+from benchmarks.framework.report import collect, markdown, summarise, write_report
+from benchmarks.framework.result import Result, replicate_config
 from benchmarks.framework.store import ResultStore
-from benchmarks.suites import SMOKE, Suite
+from benchmarks.framework.suite import Suite
 
 OTHER = replace(SMOKE.methods[0], name="other")
 SUITE: Suite = replace(SMOKE, methods=(*SMOKE.methods, OTHER))

@@ -12,7 +12,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from benchmarks.calibration.suites import SMOKE
 from benchmarks.framework import runner
+from benchmarks.framework.result import Result
 from benchmarks.framework.runner import (
     Failure,
     StaleResultsError,
@@ -21,10 +23,11 @@ from benchmarks.framework.runner import (
     run_suite,
     run_task,
 )
-from benchmarks.framework.sequential import Method, Problem, Result, Strategy
+from benchmarks.framework.sequential import Method, Problem, Strategy
 from benchmarks.framework.store import ResultStore
 from benchmarks.framework.strategies import RandomStrategy
-from benchmarks.suites import SMOKE, Suite, get_suite, register
+from benchmarks.framework.suite import Suite
+from benchmarks.suites import by_name, get_suite
 
 
 @pytest.fixture
@@ -187,8 +190,8 @@ def test_back_ends_agree_with_a_run_in_process(store, tmp_path_factory, backend)
 
 
 def test_registry_refuses_duplicates_and_unknown_names() -> None:
-    with pytest.raises(ValueError, match="exists already"):
-        register(SMOKE)
+    with pytest.raises(ValueError, match="two suites named 'smoke'"):
+        by_name([SMOKE, SMOKE])
     with pytest.raises(KeyError, match="smoke"):
         get_suite("no such suite")
 

@@ -17,15 +17,9 @@ from benchmarks.calibration.ackley import (
     noise_free_ackley,
     small_noisy_ackley,
 )
-from benchmarks.framework.sequential import (
-    Method,
-    Oracle,
-    Problem,
-    Result,
-    incumbents,
-    replicate,
-    stream_seed,
-)
+from benchmarks.framework.replicate import stream_seed
+from benchmarks.framework.result import Result
+from benchmarks.framework.sequential import Method, Oracle, Problem, incumbents, replicate
 from benchmarks.framework.strategies import random_search
 
 

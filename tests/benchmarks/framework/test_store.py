@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.calibration.suites import SMOKE
 from benchmarks.framework.sequential import Problem, replicate
 from benchmarks.framework.store import ResultStore, Status, write_atomically
-from benchmarks.suites import SMOKE
 
 PROBLEM, METHOD = SMOKE.problems[0], SMOKE.methods[0]
 

@@ -15,8 +15,10 @@ from scipy.stats import norm
 from benchmarks.calibration import methods as calibrated_methods
 from benchmarks.calibration.ackley import heteroscedastic_ackley
 from benchmarks.calibration.misspecified import misspecified
+from benchmarks.calibration.suites import LOCBO, MISSPECIFIED, WELLSPECIFIED
+from benchmarks.framework.result import Result
 from benchmarks.framework.runner import Failure, Task, run_task
-from benchmarks.framework.sequential import Method, Result
+from benchmarks.framework.sequential import Method
 from benchmarks.framework.strategies import (
     ACQUISITIONS,
     AcquisitionStrategy,
@@ -25,7 +27,6 @@ from benchmarks.framework.strategies import (
     prediction_extras,
 )
 from benchmarks.framework.surrogates import fit_gp
-from benchmarks.suites import LOCBO, MISSPECIFIED, WELLSPECIFIED
 from botorch_calib.calibration import LocalizedConformal, QuantileRecalibrator
 
 PROBLEM = heteroscedastic_ackley(num_evaluations=2)
@@ -75,9 +76,9 @@ def test_extras_of_a_gp_by_hand(deviations) -> None:
     X = torch.linspace(0, 1, 6, dtype=torch.double).unsqueeze(-1)
     gp = SingleTaskGP(X, torch.sin(4 * X))
     x = torch.tensor([[0.33]], dtype=torch.double)
-    law = gp.posterior(x, observation_noise=True)
-    spread = law.variance.sqrt().item()
-    extras = prediction_extras(gp, x, law.mean.detach() + deviations * spread, alpha=0.2)
+    predictive = gp.posterior(x, observation_noise=True)
+    spread = predictive.variance.sqrt().item()
+    extras = prediction_extras(gp, x, predictive.mean.detach() + deviations * spread, alpha=0.2)
     assert extras["pit"] == pytest.approx(norm.cdf(deviations))
     assert extras["covered"] == float(abs(deviations) <= norm.ppf(0.9))
     assert extras["width"] == pytest.approx(2 * norm.ppf(0.9) * spread)

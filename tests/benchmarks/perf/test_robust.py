@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from benchmarks.perf import comparisons as perf
+from benchmarks.perf import measure as perf
 from benchmarks.perf import robust as perf_robust
-from benchmarks.perf.comparisons import Workload
+from benchmarks.perf.measure import Workload
 
 
 @pytest.fixture(scope="module")

@@ -15,16 +15,18 @@ from botorch.acquisition import UpperConfidenceBound
 from botorch.models import SingleTaskGP
 from torch import Tensor
 
+from benchmarks.calibration.suites import SMOKE
 from benchmarks.framework.config import describe
+from benchmarks.framework.markdown import interval
 from benchmarks.framework.rbf_surrogate import RefittedRBF
 from benchmarks.framework.report import collect, markdown, write_report
+from benchmarks.framework.result import Result, replicate_config
 from benchmarks.framework.runner import Summary, run_suite
-from benchmarks.framework.sequential import Result, replicate_config
 from benchmarks.framework.store import ResultStore
+from benchmarks.framework.suite import Suite
 from benchmarks.robust import methods as robust_methods
 from benchmarks.robust import report as robust_report
 from benchmarks.robust.methods import BETA, RobustBO, Situation, compared, grid
-from benchmarks.robust.plots import robust_figure
 from benchmarks.robust.replicate import (
     ContextualTask,
     History,
@@ -32,7 +34,8 @@ from benchmarks.robust.replicate import (
     replicate,
     tasks,
 )
-from benchmarks.suites import SMOKE, Suite, get_suite
+from benchmarks.robust.report import RobustReport, robust_figure
+from benchmarks.suites import get_suite
 from botorch_calib.test_functions import ContextShift, ModifiedBranin, ThreeHumpCamel
 
 CAMEL = ContextualTask("camel", ThreeHumpCamel, num_rounds=4, num_initial=2)
@@ -109,12 +112,12 @@ def test_a_method_sees_the_past_and_nothing_else() -> None:
         assert history.radius == pytest.approx(0.3 / math.sqrt(known))
 
 
-def test_with_a_reference_law_methods_are_given_that() -> None:
+def test_with_a_reference_distribution_methods_are_given_that() -> None:
     (task,) = (task for task in tasks() if task.reference)
     replicate(replace(task, num_rounds=2), Scripted(), seed=0)
-    law = ContextShift().reference_distribution(64)
+    reference = ContextShift().reference_distribution(64)
     for history in STARTED[-1].seen:
-        assert torch.equal(history.contexts, law.points)
+        assert torch.equal(history.contexts, reference.points)
         assert history.radius == 0.1
     with pytest.raises(ValueError, match="no reference"):
         replicate(replace(CAMEL, reference=True), Scripted(), 0)
@@ -211,7 +214,7 @@ def test_grid() -> None:
     assert grid(UNIT[:, :1], 5).flatten().tolist() == [0.0, 0.25, 0.5, 0.75, 1.0]
 
 
-def test_laws_of_the_samples() -> None:
+def test_distributions_of_the_samples() -> None:
     situation = Situation(SAMPLES, UNIT, 0.1)
     snapped = situation.gridded(9)
     kept = snapped.points[snapped.weights > 0]
@@ -267,8 +270,8 @@ def test_balls_of_radius_zero_are_their_centres(name) -> None:
     if name in centre:
         expected, _ = value_and_gp(centre[name], AT)
     else:
-        law = Situation(SAMPLES, UNIT, 0.0).gridded(robust_methods.MINIMAX_POINTS)
-        expected = (bound(gp, AT, law.points) @ law.weights).item()
+        contexts = Situation(SAMPLES, UNIT, 0.0).gridded(robust_methods.MINIMAX_POINTS)
+        expected = (bound(gp, AT, contexts.points) @ contexts.weights).item()
     assert value == pytest.approx(expected, rel=1e-6)
 
 
@@ -372,7 +375,7 @@ TOY_SUITE: Suite[Any, Any] = Suite(
     methods=(Scripted("erbo", (0.5,)), Scripted("wdrbo", (0.1,)), Scripted("gp_ucb", (0.9,))),
     baseline="erbo",
     replicate=replicate,
-    compares_robustness=True,
+    report=RobustReport(),
 )
 
 
@@ -459,8 +462,8 @@ def test_tables() -> None:
 
 def test_interval_by_hand() -> None:
     # Mean 2, standard error 1 / sqrt(3), t quantile with 2 degrees of freedom 4.303.
-    assert robust_report.interval([1.0, 2.0, 3.0]) == "-0.484 to 4.48"
-    assert robust_report.interval([1.0]) == "–"
+    assert interval([1.0, 2.0, 3.0], ".3g") == "-0.484 to 4.48"
+    assert interval([1.0], ".3g") == "–"
 
 
 def test_report_without_the_baseline_or_with_one_seed() -> None:

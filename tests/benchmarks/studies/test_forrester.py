@@ -12,7 +12,8 @@ import pytest
 import torch
 from botorch.exceptions.errors import ModelFittingError
 
-from benchmarks.framework.sequential import Result, replicate
+from benchmarks.framework.result import Result
+from benchmarks.framework.sequential import replicate
 from benchmarks.studies import forrester
 from benchmarks.studies.forrester import MINIMUM, OPTIMUM, RADIUS, STUDY, NoiseFreeRbf
 
@@ -74,12 +75,12 @@ def test_the_fitted_lengthscale_maximises_its_posterior_density() -> None:
 
     def log_density(lengthscale: float) -> float:
         kernel = scale * (-0.5 * (X - X.mT).square() / lengthscale**2).exp()
-        law = torch.distributions.MultivariateNormal(
+        prior = torch.distributions.MultivariateNormal(
             torch.full_like(y, centre), kernel + forrester.RELATIVE_NOISE * torch.eye(3)
         )
         # A log-normal prior with parameters sqrt(2) and sqrt(3), up to a constant.
         log_prior = -((math.log(lengthscale) - 2**0.5) ** 2) / 6 - math.log(lengthscale)
-        return law.log_prob(y).item() + log_prior
+        return prior.log_prob(y).item() + log_prior
 
     fitted = gp.covar_module.base_kernel.lengthscale.item()
     assert log_density(fitted) > max(log_density(0.97 * fitted), log_density(1.03 * fitted))
