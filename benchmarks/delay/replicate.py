@@ -155,7 +155,7 @@ def replicate(task: DelayedTask, method: DelayedMethod, seed: int) -> Result:
     return DelayedReplicate(task, method, seed).run()
 
 
-class DelayedReplicate(Replicate[DelayedTask, DelayedMethod]):
+class DelayedReplicate(Replicate[DelayedTask, DelayedMethod, Model]):
     """Rounds of one query each, whose values arrive some rounds later."""
 
     def __init__(self, task: DelayedTask, method: DelayedMethod, seed: int) -> None:
@@ -189,12 +189,11 @@ class DelayedReplicate(Replicate[DelayedTask, DelayedMethod]):
         """The strategy's model of what the ledger holds."""
         return self.strategy.fit(self.ledger, step)
 
-    def propose(self, model: Model | None) -> Tensor:
+    def propose(self, model: Model) -> Tensor:
         """The strategy's query, of length ``d``."""
-        assert model is not None
         return self.strategy.propose(model, self.ledger, self.choices)
 
-    def evaluate(self, x: Tensor, model: Model | None, step: int) -> None:
+    def evaluate(self, x: Tensor, model: Model, step: int) -> None:
         """Make the query; its value is on its way."""
         self._query(x, self._delay(x, step))
 

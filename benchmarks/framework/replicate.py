@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 import numpy as np
-from botorch.models.model import Model
 from botorch.utils.sampling import manual_seed
 from torch import Tensor
 
@@ -25,6 +24,7 @@ OBSERVE, PROPOSE, SOBOL = 0, 1, 2
 
 P = TypeVar("P", bound=Named)
 M = TypeVar("M", bound=Named)
+F = TypeVar("F")  # what a method fits: a model, or nothing
 
 
 def stream_seed(seed: int, stream: int, step: int = 0) -> int:
@@ -47,7 +47,7 @@ class Record:
     regret_by_mean: list[float] | None = None
 
 
-class Replicate(ABC, Generic[P, M]):
+class Replicate(ABC, Generic[P, M, F]):
     """The state of one replicate between steps.
 
     Subclasses say what a method is shown, how its choice is evaluated and what is recorded. They
@@ -101,15 +101,15 @@ class Replicate(ABC, Generic[P, M]):
         """What happens before a choice, off the clock and without random numbers."""
 
     @abstractmethod
-    def fit(self, step: int) -> Model | None:
-        """The method's model for this step's choice; ``None`` if it has none."""
+    def fit(self, step: int) -> F:
+        """The method's model for this step's choice."""
 
     @abstractmethod
-    def propose(self, model: Model | None) -> Tensor:
+    def propose(self, model: F) -> Tensor:
         """The method's choice."""
 
     @abstractmethod
-    def evaluate(self, x: Tensor, model: Model | None, step: int) -> None:
+    def evaluate(self, x: Tensor, model: F, step: int) -> None:
         """Evaluate the choice, which ``model`` led to, and take its outcome in."""
 
     @abstractmethod

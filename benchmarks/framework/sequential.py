@@ -94,7 +94,7 @@ def replicate(problem: Problem, method: Method, seed: int) -> Result:
     return SequentialReplicate(problem, method, seed).run()
 
 
-class SequentialReplicate(Replicate[Problem, Method]):
+class SequentialReplicate(Replicate[Problem, Method, Model | None]):
     """One evaluation after the other, each outcome known at once."""
 
     def __init__(self, problem: Problem, method: Method, seed: int) -> None:

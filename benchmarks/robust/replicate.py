@@ -129,7 +129,7 @@ def replicate(task: ContextualTask, method: RobustMethod, seed: int) -> Result:
     return ContextualReplicate(task, method, seed).run()
 
 
-class ContextualReplicate(Replicate[ContextualTask, RobustMethod]):
+class ContextualReplicate(Replicate[ContextualTask, RobustMethod, Model]):
     """Rounds in which a method chooses decisions and then sees their context and outcome."""
 
     history: History  # what the method knows in the present round
@@ -156,12 +156,11 @@ class ContextualReplicate(Replicate[ContextualTask, RobustMethod]):
         """The strategy's model of the history."""
         return self.strategy.fit(self.history, step)
 
-    def propose(self, model: Model | None) -> Tensor:
+    def propose(self, model: Model) -> Tensor:
         """The strategy's decisions, of length ``d_x``."""
-        assert model is not None
         return self.strategy.propose(model, self.history)
 
-    def evaluate(self, x: Tensor, model: Model | None, step: int) -> None:
+    def evaluate(self, x: Tensor, model: Model, step: int) -> None:
         """See the context and the outcome of the decisions."""
         self._query(x)
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -40,6 +42,56 @@ def test_a_changed_configuration_is_noticed(store) -> None:
     store.write("smoke", replicate(PROBLEM, METHOD, 0))
     assert status(store, LONGER) is Status.CHANGED
     assert store.load("smoke", LONGER, METHOD) == ([], 1)
+
+
+# As `SMOKE` was described when names still held the modules of that time, and optional arguments
+# that have since been removed.
+OLD_CONFIG: dict[str, Any] = {
+    "problem": {
+        "type": "benchmarks.core.Problem",
+        "name": "small_noisy_ackley",
+        "build": {
+            "callable": "benchmarks.problems.botorch_oracle",
+            "cls": {
+                "callable": "botorch_calib.test_functions.heteroscedastic.HeteroscedasticAckley",
+                "dim": 2,
+                "negate": True,
+                "bounds": None,
+                "dtype": "torch.float64",
+                "removed_since": None,
+            },
+        },
+        "bounds": [[-10.0, 10.0], [-10.0, 10.0]],
+        "optimal_value": 0.0,
+        "initial_design": {"callable": "benchmarks.problems.one_sided_design"},
+        "num_initial": 2,
+        "num_evaluations": 3,
+        "surrogate": {
+            "type": "benchmarks.surrogates.Refitted",
+            "every": 1,
+            "at_first": 0,
+        },
+    },
+    "method": {
+        "type": "benchmarks.core.Method",
+        "name": "random",
+        "build": {"callable": "benchmarks.methods.RandomStrategy"},
+    },
+}
+
+
+def test_results_from_before_a_move_are_accepted(store) -> None:
+    old = replace(replicate(PROBLEM, METHOD, 0), config=OLD_CONFIG)
+    store.write("smoke", old)
+    assert status(store) is Status.FINISHED
+    assert store.load("smoke", PROBLEM, METHOD) == ([old], 0)
+
+
+def test_another_setting_in_an_old_result_is_noticed(store) -> None:
+    config = deepcopy(OLD_CONFIG)
+    config["problem"]["surrogate"]["every"] = 2
+    store.write("smoke", replace(replicate(PROBLEM, METHOD, 0), config=config))
+    assert status(store) is Status.CHANGED
 
 
 def test_a_damaged_file_is_noticed(store) -> None:
