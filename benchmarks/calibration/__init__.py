@@ -1,1 +1,1 @@
-"""Suites that compare calibrated with plain Bayesian optimization."""
+"""Suites that compare calibrated with plain Bayesian optimization, and `smoke`."""

@@ -34,7 +34,7 @@ NUM_FEATURES = 2048
 NUM_GRID = 8192
 NUM_POLISHED = 16
 
-# Number of the random stream of paths, apart from those of `core`. Never renumber.
+# Number of the random stream of paths, apart from those of `framework.replicate`. Never renumber.
 PATH = 3
 
 

@@ -1,1 +1,1 @@
-"""Suite `delay`: values that arrive late."""
+"""Suites `delay` and `delay_settings`: values that arrive late."""

@@ -8,7 +8,7 @@ all cells, so that cells differ by their hyperparameters alone.
 All cells of one batch size are trained at once: parameters have a leading dimension of cells,
 and the gradient of the cells' summed losses holds the gradient of each. Training is in double
 precision. Rounding may still differ between processors, and where training is unstable
-a cell's accuracy with it; see `benchmarks.delay_tables` for how values are kept.
+a cell's accuracy with it; see `delay.value_tables` for how values are kept.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Those of Bayesian optimization under stochastic delayed feedback (Verma, Dai and Low, 2022,
 section 6 and appendix C), made affordable: where training is expensive, the domain is a grid whose
-values are computed once, see `benchmarks.delay_tables`.
+values are computed once, see `delay.value_tables`.
 
 ==============  =========================================================  ==============
 objective       decision variables                                         domain

@@ -44,8 +44,8 @@ def test_a_changed_configuration_is_noticed(store) -> None:
     assert store.load("smoke", LONGER, METHOD) == ([], 1)
 
 
-# As `SMOKE` was described when names still held the modules of that time, and optional arguments
-# that have since been removed.
+# As `SMOKE` was described when names still held the modules of that time, with an optional
+# argument that has since been removed.
 OLD_CONFIG: dict[str, Any] = {
     "problem": {
         "type": "benchmarks.core.Problem",
@@ -53,24 +53,28 @@ OLD_CONFIG: dict[str, Any] = {
         "build": {
             "callable": "benchmarks.problems.botorch_oracle",
             "cls": {
-                "callable": "botorch_calib.test_functions.heteroscedastic.HeteroscedasticAckley",
+                "callable": "botorch.test_functions.synthetic.Ackley",
                 "dim": 2,
-                "negate": True,
+                "noise_std": None,
+                "negate": False,
                 "bounds": None,
                 "dtype": "torch.float64",
                 "removed_since": None,
             },
+            "dim": 2,
+            "bounds": [[-1.0, 1.0], [-1.0, 1.0]],
+            "negate": True,
+            "noise_std": 0.1,
         },
-        "bounds": [[-10.0, 10.0], [-10.0, 10.0]],
+        "bounds": [[-1.0, 1.0], [-1.0, 1.0]],
         "optimal_value": 0.0,
-        "initial_design": {"callable": "benchmarks.problems.one_sided_design"},
-        "num_initial": 2,
-        "num_evaluations": 3,
-        "surrogate": {
-            "type": "benchmarks.surrogates.Refitted",
-            "every": 1,
-            "at_first": 0,
+        "initial_design": {
+            "callable": "benchmarks.problems.sobol_design",
+            "bounds": [[-1.0, 1.0], [-1.0, 1.0]],
         },
+        "num_initial": 3,
+        "num_evaluations": 3,
+        "surrogate": {"type": "benchmarks.surrogates.Refitted", "every": 1, "at_first": 0},
     },
     "method": {
         "type": "benchmarks.core.Method",
