@@ -9,6 +9,7 @@ from botorch.exceptions.errors import InputDataError, UnsupportedError
 from botorch.posteriors import GPyTorchPosterior
 from torch import Tensor
 
+from botorch_calib._validation import check_one_of
 from botorch_calib.models.calibrated import CalibratedModel
 from botorch_calib.models.inspection import conditioned_on, given_noise
 
@@ -17,8 +18,7 @@ IMPUTATIONS = ("censor", "hallucinate", "none")
 
 def check_settings(imputation: str, censor_value: float | None) -> None:
     """Raise ``InputDataError`` for an unknown ``imputation`` or an infinite ``censor_value``."""
-    if imputation not in IMPUTATIONS:
-        raise InputDataError(f"`imputation` must be one of {IMPUTATIONS}, got {imputation!r}.")
+    check_one_of("imputation", imputation, IMPUTATIONS)
     if censor_value is not None and not math.isfinite(censor_value):
         raise InputDataError(f"`censor_value` must be finite, got {censor_value}.")
 

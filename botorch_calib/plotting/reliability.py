@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError
 
-from botorch_calib._validation import check_open_unit
+from botorch_calib._validation import check_count, check_open_unit
 from botorch_calib.diagnostics import CalibrationReport
 from botorch_calib.plotting.style import (
     COLORS,
@@ -94,8 +94,7 @@ def plot_pit_histogram(
         ax: Axes to draw into.
     """
     check_open_unit("confidence", confidence)
-    if num_bins < 1:
-        raise InputDataError(f"`num_bins` must be at least 1, got {num_bins}.")
+    check_count("num_bins", num_bins)
     ax = new_axes((8.2, 4.2)) if ax is None else ax
     count, edges = report.num_observations, np.linspace(0.0, 1.0, num_bins + 1)
     low, high = binomial_band(count, 1.0 / num_bins, confidence)
