@@ -1,4 +1,4 @@
-"""Density ratios of inputs, estimated from samples."""
+"""Density ratios of inputs, estimated from samples: the weights of `WeightedConformal`."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from torch.nn.functional import softplus
 
 from botorch_calib._validation import check_inputs, check_positive, check_width
 
+# Far above what Newton's method needs; a bound on the work where rounding keeps it from stopping.
 _MAX_ITERATIONS = 100
 # Newton's method squares the error at each step: the step taken at this one is the last.
 _TOLERANCE = 1e-10
@@ -23,7 +24,7 @@ class ClassifierDensityRatio(Module):
     Where both classes weigh the same, the logarithm of the ratio is the log-odds that a point
     is drawn from ``p'`` (Sugiyama, Suzuki & Kanamori 2012, chapter 4). These are fitted as a
     quadratic function by penalised logistic regression, which is exact for two Gaussian
-    laws. The terms ``x_i`` and ``x_i x_j`` are standardised first, so that the
+    distributions. The terms ``x_i`` and ``x_i x_j`` are standardised first, so that the
     penalty does not depend on the units; both classes get the weight of the smaller one, since
     many proposals do not make up for few past points.
 

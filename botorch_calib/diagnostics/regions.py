@@ -1,4 +1,4 @@
-"""Cells of a set of inputs, small enough to be local and large enough to count in."""
+"""How the inputs are cut into regions: cells that are local, and large enough to count in."""
 
 from __future__ import annotations
 

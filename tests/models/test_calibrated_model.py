@@ -33,7 +33,7 @@ from botorch_calib import (
     PiecewisePredictive,
 )
 from botorch_calib.calibration import GaussianScore
-from botorch_calib.models.noise import observation_noise_variance
+from botorch_calib.models.inspection import observation_noise_variance
 from botorch_calib.testing import ModelContract, PosteriorContract
 from tests.gps import (
     BASES,
