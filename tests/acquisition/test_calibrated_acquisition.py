@@ -1,4 +1,4 @@
-"""The closed-form acquisition functions against their laws, samples and BoTorch's own."""
+"""The closed-form acquisition functions against their distributions, samples and BoTorch's own."""
 
 import copy
 import math
