@@ -1,4 +1,4 @@
-"""Residuals of a Gaussian process on its own training data, without refitting it.
+"""One-step-ahead and leave-one-out residuals of a GP on its own training data, without refits.
 
 A *standardised residual* is ``z = (y - mu) / s_y``, where ``mu`` and ``s_y`` are the predictive
 mean and standard deviation of ``y`` (noise included): one step ahead, each observation predicted

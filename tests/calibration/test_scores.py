@@ -132,4 +132,4 @@ def test_scores_are_values():
     assert repr(GaussianScore()) == "GaussianScore(max_width=3.4)"
     assert (GaussianScore().max_width, RationalScore().max_width) == (3.4, 50.0)
     with pytest.raises(FrozenInstanceError):
-        RationalScore().max_width = 1.0  # type: ignore[misc]
+        RationalScore().max_width = 1.0
