@@ -181,6 +181,7 @@ class GaussianScore(Score):
         return 0.5 * math.erfc(-_SQRT_HALF * knot)
 
     def _width(self, theta: Tensor) -> Tensor:
+        # Phi^-1 near 0 keeps all digits, where Phi^-1(1 - theta / 2) would have none left.
         return -_ndtri(0.5 * theta)
 
     def _knot(self, theta: Tensor) -> Tensor:
@@ -262,6 +263,7 @@ def _bounded_inverse(
     The argument of ``inverse`` is clamped first (double ``where``), so that neither values
     nor gradients of the masked branch are infinite.
     """
+    # Sorted by threshold: of p-values, small ones belong to the largest width.
     (lower, at_lower), (upper, at_upper) = sorted(ends)
     info = torch.finfo(theta.dtype)
     inside = theta.clamp(max(lower, info.tiny), min(upper, 1.0 - info.eps))

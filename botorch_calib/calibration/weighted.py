@@ -116,6 +116,7 @@ class WeightedConformal(Calibrator):
         if not self.num_updates:
             return X.new_full(shape, self._initial_width)
         sizes, order = self.residuals.abs().sort()
+        # The past weights do not depend on X, so no gradient is kept for them.
         with torch.no_grad():
             cumulative = self._weights(self.inputs)[order].cumsum(dim=-1)
         widths = self._quantile(sizes, cumulative.unsqueeze(0), self._weights(X).reshape(1, -1))
@@ -220,6 +221,8 @@ class WeightedConformal(Calibrator):
         following = torch.searchsorted(cumulative, above, right=True)
         beyond = index == len(sizes)
         share = ((mass - below) / (above - below).masked_fill(beyond, 1.0)).clamp(max=1.0)
+        # Interpolated on the rational scale, where a cap of 50 is not far from a residual of 5: the
+        # half-width rises towards the cap only where the mass is nearly spent.
         scores = bounded.double() / (1.0 + bounded.double())
         score = torch.lerp(scores[index], scores[following], share.masked_fill(beyond, 0.0))
         # Rounding must not bring it below the quantile, where ties would be lost.
@@ -232,6 +235,7 @@ class WeightedConformal(Calibrator):
             return residuals.new_zeros(0, 1)
         sizes, order = residuals.abs().sort()
         now = torch.arange(start, num, device=order.device).unsqueeze(-1)
+        # Row t masks what came at t or later, so that one table replays the whole history.
         earlier = (order < now).to(weights)
         cumulative = (weights[order] * earlier).cumsum(dim=-1)
         widths = self._quantile(sizes, cumulative, weights[start:].unsqueeze(-1))

@@ -122,6 +122,8 @@ def _whitened(cholesky: Tensor, deviation: Tensor) -> Tensor:
 
 def _left_out(cholesky: Tensor, deviation: Tensor) -> tuple[Tensor, Tensor]:
     """Leave-one-out residuals and deviations, each of length ``n``."""
+    # K^-1 = L^-T L^-1, so its diagonal holds the sums of squares of the columns of L^-1. Left out,
+    # y_i has the variance 1 / [K^-1]_ii and is missed by [K^-1 (y - mean)]_i / [K^-1]_ii.
     eye = torch.eye(cholesky.shape[-1], dtype=cholesky.dtype, device=cholesky.device)
     inverse: Tensor = torch.linalg.solve_triangular(cholesky, eye, upper=False)
     precision = inverse.square().sum(dim=-2)

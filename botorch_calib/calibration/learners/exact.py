@@ -126,6 +126,7 @@ def pinball_minimizer(
     Returns:
         Minimisers ``... x M``, differentiable in the weights.
     """
+    # The scores' order is the same for all levels and weights, so it is found once.
     ordered, order = u.sort()
     weights = torch.ones_like(u) if weights is None else weights
     cumulative = weights[..., order].cumsum(dim=-1)
@@ -135,4 +136,5 @@ def pinball_minimizer(
     total = cumulative[..., -1:]
     roots = (center + step_size * levels * total).unsqueeze(-1)
     roots = roots - step_size * cumulative.unsqueeze(-2)
+    # The maximum over k picks the piece on which the subgradient changes its sign.
     return torch.minimum(roots, ceiling).amax(dim=-1)

@@ -175,6 +175,7 @@ class AggregatedQuantileTracker(QuantileLearner):
         check_width(X, self.centers.shape[-1])
         mixed = self._mixed_constants.expand(*X.shape[:-1], -1)
         if len(self.centers):
+            # The members' functions were averaged when they changed: one product serves them all.
             lengthscales = [at.lengthscale for at in self._localizations]
             correlations = gaussian_correlations(X.to(self.centers), self.centers, lengthscales)
             mixed = mixed + correlations @ self._mixed_coefficients
@@ -225,11 +226,13 @@ class AggregatedQuantileTracker(QuantileLearner):
         return shortfall.sign() * beyond / _RAMP
 
     def _learn(self, X: Tensor, u: Tensor) -> Tensor:
+        # Members run first and unaware of each other; the weights need all their losses in order.
         times = torch.arange(1, len(u) + 1, dtype=u.dtype, device=u.device) + self.num_updates
         decay = times.pow(-self.step_decay).unsqueeze(-1)
         thresholds, constants, coefficients = self._run_members(X, u, decay)
         losses = pinball_loss(u.view(-1, 1, 1), thresholds, self.levels)
         weights, total, gap = adahedge(losses.sum(dim=-1), self.losses, self.mixability_gap)
+        # Held to [0, 1], where the scores are: that never adds to the loss, see the class.
         mixed = (weights.to(u).unsqueeze(-1) * thresholds).sum(dim=-2).clamp(0.0, 1.0)
         used, shortfall = self._caught(u, mixed)
 

@@ -145,6 +145,7 @@ class OnlineQuantileTracker(QuantileLearner):
         m = torch.maximum(self.levels, 1.0 - self.levels)
         times = torch.arange(1, num_steps + 1, dtype=torch.double, device=m.device)
         eta = self.step_size * times.pow(-self.step_decay)
+        # The second bound of the docstring first, then the first one where it applies.
         growth = m * eta.sum() + m.square() * eta.square().sum() * (1.0 + 2.0 * self.scale)
         length = 2.0 * (0.25 + growth).sqrt()
         if self.scale == 0.0 or self.regularization > 0.0:
@@ -229,6 +230,7 @@ def descend(
         The thresholds ``n x C`` that the observations met, the increments ``n x C`` and the
         constants after the last one.
     """
+    # delta = eta (p - o) takes two values, known before the loop; which one, the loop decides.
     hits, misses = steps * (levels - 1.0), steps * levels
     thresholds, deltas = [], []
     # Rows are split once: indexing inside the loop would cost more than the arithmetic.
@@ -253,6 +255,8 @@ def descend(
 
 def extended(coefficients: Tensor, deltas: Tensor, shrink: Sequence[float]) -> Tensor:
     """Coefficients ``t x C`` after ``n`` more increments, each shrunk by the steps after it."""
+    # Row i of `remaining` is the product of the factors from step i on: what all later steps
+    # leave of an increment made before step i.
     factors = torch.tensor([*shrink, 1.0], dtype=deltas.dtype, device=deltas.device)
     remaining = factors.flip(0).cumprod(0).flip(0).unsqueeze(-1)
     return torch.cat([coefficients * remaining[0], deltas * remaining[1:]])
