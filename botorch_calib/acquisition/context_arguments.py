@@ -14,8 +14,7 @@ from botorch.utils.transforms import is_ensemble
 from torch import Tensor
 
 from botorch_calib._validation import check_inputs
-from botorch_calib.acquisition.delayed import innermost
-from botorch_calib.models.inspection import observed_part, raw_train_inputs
+from botorch_calib.models.inspection import innermost, observed_part, raw_train_inputs
 from botorch_calib.robust.contexts import ContextDistribution
 from botorch_calib.robust.gp.contextual import Columns
 from botorch_calib.robust.sets.base import AmbiguitySet

@@ -27,7 +27,7 @@ from botorch.test_functions.base import BaseTestProblem
 from botorch.test_functions.synthetic import Ackley, Hartmann
 from torch import Tensor
 
-from botorch_calib._validation import check_width
+from botorch_calib._validation import check_count, check_width
 from botorch_calib.robust.contexts import ContextDistribution
 from botorch_calib.test_functions.context_distributions import (
     BurrXII,
@@ -111,8 +111,7 @@ class ContextualProblem(BaseTestProblem):
         Returns:
             The contexts, ``n x d_c``, of the dtype of the bounds.
         """
-        if n < 0:
-            raise InputDataError(f"`n` must be at least 0, got {n}.")
+        check_count("n", n, least=0)
         # Drawn in double precision, so that both dtypes give the same contexts.
         U = torch.rand(n, self.num_contexts, generator=generator, dtype=torch.double)
         return self.context_icdf(U).to(self.bounds)

@@ -27,7 +27,7 @@ from botorch.exceptions.errors import (
 from botorch.test_functions.base import BaseTestProblem, MultiObjectiveTestProblem
 from torch import Tensor
 
-from botorch_calib._validation import check_inputs, check_nonnegative, check_positive
+from botorch_calib._validation import check_count, check_inputs, check_nonnegative, check_positive
 
 
 class DelayDistribution(ABC):
@@ -212,8 +212,7 @@ class DelayedProblem(BaseTestProblem):
             raise UnsupportedError("`problem` must have a single objective.")
         if not isinstance(delay, DelayDistribution):
             raise InputDataError(f"`delay` must be a `DelayDistribution`, got {delay!r}.")
-        if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
-            raise InputDataError(f"`seed` must be an integer of at least 0, got {seed!r}.")
+        check_count("seed", seed, least=0)
         bounds: Any = problem.bounds  # a buffer, 2 x d
         self.dim = problem.dim
         self._bounds = [(lower, upper) for lower, upper in bounds.T.tolist()]

@@ -12,7 +12,7 @@ from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataErro
 from botorch.exceptions.warnings import NumericsWarning
 from torch import Tensor
 
-from botorch_calib._validation import check_finite, check_nonnegative
+from botorch_calib._validation import check_finite, check_nonnegative, check_one_of
 from botorch_calib.robust.contexts import ContextDistribution
 from botorch_calib.robust.sets.base import Ball
 from botorch_calib.robust.solvers.interior_point import minimise_linear
@@ -94,8 +94,7 @@ class MMDBall(Ball):
         jitter: float = 1e-6,
     ) -> None:
         super().__init__(radius)
-        if method not in _METHODS:
-            raise InputDataError(f"`method` must be one of {_METHODS}, got {method!r}.")
+        check_one_of("method", method, _METHODS)
         if kernel is not None and lengthscale is not None:
             raise InputDataError("Give `lengthscale` or `kernel`, not both.")
         self.lengthscale = None if lengthscale is None else check_lengthscale(lengthscale)

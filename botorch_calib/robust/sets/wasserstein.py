@@ -7,11 +7,11 @@ from collections.abc import Callable
 import torch
 from botorch.exceptions.errors import (
     BotorchTensorDimensionError,
-    InputDataError,
     UnsupportedError,
 )
 from torch import Tensor
 
+from botorch_calib._validation import check_one_of
 from botorch_calib.robust.contexts import ContextDistribution
 from botorch_calib.robust.sets.base import Ball
 
@@ -55,9 +55,7 @@ class WassersteinBall(Ball):
         self, radius: float | Tensor | Callable[[int], float], method: str = "exact"
     ) -> None:
         super().__init__(radius)
-        if method not in ("exact", "lipschitz"):
-            raise InputDataError(f"`method` must be 'exact' or 'lipschitz', got {method!r}.")
-        self.method = method
+        self.method = check_one_of("method", method, ("exact", "lipschitz"))
 
     @property
     def needs_gradients(self) -> bool:
