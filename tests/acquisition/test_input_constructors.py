@@ -19,7 +19,12 @@ from botorch_calib import (
     CalibratedExpectedImprovement,
     CalibratedProbabilityOfImprovement,
     CalibratedUpperConfidenceBound,
+    DelayedThompsonSampling,
+    DelayedUpperConfidenceBound,
     LogCalibratedExpectedImprovement,
+    RobustUpperConfidenceBound,
+    WassersteinUpperConfidenceBound,
+    WorstCase,
 )
 from botorch_calib.acquisition.input_constructors import register_once
 from tests.gps import DOUBLE, make_data, make_model
@@ -30,6 +35,8 @@ IMPROVEMENTS: list[type[Any]] = [
     CalibratedProbabilityOfImprovement,
 ]
 CLASSES = [*IMPROVEMENTS, CalibratedUpperConfidenceBound]
+BASIC = {"model", "training_data", "posterior_transform", "maximize", "X_pending"}
+CONTEXT_ARGUMENTS = ("contexts", "context_weights", "context_indices", "lipschitz_contexts")
 
 X, Y, _ = make_data()
 DATASET = SupervisedDataset(X, Y, feature_names=["a", "b"], outcome_names=["y"])
@@ -82,6 +89,38 @@ def test_level():
     constructor = get_acqf_input_constructor(CalibratedUpperConfidenceBound)
     assert constructor(model=make_model(), training_data=DATASET)["level"] == 0.9
     assert constructor(model=make_model(), training_data=DATASET, level=0.7)["level"] == 0.7
+
+
+ACCEPTED = {
+    DelayedUpperConfidenceBound: {"beta", "X_window", "feedback_bound"},
+    DelayedThompsonSampling: {"beta", "X_window", "feedback_bound", "choices", "seed"},
+    CalibratedUpperConfidenceBound: {"level", "num_fantasies"},
+    WassersteinUpperConfidenceBound: {"beta", "radius", *CONTEXT_ARGUMENTS},
+    RobustUpperConfidenceBound: {"beta", "ambiguity", *CONTEXT_ARGUMENTS},
+}
+
+
+@pytest.mark.parametrize("acqf_class", ACCEPTED)
+def test_accepted_names(acqf_class):
+    """What Ax may give; anything else is an error, and so is a missing argument."""
+    constructor = get_acqf_input_constructor(acqf_class)
+    required: dict[str, Any] = {"model": make_model(), "training_data": DATASET}
+    if "contexts" in ACCEPTED[acqf_class]:
+        with pytest.raises(TypeError, match="contexts"):
+            constructor(**required)
+        required["contexts"] = X[:3, :1]
+        required["radius"] = required["ambiguity"] = WorstCase()
+        required = {
+            name: required[name] for name in required if name in BASIC | ACCEPTED[acqf_class]
+        }
+    inputs = constructor(**required)
+    names = (BASIC | ACCEPTED[acqf_class]) - {"training_data"}
+    optional = {"X_pending", "context_weights", "context_indices", "lipschitz_contexts"}
+    assert names - optional <= set(inputs) <= names
+    for name in names - set(required):
+        constructor(**required, **{name: inputs.get(name)})
+    with pytest.raises(TypeError, match="Unexpected keyword argument `other`"):
+        constructor(**required, other=1)
 
 
 def test_registering_again():

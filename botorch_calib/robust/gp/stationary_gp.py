@@ -23,7 +23,8 @@ from linear_operator import to_linear_operator
 from linear_operator.utils.cholesky import psd_safe_cholesky
 from torch import Tensor
 
-from botorch_calib.robust.gp.kernels import RadialProfile, radial_profile
+from botorch_calib.robust.contexts import pairwise_distances
+from botorch_calib.robust.gp.radial_kernels import RadialProfile, radial_profile
 
 _AFFINE = (Normalize, InputStandardize, AffineInputTransform)
 # A variance this small, in units of the prior variance and of the rounding error, is none.
@@ -96,6 +97,26 @@ def is_stationary(model: Any) -> bool:
         and (not _has(model, "input") or _is_affine(model.input_transform))
         and radial_profile(_base_kernel(model.covar_module)) is not None
     )
+
+
+def closed_form_state(model: Any) -> tuple[object, ...]:
+    """The numbers that the closed form of a model depends on, to notice that one has changed.
+
+    Values are copied, since GPyTorch sets hyperparameters in place without a trace in their
+    version counters.
+
+    Args:
+        model: A model that `is_stationary`.
+
+    Returns:
+        Dtype and device of the training inputs, and all numbers as one vector, which is fast to
+        compare.
+    """
+    inputs = model.train_inputs[0]
+    own = (*model.parameters(), *model.buffers())
+    tensors = [inputs, model.train_targets, model.likelihood.noise, *own]
+    values = [tensor.detach().reshape(-1).to(inputs.device, torch.double) for tensor in tensors]
+    return (inputs.dtype, str(inputs.device)), torch.cat(values)
 
 
 @torch.no_grad()
@@ -199,7 +220,7 @@ def _solved(
     inputs = inputs.double()
     targets = model.train_targets.detach().double()
     mean = model.mean_module(model.train_inputs[0]).detach().double()
-    squares = torch.cdist(inputs, inputs, compute_mode="donot_use_mm_for_euclid_dist").square()
+    squares = pairwise_distances(inputs, inputs).square_()
     K = output_scale * profile.derivatives(squares)[0]
     # As an operator, since a dense covariance would be factorised here, without the noise.
     prior = MultivariateNormal(mean, to_linear_operator(K))
