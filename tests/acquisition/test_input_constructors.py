@@ -103,24 +103,18 @@ ACCEPTED = {
 @pytest.mark.parametrize("acqf_class", ACCEPTED)
 def test_accepted_names(acqf_class):
     """What Ax may give; anything else is an error, and so is a missing argument."""
-    constructor = get_acqf_input_constructor(acqf_class)
-    required: dict[str, Any] = {"model": make_model(), "training_data": DATASET}
-    if "contexts" in ACCEPTED[acqf_class]:
-        with pytest.raises(TypeError, match="contexts"):
-            constructor(**required)
-        required["contexts"] = X[:3, :1]
-        required["radius"] = required["ambiguity"] = WorstCase()
-        required = {
-            name: required[name] for name in required if name in BASIC | ACCEPTED[acqf_class]
-        }
-    inputs = constructor(**required)
-    names = (BASIC | ACCEPTED[acqf_class]) - {"training_data"}
-    optional = {"X_pending", "context_weights", "context_indices", "lipschitz_contexts"}
-    assert names - optional <= set(inputs) <= names
-    for name in names - set(required):
-        constructor(**required, **{name: inputs.get(name)})
+    constructor, accepted = get_acqf_input_constructor(acqf_class), BASIC | ACCEPTED[acqf_class]
+    given: dict[str, Any] = {"model": make_model(), "training_data": DATASET}
+    needed = {"contexts": X[:3, :1], "radius": 0.1, "ambiguity": WorstCase()}
+    given |= {name: needed[name] for name in needed if name in accepted}
+    inputs = constructor(**given)
+    for name in accepted:
+        constructor(**{**given, name: given.get(name, inputs.get(name))})
     with pytest.raises(TypeError, match="Unexpected keyword argument `other`"):
-        constructor(**required, other=1)
+        constructor(**given, other=1)
+    for name in given.keys() - {"training_data"}:
+        with pytest.raises(TypeError, match=name):
+            constructor(**{key: value for key, value in given.items() if key != name})
 
 
 def test_registering_again():

@@ -115,8 +115,8 @@ def test_kde_is_the_reflected_density(dtype: torch.dtype) -> None:
         cdf = torch.zeros_like(x)
         for image in range(-3, 4):
             for sign in (1, -1):
-                centre = sign * data[:, j].double() + 2 * image * BOX[1, j]
-                z = [(e - centre[:, None]) / width[j] for e in (x, torch.zeros_like(x))]
+                middle = sign * data[:, j].double() + 2 * image * BOX[1, j]
+                z = [(e - middle[:, None]) / width[j] for e in (x, torch.zeros_like(x))]
                 cdf += (torch.special.ndtr(z[0]) - torch.special.ndtr(z[1])).mean(0)
         found = (centre.points[:, j].double()[:, None] <= x).double().mean(0)
         # Scrambled Sobol points: well below the 0.016 of independent draws.
@@ -387,16 +387,16 @@ def test_columns_and_lipschitz_points_are_carried() -> None:
     # The weights are not normalised, and so rounded, again.
     assert torch.equal(centre.weights, plain.weights) and torch.equal(centre.points, plain.points)
     single = centre.to(torch.float32)
-    for copy in (
+    for other in (
         single,
-        deepcopy(centre),
+        copy.deepcopy(centre),
         pickle.loads(pickle.dumps(centre)),
         centre.with_candidates(others),
         ContextDistribution(points, plain.weights, [2, -1], others),
     ):
-        assert copy.indices == (2, -1)
-        assert copy.lipschitz_points is not None and len(copy.lipschitz_points) == 5
-        assert copy.lipschitz_points.dtype == copy.points.dtype
+        assert other.indices == (2, -1)
+        assert other.lipschitz_points is not None and len(other.lipschitz_points) == 5
+        assert other.lipschitz_points.dtype == other.points.dtype
     # What is kept of one is not that of the other.
     assert centre.with_indices(None).to(torch.float32).indices is None
     assert centre.with_lipschitz_points(None).lipschitz_points is None

@@ -93,8 +93,8 @@ def test_weights_are_in_the_set_and_attain_the_value(name: str, seed: int) -> No
     assert_close(weights.sum(-1), torch.ones(2, dtype=torch.double), rtol=0, atol=1e-13)
     assert_close((weights * values).sum(-1), ambiguity.worst_case(values, centre))
     for row in weights.numpy():
-        points, centre = centre.points.numpy(), centre.weights.numpy()
-        distance, limit = programs.distance_from_centre(ambiguity, row, points, centre)
+        points, masses = centre.points.numpy(), centre.weights.numpy()
+        distance, limit = programs.distance_from_centre(ambiguity, row, points, masses)
         # The distance between distributions is itself a linear program, solved to 1e-7.
         slack = 1e-6 if name == "wasserstein" else 1e-12
         assert distance <= limit * (1 + 1e-12) + slack
