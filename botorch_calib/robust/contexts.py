@@ -415,12 +415,13 @@ def sobol_points(num_points: int, dim: int, seed: int) -> Tensor:
     """Scrambled Sobol points strictly inside the unit cube, ``num_points x dim``, float64."""
     num_points, dim = check_count("num_points", num_points), check_count("dim", dim)
     draws = SobolEngine(dim, scramble=True, seed=seed).draw(num_points, dtype=torch.double)
-    edge = 0.5**32  # the points are multiples of 2^-30
+    edge = 0.5**32  # the points are multiples of 2^-30, of which 0 has no finite normal quantile
     return draws.clamp(edge, 1 - edge)
 
 
 def reflect(points: Tensor, low: Tensor, high: Tensor) -> Tensor:
     """Fold ``points`` into the box by reflection at its faces, however far outside they are."""
+    # Reflection at both faces is periodic, with twice the width of the box.
     width = high - low
     phase = torch.remainder(points - low, 2 * width)
     return low + torch.minimum(phase, 2 * width - phase).clamp(min=0.0)

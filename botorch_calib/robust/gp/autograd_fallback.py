@@ -168,6 +168,7 @@ class PointwiseFunction(ContextualFunction):
         unit = (direction.abs() / self.scale.to(c)).amax(dim=-1, keepdim=True)
         step = torch.finfo(c.dtype).eps ** 0.2 / unit.clamp_min(torch.finfo(c.dtype).tiny)
         move = torch.where(unit > 0, step * direction, 0.0)
+        # grad_x |grad_c u| = (grad_x grad_c u) direction: the change of grad_x u along it.
         slope = torch.zeros_like(x)
         for num, factor in _STENCIL:
             slope += factor * self._gradient(x, c + num * move)[:, : x.shape[-1]]

@@ -166,10 +166,13 @@ class ClosedFormConfidenceBound(ContextualFunction):
         norm, direction = norm_and_direction(self._summed(points, factors * slope)[:, split:])
         # The derivative in this direction, as a vector over training inputs, of k and of V.
         v = direction * self._contexts.slope
+        # d s_i / d direction = 2 (s - s_i)' v for each training input i.
         along = torch.linalg.vecdot(points[:, split:], v).unsqueeze(-1)
         along = torch.addmm(along, v, self._contexts.inputs.mT, alpha=-2.0, beta=2.0)
         dk = slope * along
         dV = self._solved(dk, [None, None], True)[0]
+        # The chain rule on 1 / sigma: d(V / sigma) = (dV + V (V dk) / sigma^2) / sigma, since
+        # d sigma = -(V dk) / sigma.
         inner = torch.linalg.vecdot(V, dk).div_(sigma.square_()).unsqueeze(-1)
         factors.mul_(curvature).mul_(along)
         factors.addcmul_(slope, dV.addcmul_(inner, V).mul_(ratio))

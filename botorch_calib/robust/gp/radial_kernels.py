@@ -13,7 +13,7 @@ import torch
 from gpytorch.kernels import Kernel, MaternKernel, RBFKernel
 from torch import Tensor
 
-# As GPyTorch: the distance of coincident points is not quite zero, which keeps 1/r finite.
+# As in GPyTorch: the distance of coincident points is not quite zero, which keeps 1/r finite.
 _LEAST_SQUARE = 1e-30
 
 
@@ -54,6 +54,7 @@ class GaussianProfile(RadialProfile):
 
     def fill(self, first: Tensor, second: Tensor, buffers: list[Tensor]) -> tuple[Tensor, Tensor]:
         """The product of the two factors, which is also ``g``, in the first buffer."""
+        # exp(-(s_1 + s_2)) is a product, so that no exponential is taken at all pairs.
         k = torch.mul(first, second, out=buffers[0])
         return k, k
 
@@ -77,6 +78,7 @@ class Matern32Profile(RadialProfile):
 
     def derivatives(self, s: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """``f = (1 + t) e``, ``f' = -e/2`` and ``f'' = e/(4 t)`` with ``e = exp(-t)``."""
+        # f'' has a pole at 0; the two differences of points that it multiplies vanish faster.
         t = s.clamp_min(_LEAST_SQUARE).sqrt()
         e = t.neg().exp()
         return (1.0 + t) * e, -0.5 * e, 0.25 * e / t

@@ -141,6 +141,8 @@ def stationary_gp(model: Any) -> StationaryGP:
     unit, location = _outcome_units(model.outcome_transform if _has(model, "outcome") else None)
     factor, weights, prior_mean = _solved(model, inputs, profile, output_scale)
     precision = torch.cholesky_inverse(factor)
+    # Outcomes are location + unit * g, with g of the standardised model, whose kernel is
+    # output_scale times one with k(z, z) = 1. These factors go into the weights and the precision.
     is_bad = is_badly_conditioned(output_scale * precision, raw.dtype)
     variance = unit.square() * output_scale.to(unit)
     floor = _ROUNDING * torch.finfo(raw.dtype).eps * variance
@@ -169,7 +171,7 @@ def _is_affine(transform: Any) -> bool:
         return all(_is_affine(part) for part in transform.values())
     if type(transform) not in _AFFINE or transform.batch_shape:
         return False
-    # The same for every row.
+    # The same for every row: a transform that differs by row is none of single inputs.
     return all(part.shape[:-1].numel() == 1 for part in (transform.coefficient, transform.offset))
 
 
@@ -208,6 +210,7 @@ def _input_map(model: Any, transformed: Tensor) -> tuple[Tensor, Tensor, Tensor]
         zero = torch.zeros_like(transformed[:1]).requires_grad_()
         at_zero = model.transform_inputs(zero)
         (slopes,) = torch.autograd.grad(at_zero.sum(), zero)
+    # A column that the transform maps to a constant has slope 0, and any origin.
     steps = (transformed.mean(dim=0, keepdim=True) - at_zero.detach()) / slopes
     origin = torch.where(slopes != 0.0, steps, 0.0)
     return origin.squeeze(0), model.transform_inputs(origin).squeeze(0), slopes.squeeze(0)
@@ -217,6 +220,8 @@ def _solved(
     model: Any, inputs: Tensor, profile: RadialProfile, output_scale: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Cholesky factor of ``K + noise``, weights of the targets, and the prior mean, in double."""
+    # In double precision even for a model in single: the weights and the inverse of an
+    # ill-conditioned covariance are what all values depend on, and they are computed once.
     inputs = inputs.double()
     targets = model.train_targets.detach().double()
     mean = model.mean_module(model.train_inputs[0]).detach().double()

@@ -144,6 +144,7 @@ class AmbiguitySet:
         contexts = contexts.to(torch.double, values.device)
         u = values.detach().double().reshape(-1, contexts.num_points)
         support = contexts.support() if self._keeps_support else None
+        # Atoms without weight are left out first: divergences divide by the weights.
         if support is None:
             weights = self._solve_scaled(u, contexts)
         else:
@@ -153,6 +154,8 @@ class AmbiguitySet:
         return weights.to(values.dtype).reshape(values.shape)
 
     def _solve_scaled(self, u: Tensor, contexts: ContextDistribution) -> Tensor:
+        # A worst case commutes with increasing affine maps of u, so its minimiser is that of the
+        # scaled values; solvers then need no tolerances in units of u.
         low, high = u.aminmax(dim=-1, keepdim=True)
         varies = high > low
         scaled = (u - low) / torch.where(varies, high - low, 1.0)

@@ -38,6 +38,7 @@ class ConditionalValueAtRisk(AmbiguitySet):
         order = u.argsort(dim=-1, stable=True)
         mass = contexts.weights[order]
         before = mass.cumsum(dim=-1) - mass
+        # In the order of the values, each atom gives what it has until the share alpha is full.
         worst = torch.minimum((self.alpha - before).clamp(min=0.0), mass)
         worst = worst / worst.sum(dim=-1, keepdim=True)
         return torch.empty_like(worst).scatter_(-1, order, worst)

@@ -115,12 +115,15 @@ class MMDBall(Ball):
         matrices = self._matrices(contexts)
         white = u @ matrices.whiten.mT
         sensitivity = white.norm(dim=-1, keepdim=True)
-        # The minimisers of total mass 1, of any sign.
+        # The minimisers of total mass 1, of any sign: Lagrange's conditions put p - w along
+        # -K^-1 (u - c), with c such that it sums to 0, and the radius gives the length. Here
+        # white' whiten = (u - c)' K^-1, and its length in the norm of K is the sensitivity.
         signed = weights - radius / sensitivity * (white @ matrices.whiten)
         least = u.argmin(dim=-1, keepdim=True)
         point = torch.zeros_like(u).scatter_(-1, least, 1.0)
         reach = matrices.reach[least]
         if self.method == "exact":
+            # Where the ball holds all mass at the smallest value, nothing can be worse.
             worst = torch.where(reach > radius, signed, point)
             rest = ~(worst >= 0).all(dim=-1) & (u.amax(dim=-1) > 0)
             if bool(rest.any()):
@@ -128,10 +131,12 @@ class MMDBall(Ball):
                     u[rest], weights, matrices.root, sensitivity[rest], signed[rest]
                 )
             return worst
+        # The tangent E u - radius S is not followed below the smallest value, which is 0 here.
         below = (u @ weights).unsqueeze(-1) < radius * sensitivity
         tangent = torch.where(below, point, signed)
         if self.method == "sensitivity":
             return tangent
+        # A convex function of the radius lies below its chord, from the centre to the point mass.
         chord = torch.lerp(weights.expand_as(u), point, (radius / reach).clamp(max=1.0))
         return (tangent + chord) / 2
 
@@ -170,6 +175,7 @@ class MMDBall(Ball):
         root, info = torch.linalg.cholesky_ex(matrix)
         if bool(info > 0):
             raise InputDataError("The matrix of `kernel` is not positive definite: raise `jitter`.")
+        # With 1~ = R^-1 1, the c that makes |R^-1 (u - c)| smallest is 1~' R^-1 u / |1~|^2.
         inverse = torch.linalg.solve_triangular(root, torch.eye(num).to(root), upper=False)
         ones = inverse.sum(dim=-1, keepdim=True)
         whiten = inverse - ones * ((ones.mT @ inverse) / ones.square().sum())

@@ -29,6 +29,7 @@ class TotalVariationBall(Ball):
         mass = contexts.weights[order]
         before = mass.cumsum(dim=-1) - mass
         # The last atom gives to itself, which changes nothing.
+        # ``radius`` counts mass twice, where it is taken and where it is put.
         moved = torch.minimum((self.radius / 2 - before).clamp(min=0.0), mass)
         worst = mass - moved
         worst[:, -1] += moved.sum(dim=-1)
