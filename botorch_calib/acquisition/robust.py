@@ -80,6 +80,7 @@ class ContextRobustFunction(AcquisitionFunction, ABC):
         self.ambiguity = at_observations(ambiguity, model)
         self.contexts = as_distribution(contexts)
         self.num_columns = None if model is None else input_width(model)
+        self.set_X_pending(None)
         self._cache: tuple[tuple[object, ...], ContextualFunction] | None = None
         if self.num_columns is not None:
             self._columns(self.num_columns)  # wrong ones are an error at once
