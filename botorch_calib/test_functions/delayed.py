@@ -56,7 +56,7 @@ class FixedDelay(DelayDistribution):
         check_nonnegative("delay", self.delay)
 
     def sample(self, X: Tensor, generator: torch.Generator) -> Tensor:
-        """See `DelayDistribution`."""
+        """The fixed delay for each of the points ``n x d``, length ``n``."""
         return torch.full((len(X),), float(self.delay), dtype=torch.double)
 
 
@@ -70,7 +70,7 @@ class PoissonDelay(DelayDistribution):
         check_nonnegative("mean", self.mean)
 
     def sample(self, X: Tensor, generator: torch.Generator) -> Tensor:
-        """See `DelayDistribution`."""
+        """Independent Poisson numbers for the points ``n x d``, length ``n``."""
         rates = torch.full((len(X),), float(self.mean), dtype=torch.double)
         return torch.poisson(rates, generator=generator)
 
@@ -89,7 +89,7 @@ class GeometricDelay(DelayDistribution):
         check_nonnegative("mean", self.mean)
 
     def sample(self, X: Tensor, generator: torch.Generator) -> Tensor:
-        """See `DelayDistribution`."""
+        """Independent geometric numbers for the points ``n x d``, length ``n``."""
         uniform = torch.rand(len(X), generator=generator, dtype=torch.double)
         if self.mean == 0:
             return torch.zeros_like(uniform)
@@ -112,7 +112,7 @@ class LogNormalDelay(DelayDistribution):
         check_nonnegative("sigma", self.sigma)
 
     def sample(self, X: Tensor, generator: torch.Generator) -> Tensor:
-        """See `DelayDistribution`."""
+        """Independent log-normal times for the points ``n x d``, length ``n``."""
         normal = torch.randn(len(X), generator=generator, dtype=torch.double)
         return self.median * (self.sigma * normal).exp()
 
@@ -132,7 +132,7 @@ class InputDependentDelay(DelayDistribution):
     base: Callable[[float], DelayDistribution] = PoissonDelay
 
     def sample(self, X: Tensor, generator: torch.Generator) -> Tensor:
-        """See `DelayDistribution`."""
+        """One delay for each of the points ``n x d``, of its own size, length ``n``."""
         means = torch.as_tensor(self.mean_of(X), dtype=torch.double).reshape(-1)
         if len(means) != len(X):
             raise BotorchTensorDimensionError(

@@ -1,61 +1,19 @@
-"""Functions of a decision and a context, evaluated on all pairs of the two."""
+"""`ContextualFunction`, the interface of what ambiguity sets evaluate at decisions and contexts."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
 from typing import Any
 
 import torch
-from botorch.exceptions.errors import InputDataError
 from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
-# Keeps the direction of a vanishing gradient finite.
+# Keeps the direction of a vanishing gradient finite. It is zero then, and so is the norm's slope.
 _TINY = 1e-30
-
-
-class Columns:
-    """Which columns of joint inputs ``z = (x, c)`` are decisions, and which are contexts.
-
-    Args:
-        num_columns: Number ``d`` of columns of joint inputs.
-        num_contexts: Number ``d_c`` of contexts among them.
-        indices: Columns of the contexts in the order of the contexts' own columns, negative ones
-            counted from the end (default: the last ``d_c``).
-
-    Raises:
-        InputDataError: If these are not ``d_c`` different columns out of ``d``, or leave no
-            decision.
-    """
-
-    def __init__(
-        self, num_columns: int, num_contexts: int, indices: Sequence[int] | None = None
-    ) -> None:
-        if indices is None:
-            indices = range(-num_contexts, 0)
-        places = [int(i) + num_columns * (int(i) < 0) for i in indices]
-        inside = all(0 <= place < num_columns for place in places)
-        if not inside or len(places) != num_contexts or len(set(places)) != len(places):
-            raise InputDataError(
-                f"`context_indices` must be {num_contexts} different columns of {num_columns}, "
-                f"got {list(indices)}."
-            )
-        self.context = places
-        self.decision = [i for i in range(num_columns) if i not in places]
-        if not self.decision:
-            raise InputDataError(
-                f"`contexts` with {num_contexts} columns leave no decision among {num_columns}."
-            )
-
-    def join(self, X: Tensor, contexts: Tensor) -> Tensor:
-        """Joint inputs ``... x d`` of decisions ``... x d_x`` and contexts ``... x d_c``."""
-        columns: list[Tensor] = [X.new_empty(0)] * (len(self.decision) + len(self.context))
-        for part, places in ((X, self.decision), (contexts, self.context)):
-            for column, place in zip(part.unbind(dim=-1), places, strict=True):
-                columns[place] = column
-        return torch.stack(torch.broadcast_tensors(*columns), dim=-1)
+# Pairs whose second derivatives are taken together in `gradient_norms`, to bound the memory.
+_PAIRS = 2048
 
 
 class _WithJacobian(Function):
@@ -89,6 +47,10 @@ def with_jacobian(X: Tensor, values: Tensor, jacobian: Tensor) -> Tensor:
 class ContextualFunction(ABC):
     """A function ``u(x, c)`` of decisions ``x`` and contexts ``c``, each pair on its own.
 
+    `ClosedFormConfidenceBound` is one of exact Gaussian processes, and
+    `botorch_calib.robust.gp.autograd_fallback.PointwiseFunction` makes one of any function of joint
+    inputs. An `AmbiguitySet` evaluates it in its method ``evaluate``.
+
     Derivatives come out of the evaluation itself, chunk by chunk, so that memory is bounded by
     the results, and differentiating them costs no further evaluation. Results are once
     differentiable with respect to ``X``, and with respect to nothing else.
@@ -112,7 +74,11 @@ class ContextualFunction(ABC):
     def with_gradients(self, X: Tensor, contexts: Tensor) -> tuple[Tensor, Tensor]:
         """Values ``b x M`` as `__call__` gives them, and context gradients ``b x M x d_c``.
 
-        The context gradients carry no graph; see `context_gradient_norm`.
+        The context gradients carry no graph; `gradient_norms` can be differentiated.
+
+        Args:
+            X: Decisions ``b x d_x``.
+            contexts: ``M x d_c``.
         """
         values, gradients = self._evaluate(X.detach(), contexts, gradients=True)
         width = X.shape[-1]
@@ -123,7 +89,7 @@ class ContextualFunction(ABC):
     def with_steepness(
         self, X: Tensor, contexts: Tensor, steepness_contexts: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        """Values ``b x M``, and the steepness ``max_c |grad_c u(x, c)|_2`` of each row.
+        """Values ``b x M``, and the steepness ``max_c |grad_c u(x, c)|_2`` of each row, ``b``.
 
         The derivative of the steepness is that of the norm at the maximising context (by Danskin's
         theorem): second derivatives of ``u`` at ``b`` points.
@@ -150,21 +116,31 @@ class ContextualFunction(ABC):
         steepness, places = torch.linalg.vector_norm(gradients, dim=-1).max(dim=-1)
         if not _wants_gradient(X):
             return values, steepness
-        slopes = self._steepness(X.detach(), steepness_contexts[places])[1]
+        slopes = self._gradient_norm(X.detach(), steepness_contexts[places])[1]
         return values, with_jacobian(X, steepness, slopes)
 
-    def context_gradient_norm(self, X: Tensor, contexts: Tensor) -> Tensor:
-        """The norm ``|grad_c u(x_i, c_i)|_2`` at one context per row.
+    def gradient_norms(self, X: Tensor, contexts: Tensor) -> Tensor:
+        """Norms ``|grad_c u(x, c)|_2`` at all pairs, for sets that need more than the largest one.
+
+        Unlike those of `with_gradients` they can be differentiated, which costs second derivatives
+        at all pairs.
 
         Args:
             X: Decisions ``b x d_x``.
-            contexts: ``b x d_c``.
+            contexts: ``M x d_c``.
 
         Returns:
-            Norms ``b``.
+            Norms ``b x M``.
         """
-        norms, slopes = self._steepness(X.detach(), contexts)
-        return with_jacobian(X, norms, slopes) if _wants_gradient(X) else norms
+        num, width = len(contexts), X.shape[-1]
+        gradients = self._evaluate(X.detach(), contexts, gradients=True)[1]
+        norms = torch.linalg.vector_norm(gradients[..., width:], dim=-1)
+        if not _wants_gradient(X):
+            return norms
+        rows = X.detach().repeat_interleave(num, dim=0).split(_PAIRS)
+        others = contexts.repeat(len(X), 1).split(_PAIRS)
+        slopes = [self._gradient_norm(x, c)[1] for x, c in zip(rows, others, strict=True)]
+        return with_jacobian(X, norms, torch.cat(slopes).view(-1, num, width))
 
     @abstractmethod
     def _evaluate(self, X: Tensor, contexts: Tensor, gradients: bool) -> tuple[Tensor, Tensor]:
@@ -174,8 +150,17 @@ class ContextualFunction(ABC):
         """
 
     @abstractmethod
-    def _steepness(self, X: Tensor, contexts: Tensor) -> tuple[Tensor, Tensor]:
-        """Norms ``b`` as of `context_gradient_norm`, and their slopes ``b x d_x``."""
+    def _gradient_norm(self, X: Tensor, contexts: Tensor) -> tuple[Tensor, Tensor]:
+        """Norms of the context gradient at one context per row, and their slopes.
+
+        Args:
+            X: Decisions ``b x d_x``.
+            contexts: ``b x d_c``.
+
+        Returns:
+            Norms ``|grad_c u(x_i, c_i)|_2``, ``b``, and their derivatives with respect to ``x_i``,
+            ``b x d_x``, without a graph.
+        """
 
 
 def _wants_gradient(X: Tensor) -> bool:

@@ -1,15 +1,13 @@
-"""The active-set method for sparse worst laws against the interior-point method."""
+"""The active-set method for sparse minimisers against the interior-point method."""
 
 import pytest
 import torch
 from torch import Tensor
 from torch.testing import assert_close
 
-from botorch_calib.robust import ContextDistribution, MMDBall
-from botorch_calib.robust.solvers import active_set
-from botorch_calib.robust.solvers import interior_point as general
+from botorch_calib.robust import ContextDistribution, MMDBall, simplex_in_ellipsoid
 
-# Radius, jitter and the most atoms with mass in the worst laws of the smooth functions below.
+# Radius, jitter and the most atoms with mass in the minimisers of the smooth functions below.
 CASES = [(0.5, 1e-6, 10), (0.1, 1e-6, 16), (0.1, 1e-3, 20), (0.02, 1e-6, 30)]
 
 
@@ -27,79 +25,79 @@ def smooth_functions(rows: int, seed: int = 0) -> tuple[Tensor, ContextDistribut
 
 
 def interior_point(
-    ball: MMDBall, values: Tensor, law: ContextDistribution, monkeypatch: pytest.MonkeyPatch
+    ball: MMDBall, values: Tensor, centre: ContextDistribution, monkeypatch: pytest.MonkeyPatch
 ) -> Tensor:
     with monkeypatch.context() as patch:
-        patch.setattr(general, "_NEGATIVE", float("inf"))
-        return ball.worst_case(values, law)
+        patch.setattr(simplex_in_ellipsoid, "_NEGATIVE", float("inf"))
+        return ball.worst_case(values, centre)
 
 
 def only_active_set(monkeypatch: pytest.MonkeyPatch) -> None:
     def solve(self: object) -> None:
         raise AssertionError("Rows were left to the interior-point method.")
 
-    monkeypatch.setattr(general._InteriorPoint, "solve", solve)
+    monkeypatch.setattr(simplex_in_ellipsoid._InteriorPoint, "solve", solve)
 
 
 @pytest.mark.parametrize(("radius", "jitter", "most"), CASES)
-def test_sparse_laws_are_found_without_interior_points(
+def test_sparse_minimisers_are_found_without_interior_points(
     radius: float, jitter: float, most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    values, law = smooth_functions(40)
+    values, centre = smooth_functions(40)
     ball = MMDBall(radius, lengthscale=0.5, jitter=jitter)
-    wanted = interior_point(ball, values, law, monkeypatch)
+    wanted = interior_point(ball, values, centre, monkeypatch)
     only_active_set(monkeypatch)
-    weights = ball.worst_case_weights(values, law)
+    weights = ball.worst_case_weights(values, centre)
     count = (weights > 1e-12).sum(dim=-1)
     assert count.amax() <= most
-    # A law is exact up to rounding once its atoms are found, the other method stops at 1e-7.
+    # A minimiser is exact up to rounding once its atoms are found, the other method stops at 1e-7.
     found = (weights * values).sum(dim=-1)
-    decrease = law.expectation(values) - wanted
+    decrease = centre.expectation(values) - wanted
     assert (found <= wanted + 1e-12).all() and (found >= wanted - 2e-7 * (decrease + 1e-3)).all()
     assert (weights >= 0).all()
     assert_close(weights.sum(dim=-1), torch.ones(40, dtype=torch.double), rtol=0, atol=1e-13)
-    root = ball._matrices(law).root
-    assert (((weights - law.weights) @ root).norm(dim=-1) <= radius * (1 + 1e-9)).all()
+    root = ball._matrices(centre).root
+    assert (((weights - centre.weights) @ root).norm(dim=-1) <= radius * (1 + 1e-9)).all()
 
 
-@pytest.mark.parametrize(("name", "value"), [("_MAX_STEPS", 6), ("_MOST", 8)])
+@pytest.mark.parametrize(("name", "value"), [("_ACTIVE_SET_STEPS", 6), ("_MOST", 8)])
 def test_what_it_does_not_solve_is_solved(
     name: str, value: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    values, law = smooth_functions(20)
+    values, centre = smooth_functions(20)
     ball = MMDBall(0.02, lengthscale=0.5)
-    wanted = ball.worst_case(values, law)
-    monkeypatch.setattr(active_set, name, value)
-    root = ball._matrices(law).root / ball.radius
-    _, excess = active_set.solve_sparse(values, law.weights, root)
+    wanted = ball.worst_case(values, centre)
+    monkeypatch.setattr(simplex_in_ellipsoid, name, value)
+    root = ball._matrices(centre).root / ball.radius
+    _, excess = simplex_in_ellipsoid.solve_sparse(values, centre.weights, root)
     assert excess.isinf().any() and not excess.isnan().any()
-    assert_close(ball.worst_case(values, law), wanted, rtol=0, atol=2e-7)
+    assert_close(ball.worst_case(values, centre), wanted, rtol=0, atol=2e-7)
 
 
 def test_rows_do_not_depend_on_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    values, law = smooth_functions(30)
+    values, centre = smooth_functions(30)
     ball = MMDBall(0.05, lengthscale=0.5)
-    together = ball.worst_case(values, law)
-    alone = torch.stack([ball.worst_case(row, law) for row in values])
+    together = ball.worst_case(values, centre)
+    alone = torch.stack([ball.worst_case(row, centre) for row in values])
     assert_close(together, alone, rtol=0, atol=1e-11)
-    assert torch.equal(ball.worst_case(values, law), together)
+    assert torch.equal(ball.worst_case(values, centre), together)
     with monkeypatch.context() as patch:
-        patch.setattr(general, "_SPARSE_ROWS", 7)
-        assert_close(ball.worst_case(values, law), together, rtol=0, atol=1e-11)
+        patch.setattr(simplex_in_ellipsoid, "_SPARSE_ROWS", 7)
+        assert_close(ball.worst_case(values, centre), together, rtol=0, atol=1e-11)
     # Nor on what was asked before.
-    copy = ContextDistribution(law.points, law.weights)
+    copy = ContextDistribution(centre.points, centre.weights)
     assert torch.equal(ball.worst_case(values, copy), together)
 
 
 def test_ties_and_double_atoms(monkeypatch: pytest.MonkeyPatch) -> None:
-    values, law = smooth_functions(12)
-    twice = ContextDistribution(law.points.repeat(2, 1), law.weights.repeat(2) / 2)
+    values, centre = smooth_functions(12)
+    twice = ContextDistribution(centre.points.repeat(2, 1), centre.weights.repeat(2) / 2)
     for radius in (0.3, 0.05):
         ball = MMDBall(radius, lengthscale=0.5)
         for steps in (1, 2, 5):
             tied = (values * steps).round() / steps
-            found = ball.worst_case(tied, law)
-            wanted = interior_point(ball, tied, law, monkeypatch)
+            found = ball.worst_case(tied, centre)
+            wanted = interior_point(ball, tied, centre, monkeypatch)
             assert_close(found, wanted, rtol=0, atol=2e-7)
         both = ball.worst_case(values.repeat(1, 2), twice)
         wanted = interior_point(ball, values.repeat(1, 2), twice, monkeypatch)
@@ -107,15 +105,15 @@ def test_ties_and_double_atoms(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_excess_bounds_the_distance_from_the_optimum() -> None:
-    values, law = smooth_functions(8)
+    values, centre = smooth_functions(8)
     ball = MMDBall(0.1, lengthscale=0.5)
-    root = ball._matrices(law).root / ball.radius
-    best, _ = active_set.solve_sparse(values, law.weights, root)
+    root = ball._matrices(centre).root / ball.radius
+    best, _ = simplex_in_ellipsoid.solve_sparse(values, centre.weights, root)
     generator = torch.Generator().manual_seed(0)
     for size in (0.0, 0.3, 1.0):
-        delta = size * (best - law.weights)
+        delta = size * (best - centre.weights)
         dual = torch.randn(values.shape, generator=generator, dtype=torch.double)
-        excess = active_set.certified_excess(values, law.weights, root, delta, dual)
+        excess = simplex_in_ellipsoid.certified_excess(values, centre.weights, root, delta, dual)
         decrease = -(values * delta).sum(dim=-1)
-        missed = (values * (law.weights + delta - best)).sum(dim=-1)
+        missed = (values * (centre.weights + delta - best)).sum(dim=-1)
         assert (excess * (decrease + 1e-3) >= missed - 1e-9).all()

@@ -1,4 +1,4 @@
-"""Radial profiles of stationary kernels, computed in place, with their derivatives.
+"""Stationary radial kernels as functions of the squared distance, with their derivatives.
 
 Every profile is ``k = f(s)`` with ``f(0) = 1`` and ``s = factor * r^2``, where ``r`` is the
 distance in units of the lengthscale. Inputs are scaled such that ``s`` is their squared distance.
@@ -13,7 +13,7 @@ import torch
 from gpytorch.kernels import Kernel, MaternKernel, RBFKernel
 from torch import Tensor
 
-# As GPyTorch: the distance of coincident points is not quite zero, which keeps 1/r finite.
+# As in GPyTorch: the distance of coincident points is not quite zero, which keeps 1/r finite.
 _LEAST_SQUARE = 1e-30
 
 
@@ -29,7 +29,7 @@ class RadialProfile(ABC):
 
     @abstractmethod
     def fill(self, first: Tensor, second: Tensor, buffers: list[Tensor]) -> tuple[Tensor, Tensor]:
-        """Profiles and ``g``, both ``step x M x n``, in the first two of three buffers.
+        """``f`` and ``g``, both ``step x M x n``, in the first two of three buffers.
 
         Args:
             first: Prepared squared distances along the decisions, ``step x 1 x n``.
@@ -39,7 +39,7 @@ class RadialProfile(ABC):
 
     @abstractmethod
     def derivatives(self, s: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """``f``, ``f'`` and ``f''`` at ``s`` (the latter finite also where it has a pole)."""
+        """``f``, ``f'`` and ``f''`` at ``s``; the last is finite even where it has a pole."""
 
 
 class GaussianProfile(RadialProfile):
@@ -49,16 +49,17 @@ class GaussianProfile(RadialProfile):
     slope = -1.0
 
     def prepare(self, squares: Tensor) -> Tensor:
-        """See `RadialProfile.prepare`."""
+        """The factor ``exp(-s)`` of these columns, in place of the squared distances."""
         return squares.neg_().exp_()
 
     def fill(self, first: Tensor, second: Tensor, buffers: list[Tensor]) -> tuple[Tensor, Tensor]:
-        """See `RadialProfile.fill`."""
+        """The product of the two factors, which is also ``g``, in the first buffer."""
+        # exp(-(s_1 + s_2)) is a product, so that no exponential is taken at all pairs.
         k = torch.mul(first, second, out=buffers[0])
         return k, k
 
     def derivatives(self, s: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """See `RadialProfile.derivatives`."""
+        """``f = exp(-s)``, ``f' = -f`` and ``f'' = f``."""
         k = s.neg().exp()
         return k, -k, k
 
@@ -70,13 +71,14 @@ class Matern32Profile(RadialProfile):
     slope = -0.5
 
     def fill(self, first: Tensor, second: Tensor, buffers: list[Tensor]) -> tuple[Tensor, Tensor]:
-        """See `RadialProfile.fill`."""
+        """``(1 + t) exp(-t)`` and ``g = exp(-t)``; ``f' = -g/2``, as ``ds = 2 t dt``."""
         t = torch.add(first, second, out=buffers[0]).sqrt_()
         g = torch.neg(t, out=buffers[1]).exp_()
         return torch.addcmul(g, g, t, out=buffers[0]), g
 
     def derivatives(self, s: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """See `RadialProfile.derivatives`."""
+        """``f = (1 + t) e``, ``f' = -e/2`` and ``f'' = e/(4 t)`` with ``e = exp(-t)``."""
+        # f'' has a pole at 0; the two differences of points that it multiplies vanish faster.
         t = s.clamp_min(_LEAST_SQUARE).sqrt()
         e = t.neg().exp()
         return (1.0 + t) * e, -0.5 * e, 0.25 * e / t
@@ -89,7 +91,7 @@ class Matern52Profile(RadialProfile):
     slope = -1.0 / 6.0
 
     def fill(self, first: Tensor, second: Tensor, buffers: list[Tensor]) -> tuple[Tensor, Tensor]:
-        """See `RadialProfile.fill`."""
+        """``(1 + t + t^2/3) exp(-t)`` and ``g = (1 + t) exp(-t)``; ``f' = -g/6``."""
         s = torch.add(first, second, out=buffers[0])
         t = torch.sqrt(s, out=buffers[1])
         e = torch.neg(t, out=buffers[2]).exp_()
@@ -97,7 +99,7 @@ class Matern52Profile(RadialProfile):
         return torch.addcmul(g, e, s, value=1.0 / 3.0, out=buffers[0]), g
 
     def derivatives(self, s: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """See `RadialProfile.derivatives`."""
+        """``f = (1 + t + s/3) e``, ``f' = -(1 + t) e/6``, ``f'' = e/12`` with ``e = exp(-t)``."""
         t = s.clamp_min(0.0).sqrt()
         e = t.neg().exp()
         return (1.0 + t + s / 3.0) * e, (1.0 + t) * e / -6.0, e / 12.0
@@ -110,7 +112,7 @@ def radial_profile(kernel: Kernel) -> RadialProfile | None:
     """The profile of a kernel on all columns without batch dimensions; None if it has another."""
     if type(kernel) not in (RBFKernel, MaternKernel) or kernel.active_dims is not None:
         return None
-    if kernel.raw_lengthscale.dim() != 2:  # which is fast to tell, unlike the batch shape
+    if kernel.raw_lengthscale.dim() != 2:  # a test that is fast, unlike one of the batch shape
         return None
     if type(kernel) is RBFKernel:
         return GaussianProfile()

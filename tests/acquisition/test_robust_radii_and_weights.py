@@ -1,4 +1,4 @@
-"""Robust acquisition functions: schedules of radii, and the laws that they protect against."""
+"""Robust acquisition functions: schedules of radii, and worst-case distributions."""
 
 from __future__ import annotations
 
@@ -42,6 +42,7 @@ BETA, SCHEDULE = 2.25, RadiusSchedule(0.3)
 NUM = 12  # observations of `make_gp`
 CONTEXTS = torch.tensor([[0.1], [0.35], [0.5], [0.8], [0.95]], **DOUBLE)
 WEIGHTS = torch.tensor([0.3, 0.1, 0.2, 0.25, 0.15], **DOUBLE)
+CENTRE = ContextDistribution(CONTEXTS, WEIGHTS)
 PENDING = torch.tensor([[0.2, 0.4], [0.7, 0.9]], **DOUBLE)
 SETS: dict[str, AmbiguitySet] = {
     "wasserstein": WassersteinBall(0.1),
@@ -72,15 +73,18 @@ def calibrated(model: Any = None) -> CalibratedModel:
     return CalibratedModel(model or make_gp(), far_from_gaussian())
 
 
-def robust(ambiguity: AmbiguitySet, model: Any = None, **kwargs: Any) -> RobustUpperConfidenceBound:
-    return RobustUpperConfidenceBound(
-        model or make_gp(), BETA, ambiguity, CONTEXTS, WEIGHTS, **kwargs
-    )
+def robust(
+    ambiguity: AmbiguitySet,
+    model: Any = None,
+    contexts: ContextDistribution = CENTRE,
+    **kwargs: Any,
+) -> RobustUpperConfidenceBound:
+    return RobustUpperConfidenceBound(model or make_gp(), BETA, ambiguity, contexts, **kwargs)
 
 
 def any_acquisition(ambiguity: AmbiguitySet, model: Any = None) -> RobustAcquisition:
     quantile = CalibratedUpperConfidenceBound(model or calibrated(), level=0.8)
-    return RobustAcquisition(quantile, ambiguity, CONTEXTS, WEIGHTS)
+    return RobustAcquisition(quantile, ambiguity, CENTRE)
 
 
 class TestSchedules:
@@ -217,15 +221,14 @@ def bounds_at(x: Tensor, model: SingleTaskGP, sign: float = 1.0) -> Tensor:
 class TestWorstCaseWeights:
     @pytest.mark.parametrize("maximize", [True, False])
     @pytest.mark.parametrize("name", SETS)
-    def test_laws_by_loops(self, name, maximize):
+    def test_by_loops(self, name, maximize):
         model, X = make_gp(), points(3)
-        law = ContextDistribution(CONTEXTS, WEIGHTS)
         sign = 1.0 if maximize else -1.0
         values = torch.stack([bounds_at(x[0], model, sign) for x in X])
         acqf = robust(SETS[name], model, maximize=maximize)
-        # The closed form agrees with the posterior to 1e-8; the law of an interior-point method
-        # is known as well as its value, to the root of that.
-        wanted = SETS[name].worst_case_weights(values, law)
+        # The closed form agrees with the posterior to 1e-8; the weights of an interior-point
+        # method are known as well as its value, to the root of that.
+        wanted = SETS[name].worst_case_weights(values, CENTRE)
         assert_close(acqf.worst_case_weights(X), wanted, rtol=0, atol=1e-4)
 
     @pytest.mark.parametrize("build", [robust, any_acquisition])
@@ -262,15 +265,15 @@ class TestWorstCaseWeights:
         twin = SingleTaskGP(X.flip(-1), Y, outcome_transform=None)
         twin.load_state_dict(gp.state_dict())
         twin.covar_module.lengthscale = gp.covar_module.lengthscale.detach().flip(-1)
-        acqf = robust(WorstCase(), twin.eval(), context_indices=[0])
+        acqf = robust(WorstCase(), twin.eval(), CENTRE.with_indices([0]))
         assert torch.equal(acqf.worst_case_weights(points(3)), expected)
         acqf = robust(WorstCase(), make_gp(dtype=torch.float32))
         found = acqf.worst_case_weights(points(3).float())
         assert found.dtype == torch.float32 and torch.equal(found.double(), expected)
 
     def test_columns_are_the_merged_atoms_and_candidates(self):
-        law = ContextDistribution.empirical(CONTEXTS[[1, 0, 1]]).with_candidates(CONTEXTS)
-        acqf = RobustUpperConfidenceBound(make_gp(), BETA, WorstCase(), law)
+        centre = ContextDistribution.empirical(CONTEXTS[[1, 0, 1]]).with_candidates(CONTEXTS)
+        acqf = RobustUpperConfidenceBound(make_gp(), BETA, WorstCase(), centre)
         weights = acqf.worst_case_weights(points(6))
         assert weights.shape == (6, 5)
         expected = [bounds_at(x[0], make_gp()).argmin() for x in points(6)]
@@ -285,9 +288,9 @@ class TestWorstCaseWeights:
         assert torch.equal(found, expected)
 
     @pytest.mark.parametrize("ambiguity", BOUNDS)
-    def test_bounds_have_no_law(self, ambiguity):
+    def test_bounds_have_no_distribution(self, ambiguity):
         acqf = robust(ambiguity)
-        with pytest.raises(UnsupportedError, match="needs gradients|no law attains"):
+        with pytest.raises(UnsupportedError, match="needs gradients|no distribution attains"):
             acqf.worst_case_weights(points(3))
         with pytest.raises(UnsupportedError, match="needs gradients"):
             wdrbo = WassersteinUpperConfidenceBound(make_gp(), BETA, 0.1, CONTEXTS)
@@ -320,3 +323,10 @@ class TestStaleness:
         acqf.contexts = ContextDistribution(CONTEXTS.flip(0) * 0.5, WEIGHTS)
         other.contexts = acqf.contexts
         assert torch.equal(acqf(X), other(X))
+
+    @pytest.mark.parametrize("build", [robust, any_acquisition])
+    def test_follows_the_columns_of_the_contexts(self, build):
+        acqf, X = build(KLBall(0.2)), points(3)
+        before = acqf(X)
+        acqf.contexts = acqf.contexts.with_indices([0])
+        assert (acqf(X) - before).abs().min() > 1e-3

@@ -55,14 +55,14 @@ def instance(dtype: torch.dtype = torch.double) -> tuple[Tensor, ContextDistribu
 @pytest.mark.parametrize("t", [1, 7, 100])
 @every_ball
 def test_at_t_it_is_the_ball_with_the_number(name: str, t: int, dtype: torch.dtype) -> None:
-    values, law = instance(dtype)
+    values, centre = instance(dtype)
     ball, number = BALLS[name](SCHEDULE).at(t), BALLS[name](0.4 / t**0.5)
     assert type(ball) is type(number) and ball.radius == number.radius
     assert repr(ball) == repr(number)
-    assert torch.equal(ball.worst_case(values, law), number.worst_case(values, law))
+    assert torch.equal(ball.worst_case(values, centre), number.worst_case(values, centre))
     if name in LAWS:
-        found = ball.worst_case_weights(values, law)
-        assert torch.equal(found, number.worst_case_weights(values, law))
+        found = ball.worst_case_weights(values, centre)
+        assert torch.equal(found, number.worst_case_weights(values, centre))
     assert ball.at(t + 1) is ball and number.at(t) is number
 
 
@@ -80,15 +80,15 @@ def test_other_sets_are_the_same_for_all_t(ambiguity: AmbiguitySet) -> None:
 
 @every_ball
 def test_a_schedule_is_not_evaluated(name: str) -> None:
-    values, law = instance()
+    values, centre = instance()
     ball = BALLS[name](SCHEDULE)
     assert ball.is_scheduled and not ball.at(3).is_scheduled
     for given in (values, values[0], torch.ones_like(values), values[:0]):
         with pytest.raises(UnsupportedError, match=r"schedule: call `\.at\(t\)`"):
-            ball.worst_case(given, law)
+            ball.worst_case(given, centre)
     if name in LAWS:
         with pytest.raises(UnsupportedError, match=r"schedule: call `\.at\(t\)`"):
-            ball.worst_case_weights(values, law)
+            ball.worst_case_weights(values, centre)
     with pytest.raises(UnsupportedError, match=r"RadiusSchedule\(c=0.4\)"):
         _ = ball.radius
     with pytest.raises(UnsupportedError, match=r"\.at\(t\)"):
@@ -97,13 +97,13 @@ def test_a_schedule_is_not_evaluated(name: str) -> None:
 
 @every_ball
 def test_copies_do_not_follow_each_other(name: str) -> None:
-    values, law = instance()
+    values, centre = instance()
     ball = BALLS[name](SCHEDULE)
     first = ball.at(1)
-    wanted = first.worst_case(values, law)
+    wanted = first.worst_case(values, centre)
     second = ball.at(100)
-    assert (second.worst_case(values, law) > wanted + 1e-3).all()
-    assert torch.equal(first.worst_case(values, law), wanted)
+    assert (second.worst_case(values, centre) > wanted + 1e-3).all()
+    assert torch.equal(first.worst_case(values, centre), wanted)
     assert (first.radius, second.radius) == (0.4, 0.04)
     assert ball.is_scheduled
     with pytest.raises(AttributeError):
@@ -113,7 +113,7 @@ def test_copies_do_not_follow_each_other(name: str) -> None:
 
 
 def test_a_kernel_is_shared_by_the_copies_and_computed_once() -> None:
-    values, law = instance()
+    values, centre = instance()
     calls = []
 
     def kernel(points: Tensor) -> Tensor:
@@ -122,7 +122,7 @@ def test_a_kernel_is_shared_by_the_copies_and_computed_once() -> None:
 
     ball = MMDBall(SCHEDULE, kernel=kernel)
     for t in (1, 4, 9):
-        ball.at(t).worst_case(values, law)
+        ball.at(t).worst_case(values, centre)
     assert calls == [9]
 
 
@@ -153,15 +153,15 @@ def test_what_a_schedule_returns_is_checked(name: str, bad: Any) -> None:
 
 @every_ball
 def test_copies_and_repr(name: str) -> None:
-    values, law = instance()
+    values, centre = instance()
     ball = BALLS[name](SCHEDULE)
     assert "(radius=RadiusSchedule(c=0.4)" in repr(ball)
-    wanted = ball.at(3).worst_case(values, law)
+    wanted = ball.at(3).worst_case(values, centre)
     for other in (copy.deepcopy(ball), pickle.loads(pickle.dumps(ball)), copy.copy(ball)):
         assert other.is_scheduled and repr(other) == repr(ball)
-        assert torch.equal(other.at(3).worst_case(values, law), wanted)
+        assert torch.equal(other.at(3).worst_case(values, centre), wanted)
         resolved = pickle.loads(pickle.dumps(other.at(3)))
-        assert torch.equal(resolved.worst_case(values, law), wanted)
+        assert torch.equal(resolved.worst_case(values, centre), wanted)
 
 
 def test_repr_of_balls_with_numbers() -> None:
@@ -181,7 +181,7 @@ def test_numbers_of_samples_are_checked(name: str, t: Any) -> None:
 
 @pytest.mark.parametrize("make", [*BALLS.values(), lipschitz])
 def test_the_centre_attains_the_value_at_radius_zero(make: Callable[[Any], Ball]) -> None:
-    values, law = instance()
-    weights = make(0.0).worst_case_weights(values, law)
-    assert_close(weights, law.weights.expand_as(weights))
-    assert_close(make(0.0).worst_case(values, law), law.expectation(values))
+    values, centre = instance()
+    weights = make(0.0).worst_case_weights(values, centre)
+    assert_close(weights, centre.weights.expand_as(weights))
+    assert_close(make(0.0).worst_case(values, centre), centre.expectation(values))

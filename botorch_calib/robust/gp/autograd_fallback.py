@@ -1,4 +1,4 @@
-"""Contextual functions of which only values are given, by automatic differentiation."""
+"""Contextual functions of any model or acquisition function, by automatic differentiation."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from botorch.exceptions.errors import UnsupportedError
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from botorch_calib.robust.gp.contextual import Columns, ContextualFunction, norm_and_direction
+from botorch_calib.robust.contextual_function import ContextualFunction, norm_and_direction
+from botorch_calib.robust.joint_inputs import Columns
 
 # Pairs per evaluation: memory grows with it, and the overhead of a call is spread over it.
 _LEAST_CHUNK, _MOST_CHUNK = 256, 2048
@@ -18,8 +19,26 @@ _LEAST_CHUNK, _MOST_CHUNK = 256, 2048
 _CHUNK_ELEMENTS = 2**18
 # Squared distances below count as this, as in GPyTorch.
 _LEAST_SQUARE = 1e-30
-# Steps and factors of the derivative, of the fourth order.
+# Steps and factors of the central difference of the fourth order: its error is of order h^4, and
+# rounding of order eps / h, which balance at a step h = eps^(1/5).
 _STENCIL = ((-2, 1 / 12), (-1, -2 / 3), (1, 2 / 3), (2, -1 / 12))
+
+
+def context_scale(data: Tensor | None, columns: Columns, points: Tensor) -> Tensor:
+    """Scale ``d_c`` over which functions of the context vary: of the contexts and observations.
+
+    Args:
+        data: Joint inputs ``... x d`` that the model behind the function has observed, if known.
+        columns: Which columns are contexts.
+        points: Contexts ``M x d_c`` at which the function is evaluated.
+    """
+    if data is not None and data.shape[-1] == len(columns.decision) + len(columns.context):
+        seen = data.detach()[..., columns.context].reshape(-1, len(columns.context))
+        points = torch.cat([points, seen.to(points)])
+    spread = points.std(dim=0, correction=0)
+    size = points.abs().amax(dim=0)
+    # A column that does not vary has the size of its value for a scale, and 1 where that is 0.
+    return torch.where(spread > 0, spread, torch.where(size > 0, size, 1.0))
 
 
 def pairs_per_chunk(model: Any) -> int:
@@ -64,7 +83,7 @@ class PointwiseFunction(ContextualFunction):
         columns: Which columns are contexts.
         scale: Scale of each context, ``d_c``, over which second derivatives do not vary much, for
             differences; None if ``function`` may be differentiated twice.
-        chunk: Pairs per evaluation; see `pairs_per_chunk`.
+        chunk: Pairs per evaluation, such as `pairs_per_chunk` of a model.
 
     Raises:
         UnsupportedError: On evaluation, if ``function`` does not give one value per input.
@@ -83,7 +102,7 @@ class PointwiseFunction(ContextualFunction):
         self.chunk = chunk
 
     def _evaluate(self, X: Tensor, contexts: Tensor, gradients: bool) -> tuple[Tensor, Tensor]:
-        """See `ContextualFunction._evaluate`."""
+        """Values and gradients at all pairs, chunk by chunk."""
         b, M = len(X), len(contexts)
         order = self.columns.decision + self.columns.context
         values, jacobians = [], []
@@ -120,8 +139,8 @@ class PointwiseFunction(ContextualFunction):
             )
         return values
 
-    def _steepness(self, X: Tensor, contexts: Tensor) -> tuple[Tensor, Tensor]:
-        """See `ContextualFunction._steepness`."""
+    def _gradient_norm(self, X: Tensor, contexts: Tensor) -> tuple[Tensor, Tensor]:
+        """Norms and slopes by two derivatives or by differences, chunk by chunk."""
         along = self._twice_along if self.scale is None else self._differences_along
         norms, slopes = [X.new_empty(0)], [torch.empty_like(X[:0])]
         for x, c in zip(X.split(self.chunk), contexts.split(self.chunk), strict=True):
@@ -145,10 +164,11 @@ class PointwiseFunction(ContextualFunction):
         """The same, the slope being the change of the decision gradient along a direction."""
         assert self.scale is not None
         norm, direction = norm_and_direction(self._gradient(x, c)[:, x.shape[-1] :])
-        # The step that balances the stencil's error against rounding, in units of the scale.
+        # The step of the stencil, in units of the scale.
         unit = (direction.abs() / self.scale.to(c)).amax(dim=-1, keepdim=True)
         step = torch.finfo(c.dtype).eps ** 0.2 / unit.clamp_min(torch.finfo(c.dtype).tiny)
         move = torch.where(unit > 0, step * direction, 0.0)
+        # grad_x |grad_c u| = (grad_x grad_c u) direction: the change of grad_x u along it.
         slope = torch.zeros_like(x)
         for num, factor in _STENCIL:
             slope += factor * self._gradient(x, c + num * move)[:, : x.shape[-1]]

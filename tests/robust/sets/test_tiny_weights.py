@@ -11,63 +11,63 @@ from botorch_calib.robust import ChiSquaredBall, ContextDistribution, KLBall
 from botorch_calib.robust.sets.base import Ball
 
 DIGITS = 60
-Law = list[mpmath.mpf]
+Masses = list[mpmath.mpf]
 
 
-def kl_law(u: Law, w: Law, radius: float) -> Law:
-    """The tilted law on the sphere; the tilt by bisection of its logarithm."""
+def kl_worst(u: Masses, w: Masses, radius: float) -> Masses:
+    """The tilted distribution on the sphere; the tilt by bisection of its logarithm."""
 
-    def tilted(log_tilt: mpmath.mpf) -> Law:
+    def tilted(log_tilt: mpmath.mpf) -> Masses:
         mass = [b * mpmath.exp(-mpmath.exp(log_tilt) * a) for a, b in zip(u, w, strict=True)]
         total = mpmath.fsum(mass)
         return [m / total for m in mass]
 
-    def divergence(p: Law) -> mpmath.mpf:
+    def divergence(p: Masses) -> mpmath.mpf:
         return mpmath.fsum(a * mpmath.log(a / b) for a, b in zip(p, w, strict=True) if a)
 
     return bisected(tilted, lambda p: divergence(p) < radius, -40, 40)
 
 
-def chi_squared_law(u: Law, w: Law, radius: float) -> Law:
-    """The law of the threshold at which the radius is met; by bisection of its logarithm."""
+def chi_squared_worst(u: Masses, w: Masses, radius: float) -> Masses:
+    """The weights of the threshold at which the radius is met; by bisection of its logarithm."""
 
-    def cut(log_excess: mpmath.mpf) -> Law:
+    def cut(log_excess: mpmath.mpf) -> Masses:
         threshold = min(u) + mpmath.exp(log_excess)
         mass = [b * max(threshold - a, mpmath.mpf(0)) for a, b in zip(u, w, strict=True)]
         total = mpmath.fsum(mass)
         return [m / total for m in mass]
 
-    def divergence(p: Law) -> mpmath.mpf:
+    def divergence(p: Masses) -> mpmath.mpf:
         return mpmath.fsum((a - b) ** 2 / b for a, b in zip(p, w, strict=True))
 
     return bisected(cut, lambda p: divergence(p) > radius, -80, 80)
 
 
 def bisected(
-    law: Callable[[mpmath.mpf], Law], is_below: Callable[[Law], bool], low: float, high: float
-) -> Law:
-    """The law at which ``is_below`` ceases to be true."""
+    at: Callable[[mpmath.mpf], Masses], is_below: Callable[[Masses], bool], low: float, high: float
+) -> Masses:
+    """The distribution at which ``is_below`` ceases to be true."""
     a, b = mpmath.mpf(low), mpmath.mpf(high)
     for _ in range(150):
         middle = (a + b) / 2
-        a, b = (middle, b) if is_below(law(middle)) else (a, middle)
-    return law(a)
+        a, b = (middle, b) if is_below(at(middle)) else (a, middle)
+    return at(a)
 
 
-SETS: dict[type[Ball], Callable[[Law, Law, float], Law]] = {
-    KLBall: kl_law,
-    ChiSquaredBall: chi_squared_law,
+SETS: dict[type[Ball], Callable[[Masses, Masses, float], Masses]] = {
+    KLBall: kl_worst,
+    ChiSquaredBall: chi_squared_worst,
 }
 
 
 def check(kind: type[Ball], u: Tensor, weights: Tensor, radius: float) -> None:
-    """Compare values with those of the oracle, and see that the law is one of the ball."""
+    """Compare values with those of the oracle, and see that the distribution is in the ball."""
     contexts = ContextDistribution(torch.arange(len(u)).double().unsqueeze(-1), weights)
     value = kind(radius).worst_case(u, contexts).item()
     with mpmath.workdps(DIGITS):
         values, centre = ([mpmath.mpf(x.item()) for x in v] for v in (u, contexts.weights))
-        law = SETS[kind](values, centre, radius)
-        expected = float(mpmath.fsum(p * x for p, x in zip(law, values, strict=True)))
+        centre = SETS[kind](values, centre, radius)
+        expected = float(mpmath.fsum(p * x for p, x in zip(centre, values, strict=True)))
     assert value == pytest.approx(expected, rel=1e-10, abs=1e-10)
     mass = kind(radius).worst_case_weights(u, contexts)
     assert (mass >= 0).all() and mass.sum().item() == pytest.approx(1.0, abs=1e-12)

@@ -20,8 +20,8 @@ from torch.testing import assert_close
 
 from botorch_calib.acquisition import WassersteinUpperConfidenceBound
 from botorch_calib.robust import ClosedFormConfidenceBound
-from botorch_calib.robust.gp.contextual import Columns
-from botorch_calib.robust.gp.stationary import is_stationary, stationary_gp
+from botorch_calib.robust.gp.stationary_gp import is_stationary, stationary_gp
+from botorch_calib.robust.joint_inputs import Columns
 
 DOUBLE: dict[str, Any] = {"dtype": torch.double}
 BETA = torch.tensor(2.25, **DOUBLE)

@@ -23,7 +23,8 @@ from linear_operator import to_linear_operator
 from linear_operator.utils.cholesky import psd_safe_cholesky
 from torch import Tensor
 
-from botorch_calib.robust.gp.kernels import RadialProfile, radial_profile
+from botorch_calib.robust.contexts import pairwise_distances
+from botorch_calib.robust.gp.radial_kernels import RadialProfile, radial_profile
 
 _AFFINE = (Normalize, InputStandardize, AffineInputTransform)
 # A variance this small, in units of the prior variance and of the rounding error, is none.
@@ -98,6 +99,26 @@ def is_stationary(model: Any) -> bool:
     )
 
 
+def closed_form_state(model: Any) -> tuple[object, ...]:
+    """The numbers that the closed form of a model depends on, to notice that one has changed.
+
+    Values are copied, since GPyTorch sets hyperparameters in place without a trace in their
+    version counters.
+
+    Args:
+        model: A model that `is_stationary`.
+
+    Returns:
+        Dtype and device of the training inputs, and all numbers as one vector, which is fast to
+        compare.
+    """
+    inputs = model.train_inputs[0]
+    own = (*model.parameters(), *model.buffers())
+    tensors = [inputs, model.train_targets, model.likelihood.noise, *own]
+    values = [tensor.detach().reshape(-1).to(inputs.device, torch.double) for tensor in tensors]
+    return (inputs.dtype, str(inputs.device)), torch.cat(values)
+
+
 @torch.no_grad()
 def stationary_gp(model: Any) -> StationaryGP:
     """Factorise a model as it is now, once and in double precision; it is put in evaluation mode.
@@ -120,6 +141,8 @@ def stationary_gp(model: Any) -> StationaryGP:
     unit, location = _outcome_units(model.outcome_transform if _has(model, "outcome") else None)
     factor, weights, prior_mean = _solved(model, inputs, profile, output_scale)
     precision = torch.cholesky_inverse(factor)
+    # Outcomes are location + unit * g, with g of the standardised model, whose kernel is
+    # output_scale times one with k(z, z) = 1. These factors go into the weights and the precision.
     is_bad = is_badly_conditioned(output_scale * precision, raw.dtype)
     variance = unit.square() * output_scale.to(unit)
     floor = _ROUNDING * torch.finfo(raw.dtype).eps * variance
@@ -148,7 +171,7 @@ def _is_affine(transform: Any) -> bool:
         return all(_is_affine(part) for part in transform.values())
     if type(transform) not in _AFFINE or transform.batch_shape:
         return False
-    # The same for every row.
+    # The same for every row: a transform that differs by row is none of single inputs.
     return all(part.shape[:-1].numel() == 1 for part in (transform.coefficient, transform.offset))
 
 
@@ -187,6 +210,7 @@ def _input_map(model: Any, transformed: Tensor) -> tuple[Tensor, Tensor, Tensor]
         zero = torch.zeros_like(transformed[:1]).requires_grad_()
         at_zero = model.transform_inputs(zero)
         (slopes,) = torch.autograd.grad(at_zero.sum(), zero)
+    # A column that the transform maps to a constant has slope 0, and any origin.
     steps = (transformed.mean(dim=0, keepdim=True) - at_zero.detach()) / slopes
     origin = torch.where(slopes != 0.0, steps, 0.0)
     return origin.squeeze(0), model.transform_inputs(origin).squeeze(0), slopes.squeeze(0)
@@ -196,10 +220,12 @@ def _solved(
     model: Any, inputs: Tensor, profile: RadialProfile, output_scale: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Cholesky factor of ``K + noise``, weights of the targets, and the prior mean, in double."""
+    # In double precision even for a model in single: the weights and the inverse of an
+    # ill-conditioned covariance are what all values depend on, and they are computed once.
     inputs = inputs.double()
     targets = model.train_targets.detach().double()
     mean = model.mean_module(model.train_inputs[0]).detach().double()
-    squares = torch.cdist(inputs, inputs, compute_mode="donot_use_mm_for_euclid_dist").square()
+    squares = pairwise_distances(inputs, inputs).square_()
     K = output_scale * profile.derivatives(squares)[0]
     # As an operator, since a dense covariance would be factorised here, without the noise.
     prior = MultivariateNormal(mean, to_linear_operator(K))
