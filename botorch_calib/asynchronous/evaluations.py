@@ -13,7 +13,7 @@ import numpy as np
 from botorch.exceptions.errors import BotorchError
 
 from botorch_calib.asynchronous.pools import WorkerPool
-from botorch_calib.ledger.arguments import as_number
+from botorch_calib.ledger.argument_checks import as_number
 from botorch_calib.ledger.trials import Trial
 
 Objective = Callable[[np.ndarray], Any]
