@@ -36,9 +36,10 @@ class FeedbackLedger:
     stays expired, and only the records show the value. A trial is *failed* when no value
     will arrive; failed trials are left out of all data.
 
-    The data are those of [Verma2022]_, eq. 1, ``y~_s = y_s 1{d_s <= min(m, t - s)}``, where
-    ``m`` is ``max_wait`` and ``d_s = observed_at - submitted_at``; ``censor_value`` takes the
-    place of 0. With ``late="use"`` the condition is ``d_s <= t - s``.
+    The data are those of Verma, Dai and Low [Verma2022]_, eq. 1, which are
+    ``y~_s = y_s 1{d_s <= min(m, t - s)}``, where ``m`` is ``max_wait`` and
+    ``d_s = observed_at - submitted_at``; ``censor_value`` takes the place of 0. With
+    ``late="use"`` the condition is ``d_s <= t - s``.
 
     Threads and forked processes may share a ledger. Pickling a ledger in memory copies it; a
     pickled ledger in a file refers to the same file.
@@ -63,10 +64,6 @@ class FeedbackLedger:
         torch.Size([1, 2])
         >>> ledger.observe(trial_id, 0.9)
         >>> X, Y = ledger.training_data()
-
-    .. [Verma2022]
-        A. Verma, Z. Dai, B. K. H. Low. Bayesian optimization under stochastic delayed feedback.
-        ICML 2022.
     """
 
     def __init__(
