@@ -16,7 +16,13 @@ from botorch_calib.acquisition import (
     RobustUpperConfidenceBound,
     WassersteinUpperConfidenceBound,
 )
-from botorch_calib.asynchronous import AsynchronousOptimizer, DelayAwareProposer
+from botorch_calib.asynchronous import (
+    AsynchronousOptimizer,
+    DelayAwareProposer,
+    DelayStrategy,
+    EvaluationLimits,
+    SearchSettings,
+)
 from botorch_calib.calibration import (
     Calibrator,
     GaussianScore,
@@ -69,8 +75,10 @@ __all__ = [
     "ConditionalValueAtRisk",
     "ContextDistribution",
     "DelayAwareProposer",
+    "DelayStrategy",
     "DelayedThompsonSampling",
     "DelayedUpperConfidenceBound",
+    "EvaluationLimits",
     "FeedbackLedger",
     "GaussianScore",
     "KLBall",
@@ -85,6 +93,7 @@ __all__ = [
     "RationalScore",
     "RobustAcquisition",
     "RobustUpperConfidenceBound",
+    "SearchSettings",
     "TotalVariationBall",
     "WassersteinBall",
     "WassersteinUpperConfidenceBound",

@@ -41,9 +41,11 @@ from botorch_calib import (
     CensoredDelayModel,
     DelayAwareProposer,
     DelayedUpperConfidenceBound,
+    DelayStrategy,
     FeedbackLedger,
     LocalizedConformal,
     LogCalibratedExpectedImprovement,
+    SearchSettings,
 )
 from botorch_calib.plotting import plot_timeline
 from botorch_calib.test_functions import DelayedProblem, PoissonDelay
@@ -159,7 +161,8 @@ def search(imputation, window, seed, num_queries=30):
     """Distinct queries, and the best value that has arrived after each query."""
     problem = DelayedProblem(Branin(negate=True), PoissonDelay(8.0), seed=seed)
     ledger = FeedbackLedger(dim=2, censor_value=-310.0)  # Branin's least value, negated
-    propose = DelayAwareProposer(problem.bounds, imputation=imputation, window=window, seed=seed)
+    strategy = DelayStrategy(imputation=imputation, window=window)
+    propose = DelayAwareProposer(problem.bounds, strategy, search=SearchSettings(seed=seed))
     trials, best = {}, []
     for step in range(num_queries):
         for ticket, y, _ in problem.arrivals(step):

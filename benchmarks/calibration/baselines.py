@@ -32,7 +32,7 @@ from benchmarks.framework.sequential import Method, Problem, Strategy
 from benchmarks.framework.strategies import ACQUISITIONS, UCB_SCALE, AcquisitionStrategy
 from benchmarks.framework.surrogates import Refitted, fit_gp
 from botorch_calib import CalibratedModel, LocalizedConformal, QuantileRecalibrator
-from botorch_calib.acquisition.proposals import proposal_samples
+from botorch_calib.acquisition.next_query_samples import proposal_samples
 from botorch_calib.calibration import ClassifierDensityRatio, WeightedConformal
 
 # Without noise the largest outcome is the value to improve upon.

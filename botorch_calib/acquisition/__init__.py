@@ -8,7 +8,7 @@ from botorch_calib.acquisition.calibrated import (
     LogCalibratedExpectedImprovement,
 )
 from botorch_calib.acquisition.delayed import DelayedUpperConfidenceBound
-from botorch_calib.acquisition.proposals import proposal_samples
+from botorch_calib.acquisition.next_query_samples import proposal_samples
 from botorch_calib.acquisition.robust import (
     RobustAcquisition,
     RobustUpperConfidenceBound,

@@ -1,19 +1,19 @@
-"""Acquisition functions that widen the confidence region by what is still pending.
+"""Upper confidence bounds under delayed feedback, and what they share with Thompson sampling.
 
-The mean of a posterior that censors pending queries is biased. Replacing the value ``y_s`` that a
-query will have by the censoring value ``c`` moves the mean at ``x`` by
+If pending queries are censored, the posterior mean is biased. Replacing the future value ``y_s`` of
+a query by the censoring value ``c`` moves the mean at ``x`` by
 
     ``(c - y_s) Cov(f(x), f(x_s)) / noise``, at most ``|y_s - c| sigma(x) sigma(x_s) / noise``,
 
-with the covariance and standard deviations of the posterior given all queries, and the noise
-variance. The paper ([Verma2022, eq. 2], named in full at `CensoredDelayModel`) adds these bounds to
-the usual multiplier of ``sigma``:
+where ``noise`` is the noise variance, and the covariance and the standard deviations are those of
+the posterior given all queries. The paper ([Verma2022]_, eq. 2) adds these bounds to the usual
+multiplier of ``sigma``:
 
     ``nu = feedback_bound * sum_s sigma(x_s) + beta``,
 
-where the sum is over the queries of the last ``m`` iterations, ``s = max(1, t - m), ..., t - 1``
-(the paper's starts at ``t - m``, which lies before the first query while ``t <= m``). Only those
-whose value has not arrived are biased, so the sum may as well be over these alone.
+where the sum is over the queries of the last ``m`` iterations, ``s = max(1, t - m), ..., t - 1``.
+(In the paper it starts at ``t - m``, which lies before the first query while ``t <= m``.) Only
+queries without a value cause a bias, so a sum over these alone is a valid and smaller multiplier.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from botorch_calib.models.inspection import innermost, like, raw_width
 if TYPE_CHECKING:
     from botorch_calib.ledger import FeedbackLedger
 
-# What a window of a ledger may be: see `DelayAwareAcquisitionFunction.from_ledger`.
+# Queries over which the sum in ``nu`` may run; `from_ledger` explains them.
 WINDOWS = ("pending", "all", None)
 
 # As in BoTorch: keeps the gradient of the standard deviation finite at noise-free observations.
@@ -54,17 +54,19 @@ def confidence_width(
     """The multiplier ``nu = feedback_bound * sum_s sigma(x_s) + beta`` of eq. 2.
 
     Args:
-        model: A model with one output; ``sigma`` is that of its posterior of the objective.
-        beta: See `DelayedUpperConfidenceBound`.
+        model: A model with one output; ``sigma`` is the standard deviation of its posterior of the
+            objective, without noise.
+        beta: The multiplier if nothing is pending.
         X_window: The points ``x_s``, ``n x d``; None or ``n = 0`` for ``nu = beta``.
-        feedback_bound: See `DelayedUpperConfidenceBound`.
+        feedback_bound: Factor of the sum, in reciprocal units of the outcome.
 
     Returns:
-        A tensor of the model's batch shape (without a window, a scalar).
+        A tensor of the model's batch shape; without a window, a scalar.
     """
     if X_window is None or len(X_window) == 0 or feedback_bound == 0.0:
         return like(model, torch.tensor(beta, dtype=torch.double))
-    # One point a batch, as only the marginals are needed. Ensembles add their dimension themselves.
+    # Each point is a batch of its own: marginals suffice, and no joint covariance matrix is formed.
+    # Ensembles add their batch dimension themselves.
     batch_dims = 0 if is_ensemble(model) else len(model.batch_shape)
     X = X_window.reshape(len(X_window), *[1] * batch_dims, 1, X_window.shape[-1])
     variance: Tensor = model.posterior(X).variance.squeeze(-1).squeeze(-1)
@@ -72,13 +74,20 @@ def confidence_width(
 
 
 class DelayAwareAcquisitionFunction(AcquisitionFunction, ABC):
-    """Base class: holds the multiplier ``nu`` and takes further pending points.
+    """Base class: holds the multiplier ``nu`` and accepts further pending points.
 
-    The arguments are those of `DelayedUpperConfidenceBound`. A constructor ends with
-    `set_X_pending`, which computes ``nu``.
+    A constructor of a subclass ends with a call of `set_X_pending`, which computes ``nu``.
+
+    Args:
+        model: A model with one output, conditioned on all queries.
+        beta: The multiplier of the standard deviation if nothing is pending.
+        X_window: The queries of the sum in ``nu``, ``n x d``; None for no sum.
+        feedback_bound: Factor of the sum, in reciprocal units of the outcome.
+        posterior_transform: Affine transform of the single outcome, or None.
+        maximize: Whether the objective is maximized.
 
     Attributes:
-        nu: The multiplier of eq. 2, computed once (and anew by `set_X_pending`).
+        nu: The multiplier of eq. 2, computed once and again by `set_X_pending`.
     """
 
     model: Any  # a BoTorch model: its attributes are beyond what ``Model`` declares
@@ -119,17 +128,17 @@ class DelayAwareAcquisitionFunction(AcquisitionFunction, ABC):
         now: float | None = None,
         **kwargs: Any,
     ) -> Self:
-        """The acquisition function whose window is read from a ledger.
+        """Build the acquisition function with a window that is read from a ledger.
 
         Args:
-            model: See the class; usually ``CensoredDelayModel.from_ledger(ledger, ...)``.
+            model: A model conditioned on all queries, usually
+                ``CensoredDelayModel.from_ledger(ledger, ...)``.
             ledger: The queries so far.
-            window: ``"pending"`` for those still waited for, which is all that the proof
-                needs; ``"all"``, as published, for all queries submitted within the last
-                ``ledger.max_wait``, whether or not their values have arrived; None for no
-                window.
-            now: The time at which the ledger is read (default: its present).
-            kwargs: Further arguments of the class.
+            window: ``"pending"`` for pending queries, which are all that the proof needs;
+                ``"all"``, as published, for all queries submitted within the last
+                ``ledger.max_wait``, with or without a value; None for no window.
+            now: Time as of which the ledger is read (default: the current time).
+            kwargs: Further arguments of the constructor.
 
         Raises:
             InputDataError: If ``window`` is unknown.
@@ -142,14 +151,15 @@ class DelayAwareAcquisitionFunction(AcquisitionFunction, ABC):
         return cls(model, X_window=X_window, **kwargs)
 
     def set_X_pending(self, X_pending: Tensor | None = None) -> None:
-        """Condition the model on further points under evaluation, and lengthen the window by them.
+        """Condition the model on further points under evaluation, and add them to the window.
 
-        With this ``optimize_acqf(..., q=q, sequential=True)`` chooses a batch as the paper does
-        [Verma2022, section 4]. A class made without a window and whose model does not
-        censor (GP-BUCB, GP-BTS) keeps ``nu = beta``.
+        This is how ``optimize_acqf(..., q=q, sequential=True)`` chooses a batch in the way of the
+        paper ([Verma2022]_, section 4). Without a window, and with a model that does not censor
+        (GP-BUCB, GP-BTS), ``nu = beta`` is kept.
 
         Args:
-            X_pending: ``n x d``, beyond those that the model knows already; None to clear them.
+            X_pending: Points ``n x d`` on which the model is not yet conditioned; None to remove
+                those of an earlier call.
 
         Raises:
             BotorchTensorDimensionError: If ``X_pending`` is not ``n x d``.
@@ -170,10 +180,10 @@ class DelayAwareAcquisitionFunction(AcquisitionFunction, ABC):
         self.nu = nu
 
     def _prepare(self, model: Model, nu: Tensor, num_pending: int) -> None:
-        """Whatever else depends on the model; must change nothing if it raises."""
+        """Compute what else depends on the model; must leave the object as it is if it raises."""
 
     def _lengthened(self, X_pending: Tensor) -> Tensor | None:
-        """The window with pending points, where their values are censored."""
+        """The window with further pending points, if the model censors them."""
         if self.X_window is None:
             return X_pending if getattr(self.model, "imputation", "censor") == "censor" else None
         return torch.cat([self.X_window, X_pending.to(self.X_window)])
@@ -185,13 +195,20 @@ class DelayAwareAcquisitionFunction(AcquisitionFunction, ABC):
 
     @abstractmethod
     def forward(self, X: Tensor) -> Tensor:
-        """Evaluate the acquisition function at ``b x 1 x d``."""
+        """Evaluate the acquisition function.
+
+        Args:
+            X: Points ``b x 1 x d``.
+
+        Returns:
+            Values of shape ``b``.
+        """
 
 
 def input_width(model: Any) -> int | None:
-    """Number of columns that a model's inputs have before any transform, where it knows it."""
+    """Number of columns of a model's inputs before any transform, or None if unknown."""
     model = innermost(model)
-    # A task feature may be left out.
+    # A multi-task model with one output accepts inputs with or without the task feature.
     return None if isinstance(model, MultiTaskGPyTorchModel) else raw_width(model)
 
 
@@ -206,35 +223,35 @@ def _with_pending(model: Any, X_pending: Tensor) -> Model:
 
 
 class DelayedUpperConfidenceBound(DelayAwareAcquisitionFunction):
-    """GP-UCB under delayed feedback (GP-UCB-SDF) [Verma2022, eq. 2].
+    """GP-UCB under delayed feedback (GP-UCB-SDF), [Verma2022]_, eq. 2.
 
     The value is ``mu(x) + nu sigma(x)`` with ``nu = feedback_bound * sum_s sigma(x_s) + beta``,
-    the sum being over ``X_window``. Given a `CensoredDelayModel` with ``imputation="censor"`` this
-    is the paper's algorithm. Without a window ``nu = beta``: GP-UCB of any model, and GP-BUCB of a
-    `CensoredDelayModel` with ``imputation="hallucinate"``.
+    where the sum is over ``X_window``. For a `CensoredDelayModel` with ``imputation="censor"``
+    this is the paper's algorithm. Without a window ``nu = beta``, which is GP-UCB for any model,
+    and GP-BUCB for a `CensoredDelayModel` with ``imputation="hallucinate"``.
 
-    ``nu`` is a fixed number: no gradient reaches it.
+    ``nu`` is a constant: it has no gradient.
 
     Args:
         model: A model with one output whose posterior has a mean and a variance, conditioned on
             all queries. May have batch dimensions; the values of an ensemble are averaged.
-        beta: The multiplier of ``sigma`` were nothing pending. NB it multiplies ``sigma``, as in
-            the paper: BoTorch's ``UpperConfidenceBound(model, beta**2)`` is the same.
+        beta: The multiplier of ``sigma`` if nothing is pending. As in the paper it multiplies
+            ``sigma`` itself: the same in BoTorch is ``UpperConfidenceBound(model, beta**2)``.
         X_window: The queries ``x_s`` of the sum, ``n x d``: those still pending, or all of the
             last ``m`` iterations (see `from_ledger`). None or empty for ``nu = beta``.
         feedback_bound: The factor of the sum, in reciprocal units of the outcome, as ``sigma``
-            has these units. With ``B_y`` a bound on ``|y - censor_value|``, ``B_y / noise
-            variance`` covers the bias of censoring for certain (see the top of this module),
-            and is large where there is little noise. The paper takes ``B_y`` itself, for
-            outcomes scaled to a prior variance of at most 1 and a regularisation of at least 1 in
-            place of the noise variance; for outcomes of the standard deviation ``s`` that is
-            ``B_y / s**2``. The default is the paper's for feedback in [0, 1]. At 0, ``nu = beta``.
-        posterior_transform: Affine transform of the single outcome, if any. It does not enter
+            has these units. Let ``B_y`` bound ``|y - censor_value|``. Then ``B_y`` over the noise
+            variance covers the bias of censoring with certainty (this module's docstring derives
+            it), but is large if there is little noise. The paper takes ``B_y`` itself, for
+            outcomes scaled to a prior variance of at most 1 and a regularization of at least 1 in
+            place of the noise variance. For outcomes with standard deviation ``s`` that is
+            ``B_y / s**2``. The default is the paper's for feedback in [0, 1]. 0 is ``nu = beta``.
+        posterior_transform: Affine transform of the single outcome, or None. It does not affect
             ``nu``, which has no units.
-        maximize: If False, minus the lower bound, ``-(mu - nu sigma)``. Censoring then wants the
-            largest value in place of the smallest.
-        X_pending: Points under evaluation that the model has not been told of, ``n x d``; see
-            `set_X_pending`.
+        maximize: Whether the objective is maximized. If not, the value is ``-(mu - nu sigma)``,
+            and ``censor_value`` should be the greatest possible value instead of the least.
+        X_pending: Points under evaluation, ``n x d``, on which the model is not yet conditioned;
+            `set_X_pending` conditions it.
 
     Raises:
         UnsupportedError: If the model has several outputs, or cannot take ``X_pending``.

@@ -8,7 +8,11 @@ from typing import Any
 
 import torch
 from botorch.acquisition.objective import PosteriorTransform
-from botorch.exceptions.errors import InputDataError, UnsupportedError
+from botorch.exceptions.errors import (
+    BotorchTensorDimensionError,
+    InputDataError,
+    UnsupportedError,
+)
 from botorch.models.gpytorch import MultiTaskGPyTorchModel
 from botorch.models.model import Model
 from botorch.posteriors import GPyTorchPosterior
@@ -26,44 +30,47 @@ from torch import Size, Tensor
 from torch.nn import Module
 
 from botorch_calib._validation import check_count, check_inputs
-from botorch_calib.acquisition.choices import RowLookup
 from botorch_calib.acquisition.delayed import DelayAwareAcquisitionFunction, input_width
-from botorch_calib.acquisition.randomness import derived_seed, random_stream
+from botorch_calib.acquisition.random_seeds import derived_seed, random_stream
 from botorch_calib.models.inspection import like, predicting_part, scalar_affine
 
-# Relative to the largest variance: what rounding costs when the points lie close to each other.
+# Relative to the largest variance. Rounding makes the covariance matrix of close points slightly
+# indefinite. This much on its diagonal repairs that in most cases, and adds noise to a draw of only
+# 3e-5 times the largest standard deviation.
 JITTER = 1e-9
 
 
 class DelayedThompsonSampling(DelayAwareAcquisitionFunction):
-    """Thompson sampling under delayed feedback (GP-TS-SDF) [Verma2022, eq. 3].
+    """Thompson sampling under delayed feedback (GP-TS-SDF), [Verma2022]_, eq. 3.
 
     The value is one draw of ``GP(mu, nu^2 sigma^2)``: ``mu(x) + nu (f(x) - mu(x))`` for one draw
-    ``f`` of the model's posterior, which is fixed when the function is made and a function of the
-    arguments alone. A query takes a new function with a new ``seed``.
+    ``f`` of the model's posterior. The draw is made by the constructor and depends on the arguments
+    alone. Each query needs a new instance with a new ``seed``.
 
-    Without a window ``nu = beta``; with ``beta = 1`` that is Thompson sampling (asy-TS, of a
-    model that ignores pending points) and GP-BTS (of a `CensoredDelayModel` with
-    ``imputation="hallucinate"``).
+    Without a window ``nu = beta``. With ``beta = 1`` this is Thompson sampling: asy-TS for a
+    model that ignores pending points, and GP-BTS for a `CensoredDelayModel` with
+    ``imputation="hallucinate"``.
 
-    On a continuous domain the draw is a function by pathwise conditioning: differentiable, and
-    exact but for the prior, which 1024 random features approximate. Over ``choices`` it is an
-    exact joint draw of the posterior.
+    On a continuous domain the draw is a differentiable function, obtained by pathwise conditioning.
+    It is exact except that 1024 random features approximate the prior. Over ``choices`` it is an
+    exact joint draw from the posterior.
 
     Args:
         model: A model with one output and without batch dimensions. On a continuous domain an
             exact Gaussian process with one task, or a `CensoredDelayModel` of one; over
             ``choices`` any model whose posterior can be sampled jointly.
-        beta: See `DelayedUpperConfidenceBound`.
-        X_window: See `DelayedUpperConfidenceBound`.
-        feedback_bound: See `DelayedUpperConfidenceBound`.
-        choices: The points to choose from, ``n x d``, for ``optimize_acqf_discrete``: the function
-            is then defined at these points only, and constant under differentiation.
-        seed: Of the draw. Further pending points (`set_X_pending`) lead to another draw, whose
-            seed derives from this one and their number.
-        posterior_transform: None or a ``ScalarizedPosteriorTransform`` of one weight.
-        maximize: If False, minus the draw.
-        X_pending: See `DelayedUpperConfidenceBound`.
+        beta: The multiplier of ``sigma`` if nothing is pending.
+        X_window: The queries of the sum in ``nu``, ``n x d``: those still pending, or all of the
+            last ``m`` iterations. None or empty for ``nu = beta``.
+        feedback_bound: The factor of the sum, in reciprocal units of the outcome, as in
+            `DelayedUpperConfidenceBound`.
+        choices: The points to choose from, ``n x d``, for ``optimize_acqf_discrete``. The function
+            is then defined at these points only, and has no gradient.
+        seed: Seed of the draw. Further pending points (`set_X_pending`) cause another draw, whose
+            seed derives from this one and the number of these points.
+        posterior_transform: None or a ``ScalarizedPosteriorTransform`` with one weight.
+        maximize: Whether the objective is maximized; if not, the value is minus the draw.
+        X_pending: Points under evaluation, ``n x d``, on which the model is not yet conditioned.
 
     Raises:
         UnsupportedError: If the model has several outputs or batch dimensions, is an ensemble,
@@ -146,16 +153,18 @@ class DelayedThompsonSampling(DelayAwareAcquisitionFunction):
 
 @torch.no_grad()
 def draw_path(model: Model, nu: Tensor, seed: int) -> Module:
-    """One function of ``GP(mu, nu^2 sigma^2)`` by pathwise conditioning [Wilson2021pathwise].
+    """Draw one function from ``GP(mu, nu^2 sigma^2)`` by pathwise conditioning.
 
-    This law is the posterior of the process whose prior covariance and noise variance are
-    ``nu^2`` times as large, so it costs no more than a draw of the posterior itself.
+    The method is that of Wilson et al., Pathwise conditioning of Gaussian processes (JMLR 2021).
+    If the prior covariance and the noise variance are multiplied by ``nu^2``, the posterior has the
+    same mean, and ``nu^2`` times the covariance. So this costs no more than a draw from the
+    posterior itself.
 
     Args:
         model: An exact Gaussian process, or a `CensoredDelayModel` of one, with the posterior
             mean ``mu`` and variance ``sigma^2``.
-        nu: A scalar.
-        seed: Of the draw; the global random state stays as it is.
+        nu: The factor of the posterior's standard deviation, a scalar.
+        seed: Seed of the draw; the global random state stays unchanged.
 
     Returns:
         A function from ``batch_shape x n x d`` to ``batch_shape x n``, in units of the outcome.
@@ -190,12 +199,12 @@ def draw_path(model: Model, nu: Tensor, seed: int) -> Module:
 
 
 def _scaled_normal(nu: Tensor, shape: Size) -> Tensor:
-    """Independent weights of the random features; the numbers are the same for every device."""
+    """Independent weights of the random features, drawn on the CPU to be equal on every device."""
     return nu.cpu() * torch.randn(shape, dtype=torch.double)
 
 
 def _scaled_update(model: Any, sample_values: Tensor, target_values: Tensor, nu: Tensor) -> Any:
-    """The update of a prior draw scaled by ``nu``, by data whose noise is scaled as well."""
+    """Condition a prior draw that is scaled by ``nu`` on data whose noise is scaled by ``nu``."""
     (points,) = get_train_inputs(model, transformed=True)
     noise = model.likelihood.noise_covar(shape=points.shape[:-1])
     return gaussian_update(
@@ -203,7 +212,7 @@ def _scaled_update(model: Any, sample_values: Tensor, target_values: Tensor, nu:
         sample_values,
         target_values=target_values,
         noise_covariance=DiagLinearOperator(nu.square() * noise.diagonal()),
-        # That both are scaled leaves the solution of the linear system as it is.
+        # Scaling both the prior and the noise by ``nu^2`` cancels in ``k(x) (K + noise)^{-1}``.
         scale_tril=(model.covar_module(points) + noise).cholesky(),
     )
 
@@ -212,15 +221,15 @@ def _scaled_update(model: Any, sample_values: Tensor, target_values: Tensor, nu:
 def draw_jointly(model: Any, X: Tensor, seed: int) -> tuple[Tensor, Tensor]:
     """The posterior mean at ``X`` (``n x d``) and one joint draw, both of shape ``n``.
 
-    A Gaussian draw is exact to a relative ``JITTER`` of the largest variance. Where rounding
-    makes the covariance matrix indefinite nonetheless, as it does for many points close to each
-    other, it is factored by its eigenvectors.
+    A draw from a Gaussian posterior is exact up to ``JITTER`` times the largest variance on the
+    diagonal. If the covariance matrix is indefinite even so, as it may be for many points close to
+    each other, it is factored by its eigenvectors, with negative eigenvalues set to zero.
     """
     posterior = model.posterior(X)
     mean: Tensor = posterior.mean.squeeze(-1)
     if type(posterior) is not GPyTorchPosterior:
         with random_stream(seed, X.device), warnings.catch_warnings():
-            # Points close to each other take jitter, which is too small to matter.
+            # Points close to each other need jitter, which is too small to matter.
             warnings.simplefilter("ignore", NumericalWarning)
             return mean, posterior.rsample(Size([1])).squeeze(0).squeeze(-1)
     covariance = posterior.distribution.covariance_matrix.double()
@@ -229,7 +238,69 @@ def draw_jointly(model: Any, X: Tensor, seed: int) -> tuple[Tensor, Tensor]:
     if failed:
         values, vectors = torch.linalg.eigh(covariance)
         root = vectors * values.clamp_min(0.0).sqrt()
-    # On the CPU, where the numbers are the same for every device.
+    # On the CPU, so that the numbers are the same for every device.
     generator = torch.Generator().manual_seed(seed)
     normal = torch.randn(len(X), dtype=torch.double, generator=generator).to(X.device)
     return mean, mean + (root @ normal).to(mean)
+
+
+class RowLookup(Module):
+    """Finds points among the rows of a matrix by exact equality, on the rows' device.
+
+    Rows get codes, one column after the other: each pair of the code so far and the value in the
+    next column is a new code, found by bisection. A comparison of all points with all rows would
+    need memory for each pair; this needs the time and memory of sorting and bisecting the rows.
+
+    Args:
+        rows: ``n x d`` with ``n >= 1`` and finite values; of equal rows the first one is found.
+    """
+
+    def __init__(self, rows: Tensor) -> None:
+        super().__init__()
+        codes = torch.zeros(len(rows), dtype=torch.long, device=rows.device)
+        self.width = rows.shape[-1]
+        for j in range(self.width):
+            values, places = rows[:, j].unique(return_inverse=True)
+            pairs, codes = (codes * len(values) + places).unique(return_inverse=True)
+            self.register_buffer(f"values_{j}", values)
+            self.register_buffer(f"pairs_{j}", pairs)
+        order = torch.arange(len(rows), device=rows.device)
+        first = torch.full_like(order, len(rows)).scatter_reduce(0, codes, order, "amin")
+        self.register_buffer("first", first)
+
+    def forward(self, X: Tensor) -> Tensor:
+        """Find the positions of points among the rows.
+
+        Args:
+            X: Points ``batch_shape x d``.
+
+        Returns:
+            Integers of shape ``batch_shape``.
+
+        Raises:
+            BotorchTensorDimensionError: If the points have another number of columns.
+            InputDataError: If a point is none of the rows.
+        """
+        if X.shape[-1] != self.width:
+            raise BotorchTensorDimensionError(
+                f"`X` must have {self.width} columns, as `choices` has, got {X.shape[-1]}."
+            )
+        codes = torch.zeros(X.shape[:-1], dtype=torch.long, device=X.device)
+        known = torch.ones_like(codes, dtype=torch.bool)
+        for j in range(self.width):
+            values, pairs = self.get_buffer(f"values_{j}"), self.get_buffer(f"pairs_{j}")
+            places, found = _bisect(values, X[..., j].to(values.dtype).contiguous())
+            codes, paired = _bisect(pairs, codes * len(values) + places)
+            known &= found & paired
+        if not known.all():
+            raise InputDataError(
+                "`X` holds a point that is none of `choices`: optimise over these, with "
+                "`optimize_acqf_discrete`."
+            )
+        return self.get_buffer("first")[codes]
+
+
+def _bisect(table: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+    """Places of values in a sorted table, and whether the table contains them."""
+    places = torch.searchsorted(table, values).clamp_max(len(table) - 1)
+    return places, table[places] == values

@@ -1,6 +1,28 @@
-"""Asynchronous optimisation: the loop, its workers, and what chooses the next query."""
+"""Asynchronous optimization: the loop, its workers, and the choice of the next query.
 
-from botorch_calib.asynchronous.optimizer import AsynchronousOptimizer, RunSummary
-from botorch_calib.asynchronous.proposer import DelayAwareProposer
+============================ ===================================================================
+file                         content
+============================ ===================================================================
+``optimizer``                `AsynchronousOptimizer`: the user's entry point
+``evaluation_loop``          starts and awaits evaluations, and records what has arrived
+``outcomes``                 whether an evaluation has brought a value, a failure or a loss
+``timeouts_and_retries``     `EvaluationLimits`, and which evaluations take too long
+``worker_pools``             executors: whether workers have died, how they are killed and replaced
+``progress``                 the progress bar, and `RunSummary`
+``proposer``                 `DelayAwareProposer`: chooses the next query
+============================ ===================================================================
+"""
 
-__all__ = ["AsynchronousOptimizer", "DelayAwareProposer", "RunSummary"]
+from botorch_calib.asynchronous.optimizer import AsynchronousOptimizer
+from botorch_calib.asynchronous.progress import RunSummary
+from botorch_calib.asynchronous.proposer import DelayAwareProposer, DelayStrategy, SearchSettings
+from botorch_calib.asynchronous.timeouts_and_retries import EvaluationLimits
+
+__all__ = [
+    "AsynchronousOptimizer",
+    "DelayAwareProposer",
+    "DelayStrategy",
+    "EvaluationLimits",
+    "RunSummary",
+    "SearchSettings",
+]

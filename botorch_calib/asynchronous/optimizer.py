@@ -1,77 +1,61 @@
-"""Bayesian optimisation that keeps several evaluations running and asks for one at a time."""
+"""`AsynchronousOptimizer`: several evaluations at a time, and one query chosen at a time."""
 
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import Executor
-from dataclasses import dataclass
 
 from botorch.exceptions.errors import InputDataError
 from torch import Tensor
 
-from botorch_calib._validation import check_count, check_one_of, check_positive
-from botorch_calib.asynchronous.evaluations import Objective
-from botorch_calib.asynchronous.loop import EvaluationLoop, RunSettings, is_resolved
-from botorch_calib.asynchronous.pools import ExecutorFactory, PoolSupply
+from botorch_calib._validation import check_count, check_one_of
+from botorch_calib.asynchronous.evaluation_loop import EvaluationLoop, RunSettings
+from botorch_calib.asynchronous.progress import RunSummary, summarize
+from botorch_calib.asynchronous.timeouts_and_retries import EvaluationLimits
+from botorch_calib.asynchronous.worker_pools import ExecutorFactory, Objective, PoolSupply
 from botorch_calib.ledger.ledger import FeedbackLedger
-from botorch_calib.ledger.trials import Trial, TrialStatus
-
-
-@dataclass(frozen=True)
-class RunSummary:
-    """Where a ledger stands after a run.
-
-    Attributes:
-        best: The trial with the best value, or None if no value has arrived.
-        num_observed: Number of trials whose value has arrived, late ones included.
-        num_failed: Number of trials that failed.
-        num_pending: Number of trials that are still waited for.
-        seconds: Duration of the run.
-    """
-
-    best: Trial | None
-    num_observed: int
-    num_failed: int
-    num_pending: int
-    seconds: float
 
 
 class AsynchronousOptimizer:
-    """Keeps ``max_parallel`` evaluations running and writes everything into a ledger.
+    """Keeps ``max_parallel`` evaluations running, and records everything in a ledger.
 
-    As soon as one of them ends, all values that have arrived are written into the ledger and
-    ``propose`` chooses the next query. Each query is in the ledger before its evaluation starts:
-    whatever ends the process, a later run with the same ledger file continues it. A value's time
-    is that of the ledger's clock: the number of queries so far, or the time of its arrival.
+    Whenever an evaluation ends, all values that have arrived are recorded, and ``propose`` chooses
+    the next query. Each query is recorded before its evaluation starts. However a run ends,
+    another run with the same ledger file therefore continues it. The time of a value is on the
+    ledger's clock: the number of queries so far, or the time of its arrival.
 
-    **Failures.** An exception of the objective, or a value that is not one finite number, fails
-    the trial with that reason, which is logged as well. If a worker dies, nobody can tell which
-    of the evaluations in its executor killed it: each of them is run again, in an executor of
-    its own, and one that is lost more than ``max_retries`` times fails. That needs an executor
-    made by a function; one that is given as it is cannot be replaced, and the run then stops
-    with an error. Dask replaces its workers itself, and only a trial that keeps killing them is
-    lost.
+    **Failures.** A trial fails if the objective raises an exception or returns anything but one
+    finite number. The reason is recorded and logged. If a worker process dies, all evaluations of
+    its pool are lost, and any of them may have killed it. Each of them is run again, in an
+    executor of its own; a trial that is lost more than ``limits.max_retries`` times fails. This
+    needs a function that makes executors: an executor passed as such cannot be replaced, and the
+    run stops with an error. Dask replaces its workers itself, and reports an evaluation as lost
+    only if it keeps killing them.
 
-    **Time-outs.** A trial fails once its evaluation has taken ``timeout`` seconds, and a value
-    that comes after that is dropped. While ``propose`` runs nobody looks: what ends by then is
-    in time. In executors of threads and processes the time begins when
-    a worker is free, the start of a new process included; elsewhere, with Dask for example, on
-    submission: there let ``max_parallel`` not exceed the number of workers' threads. Process
-    pools made by a function are killed and replaced; other evaluations that ran in them are run
-    again, which is no retry of theirs. Of Dask, if a function makes the executor, the worker is
-    restarted, which takes seconds and needs a nanny. Threads, and processes and clusters that
-    belong to the caller, cannot be interrupted: the slot stays occupied until the evaluation
-    returns, with an `EvaluationWarning` the first time.
+    **Time-outs.** A trial fails once its evaluation has taken ``limits.timeout`` seconds. A value
+    that arrives later is dropped. Time-outs are not checked while ``propose`` runs: an evaluation
+    that ends by then is in time. In pools of threads and processes the time begins when a worker is
+    free, and includes the start of a new process. Elsewhere, for example with Dask, it begins
+    on submission; choose ``max_parallel`` no larger than the number of workers' threads there.
+    What becomes of the late evaluation depends on the executor:
 
-    **Ctrl-C.** Nothing new is proposed, values that have arrived are written down, what runs
-    stays pending in the ledger, executors made here are shut down and their processes killed,
-    and ``KeyboardInterrupt`` is raised. Errors of ``propose`` do the same. Python itself waits
-    for threads that still run when it exits. Run it in the main thread, where ctrl-C arrives.
+    * A process pool made by a function is killed and replaced. Other evaluations in it are run
+      again, which does not count as a retry.
+    * If a function makes Dask's executor, Dask restarts the worker. This takes seconds and needs
+      a nanny.
+    * Threads, and processes and clusters that belong to the caller, cannot be interrupted. The
+      evaluation occupies its slot until it returns. The first time, this is an
+      `EvaluationWarning`.
 
-    **Processes.** Forking a process that runs threads, as torch does, may deadlock: choose
-    another start method, and have the workers leave ctrl-C to this process::
+    **Ctrl-C.** No new query is chosen. Values that have arrived are recorded, and running
+    trials stay pending in the ledger. Executors made here are shut down, and their processes
+    killed. Then ``KeyboardInterrupt`` is raised. An error of ``propose`` has the same effect.
+    Python waits for running threads when it exits. Call `run` in the main thread, which is the
+    one that receives ctrl-C.
+
+    **Processes.** torch runs threads, and forking a process that runs threads may deadlock: choose
+    another start method. Let the workers ignore ctrl-C, so that only this process handles it::
 
         def make_pool():
             return ProcessPoolExecutor(
@@ -81,36 +65,37 @@ class AsynchronousOptimizer:
                 initargs=(signal.SIGINT, signal.SIG_IGN),
             )
 
-    Idle workers of a process that is killed outright (``SIGKILL``) wait for ever: the standard
-    library does not end them. Kill its process group, or let an initializer watch
+    If this process is killed by ``SIGKILL``, its idle workers wait forever, since the standard
+    library does not end them. Kill the process group, or let an initializer watch
     ``multiprocessing.parent_process()``, as the script of the tutorial on delays does.
 
-    The objective is pickled for each evaluation. If it lives in a module of its own that imports
-    little, workers start fast: nothing of this package is sent to them.
+    The objective is pickled for each evaluation. Put it in a module of its own with few imports,
+    and workers start fast; they do not import this package.
 
-    Several processes may share a ledger file; let each use ``resume="keep"``. Each then stops at
-    the common number of resolved trials, and what the others still run comes on top of it.
+    Several processes may share a ledger file if each uses ``resume="keep"``. Each of them stops
+    once the ledger holds the desired number of resolved trials; trials that others are running at
+    that time come on top.
 
     Args:
         executor: A ``concurrent.futures`` executor, which is not shut down here; or a function
-            without arguments that makes a new one each time. Executors made by the function are
-            replaced when they break, killed when that is the only way to end an evaluation, and
-            shut down at the end. For Dask these are ``client.get_executor()`` and
+            without arguments that makes a new one on each call. Executors made by the function are
+            replaced when they break, killed if nothing else ends a late evaluation, and
+            shut down at the end. For Dask, pass ``client.get_executor()`` or
             ``client.get_executor``; the client stays open.
-        objective: Called with a float64 array of shape ``d``, its own; returns one real number:
-            a float, or a NumPy value or tensor of one element. Process pools need it picklable.
-        ledger: Where trials are kept.
-        propose: Chooses the next query from the ledger: a tensor of shape ``d`` or ``1 x d``.
-            Called in the thread that calls `run`, never twice at the same time.
+        objective: The function to optimize. It is called with a float64 array of shape ``d``, which
+            it may modify, and returns one real number: a float, or a NumPy value or tensor of one
+            element. Process pools need it to be picklable.
+        ledger: Where trials are recorded.
+        propose: Chooses the next query, such as a `DelayAwareProposer`: a function from the ledger
+            to a tensor of shape ``d`` or ``1 x d``. Called in the thread that calls `run`, never
+            twice at the same time.
         max_parallel: Number of evaluations to keep running.
-        timeout: Longest duration of an evaluation in seconds, or None.
-        max_retries: How often a trial that was lost with its worker is run again.
-        max_consecutive_failures: The run stops with an error when that many trials in a row fail.
+        limits: When to give up an evaluation, a trial or the run (default: ``EvaluationLimits()``,
+            without a time-out).
         maximize: Whether larger values are better, for the summary and the progress bar.
-        progress: Whether to show a progress bar.
-        resume: What to do with trials that are pending when a run starts. ``"rerun"``: they are
-            run again under their ids. ``"keep"``: they are left alone, as another process runs
-            them. Trials that have expired by then are not run again.
+        resume: What to do with trials that are pending when a run starts. ``"rerun"``: run them
+            again under their ids. ``"keep"``: leave them alone, as another process runs them.
+            Expired trials are not run again.
 
     Raises:
         InputDataError: If an argument has the wrong type or is out of range.
@@ -123,12 +108,8 @@ class AsynchronousOptimizer:
         ledger: FeedbackLedger,
         propose: Callable[[FeedbackLedger], Tensor],
         max_parallel: int,
-        *,
-        timeout: float | None = None,
-        max_retries: int = 1,
-        max_consecutive_failures: int = 10,
+        limits: EvaluationLimits | None = None,
         maximize: bool = True,
-        progress: bool = True,
         resume: str = "rerun",
     ) -> None:
         if not isinstance(executor, Executor) and not callable(executor):
@@ -143,6 +124,11 @@ class AsynchronousOptimizer:
         for name, function in (("objective", objective), ("propose", propose)):
             if not callable(function):
                 raise InputDataError(f"`{name}` must be callable, got {function!r}.")
+        limits = EvaluationLimits() if limits is None else limits
+        if not isinstance(limits, EvaluationLimits):
+            raise InputDataError(
+                f"`limits` must be EvaluationLimits or None, got a {type(limits).__name__}."
+            )
         check_one_of("resume", resume, ("rerun", "keep"))
         self._executor = executor
         self._settings = RunSettings(
@@ -150,53 +136,38 @@ class AsynchronousOptimizer:
             ledger=ledger,
             propose=propose,
             max_parallel=check_count("max_parallel", max_parallel, 1),
-            timeout=None if timeout is None else check_positive("timeout", timeout),
-            max_retries=check_count("max_retries", max_retries, 0),
-            max_consecutive_failures=check_count(
-                "max_consecutive_failures", max_consecutive_failures, 1
-            ),
+            limits=limits,
             maximize=bool(maximize),
-            progress=bool(progress),
             resume=resume,
         )
 
     @property
     def ledger(self) -> FeedbackLedger:
-        """Where trials are kept."""
+        """Where trials are recorded."""
         return self._settings.ledger
 
-    def run(self, num_evaluations: int) -> RunSummary:
-        """Evaluate until that many trials of the ledger are resolved, earlier runs included.
+    def run(self, num_evaluations: int, progress: bool = True) -> RunSummary:
+        """Evaluate until the ledger holds a number of resolved trials, earlier runs included.
 
         A trial is resolved when its value has arrived, even if too late for the ledger to use
-        it, or when it has failed. No more evaluations are started than that takes.
+        it, or when it has failed. No more evaluations are started than needed.
 
         Args:
-            num_evaluations: Number of trials to resolve.
+            num_evaluations: Number of resolved trials at which to stop.
+            progress: Whether to show a progress bar.
 
         Returns:
-            Where the ledger stands.
+            The state of the ledger at the end.
 
         Raises:
-            InputDataError: If ``num_evaluations`` is not a positive integer, ``propose`` gives
-                something that is no query, or the objective cannot be pickled where it must be.
-            BotorchTensorDimensionError: If ``propose`` gives a query of another shape.
+            InputDataError: If ``num_evaluations`` is not a positive integer, ``propose`` returns
+                anything but a query, or the objective cannot be pickled for worker processes.
+            BotorchTensorDimensionError: If ``propose`` returns a query of another shape.
             EvaluationError: If too many trials in a row fail, or an executor breaks that cannot
                 be replaced.
         """
         goal = check_count("num_evaluations", num_evaluations, 1)
         begin = time.monotonic()
         pools = PoolSupply(self._executor, self._settings.objective)
-        EvaluationLoop(self._settings, pools, goal).run()
-        return self._summary(time.monotonic() - begin)
-
-    def _summary(self, seconds: float) -> RunSummary:
-        trials = self.ledger.trials
-        status = Counter(trial.status for trial in trials)
-        return RunSummary(
-            best=self.ledger.best(maximize=self._settings.maximize),
-            num_observed=sum(map(is_resolved, trials)) - status[TrialStatus.FAILED],
-            num_failed=status[TrialStatus.FAILED],
-            num_pending=status[TrialStatus.PENDING],
-            seconds=seconds,
-        )
+        EvaluationLoop(self._settings, pools, goal, bool(progress)).run()
+        return summarize(self.ledger, self._settings.maximize, time.monotonic() - begin)

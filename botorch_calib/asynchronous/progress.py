@@ -1,12 +1,58 @@
-"""The progress bar of an asynchronous optimiser."""
+"""How far a run has come: what counts as resolved, the progress bar, and the final summary."""
 
 from __future__ import annotations
 
+from collections import Counter
+from dataclasses import dataclass
 from typing import Any
 
 from tqdm.auto import tqdm
 
-from botorch_calib.ledger.trials import Trial
+from botorch_calib.ledger.ledger import FeedbackLedger
+from botorch_calib.ledger.trials import Trial, TrialStatus
+
+
+def is_resolved(trial: Trial) -> bool:
+    """Whether a trial needs no evaluation: it has a value, in time or late, or it has failed."""
+    return trial.y is not None or trial.status is TrialStatus.FAILED
+
+
+@dataclass(frozen=True)
+class RunSummary:
+    """The state of a ledger after a run.
+
+    Attributes:
+        best: The trial with the best value, or None if no value has arrived.
+        num_observed: Number of trials whose value has arrived, late values included.
+        num_failed: Number of trials that failed.
+        num_pending: Number of trials whose value may still arrive.
+        seconds: Duration of the run.
+    """
+
+    best: Trial | None
+    num_observed: int
+    num_failed: int
+    num_pending: int
+    seconds: float
+
+
+def summarize(ledger: FeedbackLedger, maximize: bool, seconds: float) -> RunSummary:
+    """Summarize a ledger after a run.
+
+    Args:
+        ledger: The ledger.
+        maximize: Whether the greatest value is best, or the least.
+        seconds: Duration of the run.
+    """
+    trials = ledger.trials
+    status = Counter(trial.status for trial in trials)
+    return RunSummary(
+        best=ledger.best(maximize=maximize),
+        num_observed=sum(map(is_resolved, trials)) - status[TrialStatus.FAILED],
+        num_failed=status[TrialStatus.FAILED],
+        num_pending=status[TrialStatus.PENDING],
+        seconds=seconds,
+    )
 
 
 class _Bar(tqdm):
@@ -21,28 +67,28 @@ class ProgressBar:
     Args:
         enabled: Whether to show anything.
         total: Number of trials to resolve.
-        initial: How many of them are resolved already.
+        initial: Number of trials that are resolved already.
     """
 
     def __init__(self, enabled: bool, total: int, initial: int) -> None:
         self._bar: Any = None
         self._drawn: object = None
         if enabled:
-            # Without `miniters`, a change of the postfix alone would not be drawn.
+            # With `miniters=0` a change of the postfix alone is drawn as well.
             self._bar = _Bar(total=total, initial=initial, desc="evaluations", miniters=0)
 
     def show(self, num_resolved: int, num_running: int, best: Trial | None) -> None:
-        """Bring the bar up to date; it is drawn again if something has changed."""
+        """Update the bar; it is drawn again only if something has changed."""
         values = {} if best is None else {"best": f"{best.y:.6g}"}
         state = num_resolved, {**values, "running": num_running}
         if self._bar is None or state == self._drawn:
             return
         self._bar.set_postfix(state[1], refresh=False)
-        # Changes in quick succession are not all drawn.
+        # tqdm skips some of several changes in quick succession, and returns True if it has drawn.
         if self._bar.update(num_resolved - self._bar.n):
             self._drawn = state
 
     def close(self) -> None:
-        """Leave the bar as it stands."""
+        """Leave the bar on the screen as it is."""
         if self._bar is not None:
             self._bar.close()

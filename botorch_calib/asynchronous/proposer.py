@@ -1,10 +1,11 @@
-"""The next query of an asynchronous optimisation, from a ledger of the queries so far."""
+"""The next query of an asynchronous optimization, chosen from a ledger of the queries so far."""
 
 from __future__ import annotations
 
 import math
 import warnings
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from numbers import Integral
 from typing import Any
@@ -30,76 +31,142 @@ from botorch_calib._validation import (
     check_nonnegative,
     check_one_of,
 )
-from botorch_calib.acquisition.choices import RowLookup
 from botorch_calib.acquisition.delayed import WINDOWS, DelayedUpperConfidenceBound
-from botorch_calib.acquisition.randomness import derived_seed, random_stream
+from botorch_calib.acquisition.random_seeds import derived_seed, random_stream
 from botorch_calib.acquisition.thompson import DelayedThompsonSampling
 from botorch_calib.ledger import FeedbackLedger, TrialStatus
 from botorch_calib.models import CensoredDelayModel
-from botorch_calib.models.imputation import IMPUTATIONS
+from botorch_calib.models.delayed import HYPERPARAMETERS, IMPUTATIONS, Fit
 from botorch_calib.models.inspection import like
 
-Fit = Callable[[Tensor, Tensor], Model]
 Features = Mapping[int, float]
 
 ACQUISITIONS = ("ucb", "ts")
-HYPERPARAMETERS = ("observed", "censored")
 
-# What random numbers are for; together with the seed and a count they name a stream.
+# What random numbers are used for. Together with the seed and a count this names a stream.
 DESIGN, FIT, SEARCH, DRAW = range(4)
 
 
+@dataclass(frozen=True)
+class DelayStrategy:
+    """How a `DelayAwareProposer` takes account of queries that are still under evaluation.
+
+    ============= ===========================================================================
+    algorithm     strategy
+    ============= ===========================================================================
+    GP-UCB-SDF    ``DelayStrategy("ucb")``, or with ``window="all"`` as published
+    GP-TS-SDF     ``DelayStrategy("ts")``, or with ``window="all"`` as published
+    GP-BUCB       ``DelayStrategy("ucb", imputation="hallucinate", window=None)``
+    GP-BTS        ``DelayStrategy("ts", imputation="hallucinate", window=None)``
+    GP-UCB        ``DelayStrategy("ucb", imputation="none", window=None)``
+    asy-TS        ``DelayStrategy("ts", imputation="none", window=None)``
+    ============= ===========================================================================
+
+    The SDF algorithms are those of Verma, Dai and Low [Verma2022]_. GP-UCB and asy-TS ignore
+    pending queries.
+
+    Attributes:
+        acquisition: ``"ucb"`` for `DelayedUpperConfidenceBound`, ``"ts"`` for
+            `DelayedThompsonSampling`, or a function of the model and the ledger that returns an
+            acquisition function for single points.
+        imputation: What stands for the values of pending queries in the model: ``"censor"`` for the
+            ledger's ``censor_value``, ``"hallucinate"`` for the posterior mean, ``"none"`` to
+            ignore these queries. If the ledger has no ``censor_value``, the worst value observed so
+            far replaces it, which is milder.
+        window: Queries whose standard deviations are summed to widen the confidence region:
+            ``"pending"`` for those without a value; ``"all"``, as published, for all queries of the
+            last ``ledger.max_wait``; None for none.
+        hyperparameters: Data to which the model is fitted: ``"observed"`` values only or, as in
+            the paper, ``"censored"`` ones, for all queries made before the last arrival.
+        beta: Multiplier of the posterior standard deviation if nothing is pending. (BoTorch's
+            ``UpperConfidenceBound`` takes its square.)
+        feedback_bound: Factor of the sum over the window, in reciprocal units of the outcome. None
+            for one over the standard deviation of the values observed so far.
+
+    Raises:
+        InputDataError: If an argument is unknown, negative or not finite.
+    """
+
+    acquisition: str | Callable[[Model, FeedbackLedger], AcquisitionFunction] = "ucb"
+    imputation: str = "censor"
+    window: str | None = "pending"
+    hyperparameters: str = "observed"
+    beta: float = 1.0
+    feedback_bound: float | None = None
+
+    def __post_init__(self) -> None:
+        if not callable(self.acquisition):
+            check_one_of("acquisition", self.acquisition, ACQUISITIONS)
+        check_one_of("imputation", self.imputation, IMPUTATIONS)
+        check_one_of("window", self.window, WINDOWS)
+        check_one_of("hyperparameters", self.hyperparameters, HYPERPARAMETERS)
+        object.__setattr__(self, "beta", check_nonnegative("beta", self.beta))
+        if self.feedback_bound is not None:
+            check_nonnegative("feedback_bound", self.feedback_bound)
+
+
+STRATEGIES = {
+    "ucb": DelayStrategy("ucb"),
+    "ts": DelayStrategy("ts"),
+    "hallucinate": DelayStrategy("ucb", imputation="hallucinate", window=None),
+}
+
+
+@dataclass(frozen=True)
+class SearchSettings:
+    """How a `DelayAwareProposer` maximizes its acquisition function over the box.
+
+    Attributes:
+        num_restarts: Number of starting points of the gradient-based search.
+        raw_samples: Number of points from which these are chosen.
+        seed: Seed of all random numbers of the proposer, including those of its initial design and
+            its fits. Torch's global random state is neither used nor changed.
+
+    Raises:
+        InputDataError: If one of the numbers is not an integer, one of the first two is less than
+            1, or ``seed`` is negative.
+    """
+
+    num_restarts: int = 10
+    raw_samples: int = 256
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name, least in (("num_restarts", 1), ("raw_samples", 1), ("seed", 0)):
+            object.__setattr__(self, name, check_count(name, getattr(self, name), least))
+
+
 class DelayAwareProposer:
-    """Chooses the next query while others are under evaluation [Verma2022].
+    """Chooses the next query while others are under evaluation.
 
-    Called with a ledger, it fits a model to the values that have arrived, conditions it on the
-    queries that are still out, and maximises an acquisition function. Its answer is a function of
-    the ledger and the arguments alone, so that a run which was interrupted continues as it would
-    have done. It fits anew only when a value has arrived since the last call.
+    A proposer is called with a ledger. It fits a model to the values that have arrived, conditions
+    it on the pending queries, and maximizes an acquisition function. The result depends on the
+    ledger and the arguments alone: a run that was interrupted continues as if it had not been. The
+    model is fitted again only if a value has arrived since the last call.
 
-    ============= ====================== ============================
-    algorithm     ``acquisition``        other arguments
-    ============= ====================== ============================
-    GP-UCB-SDF    ``"ucb"``              none (or ``window="all"``)
-    GP-TS-SDF     ``"ts"``               none (or ``window="all"``)
-    GP-BUCB       ``"ucb"``              ``imputation="hallucinate", window=None``
-    GP-BTS        ``"ts"``               ``imputation="hallucinate", window=None``
-    GP-UCB        ``"ucb"``              ``imputation="none", window=None``
-    asy-TS        ``"ts"``               ``imputation="none", window=None``
-    ============= ====================== ============================
+    The first ``num_initial`` queries, and all further ones until two values have arrived, are
+    scrambled Sobol points, one per trial of the ledger. With ``choices`` they are a random
+    permutation of these.
 
-    The first queries, and all until two values have arrived, are scrambled Sobol points (of
-    ``choices``, a permutation), one for each trial of the ledger.
+    Outcomes may have any unit in which their standard deviation exceeds about 1e-3. Multiply
+    smaller outcomes by a constant: GPyTorch replaces variances below 1e-10 (in single precision,
+    1e-6) by that value.
 
     Args:
-        bounds: The box, ``2 x d``.
-        acquisition: ``"ucb"``, ``"ts"``, or a function of the model and the ledger that makes an
-            acquisition function for single points.
-        fit: Makes a fitted model of ``X`` (``n x d``) and ``Y`` (``n x 1``); default: a
-            ``SingleTaskGP`` with normalised inputs and standardised outcomes, fitted by marginal
+        bounds: The box, ``2 x d``: lower bounds, then upper bounds.
+        strategy: ``"ucb"`` for GP-UCB-SDF, ``"ts"`` for GP-TS-SDF, ``"hallucinate"`` for GP-BUCB,
+            or a `DelayStrategy`, whose table lists further algorithms.
+        fit: Builds a fitted model from ``X`` (``n x d``) and ``Y`` (``n x 1``). The default is a
+            ``SingleTaskGP`` with normalized inputs and standardized outcomes, fitted by marginal
             likelihood. The model may be in single precision.
-        num_initial: Number of queries made without a model (default ``2 d + 1``).
-        imputation: How the model is told of queries without values: ``"censor"``,
-            ``"hallucinate"`` or ``"none"``, see `CensoredDelayModel`. A ledger without a
-            ``censor_value`` has them censored at the worst value observed so far, which is milder.
-        hyperparameters: Whether the model is fitted to ``"observed"`` values or, as in the
-            paper, to ``"censored"`` ones, all queries made before the last arrival.
-        window: The queries that ``nu`` sums over: ``"pending"``, ``"all"`` or None, see
-            `DelayedUpperConfidenceBound.from_ledger`.
-        beta: See `DelayedUpperConfidenceBound`.
-        feedback_bound: See `DelayedUpperConfidenceBound`; in reciprocal units of the outcome. By
-            default one over the standard deviation of the values observed so far.
-        choices: The points to choose from, ``n x d``, in place of the whole box.
-        fixed_features: Values of features that are not for us to choose, such as a context,
-            by column; or a function of the ledger that returns them. In ``choices`` these columns
-            are overwritten.
-        num_restarts: Starting points of the search for the maximiser in the box.
-        raw_samples: Points from which these are picked.
-        seed: Of all random numbers; torch's own random state is neither used nor changed.
-        maximize: Whether the objective is maximised.
-
-    Outcomes may have any unit in which they spread by more than about 1e-3: GPyTorch takes
-    variances below 1e-10 (in single precision, 1e-6) to be that. Multiply smaller outcomes.
+        num_initial: Number of queries that are chosen without a model (default: ``2 d + 1``).
+        choices: Points to choose from, ``n x d``, instead of the whole box.
+        fixed_features: Values, by column, of features that are given rather than chosen, such as a
+            context; or a function of the ledger that returns them. They may lie outside of the box.
+            In ``choices`` these columns are overwritten.
+        search: Settings of the search for the maximizer, and the seed (default:
+            ``SearchSettings()``).
+        maximize: Whether the objective is maximized.
 
     Raises:
         InputDataError: If an argument is unknown, out of its range or not finite.
@@ -114,47 +181,30 @@ class DelayAwareProposer:
     def __init__(
         self,
         bounds: Tensor,
-        acquisition: str | Callable[[Model, FeedbackLedger], AcquisitionFunction] = "ucb",
+        strategy: str | DelayStrategy = "ucb",
         fit: Fit | None = None,
         num_initial: int | None = None,
-        imputation: str = "censor",
-        hyperparameters: str = "observed",
-        window: str | None = "pending",
-        beta: float = 1.0,
-        feedback_bound: float | None = None,
         choices: Tensor | None = None,
         fixed_features: Features | Callable[[FeedbackLedger], Features] | None = None,
-        num_restarts: int = 10,
-        raw_samples: int = 256,
-        seed: int = 0,
+        search: SearchSettings | None = None,
         maximize: bool = True,
     ) -> None:
         self.bounds = _checked_bounds(bounds)
         self.dim = self.bounds.shape[-1]
-        if not callable(acquisition):
-            check_one_of("acquisition", acquisition, ACQUISITIONS)
-        check_one_of("imputation", imputation, IMPUTATIONS)
-        check_one_of("hyperparameters", hyperparameters, HYPERPARAMETERS)
-        check_one_of("window", window, WINDOWS)
-        self.acquisition = acquisition
+        self.strategy = _checked_strategy(strategy)
         self.fit = partial(fit_single_task_gp, bounds=self.bounds) if fit is None else fit
         self.num_initial = 2 * self.dim + 1
         if num_initial is not None:
             self.num_initial = check_count("num_initial", num_initial, 0)
-        self.imputation = imputation
-        self.hyperparameters = hyperparameters
-        self.window = window
-        self.beta = check_nonnegative("beta", beta)
-        if feedback_bound is not None:
-            check_nonnegative("feedback_bound", feedback_bound)
-        self.feedback_bound = feedback_bound
         self.choices = None if choices is None else _checked_choices(choices, self.dim)
         self.fixed_features = fixed_features
         if not callable(fixed_features):
             self._checked_features(fixed_features)
-        self.num_restarts = check_count("num_restarts", num_restarts, 1)
-        self.raw_samples = check_count("raw_samples", raw_samples, 1)
-        self.seed = check_count("seed", seed, 0)
+        self.search = SearchSettings() if search is None else search
+        if not isinstance(self.search, SearchSettings):
+            raise InputDataError(
+                f"`search` must be SearchSettings or None, got a {type(search).__name__}."
+            )
         self.maximize = maximize
         self._fitted: tuple[Tensor, Tensor, Model] | None = None
 
@@ -165,17 +215,17 @@ class DelayAwareProposer:
             ledger: The queries so far; it is only read.
 
         Returns:
-            A point of the box (but for fixed features, which may lie outside), one of ``choices``
-            if there are any: a vector of length ``d``, in double precision on the CPU.
+            A point of the box or, if given, one of ``choices``, with its fixed features: a vector
+            of length ``d`` in double precision on the CPU.
 
         Raises:
-            BotorchTensorDimensionError: If the ledger is not for ``d`` features.
-            InputDataError: If hyperparameters are to be those of censored values and the ledger
-                has no ``censor_value``, or ``fixed_features`` returns something else.
+            BotorchTensorDimensionError: If the ledger's queries do not have ``d`` features.
+            InputDataError: If ``hyperparameters="censored"`` and the ledger has no
+                ``censor_value``, or if ``fixed_features`` returns invalid features.
 
         Warns:
-            InputDataWarning: If every value observed is worse than the ``censor_value``, which
-                would draw the search to what is pending.
+            InputDataWarning: If every observed value is worse than the ``censor_value``, which
+                attracts the search to pending queries.
         """
         if ledger.dim != self.dim:
             raise BotorchTensorDimensionError(
@@ -189,19 +239,19 @@ class DelayAwareProposer:
         if count < self.num_initial or len(ledger.to_observations(now)[0]) < 2:
             return self._design_point(count, fixed, choices)
         model = self._model(ledger, now)
-        with random_stream(derived_seed(self.seed, SEARCH, count)):
+        with random_stream(derived_seed(self.search.seed, SEARCH, count)):
             acqf = self._acquisition_function(model, ledger, now, choices)
             if choices is None:
                 return self._search(acqf, model, fixed)
             return _best_of(choices, acqf, model)
 
     def __getstate__(self) -> dict[str, Any]:
-        # The fit is made again from the data: a stored one may be large and of no use.
+        # A copy fits again when it is called: a stored fit may be large, and its data outdated.
         return {**self.__dict__, "_fitted": None}
 
     def _design_point(self, count: int, fixed: dict[int, float], choices: Tensor | None) -> Tensor:
-        """The point number ``count`` of the initial design."""
-        seed = derived_seed(self.seed, DESIGN)
+        """Point ``count`` of the initial design."""
+        seed = derived_seed(self.search.seed, DESIGN)
         if choices is not None:
             generator = torch.Generator().manual_seed(seed)
             order = torch.randperm(len(choices), generator=generator)
@@ -214,26 +264,28 @@ class DelayAwareProposer:
         return point
 
     def _model(self, ledger: FeedbackLedger, now: float) -> CensoredDelayModel:
-        """The model of what is known at ``now``; its fit changes when a value arrives."""
-        if self.imputation == "censor":
+        """The model of what is known at ``now``; its fit changes only when a value arrives."""
+        imputation = self.strategy.imputation
+        if imputation == "censor":
             self._warn_of_wrong_sign(ledger, now)
-        if self.hyperparameters == "observed":
-            if self.imputation == "censor" and ledger.censor_value is None:
+        if self.strategy.hyperparameters == "observed":
+            if imputation == "censor" and ledger.censor_value is None:
                 X, Y = ledger.to_observations(now)
                 worst = Y.min() if self.maximize else Y.max()
                 return CensoredDelayModel(self._fit(X, Y), ledger.incomplete(now), worst.item())
-            return CensoredDelayModel.from_ledger(ledger, self._fit, self.imputation, now=now)
-        # Later queries would change the censored data, and so the fit.
+            return CensoredDelayModel.from_ledger(ledger, self._fit, imputation, now=now)
+        # The fit uses the queries before the last arrival: with later ones it would have to be
+        # repeated after every query.
         fitted = CensoredDelayModel.from_ledger(
-            ledger, self._fit, self.imputation, "censored", now=_last_arrival(ledger, now)
+            ledger, self._fit, imputation, "censored", now=_last_arrival(ledger, now)
         )
-        pending = ledger.incomplete if self.imputation == "censor" else ledger.pending
+        pending = ledger.incomplete if imputation == "censor" else ledger.pending
         return CensoredDelayModel(
-            fitted.model, pending(now), ledger.censor_value, imputation=self.imputation
+            fitted.model, pending(now), ledger.censor_value, imputation=imputation
         )
 
     def _warn_of_wrong_sign(self, ledger: FeedbackLedger, now: float) -> None:
-        """Warn if being censored is better than anything observed: the sign is wrong, probably."""
+        """Warn if the censoring value is better than all observed ones: its sign may be wrong."""
         value, (_, Y) = ledger.censor_value, ledger.to_observations(now)
         if value is None or not (Y < value if self.maximize else Y > value).all():
             return
@@ -247,12 +299,12 @@ class DelayAwareProposer:
         )
 
     def _fit(self, X: Tensor, Y: Tensor) -> Model:
-        """The fitted model of these data, from the last call if they have not changed."""
+        """The model fitted to these data; that of the last call if they have not changed."""
         if self._fitted is not None:
             known_X, known_Y, model = self._fitted
             if torch.equal(known_X, X) and torch.equal(known_Y, Y):
                 return model
-        with random_stream(derived_seed(self.seed, FIT, len(Y))):
+        with random_stream(derived_seed(self.search.seed, FIT, len(Y))):
             model = self.fit(X, Y)
         self._fitted = (X, Y, model)
         return model
@@ -260,39 +312,40 @@ class DelayAwareProposer:
     def _acquisition_function(
         self, model: CensoredDelayModel, ledger: FeedbackLedger, now: float, choices: Tensor | None
     ) -> AcquisitionFunction:
-        if callable(self.acquisition):
-            return self.acquisition(model, ledger)
+        strategy = self.strategy
+        if callable(strategy.acquisition):
+            return strategy.acquisition(model, ledger)
         arguments: dict[str, Any] = {
-            "window": self.window,
+            "window": strategy.window,
             "now": now,
-            "beta": self.beta,
+            "beta": strategy.beta,
             "feedback_bound": self._feedback_bound(ledger, now),
             "maximize": self.maximize,
         }
-        if self.acquisition == "ucb":
+        if strategy.acquisition == "ucb":
             return DelayedUpperConfidenceBound.from_ledger(model, ledger, **arguments)
-        seed = derived_seed(self.seed, DRAW, len(ledger))
+        seed = derived_seed(self.search.seed, DRAW, len(ledger))
         return DelayedThompsonSampling.from_ledger(
             model, ledger, choices=choices, seed=seed, **arguments
         )
 
     def _feedback_bound(self, ledger: FeedbackLedger, now: float) -> float:
-        if self.feedback_bound is not None:
-            return self.feedback_bound
+        if self.strategy.feedback_bound is not None:
+            return self.strategy.feedback_bound
         scale = ledger.to_observations(now)[1].std().item()
         return 1.0 / scale if scale > 0.0 else 1.0
 
     def _search(self, acqf: AcquisitionFunction, model: Model, fixed: dict[int, float]) -> Tensor:
-        """The maximiser over the box, searched for in the model's precision."""
+        """The maximizer over the box, searched for in the model's precision."""
         candidate, _ = optimize_acqf(
             acqf,
             bounds=like(model, self.bounds),
             q=1,
-            num_restarts=self.num_restarts,
-            raw_samples=self.raw_samples,
+            num_restarts=self.search.num_restarts,
+            raw_samples=self.search.raw_samples,
             fixed_features=fixed or None,
         )
-        # Rounding a single-precision bound may have led out of the box.
+        # Bounds rounded to single precision may lie outside of the box.
         point = candidate.detach().squeeze(0).to(self.bounds)
         point = point.clamp(self.bounds[0], self.bounds[1])
         for column, value in fixed.items():
@@ -300,7 +353,7 @@ class DelayAwareProposer:
         return point
 
     def _checked_features(self, features: Features | None) -> dict[int, float]:
-        """Fixed features by column, counted from the front."""
+        """Check fixed features, and return them by columns counted from the front."""
         fixed: dict[int, float] = {}
         if not isinstance(features, Mapping | None):
             raise InputDataError(
@@ -320,12 +373,12 @@ class DelayAwareProposer:
 
 
 def fit_single_task_gp(X: Tensor, Y: Tensor, bounds: Tensor) -> SingleTaskGP:
-    """A ``SingleTaskGP`` fitted by marginal likelihood, with ``Normalize`` and ``Standardize``.
+    """Fit a ``SingleTaskGP`` with ``Normalize`` and ``Standardize`` by marginal likelihood.
 
     Args:
         X: Inputs ``n x d``.
         Y: Values ``n x 1``.
-        bounds: The box, ``2 x d``, which is mapped to the unit cube.
+        bounds: The box, ``2 x d``, which ``Normalize`` maps to the unit cube.
     """
     gp = SingleTaskGP(
         X,
@@ -338,16 +391,16 @@ def fit_single_task_gp(X: Tensor, Y: Tensor, bounds: Tensor) -> SingleTaskGP:
 
 
 def _best_of(choices: Tensor, acqf: AcquisitionFunction, model: Model) -> Tensor:
-    """The maximiser among the choices, to the last digit, whatever the model's precision."""
+    """The maximizer among the choices, exactly as given even if the model's precision is lower."""
     rows = like(model, choices)
     best, _ = optimize_acqf_discrete(acqf, q=1, choices=rows)
-    return choices[RowLookup(rows)(best).item()].clone()
+    return choices[int((rows == best).all(dim=-1).nonzero()[0])].clone()
 
 
 def _last_arrival(ledger: FeedbackLedger, now: float) -> float:
-    """The earliest time at which all values of the time ``now`` were there."""
+    """The earliest time at which all values known at ``now`` had arrived."""
     times = [
-        # On the clock of iterations a query is there only after its time.
+        # On the clock of iterations a query exists only after its time of submission.
         max(trial.observed_at, float(np.nextafter(trial.submitted_at, np.inf)))
         for trial in ledger.trials_at(now)
         if trial.status is TrialStatus.OBSERVED and trial.observed_at is not None
@@ -356,7 +409,7 @@ def _last_arrival(ledger: FeedbackLedger, now: float) -> float:
 
 
 def _with_features(choices: Tensor | None, fixed: dict[int, float]) -> Tensor | None:
-    """The choices with their fixed columns overwritten, each of them once."""
+    """The choices with their fixed columns overwritten, without duplicates."""
     if choices is None or not fixed:
         return choices
     choices = choices.clone()
@@ -366,7 +419,7 @@ def _with_features(choices: Tensor | None, fixed: dict[int, float]) -> Tensor | 
 
 
 def _checked_bounds(bounds: Tensor) -> Tensor:
-    """The bounds in double precision on the CPU, as a ledger's data are."""
+    """The bounds in double precision on the CPU, like a ledger's data."""
     if bounds.dim() != 2 or len(bounds) != 2 or bounds.shape[-1] == 0:
         raise BotorchTensorDimensionError(
             f"`bounds` must have shape 2 x d, got {tuple(bounds.shape)}."
@@ -375,6 +428,16 @@ def _checked_bounds(bounds: Tensor) -> Tensor:
     if (bounds.diff(dim=0) <= 0).any():
         raise InputDataError("`bounds` must hold the lower bounds first, then greater upper ones.")
     return bounds
+
+
+def _checked_strategy(strategy: str | DelayStrategy) -> DelayStrategy:
+    if isinstance(strategy, DelayStrategy):
+        return strategy
+    if not isinstance(strategy, str) or strategy not in STRATEGIES:
+        raise InputDataError(
+            f"`strategy` must be one of {tuple(STRATEGIES)} or a DelayStrategy, got {strategy!r}."
+        )
+    return STRATEGIES[strategy]
 
 
 def _checked_choices(choices: Tensor, dim: int) -> Tensor:

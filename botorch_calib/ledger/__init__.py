@@ -1,4 +1,4 @@
-"""The ledger: which queries were made, and which values have come back, on disk."""
+"""The ledger: which queries were made, and which values have arrived, in memory or on disk."""
 
 from botorch_calib.ledger.ledger import FeedbackLedger
 from botorch_calib.ledger.trials import Trial, TrialStatus

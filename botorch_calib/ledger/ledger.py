@@ -1,4 +1,4 @@
-"""`FeedbackLedger`: which queries were made, and which values have come back."""
+"""`FeedbackLedger`: which queries were made, and which values have arrived."""
 
 from __future__ import annotations
 
@@ -11,44 +11,46 @@ from typing import Any, Self
 import numpy as np
 from torch import Tensor
 
-from botorch_calib.ledger.arguments import as_number, as_query, as_trial_id
-from botorch_calib.ledger.database import SQLiteStorage
-from botorch_calib.ledger.moment import Moment
-from botorch_calib.ledger.storage import MemoryStorage, Storage, check_known
-from botorch_calib.ledger.table import Table
-from botorch_calib.ledger.trials import Settings, Trial
+from botorch_calib.ledger.argument_checks import as_number, as_query, as_trial_id
+from botorch_calib.ledger.settings import Settings
+from botorch_calib.ledger.storage_in_memory import MemoryStorage, Storage, Table, check_known
+from botorch_calib.ledger.storage_on_disk import SQLiteStorage
+from botorch_calib.ledger.trials import Trial
+from botorch_calib.ledger.view_at_time import ViewAtTime
 
 
 class FeedbackLedger:
-    """A book of queries and their delayed values, in memory or, by `open`, in a file.
+    """A record of queries and their delayed values, in memory or, with `open`, in a file.
 
     **Time.** With ``clock="iterations"`` the time of a query is the number of queries before
-    it. At iteration ``t``, the choice of query ``t``, the queries are ``0, ..., t - 1``, and a
-    value is there if and only if it was ``observed_at <= t``. With ``clock="seconds"`` time is
-    that of ``time.time()`` (or whatever clock the given times are on), and at ``now`` there is
-    what has a time of ``now`` or before. Every view takes ``now`` and sees only what had
-    happened by then, also when later entries have been made.
+    it. At iteration ``t``, when query ``t`` is chosen, the queries ``0, ..., t - 1`` exist, and
+    the values with ``observed_at <= t`` have arrived. With ``clock="seconds"`` time is
+    ``time.time()`` (or the clock of the times that you pass), and at ``now`` everything with a time
+    up to and including ``now`` has happened. Every method that reads the ledger takes ``now``
+    and reports only what had happened by then, even if later entries exist.
 
     **States.** A trial is *pending* until its value arrives. It is *expired* once
     ``now - submitted_at > max_wait``, or from the time at which it is abandoned. It is *observed*
-    once a value has arrived in time. A value that arrives for an expired trial is late:
-    with ``late="use"`` it counts from then on, with ``late="discard"`` (the paper) the trial
-    stays expired, and the value is only kept in the records. A trial is *failed* when no value
-    will come; it is left out of all data.
+    once a value has arrived in time. A value that arrives for an expired trial is late. With
+    ``late="use"`` it is used from then on; with ``late="discard"``, as in the paper, the trial
+    stays expired, and only the records show the value. A trial is *failed* when no value
+    will arrive; failed trials are left out of all data.
 
-    All data are those of [Verma2022]_, eq. 1, ``y~_s = y_s 1{d_s <= min(m, t - s)}``, in which
-    ``m`` is ``max_wait``, ``d_s = observed_at - submitted_at``, and 0 is ``censor_value``. With
+    The data are those of Verma, Dai and Low [Verma2022]_, eq. 1, which are
+    ``y~_s = y_s 1{d_s <= min(m, t - s)}``, where ``m`` is ``max_wait`` and
+    ``d_s = observed_at - submitted_at``; ``censor_value`` takes the place of 0. With
     ``late="use"`` the condition is ``d_s <= t - s``.
 
-    Threads and forked processes may share a ledger. A pickled ledger in memory is a copy; a
-    pickled ledger in a file is the same ledger.
+    Threads and forked processes may share a ledger. Pickling a ledger in memory copies it; a
+    pickled ledger in a file refers to the same file.
 
     Args:
         dim: Number ``d`` of elements of a query.
-        censor_value: What stands for a value that is not there, in units of the outcome: the
-            least value that the objective can take (for minimisation, the greatest).
-        max_wait: How long a value is waited for: ``m`` iterations, or seconds.
-        late: ``"use"`` or ``"discard"``: what happens to values after ``max_wait``.
+        censor_value: The value that replaces a missing one, in units of the outcome: the least
+            value that the objective can take (for minimisation, the greatest). None if no such
+            bound is known.
+        max_wait: How long to wait for a value: ``m`` iterations, or seconds.
+        late: What to do with values that arrive after ``max_wait``: ``"use"`` or ``"discard"``.
         clock: ``"iterations"`` or ``"seconds"``.
 
     Raises:
@@ -62,10 +64,6 @@ class FeedbackLedger:
         torch.Size([1, 2])
         >>> ledger.observe(trial_id, 0.9)
         >>> X, Y = ledger.training_data()
-
-    .. [Verma2022]
-        A. Verma, Z. Dai, B. K. H. Low. Bayesian optimization under stochastic delayed feedback.
-        ICML 2022.
     """
 
     def __init__(
@@ -90,29 +88,32 @@ class FeedbackLedger:
         late: str | None = None,
         clock: str | None = None,
     ) -> Self:
-        """The ledger in a file, which is made if there is none.
+        """Open the ledger in a file, or create it if the file does not exist.
 
-        The file is an SQLite database. Several processes of one machine may write to it at the
-        same time, and a process that is killed loses nothing that a call has returned from.
-        Beside the file there is, only while a change is made or after a process was killed in
-        the midst of one, a second file that ends in ``-journal``: never delete it, and move or copy
-        the ledger together with it. Network file systems whose locks are unreliable are no
-        place for a ledger.
+        The file is an SQLite database. Several processes on one machine may write to it at the
+        same time. Once a call has returned, its change is on disk and survives the death of the
+        process. While a change is being written, and after a process was killed during one, there
+        is a second file whose name ends in ``-journal``. Never delete it, and always move or copy
+        it together with the ledger. Do not put a ledger on a network file system with unreliable
+        locks.
 
-        An empty file is a new ledger: a process that is killed while it makes one leaves that.
+        An empty file becomes a new ledger: a process that is killed while it creates a ledger
+        leaves an empty file behind.
+
+        For an existing file, settings that are None are read from the file; others must agree with
+        it. For a new file, None stands for the default of the class.
 
         Args:
             path: The file; its folder must exist.
-            dim: See the class; needed for a new file.
-            censor_value: See the class. For this and what follows, None is what the file says
-                or, for a new file, the default of the class.
-            max_wait: See the class.
-            late: See the class.
-            clock: See the class.
+            dim: Number ``d`` of elements of a query; needed for a new file.
+            censor_value: The value that replaces a missing one, in units of the outcome.
+            max_wait: How long to wait for a value, in iterations or seconds.
+            late: What to do with values that arrive after ``max_wait``: ``"use"`` or ``"discard"``.
+            clock: ``"iterations"`` or ``"seconds"``.
 
         Raises:
-            InputDataError: If a setting is invalid or contradicts that of the file, ``dim`` is
-                missing for a new file, or ``path`` is a folder or lies in none.
+            InputDataError: If a setting is invalid or contradicts the file, ``dim`` is missing for
+                a new file, or ``path`` is a folder or lies in a folder that does not exist.
             DamagedLedgerError: If the file is damaged, is not a ledger, or has a newer format.
             LedgerError: If the file cannot be used for another reason.
         """
@@ -142,45 +143,45 @@ class FeedbackLedger:
 
     @property
     def censor_value(self) -> float | None:
-        """What stands for a value that is not there."""
+        """The value that replaces a missing one, or None."""
         return self._settings.censor_value
 
     @property
     def max_wait(self) -> float:
-        """How long a value is waited for."""
+        """How long to wait for a value, in units of the clock."""
         return self._settings.max_wait
 
     @property
     def late(self) -> str:
-        """``"use"`` or ``"discard"``."""
+        """What happens to late values: ``"use"`` or ``"discard"``."""
         return self._settings.late
 
     @property
     def clock(self) -> str:
-        """``"iterations"`` or ``"seconds"``."""
+        """The unit of time: ``"iterations"`` or ``"seconds"``."""
         return self._settings.clock
 
     @property
     def path(self) -> Path | None:
-        """The file, or None in memory."""
+        """The file, or None for a ledger in memory."""
         return self._storage.path
 
     def now(self) -> float:
-        """The present: the number of trials submitted so far, or ``time.time()``."""
+        """The current time: the number of trials submitted so far, or ``time.time()``."""
         return self._settings.now(len(self) if self.clock == "iterations" else 0)
 
     def __repr__(self) -> str:
         settings = ", ".join(f"{name}={value!r}" for name, value in vars(self._settings).items())
         return f"{type(self).__name__}({settings}, path={str(self.path) if self.path else None!r})"
 
-    # ------------------------------------------------------------ entries
+    # ------------------------------------------------------------ recording
 
     def submit(self, x: Any, time: float | None = None) -> int:
-        """Enter a query. Do so before its evaluation starts, so that none is forgotten.
+        """Record a query. Do so before its evaluation starts, so that a crash loses no query.
 
         Args:
             x: The query, a tensor or array of shape ``d`` or ``1 x d``.
-            time: When it was submitted, by default now. Given times need not be in order.
+            time: Time of submission (default: now). Times need not be in order.
 
         Returns:
             The id of the trial: the number of trials before it.
@@ -190,81 +191,85 @@ class FeedbackLedger:
             InputDataError: If ``x`` or ``time`` holds NaN or infinite values.
         """
         query = as_query(x, self.dim)
-        moment = _as_time(time)
+        at = _as_time(time)
         return self._storage.append(
-            query, lambda count: self._settings.now(count) if moment is None else moment
+            query, lambda count: self._settings.now(count) if at is None else at
         )
 
     def observe(self, trial_id: int, y: Any, time: float | None = None) -> None:
-        """Enter the value of a trial, which may be pending or expired.
+        """Record the value of a pending or expired trial.
 
         Args:
-            trial_id: The trial.
+            trial_id: The trial's id.
             y: Its value, a finite number or a tensor of one element.
-            time: When it arrived, by default now. It may lie ahead of now, as in simulations:
-                until then, no view shows the value.
+            time: Time of arrival (default: now). It may lie in the future, as in simulations;
+                until then the value stays hidden.
 
         Raises:
             UnknownTrialError: If there is no such trial.
-            TrialStateError: If the trial has a value already or has failed.
+            TrialStateError: If the trial already has a value or has failed.
             InputDataError: If ``y`` or ``time`` is NaN or infinite, or ``time`` lies before the
                 submission.
             BotorchTensorDimensionError: If ``y`` has several elements or none.
         """
-        trial_id, value, moment = as_trial_id(trial_id), as_number("y", y), _as_time(time)
+        trial_id, value, at = as_trial_id(trial_id), as_number("y", y), _as_time(time)
         self._storage.change(
             trial_id,
-            lambda entry, count: entry.observed(value, moment, self._settings.now(count)),
+            lambda entry, count: entry.observed(value, at, self._settings.now(count)),
         )
 
     def fail(self, trial_id: int, reason: str = "", time: float | None = None) -> None:
-        """Enter that no value will come for a trial, which leaves it out of all data.
+        """Record that no value will arrive for a trial, which leaves it out of all data.
 
         Args:
-            trial_id: The trial.
-            reason: Kept as the trial's note.
-            time: From when on, by default now.
+            trial_id: The trial's id.
+            reason: Stored as the trial's note.
+            time: Time of the failure (default: now).
 
         Raises:
             UnknownTrialError: If there is no such trial.
-            TrialStateError: If the trial has a value or has failed already.
+            TrialStateError: If the trial already has a value or has failed.
             InputDataError: If ``time`` is NaN, infinite or before the submission.
         """
-        trial_id, moment = as_trial_id(trial_id), _as_time(time)
-        # Messages of exceptions may hold lone surrogates, which no encoding can keep.
+        trial_id, at = as_trial_id(trial_id), _as_time(time)
+        # Messages of exceptions may contain lone surrogates, which UTF-8 cannot encode.
         note = str(reason).encode("utf-8", "backslashreplace").decode()
         self._storage.change(
-            trial_id, lambda entry, count: entry.failed(note, moment, self._settings.now(count))
+            trial_id, lambda entry, count: entry.failed(note, at, self._settings.now(count))
         )
 
     def abandon(self, trial_id: int, time: float | None = None) -> None:
-        """Stop waiting for a trial: it counts as expired, before ``max_wait`` is over.
+        """Stop waiting for a trial: from now on it counts as expired.
 
         Args:
-            trial_id: The trial.
-            time: From when on, by default now.
+            trial_id: The trial's id.
+            time: Time from which the trial is expired (default: now).
 
         Raises:
             UnknownTrialError: If there is no such trial.
-            TrialStateError: If the trial has a value, has failed, or was abandoned before.
+            TrialStateError: If the trial has a value, has failed, or is already abandoned.
             InputDataError: If ``time`` is NaN, infinite or before the submission.
         """
-        trial_id, moment = as_trial_id(trial_id), _as_time(time)
+        trial_id, at = as_trial_id(trial_id), _as_time(time)
         self._storage.change(
-            trial_id, lambda entry, count: entry.abandoned(moment, self._settings.now(count))
+            trial_id, lambda entry, count: entry.abandoned(at, self._settings.now(count))
         )
 
     # ------------------------------------------------------------ trials
 
     @property
     def trials(self) -> tuple[Trial, ...]:
-        """All trials in order of id, as of now."""
+        """All trials by id, as of now."""
         return self.trials_at(None)
 
     def trials_at(self, now: float | None = None) -> tuple[Trial, ...]:
-        """The trials submitted by the time ``now``, in order of id, as known then."""
-        moment = self._moment(now)
-        return moment.trials(np.flatnonzero(moment.submitted))
+        """The trials submitted up to a time, by id, in the states they had at that time.
+
+        Args:
+            now: The time (default: the current time).
+        """
+        view = self._view(now)
+        return view.trials(np.flatnonzero(view.submitted))
 
     def __len__(self) -> int:
         return self._storage.count()
@@ -276,22 +281,24 @@ class FeedbackLedger:
         trial_id = as_trial_id(trial_id)
         table = self._storage.table()
         check_known(trial_id, len(table))
-        return self._known(table, None).trials(np.array([trial_id]))[0]
+        return self._view_of(table, None).trials(np.array([trial_id]))[0]
 
     def best(self, maximize: bool = True, now: float | None = None) -> Trial | None:
-        """The trial of the best usable value, of equal ones the first to arrive, or None.
+        """The trial with the best usable value, or None if there is no value.
+
+        Of equal values, the one that arrived first counts.
 
         Args:
             maximize: Whether the greatest value is best, or the least.
-            now: See the class; by default the present.
+            now: Time as of which the ledger is read (default: the current time).
         """
-        moment = self._moment(now)
-        rows = moment.by_arrival(moment.usable)
+        view = self._view(now)
+        rows = view.by_arrival(view.usable)
         if not len(rows):
             return None
-        values = moment.values(rows).squeeze(-1).numpy()
+        values = view.values(rows).squeeze(-1).numpy()
         index = np.argmax(values) if maximize else np.argmin(values)
-        return moment.trials(rows[[index]])[0]
+        return view.trials(rows[[index]])[0]
 
     # ------------------------------------------------------------ data
 
@@ -299,67 +306,67 @@ class FeedbackLedger:
         """``X`` (``n x d``) and ``Y`` (``n x 1``) of all usable values, in order of arrival.
 
         Args:
-            now: See the class; by default the present.
+            now: Time as of which the ledger is read (default: the current time).
         """
-        moment = self._moment(now)
-        rows = moment.by_arrival(moment.usable)
-        return moment.queries(rows), moment.values(rows)
+        view = self._view(now)
+        rows = view.by_arrival(view.usable)
+        return view.queries(rows), view.values(rows)
 
     def training_data(self, now: float | None = None) -> tuple[Tensor, Tensor]:
         """``X`` (``n x d``) and ``Y`` (``n x 1``) of eq. 1: all queries, censored.
 
-        They are in order of submission, without those that have failed. ``Y`` holds the value
-        where there is a usable one, else ``censor_value``. Without a ``censor_value``, only
-        queries with a usable value are in it.
+        Queries are in order of submission, without failed ones. ``Y`` holds ``censor_value`` where
+        there is no usable value. If the ledger has no ``censor_value``, queries without a
+        usable value are left out.
 
         Args:
-            now: See the class; by default the present.
+            now: Time as of which the ledger is read (default: the current time).
         """
-        moment = self._moment(now)
+        view = self._view(now)
         if self.censor_value is None:
-            rows = moment.by_submission(moment.usable)
-            return moment.queries(rows), moment.values(rows)
-        rows = moment.by_submission(moment.usable | moment.incomplete)
-        return moment.queries(rows), moment.values(rows, self.censor_value)
+            rows = view.by_submission(view.usable)
+            return view.queries(rows), view.values(rows)
+        rows = view.by_submission(view.usable | view.incomplete)
+        return view.queries(rows), view.values(rows, self.censor_value)
 
     def pending(self, now: float | None = None) -> Tensor:
-        """Queries ``n x d`` whose values are still waited for, in order of submission.
+        """Queries ``n x d`` of pending trials, in order of submission.
 
         Args:
-            now: See the class; by default the present.
+            now: Time as of which the ledger is read (default: the current time).
         """
-        moment = self._moment(now)
-        return moment.queries(moment.by_submission(moment.pending))
+        view = self._view(now)
+        return view.queries(view.by_submission(view.pending))
 
     def incomplete(self, now: float | None = None) -> Tensor:
         """Queries ``n x d`` that eq. 1 censors: pending and expired, in order of submission.
 
         Args:
-            now: See the class; by default the present.
+            now: Time as of which the ledger is read (default: the current time).
         """
-        moment = self._moment(now)
-        return moment.queries(moment.by_submission(moment.incomplete))
+        view = self._view(now)
+        return view.queries(view.by_submission(view.incomplete))
 
     def window(self, now: float | None = None) -> Tensor:
-        """Queries ``n x d`` of the last ``max_wait``, the sum in eq. 2 of the paper.
+        """Queries ``n x d`` of the last ``max_wait``, over which eq. 2 of the paper sums.
 
-        These are all with ``now - submitted_at <= max_wait``, arrived or not, in order of
-        submission, without those that have failed.
+        These are all queries with ``now - submitted_at <= max_wait``, with or without a value, in
+        order of submission, without failed ones.
 
         Args:
-            now: See the class; by default the present.
+            now: Time as of which the ledger is read (default: the current time).
         """
-        moment = self._moment(now)
-        return moment.queries(moment.by_submission(moment.window))
+        view = self._view(now)
+        return view.queries(view.by_submission(view.window))
 
     def to_records(self, now: float | None = None) -> list[dict[str, Any]]:
-        """The trials as dictionaries of plain Python values, in order of id, as for pandas.
+        """The trials as dictionaries of plain Python values, by id, ready for pandas.
 
         The keys are ``id``, ``x_0``, ``x_1``, ..., ``y``, ``submitted_at``, ``observed_at``,
-        ``status`` and ``note``, as in `Trial`.
+        ``status`` and ``note``, with the meanings they have in `Trial`.
 
         Args:
-            now: See the class; by default the present.
+            now: Time as of which the ledger is read (default: the current time).
         """
         return [
             {
@@ -375,23 +382,23 @@ class FeedbackLedger:
         ]
 
     def snapshot(self) -> Self:
-        """A copy in memory, which later entries leave as it is.
+        """A copy in memory, which later entries do not change.
 
-        Where other processes or threads write to the ledger, the views of a snapshot agree
-        with each other.
+        If other processes or threads write to the ledger, everything that is read from one
+        snapshot is consistent.
         """
         return self._of(self._settings, MemoryStorage(self._storage.table()))
 
-    def _moment(self, now: float | None) -> Moment:
+    def _view(self, now: float | None) -> ViewAtTime:
         if now is not None:
             now = as_number("now", now, finite=False)
-        return self._known(self._storage.table(), now)
+        return self._view_of(self._storage.table(), now)
 
-    def _known(self, table: Table, now: float | None) -> Moment:
+    def _view_of(self, table: Table, now: float | None) -> ViewAtTime:
         now = self._settings.now(len(table)) if now is None else now
-        return Moment(table, self._settings, now)
+        return ViewAtTime(table, self._settings, now)
 
 
 def _as_time(time: float | None) -> float | None:
-    # Adding 0 turns -0.0, which a file would not keep, into 0.0.
+    # Adding 0 turns -0.0, which a file would not preserve, into 0.0.
     return None if time is None else as_number("time", time) + 0.0

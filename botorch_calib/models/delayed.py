@@ -1,25 +1,29 @@
-"""`CensoredDelayModel`: a Gaussian process that knows which of its queries are still running."""
+"""`CensoredDelayModel`: a Gaussian process that takes account of pending queries.
+
+The class comes first, then how missing values are imputed, then how hyperparameters are fitted to
+the data of a ledger.
+"""
 
 from __future__ import annotations
 
+import math
+from collections import defaultdict, deque
+from collections.abc import Callable
+from copy import deepcopy
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from botorch.acquisition.objective import PosteriorTransform
 from botorch.exceptions.errors import InputDataError, UnsupportedError
 from botorch.models.model import FantasizeMixin, Model
-from botorch.posteriors import Posterior
+from botorch.posteriors import GPyTorchPosterior, Posterior
 from botorch.utils.datasets import SupervisedDataset
+from gpytorch.likelihoods import FixedNoiseGaussianLikelihood
+from gpytorch.models import ExactGP
 from torch import Tensor
 
-from botorch_calib._validation import check_inputs
+from botorch_calib._validation import check_inputs, check_one_of
 from botorch_calib.models.calibrated import CalibratedModel
-from botorch_calib.models.hyperparameters import Fit, fitted_model, matching_rows
-from botorch_calib.models.imputation import (
-    check_settings,
-    impute,
-    missing_censor_value,
-)
 from botorch_calib.models.inspection import (
     check_base,
     check_observations,
@@ -36,9 +40,15 @@ from botorch_calib.models.wrapper import WrapperModel, check_output_indices
 if TYPE_CHECKING:
     from botorch_calib.ledger import FeedbackLedger
 
+# Builds a fitted model from inputs ``n x d`` and values ``n x 1``.
+Fit = Callable[[Tensor, Tensor], Model]
+
+IMPUTATIONS = ("censor", "hallucinate", "none")
+HYPERPARAMETERS = ("observed", "censored")
+
 
 class _Conditioned(NamedTuple):
-    """A model conditioned on values, and the objects that these are good for."""
+    """A model conditioned on imputed values, and the objects of which it is a function."""
 
     model: Any
     values: Tensor
@@ -46,39 +56,41 @@ class _Conditioned(NamedTuple):
 
 
 class CensoredDelayModel(WrapperModel, FantasizeMixin):
-    r"""A fitted model of the observed data, conditioned on stand-ins for the pending values.
+    r"""A fitted model of the observed data, conditioned on imputed values at pending points.
 
-    With ``imputation="censor"`` the posterior is that of [Verma2022], eq. 1,
+    With ``imputation="censor"`` the posterior is that of [Verma2022]_, eq. 1,
 
         mu(x) = k(x)^T (K + noise)^{-1} y~,  cov(x, x') = k(x, x') - k(x)^T (K + noise)^{-1} k(x'),
 
-    with ``K`` the covariance of all queries and ``y~`` their values, or ``censor_value``, the least
-    value that the objective can take, where that is missing: around pending points the mean
-    sinks, and the search looks elsewhere. (The paper's prior mean is zero; here it is the
-    model's.) With ``"hallucinate"`` a missing value is the posterior mean there, which leaves the
-    mean as it is and shrinks the variance, as in GP-BUCB. With ``"none"`` delays are ignored.
+    where ``K`` is the covariance matrix of all queries. ``y~`` holds their values or, where a value
+    is missing, ``censor_value``, the least value that the objective can take. This lowers the mean
+    around pending points, and the search looks elsewhere. (The paper's prior mean is zero; here
+    it is the model's.) With ``"hallucinate"`` a missing value is replaced by the posterior mean
+    there, which shrinks the variance and leaves the mean unchanged, as in GP-BUCB. With
+    ``"none"`` pending points are ignored.
 
-    Hyperparameters and transforms are those of ``model``, fitted to observed data. So is its
-    factorisation, which is extended by rows for the pending points, not computed anew. The
-    model is never modified, except that `observe` makes a `CalibratedModel` inside learn.
+    Hyperparameters and transforms are those of ``model``. Its factorization is not recomputed but
+    extended by rows for the pending points. The model is never modified, with one exception:
+    `observe` updates the calibrator of a `CalibratedModel` inside.
 
-    Calibration composes in either order, with equal posteriors, and sees observed data only:
+    Calibration composes in either order, with equal posteriors, and uses observed data only:
     ``CensoredDelayModel(CalibratedModel(gp, calibrator), X_pending, 0.0)`` and
     ``CalibratedModel(CensoredDelayModel(gp, X_pending, 0.0), calibrator)``.
 
     Args:
-        model: A fitted model of the observed data with one output, a Gaussian likelihood and no
-            batch dimensions that can be conditioned on observations: an exact Gaussian process
-            such as ``SingleTaskGP``, or a `CalibratedModel` of one.
+        model: A fitted model of the observed data that can be conditioned on observations, with one
+            output, a Gaussian likelihood and no batch dimensions: an exact Gaussian process such
+            as ``SingleTaskGP``, or a `CalibratedModel` of one.
         X_pending: Points whose values are missing, ``n x d``, before any input transform.
-        censor_value: Value to censor by, in units of the outcome: the least that the objective can
-            take (for minimisation, the greatest). Needed to censor pending points.
-        imputation: ``"censor"``, ``"hallucinate"`` or ``"none"``.
+        censor_value: The value that replaces missing ones, in units of the outcome: the least
+            value that the objective can take (for minimization, the greatest). Needed to censor
+            pending points.
+        imputation: What replaces missing values: ``"censor"``, ``"hallucinate"`` or ``"none"``.
 
     Raises:
         UnsupportedError: For models with several outputs or batch dimensions, ensembles,
-            non-Gaussian likelihoods, models that cannot be conditioned, a `CensoredDelayModel` in
-            another, and hallucination under a nonlinear outcome transform.
+            non-Gaussian likelihoods, models that cannot be conditioned, a `CensoredDelayModel`
+            inside another one, and hallucination under a nonlinear outcome transform.
         InputDataError: If ``X_pending`` holds NaN or infinite values, ``imputation`` is unknown, or
             ``censor_value`` is missing where it is needed, or not finite, as such or transformed.
         BotorchTensorDimensionError: If ``X_pending`` is not ``n x d``.
@@ -113,7 +125,7 @@ class CensoredDelayModel(WrapperModel, FantasizeMixin):
         if message := missing_censor_value(self.X_pending, imputation, censor_value):
             raise InputDataError(message)
         self._cache: _Conditioned | None = None
-        self._conditioned()  # what cannot be conditioned is refused at once
+        self._conditioned()  # raises if the model cannot be conditioned
 
     @classmethod
     def from_ledger(
@@ -124,32 +136,32 @@ class CensoredDelayModel(WrapperModel, FantasizeMixin):
         hyperparameters: str = "observed",
         now: float | None = None,
     ) -> CensoredDelayModel:
-        """Fit a model to what a ledger holds, and impute what it lacks.
+        """Fit a model to the values in a ledger, and impute the missing ones.
 
-        Queries without a usable value, pending or given up, are censored (``ledger.incomplete``);
-        those still waited for are hallucinated (``ledger.pending``).
+        Censoring applies to all queries without a usable value, pending and expired
+        (``ledger.incomplete``), and hallucination to pending ones (``ledger.pending``).
 
         Args:
             ledger: A `FeedbackLedger`; its ``censor_value`` is used.
             fit: Builds a fitted model from inputs ``n x d`` and values ``n x 1`` (double
                 precision, on the CPU).
-            imputation: See the class.
-            hyperparameters: ``"observed"``: ``fit`` sees observed data only. ``"censored"``, as in
-                the paper: it sees ``ledger.training_data``. Its model's hyperparameters and
-                transforms are kept, while the censored rows become pending points again,
-                which may be resolved and never enter a calibrator. With
-                ``imputation="censor"`` the posterior is that of the model that ``fit`` returned.
-            now: Time as of which the ledger is read (default: its present).
+            imputation: What replaces missing values: ``"censor"``, ``"hallucinate"`` or ``"none"``.
+            hyperparameters: Data on which ``fit`` is called. ``"observed"``: observed values.
+                ``"censored"``, as in the paper: ``ledger.training_data``. In the latter case the
+                hyperparameters and transforms of the fitted model are kept, but its censored rows
+                become pending points again, which can be resolved and never enter a calibrator.
+                With ``imputation="censor"`` the posterior equals that of the fitted model.
+            now: Time as of which the ledger is read (default: the current time).
 
         Raises:
             InputDataError: If fewer than two values have arrived, ``hyperparameters`` is unknown,
                 the ledger lacks a ``censor_value`` that is needed, or ``fit`` returns no model
                 or trains one on other inputs.
             UnsupportedError: If ``hyperparameters="censored"`` and ``fit`` returns anything but
-                an exact Gaussian process. That includes a `CalibratedModel`, which would have
+                an exact Gaussian process. A `CalibratedModel` is refused, too, as it would have
                 learned from censored values: wrap the result instead.
         """
-        ledger = ledger.snapshot()  # its views agree, whatever other processes enter
+        ledger = ledger.snapshot()  # consistent even if other processes write to the ledger
         now = ledger.now() if now is None else now
         model = fitted_model(ledger, fit, hyperparameters, now)
         pending = ledger.incomplete if imputation == "censor" else ledger.pending
@@ -159,15 +171,15 @@ class CensoredDelayModel(WrapperModel, FantasizeMixin):
 
     @property
     def observed_model(self) -> Any:
-        """The model of observed data alone, which calibration asks for: `model`."""
+        """The model of observed data alone, which calibration uses: `model`."""
         return self.model
 
     @property
     def conditioned_model(self) -> Any:
         """The model conditioned on the pending points, of the class of `model`.
 
-        It is `model` itself if there is nothing to impute. Otherwise it is built once, and
-        again after `model` was refitted, loaded or converted.
+        If there is nothing to impute, it is `model` itself. Otherwise it is built once, and
+        rebuilt after `model` was refitted, loaded or converted.
         """
         return self._conditioned().model
 
@@ -175,24 +187,33 @@ class CensoredDelayModel(WrapperModel, FantasizeMixin):
     def Y_imputed(self) -> Tensor:
         """Values imputed at `X_pending`, ``n x 1``, in units of the outcome.
 
-        There are none, ``0 x 1``, if ``imputation="none"``. Hallucinated values are posterior
-        means of the Gaussian process, also where that is calibrated.
+        With ``imputation="none"`` there are none, and the shape is ``0 x 1``. Hallucinated values
+        are posterior means of the Gaussian process, even if it is calibrated.
         """
         return self._conditioned().values
 
     def with_pending(self, X: Tensor) -> CensoredDelayModel:
-        """The model with further pending points ``n x d``; errors are those of the class."""
+        """The model with further pending points.
+
+        Args:
+            X: The points, ``n x d``, before any input transform.
+
+        Raises:
+            InputDataError: If ``X`` holds NaN or infinite values, or a ``censor_value`` is missing.
+            BotorchTensorDimensionError: If ``X`` is not ``n x d``.
+            UnsupportedError: If the values cannot be hallucinated.
+        """
         X = self._checked("X", X)
         return self._remade(self.model, torch.cat([self.X_pending, X]))
 
     def resolve(self, X: Tensor, Y: Tensor, Yvar: Tensor | None = None) -> CensoredDelayModel:
-        """The model once values of pending points have arrived: they count as observed.
+        """The model after values of pending points have arrived, which then count as observed.
 
-        A `CalibratedModel` inside takes its calibrator along unchanged; `observe` lets it learn.
+        A `CalibratedModel` inside keeps its calibrator unchanged; `observe` updates it.
 
         Args:
-            X: Rows of `X_pending`, ``n x d``, exactly as they were given. Of equal rows, as many
-                are resolved as ``X`` has.
+            X: Rows of `X_pending`, ``n x d``, exactly as they were given. If `X_pending` holds
+                equal rows, as many of them are resolved as ``X`` contains.
             Y: Their values ``n x 1``, in units of the outcome.
             Yvar: Their noise variances ``n x 1``, for a base model with given noise (default:
                 the mean of its training noise).
@@ -212,7 +233,19 @@ class CensoredDelayModel(WrapperModel, FantasizeMixin):
     def with_observations(
         self, X: Tensor, Y: Tensor, Yvar: Tensor | None = None
     ) -> CensoredDelayModel:
-        """As `resolve`, but rows that are not pending are simply observed as well."""
+        """The model after further observations, of pending points or others.
+
+        Args:
+            X: Inputs ``n x d``; rows that are pending are so no longer.
+            Y: Their values ``n x 1``, in units of the outcome.
+            Yvar: Their noise variances ``n x 1``, for a base model with given noise (default:
+                the mean of its training noise).
+
+        Raises:
+            InputDataError: As in `resolve`, except for rows that are not pending.
+            BotorchTensorDimensionError: As in `resolve`.
+            UnsupportedError: As in `resolve`.
+        """
         X, Y, Yvar = self._observations(X, Y, Yvar)
         noise = given_noise(gaussian_part(self.model), Y, Yvar)
         with torch.no_grad():
@@ -220,15 +253,16 @@ class CensoredDelayModel(WrapperModel, FantasizeMixin):
         return self._remade(model, self._still_pending(X))
 
     def observe(self, X: Tensor, Y: Tensor, Yvar: Tensor | None = None) -> None:
-        """Take in new observations, in place; rows that were pending are so no longer.
+        """Add new observations in place; rows that were pending are so no longer.
 
-        A `CalibratedModel` inside scores them by the model of observed data alone and learns
-        (see `CalibratedModel.observe`). A call that raises changes nothing.
+        A `CalibratedModel` inside scores them with the model of observed data alone, and its
+        calibrator learns (`CalibratedModel.observe`). A call that raises changes nothing.
 
         Args:
             X: Inputs ``n x d``, in the order of observation, pending or not.
             Y: Observed values ``n x 1``, in units of the outcome.
-            Yvar: See `resolve`.
+            Yvar: Their noise variances ``n x 1``, for a base model with given noise (default:
+                the mean of its training noise).
 
         Raises:
             InputDataError: As in `resolve`, except for rows that are not pending.
@@ -253,17 +287,18 @@ class CensoredDelayModel(WrapperModel, FantasizeMixin):
         observation_noise: bool | Tensor = False,
         posterior_transform: PosteriorTransform | None = None,
     ) -> Posterior:
-        """Posterior of `conditioned_model`, of the kind that `model` has.
+        """Posterior of `conditioned_model`, of the same type as that of `model`.
 
         Args:
-            X: ``batch_shape x q x d``.
+            X: Inputs ``batch_shape x q x d``, before any input transform.
             output_indices: None or ``[0]``, as there is one output.
-            observation_noise: As in BoTorch.
-            posterior_transform: As `model` takes them.
+            observation_noise: Whether to include the observation noise, or its variances, as in
+                BoTorch's models.
+            posterior_transform: Passed on to the posterior of `conditioned_model`.
         """
         check_output_indices(output_indices)
         if isinstance(self.model, CalibratedModel) and self.model._may_warn:
-            self.model.warn_if_unlearned()  # what it is conditioned to keeps silent
+            self.model.warn_if_unlearned()  # the conditioned copy does not warn
         posterior: Posterior = self.conditioned_model.posterior(
             X, observation_noise=observation_noise, posterior_transform=posterior_transform
         )
@@ -279,15 +314,15 @@ class CensoredDelayModel(WrapperModel, FantasizeMixin):
     def condition_on_observations(  # type: ignore[override]
         self, X: Tensor, Y: Tensor, **kwargs: Any
     ) -> Model:
-        """`conditioned_model`, conditioned further: for fantasies, beside the pending points.
+        """Condition `conditioned_model` on further values, for example on fantasies.
 
-        Values that have really arrived belong into `observe` or `resolve`, which also end
-        their being pending.
+        For values that have really arrived use `observe` or `resolve`, which also remove their
+        points from the pending ones.
 
         Args:
-            X: ``batch_shape x n' x d``.
-            Y: ``batch_shape' x n' x 1``.
-            kwargs: Passed on to the base model (``noise`` for example).
+            X: Inputs ``batch_shape x n' x d``.
+            Y: Values ``batch_shape' x n' x 1``.
+            kwargs: Passed on to the base model, for example ``noise``.
 
         Returns:
             A model of the class of `model`.
@@ -308,9 +343,9 @@ class CensoredDelayModel(WrapperModel, FantasizeMixin):
         Args:
             training_data: Data of a ``SingleTaskGP`` (still to be fitted), which is built with
                 ``Normalize`` and ``Standardize``.
-            X_pending: See the class.
-            censor_value: See the class.
-            imputation: See the class.
+            X_pending: Points whose values are missing, ``n x d``.
+            censor_value: The value that replaces missing ones, in units of the outcome.
+            imputation: What replaces missing values: ``"censor"``, ``"hallucinate"`` or ``"none"``.
         """
         return {
             "model": standardized_gp(**super().construct_inputs(training_data)),
@@ -319,7 +354,7 @@ class CensoredDelayModel(WrapperModel, FantasizeMixin):
             "imputation": imputation,
         }
 
-    # ------------------------------------------------------------ life as a module
+    # ------------------------------------------------------------ pickling and loading
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_cache": None}
@@ -327,7 +362,7 @@ class CensoredDelayModel(WrapperModel, FantasizeMixin):
     def _load_from_state_dict(
         self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any
     ) -> None:
-        """Take pending points whatever their number, if they make sense here."""
+        """Load any number of pending points, provided that they fit the model."""
         incoming = state_dict.get(prefix + "X_pending")
         if incoming is not None:
             message: str | None = f"`X_pending` must be n x d, not {tuple(incoming.shape)}."
@@ -344,7 +379,7 @@ class CensoredDelayModel(WrapperModel, FantasizeMixin):
 
     @torch.no_grad()
     def _conditioned(self) -> _Conditioned:
-        """What the pending points make of `model`, from the cache if that is still good."""
+        """`model` conditioned on the pending points, from the cache while that is valid."""
         if self.imputation == "none" or not len(self.X_pending):
             return _Conditioned(self.model, self.X_pending.new_zeros(0, 1), ())
         basis = self._basis()
@@ -352,12 +387,12 @@ class CensoredDelayModel(WrapperModel, FantasizeMixin):
             old is not new for old, new in zip(self._cache.basis, basis, strict=True)
         ):
             conditioned, Y = impute(self.model, self.X_pending, self.imputation, self.censor_value)
-            # The basis once more, as conditioning evaluates a model that was not yet.
+            # The basis is read again, as conditioning evaluates a model that was not evaluated yet.
             self._cache = _Conditioned(conditioned, Y, self._basis())
         return self._cache
 
     def _basis(self) -> tuple[object, ...]:
-        """Objects that are replaced by whatever makes the conditioned model outdated."""
+        """Objects one of which is replaced by anything that invalidates the conditioned model."""
         gp = gaussian_part(self.model)
         return self.X_pending, gp, getattr(gp, "prediction_strategy", None)
 
@@ -396,3 +431,144 @@ def _check_model(model: Any) -> None:
             "CensoredDelayModel needs a `model` without batch dimensions, got "
             f"{tuple(model.batch_shape)}."
         )
+
+
+# ---------------------------------------------------------------- imputed values
+
+
+def check_settings(imputation: str, censor_value: float | None) -> None:
+    """Raise ``InputDataError`` for an unknown ``imputation`` or an infinite ``censor_value``."""
+    check_one_of("imputation", imputation, IMPUTATIONS)
+    if censor_value is not None and not math.isfinite(censor_value):
+        raise InputDataError(f"`censor_value` must be finite, got {censor_value}.")
+
+
+def missing_censor_value(
+    X_pending: Tensor, imputation: str, censor_value: float | None
+) -> str | None:
+    """An error message if there are points ``n x d`` to censor but no ``censor_value``."""
+    if imputation != "censor" or censor_value is not None or not len(X_pending):
+        return None
+    return "`censor_value` is needed to censor pending points: the least possible value."
+
+
+def impute(
+    model: Any, X_pending: Tensor, imputation: str, censor_value: float | None
+) -> tuple[Any, Tensor]:
+    """Condition a model on imputed values at pending points.
+
+    Args:
+        model: The model of observed data. If its likelihood has given noise, the noise of imputed
+            values is the mean of that.
+        X_pending: The points, ``n x d``.
+        imputation: ``"censor"`` or ``"hallucinate"``.
+        censor_value: The value to censor by, in units of the outcome.
+
+    Returns:
+        The conditioned model and the values ``n x 1``, in units of the outcome.
+
+    Raises:
+        InputDataError: If the censoring value is not finite once transformed.
+        UnsupportedError: If the model cannot be conditioned on observations, or a nonlinear outcome
+            transform makes the posterior to hallucinate from non-Gaussian.
+    """
+    gp = gaussian_part(model)
+    if censor_value is not None and imputation == "censor":
+        Y = X_pending.new_full((len(X_pending), 1), censor_value)
+    else:
+        Y = _posterior_mean(gp, X_pending)
+    conditioned: Any = conditioned_on(model, X_pending, Y, **given_noise(gp, Y, None))
+    if not conditioned.train_targets.isfinite().all():
+        raise InputDataError(
+            f"`censor_value` {censor_value} is not finite after the outcome transform of "
+            f"{type(gp).__name__}."
+        )
+    return conditioned, Y
+
+
+def _posterior_mean(gp: Any, X: Tensor) -> Tensor:
+    posterior = gp.posterior(X)
+    if type(posterior) is not GPyTorchPosterior:
+        raise UnsupportedError(
+            "`imputation='hallucinate'` needs a posterior that is Gaussian in the units of the "
+            f"outcome, got a {type(posterior).__name__}: apply nonlinear transforms to the "
+            "observations beforehand."
+        )
+    mean: Tensor = posterior.mean
+    return mean
+
+
+# ---------------------------------------------------------------- hyperparameters from a ledger
+
+
+def fitted_model(ledger: FeedbackLedger, fit: Fit, hyperparameters: str, now: float | None) -> Any:
+    """A model of the ledger's observed data, with fitted hyperparameters.
+
+    Args:
+        ledger: The data.
+        fit: Builds a fitted model from inputs ``n x d`` and values ``n x 1``.
+        hyperparameters: Whether ``fit`` is called on ``"observed"`` or ``"censored"`` data.
+        now: Time as of which the ledger is read.
+
+    Raises:
+        InputDataError: As `CensoredDelayModel.from_ledger`.
+        UnsupportedError: As `CensoredDelayModel.from_ledger`.
+    """
+    check_one_of("hyperparameters", hyperparameters, HYPERPARAMETERS)
+    X, Y = ledger.to_observations(now)
+    if len(Y) < 2:
+        raise InputDataError(
+            f"`ledger` holds {len(Y)} observed values, and fitting a model needs at least 2: until "
+            "then, choose queries by a space-filling design."
+        )
+    if hyperparameters == "observed":
+        return _checked_fit(fit(X, Y))
+    if ledger.censor_value is None:
+        raise InputDataError("`hyperparameters='censored'` needs a `ledger` with a `censor_value`.")
+    X_all, Y_all = ledger.training_data(now)
+    model = _checked_fit(fit(X_all, Y_all))
+    rows = matching_rows(torch.cat([X, Y], dim=-1), torch.cat([X_all, Y_all], dim=-1))
+    return _restricted(model, X_all, [row for row in rows if row is not None])
+
+
+def matching_rows(rows: Tensor, table: Tensor) -> list[int | None]:
+    """Index in ``table`` (``n x d``) of each of the ``rows`` (``k x d``), by exact equality.
+
+    Each row of the table is matched at most once, the first of equal ones first. Rows without a
+    match give None.
+    """
+    places: dict[tuple[float, ...], deque[int]] = defaultdict(deque)
+    for index, entry in enumerate(table.tolist()):
+        places[tuple(entry)].append(index)
+    queues = [places[tuple(row)] for row in rows.tolist()]
+    return [queue.popleft() if queue else None for queue in queues]
+
+
+def _checked_fit(model: Any) -> Any:
+    if not isinstance(model, Model):
+        raise InputDataError(
+            f"`fit` must return a fitted BoTorch model, got {type(model).__name__}."
+        )
+    return model
+
+
+def _restricted(model: Any, X: Tensor, rows: list[int]) -> Any:
+    """A copy of a model trained on ``X`` that keeps the training data of some rows only.
+
+    Hyperparameters and transforms stay as they were fitted to all rows.
+    """
+    if not isinstance(model, ExactGP) or model.train_targets.dim() != 1:
+        raise UnsupportedError(
+            "`hyperparameters='censored'` needs `fit` to return an exact Gaussian process with one "
+            f"output, got {type(model).__name__}. To calibrate, wrap the CensoredDelayModel: a "
+            "calibrator must not see censored values."
+        )
+    twin: Any = deepcopy(model)
+    twin.train()  # in training mode BoTorch's models hold their raw inputs
+    (inputs,) = twin.train_inputs
+    if inputs.shape != X.shape or not torch.equal(inputs, X.to(inputs)):
+        raise InputDataError("`fit` must train its model on the inputs it is given, in order.")
+    twin.set_train_data(inputs[rows], twin.train_targets[rows], strict=False)
+    if isinstance(twin.likelihood, FixedNoiseGaussianLikelihood):
+        twin.likelihood.noise_covar.noise = twin.likelihood.noise_covar.noise[..., rows]
+    return twin.eval()

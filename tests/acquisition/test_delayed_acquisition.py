@@ -349,7 +349,7 @@ def test_posterior_transform(weight):
 
 
 def test_calibrated_models():
-    """Calibration inside or outside: mean and deviation are those of the calibrated law."""
+    """Calibration inside or outside: the calibrated mean and standard deviation are used."""
     gp, pending, X = make_gp(), pending_points(), new_points()
     inside = CensoredDelayModel(CalibratedModel(gp, far_from_gaussian()), pending, CENSOR)
     outside = CalibratedModel(CensoredDelayModel(gp, pending, CENSOR), far_from_gaussian())

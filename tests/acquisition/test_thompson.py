@@ -1,4 +1,4 @@
-"""Thompson sampling under delayed feedback: the law of its draws, and that they stay fixed."""
+"""Thompson sampling under delayed feedback: the draws' distribution, and that they stay fixed."""
 
 import copy
 import pickle
@@ -25,9 +25,9 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from botorch_calib.acquisition import DelayedThompsonSampling
-from botorch_calib.acquisition.choices import RowLookup
 from botorch_calib.acquisition.delayed import confidence_width
-from botorch_calib.acquisition.randomness import derived_seed, random_stream
+from botorch_calib.acquisition.random_seeds import derived_seed, random_stream
+from botorch_calib.acquisition.thompson import RowLookup
 from botorch_calib.ledger import FeedbackLedger
 from botorch_calib.models import CalibratedModel, CensoredDelayModel
 from tests.gps import (
@@ -73,7 +73,7 @@ def values(acqf: DelayedThompsonSampling, X: Tensor) -> Tensor:
     return value.detach()
 
 
-# ------------------------------------------------------------------ the law of the draws
+# ------------------------------------------------------------------ the distribution of the draws
 
 
 @continuous
@@ -383,7 +383,7 @@ def test_any_model_over_choices():
         sigma = BETA * posterior.variance.squeeze(-1).sqrt()
         # 4.5 standard errors of the mean of 150 draws, at four points.
         assert ((draws.mean(dim=0) - mean).abs() < 4.5 * sigma / 150**0.5).all()
-        # Of a normal law's deviation they are 0.26 of it; tails of calibrated laws are heavier.
+        # For a normal distribution these are 0.26 of its deviation; calibrated tails are heavier.
         assert_close(draws.std(dim=0), sigma.detach(), rtol=0.35, atol=0)
 
 

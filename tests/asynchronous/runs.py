@@ -1,4 +1,4 @@
-"""What the tests of the asynchronous optimiser share."""
+"""What the tests of the asynchronous optimizer share."""
 
 from __future__ import annotations
 
@@ -9,19 +9,27 @@ import threading
 from collections import defaultdict
 from collections.abc import Callable
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from botorch_calib.asynchronous.optimizer import AsynchronousOptimizer
+from botorch_calib.asynchronous import AsynchronousOptimizer, EvaluationLimits, RunSummary
 from botorch_calib.ledger import FeedbackLedger, TrialStatus
 
 
 def count_up(ledger: FeedbackLedger) -> Tensor:
     """Proposes the number of the query, so that an objective knows its trial."""
     return torch.tensor([float(len(ledger))], dtype=torch.double)
+
+
+class Quiet(AsynchronousOptimizer):
+    """By default without a progress bar."""
+
+    def run(self, num_evaluations: int, progress: bool = False) -> RunSummary:
+        return super().run(num_evaluations, progress)
 
 
 def make_optimizer(
@@ -32,8 +40,10 @@ def make_optimizer(
     max_parallel: int = 1,
     **kwargs: Any,
 ) -> AsynchronousOptimizer:
-    kwargs = {"progress": False, **kwargs}
-    return AsynchronousOptimizer(executor, objective, ledger, propose, max_parallel, **kwargs)
+    """An optimizer; ``kwargs`` are its arguments and those of `EvaluationLimits`."""
+    names = [field.name for field in fields(EvaluationLimits) if field.name in kwargs]
+    limits = EvaluationLimits(**{name: kwargs.pop(name) for name in names})
+    return Quiet(executor, objective, ledger, propose, max_parallel, limits, **kwargs)
 
 
 def ids(ledger: FeedbackLedger, status: str) -> list[int]:

@@ -1,4 +1,4 @@
-"""The asynchronous optimiser on a Dask cluster of two worker processes."""
+"""The asynchronous optimizer on a Dask cluster of two worker processes."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from botorch_calib.asynchronous import loop
-from botorch_calib.asynchronous.pools import DaskPool
+from botorch_calib.asynchronous import timeouts_and_retries
+from botorch_calib.asynchronous.worker_pools import DaskPool
 from botorch_calib.exceptions import EvaluationWarning
 from botorch_calib.ledger import FeedbackLedger
 from tests.asynchronous.objectives import (
@@ -142,7 +142,9 @@ def test_timeout(client: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         return wait_for_go(tmp_path, x) if x[0] == 2 else noted_square(tmp_path, x)
 
     client.wait_for_workers(2)
-    monkeypatch.setattr(loop, "time", SimpleNamespace(monotonic=lambda: now, time=time.time))
+    monkeypatch.setattr(
+        timeouts_and_retries, "time", SimpleNamespace(monotonic=lambda: now, time=time.time)
+    )
     ledger = FeedbackLedger(1)
     with pytest.warns(EvaluationWarning):
         make_optimizer(
@@ -174,7 +176,9 @@ def test_timeout_restarts_the_worker(
         return noted_square(tmp_path, x)
 
     client.wait_for_workers(2)
-    monkeypatch.setattr(loop, "time", SimpleNamespace(monotonic=lambda: now, time=time.time))
+    monkeypatch.setattr(
+        timeouts_and_retries, "time", SimpleNamespace(monotonic=lambda: now, time=time.time)
+    )
     ledger = FeedbackLedger(1)
     make_optimizer(
         client.get_executor, objective, ledger, propose, max_parallel=2, timeout=50.0

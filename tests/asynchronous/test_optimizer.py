@@ -1,4 +1,4 @@
-"""The asynchronous optimiser on threads and on executors that evaluate at once."""
+"""The asynchronous optimizer on threads and on executors that evaluate at once."""
 
 from __future__ import annotations
 
@@ -22,9 +22,15 @@ from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataErro
 from torch import Tensor
 
 import botorch_calib.ledger as ledger_package
-from botorch_calib.asynchronous import loop, optimizer, progress
-from botorch_calib.asynchronous.optimizer import AsynchronousOptimizer
-from botorch_calib.asynchronous.pools import WorkerPool
+from botorch_calib.asynchronous import (
+    AsynchronousOptimizer,
+    EvaluationLimits,
+    evaluation_loop,
+    optimizer,
+    progress,
+    timeouts_and_retries,
+)
+from botorch_calib.asynchronous.worker_pools import WorkerPool
 from botorch_calib.exceptions import EvaluationError, EvaluationWarning
 from botorch_calib.ledger import FeedbackLedger
 from tests.asynchronous.objectives import square
@@ -420,10 +426,7 @@ class TestErrors:
             ("max_parallel", 0),
             ("max_parallel", 2.0),
             ("max_parallel", True),
-            ("timeout", 0.0),
-            ("timeout", math.inf),
-            ("max_retries", -1),
-            ("max_consecutive_failures", 0),
+            ("limits", {"timeout": 1.0}),
             ("resume", "again"),
         ],
     )
@@ -437,6 +440,21 @@ class TestErrors:
         }
         with pytest.raises(InputDataError, match=f"`{name}`"):
             AsynchronousOptimizer(**{**arguments, name: value})
+
+    @pytest.mark.parametrize(
+        ("name", "value"),
+        [
+            ("timeout", 0.0),
+            ("timeout", math.inf),
+            ("max_retries", -1),
+            ("max_retries", True),
+            ("max_consecutive_failures", 0),
+            ("max_consecutive_failures", 1.0),
+        ],
+    )
+    def test_limits(self, name: str, value: Any) -> None:
+        with pytest.raises(InputDataError, match=f"`{name}`"):
+            EvaluationLimits(**{name: value})
 
     @pytest.mark.parametrize("number", [0, 1.5, None, True])
     def test_num_evaluations(self, number: Any) -> None:
@@ -572,7 +590,7 @@ class TestTimeouts:
 
         late = [0, 1, 3]
         clock = SimpleNamespace(monotonic=lambda: now, time=time.time)
-        monkeypatch.setattr(loop, "time", clock)
+        monkeypatch.setattr(timeouts_and_retries, "time", clock)
         gates.open(2, 4, 5, 6, 7)
         with (
             Threads(4) as pool,
@@ -688,7 +706,7 @@ class TestInterrupt:
         def interrupt(self: Any) -> None:
             raise KeyboardInterrupt
 
-        monkeypatch.setattr(loop.EvaluationLoop, "_forget_overdue", interrupt)
+        monkeypatch.setattr(evaluation_loop.EvaluationLoop, "_forget_overdue", interrupt)
         ledger, pool = FeedbackLedger(1), Inline()
         ledger.submit([1.0])
         with pytest.raises(KeyboardInterrupt):
@@ -718,10 +736,12 @@ class TestInterrupt:
 
 
 class TestProgress:
-    def show(self, capsys: pytest.CaptureFixture[str], **kwargs: Any) -> str:
+    def show(
+        self, capsys: pytest.CaptureFixture[str], progress: bool, maximize: bool = True
+    ) -> str:
         ledger = FeedbackLedger(1)
         make_optimizer(Inline(), square, ledger).run(2)
-        make_optimizer(Inline(), square, ledger, **kwargs).run(7)
+        make_optimizer(Inline(), square, ledger, maximize=maximize).run(7, progress)
         captured = capsys.readouterr()
         assert captured.out == ""
         return captured.err
@@ -742,16 +762,16 @@ class TestProgress:
                 time.sleep(0.01)
             return square(x)
 
-        class Loop(loop.EvaluationLoop):
+        class Loop(evaluation_loop.EvaluationLoop):
             def _wait(self) -> None:
                 super()._wait()
                 ticks.append(None)
 
         ticks: list[None] = []
-        monkeypatch.setattr(loop, "TICK", 0.01)
+        monkeypatch.setattr(evaluation_loop, "TICK", 0.01)
         monkeypatch.setattr(optimizer, "EvaluationLoop", Loop)
         with ThreadPoolExecutor(1) as pool:
-            make_optimizer(pool, objective, FeedbackLedger(1), progress=True).run(1)
+            make_optimizer(pool, objective, FeedbackLedger(1)).run(1, progress=True)
         drawn = capsys.readouterr().err.split("\r")
         # Empty; running, if the bar is older than 0.1 s by then; done; and done as it closes.
         assert "running=1" in "".join(drawn) and len(drawn) <= 6
@@ -763,18 +783,18 @@ class TestProgress:
         def propose(ledger: FeedbackLedger) -> Tensor:
             raise ZeroDivisionError
 
-        optimizer = make_optimizer(Inline(), square, FeedbackLedger(1), propose, progress=True)
+        optimizer = make_optimizer(Inline(), square, FeedbackLedger(1), propose)
         with pytest.raises(ZeroDivisionError) as caught:
-            optimizer.run(1)
+            optimizer.run(1, progress=True)
         # The traceback holds the bar, which would otherwise close as it is deleted.
         assert caught.tb is not None and capsys.readouterr().err.endswith("\n")
 
 
 def test_owned_threads_end_with_the_run() -> None:
     before = set(threading.enumerate())
-    make_optimizer(
-        lambda: ThreadPoolExecutor(3), square, FeedbackLedger(1), max_parallel=3, progress=True
-    ).run(9)
+    make_optimizer(lambda: ThreadPoolExecutor(3), square, FeedbackLedger(1), max_parallel=3).run(
+        9, progress=True
+    )
     assert set(threading.enumerate()) <= before
 
 

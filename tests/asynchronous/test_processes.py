@@ -1,4 +1,4 @@
-"""The asynchronous optimiser on process pools whose workers, or itself, are killed."""
+"""The asynchronous optimizer on process pools whose workers, or itself, are killed."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ import numpy as np
 import pytest
 from torch import Tensor
 
-from botorch_calib.asynchronous import loop, pools
-from botorch_calib.asynchronous.pools import WorkerPool
+from botorch_calib.asynchronous import timeouts_and_retries, worker_pools
+from botorch_calib.asynchronous.worker_pools import WorkerPool
 from botorch_calib.exceptions import EvaluationError
 from botorch_calib.ledger import FeedbackLedger
 from tests.asynchronous.objectives import (
@@ -211,7 +211,7 @@ class TestTimeouts:
 
         ledger = FeedbackLedger(1)
         clock = SimpleNamespace(monotonic=lambda: now, time=time.time)
-        monkeypatch.setattr(loop, "time", clock)
+        monkeypatch.setattr(timeouts_and_retries, "time", clock)
         objective = functools.partial(hang, tmp_path, 1, 3)
         make_optimizer(
             processes(3), objective, ledger, propose, max_parallel=3, timeout=50.0, max_retries=0
@@ -258,7 +258,7 @@ if __name__ == "__main__":
     ledger = FeedbackLedger.open(folder / "ledger", 1)
     objective = partial(wait_for_go, folder)
     pool = processes(3, ignore_interrupts=False)
-    make_optimizer(pool, objective, ledger, max_parallel=3, progress=True).run(8)
+    make_optimizer(pool, objective, ledger, max_parallel=3).run(8, progress=True)
 """
 
 
@@ -343,7 +343,7 @@ def test_a_pool_that_breaks_while_it_starts_a_process_is_broken() -> None:
 
 
 def test_other_failures_to_start_a_process_are_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pools, "GRACE", 0.1)
+    monkeypatch.setattr(worker_pools, "GRACE", 0.1)
     executor: Any = ClosedPipes(breaks=False)
     with pytest.raises(OSError, match="handle is closed"):
         WorkerPool(executor, owned=True).submit(square, np.zeros(1))

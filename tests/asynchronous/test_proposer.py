@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,7 @@ from botorch_calib.acquisition import (
     DelayedThompsonSampling,
     DelayedUpperConfidenceBound,
 )
-from botorch_calib.asynchronous import DelayAwareProposer
+from botorch_calib.asynchronous import DelayAwareProposer, DelayStrategy, SearchSettings
 from botorch_calib.asynchronous import proposer as proposer_module
 from botorch_calib.calibration import OnlineConformal
 from botorch_calib.ledger import FeedbackLedger
@@ -54,9 +55,14 @@ def fit(X: Tensor, Y: Tensor) -> SingleTaskGP:
     return gp.eval()
 
 
-def make_proposer(**kwargs: Any) -> DelayAwareProposer:
-    arguments: dict[str, Any] = {"fit": fit, "num_restarts": 2, "raw_samples": 32, **kwargs}
-    return DelayAwareProposer(BOUNDS, **arguments)
+def make_proposer(bounds: Tensor = BOUNDS, **kwargs: Any) -> DelayAwareProposer:
+    """A proposer; ``kwargs`` are its arguments and those of its strategy and its search."""
+    kwargs = {"fit": fit, "num_restarts": 2, "raw_samples": 32, **kwargs}
+    for name, kind in (("strategy", DelayStrategy), ("search", SearchSettings)):
+        if name not in kwargs:
+            names = [field.name for field in fields(kind) if field.name in kwargs]
+            kwargs[name] = kind(**{each: kwargs.pop(each) for each in names})
+    return DelayAwareProposer(bounds, **kwargs)
 
 
 def make_ledger(num: int = 9, delay: int = 3, **kwargs: Any) -> FeedbackLedger:
@@ -225,7 +231,7 @@ def test_own_acquisition_function():
 
 
 def test_calibrated_fits(monkeypatch):
-    """What ``fit`` returns may be calibrated; the law that is maximised is so, too."""
+    """If ``fit`` returns a calibrated model, the acquisition function's posterior is calibrated."""
     spy = Spy(monkeypatch)
 
     def calibrated(X: Tensor, Y: Tensor) -> CalibratedModel:
@@ -248,9 +254,7 @@ def test_it_finds_the_optimum(imputation, gap):
     Censoring by a value far below it makes for more exploration, and a wider gap.
     """
     ledger = FeedbackLedger(2, censor_value=CENSOR)
-    propose = DelayAwareProposer(
-        BOUNDS, imputation=imputation, feedback_bound=0.1, num_restarts=2, raw_samples=32
-    )
+    propose = make_proposer(fit=None, imputation=imputation, feedback_bound=0.1)
     for _ in range(20):
         step(ledger, propose(ledger))
     best = ledger.best()
@@ -427,16 +431,9 @@ BAD: dict[str, Any] = {
         (BOUNDS[0], BotorchTensorDimensionError),
         (BOUNDS[:, :0], BotorchTensorDimensionError),
     ),
-    "acquisition": (("ei", InputDataError),),
-    "imputation": (("guess", InputDataError),),
-    "hyperparameters": (("fixed", InputDataError),),
-    "window": (("some", InputDataError),),
-    "beta": ((-1.0, InputDataError), (torch.nan, InputDataError)),
-    "feedback_bound": ((-1.0, InputDataError), (torch.inf, InputDataError)),
+    "strategy": (("ei", InputDataError), (None, InputDataError), (["ucb"], InputDataError)),
+    "search": ((10, InputDataError),),
     "num_initial": ((-1, InputDataError), (2.5, InputDataError)),
-    "num_restarts": ((0, InputDataError),),
-    "raw_samples": ((0, InputDataError), ("many", InputDataError)),
-    "seed": ((-1, InputDataError), (None, InputDataError)),
     "choices": (
         (GRID[:0], InputDataError),
         (GRID * torch.nan, InputDataError),
@@ -458,6 +455,38 @@ def test_bad_arguments_are_named(name):
     for value, error in BAD[name]:
         with pytest.raises(error, match=f"`{name}`"):
             DelayAwareProposer(**{"bounds": BOUNDS, name: value})
+
+
+@pytest.mark.parametrize(
+    "kind, name, values",
+    [
+        (DelayStrategy, "acquisition", ["ei"]),
+        (DelayStrategy, "imputation", ["guess"]),
+        (DelayStrategy, "hyperparameters", ["fixed"]),
+        (DelayStrategy, "window", ["some"]),
+        (DelayStrategy, "beta", [-1.0, torch.nan]),
+        (DelayStrategy, "feedback_bound", [-1.0, torch.inf]),
+        (SearchSettings, "num_restarts", [0]),
+        (SearchSettings, "raw_samples", [0, "many"]),
+        (SearchSettings, "seed", [-1, None]),
+    ],
+)
+def test_bad_settings_are_named(kind, name, values):
+    for value in values:
+        with pytest.raises(InputDataError, match=f"`{name}`"):
+            kind(**{name: value})
+
+
+def test_names_of_strategies():
+    expected = {
+        "ucb": DelayStrategy(),
+        "ts": DelayStrategy(acquisition="ts"),
+        "hallucinate": DelayStrategy(imputation="hallucinate", window=None),
+    }
+    for name, strategy in expected.items():
+        assert DelayAwareProposer(BOUNDS, name).strategy == strategy
+    assert DelayAwareProposer(BOUNDS).strategy == expected["ucb"]
+    assert DelayAwareProposer(BOUNDS).search == SearchSettings(10, 256, 0)
 
 
 def test_bad_ledgers():
@@ -519,9 +548,7 @@ def test_models_in_single_precision(acquisition):
     box = torch.tensor([[0.7, 0.0], [0.8, 5.0]], **DOUBLE)
     rounded = box.float().double()
     assert rounded[0, 0] < box[0, 0] and rounded[1, 0] > box[1, 0]
-    propose = DelayAwareProposer(
-        box, acquisition, fit_single, num_restarts=2, raw_samples=32, fixed_features={1: 0.6}
-    )
+    propose = make_proposer(box, acquisition=acquisition, fit=fit_single, fixed_features={1: 0.6})
     x = propose(make_ledger())
     assert x.dtype == torch.double
     # The optimum lies to the left of the box.

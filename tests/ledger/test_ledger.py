@@ -19,7 +19,7 @@ import torch
 from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError
 
 from botorch_calib.exceptions import LedgerError, TrialStateError, UnknownTrialError
-from botorch_calib.ledger import FeedbackLedger, TrialStatus, database
+from botorch_calib.ledger import FeedbackLedger, TrialStatus, storage_on_disk
 
 DOUBLE: dict[str, Any] = {"dtype": torch.double}
 CENSOR = -3.0
@@ -28,7 +28,7 @@ CENSOR = -3.0
 @pytest.fixture(params=["memory", "file"])
 def make(request, tmp_path, monkeypatch):
     """A function that makes ledgers; none of these tests needs files that outlast power."""
-    monkeypatch.setattr(database, "SYNCHRONOUS", "OFF")
+    monkeypatch.setattr(storage_on_disk, "SYNCHRONOUS", "OFF")
     numbers = itertools.count()
 
     def make_ledger(dim: int = 2, **settings: Any) -> FeedbackLedger:

@@ -115,7 +115,7 @@ class TestHallucinatedAfterObservation(ModelContract):
         return model
 
 
-# ------------------------------------------------------------------ one law, two orders
+# ------------------------------------------------------------------ one posterior, two orders
 
 
 @settings

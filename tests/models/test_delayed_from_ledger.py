@@ -20,7 +20,7 @@ from torch.testing import assert_close
 from botorch_calib import CalibratedModel, LocalizedConformal, OnlineConformal
 from botorch_calib.ledger import FeedbackLedger
 from botorch_calib.models import CensoredDelayModel
-from botorch_calib.models.hyperparameters import matching_rows
+from botorch_calib.models.delayed import matching_rows
 from tests.models.delayed_cases import DOUBLE, Setting
 
 SETTING = Setting(transforms=True)

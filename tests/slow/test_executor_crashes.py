@@ -1,4 +1,4 @@
-"""The asynchronous optimiser while its workers and itself are killed again and again."""
+"""The asynchronous optimizer while its workers and itself are killed again and again."""
 
 from __future__ import annotations
 

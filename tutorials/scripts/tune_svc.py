@@ -2,9 +2,9 @@
 
     python tutorials/scripts/tune_svc.py run.sqlite --evaluations 30
 
-Every evaluation is a cross-validation that takes as long as it takes, here between a tenth of a
-second and two, at random. Kill the script in any way and start it again: what was observed is
-in the file, and what was running is run again.
+Every evaluation is a cross-validation, which here takes between a tenth of a second and two, at
+random. Kill the script in any way and start it again: what was observed is in the file, and what
+was running is run again.
 """
 
 import argparse
@@ -21,8 +21,7 @@ from sklearn.datasets import load_digits
 from sklearn.model_selection import cross_val_score
 from sklearn.svm import SVC
 
-# BoTorch is imported by `main` alone: the workers of the pool import this file and have no
-# need of it.
+# Only `main` imports BoTorch: the workers of the pool import this file, and start faster without.
 
 LOWER, UPPER = (-2.0, -6.0), (3.0, 0.0)  # log10 of C and of gamma
 NUM_WORKERS = 2
@@ -37,7 +36,7 @@ def accuracy(x: np.ndarray) -> float:
 
 
 def prepare_worker() -> None:
-    """Leave ctrl-C to the process that made this worker, and end when that one has ended."""
+    """Leave ctrl-C to the parent process, and end when that has ended."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = multiprocessing.parent_process()
     assert parent is not None
@@ -53,15 +52,20 @@ def main() -> None:
     """Run or resume."""
     import torch
 
-    from botorch_calib import AsynchronousOptimizer, DelayAwareProposer, FeedbackLedger
+    from botorch_calib import (
+        AsynchronousOptimizer,
+        DelayAwareProposer,
+        EvaluationLimits,
+        FeedbackLedger,
+    )
 
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("ledger", help="file of the ledger, made if it does not exist")
+    parser.add_argument("ledger", help="file of the ledger, created if it does not exist")
     parser.add_argument("--evaluations", type=int, default=30)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
 
-    # No accuracy is below 0: that is what an evaluation counts as while it runs.
+    # No accuracy is below 0: this is the value of an evaluation while it runs.
     ledger = FeedbackLedger.open(arguments.ledger, dim=2, censor_value=0.0)
     propose = DelayAwareProposer(torch.tensor([LOWER, UPPER], dtype=torch.double))
     make_pool = partial(
@@ -76,7 +80,7 @@ def main() -> None:
         ledger,
         propose,
         max_parallel=NUM_WORKERS,
-        timeout=60.0,
+        limits=EvaluationLimits(timeout=60.0),
     )
     summary = optimizer.run(arguments.evaluations)
     print(summary)

@@ -1,4 +1,4 @@
-"""Arguments of a ledger turned into plain numbers and bytes, or refused by name."""
+"""Checks of a ledger's arguments, which convert them to plain numbers and bytes."""
 
 from __future__ import annotations
 
@@ -17,18 +17,24 @@ from torch import Tensor
 from botorch_calib._validation import check_finite
 from botorch_calib.exceptions import UnknownTrialError
 
-# The bytes of a query are the same on every machine.
+# Little-endian, so that the bytes of a query are the same on every machine.
 DOUBLE = np.dtype("<f8")
 
 
 def as_number(name: str, value: Any, *, finite: bool = True) -> float:
-    """The float that ``value`` is: a real number or a tensor or array of one element.
+    """Convert a real number, or a tensor or array of one element, to a float.
+
+    Args:
+        name: The argument's name, for error messages.
+        value: The number.
+        finite: Whether infinite values are refused.
 
     Raises:
-        BotorchTensorDimensionError: If it has more or fewer elements than one.
-        InputDataError: If it is not a real number, is NaN, or infinite where ``finite``.
+        BotorchTensorDimensionError: If ``value`` does not have exactly one element.
+        InputDataError: If it is not a real number, is NaN, or is infinite although ``finite``.
     """
-    # Short, also of what is long or cannot show itself: this may be what an objective returns.
+    # ``value`` may be anything that an objective returns: ``reprlib`` keeps the text short, and
+    # also works if the value's own ``__repr__`` fails.
     shown = reprlib.repr(value)
     if np.ma.is_masked(value):
         raise InputDataError(f"`{name}` must be a real number, got a masked one.")
@@ -50,7 +56,7 @@ def as_number(name: str, value: Any, *, finite: bool = True) -> float:
 
 
 def as_trial_id(value: Any) -> int:
-    """The integer that ``value`` is, else ``UnknownTrialError``."""
+    """Return ``value`` as an integer, or raise ``UnknownTrialError``."""
     try:
         return operator.index(value)
     except TypeError:
@@ -58,11 +64,15 @@ def as_trial_id(value: Any) -> int:
 
 
 def as_query(x: Any, dim: int) -> bytes:
-    """The doubles of one query, a tensor or array-like of shape ``d`` or ``1 x d``.
+    """Convert a query to little-endian doubles.
+
+    Args:
+        x: A tensor or array-like of shape ``d`` or ``1 x d``.
+        dim: The number ``d``.
 
     Raises:
-        BotorchTensorDimensionError: If its shape is another one.
-        InputDataError: If it holds NaN, infinite values or anything but real numbers.
+        BotorchTensorDimensionError: If ``x`` has another shape.
+        InputDataError: If ``x`` holds NaN, infinite values or anything but real numbers.
     """
     if not isinstance(x, Tensor):
         x = torch.from_numpy(_as_doubles(x))
@@ -77,7 +87,7 @@ def as_query(x: Any, dim: int) -> bytes:
 
 
 def _as_doubles(x: Any) -> NDArray[np.float64]:
-    """A copy: torch warns of arrays that it must not write to."""
+    """A writable copy; torch warns about arrays that are read-only."""
     try:
         array = np.asarray(x)
     except ValueError:  # lists of different lengths

@@ -1,4 +1,4 @@
-"""Executors and their workers: who owns them, how they are freed and how they are replaced."""
+"""Executors and their workers: whether they are alive, and how they are freed and replaced."""
 
 from __future__ import annotations
 
@@ -19,29 +19,30 @@ from botorch_calib.exceptions import EvaluationError
 
 logger = logging.getLogger(__name__)
 
-# Seconds for the thread of a process pool whose processes have died to notice that.
+# Seconds for a process pool's thread to notice that the processes have died.
 GRACE = 5.0
 
 # Seconds for Dask's scheduler to learn that a task is cancelled.
 CANCEL_SECONDS = 5.0
 
-# Seconds between two looks at something that is awaited.
+# Seconds between two checks of a condition that is awaited.
 POLL_SECONDS = 0.01
 
+Objective = Callable[[np.ndarray], Any]
 ExecutorFactory = Callable[[], Executor]
 
 
 class WorkerPool:
-    """One executor, and what can be done with its workers.
+    """An executor, with access to its workers.
 
     The standard executors have no public access to their workers, so this reads their attributes
     ``_processes``, ``_max_workers``, ``_broken``, ``_executor_manager_thread`` and
-    ``_result_queue``. Executors without them are taken to have workers enough, none of which
-    can be killed.
+    ``_result_queue``. An executor without them is taken to have enough workers, which cannot be
+    killed.
 
     Args:
         executor: Where evaluations run.
-        owned: Whether nobody else uses the executor, so that it may be killed and is closed here.
+        owned: Whether the executor was made here, so that it may be killed and has to be closed.
     """
 
     def __init__(self, executor: Executor, owned: bool) -> None:
@@ -50,13 +51,13 @@ class WorkerPool:
         self.is_killed = False
         self._futures: list[Future[Any]] = []
 
-    def submit(self, objective: Callable[[np.ndarray], Any], x: np.ndarray) -> Future[Any]:
-        """Have ``objective(x)`` evaluated; ``BrokenExecutor`` if the workers are gone."""
+    def submit(self, objective: Objective, x: np.ndarray) -> Future[Any]:
+        """Start ``objective(x)``; raises ``BrokenExecutor`` if the workers are dead."""
         try:
             future = self.executor.submit(objective, x)
         except OSError as error:
-            # A process pool that breaks at this very moment closes the pipes which it needs to
-            # start a process, before or after it says that it is broken.
+            # A process pool that is just breaking closes the pipes that it needs to start a
+            # process, either before or after it reports that it is broken.
             if not self._is_breaking():
                 raise
             raise BrokenExecutor(f"The process pool broke: {error}") from error
@@ -64,14 +65,15 @@ class WorkerPool:
         return future
 
     def _is_breaking(self) -> bool:
-        """Whether a process pool is broken, or soon will be."""
+        """Whether a process pool is broken or about to break."""
         return self.has_processes and _wait_for(lambda: self.is_broken, GRACE)
 
     def has_started(self, future: Future[Any]) -> bool:
-        """Whether an evaluation that was submitted here has, as far as known, reached a worker.
+        """Whether an evaluation that was submitted here has reached a worker, as far as known.
 
-        A process pool reports what waits in its queue as running, so its workers are counted as
-        well. Executors that do not tell their number of workers may not report either.
+        A process pool reports evaluations in its queue as running. So an evaluation has started
+        only if, in addition, fewer earlier ones are unfinished than there are workers. Executors
+        with an unknown number of workers may not report anything: for these the result is True.
         """
         workers = getattr(self.executor, "_max_workers", None)
         if workers is None:
@@ -83,8 +85,17 @@ class WorkerPool:
 
     @property
     def is_broken(self) -> bool:
-        """Whether the executor is of no more use; True if it does not say."""
+        """Whether the executor can run nothing any more; True if it does not report this."""
         return bool(getattr(self.executor, "_broken", True))
+
+    def worker_died(self, error: BaseException) -> bool:
+        """Whether an evaluation ended with ``error`` because its worker died.
+
+        A broken executor reports ``BrokenExecutor`` for all its evaluations. If it is not broken,
+        the objective has used, and broken, an executor of its own: an ordinary failure. Dask
+        reports ``KilledWorker`` once a task was on several workers that died, by default four.
+        """
+        return (isinstance(error, BrokenExecutor) and self.is_broken) or _is_killed_worker(error)
 
     @property
     def is_killable(self) -> bool:
@@ -93,11 +104,11 @@ class WorkerPool:
 
     @property
     def has_processes(self) -> bool:
-        """Whether the executor is a process pool, or one that keeps its processes as those do."""
+        """Whether the executor is a process pool, or stores its processes in the same way."""
         return hasattr(self.executor, "_processes")
 
     def probe(self) -> None:
-        """Raise ``EvaluationError`` if workers die before they are given anything to evaluate."""
+        """Raise ``EvaluationError`` if the workers die even without an evaluation."""
         try:
             self.executor.submit(os.getpid).result()
         except BrokenExecutor as error:
@@ -108,12 +119,12 @@ class WorkerPool:
             ) from error
 
     def confine(self) -> None:
-        """Have a process pool that has not started yet start one process only."""
+        """Limit a process pool that has not started yet to one process."""
         if self.has_processes and hasattr(self.executor, "_max_workers"):
             self.executor._max_workers = 1
 
     def free(self, future: Future[Any]) -> bool:
-        """Give an evaluation up; False if its worker goes on with it nevertheless."""
+        """Give up an evaluation; False if its worker nevertheless continues."""
         return future.cancel() or future.done()
 
     def kill(self) -> None:
@@ -124,8 +135,8 @@ class WorkerPool:
             process.kill()
         for process in processes:
             process.join()
-        # Of a process that was killed while it sent a long result, the executor's thread awaits
-        # the rest for as long as anybody could send it: this process, and forked ones of others.
+        # If a process was killed while it sent a long result, the executor's thread waits for the
+        # rest as long as any process has the pipe open for writing. This process does.
         thread = getattr(self.executor, "_executor_manager_thread", None)
         results: Any = getattr(self.executor, "_result_queue", None)
         if hasattr(results, "_writer"):
@@ -135,27 +146,27 @@ class WorkerPool:
             thread.join(GRACE)
 
     def close(self, wait: bool) -> None:
-        """Shut the executor down, waiting for what runs in it or not."""
+        """Shut the executor down, and optionally wait for what runs in it."""
         self.executor.shutdown(wait=wait)
 
 
 class DaskPool(WorkerPool):
     """Dask's executor, ``client.get_executor()``, without importing Dask.
 
-    Dask runs tasks in threads of its workers. Cancelling one makes the scheduler forget it, but
-    its thread goes on, and the scheduler sends it further tasks, which wait until they are too
-    late themselves. So a task is cancelled only together with its worker, and if the executor is
-    made by a function, which says that its workers may be killed.
+    Dask runs tasks in threads of its workers. If a task is cancelled, the scheduler forgets it, but
+    its thread continues. The scheduler then sends further tasks to this worker, where they wait
+    until they time out as well. So a task is cancelled only together with its worker, and only
+    if a function makes the executor, which permits killing its workers.
     """
 
     def __init__(self, executor: Executor, owned: bool) -> None:
         super().__init__(executor, owned)
         self._keys: WeakKeyDictionary[Future[Any], str] = WeakKeyDictionary()
 
-    def submit(self, objective: Callable[[np.ndarray], Any], x: np.ndarray) -> Future[Any]:
-        """See `WorkerPool`."""
-        # Named by its arguments, as Dask does it, a second evaluation at the same query would be
-        # answered with the value of the first.
+    def submit(self, objective: Objective, x: np.ndarray) -> Future[Any]:
+        """Start ``objective(x)``."""
+        # By default Dask derives a task's key from its arguments. A second evaluation at the same
+        # query would then return the value of the first.
         key = f"evaluation-{uuid4().hex}"
         future = self.executor.submit(objective, x, key=key)  # type: ignore[call-arg]
         self._keys[future] = key
@@ -163,18 +174,18 @@ class DaskPool(WorkerPool):
 
     @property
     def is_broken(self) -> bool:
-        """False: Dask replaces its workers, so only objectives raise ``BrokenExecutor``."""
+        """False, as Dask replaces its workers: a ``BrokenExecutor`` comes from the objective."""
         return False
 
     def free(self, future: Future[Any]) -> bool:
-        """See `WorkerPool`; restarts the worker, whose other tasks Dask then runs again."""
+        """Give up an evaluation by restarting its worker, whose other tasks Dask runs again."""
         if future.done() or not self.owned:
             return future.done()
         client, key = self.executor._client, self._keys[future]  # type: ignore[attr-defined]
         busy = _workers_with(client, key)
         future.cancel()
-        # The news of it takes another way than the restart. If it came later, Dask would take the
-        # task for a lost one, and run it again elsewhere.
+        # The cancellation and the restart reach the scheduler by different ways. If the restart
+        # came first, Dask would take the task for a lost one and run it again elsewhere.
         _wait_for(lambda: not _workers_with(client, key), CANCEL_SECONDS)
         try:
             client.restart_workers(busy)
@@ -184,7 +195,7 @@ class DaskPool(WorkerPool):
 
 
 def _wait_for(condition: Callable[[], bool], seconds: float) -> bool:
-    """Wait until the condition holds, but no longer than some seconds; whether it does."""
+    """Wait until the condition holds, for a number of seconds at most; whether it holds."""
     deadline = time.monotonic() + seconds
     while not (holds := condition()) and time.monotonic() < deadline:
         time.sleep(POLL_SECONDS)
@@ -192,32 +203,38 @@ def _wait_for(condition: Callable[[], bool], seconds: float) -> bool:
 
 
 def _workers_with(client: Any, key: str) -> list[str]:
-    """Addresses of the workers that a task has been given to."""
+    """Addresses of the workers that have a task."""
     return [address for address, keys in client.processing().items() if key in keys]
 
 
 def make_pool(executor: Executor, owned: bool) -> WorkerPool:
-    """The pool of an executor; see `WorkerPool`."""
+    """The `WorkerPool` for an executor, a `DaskPool` for Dask's."""
     is_dask = type(executor).__module__.partition(".")[0] == "distributed"
     return DaskPool(executor, owned) if is_dask else WorkerPool(executor, owned)
 
 
+def _is_killed_worker(error: BaseException) -> bool:
+    """Whether this is Dask's ``KilledWorker``, recognized by its name since Dask is optional."""
+    return any(
+        kind.__name__ == "KilledWorker" and kind.__module__.startswith("distributed.")
+        for kind in type(error).__mro__
+    )
+
+
 class PoolSupply:
-    """Gives evaluations an executor to run in, and makes executors if it can.
+    """Provides the pools in which evaluations run.
 
     Args:
-        executor: An executor, which is left as it is; or a function that makes one, called
-            anew whenever a fresh one is needed.
-        objective: What will run in it.
+        executor: An executor, which is never closed here; or a function that makes one, called
+            whenever a new one is needed.
+        objective: The function that will run in it.
 
     Raises:
         InputDataError: On first use, if the function makes no executor or always the same one,
             or the objective cannot be sent to worker processes.
     """
 
-    def __init__(
-        self, executor: Executor | ExecutorFactory, objective: Callable[[np.ndarray], Any]
-    ) -> None:
+    def __init__(self, executor: Executor | ExecutorFactory, objective: Objective) -> None:
         self._factory = None if isinstance(executor, Executor) else executor
         self._objective = objective
         self._shared = make_pool(executor, owned=False) if isinstance(executor, Executor) else None
@@ -226,11 +243,11 @@ class PoolSupply:
         self._is_checked = False
 
     def acquire(self, private: bool) -> WorkerPool:
-        """The pool to run an evaluation in.
+        """The pool in which to run an evaluation.
 
         Args:
-            private: Whether it should run apart from others if that is possible, because it
-                may have killed its worker. Only evaluations of the same pool die together.
+            private: Whether the evaluation gets a pool of its own, if possible, because it may have
+                killed its worker: evaluations that share a pool are lost together.
         """
         if private and self._factory is not None:
             pool = self._make()
@@ -250,14 +267,14 @@ class PoolSupply:
             pool.close(wait)
 
     def discard(self, pool: WorkerPool, error: BaseException | None) -> None:
-        """Kill a pool for good; what has not finished by then never brings a value.
+        """Kill a pool; evaluations that have not finished by then are lost.
 
         Args:
             pool: The pool.
-            error: What it said when it broke, if it did.
+            error: The exception with which it broke, or None if it is intact.
 
         Raises:
-            EvaluationError: If the pool's executor is not ours to replace.
+            EvaluationError: If the executor was not made here, so that it cannot be replaced.
         """
         if not pool.owned:
             raise EvaluationError(
@@ -272,8 +289,8 @@ class PoolSupply:
         """Shut down all executors made here.
 
         Args:
-            wait: Whether to wait for evaluations that nothing can end, such as threads.
-            kill: Whether to end processes that are still busy.
+            wait: Whether to wait for evaluations that cannot be ended, such as threads.
+            kill: Whether to kill processes that are still busy.
         """
         pools = [*self._private, *([self._shared] if self._shared else [])]
         self._private, self._shared = set(), None
@@ -297,8 +314,8 @@ class PoolSupply:
         return make_pool(executor, owned=True)
 
     def _check_objective(self, pool: WorkerPool) -> None:
-        """Refuse at once, and once only, what would fail in every evaluation."""
-        # Other executors of processes may pickle more than the standard library can.
+        """Refuse an objective that no process pool could evaluate; checked once."""
+        # Executors of other libraries may be able to pickle more.
         if self._is_checked or not isinstance(pool.executor, ProcessPoolExecutor):
             return
         try:

@@ -1,4 +1,4 @@
-"""Random numbers that depend on seeds alone and leave torch's global state as it is."""
+"""Random numbers that depend on seeds alone and leave torch's global state unchanged."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import torch
 
 @contextmanager
 def random_stream(seed: int, device: torch.device | str = "cpu") -> Iterator[None]:
-    """Run with torch's random numbers drawn from a seed; their state is restored afterwards.
+    """Seed torch's global random numbers within a context, and restore their state afterwards.
 
     Args:
-        seed: At least 0.
-        device: A CUDA device whose generator is seeded, too.
+        seed: A seed of at least 0.
+        device: If this is a CUDA device, its generator is seeded as well.
     """
     device = torch.device(device)
     devices = [device] if device.type == "cuda" else []
@@ -28,5 +28,5 @@ def random_stream(seed: int, device: torch.device | str = "cpu") -> Iterator[Non
 
 
 def derived_seed(seed: int, *numbers: int) -> int:
-    """A seed whose stream is unrelated to those of other ``seed`` and ``numbers``."""
+    """A seed whose random numbers are independent of those of other ``seed`` and ``numbers``."""
     return int(np.random.SeedSequence([seed, *numbers]).generate_state(1)[0])

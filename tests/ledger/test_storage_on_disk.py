@@ -14,13 +14,13 @@ import torch
 from botorch.exceptions.errors import InputDataError
 
 from botorch_calib.exceptions import DamagedLedgerError, LedgerError, UnknownTrialError
-from botorch_calib.ledger import FeedbackLedger, database
-from tests.asynchronous.running import run_writers
+from botorch_calib.ledger import FeedbackLedger, storage_on_disk
+from tests.ledger.running import run_writers
 
 
 @pytest.fixture(autouse=True)
 def without_waiting_for_disks(monkeypatch) -> None:
-    monkeypatch.setattr(database, "SYNCHRONOUS", "OFF")
+    monkeypatch.setattr(storage_on_disk, "SYNCHRONOUS", "OFF")
 
 
 def fill(ledger: FeedbackLedger, num: int = 60) -> None:
@@ -42,7 +42,7 @@ def some_bytes(tmp_path_factory) -> bytes:
     """The file of a ledger with some trials."""
     path = tmp_path_factory.mktemp("made") / "ledger.db"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(database, "SYNCHRONOUS", "OFF")
+        patch.setattr(storage_on_disk, "SYNCHRONOUS", "OFF")
         fill(FeedbackLedger.open(path, 3, censor_value=-1.5, max_wait=7, late="discard"))
     return path.read_bytes()
 
@@ -174,13 +174,13 @@ def test_two_ledgers_of_one_file_see_each_other(path) -> None:
 def test_only_what_has_changed_is_read_again(path, monkeypatch) -> None:
     ledger, other = FeedbackLedger.open(path), FeedbackLedger.open(path)
     taken: list[int] = []
-    check = database._check_rows
+    check = storage_on_disk._check_rows
 
     def count(rows: list[Any], *args: Any) -> None:
         taken.append(len(rows))
         check(rows, *args)
 
-    monkeypatch.setattr(database, "_check_rows", count)
+    monkeypatch.setattr(storage_on_disk, "_check_rows", count)
     ledger.training_data()
     assert taken == []
     new = other.submit([0.1, 0.2, 0.3])
@@ -220,7 +220,7 @@ def test_a_deleted_file_is_not_made_again(path) -> None:
 
 
 def test_a_lock_that_is_never_released(path, monkeypatch) -> None:
-    monkeypatch.setattr(database, "BUSY_TIMEOUT", 0.01)
+    monkeypatch.setattr(storage_on_disk, "BUSY_TIMEOUT", 0.01)
     ledger, before = FeedbackLedger.open(path), contents(path)
     holder = sqlite3.connect(path, isolation_level=None)
     holder.execute("BEGIN IMMEDIATE")

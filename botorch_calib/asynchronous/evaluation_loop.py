@@ -1,10 +1,9 @@
-"""The loop of an asynchronous optimiser: what it starts, waits for, repeats and gives up."""
+"""The loop of an asynchronous optimizer: it starts, awaits, records, repeats and gives up."""
 
 from __future__ import annotations
 
 import contextlib
 import logging
-import math
 import queue
 import time
 import warnings
@@ -17,45 +16,57 @@ from typing import Any
 
 from torch import Tensor
 
-from botorch_calib.asynchronous.evaluations import (
-    End,
-    Evaluation,
-    Objective,
-    Outcome,
-    Run,
-    read_outcome,
-)
-from botorch_calib.asynchronous.pools import PoolSupply, WorkerPool
-from botorch_calib.asynchronous.progress import ProgressBar
+from botorch_calib.asynchronous.outcomes import End, Outcome, read_outcome
+from botorch_calib.asynchronous.progress import ProgressBar, is_resolved
+from botorch_calib.asynchronous.timeouts_and_retries import EvaluationLimits, EvaluationTimer
+from botorch_calib.asynchronous.worker_pools import Objective, PoolSupply, WorkerPool
 from botorch_calib.exceptions import EvaluationError, EvaluationWarning, TrialStateError
 from botorch_calib.ledger.ledger import FeedbackLedger
 from botorch_calib.ledger.trials import Trial, TrialStatus
 
 logger = logging.getLogger(__name__)
 
-# The longest wait in seconds: some platforms notice ctrl-C only when a wait ends.
+# The longest wait in seconds; some platforms notice ctrl-C only when a wait ends.
 TICK = 1.0
 
 
 @dataclass(frozen=True)
 class RunSettings:
-    """The arguments of an `AsynchronousOptimizer`, checked; see there."""
+    """The arguments of an `AsynchronousOptimizer`, checked."""
 
     objective: Objective
     ledger: FeedbackLedger
     propose: Callable[[FeedbackLedger], Tensor]
     max_parallel: int
-    timeout: float | None
-    max_retries: int
-    max_consecutive_failures: int
+    limits: EvaluationLimits
     maximize: bool
-    progress: bool
     resume: str
 
 
-def is_resolved(trial: Trial) -> bool:
-    """Whether a trial needs no evaluation: its value has come, in time or not, or never will."""
-    return trial.y is not None or trial.status is TrialStatus.FAILED
+@dataclass(eq=False)
+class Evaluation:
+    """A trial that is to be evaluated.
+
+    Attributes:
+        trial: The trial as it was submitted.
+        num_losses: How often it was lost with its worker.
+    """
+
+    trial: Trial
+    num_losses: int = 0
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """An evaluation, and the pool in which it runs."""
+
+    evaluation: Evaluation
+    pool: WorkerPool
+
+    @property
+    def trial(self) -> Trial:
+        """The trial that is evaluated."""
+        return self.evaluation.trial
 
 
 class EvaluationLoop:
@@ -65,37 +76,43 @@ class EvaluationLoop:
         settings: What to run, and how.
         pools: Where to run it.
         num_evaluations: Number of trials of the ledger to resolve, earlier ones included.
+        progress: Whether to show a progress bar.
     """
 
-    def __init__(self, settings: RunSettings, pools: PoolSupply, num_evaluations: int) -> None:
+    def __init__(
+        self, settings: RunSettings, pools: PoolSupply, num_evaluations: int, progress: bool
+    ) -> None:
         self._settings = settings
+        self._limits = settings.limits
+        self._timer = EvaluationTimer(settings.limits.timeout)
         self._ledger = settings.ledger
         self._pools = pools
         self._goal = num_evaluations
+        self._progress = progress
         self._num_trials = 0
         self._unresolved: set[int] = set()
-        # What this run has resolved, even if the ledger does not show it yet: the system's clock
-        # may have been set back.
+        # Trials that this run has resolved. If the system clock was set back, the ledger does not
+        # show them as resolved yet.
         self._settled: set[int] = set()
         self._best: Trial | None = None
         self._take_stock()
-        # To be started before anything new: what an earlier run or a dead worker left behind.
+        # Started before any new query: what an earlier run or a dead worker left behind.
         self._waiting = deque(Evaluation(trial) for trial in self._left_behind())
         self._running: dict[Future[Any], Run] = {}
-        # Timed out, but in possession of a worker until they return.
+        # Timed out, but occupying a worker until they return.
         self._overdue: set[Future[Any]] = set()
-        # Weak, and nothing else may keep a future that is settled: if the worker dies that holds
-        # its result, Dask evaluates it again.
+        # Times of arrival. Weak, as no reference to a settled future may remain: as long as there
+        # is one, Dask evaluates it again if the worker that holds its result dies.
         self._arrivals: weakref.WeakKeyDictionary[Future[Any], float] = weakref.WeakKeyDictionary()
-        # Written to from other threads. Unlike `concurrent.futures.wait`, a wait for this queue
-        # leaves no lock taken when ctrl-C interrupts it.
+        # Other threads write to this queue. Unlike `concurrent.futures.wait`, waiting for it holds
+        # no lock that ctrl-C could leave locked.
         self._wake: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._num_failures_in_a_row = 0
         self._has_warned = False
-        self._bar = ProgressBar(settings.progress, num_evaluations, self._num_resolved)
+        self._bar = ProgressBar(progress, num_evaluations, self._num_resolved)
 
     def run(self) -> None:
-        """Evaluate until the goal is reached; whatever happens, clean up."""
+        """Evaluate until the goal is reached; clean up in any case."""
         try:
             while self._advance():
                 pass
@@ -108,7 +125,7 @@ class EvaluationLoop:
             self._bar.close()
 
     def _advance(self) -> bool:
-        """Write down what has arrived, then start one evaluation or wait; False at the end."""
+        """Record what has arrived, then start one evaluation or wait; False at the end."""
         self._collect()
         self._take_stock()
         has_started = self._start_next()
@@ -120,23 +137,23 @@ class EvaluationLoop:
         self._wait()
         return True
 
-    # Starting and waiting
+    # ------------------------------------------------------------ starting and waiting
 
     def _left_behind(self) -> list[Trial]:
-        """Trials that an earlier run has left pending, as many as are needed."""
+        """Trials that an earlier run left pending, as many as are needed."""
         if self._settings.resume == "keep":
             return []
         pending = [t for t in self._ledger.trials if t.status is TrialStatus.PENDING]
         return pending[: max(self._goal - self._num_resolved, 0)]
 
     def _take_stock(self) -> None:
-        """Count what is resolved, by other processes too."""
+        """Count resolved trials, including those that other processes resolved."""
         ledger = self._ledger.snapshot()
         known = {*self._unresolved, *range(self._num_trials, len(ledger))} - self._settled
         self._num_trials = len(ledger)
-        # What is resolved stays so: there is no need to look at it again.
+        # A resolved trial stays resolved, so it need not be looked at again.
         self._unresolved = {trial for trial in known if not is_resolved(ledger[trial])}
-        if self._settings.progress:
+        if self._progress:
             self._best = ledger.best(self._settings.maximize)
 
     @property
@@ -152,20 +169,20 @@ class EvaluationLoop:
             return True
         if self._num_resolved + len(self._running) >= self._goal:
             return False
-        # An executor that cannot be made shall cost neither a proposal nor a trial.
+        # First of all: if no executor can be made, no query is chosen in vain or left pending.
         self._pools.acquire(private=False)
         trial_id = self._ledger.submit(self._settings.propose(self._ledger))
         self._start(Evaluation(self._ledger[trial_id]))
         return True
 
     def _start(self, evaluation: Evaluation) -> None:
-        # The objective gets an array of its own, to do with as it likes.
+        # The objective may modify its array.
         x = evaluation.trial.x.clone().numpy()
         pool = self._pools.acquire(private=evaluation.num_losses > 0)
         try:
             future = pool.submit(self._settings.objective, x)
         except BrokenExecutor as error:
-            # It broke before it was given this evaluation, which is therefore not lost.
+            # The pool broke before it received this evaluation, which is therefore not lost.
             self._rescue(pool, Outcome(End.LOSS, reason=str(error), error=error))
             pool = self._pools.acquire(private=evaluation.num_losses > 0)
             try:
@@ -176,44 +193,32 @@ class EvaluationLoop:
         future.add_done_callback(self._on_done)
 
     def _on_done(self, future: Future[Any]) -> None:
-        """Called by the executor, in a thread of its own."""
+        """Note the time of arrival and wake the loop; called in a thread of the executor."""
         self._arrivals[future] = time.time()
         self._wake.put(None)
 
     def _wait(self) -> None:
-        """Wait until an evaluation finishes or is due to time out, but no longer than a tick."""
-        patience = TICK
-        if self._settings.timeout is not None:
-            # An evaluation that waits for a worker may start at any time.
-            unseen = self._settings.timeout / 10
-            left = self._times_left().values()
-            patience = min([TICK, *(unseen if math.isinf(each) else each for each in left)])
+        """Wait until an evaluation finishes or may time out, but no longer than a tick."""
+        patience = self._timer.patience(self._pools_of_running(), TICK)
         with contextlib.suppress(queue.Empty):
-            self._wake.get(timeout=max(patience, 0.0))
+            self._wake.get(timeout=patience)
             while True:
                 self._wake.get_nowait()
 
-    def _times_left(self) -> dict[Future[Any], float]:
-        """Seconds until each evaluation times out; infinite before it starts."""
-        timeout, now = self._settings.timeout, time.monotonic()
-        if timeout is None:
-            return {}
-        return {
-            future: self._running[future].time_left(future, timeout, now)
-            for future in self._in_order(self._running)
-        }
+    def _pools_of_running(self) -> dict[Future[Any], WorkerPool]:
+        return {future: self._running[future].pool for future in self._in_order(self._running)}
 
     def _stop(self) -> None:
-        """Keep the values that are there, cancel what has not started, and kill what is ours."""
+        """Record values that have arrived, cancel what has not started, kill what is ours."""
         try:
             for future in self._in_order(self._running):
                 pool = self._running[future].pool
-                # A process pool that is killed must not find futures that were cancelled.
+                # A process pool must not be killed while it holds cancelled futures.
                 if not pool.is_killable:
                     future.cancel()
                 if not future.done():
                     continue
-                # Failures may be due to the interrupt: they are left to a resumed run.
+                # Failures may be due to the interrupt: a resumed run evaluates them again.
                 outcome = read_outcome(future, pool)
                 if outcome.end is End.VALUE:
                     with contextlib.suppress(Exception):
@@ -223,17 +228,17 @@ class EvaluationLoop:
             self._pools.close(wait=False, kill=True)
 
     def _forget_overdue(self) -> None:
-        """Have Dask forget what it would run again if a worker died."""
+        """Make Dask forget tasks that it would run again if a worker died."""
         self._overdue = {future for future in self._overdue if not future.cancel()}
 
-    # What has arrived
+    # ------------------------------------------------------------ what has arrived
 
     def _collect(self) -> None:
-        """Write down all values that have arrived, and give up what takes too long."""
+        """Record all values that have arrived, and give up what takes too long."""
         self._overdue = {future for future in self._overdue if not future.done()}
         while done := self._in_order(future for future in self._running if future.done()):
             for future in done:
-                if future in self._running:  # not lost with an earlier one of its pool
+                if future in self._running:  # may be lost with an earlier future of its pool
                     self._settle(future)
         self._time_out()
 
@@ -241,7 +246,7 @@ class EvaluationLoop:
         return sorted(futures, key=lambda future: self._running[future].trial.id)
 
     def _settle(self, future: Future[Any]) -> None:
-        """Write down what a finished evaluation has brought, or have a lost one run again."""
+        """Record the outcome of a finished evaluation; a lost one is run again."""
         run = self._running[future]
         outcome = read_outcome(future, run.pool)
         if outcome.end is End.INTERRUPT:
@@ -262,7 +267,7 @@ class EvaluationLoop:
         trial = self._running[future].trial
         moment = None
         if self._ledger.clock == "seconds":
-            # It may have come long ago, while the next query was being chosen.
+            # The value may have arrived long ago, while the next query was being chosen.
             moment = max(self._arrivals.get(future, time.time()), trial.submitted_at)
         with self._if_unresolved(trial):
             self._ledger.observe(trial.id, value, time=moment)
@@ -276,7 +281,7 @@ class EvaluationLoop:
             self._ledger.fail(trial.id, reason)
         self._settled.add(trial.id)
         self._num_failures_in_a_row += 1
-        if self._num_failures_in_a_row >= self._settings.max_consecutive_failures:
+        if self._num_failures_in_a_row >= self._limits.max_consecutive_failures:
             raise EvaluationError(
                 f"{self._num_failures_in_a_row} trials in a row failed, the last one, trial "
                 f"{trial.id}, with: {reason}"
@@ -284,18 +289,18 @@ class EvaluationLoop:
 
     @contextlib.contextmanager
     def _if_unresolved(self, trial: Trial) -> Iterator[None]:
-        """Accept that someone else has resolved the trial, another process for example."""
+        """Accept that the trial was resolved by others, for example by another process."""
         try:
             yield
         except TrialStateError as error:
             logger.warning("The result of trial %d was not needed: %s", trial.id, error)
 
-    # What is lost or late
+    # ------------------------------------------------------------ lost or late
 
     def _lose(self, evaluation: Evaluation, outcome: Outcome) -> None:
-        """Have a lost trial run again, or fail it if that has happened often enough."""
+        """Run a lost trial again, or fail it if it was lost too often."""
         evaluation.num_losses += 1
-        if evaluation.num_losses > self._settings.max_retries:
+        if evaluation.num_losses > self._limits.max_retries:
             times = "once" if evaluation.num_losses == 1 else f"{evaluation.num_losses} times"
             self._fail(evaluation.trial, f"{outcome.reason} (it was run {times})", outcome.error)
         else:
@@ -303,15 +308,15 @@ class EvaluationLoop:
             self._waiting.append(evaluation)
 
     def _rescue(self, pool: WorkerPool, loss: Outcome | None) -> None:
-        """Kill a pool and have the evaluations that were lost with it run again.
+        """Kill a pool, and run the evaluations again that were lost with it.
 
         Args:
             pool: The pool.
-            loss: Why it broke, which counts as a loss of each of them; None if it was sound.
+            loss: Why it broke, which counts as a loss of each evaluation; None if it was intact.
         """
         self._pools.discard(pool, loss.error if loss else None)
         members = self._in_order(f for f, run in self._running.items() if run.pool is pool)
-        # Others have finished before, and are collected as usual.
+        # The others finished before, and are collected as usual.
         lost = [f for f in members if not f.done() or read_outcome(f, pool).end is End.LOSS]
         evaluations = [self._running.pop(future).evaluation for future in lost]
         if loss is None:
@@ -321,13 +326,13 @@ class EvaluationLoop:
             self._lose(evaluation, loss)
 
     def _time_out(self) -> None:
-        """Fail the trials that take too long and free their workers where that is possible."""
-        late = [future for future, left in self._times_left().items() if left <= 0.0]
+        """Fail the trials that take too long, and free their workers where possible."""
+        late = self._timer.timed_out(self._pools_of_running())
         runs = {future: self._running.pop(future) for future in late}
         for future, run in runs.items():
             self._free(future, run.pool)
         for run in runs.values():
-            self._fail(run.trial, f"timed out after {self._settings.timeout:.6g} seconds", None)
+            self._fail(run.trial, f"timed out after {self._limits.timeout:.6g} seconds", None)
         if not self._overdue.isdisjoint(late) and not self._has_warned:
             self._has_warned = True
             warnings.warn(
@@ -338,7 +343,7 @@ class EvaluationLoop:
             )
 
     def _free(self, future: Future[Any], pool: WorkerPool) -> None:
-        """End a late evaluation if its executor can, else remember that its worker is busy."""
+        """End a late evaluation if its executor can, else note that its worker stays busy."""
         if pool.is_killable:
             if not pool.is_killed:
                 self._rescue(pool, loss=None)

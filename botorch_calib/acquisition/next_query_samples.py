@@ -1,4 +1,4 @@
-"""Samples of where an acquisition function would query next."""
+"""Samples of where an acquisition function would query next, for estimating density ratios."""
 
 from __future__ import annotations
 
@@ -20,20 +20,21 @@ def proposal_samples(
     eta: float = 1.0,
     seed: int = 0,
 ) -> Tensor:
-    """Points drawn where an acquisition function is large, for density ratio estimation.
+    """Draw points where an acquisition function is large, for density ratio estimation.
 
-    A query is a maximiser and has no density, so conformal Bayesian optimization takes a
-    law that favours large values in its place (Stanton, Maddox & Wilson 2023, who draw from it by
-    Langevin dynamics). Here that law is BoTorch's heuristic for starting points,
-    ``initialize_q_batch``: Sobol points of the box with probabilities proportional to
-    ``exp(eta * Z)``, where ``Z`` are their acquisition values, standardised. Unlike
-    there, points are drawn with replacement and none is reserved for the maximiser, so that
-    they follow this law.
+    The next query is a maximizer and has no density. Conformal Bayesian optimization replaces it
+    by a distribution that favors large acquisition values, and draws from it by Langevin dynamics
+    (Stanton, Maddox and Wilson 2023). Here the distribution is that of BoTorch's heuristic for
+    starting points, ``initialize_q_batch``: Sobol points of the box with probabilities
+    proportional to ``exp(eta * Z)``, where ``Z`` are their standardized acquisition values. In
+    contrast to that heuristic, points are drawn with replacement, and none is reserved for the
+    maximizer, so that the samples follow this distribution.
 
-    The result depends on the arguments alone, and the global random state stays as it is.
+    The result depends on the arguments alone, and the global random state stays unchanged.
 
     Args:
-        acq_function: Evaluated at ``raw_samples x 1 x d``. Points of value ``-inf`` are not drawn.
+        acq_function: The acquisition function, evaluated at ``raw_samples x 1 x d``. Points with
+            value ``-inf`` are not drawn.
         bounds: The box ``2 x d``, in the units of the inputs before any transform.
         num_samples: Number of points to draw.
         raw_samples: Number of Sobol points to draw from.
@@ -58,14 +59,14 @@ def proposal_samples(
     check_count("raw_samples", raw_samples)
     points = draw_sobol_samples(bounds, n=raw_samples, q=1, seed=seed)
     weights = _boltzmann_weights(acq_function(points), check_nonnegative("eta", eta))
-    # On the CPU, where the draw is the same for every device.
+    # On the CPU, so that the draw is the same for every device.
     generator = torch.Generator().manual_seed(seed)
     chosen = torch.multinomial(weights.cpu(), num_samples, replacement=True, generator=generator)
     return points.squeeze(-2)[chosen.to(points.device)]
 
 
 def _boltzmann_weights(values: Tensor, eta: float) -> Tensor:
-    """Weights ``exp(eta * Z)`` of acquisition values of shape ``n``, the largest being 1."""
+    """Weights ``exp(eta * Z)`` for acquisition values of shape ``n``; the largest weight is 1."""
     finite = values.isfinite()
     if not (finite | values.isneginf()).all() or not finite.any():
         raise InputDataError("`acq_function` must be finite or -inf, and finite somewhere.")

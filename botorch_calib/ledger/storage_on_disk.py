@@ -1,12 +1,12 @@
-"""Trials in an SQLite file, for one process after another or several at once.
+"""Trials in an SQLite file, for one process after another or several at the same time.
 
-Each operation opens a connection of its own and is one transaction, so threads, forks and
-pickled copies need no care and a process may be killed at any moment. With ``EXTRA``
-synchronisation a change survives a loss of power too, once the call that made it has returned.
-What has been read is kept as columns, and only trials that have changed since are read again.
+Each operation opens its own connection and is one transaction. Threads, forks and pickled copies
+therefore need no special care, and a process may be killed at any moment. With ``EXTRA``
+synchronisation a change also survives a power failure once the call that made it has returned.
+Trials that were read are cached as columns; later reads fetch only what has changed since.
 
-SQLite finds most damage to its pages but none to the numbers in them: a checksum of each row and
-of the settings does.
+SQLite detects most damage to its pages, but not to the numbers in them. For these, each row and the
+settings carry a checksum.
 """
 
 from __future__ import annotations
@@ -25,13 +25,20 @@ from typing import Any, Self
 from botorch.exceptions.errors import InputDataError
 
 from botorch_calib.exceptions import DamagedLedgerError, LedgerError
-from botorch_calib.ledger.storage import LOCK, Storage, Transition, check_known
-from botorch_calib.ledger.table import FIELDS, Table
-from botorch_calib.ledger.trials import Entry, Settings
+from botorch_calib.ledger.settings import Settings
+from botorch_calib.ledger.storage_in_memory import (
+    FIELDS,
+    LOCK,
+    Storage,
+    Table,
+    Transition,
+    check_known,
+)
+from botorch_calib.ledger.trials import Entry
 
 APPLICATION_ID = 0x62634C67  # "bcLg", in bytes 68 to 71 of the file
 FORMAT_VERSION = 1
-BUSY_TIMEOUT = 60.0  # seconds to wait for other processes' changes
+BUSY_TIMEOUT = 60.0  # seconds to wait while another process writes
 SYNCHRONOUS = "EXTRA"
 
 # `y` has no type: in a column of type REAL, SQLite would keep -0.0 as 0.
@@ -50,7 +57,7 @@ COLUMNS, MARKS = ", ".join(ROW), ", ".join("?" * len(ROW))
 WRITE_ROW = f"INTO trials ({COLUMNS}) VALUES ({MARKS})"
 SELECT_ROWS = f"SELECT {COLUMNS} FROM trials"
 
-# Results of SQLite that tell of a file with other contents than a ledger's.
+# Result codes of SQLite for a file whose contents are not those of an intact ledger.
 DAMAGE = {
     sqlite3.SQLITE_CORRUPT,
     sqlite3.SQLITE_NOTADB,
@@ -66,10 +73,10 @@ class Header:
     """The single row of table ``ledger``.
 
     Attributes:
-        identity: A random name, by which a file is told from one that took its place.
+        identity: A random name that distinguishes this file from one that replaces it.
         settings: The ledger's settings.
         num_trials: Number of trials.
-        revision: Number of changes so far; each row carries that of its last change.
+        revision: Number of changes so far; each row stores the revision of its last change.
     """
 
     identity: str
@@ -78,13 +85,13 @@ class Header:
     revision: int = 0
 
     def values(self) -> tuple[Any, ...]:
-        """The row's values, with their checksum."""
+        """The row's values, followed by their checksum."""
         row = (self.identity, *astuple(self.settings), self.num_trials, self.revision)
         return (*row, _checksum(repr(row).encode()))
 
     @classmethod
     def of(cls, row: tuple[Any, ...]) -> Self:
-        """The header whose values these are, or ``ValueError``."""
+        """The header with these values; ``ValueError`` if their checksum is wrong."""
         count = len(fields(Settings))
         header = cls(row[0], Settings(*row[1 : count + 1]), *row[count + 1 : -1])
         if header.values() != row:
@@ -93,11 +100,11 @@ class Header:
 
 
 class SQLiteStorage(Storage):
-    """Trials in an SQLite file that exists; `create_or_open` makes one.
+    """Trials in an existing SQLite file; `create_or_open` creates one.
 
     Args:
-        path: The file, without symbolic links.
-        header: What the file's header says.
+        path: The file, with symbolic links resolved.
+        header: The file's header.
     """
 
     path: Path
@@ -109,21 +116,27 @@ class SQLiteStorage(Storage):
         self._forget()
 
     def _forget(self) -> None:
-        """Read everything anew at the next view."""
+        """Drop what was read, so that the next call reads everything again."""
         self._mirror = Table(self._settings.dim)
         self._revision = 0
 
     @classmethod
     def create_or_open(cls, path: str | os.PathLike[str], given: dict[str, Any]) -> Self:
-        """The ledger in a file, made with the ``given`` settings if there is none yet.
+        """Open the ledger in a file, or create it with the ``given`` settings.
 
-        An empty file counts as none: a process killed while it makes one leaves that.
+        An empty file counts as missing: a process that is killed while it creates a ledger leaves
+        one behind.
+
+        Args:
+            path: The file; its folder must exist.
+            given: Settings by name; those that are left out are read from the file or, for a new
+                file, are the defaults of `Settings`.
 
         Raises:
             InputDataError: If the folder does not exist, a setting is invalid or contradicts
                 the file, or ``dim`` is missing for a new file.
             DamagedLedgerError: If the file is damaged, is not a ledger or has a newer format.
-            LedgerError: If it cannot be used for another reason.
+            LedgerError: If the file cannot be used for another reason.
         """
         path = Path(path).resolve()
         if path.is_dir() or not path.parent.is_dir():
@@ -139,7 +152,7 @@ class SQLiteStorage(Storage):
             if new is None:
                 raise InputDataError(f"`dim` is needed: the file {path} is empty.")
             with _transaction(path, "BEGIN IMMEDIATE") as database:
-                if _is_empty(database):  # no other process has been faster
+                if _is_empty(database):  # no other process was faster
                     _create(database, new)
         with _transaction(path, "BEGIN") as database:
             header = _checked_header(database, path)
@@ -150,11 +163,11 @@ class SQLiteStorage(Storage):
 
     @property
     def settings(self) -> Settings:
-        """The settings that the file holds."""
+        """The settings in the file."""
         return self._settings
 
     def append(self, x: bytes, submitted_at: Callable[[int], float]) -> int:
-        """See `Storage`."""
+        """Add a new trial, as `Storage.append`."""
         with self._change() as (database, header):
             trial_id = header.num_trials
             entry = Entry(trial_id, x, submitted_at(trial_id))
@@ -162,7 +175,7 @@ class SQLiteStorage(Storage):
         return trial_id
 
     def change(self, trial_id: int, transition: Transition) -> None:
-        """See `Storage`."""
+        """Replace a trial by the result of ``transition``, as `Storage.change`."""
         with self._change() as (database, header):
             check_known(trial_id, header.num_trials)
             row = database.execute(f"{SELECT_ROWS} WHERE id = ?", (trial_id,)).fetchone()
@@ -173,15 +186,15 @@ class SQLiteStorage(Storage):
             self._write("REPLACE", transition(entry, header.num_trials), header, database)
 
     def count(self) -> int:
-        """See `Storage`."""
+        """Number of trials."""
         with _transaction(self.path, "BEGIN") as database:
             return self._header(database).num_trials
 
     def table(self) -> Table:
-        """See `Storage`."""
+        """A consistent copy of all trials."""
         with LOCK, _transaction(self.path, "BEGIN") as database:
             header = self._header(database)
-            if header.revision < self._revision:  # a copy of old has been put back
+            if header.revision < self._revision:  # an older copy of the file was restored
                 self._forget()
             if header.revision > self._revision:
                 rows = database.execute(f"{SELECT_ROWS} WHERE revision > ?", (self._revision,))
@@ -189,10 +202,10 @@ class SQLiteStorage(Storage):
             return self._mirror.copy()
 
     def _take(self, rows: list[tuple[Any, ...]], header: Header) -> None:
-        """Bring the columns up to date with the rows that have changed."""
+        """Update the cached columns with the rows that have changed."""
         _check_rows(rows, self._settings.dim, self.path)
         ids = [row[0] for row in rows]
-        # Ids differ, so this many of them leave no gap.
+        # Ids are distinct, so with exactly this many new ones there is no gap.
         num_new = sum(len(self._mirror) <= trial_id < header.num_trials for trial_id in ids)
         if len(self._mirror) + num_new != header.num_trials or min(ids, default=0) < 0:
             raise DamagedLedgerError(f"Trials are missing in the ledger {self.path}.")
@@ -229,7 +242,7 @@ class SQLiteStorage(Storage):
 
 @contextmanager
 def _transaction(path: Path, begin: str, create: bool = False) -> Iterator[sqlite3.Connection]:
-    """A connection in a transaction: committed at the end, undone if an exception comes."""
+    """A connection in a transaction: committed at the end, rolled back after an exception."""
     uri = f"{path.as_uri()}?mode={'rwc' if create else 'rw'}"
     with LOCK:
         try:
@@ -241,10 +254,10 @@ def _transaction(path: Path, begin: str, create: bool = False) -> Iterator[sqlit
                 yield database
                 database.execute("COMMIT")
             finally:
-                database.close()  # undoes what has not been committed
+                database.close()  # rolls back what was not committed
         except sqlite3.Error as error:
             raise _named(error, path) from error
-        except (UnicodeDecodeError, MemoryError) as error:  # of garbled texts and lengths
+        except (UnicodeDecodeError, MemoryError) as error:  # damaged texts and lengths
             raise DamagedLedgerError(f"The file {path} is damaged: {error!r}.") from error
 
 
@@ -262,7 +275,7 @@ def _pragma(database: sqlite3.Connection, name: str) -> Any:
 
 
 def _is_empty(database: sqlite3.Connection) -> bool:
-    """Whether nobody has ever written to the database. It has one page once it is to be."""
+    """Whether nothing was ever written to the database, which may already have its first page."""
     marks = ("application_id", "user_version", "schema_version")
     return _pragma(database, "page_count") <= 1 and not any(_pragma(database, m) for m in marks)
 
@@ -277,7 +290,7 @@ def _create(database: sqlite3.Connection, header: Header) -> None:
 
 
 def _checked_header(database: sqlite3.Connection, path: Path) -> Header:
-    """The header of a file of which every page has been checked."""
+    """Check every page of a file, and return its header."""
     if _pragma(database, "application_id") != APPLICATION_ID:
         raise DamagedLedgerError(f"The file {path} is not a ledger.")
     version = _pragma(database, "user_version")
@@ -306,7 +319,7 @@ def _check_rows(rows: list[tuple[Any, ...]], dim: int, path: Path) -> None:
     for row in rows:
         try:
             intact = len(row[1]) == 8 * dim and _row_checksum(row[:-1]) == row[-1]
-        except (struct.error, TypeError, AttributeError):  # values of other types
+        except (struct.error, TypeError, AttributeError):  # values of the wrong type
             intact = False
         if not intact:
             raise DamagedLedgerError(f"Trial {row[0]} is damaged in the ledger {path}.")
@@ -315,7 +328,7 @@ def _check_rows(rows: list[tuple[Any, ...]], dim: int, path: Path) -> None:
 def _row_checksum(row: tuple[Any, ...]) -> int:
     """Checksum of a row of `ROW` without its last value."""
     trial_id, x, *numbers, note, revision = row
-    # Kept numbers are finite, so NaN is free to stand for None.
+    # Stored numbers are finite, so NaN can encode None.
     values = [float("nan") if number is None else number for number in numbers]
     return _checksum(struct.pack("<2q5d", trial_id, revision, *values) + x + note.encode())
 

@@ -1,4 +1,4 @@
-"""What a ledger knows at one time: which trials stand where, and their data as tensors."""
+"""What a ledger knows as of one time: the state of each trial, and its data as tensors."""
 
 from __future__ import annotations
 
@@ -10,21 +10,23 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from botorch_calib.ledger.table import Table
-from botorch_calib.ledger.trials import Settings, Trial, TrialStatus
+from botorch_calib.ledger.settings import Settings
+from botorch_calib.ledger.storage_in_memory import Table
+from botorch_calib.ledger.trials import Trial, TrialStatus
 
 Mask = NDArray[np.bool_]
 Rows = NDArray[np.intp]
 
 
-class Moment:
+class ViewAtTime:
     """A ledger's trials as known at the time ``now``.
 
-    With iterations as the clock, ``now = t`` is the choice of query ``t``, so of queries with
-    an earlier number. Sets of trials are Boolean vectors of length ``n``, one element a trial.
+    With the clock of iterations, ``now = t`` is the moment at which query ``t`` is chosen, so that
+    only queries with smaller numbers exist. Sets of trials are Boolean vectors of length ``n``, one
+    element per trial.
 
     Args:
-        table: The trials, whatever their times.
+        table: All trials, including those submitted after ``now``.
         settings: The ledger's settings.
         now: The time.
     """
@@ -38,18 +40,18 @@ class Moment:
             self.submitted: Mask = submitted_at < now
         else:
             self.submitted = submitted_at <= now
-        # NaN, which stands for what has not come, compares as False throughout.
+        # NaN marks times of events that have not happened; its comparisons are all False.
         self.failed: Mask = self.submitted & (table.column("failed_at") <= now)
         self._arrived: Mask = self.submitted & (table.column("observed_at") <= now)
 
     @cached_property
     def usable(self) -> Mask:
-        """Trials with a value that counts: arrived, and in time unless late ones are used."""
+        """Trials whose value has arrived, in time unless the ledger uses late values."""
         if self._settings.late == "use":
             return self._arrived
         column = self._table.column
         waited = column("observed_at") - column("submitted_at")
-        # A trial that has a value cannot be abandoned: at equal times the value came second.
+        # A trial with a value cannot be abandoned, so at equal times the value came second.
         late = (waited > self._settings.max_wait) | (
             column("observed_at") >= column("abandoned_at")
         )
@@ -57,22 +59,22 @@ class Moment:
 
     @cached_property
     def incomplete(self) -> Mask:
-        """Trials that equation 1 of the paper censors."""
+        """Trials without a usable value, which equation 1 of the paper censors."""
         return self.submitted & ~self.failed & ~self.usable
 
     @cached_property
     def expired(self) -> Mask:
-        """Incomplete trials that nobody waits for any more."""
+        """Incomplete trials for which the wait is over."""
         return self.incomplete & (~self._recent | (self._table.column("abandoned_at") <= self.now))
 
     @cached_property
     def pending(self) -> Mask:
-        """Incomplete trials that are still waited for."""
+        """Incomplete trials whose value may still arrive in time."""
         return self.incomplete & ~self.expired
 
     @cached_property
     def window(self) -> Mask:
-        """Trials of the last ``max_wait``, arrived or not."""
+        """Trials submitted within the last ``max_wait``, with or without a value."""
         return self.submitted & ~self.failed & self._recent
 
     @cached_property
@@ -83,11 +85,11 @@ class Moment:
     # ------------------------------------------------------------ data
 
     def by_submission(self, mask: Mask) -> Rows:
-        """Numbers of the rows of a set, in order of submission, then of id."""
+        """Rows of a set of trials, by time of submission, then by id."""
         return self._sorted(mask, "submitted_at")
 
     def by_arrival(self, mask: Mask) -> Rows:
-        """Numbers of the rows of a set, in order of arrival of their values, then of id."""
+        """Rows of a set of trials, by time of arrival of their values, then by id."""
         return self._sorted(mask, "observed_at")
 
     def _sorted(self, mask: Mask, name: str) -> Rows:
@@ -104,8 +106,8 @@ class Moment:
         return torch.from_numpy(values).unsqueeze(-1)
 
     def trials(self, rows: Rows) -> tuple[Trial, ...]:
-        """The trials of some rows. One that is yet to be submitted counts as pending."""
-        # Selecting rows copies them. One by one, each is pickled without the others.
+        """The trials of some rows. One that is submitted only after ``now`` counts as pending."""
+        # Selecting rows copies them once; one tensor per row lets each trial be pickled alone.
         queries = [torch.from_numpy(x) for x in self._table.X[rows]]
         columns = (self._table.column(name)[rows] for name in ("y", "submitted_at", "observed_at"))
         y, submitted_at, observed_at = (column.tolist() for column in columns)

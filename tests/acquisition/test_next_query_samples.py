@@ -1,4 +1,4 @@
-"""Proposal samples, and the loop of conformal Bayesian optimization that they serve."""
+"""Samples of the next query, and the loop of conformal Bayesian optimization that they serve."""
 
 import math
 from typing import Any
@@ -33,7 +33,7 @@ class Values(AcquisitionFunction):
 
 
 @pytest.mark.parametrize("eta", [0.0, 1.0, 2.5])
-def test_law_of_the_samples(eta):
+def test_distribution_of_the_samples(eta):
     """Every Sobol point is drawn as often as its weight says, within sampling error."""
     num, raw = 20000, 64
     acqf = Values(lambda x: -100 + 7 * (5 * x).sin())
