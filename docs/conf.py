@@ -14,6 +14,7 @@ from docutils import nodes
 from sphinx.addnodes import pending_xref
 from sphinx.application import Sphinx
 from sphinx.environment import BuildEnvironment
+from sphinx.ext import autosummary
 from sphinx.util.nodes import make_refnode
 
 import botorch_calib
@@ -49,11 +50,15 @@ myst_heading_anchors = 3
 
 # The API reference. Type annotations stand in the signature, in short form.
 autosummary_generate = True
+# The first sentence of a docstring does not end at "eq.".
+autosummary.WELL_KNOWN_ABBREVIATIONS += ("eq.", "eqs.", "sec.", "alg.", "cf.")
 autosummary_ignore_module_all = False
 autodoc_typehints = "signature"
 autodoc_typehints_format = "short"
 autodoc_preserve_defaults = True
 autodoc_member_order = "bysource"
+# Each public method has a docstring of its own; that of `Module.__init__` says nothing.
+autodoc_inherit_docstrings = False
 autoclass_content = "both"  # as in BoTorch, a constructor's docstring holds its arguments
 autodoc_default_options = {
     "members": True,
