@@ -1,4 +1,11 @@
 """Benchmarks: problems times methods times seeds, one resumable result file for each.
 
 ``python -m benchmarks --help`` lists the commands. Every objective is *maximised*.
+
+* ``suites``: the registry of all suites.
+* ``framework``: what they are made of: the loop of a replicate, configurations, result files, the
+  parallel runner, statistics, reports. It knows none of the rooms below.
+* ``calibration``, ``delay``, ``robust``: problems, methods, report and suites of each subject.
+* ``studies``: single questions with a report of their own.
+* ``perf``: speed ratios. ``demo``: the demonstration.
 """

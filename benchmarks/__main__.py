@@ -9,24 +9,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks.report import FIGURES_DIR, TABLES_DIR, write_report
-from benchmarks.runner import BACKENDS, StaleResultsError, Summary, run_suite
-from benchmarks.store import RESULTS_DIR, ResultStore
-from benchmarks.suites import SUITES, Suite, get_suite
-
-
-def parse_seeds(text: str) -> list[int]:
-    """Read ``"0:30"`` (end excluded), ``"7"`` or ``"0,3,10:12"``."""
-    seeds: list[int] = []
-    try:
-        for part in text.split(","):
-            first, colon, last = part.partition(":")
-            seeds += range(int(first), int(last)) if colon else [int(first)]
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"Not a list of seeds: {text!r}.") from None
-    if not seeds or min(seeds) < 0 or len(set(seeds)) != len(seeds):
-        raise argparse.ArgumentTypeError(f"Seeds must be distinct and at least 0: {text!r}.")
-    return seeds
+from benchmarks.framework.report import FIGURES_DIR, TABLES_DIR, write_report
+from benchmarks.framework.runner import (
+    BACKENDS,
+    StaleResultsError,
+    parse_seeds,
+    print_summary,
+    run_suite,
+)
+from benchmarks.framework.store import RESULTS_DIR, ResultStore
+from benchmarks.framework.suite import Suite
+from benchmarks.suites import SUITES, get_suite
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -95,14 +88,6 @@ def run_command(args: argparse.Namespace) -> int:
     return 1 if summary.failures else 0
 
 
-def print_summary(summary: Summary) -> None:
-    """Say what a run did, failures last."""
-    failed = len(summary.failures)
-    print(f"{summary.finished} run, {summary.skipped} finished before, {failed} failed")
-    for failure in summary.failures:
-        print(f"\nFAILED {failure.task}\n{failure.error}", file=sys.stderr)
-
-
 def list_command() -> int:
     """Print the registry."""
     for suite in SUITES.values():
@@ -133,9 +118,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return run_command(args)
     if args.command == "report":
         return report_command(args)
-    from benchmarks import perf
+    from benchmarks.perf import measure
 
-    return perf.main(args.device, as_json=args.json, only=args.only)
+    return measure.main(args.device, as_json=args.json, only=args.only)
 
 
 if __name__ == "__main__":

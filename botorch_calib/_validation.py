@@ -7,7 +7,10 @@ leaves its object as it was.
 from __future__ import annotations
 
 import math
-from numbers import Integral, Real
+import operator
+from collections.abc import Collection
+from numbers import Real
+from typing import Any
 
 import torch
 from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError
@@ -36,11 +39,27 @@ def check_nonnegative(name: str, value: float) -> float:
     return float(value)
 
 
-def check_count(name: str, value: int) -> int:
-    """Return ``value`` if it is an integer of at least 1, NumPy's included, else raise."""
-    if not (isinstance(value, Integral) and value >= 1):
-        raise InputDataError(f"`{name}` must be an integer of at least 1, got {value!r}.")
-    return int(value)
+def check_count(name: str, value: Any, least: int = 1) -> int:
+    """Return ``value`` as an ``int`` if it is an integer of at least ``least``, else raise.
+
+    Integers of NumPy count, booleans do not.
+    """
+    try:
+        count = operator.index(value)
+    except TypeError:
+        count = None
+    # A boolean is an index in Python, but never a count that somebody meant.
+    if count is None or count < least or isinstance(value, bool):
+        raise InputDataError(f"`{name}` must be an integer of at least {least}, got {value!r}.")
+    return count
+
+
+def check_one_of(name: str, value: Any, known: Collection[Any]) -> Any:
+    """Return ``value`` if it is among ``known``, else raise ``InputDataError``."""
+    if value not in known:
+        choices = ", ".join(map(repr, known))
+        raise InputDataError(f"`{name}` must be one of {choices}, got {value!r}.")
+    return value
 
 
 def check_finite(name: str, value: Tensor) -> Tensor:

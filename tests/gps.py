@@ -135,7 +135,7 @@ class GaussianLaw(Calibrator):
 
 
 def far_from_gaussian(alpha: float = 0.3, task: float | None = None) -> LocalizedConformal:
-    """A calibrator whose law differs clearly from the normal one, and from point to point.
+    """A calibrator whose distribution differs clearly from the normal one, and from point to point.
 
     With ``task`` its inputs have a task feature, of that value, in the last column.
     """

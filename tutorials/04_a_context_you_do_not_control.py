@@ -431,7 +431,7 @@ print(
 #
 # In short:
 #
-# * **Model decisions and contexts together**, contexts last (or say where: `context_indices`;
+# * **Model decisions and contexts together**, contexts last (or say where: `.with_indices`;
 #   `join_contexts` puts them there), and let the acquisition function choose decisions alone.
 # * **Say what you know of the context**: `ContextDistribution.empirical(contexts)` for contexts
 #   that were met, `.kde`, `.from_icdf` and `.discrete` for other laws, `.with_candidates` for

@@ -1,4 +1,4 @@
-"""Acquisition functions under calibrated laws, delayed feedback and uncertain contexts."""
+"""Acquisition functions of calibrated models, under delayed feedback and uncertain contexts."""
 
 from botorch_calib.acquisition import input_constructors as input_constructors
 from botorch_calib.acquisition.calibrated import (

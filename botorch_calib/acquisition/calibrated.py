@@ -1,15 +1,16 @@
 """Closed-form acquisition functions of a calibrated posterior (``q = 1``).
 
 Pending points are handled by fantasies: the model is conditioned on a fixed set of quasi-random
-outcomes at the pending points, drawn from its own calibrated law of observations, and the
-acquisition function is averaged over them. BoTorch's Monte Carlo acquisition functions are
-the way to joint batches (``q > 1``).
+outcomes at the pending points, drawn from its own calibrated distribution of observations, and
+the acquisition function is averaged over them. For joint batches (``q > 1``) use BoTorch's Monte
+Carlo acquisition functions.
 """
 
 from __future__ import annotations
 
+import inspect
 from abc import ABC, abstractmethod
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from botorch.acquisition import AcquisitionFunction
@@ -21,7 +22,7 @@ from botorch.utils.safe_math import logmeanexp
 from botorch.utils.transforms import t_batch_mode_transform
 from torch import Tensor
 
-from botorch_calib._validation import check_open_unit
+from botorch_calib._validation import check_count, check_open_unit
 from botorch_calib.posteriors import CalibratedPosterior
 
 
@@ -38,9 +39,10 @@ class CalibratedAcquisitionFunction(AcquisitionFunction, ABC):
     Raises:
         UnsupportedError: If the model has several outputs, or batch dimensions together with
             pending points, or its posterior is not a calibrated one (when evaluated).
-        InputDataError: If ``num_fantasies`` is less than 1.
+        InputDataError: If ``num_fantasies`` is not a positive integer.
     """
 
+    # Whether the values are logarithms, which fantasies have to be averaged as.
     _log: bool = False
 
     def __init__(
@@ -56,11 +58,9 @@ class CalibratedAcquisitionFunction(AcquisitionFunction, ABC):
             raise UnsupportedError(
                 f"{type(self).__name__} needs a model with one output, got {model.num_outputs}."
             )
-        if num_fantasies < 1:
-            raise InputDataError(f"`num_fantasies` must be at least 1, got {num_fantasies}.")
         self.posterior_transform = posterior_transform
         self.maximize = maximize
-        self.num_fantasies = num_fantasies
+        self.num_fantasies = check_count("num_fantasies", num_fantasies)
         self._fantasy_model: Any = None
         self.set_X_pending(X_pending)
 
@@ -120,15 +120,19 @@ class _ImprovementFunction(CalibratedAcquisitionFunction):
     """Acquisition functions that measure improvement over an incumbent.
 
     Args:
-        model: See `CalibratedAcquisitionFunction`.
-        best_f: Value to improve upon: a scalar, or of shape ``b``.
-        posterior_transform: See `CalibratedAcquisitionFunction`; ``best_f`` is on its scale.
-        maximize: Whether improvement is upwards.
-        X_pending: See `CalibratedAcquisitionFunction`.
-        num_fantasies: See `CalibratedAcquisitionFunction`.
+        model: Model with one output whose posterior is a `CalibratedPosterior`, such as a
+            `CalibratedModel`.
+        best_f: Value to improve upon, in units of the outcome: a scalar, or of shape ``b``.
+        posterior_transform: Affine transform of the single outcome, if any; ``best_f`` is on
+            its scale.
+        maximize: Whether the objective is maximised, so that improvement is upwards.
+        X_pending: Points under evaluation, ``n x d``, whose outcomes are averaged over.
+        num_fantasies: Number of fantasies of the outcomes at pending points.
 
     Raises:
-        InputDataError: If ``best_f`` is NaN.
+        UnsupportedError: If the model has several outputs, or batch dimensions together with
+            pending points, or its posterior is not a calibrated one (when evaluated).
+        InputDataError: If ``best_f`` is NaN or ``num_fantasies`` is not a positive integer.
     """
 
     best_f: Tensor
@@ -156,7 +160,11 @@ class _ImprovementFunction(CalibratedAcquisitionFunction):
         self.register_buffer("best_f", best)
 
     def set_X_pending(self, X_pending: Tensor | None = None) -> None:
-        """See `CalibratedAcquisitionFunction.set_X_pending`."""
+        """Account for points under evaluation; each fantasy has an incumbent of its own.
+
+        Args:
+            X_pending: ``n x d``, or None to clear them.
+        """
         super().set_X_pending(X_pending)
         self._fantasy_best: Tensor | None = None
         if self._fantasy_model is not None and self.X_pending is not None:
@@ -174,57 +182,74 @@ class _ImprovementFunction(CalibratedAcquisitionFunction):
         return best.unsqueeze(-1).unsqueeze(-1)
 
 
+_Class = TypeVar("_Class", bound=type[_ImprovementFunction])
+
+
+def _with_arguments(cls: _Class) -> _Class:
+    """Append to a class's docstring the arguments and errors of `_ImprovementFunction`."""
+    own, shared = (inspect.cleandoc(c.__doc__ or "") for c in (cls, _ImprovementFunction))
+    cls.__doc__ = f"{own}\n\nArgs:{shared.partition('Args:')[2]}"
+    return cls
+
+
+@_with_arguments
 class CalibratedExpectedImprovement(_ImprovementFunction):
-    """Expected improvement ``E(f~ - best_f)+`` under the calibrated law [Kim2024locbo, eq. 31].
+    """Calibrated expected improvement ``E(f~ - best_f)+`` [Kim2024locbo, eq. 31].
 
-    In closed form; prefer `LogCalibratedExpectedImprovement` for optimisation.
+    ``f~`` has the calibrated distribution of the objective. In closed form; prefer
+    `LogCalibratedExpectedImprovement` for optimisation.
     """
-
-    __doc__ = f"{__doc__}\n{_ImprovementFunction.__doc__}"
 
     def _value(self, posterior: CalibratedPosterior) -> Tensor:
         return posterior.expected_improvement(self._incumbent(posterior))
 
 
+@_with_arguments
 class LogCalibratedExpectedImprovement(_ImprovementFunction):
     """Logarithm of the calibrated expected improvement, with gradients where that underflows.
 
     The counterpart of BoTorch's ``LogExpectedImprovement``.
     """
 
-    __doc__ = f"{__doc__}\n{_ImprovementFunction.__doc__}"
     _log = True
 
     def _value(self, posterior: CalibratedPosterior) -> Tensor:
         return posterior.log_expected_improvement(self._incumbent(posterior))
 
 
+@_with_arguments
 class CalibratedProbabilityOfImprovement(_ImprovementFunction):
-    """Probability of improvement ``P(f~ > best_f)`` under the calibrated law."""
+    """Calibrated probability of improvement ``P(f~ > best_f)``.
 
-    __doc__ = f"{__doc__}\n{_ImprovementFunction.__doc__}"
+    ``f~`` has the calibrated distribution of the objective.
+    """
 
     def _value(self, posterior: CalibratedPosterior) -> Tensor:
         return posterior.probability_of_improvement(self._incumbent(posterior))
 
 
 class CalibratedUpperConfidenceBound(CalibratedAcquisitionFunction):
-    """The ``level``-quantile of the calibrated law: an upper confidence bound as stated.
+    """The ``level``-quantile of the calibrated distribution: an upper confidence bound.
 
     Where BoTorch's ``UpperConfidenceBound`` takes a multiple of the standard deviation, this
     takes a probability. Calibration makes it true of observations; the quantile is that of the
     objective unless the model was made with ``denoise=False``.
 
     Args:
-        model: See `CalibratedAcquisitionFunction`.
+        model: Model with one output whose posterior is a `CalibratedPosterior`, such as a
+            `CalibratedModel`.
         level: Level of the quantile, in (0, 1).
-        posterior_transform: See `CalibratedAcquisitionFunction`.
-        maximize: If False, minus the ``1 - level`` quantile (a lower confidence bound).
-        X_pending: See `CalibratedAcquisitionFunction`.
-        num_fantasies: See `CalibratedAcquisitionFunction`.
+        posterior_transform: Affine transform of the single outcome, if any.
+        maximize: Whether the objective is maximised. If False the value is minus the
+            ``1 - level`` quantile (a lower confidence bound).
+        X_pending: Points under evaluation, ``n x d``, whose outcomes are averaged over.
+        num_fantasies: Number of fantasies of the outcomes at pending points.
 
     Raises:
-        InputDataError: If ``level`` is outside (0, 1).
+        UnsupportedError: If the model has several outputs, or batch dimensions together with
+            pending points, or its posterior is not a calibrated one (when evaluated).
+        InputDataError: If ``level`` is outside (0, 1) or ``num_fantasies`` is not a positive
+            integer.
     """
 
     def __init__(

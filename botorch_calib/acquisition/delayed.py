@@ -35,7 +35,7 @@ from botorch.utils.transforms import (
 from torch import Tensor
 
 from botorch_calib._validation import check_inputs, check_nonnegative
-from botorch_calib.models.inspection import like, raw_width
+from botorch_calib.models.inspection import innermost, like, raw_width
 
 if TYPE_CHECKING:
     from botorch_calib.ledger import FeedbackLedger
@@ -186,13 +186,6 @@ class DelayAwareAcquisitionFunction(AcquisitionFunction, ABC):
     @abstractmethod
     def forward(self, X: Tensor) -> Tensor:
         """Evaluate the acquisition function at ``b x 1 x d``."""
-
-
-def innermost(model: Any) -> Any:
-    """The model inside all wrappers."""
-    while isinstance(getattr(model, "model", None), Model):
-        model = model.model
-    return model
 
 
 def input_width(model: Any) -> int | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
@@ -25,6 +26,8 @@ from botorch_calib.acquisition.delayed import DelayedUpperConfidenceBound
 from botorch_calib.acquisition.robust import (
     RobustUpperConfidenceBound,
     WassersteinUpperConfidenceBound,
+    assembled_contexts,
+    refuse_pending,
 )
 from botorch_calib.acquisition.thompson import DelayedThompsonSampling
 from botorch_calib.models import CalibratedModel
@@ -40,6 +43,54 @@ def register_once(
     for acqf_class in classes:
         ACQF_INPUT_CONSTRUCTOR_REGISTRY.pop(acqf_class, None)
     return acqf_input_constructor(*classes)
+
+
+def forwarding(
+    acqf_class: type[AcquisitionFunction], **defaults: Any
+) -> Callable[..., dict[str, Any]]:
+    """An input constructor that hands the arguments of a class on to it, by name.
+
+    Where the class has no ``X_pending``, which BoTorch and Ax always give, the constructor takes
+    it and refuses pending points.
+
+    Args:
+        acqf_class: The class, whose arguments and their defaults are read off its signature.
+        defaults: Defaults of arguments that have none in the class, or other ones.
+    """
+    own = inspect.signature(acqf_class).parameters
+    parameters = {
+        name: inspect.Parameter(
+            name, inspect.Parameter.KEYWORD_ONLY, default=defaults.get(name, own_parameter.default)
+        )
+        for name, own_parameter in own.items()
+    }
+    pending = inspect.Parameter("X_pending", inspect.Parameter.KEYWORD_ONLY, default=None)
+    signature = inspect.Signature(list({"X_pending": pending, **parameters}.values()))
+
+    def construct_inputs(**kwargs: Any) -> dict[str, Any]:
+        bound = signature.bind(**kwargs)
+        bound.apply_defaults()
+        arguments = dict(bound.arguments)
+        if "X_pending" not in own:
+            refuse_pending(acqf_class.__name__, arguments.pop("X_pending"))
+        return arguments
+
+    # BoTorch looks here for the names that are accepted, and for a name in its errors.
+    construct_inputs.__signature__ = signature  # type: ignore[attr-defined]
+    construct_inputs.__name__ = f"construct_inputs_{acqf_class.__name__}"
+    return construct_inputs
+
+
+for _acqf_class in (
+    CalibratedUpperConfidenceBound,
+    DelayedUpperConfidenceBound,
+    DelayedThompsonSampling,
+):
+    register_once(_acqf_class)(forwarding(_acqf_class))
+# The paper's beta.
+register_once(WassersteinUpperConfidenceBound)(
+    forwarding(WassersteinUpperConfidenceBound, beta=2.25)
+)
 
 
 @register_once(
@@ -87,102 +138,6 @@ def _best_observation(
     return values.amax(dim=-1) if maximize else values.amin(dim=-1)
 
 
-@register_once(CalibratedUpperConfidenceBound)
-def construct_inputs_calibrated_ucb(
-    model: Model,
-    posterior_transform: PosteriorTransform | None = None,
-    level: float = 0.9,
-    maximize: bool = True,
-    X_pending: Tensor | None = None,
-    num_fantasies: int = 16,
-) -> dict[str, Any]:
-    """Arguments of `CalibratedUpperConfidenceBound`."""
-    return {
-        "model": model,
-        "level": level,
-        "posterior_transform": posterior_transform,
-        "maximize": maximize,
-        "X_pending": X_pending,
-        "num_fantasies": num_fantasies,
-    }
-
-
-@register_once(DelayedUpperConfidenceBound)
-def construct_inputs_delayed_ucb(
-    model: Model,
-    posterior_transform: PosteriorTransform | None = None,
-    beta: float = 1.0,
-    X_window: Tensor | None = None,
-    feedback_bound: float = 1.0,
-    maximize: bool = True,
-    X_pending: Tensor | None = None,
-) -> dict[str, Any]:
-    """Arguments of `DelayedUpperConfidenceBound`."""
-    return {
-        "model": model,
-        "beta": beta,
-        "X_window": X_window,
-        "feedback_bound": feedback_bound,
-        "posterior_transform": posterior_transform,
-        "maximize": maximize,
-        "X_pending": X_pending,
-    }
-
-
-@register_once(DelayedThompsonSampling)
-def construct_inputs_delayed_thompson_sampling(
-    model: Model,
-    posterior_transform: PosteriorTransform | None = None,
-    beta: float = 1.0,
-    X_window: Tensor | None = None,
-    feedback_bound: float = 1.0,
-    choices: Tensor | None = None,
-    seed: int = 0,
-    maximize: bool = True,
-    X_pending: Tensor | None = None,
-) -> dict[str, Any]:
-    """Arguments of `DelayedThompsonSampling`."""
-    return {
-        "model": model,
-        "beta": beta,
-        "X_window": X_window,
-        "feedback_bound": feedback_bound,
-        "choices": choices,
-        "seed": seed,
-        "posterior_transform": posterior_transform,
-        "maximize": maximize,
-        "X_pending": X_pending,
-    }
-
-
-@register_once(WassersteinUpperConfidenceBound)
-def construct_inputs_wasserstein_ucb(
-    model: Model,
-    contexts: ContextDistribution | Tensor,
-    radius: float | Tensor | Callable[[int], float],
-    beta: float | Tensor = 2.25,
-    context_weights: Tensor | None = None,
-    context_indices: Sequence[int] | None = None,
-    lipschitz_contexts: Tensor | None = None,
-    posterior_transform: PosteriorTransform | None = None,
-    maximize: bool = True,
-    X_pending: Tensor | None = None,
-) -> dict[str, Any]:
-    """Arguments of `WassersteinUpperConfidenceBound`; ``beta`` is the paper's by default."""
-    return {
-        "model": model,
-        "beta": beta,
-        "radius": radius,
-        "contexts": contexts,
-        "context_weights": context_weights,
-        "context_indices": context_indices,
-        "lipschitz_contexts": lipschitz_contexts,
-        "maximize": maximize,
-        "posterior_transform": posterior_transform,
-        "X_pending": X_pending,
-    }
-
-
 @register_once(RobustUpperConfidenceBound)
 def construct_inputs_robust_ucb(
     model: Model,
@@ -196,16 +151,15 @@ def construct_inputs_robust_ucb(
     maximize: bool = True,
     X_pending: Tensor | None = None,
 ) -> dict[str, Any]:
-    """Arguments of `RobustUpperConfidenceBound`."""
+    """Arguments of `RobustUpperConfidenceBound`, those about contexts as of the Wasserstein one."""
+    refuse_pending(RobustUpperConfidenceBound.__name__, X_pending)
     return {
         "model": model,
         "beta": beta,
         "ambiguity": ambiguity,
-        "contexts": contexts,
-        "context_weights": context_weights,
-        "context_indices": context_indices,
-        "lipschitz_contexts": lipschitz_contexts,
-        "maximize": maximize,
+        "contexts": assembled_contexts(
+            contexts, context_weights, context_indices, lipschitz_contexts
+        ),
         "posterior_transform": posterior_transform,
-        "X_pending": X_pending,
+        "maximize": maximize,
     }

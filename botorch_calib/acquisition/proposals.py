@@ -8,7 +8,7 @@ from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataErro
 from botorch.utils.sampling import draw_sobol_samples
 from torch import Tensor
 
-from botorch_calib._validation import check_finite, check_nonnegative
+from botorch_calib._validation import check_count, check_finite, check_nonnegative
 
 
 @torch.no_grad()
@@ -54,9 +54,8 @@ def proposal_samples(
         )
     if (check_finite("bounds", bounds).diff(dim=0) < 0).any():
         raise InputDataError("`bounds` must hold the lower bounds first, then the upper ones.")
-    for name, number in (("num_samples", num_samples), ("raw_samples", raw_samples)):
-        if number < 1:
-            raise InputDataError(f"`{name}` must be at least 1, got {number}.")
+    check_count("num_samples", num_samples)
+    check_count("raw_samples", raw_samples)
     points = draw_sobol_samples(bounds, n=raw_samples, q=1, seed=seed)
     weights = _boltzmann_weights(acq_function(points), check_nonnegative("eta", eta))
     # On the CPU, where the draw is the same for every device.

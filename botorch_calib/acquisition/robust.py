@@ -1,36 +1,182 @@
-"""Acquisition functions for contexts that nobody controls, and whose law is known roughly.
+"""Acquisition functions for contexts that nobody controls, whose distribution is known roughly.
 
-A decision ``x`` is judged by the worst expectation of a function ``u(x, c)`` over a set of laws of
-the context ``c``, `botorch_calib.robust`'s ambiguity sets. The functions take decisions alone,
-``b x 1 x d_x``; the columns of contexts are filled in for the model.
+A decision ``x`` is judged by the worst expectation of a function ``u(x, c)`` over a set of
+distributions of the context ``c``, one of the ambiguity sets of `botorch_calib.robust`. The
+functions take decisions alone, ``b x 1 x d_x``; columns of contexts are filled in for the model.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from botorch.acquisition import AcquisitionFunction
 from botorch.acquisition.objective import PosteriorTransform
+from botorch.exceptions.errors import (
+    BotorchTensorDimensionError,
+    InputDataError,
+    UnsupportedError,
+)
 from botorch.models.model import Model
+from botorch.utils.transforms import is_ensemble, t_batch_mode_transform
 from torch import Tensor
 
 from botorch_calib._validation import check_nonnegative
-from botorch_calib.acquisition.context_arguments import (
-    check_contextual_model,
-    check_no_batch,
-    closed_form_state,
-    context_scale,
-    one_number,
+from botorch_calib.acquisition.delayed import input_width
+from botorch_calib.models.inspection import (
+    innermost,
+    observed_part,
+    predicting_part,
+    raw_train_inputs,
 )
-from botorch_calib.acquisition.robust_base import ContextRobustFunction
-from botorch_calib.models.inspection import predicting_part
-from botorch_calib.robust.contexts import ContextDistribution
+from botorch_calib.robust.contexts import (
+    ContextDistribution,
+    as_distribution,
+    check_floating,
+    check_lipschitz_points,
+)
+from botorch_calib.robust.contextual_function import ContextualFunction
+from botorch_calib.robust.gp.autograd_fallback import (
+    PointwiseFunction,
+    context_scale,
+    pairs_per_chunk,
+)
 from botorch_calib.robust.gp.closed_form_bound import ClosedFormConfidenceBound, confidence_bound
-from botorch_calib.robust.gp.contextual import Columns, ContextualFunction
-from botorch_calib.robust.gp.fallback import PointwiseFunction, pairs_per_chunk
+from botorch_calib.robust.gp.stationary_gp import closed_form_state
+from botorch_calib.robust.joint_inputs import Columns
 from botorch_calib.robust.sets.base import AmbiguitySet
 from botorch_calib.robust.sets.wasserstein import WassersteinBall
+
+
+class ContextRobustFunction(AcquisitionFunction, ABC):
+    """Base class: the worst case of a contextual function over an ambiguity set.
+
+    A subclass says by `_build` what the function is, and by `_basis` what it depends on.
+
+    Args:
+        model: The model of the function, if there is one.
+        ambiguity: The set of distributions. If its radius is a schedule, it is resolved at once,
+            by ``ambiguity.at(t)`` with the number ``t`` of observations of the model, as each came
+            with a context (the atoms of ``contexts`` may be fewer, where equal ones are merged, or
+            draws). Pending points do not count, and observations that the model gets later change
+            nothing. Give ``ambiguity.at(t)`` for another ``t``.
+        contexts: The centre of the set: a `ContextDistribution`, which also says which columns of
+            the joint inputs are contexts and where a Lipschitz constant is looked for; or observed
+            contexts ``n x d_c``, which stand for their empirical distribution and are the last
+            columns.
+
+    Raises:
+        UnsupportedError: If a radius is a schedule, and the model does not tell its number of
+            observations.
+        InputDataError: If contexts are not finite, or their indices are not among the columns of
+            the model.
+        BotorchTensorDimensionError: If a shape is wrong.
+    """
+
+    def __init__(
+        self,
+        model: Model | None,
+        ambiguity: AmbiguitySet,
+        contexts: ContextDistribution | Tensor,
+    ) -> None:
+        super().__init__(model=model)  # type: ignore[arg-type]
+        self.ambiguity = at_observations(ambiguity, model)
+        self.contexts = as_distribution(contexts)
+        self.num_columns = None if model is None else input_width(model)
+        self.set_X_pending(None)
+        self._cache: tuple[tuple[object, ...], ContextualFunction] | None = None
+        if self.num_columns is not None:
+            self._columns(self.num_columns)  # wrong ones are an error at once
+
+    def set_X_pending(self, X_pending: Tensor | None = None) -> None:
+        """Refuse pending points: their contexts are not known here.
+
+        Args:
+            X_pending: None, or an empty tensor.
+
+        Raises:
+            UnsupportedError: Otherwise.
+        """
+        refuse_pending(type(self).__name__, X_pending)
+        super().set_X_pending(None)
+
+    @t_batch_mode_transform(expected_q=1)  # type: ignore[arg-type]
+    def forward(self, X: Tensor) -> Tensor:
+        """Evaluate the worst case.
+
+        Args:
+            X: Decisions ``b x 1 x d_x``.
+
+        Returns:
+            Values of shape ``b``.
+        """
+        contexts = self.contexts.to(X.dtype, X.device)
+        self._check_width(X, contexts)
+        rows = X.reshape(-1, X.shape[-1])
+        values = self.ambiguity.evaluate(self._function(X), rows, contexts)
+        return values.reshape(X.shape[:-2])
+
+    @torch.no_grad()
+    @t_batch_mode_transform(expected_q=1, assert_output_shape=False)  # type: ignore[arg-type]
+    def worst_case_weights(self, X: Tensor) -> Tensor:
+        """The distributions of the context that decisions are protected against, without a graph.
+
+        The value at a decision is the expectation under its distribution: of the acquisition
+        function, or of the confidence bound that is maximised. If several distributions are worst,
+        it is one of them.
+
+        Args:
+            X: Decisions ``b x 1 x d_x``.
+
+        Returns:
+            Probabilities ``b x M`` of the atoms ``self.contexts.points``.
+
+        Raises:
+            UnsupportedError: If the set is evaluated by a bound that no distribution attains, such
+                as ``WassersteinBall(method="lipschitz")``; ``"exact"`` methods have one.
+        """
+        contexts = self.contexts.to(X.dtype, X.device)
+        self._check_width(X, contexts)
+        values = self._function(X)(X.reshape(-1, X.shape[-1]), contexts.points)
+        weights = self.ambiguity.worst_case_weights(values, contexts)
+        return weights.reshape(*X.shape[:-2], contexts.num_points)
+
+    def _check_width(self, X: Tensor, contexts: ContextDistribution) -> None:
+        if self.num_columns is None:
+            return
+        width = self.num_columns - contexts.points.shape[-1]
+        if X.shape[-1] != width:
+            raise BotorchTensorDimensionError(
+                f"`X` must hold the {width} columns of decisions alone, got {tuple(X.shape)}."
+            )
+
+    def _columns(self, width: int) -> Columns:
+        return Columns(width, self.contexts.points.shape[-1], self.contexts.indices)
+
+    def _function(self, X: Tensor | None) -> ContextualFunction:
+        """The function, from the cache unless the model has changed."""
+        if self._cache is not None and same_basis(self._cache[0], self._basis()):
+            return self._cache[1]
+        if self.num_columns is not None:
+            function = self._build(self._columns(self.num_columns))
+            # The basis afterwards, as evaluation mode replaces the model's training inputs.
+            self._cache = self._basis(), function
+            return function
+        assert X is not None
+        return self._build(self._columns(X.shape[-1] + self.contexts.points.shape[-1]))
+
+    @abstractmethod
+    def _basis(self) -> tuple[object, ...]:
+        """What `_function` depends on, to be compared by `same_basis`."""
+
+    @abstractmethod
+    def _build(self, columns: Columns) -> ContextualFunction:
+        """The function whose worst case is wanted."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_cache": None}
 
 
 class RobustAcquisition(ContextRobustFunction):
@@ -47,20 +193,21 @@ class RobustAcquisition(ContextRobustFunction):
 
     Args:
         acquisition: Maps ``N x 1 x d`` to values ``N``, row by row, to be maximised. (If the set
-            needs gradients, the slope of the largest norm is computed by differences, since few
+            needs gradients, the slope of their norm is computed by differences, since few
             acquisition functions are meant to be differentiated twice.)
-        ambiguity: See `ContextRobustFunction`.
-        contexts: See `ContextRobustFunction`.
-        context_weights: See `ContextRobustFunction`.
-        context_indices: See `ContextRobustFunction`.
-        lipschitz_contexts: See `ContextRobustFunction`.
-        X_pending: Refused; see `set_X_pending`.
+        ambiguity: The set of distributions of the context. A schedule of its radius is resolved at
+            once, with the number of observations of the acquisition function's model; pending
+            points do not count.
+        contexts: The centre of the set: a `ContextDistribution`, or observed contexts ``n x d_c``,
+            which are the last columns of the joint inputs. For other columns give
+            ``ContextDistribution.empirical(contexts).with_indices(...)``.
 
     Raises:
         UnsupportedError: If the model of ``acquisition`` has batch dimensions without being an
-            ensemble, or ``X_pending`` is given.
-        InputDataError: See `ContextRobustFunction`.
-        BotorchTensorDimensionError: See `ContextRobustFunction`.
+            ensemble, or does not tell the number of observations that a schedule needs.
+        InputDataError: If contexts are not finite, or their indices are not among the columns of
+            the model.
+        BotorchTensorDimensionError: If ``contexts`` are not a matrix.
     """
 
     def __init__(
@@ -68,42 +215,30 @@ class RobustAcquisition(ContextRobustFunction):
         acquisition: AcquisitionFunction,
         ambiguity: AmbiguitySet,
         contexts: ContextDistribution | Tensor,
-        context_weights: Tensor | None = None,
-        context_indices: Sequence[int] | None = None,
-        lipschitz_contexts: Tensor | None = None,
-        X_pending: Tensor | None = None,
     ) -> None:
         model = getattr(acquisition, "model", None)
         check_no_batch(type(self).__name__, model)
-        super().__init__(
-            model,
-            ambiguity,
-            contexts,
-            context_weights,
-            context_indices,
-            lipschitz_contexts,
-        )
+        super().__init__(model, ambiguity, contexts)
         self.acquisition = acquisition
-        self.set_X_pending(X_pending)
 
     def _build(self, columns: Columns) -> ContextualFunction:
-        others = self.lipschitz_contexts
+        others = self.contexts.lipschitz_points
         points = self.contexts.points if others is None else others
-        scale = context_scale(self.model, columns, points)
+        scale = context_scale(raw_train_inputs(innermost(self.model)), columns, points)
         return PointwiseFunction(self.acquisition, columns, scale, pairs_per_chunk(self.model))
 
     def _basis(self) -> tuple[object, ...]:
-        return self.acquisition, self.contexts, self.lipschitz_contexts
+        return self.acquisition, self.contexts
 
 
 class RobustUpperConfidenceBound(ContextRobustFunction):
-    """The worst case of an upper confidence bound over an ambiguity set of laws of the context.
+    """The worst case of an upper confidence bound over an ambiguity set of context distributions.
 
     On exact Gaussian processes with a stationary radial kernel (see
-    `botorch_calib.robust.gp.stationary.is_stationary`), also as a `CensoredDelayModel`, the bound
-    comes in closed form: value and gradient at all pairs cost one product of their covariances
-    with the inverse of the training covariance, which is computed once, and anew after the model
-    has changed. Any other model is evaluated by its posterior.
+    `botorch_calib.robust.gp.stationary_gp.is_stationary`), also as a `CensoredDelayModel`, the
+    bound comes in closed form: value and gradient at all pairs cost one product of their
+    covariances with the inverse of the training covariance, which is computed once, and anew after
+    the model has changed. Any other model is evaluated by its posterior.
 
     With ``beta`` as in BoTorch the bound is ``mu + sqrt(beta) sigma``. The methods of the paper
     [Micheli2025wdrbo] take ``beta=2.25``: ``WassersteinBall(radius, "lipschitz")`` is WDRBO, and
@@ -112,24 +247,25 @@ class RobustUpperConfidenceBound(ContextRobustFunction):
     StableOpt.
 
     Args:
-        model: A model with one output and no batch dimensions.
+        model: A model of decisions and contexts with one output and no batch dimensions.
         beta: Factor of the variance, at least 0, a number or a tensor with one element.
-        ambiguity: See `ContextRobustFunction`.
-        contexts: See `ContextRobustFunction`.
-        context_weights: See `ContextRobustFunction`.
-        context_indices: See `ContextRobustFunction`.
-        lipschitz_contexts: See `ContextRobustFunction`.
-        maximize: If False, minus the largest expectation of the lower bound, the worst case of
-            ``-mu + sqrt(beta) sigma``.
+        ambiguity: The set of distributions of the context. A schedule of its radius is resolved at
+            once, with the number of observations of the model; pending points do not count.
+        contexts: The centre of the set: a `ContextDistribution`, or observed contexts ``n x d_c``,
+            which are the last columns of the model's inputs. For other columns give
+            ``ContextDistribution.empirical(contexts).with_indices(...)``.
         posterior_transform: Affine transform of the single outcome, if any; it rules out the
             closed form.
-        X_pending: Refused; see `set_X_pending`.
+        maximize: If False, minus the largest expectation of the lower bound, the worst case of
+            ``-mu + sqrt(beta) sigma``.
 
     Raises:
         UnsupportedError: If the model has several outputs, is an ensemble or has batch dimensions,
-            or ``X_pending`` is given.
-        InputDataError: If ``beta`` is negative or not finite, or see `ContextRobustFunction`.
-        BotorchTensorDimensionError: See `ContextRobustFunction`.
+            or does not tell the number of observations that a schedule needs.
+        InputDataError: If ``beta`` is negative or not finite, contexts are not finite, or their
+            indices are not among the columns of the model.
+        BotorchTensorDimensionError: If ``contexts`` are not a matrix, or ``beta`` has several
+            elements.
     """
 
     def __init__(
@@ -138,22 +274,15 @@ class RobustUpperConfidenceBound(ContextRobustFunction):
         beta: float | Tensor,
         ambiguity: AmbiguitySet,
         contexts: ContextDistribution | Tensor,
-        context_weights: Tensor | None = None,
-        context_indices: Sequence[int] | None = None,
-        lipschitz_contexts: Tensor | None = None,
-        maximize: bool = True,
         posterior_transform: PosteriorTransform | None = None,
-        X_pending: Tensor | None = None,
+        maximize: bool = True,
     ) -> None:
         check_contextual_model(type(self).__name__, model)
-        super().__init__(
-            model, ambiguity, contexts, context_weights, context_indices, lipschitz_contexts
-        )
+        super().__init__(model, ambiguity, contexts)
         self.beta = check_nonnegative("beta", one_number("beta", beta))
         self.maximize = maximize
         self.posterior_transform = posterior_transform
-        self.set_X_pending(X_pending)
-        if self._known_columns is not None:
+        if self.num_columns is not None:
             self._function(None)  # the factorisation, once
 
     def _build(self, columns: Columns) -> ContextualFunction:
@@ -165,9 +294,10 @@ class RobustUpperConfidenceBound(ContextRobustFunction):
 
     def _basis(self) -> tuple[object, ...]:
         part = predicting_part(self.model)
-        own = (self.beta, self.maximize), self.posterior_transform, self.model
+        settings = self.beta, self.maximize, self.contexts.indices
+        own = settings, self.posterior_transform, self.model
         if not ClosedFormConfidenceBound.supports(part):
-            return *own, part  # which is asked for its posterior as it is then
+            return *own, part  # its posterior is evaluated as it is at that time
         return *own, *part.modules(), *closed_form_state(part)
 
 
@@ -175,32 +305,40 @@ class WassersteinUpperConfidenceBound(RobustUpperConfidenceBound):
     """Wasserstein distributionally robust upper confidence bound [Micheli2025wdrbo, eq. 13].
 
     ``sum_i w_i u(x, c_i) - radius * max_c |grad_c u(x, c)|_2`` with ``u = mu + sqrt(beta) sigma``:
-    a lower bound of the expectation of ``u`` under any law within the radius in the Wasserstein
-    distance of order 1, if the maximum is over all contexts. (NB the paper's factor multiplies
-    ``sigma``: its 1.5 is ``beta=2.25``. Its published code leaves the second term out of the
-    gradient; here the gradient is the true one.)
+    a lower bound of the expectation of ``u`` under any distribution within the radius in the
+    Wasserstein distance of order 1, if the maximum is over all contexts. (NB the paper's factor
+    multiplies ``sigma``: its 1.5 is ``beta=2.25``. Its published code leaves the second term out of
+    the gradient; here the gradient is the true one.)
+
+    It is `RobustUpperConfidenceBound` with ``WassersteinBall(radius, method="lipschitz")``, with
+    the parts of the `ContextDistribution` as arguments.
 
     Args:
-        model: A model with one output and no batch dimensions.
+        model: A model of decisions and contexts with one output and no batch dimensions.
         beta: Factor of the variance, at least 0, a number or a tensor with one element.
         radius: That of the `WassersteinBall`, in units of the contexts: a number of at least 0, a
             tensor with one element, or a schedule such as `RadiusSchedule`, which is called once,
             with the number of observations of the model. With 0 this is ERBO.
-        contexts: See `ContextRobustFunction`.
-        context_weights: See `ContextRobustFunction`.
-        context_indices: See `ContextRobustFunction`.
-        lipschitz_contexts: See `ContextRobustFunction`.
+        contexts: The centre of the ball: a `ContextDistribution`, or contexts ``M x d_c``, of which
+            equal ones are merged.
+        context_weights: Probabilities ``M`` of contexts that are given as a tensor (default: equal
+            ones).
+        context_indices: Columns of the contexts among those of the model's inputs, in the order of
+            the contexts' own columns (default: the last ``d_c``, or what ``contexts`` say).
+        lipschitz_contexts: Contexts ``M' x d_c`` over which the largest gradient norm is taken
+            (default: all atoms of ``contexts``, or what these say). They cost a second evaluation.
         maximize: If False, the same for ``-mu + sqrt(beta) sigma``.
         posterior_transform: Affine transform of the single outcome, if any; it rules out the
             closed form.
-        X_pending: Refused; see `set_X_pending`.
 
     Raises:
         UnsupportedError: If the model has several outputs, is an ensemble or has batch dimensions,
-            or ``X_pending`` is given.
-        InputDataError: If ``beta`` or ``radius`` is negative or not finite, or see
-            `ContextRobustFunction`.
-        BotorchTensorDimensionError: See `ContextRobustFunction`.
+            or does not tell the number of observations that a schedule needs.
+        InputDataError: If ``beta`` or ``radius`` is negative or not finite, contexts or weights are
+            not finite, weights are negative or do not sum to 1, ``context_indices`` are not
+            ``d_c`` different columns of the model, or an argument says again what ``contexts`` say
+            already.
+        BotorchTensorDimensionError: If a shape is wrong.
 
     .. [Micheli2025wdrbo]
         F. Micheli, E. C. Balta, A. Tsiamis, J. Lygeros. Wasserstein distributionally robust
@@ -218,22 +356,138 @@ class WassersteinUpperConfidenceBound(RobustUpperConfidenceBound):
         lipschitz_contexts: Tensor | None = None,
         maximize: bool = True,
         posterior_transform: PosteriorTransform | None = None,
-        X_pending: Tensor | None = None,
     ) -> None:
         super().__init__(
             model,
             beta,
             WassersteinBall(radius, method="lipschitz"),
-            contexts,
-            context_weights,
-            context_indices,
-            lipschitz_contexts,
-            maximize,
+            assembled_contexts(contexts, context_weights, context_indices, lipschitz_contexts),
             posterior_transform,
-            X_pending,
+            maximize,
         )
 
     @property
     def radius(self) -> float:
         """The radius of the ball."""
         return self.ambiguity.radius  # type: ignore[attr-defined]
+
+
+# ------------------------------------------------------------ arguments
+
+
+def assembled_contexts(
+    contexts: ContextDistribution | Tensor,
+    context_weights: Tensor | None = None,
+    context_indices: Sequence[int] | None = None,
+    lipschitz_contexts: Tensor | None = None,
+) -> ContextDistribution:
+    """One distribution of contexts from the arguments of `WassersteinUpperConfidenceBound`.
+
+    Raises:
+        InputDataError: If ``contexts`` is a distribution that has one of the others already, or an
+            argument is out of its range.
+        BotorchTensorDimensionError: If a shape is wrong.
+    """
+    if isinstance(contexts, ContextDistribution):
+        for name, given, own, kept in (
+            ("context_weights", context_weights, "weights", contexts.weights),
+            ("context_indices", context_indices, "indices", contexts.indices),
+            (
+                "lipschitz_contexts",
+                lipschitz_contexts,
+                "lipschitz_points",
+                contexts.lipschitz_points,
+            ),
+        ):
+            if given is not None and kept is not None:
+                raise InputDataError(f"`{name}` are given, but `contexts` have `{own}` already.")
+    elif context_weights is not None:
+        check_floating("contexts", contexts)
+        contexts = ContextDistribution.discrete(contexts, context_weights)
+    contexts = as_distribution(contexts)
+    if context_indices is not None:
+        contexts = contexts.with_indices(context_indices)
+    if lipschitz_contexts is not None:
+        # For an error with the argument's name.
+        check_lipschitz_points("lipschitz_contexts", lipschitz_contexts, contexts.points.shape[-1])
+        contexts = contexts.with_lipschitz_points(lipschitz_contexts)
+    return contexts
+
+
+def refuse_pending(name: str, X_pending: Tensor | None) -> None:
+    """Raise ``UnsupportedError`` if there are pending points, for the acquisition ``name``."""
+    if X_pending is not None and X_pending.shape[-2:-1] != (0,):
+        raise UnsupportedError(
+            f"{name} does not take `X_pending`, which lacks the contexts. Condition the model on "
+            "decisions and contexts under evaluation instead: CensoredDelayModel(model, X_pending, "
+            "...)."
+        )
+
+
+def one_number(name: str, value: float | Tensor) -> float:
+    """A number, or the only element of a tensor."""
+    if isinstance(value, Tensor) and value.numel() != 1:
+        raise BotorchTensorDimensionError(
+            f"`{name}` must be one number, got shape {tuple(value.shape)}."
+        )
+    return float(value.detach() if isinstance(value, Tensor) else value)
+
+
+# ------------------------------------------------------------ models
+
+
+def check_contextual_model(name: str, model: Any) -> None:
+    """Raise ``UnsupportedError`` unless a model has one output and no batch dimensions."""
+    if model.num_outputs != 1:
+        raise UnsupportedError(f"{name} needs a model with one output, got {model.num_outputs}.")
+    if is_ensemble(model):
+        raise UnsupportedError(
+            f"{name} needs a single model, and {type(model).__name__} is an ensemble. Use "
+            "RobustAcquisition with an acquisition function that averages over its members."
+        )
+    check_no_batch(name, model)
+
+
+def check_no_batch(name: str, model: Any) -> None:
+    """Raise ``UnsupportedError`` for a batch of models, of which each would get its own inputs."""
+    try:
+        shape = tuple(getattr(model, "batch_shape", ()))
+    except NotImplementedError:  # a model that does not say
+        return
+    if shape and not is_ensemble(model):
+        raise UnsupportedError(
+            f"{name} needs a model without batch dimensions, this {type(model).__name__} has "
+            f"{shape}."
+        )
+
+
+def num_observations(model: Any) -> int:
+    """Number of observations of a model, for a schedule of radii.
+
+    Pending points of a `CensoredDelayModel`, inside or around a `CalibratedModel`, are not among
+    them. Rows that any other model was conditioned on are, as nothing tells them from others.
+    """
+    targets = getattr(observed_part(model), "train_targets", None)
+    if not isinstance(targets, Tensor):
+        name = "an acquisition function without a model" if model is None else type(model).__name__
+        raise UnsupportedError(
+            f"`radius` is a function of the number of observations, which {name} does not tell: "
+            "give `ambiguity.at(t)` or the number itself."
+        )
+    return int(targets.shape[-1])
+
+
+def at_observations(ambiguity: AmbiguitySet, model: Any) -> AmbiguitySet:
+    """The set, a schedule in it resolved with the number of observations of a model."""
+    return ambiguity.at(num_observations(model)) if ambiguity.is_scheduled else ambiguity
+
+
+def same_basis(old: tuple[object, ...], new: tuple[object, ...]) -> bool:
+    """Whether tensors and tuples are equal, and other objects the same ones."""
+
+    def same(a: object, b: object) -> bool:
+        if isinstance(a, Tensor) and isinstance(b, Tensor):
+            return a.device == b.device and torch.equal(a, b)
+        return a == b if isinstance(a, tuple) else a is b
+
+    return len(old) == len(new) and all(map(same, old, new))

@@ -25,7 +25,7 @@ from linear_operator.utils.warnings import NumericalWarning
 from torch import Size, Tensor
 from torch.nn import Module
 
-from botorch_calib._validation import check_inputs
+from botorch_calib._validation import check_count, check_inputs
 from botorch_calib.acquisition.choices import RowLookup
 from botorch_calib.acquisition.delayed import DelayAwareAcquisitionFunction, input_width
 from botorch_calib.acquisition.randomness import derived_seed, random_stream
@@ -105,9 +105,7 @@ class DelayedThompsonSampling(DelayAwareAcquisitionFunction):
             raise UnsupportedError(
                 f"{type(self).__name__} needs a single model, neither a batch nor an ensemble."
             )
-        if seed < 0:
-            raise InputDataError(f"`seed` must be at least 0, got {seed}.")
-        self.seed = int(seed)
+        self.seed = check_count("seed", seed, least=0)
         self._weight, self._offset = scalar_affine(posterior_transform, "a draw")
         if choices is not None:
             choices = like(model, check_inputs("choices", choices, input_width(model)))

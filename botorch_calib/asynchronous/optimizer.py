@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import operator
 import time
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass
-from typing import Any
 
 from botorch.exceptions.errors import InputDataError
 from torch import Tensor
 
-from botorch_calib._validation import check_positive
+from botorch_calib._validation import check_count, check_one_of, check_positive
 from botorch_calib.asynchronous.evaluations import Objective
 from botorch_calib.asynchronous.loop import EvaluationLoop, RunSettings, is_resolved
 from botorch_calib.asynchronous.pools import ExecutorFactory, PoolSupply
@@ -145,17 +143,16 @@ class AsynchronousOptimizer:
         for name, function in (("objective", objective), ("propose", propose)):
             if not callable(function):
                 raise InputDataError(f"`{name}` must be callable, got {function!r}.")
-        if resume not in ("rerun", "keep"):
-            raise InputDataError(f'`resume` must be "rerun" or "keep", got {resume!r}.')
+        check_one_of("resume", resume, ("rerun", "keep"))
         self._executor = executor
         self._settings = RunSettings(
             objective=objective,
             ledger=ledger,
             propose=propose,
-            max_parallel=_check_count("max_parallel", max_parallel, 1),
+            max_parallel=check_count("max_parallel", max_parallel, 1),
             timeout=None if timeout is None else check_positive("timeout", timeout),
-            max_retries=_check_count("max_retries", max_retries, 0),
-            max_consecutive_failures=_check_count(
+            max_retries=check_count("max_retries", max_retries, 0),
+            max_consecutive_failures=check_count(
                 "max_consecutive_failures", max_consecutive_failures, 1
             ),
             maximize=bool(maximize),
@@ -187,7 +184,7 @@ class AsynchronousOptimizer:
             EvaluationError: If too many trials in a row fail, or an executor breaks that cannot
                 be replaced.
         """
-        goal = _check_count("num_evaluations", num_evaluations, 1)
+        goal = check_count("num_evaluations", num_evaluations, 1)
         begin = time.monotonic()
         pools = PoolSupply(self._executor, self._settings.objective)
         EvaluationLoop(self._settings, pools, goal).run()
@@ -203,14 +200,3 @@ class AsynchronousOptimizer:
             num_pending=status[TrialStatus.PENDING],
             seconds=seconds,
         )
-
-
-def _check_count(name: str, value: Any, least: int) -> int:
-    """Return ``value`` if it is an integer of at least ``least``, else ``InputDataError``."""
-    try:
-        count = operator.index(value)
-    except TypeError:
-        count = least - 1
-    if count < least or isinstance(value, bool):
-        raise InputDataError(f"`{name}` must be an integer of at least {least}, got {value!r}.")
-    return count

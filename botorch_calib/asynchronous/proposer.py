@@ -23,7 +23,13 @@ from gpytorch.mlls import ExactMarginalLogLikelihood
 from torch import Tensor
 from torch.quasirandom import SobolEngine
 
-from botorch_calib._validation import check_finite, check_inputs, check_nonnegative
+from botorch_calib._validation import (
+    check_count,
+    check_finite,
+    check_inputs,
+    check_nonnegative,
+    check_one_of,
+)
 from botorch_calib.acquisition.choices import RowLookup
 from botorch_calib.acquisition.delayed import WINDOWS, DelayedUpperConfidenceBound
 from botorch_calib.acquisition.randomness import derived_seed, random_stream
@@ -126,15 +132,15 @@ class DelayAwareProposer:
         self.bounds = _checked_bounds(bounds)
         self.dim = self.bounds.shape[-1]
         if not callable(acquisition):
-            _check_one_of("acquisition", acquisition, ACQUISITIONS)
-        _check_one_of("imputation", imputation, IMPUTATIONS)
-        _check_one_of("hyperparameters", hyperparameters, HYPERPARAMETERS)
-        _check_one_of("window", window, WINDOWS)
+            check_one_of("acquisition", acquisition, ACQUISITIONS)
+        check_one_of("imputation", imputation, IMPUTATIONS)
+        check_one_of("hyperparameters", hyperparameters, HYPERPARAMETERS)
+        check_one_of("window", window, WINDOWS)
         self.acquisition = acquisition
         self.fit = partial(fit_single_task_gp, bounds=self.bounds) if fit is None else fit
         self.num_initial = 2 * self.dim + 1
         if num_initial is not None:
-            self.num_initial = _checked_integer("num_initial", num_initial, 0)
+            self.num_initial = check_count("num_initial", num_initial, 0)
         self.imputation = imputation
         self.hyperparameters = hyperparameters
         self.window = window
@@ -146,9 +152,9 @@ class DelayAwareProposer:
         self.fixed_features = fixed_features
         if not callable(fixed_features):
             self._checked_features(fixed_features)
-        self.num_restarts = _checked_integer("num_restarts", num_restarts, 1)
-        self.raw_samples = _checked_integer("raw_samples", raw_samples, 1)
-        self.seed = _checked_integer("seed", seed, 0)
+        self.num_restarts = check_count("num_restarts", num_restarts, 1)
+        self.raw_samples = check_count("raw_samples", raw_samples, 1)
+        self.seed = check_count("seed", seed, 0)
         self.maximize = maximize
         self._fitted: tuple[Tensor, Tensor, Model] | None = None
 
@@ -376,14 +382,3 @@ def _checked_choices(choices: Tensor, dim: int) -> Tensor:
     if len(choices) == 0:
         raise InputDataError("`choices` holds no points.")
     return choices
-
-
-def _checked_integer(name: str, value: Any, least: int) -> int:
-    if not isinstance(value, Integral) or value < least:
-        raise InputDataError(f"`{name}` must be a whole number of at least {least}, got {value!r}.")
-    return int(value)
-
-
-def _check_one_of(name: str, value: Any, known: tuple[Any, ...]) -> None:
-    if value not in known:
-        raise InputDataError(f"`{name}` must be one of {known}, got {value!r}.")

@@ -22,6 +22,9 @@ from botorch_calib._validation import check_finite, check_inputs
 from botorch_calib.calibration.learners.base import QuantileLearner
 from botorch_calib.distributions.piecewise import PiecewisePredictive
 
+#: Forms of the tails that `PiecewisePredictive` knows: scaled with what was learned, or not.
+TAILS = ("gaussian", "stretched")
+
 
 class Calibrator(Module, ABC):
     """The protocol of calibrators.
@@ -32,13 +35,13 @@ class Calibrator(Module, ABC):
 
     @abstractmethod
     def predictive(self, X: Tensor) -> PiecewisePredictive:
-        """Law of ``z`` at ``X``, differentiable in ``X``.
+        """Predictive distribution of ``z`` at ``X``, differentiable in ``X``.
 
         Args:
             X: Inputs ``batch_shape x q x d`` in the base model's transformed space.
 
         Returns:
-            A law of batch shape ``batch_shape x q x 1``.
+            A distribution of batch shape ``batch_shape x q x 1``.
         """
 
     @abstractmethod
@@ -51,12 +54,20 @@ class Calibrator(Module, ABC):
                 seen its ``y``.
 
         Returns:
-            The laws of batch shape ``n x 1`` that stood when each residual arrived, before
-            it was learned from: what the calibrator is judged by.
+            The distributions, of batch shape ``n x 1``, that were stated when each residual
+            arrived, before it was learned from: what the calibrator is judged by.
+
+        Raises:
+            InputDataError: If ``X`` or ``z`` hold NaN or infinite values.
+            BotorchTensorDimensionError: If they have the wrong shape.
         """
 
     def reset(self) -> None:
-        """Forget everything learned; what diagnostics need to judge a history anew."""
+        """Forget everything learned, which is what diagnostics need to judge a history anew.
+
+        Raises:
+            UnsupportedError: If the calibrator cannot.
+        """
         raise UnsupportedError(f"{type(self).__name__} does not implement `reset`.")
 
     def fresh(self) -> Self:
@@ -92,9 +103,10 @@ def check_residuals(X: Tensor, z: Tensor) -> None:
 
 
 class TrackedCalibrator(Calibrator):
-    """A calibrator whose law is made of the thresholds of an online learner.
+    """A calibrator that builds its predictive distribution from a learner's thresholds.
 
-    Subclasses set ``tracker`` and say how residuals are scored and what law thresholds make.
+    Subclasses set ``tracker`` and say how residuals are scored and what distribution given
+    thresholds make.
     """
 
     tracker: QuantileLearner
@@ -104,18 +116,34 @@ class TrackedCalibrator(Calibrator):
         """Scores in [0, 1] of residuals, of their shape ``n``."""
 
     @abstractmethod
-    def _law(self, theta: Tensor) -> PiecewisePredictive:
-        """The law with raw thresholds ``batch_shape x M``."""
+    def _predictive_from(self, theta: Tensor) -> PiecewisePredictive:
+        """The distribution with raw thresholds ``batch_shape x M``."""
 
     def predictive(self, X: Tensor) -> PiecewisePredictive:
-        """See `Calibrator.predictive`."""
-        return self._law(self.tracker.threshold(X))
+        """Predictive distribution of ``z`` at ``X``, from the thresholds there.
+
+        Args:
+            X: Inputs ``batch_shape x q x d`` in the base model's transformed space.
+        """
+        return self._predictive_from(self.tracker.threshold(X))
 
     @torch.no_grad()
     def update(self, X: Tensor, z: Tensor) -> PiecewisePredictive:
-        """See `Calibrator.update`."""
+        """Score residuals and let the learner take them in, strictly in order.
+
+        Args:
+            X: Inputs ``n x d`` in the base model's transformed space.
+            z: Residuals of shape ``n``, each by a model that had not seen its ``y``.
+
+        Returns:
+            The distributions, of batch shape ``n x 1``, stated before each was learned from.
+
+        Raises:
+            InputDataError: If ``X`` or ``z`` hold NaN or infinite values.
+            BotorchTensorDimensionError: If they have the wrong shape.
+        """
         check_residuals(X, z)
-        return self._law(self.tracker.update(X, self._scores(z)))
+        return self._predictive_from(self.tracker.update(X, self._scores(z)))
 
     def reset(self) -> None:
         """Forget everything learned."""

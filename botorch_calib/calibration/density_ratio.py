@@ -1,4 +1,4 @@
-"""Density ratios of inputs, estimated from samples."""
+"""Density ratios of inputs, estimated from samples: the weights of `WeightedConformal`."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from torch.nn.functional import softplus
 
 from botorch_calib._validation import check_inputs, check_positive, check_width
 
+# Far above what Newton's method needs; a bound on the work where rounding keeps it from stopping.
 _MAX_ITERATIONS = 100
 # Newton's method squares the error at each step: the step taken at this one is the last.
 _TOLERANCE = 1e-10
@@ -23,7 +24,7 @@ class ClassifierDensityRatio(Module):
     Where both classes weigh the same, the logarithm of the ratio is the log-odds that a point
     is drawn from ``p'`` (Sugiyama, Suzuki & Kanamori 2012, chapter 4). These are fitted as a
     quadratic function by penalised logistic regression, which is exact for two Gaussian
-    laws. The terms ``x_i`` and ``x_i x_j`` are standardised first, so that the
+    distributions. The terms ``x_i`` and ``x_i x_j`` are standardised first, so that the
     penalty does not depend on the units; both classes get the weight of the smaller one, since
     many proposals do not make up for few past points.
 
@@ -102,6 +103,8 @@ class ClassifierDensityRatio(Module):
 @torch.no_grad()
 def _fit_quadratic(X_past: Tensor, X_proposal: Tensor, penalty: float) -> dict[str, Tensor]:
     """The log-odds ``constant + linear u + u' quadratic u`` with ``u`` the standardised inputs."""
+    # Both classes get the weight of the smaller one: the prior odds are then 1, and the log-odds
+    # are the logarithm of the ratio as they are.
     sizes = len(X_past), len(X_proposal)
     X = torch.cat([X_past.double(), X_proposal.to(X_past.device).double()])
     labels = torch.cat([X.new_zeros(sizes[0]), X.new_ones(sizes[1])])
@@ -112,6 +115,7 @@ def _fit_quadratic(X_past: Tensor, X_proposal: Tensor, penalty: float) -> dict[s
     features = torch.cat([u, u[:, rows] * u[:, columns]], dim=-1)
     mean, scale = _weighted_moments(features, weights)
     solution = _logistic_regression((features - mean) / scale, labels, weights, penalty)
+    # Back from standardised features: the slopes are divided, the constant takes up the means.
     slopes = solution[1:] / scale
     linear, products = slopes.split([X.shape[-1], len(rows)])
     quadratic = X.new_zeros(X.shape[-1], X.shape[-1])
@@ -130,6 +134,7 @@ def _weighted_moments(values: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
     share = weights / weights.sum()
     mean = share @ values
     deviation = (share @ (values - mean).square()).sqrt()
+    # What rounding leaves of a constant column would otherwise be blown up to unit size.
     constant = deviation <= 1e-10 * (1.0 + mean.abs())
     return mean, deviation.masked_fill(constant, 1.0)
 
@@ -166,9 +171,11 @@ def _logistic_regression(
         curvature = (design.mT * (weights * odds * (1.0 - odds))) @ design + ridge.diag()
         step = torch.linalg.solve(curvature, gradient)
         decrease, value, size = gradient @ step, objective(solution), 1.0
+        # Armijo's rule: a quarter of the decrease that the slope promises is enough.
         while size > 1e-8 and objective(solution - size * step) > value - 0.25 * size * decrease:
             size *= 0.5
         solution = solution - size * step
+        # `decrease` is twice the gap to the minimum of the quadratic model (Newton's decrement).
         if decrease <= _TOLERANCE * (1.0 + value):
             break
     return solution

@@ -1,4 +1,4 @@
-"""`QuantileRecalibrator`: a recalibrated quantile function, globally or locally (OCBO, OCBO-L)."""
+"""`QuantileRecalibrator`: all quantiles recalibrated, globally or locally (OCBO, OCBO-L)."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import torch
 from botorch.exceptions.errors import InputDataError
 from torch import Tensor
 
-from botorch_calib._validation import check_levels, check_positive
-from botorch_calib.calibration.base import TrackedCalibrator
+from botorch_calib._validation import check_levels, check_one_of
+from botorch_calib.calibration.base import TAILS, TrackedCalibrator
 from botorch_calib.calibration.learners.base import as_vector
 from botorch_calib.calibration.learners.exact import ExactQuantileLearner
 from botorch_calib.calibration.learners.mixture import Setting, quantile_learner
-from botorch_calib.calibration.scores import RationalScore, Score
+from botorch_calib.calibration.scores import DEFAULT_SCORE, Score
 from botorch_calib.distributions.piecewise import PiecewisePredictive
 
 #: Default number of levels: 0.05, 0.10, ..., 0.95.
@@ -22,21 +22,21 @@ NUM_LEVELS = 19
 
 
 class QuantileRecalibrator(TrackedCalibrator):
-    r"""Recalibrates every quantile of a predictive law [Deshpande2024], also locally.
+    r"""Recalibrates every quantile of a predictive distribution [Deshpande2024], also locally.
 
-    The law of an observation is given by its quantiles at the ``levels``: each is a learned
+    The distribution of an observation is given by its quantiles at ``levels``: each is a learned
     threshold on the residuals, such that a fraction ``p_j`` of the observations falls at or
     below the ``p_j``-quantile. Between levels the quantile function of the Gaussian model is
     followed, linearly on the scale of its probabilities (the paper's interpolation).
     Thresholds of neighbouring levels, each learned on its own, may cross: they are sorted
-    where a law is built (monotone rearrangement) and stay raw in the learner. (The paper's
-    Lemma 4 overlooks that the outcomes depend on the level.)
+    where a distribution is built (monotone rearrangement) and stay raw in the learner. (The
+    paper's Lemma 4 overlooks that the outcomes depend on the level.)
 
     With ``method="online"`` the residuals must come in the order of observation, each one step
     ahead (`CalibratedModel.from_history` or ``observe``). At the *raw* thresholds
     ``|frequency - p_j| <= tracker.coverage_bound(T)`` then holds whatever the residuals: the
     paper's Theorem 3 with the corrected sign of its update. Sorting exchanges the outcomes of
-    levels that cross, so for the quantiles of the law only the sum over the levels is bounded; an
+    levels that cross, so for the quantiles stated only the sum over the levels is bounded; an
     adversary who keeps two levels crossing can make either wrong.
 
     With ``method="exact"`` the residuals are a calibration set in any order, such as
@@ -54,15 +54,16 @@ class QuantileRecalibrator(TrackedCalibrator):
         regularization: Rate at which local corrections are forgotten.
         method: ``"online"`` or ``"exact"``; the latter takes numbers, and has no scale, decay
             or regularization.
-        score: Scale on which quantiles are learned (default: `RationalScore`, which resolves
-            quantiles however far out; `GaussianScore` is the paper's PIT).
+        score: Scale on which quantiles are learned, with the largest absolute quantile in
+            standard deviations (``score.max_width``). The default, ``RationalScore()``,
+            resolves quantiles however far out; ``GaussianScore()`` is the paper's PIT.
         tails: ``"stretched"`` scales the normal pieces with the spread of the learned
             quantiles, ``"gaussian"`` leaves them as the model has them (the paper). They stay
             centred at the model's mean, so a large bias leaves the outermost pieces askew.
-        max_width: Cap of the quantiles in standard deviations (default: the score's).
 
     Raises:
-        InputDataError: If levels do not increase inside (0, 1), or a setting is invalid.
+        InputDataError: If levels do not increase inside (0, 1), a setting is out of its range
+            or unknown, or one is given that ``method`` does not take.
 
     .. [Deshpande2024]
         S. Deshpande, C. Marx and V. Kuleshov. Online calibrated and conformal prediction
@@ -78,25 +79,18 @@ class QuantileRecalibrator(TrackedCalibrator):
         step_decay: float | None = None,
         regularization: float = 0.0,
         method: str = "online",
-        score: Score | None = None,
+        score: Score = DEFAULT_SCORE,
         tails: str = "stretched",
-        max_width: float | None = None,
     ) -> None:
         super().__init__()
         if levels is None:
             levels = torch.arange(1, NUM_LEVELS + 1, dtype=torch.double) / (NUM_LEVELS + 1)
         levels = check_levels("levels", as_vector(levels))
-        if tails not in ("gaussian", "stretched"):
-            raise InputDataError(f"`tails` must be 'gaussian' or 'stretched', got {tails!r}.")
+        self.score = score
+        self.tails = check_one_of("tails", tails, TAILS)
+        self.method = check_one_of("method", method, ("online", "exact"))
         if tails == "stretched" and len(levels) < 2:
             raise InputDataError("`tails='stretched'` needs at least two `levels`.")
-        if method not in ("online", "exact"):
-            raise InputDataError(f"`method` must be 'online' or 'exact', got {method!r}.")
-        self.score = RationalScore() if score is None else score
-        self.tails, self.method = tails, method
-        self.max_width = check_positive(
-            "max_width", self.score.default_max_width if max_width is None else max_width
-        )
         initial = self.score.initial_signed(levels)
         if method == "exact":
             if not (scale is None and step_decay is None and regularization == 0.0):
@@ -115,26 +109,30 @@ class QuantileRecalibrator(TrackedCalibrator):
         return self.tracker.levels
 
     def quantiles(self, X: Tensor) -> Tensor:
-        """Quantiles of the residuals at ``X`` (``... x d``), increasing, ``... x M``."""
-        return self._knots(self.tracker.threshold(X)).sort(dim=-1).values
+        """Quantiles of the residuals, in predictive standard deviations.
+
+        Args:
+            X: Inputs ``... x d`` in the base model's transformed space.
+
+        Returns:
+            Quantiles ``... x M`` at the levels, not decreasing.
+        """
+        return self.score.knots(self.tracker.threshold(X)).sort(dim=-1).values
 
     @property
     def num_needed(self) -> int:
-        """See `Calibrator.num_needed`."""
+        """Number of residuals before which the rarer of the outer tails is hardly ever hit."""
         ends = torch.stack([self.levels[0], 1 - self.levels[-1]])
         return math.ceil(1 / ends.min().item() - 1e-9)
 
     def _scores(self, z: Tensor) -> Tensor:
         return self.score.signed(z)
 
-    def _knots(self, theta: Tensor) -> Tensor:
-        return self.score.knots(theta, max_width=self.max_width)
-
-    def _law(self, theta: Tensor) -> PiecewisePredictive:
+    def _predictive_from(self, theta: Tensor) -> PiecewisePredictive:
         return PiecewisePredictive.recalibrated(
             self.levels,
-            knots=self._knots(theta).unsqueeze(-2),
-            max_width=self.max_width,
+            knots=self.score.knots(theta).unsqueeze(-2),
+            max_width=self.score.max_width,
             tails=self.tails,
             validate=False,
         )

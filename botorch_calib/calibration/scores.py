@@ -2,8 +2,9 @@
 
 A residual is ``z = (y - mu) / s_y``, where ``mu`` and ``s_y`` are the predictive mean and standard
 deviation of ``y`` (noise included; `botorch_calib.models.residuals` computes them). A `Score` maps
-it monotonically to [0, 1], where the online learners work, and their thresholds back to units
-of ``z``.
+it monotonically to [0, 1], where the online learners work, and maps their thresholds back to
+half-widths and quantiles in units of ``z``, none beyond its ``max_width``. `GaussianScore` is that
+of the papers, `RationalScore` the package's default.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import NormalDist
-from typing import ClassVar
 
 import torch
 from botorch.exceptions.errors import InputDataError
@@ -23,6 +23,9 @@ from torch import Tensor
 from botorch_calib._validation import check_open_unit, check_positive
 
 _SQRT_HALF = math.sqrt(0.5)
+
+#: Smallest half-width: intervals of no width would have no proper distribution.
+MIN_WIDTH = 1e-3
 
 
 def pit(z: Tensor) -> Tensor:
@@ -42,20 +45,33 @@ def two_sided_p_value(z: Tensor) -> Tensor:
     return 2.0 * ndtr(-z.abs())
 
 
+@dataclass(frozen=True)
 class Score(ABC):
     """A monotone map between residuals ``z`` and [0, 1], for intervals and for quantiles.
 
     The online guarantee holds for any score with values in [0, 1]; the choice decides how
     finely a threshold resolves wide intervals. Two-sided use tracks one quantile of the
-    score of ``|z|`` at :meth:`two_sided_level` and reads off :meth:`half_width`; signed use
-    tracks the score of ``z`` at each quantile level and reads off :meth:`knots`.
+    score of ``|z|`` at `two_sided_level` and reads off `half_width`; signed use
+    tracks the score of ``z`` at each quantile level and reads off `knots`.
 
     Thresholds are raw: the tracker may drive them outside [0, 1], where the width or knot
-    stays at its bound with zero gradient. Scores hold no state and compare equal by class.
+    stays at its bound with zero gradient. Scores are values: immutable, and equal if their
+    class and settings are.
+
+    Args:
+        max_width: Largest half-width and largest absolute knot, in predictive standard
+            deviations. Beyond it an interval stops growing, and coverage is lost if the
+            residuals exceed it.
+
+    Raises:
+        InputDataError: If ``max_width`` is infinite or not larger than `MIN_WIDTH`.
     """
 
-    #: Half-width, in predictive standard deviations, beyond which intervals stop growing.
-    default_max_width: ClassVar[float]
+    max_width: float
+
+    def __post_init__(self) -> None:
+        if check_positive("max_width", self.max_width) <= MIN_WIDTH:
+            raise InputDataError(f"`max_width` must exceed {MIN_WIDTH}, got {self.max_width!r}.")
 
     @abstractmethod
     def two_sided(self, z: Tensor) -> Tensor:
@@ -77,45 +93,31 @@ class Score(ABC):
         """Thresholds at which the Gaussian model's own quantiles lie, of ``levels``' shape."""
         return self.signed(_ndtri(levels))
 
-    def half_width(
-        self, theta: Tensor, max_width: float | None = None, min_width: float = 1e-3
-    ) -> Tensor:
+    def half_width(self, theta: Tensor) -> Tensor:
         """Half-width in z units of the interval with threshold ``theta``.
 
         Args:
             theta: Raw two-sided thresholds of any shape.
-            max_width: Largest half-width (default: ``default_max_width``).
-            min_width: Smallest half-width, which keeps the interval's law proper.
 
         Returns:
-            Half-widths in ``[min_width, max_width]`` of the shape of ``theta``,
+            Half-widths in ``[MIN_WIDTH, max_width]`` of the shape of ``theta``,
             differentiable inside and with zero gradient at the bounds.
         """
-        widths = (check_positive("min_width", min_width), self._max_width(max_width))
-        if widths[0] >= widths[1]:
-            raise InputDataError(f"`min_width` must be less than `max_width`, got {widths}.")
-        ends = [(self._two_sided_at(width), width) for width in widths]
+        ends = [(self._two_sided_at(width), width) for width in (MIN_WIDTH, self.max_width)]
         return _bounded_inverse(theta, self._width, ends)
 
-    def knots(self, theta: Tensor, max_width: float | None = None) -> Tensor:
+    def knots(self, theta: Tensor) -> Tensor:
         """Quantiles in z units at signed thresholds ``theta``, clamped to ``+-max_width``.
 
         Args:
             theta: Raw signed thresholds of any shape.
-            max_width: Largest absolute knot (default: ``default_max_width``).
 
         Returns:
-            Knots of the shape of ``theta``, increasing in it; gradients as in
-            :meth:`half_width`.
+            Knots of the shape of ``theta``, increasing in it, differentiable inside the bounds
+            and with zero gradient at them.
         """
-        width = self._max_width(max_width)
-        ends = [(self._signed_at(knot), knot) for knot in (-width, width)]
+        ends = [(self._signed_at(knot), knot) for knot in (-self.max_width, self.max_width)]
         return _bounded_inverse(theta, self._knot, ends)
-
-    def _max_width(self, max_width: float | None) -> float:
-        return check_positive(
-            "max_width", self.default_max_width if max_width is None else max_width
-        )
 
     @abstractmethod
     def _two_sided_at(self, width: float) -> float:
@@ -140,10 +142,17 @@ class GaussianScore(Score):
 
     Natural where the model is nearly right. Far out it saturates: thresholds near 0 jump
     from a half-width of 2.6 to the cap, so a badly overconfident model is better served
-    by :class:`RationalScore`.
+    by `RationalScore`.
+
+    Args:
+        max_width: Largest half-width and largest absolute knot, in predictive standard
+            deviations; the default is the papers'.
+
+    Raises:
+        InputDataError: If ``max_width`` is infinite or not larger than `MIN_WIDTH`.
     """
 
-    default_max_width: ClassVar[float] = 3.4
+    max_width: float = 3.4
 
     def two_sided(self, z: Tensor) -> Tensor:
         """``2 Phi(-|z|)``: small for surprising observations, so tracked at ``alpha``."""
@@ -172,6 +181,7 @@ class GaussianScore(Score):
         return 0.5 * math.erfc(-_SQRT_HALF * knot)
 
     def _width(self, theta: Tensor) -> Tensor:
+        # Phi^-1 near 0 keeps all digits, where Phi^-1(1 - theta / 2) would have none left.
         return -_ndtri(0.5 * theta)
 
     def _knot(self, theta: Tensor) -> Tensor:
@@ -185,9 +195,16 @@ class RationalScore(Score):
     The score keeps its resolution at any width: near a half-width ``w`` a threshold step
     ``d`` changes it by ``d (1 + w)^2``. It grows with surprise, so the tracked level of
     intervals is ``1 - alpha``. Being in [0, 1], it inherits the tracker's guarantee.
+
+    Args:
+        max_width: Largest half-width and largest absolute knot, in predictive standard
+            deviations.
+
+    Raises:
+        InputDataError: If ``max_width`` is infinite or not larger than `MIN_WIDTH`.
     """
 
-    default_max_width: ClassVar[float] = 50.0
+    max_width: float = 50.0
 
     def two_sided(self, z: Tensor) -> Tensor:
         """``|z| / (1 + |z|)``: large for surprising observations."""
@@ -220,6 +237,10 @@ class RationalScore(Score):
         return centred / (1.0 - centred.abs())
 
 
+#: The score of calibrators that are not given one.
+DEFAULT_SCORE = RationalScore()
+
+
 def _ndtri(p: Tensor) -> Tensor:
     """Standard normal quantile."""
     quantile: Tensor = torch.special.ndtri(p)
@@ -228,6 +249,7 @@ def _ndtri(p: Tensor) -> Tensor:
 
 def _softsign(z: Tensor) -> Tensor:
     """``z / (1 + |z|)``, also for infinite ``z``."""
+    # An infinite z would give inf / inf; the largest finite one rounds to 1 already.
     limit = torch.finfo(z.dtype).max
     z = z.clamp(-limit, limit)
     return z / (1.0 + z.abs())
@@ -241,6 +263,7 @@ def _bounded_inverse(
     The argument of ``inverse`` is clamped first (double ``where``), so that neither values
     nor gradients of the masked branch are infinite.
     """
+    # Sorted by threshold: of p-values, small ones belong to the largest width.
     (lower, at_lower), (upper, at_upper) = sorted(ends)
     info = torch.finfo(theta.dtype)
     inside = theta.clamp(max(lower, info.tiny), min(upper, 1.0 - info.eps))

@@ -1,4 +1,7 @@
-"""Weighted conformal prediction: the calibrator of conformal Bayesian optimization."""
+"""`WeightedConformal`: weighted conformal prediction, that of conformal Bayesian optimization.
+
+Its half-width is a weighted quantile of the past residuals, not a learned threshold.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +15,8 @@ import torch
 from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError
 from torch import Tensor, nn
 
-from botorch_calib._validation import check_open_unit, check_positive, check_width
-from botorch_calib.calibration.base import Calibrator, check_residuals
+from botorch_calib._validation import check_one_of, check_open_unit, check_positive, check_width
+from botorch_calib.calibration.base import TAILS, Calibrator, check_residuals
 from botorch_calib.distributions.piecewise import PiecewisePredictive
 
 DensityRatio = Callable[[Tensor], Tensor]
@@ -42,7 +45,7 @@ class WeightedConformal(Calibrator):
     * **Too few residuals.** Where no ``s`` is large enough, as with fewer than
       ``(1 - alpha) / alpha`` residuals of equal weight, or at an ``x`` of overwhelming weight,
       the paper's set is the whole line; here the half-width is then ``max_width``.
-    * **No residual.** Before the first one the law is the Gaussian model's own.
+    * **No residual.** Before the first one the distribution is the Gaussian model's own.
     * **Continuity.** The quantile jumps between residuals as ``x`` moves, and line searches of
       acquisition optimisers break down there. By default it is replaced by a function that is
       continuous, and differentiable almost everywhere, wherever ``w`` is: while the right-hand
@@ -58,7 +61,8 @@ class WeightedConformal(Calibrator):
             transformed space to finite values of at least 0 of shape ``...``. Deterministic;
             a ``Module`` becomes part of the calibrator's state, which `reset` leaves alone.
             None is ``w = 1``: split conformal prediction.
-        tails: ``"gaussian"`` or ``"stretched"``, see `PiecewisePredictive.conformal`.
+        tails: The normal tails outside of the interval: ``"stretched"`` scales them with its
+            width, ``"gaussian"`` leaves them as the model has them.
         max_width: Cap of the half-width in standard deviations. Coverage is lost
             where the residuals exceed it.
         continuous: Whether the half-width is continuous in ``x``; if False it is the quantile
@@ -92,10 +96,8 @@ class WeightedConformal(Calibrator):
             raise InputDataError(
                 f"`density_ratio` must be callable or None, got {type(density_ratio).__name__}."
             )
-        if tails not in ("gaussian", "stretched"):
-            raise InputDataError(f"`tails` must be 'gaussian' or 'stretched', got {tails!r}.")
         self.density_ratio = density_ratio
-        self.tails = tails
+        self.tails = check_one_of("tails", tails, TAILS)
         self.max_width = check_positive("max_width", max_width)
         self.continuous = continuous
         # Before the first update the width of the inputs is unknown: 0 stands for any.
@@ -114,18 +116,30 @@ class WeightedConformal(Calibrator):
         if not self.num_updates:
             return X.new_full(shape, self._initial_width)
         sizes, order = self.residuals.abs().sort()
+        # The past weights do not depend on X, so no gradient is kept for them.
         with torch.no_grad():
             cumulative = self._weights(self.inputs)[order].cumsum(dim=-1)
         widths = self._quantile(sizes, cumulative.unsqueeze(0), self._weights(X).reshape(1, -1))
         return widths.reshape(shape)
 
     def predictive(self, X: Tensor) -> PiecewisePredictive:
-        """See `Calibrator.predictive`."""
-        return self._law(self.half_width(X))
+        """Predictive distribution of ``z`` at ``X``, differentiable in ``X``.
+
+        Args:
+            X: Inputs ``batch_shape x q x d`` in the base model's transformed space.
+        """
+        return self._predictive_from(self.half_width(X))
 
     @torch.no_grad()
     def update(self, X: Tensor, z: Tensor) -> PiecewisePredictive:
-        """See `Calibrator.update`.
+        """Add residuals to the history; a call that raises changes nothing.
+
+        Args:
+            X: Inputs ``n x d`` in the base model's transformed space.
+            z: Residuals of shape ``n``, each by a model that had not seen its ``y``.
+
+        Returns:
+            The distributions, of batch shape ``n x 1``, that were stated when each arrived.
 
         Raises:
             InputDataError: If ``X`` or ``z`` hold NaN or infinite values, or the density
@@ -140,9 +154,9 @@ class WeightedConformal(Calibrator):
         weights = self._weights(inputs)
         if not (weights.isfinite() & (weights >= 0)).all():
             raise InputDataError("`density_ratio` must be finite and at least 0 at past inputs.")
-        law = self._law(self._widths_stated(residuals, weights))
+        stated = self._predictive_from(self._widths_stated(residuals, weights))
         self.inputs, self.residuals = inputs, residuals
-        return law
+        return stated
 
     def reset(self) -> None:
         """Forget the history; the density ratio stays."""
@@ -156,7 +170,7 @@ class WeightedConformal(Calibrator):
 
     @property
     def num_needed(self) -> int:
-        """See `Calibrator.num_needed`: with fewer of equal weight the half-width is the cap."""
+        """Number of residuals needed: with fewer of equal weight the half-width is the cap."""
         return math.ceil((1 - self.alpha) / self.alpha - 1e-9)
 
     # ------------------------------------------------------------ the quantile
@@ -165,7 +179,7 @@ class WeightedConformal(Calibrator):
     def _initial_width(self) -> float:
         return min(-NormalDist().inv_cdf(0.5 * self.alpha), self.max_width)
 
-    def _law(self, half_width: Tensor) -> PiecewisePredictive:
+    def _predictive_from(self, half_width: Tensor) -> PiecewisePredictive:
         return PiecewisePredictive.conformal(
             self.alpha, half_width=half_width, max_width=self.max_width, tails=self.tails
         )
@@ -207,6 +221,8 @@ class WeightedConformal(Calibrator):
         following = torch.searchsorted(cumulative, above, right=True)
         beyond = index == len(sizes)
         share = ((mass - below) / (above - below).masked_fill(beyond, 1.0)).clamp(max=1.0)
+        # Interpolated on the rational scale, where a cap of 50 is not far from a residual of 5: the
+        # half-width rises towards the cap only where the mass is nearly spent.
         scores = bounded.double() / (1.0 + bounded.double())
         score = torch.lerp(scores[index], scores[following], share.masked_fill(beyond, 0.0))
         # Rounding must not bring it below the quantile, where ties would be lost.
@@ -219,6 +235,7 @@ class WeightedConformal(Calibrator):
             return residuals.new_zeros(0, 1)
         sizes, order = residuals.abs().sort()
         now = torch.arange(start, num, device=order.device).unsqueeze(-1)
+        # Row t masks what came at t or later, so that one table replays the whole history.
         earlier = (order < now).to(weights)
         cumulative = (weights[order] * earlier).cumsum(dim=-1)
         widths = self._quantile(sizes, cumulative, weights[start:].unsqueeze(-1))

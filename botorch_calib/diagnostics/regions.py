@@ -1,4 +1,4 @@
-"""Cells of a set of inputs, small enough to be local and large enough to count in."""
+"""How the inputs are cut into regions: cells that are local, and large enough to count in."""
 
 from __future__ import annotations
 
@@ -29,6 +29,7 @@ def median_cells(X: Tensor, num_cells: int) -> list[Cell]:
     """
     low, high = X.min(dim=0).values, X.max(dim=0).values
     span = torch.where(high > low, high - low, torch.ones_like(low))
+    # `final` are the cells whose points coincide, and which no split makes smaller.
     pending = [Cell(torch.arange(len(X), device=X.device), low, high)]
     final: list[Cell] = []
     while pending and len(pending) + len(final) < num_cells:

@@ -32,6 +32,7 @@ from botorch.utils.datasets import MultiTaskDataset, SupervisedDataset
 from gpytorch.mlls import MarginalLogLikelihood
 
 from botorch_calib import calibration
+from botorch_calib._validation import check_one_of
 from botorch_calib.acquisition import (
     CalibratedExpectedImprovement,
     CalibratedProbabilityOfImprovement,
@@ -41,7 +42,9 @@ from botorch_calib.acquisition import (
 )
 from botorch_calib.calibration import Calibrator, LocalizedConformal
 from botorch_calib.models import CalibratedModel
+from botorch_calib.models.residuals import RESIDUALS
 
+#: Types of the options of a calibrator that Ax can store as JSON.
 PLAIN = (bool, int, float, str, type(None))
 
 
@@ -54,8 +57,9 @@ class ReplayedModel(CalibratedModel):
     Args:
         model: As Ax makes it, to be fitted.
         new_calibrator: Makes a calibrator that has learned nothing.
-        denoise: See `CalibratedModel`.
-        residuals: See `CalibratedModel.from_history`.
+        denoise: Whether the posterior is of the objective (the default) or of the observation.
+        residuals: Which residuals of the training data are replayed: ``"prequential"``, one step
+            ahead, or ``"loo"``, leave-one-out.
     """
 
     def __init__(
@@ -97,7 +101,7 @@ def calibrated_model_config(
     residuals: str = "prequential",
     **options: Any,
 ) -> ModelConfig:
-    """How Ax shall model an outcome: its own Gaussian process, calibrated.
+    """A configuration that has Ax model an outcome by its own Gaussian process, calibrated.
 
     The result goes into Ax's ``choose_generation_strategy`` (method ``"custom"``) or, as the only
     configuration of an outcome, into a ``SurrogateSpec``. The acquisition function may be the one
@@ -116,8 +120,9 @@ def calibrated_model_config(
 
     Args:
         calibrator: The class of the calibrator. Each fit makes a new one.
-        denoise: See `CalibratedModel`.
-        residuals: See `CalibratedModel.from_history`.
+        denoise: Whether the posterior is of the objective (the default) or of the observation.
+        residuals: Which residuals of the trials are replayed: ``"prequential"``, one step ahead,
+            or ``"loo"``, leave-one-out.
         options: Arguments of the calibrator, plain values; ``alpha=0.2`` if there are none and it
             is a `LocalizedConformal`. For other values, write a subclass that sets them.
 
@@ -133,8 +138,7 @@ def calibrated_model_config(
         ... )
         >>> client.set_generation_strategy(strategy)
     """
-    if residuals not in ("prequential", "loo"):
-        raise InputDataError(f'`residuals` must be "prequential" or "loo", got {residuals!r}.')
+    check_one_of("residuals", residuals, RESIDUALS)
     if calibrator is LocalizedConformal and not options:
         options = {"alpha": 0.2}
     _check_calibrator(calibrator, options)

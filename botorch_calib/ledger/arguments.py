@@ -49,17 +49,6 @@ def as_number(name: str, value: Any, *, finite: bool = True) -> float:
     return number
 
 
-def as_dim(value: Any) -> int:
-    """The positive integer that ``value`` is, else ``InputDataError`` for ``dim``."""
-    try:
-        dim = operator.index(value)
-    except TypeError:
-        dim = 0
-    if dim < 1 or isinstance(value, bool):
-        raise InputDataError(f"`dim` must be a positive integer, got {value!r}.")
-    return dim
-
-
 def as_trial_id(value: Any) -> int:
     """The integer that ``value`` is, else ``UnknownTrialError``."""
     try:

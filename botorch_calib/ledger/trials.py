@@ -12,8 +12,9 @@ import torch
 from botorch.exceptions.errors import InputDataError
 from torch import Tensor
 
+from botorch_calib._validation import check_count, check_one_of
 from botorch_calib.exceptions import TrialStateError
-from botorch_calib.ledger.arguments import as_dim, as_number
+from botorch_calib.ledger.arguments import as_number
 
 CLOCKS = ("iterations", "seconds")
 LATE = ("use", "discard")
@@ -74,7 +75,7 @@ class Settings:
     clock: str = "iterations"
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "dim", as_dim(self.dim))
+        object.__setattr__(self, "dim", check_count("dim", self.dim))
         if self.censor_value is not None:
             censor_value = as_number("censor_value", self.censor_value) + 0.0  # no -0.0
             object.__setattr__(self, "censor_value", censor_value)
@@ -83,10 +84,7 @@ class Settings:
             raise InputDataError(f"`max_wait` must be at least 0, got {self.max_wait!r}.")
         object.__setattr__(self, "max_wait", wait)
         for name, choices in (("late", LATE), ("clock", CLOCKS)):
-            if getattr(self, name) not in choices:
-                raise InputDataError(
-                    f"`{name}` must be one of {choices}, got {getattr(self, name)!r}."
-                )
+            check_one_of(name, getattr(self, name), choices)
 
     def check_agrees(self, given: dict[str, Any], path: object) -> None:
         """Raise ``InputDataError`` if any of the ``given`` settings is not this one's."""

@@ -1,4 +1,4 @@
-"""Models that wrap BoTorch models, and residuals of a Gaussian process' own training data."""
+"""Models that wrap BoTorch models, and residuals of a Gaussian process on its own training data."""
 
 from botorch_calib.models.calibrated import CalibratedModel
 from botorch_calib.models.delayed import CensoredDelayModel

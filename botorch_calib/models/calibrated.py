@@ -23,16 +23,15 @@ from botorch_calib.models.inspection import (
     check_base,
     check_observations,
     conditioned_on,
-    extended_by,
+    given_noise,
+    observation_noise_variance,
     observed_part,
     predicting_part,
     scalar_affine,
     standardized_gp,
-    transformed_train_inputs,
     with_task_feature,
 )
-from botorch_calib.models.noise import observation_noise_variance
-from botorch_calib.models.residuals import history_residuals
+from botorch_calib.models.residuals import forecast_history
 from botorch_calib.models.wrapper import WrapperModel, check_output_indices
 from botorch_calib.posteriors import CalibratedPosterior
 
@@ -108,7 +107,8 @@ class CalibratedModel(WrapperModel, FantasizeMixin):
             calibrator: Copied, so one template serves every round of a loop. What it has
                 learned is built upon: ``calibrator.fresh()`` starts anew.
             num_initial: Number of initial observations (the design) to skip.
-            denoise: See the class.
+            denoise: Whether the model's posterior is of the objective (the default) or of the
+                observation.
             residuals: ``"prequential"``, one step ahead, or ``"loo"``, leave-one-out; one
                 factorisation either way.
 
@@ -120,14 +120,13 @@ class CalibratedModel(WrapperModel, FantasizeMixin):
         """
         check_base(model)
         observed = observed_part(model)
-        z = history_residuals(observed, residuals)
+        X, z, _ = forecast_history(observed, residuals)
         if not 0 <= num_initial <= len(z):
             raise InputDataError(
                 f"`num_initial` must lie between 0 and the number of observations {len(z)}, "
                 f"got {num_initial}."
             )
         observed.eval()
-        X = transformed_train_inputs(observed).detach()
         replayed = deepcopy(calibrator).to(z)
         replayed.update(X[num_initial:], z[num_initial:])
         return cls(model, replayed, denoise=denoise)
@@ -171,11 +170,16 @@ class CalibratedModel(WrapperModel, FantasizeMixin):
         z = ((Y.unsqueeze(-1) - posterior.mean) / deviation).reshape(-1)
         conditioned = self.model
         if condition:
-            conditioned = extended_by(self.model, X, Y, Yvar)
+            conditioned = _extended_by(self.model, X, Y, Yvar)
         self.calibrator.update(self.transform_inputs(X), z)
         self.model = conditioned
 
     # ------------------------------------------------------------ the model interface
+
+    @property
+    def gaussian_model(self) -> Model:
+        """The model that is calibrated, `model`; `botorch_calib.models.inspection` asks for it."""
+        return self.model
 
     def posterior(  # type: ignore[override]
         self,
@@ -189,8 +193,8 @@ class CalibratedModel(WrapperModel, FantasizeMixin):
         Args:
             X: ``batch_shape x q x d``.
             output_indices: None or ``[0]``, as there is one output.
-            observation_noise: True for the law of an observation; a tensor sets the noise
-                variance, in the outcome-transformed space, as in BoTorch.
+            observation_noise: True for the distribution of an observation; a tensor sets the
+                noise variance, in the outcome-transformed space, as in BoTorch.
             posterior_transform: None or a ``ScalarizedPosteriorTransform`` of one weight (for
                 example -1 to turn minimisation into maximisation).
 
@@ -231,7 +235,8 @@ class CalibratedModel(WrapperModel, FantasizeMixin):
         if seen < needed:
             warnings.warn(
                 f"{type(self.calibrator).__name__} has seen {seen} residuals and needs about "
-                f"{needed} to tell its levels: until then its law rests on the model or on bounds.",
+                f"{needed} to tell its levels: until then its distribution rests on the model or "
+                "on bounds.",
                 CalibrationWarning,
                 stacklevel=3,
             )
@@ -274,6 +279,14 @@ class CalibratedModel(WrapperModel, FantasizeMixin):
             "model": standardized_gp(**data),
             "calibrator": default if calibrator is None else calibrator,
         }
+
+
+def _extended_by(model: Any, X: Tensor, Y: Tensor, Yvar: Tensor | None) -> Model:
+    """``model`` conditioned on observations, which then are pending no longer."""
+    if observed_part(model) is not model:
+        extended: Model = model.with_observations(X, Y, Yvar)
+        return extended
+    return conditioned_on(model, X, Y, **given_noise(model, Y, Yvar))
 
 
 def _gaussian_posterior(model: Any, X: Tensor) -> GPyTorchPosterior:

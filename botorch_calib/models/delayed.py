@@ -17,7 +17,6 @@ from botorch_calib.models.calibrated import CalibratedModel
 from botorch_calib.models.hyperparameters import Fit, fitted_model, matching_rows
 from botorch_calib.models.imputation import (
     check_settings,
-    gaussian_part,
     impute,
     missing_censor_value,
 )
@@ -25,6 +24,7 @@ from botorch_calib.models.inspection import (
     check_base,
     check_observations,
     conditioned_on,
+    gaussian_part,
     given_noise,
     like,
     raw_width,

@@ -1,4 +1,8 @@
-"""Conditioning an exact Gaussian process by adding rows to its Cholesky factor."""
+"""`row_updates`: an exact Gaussian process is conditioned by adding rows to its Cholesky factor.
+
+What GPyTorch computes anew, or with explicit inverses, is extended here at ``O(n^2 k)`` for ``k``
+new observations. `botorch_calib.models.inspection.conditioned_on` is what the package calls.
+"""
 
 from __future__ import annotations
 
@@ -29,6 +33,7 @@ def row_updates(model: Any) -> Iterator[None]:
     as it is for models with another way of prediction than the usual one.
     """
     strategy = getattr(model, "prediction_strategy", None)
+    # The exact type: other strategies (interpolated, sparse) hold other caches than a factor.
     if type(strategy) is not DefaultPredictionStrategy or torch.is_grad_enabled():
         yield
         return
@@ -57,6 +62,7 @@ class _Extensible:
     ) -> DefaultPredictionStrategy:
         """The strategy with further data; arguments are those of GPyTorch's method."""
         old = self._strategy
+        # The factor of K + noise that prediction has computed already, or computes here.
         factor = old.lik_train_train_covar.root_decomposition().root
         if (
             full_targets.dim() != 1
@@ -67,9 +73,11 @@ class _Extensible:
             return old.get_fantasy_strategy(
                 inputs, targets, full_inputs, full_targets, full_output, **kwargs
             )
+        # The prior of all points: its last rows are the new points', the first n the old ones'.
         n = old.num_train
         covariance = full_output.lazy_covariance_matrix
         prior = MultivariateNormal(full_output.mean[n:], covariance[n:, n:])
+        # A fixed-noise likelihood takes the noise of the new points from `kwargs`.
         noisy = old.likelihood.get_fantasy_likelihood(**kwargs)
         block = noisy(prior, inputs, **kwargs).covariance_matrix
         root, inverse = _bordered(
@@ -83,6 +91,8 @@ class _Extensible:
             root=TriangularLinearOperator(root),
             inv_root=TriangularLinearOperator(inverse, upper=True),
         )
+        # What GPyTorch would otherwise compute on first use: (K + noise)^-1 (y - mean) by two
+        # triangular solves, and the inverse root that predictive variances are made of.
         deviation = (full_targets - full_output.mean).unsqueeze(-1)
         weights = torch.cholesky_solve(deviation, root).squeeze(-1)
         add_to_cache(new, "mean_cache", weights, observation_nan_policy.value())
@@ -99,10 +109,14 @@ def _bordered(L: Tensor, inverse: Tensor, cross: Tensor, block: Tensor) -> tuple
         cross: Covariance of the new points with the old, ``k x n``.
         block: Covariance of the new points, ``k x k``, with noise.
     """
+    # [K, B^T; B, D] = [L, 0; V^T, C] [L^T, V; 0, C^T], hence L V = B^T and C C^T = D - V^T V, which
+    # is the posterior covariance of the new points: jitter is added where rounding left it
+    # indefinite, as with repeated points.
     V = torch.linalg.solve_triangular(L, cross.mT, upper=False)
     C = psd_safe_cholesky(block - V.mT @ V)
     eye = torch.eye(len(C), dtype=C.dtype, device=C.device)
     C_inverse = torch.linalg.solve_triangular(C, eye, upper=False).mT
+    # The inverse transpose of the new root is [L^-T, -L^-T V C^-T; 0, C^-T].
     corner = torch.linalg.solve_triangular(L.mT, -V @ C_inverse, upper=True)
     zeros = torch.zeros_like(V)
     root = torch.cat([torch.cat([L, zeros], dim=1), torch.cat([V.mT, C], dim=1)])

@@ -14,6 +14,8 @@ from gpytorch.likelihoods import FixedNoiseGaussianLikelihood
 from gpytorch.models import ExactGP
 from torch import Tensor
 
+from botorch_calib._validation import check_one_of
+
 if TYPE_CHECKING:
     from botorch_calib.ledger import FeedbackLedger
 
@@ -33,10 +35,7 @@ def fitted_model(ledger: FeedbackLedger, fit: Fit, hyperparameters: str, now: fl
         InputDataError: See `CensoredDelayModel.from_ledger`.
         UnsupportedError: See there.
     """
-    if hyperparameters not in ("observed", "censored"):
-        raise InputDataError(
-            f"`hyperparameters` must be 'observed' or 'censored', got {hyperparameters!r}."
-        )
+    check_one_of("hyperparameters", hyperparameters, ("observed", "censored"))
     X, Y = ledger.to_observations(now)
     if len(Y) < 2:
         raise InputDataError(

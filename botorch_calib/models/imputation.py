@@ -9,16 +9,15 @@ from botorch.exceptions.errors import InputDataError, UnsupportedError
 from botorch.posteriors import GPyTorchPosterior
 from torch import Tensor
 
-from botorch_calib.models.calibrated import CalibratedModel
-from botorch_calib.models.inspection import conditioned_on, given_noise
+from botorch_calib._validation import check_one_of
+from botorch_calib.models.inspection import conditioned_on, gaussian_part, given_noise
 
 IMPUTATIONS = ("censor", "hallucinate", "none")
 
 
 def check_settings(imputation: str, censor_value: float | None) -> None:
     """Raise ``InputDataError`` for an unknown ``imputation`` or an infinite ``censor_value``."""
-    if imputation not in IMPUTATIONS:
-        raise InputDataError(f"`imputation` must be one of {IMPUTATIONS}, got {imputation!r}.")
+    check_one_of("imputation", imputation, IMPUTATIONS)
     if censor_value is not None and not math.isfinite(censor_value):
         raise InputDataError(f"`censor_value` must be finite, got {censor_value}.")
 
@@ -30,11 +29,6 @@ def missing_censor_value(
     if imputation != "censor" or censor_value is not None or not len(X_pending):
         return None
     return "`censor_value` is needed to censor pending points: the least possible value."
-
-
-def gaussian_part(model: Any) -> Any:
-    """The Gaussian process beneath a model, where that is calibrated."""
-    return model.model if isinstance(model, CalibratedModel) else model
 
 
 def impute(

@@ -1,4 +1,19 @@
-"""What is asked of the model that is wrapped, and how its data are reached."""
+"""What is asked of the model that is wrapped, and how its parts, data and noise are reached.
+
+A model may stand inside others: a `CensoredDelayModel` around the model of its observed data, and
+a `CalibratedModel` around a Gaussian process, in either order. Four functions peel them; each
+leaves a plain model as it is:
+
+=====================  ==========================================================================
+`observed_part`        drops the pending points: the model of observed data, calibrated or not
+`predicting_part`      keeps them: the model conditioned on the values imputed there
+`gaussian_part`        drops the calibrator: the model whose residuals it sees
+`innermost`            drops every wrapper, and with them all that was imputed or learned
+=====================  ==========================================================================
+
+The first three ask for an attribute (``observed_model``, ``conditioned_model`` and
+``gaussian_model``) which a wrapper provides, so this module knows no wrapper by its class.
+"""
 
 from __future__ import annotations
 
@@ -15,12 +30,49 @@ from botorch.models import SingleTaskGP
 from botorch.models.gpytorch import MultiTaskGPyTorchModel
 from botorch.models.model import Model
 from botorch.models.transforms import Normalize, Standardize
-from gpytorch.likelihoods import FixedNoiseGaussianLikelihood
+from botorch.posteriors import GPyTorchPosterior
+from gpytorch.likelihoods import FixedNoiseGaussianLikelihood, GaussianLikelihood
 from gpytorch.likelihoods.gaussian_likelihood import _GaussianLikelihoodBase
 from torch import Tensor
 
 from botorch_calib._validation import check_finite
 from botorch_calib.models.factorization import row_updates
+
+# ------------------------------------------------------------ models inside models
+
+
+def observed_part(model: Any) -> Any:
+    """The model of observed data alone, of a model that also knows pending points.
+
+    Of a `CensoredDelayModel` around a `CalibratedModel` that is the calibrated one.
+    """
+    return getattr(model, "observed_model", model)
+
+
+def predicting_part(model: Any) -> Any:
+    """The model that predicts: conditioned on pending points, where a model knows of such.
+
+    It is of the class of `observed_part`, and that itself where nothing is pending.
+    """
+    return getattr(model, "conditioned_model", model)
+
+
+def gaussian_part(model: Any) -> Any:
+    """The model that a calibrated one corrects, whose posterior is Gaussian.
+
+    It takes off one layer only: what is found may still know pending points.
+    """
+    return getattr(model, "gaussian_model", model)
+
+
+def innermost(model: Any) -> Any:
+    """The model inside all wrappers, this package's and others': whatever ``model`` holds."""
+    while isinstance(getattr(model, "model", None), Model):
+        model = model.model
+    return model
+
+
+# ------------------------------------------------------------ what a wrapper can take
 
 
 def check_base(model: Model, wrapper: str = "CalibratedModel") -> None:
@@ -39,14 +91,28 @@ def check_base(model: Model, wrapper: str = "CalibratedModel") -> None:
         raise UnsupportedError(f"{name} has no Gaussian likelihood, which {wrapper} needs.")
 
 
-def observed_part(model: Any) -> Any:
-    """The model of observed data alone, of a model that also knows pending points."""
-    return getattr(model, "observed_model", model)
-
-
-def predicting_part(model: Any) -> Any:
-    """The model that predicts, of a model that holds one conditioned on pending points."""
-    return getattr(model, "conditioned_model", model)
+def check_observations(model: Any, X: Tensor, Y: Tensor, Yvar: Tensor | None) -> None:
+    """Raise unless these are finite observations ``n x d``, ``n x 1`` of a single model."""
+    if model.batch_shape:
+        raise UnsupportedError(
+            f"`observe` needs a model without batch dimensions, got {tuple(model.batch_shape)}."
+        )
+    width = raw_width(model) or X.shape[-1]
+    if X.dim() != 2 or X.shape[-1] != width or Y.shape != (X.shape[0], 1):
+        raise BotorchTensorDimensionError(
+            f"`X` and `Y` must have shapes n x {width} and n x 1, got {tuple(X.shape)} and "
+            f"{tuple(Y.shape)}."
+        )
+    check_finite("X", X)
+    check_finite("Y", Y)
+    if Yvar is None:
+        return
+    if Yvar.shape != Y.shape or not (check_finite("Yvar", Yvar) >= 0).all():
+        raise InputDataError(f"`Yvar` must be nonnegative, of the shape {tuple(Y.shape)} of `Y`.")
+    if not isinstance(model.likelihood, FixedNoiseGaussianLikelihood):
+        raise UnsupportedError(
+            f"`Yvar` needs a base model with given noise; this {type(model).__name__} learns it."
+        )
 
 
 def scalar_affine(transform: PosteriorTransform | None, subject: str) -> tuple[float, float]:
@@ -77,28 +143,7 @@ def standardized_gp(**data: Any) -> SingleTaskGP:
     )
 
 
-def check_observations(model: Any, X: Tensor, Y: Tensor, Yvar: Tensor | None) -> None:
-    """Raise unless these are finite observations ``n x d``, ``n x 1`` of a single model."""
-    if model.batch_shape:
-        raise UnsupportedError(
-            f"`observe` needs a model without batch dimensions, got {tuple(model.batch_shape)}."
-        )
-    width = raw_width(model) or X.shape[-1]
-    if X.dim() != 2 or X.shape[-1] != width or Y.shape != (X.shape[0], 1):
-        raise BotorchTensorDimensionError(
-            f"`X` and `Y` must have shapes n x {width} and n x 1, got {tuple(X.shape)} and "
-            f"{tuple(Y.shape)}."
-        )
-    check_finite("X", X)
-    check_finite("Y", Y)
-    if Yvar is None:
-        return
-    if Yvar.shape != Y.shape or not (check_finite("Yvar", Yvar) >= 0).all():
-        raise InputDataError(f"`Yvar` must be nonnegative, of the shape {tuple(Y.shape)} of `Y`.")
-    if not isinstance(model.likelihood, FixedNoiseGaussianLikelihood):
-        raise UnsupportedError(
-            f"`Yvar` needs a base model with given noise; this {type(model).__name__} learns it."
-        )
+# ------------------------------------------------------------ training data and inputs
 
 
 def raw_train_inputs(model: Any) -> Tensor | None:
@@ -106,6 +151,7 @@ def raw_train_inputs(model: Any) -> Tensor | None:
     inputs = getattr(model, "train_inputs", None)
     if not inputs or not isinstance(inputs[0], Tensor):  # a ModelListGP holds a list of them
         return None
+    # In eval mode BoTorch puts the transformed inputs in place of these, and keeps these aside.
     original: Tensor | None = getattr(model, "_original_train_inputs", None)
     if original is not None and getattr(model, "_has_transformed_inputs", False):
         return original
@@ -143,10 +189,75 @@ def like(model: Model, X: Tensor) -> Tensor:
     return X.detach() if parameter is None else X.detach().to(parameter)
 
 
-def transformed_train_inputs(model: Any) -> Tensor:
-    """Training inputs of a model in eval mode, where they are the transformed ones, ``n x d``."""
-    inputs: Tensor = model.train_inputs[0]
-    return inputs
+# ------------------------------------------------------------ noise and units of the outcome
+
+# The scale without an outcome transform: recognised, so that nothing is multiplied by it.
+_UNIT = torch.ones(())
+
+
+def outcome_scale(model: Any, squared: bool = False) -> Tensor | None:
+    """Factor from the space of a model's targets to the units of the outcome.
+
+    Args:
+        model: A model with one output.
+        squared: Whether to give the square instead, which ``Standardize`` keeps beside it.
+
+    Returns:
+        1 without an outcome transform; the standard deviation, ``batch_shape x 1 x 1``, of a
+        ``Standardize``; None for any other transform, which need not be affine.
+    """
+    transform = getattr(model, "outcome_transform", None)
+    if transform is None:
+        return _UNIT
+    # The exact type: a subclass may transform in another way.
+    if type(transform) is Standardize:
+        scale: Tensor = transform._stdvs_sq if squared else transform.stdvs
+        return scale
+    return None
+
+
+def observation_noise_variance(
+    model: Any, posterior: GPyTorchPosterior, X: Tensor, given: Tensor | None = None
+) -> Tensor:
+    """Noise variance that ``model.posterior(X, observation_noise=True)`` would add.
+
+    For a homoscedastic or fixed-noise likelihood with no outcome transform or
+    ``Standardize`` it is read off, as BoTorch does (the mean of the fixed noise); elsewhere
+    it costs a second evaluation of the posterior.
+
+    Args:
+        model: Single-output model with a Gaussian likelihood.
+        posterior: ``model.posterior(X)``.
+        X: ``batch_shape x q x d``.
+        given: Noise variance in the outcome-transformed space, used instead of the
+            likelihood's; broadcasts to ``batch_shape x q x 1``.
+
+    Returns:
+        Noise variances in squared units of the outcome that broadcast to
+        ``batch_shape x q x 1``.
+    """
+    scale = outcome_scale(model, squared=True)
+    noise = _likelihood_noise(model) if given is None else given
+    if scale is None or noise is None:
+        X = X.expand(*posterior.mean.shape[:-2], *X.shape[-2:])
+        noisy = model.posterior(X, observation_noise=True if given is None else given)
+        added: Tensor = (noisy.variance - posterior.variance).clamp(min=0.0)
+        return added
+    return noise if scale is _UNIT else noise * scale
+
+
+def _likelihood_noise(model: Any) -> Tensor | None:
+    """Noise variance on the likelihood's scale, ``batch_shape x 1 x 1``, if it is constant."""
+    likelihood = model.likelihood
+    if isinstance(model, MultiTaskGPyTorchModel):  # may differ from task to task
+        return None
+    if isinstance(likelihood, FixedNoiseGaussianLikelihood):
+        noise: Tensor = likelihood.noise.mean(dim=-1, keepdim=True)
+    elif type(likelihood) is GaussianLikelihood:
+        noise = likelihood.noise
+    else:
+        return None
+    return noise.unsqueeze(-1)
 
 
 def given_noise(model: Any, Y: Tensor, Yvar: Tensor | None) -> dict[str, Tensor]:
@@ -159,8 +270,15 @@ def given_noise(model: Any, Y: Tensor, Yvar: Tensor | None) -> dict[str, Tensor]
     return {"noise": Yvar if transform is None else transform(Y, Yvar)[1]}
 
 
+# ------------------------------------------------------------ conditioning
+
+
 def conditioned_on(model: Any, X: Tensor, Y: Tensor, **kwargs: Any) -> Model:
-    """``model.condition_on_observations``, with an error that helps where there is none."""
+    """``model.condition_on_observations``, with an error that helps where there is none.
+
+    Exact Gaussian processes gain rows of their Cholesky factor
+    (`botorch_calib.models.factorization.row_updates`).
+    """
     # BoTorch's exact GPs can be conditioned only once they have been evaluated.
     if hasattr(model, "prediction_strategy") and (
         model.training or model.prediction_strategy is None
@@ -180,11 +298,3 @@ def conditioned_on(model: Any, X: Tensor, Y: Tensor, **kwargs: Any) -> Model:
             "refit."
         ) from error
     return conditioned
-
-
-def extended_by(model: Any, X: Tensor, Y: Tensor, Yvar: Tensor | None) -> Model:
-    """``model`` conditioned on observations, which then are pending no longer."""
-    if observed_part(model) is not model:
-        extended: Model = model.with_observations(X, Y, Yvar)
-        return extended
-    return conditioned_on(model, X, Y, **given_noise(model, Y, Yvar))

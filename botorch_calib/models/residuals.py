@@ -1,9 +1,10 @@
-"""Residuals of a Gaussian process on its own training data, without refitting it.
+"""One-step-ahead and leave-one-out residuals of a GP on its own training data, without refits.
 
 A *standardised residual* is ``z = (y - mu) / s_y``, where ``mu`` and ``s_y`` are the predictive
 mean and standard deviation of ``y`` (noise included): one step ahead, each observation predicted
 from those before it (`prequential_residuals`), or leave-one-out, from all others
-(`loo_residuals`). Both follow from one Cholesky factorisation.
+(`loo_residuals`). Both follow from one Cholesky factorisation. `forecast_history` gives, with
+them, the inputs and the predictive deviations: what replaying and judging a history takes.
 """
 
 from __future__ import annotations
@@ -19,6 +20,11 @@ from gpytorch.models import ExactGP
 from linear_operator.utils.cholesky import psd_safe_cholesky
 from torch import Tensor
 from torch.nn import Module
+
+from botorch_calib._validation import check_one_of
+
+#: Kinds of residuals of a history: one step ahead, and leave-one-out.
+RESIDUALS = ("prequential", "loo")
 
 
 @torch.no_grad()
@@ -38,7 +44,12 @@ def prequential_residuals(model: Module) -> Tensor:
             ``SingleTaskGP``), in train or eval mode; it is left in the mode it was in.
 
     Returns:
-        A tensor of shape ``n``, without gradient.
+        Residuals of shape ``n``, in the order of the training data, without gradient.
+
+    Raises:
+        UnsupportedError: If ``model`` is no exact GP, has several outputs, or is batched or an
+            ensemble.
+        InputDataError: If it has no training data.
     """
     return _whitened(*_factorized_prior(model))
 
@@ -53,10 +64,16 @@ def loo_residuals(model: Module) -> Tensor:
     ``y - mu_i``. This is OCBO's Algorithm 4 at the price of one factorisation.
 
     Args:
-        model: As in :func:`prequential_residuals`.
+        model: An exact GP with one output and no batch dimension, in train or eval mode; it is
+            left in the mode it was in.
 
     Returns:
-        A tensor of shape ``n``, without gradient.
+        Residuals of shape ``n``, in the order of the training data, without gradient.
+
+    Raises:
+        UnsupportedError: If ``model`` is no exact GP, has several outputs, or is batched or an
+            ensemble.
+        InputDataError: If it has no training data.
     """
     return _left_out(*_factorized_prior(model))[0]
 
@@ -70,7 +87,7 @@ class History(NamedTuple):
 
 
 @torch.no_grad()
-def forecast_history(model: Module, leave_one_out: bool = False) -> History:
+def forecast_history(model: Module, residuals: str = "prequential") -> History:
     r"""Inputs, standardised residuals and predictive deviations of a GP's own training data.
 
     The deviations come with the residuals: ``L_tt`` one step ahead and
@@ -78,14 +95,21 @@ def forecast_history(model: Module, leave_one_out: bool = False) -> History:
     ``y - deviation * residual``.
 
     Args:
-        model: As in :func:`prequential_residuals`.
-        leave_one_out: Whether each observation is predicted from all others, instead of
-            from those before it.
+        model: An exact GP with one output and no batch dimension, in train or eval mode; it is
+            left in the mode it was in.
+        residuals: ``"prequential"``: each observation is predicted from those before it;
+            ``"loo"``: from all others.
+
+    Raises:
+        UnsupportedError: If ``model`` is no exact GP, has several outputs, or is batched or an
+            ensemble.
+        InputDataError: If it has no training data, or ``residuals`` is unknown.
     """
+    check_one_of("residuals", residuals, RESIDUALS)
     cholesky, deviation = _factorized_prior(model)
     with _eval_mode(model):
         inputs: Tensor = _as_exact(model).train_inputs[0].detach()
-    if leave_one_out:
+    if residuals == "loo":
         return History(inputs, *_left_out(cholesky, deviation))
     return History(inputs, _whitened(cholesky, deviation), cholesky.diagonal().clone())
 
@@ -98,19 +122,13 @@ def _whitened(cholesky: Tensor, deviation: Tensor) -> Tensor:
 
 def _left_out(cholesky: Tensor, deviation: Tensor) -> tuple[Tensor, Tensor]:
     """Leave-one-out residuals and deviations, each of length ``n``."""
+    # K^-1 = L^-T L^-1, so its diagonal holds the sums of squares of the columns of L^-1. Left out,
+    # y_i has the variance 1 / [K^-1]_ii and is missed by [K^-1 (y - mean)]_i / [K^-1]_ii.
     eye = torch.eye(cholesky.shape[-1], dtype=cholesky.dtype, device=cholesky.device)
     inverse: Tensor = torch.linalg.solve_triangular(cholesky, eye, upper=False)
     precision = inverse.square().sum(dim=-2)
     weighted = inverse.mT @ (inverse @ deviation)
     return weighted.squeeze(-1) / precision.sqrt(), precision.rsqrt()
-
-
-def history_residuals(model: Module, kind: str) -> Tensor:
-    """`prequential_residuals` or `loo_residuals`, by ``kind``: ``"prequential"`` or ``"loo"``."""
-    functions = {"prequential": prequential_residuals, "loo": loo_residuals}
-    if kind not in functions:
-        raise InputDataError(f"`residuals` must be one of {sorted(functions)}, got {kind!r}.")
-    return functions[kind](model)
 
 
 def _factorized_prior(model: Module) -> tuple[Tensor, Tensor]:

@@ -1,4 +1,8 @@
-"""What models around a model with one output have in common."""
+"""`WrapperModel`: what `CalibratedModel` and `CensoredDelayModel` share as models around another.
+
+They pass on the data, likelihood and batch shape of the model inside, and load a state part by
+part, since the model inside has its own way of loading.
+"""
 
 from __future__ import annotations
 

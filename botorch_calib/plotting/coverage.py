@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
-from botorch.exceptions.errors import InputDataError
 
-from botorch_calib._validation import check_open_unit
+from botorch_calib._validation import check_count, check_open_unit
 from botorch_calib.diagnostics import CalibrationReport
 from botorch_calib.plotting.style import (
     FORECAST_COLORS,
@@ -42,8 +41,7 @@ def plot_coverage_over_time(
         ax: Axes to draw into.
     """
     check_open_unit("confidence", confidence)
-    if window < 1:
-        raise InputDataError(f"`window` must be at least 1, got {window}.")
+    check_count("window", window)
     ax = new_axes((9.4, 4.2)) if ax is None else ax
     steps, target = np.arange(1, report.num_observations + 1), 1.0 - report.alpha
     low, high = binomial_band(steps, target, confidence)

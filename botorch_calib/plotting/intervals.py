@@ -95,6 +95,8 @@ def interval_half_width(model: CalibratedModel, X: Tensor, level: float) -> Tens
         Half-widths, of shape ``n``.
     """
     model.eval()
-    law = model.calibrator.predictive(model.transform_inputs(X.unsqueeze(-2)))
-    low, high = (law.quantile(X.new_tensor(p)) for p in ((1.0 - level) / 2.0, (1.0 + level) / 2.0))
+    predictive = model.calibrator.predictive(model.transform_inputs(X.unsqueeze(-2)))
+    low, high = (
+        predictive.quantile(X.new_tensor(p)) for p in ((1.0 - level) / 2.0, (1.0 + level) / 2.0)
+    )
     return ((high - low) / 2.0).expand(len(X), 1, 1).reshape(-1)

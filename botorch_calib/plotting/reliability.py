@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError
 
-from botorch_calib._validation import check_open_unit
+from botorch_calib._validation import check_count, check_open_unit
 from botorch_calib.diagnostics import CalibrationReport
 from botorch_calib.plotting.style import (
     COLORS,
@@ -36,7 +36,7 @@ def plot_reliability(
     """Stated against observed frequencies, of quantiles or of central prediction intervals.
 
     A report shows for each quantile level the share of observations at or below the quantile:
-    a curve flatter than the diagonal belongs to laws that are too narrow. Given levels
+    a curve flatter than the diagonal belongs to distributions that are too narrow. Given levels
     and frequencies are taken as coverages of central intervals: those of a curve below the
     diagonal are too narrow. The band holds the frequency that true statements would show,
     level by level, in that many independent observations.
@@ -84,8 +84,9 @@ def plot_pit_histogram(
 ) -> Axes:
     """Histogram of the probability integral transforms, which true statements make flat.
 
-    Peaks at both ends belong to laws that are too narrow, a hump in the middle to laws that are
-    too wide, a slope to a bias. The band holds the height of a bar under true statements.
+    Peaks at both ends belong to distributions that are too narrow, a hump in the middle to
+    distributions that are too wide, and a slope to a bias. The band holds the height of a bar
+    under true statements.
 
     Args:
         report: A calibration report.
@@ -94,8 +95,7 @@ def plot_pit_histogram(
         ax: Axes to draw into.
     """
     check_open_unit("confidence", confidence)
-    if num_bins < 1:
-        raise InputDataError(f"`num_bins` must be at least 1, got {num_bins}.")
+    check_count("num_bins", num_bins)
     ax = new_axes((8.2, 4.2)) if ax is None else ax
     count, edges = report.num_observations, np.linspace(0.0, 1.0, num_bins + 1)
     low, high = binomial_band(count, 1.0 / num_bins, confidence)

@@ -1,19 +1,27 @@
-"""Distributional robustness: confidence bounds on contexts, and laws of the contexts."""
+"""Distributional robustness: distributions of the context, and worst cases around them.
+
+A model is one of decisions ``x`` and contexts ``c``, put together by `joint_inputs`. A decision is
+judged by the worst expectation of a function ``u(x, c)`` (`contextual_function`, and `gp` for those
+of models) over the distributions of an ambiguity set (`sets`) around a `ContextDistribution`
+(`contexts`), whose size may be a schedule (`radius`). `simplex_in_ellipsoid` is the solver behind
+`MMDBall`. The acquisition functions are in `botorch_calib.acquisition.robust`.
+"""
 
 from botorch_calib.robust.contexts import ContextDistribution
+from botorch_calib.robust.contextual_function import ContextualFunction
 from botorch_calib.robust.gp.closed_form_bound import ClosedFormConfidenceBound
-from botorch_calib.robust.inputs import join_contexts
+from botorch_calib.robust.joint_inputs import join_contexts
 from botorch_calib.robust.radius import RadiusSchedule, log_covering_number, wasserstein_radius
 from botorch_calib.robust.sets import (
+    AmbiguitySet,
     ChiSquaredBall,
     ConditionalValueAtRisk,
     KLBall,
+    MMDBall,
     TotalVariationBall,
+    WassersteinBall,
     WorstCase,
 )
-from botorch_calib.robust.sets.base import AmbiguitySet
-from botorch_calib.robust.sets.mmd import MMDBall
-from botorch_calib.robust.sets.wasserstein import WassersteinBall
 
 __all__ = [
     "AmbiguitySet",
@@ -21,6 +29,7 @@ __all__ = [
     "ClosedFormConfidenceBound",
     "ConditionalValueAtRisk",
     "ContextDistribution",
+    "ContextualFunction",
     "KLBall",
     "MMDBall",
     "RadiusSchedule",

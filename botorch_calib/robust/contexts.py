@@ -1,8 +1,9 @@
-"""Laws of the context with finitely many atoms: what an expectation over contexts is taken of."""
+"""Distributions of the context on finitely many atoms, over which expectations are taken."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from copy import copy
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,45 +20,58 @@ _SUM_TOLERANCE = 1e-5
 
 @dataclass(frozen=True, eq=False)
 class ContextDistribution:
-    """A law on finitely many contexts (atoms), the centre of an ambiguity set.
+    """A distribution on finitely many contexts (atoms), the centre of an ambiguity set.
 
     Atoms of weight 0 are allowed. They do not enter the expectation, but they are contexts that
     an adversary may choose in the sets that admit new contexts (`WassersteinBall`, `MMDBall`,
     `TotalVariationBall`, `WorstCase`). So `with_candidates` adds candidates beyond what was
-    observed as such atoms, and a function's values at all atoms are everything that a set needs.
+    observed as such atoms.
+
+    It also carries what an acquisition function has to know about contexts: their columns in the
+    inputs of a model (`with_indices`), and where a Lipschitz constant is looked for
+    (`with_lipschitz_points`).
 
     The constructor keeps the atoms as they are, in number and order; `empirical` and `discrete`
-    merge equal ones. Both tensors are copied, and must not be changed afterwards.
+    merge equal ones. Tensors are copied, and must not be changed afterwards.
 
     Attributes:
         points: Contexts, ``M x d_c``.
         weights: Their probabilities, ``M``, nonnegative. Given ones must sum to 1 up to rounding,
             which is then removed.
+        indices: Columns of the contexts among those of a model's joint inputs, in the order of the
+            contexts' own columns; negative ones count from the end. None stands for the last
+            ``d_c``.
+        lipschitz_points: Contexts ``M' x d_c`` over which ``WassersteinBall(method="lipschitz")``
+            takes the largest gradient norm, in the dtype and on the device of ``points``. None
+            stands for the atoms.
 
     Raises:
         BotorchTensorDimensionError: If a shape is wrong.
-        InputDataError: If a value is NaN or infinite, a weight is negative, or the weights do
-            not sum to 1.
+        InputDataError: If a value is NaN or infinite, a weight is negative, the weights do not sum
+            to 1, ``indices`` are not ``d_c`` different columns, or ``lipschitz_points`` is empty.
     """
 
     points: Tensor
     weights: Tensor
+    indices: Sequence[int] | None = None
+    lipschitz_points: Tensor | None = None
     _memo: dict[Any, Any] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
-        points = check_inputs("points", self.points).detach()
-        if points.shape[0] == 0 or points.shape[1] == 0:
+        points = check_floating("points", self.points).detach()
+        if points.numel() == 0:
             raise InputDataError(f"`points` is empty: its shape is {tuple(points.shape)}.")
-        if not points.dtype.is_floating_point:
-            raise InputDataError(f"`points` must be floating-point, got {points.dtype}.")
         weights = check_weights(self.weights, len(points)).double()
         total = weights.sum()
         if (total - 1).abs() > _SUM_TOLERANCE:
             raise InputDataError(f"`weights` must sum to 1, their sum is {total.item():.6g}.")
-        # What is kept may enter a graph later.
+        # Tensors made in inference mode could not enter a graph later.
         with torch.inference_mode(False):
             object.__setattr__(self, "points", points.clone())
             object.__setattr__(self, "weights", (weights / total).to(points).clone())
+        object.__setattr__(self, "indices", self._checked_indices(self.indices))
+        lipschitz_points = self._checked_lipschitz_points(self.lipschitz_points)
+        object.__setattr__(self, "lipschitz_points", lipschitz_points)
 
     @classmethod
     def discrete(cls, points: Tensor, weights: Tensor) -> ContextDistribution:
@@ -71,7 +85,7 @@ class ContextDistribution:
 
     @classmethod
     def empirical(cls, samples: Tensor, weights: Tensor | None = None) -> ContextDistribution:
-        """The law of observed contexts; equal ones become one atom with their joint weight.
+        """The distribution of observed contexts; equal ones become one atom of their joint weight.
 
         Args:
             samples: Contexts, ``n x d_c``.
@@ -130,19 +144,19 @@ class ContextDistribution:
     def from_icdf(
         cls, icdf: Callable[[Tensor], Tensor], num_points: int, dim: int, seed: int = 0
     ) -> ContextDistribution:
-        """Quasi-random draws of a law given by its inverse distribution function.
+        """Quasi-random draws from a distribution, given its inverse distribution function.
 
         Args:
             icdf: Maps ``num_points x dim`` numbers in (0, 1), float64, to contexts
                 ``num_points x d_c``: elementwise for independent coordinates, or jointly, such as
-                the inverse Rosenblatt transform of a dependent law.
+                the inverse Rosenblatt transform of a joint distribution.
             num_points: Number of draws; powers of 2 balance a Sobol sequence.
             dim: Number of uniform coordinates.
             seed: Seed of the scrambling; equal arguments give equal draws.
 
         Example:
-            >>> law = torch.distributions.Normal(0.5, 0.2)
-            >>> ContextDistribution.from_icdf(lambda p: law.icdf(p).clamp(0, 1), 128, dim=2)
+            >>> normal = torch.distributions.Normal(0.5, 0.2)
+            >>> ContextDistribution.from_icdf(lambda p: normal.icdf(p).clamp(0, 1), 128, dim=2)
         """
         points = check_finite("icdf", icdf(sobol_points(num_points, dim, seed)))
         if points.dim() != 2 or len(points) != num_points:
@@ -152,19 +166,19 @@ class ContextDistribution:
         return cls.empirical(points)
 
     def with_candidates(self, points: Tensor) -> ContextDistribution:
-        """The same law with further atoms, of weight 0, to which an adversary may move mass.
+        """The same distribution with further atoms of weight 0, to which mass may be moved.
 
-        The exact Wasserstein ball, for example, knows the places that are atoms, and no others:
-        around an empirical law it moves mass between the contexts that were met. With a grid of
-        candidates it moves it anywhere, up to the spacing of the grid.
+        The exact Wasserstein ball, for example, moves mass between atoms only: around an empirical
+        distribution, between the contexts that were observed. With a grid of candidates it moves
+        mass anywhere, up to the spacing of the grid.
 
         Args:
-            points: Candidates ``m x d_c``, which are brought to this law's dtype and device. Those
-                equal to an atom, or to one before them, are left out.
+            points: Candidates ``m x d_c``, which are brought to the dtype and device of the atoms.
+                Those equal to an atom, or to an earlier candidate, are left out.
 
         Returns:
-            A law whose first atoms are those of this law, followed by the candidates in their
-            order; this law if there is none to add.
+            A distribution with the atoms of this one, followed by the candidates in their order;
+            this one if there is none to add.
 
         Raises:
             BotorchTensorDimensionError: If ``points`` does not have shape ``m x d_c``.
@@ -172,9 +186,9 @@ class ContextDistribution:
 
         Example:
             >>> grid = torch.linspace(0, 1, 51, dtype=torch.double).unsqueeze(-1)
-            >>> law = ContextDistribution.empirical(contexts).with_candidates(grid)
+            >>> centre = ContextDistribution.empirical(contexts).with_candidates(grid)
             >>> ambiguity = WassersteinBall(0.1, method="exact")
-            >>> acqf = RobustUpperConfidenceBound(model, 2.25, ambiguity, law)
+            >>> acqf = RobustUpperConfidenceBound(model, 2.25, ambiguity, centre)
         """
         added = check_inputs("points", points, self.points.shape[-1]).detach().to(self.points)
         joined = torch.cat([self.points, added])
@@ -184,7 +198,64 @@ class ContextDistribution:
         if len(added) == 0:
             return self
         weights = torch.cat([self.weights, self.weights.new_zeros(len(added))])
-        return ContextDistribution(torch.cat([self.points, added]), weights)
+        points = torch.cat([self.points, added])
+        return ContextDistribution(points, weights, self.indices, self.lipschitz_points)
+
+    def with_indices(self, indices: Sequence[int] | None) -> ContextDistribution:
+        """The same distribution, with the columns of the contexts in a model's joint inputs.
+
+        Args:
+            indices: ``d_c`` different columns, in the order of the contexts' own columns; negative
+                ones count from the end. None stands for the last ``d_c``.
+
+        Raises:
+            InputDataError: If these are not ``d_c`` different columns.
+
+        Example:
+            >>> context_first = ContextDistribution.empirical(contexts).with_indices([0])
+            >>> acqf = RobustUpperConfidenceBound(model, 2.25, ambiguity, context_first)
+        """
+        return self._with("indices", self._checked_indices(indices))
+
+    def with_lipschitz_points(self, points: Tensor | None) -> ContextDistribution:
+        """The same distribution, with the contexts at which a Lipschitz constant is looked for.
+
+        ``WassersteinBall(method="lipschitz")`` takes the largest gradient norm over them. They
+        cost a second evaluation of the function. The denser they fill the set of possible
+        contexts, the more honest the bound.
+
+        Args:
+            points: Contexts ``M' x d_c``, which are brought to the dtype and device of the atoms.
+                None stands for the atoms themselves.
+
+        Raises:
+            BotorchTensorDimensionError: If ``points`` does not have shape ``M' x d_c``.
+            InputDataError: If it is empty, or holds NaN or infinite values.
+        """
+        return self._with("lipschitz_points", self._checked_lipschitz_points(points))
+
+    def _with(self, name: str, value: Any) -> ContextDistribution:
+        # Not made anew by the constructor, which would normalise the weights again and round them.
+        changed = copy(self)
+        object.__setattr__(changed, name, value)
+        return changed
+
+    def _checked_indices(self, indices: Sequence[int] | None) -> tuple[int, ...] | None:
+        if indices is None:
+            return None
+        places = tuple(int(i) for i in indices)
+        if len(places) != self.points.shape[-1] or len(set(places)) != len(places):
+            raise InputDataError(
+                f"`indices` must be {self.points.shape[-1]} different columns, got {places}."
+            )
+        return places
+
+    def _checked_lipschitz_points(self, points: Tensor | None) -> Tensor | None:
+        if points is None:
+            return None
+        points = check_lipschitz_points("lipschitz_points", points, self.points.shape[-1])
+        with torch.inference_mode(False):
+            return points.detach().to(self.points).clone()
 
     @property
     def num_points(self) -> int:
@@ -198,7 +269,7 @@ class ContextDistribution:
 
     @property
     def std(self) -> Tensor:
-        """Standard deviation of each coordinate under this law, ``d_c``."""
+        """Standard deviation of each coordinate, ``d_c``."""
         return (self.weights @ (self.points - self.mean).square()).sqrt()
 
     def expectation(self, values: Tensor) -> Tensor:
@@ -210,32 +281,28 @@ class ContextDistribution:
         dtype: torch.dtype | None = None,
         device: torch.device | str | None = None,
     ) -> ContextDistribution:
-        """This law in another dtype or on another device; itself if nothing changes."""
+        """The same in another dtype or on another device; itself if nothing changes."""
         like = self.points.new_empty(0).to(device=device, dtype=dtype)
         if like.dtype == self.points.dtype and like.device == self.points.device:
             return self
         return self.memo(
             (like.dtype, like.device),
-            lambda: ContextDistribution(self.points.to(like), self.weights.to(like)),
+            lambda: ContextDistribution(
+                self.points.to(like), self.weights.to(like), self.indices, self.lipschitz_points
+            ),
         )
 
     def memo(self, key: Any, compute: Callable[[], Any]) -> Any:
-        """Compute something that depends on this law alone, once; copies start anew."""
+        """Compute something that depends on this distribution alone, once; copies start anew."""
         if key not in self._memo:
-            # What is kept may enter a graph later.
+            # Tensors made in inference mode could not enter a graph later.
             with torch.inference_mode(False), torch.no_grad():
                 self._memo[key] = compute()
         return self._memo[key]
 
     def distances(self) -> Tensor:
         """Euclidean distances between the atoms, ``M x M``, with an exact diagonal of 0."""
-
-        def compute() -> Tensor:
-            # The faster mode by a matrix product loses half of the digits.
-            mode = "donot_use_mm_for_euclid_dist"
-            return torch.cdist(self.points, self.points, compute_mode=mode)
-
-        return self.memo("distances", compute)
+        return self.memo("distances", lambda: pairwise_distances(self.points, self.points))
 
     def support(self) -> Tensor | None:
         """Indices of the atoms of positive weight; None if all are."""
@@ -247,7 +314,7 @@ class ContextDistribution:
         return self.memo("support", compute)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"points": self.points, "weights": self.weights, "_memo": {}}
+        return {**self.__dict__, "_memo": {}}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         for name, value in state.items():
@@ -276,14 +343,45 @@ def check_box(bounds: Tensor, num_dims: int) -> Tensor:
     return bounds.detach()
 
 
-def merge_atoms(law: ContextDistribution) -> ContextDistribution:
-    """The same law with equal atoms merged, in the order of their first appearance."""
-    kept, inverse = first_appearances(law.points).unique(return_inverse=True)
-    if len(kept) == law.num_points:
-        return law
-    weights = law.weights.new_zeros(len(kept)).double()
-    weights.index_add_(0, inverse, law.weights.double())
-    return ContextDistribution(law.points[kept], weights)
+def as_distribution(contexts: ContextDistribution | Tensor) -> ContextDistribution:
+    """A distribution as it is; of contexts ``n x d_c``, their empirical distribution."""
+    if isinstance(contexts, ContextDistribution):
+        return contexts
+    return ContextDistribution.empirical(check_floating("contexts", contexts))
+
+
+def check_floating(name: str, contexts: Tensor) -> Tensor:
+    """Return ``contexts`` if they are a finite floating-point matrix ``n x d_c``."""
+    if not check_inputs(name, contexts).dtype.is_floating_point:
+        raise InputDataError(f"`{name}` must be floating-point, got {contexts.dtype}.")
+    return contexts
+
+
+def check_lipschitz_points(name: str, points: Tensor, num_contexts: int) -> Tensor:
+    """Return ``points`` if they are at least one finite context of ``num_contexts`` columns."""
+    if len(check_inputs(name, points, num_contexts)) == 0:
+        raise InputDataError(f"`{name}` is empty.")
+    return points
+
+
+def pairwise_distances(A: Tensor, B: Tensor) -> Tensor:
+    """Euclidean distances ``a x b`` between the rows of ``a x d`` and ``b x d``.
+
+    Differences are taken first. The faster way, ``|a|^2 - 2 a'b + |b|^2`` by a matrix product,
+    loses half of the digits where rows are close, which is where kernels and costs are decided.
+    """
+    return torch.cdist(A, B, compute_mode="donot_use_mm_for_euclid_dist")
+
+
+def merge_atoms(contexts: ContextDistribution) -> ContextDistribution:
+    """The same distribution with equal atoms merged, in the order of their first appearance."""
+    kept, inverse = first_appearances(contexts.points).unique(return_inverse=True)
+    if len(kept) == contexts.num_points:
+        return contexts
+    weights = contexts.weights.new_zeros(len(kept)).double()
+    weights.index_add_(0, inverse, contexts.weights.double())
+    points = contexts.points[kept]
+    return ContextDistribution(points, weights, contexts.indices, contexts.lipschitz_points)
 
 
 def first_appearances(points: Tensor) -> Tensor:
@@ -317,12 +415,13 @@ def sobol_points(num_points: int, dim: int, seed: int) -> Tensor:
     """Scrambled Sobol points strictly inside the unit cube, ``num_points x dim``, float64."""
     num_points, dim = check_count("num_points", num_points), check_count("dim", dim)
     draws = SobolEngine(dim, scramble=True, seed=seed).draw(num_points, dtype=torch.double)
-    edge = 0.5**32  # the points are multiples of 2^-30
+    edge = 0.5**32  # the points are multiples of 2^-30, of which 0 has no finite normal quantile
     return draws.clamp(edge, 1 - edge)
 
 
 def reflect(points: Tensor, low: Tensor, high: Tensor) -> Tensor:
     """Fold ``points`` into the box by reflection at its faces, however far outside they are."""
+    # Reflection at both faces is periodic, with twice the width of the box.
     width = high - low
     phase = torch.remainder(points - low, 2 * width)
     return low + torch.minimum(phase, 2 * width - phase).clamp(min=0.0)

@@ -1,4 +1,4 @@
-"""Radii of Wasserstein balls around an empirical law of contexts."""
+"""Radii of Wasserstein balls around an empirical distribution of contexts."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ def wasserstein_radius(
     r"""Radius for which a robust bound holds with high probability [Micheli2025wdrbo, eq. 16].
 
     ``sqrt(2 D_C^2 (log(1/delta) + d_x log(1 + 2 t D_X) + log N) / t)``: with probability at least
-    ``1 - 2 delta`` the expectation of the upper confidence bound under the true law of contexts
-    differs from that under ``t`` samples by at most the radius times the bound's Lipschitz
-    constant plus ``(1 + 2 L B_t) / t``, for all decisions at once (lemma 7). It is meant for
-    theory: with any honest covering number it exceeds the diameter of the contexts for
+    ``1 - 2 delta`` the expectation of the upper confidence bound under the true distribution of
+    contexts differs from that under ``t`` samples by at most the radius times the bound's
+    Lipschitz constant plus ``(1 + 2 L B_t) / t``, for all decisions at once (lemma 7). It is meant
+    for theory: with any honest covering number it exceeds the diameter of the contexts for
     thousands of rounds. `RadiusSchedule` is the practical choice.
 
     Args:

@@ -1,7 +1,7 @@
 r"""Problems with a context that the environment draws after the decision is made.
 
-The function is ``f(x, c)``; the learner chooses ``x``, then ``c`` is drawn from a law that it does
-not know. What counts is the expectation ``F(x) = E f(x, c)`` under that law
+The function is ``f(x, c)``; the learner chooses ``x``, then ``c`` is drawn from a distribution
+that it does not know. What counts is the expectation ``F(x) = E f(x, c)`` under it
 (`ContextualProblem.evaluate_stochastic`), as in eq. 10 of Wasserstein distributionally robust
 Bayesian optimization with continuous context, sections 5 and 9.
 
@@ -20,24 +20,85 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Sequence
+from dataclasses import dataclass
 
+import numpy as np
 import torch
 from botorch.exceptions.errors import InputDataError
 from botorch.test_functions.base import BaseTestProblem
 from botorch.test_functions.synthetic import Ackley, Hartmann
 from torch import Tensor
 
-from botorch_calib._validation import check_width
+from botorch_calib._validation import check_count, check_width
 from botorch_calib.robust.contexts import ContextDistribution
-from botorch_calib.test_functions.context_distributions import (
-    BurrXII,
-    ClippedNormal,
-    Law,
-    UniformLaw,
-)
 
 # Values that one step of an expectation computes at most, so that memory stays bounded.
 CHUNK = 2**19
+
+
+@dataclass(frozen=True)
+class ClippedNormal:
+    """N(mean, std^2), with values beyond ``lower`` and ``upper`` moved there."""
+
+    mean: float
+    std: float
+    lower: float = 0.0
+    upper: float = 1.0
+
+    def icdf(self, u: Tensor) -> Tensor:
+        """Quantiles at ``u`` in [0, 1], elementwise."""
+        return (self.mean + self.std * torch.special.ndtri(u)).clamp(self.lower, self.upper)
+
+    def rule(self, edges: Sequence[float], order: int) -> tuple[Tensor, Tensor]:
+        """A quadrature rule: Gauss-Legendre between ``edges``, and the atoms at the ends.
+
+        Args:
+            edges: Increasing, from ``lower`` to ``upper``.
+            order: Nodes between two edges.
+
+        Returns:
+            Nodes and weights (doubles of the same length); the weights sum to 1 up to the rule's
+            error.
+        """
+        reference, weight = np.polynomial.legendre.leggauss(order)
+        left, width = np.array(edges[:-1])[:, None], np.diff(edges)[:, None]
+        nodes = torch.from_numpy((left + width * (reference + 1.0) / 2.0).ravel())
+        z = (nodes - self.mean) / self.std
+        density = torch.exp(-0.5 * z.square()) / (self.std * math.sqrt(2.0 * math.pi))
+        weights = torch.from_numpy((width * weight / 2.0).ravel()) * density
+        ends = torch.tensor([self.lower, self.upper], dtype=torch.double)
+        signs = torch.tensor([1.0, -1.0], dtype=torch.double)
+        atoms = torch.special.ndtr(signs * (ends - self.mean) / self.std)
+        return torch.cat([nodes, ends]), torch.cat([weights, atoms])
+
+
+@dataclass(frozen=True)
+class Uniform:
+    """The uniform distribution on an interval."""
+
+    lower: float
+    upper: float
+
+    def icdf(self, u: Tensor) -> Tensor:
+        """Quantiles at ``u`` in [0, 1], elementwise."""
+        return self.lower + (self.upper - self.lower) * u
+
+
+@dataclass(frozen=True)
+class BurrXII:
+    """Burr XII, ``P(c > s) = (1 + s^a)^-k``, with values beyond ``upper`` moved there."""
+
+    a: float
+    k: float
+    upper: float
+
+    def icdf(self, u: Tensor) -> Tensor:
+        """Quantiles at ``u`` in [0, 1], elementwise."""
+        return torch.expm1(-torch.log1p(-u) / self.k).pow(1.0 / self.a).clamp(max=self.upper)
+
+
+# The distribution of one context.
+Marginal = ClippedNormal | Uniform | BurrXII
 
 
 class ContextualProblem(BaseTestProblem):
@@ -51,7 +112,7 @@ class ContextualProblem(BaseTestProblem):
     bounds: Tensor  # 2 x d
     num_objectives = 1
     num_decisions: int
-    _laws: tuple[Law, ...]
+    _marginals: tuple[Marginal, ...]
     _stochastic_optimum: float  # the largest expectation, where everything is maximised
     _stochastic_optimizer: tuple[float, ...]
 
@@ -80,7 +141,7 @@ class ContextualProblem(BaseTestProblem):
     @property
     def num_contexts(self) -> int:
         """The number of context columns, which come last."""
-        return len(self._laws)
+        return len(self._marginals)
 
     @property
     def context_indices(self) -> list[int]:
@@ -98,11 +159,11 @@ class ContextualProblem(BaseTestProblem):
         return self.bounds[:, self.num_decisions :]
 
     def context_icdf(self, U: Tensor) -> Tensor:
-        """The true law's quantiles, by coordinate: ``... x d_c -> ... x d_c``, in [0, 1]."""
-        return _apply(self._laws, U)
+        """Quantiles of the true distribution at ``U`` in [0, 1], ``... x d_c``, by coordinate."""
+        return _apply(self._marginals, U)
 
     def sample_contexts(self, n: int, generator: torch.Generator | None = None) -> Tensor:
-        """Draw contexts from the true law.
+        """Draw contexts from the true distribution.
 
         Args:
             n: How many.
@@ -111,18 +172,17 @@ class ContextualProblem(BaseTestProblem):
         Returns:
             The contexts, ``n x d_c``, of the dtype of the bounds.
         """
-        if n < 0:
-            raise InputDataError(f"`n` must be at least 0, got {n}.")
+        check_count("n", n, least=0)
         # Drawn in double precision, so that both dtypes give the same contexts.
         U = torch.rand(n, self.num_contexts, generator=generator, dtype=torch.double)
         return self.context_icdf(U).to(self.bounds)
 
     def context_distribution(self, n: int, seed: int = 0) -> ContextDistribution:
-        """The true law as ``n`` points of equal weight, by quasi-Monte Carlo (seeded)."""
-        return _as_points(self._laws, n, seed, self.bounds)
+        """The true distribution as ``n`` points of equal weight, by quasi-Monte Carlo (seeded)."""
+        return _as_points(self._marginals, n, seed, self.bounds)
 
     def evaluate_stochastic(self, X: Tensor) -> Tensor:
-        """The expectation over the context's true law, after ``negate``, without noise.
+        """The expectation over the context's true distribution, after ``negate``, without noise.
 
         Exact up to an absolute error below 2e-7 (in double precision), by a closed form or
         by quadrature in one dimension, as each problem says. Differentiable.
@@ -156,16 +216,18 @@ class ContextualProblem(BaseTestProblem):
         return torch.tensor(self._stochastic_optimizer).to(self.bounds)
 
 
-def _apply(laws: Sequence[Law], U: Tensor) -> Tensor:
-    """Quantiles of independent laws, ``... x d_c -> ... x d_c``."""
-    check_width(U, len(laws))
-    columns = [law.icdf(u) for law, u in zip(laws, U.unbind(dim=-1), strict=True)]
+def _apply(marginals: Sequence[Marginal], U: Tensor) -> Tensor:
+    """Quantiles of independent contexts, ``... x d_c -> ... x d_c``."""
+    check_width(U, len(marginals))
+    columns = [one.icdf(u) for one, u in zip(marginals, U.unbind(dim=-1), strict=True)]
     return torch.stack(columns, dim=-1)
 
 
-def _as_points(laws: Sequence[Law], n: int, seed: int, like: Tensor) -> ContextDistribution:
+def _as_points(
+    marginals: Sequence[Marginal], n: int, seed: int, like: Tensor
+) -> ContextDistribution:
     distribution = ContextDistribution.from_icdf(
-        lambda U: _apply(laws, U), num_points=n, dim=len(laws), seed=seed
+        lambda U: _apply(marginals, U), num_points=n, dim=len(marginals), seed=seed
     )
     return distribution.to(like.dtype, like.device)
 
@@ -198,42 +260,44 @@ class _ByQuadrature(ContextualProblem):
 
 
 class ContextShift(ContextualProblem):
-    r"""``1 - |c - 0.5| / (|x| + 0.2) - sqrt(|x| + 0.05)``, where the context's law is mistaken.
+    r"""``1 - |c - 0.5| / (|x| + 0.2) - sqrt(|x| + 0.05)``, where its stated distribution is wrong.
 
-    The learner believes in a reference law N(0.5, 0.1^2), and contexts come from N(0.6, 0.2^2).
-    Under the reference law, the best decision is 0; under the true one, about +-0.24. The paper
+    The learner knows a reference distribution N(0.5, 0.1^2), and contexts come from N(0.6, 0.2^2).
+    Under the reference, the best decision is 0; under the truth, about +-0.24. The paper
     (section 5) writes N(0.5, 0.1) and N(0.6, 0.2) without saying what the second number is. It
     is taken as a standard deviation: with variances, over a tenth of the contexts would lie outside
-    [0, 1] even under the reference law. The Wasserstein distance of the two laws is then 0.117,
+    [0, 1] even under the reference. The Wasserstein distance of the two is then 0.117,
     of the size of the paper's radius 0.1; with variances it would be 0.134.
 
     Decisions are in [-1, 1], which the paper leaves open. Contexts are in [-0.4, 1.6], five
     standard deviations around the mean; values beyond are moved there, one in two million.
 
     The expectation has a closed form: ``E |c - 0.5|`` is the mean of a folded normal (that of the
-    unclipped law, which is the same up to 3e-8).
+    unclipped distribution, which is the same up to 3e-8).
     """
 
     num_decisions = 1
     _is_minimization_by_default = False
     _bounds = [(-1.0, 1.0), (-0.4, 1.6)]
-    _laws = (ClippedNormal(0.6, 0.2, -0.4, 1.6),)
+    _marginals = (ClippedNormal(0.6, 0.2, -0.4, 1.6),)
     _reference = (ClippedNormal(0.5, 0.1, -0.4, 1.6),)
     _stochastic_optimum = 0.05439779480125029
     _stochastic_optimizer = (0.238747943215,)
 
     def reference_distribution(self, n: int, seed: int = 0) -> ContextDistribution:
-        """The law that the learner believes in, as ``n`` points by quasi-Monte Carlo."""
+        """The distribution that the learner knows, as ``n`` points by quasi-Monte Carlo."""
         return _as_points(self._reference, n, seed, self.bounds)
 
     def _evaluate_true(self, X: Tensor) -> Tensor:
         return self._value(X[..., 0], (X[..., 1] - 0.5).abs())
 
     def _expectation(self, X: Tensor) -> Tensor:
-        (law,) = self._laws
-        offset = law.mean - 0.5
-        density = math.exp(-0.5 * (offset / law.std) ** 2) / math.sqrt(2.0 * math.pi)
-        folded = 2.0 * law.std * density + offset * math.erf(offset / law.std / math.sqrt(2.0))
+        (normal,) = self._marginals
+        offset = normal.mean - 0.5
+        density = math.exp(-0.5 * (offset / normal.std) ** 2) / math.sqrt(2.0 * math.pi)
+        folded = 2.0 * normal.std * density + offset * math.erf(
+            offset / normal.std / math.sqrt(2.0)
+        )
         return self._value(X[..., 0], X.new_tensor(folded))
 
     @staticmethod
@@ -254,7 +318,7 @@ class ContextualAckley(_ByQuadrature):
 
     num_decisions = 2
     _bounds = [(0.0, 1.0)] * 3
-    _laws = (ClippedNormal(0.5, 0.2),)
+    _marginals = (ClippedNormal(0.5, 0.2),)
     _stochastic_optimum = -12.531436760119306
     _stochastic_optimizer = (0.5, 0.5)
 
@@ -270,7 +334,7 @@ class ContextualAckley(_ByQuadrature):
         inner = [2.0**-k / 64 for k in range(1, 13)]
         right = sorted({0.0, *outer, *inner})
         edges = sorted({0.5 + r for r in right} | {0.5 - r for r in right})
-        return self._laws[0].rule(edges, 16)
+        return self._marginals[0].rule(edges, 16)
 
 
 class ContextualHartmann6(_ByQuadrature):
@@ -282,7 +346,7 @@ class ContextualHartmann6(_ByQuadrature):
 
     num_decisions = 5
     _bounds = [(0.0, 1.0)] * 6
-    _laws = (ClippedNormal(0.5, 0.2),)
+    _marginals = (ClippedNormal(0.5, 0.2),)
     _stochastic_optimum = 2.316916796256601
     _stochastic_optimizer = (0.198322040, 0.151669720, 0.485013171, 0.273286481, 0.312928452)
 
@@ -294,7 +358,7 @@ class ContextualHartmann6(_ByQuadrature):
         return self._hartmann._evaluate_true(X)
 
     def _rule(self) -> tuple[Tensor, Tensor]:
-        return self._laws[0].rule([0.0, 1.0], 64)
+        return self._marginals[0].rule([0.0, 1.0], 64)
 
 
 class ModifiedBranin(ContextualProblem):
@@ -311,14 +375,14 @@ class ModifiedBranin(ContextualProblem):
 
     num_decisions = 2
     _bounds = [(0.0, 1.0)] * 4
-    _laws = (ClippedNormal(0.5, 0.2), ClippedNormal(0.5, 0.2))
+    _marginals = (ClippedNormal(0.5, 0.2), ClippedNormal(0.5, 0.2))
     _stochastic_optimum = -16.064257804965646
     _stochastic_optimizer = (0.185240718, 0.201188443)
     _nodes: Tensor
     _weights: Tensor
 
     def _prepare(self) -> None:
-        nodes, weights = self._laws[0].rule([k / 32 for k in range(33)], 16)
+        nodes, weights = self._marginals[0].rule([k / 32 for k in range(33)], 16)
         self.register_buffer("_nodes", nodes)
         self.register_buffer("_weights", weights)
 
@@ -349,7 +413,7 @@ class ThreeHumpCamel(ContextualProblem):
 
     num_decisions = 1
     _bounds = [(-1.0, 1.0)] * 2
-    _laws = (UniformLaw(-1.0, 1.0),)
+    _marginals = (Uniform(-1.0, 1.0),)
     _stochastic_optimum = -1.0 / 3.0
     _stochastic_optimizer = (0.0,)
 
@@ -368,8 +432,8 @@ class ThreeHumpCamel(ContextualProblem):
 class Newsvendor(ContextualProblem):
     r"""``9 min(c, x) - 5 x + max(0, x - c)``: stock ``x`` in [0, 1] for a demand ``c``.
 
-    The demand has the Burr law of type XII with parameters 2 and 20. Values beyond 1, one in a
-    million, are moved there; as ``x <= 1``, that changes no expectation.
+    The demand has the Burr distribution of type XII with parameters 2 and 20. Values beyond 1, one
+    in a million, are moved there; as ``x <= 1``, that changes no expectation.
 
     The expectation is ``8 I(x) - 4 x`` with ``I(x)`` the integral of ``(1 + s^2)^-20`` from 0 to
     ``x``, which has a closed form. It is best where demand exceeds stock with probability 1/2, at
@@ -379,7 +443,7 @@ class Newsvendor(ContextualProblem):
     num_decisions = 1
     _is_minimization_by_default = False
     _bounds = [(0.0, 1.0)] * 2
-    _laws = (BurrXII(2.0, 20.0, upper=1.0),)
+    _marginals = (BurrXII(2.0, 20.0, upper=1.0),)
     _stochastic_optimum = 0.4639430729022731
     _stochastic_optimizer = (math.sqrt(math.expm1(math.log(2.0) / 20.0)),)
 

@@ -27,7 +27,7 @@ from botorch.exceptions.errors import (
 from botorch.test_functions.base import BaseTestProblem, MultiObjectiveTestProblem
 from torch import Tensor
 
-from botorch_calib._validation import check_inputs, check_nonnegative, check_positive
+from botorch_calib._validation import check_count, check_inputs, check_nonnegative, check_positive
 
 
 class DelayDistribution(ABC):
@@ -56,7 +56,7 @@ class FixedDelay(DelayDistribution):
         check_nonnegative("delay", self.delay)
 
     def sample(self, X: Tensor, generator: torch.Generator) -> Tensor:
-        """See `DelayDistribution`."""
+        """The fixed delay for each of the points ``n x d``, length ``n``."""
         return torch.full((len(X),), float(self.delay), dtype=torch.double)
 
 
@@ -70,7 +70,7 @@ class PoissonDelay(DelayDistribution):
         check_nonnegative("mean", self.mean)
 
     def sample(self, X: Tensor, generator: torch.Generator) -> Tensor:
-        """See `DelayDistribution`."""
+        """Independent Poisson numbers for the points ``n x d``, length ``n``."""
         rates = torch.full((len(X),), float(self.mean), dtype=torch.double)
         return torch.poisson(rates, generator=generator)
 
@@ -89,7 +89,7 @@ class GeometricDelay(DelayDistribution):
         check_nonnegative("mean", self.mean)
 
     def sample(self, X: Tensor, generator: torch.Generator) -> Tensor:
-        """See `DelayDistribution`."""
+        """Independent geometric numbers for the points ``n x d``, length ``n``."""
         uniform = torch.rand(len(X), generator=generator, dtype=torch.double)
         if self.mean == 0:
             return torch.zeros_like(uniform)
@@ -112,7 +112,7 @@ class LogNormalDelay(DelayDistribution):
         check_nonnegative("sigma", self.sigma)
 
     def sample(self, X: Tensor, generator: torch.Generator) -> Tensor:
-        """See `DelayDistribution`."""
+        """Independent log-normal times for the points ``n x d``, length ``n``."""
         normal = torch.randn(len(X), generator=generator, dtype=torch.double)
         return self.median * (self.sigma * normal).exp()
 
@@ -132,7 +132,7 @@ class InputDependentDelay(DelayDistribution):
     base: Callable[[float], DelayDistribution] = PoissonDelay
 
     def sample(self, X: Tensor, generator: torch.Generator) -> Tensor:
-        """See `DelayDistribution`."""
+        """One delay for each of the points ``n x d``, of its own size, length ``n``."""
         means = torch.as_tensor(self.mean_of(X), dtype=torch.double).reshape(-1)
         if len(means) != len(X):
             raise BotorchTensorDimensionError(
@@ -212,8 +212,7 @@ class DelayedProblem(BaseTestProblem):
             raise UnsupportedError("`problem` must have a single objective.")
         if not isinstance(delay, DelayDistribution):
             raise InputDataError(f"`delay` must be a `DelayDistribution`, got {delay!r}.")
-        if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
-            raise InputDataError(f"`seed` must be an integer of at least 0, got {seed!r}.")
+        check_count("seed", seed, least=0)
         bounds: Any = problem.bounds  # a buffer, 2 x d
         self.dim = problem.dim
         self._bounds = [(lower, upper) for lower, upper in bounds.T.tolist()]

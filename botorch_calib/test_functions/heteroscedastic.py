@@ -20,6 +20,8 @@ from botorch.test_functions.base import BaseTestProblem
 from botorch.test_functions.synthetic import Ackley, SyntheticTestFunction
 from torch import Tensor
 
+from botorch_calib._validation import check_count
+
 
 class HeteroscedasticNoise(BaseTestProblem):
     """Mixin: Gaussian observation noise with an input-dependent variance.
@@ -131,8 +133,8 @@ def one_sided_initial_design(
     Returns:
         The points, ``n x d``.
     """
-    if n < 1 or dim < 1:
-        raise InputDataError(f"`n` and `dim` must be at least 1, got {n=}, {dim=}.")
+    check_count("n", n)
+    check_count("dim", dim)
     if not 0.0 <= inner < outer < math.inf:
         raise InputDataError(f"Expected 0 <= `inner` < `outer`, got {inner=}, {outer=}.")
     generator = None if seed is None else torch.Generator().manual_seed(seed)

@@ -34,37 +34,37 @@ class CalibratorContract:
         z = 2 * torch.randn(num, dtype=torch.double, generator=generator)
         return uniform(num, self.dim, seed=2), z
 
-    def _law(self, calibrator: Any, dtype: torch.dtype = torch.double) -> Tensor:
-        """Quantiles of the law at fixed points, which tell laws apart."""
+    def _quantiles(self, calibrator: Any, dtype: torch.dtype = torch.double) -> Tensor:
+        """Quantiles at fixed points, which tell predictive distributions apart."""
         X = uniform(3, 4, self.dim, seed=3).to(dtype)
         levels = torch.linspace(0.05, 0.95, 7, dtype=torch.double).view(-1, 1, 1, 1)
-        law = calibrator.predictive(X).to(torch.double)
-        assert torch.broadcast_shapes(law.batch_shape, (3, 4, 1)) == (3, 4, 1)
-        values = law.quantile(levels.expand(-1, 3, 4, 1))
+        predictive = calibrator.predictive(X).to(torch.double)
+        assert torch.broadcast_shapes(predictive.batch_shape, (3, 4, 1)) == (3, 4, 1)
+        values = predictive.quantile(levels.expand(-1, 3, 4, 1))
         assert values.shape == (7, 3, 4, 1) and values.isfinite().all()
         return values.detach()
 
-    def test_predictive_has_one_law_per_point(self) -> None:
+    def test_predictive_has_one_distribution_per_point(self) -> None:
         for calibrator in (self.make_calibrator(), self._trained(5)):
-            self._law(calibrator)
+            self._quantiles(calibrator)
             for shape in ((1,), (4,), (3, 1), (2, 3, 4)):
-                law = calibrator.predictive(uniform(*shape, self.dim))
-                assert torch.broadcast_shapes(law.batch_shape, (*shape, 1)) == (*shape, 1)
-                assert law.mean.isfinite().all() and law.variance.isfinite().all()
+                predictive = calibrator.predictive(uniform(*shape, self.dim))
+                assert torch.broadcast_shapes(predictive.batch_shape, (*shape, 1)) == (*shape, 1)
+                assert predictive.mean.isfinite().all() and predictive.variance.isfinite().all()
 
     def test_updates_count_in_order(self) -> None:
         X, z = self._data(9)
-        expected = self._law(self._trained(9))
+        expected = self._quantiles(self._trained(9))
         pieces = self.make_calibrator()
         for start, stop in ((0, 1), (1, 1), (1, 6), (6, 9)):
             pieces.update(X[start:stop], z[start:stop])
-        assert_close(self._law(pieces), expected)
-        assert not torch.equal(self._law(self.make_calibrator()), expected)
+        assert_close(self._quantiles(pieces), expected)
+        assert not torch.equal(self._quantiles(self.make_calibrator()), expected)
 
     def test_failed_updates_change_nothing(self) -> None:
         X, z = self._data(4)
         calibrator = self._trained(6)
-        before, law = copy.deepcopy(calibrator.state_dict()), self._law(calibrator)
+        before, expected = copy.deepcopy(calibrator.state_dict()), self._quantiles(calibrator)
         bad_X, bad_z, infinite = X.clone(), z.clone(), z.clone()
         bad_X[2, 0] = bad_z[3] = torch.nan
         infinite[0] = torch.inf
@@ -81,30 +81,30 @@ class CalibratorContract:
             after = calibrator.state_dict()
             assert before.keys() == after.keys()
             assert all(torch.equal(before[key], after[key]) for key in before)
-            assert torch.equal(self._law(calibrator), law)
+            assert torch.equal(self._quantiles(calibrator), expected)
 
     def test_state_fits_any_length_of_history(self) -> None:
         for source_num, target_num in ((7, 0), (7, 3), (3, 7), (0, 5), (5, 5)):
             source, target = self._trained(source_num), self._trained(target_num)
             target.load_state_dict(saved_state(source))
-            assert_close(self._law(target), self._law(source))
+            assert_close(self._quantiles(target), self._quantiles(source))
             more = self._data(4)
             target.update(*more)
             source.update(*more)
-            assert_close(self._law(target), self._law(source))
+            assert_close(self._quantiles(target), self._quantiles(source))
 
     def test_copies_are_independent(self) -> None:
         calibrator = self._trained(6)
-        expected = self._law(calibrator)
+        expected = self._quantiles(calibrator)
         for twin in copies(calibrator):
-            assert_close(self._law(twin), expected)
+            assert_close(self._quantiles(twin), expected)
             twin.update(*self._data(20))
-            assert_close(self._law(calibrator), expected)
+            assert_close(self._quantiles(calibrator), expected)
 
     def test_either_precision(self) -> None:
         single = self.make_calibrator().to(torch.float32)
         X, z = self._data(6)
         single.update(X.float(), z.float())
         assert single.predictive(X.float()).knots.dtype == torch.float32
-        law = self._law(single, torch.float32)
-        assert_close(law, self._law(self._trained(6)), rtol=1e-3, atol=1e-3)
+        quantiles = self._quantiles(single, torch.float32)
+        assert_close(quantiles, self._quantiles(self._trained(6)), rtol=1e-3, atol=1e-3)

@@ -1,6 +1,7 @@
-"""The closed-form acquisition functions against their laws, samples and BoTorch's own."""
+"""The closed-form acquisition functions against their distributions, samples and BoTorch's own."""
 
 import copy
+import inspect
 import math
 from typing import Any
 
@@ -389,3 +390,20 @@ def test_posterior_transform_that_does_not_apply():
     transform = ScalarizedPosteriorTransform(torch.ones(2, **DOUBLE))
     with pytest.raises(UnsupportedError, match="posterior_transform"):
         build("EI", make_model(), posterior_transform=transform)(grid())
+
+
+@pytest.mark.parametrize(
+    "acquisition",
+    [
+        CalibratedExpectedImprovement,
+        LogCalibratedExpectedImprovement,
+        CalibratedProbabilityOfImprovement,
+        CalibratedUpperConfidenceBound,
+    ],
+)
+def test_docstrings_describe_every_argument_once(acquisition):
+    """Those of improvement functions are composed, and Sphinx must find their sections."""
+    lines = (inspect.getdoc(acquisition) or "").splitlines()
+    assert lines.count("Args:") == lines.count("Raises:") == 1
+    for name in inspect.signature(acquisition).parameters:
+        assert sum(line.startswith(f"    {name}: ") for line in lines) == 1

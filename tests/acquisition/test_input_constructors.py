@@ -19,7 +19,12 @@ from botorch_calib import (
     CalibratedExpectedImprovement,
     CalibratedProbabilityOfImprovement,
     CalibratedUpperConfidenceBound,
+    DelayedThompsonSampling,
+    DelayedUpperConfidenceBound,
     LogCalibratedExpectedImprovement,
+    RobustUpperConfidenceBound,
+    WassersteinUpperConfidenceBound,
+    WorstCase,
 )
 from botorch_calib.acquisition.input_constructors import register_once
 from tests.gps import DOUBLE, make_data, make_model
@@ -30,6 +35,8 @@ IMPROVEMENTS: list[type[Any]] = [
     CalibratedProbabilityOfImprovement,
 ]
 CLASSES = [*IMPROVEMENTS, CalibratedUpperConfidenceBound]
+BASIC = {"model", "training_data", "posterior_transform", "maximize", "X_pending"}
+CONTEXT_ARGUMENTS = ("contexts", "context_weights", "context_indices", "lipschitz_contexts")
 
 X, Y, _ = make_data()
 DATASET = SupervisedDataset(X, Y, feature_names=["a", "b"], outcome_names=["y"])
@@ -82,6 +89,32 @@ def test_level():
     constructor = get_acqf_input_constructor(CalibratedUpperConfidenceBound)
     assert constructor(model=make_model(), training_data=DATASET)["level"] == 0.9
     assert constructor(model=make_model(), training_data=DATASET, level=0.7)["level"] == 0.7
+
+
+ACCEPTED = {
+    DelayedUpperConfidenceBound: {"beta", "X_window", "feedback_bound"},
+    DelayedThompsonSampling: {"beta", "X_window", "feedback_bound", "choices", "seed"},
+    CalibratedUpperConfidenceBound: {"level", "num_fantasies"},
+    WassersteinUpperConfidenceBound: {"beta", "radius", *CONTEXT_ARGUMENTS},
+    RobustUpperConfidenceBound: {"beta", "ambiguity", *CONTEXT_ARGUMENTS},
+}
+
+
+@pytest.mark.parametrize("acqf_class", ACCEPTED)
+def test_accepted_names(acqf_class):
+    """What Ax may give; anything else is an error, and so is a missing argument."""
+    constructor, accepted = get_acqf_input_constructor(acqf_class), BASIC | ACCEPTED[acqf_class]
+    given: dict[str, Any] = {"model": make_model(), "training_data": DATASET}
+    needed = {"contexts": X[:3, :1], "radius": 0.1, "ambiguity": WorstCase()}
+    given |= {name: needed[name] for name in needed if name in accepted}
+    inputs = constructor(**given)
+    for name in accepted:
+        constructor(**{**given, name: given.get(name, inputs.get(name))})
+    with pytest.raises(TypeError, match="Unexpected keyword argument `other`"):
+        constructor(**given, other=1)
+    for name in given.keys() - {"training_data"}:
+        with pytest.raises(TypeError, match=name):
+            constructor(**{key: value for key, value in given.items() if key != name})
 
 
 def test_registering_again():

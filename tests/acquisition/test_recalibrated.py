@@ -1,4 +1,4 @@
-"""Closed-form acquisition functions under a recalibrated law, against brute-force sampling."""
+"""Closed-form acquisition functions of a recalibrated model, against brute-force sampling."""
 
 from typing import Any
 
@@ -27,7 +27,7 @@ KINDS = {
 
 
 def make_model(denoise: bool = True, dtype: torch.dtype = torch.double, **settings):
-    """A model whose law is wide, skewed and not where the Gaussian one is."""
+    """A model whose distribution is wide, skewed and not where the Gaussian one is."""
     generator = torch.Generator().manual_seed(5)
     X = torch.rand(40, 2, generator=generator, **DOUBLE)
     z = (1.5 * torch.randn(40, generator=generator, **DOUBLE)).exp() - 1.5

@@ -40,6 +40,7 @@ from botorch_calib.acquisition.robust import (
     WassersteinUpperConfidenceBound,
 )
 from botorch_calib.robust import (
+    AmbiguitySet,
     ChiSquaredBall,
     ClosedFormConfidenceBound,
     ConditionalValueAtRisk,
@@ -51,14 +52,15 @@ from botorch_calib.robust import (
     WassersteinBall,
     WorstCase,
 )
-from botorch_calib.robust.gp import stationary
-from botorch_calib.robust.gp.fallback import PointwiseFunction
+from botorch_calib.robust.gp import stationary_gp
+from botorch_calib.robust.gp.autograd_fallback import PointwiseFunction
 from tests.gps import GaussianLaw, far_from_gaussian, make_gp, make_variational
 
 DOUBLE: dict[str, Any] = {"dtype": torch.double}
 BETA, RADIUS = 2.25, 0.3
 CONTEXTS = torch.tensor([[0.1], [0.35], [0.5], [0.8], [0.95]], **DOUBLE)
 WEIGHTS = torch.tensor([0.3, 0.1, 0.2, 0.25, 0.15], **DOUBLE)
+CENTRE = ContextDistribution.discrete(CONTEXTS, WEIGHTS)
 
 
 def matern_gp() -> SingleTaskGP:
@@ -242,9 +244,7 @@ class TestAmbiguitySets:
     @pytest.mark.parametrize("name", BOTH)
     @pytest.mark.parametrize("ambiguity", AMBIGUITY)
     def test_gradient_and_batch(self, ambiguity, name):
-        acqf = RobustUpperConfidenceBound(
-            MODELS[name](), BETA, AMBIGUITY[ambiguity](), CONTEXTS, WEIGHTS
-        )
+        acqf = RobustUpperConfidenceBound(MODELS[name](), BETA, AMBIGUITY[ambiguity](), CENTRE)
         X = points(4).requires_grad_()
         assert torch.autograd.gradcheck(acqf, (X,), eps=1e-6, atol=1e-5, rtol=1e-4)
         values = acqf(X)
@@ -259,7 +259,7 @@ class TestAmbiguitySets:
         model, X = MODELS[name](), points(20)
 
         def value(ambiguity: Any) -> Tensor:
-            return RobustUpperConfidenceBound(model, BETA, ambiguity, CONTEXTS, WEIGHTS)(X)
+            return RobustUpperConfidenceBound(model, BETA, ambiguity, CENTRE)(X)
 
         expectation, worst = value(TotalVariationBall(0.0)), value(WorstCase())
         for radius in (0.01, 0.1, 0.5):
@@ -278,14 +278,69 @@ class TestAmbiguitySets:
         assert_close(acqf(X), torch.stack(expected), rtol=0, atol=1e-8)
 
 
+class MeanSlopePenalty(AmbiguitySet):
+    """A set of a user's own: the expectation, less the mean gradient norm times a factor."""
+
+    def __init__(self, factor: float) -> None:
+        self.factor = factor
+
+    def evaluate(self, function, X, contexts):
+        norms = function.gradient_norms(X, contexts.points)
+        return contexts.expectation(function(X, contexts.points) - self.factor * norms)
+
+
+class HalfWay(AmbiguitySet):
+    """Another one, of the values at the atoms alone: half of the mass moves to the worst atom."""
+
+    def _solve(self, u, contexts):
+        worst = torch.zeros_like(u).scatter_(-1, u.argmin(dim=-1, keepdim=True), 1.0)
+        return (contexts.weights + worst) / 2
+
+
+class TestSetsOfOnesOwn:
+    @pytest.mark.parametrize("maximize", [True, False])
+    @pytest.mark.parametrize("name", [*BOTH, "censored"])
+    def test_gradients_by_loops(self, name, maximize):
+        model, X = MODELS[name](), points(3)
+        acqf = RobustUpperConfidenceBound(
+            model, BETA, MeanSlopePenalty(0.3), CENTRE, maximize=maximize
+        )
+        sign, expected = 1.0 if maximize else -1.0, []
+        for x in X.reshape(-1, 1):
+            penalised = [
+                bound_at(model, x, c, sign) - 0.3 * gradient_norm_at(model, x, c, sign)
+                for c in CONTEXTS
+            ]
+            expected.append(WEIGHTS @ torch.stack(penalised).detach())
+        assert_close(acqf(X), torch.stack(expected), rtol=1e-6, atol=1e-6)
+        X = X.requires_grad_()
+        assert torch.autograd.gradcheck(acqf, (X,), eps=1e-6, atol=1e-5, rtol=1e-4)
+
+    def test_gradients_of_any_acquisition(self):
+        model, X = matern_gp(), points(2, 3).requires_grad_()
+        fast = RobustUpperConfidenceBound(model, BETA, MeanSlopePenalty(0.3), CENTRE)
+        slow = RobustAcquisition(UpperConfidenceBound(model, BETA), MeanSlopePenalty(0.3), CENTRE)
+        assert_close(fast(X), slow(X), rtol=1e-6, atol=1e-6)
+        slopes = [torch.autograd.grad(acqf(X).sum(), X)[0] for acqf in (fast, slow)]
+        assert_close(*slopes, rtol=1e-6, atol=1e-6)
+        with pytest.raises(UnsupportedError, match=r"MeanSlopePenalty\(factor=0.3\).*`evaluate`"):
+            fast.worst_case_weights(X)
+
+    def test_values_at_the_atoms(self):
+        model, X = make_gp(), points(4)
+        acqf = RobustUpperConfidenceBound(model, BETA, HalfWay(), CENTRE)
+        parts = (TotalVariationBall(0.0), WorstCase())
+        mean, worst = (RobustUpperConfidenceBound(model, BETA, s, CENTRE)(X) for s in parts)
+        assert_close(acqf(X), (mean + worst) / 2, rtol=1e-9, atol=1e-9)
+        assert_close(acqf.worst_case_weights(X).sum(dim=-1), torch.ones(4, **DOUBLE))
+
+
 class TestAnyAcquisition:
     @pytest.mark.parametrize("ambiguity", AMBIGUITY)
     def test_agrees_with_the_closed_form(self, ambiguity):
         model, X = matern_gp(), points(2, 3)
-        fast = RobustUpperConfidenceBound(model, BETA, AMBIGUITY[ambiguity](), CONTEXTS, WEIGHTS)
-        slow = RobustAcquisition(
-            UpperConfidenceBound(model, BETA), AMBIGUITY[ambiguity](), CONTEXTS, WEIGHTS
-        )
+        fast = RobustUpperConfidenceBound(model, BETA, AMBIGUITY[ambiguity](), CENTRE)
+        slow = RobustAcquisition(UpperConfidenceBound(model, BETA), AMBIGUITY[ambiguity](), CENTRE)
         results = []
         for acqf in (fast, slow):
             x = X.clone().requires_grad_()
@@ -347,7 +402,8 @@ class TestAnyAcquisition:
             def forward(self, X: Tensor) -> Tensor:
                 return (X[..., 0, 0] - X[..., 0, 2]).square() + X[..., 0, 1]
 
-        acqf = RobustAcquisition(Plain(), WorstCase(), CONTEXTS, context_indices=[0])
+        first = ContextDistribution.empirical(CONTEXTS).with_indices([0])
+        acqf = RobustAcquisition(Plain(), WorstCase(), first)
         X = points(3, dim=2)
         expected = (CONTEXTS - X[:, 0, 1]).square().amin(dim=0) + X[:, 0, 0]
         assert_close(acqf(X), expected)
@@ -378,11 +434,10 @@ class TestInputs:
             acqf = wasserstein(twin.eval(), context_indices=indices)
             assert_close(acqf(decisions), expected, rtol=1e-9, atol=1e-9)
 
-    def test_laws_and_tensors(self):
+    def test_distributions_and_tensors(self):
         model, X = make_gp(), points(3)
         expected = wasserstein(model)(X)
-        law = ContextDistribution.discrete(CONTEXTS, WEIGHTS)
-        got = wasserstein(model, contexts=law, context_weights=None)(X)
+        got = wasserstein(model, contexts=CENTRE, context_weights=None)(X)
         assert torch.equal(got, expected)
         twice = torch.cat([CONTEXTS, CONTEXTS])
         acqf = wasserstein(model, contexts=twice, context_weights=torch.cat([WEIGHTS, WEIGHTS]) / 2)
@@ -391,6 +446,22 @@ class TestInputs:
         plain = wasserstein(model, 0.0, context_weights=None)(X)
         mean = torch.stack([sum(bound_at(model, x[0], c) for c in CONTEXTS) / 5 for x in X])
         assert_close(plain, mean, rtol=0, atol=1e-8)
+
+    def test_arguments_and_what_the_distribution_carries(self):
+        model, X, others = make_gp(), points(3), CONTEXTS[:3] + 0.02
+        expected = wasserstein(model, context_indices=[-1], lipschitz_contexts=others)(X)
+        centre = CENTRE.with_indices([-1]).with_lipschitz_points(others)
+        ball = WassersteinBall(RADIUS, "lipschitz")
+        assert torch.equal(RobustUpperConfidenceBound(model, BETA, ball, centre)(X), expected)
+        given = {"contexts": centre, "context_weights": None}
+        assert torch.equal(wasserstein(model, **given)(X), expected)
+        for name, value in (
+            ("context_weights", WEIGHTS),
+            ("context_indices", [-1]),
+            ("lipschitz_contexts", others),
+        ):
+            with pytest.raises(InputDataError, match=f"`{name}` are given, but `contexts` have"):
+                wasserstein(model, **{**given, name: value})
 
     def test_single_precision(self):
         X = points(3)
@@ -402,10 +473,8 @@ class TestInputs:
 
     def test_pending_points_are_refused(self):
         pending = torch.tensor([[0.5]], **DOUBLE)
-        with pytest.raises(UnsupportedError, match="CensoredDelayModel"):
-            wasserstein(make_gp(), X_pending=pending)
         acqf = wasserstein(make_gp())
-        with pytest.raises(UnsupportedError, match="X_pending"):
+        with pytest.raises(UnsupportedError, match="`X_pending`.*CensoredDelayModel"):
             acqf.set_X_pending(pending)
         acqf.set_X_pending(pending[:0])
         assert acqf.X_pending is None
@@ -424,6 +493,7 @@ class TestInputs:
             ({"context_weights": WEIGHTS[:3]}, BotorchTensorDimensionError, "weights"),
             ({"contexts": ContextDistribution.empirical(CONTEXTS)}, InputDataError, "weights"),
             ({"context_indices": [2]}, InputDataError, "context_indices"),
+            ({"context_indices": [0, 1]}, InputDataError, "indices"),
             ({"contexts": CONTEXTS.expand(5, 2)}, InputDataError, "contexts"),
             ({"lipschitz_contexts": CONTEXTS[:0]}, InputDataError, "lipschitz_contexts"),
             (
@@ -491,13 +561,13 @@ CHANGES: dict[str, Callable[[Any], None]] = {
 class TestLife:
     def count(self, monkeypatch: pytest.MonkeyPatch) -> list[int]:
         calls = [0]
-        solve = stationary._solved
+        solve = stationary_gp._solved
 
         def counted(*args: Any) -> Any:
             calls[0] += 1
             return solve(*args)
 
-        monkeypatch.setattr(stationary, "_solved", counted)
+        monkeypatch.setattr(stationary_gp, "_solved", counted)
         return calls
 
     def test_factorised_once(self, monkeypatch):
@@ -619,5 +689,7 @@ class TestInputConstructors:
     def test_pending_points(self, kind):
         extra = {"radius": 0.1, "ambiguity": WorstCase()}
         extra.pop("ambiguity" if kind is WassersteinUpperConfidenceBound else "radius")
-        with pytest.raises(UnsupportedError, match="X_pending"):
+        with pytest.raises(UnsupportedError, match="`X_pending`.*CensoredDelayModel"):
             self.construct(kind, X_pending=torch.zeros(1, 1, **DOUBLE), **extra)
+        for none in (None, torch.zeros(0, 1, **DOUBLE)):
+            assert self.construct(kind, X_pending=none, **extra).X_pending is None

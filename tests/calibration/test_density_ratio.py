@@ -27,7 +27,7 @@ def make_samples(n: int = 40, m: int = 90, d: int = 2, seed: int = 0) -> tuple[T
 
 
 def gaussian_pair(d: int) -> tuple[MultivariateNormal, MultivariateNormal]:
-    """Two laws that differ in location, spread and correlation."""
+    """Two distributions that differ in location, spread and correlation."""
     past = MultivariateNormal(torch.zeros(d, **DOUBLE), torch.eye(d, **DOUBLE))
     factor = torch.tensor([[0.8, 0.0], [0.3, 0.7]], **DOUBLE)[:d, :d]
     mean = torch.tensor([0.7, -0.4], **DOUBLE)[:d]
@@ -111,7 +111,7 @@ def test_gradient_and_shapes():
 # ------------------------------------------------------------------ behaviour
 
 
-def test_equal_laws_and_swapped_samples():
+def test_equal_distributions_and_swapped_samples():
     X_past, X_proposal = make_samples()
     points = torch.rand(20, 2, **DOUBLE, generator=torch.Generator().manual_seed(1))
     one = ClassifierDensityRatio(X_past, X_past)

@@ -1,211 +1,20 @@
-"""Residuals against brute-force conditioning, and scores as monotone maps."""
+"""Scores as monotone maps: accuracy in the tails, round trips, bounds and gradients."""
 
-import copy
 import math
 import pickle
+from dataclasses import FrozenInstanceError, replace
 from typing import Any
 
-import gpytorch
 import pytest
 import torch
-from botorch.cross_validation import efficient_loo_cv
-from botorch.exceptions.errors import InputDataError, UnsupportedError
-from botorch.models import (
-    ModelListGP,
-    MultiTaskGP,
-    SingleTaskGP,
-    SingleTaskVariationalGP,
-)
-from botorch.models.map_saas import EnsembleMapSaasSingleTaskGP
-from botorch.models.robust_relevance_pursuit_model import RobustRelevancePursuitSingleTaskGP
-from botorch.models.transforms import Log, Normalize, Standardize
+from botorch.exceptions.errors import InputDataError
 from mpmath import erfc, mp, mpf
 from scipy.stats import norm
 
 from botorch_calib.calibration import GaussianScore, RationalScore, pit, two_sided_p_value
-from botorch_calib.models.residuals import loo_residuals, prequential_residuals
 
 DOUBLE: dict[str, Any] = {"dtype": torch.double}
 SCORES = [GaussianScore(), RationalScore()]
-N = 12
-
-
-def make_gp(
-    fixed_noise: bool = False, transforms: bool = False, dtype: torch.dtype = torch.double
-) -> SingleTaskGP:
-    """A GP with arbitrary hyperparameters, on data that need their transforms if it has any."""
-    generator = torch.Generator().manual_seed(3)
-    X = torch.rand(N, 2, dtype=torch.double, generator=generator)
-    Y = (6 * X).sin().sum(dim=-1, keepdim=True)
-    Y = (Y - Y.mean()) / Y.std()
-    Yvar = 0.02 + 0.1 * torch.rand(N, 1, dtype=torch.double, generator=generator)
-    if transforms:
-        X, Y, Yvar = 10 * X - 5, 7 * Y + 30, 49 * Yvar
-    gp = SingleTaskGP(
-        X.to(dtype),
-        Y.to(dtype),
-        train_Yvar=Yvar.to(dtype) if fixed_noise else None,
-        input_transform=Normalize(2) if transforms else None,
-        outcome_transform=Standardize(1) if transforms else None,
-    )
-    gp.covar_module.lengthscale = torch.tensor([0.4, 0.7], dtype=dtype)
-    gp.mean_module.initialize(constant=0.3)
-    if not fixed_noise:
-        gp.likelihood.noise = torch.tensor([0.05], dtype=dtype)
-    return gp.eval()
-
-
-def conditioned_residual(gp: Any, index: int, kept: list[int]) -> float:
-    """Standardised residual of one observation, predicted by BoTorch from the kept ones.
-
-    Hyperparameters and the state of the transforms are those of the full model; the
-    residual is formed in the raw outcome space.
-    """
-    part = copy.deepcopy(gp)
-    part.set_train_data(gp.train_inputs[0][kept], gp.train_targets[kept], strict=False)
-    noise: bool | torch.Tensor = True
-    if isinstance(gp.likelihood, gpytorch.likelihoods.FixedNoiseGaussianLikelihood):
-        noise = gp.likelihood.noise[index].reshape(1, 1)
-        part.likelihood.noise_covar.noise = gp.likelihood.noise[kept]
-    X, y = gp.train_inputs[0][index : index + 1], gp.train_targets[index].reshape(1, 1)
-    if hasattr(gp, "input_transform"):
-        X = gp.input_transform.untransform(X)
-        y = gp.outcome_transform.untransform(y)[0]
-    with gpytorch.settings.prior_mode(not kept):
-        posterior = part.posterior(X, observation_noise=noise)
-    return ((y - posterior.mean) / posterior.variance.sqrt()).item()
-
-
-@pytest.mark.parametrize("fixed_noise", [False, True])
-@pytest.mark.parametrize("transforms", [False, True])
-@pytest.mark.parametrize("train_mode", [False, True])
-def test_residuals_equal_brute_force(fixed_noise: bool, transforms: bool, train_mode: bool):
-    gp = make_gp(fixed_noise, transforms)
-    one_step = [conditioned_residual(gp, i, list(range(i))) for i in range(N)]
-    left_out = [conditioned_residual(gp, i, [j for j in range(N) if j != i]) for i in range(N)]
-    gp.train(train_mode)
-    for result, expected in (
-        (prequential_residuals(gp), one_step),
-        (loo_residuals(gp), left_out),
-    ):
-        assert result.shape == (N,) and not result.requires_grad
-        torch.testing.assert_close(result, torch.tensor(expected, **DOUBLE), atol=1e-8, rtol=1e-8)
-
-
-@pytest.mark.parametrize("fixed_noise", [False, True])
-def test_loo_agrees_with_botorch(fixed_noise: bool):
-    gp = make_gp(fixed_noise, transforms=True)
-    reference = efficient_loo_cv(gp, observation_noise=True)
-    posterior: Any = reference.posterior
-    expected = (reference.observed_Y - posterior.mean) / posterior.variance.sqrt()
-    torch.testing.assert_close(loo_residuals(gp), expected.detach().flatten())
-
-
-@pytest.mark.parametrize("residuals", [prequential_residuals, loo_residuals])
-def test_model_is_left_as_it_was(residuals):
-    gp = make_gp(transforms=True)
-    gp.posterior(torch.zeros(1, 2, **DOUBLE))
-    caches = gp.prediction_strategy
-    residuals(gp)
-    assert not gp.training and gp.prediction_strategy is caches
-    gp.train()
-    gp.likelihood.eval()
-    raw = gp.train_inputs[0].clone()
-    residuals(gp)
-    assert gp.training and gp.covar_module.training and not gp.likelihood.training
-    assert torch.equal(gp.train_inputs[0], raw)
-
-
-def test_mode_is_restored_after_a_failure():
-    gp = make_gp().train()
-    gp.forward = lambda X: None  # a prior that is no distribution
-    with pytest.raises(UnsupportedError, match="multivariate normal, got NoneType"):
-        prequential_residuals(gp)
-    assert gp.training
-
-
-def test_pit_is_invariant_to_increasing_outcome_transforms():
-    gp = make_gp()
-    X, log_y = gp.train_inputs[0], gp.train_targets.unsqueeze(-1)
-    logged = SingleTaskGP(X, log_y.exp(), outcome_transform=Log())
-    plain = SingleTaskGP(X, log_y, outcome_transform=None)
-    torch.testing.assert_close(prequential_residuals(logged), prequential_residuals(plain))
-
-
-def test_residuals_float32():
-    gp = make_gp(transforms=True)
-    for residuals in (prequential_residuals, loo_residuals):
-        single = residuals(make_gp(transforms=True, dtype=torch.float))
-        assert single.dtype == torch.float
-        torch.testing.assert_close(single.double(), residuals(gp), atol=1e-3, rtol=1e-3)
-
-
-@pytest.mark.filterwarnings("ignore:Sparse invariant checks")  # from the multi-task kernel
-def test_other_exact_gps():
-    class PlainGP(gpytorch.models.ExactGP):
-        def __init__(self, X, y):
-            super().__init__(X, y, gpytorch.likelihoods.GaussianLikelihood())
-            self.mean_module = gpytorch.means.ZeroMean()
-            self.covar_module = gpytorch.kernels.RBFKernel()
-
-        def forward(self, X):
-            return gpytorch.distributions.MultivariateNormal(
-                self.mean_module(X), self.covar_module(X)
-            )
-
-    gp = make_gp()
-    X, y = gp.train_inputs[0], gp.train_targets
-    plain = PlainGP(X, y).double()
-    noise = plain.likelihood.noise * torch.eye(N, **DOUBLE)
-    L = torch.linalg.cholesky(plain.covar_module(X).to_dense() + noise)
-    torch.testing.assert_close(prequential_residuals(plain), torch.linalg.solve(L, y).detach())
-
-    tasks = torch.arange(N, **DOUBLE).remainder(2).unsqueeze(-1)
-    multi = MultiTaskGP(torch.cat([X, tasks], dim=-1), y.unsqueeze(-1), 2, output_tasks=[0])
-    assert prequential_residuals(multi).shape == (N,)
-
-
-def test_likelihoods_that_need_the_inputs():
-    X, y = make_gp().train_inputs[0], make_gp().train_targets
-    robust = RobustRelevancePursuitSingleTaskGP(
-        X, y.unsqueeze(-1), input_transform=Normalize(2), outcome_transform=None
-    )
-    likelihood = robust.likelihood.noise_covar
-    likelihood.expand_support([4])
-    likelihood.raw_rho.data.fill_(0.9)
-    robust.eval()
-    posterior = efficient_loo_cv(robust).posterior
-    expected = (y - posterior.mean.flatten()) / posterior.variance.flatten().sqrt()
-    torch.testing.assert_close(loo_residuals(robust), expected.detach())
-
-
-def unsupported_models() -> dict[str, torch.nn.Module]:
-    gp = make_gp()
-    X, Y = gp.train_inputs[0], gp.train_targets.unsqueeze(-1)
-    return {
-        "no exact GP": SingleTaskVariationalGP(X, Y, inducing_points=4),
-        "several outputs": SingleTaskGP(X, torch.cat([Y, -Y], dim=-1), outcome_transform=None),
-        "batched": SingleTaskGP(X.expand(1, N, 2), Y.expand(1, N, 1), outcome_transform=None),
-        "is no exact": ModelListGP(gp, gp),
-        "or an ensemble": EnsembleMapSaasSingleTaskGP(X, Y, num_taus=3),
-    }
-
-
-@pytest.mark.parametrize("residuals", [prequential_residuals, loo_residuals])
-def test_unsupported_models(residuals):
-    for reason, model in unsupported_models().items():
-        with pytest.raises(UnsupportedError, match=f"{reason}.*CalibratedModel.observe"):
-            residuals(model)
-
-
-def test_empty_history():
-    gp = make_gp()
-    gp.set_train_data(torch.empty(0, 2, **DOUBLE), torch.empty(0, **DOUBLE), strict=False)
-    with pytest.raises(InputDataError, match="history is empty"):
-        prequential_residuals(gp)
-
-
-# --- scores ---
 
 
 @pytest.mark.parametrize("z", [0.0, 0.3, -1.2, 5.0, -8.0, 30.0, -35.0])
@@ -234,7 +43,8 @@ def test_round_trips(score, dtype: torch.dtype):
 @pytest.mark.parametrize("dtype", [torch.float, torch.double])
 @pytest.mark.parametrize("max_width", [None, 0.5, 12.0, 60.0, 1e20])
 def test_bounds_and_monotonicity(score, dtype: torch.dtype, max_width: float | None):
-    cap = max_width or score.default_max_width
+    if max_width is not None:
+        score = replace(score, max_width=max_width)
     tails = 10.0 ** torch.linspace(-40, -2, 300, dtype=torch.double)
     theta = torch.cat(
         [
@@ -246,9 +56,9 @@ def test_bounds_and_monotonicity(score, dtype: torch.dtype, max_width: float | N
     )
     theta = theta.sort().values.to(dtype).requires_grad_()
     sign = 1.0 if score.two_sided_level(0.1) > 0.5 else -1.0
-    width, knots = score.half_width(theta, max_width), score.knots(theta, max_width)
+    width, knots = score.half_width(theta), score.knots(theta)
     assert (sign * width.diff() >= 0).all() and (knots.diff() >= 0).all()
-    low, high = torch.tensor([1e-3, cap], dtype=dtype)
+    low, high = torch.tensor([1e-3, score.max_width], dtype=dtype)
     assert width.min() == low and width.max() == high
     assert knots.min() == -high and knots.max() == high
     for value in (width, knots):
@@ -288,7 +98,7 @@ def test_gradients(score):
 @pytest.mark.parametrize("alpha", [0.01, 0.1, 0.2, 0.5])
 def test_initial_thresholds_are_those_of_the_gaussian_model(score, alpha: float):
     theta = torch.tensor(score.initial_two_sided(alpha), **DOUBLE)
-    width = score.half_width(theta, max_width=10.0).item()
+    width = replace(score, max_width=10.0).half_width(theta).item()
     assert width == pytest.approx(norm.isf(alpha / 2), rel=1e-12)
     # The level is the probability of a score at or below the threshold.
     z = torch.special.ndtri(torch.linspace(0.0005, 0.9995, 1000, **DOUBLE))
@@ -301,15 +111,14 @@ def test_initial_thresholds_are_those_of_the_gaussian_model(score, alpha: float)
 
 @pytest.mark.parametrize("score", SCORES)
 def test_score_arguments(score):
-    theta = torch.full((3,), 0.5, **DOUBLE)
     for call, name in (
         (lambda: score.two_sided_level(0.0), "alpha"),
         (lambda: score.initial_two_sided(1.0), "alpha"),
-        (lambda: score.half_width(theta, max_width=-1.0), "max_width"),
-        (lambda: score.half_width(theta, max_width=math.inf), "max_width"),
-        (lambda: score.half_width(theta, min_width=0.0), "min_width"),
-        (lambda: score.half_width(theta, max_width=1.0, min_width=2.0), "min_width"),
-        (lambda: score.knots(theta, max_width=0.0), "max_width"),
+        (lambda: replace(score, max_width=-1.0), "max_width"),
+        (lambda: replace(score, max_width=0.0), "max_width"),
+        (lambda: replace(score, max_width=1e-3), "max_width"),  # no wider than the least width
+        (lambda: replace(score, max_width=math.inf), "max_width"),
+        (lambda: replace(score, max_width=math.nan), "max_width"),
     ):
         with pytest.raises(InputDataError, match=name):
             call()
@@ -317,6 +126,10 @@ def test_score_arguments(score):
 
 def test_scores_are_values():
     assert GaussianScore() == GaussianScore() != RationalScore()
-    assert pickle.loads(pickle.dumps(RationalScore())) == RationalScore()
-    assert repr(GaussianScore()) == "GaussianScore()"
-    assert (GaussianScore.default_max_width, RationalScore.default_max_width) == (3.4, 50.0)
+    assert GaussianScore(max_width=5.0) == GaussianScore(5.0) != GaussianScore()
+    assert hash(RationalScore()) == hash(RationalScore(50.0))
+    assert pickle.loads(pickle.dumps(RationalScore(8.0))) == RationalScore(8.0)
+    assert repr(GaussianScore()) == "GaussianScore(max_width=3.4)"
+    assert (GaussianScore().max_width, RationalScore().max_width) == (3.4, 50.0)
+    with pytest.raises(FrozenInstanceError):
+        RationalScore().max_width = 1.0

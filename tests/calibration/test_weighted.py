@@ -1,4 +1,4 @@
-"""Weighted conformal calibrators: the quantile against loops, their laws, state and errors."""
+"""Weighted conformal calibrators: the quantile against loops, what they state, state, errors."""
 
 import copy
 import math
@@ -157,22 +157,26 @@ def test_ties(ratio, continuous):
 @kinds
 @ratios
 @pytest.mark.parametrize("max_width", [50.0, 1.5])
-def test_update_returns_the_laws_stated_before(ratio, max_width, continuous):
-    """The laws of a call on all data are those of calls on one datum each, and the loops'."""
+def test_update_returns_the_distributions_stated_before(ratio, max_width, continuous):
+    """One call on all data states what calls on one datum each state, and the loops as well."""
     X, z = make_data(15)
     ramped = continuous and ratio is not None
     whole, single = (
         WeightedConformal(0.2, ratio, max_width=max_width, continuous=continuous) for _ in range(2)
     )
-    laws = [whole.update(X[:6], z[:6]), whole.update(X[6:6], z[6:6]), whole.update(X[6:], z[6:])]
-    assert [law.batch_shape for law in laws] == [(6, 1), (0, 1), (9, 1)]
-    stated = torch.cat([law.knots[..., 2] for law in laws]).flatten()
+    predictives = [
+        whole.update(X[:6], z[:6]),
+        whole.update(X[6:6], z[6:6]),
+        whole.update(X[6:], z[6:]),
+    ]
+    assert [predictive.batch_shape for predictive in predictives] == [(6, 1), (0, 1), (9, 1)]
+    stated = torch.cat([predictive.knots[..., 2] for predictive in predictives]).flatten()
     for i in range(len(z)):
         before = single.half_width(X[i])
-        law = single.update(X[i : i + 1], z[i : i + 1])
+        predictive = single.update(X[i : i + 1], z[i : i + 1])
         looped = looped_half_width(X[:i], z[:i], X[i], 0.2, ratio, max_width, ramped)
         assert_close(stated[i], before.squeeze())
-        assert_close(law.knots[0, 0, 2], before.squeeze())
+        assert_close(predictive.knots[0, 0, 2], before.squeeze())
         assert before.item() == pytest.approx(min(looped, max_width))
     assert whole.num_updates == single.num_updates == 15
 
@@ -259,20 +263,20 @@ def test_weights_of_zero():
     assert nothing.half_width(point).item() == pytest.approx(50.0)
 
 
-# ------------------------------------------------------------------ the law
+# ------------------------------------------------------------------ the predictive distribution
 
 
 @pytest.mark.parametrize("tails", ["gaussian", "stretched"])
 @pytest.mark.parametrize("alpha", [0.01, 0.2, 0.7])
-def test_initial_law(tails, alpha):
+def test_initial_distribution(tails, alpha):
     """Before any residual the interval and its tails are the Gaussian model's own."""
     calibrator = WeightedConformal(alpha, density_ratio=steep, tails=tails)
     X = make_data(5)[0]
-    law = calibrator.predictive(X)
+    predictive = calibrator.predictive(X)
     width = gaussian_half_width(alpha)
     assert_close(calibrator.half_width(X), torch.full((5, 1), width, **DOUBLE))
     far = torch.tensor([-5.0, -width, width, 5.0], **DOUBLE)
-    assert_close(law.cdf(far), torch.special.ndtr(far).expand(5, 4))
+    assert_close(predictive.cdf(far), torch.special.ndtr(far).expand(5, 4))
     assert calibrator.num_updates == 0 and "num_updates=0" in repr(calibrator)
 
 
@@ -296,12 +300,14 @@ def test_whole_line_is_capped(max_width):
 
 
 @ratios
-def test_law_spreads_the_mass(ratio):
+def test_distribution_spreads_the_mass(ratio):
     calibrator = trained(density_ratio=ratio)
     X = make_data(6, seed=1)[0]
-    law, width = calibrator.predictive(X), calibrator.half_width(X)
+    predictive, width = calibrator.predictive(X), calibrator.half_width(X)
     ends = torch.cat([-width, width], dim=-1)
-    assert_close(law.cdf(ends.unsqueeze(0)), torch.tensor([0.1, 0.9], **DOUBLE).expand(1, 6, 2))
+    assert_close(
+        predictive.cdf(ends.unsqueeze(0)), torch.tensor([0.1, 0.9], **DOUBLE).expand(1, 6, 2)
+    )
 
 
 # ------------------------------------------------------------------ state
@@ -311,12 +317,12 @@ def test_law_spreads_the_mass(ratio):
 def test_fresh_and_reset(ratio):
     calibrator = trained(density_ratio=ratio)
     X = make_data(5, seed=1)[0]
-    law = calibrator.half_width(X)
+    expected = calibrator.half_width(X)
     fresh = calibrator.fresh()
     assert fresh.num_updates == 0 and calibrator.num_updates == 20
     assert_close(fresh.half_width(X), WeightedConformal(0.2).half_width(X))
     fresh.update(*make_data())
-    assert_close(fresh.half_width(X), law)
+    assert_close(fresh.half_width(X), expected)
     calibrator.reset()
     assert calibrator.num_updates == 0 and not calibrator.half_width(X).requires_grad
 

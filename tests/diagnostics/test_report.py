@@ -53,7 +53,7 @@ def predicted(gp: Any, index: int, kept: list[int]) -> tuple[float, float]:
 
 
 def check_normal(scores: ForecastScores, rows: list[tuple[float, float, float]]) -> None:
-    """The scores are those of normal laws with these means and deviations of ``y``."""
+    """The scores are those of normal distributions with these means and deviations of ``y``."""
     width = norm.ppf(0.85)
     z = torch.tensor([(y - mean) / sd for mean, sd, y in rows], **DOUBLE)
     covered = z.abs() <= width
@@ -139,7 +139,7 @@ def test_true_statements_are_found_true() -> None:
 
 
 @pytest.mark.parametrize("kind", ["prequential", "loo"])
-def test_each_observation_is_judged_by_the_law_before_it(kind: Any) -> None:
+def test_each_observation_is_judged_by_the_distribution_before_it(kind: Any) -> None:
     gp = make_gp(transforms=True)
     template = LocalizedConformal(0.3, lengthscale=0.5, step_size=0.2)
     model = CalibratedModel.from_history(gp, template)
@@ -164,7 +164,9 @@ def test_each_observation_is_judged_by_the_law_before_it(kind: Any) -> None:
     assert report.calibrated.covered.tolist() == covered
     running = [sum(covered[: t + 1]) / (t + 1) for t in range(len(covered))]
     assert report.calibrated.running_coverage.tolist() == pytest.approx(running)
-    assert len({round(float(w), 6) for w in widths}) > 5, "the case would not tell laws apart"
+    assert len({round(float(w), 6) for w in widths}) > 5, (
+        "the case would not tell distributions apart"
+    )
 
 
 def test_widths_are_in_units_of_the_outcome() -> None:
@@ -179,7 +181,7 @@ def test_widths_are_in_units_of_the_outcome() -> None:
     assert report.base.mean_width == pytest.approx(7 * raw.base.mean_width, rel=0.2)
 
 
-def test_held_out_report_is_that_of_the_observation_law() -> None:
+def test_held_out_report_is_that_of_the_observation_distribution() -> None:
     model = make_model(transforms=True)
     X, Y, _ = make_data(9, transforms=True, seed=8)
     posterior = model.posterior(X, observation_noise=True)

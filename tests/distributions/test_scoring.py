@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from scipy.stats import binomtest, norm, truncnorm
 from torch import Tensor
 
-from botorch_calib.calibration.learners.pinball import pinball_loss
+from botorch_calib.calibration.learners.mixture import pinball_loss
 from botorch_calib.distributions.piecewise import PiecewisePredictive
 from botorch_calib.distributions.scoring import (
     _log_k,

@@ -17,7 +17,7 @@ from botorch_calib import (
     LogCalibratedExpectedImprovement,
     OnlineConformal,
 )
-from botorch_calib.calibration.learners.descent import gaussian_correlation
+from botorch_calib.calibration.learners.base import gaussian_correlation
 from tests.gps import DOUBLE, far_from_gaussian, make_data, make_gp, make_multitask
 
 

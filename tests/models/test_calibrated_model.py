@@ -33,7 +33,7 @@ from botorch_calib import (
     PiecewisePredictive,
 )
 from botorch_calib.calibration import GaussianScore
-from botorch_calib.models.noise import observation_noise_variance
+from botorch_calib.models.inspection import observation_noise_variance
 from botorch_calib.testing import ModelContract, PosteriorContract
 from tests.gps import (
     BASES,
@@ -119,7 +119,7 @@ class TestStateful(ModelContract):
 
 
 class TestOfObservations(ModelContract):
-    """The law of an observation, the tails of the normal law, another score."""
+    """The distribution of an observation, the tails of the normal distribution, another score."""
 
     def make_model(self, dtype: torch.dtype) -> CalibratedModel:
         calibrator = OnlineConformal(0.3, score=GaussianScore(), tails="gaussian")
@@ -127,7 +127,7 @@ class TestOfObservations(ModelContract):
 
 
 class TestPosteriorOfModel(PosteriorContract):
-    """Whose law depends on the point, through the transforms of inputs and outcomes."""
+    """Whose distribution depends on the point, through the transforms of inputs and outcomes."""
 
     batch_shapes = (torch.Size([2]),)
 
@@ -177,8 +177,8 @@ def test_from_history_equals_naive_loop(fixed_noise, transforms, num_initial, tr
     assert template.num_updates == 0 and model.calibrator is not template
     again = CalibratedModel.from_history(gp, template, num_initial=num_initial)
     torch.testing.assert_close(half_widths(again, X_new), half_widths(model, X_new))
-    law = model.posterior(X_new).predictive
-    torch.testing.assert_close(law.knots[..., 2], naive.half_width(units.x(X_new)))
+    predictive = model.posterior(X_new).predictive
+    torch.testing.assert_close(predictive.knots[..., 2], naive.half_width(units.x(X_new)))
 
 
 def test_from_history_continues_a_calibrator():
@@ -383,7 +383,7 @@ def test_noise_variance_is_the_base_models(base):
 
 
 @bases
-def test_an_identity_law_gives_back_the_base_model(base):
+def test_an_identity_distribution_gives_back_the_base_model(base):
     gp = BASES[base]()
     model = CalibratedModel(gp, GaussianLaw())
     X = grid(4)
@@ -407,13 +407,13 @@ def test_posterior_is_that_of_its_parts(base, denoise):
     gp = SINGLE_TASK[base]()
     model = CalibratedModel(gp, far_from_gaussian(), denoise=denoise)
     X = grid(5, transforms="transforms" in base)
-    law = model.calibrator.predictive(model.transform_inputs(X))
+    predictive = model.calibrator.predictive(model.transform_inputs(X))
     given = torch.tensor([[0.3]], **DOUBLE)
     for observation_noise in (False, True, given):
         noise = True if observation_noise is False else observation_noise
         variance = gp.posterior(X, observation_noise=noise).variance - gp.posterior(X).variance
         smoothed = denoise and observation_noise is False
-        expected = CalibratedPosterior(gp.posterior(X), law, variance, denoise=smoothed)
+        expected = CalibratedPosterior(gp.posterior(X), predictive, variance, denoise=smoothed)
         posterior = model.posterior(X, output_indices=[0], observation_noise=observation_noise)
         torch.testing.assert_close(posterior.mean, expected.mean)
         torch.testing.assert_close(posterior.variance, expected.variance)
@@ -421,8 +421,10 @@ def test_posterior_is_that_of_its_parts(base, denoise):
         torch.testing.assert_close(posterior.cdf(best), expected.cdf(best))
         if not smoothed:
             unit = (gp.posterior(X).variance + variance).sqrt()
-            torch.testing.assert_close(posterior.variance, unit.square() * law.variance)
-            torch.testing.assert_close(posterior.mean, gp.posterior(X).mean + unit * law.mean)
+            torch.testing.assert_close(posterior.variance, unit.square() * predictive.variance)
+            torch.testing.assert_close(
+                posterior.mean, gp.posterior(X).mean + unit * predictive.mean
+            )
 
 
 @single_task
@@ -538,7 +540,7 @@ def test_fantasize(base, batch_shape):
     assert isinstance(fantasies, CalibratedModel)
     assert fantasies.batch_shape == (4, *batch_shape) and fantasies.num_outputs == 1
     assert model.calibrator.num_updates == 30 and model.train_targets.shape == (12,)
-    # What is observed are draws of the calibrated law of an observation.
+    # What is observed are draws of the calibrated distribution of an observation.
     drawn = SobolQMCNormalSampler(torch.Size([4]), seed=0)(model.posterior(X, None, True))
     targets = fantasies.train_targets[..., -2:].unsqueeze(-1)
     if transforms:
@@ -690,8 +692,8 @@ def test_gradient_reaches_the_calibrator(base):
         parameter.requires_grad_(False)
     assert torch.autograd.gradcheck(lambda X: model.posterior(X).mean, X)
     assert torch.autograd.gradcheck(lambda X: model.posterior(X).variance, X)
-    fixed_law = model.posterior(X).predictive
-    frozen = PiecewisePredictive(fixed_law.knots.detach(), fixed_law.masses, fixed_law.uniform)
+    fixed = model.posterior(X).predictive
+    frozen = PiecewisePredictive(fixed.knots.detach(), fixed.masses, fixed.uniform)
     base_posterior = model.model.posterior(X)
     without = CalibratedPosterior(base_posterior, frozen, model.posterior(X).noise_variance)
     (through,) = torch.autograd.grad(model.posterior(X).variance.sum(), X)

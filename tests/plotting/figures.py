@@ -14,7 +14,7 @@ Z80 = 1.2815515655446004
 
 
 class Uncorrected(Calibrator):
-    """States the normal law and learns nothing."""
+    """States the normal distribution and learns nothing."""
 
     def predictive(self, X):
         return PiecewisePredictive.gaussian((*X.shape[:-1], 1), dtype=X.dtype)

@@ -33,7 +33,7 @@ def gaussian_kernel(points: Array, lengthscale: float, jitter: float) -> Array:
 
 
 def constraints(ambiguity: AmbiguitySet, p: Any, points: Array, w: Array) -> list[Any]:
-    """What a law ``p`` of the set satisfies, beside ``p >= 0`` and ``sum p = 1``."""
+    """What a distribution ``p`` of the set satisfies, beside ``p >= 0`` and ``sum p = 1``."""
     has = w > 0
     if isinstance(ambiguity, WassersteinBall):
         plan = cp.Variable((len(w), len(w)), nonneg=True)
@@ -77,7 +77,7 @@ def solve(ambiguity: AmbiguitySet, values: Array, contexts: ContextDistribution)
 def distance_from_centre(
     ambiguity: AmbiguitySet, p: Array, points: Array, w: Array
 ) -> tuple[float, float]:
-    """How far a law is from the centre, and how far it may be."""
+    """How far a distribution is from the centre, and how far it may be."""
     has = w > 0
     if isinstance(ambiguity, WassersteinBall):
         plan = cp.Variable((len(w), len(w)), nonneg=True)

@@ -1,4 +1,4 @@
-"""Laws of contexts, and the radii around them."""
+"""Distributions of contexts, and the radii around them."""
 
 import copy
 import math
@@ -40,10 +40,10 @@ def samples(num: int = 12, seed: int = 0) -> Tensor:
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_duplicates_are_merged_in_order(dtype: torch.dtype) -> None:
     points = torch.tensor([[3.0, 0.0], [1.0, 0.0], [3.0, 0.0], [2.0, 5.0], [1.0, 0.0]], dtype=dtype)
-    law = ContextDistribution.empirical(points)
-    assert torch.equal(law.points, points[[0, 1, 3]])
-    assert_close(law.weights, torch.tensor([0.4, 0.4, 0.2], dtype=dtype))
-    assert law.num_points == 3 and law.weights.dtype == dtype
+    centre = ContextDistribution.empirical(points)
+    assert torch.equal(centre.points, points[[0, 1, 3]])
+    assert_close(centre.weights, torch.tensor([0.4, 0.4, 0.2], dtype=dtype))
+    assert centre.num_points == 3 and centre.weights.dtype == dtype
     weighted = ContextDistribution.empirical(points, torch.tensor([1.0, 2.0, 3.0, 4.0, 0.0]))
     assert_close(weighted.weights, torch.tensor([0.4, 0.2, 0.4], dtype=dtype))
     given = ContextDistribution.discrete(points, torch.tensor([0.1, 0.2, 0.3, 0.4, 0.0]))
@@ -53,59 +53,61 @@ def test_duplicates_are_merged_in_order(dtype: torch.dtype) -> None:
 
 def test_moments_are_those_of_the_samples() -> None:
     points = samples()[[0, 1, 2, 2, 1, 1]]
-    law = ContextDistribution.empirical(points)
-    assert_close(law.mean, points.mean(0))
-    assert_close(law.std, points.std(0, correction=0))
+    centre = ContextDistribution.empirical(points)
+    assert_close(centre.mean, points.mean(0))
+    assert_close(centre.std, points.std(0, correction=0))
     values = points.sin().sum(-1)
-    assert_close(law.expectation(law.points.sin().sum(-1)), values.mean())
-    assert law.expectation(torch.ones(4, 5, 3)).shape == (4, 5)
+    assert_close(centre.expectation(centre.points.sin().sum(-1)), values.mean())
+    assert centre.expectation(torch.ones(4, 5, 3)).shape == (4, 5)
 
 
 def test_atoms_of_weight_zero_are_kept() -> None:
-    law = ContextDistribution.discrete(samples(3), torch.tensor([0.0, 0.25, 0.75]))
-    assert law.num_points == 3
-    support = law.support()
+    centre = ContextDistribution.discrete(samples(3), torch.tensor([0.0, 0.25, 0.75]))
+    assert centre.num_points == 3
+    support = centre.support()
     assert support is not None and support.tolist() == [1, 2]
     assert ContextDistribution.empirical(samples(3)).support() is None
 
 
-def test_law_is_frozen_and_does_not_follow_its_inputs() -> None:
+def test_distribution_is_frozen_and_does_not_follow_its_inputs() -> None:
     points = samples()
-    law = ContextDistribution.empirical(points)
+    centre = ContextDistribution.empirical(points)
     points.zero_()
-    assert_close(law.points, samples())
+    assert_close(centre.points, samples())
     with pytest.raises(AttributeError):
-        law.points = points  # type: ignore[misc]
+        centre.points = points  # type: ignore[misc]
 
 
 def test_conversion_and_copies() -> None:
-    law = ContextDistribution.empirical(samples())
-    assert law.to(torch.float64) is law and law.to(device="cpu") is law
-    single = law.to(torch.float32)
+    centre = ContextDistribution.empirical(samples())
+    assert centre.to(torch.float64) is centre and centre.to(device="cpu") is centre
+    single = centre.to(torch.float32)
     assert single.points.dtype == single.weights.dtype == torch.float32
-    assert law.to(torch.float32) is single  # converted once
-    law.distances()
-    for other in (copy.deepcopy(law), pickle.loads(pickle.dumps(law))):
-        assert torch.equal(other.points, law.points) and torch.equal(other.weights, law.weights)
-        assert_close(other.distances(), law.distances())
+    assert centre.to(torch.float32) is single  # converted once
+    centre.distances()
+    for other in (copy.deepcopy(centre), pickle.loads(pickle.dumps(centre))):
+        assert torch.equal(other.points, centre.points) and torch.equal(
+            other.weights, centre.weights
+        )
+        assert_close(other.distances(), centre.distances())
     # Rounded weights of many atoms still sum to 1.
     many = ContextDistribution.empirical(samples(3000).float())
     assert_close(many.to(torch.double).weights.sum().item(), 1.0, rtol=0, atol=1e-15)
 
 
 def test_distances() -> None:
-    law = ContextDistribution.empirical(samples(40))
-    wanted = (law.points[:, None] - law.points[None]).norm(dim=-1)
-    assert_close(law.distances(), wanted, rtol=1e-14, atol=0)
-    assert (law.distances().diagonal() == 0).all()
+    centre = ContextDistribution.empirical(samples(40))
+    wanted = (centre.points[:, None] - centre.points[None]).norm(dim=-1)
+    assert_close(centre.distances(), wanted, rtol=1e-14, atol=0)
+    assert (centre.distances().diagonal() == 0).all()
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_kde_is_the_reflected_density(dtype: torch.dtype) -> None:
     data = samples(8).to(dtype)
-    law = ContextDistribution.kde(data, BOX.to(dtype), num_points=1024, seed=3)
-    assert law.points.dtype == dtype and law.num_points == 1024
-    assert (law.points >= 0).all() and (law.points <= BOX[1].to(dtype)).all()
+    centre = ContextDistribution.kde(data, BOX.to(dtype), num_points=1024, seed=3)
+    assert centre.points.dtype == dtype and centre.num_points == 1024
+    assert (centre.points >= 0).all() and (centre.points <= BOX[1].to(dtype)).all()
     # The distribution function of each coordinate, with the images of each kernel.
     width = data.double().std(0) * 8 ** (-1 / 6)
     for j in range(2):
@@ -113,10 +115,10 @@ def test_kde_is_the_reflected_density(dtype: torch.dtype) -> None:
         cdf = torch.zeros_like(x)
         for image in range(-3, 4):
             for sign in (1, -1):
-                centre = sign * data[:, j].double() + 2 * image * BOX[1, j]
-                z = [(e - centre[:, None]) / width[j] for e in (x, torch.zeros_like(x))]
+                middle = sign * data[:, j].double() + 2 * image * BOX[1, j]
+                z = [(e - middle[:, None]) / width[j] for e in (x, torch.zeros_like(x))]
                 cdf += (torch.special.ndtr(z[0]) - torch.special.ndtr(z[1])).mean(0)
-        found = (law.points[:, j].double()[:, None] <= x).double().mean(0)
+        found = (centre.points[:, j].double()[:, None] <= x).double().mean(0)
         # Scrambled Sobol points: well below the 0.016 of independent draws.
         assert_close(found, cdf, rtol=0, atol=0.01)
 
@@ -151,12 +153,12 @@ def test_from_icdf() -> None:
     def icdf(p: Tensor) -> Tensor:
         return torch.as_tensor(burr.ppf(p.numpy()))
 
-    law = ContextDistribution.from_icdf(icdf, 512, dim=1)
-    assert law.num_points == 512
-    assert_close(law.mean.item(), burr.mean(), rtol=2e-3, atol=0)
-    assert_close(law.std.item(), burr.std(), rtol=2e-2, atol=0)
+    centre = ContextDistribution.from_icdf(icdf, 512, dim=1)
+    assert centre.num_points == 512
+    assert_close(centre.mean.item(), burr.mean(), rtol=2e-3, atol=0)
+    assert_close(centre.std.item(), burr.std(), rtol=2e-2, atol=0)
     again = ContextDistribution.from_icdf(icdf, 512, dim=1)
-    assert torch.equal(again.points, law.points)
+    assert torch.equal(again.points, centre.points)
 
     def joint(p: Tensor) -> Tensor:
         first = torch.special.ndtri(p[:, :1])
@@ -259,44 +261,47 @@ def test_schedule() -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_candidates_follow_the_atoms(dtype: torch.dtype) -> None:
-    law = ContextDistribution.discrete(samples(4), torch.tensor([0.4, 0.0, 0.5, 0.1])).to(dtype)
+    centre = ContextDistribution.discrete(samples(4), torch.tensor([0.4, 0.0, 0.5, 0.1])).to(dtype)
     new = samples(5, seed=1)
-    extended = law.with_candidates(new)
+    extended = centre.with_candidates(new)
     assert extended.points.dtype == extended.weights.dtype == dtype
-    assert torch.equal(extended.points, torch.cat([law.points, new.to(dtype)]))
-    assert_close(extended.weights[:4], law.weights, rtol=0, atol=1e-7)
+    assert torch.equal(extended.points, torch.cat([centre.points, new.to(dtype)]))
+    assert_close(extended.weights[:4], centre.weights, rtol=0, atol=1e-7)
     assert (extended.weights[4:] == 0).all()
     values = torch.randn(3, 9, dtype=dtype, generator=torch.Generator().manual_seed(0))
-    assert_close(extended.expectation(values), law.expectation(values[:, :4]))
-    assert_close(extended.mean, law.mean)
-    assert_close(extended.std, law.std)
+    assert_close(extended.expectation(values), centre.expectation(values[:, :4]))
+    assert_close(extended.mean, centre.mean)
+    assert_close(extended.std, centre.std)
     support = extended.support()
     assert support is not None and support.tolist() == [0, 2, 3]
 
 
 def test_candidates_are_added_once() -> None:
     points = torch.tensor([[3.0, 0.0], [1.0, 0.0], [3.0, 0.0]], dtype=torch.double)
-    law = ContextDistribution(points, torch.tensor([0.2, 0.3, 0.5]))  # atoms stay as they are
+    centre = ContextDistribution(points, torch.tensor([0.2, 0.3, 0.5]))  # atoms stay as they are
     new = torch.tensor([[1.0, -0.0], [7.0, 1.0], [5.0, 5.0], [3.0, 0.0], [7.0, 1.0], [0.0, 0.0]])
-    extended = law.with_candidates(new)
+    extended = centre.with_candidates(new)
     assert extended.points.tolist() == [*points.tolist(), [7.0, 1.0], [5.0, 5.0], [0.0, 0.0]]
     assert_close(extended.weights, torch.tensor([0.2, 0.3, 0.5, 0, 0, 0]).double())
     assert extended.with_candidates(new) is extended
-    assert law.with_candidates(points[:2]) is law and law.with_candidates(points[:0]) is law
+    assert (
+        centre.with_candidates(points[:2]) is centre
+        and centre.with_candidates(points[:0]) is centre
+    )
 
 
-def test_candidates_leave_the_law_as_it_was() -> None:
-    law = ContextDistribution.empirical(samples(4))
-    wanted, single = law.distances().clone(), law.to(torch.float32)
-    assert law.support() is None
+def test_candidates_leave_the_distribution_as_it_was() -> None:
+    centre = ContextDistribution.empirical(samples(4))
+    wanted, single = centre.distances().clone(), centre.to(torch.float32)
+    assert centre.support() is None
     new = samples(3, seed=1)
-    extended = law.with_candidates(new)
+    extended = centre.with_candidates(new)
     new.zero_()
     assert extended.distances().shape == (7, 7) and extended.to(torch.float32).num_points == 7
     assert_close(extended.distances()[:4, :4], wanted)
     assert extended.support() is not None and (extended.points[4:] > 0).all()
-    assert law.num_points == 4 and law.support() is None
-    assert torch.equal(law.distances(), wanted) and law.to(torch.float32) is single
+    assert centre.num_points == 4 and centre.support() is None
+    assert torch.equal(centre.distances(), wanted) and centre.to(torch.float32) is single
 
 
 @pytest.mark.parametrize(
@@ -314,56 +319,100 @@ def test_candidates_leave_the_law_as_it_was() -> None:
 )
 def test_candidates_in_worst_cases(ambiguity: AmbiguitySet) -> None:
     points, new = samples(5), samples(6, seed=1)
-    law = ContextDistribution.discrete(points, torch.tensor([0.1, 0.2, 0.3, 0.15, 0.25]))
+    centre = ContextDistribution.discrete(points, torch.tensor([0.1, 0.2, 0.3, 0.15, 0.25]))
 
-    def worst(law: ContextDistribution) -> Tensor:
-        return ambiguity.worst_case(torch.stack([law.points[:, 0], law.points.sin().sum(-1)]), law)
+    def worst(centre: ContextDistribution) -> Tensor:
+        return ambiguity.worst_case(
+            torch.stack([centre.points[:, 0], centre.points.sin().sum(-1)]), centre
+        )
 
-    extended = law.with_candidates(torch.cat([points, new, new]))
+    extended = centre.with_candidates(torch.cat([points, new, new]))
     assert extended.num_points == 11
     for row in range(2):
         values = [extended.points[:, 0], extended.points.sin().sum(-1)][row]
         wanted = programs.solve(ambiguity, values.numpy(), extended)
         assert_close(worst(extended)[row].item(), wanted, rtol=0, atol=1e-6)
-    # More laws, so no larger, unless the set has no place for new contexts.
+    # More distributions, so no larger, unless the set has no place for new contexts.
     if isinstance(ambiguity, ChiSquaredBall | KLBall | ConditionalValueAtRisk):
-        assert_close(worst(extended), worst(law), rtol=0, atol=1e-12)
+        assert_close(worst(extended), worst(centre), rtol=0, atol=1e-12)
     else:
-        assert (worst(extended) <= worst(law) + 1e-7).all()
-        assert (worst(extended) < worst(law) - 1e-3).any()
+        assert (worst(extended) <= worst(centre) + 1e-7).all()
+        assert (worst(extended) < worst(centre) - 1e-3).any()
 
 
 def test_a_second_atom_in_the_same_place_changes_no_worst_case() -> None:
     """So candidates equal to atoms may be left out."""
     points = samples(5)
-    law = ContextDistribution.empirical(points)
+    centre = ContextDistribution.empirical(points)
     twice = ContextDistribution(
-        torch.cat([points, points]), torch.cat([law.weights, 0 * law.weights])
+        torch.cat([points, points]), torch.cat([centre.weights, 0 * centre.weights])
     )
     values = torch.randn(4, 5, dtype=torch.double, generator=torch.Generator().manual_seed(0))
     doubled = torch.cat([values, values], dim=-1)
     for ambiguity in (WassersteinBall(0.2), TotalVariationBall(0.3), KLBall(0.3), WorstCase()):
         found = ambiguity.worst_case(doubled, twice)
-        assert_close(found, ambiguity.worst_case(values, law), rtol=0, atol=1e-12)
+        assert_close(found, ambiguity.worst_case(values, centre), rtol=0, atol=1e-12)
 
 
 def test_candidate_arguments() -> None:
-    law = ContextDistribution.empirical(samples(3))
+    centre = ContextDistribution.empirical(samples(3))
     for bad in (samples(3)[:, :1], samples(3)[0], samples(3)[None]):
         with pytest.raises(BotorchTensorDimensionError, match="`points`"):
-            law.with_candidates(bad)
+            centre.with_candidates(bad)
     with pytest.raises(InputDataError, match="`points`"):
-        law.with_candidates(samples(3) * torch.nan)
-    assert law.with_candidates(torch.tensor([[1, 2]])).points[-1].tolist() == [1.0, 2.0]
+        centre.with_candidates(samples(3) * torch.nan)
+    assert centre.with_candidates(torch.tensor([[1, 2]])).points[-1].tolist() == [1.0, 2.0]
 
 
-def test_laws_made_in_inference_mode_enter_a_graph_later() -> None:
+def test_distributions_made_in_inference_mode_enter_a_graph_later() -> None:
     with torch.inference_mode():
-        law = ContextDistribution.empirical(torch.tensor([[0.1], [0.4], [0.4]]))
+        centre = ContextDistribution.empirical(torch.tensor([[0.1], [0.4], [0.4]]))
     values = torch.tensor([1.0, 2.0], requires_grad=True)
-    law.expectation(values).backward()
-    assert_close(values.grad, law.weights)
+    centre.expectation(values).backward()
+    assert_close(values.grad, centre.weights)
 
 
 def test_covering_numbers_may_be_too_large_for_numbers() -> None:
     assert log_covering_number(1000, 10.0, dim=200) == math.inf
+
+
+def test_columns_and_lipschitz_points_are_carried() -> None:
+    points, others = samples(), samples(5, seed=3).float()
+    plain = ContextDistribution.empirical(points, torch.linspace(0.1, 1.3, 12))
+    assert plain.indices is None and plain.lipschitz_points is None
+    centre = plain.with_indices(torch.tensor([2, -1])).with_lipschitz_points(others)  # type: ignore[arg-type]
+    assert centre.indices == (2, -1)
+    assert centre.lipschitz_points is not None
+    assert torch.equal(centre.lipschitz_points, others.to(points))
+    # The weights are not normalised, and so rounded, again.
+    assert torch.equal(centre.weights, plain.weights) and torch.equal(centre.points, plain.points)
+    single = centre.to(torch.float32)
+    for other in (
+        single,
+        copy.deepcopy(centre),
+        pickle.loads(pickle.dumps(centre)),
+        centre.with_candidates(others),
+        ContextDistribution(points, plain.weights, [2, -1], others),
+    ):
+        assert other.indices == (2, -1)
+        assert other.lipschitz_points is not None and len(other.lipschitz_points) == 5
+        assert other.lipschitz_points.dtype == other.points.dtype
+    # What is kept of one is not that of the other.
+    assert centre.with_indices(None).to(torch.float32).indices is None
+    assert centre.with_lipschitz_points(None).lipschitz_points is None
+    assert single.with_indices([0, 1]).to(torch.float64).indices == (0, 1)
+    others += 1.0
+    assert (centre.lipschitz_points < 1.0).any()
+
+
+def test_wrong_columns_and_lipschitz_points() -> None:
+    centre = ContextDistribution.empirical(samples())
+    for bad in ([0], [1, 1], [0, 1, 2]):
+        with pytest.raises(InputDataError, match="`indices` must be 2 different columns"):
+            centre.with_indices(bad)
+    with pytest.raises(InputDataError, match="`lipschitz_points` is empty"):
+        centre.with_lipschitz_points(samples()[:0])
+    with pytest.raises(InputDataError, match="`lipschitz_points` contains NaN"):
+        centre.with_lipschitz_points(samples() * float("nan"))
+    with pytest.raises(BotorchTensorDimensionError, match="`lipschitz_points`"):
+        centre.with_lipschitz_points(samples()[:, :1])

@@ -1,4 +1,4 @@
-"""Values, laws, expectations and optima of the contextual problems."""
+"""Values, distributions, expectations and optima of the contextual problems."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ def decisions(problem: ContextualProblem, *shape: int) -> Tensor:
     return joint_points(problem, *shape)[..., : problem.num_decisions]
 
 
-# ------------------------------------------------------------ laws, written out with scipy
+# ------------------------------------------------------------ distributions, written out with scipy
 
 NORMAL = stats.norm(0.5, 0.2)
-TRUE_LAWS = {
+TRUE_DISTRIBUTIONS = {
     ContextShift: stats.norm(0.6, 0.2),
     ThreeHumpCamel: stats.uniform(-1.0, 2.0),
     Newsvendor: stats.burr12(2.0, 20.0),
@@ -67,18 +67,18 @@ def value_at(problem: ContextualProblem, x: np.ndarray) -> Callable[..., float]:
 
 
 def expectation(problem: ContextualProblem, x: np.ndarray) -> float:
-    """The slow oracle: adaptive quadrature of the function under scipy's law."""
+    """The slow oracle: adaptive quadrature of the function under scipy's distribution."""
     f = value_at(problem, x)
     if isinstance(problem, ModifiedBranin):
         return clipped_mean(lambda first: clipped_mean(lambda second: f(first, second)))
     if isinstance(problem, (ContextualAckley, ContextualHartmann6)):
         fine = isinstance(problem, ContextualAckley)
         return clipped_mean(f, [k / 65.536 + 0.5 for k in range(-32, 33)] if fine else None)
-    law = TRUE_LAWS[type(problem)]
+    distribution = TRUE_DISTRIBUTIONS[type(problem)]
     lower, upper = problem.context_bounds.flatten().tolist()
     kink = x[0] if isinstance(problem, Newsvendor) else 0.5
-    inside, _ = integrate.quad(lambda c: f(c) * law.pdf(c), lower, upper, points=[kink])
-    return float(inside + law.cdf(lower) * f(lower) + law.sf(upper) * f(upper))
+    inside, _ = integrate.quad(lambda c: f(c) * distribution.pdf(c), lower, upper, points=[kink])
+    return float(inside + distribution.cdf(lower) * f(lower) + distribution.sf(upper) * f(upper))
 
 
 # ------------------------------------------------------------ conventions
@@ -176,23 +176,23 @@ def test_camel_and_newsvendor_by_hand() -> None:
     assert Newsvendor()(X).tolist() == pytest.approx([1.8 - 2.5 + 0.3, 1.8 - 1.0])
 
 
-# ------------------------------------------------------------ laws
+# ------------------------------------------------------------ distributions
 
 
 @pytest.mark.parametrize("cls", PROBLEMS)
-def test_contexts_follow_their_law(cls) -> None:
+def test_contexts_follow_their_distribution(cls) -> None:
     problem = cls()
     n = 4000
     contexts = problem.sample_contexts(n, torch.Generator().manual_seed(3))
     assert contexts.shape == (n, problem.num_contexts)
     lower, upper = problem.context_bounds
     assert ((contexts >= lower) & (contexts <= upper)).all()
-    law = TRUE_LAWS.get(cls, NORMAL)
+    distribution = TRUE_DISTRIBUTIONS.get(cls, NORMAL)
     for column in contexts.T.numpy():
-        inside = law.ppf(np.linspace(0.02, 0.98, 50))
+        inside = distribution.ppf(np.linspace(0.02, 0.98, 50))
         empirical = (column[:, None] <= inside).mean(axis=0)
         # Kolmogorov's statistic exceeds 1.95 / sqrt(n) with probability 0.001.
-        assert abs(empirical - law.cdf(inside)).max() < 1.95 / math.sqrt(n)
+        assert abs(empirical - distribution.cdf(inside)).max() < 1.95 / math.sqrt(n)
 
 
 def test_draws_are_those_of_the_generator_and_the_dtype() -> None:
@@ -222,25 +222,25 @@ def test_quantiles_are_those_of_scipy(cls) -> None:
     problem = cls()
     levels = torch.linspace(0.01, 0.99, 21, dtype=torch.double)
     found = problem.context_icdf(levels.unsqueeze(-1).expand(-1, problem.num_contexts))
-    expected = TRUE_LAWS.get(cls, NORMAL).ppf(levels.numpy())
+    expected = TRUE_DISTRIBUTIONS.get(cls, NORMAL).ppf(levels.numpy())
     for column in found.T.numpy():
         np.testing.assert_allclose(column, expected, atol=1e-12)
 
 
 @pytest.mark.parametrize("cls", PROBLEMS)
-def test_points_of_the_law_give_the_expectation(cls) -> None:
+def test_points_of_the_distribution_give_the_expectation(cls) -> None:
     problem = cls()
-    law = problem.context_distribution(1024)
-    assert law.points.shape[-1] == problem.num_contexts
+    distribution = problem.context_distribution(1024)
+    assert distribution.points.shape[-1] == problem.num_contexts
     x = decisions(problem, 4)
     joint = torch.cat(
         [
-            x.unsqueeze(1).expand(-1, len(law.points), -1),
-            law.points.unsqueeze(0).expand(4, -1, -1),
+            x.unsqueeze(1).expand(-1, len(distribution.points), -1),
+            distribution.points.unsqueeze(0).expand(4, -1, -1),
         ],
         dim=-1,
     )
-    found = problem(joint) @ law.weights
+    found = problem(joint) @ distribution.weights
     values = problem(joint)
     spread = (values.amax(dim=-1) - values.amin(dim=-1)).max().item()
     # 1024 Sobol points in two dimensions at most: far closer than Monte Carlo's 1 / sqrt(1024).
@@ -248,10 +248,10 @@ def test_points_of_the_law_give_the_expectation(cls) -> None:
     torch.testing.assert_close(found, expected, rtol=0.0, atol=5e-3 * spread)
 
 
-def test_reference_law_of_the_shift() -> None:
-    law = ContextShift().reference_distribution(512)
-    mean = law.weights @ law.points
-    deviation = (law.weights @ (law.points - mean).square()).sqrt()
+def test_reference_distribution_of_the_shift() -> None:
+    distribution = ContextShift().reference_distribution(512)
+    mean = distribution.weights @ distribution.points
+    deviation = (distribution.weights @ (distribution.points - mean).square()).sqrt()
     assert mean.item() == pytest.approx(0.5, abs=1e-3)
     assert deviation.item() == pytest.approx(0.1, abs=1e-3)
 
@@ -352,12 +352,14 @@ def test_ackley_is_best_at_the_centre_in_every_context() -> None:
 
 
 def test_the_shift_moves_the_optimum() -> None:
-    """Under the reference law the best decision is 0, where the true regret is 0.17."""
+    """Under the reference distribution the best decision is 0, where the true regret is 0.17."""
     problem = ContextShift()
-    law = problem.reference_distribution(512)
+    distribution = problem.reference_distribution(512)
     x = torch.linspace(-1.0, 1.0, 2001, dtype=torch.double)
-    joint = torch.stack(torch.meshgrid(x, law.points[:, 0], indexing="ij"), dim=-1)
-    assert x[(problem(joint) @ law.weights).argmax()].item() == pytest.approx(0.0, abs=1e-9)
+    joint = torch.stack(torch.meshgrid(x, distribution.points[:, 0], indexing="ij"), dim=-1)
+    assert x[(problem(joint) @ distribution.weights).argmax()].item() == pytest.approx(
+        0.0, abs=1e-9
+    )
     at_zero = problem.evaluate_stochastic(torch.zeros(1, dtype=torch.double)).item()
     assert problem.stochastic_optimal_value - at_zero == pytest.approx(0.174, abs=1e-3)
 

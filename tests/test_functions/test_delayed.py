@@ -1,4 +1,4 @@
-"""Laws of the delays, and the order and completeness of what arrives."""
+"""Distributions of the delays, and the order and completeness of what arrives."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ LAWS = [
 
 
 def check_moments(values: list[float], mean: float, variance: float) -> None:
-    """Compare a sample's mean and variance with the law's, five standard errors allowed.
+    """Compare a sample's mean and variance with the distribution's, five standard errors allowed.
 
     The error of the variance is estimated from the sample's own fourth moment.
     """
@@ -84,7 +84,7 @@ def test_means_and_variances(delay: DelayDistribution, moments: tuple[float, flo
 
 
 @pytest.mark.parametrize(("delay", "moments"), LAWS[:5])
-def test_delays_of_consecutive_tickets_follow_the_law(
+def test_delays_of_consecutive_tickets_follow_the_distribution(
     delay: DelayDistribution, moments: tuple[float, float]
 ) -> None:
     # Each ticket has a generator of its own: its first number must not depend on its number.

@@ -87,7 +87,7 @@ def test_interval_study_by_hand() -> None:
 
 
 @pytest.mark.parametrize("cls", PROBLEMS)
-def test_noise_has_the_stated_law(cls) -> None:
+def test_noise_has_the_stated_distribution(cls) -> None:
     problem = cls()
     X = _points(problem, 3)
     num_draws = 20_000

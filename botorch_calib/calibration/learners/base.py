@@ -1,4 +1,8 @@
-"""What online learners of thresholds have in common: checks, centers and a state that fits."""
+"""What learners of thresholds have in common: levels, a kernel, and a state of any length.
+
+The stream is checked here, the observed inputs are kept as centers, and a state dict is loaded
+whatever the number of its centers.
+"""
 
 from __future__ import annotations
 
@@ -173,6 +177,36 @@ class QuantileLearner(Module, ABC):
             if not torch.allclose(own, theirs, rtol=1e-6, atol=1e-6):
                 return f"its `{name}` are {theirs.tolist()}, not {own.tolist()}."
         return None
+
+
+# ------------------------------------------------------------ the kernel of the localization
+
+
+def gaussian_correlation(X1: Tensor, X2: Tensor, lengthscale: float) -> Tensor:
+    """``exp(-|x - x'|^2 / lengthscale^2)``, ``... x n`` for ``... x d`` and ``n x d``."""
+    return gaussian_correlations(X1, X2, [lengthscale])
+
+
+def gaussian_correlations(X1: Tensor, X2: Tensor, lengthscales: Sequence[float]) -> Tensor:
+    """The correlations at several lengthscales side by side, ``... x (num_lengthscales n)``.
+
+    The squared distance is expanded into a single matrix product, about a common shift
+    that keeps cancellation small, and in double precision, in which it is harmless unless
+    the inputs spread over more than 1e6 lengthscales. It is not clamped at 0, since that
+    would falsify second derivatives where points coincide.
+    """
+    dtype, shift = X1.dtype, X2[0].double()
+    X1, X2 = X1.double() - shift, X2.double() - shift
+    # Squares go in elementwise on the left: summing the larger side would cost more.
+    left = torch.cat([X1, X1 * X1, X1.new_ones(*X1.shape[:-1], 1)], dim=-1)
+    squares = -(X2 * X2).sum(dim=-1, keepdim=True)
+    right = torch.cat([2.0 * X2, torch.full_like(X2, -1.0), squares], dim=-1)
+    # One product for all: the right factors, divided by each squared lengthscale.
+    right = torch.cat([right / (scale * scale) for scale in lengthscales])
+    return (left @ right.mT).exp().to(dtype)
+
+
+# ------------------------------------------------------------ levels and initial thresholds
 
 
 def as_vector(values: Tensor | Sequence[float]) -> Tensor:

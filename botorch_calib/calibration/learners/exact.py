@@ -1,4 +1,7 @@
-"""Quantiles of the scores seen, as exact minimisers of the regularised pinball loss."""
+r"""`ExactQuantileLearner`: quantiles of a set of scores, not of a stream.
+
+They are the exact minimisers of the regularised sum of pinball losses (`pinball_minimizer`).
+"""
 
 from __future__ import annotations
 
@@ -10,9 +13,7 @@ import torch
 from torch import Tensor
 
 from botorch_calib._validation import check_positive, check_width
-from botorch_calib.calibration.learners.base import QuantileLearner
-from botorch_calib.calibration.learners.descent import gaussian_correlation
-from botorch_calib.calibration.learners.pinball import pinball_minimizer
+from botorch_calib.calibration.learners.base import QuantileLearner, gaussian_correlation
 
 # Rows of the n x M x n table that are in memory at once when a history is replayed.
 _CHUNK = 64
@@ -29,11 +30,15 @@ class ExactQuantileLearner(QuantileLearner):
     by ``exp(-|x_i - x|^2 / lengthscale^2)``, so where none are near, the model is left as it is.
 
     Args:
-        levels: See `OnlineQuantileTracker`.
+        levels: Strictly increasing levels in (0, 1): a tensor of shape ``M`` or a sequence
+            of numbers (then in double precision).
         step_size: A score moves a threshold by at most this; inverse weight of the
             initial thresholds.
         lengthscale: Lengthscale of the weights.
-        initial: See `OnlineQuantileTracker`.
+        initial: Initial thresholds in [0, 1], of shape ``M`` (default: ``levels``).
+
+    Raises:
+        InputDataError: If levels do not increase inside (0, 1), or a setting is not positive.
     """
 
     scores: Tensor
@@ -85,3 +90,51 @@ class ExactQuantileLearner(QuantileLearner):
                 weights = weights * kernel
             rows.append(self._minimizer(self.scores, weights))
         return torch.cat(rows)
+
+
+def pinball_minimizer(
+    u: Tensor,
+    levels: Tensor,
+    center: Tensor,
+    step_size: float,
+    weights: Tensor | None = None,
+) -> Tensor:
+    r"""Minimiser of ``(q - c)^2 / (2 eta) + sum_i w_i pinball_p(u_i, q)`` at each level ``p``.
+
+    This is OCBO eq. 11 before its losses are linearised, with the regulariser centred at
+    ``c``, the threshold of a calibrated model, instead of at 0. With ``W(q)`` the weight of
+    the scores at or below ``q``, the subgradient is ``(q - c) / eta + W(q) - p W``: it
+    increases in ``q``, by jumps at the scores. Let ``u_(1) <= ... <= u_(n)`` be the sorted scores,
+    ``C_k`` the weight of the ``k`` smallest and ``a_k = c + eta (p W - C_k)`` the root of
+    the subgradient between ``u_(k)`` and ``u_(k+1)``, as if that piece went on for ever. The
+    minimiser is the largest ``q`` at which the subgradient from the left is at most 0, and
+
+        ``q = max_{k = 0..n} min(a_k, u_(k+1))``,  with ``u_(n+1) = inf``.
+
+    (Where ``a_k < u_(k)`` the term is below that of ``k - 1``, so it cannot win.) One sort serves
+    all levels and all weights. ``a_k`` and so ``q`` increase with ``p`` if ``c`` does: quantiles
+    do not cross.
+
+    Args:
+        u: Scores ``n``.
+        levels: Levels ``M``.
+        center: The centers ``c``, ``M``.
+        step_size: ``eta > 0``: a score moves a quantile by at most ``eta``; as it grows the
+            minimiser becomes the weighted empirical quantile.
+        weights: Nonnegative weights ``... x n`` (default: all 1).
+
+    Returns:
+        Minimisers ``... x M``, differentiable in the weights.
+    """
+    # The scores' order is the same for all levels and weights, so it is found once.
+    ordered, order = u.sort()
+    weights = torch.ones_like(u) if weights is None else weights
+    cumulative = weights[..., order].cumsum(dim=-1)
+    cumulative = torch.cat([cumulative.new_zeros(*cumulative.shape[:-1], 1), cumulative], dim=-1)
+    ceiling = torch.cat([ordered, ordered.new_full((1,), torch.inf)])
+    # a_k for all levels and k: ... x M x (n + 1)
+    total = cumulative[..., -1:]
+    roots = (center + step_size * levels * total).unsqueeze(-1)
+    roots = roots - step_size * cumulative.unsqueeze(-2)
+    # The maximum over k picks the piece on which the subgradient changes its sign.
+    return torch.minimum(roots, ceiling).amax(dim=-1)

@@ -1,4 +1,8 @@
-r"""Online aggregation of trackers with different settings."""
+r"""`AggregatedQuantileTracker`: trackers with different settings, mixed online by their losses.
+
+The weights are AdaHedge's (`adahedge`), on the members' pinball losses. `quantile_learner`
+makes one tracker or a mixture of them, as a calibrator's settings ask for.
+"""
 
 from __future__ import annotations
 
@@ -11,19 +15,19 @@ import torch
 from botorch.exceptions.errors import InputDataError
 from torch import Tensor
 
-from botorch_calib._validation import check_nonnegative, check_positive, check_width
-from botorch_calib.calibration.learners.base import QuantileLearner
-from botorch_calib.calibration.learners.descent import (
-    Local,
-    Localization,
-    descend,
-    extended,
+from botorch_calib._validation import check_count, check_nonnegative, check_positive, check_width
+from botorch_calib.calibration.learners.base import (
+    QuantileLearner,
     gaussian_correlation,
     gaussian_correlations,
 )
-from botorch_calib.calibration.learners.hedging import adahedge, adahedge_weights
-from botorch_calib.calibration.learners.online import OnlineQuantileTracker
-from botorch_calib.calibration.learners.pinball import pinball_loss
+from botorch_calib.calibration.learners.online import (
+    Local,
+    Localization,
+    OnlineQuantileTracker,
+    descend,
+    extended,
+)
 
 #: Default settings of a bank: from nearly global to sharply local, from slow to fast.
 LENGTHSCALES = (0.1, 0.25, math.inf)
@@ -33,6 +37,9 @@ STEP_DECAY = 0.3
 
 # The safety net of `AggregatedQuantileTracker`: room for a start, and how steeply it acts.
 _ROOM, _RAMP = 8.0, 2.0
+# Gaps below this count as none, so that AdaHedge's rate stays finite. At a rate of ln K / 1e-12 a
+# loss that is larger by 1e-10 has a weight of 1e-30 or less: the leaders share all of it.
+_LEAST_GAP = 1e-12
 
 #: A setting of a tracker: a number, or several to choose from.
 Setting = float | Sequence[float]
@@ -79,12 +86,17 @@ class AggregatedQuantileTracker(QuantileLearner):
     the accumulated ``mixability_gap``.
 
     Args:
-        levels: See `OnlineQuantileTracker`.
+        levels: Strictly increasing levels in (0, 1): a tensor of shape ``M`` or a sequence
+            of numbers (then in double precision).
         lengthscales: Lengthscales of the members; infinity is a member without localization.
         scales: Strengths ``k(x, x) > 0`` of the localized members.
         step_sizes: First steps of the members.
         step_decay: Exponent of the decay of all steps.
-        initial: See `OnlineQuantileTracker`.
+        initial: Initial constants of all members in [0, 1], of shape ``M`` (default: ``levels``).
+
+    Raises:
+        InputDataError: If levels do not increase inside (0, 1), or a setting is missing or not
+            positive.
 
     .. [Angelopoulos2023]
         A. Angelopoulos, E. Candes and R. Tibshirani. Conformal PID control for time series
@@ -163,6 +175,7 @@ class AggregatedQuantileTracker(QuantileLearner):
         check_width(X, self.centers.shape[-1])
         mixed = self._mixed_constants.expand(*X.shape[:-1], -1)
         if len(self.centers):
+            # The members' functions were averaged when they changed: one product serves them all.
             lengthscales = [at.lengthscale for at in self._localizations]
             correlations = gaussian_correlations(X.to(self.centers), self.centers, lengthscales)
             mixed = mixed + correlations @ self._mixed_coefficients
@@ -200,8 +213,7 @@ class AggregatedQuantileTracker(QuantileLearner):
 
     def coverage_bound(self, num_steps: int) -> Tensor:
         """Bound on ``|mean(o) - p|`` after ``num_steps`` steps from the start, shape ``M``."""
-        if num_steps < 1:
-            raise InputDataError(f"`num_steps` must be at least 1, got {num_steps}.")
+        check_count("num_steps", num_steps)
         return (self._room(torch.tensor(num_steps)) + _RAMP + 1.0) / num_steps
 
     def _room(self, t: Tensor) -> Tensor:
@@ -214,11 +226,13 @@ class AggregatedQuantileTracker(QuantileLearner):
         return shortfall.sign() * beyond / _RAMP
 
     def _learn(self, X: Tensor, u: Tensor) -> Tensor:
+        # Members run first and unaware of each other; the weights need all their losses in order.
         times = torch.arange(1, len(u) + 1, dtype=u.dtype, device=u.device) + self.num_updates
         decay = times.pow(-self.step_decay).unsqueeze(-1)
         thresholds, constants, coefficients = self._run_members(X, u, decay)
         losses = pinball_loss(u.view(-1, 1, 1), thresholds, self.levels)
         weights, total, gap = adahedge(losses.sum(dim=-1), self.losses, self.mixability_gap)
+        # Held to [0, 1], where the scores are: that never adds to the loss, see the class.
         mixed = (weights.to(u).unsqueeze(-1) * thresholds).sum(dim=-2).clamp(0.0, 1.0)
         used, shortfall = self._caught(u, mixed)
 
@@ -310,13 +324,19 @@ def quantile_learner(
     """A tracker if every setting is a number, a bank of them if some are left to choose.
 
     Args:
-        levels: See `OnlineQuantileTracker`.
-        initial: See `OnlineQuantileTracker`.
-        lengthscale: A number, several to choose from, or ``"auto"`` for the default ones.
-        scale: Likewise; None is the default, 1.
-        step_size: Likewise; None is the default: 0.05, or in a bank `STEP_SIZES`.
-        step_decay: Likewise; None is the default: 0, or in a bank `STEP_DECAY`.
-        regularization: See `OnlineQuantileTracker`; a bank has none.
+        levels: Strictly increasing levels in (0, 1), of shape ``M``.
+        initial: Initial thresholds in [0, 1], of shape ``M``.
+        lengthscale: A number, several to choose from, or ``"auto"`` for `LENGTHSCALES`;
+            infinity is no localization.
+        scale: Strength of the localization, a number or several; None is the default, 1.
+        step_size: First step, a number or several; None is the default: 0.05, or in a bank
+            `STEP_SIZES`.
+        step_decay: Exponent of the steps' decay; None is the default: 0, or in a bank
+            `STEP_DECAY`.
+        regularization: Rate at which a tracker forgets local corrections; a bank has none.
+
+    Raises:
+        InputDataError: If a setting is out of its range, or a bank is given a regularization.
     """
     if isinstance(lengthscale, str) and lengthscale != "auto":
         raise InputDataError(f"`lengthscale` must be numbers or 'auto', got {lengthscale!r}.")
@@ -350,3 +370,57 @@ def quantile_learner(
 
 def _several(setting: Setting) -> Sequence[float]:
     return setting if isinstance(setting, Sequence) else [setting]
+
+
+# ------------------------------------------------------------ losses and weights of the members
+
+
+def pinball_loss(u: Tensor, theta: Tensor, levels: Tensor) -> Tensor:
+    """``(u - theta) (p - 1{u <= theta})``, whose expectation the ``p``-quantile of ``u`` minimises.
+
+    All arguments broadcast; the loss is 0 at ``u = theta`` and positive elsewhere.
+    """
+    return (u - theta) * (levels - (u <= theta).to(theta))
+
+
+def adahedge_weights(losses: Tensor, gap: Tensor) -> Tensor:
+    """AdaHedge's weights ``K`` after losses ``L`` (``K``) and the mixability gap ``Delta``.
+
+    ``w_k ~ exp(-gamma L_k)`` with ``gamma = ln K / Delta`` [deRooij2014]; while ``Delta`` is 0 the
+    leaders share all of the weight.
+    """
+    return torch.softmax(-_rate(losses, gap) * (losses - losses.amin()), dim=-1)
+
+
+def adahedge(rounds: Tensor, losses: Tensor, gap: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Run AdaHedge [deRooij2014] through ``n`` rounds: exponential weights without tuning.
+
+    Each round adds to the mixability gap what the weighted average loses beyond the mix loss.
+
+    Args:
+        rounds: Losses ``n x K`` of the experts in each round.
+        losses: Their accumulated losses before, ``K``.
+        gap: The accumulated mixability gap before.
+
+    Returns:
+        The weights ``n x K`` before each round, and the losses and the gap after the last.
+    """
+    rounds = rounds.to(losses)
+    weights = []
+    for loss in rounds.unbind():
+        rate = _rate(losses, gap)
+        w = adahedge_weights(losses, gap)
+        # The mix loss -log(sum_k w_k exp(-rate loss_k)) / rate, with the least loss taken out. In
+        # logarithms, since a leader's weight may be 1 and that of the next one underflow.
+        least = loss.amin()
+        log_w = torch.log_softmax(-rate * (losses - losses.amin()), dim=-1)
+        mix = least - torch.logsumexp(log_w - rate * (loss - least), dim=-1) / rate
+        weights.append(w)
+        gap = gap + (w @ loss - mix).clamp(min=0.0)
+        losses = losses + loss
+    stacked = torch.stack(weights) if weights else rounds
+    return stacked, losses, gap
+
+
+def _rate(losses: Tensor, gap: Tensor) -> Tensor:
+    return math.log(max(losses.shape[-1], 2)) / gap.clamp(min=_LEAST_GAP)

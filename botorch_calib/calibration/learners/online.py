@@ -1,23 +1,23 @@
-"""Online tracking of quantiles, globally and locally in the inputs."""
+r"""`OnlineQuantileTracker`: quantiles tracked by online descent of the pinball loss.
+
+The descent itself (`descend`) runs in many columns at once. A *column* is one threshold function
+``theta(x) = c + sum_i B_i k(x_i, x)``: a level of a tracker, or a level of one member of a bank
+of trackers. Columns are independent of each other, so all are carried along in the same
+loop over the observations.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 from botorch.exceptions.errors import InputDataError
 from torch import Tensor
 
-from botorch_calib._validation import check_nonnegative, check_positive, check_width
-from botorch_calib.calibration.learners.base import QuantileLearner
-from botorch_calib.calibration.learners.descent import (
-    Local,
-    Localization,
-    descend,
-    extended,
-    gaussian_correlation,
-)
+from botorch_calib._validation import check_count, check_nonnegative, check_positive, check_width
+from botorch_calib.calibration.learners.base import QuantileLearner, gaussian_correlation
 
 
 class OnlineQuantileTracker(QuantileLearner):
@@ -51,7 +51,7 @@ class OnlineQuantileTracker(QuantileLearner):
     over centers, and is of order ``1 / sqrt(T)``.
 
     Thresholds are raw: they may leave [0, 1], and those of neighbouring levels may cross.
-    Clamp or sort them where a law is built, never here, or the guarantee is lost.
+    Clamp or sort them where a distribution is built, never here, or the guarantee is lost.
 
     Buffers: ``levels`` ``M``, ``constants`` ``M``, ``centers`` ``t x d``, ``coefficients``
     ``t x M`` and the scalar ``step_count``. A state dict may be loaded whatever the length
@@ -141,11 +141,11 @@ class OnlineQuantileTracker(QuantileLearner):
 
         The first is sharper than LOCBO's Lemma 1 in that it tends to 0 for any ``scale``.
         """
-        if num_steps < 1:
-            raise InputDataError(f"`num_steps` must be at least 1, got {num_steps}.")
+        check_count("num_steps", num_steps)
         m = torch.maximum(self.levels, 1.0 - self.levels)
         times = torch.arange(1, num_steps + 1, dtype=torch.double, device=m.device)
         eta = self.step_size * times.pow(-self.step_decay)
+        # The second bound of the docstring first, then the first one where it applies.
         growth = m * eta.sum() + m.square() * eta.square().sum() * (1.0 + 2.0 * self.scale)
         length = 2.0 * (0.25 + growth).sqrt()
         if self.scale == 0.0 or self.regularization > 0.0:
@@ -184,3 +184,79 @@ class OnlineQuantileTracker(QuantileLearner):
     def _local_values(self, X: Tensor) -> Tensor:
         correlation = gaussian_correlation(X, self.centers, self.lengthscale)
         return correlation @ (self.scale * self.coefficients)
+
+
+# ------------------------------------------------------------ the descent, without state
+
+
+class Localization(NamedTuple):
+    """Columns that share a kernel ``scale * exp(-|x - x'|^2 / lengthscale^2)``."""
+
+    columns: slice
+    lengthscale: float
+
+
+class Local(NamedTuple):
+    """The local part of the thresholds at ``n`` points, and what moves it.
+
+    Args:
+        values: ``n x C``; changed in place by `descend`.
+        kernels: For each localization the correlation matrix ``n x n`` of the points.
+        localizations: The columns that each kernel serves.
+        scale: ``k(x, x)`` of each column, ``C`` (or 1 for all).
+        shrink: For each of the ``n`` steps, the factor by which earlier increments shrink.
+    """
+
+    values: Tensor
+    kernels: Sequence[Tensor]
+    localizations: Sequence[Localization]
+    scale: Tensor
+    shrink: Sequence[float]
+
+
+def descend(
+    u: Tensor, levels: Tensor, steps: Tensor, constants: Tensor, local: Local | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Run through ``n`` observations in order.
+
+    Args:
+        u: Scores, ``n``.
+        levels: The level of each column, ``C``.
+        steps: ``n x C`` step sizes (or ``n x 1`` for all columns).
+        constants: The constants ``c`` before the first observation, ``C``.
+        local: The local part at the observed points, if there is one.
+
+    Returns:
+        The thresholds ``n x C`` that the observations met, the increments ``n x C`` and the
+        constants after the last one.
+    """
+    # delta = eta (p - o) takes two values, known before the loop; which one, the loop decides.
+    hits, misses = steps * (levels - 1.0), steps * levels
+    thresholds, deltas = [], []
+    # Rows are split once: indexing inside the loop would cost more than the arithmetic.
+    rows = zip(u.unbind(), hits.unbind(), misses.unbind(), strict=True)
+    kernel_rows = [] if local is None else [kernel.unbind() for kernel in local.kernels]
+    parts = [] if local is None else [local.values[:, at.columns] for at in local.localizations]
+    for i, (u_i, hit, miss) in enumerate(rows):
+        theta = constants if local is None else constants + local.values[i]
+        delta = torch.where(u_i <= theta, hit, miss)
+        constants = constants + delta
+        thresholds.append(theta)
+        deltas.append(delta)
+        if local is not None:
+            # Only the batch's own points need the local part, so it is carried along.
+            move = delta * local.scale
+            for at, part, kernel in zip(local.localizations, parts, kernel_rows, strict=True):
+                part.addr_(kernel[i], move[at.columns], beta=local.shrink[i])
+    if not deltas:
+        return hits, hits, constants
+    return torch.stack(thresholds), torch.stack(deltas), constants
+
+
+def extended(coefficients: Tensor, deltas: Tensor, shrink: Sequence[float]) -> Tensor:
+    """Coefficients ``t x C`` after ``n`` more increments, each shrunk by the steps after it."""
+    # Row i of `remaining` is the product of the factors from step i on: what all later steps
+    # leave of an increment made before step i.
+    factors = torch.tensor([*shrink, 1.0], dtype=deltas.dtype, device=deltas.device)
+    remaining = factors.flip(0).cumprod(0).flip(0).unsqueeze(-1)
+    return torch.cat([coefficients * remaining[0], deltas * remaining[1:]])

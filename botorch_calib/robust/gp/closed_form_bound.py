@@ -10,10 +10,12 @@ import torch
 from botorch.acquisition.objective import PosteriorTransform
 from torch import Tensor
 
-from botorch_calib.robust.gp.contextual import Columns, ContextualFunction, norm_and_direction
-from botorch_calib.robust.gp.fallback import PointwiseFunction, pairs_per_chunk
-from botorch_calib.robust.gp.kernels import RadialProfile
-from botorch_calib.robust.gp.stationary import StationaryGP, is_stationary, stationary_gp
+from botorch_calib.robust.contexts import pairwise_distances
+from botorch_calib.robust.contextual_function import ContextualFunction, norm_and_direction
+from botorch_calib.robust.gp.autograd_fallback import PointwiseFunction, pairs_per_chunk
+from botorch_calib.robust.gp.radial_kernels import RadialProfile
+from botorch_calib.robust.gp.stationary_gp import StationaryGP, is_stationary, stationary_gp
+from botorch_calib.robust.joint_inputs import Columns
 
 # Pairs per chunk: few enough for the buffers to stay in the cache, where that is possible.
 _BUFFER_ELEMENTS = 2**18
@@ -37,7 +39,7 @@ class ClosedFormConfidenceBound(ContextualFunction):
     variance is at its least, ``sigma`` counts as constant.
 
     Args:
-        gp: The posterior; see `stationary_gp`.
+        gp: The posterior, made by `stationary_gp`.
         columns: Which columns are contexts.
         beta: BoTorch's ``beta``, which is under the root, as a scalar tensor.
         sign: 1 for an upper bound of ``f``, -1 for one of ``-f``.
@@ -69,7 +71,7 @@ class ClosedFormConfidenceBound(ContextualFunction):
 
     @torch.no_grad()
     def _evaluate(self, X: Tensor, contexts: Tensor, gradients: bool) -> tuple[Tensor, Tensor]:
-        """See `ContextualFunction._evaluate`."""
+        """Values and gradients at all pairs, chunk by chunk."""
         split = X.shape[-1]
         left, first = self._decisions.side(X)
         right, second = self._context_side(contexts)
@@ -86,7 +88,7 @@ class ClosedFormConfidenceBound(ContextualFunction):
         return values.to(X), results.to(X)
 
     def _context_side(self, contexts: Tensor) -> tuple[Tensor, Tensor]:
-        """`_Part.side` of contexts, which is kept, as these are mostly those of the last calls."""
+        """`_Part.side` of contexts, which is kept, as they are mostly those of the last calls."""
         contexts = contexts.to(self._weights)
         for kept, points, distances in self._kept:
             if torch.equal(kept, contexts):
@@ -151,11 +153,11 @@ class ClosedFormConfidenceBound(ContextualFunction):
     # ------------------------------------------------------------ one context per row
 
     @torch.no_grad()
-    def _steepness(self, X: Tensor, contexts: Tensor) -> tuple[Tensor, Tensor]:
-        """See `ContextualFunction._steepness`; second derivatives at ``b`` points."""
+    def _gradient_norm(self, X: Tensor, contexts: Tensor) -> tuple[Tensor, Tensor]:
+        """Norms of the context gradient at ``b`` points, and their slopes by second derivatives."""
         split = X.shape[-1]
         points = self._all.scaled(torch.cat([X, contexts.to(X)], dim=-1))
-        squares = squared_distances(points, self._all.inputs)
+        squares = pairwise_distances(points, self._all.inputs).square_()
         k, slope, curvature = self.gp.profile.derivatives(squares)
         V, reduction = self._solved(k, [None, None], True)
         sigma, ratio = self._deviation(reduction)
@@ -164,10 +166,13 @@ class ClosedFormConfidenceBound(ContextualFunction):
         norm, direction = norm_and_direction(self._summed(points, factors * slope)[:, split:])
         # The derivative in this direction, as a vector over training inputs, of k and of V.
         v = direction * self._contexts.slope
+        # d s_i / d direction = 2 (s - s_i)' v for each training input i.
         along = torch.linalg.vecdot(points[:, split:], v).unsqueeze(-1)
         along = torch.addmm(along, v, self._contexts.inputs.mT, alpha=-2.0, beta=2.0)
         dk = slope * along
         dV = self._solved(dk, [None, None], True)[0]
+        # The chain rule on 1 / sigma: d(V / sigma) = (dV + V (V dk) / sigma^2) / sigma, since
+        # d sigma = -(V dk) / sigma.
         inner = torch.linalg.vecdot(V, dk).div_(sigma.square_()).unsqueeze(-1)
         factors.mul_(curvature).mul_(along)
         factors.addcmul_(slope, dV.addcmul_(inner, V).mul_(ratio))
@@ -186,8 +191,8 @@ class _Part:
 
     Attributes:
         profile: The kernel.
-        origin: See `StationaryGP`, ``d'``.
-        slope: See `StationaryGP`, ``d'``.
+        origin: What is subtracted from these columns, ``d'``.
+        slope: What the differences are then multiplied by, ``d'``.
         unit: What scaled differences are multiplied by in gradients, ``d'``.
         inputs: Scaled training inputs, ``n x d'``.
     """
@@ -212,12 +217,8 @@ class _Part:
     def side(self, points: Tensor) -> tuple[Tensor, Tensor]:
         """Points ``m x d'`` in the unit of gradients, and prepared squared distances ``m x n``."""
         scaled = self.scaled(points)
-        return scaled * self.unit, self.profile.prepare(squared_distances(scaled, self.inputs))
-
-
-def squared_distances(A: Tensor, B: Tensor) -> Tensor:
-    """Squared distances ``a x b`` of rows, accurate also where they are close."""
-    return torch.cdist(A, B, compute_mode="donot_use_mm_for_euclid_dist").square_()
+        squares = pairwise_distances(scaled, self.inputs).square_()
+        return scaled * self.unit, self.profile.prepare(squares)
 
 
 def confidence_bound(

@@ -1,4 +1,4 @@
-"""Ambiguity sets, one a file."""
+"""Ambiguity sets, one a file; `base` holds what they share, and how to write another one."""
 
 from botorch_calib.robust.sets.base import AmbiguitySet, Ball
 from botorch_calib.robust.sets.chi_squared import ChiSquaredBall

@@ -1,8 +1,7 @@
-"""What all ambiguity sets share."""
+"""What all ambiguity sets share: `AmbiguitySet`, and `Ball` for those with a radius."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable
 from copy import copy
 from typing import Any, Self
@@ -17,17 +16,19 @@ from torch import Tensor
 
 from botorch_calib._validation import check_count, check_finite, check_nonnegative
 from botorch_calib.robust.contexts import ContextDistribution
+from botorch_calib.robust.contextual_function import ContextualFunction
 
 # Part of the range of the values up to which they count as equal to the smallest one.
 _TIED = 1e-100
 
 
-class AmbiguitySet(ABC):
-    r"""A set of laws of the context, of which the worst one is to be expected.
+class AmbiguitySet:
+    r"""A set of distributions of the context, over which the worst expectation is taken.
 
     Given the values ``u`` of a function that is to be maximised at the ``M`` atoms of a centre
-    ``w``, `worst_case` is the smallest expectation ``sum_i p_i u_i`` over the laws ``p`` of the
-    set, and `worst_case_weights` the law that attains it.
+    ``w``, `worst_case` is the smallest expectation ``sum_i p_i u_i`` over the distributions ``p``
+    of the set, and `worst_case_weights` the distribution that attains it. Acquisition functions
+    call `evaluate`, which is the worst case of a function of decisions and contexts.
 
     * **Gradient.** The set does not depend on ``u``, so by Danskin's theorem the gradient with
       respect to ``u`` is the minimiser ``p`` itself, and a subgradient where there are several.
@@ -36,15 +37,23 @@ class AmbiguitySet(ABC):
       so neither the level nor the scale of ``u`` matters. Where ``u`` is constant it is ``w``.
     * **Batches.** Each row of ``u`` is a problem of its own and is solved as if it were alone, all
       at once. Results are deterministic.
+
+    **A set of your own** is a subclass. If the values at the atoms are all that it needs, it
+    defines ``_solve(u, contexts)``, the minimisers ``b x M`` for values ``b x M``; the rest
+    follows. If it needs more of the function, such as gradients with respect to the context, it
+    overrides `evaluate`.
+
+    Example:
+        >>> class MeanSlopePenalty(AmbiguitySet):
+        ...     def evaluate(self, function, X, contexts):
+        ...         values = function(X, contexts.points)
+        ...         norms = function.gradient_norms(X, contexts.points)
+        ...         return contexts.expectation(values - 0.1 * norms)
+        >>> acqf = RobustUpperConfidenceBound(model, 2.25, MeanSlopePenalty(), contexts)
     """
 
-    # Whether the laws of the set put nothing on atoms of weight 0.
+    # Whether the distributions of the set put nothing on atoms of weight 0.
     _keeps_support: bool = False
-
-    @property
-    def needs_gradients(self) -> bool:
-        """Whether the set needs gradients with respect to the context: the Lipschitz bound."""
-        return False
 
     @property
     def is_scheduled(self) -> bool:
@@ -52,8 +61,8 @@ class AmbiguitySet(ABC):
         return False
 
     @property
-    def _gives_laws(self) -> bool:
-        """Whether `_solve` returns laws; else they may be signed, and only their products count."""
+    def _is_attained(self) -> bool:
+        """Whether `_solve` returns distributions, not weights of any sign that give a bound."""
         return True
 
     def at(self, t: int) -> Self:
@@ -63,6 +72,24 @@ class AmbiguitySet(ABC):
             t: Number of samples, at least 1.
         """
         return self
+
+    def evaluate(
+        self, function: ContextualFunction, X: Tensor, contexts: ContextDistribution
+    ) -> Tensor:
+        """Worst cases of a function at decisions, differentiable with respect to these.
+
+        By default they are those of the values at the atoms. A set that needs more of the function
+        overrides this, with `ContextualFunction.gradient_norms` for example.
+
+        Args:
+            function: The function ``u(x, c)`` to be maximised.
+            X: Decisions ``b x d_x``.
+            contexts: The centre of the set, in the dtype and on the device of ``X``.
+
+        Returns:
+            A tensor of shape ``b``.
+        """
+        return self.worst_case(function(X, contexts.points), contexts)
 
     def worst_case(self, values: Tensor, contexts: ContextDistribution) -> Tensor:
         """Smallest expectation over the set, differentiable with respect to ``values``.
@@ -82,19 +109,24 @@ class AmbiguitySet(ABC):
         return torch.linalg.vecdot(self._minimiser(values, contexts), values)
 
     def worst_case_weights(self, values: Tensor, contexts: ContextDistribution) -> Tensor:
-        """The law on the atoms that attains `worst_case`, ``... x M``, without a graph.
+        """The distribution on the atoms that attains `worst_case`, without a graph.
 
         Args:
-            values: See `worst_case`.
-            contexts: See `worst_case`.
+            values: Values of the function to be maximised at the atoms, ``... x M``.
+            contexts: The centre of the set, with ``M`` atoms.
+
+        Returns:
+            Probabilities of the atoms, ``... x M``.
 
         Raises:
-            BotorchTensorDimensionError: See `worst_case`.
-            InputDataError: See `worst_case`.
-            UnsupportedError: If the set is evaluated by a bound that no law attains.
+            BotorchTensorDimensionError: If ``values`` does not end in a dimension of ``M``.
+            InputDataError: If ``values`` is not floating-point, or holds NaN or infinity.
+            UnsupportedError: If the set is evaluated by a bound that no distribution attains.
         """
-        if not self._gives_laws:
-            raise UnsupportedError(f"{self!r} is a bound that no law attains: use `worst_case`.")
+        if not self._is_attained:
+            raise UnsupportedError(
+                f"{self!r} is a bound that no distribution attains: use `worst_case`."
+            )
         return self._minimiser(values, contexts)
 
     def __repr__(self) -> str:
@@ -112,6 +144,7 @@ class AmbiguitySet(ABC):
         contexts = contexts.to(torch.double, values.device)
         u = values.detach().double().reshape(-1, contexts.num_points)
         support = contexts.support() if self._keeps_support else None
+        # Atoms without weight are left out first: divergences divide by the weights.
         if support is None:
             weights = self._solve_scaled(u, contexts)
         else:
@@ -121,6 +154,8 @@ class AmbiguitySet(ABC):
         return weights.to(values.dtype).reshape(values.shape)
 
     def _solve_scaled(self, u: Tensor, contexts: ContextDistribution) -> Tensor:
+        # A worst case commutes with increasing affine maps of u, so its minimiser is that of the
+        # scaled values; solvers then need no tolerances in units of u.
         low, high = u.aminmax(dim=-1, keepdim=True)
         varies = high > low
         scaled = (u - low) / torch.where(varies, high - low, 1.0)
@@ -128,21 +163,23 @@ class AmbiguitySet(ABC):
         scaled = torch.where(scaled < _TIED, 0.0, scaled)
         return torch.where(varies, self._solve(scaled, contexts), contexts.weights)
 
-    @abstractmethod
     def _solve(self, u: Tensor, contexts: ContextDistribution) -> Tensor:
         """Minimisers ``b x M`` for values ``b x M`` in float64, each row from 0 to 1 or constant.
 
         All atoms have positive weights if ``_keeps_support``. What is returned for a constant row
         is not used, and may be NaN.
         """
+        raise UnsupportedError(
+            f"{self!r} is not determined by values at the atoms of the contexts: call `evaluate`."
+        )
 
 
 class Ball(AmbiguitySet):
-    """An ambiguity set of the laws that are no farther from the centre than a radius.
+    """An ambiguity set of all distributions within a radius of the centre.
 
-    The radius may be a schedule, which says it for each number ``t`` of context samples. `at`
-    then gives the ball with the number, which is what can be evaluated. An acquisition function
-    does this when it is made, with the number of observations of its model.
+    The radius may be a schedule, a function of the number ``t`` of context samples. Then `at` gives
+    the ball for a number, and only that can be evaluated. An acquisition function calls it when it
+    is made, with the number of observations of its model.
 
     Args:
         radius: A finite number of at least 0, a tensor with one element, or a function of ``t``

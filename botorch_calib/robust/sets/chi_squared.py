@@ -10,14 +10,15 @@ from botorch_calib.robust.sets.base import Ball
 
 
 class ChiSquaredBall(Ball):
-    """Laws ``p`` with ``sum_i (p_i - w_i)^2 / w_i <= radius``, zero where ``w`` is.
+    """Distributions ``p`` with ``sum_i (p_i - w_i)^2 / w_i <= radius``, zero where ``w`` is.
 
-    The worst law is ``p_i = w_i max(0, tau - u_i)`` up to a factor: the threshold ``tau`` is found
-    among the sorted values, then the radius is met in closed form. There is no factor of 1/2 in
-    the divergence; some authors have one.
+    The worst-case distribution is ``p_i = w_i max(0, tau - u_i)`` up to a factor: the threshold
+    ``tau`` is found among the sorted values, then the radius is met in closed form. There is no
+    factor of 1/2 in the divergence; some authors have one.
 
     Args:
-        radius: Bound of the divergence itself, not of its root, or a schedule of it; see `Ball`.
+        radius: Bound of the divergence itself, not of its root: a number of at least 0, a tensor
+            with one element, or a schedule (see `Ball`).
 
     Raises:
         InputDataError: If ``radius`` is negative, infinite or NaN.
@@ -30,31 +31,33 @@ class ChiSquaredBall(Ball):
             return contexts.weights.expand_as(u)
         u, order = u.sort(dim=-1, stable=True)
         weights = contexts.weights[order]
-        law = self._sorted_law(u, weights)
+        worst = self._sorted_worst(u, weights)
         # Rounding may leave the ball by a hair; the way back to its centre is straight.
-        size = ((law - weights).square() / weights).sum(dim=-1, keepdim=True)
-        law = weights + (law - weights) * (self.radius / size).sqrt().clamp(max=1.0)
-        return torch.empty_like(law).scatter_(-1, order, law)
+        size = ((worst - weights).square() / weights).sum(dim=-1, keepdim=True)
+        worst = weights + (worst - weights) * (self.radius / size).sqrt().clamp(max=1.0)
+        return torch.empty_like(worst).scatter_(-1, order, worst)
 
-    def _sorted_law(self, u: Tensor, weights: Tensor) -> Tensor:
+    def _sorted_worst(self, u: Tensor, weights: Tensor) -> Tensor:
         steps, mass = u.diff(dim=-1, prepend=u[:, :1]), weights.cumsum(dim=-1)
         # First and second moment of ``(u_k - u)_+``: sums of what is not negative, since the
         # smallest value may have next to no weight and still matter.
         growth = shifted(mass) * steps
         slack = growth.cumsum(dim=-1)
         square = ((2 * shifted(slack) + growth) * steps).cumsum(dim=-1)
-        # Divergence + 1 of the law with threshold tau = u_k: falls as k grows, infinite at min u.
+        # With the threshold tau = u_k, divergence + 1 is square / slack^2. It falls as k grows,
+        # from infinity at min u: the atoms up to the last k at which it is too large keep mass.
         active = (slack <= 0) | (square > (1 + self.radius) * slack.square())
         last = active.long().cumprod(dim=-1).sum(dim=-1, keepdim=True) - 1
         mass, slack, threshold = (v.gather(-1, last) for v in (mass, slack, u))
         weights = torch.where(torch.arange(u.shape[-1], device=u.device) <= last, weights, 0.0)
-        # From the mean of what keeps mass.
+        # From the mean of what keeps mass. p = w (1/mass - slope deviation) has the divergence
+        # 1/mass + slope^2 mass variance - 1, which is set to the radius.
         deviation = u - threshold + slack / mass
         variance = (weights * deviation.square()).sum(dim=-1, keepdim=True) / mass
         excess = (1 + self.radius - 1 / mass).clamp(min=0.0)
         slope = torch.where(variance > 0, (excess / (mass * variance)).sqrt(), 0.0)
-        law = (weights * (1 / mass - slope * deviation)).clamp(min=0.0)
-        return law / law.sum(dim=-1, keepdim=True)
+        worst = (weights * (1 / mass - slope * deviation)).clamp(min=0.0)
+        return worst / worst.sum(dim=-1, keepdim=True)
 
 
 def shifted(sums: Tensor) -> Tensor:

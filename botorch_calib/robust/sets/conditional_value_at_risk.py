@@ -15,10 +15,10 @@ from botorch_calib.robust.sets.base import AmbiguitySet
 class ConditionalValueAtRisk(AmbiguitySet):
     """The mean over the worst ``alpha`` share of the contexts.
 
-    It is the worst case over the laws ``p <= w / alpha``. The atom at which the share is full
-    counts with the part of its weight that is left. ``alpha = 1`` is the expectation. BoTorch's
-    risk measure ``CVaR(a)`` names the other share: it is ``ConditionalValueAtRisk(1 - a)``, up to
-    one of its samples.
+    It is the worst case over the distributions ``p <= w / alpha``. The atom at which the share is
+    full counts with the part of its weight that is left. ``alpha = 1`` is the expectation.
+    BoTorch's risk measure ``CVaR(a)`` names the other share: it is ``ConditionalValueAtRisk(1 -
+    a)``, up to one of its samples.
 
     Args:
         alpha: The share, in (0, 1].
@@ -38,6 +38,7 @@ class ConditionalValueAtRisk(AmbiguitySet):
         order = u.argsort(dim=-1, stable=True)
         mass = contexts.weights[order]
         before = mass.cumsum(dim=-1) - mass
-        law = torch.minimum((self.alpha - before).clamp(min=0.0), mass)
-        law = law / law.sum(dim=-1, keepdim=True)
-        return torch.empty_like(law).scatter_(-1, order, law)
+        # In the order of the values, each atom gives what it has until the share alpha is full.
+        worst = torch.minimum((self.alpha - before).clamp(min=0.0), mass)
+        worst = worst / worst.sum(dim=-1, keepdim=True)
+        return torch.empty_like(worst).scatter_(-1, order, worst)

@@ -12,10 +12,10 @@ from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataErro
 from botorch.exceptions.warnings import NumericsWarning
 from torch import Tensor
 
-from botorch_calib._validation import check_finite, check_nonnegative
-from botorch_calib.robust.contexts import ContextDistribution
+from botorch_calib._validation import check_finite, check_nonnegative, check_one_of
+from botorch_calib.robust.contexts import ContextDistribution, pairwise_distances
 from botorch_calib.robust.sets.base import Ball
-from botorch_calib.robust.solvers.interior_point import minimise_linear
+from botorch_calib.robust.simplex_in_ellipsoid import minimise_linear
 
 Kernel = Callable[[Tensor], Tensor]
 
@@ -26,7 +26,7 @@ _ACCURACY = 1e-6
 
 @dataclass(frozen=True)
 class _Matrices:
-    """Of a kernel matrix ``K`` on the atoms.
+    """What is computed once from a kernel matrix ``K`` on the atoms.
 
     Attributes:
         root: Lower Cholesky factor ``R`` of ``K``, ``M x M``.
@@ -41,20 +41,20 @@ class _Matrices:
 
 
 class MMDBall(Ball):
-    r"""Laws ``p`` on the atoms with ``(p - w)' K (p - w) <= radius^2``.
+    r"""Distributions ``p`` on the atoms with ``(p - w)' K (p - w) <= radius^2``.
 
     ``K`` is the kernel matrix of the atoms plus ``jitter`` times the mean of its diagonal on the
     diagonal. Atoms of weight 0 may receive mass.
 
-    * ``method="exact"`` [Kirschner2020drbo]: the worst law, to 1e-6 of the decrease ``E u - value``
-      (or 1e-9 of the range of ``u``), by a closed form where nonnegativity does not bind. Where
-      it binds for many atoms, as it does for smooth kernels unless the radius is tiny, an
-      active-set method solves a few dozen systems as large as the number of atoms with mass.
+    * ``method="exact"`` [Kirschner2020drbo]: the worst-case distribution, to 1e-6 of the decrease
+      ``E u - value`` (or 1e-9 of the range of ``u``), by a closed form where nonnegativity does not
+      bind. Where it binds for many atoms, as it does for smooth kernels unless the radius is tiny,
+      an active-set method solves a few dozen systems as large as the number of atoms with mass.
       Elsewhere an interior-point method needs about 10 Cholesky factorisations of an ``M x M``
-      matrix for each row: meant for ``M`` up to a few hundred. Duality gaps certify the accuracy;
-      a ``NumericsWarning`` tells if it is not reached.
+      matrix for each row: meant for ``M`` up to a few hundred. Duality gaps certify the accuracy; a
+      ``NumericsWarning`` tells if it is not reached.
     * ``method="sensitivity"``: the lower bound ``max(E u - radius S, min u)``. Without
-      nonnegativity, the minimum over laws of total mass 1 is ``E u - radius S`` with
+      nonnegativity, the minimum over ``p`` of total mass 1 is ``E u - radius S`` with
       ``S^2 = (u - c)' K^-1 (u - c)``, ``c = 1' K^-1 u / 1' K^-1 1``, at the signed
       ``p = w - radius K^-1 (u - c) / S``. Where all weights are positive, ``-S`` is
       also the derivative of the exact worst case at radius 0: the worst-case sensitivity of
@@ -69,14 +69,15 @@ class MMDBall(Ball):
     ``jitter`` lies in between.
 
     Args:
-        radius: Bound of the MMD itself, not of its square, or a schedule of it; see `Ball`.
+        radius: Bound of the MMD itself, not of its square: a number of at least 0, a tensor with
+            one element, or a schedule (see `Ball`).
         lengthscale: Lengthscale of the Gaussian kernel ``exp(-|c - c'|^2 / (2 l^2))``: a positive
             number, or ``d_c`` of them. None is the median distance between the atoms.
-        method: ``"exact"``, ``"minimax"`` or ``"sensitivity"``. The last two are bounds that no law
-            need attain.
+        method: ``"exact"``, ``"minimax"`` or ``"sensitivity"``. The last two are bounds that no
+            distribution need attain.
         kernel: Maps contexts ``M x d_c`` to a positive semidefinite matrix ``M x M``, instead of
             the Gaussian kernel. It is called once for each `ContextDistribution`, in float64.
-        jitter: Number of at least 0; see above.
+        jitter: What is added to the diagonal, as a share of its mean, at least 0.
 
     Raises:
         InputDataError: If an argument is out of its range, or both ``lengthscale`` and ``kernel``
@@ -94,8 +95,7 @@ class MMDBall(Ball):
         jitter: float = 1e-6,
     ) -> None:
         super().__init__(radius)
-        if method not in _METHODS:
-            raise InputDataError(f"`method` must be one of {_METHODS}, got {method!r}.")
+        check_one_of("method", method, _METHODS)
         if kernel is not None and lengthscale is not None:
             raise InputDataError("Give `lengthscale` or `kernel`, not both.")
         self.lengthscale = None if lengthscale is None else check_lengthscale(lengthscale)
@@ -104,7 +104,7 @@ class MMDBall(Ball):
         self.jitter = check_nonnegative("jitter", jitter)
 
     @property
-    def _gives_laws(self) -> bool:
+    def _is_attained(self) -> bool:
         return self.method == "exact" or self._radius == 0
 
     def _solve(self, u: Tensor, contexts: ContextDistribution) -> Tensor:
@@ -114,33 +114,38 @@ class MMDBall(Ball):
         matrices = self._matrices(contexts)
         white = u @ matrices.whiten.mT
         sensitivity = white.norm(dim=-1, keepdim=True)
-        # The minimisers of total mass 1, of any sign.
+        # The minimisers of total mass 1, of any sign: Lagrange's conditions put p - w along
+        # -K^-1 (u - c), with c such that it sums to 0, and the radius gives the length. Here
+        # white' whiten = (u - c)' K^-1, and its length in the norm of K is the sensitivity.
         signed = weights - radius / sensitivity * (white @ matrices.whiten)
         least = u.argmin(dim=-1, keepdim=True)
         point = torch.zeros_like(u).scatter_(-1, least, 1.0)
         reach = matrices.reach[least]
         if self.method == "exact":
-            law = torch.where(reach > radius, signed, point)
-            rest = ~(law >= 0).all(dim=-1) & (u.amax(dim=-1) > 0)
+            # Where the ball holds all mass at the smallest value, nothing can be worse.
+            worst = torch.where(reach > radius, signed, point)
+            rest = ~(worst >= 0).all(dim=-1) & (u.amax(dim=-1) > 0)
             if bool(rest.any()):
-                law[rest] = self._constrained(
+                worst[rest] = self._constrained(
                     u[rest], weights, matrices.root, sensitivity[rest], signed[rest]
                 )
-            return law
+            return worst
+        # The tangent E u - radius S is not followed below the smallest value, which is 0 here.
         below = (u @ weights).unsqueeze(-1) < radius * sensitivity
         tangent = torch.where(below, point, signed)
         if self.method == "sensitivity":
             return tangent
+        # A convex function of the radius lies below its chord, from the centre to the point mass.
         chord = torch.lerp(weights.expand_as(u), point, (radius / reach).clamp(max=1.0))
         return (tangent + chord) / 2
 
     def _constrained(
         self, u: Tensor, weights: Tensor, root: Tensor, sensitivity: Tensor, signed: Tensor
     ) -> Tensor:
-        """Exact worst laws, ``b x M``, where nonnegativity matters."""
+        """Exact worst-case distributions, ``b x M``, where nonnegativity matters."""
         # The decrease is at most 1, and at most this: a problem in natural units.
         scale = (self.radius * sensitivity).clamp(max=1.0)
-        law, excess = minimise_linear(u / scale, weights, root / self.radius, signed)
+        worst, excess = minimise_linear(u / scale, weights, root / self.radius, signed)
         if bool((excess > _ACCURACY).any()):
             warnings.warn(
                 f"{self!r}: the worst case is only accurate to {excess.max().item():.1e} of "
@@ -148,10 +153,10 @@ class MMDBall(Ball):
                 NumericsWarning,
                 stacklevel=2,
             )
-        return law
+        return worst
 
     def _matrices(self, contexts: ContextDistribution) -> _Matrices:
-        """What the kernel tells about the atoms, kept with the contexts."""
+        """Factors of the kernel matrix of the atoms, kept with the contexts."""
         key = ("mmd", self.lengthscale, self.kernel, self.jitter)
         matrices: _Matrices = contexts.memo(key, lambda: self._factor(contexts))
         return matrices
@@ -169,6 +174,7 @@ class MMDBall(Ball):
         root, info = torch.linalg.cholesky_ex(matrix)
         if bool(info > 0):
             raise InputDataError("The matrix of `kernel` is not positive definite: raise `jitter`.")
+        # With 1~ = R^-1 1, the c that makes |R^-1 (u - c)| smallest is 1~' R^-1 u / |1~|^2.
         inverse = torch.linalg.solve_triangular(root, torch.eye(num).to(root), upper=False)
         ones = inverse.sum(dim=-1, keepdim=True)
         whiten = inverse - ones * ((ones.mT @ inverse) / ones.square().sum())
@@ -187,9 +193,8 @@ class MMDBall(Ball):
                 f"`lengthscale` has {len(self.lengthscale)} elements for contexts with "
                 f"{points.shape[-1]} coordinates."
             )
-        return torch.exp(
-            -0.5 * ContextDistribution(points / scale, contexts.weights).distances() ** 2
-        )
+        points = points / scale
+        return torch.exp(-0.5 * pairwise_distances(points, points).square_())
 
 
 def median_distance(contexts: ContextDistribution) -> Tensor:

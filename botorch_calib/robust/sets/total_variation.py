@@ -10,15 +10,15 @@ from botorch_calib.robust.sets.base import Ball
 
 
 class TotalVariationBall(Ball):
-    """Laws ``p`` with ``sum_i |p_i - w_i| <= radius``: twice the total variation distance.
+    """Distributions ``p`` with ``sum_i |p_i - w_i| <= radius``: twice the total variation distance.
 
-    The worst law takes the mass ``radius / 2`` from the atoms of the largest values and puts it on
-    the atom of the smallest one, which may be an atom of weight 0. From radius 2 on all mass is
-    there.
+    The worst-case distribution takes the mass ``radius / 2`` from the atoms of the largest values
+    and puts it on the atom of the smallest one, which may be an atom of weight 0. From radius 2 on
+    all mass is there.
 
     Args:
-        radius: Radius in the norm ``|p - w|_1``, of which at most 2 matters, or a schedule of it;
-            see `Ball`.
+        radius: Radius in the norm ``|p - w|_1``, of which at most 2 matters: a number of at least
+            0, a tensor with one element, or a schedule (see `Ball`).
 
     Raises:
         InputDataError: If ``radius`` is negative, infinite or NaN.
@@ -29,7 +29,8 @@ class TotalVariationBall(Ball):
         mass = contexts.weights[order]
         before = mass.cumsum(dim=-1) - mass
         # The last atom gives to itself, which changes nothing.
+        # ``radius`` counts mass twice, where it is taken and where it is put.
         moved = torch.minimum((self.radius / 2 - before).clamp(min=0.0), mass)
-        law = mass - moved
-        law[:, -1] += moved.sum(dim=-1)
-        return torch.empty_like(law).scatter_(-1, order, law)
+        worst = mass - moved
+        worst[:, -1] += moved.sum(dim=-1)
+        return torch.empty_like(worst).scatter_(-1, order, worst)

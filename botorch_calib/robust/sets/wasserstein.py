@@ -7,12 +7,13 @@ from collections.abc import Callable
 import torch
 from botorch.exceptions.errors import (
     BotorchTensorDimensionError,
-    InputDataError,
     UnsupportedError,
 )
 from torch import Tensor
 
+from botorch_calib._validation import check_one_of
 from botorch_calib.robust.contexts import ContextDistribution
+from botorch_calib.robust.contextual_function import ContextualFunction
 from botorch_calib.robust.sets.base import Ball
 
 # Largest gap between primal and dual values, for values that range over [0, 1].
@@ -24,28 +25,29 @@ _BLOCK = 2**17
 
 
 class WassersteinBall(Ball):
-    r"""Laws at a Wasserstein distance of at most ``radius`` (order 1, Euclidean ground distance).
+    r"""Distributions within Wasserstein distance ``radius`` (order 1, Euclidean ground distance).
 
-    * ``method="exact"``: the laws live on the atoms of the contexts; atoms of weight 0 serve as
-      further places to which mass may go. Duality makes the worst case
+    * ``method="exact"``: the distributions live on the atoms of the contexts; atoms of weight 0
+      serve as further places to which mass may go. Duality makes the worst case
 
         ``max_{gamma >= 0} -gamma radius + sum_i w_i min_j (u_j + gamma |c_j - c_i|)``,
 
-      concave and piecewise linear in ``gamma``. It is solved to a duality gap of 1e-12 of the
-      range of ``u``, by cutting planes from both sides. The worst law moves the mass of each atom
-      to the atom that is cheapest at the optimal ``gamma``; where two plans tie, it mixes them so
-      that the budget is spent. Time and memory for the distances grow with ``M^2``, time also
-      with the number of rows.
+      concave and piecewise linear in ``gamma``. It is solved to a duality gap of 1e-12 of the range
+      of ``u``, by cutting planes from both sides. The worst-case distribution moves the mass of
+      each atom to the atom that is cheapest at the optimal ``gamma``; where two plans tie, it mixes
+      them so that the budget is spent. Time and memory for the distances grow with ``M^2``, time
+      also with the number of rows.
     * ``method="lipschitz"``: the lower bound ``E u - radius max_c |grad_c u|`` of
-      [Micheli2025wdrbo, eq. 12], which no law need attain. It is evaluated by `lipschitz_bound`
-      from norms of gradients, which the acquisition function knows; `needs_gradients` is True.
+      [Micheli2025wdrbo, eq. 12], which no distribution need attain. `evaluate` takes
+      the gradients from the function; there is no `worst_case` of values at the atoms alone.
 
     If ``L`` is the Lipschitz constant of ``u`` in the context,
     ``E u - radius L <= exact <= E u`` and ``exact >= min u``.
 
     Args:
-        radius: Radius in the unit of the contexts, or a schedule of it; see `Ball`.
-        method: ``"lipschitz"`` or ``"exact"``.
+        radius: Radius in the unit of the contexts: a number of at least 0, a tensor with one
+            element, or a schedule (see `Ball`).
+        method: ``"exact"``, or ``"lipschitz"`` for the bound by gradients.
 
     Raises:
         InputDataError: If ``radius`` is negative, infinite or NaN, or ``method`` is unknown.
@@ -55,14 +57,35 @@ class WassersteinBall(Ball):
         self, radius: float | Tensor | Callable[[int], float], method: str = "exact"
     ) -> None:
         super().__init__(radius)
-        if method not in ("exact", "lipschitz"):
-            raise InputDataError(f"`method` must be 'exact' or 'lipschitz', got {method!r}.")
-        self.method = method
+        self.method = check_one_of("method", method, ("exact", "lipschitz"))
 
     @property
     def needs_gradients(self) -> bool:
-        """Whether `lipschitz_bound` is to be called instead of `worst_case`."""
+        """Whether this is the Lipschitz bound, for which `worst_case` is not enough."""
         return self.method == "lipschitz"
+
+    def evaluate(
+        self, function: ContextualFunction, X: Tensor, contexts: ContextDistribution
+    ) -> Tensor:
+        """Worst cases at decisions: exact ones, or the Lipschitz bound with the true gradient.
+
+        The largest gradient norm is taken over ``contexts.lipschitz_points``.
+
+        Args:
+            function: The function ``u`` to be maximised.
+            X: Decisions ``b x d_x``.
+            contexts: The centre of the ball.
+
+        Returns:
+            A tensor of shape ``b``.
+        """
+        if self.radius == 0.0:
+            # Nothing is subtracted, so that neither slopes nor plans have to be computed.
+            return contexts.expectation(function(X, contexts.points))
+        if not self.needs_gradients:
+            return super().evaluate(function, X, contexts)
+        values, steepness = function.with_steepness(X, contexts.points, contexts.lipschitz_points)
+        return self.lipschitz_bound(contexts.expectation(values), steepness)
 
     def lipschitz_bound(self, expectation: Tensor, gradient_norm: Tensor) -> Tensor:
         """``expectation - radius max_c |grad_c u|``, whatever the method.
@@ -89,7 +112,7 @@ class WassersteinBall(Ball):
         if self.needs_gradients and self.radius != 0:
             raise UnsupportedError(
                 "WassersteinBall(method='lipschitz') needs gradients with respect to the context: "
-                "call `lipschitz_bound`, or use method='exact'."
+                "call `evaluate` or `lipschitz_bound`, or use method='exact'."
             )
         return super()._minimiser(values, contexts)
 
@@ -129,7 +152,7 @@ class _Transport:
         self.weights, self.distances = contexts.weights, contexts.distances()
 
     def solve(self) -> Tensor:
-        """Worst laws, ``b x M``."""
+        """Worst-case distributions, ``b x M``."""
         # The cheapest plans for gamma = infinity and gamma = 0.
         home = torch.arange(self.u.shape[-1], device=self.u.device).expand_as(self.u)
         near = _Plan(self, home)
@@ -161,9 +184,9 @@ class _Transport:
         return target
 
     def _mixture(self, near: _Plan, far: _Plan) -> Tensor:
-        """The law of the mixture of two plans that costs the radius, or less if ``far`` does."""
+        """Where the mixture of two plans leads that costs the radius, or less if ``far`` does."""
         share = (self.radius - near.cost) / (far.cost - near.cost)
         share = torch.where(far.cost <= self.radius, 1.0, share.clamp(0.0, 1.0)).unsqueeze(-1)
-        law = torch.zeros_like(self.u)
-        law.scatter_add_(-1, far.target, share * self.weights)
-        return law.scatter_add_(-1, near.target, (1 - share) * self.weights)
+        worst = torch.zeros_like(self.u)
+        worst.scatter_add_(-1, far.target, share * self.weights)
+        return worst.scatter_add_(-1, near.target, (1 - share) * self.weights)

@@ -1,13 +1,15 @@
-"""The exact learner against its definition, one point at a time."""
+"""The exact minimiser against convex solvers, and the learner against its definition."""
 
 import math
 from typing import Any
 
+import cvxpy as cp
 import pytest
 import torch
+from scipy.optimize import minimize_scalar
 
 from botorch_calib.calibration import ExactQuantileLearner
-from botorch_calib.calibration.learners.pinball import pinball_minimizer
+from botorch_calib.calibration.learners.exact import pinball_minimizer
 
 DOUBLE: dict[str, Any] = {"dtype": torch.double}
 LEVELS = torch.tensor([0.1, 0.5, 0.8], **DOUBLE)
@@ -17,6 +19,85 @@ def data(num, seed=0):
     generator = torch.Generator().manual_seed(seed)
     X = torch.rand(num, 2, generator=generator, **DOUBLE)
     return X, torch.rand(num, generator=generator, **DOUBLE)
+
+
+# ------------------------------------------------------------------ the minimiser
+
+PINBALL_LEVELS = torch.tensor([0.05, 0.2, 0.5, 0.9], **DOUBLE)
+
+
+def scores(num: int, seed: int = 0) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.rand(num, dtype=torch.double, generator=generator)
+
+
+def objective(q, u, level, center, step, weights):
+    """The regularised loss, by its definition."""
+    above, below = (u - q).clamp(min=0.0), (q - u).clamp(min=0.0)
+    return ((q - center) ** 2 / (2 * step) + weights @ (level * above + (1 - level) * below)).item()
+
+
+@pytest.mark.parametrize("num", [1, 2, 7, 60])
+@pytest.mark.parametrize("step", [0.01, 0.2, 10.0])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_minimizer_equals_that_of_a_convex_solver(num, step, weighted):
+    u, center = scores(num), PINBALL_LEVELS**2
+    weights = 3 * scores(num, seed=2) if weighted else None
+    result = pinball_minimizer(u, PINBALL_LEVELS, center, step, weights)
+    w = torch.ones_like(u) if weights is None else weights
+    for level, c, q in zip(PINBALL_LEVELS.tolist(), center.tolist(), result.tolist(), strict=True):
+        variable = cp.Variable()
+        loss = level * cp.pos(u.numpy() - variable) + (1 - level) * cp.pos(variable - u.numpy())
+        problem = cp.Problem(cp.Minimize(cp.square(variable - c) / (2 * step) + w.numpy() @ loss))
+        problem.solve(solver=cp.CLARABEL)
+        assert q == pytest.approx(float(variable.value), abs=2e-4)
+        # The solver stops near the minimum; ours is at least as good, and locally the best.
+        value = objective(q, u, level, c, step, w)
+        assert value <= problem.value + 1e-8
+        near = minimize_scalar(
+            objective, bounds=(q - 0.01, q + 0.01), args=(u, level, c, step, w), method="bounded"
+        )
+        assert value <= near.fun + 1e-12
+
+
+def test_ties_and_extreme_scores():
+    u = torch.tensor([0.0, 0.5, 0.5, 0.5, 1.0], dtype=torch.double)
+    large = pinball_minimizer(u, torch.tensor([0.5], dtype=torch.double), u[:1], 1e6)
+    assert large.item() == 0.5
+    nothing = pinball_minimizer(
+        u, PINBALL_LEVELS, PINBALL_LEVELS, 0.1, torch.zeros(5, dtype=torch.double)
+    )
+    assert torch.equal(nothing, PINBALL_LEVELS)
+    assert torch.equal(
+        pinball_minimizer(u[:0], PINBALL_LEVELS, PINBALL_LEVELS, 0.1), PINBALL_LEVELS
+    )
+
+
+def test_quantiles_do_not_cross_and_weights_are_batched():
+    u, levels = scores(40), torch.linspace(0.02, 0.98, 49, dtype=torch.double)
+    weights = torch.rand(3, 4, 40, dtype=torch.double)
+    result = pinball_minimizer(u, levels, levels, 0.3, weights)
+    assert result.shape == (3, 4, 49) and (result.diff(dim=-1) >= 0).all()
+    single = pinball_minimizer(u, levels, levels, 0.3, weights[1, 2])
+    torch.testing.assert_close(result[1, 2], single)
+
+
+def test_a_large_step_gives_the_empirical_quantile():
+    u = scores(101)
+    result = pinball_minimizer(u, PINBALL_LEVELS, PINBALL_LEVELS, 1e9)
+    expected = torch.quantile(u, PINBALL_LEVELS, interpolation="higher")
+    assert (result - expected).abs().max() < 0.03  # within a few order statistics of 101
+
+
+def test_gradient_by_weights():
+    u = scores(8)
+    weights = scores(8, seed=3).requires_grad_()
+    assert torch.autograd.gradcheck(
+        lambda w: pinball_minimizer(u, PINBALL_LEVELS, PINBALL_LEVELS, 0.2, w), (weights,)
+    )
+
+
+# ------------------------------------------------------------------ the learner
 
 
 @pytest.mark.parametrize("lengthscale", [0.3, math.inf])

@@ -26,12 +26,12 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from botorch_calib import CensoredDelayModel
-from botorch_calib.robust import ClosedFormConfidenceBound
-from botorch_calib.robust.gp import closed_form_bound, stationary
+from botorch_calib.robust import ClosedFormConfidenceBound, contextual_function
+from botorch_calib.robust.contextual_function import ContextualFunction
+from botorch_calib.robust.gp import closed_form_bound, stationary_gp
+from botorch_calib.robust.gp.autograd_fallback import PointwiseFunction, pairs_per_chunk
 from botorch_calib.robust.gp.closed_form_bound import confidence_bound
-from botorch_calib.robust.gp.contextual import Columns, ContextualFunction
-from botorch_calib.robust.gp.fallback import PointwiseFunction, pairs_per_chunk
-from botorch_calib.robust.gp.stationary import stationary_gp
+from botorch_calib.robust.joint_inputs import Columns
 
 DOUBLE: dict[str, Any] = {"dtype": torch.double}
 BETA = torch.tensor(2.25, **DOUBLE)
@@ -251,7 +251,7 @@ class TestValues:
         gp, columns = make_gp(kernel), Columns(4, 2)
         results = []
         for tolerance in (1.0, 0.0):
-            monkeypatch.setitem(stationary._TOLERANCE, torch.double, tolerance)
+            monkeypatch.setitem(stationary_gp._TOLERANCE, torch.double, tolerance)
             bound = closed(gp, columns)
             assert (bound.gp.root is None) == (tolerance == 1.0)
             X, C = decisions(4, columns).requires_grad_(), contexts_of(5, columns)
@@ -294,7 +294,7 @@ class TestValues:
         with pytest.raises(UnsupportedError, match=r"12 single inputs, got the shape \(12, 1\)"):
             bound(X, C)
         with pytest.raises(UnsupportedError, match="3 single inputs"):
-            bound.context_gradient_norm(X, C[:3])
+            bound.gradient_norms(X, C[:1])
 
     def test_no_points(self):
         columns = Columns(4, 2)
@@ -325,15 +325,34 @@ class TestGradients:
         bound = PATHS[path](gp, columns, -1.0)
         X, C = decisions(3, columns).requires_grad_(), contexts_of(4, columns)
         assert torch.autograd.gradcheck(lambda x: bound(x, C), (X,), eps=1e-5, atol=1e-4)
-        assert torch.autograd.gradcheck(
-            lambda x: bound.context_gradient_norm(x, C[:3]), (X,), eps=1e-5, atol=1e-4
-        )
+        for norms in (
+            lambda x: bound.gradient_norms(x, C[:3]),
+            lambda x: bound.with_steepness(x, C, C[1:2])[1],
+        ):
+            assert torch.autograd.gradcheck(norms, (X,), eps=1e-5, atol=1e-4)
         upper = PATHS[path](gp, columns)
         numeric = context_differences(gp, X.detach(), C, [2, 3])
         assert_close(upper.with_gradients(X, C)[1], numeric, rtol=1e-5, atol=1e-5)
-        norms = upper.context_gradient_norm(X, C[:3])
-        expected = torch.stack([numeric[i, i].norm() for i in range(3)])
-        assert_close(norms.detach(), expected, rtol=1e-5, atol=1e-5)
+        for norms in (upper.gradient_norms(X, C), upper.gradient_norms(X.detach(), C)):
+            assert_close(norms.detach(), numeric.norm(dim=-1), rtol=1e-5, atol=1e-5)
+
+    @pytest.mark.parametrize("path", PATHS)
+    def test_norms_at_all_pairs_in_chunks(self, path, monkeypatch):
+        columns = Columns(4, 2)
+        bound = PATHS[path](make_gp(), columns)
+        X, C = decisions(5, columns).requires_grad_(), contexts_of(4, columns)
+        weights = uniform(5, 4, seed=9)
+        slopes = []
+        for pairs in (2048, 3):
+            monkeypatch.setattr(contextual_function, "_PAIRS", pairs)
+            norms = bound.gradient_norms(X, C)
+            slopes.append(torch.autograd.grad((weights * norms).sum(), X)[0])
+        # The steepness over a single context is the norm there.
+        alone = [bound.with_steepness(X, C, C[j : j + 1])[1] for j in range(4)]
+        expected = torch.autograd.grad((weights * torch.stack(alone, dim=-1)).sum(), X)[0]
+        for found in slopes:
+            assert_close(found, expected, rtol=1e-9, atol=1e-9)
+        assert not bound.gradient_norms(X.detach(), C).requires_grad
 
     @pytest.mark.parametrize(("kernel", "inputs", "standardize", "fixed_noise"), CASES)
     def test_both_paths_agree(self, kernel, inputs, standardize, fixed_noise):
@@ -373,13 +392,14 @@ class TestGradients:
         observed = (LOW + RANGE * uniform(15, 4)).to(dtype)[:5]
         X, C = observed[:, :2].clone().requires_grad_(), observed[:, 2:]
         bound = closed(gp, columns)
-        total = bound(X, C).sum() + bound.context_gradient_norm(X, C).sum()
+        total = bound(X, C).sum() + bound.gradient_norms(X, C).diagonal().sum()
         total.backward()
         assert total.isfinite() and X.grad is not None and X.grad.isfinite().all()
         if dtype == torch.double:
             # All kernels have a second derivative there; a Matern 3/2 lacks the third.
-            check = bound.context_gradient_norm
-            assert torch.autograd.gradcheck(lambda x: check(x, C), (X,), eps=1e-6, atol=1e-2)
+            assert torch.autograd.gradcheck(
+                lambda x: bound.gradient_norms(x, C).diagonal(), (X,), eps=1e-6, atol=1e-2
+            )
 
     def test_vanishing_variance(self):
         gp = make_gp(standardize=False)
@@ -397,7 +417,7 @@ class TestGradients:
         (got,) = torch.autograd.grad(values.sum(), X)
         (wanted,) = torch.autograd.grad(expected.sum(), X)
         assert_close(got, wanted, rtol=1e-6, atol=1e-9)
-        steepness = closed(gp, columns).context_gradient_norm(X, C[:3])
+        steepness = closed(gp, columns).gradient_norms(X, C[:3])
         assert torch.autograd.grad(steepness.sum(), X)[0].isfinite().all()
 
     def test_flat_bound(self):
@@ -484,7 +504,7 @@ class TestSupport:
         bound = confidence_bound(gp, columns, BETA)
         assert isinstance(bound, PointwiseFunction)
         with pytest.raises(UnsupportedError, match="closed form"):
-            stationary_gp(gp)
+            stationary_gp.stationary_gp(gp)
         if name != "batch":
             X, C = uniform(2, 2, seed=3), uniform(3, 2, seed=4)
             expected = dense_bound(gp, joint(X, C, [2, 3])).view(2, 3)

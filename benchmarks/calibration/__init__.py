@@ -1,0 +1,1 @@
+"""Suites that compare calibrated with plain Bayesian optimization, and `smoke`."""

@@ -1,0 +1,159 @@
+"""Test functions with the kinds of noise, warps and reference models that suites combine.
+
+Everything here is a frozen dataclass: hashable, so that what is expensive is computed once in
+each process, and described in full in the configuration of a result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from typing import Protocol
+
+import torch
+from botorch.models import SingleTaskGP
+from botorch.test_functions.base import BaseTestProblem
+from botorch.utils.sampling import draw_sobol_samples, manual_seed
+from torch import Tensor
+
+from benchmarks.framework.sequential import Oracle
+from benchmarks.framework.surrogates import fit_gp
+
+Bounds = tuple[tuple[float, float], ...]
+
+
+@dataclass(frozen=True)
+class Warp:
+    """Kumaraswamy's distribution function ``1 - (1 - x^a)^b``, coordinate by coordinate.
+
+    A bijection of the unit cube. At these values its slope falls from infinity at the lower
+    corner to 0 at the upper one, so a function composed with it is rough in the one and flat
+    in the other, and its maximum is what it was.
+    """
+
+    a: float = 0.5
+    b: float = 1.5
+
+    def __call__(self, U: Tensor) -> Tensor:
+        """Warp points of the unit cube, of any shape."""
+        return 1.0 - (1.0 - U.clamp(0.0, 1.0) ** self.a) ** self.b
+
+    def inverse(self, V: Tensor) -> Tensor:
+        """The points of the unit cube that are warped to ``V``."""
+        return (1.0 - (1.0 - V.clamp(0.0, 1.0)) ** (1.0 / self.b)) ** (1.0 / self.a)
+
+
+@dataclass(frozen=True)
+class Landscape:
+    """A noise-free objective, maximised, of ``n x d`` points: values ``n x 1``.
+
+    Args:
+        function: Makes a BoTorch test function that is minimised; it is negated.
+        bounds: The box.
+        warp: Applied to the points, in the unit cube, if given.
+    """
+
+    function: Callable[[], BaseTestProblem]
+    bounds: Bounds
+    warp: Warp | None = None
+
+    def __call__(self, X: Tensor) -> Tensor:
+        """Values ``n x 1``."""
+        if self.warp is not None:
+            lower, upper = box(self.bounds)
+            X = lower + (upper - lower) * self.warp((X - lower) / (upper - lower))
+        value: Tensor = self.function().evaluate_true(X)
+        return -value.unsqueeze(-1)
+
+    def spread(self) -> float:
+        """Standard deviation over the box."""
+        return _spread(self)
+
+
+@cache
+def _spread(landscape: Landscape) -> float:
+    X = draw_sobol_samples(box(landscape.bounds), n=4096, q=1, seed=0).squeeze(-2)
+    return float(landscape(X).std())
+
+
+class Noise(Protocol):
+    """Noise in units of the objective's spread, from torch's global random state."""
+
+    def __call__(self, U: Tensor) -> Tensor:
+        """Noise ``n x 1`` at ``n x d`` points of the unit cube."""
+
+
+@dataclass(frozen=True)
+class GaussianNoise:
+    """Gaussian noise whose standard deviation is linear in the first coordinate."""
+
+    first: float
+    last: float
+
+    def __call__(self, U: Tensor) -> Tensor:
+        """See `Noise`."""
+        deviation = self.first + (self.last - self.first) * U[:, :1]
+        return deviation * torch.randn_like(U[:, :1])
+
+
+@dataclass(frozen=True)
+class StudentNoise:
+    """Student's t noise."""
+
+    degrees_of_freedom: float
+    scale: float
+
+    def __call__(self, U: Tensor) -> Tensor:
+        """See `Noise`."""
+        distribution = torch.distributions.StudentT(U.new_tensor(self.degrees_of_freedom))
+        return self.scale * distribution.sample(torch.Size([len(U), 1]))
+
+
+@dataclass(frozen=True)
+class NoisyLandscape:
+    """Makes the oracle of a landscape with noise, the same one for every seed."""
+
+    landscape: Landscape
+    noise: Noise
+
+    def __call__(self, seed: int) -> Oracle:
+        """The oracle."""
+        return Oracle(self.observe, self.landscape)
+
+    def observe(self, X: Tensor) -> Tensor:
+        """Outcomes ``n x 1`` at ``n x d`` points."""
+        lower, upper = box(self.landscape.bounds)
+        noise = self.noise((X - lower) / (upper - lower))
+        return self.landscape(X) + self.landscape.spread() * noise
+
+
+@dataclass(frozen=True)
+class ReferenceGP:
+    """The Gaussian process fitted to many noisy Sobol points: as right as its kind can be.
+
+    Args:
+        objective: What it is fitted to.
+        points_per_dimension: Number of points for each dimension.
+    """
+
+    objective: NoisyLandscape
+    points_per_dimension: int = 60
+
+    def __call__(self) -> SingleTaskGP:
+        """The process, fitted once in each process and not to be changed."""
+        return _reference_gp(self)
+
+
+@cache
+def _reference_gp(reference: ReferenceGP) -> SingleTaskGP:
+    bounds = box(reference.objective.landscape.bounds)
+    num_points = reference.points_per_dimension * bounds.shape[-1]
+    X = draw_sobol_samples(bounds, n=num_points, q=1, seed=1).squeeze(-2)
+    with manual_seed(1):
+        return fit_gp(X, reference.objective.observe(X), bounds)
+
+
+def box(bounds: Bounds) -> Tensor:
+    """The box as ``2 x d``."""
+    return torch.tensor(bounds, dtype=torch.double).T.contiguous()

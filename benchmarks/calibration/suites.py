@@ -1,0 +1,78 @@
+"""The suites on calibration, and the small one that tries things out."""
+
+from __future__ import annotations
+
+from benchmarks.calibration import (
+    ackley,
+    baselines,
+    methods,
+    misspecified,
+    stateful,
+    synthetic,
+    wellspecified,
+)
+from benchmarks.calibration.report import CalibrationReport
+from benchmarks.framework import strategies
+from benchmarks.framework.suite import Suite
+
+LOCBO = Suite(
+    name="locbo",
+    problems=(ackley.heteroscedastic_ackley(), ackley.noise_free_ackley()),
+    methods=(
+        strategies.random_search(),
+        strategies.plain_bo(),
+        methods.locbo(),
+        methods.locbo_global(),
+    ),
+    baseline="bo",
+)
+
+# How the calibrator is run: by replay or step by step, with our settings or the paper's.
+LOCBO_SETTINGS = Suite(
+    name="locbo_settings",
+    problems=(ackley.heteroscedastic_ackley(),),
+    methods=(
+        strategies.plain_bo(),
+        methods.locbo(),
+        stateful.locbo_stateful(),
+        methods.locbo_published(),
+    ),
+    baseline="bo",
+)
+
+# The regime that calibration is for, and the one in which it can only do harm.
+MISSPECIFIED = Suite(
+    name="misspecified",
+    problems=misspecified.problems(),
+    methods=methods.compared(),
+    baseline="bo",
+    report=CalibrationReport(inference="evaluated", groups=tuple(misspecified.CASES)),
+)
+
+WELLSPECIFIED = Suite(
+    name="wellspecified",
+    problems=wellspecified.problems(),
+    methods=methods.compared(),
+    baseline="bo",
+    report=CalibrationReport(inference="evaluated"),
+)
+
+# Synthetic functions without noise, and other remedies beside calibration.
+CALIBRATION = Suite(
+    name="calibration",
+    problems=synthetic.problems(),
+    methods=baselines.study_methods(),
+    baseline="bo",
+    report=CalibrationReport(),
+)
+
+# Runs in seconds: for trying out a back end, and for the tests.
+SMOKE = Suite(
+    name="smoke",
+    problems=(ackley.small_noisy_ackley(),),
+    methods=(strategies.random_search(),),
+    baseline="random",
+    seeds=range(2),
+)
+
+SUITES = (LOCBO, LOCBO_SETTINGS, MISSPECIFIED, WELLSPECIFIED, CALIBRATION, SMOKE)

@@ -1,0 +1,1 @@
+"""Suites `delay` and `delay_settings`: values that arrive late."""

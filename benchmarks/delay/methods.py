@@ -1,0 +1,203 @@
+"""The methods of suite `delay`: one strategy, with settings.
+
+All of them are given the same Gaussian process of the values observed so far. They differ in what
+they make of the queries whose values are not there: censor them (GP-UCB-SDF, GP-TS-SDF), ignore
+them (GP-UCB, asy-TS), hallucinate them at the posterior mean (GP-BUCB, GP-BTS), or hand them to
+one of BoTorch's acquisition functions as ``X_pending``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from botorch.acquisition import (
+    AcquisitionFunction,
+    qLogExpectedImprovement,
+    qUpperConfidenceBound,
+)
+from botorch.models import SingleTaskGP
+from botorch.models.model import Model
+from botorch.sampling import SobolQMCNormalSampler
+from torch import Tensor
+
+from benchmarks.delay.replicate import DelayedTask
+from benchmarks.framework.strategies import optimize
+from botorch_calib.acquisition import DelayedThompsonSampling, DelayedUpperConfidenceBound
+from botorch_calib.ledger import FeedbackLedger
+from botorch_calib.models import CensoredDelayModel
+
+# The paper's B_y. On samples of a GP with other seeds (suite `delay_settings`), 0, 0.1, 0.3 and 1
+# did not differ by more than chance.
+FEEDBACK_BOUND = 1.0
+
+ACQUISITIONS = ("ucb", "ts", "qlogei", "qucb")
+
+
+@dataclass(frozen=True)
+class DelayedAcquisition:
+    """A method: what it maximises, and how it deals with queries whose values are not there.
+
+    Args:
+        name: Names the method.
+        acquisition: ``"ucb"`` or ``"ts"`` of this package, ``"qlogei"`` or ``"qucb"`` of BoTorch
+            with ``X_pending``.
+        imputation: See `CensoredDelayModel`; BoTorch's are given the model of the observed values.
+        window: The queries that widen the confidence region: see
+            `DelayedUpperConfidenceBound.from_ledger`.
+        feedback_bound: The factor of their sum of standard deviations, these being in units of
+            the standard deviation of the observed outcomes.
+        censor_at: What a censored value is taken to be: the ``"least"`` value that the objective
+            can take, as in the paper, or the ``"worst"`` one observed so far.
+        hyperparameters: ``"observed"``, or ``"censored"`` as in the paper: fitted to the
+            observed values, or to them and the censored ones.
+        beta: The multiplier of the standard deviation (not its square).
+        num_samples: Base samples of BoTorch's acquisition functions.
+        num_restarts: Starts of the maximisation on a continuous domain.
+        raw_samples: The random points from which these are taken.
+    """
+
+    name: str
+    acquisition: str = "ucb"
+    imputation: str = "none"
+    window: str | None = None
+    feedback_bound: float = 0.0
+    censor_at: str = "least"
+    hyperparameters: str = "observed"
+    beta: float = 1.0
+    num_samples: int = 128
+    num_restarts: int = 4
+    raw_samples: int = 256
+
+    def __post_init__(self) -> None:
+        if self.acquisition not in ACQUISITIONS:
+            raise ValueError(f"There is no acquisition function {self.acquisition!r}.")
+        if self.censor_at not in ("least", "worst"):
+            raise ValueError(f"Nothing is censored at {self.censor_at!r}.")
+
+    def start(self, task: DelayedTask, bounds: Tensor) -> DelayedAcquisitionStrategy:
+        """The strategy of one replicate on inputs in ``bounds``, ``2 x d``."""
+        return DelayedAcquisitionStrategy(self, task, bounds)
+
+
+@dataclass
+class DelayedAcquisitionStrategy:
+    """`DelayedAcquisition` at work.
+
+    Attributes:
+        gp: The Gaussian process of the last fit, without the queries that are censored.
+    """
+
+    settings: DelayedAcquisition
+    task: DelayedTask
+    bounds: Tensor
+    gp: SingleTaskGP | None = field(default=None, init=False, repr=False)
+
+    def fit(self, ledger: FeedbackLedger, step: int) -> Model:
+        """The model of the values observed so far, and of the others as the settings say."""
+
+        def fit_gp(X: Tensor, Y: Tensor) -> SingleTaskGP:
+            self.gp = self.task.surrogate(X, Y, self.bounds, step, self.gp)
+            return self.gp
+
+        if self.settings.censor_at == "worst":
+            X, Y = ledger.to_observations()
+            worst = Y.min().item()
+            return CensoredDelayModel(fit_gp(X, Y), ledger.incomplete(), worst)
+        return CensoredDelayModel.from_ledger(
+            ledger,
+            fit_gp,
+            imputation=self.settings.imputation,
+            hyperparameters=self.settings.hyperparameters,
+        )
+
+    def propose(self, model: Model, ledger: FeedbackLedger, choices: Tensor | None) -> Tensor:
+        """The maximiser of the acquisition function over the choices or the box, length ``d``."""
+        settings = self.settings
+        acquisition = self.acquisition_function(model, ledger, choices)
+        if choices is None:
+            return optimize(
+                acquisition, self.bounds, settings.num_restarts, settings.raw_samples
+            ).squeeze(0)
+        with torch.no_grad():
+            return choices[acquisition(choices.unsqueeze(-2)).argmax()]
+
+    def acquisition_function(
+        self, model: Any, ledger: FeedbackLedger, choices: Tensor | None
+    ) -> AcquisitionFunction:
+        """The acquisition function of this round."""
+        settings = self.settings
+        if settings.acquisition in ("qlogei", "qucb"):
+            return self._of_botorch(model.model, ledger)
+        shared: dict[str, Any] = {
+            "window": settings.window,
+            "beta": settings.beta,
+            "feedback_bound": settings.feedback_bound / self._outcome_scale(),
+        }
+        if settings.acquisition == "ucb":
+            return DelayedUpperConfidenceBound.from_ledger(model, ledger, **shared)
+        # From the stream of this replicate's round.
+        seed = int(torch.randint(2**31, (1,)))
+        return DelayedThompsonSampling.from_ledger(
+            model, ledger, choices=choices, seed=seed, **shared
+        )
+
+    def _of_botorch(self, model: Model, ledger: FeedbackLedger) -> AcquisitionFunction:
+        """BoTorch's own, given the queries still waited for as pending points."""
+        X_pending = ledger.pending()
+        sampler = SobolQMCNormalSampler(
+            torch.Size([self.settings.num_samples]), seed=int(torch.randint(2**31, (1,)))
+        )
+        if self.settings.acquisition == "qucb":
+            return qUpperConfidenceBound(
+                model, beta=self.settings.beta**2, sampler=sampler, X_pending=X_pending
+            )
+        _, Y = ledger.to_observations()
+        return qLogExpectedImprovement(model, best_f=Y.max(), sampler=sampler, X_pending=X_pending)
+
+    def _outcome_scale(self) -> float:
+        """The standard deviation by which the process standardises outcomes."""
+        if self.gp is None:
+            raise ValueError("The acquisition function needs a fitted model.")
+        standardize: Any = self.gp.outcome_transform
+        return standardize.stdvs.item()
+
+
+def sdf(name: str, acquisition: str, **changes: Any) -> DelayedAcquisition:
+    """GP-UCB-SDF or GP-TS-SDF, with the settings of the suite but for the given ones."""
+    settings: dict[str, Any] = {
+        "imputation": "censor",
+        "window": "pending",
+        "feedback_bound": FEEDBACK_BOUND,
+    }
+    return DelayedAcquisition(name, acquisition, **{**settings, **changes})
+
+
+def compared() -> tuple[DelayedAcquisition, ...]:
+    """The methods of the suite: eight known ones, and a milder way of censoring, ours."""
+    return (
+        sdf("ucb_sdf", "ucb"),
+        sdf("ucb_sdf_worst", "ucb", censor_at="worst"),
+        DelayedAcquisition("ucb"),
+        DelayedAcquisition("ucb_hallucinate", imputation="hallucinate"),
+        sdf("ts_sdf", "ts"),
+        DelayedAcquisition("ts", "ts"),
+        DelayedAcquisition("ts_hallucinate", "ts", imputation="hallucinate"),
+        DelayedAcquisition("qlogei_pending", "qlogei"),
+        DelayedAcquisition("qucb_pending", "qucb"),
+    )
+
+
+def settings() -> tuple[DelayedAcquisition, ...]:
+    """What the methods of the package could be set to, beside the baselines."""
+    bounds = {"0": 0.0, "01": 0.1, "03": 0.3, "1": 1.0}
+    return (
+        DelayedAcquisition("ucb"),
+        DelayedAcquisition("ts", "ts"),
+        *(sdf(f"ucb_sdf_{key}", "ucb", feedback_bound=value) for key, value in bounds.items()),
+        *(sdf(f"ts_sdf_{key}", "ts", feedback_bound=value) for key, value in bounds.items()),
+        # As published: all queries of the last m rounds, and hyperparameters of censored data.
+        sdf("ucb_sdf_all", "ucb", window="all"),
+        sdf("ucb_sdf_censored_fit", "ucb", hyperparameters="censored"),
+    )

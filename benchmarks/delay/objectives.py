@@ -1,0 +1,178 @@
+"""The objectives of the suite `delay`, all maximised.
+
+Those of Bayesian optimization under stochastic delayed feedback (Verma, Dai and Low, 2022,
+section 6 and appendix C), made affordable: where training is expensive, the domain is a grid whose
+values are computed once, see `delay.value_tables`.
+
+==============  =========================================================  ==============
+objective       decision variables                                         domain
+==============  =========================================================  ==============
+`gp_sample`     position                                                   1000 points
+`svm`           C, gamma                                                   continuous
+`logistic`      batch size, log10 learning rate, log10 decay               8 x 8 x 8
+`cnn`           batch size, log10 learning rate, log10 decay               8 x 8 x 8
+`nonstationary` log10 C, log10 gamma; as context the share of the data     16 x 16 x 20
+==============  =========================================================  ==============
+
+Outcomes are accuracies, or scaled to [0, 1], so 0 is the lower bound that stands for a value
+that has not arrived. Only `gp_sample` has noise, which may take an outcome a little below it.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from benchmarks.delay.networks import CnnTask, LogisticTask, TrainingTask
+from benchmarks.delay.svm import SVM_BOUNDS, GrowingDataTask, svm_evaluator
+from benchmarks.delay.value_tables import (
+    TableEvaluator,
+    contextual_table_evaluator,
+    table_evaluator,
+)
+from benchmarks.framework.replicate import stream_seed
+
+# The random stream that functions are drawn from, beside those of `benchmarks.core`.
+FUNCTION = 3
+
+# Added to the covariance's diagonal for the sake of its factor; of no account beside the noise.
+JITTER = 1e-9
+
+
+class Evaluator(Protocol):
+    """An objective. Points are vectors of length ``d``, the context, if any, as last entry."""
+
+    @property
+    def choices(self) -> Tensor | None:
+        """All points, ``n x d``, if the domain is discrete."""
+
+    @property
+    def optimal_value(self) -> float:
+        """The largest noise-free value; with contexts, that of all of them."""
+
+    def observe(self, x: Tensor, rng: np.random.Generator) -> float:
+        """The outcome at ``x``, its noise drawn from ``rng``."""
+
+    def truth(self, x: Tensor) -> float:
+        """The noise-free value at ``x``."""
+
+
+class ContextualEvaluator(Evaluator, Protocol):
+    """An objective with contexts, numbered from 0."""
+
+    def optimal_for(self, context: int) -> float:
+        """The largest noise-free value in context number ``context``."""
+
+
+@dataclass(frozen=True)
+class DelayedObjective:
+    """An objective to be maximised under delays.
+
+    Args:
+        name: Names the result folder.
+        build: Maps a seed to the evaluator. The first call in a fresh checkout may compute a
+            table, which takes up to a minute or two.
+        bounds: ``(lower, upper)`` of each decision variable, in raw units.
+        censor_value: A known lower bound of the noise-free outcome.
+        num_contexts: The number of contexts, which come in order; 0 if there are none. The
+            evaluator is then a `ContextualEvaluator`, and every point has the context's
+            value (`context_value`) after the decision variables.
+        rounds_per_context: How many queries each context lasts.
+    """
+
+    name: str
+    build: Callable[[int], Evaluator]
+    bounds: tuple[tuple[float, float], ...]
+    censor_value: float
+    num_contexts: int = 0
+    rounds_per_context: int = 0
+
+    def bounds_tensor(self) -> Tensor:
+        """The box of the decision variables as ``2 x d``."""
+        return torch.tensor(self.bounds, dtype=torch.double).T.contiguous()
+
+    def context_value(self, context: int) -> float:
+        """The entry of a point that stands for context number ``context``, in [0, 1]."""
+        if not 0 <= context < self.num_contexts:
+            raise ValueError(f"`context` must be 0 to {self.num_contexts - 1}, got {context}.")
+        return context / max(self.num_contexts - 1, 1)
+
+
+@functools.lru_cache(maxsize=4)
+def covariance_factor(num_points: int, lengthscale: float) -> Tensor:
+    """Cholesky factor of ``exp(-(s - t)^2 / (2 lengthscale^2))`` on a grid of [0, 1]."""
+    grid = torch.linspace(0.0, 1.0, num_points, dtype=torch.double)
+    distances = (grid.unsqueeze(-1) - grid) / lengthscale
+    covariance = (-0.5 * distances.square()).exp()
+    return torch.linalg.cholesky(covariance + JITTER * torch.eye(num_points, dtype=torch.double))
+
+
+def gp_sample_evaluator(
+    seed: int, *, num_points: int = 1000, lengthscale: float = 0.02, noise_std: float = 0.01
+) -> TableEvaluator:
+    """A draw of a Gaussian process on a grid, scaled to [0, 1]; each seed has its own.
+
+    Args:
+        seed: The seed of the function.
+        num_points: The number of evenly spaced points of [0, 1].
+        lengthscale: That of the squared exponential kernel, whose variance is 1.
+        noise_std: Standard deviation of the observation noise, after scaling. The paper does
+            not state its own.
+    """
+    generator = torch.Generator().manual_seed(stream_seed(seed, FUNCTION))
+    normal = torch.randn(num_points, generator=generator, dtype=torch.double)
+    values = covariance_factor(num_points, lengthscale) @ normal
+    values = (values - values.min()) / (values.max() - values.min())
+    grid = torch.linspace(0.0, 1.0, num_points, dtype=torch.double).unsqueeze(-1)
+    return TableEvaluator(grid, values, noise_std)
+
+
+def gp_sample() -> DelayedObjective:
+    """A function with about fourteen maxima, one of which is the best."""
+    return DelayedObjective("gp_sample", gp_sample_evaluator, ((0.0, 1.0),), 0.0)
+
+
+def svm() -> DelayedObjective:
+    """A support vector machine on the Pima diabetes data, see `benchmarks.delay_svm`."""
+    return DelayedObjective("svm", svm_evaluator, SVM_BOUNDS, 0.0)
+
+
+def logistic() -> DelayedObjective:
+    """Logistic regression on breast cancer, see `benchmarks.delay_networks`."""
+    return _training(LogisticTask())
+
+
+def cnn() -> DelayedObjective:
+    """A convolutional network on handwritten digits, see `benchmarks.delay_networks`."""
+    return _training(CnnTask())
+
+
+def _training(task: TrainingTask) -> DelayedObjective:
+    axes = (task.batch_sizes, task.log_rates, task.log_decays)
+    bounds = tuple((float(min(axis)), float(max(axis))) for axis in axes)
+    return DelayedObjective(task.name, partial(table_evaluator, task=task), bounds, 0.0)
+
+
+def nonstationary() -> DelayedObjective:
+    """The support vector machine while its data grow: 20 contexts, 30 queries in each."""
+    task = GrowingDataTask()
+    return DelayedObjective(
+        name=task.name,
+        build=partial(contextual_table_evaluator, task=task),
+        bounds=tuple((min(axis), max(axis)) for axis in (task.log_c, task.log_gamma)),
+        censor_value=0.0,
+        num_contexts=task.num_contexts,
+        rounds_per_context=30,
+    )
+
+
+def objectives() -> tuple[DelayedObjective, ...]:
+    """All objectives of the suite."""
+    return (gp_sample(), svm(), logistic(), cnn(), nonstationary())

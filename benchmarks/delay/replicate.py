@@ -1,0 +1,342 @@
+"""Delayed feedback: values arrive some rounds after their query, or too late to count.
+
+The protocol follows section 6 of Verma, Dai and Low (2022), fixed before the first run. Time
+is the number of queries made so far. A value whose query was made at time ``s`` with delay
+``d`` is there for the choice at time ``t`` if ``d <= min(m, t - s)``; one with ``d > m`` never
+counts. There are 100 rounds after 3 random points, which are observed without delay; delays are
+Poisson with mean 10, or 10 for every query, and m = 20. The task with contexts has 20 of
+them, 30 rounds each in order, Poisson delays with mean 3 and m = 6. Hyperparameters are fitted to
+the values observed, every tenth round. All methods of one seed share the objective, the initial
+points and, query by query, noise and delays. Outcomes are standardised and the prior mean is a
+fitted constant; the paper's is zero, so there a censored value lies less far below the mean.
+
+Regret counts values that have arrived only, as in the paper; cumulative regret is given over all
+queries as well.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Protocol, cast
+
+import numpy as np
+import torch
+from botorch.models.model import Model
+from torch import Tensor
+
+from benchmarks.delay import objectives
+from benchmarks.delay.objectives import ContextualEvaluator, DelayedObjective, Evaluator
+from benchmarks.framework.rbf_surrogate import RefittedRBF
+from benchmarks.framework.replicate import OBSERVE, Record, Replicate, stream_seed
+from benchmarks.framework.result import Result
+from benchmarks.framework.surrogates import Surrogate
+from botorch_calib.ledger import FeedbackLedger
+from botorch_calib.test_functions.delayed import (
+    DelayDistribution,
+    FixedDelay,
+    PoissonDelay,
+    draw_delay,
+)
+
+# Numbers of the random streams, apart from those of `framework.replicate`. Never renumber.
+DELAYS, INITIAL = 10, 11
+
+
+@dataclass(frozen=True)
+class DelayedTask:
+    """An objective to be maximised whose values arrive late.
+
+    Args:
+        name: Names the result folder.
+        objective: The objective.
+        delay: The distribution of delays, in rounds.
+        max_wait: Values with longer delays never arrive: m in the paper.
+        num_rounds: The number of queries after the initial ones.
+        num_initial: The number of random points that are observed at once.
+        surrogate: Makes the Gaussian process that methods are given.
+    """
+
+    name: str
+    objective: DelayedObjective
+    delay: DelayDistribution
+    max_wait: int
+    num_rounds: int = 100
+    num_initial: int = 3
+    surrogate: Surrogate = RefittedRBF()
+
+    def __post_init__(self) -> None:
+        per_context = self.objective.rounds_per_context
+        planned = self.objective.num_contexts * per_context
+        if planned not in (0, self.num_rounds):
+            raise ValueError(f"{self.name} has {self.num_rounds} rounds, its contexts {planned}.")
+
+    @property
+    def contextual(self) -> bool:
+        """Whether the environment sets a context before each choice."""
+        return self.objective.num_contexts > 0
+
+
+@dataclass(frozen=True)
+class Domain:
+    """Where queries can be made.
+
+    Args:
+        bounds: The box of the model's inputs, ``2 x d``, with the range of contexts last.
+        choices: The points that can be queried, ``n x d``; ``None`` for the whole box.
+        contexts: The contexts in the order in which they are met; empty if there are none.
+    """
+
+    bounds: Tensor
+    choices: Tensor | None
+    contexts: tuple[float, ...] = ()
+
+    @classmethod
+    def of(cls, objective: DelayedObjective, evaluator: Evaluator) -> Domain:
+        """The domain of an objective, with contexts in increasing order."""
+        bounds = torch.tensor(objective.bounds, dtype=torch.double).T.contiguous()
+        if objective.num_contexts == 0:
+            return cls(bounds, evaluator.choices)
+        if evaluator.choices is None:
+            raise ValueError(f"{objective.name} has contexts, so it needs a discrete domain.")
+        contexts = evaluator.choices[:, -1].unique(sorted=True)
+        if len(contexts) != objective.num_contexts:
+            raise ValueError(f"{objective.name} has {len(contexts)} contexts among its choices.")
+        span = contexts[[0, -1]].unsqueeze(-1)
+        return cls(torch.cat([bounds, span], dim=-1), evaluator.choices, tuple(contexts.tolist()))
+
+    @cached_property
+    def choices_by_context(self) -> dict[float, Tensor]:
+        """The choices that each context leaves, context included."""
+        if self.choices is None:
+            return {}
+        return {c: self.choices[self.choices[:, -1] == c] for c in self.contexts}
+
+    def choices_in(self, context: float | None) -> Tensor | None:
+        """The choices in a context, or all of them if there are no contexts."""
+        return self.choices if context is None else self.choices_by_context[context]
+
+    def initial_points(self, n: int, seed: int) -> Tensor:
+        """Random points ``n x d``, in the first context if there are contexts."""
+        rng = np.random.default_rng(stream_seed(seed, INITIAL))
+        choices = self.choices_in(self.contexts[0] if self.contexts else None)
+        if choices is not None:
+            return choices[torch.from_numpy(rng.choice(len(choices), n, replace=False))]
+        unit = torch.from_numpy(rng.random((n, self.bounds.shape[-1])))
+        return self.bounds[0] + (self.bounds[1] - self.bounds[0]) * unit
+
+
+class DelayedStrategy(Protocol):
+    """One method at work on one task with one seed."""
+
+    def fit(self, ledger: FeedbackLedger, step: int) -> Model:
+        """The model for the choice of round ``step``."""
+
+    def propose(self, model: Model, ledger: FeedbackLedger, choices: Tensor | None) -> Tensor:
+        """The next query, of length ``d``: one of the choices, if there are any."""
+
+
+class DelayedMethod(Protocol):
+    """Makes a strategy. Its description is part of a result's configuration."""
+
+    @property
+    def name(self) -> str:
+        """Names it within a suite, and its folder."""
+
+    def start(self, task: DelayedTask, bounds: Tensor) -> DelayedStrategy:
+        """The strategy of one replicate; ``bounds`` is the box of the inputs, ``2 x d``."""
+
+
+def replicate(task: DelayedTask, method: DelayedMethod, seed: int) -> Result:
+    """Run ``method`` on ``task``: deterministic in ``seed``, wall times aside."""
+    return DelayedReplicate(task, method, seed).run()
+
+
+class DelayedReplicate(Replicate[DelayedTask, DelayedMethod, Model]):
+    """Rounds of one query each, whose values arrive some rounds later."""
+
+    def __init__(self, task: DelayedTask, method: DelayedMethod, seed: int) -> None:
+        super().__init__(task, method, seed, task.num_rounds)
+        self.evaluator = task.objective.build(seed)
+        self.domain = Domain.of(task.objective, self.evaluator)
+        self.strategy = method.start(task, self.domain.bounds)
+        self.ledger = FeedbackLedger(
+            self.domain.bounds.shape[-1],
+            censor_value=task.objective.censor_value,
+            max_wait=task.max_wait,
+            late="discard",
+            clock="iterations",
+        )
+        self.in_flight: list[tuple[int, int, float]] = []  # a heap of (arrival, trial, value)
+        self.X: list[Tensor] = []
+        self.y: list[float] = []
+        self.delays: list[int] = []
+        self.choices: Tensor | None = None  # those of the present round
+        for x in self.domain.initial_points(task.num_initial, seed):
+            self._query(x, delay=0)
+
+    def prepare(self, step: int) -> None:
+        """Take in what has arrived, and see the context."""
+        self._deliver()
+        contexts = self.domain.contexts
+        per_context = self.problem.objective.rounds_per_context
+        self.choices = self.domain.choices_in(contexts[step // per_context] if contexts else None)
+
+    def fit(self, step: int) -> Model:
+        """The strategy's model of what the ledger holds."""
+        return self.strategy.fit(self.ledger, step)
+
+    def propose(self, model: Model) -> Tensor:
+        """The strategy's query, of length ``d``."""
+        return self.strategy.propose(model, self.ledger, self.choices)
+
+    def evaluate(self, x: Tensor, model: Model, step: int) -> None:
+        """Make the query; its value is on its way."""
+        self._query(x, self._delay(x, step))
+
+    def _delay(self, x: Tensor, step: int) -> int:
+        drawn = draw_delay(self.problem.delay, x, stream_seed(self.seed, DELAYS), step)
+        if drawn != int(drawn):
+            raise ValueError(f"Delays are counted in rounds, got {drawn}.")
+        return int(drawn)
+
+    def _query(self, x: Tensor, delay: int) -> None:
+        index = len(self.y)
+        rng = np.random.default_rng(stream_seed(self.seed, OBSERVE, index))
+        y = float(self.evaluator.observe(x, rng))
+        if not math.isfinite(y):
+            raise ValueError(f"The objective returned {y} for {x.tolist()}.")
+        trial = self.ledger.submit(x)
+        heapq.heappush(self.in_flight, (index + delay, trial, y))
+        self.X.append(x)
+        self.y.append(y)
+        self.delays.append(delay)
+
+    def _deliver(self) -> None:
+        now = len(self.y)
+        while self.in_flight and self.in_flight[0][0] <= now:
+            arrival, trial, y = heapq.heappop(self.in_flight)
+            self.ledger.observe(trial, y, time=arrival)
+
+    def record(self) -> Record:
+        """The run. Its traces are explained in `Traces`."""
+        f = [float(self.evaluator.truth(x)) for x in self.X]
+        optima = [self._optimum(x) for x in self.X]
+        traces = Traces(self.problem, self.y, f, optima, self.delays)
+        # With contexts, there is no one optimum, and only cumulative regret makes sense.
+        best = [] if self.problem.contextual else traces.best_by_outcome()
+        return Record(
+            num_initial=self.problem.num_initial,
+            X=torch.stack(self.X).tolist(),
+            y=self.y,
+            f=f,
+            inference_by_outcome=best,
+            regret_by_outcome=[optima[index] - f[index] for index in best],
+            extras=traces.extras(),
+        )
+
+    def _optimum(self, x: Tensor) -> float:
+        """The largest noise-free value that a query in the place of ``x`` could have had."""
+        if not self.problem.contextual:
+            return self.evaluator.optimal_value
+        evaluator = cast(ContextualEvaluator, self.evaluator)
+        return evaluator.optimal_for(self.domain.contexts.index(x[-1].item()))
+
+
+@dataclass(frozen=True)
+class Traces:
+    """What had happened by each time.
+
+    Traces have ``num_rounds + 1`` entries: the one at t is as of the choice of round t, and
+    the last as of the end. Values that had not arrived by then, or arrive later than
+    ``max_wait``, count in none of them but ``cumulative_regret_all``. Initial points count as
+    values, but not for cumulative regret.
+
+    Args:
+        task: The task.
+        y: Outcomes, the initial ones first.
+        f: Noise-free values.
+        optima: The largest noise-free value that each query could have had.
+        delays: Delays, 0 for the initial points.
+    """
+
+    task: DelayedTask
+    y: Sequence[float]
+    f: Sequence[float]
+    optima: Sequence[float]
+    delays: Sequence[int]
+
+    @cached_property
+    def arrivals(self) -> list[float]:
+        """The first round whose choice knows each value: infinity if none, 0 for the initial."""
+        n, longest = self.task.num_initial, self.task.max_wait
+        waits = [max(d, 1) if d <= longest else math.inf for d in self.delays[n:]]
+        return [0.0] * n + [step + wait for step, wait in enumerate(waits)]
+
+    @cached_property
+    def known(self) -> np.ndarray:
+        """Whether each value was there at each time, ``num_rounds + 1 x num_queries``."""
+        times = np.arange(self.task.num_rounds + 1)
+        return np.array(self.arrivals) <= times[:, None]
+
+    def best_by_outcome(self) -> list[int]:
+        """Index of the largest value there; the first of several."""
+        return np.where(self.known, self.y, -math.inf).argmax(axis=-1).tolist()
+
+    def cumulative_regret(self, counted: np.ndarray) -> list[float]:
+        """The regrets, initial points apart, added up where ``counted``."""
+        regret = np.subtract(self.optima, self.f)
+        regret[: self.task.num_initial] = 0.0
+        return (counted @ regret).tolist()
+
+    def extras(self) -> dict[str, list[float | None]]:
+        """The records of a result.
+
+        By query, initial ones apart: ``delay``; ``arrival``, the first round whose choice knows
+        the value, if any does; ``optimum``. By time: ``best_arrived``, the largest value there;
+        ``simple_regret``, the optimum minus the largest noise-free value of the queries whose
+        value is there (not with contexts); ``cumulative_regret``, of the queries whose value is
+        there; ``cumulative_regret_all``, of all that had been made.
+        """
+        n, rounds = self.task.num_initial, self.task.num_rounds
+        made = np.arange(n + rounds) < np.arange(rounds + 1)[:, None] + n
+        extras: dict[str, list[float | None]] = {
+            "delay": [float(delay) for delay in self.delays[n:]],
+            "arrival": [time if math.isfinite(time) else None for time in self.arrivals[n:]],
+            "optimum": list(self.optima[n:]),
+            "best_arrived": np.where(self.known, self.y, -math.inf).max(axis=-1).tolist(),
+            "cumulative_regret": [*self.cumulative_regret(self.known)],
+            "cumulative_regret_all": [*self.cumulative_regret(made)],
+        }
+        if not self.task.contextual:
+            best = np.where(self.known, self.f, -math.inf).max(axis=-1)
+            extras["simple_regret"] = (self.optima[0] - best).tolist()
+        return extras
+
+
+def tasks() -> tuple[DelayedTask, ...]:
+    """The tasks of the suite."""
+    affordable = (
+        objectives.gp_sample(),
+        objectives.svm(),
+        objectives.logistic(),
+        objectives.cnn(),
+    )
+    delays: dict[str, DelayDistribution] = {
+        "poisson": PoissonDelay(10.0),
+        "fixed": FixedDelay(10.0),
+    }
+    plain = [
+        DelayedTask(f"{objective.name}_{kind}", objective, delay, max_wait=20)
+        for objective in affordable
+        for kind, delay in delays.items()
+    ]
+    contextual = objectives.nonstationary()
+    rounds = contextual.num_contexts * contextual.rounds_per_context
+    last = DelayedTask(
+        f"{contextual.name}_poisson", contextual, PoissonDelay(3.0), 6, num_rounds=rounds
+    )
+    return (*plain, last)

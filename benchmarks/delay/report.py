@@ -1,0 +1,282 @@
+"""The report of suites under delayed feedback: regret of what has arrived, and of all queries."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from benchmarks.framework import metrics
+from benchmarks.framework.markdown import (
+    difference,
+    estimate,
+    interval,
+    number,
+    pooled_difference,
+    table,
+)
+from benchmarks.framework.metrics import Estimate, PairedTest, Score, by_seed, trace
+from benchmarks.framework.result import Result
+from benchmarks.framework.suite import Suite
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+ByMethod = Mapping[str, Sequence[Result]]
+
+# Each method is compared with the one of its kind that ignores delays, and with this one.
+PENDING = "qlogei_pending"
+
+COLUMNS = 3  # of the figure
+
+# Means at round 100 that the paper's figure 2 shows; it gives no numbers for their spread.
+PUBLISHED_SVM = {
+    "svm_poisson": {
+        "ucb_sdf": 0.757,
+        "ucb": 0.710,
+        "ucb_hallucinate": 0.733,
+        "ts_sdf": 0.767,
+        "ts": 0.758,
+        "ts_hallucinate": 0.768,
+    },
+    "svm_fixed": {
+        "ucb_sdf": 0.764,
+        "ucb": 0.715,
+        "ucb_hallucinate": 0.722,
+        "ts_sdf": 0.768,
+        "ts": 0.768,
+        "ts_hallucinate": 0.761,
+    },
+}
+
+
+@dataclass(frozen=True)
+class DelayReport:
+    """Regret of what has arrived and of all queries, beside methods that ignore delays."""
+
+    def lines(self, suite: Suite[Any, Any], collected: Mapping[str, ByMethod]) -> list[str]:
+        """A legend, a summary, published numbers and a table for each problem."""
+        lines = [_legend(suite), "", "## All problems", "", *_summary_table(suite, collected), ""]
+        if any(problem in PUBLISHED_SVM for problem in collected):
+            lines += ["## Beside the published means", "", *_published_table(collected), ""]
+        for problem, by_method in collected.items():
+            rows = [compare(method, by_method, suite.baseline) for method in by_method]
+            lines += [f"## {problem}", "", *_problem_table(rows), ""]
+        return lines
+
+    def figure(self, collected: Mapping[str, ByMethod]) -> Figure:
+        """Regret curves."""
+        return delay_figure(collected)
+
+
+def simple_regret(result: Result) -> float:
+    """At the end, of the queries whose values arrived in time; NaN with contexts."""
+    return trace(result, "simple_regret")[-1] if "simple_regret" in result.extras else math.nan
+
+
+def mean_simple_regret(result: Result) -> float:
+    """Averaged over rounds; NaN with contexts."""
+    if "simple_regret" not in result.extras:
+        return math.nan
+    return float(np.mean(trace(result, "simple_regret")[1:]))
+
+
+def cumulative_regret(result: Result) -> float:
+    """At the end, of the queries whose values arrived in time."""
+    return trace(result, "cumulative_regret")[-1]
+
+
+def cumulative_regret_all(result: Result) -> float:
+    """At the end, of all queries."""
+    return trace(result, "cumulative_regret_all")[-1]
+
+
+def counterpart(method: str, baseline: str, known: Sequence[str]) -> str:
+    """The method of the same kind that ignores delays: ``ts`` for Thompson sampling."""
+    kind = method.partition("_")[0]
+    return "ts" if kind == "ts" and "ts" in known else baseline
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One method on one problem, against its counterpart and against `PENDING`."""
+
+    method: str
+    counterpart: str
+    seeds: int
+    simple: Estimate
+    simple_versus: tuple[PairedTest, PairedTest]
+    arrived: Estimate
+    every: Estimate
+    every_versus: tuple[PairedTest, PairedTest]
+    fit_seconds: float
+    acquisition_seconds: float
+
+    @property
+    def decisive(self) -> PairedTest:
+        """Against the counterpart: of simple regret, or of cumulative regret with contexts."""
+        return self.every_versus[0] if math.isnan(self.simple.mean) else self.simple_versus[0]
+
+
+def compare(method: str, by_method: ByMethod, baseline: str) -> Comparison:
+    """Judge one method's results on one problem."""
+    results = by_method[method]
+    ignoring = counterpart(method, baseline, list(by_method))
+    references = [by_method.get(name, []) for name in (ignoring, PENDING)]
+
+    def versus(score: Score) -> tuple[PairedTest, PairedTest]:
+        first, second = (
+            metrics.paired_test(by_seed(results, score), by_seed(reference, score))
+            for reference in references
+        )
+        return first, second
+
+    def mean(score: Score) -> Estimate:
+        return Estimate.of(list(by_seed(results, score).values()))
+
+    return Comparison(
+        method=method,
+        counterpart=ignoring,
+        seeds=len(results),
+        simple=mean(simple_regret),
+        simple_versus=versus(simple_regret),
+        arrived=mean(cumulative_regret),
+        every=mean(cumulative_regret_all),
+        every_versus=versus(cumulative_regret_all),
+        fit_seconds=float(np.mean([r.fit_seconds for r in results])),
+        acquisition_seconds=float(np.mean([r.acquisition_seconds for r in results])),
+    )
+
+
+def _legend(suite: Suite[Any, Any]) -> str:
+    return (
+        "Simple regret is the optimum minus the largest noise-free value of the queries whose "
+        "values had arrived by the end; initial points count. Cumulative regret is that of the "
+        "queries whose values arrived, and of all queries. All: mean ± standard error over seeds, "
+        "lower is better. Differences are paired by seed, with the method of the same kind that "
+        f"ignores delays (`ts` for Thompson sampling, else `{suite.baseline}`) and with "
+        f"`{PENDING}`; in parentheses, Wilcoxon's two-sided p-values, not corrected. Times are "
+        "per choice."
+    )
+
+
+def _problem_table(rows: Sequence[Comparison]) -> list[str]:
+    header = [
+        "method",
+        "seeds",
+        "simple regret",
+        "to ignoring",
+        f"to {PENDING}",
+        "cumulative, arrived",
+        "cumulative, all",
+        "to ignoring",
+        f"to {PENDING}",
+        "fit s",
+        "acquisition s",
+    ]
+    body = []
+    for row in rows:
+        compared = (row.method != row.counterpart, row.method != PENDING)
+        body.append(
+            [
+                row.method,
+                str(row.seeds),
+                estimate(row.simple),
+                *map(difference, row.simple_versus, compared),
+                estimate(row.arrived),
+                estimate(row.every),
+                *map(difference, row.every_versus, compared),
+                number(row.fit_seconds),
+                number(row.acquisition_seconds),
+            ]
+        )
+    return table(header, body)
+
+
+def _summary_table(suite: Suite[Any, Any], collected: Mapping[str, ByMethod]) -> list[str]:
+    header = [
+        "method",
+        "problems",
+        "significantly better",
+        "significantly worse",
+        "simple regret to ignoring, %",
+        "cumulative regret to ignoring, %",
+        f"simple regret to {PENDING}, %",
+        f"cumulative regret to {PENDING}, %",
+    ]
+    body = []
+    for method in dict.fromkeys(name for runs in collected.values() for name in runs):
+        chosen = [runs for runs in collected.values() if method in runs]
+        rows = [compare(method, runs, suite.baseline) for runs in chosen]
+        compared = method != rows[0].counterpart
+        better, worse = metrics.count_significant([row.decisive for row in rows])
+        cells = [method, str(len(rows)), str(better), str(worse)]
+        for reference in (rows[0].counterpart, PENDING):
+            for score in (mean_simple_regret, cumulative_regret_all):
+                cells.append(pooled_difference(chosen, method, reference, score))
+        body.append(cells if compared else [*cells[:2], "–", "–", *cells[4:]])
+    note = (
+        "Significant is Wilcoxon's test, at 5 % after Holm's correction for the number of "
+        "problems, on final simple regret (with contexts, cumulative regret of all queries) "
+        "against the method that ignores delays. The other columns pool problems: regret in "
+        "percent of the "
+        "reference's mean on each problem, averaged over problems for each seed, then compared "
+        "over seeds; here simple regret is averaged over rounds."
+    )
+    return [*table(header, body), "", note]
+
+
+def _published_table(collected: Mapping[str, ByMethod]) -> list[str]:
+    header = ["problem", "method", "seeds", "accuracy", "95 % interval", "published", "difference"]
+    body = []
+    for problem in PUBLISHED_SVM.keys() & collected.keys():
+        for method, results in collected[problem].items():
+            values = [trace(result, "best_arrived")[-1] for result in results]
+            published = PUBLISHED_SVM[problem].get(method, math.nan)
+            body.append(
+                [
+                    problem,
+                    method,
+                    str(len(values)),
+                    estimate(Estimate.of(values)),
+                    interval(values, ".3f"),
+                    number(published),
+                    number(float(np.mean(values)) - published, 2),
+                ]
+            )
+    note = (
+        "The largest validation accuracy that had arrived by the last round: mean ± standard error "
+        "over seeds, with Student's interval for the mean; higher is better. The published means "
+        "come without a spread, and from a split of the data that is not known."
+    )
+    return [*table(header, sorted(body, key=lambda cells: cells[0], reverse=True)), "", note]
+
+
+def delay_figure(collected: Mapping[str, Mapping[str, Sequence[Result]]]) -> Figure:
+    """One panel per problem: mean regret by round and method, with bands of one standard error.
+
+    It is the simple regret of what has arrived; with contexts, the cumulative regret of all
+    queries.
+    """
+    from benchmarks.framework.plots import draw_mean, method_colors, panel_grid, share_legend
+
+    figure, panels = panel_grid(len(collected), COLUMNS, (5.5, 4.0))
+    colors = method_colors(collected)
+    for panel, (problem, by_method) in zip(panels, collected.items(), strict=True):
+        simple = all("simple_regret" in r.extras for runs in by_method.values() for r in runs)
+        for method, results in by_method.items():
+            name = "simple_regret" if simple else "cumulative_regret_all"
+            curves = np.array([trace(result, name) for result in results])
+            draw_mean(panel, method, curves, style_of(method), alpha=0.15, color=colors[method])
+        panel.set(title=problem, xlabel="round")
+        panel.set_ylabel("simple regret, arrived" if simple else "cumulative regret, all")
+    share_legend(figure, panels)
+    return figure
+
+
+def style_of(method: str) -> str:
+    """The line of a method, by its kind."""
+    return {"ts": "--", "qlogei": ":", "qucb": "-."}.get(method.partition("_")[0], "-")

@@ -1,0 +1,31 @@
+"""The suites on delayed feedback."""
+
+from __future__ import annotations
+
+from benchmarks.delay import methods
+from benchmarks.delay.replicate import replicate, tasks
+from benchmarks.delay.report import DelayReport
+from benchmarks.framework.suite import Suite
+
+# Values that arrive late; the settings of our own methods are chosen on other seeds.
+DELAY = Suite(
+    name="delay",
+    problems=tasks(),
+    methods=methods.compared(),
+    baseline="ucb",
+    seeds=range(10),
+    replicate=replicate,
+    report=DelayReport(),
+)
+
+DELAY_SETTINGS = Suite(
+    name="delay_settings",
+    problems=tuple(task for task in tasks() if task.name.startswith("gp_sample")),
+    methods=methods.settings(),
+    baseline="ucb",
+    seeds=range(1000, 1010),
+    replicate=replicate,
+    report=DelayReport(),
+)
+
+SUITES = (DELAY, DELAY_SETTINGS)

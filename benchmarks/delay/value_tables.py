@@ -1,0 +1,184 @@
+"""Objectives on finite domains: the values of every choice, computed once and kept.
+
+A task says what a table holds and how to compute it. Its table is kept in a file whose name
+is a hash of everything that decides the values: the task's settings, the data, the source of
+the module that computes them and the versions of the packages. A changed setting is computed
+anew; nothing outdated is ever read.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import inspect
+import json
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from benchmarks.framework.config import config_hash, describe
+from benchmarks.framework.store import RESULTS_DIR, write_atomically
+
+TABLES_FOLDER = RESULTS_DIR / "delay_tables"
+
+PACKAGES = ("torch", "numpy", "scipy", "scikit-learn")
+
+# A query of a discrete domain must be one of its choices, up to rounding of its coordinates.
+MATCH = 1e-9
+
+
+class TabulatedTask(Protocol):
+    """What a table holds. Implementations are frozen dataclasses."""
+
+    def __hash__(self) -> int: ...
+
+    @property
+    def name(self) -> str:
+        """Names the file."""
+
+    def choices(self) -> Tensor:
+        """Every point of the domain, ``n x d``."""
+
+    def compute(self) -> Tensor:
+        """The noise-free value of every choice, of length ``n``; deterministic."""
+
+    def data_key(self) -> str:
+        """Changes if the data do, where these are not fixed by the versions of packages."""
+
+
+def spaced(low: float, high: float, num: int) -> tuple[float, ...]:
+    """``num`` evenly spaced numbers, both ends included."""
+    return tuple(np.linspace(low, high, num).tolist())
+
+
+def cartesian(*axes: tuple[float, ...]) -> Tensor:
+    """All combinations of the axes' values, ``n x d``; the last axis varies fastest."""
+    return torch.cartesian_prod(*(torch.tensor(axis, dtype=torch.double) for axis in axes))
+
+
+def table_config(task: TabulatedTask) -> dict[str, Any]:
+    """Everything that decides a table's values, as JSON."""
+    source = Path(inspect.getfile(type(task))).read_bytes()
+    return {
+        "task": describe(task),
+        "data": task.data_key(),
+        "source": hashlib.sha256(source).hexdigest(),
+        "versions": {package: version(package) for package in PACKAGES},
+    }
+
+
+def table_values(task: TabulatedTask, folder: Path | None = None) -> Tensor:
+    """The values of all choices, read from a file of ``folder`` or computed and kept there.
+
+    The first call takes as long as the task's computation, up to some minutes. Processes that
+    make it at the same time compute the same values and write the same file, each as a whole.
+    """
+    config = table_config(task)
+    folder = TABLES_FOLDER if folder is None else folder
+    return _values(task, folder / f"{task.name}-{config_hash(config)}.json", json.dumps(config))
+
+
+@functools.lru_cache(maxsize=32)
+def _values(task: TabulatedTask, path: Path, config: str) -> Tensor:
+    num_choices = len(task.choices())
+    try:
+        kept = json.loads(path.read_text())["values"]
+        values = torch.tensor(kept, dtype=torch.double)
+        if values.shape == (num_choices,) and values.isfinite().all():
+            return values
+    except (OSError, ValueError, KeyError, TypeError):
+        pass  # there is no file, or not a whole one
+    values = task.compute().double()
+    if values.shape != (num_choices,) or not values.isfinite().all():
+        raise ValueError(f"The task {task.name!r} computed {values!r} for {num_choices} choices.")
+    text = json.dumps({"config": json.loads(config), "values": values.tolist()})
+    write_atomically(path, text + "\n")
+    return values
+
+
+@dataclass(frozen=True, eq=False)
+class TableEvaluator:
+    """An objective on a finite domain.
+
+    Args:
+        choices: The domain, ``n x d``.
+        values: The noise-free values, of length ``n``.
+        noise_std: Standard deviation of the Gaussian observation noise.
+    """
+
+    choices: Tensor
+    values: Tensor
+    noise_std: float = 0.0
+
+    @property
+    def optimal_value(self) -> float:
+        """The largest noise-free value of all."""
+        return self.values.max().item()
+
+    def row(self, x: Tensor) -> int:
+        """The number of the choice ``x``, of length ``d``; ``ValueError`` if it is none."""
+        if x.shape != self.choices.shape[1:]:
+            raise ValueError(f"`x` must have length {self.choices.shape[1]}, got {x.shape}.")
+        spread = self.choices.amax(0) - self.choices.amin(0)
+        scale = torch.where(spread > 0, spread, torch.ones_like(spread))
+        distances = ((self.choices - x).abs() / scale).amax(-1)
+        row = int(distances.argmin())
+        if not distances[row] <= MATCH:
+            raise ValueError(f"`x` is not one of the choices: {x.tolist()}.")
+        return row
+
+    def truth(self, x: Tensor) -> float:
+        """The noise-free value at ``x``, of length ``d``."""
+        return self.values[self.row(x)].item()
+
+    def observe(self, x: Tensor, rng: np.random.Generator) -> float:
+        """The value at ``x`` with its noise; without noise ``rng`` is left alone."""
+        noise = self.noise_std * rng.standard_normal() if self.noise_std > 0 else 0.0
+        return self.truth(x) + noise
+
+
+@dataclass(frozen=True, eq=False)
+class ContextualTableEvaluator(TableEvaluator):
+    """An objective whose last column is a context, which the environment chooses.
+
+    The contexts are numbered in ascending order of that column.
+    """
+
+    @functools.cached_property
+    def contexts(self) -> Tensor:
+        """The values of the context column, in order of the contexts' numbers."""
+        return self.choices[:, -1].unique()
+
+    def rows_of(self, context: int) -> Tensor:
+        """The numbers of the choices that context number ``context`` allows."""
+        return torch.nonzero(self.choices[:, -1] == self.contexts[context]).squeeze(-1)
+
+    def optimal_for(self, context: int) -> float:
+        """The largest noise-free value in context number ``context``."""
+        if not 0 <= context < len(self.contexts):
+            raise ValueError(f"`context` must be 0 to {len(self.contexts) - 1}, got {context}.")
+        return self.values[self.rows_of(context)].max().item()
+
+
+def table_evaluator(seed: int, *, task: TabulatedTask) -> TableEvaluator:
+    """The noise-free objective that ``task`` tabulates, the same one for every seed."""
+    return TableEvaluator(task.choices(), table_values(task))
+
+
+def contextual_table_evaluator(seed: int, *, task: TabulatedTask) -> ContextualTableEvaluator:
+    """As `table_evaluator`, for a task whose last column is a context."""
+    return ContextualTableEvaluator(task.choices(), table_values(task))
+
+
+def digest(*arrays: np.ndarray) -> str:
+    """A short hash of arrays, their shapes included."""
+    joined = hashlib.sha256()
+    for array in arrays:
+        joined.update(repr(array.shape).encode())
+        joined.update(np.ascontiguousarray(array, dtype=np.float64).tobytes())
+    return joined.hexdigest()[:16]

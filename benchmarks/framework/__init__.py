@@ -1,0 +1,1 @@
+"""What every suite is made of: configurations, replicates, results, the runner and reports."""

@@ -1,0 +1,143 @@
+"""Describe a configuration as JSON, so that a changed one is noticed.
+
+The description is read off the objects that are run, defaults of their arguments included,
+and never written beside them: a setting cannot be changed and its description forgotten.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import inspect
+import json
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+# Keys under which a description holds the name of a class or a function.
+NAMES = ("type", "callable")
+
+
+def describe(value: Any) -> Any:
+    """Return a JSON value that names ``value`` and every setting bound into it.
+
+    Functions and classes are named by their package and qualified name, together with the values
+    of those arguments that have one, by default or through ``functools.partial``. The module is
+    left out of the name: moving a function to another file changes nothing that is run. Other
+    objects are named by their type and attributes.
+
+    Raises:
+        TypeError: If something has no name that would tell a changed one from the old one (a
+            lambda, a local function), or no settings to describe.
+        ValueError: If two different functions or classes of ``value`` have the same name.
+    """
+    return _Description().of(value)
+
+
+def config_hash(config: Any) -> str:
+    """A short hash of a described configuration, stable between processes.
+
+    It does not depend on the order of settings, nor on what `normalised` takes away.
+    """
+    text = json.dumps(normalised(config), sort_keys=True, allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def normalised(config: Any) -> Any:
+    """A described configuration without what does not decide the results.
+
+    * Modules in the names of functions and classes: older results hold them.
+    * Arguments that are ``None``, which leaves their choice to the callee: a new optional
+      argument does not outdate the results from before it existed.
+    """
+    if isinstance(config, list):
+        return [normalised(item) for item in config]
+    if not isinstance(config, dict):
+        return config
+    if not any(key in config for key in NAMES):
+        return {key: normalised(item) for key, item in config.items()}
+    return {
+        key: _without_module(item) if key in NAMES and isinstance(item, str) else normalised(item)
+        for key, item in config.items()
+        if item is not None
+    }
+
+
+def _without_module(name: str) -> str:
+    """``"package.module.Class.method"`` as ``"package.Class.method"``.
+
+    Modules have lower-case names here, so the qualified name starts at the first part with a
+    capital letter, or else is the last part.
+    """
+    package, *parts = name.split(".")
+    starts = [i for i, part in enumerate(parts) if part.lstrip("_")[:1].isupper()]
+    return ".".join([package, *parts[starts[0] if starts else -1 :]])
+
+
+class _Description:
+    """One call of `describe`, which remembers what each name stands for."""
+
+    def __init__(self) -> None:
+        self.named: dict[str, Any] = {}
+
+    def of(self, value: Any) -> Any:
+        if value is None or isinstance(value, (bool, int, str)):
+            return value
+        if isinstance(value, float):
+            return value if math.isfinite(value) else repr(value)
+        if isinstance(value, (list, tuple)):
+            return [self.of(item) for item in value]
+        if isinstance(value, (range, torch.dtype)):
+            return repr(value)
+        if isinstance(value, Mapping):
+            return {str(key): self.of(item) for key, item in value.items()}
+        if isinstance(value, torch.Tensor):
+            return self.of(value.tolist())
+        if isinstance(value, (functools.partial, type)) or inspect.isroutine(value):
+            return self._of_callable(value)
+        if dataclasses.is_dataclass(value):
+            attributes = {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
+        elif hasattr(value, "__dict__"):
+            attributes = vars(value)
+        else:
+            kind = type(value).__name__
+            raise TypeError(f"Cannot describe a {kind} in a benchmark configuration.")
+        return {"type": self._name(type(value)), **self.of(attributes)}
+
+    def _of_callable(self, value: Callable[..., Any]) -> Any:
+        bound: dict[str, Any] = {}
+        positional: list[Any] = []
+        while isinstance(value, functools.partial):
+            bound = {**value.keywords, **bound}
+            positional = [*value.args, *positional]
+            value = value.func
+        arguments = {**_defaults(value), **bound}
+        description = {"callable": self._name(value), **self.of(arguments)}
+        return {**description, "positional": self.of(positional)} if positional else description
+
+    def _name(self, value: Callable[..., Any]) -> str:
+        qualified = getattr(value, "__qualname__", "<nameless>")
+        if "<" in qualified:
+            raise TypeError(
+                f"{value!r} has no importable name. Use a module-level function, with "
+                "functools.partial for its settings."
+            )
+        name = f"{value.__module__.partition('.')[0]}.{qualified}"
+        # `==` and not `is`: each access to a bound method makes a new object.
+        if self.named.setdefault(name, value) != value:
+            raise ValueError(
+                f"One configuration has two things named {name!r}, of the modules "
+                f"{self.named[name].__module__} and {value.__module__}: rename one of them."
+            )
+        return name
+
+
+def _defaults(value: Callable[..., Any]) -> dict[str, Any]:
+    try:
+        parameters = inspect.signature(value).parameters.values()
+    except ValueError:  # some built-in functions have no signature
+        return {}
+    return {p.name: p.default for p in parameters if p.default is not inspect.Parameter.empty}

@@ -1,0 +1,71 @@
+"""Cells and rows of markdown tables."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+from benchmarks.framework import metrics
+from benchmarks.framework.metrics import Estimate, PairedTest, Score
+from benchmarks.framework.result import Result
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """The lines of a table."""
+    return [line(header), line(["---"] * len(header)), *map(line, rows)]
+
+
+def line(cells: Sequence[str]) -> str:
+    """One row."""
+    return "| " + " | ".join(cells) + " |"
+
+
+def number(value: float, digits: int = 3) -> str:
+    """A number, or a dash for NaN."""
+    return "–" if math.isnan(value) else f"{value:.{digits}g}"
+
+
+def estimate(value: Estimate) -> str:
+    """A mean with its standard error, if there is one."""
+    if math.isnan(value.mean):
+        return "–"
+    error = "" if math.isnan(value.standard_error) else f" ± {value.standard_error:.2g}"
+    return f"{value.mean:.3g}{error}"
+
+
+def difference(test: PairedTest, compared: bool = True) -> str:
+    """A paired difference with Wilcoxon's p-value; a dash where nothing is compared."""
+    if not compared or test.pairs == 0:
+        return "–"
+    return f"{estimate(test.difference)} ({number(test.wilcoxon_p_value, 2)})"
+
+
+def interval(values: Sequence[float], form: str) -> str:
+    """Student's 95 % interval of a mean; a dash for fewer than two values."""
+    if len(values) < 2:
+        return "–"
+    low, high = metrics.student_interval(values)
+    return f"{low:{form}} to {high:{form}}"
+
+
+def percent(test: PairedTest) -> Estimate:
+    """The difference of a test whose values are in units of the baseline's mean, in percent."""
+    return Estimate(100 * test.difference.mean, 100 * test.difference.standard_error)
+
+
+def pooled_difference(
+    chosen: Sequence[Mapping[str, Sequence[Result]]], method: str, reference: str, score: Score
+) -> str:
+    """The difference over all problems that have the score, in percent, with its p-value."""
+    if method == reference:
+        return "–"
+    pairs = [
+        (metrics.by_seed(runs[method], score), metrics.by_seed(runs[reference], score))
+        for runs in chosen
+        if reference in runs
+    ]
+    pairs = [(own, other) for own, other in pairs if own and other and any(other.values())]
+    if not pairs:
+        return "–"
+    test = metrics.pooled_test(*map(list, zip(*pairs, strict=True)))
+    return f"{estimate(percent(test))} ({number(test.wilcoxon_p_value, 2)})"

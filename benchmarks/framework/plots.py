@@ -1,0 +1,101 @@
+"""Regret curves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from benchmarks.framework.metrics import regret_trace
+from benchmarks.framework.result import Result
+
+COLUMNS = 4
+
+
+def mean_and_band(curves: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and standard error over seeds of ``seeds x steps`` curves (error 0 for one seed)."""
+    mean = curves.mean(axis=0)
+    if len(curves) < 2:
+        return mean, np.zeros_like(mean)
+    return mean, curves.std(axis=0, ddof=1) / np.sqrt(len(curves))
+
+
+def regret_figure(
+    collected: Mapping[str, Mapping[str, Sequence[Result]]], inference: str = "outcome"
+) -> Figure:
+    """One panel per problem: mean simple regret by method, with bands of one standard error.
+
+    The scale is logarithmic, unless a mean is zero somewhere.
+
+    Args:
+        collected: Results by problem and method.
+        inference: See `metrics.regret_trace`.
+    """
+    figure, panels = panel_grid(len(collected), COLUMNS, (5.0, 3.8))
+    colors = method_colors(collected)
+    for panel, (problem, by_method) in zip(panels, collected.items(), strict=True):
+        for method, results in by_method.items():
+            curves = np.array([regret_trace(r, inference) for r in results])
+            draw_mean(panel, method, curves, color=colors[method])
+        panel.set(title=problem, xlabel="evaluations after the initial design")
+        panel.set_ylabel("simple regret")
+        if all(np.min(line.get_ydata()) > 0 for line in panel.lines):
+            panel.set_yscale("log", nonpositive="clip")
+            panel.set_ylim(*_drawn_range(panel))
+    share_legend(figure, panels)
+    return figure
+
+
+def _drawn_range(panel: Axes) -> tuple[float, float]:
+    """That of the means, with a margin: a band that reaches down to zero has no lower end."""
+    values = np.concatenate([np.asarray(line.get_ydata()) for line in panel.lines])
+    return values.min() / 2, values.max() * 1.5
+
+
+def method_colors(collected: Mapping[str, Mapping[str, object]]) -> dict[str, str]:
+    """A colour for each method, the same in all panels."""
+    methods = dict.fromkeys(method for by_method in collected.values() for method in by_method)
+    return {method: f"C{i}" for i, method in enumerate(methods)}
+
+
+def share_legend(figure: Figure, panels: Sequence[Axes], columns: int = 5) -> None:
+    """One legend for all panels, below them."""
+    entries: dict[str, Artist] = {}
+    for panel in panels:
+        handles, labels = panel.get_legend_handles_labels()
+        entries.update(zip(labels, handles, strict=True))
+    figure.legend(list(entries.values()), list(entries), loc="outside lower center", ncols=columns)
+
+
+def panel_grid(
+    count: int, columns: int, panel_size: tuple[float, float]
+) -> tuple[Figure, list[Axes]]:
+    """A figure with ``count`` panels of the given size in inches, row by row."""
+    columns = min(count, columns)
+    rows = -(-count // columns)
+    width, height = panel_size
+    # Built without pyplot, so that no global state or display is involved.
+    figure = Figure(figsize=(width * columns, height * rows), layout="constrained")
+    panels = figure.subplots(rows, columns, squeeze=False).flatten().tolist()
+    for panel in panels[count:]:
+        panel.remove()
+    return figure, panels[:count]
+
+
+def draw_mean(
+    panel: Axes,
+    method: str,
+    curves: np.ndarray,
+    style: str = "-",
+    first: int = 0,
+    alpha: float = 0.2,
+    color: str | None = None,
+) -> None:
+    """The mean of ``seeds x steps`` curves with its band, the steps counted from ``first``."""
+    mean, error = mean_and_band(curves)
+    steps = np.arange(first, first + len(mean))
+    (line,) = panel.plot(steps, mean, style, color=color, label=f"{method} ({len(curves)})")
+    panel.fill_between(steps, mean - error, mean + error, alpha=alpha, color=line.get_color())

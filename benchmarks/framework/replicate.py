@@ -1,0 +1,117 @@
+"""The loop that all suites share: one method at work on one problem with one seed.
+
+A replicate is a pure function of the three, wall times aside. All methods of one seed see the same
+initial points and the same noise, so that differences between methods can be tested in pairs.
+"""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+import numpy as np
+from botorch.utils.sampling import manual_seed
+from torch import Tensor
+
+from benchmarks.framework.result import Named, Result, installed_versions, replicate_config
+
+# Numbers of the random streams. Never renumber: published results depend on them. Suites with
+# streams of their own count from 10 (`delay`) and 20 (`robust`).
+OBSERVE, PROPOSE, SOBOL = 0, 1, 2
+
+P = TypeVar("P", bound=Named)
+M = TypeVar("M", bound=Named)
+F = TypeVar("F")  # what a method fits: a model, or nothing
+
+
+def stream_seed(seed: int, stream: int, step: int = 0) -> int:
+    """A seed for one step of one random stream of a replicate, independent of the others."""
+    return int(np.random.SeedSequence([seed, stream, step]).generate_state(1)[0])
+
+
+@dataclass(frozen=True)
+class Record:
+    """What a replicate has to show for itself: the fields of `Result` that depend on its kind."""
+
+    num_initial: int
+    X: list[list[float]]
+    y: list[float]
+    f: list[float]
+    extras: dict[str, list[float | None]]
+    inference_by_outcome: list[int] = field(default_factory=list)
+    inference_by_mean: list[int] | None = None
+    regret_by_outcome: list[float] = field(default_factory=list)
+    regret_by_mean: list[float] | None = None
+
+
+class Replicate(ABC, Generic[P, M, F]):
+    """The state of one replicate between steps.
+
+    Subclasses say what a method is shown, how its choice is evaluated and what is recorded. They
+    make the initial evaluations in their constructor.
+
+    Args:
+        problem: The problem.
+        method: The method.
+        seed: The seed.
+        num_steps: The number of choices that the method makes.
+    """
+
+    def __init__(self, problem: P, method: M, seed: int, num_steps: int) -> None:
+        self.problem, self.method, self.seed, self.num_steps = problem, method, seed, num_steps
+
+    def run(self) -> Result:
+        """Make all choices and report."""
+        fit_seconds: list[float] = []
+        acquisition_seconds: list[float] = []
+        for step in range(self.num_steps):
+            self.prepare(step)
+            with self.choosing(step):
+                start = time.perf_counter()
+                model = self.fit(step)
+                fitted = time.perf_counter()
+                x = self.propose(model)
+                done = time.perf_counter()
+            fit_seconds.append(fitted - start)
+            acquisition_seconds.append(done - fitted)
+            self.evaluate(x, model, step)
+        return Result(
+            problem=self.problem.name,
+            method=self.method.name,
+            seed=self.seed,
+            **vars(self.record()),
+            fit_seconds=fit_seconds,
+            acquisition_seconds=acquisition_seconds,
+            config=replicate_config(self.problem, self.method),
+            versions=installed_versions(),
+        )
+
+    def choosing(self, step: int) -> AbstractContextManager[None]:
+        """Seeds torch for the fit and the choice of a step, and then restores its state.
+
+        Each step has a seed of its own: a method that draws more numbers than another one in one
+        step does not thereby get other ones in the next.
+        """
+        return manual_seed(stream_seed(self.seed, PROPOSE, step))
+
+    def prepare(self, step: int) -> None:  # noqa: B027 - most kinds have nothing to prepare
+        """What happens before a choice, off the clock and without random numbers."""
+
+    @abstractmethod
+    def fit(self, step: int) -> F:
+        """The method's model for this step's choice."""
+
+    @abstractmethod
+    def propose(self, model: F) -> Tensor:
+        """The method's choice."""
+
+    @abstractmethod
+    def evaluate(self, x: Tensor, model: F, step: int) -> None:
+        """Evaluate the choice, which ``model`` led to, and take its outcome in."""
+
+    @abstractmethod
+    def record(self) -> Record:
+        """What to report, after the last step."""

@@ -1,0 +1,198 @@
+"""Ordinary sequential optimization: a problem, a method, and the replicate that runs them.
+
+Everything is maximised, and each outcome is known before the next choice.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from botorch.models.model import Model
+from botorch.test_functions.base import BaseTestProblem
+from botorch.utils.sampling import draw_sobol_samples, manual_seed
+from torch import Tensor
+
+from benchmarks.framework.replicate import OBSERVE, Record, Replicate, stream_seed
+from benchmarks.framework.result import Result
+from benchmarks.framework.surrogates import Refitted, Surrogate
+
+
+@dataclass(frozen=True)
+class Oracle:
+    """The objective, maximised. Both functions map ``n x d`` to ``n x 1``.
+
+    ``observe`` adds noise from torch's global random state; ``truth`` has no noise. The
+    ``optimal_value`` is that of the truth where it depends on the seed, in place of the
+    problem's.
+    """
+
+    observe: Callable[[Tensor], Tensor]
+    truth: Callable[[Tensor], Tensor]
+    optimal_value: float | None = None
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A problem to be maximised.
+
+    Args:
+        name: Names the result folder.
+        build: Maps a seed to the objective; most problems ignore the seed.
+        bounds: ``(lower, upper)`` per coordinate.
+        optimal_value: The maximum of the noise-free objective (NaN if it depends on the seed).
+        initial_design: Maps ``(num_initial, seed)`` to ``num_initial x d`` points.
+        num_initial: The number of initial points.
+        num_evaluations: The number of evaluations after the initial ones.
+        surrogate: Makes the Gaussian process that methods are given, right or wrong.
+    """
+
+    name: str
+    build: Callable[[int], Oracle]
+    bounds: tuple[tuple[float, float], ...]
+    optimal_value: float
+    initial_design: Callable[[int, int], Tensor]
+    num_initial: int
+    num_evaluations: int
+    surrogate: Surrogate = Refitted()
+
+    def bounds_tensor(self) -> Tensor:
+        """The box as ``2 x d``."""
+        return torch.tensor(self.bounds, dtype=torch.double).T.contiguous()
+
+
+class Strategy(Protocol):
+    """One method at work on one problem with one seed."""
+
+    def fit(self, X: Tensor, Y: Tensor) -> Model | None:
+        """Fit a model to ``n x d`` points and ``n x 1`` outcomes; ``None`` if there is none."""
+
+    def propose(self, model: Model | None, X: Tensor, Y: Tensor) -> Tensor:
+        """The next point, ``1 x d``."""
+
+    def extras(self, model: Model | None, x: Tensor, y: Tensor) -> dict[str, float]:
+        """Numbers to record of the outcome ``y`` (``1 x 1``) at ``x`` (``1 x d``).
+
+        ``model`` is the one that proposed ``x``, which has not seen ``y``.
+        """
+
+
+@dataclass(frozen=True)
+class Method:
+    """A method: ``build(problem, seed)`` makes its strategy."""
+
+    name: str
+    build: Callable[[Problem, int], Strategy]
+
+
+def replicate(problem: Problem, method: Method, seed: int) -> Result:
+    """Run ``method`` on ``problem``: deterministic in ``seed``, wall times aside."""
+    return SequentialReplicate(problem, method, seed).run()
+
+
+class SequentialReplicate(Replicate[Problem, Method, Model | None]):
+    """One evaluation after the other, each outcome known at once."""
+
+    def __init__(self, problem: Problem, method: Method, seed: int) -> None:
+        super().__init__(problem, method, seed, problem.num_evaluations)
+        self.oracle = problem.build(seed)
+        self.strategy = method.build(problem, seed)
+        self.X = problem.initial_design(problem.num_initial, seed)
+        expected = (problem.num_initial, len(problem.bounds))
+        if self.X.shape != expected:
+            raise ValueError(f"The design has shape {tuple(self.X.shape)}, not {expected}.")
+        self.Y = self._observe(self.X, step=0)
+        self.by_mean: list[int] | None = []
+        self.extras: dict[str, list[float | None]] = {}
+
+    def fit(self, step: int) -> Model | None:
+        """The strategy's model of all outcomes so far."""
+        return self.strategy.fit(self.X, self.Y)
+
+    def propose(self, model: Model | None) -> Tensor:
+        """The strategy's choice, ``1 x d``."""
+        return self.strategy.propose(model, self.X, self.Y)
+
+    def evaluate(self, x: Tensor, model: Model | None, step: int) -> None:
+        """Observe the outcome and what the strategy records of it."""
+        self._infer_by_mean(model)
+        y = self._observe(x, step=step + 1)
+        for name, value in self.strategy.extras(model, x, y).items():
+            # JSON has no infinities, and an unbounded interval is a legitimate record.
+            self.extras.setdefault(name, []).append(value if math.isfinite(value) else None)
+        self.X, self.Y = torch.cat([self.X, x]), torch.cat([self.Y, y])
+
+    def record(self) -> Record:
+        """The run; one last fit gives the inference after the last outcome."""
+        with self.choosing(self.num_steps):
+            self._infer_by_mean(self.fit(self.num_steps))
+        f = self.oracle.truth(self.X).squeeze(-1).tolist()
+        y = self.Y.squeeze(-1).tolist()
+        by_outcome = incumbents(y, self.problem.num_initial)
+        return Record(
+            num_initial=self.problem.num_initial,
+            X=self.X.tolist(),
+            y=y,
+            f=f,
+            inference_by_outcome=by_outcome,
+            inference_by_mean=self.by_mean,
+            regret_by_outcome=self._regret(f, by_outcome),
+            regret_by_mean=None if self.by_mean is None else self._regret(f, self.by_mean),
+            extras=self.extras,
+        )
+
+    def _observe(self, X: Tensor, step: int) -> Tensor:
+        with manual_seed(stream_seed(self.seed, OBSERVE, step)):
+            Y = self.oracle.observe(X)
+        if Y.shape != (X.shape[0], 1) or not torch.isfinite(Y).all():
+            raise ValueError(f"The problem returned {Y!r} for {X!r}.")
+        return Y
+
+    def _infer_by_mean(self, model: Model | None) -> None:
+        if model is None or self.by_mean is None:
+            self.by_mean = None
+            return
+        self.by_mean.append(int(posterior_mean(model, self.X).argmax()))
+
+    def _regret(self, f: list[float], inference: list[int]) -> list[float]:
+        optimum = self.oracle.optimal_value
+        optimum = self.problem.optimal_value if optimum is None else optimum
+        return [optimum - f[index] for index in inference]
+
+
+def posterior_mean(model: Model, X: Tensor) -> Tensor:
+    """The posterior mean of the objective at ``n x d`` points, ``n x 1``."""
+    with torch.no_grad():
+        # BoTorch's `Posterior` does not declare a mean, though every posterior here has one.
+        mean: Tensor = model.posterior(X).mean  # type: ignore[attr-defined]
+    return mean
+
+
+def incumbents(y: list[float], num_initial: int) -> list[int]:
+    """Index of the largest outcome so far, from the end of the initial design onwards."""
+    return [int(np.argmax(y[:n])) for n in range(num_initial, len(y) + 1)]
+
+
+def botorch_oracle(seed: int, *, cls: Callable[..., BaseTestProblem], **options: Any) -> Oracle:
+    """The oracle of a BoTorch test function, the same one for every seed."""
+    function = cls(**options)
+    if function.is_minimization_problem:
+        raise ValueError(f"{cls.__name__} is minimised as configured; pass `negate=True`.")
+
+    def observe(X: Tensor) -> Tensor:
+        return function(X).unsqueeze(-1)
+
+    def truth(X: Tensor) -> Tensor:
+        return function(X, noise=False).unsqueeze(-1)
+
+    return Oracle(observe, truth)
+
+
+def sobol_design(n: int, seed: int, *, bounds: tuple[tuple[float, float], ...]) -> Tensor:
+    """``n x d`` scrambled Sobol points."""
+    box = torch.tensor(bounds, dtype=torch.double).T.contiguous()
+    return draw_sobol_samples(box, n=n, q=1, seed=seed).squeeze(-2)

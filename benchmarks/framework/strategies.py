@@ -1,0 +1,246 @@
+"""What ordinary methods do: random search, and an acquisition function of a plain or calibrated GP.
+
+Each strategy is deterministic in the problem and the seed.
+
+Every model-based method is given its Gaussian process by the problem's surrogate, so that
+methods differ in calibration and acquisition alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from statistics import NormalDist
+
+import torch
+from botorch.acquisition.acquisition import AcquisitionFunction
+from botorch.acquisition.analytic import (
+    LogExpectedImprovement,
+    LogProbabilityOfImprovement,
+    UpperConfidenceBound,
+)
+from botorch.models import SingleTaskGP
+from botorch.models.model import Model
+from botorch.optim import optimize_acqf
+from botorch.posteriors import GPyTorchPosterior, Posterior
+from botorch.utils.sampling import draw_sobol_samples
+from torch import Tensor
+
+from benchmarks.framework.replicate import SOBOL, stream_seed
+from benchmarks.framework.sequential import Method, Problem, posterior_mean
+from botorch_calib import (
+    CalibratedModel,
+    CalibratedProbabilityOfImprovement,
+    CalibratedUpperConfidenceBound,
+    LogCalibratedExpectedImprovement,
+)
+from botorch_calib.calibration import Calibrator
+
+CalibratorFactory = Callable[[], Calibrator]
+
+# The upper confidence bound as a quantile, and the multiple of a Gaussian's standard deviation.
+UCB_LEVEL = 0.9
+UCB_SCALE = NormalDist().inv_cdf(UCB_LEVEL)
+
+
+def optimize(
+    acquisition: AcquisitionFunction,
+    bounds: Tensor,
+    num_restarts: int,
+    raw_samples: int,
+    maxiter: int | None = None,
+) -> Tensor:
+    """The maximiser of an acquisition function over the box, ``1 x d``."""
+    candidate, _ = optimize_acqf(
+        acquisition,
+        bounds=bounds,
+        q=1,
+        num_restarts=num_restarts,
+        raw_samples=raw_samples,
+        options={} if maxiter is None else {"maxiter": maxiter},
+    )
+    return candidate.detach()
+
+
+def prediction_extras(model: Model, x: Tensor, y: Tensor, alpha: float) -> dict[str, float]:
+    """How the predictive distribution of ``y`` at ``x`` fared: its PIT, coverage and width.
+
+    ``covered`` is 1 if ``y`` (``1 x 1``) fell inside the central ``1 - alpha`` interval
+    that ``model`` stated at ``x`` (``1 x d``), and ``width`` is the length of that interval.
+    """
+    with torch.no_grad():
+        posterior = model.posterior(x, observation_noise=True)
+        pit = predictive_cdf(posterior, y).item()
+        tails = torch.tensor([alpha / 2, 1 - alpha / 2], dtype=x.dtype, device=x.device)
+        lower, upper = posterior.quantile(tails).flatten().tolist()
+    covered = alpha / 2 <= pit <= 1 - alpha / 2
+    return {"pit": pit, "covered": float(covered), "width": upper - lower}
+
+
+def predictive_cdf(posterior: Posterior, y: Tensor) -> Tensor:
+    """The distribution function of a posterior at ``y``, of the shape of its mean."""
+    if isinstance(posterior, GPyTorchPosterior):
+        normal = torch.distributions.Normal(posterior.mean, posterior.variance.sqrt())
+        return normal.cdf(y)
+    cdf: Callable[[Tensor], Tensor] = posterior.cdf  # type: ignore[attr-defined]
+    return cdf(y)
+
+
+@dataclass(frozen=True)
+class RandomStrategy:
+    """Scrambled Sobol points, without a model."""
+
+    problem: Problem
+    seed: int
+
+    def fit(self, X: Tensor, Y: Tensor) -> None:
+        """There is no model."""
+        return None
+
+    def propose(self, model: Model | None, X: Tensor, Y: Tensor) -> Tensor:
+        """The Sobol point of this step, ``1 x d``."""
+        step = X.shape[0] - self.problem.num_initial
+        points = draw_sobol_samples(
+            self.problem.bounds_tensor(), n=step + 1, q=1, seed=stream_seed(self.seed, SOBOL)
+        )
+        return points[step]
+
+    def extras(self, model: Model | None, x: Tensor, y: Tensor) -> dict[str, float]:
+        """There is no prediction to judge."""
+        return {}
+
+
+@dataclass
+class AcquisitionStrategy:
+    """An acquisition function of the problem's GP, plain or calibrated.
+
+    Args:
+        problem: The problem.
+        seed: The seed of the replicate.
+        calibrator: Makes the calibrator; ``None`` for the plain GP.
+        acquisition: ``"ei"``, ``"pi"`` or ``"ucb"``.
+        incumbent: What the first two improve upon: the largest ``"outcome"``, or the largest
+            posterior ``"mean"`` at the evaluated points, which lucky noise does not spoil.
+        alpha: Miscoverage of the interval whose coverage is recorded.
+        num_restarts: Restarts of the acquisition optimiser.
+        raw_samples: Points from which its starts are picked.
+        maxiter: Most iterations from each start (default: BoTorch's).
+    """
+
+    problem: Problem
+    seed: int
+    calibrator: CalibratorFactory | None = None
+    acquisition: str = "ei"
+    incumbent: str = "outcome"
+    alpha: float = 0.2
+    num_restarts: int = 4
+    raw_samples: int = 128
+    maxiter: int | None = None
+    gp: SingleTaskGP | None = field(default=None, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if self.incumbent not in ("outcome", "mean"):
+            raise ValueError(f"There is no incumbent {self.incumbent!r}.")
+        if (self.acquisition, False) not in ACQUISITIONS:
+            raise ValueError(f"There is no acquisition function {self.acquisition!r}.")
+
+    def fit(self, X: Tensor, Y: Tensor) -> Model:
+        """Make the GP and replay the calibrator over its history."""
+        gp = self.update_gp(X, Y)
+        if self.calibrator is None:
+            return gp
+        return calibrate(gp, self.calibrator, self.problem.num_initial)
+
+    def update_gp(self, X: Tensor, Y: Tensor) -> SingleTaskGP:
+        """The problem's GP of the data, made from that of the last call."""
+        step = X.shape[0] - self.problem.num_initial
+        bounds = self.problem.bounds_tensor()
+        self.gp = self.problem.surrogate(X, Y, bounds, step, self.gp)
+        return self.gp
+
+    def propose(self, model: Model | None, X: Tensor, Y: Tensor) -> Tensor:
+        """The maximiser of the acquisition function, ``1 x d``."""
+        model = _fitted(model)
+        best = posterior_mean(model, X).max() if self.incumbent == "mean" else Y.max()
+        return self.maximise(ACQUISITIONS[self.acquisition, self.calibrated](model, best))
+
+    def maximise(self, acquisition: AcquisitionFunction) -> Tensor:
+        """The maximiser of any acquisition function over the problem's box, ``1 x d``."""
+        return optimize(
+            acquisition,
+            self.problem.bounds_tensor(),
+            self.num_restarts,
+            self.raw_samples,
+            self.maxiter,
+        )
+
+    @property
+    def calibrated(self) -> bool:
+        """Whether the model states calibrated distributions."""
+        return self.calibrator is not None
+
+    def extras(self, model: Model | None, x: Tensor, y: Tensor) -> dict[str, float]:
+        """Coverage of the stated interval."""
+        return prediction_extras(_fitted(model), x, y, self.alpha)
+
+
+def _fitted(model: Model | None) -> Model:
+    if model is None:
+        raise ValueError("An acquisition function needs a fitted model.")
+    return model
+
+
+def calibrate(gp: SingleTaskGP, calibrator: CalibratorFactory, num_initial: int) -> Model:
+    """Replay a fresh calibrator over the training data of a GP."""
+    return CalibratedModel.from_history(gp, calibrator(), num_initial=num_initial)
+
+
+def log_expected_improvement(model: Model, best_f: Tensor) -> AcquisitionFunction:
+    """BoTorch's log expected improvement."""
+    return LogExpectedImprovement(model, best_f=best_f)
+
+
+def log_calibrated_ei(model: Model, best_f: Tensor) -> AcquisitionFunction:
+    """Log expected improvement under the calibrated posterior."""
+    return LogCalibratedExpectedImprovement(model, best_f=best_f)
+
+
+def log_probability_of_improvement(model: Model, best_f: Tensor) -> AcquisitionFunction:
+    """BoTorch's log probability of improvement."""
+    return LogProbabilityOfImprovement(model, best_f=best_f)
+
+
+def calibrated_pi(model: Model, best_f: Tensor) -> AcquisitionFunction:
+    """Probability of improvement under the calibrated posterior."""
+    return CalibratedProbabilityOfImprovement(model, best_f=best_f)
+
+
+def upper_confidence_bound(model: Model, best_f: Tensor) -> AcquisitionFunction:
+    """BoTorch's upper confidence bound, at the quantile level of the calibrated one."""
+    return UpperConfidenceBound(model, beta=UCB_SCALE**2)
+
+
+def calibrated_ucb(model: Model, best_f: Tensor) -> AcquisitionFunction:
+    """The quantile of the calibrated posterior."""
+    return CalibratedUpperConfidenceBound(model, level=UCB_LEVEL)
+
+
+# By name and whether the model is calibrated. Each takes the model and the value to improve on.
+ACQUISITIONS: dict[tuple[str, bool], Callable[[Model, Tensor], AcquisitionFunction]] = {
+    ("ei", False): log_expected_improvement,
+    ("ei", True): log_calibrated_ei,
+    ("pi", False): log_probability_of_improvement,
+    ("pi", True): calibrated_pi,
+    ("ucb", False): upper_confidence_bound,
+    ("ucb", True): calibrated_ucb,
+}
+
+
+def random_search() -> Method:
+    """Scrambled Sobol search."""
+    return Method("random", RandomStrategy)
+
+
+def plain_bo() -> Method:
+    """Log expected improvement of the GP."""
+    return Method("bo", AcquisitionStrategy)

@@ -1,0 +1,48 @@
+"""A suite: which methods run on which problems, and what is reported of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Generic
+
+from typing_extensions import TypeVar
+
+from benchmarks.framework import sequential
+from benchmarks.framework.report import RegretReport, Report
+from benchmarks.framework.result import Named, Result
+
+P = TypeVar("P", bound=Named, default=sequential.Problem)
+M = TypeVar("M", bound=Named, default=sequential.Method)
+
+
+@dataclass(frozen=True)
+class Suite(Generic[P, M]):
+    """Problems times methods, compared in pairs with the method named ``baseline``.
+
+    Args:
+        name: Names the suite.
+        problems: Its problems.
+        methods: Its methods.
+        baseline: The name of the method that the others are compared with.
+        seeds: The seeds by default.
+        replicate: Runs a method on a problem with a seed; problems and methods of another kind
+            than those of `framework.sequential` bring their own.
+        report: Makes the table and the figure of the results.
+    """
+
+    name: str
+    problems: tuple[P, ...]
+    methods: tuple[M, ...]
+    baseline: str
+    seeds: range = range(30)
+    replicate: Callable[[Any, Any, int], Result] = sequential.replicate
+    report: Report = RegretReport()
+
+    def __post_init__(self) -> None:
+        names = [method.name for method in self.methods]
+        if self.baseline not in names:
+            raise ValueError(f"The baseline {self.baseline!r} is not among {names}.")
+        for kind in (names, [problem.name for problem in self.problems]):
+            if len(set(kind)) != len(kind):
+                raise ValueError(f"Names must be unique within a suite, got {kind}.")

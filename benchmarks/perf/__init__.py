@@ -1,0 +1,1 @@
+"""Speed of the package, as ratios to BoTorch."""

@@ -1,0 +1,226 @@
+"""Speed of calibrated and delayed acquisition functions, as ratios to BoTorch's own.
+
+Importing this module registers the comparisons with `perf.measure`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from botorch.acquisition.acquisition import AcquisitionFunction
+from botorch.models.model import Model
+from botorch.utils.sampling import manual_seed
+from torch import Tensor
+
+from benchmarks.framework.strategies import (
+    calibrate,
+    calibrated_ucb,
+    log_calibrated_ei,
+    log_expected_improvement,
+    optimize,
+    upper_confidence_bound,
+)
+from benchmarks.framework.surrogates import fit_gp
+from benchmarks.perf.measure import Call, Workload, comparison, value_and_gradient
+from botorch_calib import CalibratedModel
+from botorch_calib.acquisition import DelayedThompsonSampling, DelayedUpperConfidenceBound
+from botorch_calib.calibration import Calibrator, LocalizedConformal, QuantileRecalibrator
+from botorch_calib.models import CensoredDelayModel
+
+NUM_LEAVE_ONE_OUT = 200
+NUM_INITIAL = 5
+NUM_RESTARTS = 10
+RAW_SAMPLES = 256
+
+
+def calibrator() -> Calibrator:
+    """The calibrator whose cost is measured."""
+    return LocalizedConformal(alpha=0.2, lengthscale=0.25)
+
+
+def automatic_calibrator() -> Calibrator:
+    """The default: a bank of trackers instead of one lengthscale."""
+    return LocalizedConformal(alpha=0.2)
+
+
+def recalibrator() -> QuantileRecalibrator:
+    """The recalibrator whose cost is measured: 19 levels, the same at all points."""
+    return QuantileRecalibrator()
+
+
+def local_recalibrator() -> QuantileRecalibrator:
+    """Its localized form."""
+    return QuantileRecalibrator(lengthscale=0.25)
+
+
+def log_ei_pair(work: Workload, model: Model) -> tuple[Call, Call]:
+    """Log expected improvement of a calibrated model, and BoTorch's of the GP beneath it."""
+    return (
+        value_and_gradient(log_calibrated_ei(model, work.best_f), work.batch),
+        value_and_gradient(log_expected_improvement(work.gp, work.best_f), work.batch),
+    )
+
+
+def recalibrated_pair(
+    work: Workload, template: Callable[[], QuantileRecalibrator], denoise: bool
+) -> tuple[Call, Call]:
+    """`log_ei_pair` of a recalibrated posterior."""
+    model = CalibratedModel.from_history(work.gp, template(), NUM_INITIAL, denoise=denoise)
+    return log_ei_pair(work, model)
+
+
+@comparison("calibrated / plain log EI, value and gradient", repetitions=100, warm_up=10)
+def acquisition_ratio(work: Workload) -> tuple[Call, Call]:
+    """Cost of one acquisition evaluation: n = 100, d = 2, b = 512, q = 1, same GP."""
+    return log_ei_pair(work, calibrate(work.gp, calibrator, NUM_INITIAL))
+
+
+@comparison("calibrated, lengthscale auto / plain log EI", repetitions=100, warm_up=10)
+def automatic_ratio(work: Workload) -> tuple[Call, Call]:
+    """The same with the default, automatic lengthscale."""
+    return log_ei_pair(work, calibrate(work.gp, automatic_calibrator, NUM_INITIAL))
+
+
+@comparison("recalibrated (19 levels) / plain log EI, denoised", repetitions=100, warm_up=10)
+def recalibrated_ratio(work: Workload) -> tuple[Call, Call]:
+    """Cost of one evaluation with 20 normal pieces; at most 1.8."""
+    return recalibrated_pair(work, recalibrator, denoise=True)
+
+
+@comparison("recalibrated (19 levels) / plain log EI, not denoised", repetitions=100, warm_up=10)
+def recalibrated_observation_ratio(work: Workload) -> tuple[Call, Call]:
+    """The same for the distribution of an observation, as in the paper on OCBO; at most 1.3."""
+    return recalibrated_pair(work, recalibrator, denoise=False)
+
+
+@comparison(
+    "locally recalibrated (19 levels) / plain log EI, denoised", repetitions=100, warm_up=10
+)
+def local_recalibrated_ratio(work: Workload) -> tuple[Call, Call]:
+    """The same with quantiles that vary from point to point."""
+    return recalibrated_pair(work, local_recalibrator, denoise=True)
+
+
+@comparison(
+    "locally recalibrated (19 levels) / plain log EI, not denoised", repetitions=100, warm_up=10
+)
+def local_recalibrated_observation_ratio(work: Workload) -> tuple[Call, Call]:
+    """The same for the distribution of an observation."""
+    return recalibrated_pair(work, local_recalibrator, denoise=False)
+
+
+@comparison("quantile UCB / plain UCB", repetitions=50, warm_up=5)
+def quantile_ratio(work: Workload) -> tuple[Call, Call]:
+    """Cost of a quantile of the denoised posterior, which takes a root solve."""
+    calibrated = calibrate(work.gp, recalibrator, NUM_INITIAL)
+    return (
+        value_and_gradient(calibrated_ucb(calibrated, work.best_f), work.batch),
+        value_and_gradient(upper_confidence_bound(work.gp, work.best_f), work.batch),
+    )
+
+
+@comparison("leave-one-out recalibration n=200, 19 levels / one GP fit", repetitions=11, warm_up=2)
+def leave_one_out_ratio(work: Workload) -> tuple[Call, Call]:
+    """Cost of residuals and of the exact recalibration from them; at most 0.1."""
+    large = Workload(work.device, NUM_LEAVE_ONE_OUT)
+    template = QuantileRecalibrator(method="exact")
+
+    def recalibrate(repetition: int) -> object:
+        return CalibratedModel.from_history(large.just_fitted(), template, residuals="loo")
+
+    def fit(repetition: int) -> object:
+        return fit_gp(large.X, large.Y, large.bounds)
+
+    return recalibrate, fit
+
+
+@comparison("calibrated / plain iteration, fit to candidate", repetitions=7, warm_up=1)
+def iteration_ratio(work: Workload) -> tuple[Call, Call]:
+    """Cost of a whole iteration: fit, replay and optimise the acquisition function."""
+
+    def calibrated(repetition: int) -> Tensor:
+        model = calibrate(fit_gp(work.X, work.Y, work.bounds), calibrator, NUM_INITIAL)
+        return seeded_candidate(work, log_calibrated_ei(model, work.best_f), repetition)
+
+    def plain(repetition: int) -> Tensor:
+        gp = fit_gp(work.X, work.Y, work.bounds)
+        return seeded_candidate(work, log_expected_improvement(gp, work.best_f), repetition)
+
+    return calibrated, plain
+
+
+def seeded_candidate(work: Workload, acquisition: AcquisitionFunction, repetition: int) -> Tensor:
+    """The maximiser; each repetition starts elsewhere, all methods from the same points."""
+    with manual_seed(repetition):
+        return optimize(acquisition, work.bounds, NUM_RESTARTS, RAW_SAMPLES)
+
+
+def replay_pair(work: Workload, template: Callable[[], Calibrator]) -> tuple[Call, Call]:
+    """Calibrating a fitted GP from its own training data, and fitting it."""
+
+    def replay(repetition: int) -> object:
+        return calibrate(work.just_fitted(), template, NUM_INITIAL)
+
+    def fit(repetition: int) -> object:
+        return fit_gp(work.X, work.Y, work.bounds)
+
+    return replay, fit
+
+
+@comparison("replay of the history / GP fit", repetitions=11, warm_up=2)
+def replay_ratio(work: Workload) -> tuple[Call, Call]:
+    """Cost of one tracker's replay."""
+    return replay_pair(work, calibrator)
+
+
+@comparison("replay of the history, lengthscale auto / GP fit", repetitions=11, warm_up=2)
+def automatic_replay_ratio(work: Workload) -> tuple[Call, Call]:
+    """Cost of a bank's replay."""
+    return replay_pair(work, automatic_calibrator)
+
+
+def censored(work: Workload) -> CensoredDelayModel:
+    """The GP conditioned on ten pending points, at the least outcome."""
+    return CensoredDelayModel(work.just_fitted(), work.pending, float(work.Y.min()))
+
+
+def delayed_ucb(work: Workload) -> AcquisitionFunction:
+    """GP-UCB-SDF with the window of pending points, for feedback of a range of 1."""
+    model = censored(work)
+    # Outcomes are not scaled, so the factor is one over their range.
+    bound = 1.0 / float(work.Y.max() - work.Y.min())
+    return DelayedUpperConfidenceBound(model, X_window=work.pending, feedback_bound=bound)
+
+
+@comparison("delayed UCB / plain UCB, build and optimise, 10 pending", repetitions=31, warm_up=2)
+def delayed_iteration_ratio(work: Workload) -> tuple[Call, Call]:
+    """Cost of a choice with 10 pending points, from a fitted GP to the candidate; at most 1.5."""
+
+    def delayed(repetition: int) -> Tensor:
+        return seeded_candidate(work, delayed_ucb(work), repetition)
+
+    def plain(repetition: int) -> Tensor:
+        acquisition = upper_confidence_bound(work.just_fitted(), work.best_f)
+        return seeded_candidate(work, acquisition, repetition)
+
+    return delayed, plain
+
+
+@comparison("delayed TS / plain UCB, build and optimise, 10 pending", repetitions=31, warm_up=2)
+def thompson_iteration_ratio(work: Workload) -> tuple[Call, Call]:
+    """The same for a draw on the box, against the plain upper confidence bound."""
+
+    def delayed(repetition: int) -> Tensor:
+        acquisition = DelayedThompsonSampling(censored(work), seed=repetition)
+        return seeded_candidate(work, acquisition, repetition)
+
+    return delayed, delayed_iteration_ratio(work)[1]
+
+
+@comparison("delayed UCB / plain UCB, value and gradient", repetitions=100, warm_up=10)
+def delayed_forward_ratio(work: Workload) -> tuple[Call, Call]:
+    """Cost of one evaluation at b = 512, with 10 pending points."""
+    return (
+        value_and_gradient(delayed_ucb(work), work.batch),
+        value_and_gradient(upper_confidence_bound(work.gp, work.best_f), work.batch),
+    )

@@ -1,0 +1,191 @@
+"""How speed is measured: ratios of two calls that are timed in turn.
+
+Absolute times depend on the machine; a ratio of two calls timed in turn, A, B, A, B, in one
+process hardly does. Every comparison is one registered function, so adding one is adding a
+function to `perf.comparisons` or `perf.robust`.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+
+import torch
+from botorch.acquisition.acquisition import AcquisitionFunction
+from botorch.models import SingleTaskGP
+from botorch.utils.sampling import draw_sobol_samples, manual_seed
+from torch import Tensor
+from tqdm.auto import tqdm
+
+from benchmarks.framework.result import installed_versions
+from benchmarks.framework.runner import one_torch_thread
+from benchmarks.framework.surrogates import fit_gp
+from botorch_calib.test_functions import HeteroscedasticAckley
+
+NUM_POINTS = 100
+BATCH = 512
+NUM_PENDING = 10
+
+# A call that is timed; its argument is the number of the repetition, for use as a seed.
+Call = Callable[[int], object]
+
+
+class Workload:
+    """The data that comparisons share: points of 2-d Ackley, 100 by default, and a GP of them."""
+
+    def __init__(self, device: torch.device, num_points: int = NUM_POINTS) -> None:
+        problem = HeteroscedasticAckley()
+        X = draw_sobol_samples(problem.bounds, n=num_points, q=1, seed=0).squeeze(-2)
+        with manual_seed(0):
+            Y = problem(X).unsqueeze(-1)
+        batch = draw_sobol_samples(problem.bounds, n=BATCH, q=1, seed=1)
+        pending = draw_sobol_samples(problem.bounds, n=NUM_PENDING, q=1, seed=2).squeeze(-2)
+        self.device = device
+        self.bounds = problem.bounds.to(device)
+        self.X, self.Y = X.to(device), Y.to(device)
+        self.best_f = self.Y.max()
+        self.batch = batch.to(device)
+        self.pending = pending.to(device)
+
+    @cached_property
+    def gp(self) -> SingleTaskGP:
+        """The fitted GP."""
+        return fit_gp(self.X, self.Y, self.bounds)
+
+    def just_fitted(self) -> SingleTaskGP:
+        """The GP as it is after its fit, without what earlier repetitions computed."""
+        self.gp.train()
+        self.gp.eval()
+        return self.gp
+
+    def synchronise(self) -> None:
+        """Wait for the device."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Times one call against another; ``build`` makes the pair ``(measured, reference)``."""
+
+    name: str
+    build: Callable[[Workload], tuple[Call, Call]]
+    repetitions: int
+    warm_up: int
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """Median and quartiles of the ratio of times, and the median times in milliseconds."""
+
+    name: str
+    ratio: float
+    lower_quartile: float
+    upper_quartile: float
+    measured_ms: float
+    reference_ms: float
+    repetitions: int
+
+
+COMPARISONS: dict[str, Comparison] = {}
+
+
+def comparison(
+    name: str, *, repetitions: int, warm_up: int
+) -> Callable[[Callable[[Workload], tuple[Call, Call]]], Callable[[Workload], tuple[Call, Call]]]:
+    """Register the decorated function as a comparison."""
+
+    def decorate(
+        build: Callable[[Workload], tuple[Call, Call]],
+    ) -> Callable[[Workload], tuple[Call, Call]]:
+        if name in COMPARISONS:
+            raise ValueError(f"A comparison named {name!r} exists already.")
+        COMPARISONS[name] = Comparison(name, build, repetitions, warm_up)
+        return build
+
+    return decorate
+
+
+def value_and_gradient(acquisition: AcquisitionFunction, batch: Tensor) -> Call:
+    """Evaluate an acquisition function on ``b x 1 x d`` and differentiate its sum."""
+
+    def call(repetition: int) -> Tensor:
+        X = batch.clone().requires_grad_(True)
+        (gradient,) = torch.autograd.grad(acquisition(X).sum(), X)
+        return gradient
+
+    return call
+
+
+def measure(comparison: Comparison, work: Workload) -> Measurement:
+    """Time the two calls of a comparison in turn."""
+    measured, reference = comparison.build(work)
+    for repetition in range(comparison.warm_up):
+        measured(repetition)
+        reference(repetition)
+    times = [
+        (_seconds(measured, repetition, work), _seconds(reference, repetition, work))
+        for repetition in range(comparison.repetitions)
+    ]
+    ratios = [a / b for a, b in times]
+    lower, ratio, upper = statistics.quantiles(ratios, n=4, method="inclusive")
+    return Measurement(
+        name=comparison.name,
+        ratio=ratio,
+        lower_quartile=lower,
+        upper_quartile=upper,
+        measured_ms=1e3 * statistics.median(a for a, _ in times),
+        reference_ms=1e3 * statistics.median(b for _, b in times),
+        repetitions=comparison.repetitions,
+    )
+
+
+def _seconds(call: Call, repetition: int, work: Workload) -> float:
+    work.synchronise()
+    start = time.perf_counter()
+    call(repetition)
+    work.synchronise()
+    return time.perf_counter() - start
+
+
+def table(measurements: Sequence[Measurement]) -> str:
+    """The measurements as a markdown table."""
+    lines = [
+        "| comparison | ratio | quartiles | measured ms | reference ms | repetitions |",
+        "| --- | --- | --- | --- | --- | --- |",
+    ]
+    for m in measurements:
+        lines.append(
+            f"| {m.name} | {m.ratio:.3g} | {m.lower_quartile:.3g} to {m.upper_quartile:.3g} "
+            f"| {m.measured_ms:.3g} | {m.reference_ms:.3g} | {m.repetitions} |"
+        )
+    return "\n".join(lines)
+
+
+def main(device: str = "cpu", *, as_json: bool = False, only: Sequence[str] | None = None) -> int:
+    """Measure and print; 2 if the arguments make no sense here."""
+    # Each registers its comparisons, and needs this module.
+    from benchmarks.perf import comparisons, robust  # noqa: F401
+
+    unknown = sorted(set(only or ()) - COMPARISONS.keys())
+    if unknown:
+        print(f"No comparisons {unknown}; there are {sorted(COMPARISONS)}.")
+        return 2
+    if torch.device(device).type == "cuda" and not torch.cuda.is_available():
+        print("CUDA is not available.")
+        return 2
+    selected = [c for name, c in COMPARISONS.items() if only is None or name in only]
+    with one_torch_thread():
+        work = Workload(torch.device(device))
+        # The bar goes to stderr, so that the JSON on stdout stays clean.
+        measurements = [measure(c, work) for c in tqdm(selected, desc="perf")]
+    if as_json:
+        rows = [asdict(measurement) for measurement in measurements]
+        print(json.dumps({"device": device, "versions": installed_versions(), "rows": rows}))
+    else:
+        print(table(measurements))
+    return 0

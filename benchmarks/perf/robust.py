@@ -1,0 +1,140 @@
+"""Speed of robust acquisition functions, in units of the one matrix product that they need.
+
+Value and gradient of a robust confidence bound at ``b`` decisions and ``M`` contexts cannot cost
+less than the product ``(b M x n)(n x n)`` of all covariances with the inverse of the training
+covariance. That cost is linear in ``b`` and in ``M``. With few decisions, as in a local search,
+what counts is the overhead, which is compared with that of BoTorch. Importing this module registers
+the comparisons with `perf.measure`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from botorch.acquisition import UpperConfidenceBound
+from botorch.models import SingleTaskGP
+from botorch.utils.sampling import draw_sobol_samples
+from gpytorch.kernels import Kernel, MaternKernel, RBFKernel
+from torch import Tensor
+
+from benchmarks.perf.measure import Call, Workload, comparison, value_and_gradient
+from botorch_calib.acquisition import WassersteinUpperConfidenceBound
+
+NUM_DECISIONS, FEW_DECISIONS = 64, 4
+BETA = 2.25
+RADIUS = 0.1
+DIM, CONTEXT_DIM = 4, 2
+
+# Number of training points and of contexts.
+LARGE, SMALL, SMALLEST = (300, 256), (100, 100), (60, 60)
+KERNELS: dict[str, Callable[[], Kernel]] = {
+    "RBF": lambda: RBFKernel(ard_num_dims=DIM),
+    "Matern 5/2": lambda: MaternKernel(nu=2.5, ard_num_dims=DIM),
+}
+
+
+def sobol(num: int, dim: int, seed: int, device: torch.device) -> Tensor:
+    """Points of the unit cube, ``num x dim``."""
+    bounds = torch.tensor([[0.0] * dim, [1.0] * dim], dtype=torch.double)
+    return draw_sobol_samples(bounds, n=num, q=1, seed=seed).squeeze(-2).to(device)
+
+
+def contextual_gp(num: int, kernel: Callable[[], Kernel], device: torch.device) -> SingleTaskGP:
+    """A GP with set hyperparameters, whose cost is that of a fitted one."""
+    X = sobol(num, DIM, 0, device)
+    Y = (5 * X).sin().sum(dim=-1, keepdim=True)
+    Y = (Y - Y.mean()) / Y.std()
+    gp = SingleTaskGP(X, Y, covar_module=kernel().to(X), outcome_transform=None)
+    covariance: Any = gp.covar_module
+    covariance.lengthscale = torch.linspace(0.4, 0.8, DIM, dtype=torch.double)
+    gp.likelihood.noise = 1e-2
+    return gp.eval()
+
+
+def robust_call(
+    work: Workload,
+    size: tuple[int, int],
+    kernel: str,
+    radius: float,
+    num_decisions: int = NUM_DECISIONS,
+) -> Call:
+    """Value and gradient of the Wasserstein robust bound; the factorisation is made before."""
+    num, num_contexts = size
+    gp = contextual_gp(num, KERNELS[kernel], work.device)
+    contexts = sobol(num_contexts, CONTEXT_DIM, 1, work.device)
+    acquisition = WassersteinUpperConfidenceBound(gp, BETA, radius, contexts)
+    X = sobol(num_decisions, DIM - CONTEXT_DIM, 2, work.device).unsqueeze(-2)
+    return value_and_gradient(acquisition, X)
+
+
+def plain_call(work: Workload, size: tuple[int, int], kernel: str, num_points: int) -> Call:
+    """Value and gradient of BoTorch's confidence bound at joint inputs."""
+    gp = contextual_gp(size[0], KERNELS[kernel], work.device)
+    X = sobol(num_points, DIM, 2, work.device).unsqueeze(-2)
+    return value_and_gradient(UpperConfidenceBound(gp, BETA), X)
+
+
+def product_call(work: Workload, size: tuple[int, int]) -> Call:
+    """One product ``(b M x n)(n x n)`` in double precision."""
+    num, num_contexts = size
+    generator = torch.Generator().manual_seed(0)
+    rows = torch.rand(
+        NUM_DECISIONS * num_contexts, num, dtype=torch.double, generator=generator
+    ).to(work.device)
+    square = rows[:num] @ rows[:num].mT
+
+    def call(repetition: int) -> Tensor:
+        return rows @ square
+
+    return call
+
+
+def register(name: str, size: tuple[int, int], kernel: str) -> None:
+    """Register the cost of the robust bound, and what robustness adds to it."""
+
+    @comparison(f"{name} / one product", repetitions=31, warm_up=3)
+    def product_ratio(work: Workload) -> tuple[Call, Call]:
+        return robust_call(work, size, kernel, RADIUS), product_call(work, size)
+
+    @comparison(f"{name} / the same with radius 0", repetitions=31, warm_up=3)
+    def overhead(work: Workload) -> tuple[Call, Call]:
+        return robust_call(work, size, kernel, RADIUS), robust_call(work, size, kernel, 0.0)
+
+
+def register_growth(size: tuple[int, int], kernel: str) -> None:
+    """Register what twice the decisions and twice the contexts cost."""
+    (num, num_contexts), b = size, NUM_DECISIONS
+    name = f"robust UCB, n={num}, M={num_contexts}, b={b}, {kernel}"
+
+    @comparison(f"b={2 * b} / {name}", repetitions=15, warm_up=2)
+    def decisions(work: Workload) -> tuple[Call, Call]:
+        measured = robust_call(work, size, kernel, RADIUS, 2 * b)
+        return measured, robust_call(work, size, kernel, RADIUS)
+
+    @comparison(f"M={2 * num_contexts} / {name}", repetitions=15, warm_up=2)
+    def contexts(work: Workload) -> tuple[Call, Call]:
+        measured = robust_call(work, (num, 2 * num_contexts), kernel, RADIUS)
+        return measured, robust_call(work, size, kernel, RADIUS)
+
+
+def register_overhead(size: tuple[int, int], kernel: str) -> None:
+    """Register the cost with few decisions, and that without robustness."""
+    num, num_contexts = size
+    end = f", n={num}, M={num_contexts}, b={FEW_DECISIONS}, {kernel}"
+    for name, radius in (("WDRBO", RADIUS), ("ERBO", 0.0)):
+
+        @comparison(f"{name}{end} / BoTorch's UCB at b points", repetitions=101, warm_up=10)
+        def overhead(work: Workload, radius: float = radius) -> tuple[Call, Call]:
+            measured = robust_call(work, size, kernel, radius, FEW_DECISIONS)
+            return measured, plain_call(work, size, kernel, FEW_DECISIONS)
+
+
+for _kernel in KERNELS:
+    # At most 3 and 6 products, and at most 1.3 times the cost without robustness.
+    register(f"robust UCB, n=300, M=256, b=64, {_kernel}", LARGE, _kernel)
+    register(f"robust UCB, n=100, M=100, b=64, {_kernel}", SMALL, _kernel)
+    # Twice as much.
+    register_growth(LARGE, _kernel)
+    register_overhead(SMALLEST, _kernel)

@@ -1,0 +1,1 @@
+"""Suite `robust`: contexts that the environment draws."""

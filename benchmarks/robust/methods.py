@@ -1,0 +1,241 @@
+"""The methods of suite `robust`: one strategy, with different ambiguity sets and centres.
+
+All but GP-UCB are given the same Gaussian process of decisions and contexts, and maximise the worst
+expectation of its upper confidence bound over an ambiguity set. They differ in the set and in its
+centre: the contexts observed (WDRBO, ERBO), draws from a kernel density estimate of them (the
+KDE methods), or the observed ones moved to the nearest point of a grid (the MMD methods). GP-UCB
+ignores contexts: they are noise to its process.
+
+The paper's beta of 1.5 multiplies the standard deviation, so it is 2.25 here. It gives no radii of
+balls in total variation or maximum mean discrepancy; they have the same ones as Wasserstein balls.
+The number of points of density estimates and grids is ours, too. StableOpt's box is the mean of the
+contexts plus and minus their standard deviation, cut at the range of contexts.
+
+The Lipschitz constant is the largest slope over draws from the whole range of contexts, in problem
+`context_shift` too, where it reaches five standard deviations of the stated distribution: the paper
+does not say where it looks. The minimax approximation has the sensitivity of the ball's kernel, as
+it is defined; published code has the identity in its place, which makes it far smaller.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+from botorch.acquisition import AcquisitionFunction, UpperConfidenceBound
+from botorch.models import SingleTaskGP
+from botorch.models.model import Model
+from torch import Tensor
+
+from benchmarks.framework.strategies import optimize
+from benchmarks.robust.replicate import ContextualTask, History
+from botorch_calib.acquisition import RobustUpperConfidenceBound, WassersteinUpperConfidenceBound
+from botorch_calib.robust import (
+    AmbiguitySet,
+    ContextDistribution,
+    MMDBall,
+    TotalVariationBall,
+    WassersteinBall,
+    WorstCase,
+)
+from botorch_calib.test_functions import ContextualProblem
+
+BETA = 1.5**2
+LIPSCHITZ_DRAWS = 100
+KDE_POINTS = 128
+
+# About how many points grids over contexts have: where mass may move (exact Wasserstein), and where
+# it lives (MMD, exact and minimax) or what is protected against (StableOpt).
+CANDIDATES = 36
+MMD_POINTS, MINIMAX_POINTS = 36, 100
+STABLE_POINTS = 36
+
+
+@dataclass(frozen=True)
+class Situation:
+    """What an acquisition function is made of, beside the model.
+
+    Args:
+        contexts: Samples of the distribution that is known, ``m x d_c``.
+        bounds: The box of the contexts, ``2 x d_c``.
+        radius: Of the ambiguity set.
+    """
+
+    contexts: Tensor
+    bounds: Tensor
+    radius: float
+
+    def empirical(self) -> ContextDistribution:
+        """The distribution of the samples."""
+        return ContextDistribution.empirical(self.contexts)
+
+    def smoothed(self) -> ContextDistribution:
+        """Draws from a density estimate of the samples, anew in each round."""
+        seed = int(torch.randint(2**31, (1,)))
+        return ContextDistribution.kde(self.contexts, self.bounds, KDE_POINTS, seed=seed)
+
+    def gridded(self, num_points: int) -> ContextDistribution:
+        """The samples, moved to the nearest point of a grid over the box."""
+        points = grid(self.bounds, num_points)
+        nearest = torch.cdist(self.contexts, points).argmin(dim=-1)
+        counts = torch.bincount(nearest, minlength=len(points))
+        return ContextDistribution(points, counts.to(points) / len(nearest))
+
+    def with_candidates(self, num_points: int) -> ContextDistribution:
+        """The distribution of the samples, with a grid of points without weight."""
+        return self.empirical().with_candidates(grid(self.bounds, num_points))
+
+
+def grid(bounds: Tensor, num_points: int) -> Tensor:
+    """An evenly spaced grid over a box with both ends: at most ``num_points`` points, ``n x d``."""
+    dim = bounds.shape[-1]
+    per_axis = math.floor(num_points ** (1.0 / dim) + 1e-9)
+    unit = torch.linspace(0.0, 1.0, per_axis, dtype=bounds.dtype)
+    points = torch.cartesian_prod(*[unit] * dim).reshape(-1, dim)
+    return bounds[0] + (bounds[1] - bounds[0]) * points
+
+
+def wasserstein(model: Model, situation: Situation) -> AcquisitionFunction:
+    """WDRBO: the Lipschitz bound, whose constant is the largest over uniform draws of contexts."""
+    lower, upper = situation.bounds
+    unit = torch.rand(LIPSCHITZ_DRAWS, len(lower), dtype=lower.dtype)
+    return WassersteinUpperConfidenceBound(
+        model,
+        beta=BETA,
+        radius=situation.radius,
+        contexts=situation.empirical(),
+        lipschitz_contexts=lower + (upper - lower) * unit,
+    )
+
+
+def wasserstein_exact(model: Model, situation: Situation) -> AcquisitionFunction:
+    """The exact Wasserstein ball, of distributions on the samples and a grid."""
+    contexts = situation.with_candidates(CANDIDATES)
+    return robust(model, WassersteinBall(situation.radius, method="exact"), contexts)
+
+
+def empirical_risk(model: Model, situation: Situation) -> AcquisitionFunction:
+    """ERBO: the expectation under the distribution of the samples."""
+    return expected(model, situation.empirical())
+
+
+def smoothed_risk(model: Model, situation: Situation) -> AcquisitionFunction:
+    """SBO-KDE: the expectation under draws from the density estimate."""
+    return expected(model, situation.smoothed())
+
+
+def total_variation(model: Model, situation: Situation) -> AcquisitionFunction:
+    """DRBO-KDE: a ball in total variation around draws from the density estimate."""
+    return robust(model, TotalVariationBall(situation.radius), situation.smoothed())
+
+
+def mean_discrepancy(model: Model, situation: Situation) -> AcquisitionFunction:
+    """DRBO-MMD: a ball in maximum mean discrepancy, on a grid."""
+    return robust(model, MMDBall(situation.radius), situation.gridded(MMD_POINTS))
+
+
+def mean_discrepancy_minimax(model: Model, situation: Situation) -> AcquisitionFunction:
+    """DRBO-MMD Minimax: its approximation by the worst-case sensitivity, on a finer grid."""
+    ball = MMDBall(situation.radius, method="minimax")
+    return robust(model, ball, situation.gridded(MINIMAX_POINTS))
+
+
+def worst_in_box(model: Model, situation: Situation) -> AcquisitionFunction:
+    """StableOpt: the worst context of a box around the mean of the samples."""
+    samples, (lower, upper) = situation.empirical(), situation.bounds
+    box = torch.stack([samples.mean - samples.std, samples.mean + samples.std]).clamp(lower, upper)
+    return robust(model, WorstCase(), ContextDistribution.empirical(grid(box, STABLE_POINTS)))
+
+
+def expected(model: Model, contexts: ContextDistribution) -> AcquisitionFunction:
+    """The expectation of the upper confidence bound over contexts."""
+    return WassersteinUpperConfidenceBound(model, beta=BETA, radius=0.0, contexts=contexts)
+
+
+def robust(
+    model: Model, ambiguity: AmbiguitySet, contexts: ContextDistribution
+) -> AcquisitionFunction:
+    """The worst expectation of the upper confidence bound over an ambiguity set."""
+    return RobustUpperConfidenceBound(model, beta=BETA, ambiguity=ambiguity, contexts=contexts)
+
+
+@dataclass(frozen=True)
+class RobustBO:
+    """A method: what it maximises.
+
+    Args:
+        name: Names the method.
+        acquisition: Makes the acquisition function of a round; ``None`` for GP-UCB, which
+            ignores contexts.
+        num_restarts: Starts of its maximisation.
+        raw_samples: The random points from which these are taken.
+        maxiter: The largest number of iterations.
+    """
+
+    name: str
+    acquisition: Callable[[Model, Situation], AcquisitionFunction] | None
+    num_restarts: int = 4
+    raw_samples: int = 128
+    maxiter: int = 100
+
+    def start(self, task: ContextualTask, problem: ContextualProblem) -> RobustBOStrategy:
+        """See `RobustMethod`."""
+        return RobustBOStrategy(self, task, problem)
+
+
+@dataclass
+class RobustBOStrategy:
+    """`RobustBO` at work.
+
+    Attributes:
+        gp: The Gaussian process of the last fit.
+    """
+
+    settings: RobustBO
+    task: ContextualTask
+    problem: ContextualProblem
+    gp: SingleTaskGP | None = field(default=None, init=False, repr=False)
+
+    def fit(self, history: History, step: int) -> SingleTaskGP:
+        """The process of all data, on joint inputs or, if contexts are ignored, on decisions."""
+        X, bounds = history.X, self.problem.bounds
+        if self.settings.acquisition is None:
+            kept = self.problem.num_decisions
+            X, bounds = X[:, :kept], bounds[:, :kept]
+        self.gp = self.task.surrogate(X, history.Y, bounds, step, self.gp)
+        return self.gp
+
+    def propose(self, model: Model, history: History) -> Tensor:
+        """The maximiser of the acquisition function over the decisions' box, of length ``d_x``."""
+        settings = self.settings
+        return optimize(
+            self.acquisition_function(model, history),
+            self.problem.decision_bounds,
+            settings.num_restarts,
+            settings.raw_samples,
+            settings.maxiter,
+        ).squeeze(0)
+
+    def acquisition_function(self, model: Model, history: History) -> AcquisitionFunction:
+        """The acquisition function of this round."""
+        if self.settings.acquisition is None:
+            return UpperConfidenceBound(model, beta=BETA)
+        situation = Situation(history.contexts, self.problem.context_bounds, history.radius)
+        return self.settings.acquisition(model, situation)
+
+
+def compared() -> tuple[RobustBO, ...]:
+    """The methods of the suite: the paper's eight, and the exact Wasserstein ball."""
+    return (
+        RobustBO("wdrbo", wasserstein),
+        RobustBO("wdrbo_exact", wasserstein_exact),
+        RobustBO("erbo", empirical_risk),
+        RobustBO("gp_ucb", None),
+        RobustBO("sbo_kde", smoothed_risk),
+        RobustBO("drbo_kde", total_variation),
+        RobustBO("drbo_mmd", mean_discrepancy),
+        RobustBO("drbo_mmd_minimax", mean_discrepancy_minimax),
+        RobustBO("stable_opt", worst_in_box),
+    )

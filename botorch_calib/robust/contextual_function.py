@@ -1,0 +1,173 @@
+"""`ContextualFunction`, the interface of what ambiguity sets evaluate at decisions and contexts."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import Function
+from torch.autograd.function import once_differentiable
+
+# Keeps the direction of a vanishing gradient finite. It is zero then, and so is the norm's slope.
+_TINY = 1e-30
+# Pairs whose second derivatives are taken together in `gradient_norms`, to bound the memory.
+_PAIRS = 2048
+
+
+class _WithJacobian(Function):
+    """Values whose derivatives are known already."""
+
+    @staticmethod
+    def forward(ctx: Any, X: Tensor, values: Tensor, jacobian: Tensor) -> Tensor:
+        ctx.save_for_backward(jacobian)
+        return values.clone()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+        (jacobian,) = ctx.saved_tensors
+        if grad.dim() == 1:
+            return grad.unsqueeze(-1) * jacobian, None, None
+        return (grad.unsqueeze(-2) @ jacobian).squeeze(-2), None, None
+
+
+def with_jacobian(X: Tensor, values: Tensor, jacobian: Tensor) -> Tensor:
+    """``values`` with a given derivative with respect to ``X``, once differentiable.
+
+    Args:
+        X: ``b x d``.
+        values: ``b`` or ``b x M``; row ``i`` depends on row ``i`` of ``X`` alone.
+        jacobian: Its derivatives, ``b x d`` or ``b x M x d``.
+    """
+    return _WithJacobian.apply(X, values, jacobian)
+
+
+class ContextualFunction(ABC):
+    """A function ``u(x, c)`` of decisions ``x`` and contexts ``c``, each pair on its own.
+
+    `ClosedFormConfidenceBound` is one of exact Gaussian processes, and
+    `botorch_calib.robust.gp.autograd_fallback.PointwiseFunction` makes one of any function of joint
+    inputs. An `AmbiguitySet` evaluates it in its method ``evaluate``.
+
+    Derivatives come out of the evaluation itself, chunk by chunk, so that memory is bounded by
+    the results, and differentiating them costs no further evaluation. Results are once
+    differentiable with respect to ``X``, and with respect to nothing else.
+    """
+
+    def __call__(self, X: Tensor, contexts: Tensor) -> Tensor:
+        """Values at all pairs.
+
+        Args:
+            X: Decisions ``b x d_x``.
+            contexts: ``M x d_c``.
+
+        Returns:
+            Values ``b x M``.
+        """
+        if not _wants_gradient(X):
+            return self._evaluate(X.detach(), contexts, gradients=False)[0]
+        values, gradients = self._evaluate(X.detach(), contexts, gradients=True)
+        return with_jacobian(X, values, gradients[..., : X.shape[-1]])
+
+    def with_gradients(self, X: Tensor, contexts: Tensor) -> tuple[Tensor, Tensor]:
+        """Values ``b x M`` as `__call__` gives them, and context gradients ``b x M x d_c``.
+
+        The context gradients carry no graph; `gradient_norms` can be differentiated.
+
+        Args:
+            X: Decisions ``b x d_x``.
+            contexts: ``M x d_c``.
+        """
+        values, gradients = self._evaluate(X.detach(), contexts, gradients=True)
+        width = X.shape[-1]
+        if _wants_gradient(X):
+            values = with_jacobian(X, values, gradients[..., :width])
+        return values, gradients[..., width:]
+
+    def with_steepness(
+        self, X: Tensor, contexts: Tensor, steepness_contexts: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Values ``b x M``, and the steepness ``max_c |grad_c u(x, c)|_2`` of each row, ``b``.
+
+        The derivative of the steepness is that of the norm at the maximising context (by Danskin's
+        theorem): second derivatives of ``u`` at ``b`` points.
+
+        Args:
+            X: Decisions ``b x d_x``.
+            contexts: ``M x d_c``.
+            steepness_contexts: ``M' x d_c``, over which the steepness is taken (default:
+                ``contexts``).
+        """
+        width, num = X.shape[-1], len(contexts)
+        if steepness_contexts is None:
+            steepness_contexts = contexts
+            values, gradients = self.with_gradients(X, contexts)
+        elif _wants_gradient(X):
+            # In one pass, since values need gradients too.
+            together = torch.cat([contexts, steepness_contexts.to(contexts)])
+            values, gradients = self._evaluate(X.detach(), together, gradients=True)
+            values = with_jacobian(X, values[:, :num], gradients[:, :num, :width])
+            gradients = gradients[:, num:, width:]
+        else:
+            values = self(X, contexts)
+            gradients = self.with_gradients(X, steepness_contexts)[1]
+        steepness, places = torch.linalg.vector_norm(gradients, dim=-1).max(dim=-1)
+        if not _wants_gradient(X):
+            return values, steepness
+        slopes = self._gradient_norm(X.detach(), steepness_contexts[places])[1]
+        return values, with_jacobian(X, steepness, slopes)
+
+    def gradient_norms(self, X: Tensor, contexts: Tensor) -> Tensor:
+        """Norms ``|grad_c u(x, c)|_2`` at all pairs, for sets that need more than the largest one.
+
+        Unlike those of `with_gradients` they can be differentiated, which costs second derivatives
+        at all pairs.
+
+        Args:
+            X: Decisions ``b x d_x``.
+            contexts: ``M x d_c``.
+
+        Returns:
+            Norms ``b x M``.
+        """
+        num, width = len(contexts), X.shape[-1]
+        gradients = self._evaluate(X.detach(), contexts, gradients=True)[1]
+        norms = torch.linalg.vector_norm(gradients[..., width:], dim=-1)
+        if not _wants_gradient(X):
+            return norms
+        rows = X.detach().repeat_interleave(num, dim=0).split(_PAIRS)
+        others = contexts.repeat(len(X), 1).split(_PAIRS)
+        slopes = [self._gradient_norm(x, c)[1] for x, c in zip(rows, others, strict=True)]
+        return with_jacobian(X, norms, torch.cat(slopes).view(-1, num, width))
+
+    @abstractmethod
+    def _evaluate(self, X: Tensor, contexts: Tensor, gradients: bool) -> tuple[Tensor, Tensor]:
+        """Values ``b x M`` and their gradients ``b x M x (d_x + d_c)``, without a graph.
+
+        The gradients (decisions first, then contexts) are of no use if ``gradients`` is False.
+        """
+
+    @abstractmethod
+    def _gradient_norm(self, X: Tensor, contexts: Tensor) -> tuple[Tensor, Tensor]:
+        """Norms of the context gradient at one context per row, and their slopes.
+
+        Args:
+            X: Decisions ``b x d_x``.
+            contexts: ``b x d_c``.
+
+        Returns:
+            Norms ``|grad_c u(x_i, c_i)|_2``, ``b``, and their derivatives with respect to ``x_i``,
+            ``b x d_x``, without a graph.
+        """
+
+
+def _wants_gradient(X: Tensor) -> bool:
+    return torch.is_grad_enabled() and X.requires_grad
+
+
+def norm_and_direction(gradient: Tensor) -> tuple[Tensor, Tensor]:
+    """The norm ``...`` of vectors ``... x d``, and the vectors divided by it."""
+    norm = torch.linalg.vector_norm(gradient, dim=-1)
+    return norm, gradient / norm.clamp_min(_TINY).unsqueeze(-1)

@@ -1,0 +1,180 @@
+"""Contextual functions of any model or acquisition function, by automatic differentiation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from botorch.exceptions.errors import UnsupportedError
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from botorch_calib.robust.contextual_function import ContextualFunction, norm_and_direction
+from botorch_calib.robust.joint_inputs import Columns
+
+# Pairs per evaluation: memory grows with it, and the overhead of a call is spread over it.
+_LEAST_CHUNK, _MOST_CHUNK = 256, 2048
+# Covariances between pairs and observations per evaluation, where there is a choice.
+_CHUNK_ELEMENTS = 2**18
+# Squared distances below count as this, as in GPyTorch.
+_LEAST_SQUARE = 1e-30
+# Steps and factors of the central difference of the fourth order: its error is of order h^4, and
+# rounding of order eps / h, which balance at a step h = eps^(1/5).
+_STENCIL = ((-2, 1 / 12), (-1, -2 / 3), (1, 2 / 3), (2, -1 / 12))
+
+
+def context_scale(data: Tensor | None, columns: Columns, points: Tensor) -> Tensor:
+    """Scale ``d_c`` over which functions of the context vary: of the contexts and observations.
+
+    Args:
+        data: Joint inputs ``... x d`` that the model behind the function has observed, if known.
+        columns: Which columns are contexts.
+        points: Contexts ``M x d_c`` at which the function is evaluated.
+    """
+    if data is not None and data.shape[-1] == len(columns.decision) + len(columns.context):
+        seen = data.detach()[..., columns.context].reshape(-1, len(columns.context))
+        points = torch.cat([points, seen.to(points)])
+    spread = points.std(dim=0, correction=0)
+    size = points.abs().amax(dim=0)
+    # A column that does not vary has the size of its value for a scale, and 1 where that is 0.
+    return torch.where(spread > 0, spread, torch.where(size > 0, size, 1.0))
+
+
+def pairs_per_chunk(model: Any) -> int:
+    """Pairs that a model is evaluated at together: fewer, the more observations it has."""
+    targets = getattr(model, "train_targets", None)
+    num = targets.numel() if isinstance(targets, Tensor) else 0
+    return max(_LEAST_CHUNK, min(_MOST_CHUNK, _CHUNK_ELEMENTS // max(num, 1)))
+
+
+class _TwiceDifferentiable(TorchFunctionMode):
+    """Computes the distances of GPyTorch's Matern kernels such that second derivatives exist.
+
+    PyTorch has none of ``torch.cdist`` where there are few rows. At coincident points the
+    derivatives of the distance are taken to be zero.
+    """
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Sequence[type],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func is torch.cdist and len(args) == 2 and kwargs.get("p", 2.0) == 2.0:
+            differences = args[0].unsqueeze(-2) - args[1].unsqueeze(-3)
+            return differences.square().sum(dim=-1).clamp_min(_LEAST_SQUARE).sqrt()
+        return func(*args, **kwargs)
+
+
+class PointwiseFunction(ContextualFunction):
+    """A function of single joint inputs, such as an acquisition function of any model.
+
+    It is evaluated as ``N x 1 x d`` in chunks, never at points that belong together; each chunk's
+    derivatives are taken at once and its graph is dropped. Second derivatives, for the slope of the
+    steepness, are taken at one context per row and along one direction: by differentiating twice
+    or, as many a function (a quantile that is found by iteration, for example) has a graph that is
+    good for first derivatives only, by differences of first derivatives, of the fourth order.
+
+    Args:
+        function: Maps ``N x 1 x d`` to values ``N``, row by row.
+        columns: Which columns are contexts.
+        scale: Scale of each context, ``d_c``, over which second derivatives do not vary much, for
+            differences; None if ``function`` may be differentiated twice.
+        chunk: Pairs per evaluation, such as `pairs_per_chunk` of a model.
+
+    Raises:
+        UnsupportedError: On evaluation, if ``function`` does not give one value per input.
+    """
+
+    def __init__(
+        self,
+        function: Callable[[Tensor], Tensor],
+        columns: Columns,
+        scale: Tensor | None = None,
+        chunk: int = _MOST_CHUNK,
+    ) -> None:
+        self.function = function
+        self.columns = columns
+        self.scale = scale
+        self.chunk = chunk
+
+    def _evaluate(self, X: Tensor, contexts: Tensor, gradients: bool) -> tuple[Tensor, Tensor]:
+        """Values and gradients at all pairs, chunk by chunk."""
+        b, M = len(X), len(contexts)
+        order = self.columns.decision + self.columns.context
+        values, jacobians = [], []
+        for start in range(0, b * M, self.chunk):
+            pairs = torch.arange(start, min(start + self.chunk, b * M), device=X.device)
+            Z = self.columns.join(X[pairs // M], contexts[pairs % M]).unsqueeze(-2)
+            value, jacobian = self._differentiated(Z, gradients)
+            values.append(value)
+            jacobians.append(jacobian.squeeze(-2)[:, order])
+        empty = X.new_empty(0, len(order))
+        return (
+            torch.cat([*values, empty[:, 0]]).view(b, M),
+            torch.cat([*jacobians, empty]).view(b, M if gradients else 0, len(order)),
+        )
+
+    def _differentiated(self, Z: Tensor, gradients: bool) -> tuple[Tensor, Tensor]:
+        """Values ``N`` at ``N x 1 x d`` and their gradients, or none."""
+        if not gradients:
+            with torch.no_grad():
+                return self._values(Z), Z[:0]
+        with torch.enable_grad():
+            Z = Z.requires_grad_()
+            values = self._values(Z)
+            (jacobian,) = torch.autograd.grad(values.sum(), Z)
+        return values.detach(), jacobian
+
+    def _values(self, Z: Tensor) -> Tensor:
+        values = self.function(Z)
+        if values.shape != Z.shape[:1]:
+            raise UnsupportedError(
+                f"There must be one value for each of {len(Z)} single inputs, got the shape "
+                f"{tuple(values.shape)}: batches of models and input transforms that make several "
+                "points of one are not supported."
+            )
+        return values
+
+    def _gradient_norm(self, X: Tensor, contexts: Tensor) -> tuple[Tensor, Tensor]:
+        """Norms and slopes by two derivatives or by differences, chunk by chunk."""
+        along = self._twice_along if self.scale is None else self._differences_along
+        norms, slopes = [X.new_empty(0)], [torch.empty_like(X[:0])]
+        for x, c in zip(X.split(self.chunk), contexts.split(self.chunk), strict=True):
+            norm, slope = along(x.detach(), c.detach())
+            norms.append(norm)
+            slopes.append(slope)
+        return torch.cat(norms), torch.cat(slopes)
+
+    def _twice_along(self, x: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
+        """Norms ``m`` of context gradients and their slopes ``m x d_x``, by two derivatives."""
+        with torch.enable_grad(), _TwiceDifferentiable():
+            x, c = x.requires_grad_(), c.requires_grad_()
+            values = self._values(self.columns.join(x, c).unsqueeze(-2))
+            (gradient,) = torch.autograd.grad(values.sum(), c, create_graph=True)
+            norm, direction = norm_and_direction(gradient)
+            # The norm itself has no derivative where the gradient vanishes; this has.
+            (slope,) = torch.autograd.grad((gradient * direction.detach()).sum(), x)
+        return norm.detach(), slope
+
+    def _differences_along(self, x: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
+        """The same, the slope being the change of the decision gradient along a direction."""
+        assert self.scale is not None
+        norm, direction = norm_and_direction(self._gradient(x, c)[:, x.shape[-1] :])
+        # The step of the stencil, in units of the scale.
+        unit = (direction.abs() / self.scale.to(c)).amax(dim=-1, keepdim=True)
+        step = torch.finfo(c.dtype).eps ** 0.2 / unit.clamp_min(torch.finfo(c.dtype).tiny)
+        move = torch.where(unit > 0, step * direction, 0.0)
+        # grad_x |grad_c u| = (grad_x grad_c u) direction: the change of grad_x u along it.
+        slope = torch.zeros_like(x)
+        for num, factor in _STENCIL:
+            slope += factor * self._gradient(x, c + num * move)[:, : x.shape[-1]]
+        return norm, torch.where(unit > 0, slope / step, 0.0)
+
+    def _gradient(self, x: Tensor, c: Tensor) -> Tensor:
+        """Gradients ``m x d`` at pairs, decisions first."""
+        jacobian = self._differentiated(self.columns.join(x, c).unsqueeze(-2), True)[1]
+        return jacobian.squeeze(-2)[:, self.columns.decision + self.columns.context]

@@ -1,0 +1,119 @@
+"""Stationary radial kernels as functions of the squared distance, with their derivatives.
+
+Every profile is ``k = f(s)`` with ``f(0) = 1`` and ``s = factor * r^2``, where ``r`` is the
+distance in units of the lengthscale. Inputs are scaled such that ``s`` is their squared distance.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import ClassVar
+
+import torch
+from gpytorch.kernels import Kernel, MaternKernel, RBFKernel
+from torch import Tensor
+
+# As in GPyTorch: the distance of coincident points is not quite zero, which keeps 1/r finite.
+_LEAST_SQUARE = 1e-30
+
+
+class RadialProfile(ABC):
+    """A profile ``f(s)`` with ``f'(s) = slope * g(s)``, ``g`` being a by-product of ``f``."""
+
+    factor: ClassVar[float]
+    slope: ClassVar[float]
+
+    def prepare(self, squares: Tensor) -> Tensor:
+        """What `fill` takes, from the squared distances along some columns (overwritten)."""
+        return squares
+
+    @abstractmethod
+    def fill(self, first: Tensor, second: Tensor, buffers: list[Tensor]) -> tuple[Tensor, Tensor]:
+        """``f`` and ``g``, both ``step x M x n``, in the first two of three buffers.
+
+        Args:
+            first: Prepared squared distances along the decisions, ``step x 1 x n``.
+            second: The same along the contexts, ``1 x M x n``.
+            buffers: At least three tensors of that shape to write to.
+        """
+
+    @abstractmethod
+    def derivatives(self, s: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """``f``, ``f'`` and ``f''`` at ``s``; the last is finite even where it has a pole."""
+
+
+class GaussianProfile(RadialProfile):
+    """``exp(-r^2/2)``, whose parts multiply."""
+
+    factor = 0.5
+    slope = -1.0
+
+    def prepare(self, squares: Tensor) -> Tensor:
+        """The factor ``exp(-s)`` of these columns, in place of the squared distances."""
+        return squares.neg_().exp_()
+
+    def fill(self, first: Tensor, second: Tensor, buffers: list[Tensor]) -> tuple[Tensor, Tensor]:
+        """The product of the two factors, which is also ``g``, in the first buffer."""
+        # exp(-(s_1 + s_2)) is a product, so that no exponential is taken at all pairs.
+        k = torch.mul(first, second, out=buffers[0])
+        return k, k
+
+    def derivatives(self, s: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """``f = exp(-s)``, ``f' = -f`` and ``f'' = f``."""
+        k = s.neg().exp()
+        return k, -k, k
+
+
+class Matern32Profile(RadialProfile):
+    """``(1 + t) exp(-t)`` with ``t = sqrt(3) r``."""
+
+    factor = 3.0
+    slope = -0.5
+
+    def fill(self, first: Tensor, second: Tensor, buffers: list[Tensor]) -> tuple[Tensor, Tensor]:
+        """``(1 + t) exp(-t)`` and ``g = exp(-t)``; ``f' = -g/2``, as ``ds = 2 t dt``."""
+        t = torch.add(first, second, out=buffers[0]).sqrt_()
+        g = torch.neg(t, out=buffers[1]).exp_()
+        return torch.addcmul(g, g, t, out=buffers[0]), g
+
+    def derivatives(self, s: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """``f = (1 + t) e``, ``f' = -e/2`` and ``f'' = e/(4 t)`` with ``e = exp(-t)``."""
+        # f'' has a pole at 0; the two differences of points that it multiplies vanish faster.
+        t = s.clamp_min(_LEAST_SQUARE).sqrt()
+        e = t.neg().exp()
+        return (1.0 + t) * e, -0.5 * e, 0.25 * e / t
+
+
+class Matern52Profile(RadialProfile):
+    """``(1 + t + t^2/3) exp(-t)`` with ``t = sqrt(5) r``."""
+
+    factor = 5.0
+    slope = -1.0 / 6.0
+
+    def fill(self, first: Tensor, second: Tensor, buffers: list[Tensor]) -> tuple[Tensor, Tensor]:
+        """``(1 + t + t^2/3) exp(-t)`` and ``g = (1 + t) exp(-t)``; ``f' = -g/6``."""
+        s = torch.add(first, second, out=buffers[0])
+        t = torch.sqrt(s, out=buffers[1])
+        e = torch.neg(t, out=buffers[2]).exp_()
+        g = torch.addcmul(e, e, t, out=buffers[1])
+        return torch.addcmul(g, e, s, value=1.0 / 3.0, out=buffers[0]), g
+
+    def derivatives(self, s: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """``f = (1 + t + s/3) e``, ``f' = -(1 + t) e/6``, ``f'' = e/12`` with ``e = exp(-t)``."""
+        t = s.clamp_min(0.0).sqrt()
+        e = t.neg().exp()
+        return (1.0 + t + s / 3.0) * e, (1.0 + t) * e / -6.0, e / 12.0
+
+
+_MATERN: dict[float, type[RadialProfile]] = {1.5: Matern32Profile, 2.5: Matern52Profile}
+
+
+def radial_profile(kernel: Kernel) -> RadialProfile | None:
+    """The profile of a kernel on all columns without batch dimensions; None if it has another."""
+    if type(kernel) not in (RBFKernel, MaternKernel) or kernel.active_dims is not None:
+        return None
+    if kernel.raw_lengthscale.dim() != 2:  # a test that is fast, unlike one of the batch shape
+        return None
+    if type(kernel) is RBFKernel:
+        return GaussianProfile()
+    return _MATERN[kernel.nu]() if kernel.nu in _MATERN else None

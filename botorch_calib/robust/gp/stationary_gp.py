@@ -1,0 +1,263 @@
+"""Exact Gaussian processes with a stationary radial kernel, as a few tensors."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from botorch.exceptions.errors import UnsupportedError
+from botorch.models import SingleTaskGP
+from botorch.models.transforms import Normalize, Standardize
+from botorch.models.transforms.input import (
+    AffineInputTransform,
+    ChainedInputTransform,
+    InputStandardize,
+)
+from gpytorch.distributions import MultivariateNormal
+from gpytorch.kernels import Kernel, ScaleKernel
+from gpytorch.likelihoods import FixedNoiseGaussianLikelihood, GaussianLikelihood
+from gpytorch.means import ConstantMean, ZeroMean
+from gpytorch.settings import min_variance
+from linear_operator import to_linear_operator
+from linear_operator.utils.cholesky import psd_safe_cholesky
+from torch import Tensor
+
+from botorch_calib.robust.contexts import pairwise_distances
+from botorch_calib.robust.gp.radial_kernels import RadialProfile, radial_profile
+
+_AFFINE = (Normalize, InputStandardize, AffineInputTransform)
+# A variance this small, in units of the prior variance and of the rounding error, is none.
+_ROUNDING = 8.0
+# Estimated errors of ``sigma``, in units of the prior one, from which on the root is used.
+_TOLERANCE = {torch.double: 1e-9, torch.float: 1e-4}
+
+
+@dataclass(frozen=True, eq=False)
+class StationaryGP:
+    """The posterior of ``f`` in units of the outcome, in terms of a kernel with ``k(z, z) = 1``.
+
+    With the kernel's values ``k`` between a point and the training inputs, the mean is
+    ``mean + k weights`` and the variance ``variance - k precision k'``: units and the kernel's
+    scale are in these tensors.
+
+    Scaled inputs are ``(z - origin) * slope``, the model's input transform included, for joint
+    inputs ``z`` before any transform.
+
+    Attributes:
+        profile: The kernel as a function of the squared distance of scaled inputs.
+        origin: Joint inputs ``d`` in the middle of the training data, so that differences from it
+            are accurate however far the data are from zero.
+        slope: Derivative of scaled inputs with respect to inputs, ``d``.
+        inputs: Scaled training inputs ``n x d``.
+        weights: ``n``.
+        precision: ``n x n``.
+        root: ``n x n`` with ``root root^T = precision`` where the training covariance is so badly
+            conditioned that a product with ``precision`` loses the variance to rounding; else None.
+        mean: Prior mean, a scalar.
+        variance: Prior variance, a scalar.
+        least_variance: Variances are at least this, a scalar.
+    """
+
+    profile: RadialProfile
+    origin: Tensor
+    slope: Tensor
+    inputs: Tensor
+    weights: Tensor
+    precision: Tensor
+    root: Tensor | None
+    mean: Tensor
+    variance: Tensor
+    least_variance: Tensor
+
+
+def is_stationary(model: Any) -> bool:
+    """Whether `stationary_gp` takes a model.
+
+    It takes ``SingleTaskGP`` with one output and no batch dimensions, an RBF or a Matern 3/2
+    or 5/2 kernel with or without ARD and ``ScaleKernel``, a constant or zero mean, a Gaussian
+    likelihood with learned or given noise, affine input transforms and chains of them, and
+    ``Standardize`` or no outcome transform. Classes derived from ``SingleTaskGP`` count if they
+    predict as it does.
+    """
+    own = SingleTaskGP
+    return (
+        isinstance(model, own)
+        and all(
+            getattr(type(model), name) is getattr(own, name)
+            for name in ("__call__", "forward", "posterior", "transform_inputs")
+        )
+        and model.num_outputs == 1
+        and not model.batch_shape
+        and model.train_targets.dim() == 1
+        and model.train_inputs[0].dim() == 2
+        and type(model.mean_module) in (ConstantMean, ZeroMean)
+        and type(model.likelihood) in (GaussianLikelihood, FixedNoiseGaussianLikelihood)
+        and (not _has(model, "outcome") or type(model.outcome_transform) is Standardize)
+        and (not _has(model, "input") or _is_affine(model.input_transform))
+        and radial_profile(_base_kernel(model.covar_module)) is not None
+    )
+
+
+def closed_form_state(model: Any) -> tuple[object, ...]:
+    """The numbers that the closed form of a model depends on, to notice that one has changed.
+
+    Values are copied, since GPyTorch sets hyperparameters in place without a trace in their
+    version counters.
+
+    Args:
+        model: A model that `is_stationary`.
+
+    Returns:
+        Dtype and device of the training inputs, and all numbers as one vector, which is fast to
+        compare.
+    """
+    inputs = model.train_inputs[0]
+    own = (*model.parameters(), *model.buffers())
+    tensors = [inputs, model.train_targets, model.likelihood.noise, *own]
+    values = [tensor.detach().reshape(-1).to(inputs.device, torch.double) for tensor in tensors]
+    return (inputs.dtype, str(inputs.device)), torch.cat(values)
+
+
+@torch.no_grad()
+def stationary_gp(model: Any) -> StationaryGP:
+    """Factorise a model as it is now, once and in double precision; it is put in evaluation mode.
+
+    Args:
+        model: A model that `is_stationary`.
+
+    Raises:
+        UnsupportedError: For other models.
+    """
+    if not is_stationary(model):
+        raise UnsupportedError(f"This {type(model).__name__} has no closed form.")
+    model.eval()
+    kernel, output_scale = _base_kernel(model.covar_module), _output_scale(model.covar_module)
+    profile: Any = radial_profile(kernel)
+    raw = model.train_inputs[0].detach()
+    scale = profile.factor**0.5 / kernel.lengthscale.detach().reshape(-1).expand(raw.shape[-1])
+    origin, center, slopes = _input_map(model, raw)
+    inputs = (raw - center) * scale
+    unit, location = _outcome_units(model.outcome_transform if _has(model, "outcome") else None)
+    factor, weights, prior_mean = _solved(model, inputs, profile, output_scale)
+    precision = torch.cholesky_inverse(factor)
+    # Outcomes are location + unit * g, with g of the standardised model, whose kernel is
+    # output_scale times one with k(z, z) = 1. These factors go into the weights and the precision.
+    is_bad = is_badly_conditioned(output_scale * precision, raw.dtype)
+    variance = unit.square() * output_scale.to(unit)
+    floor = _ROUNDING * torch.finfo(raw.dtype).eps * variance
+    gp = StationaryGP(
+        profile=profile,
+        origin=origin,
+        slope=scale * slopes,
+        inputs=inputs,
+        weights=unit * output_scale * weights,
+        precision=(unit * output_scale).square() * precision,
+        root=unit * output_scale * _inverse_root(factor) if is_bad else None,
+        mean=location + unit * prior_mean,
+        variance=variance,
+        least_variance=floor.clamp_min(min_variance.value(raw.dtype)),
+    )
+    return _in_precision(gp, raw.dtype)
+
+
+def _has(model: Any, kind: str) -> bool:
+    return getattr(model, f"{kind}_transform", None) is not None
+
+
+def _is_affine(transform: Any) -> bool:
+    """Whether a transform is affine in every column by itself."""
+    if type(transform) is ChainedInputTransform:
+        return all(_is_affine(part) for part in transform.values())
+    if type(transform) not in _AFFINE or transform.batch_shape:
+        return False
+    # The same for every row: a transform that differs by row is none of single inputs.
+    return all(part.shape[:-1].numel() == 1 for part in (transform.coefficient, transform.offset))
+
+
+def _base_kernel(kernel: Kernel) -> Kernel:
+    """A kernel without its ``ScaleKernel``, if that is plain."""
+    # Batch dimensions are the scale's own; the kernel inside is for `radial_profile` to judge.
+    is_plain = type(kernel) is ScaleKernel and kernel.raw_outputscale.dim() == 0
+    return kernel.base_kernel if is_plain and kernel.active_dims is None else kernel
+
+
+def _output_scale(kernel: Kernel) -> Tensor:
+    """What the kernel is multiplied by, a double scalar."""
+    if _base_kernel(kernel) is kernel:
+        return torch.ones((), dtype=torch.double, device=kernel.device)
+    return kernel.outputscale.detach().double()
+
+
+def _outcome_units(transform: Standardize | None) -> tuple[Tensor, Tensor]:
+    """Standard deviation and mean of the outcome by which it was standardised, double scalars."""
+    if transform is None:
+        return torch.ones((), dtype=torch.double), torch.zeros((), dtype=torch.double)
+    return transform.stdvs.double().reshape(()), transform.means.double().reshape(())
+
+
+def _input_map(model: Any, transformed: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The model's input transform, which is affine in every column, around its training data.
+
+    Args:
+        model: In evaluation mode.
+        transformed: Training inputs after the transform, ``n x d``.
+
+    Returns:
+        Inputs ``d`` that it maps to about the mean of these, what it maps them to, and its slopes.
+    """
+    with torch.inference_mode(False), torch.enable_grad():
+        zero = torch.zeros_like(transformed[:1]).requires_grad_()
+        at_zero = model.transform_inputs(zero)
+        (slopes,) = torch.autograd.grad(at_zero.sum(), zero)
+    # A column that the transform maps to a constant has slope 0, and any origin.
+    steps = (transformed.mean(dim=0, keepdim=True) - at_zero.detach()) / slopes
+    origin = torch.where(slopes != 0.0, steps, 0.0)
+    return origin.squeeze(0), model.transform_inputs(origin).squeeze(0), slopes.squeeze(0)
+
+
+def _solved(
+    model: Any, inputs: Tensor, profile: RadialProfile, output_scale: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Cholesky factor of ``K + noise``, weights of the targets, and the prior mean, in double."""
+    # In double precision even for a model in single: the weights and the inverse of an
+    # ill-conditioned covariance are what all values depend on, and they are computed once.
+    inputs = inputs.double()
+    targets = model.train_targets.detach().double()
+    mean = model.mean_module(model.train_inputs[0]).detach().double()
+    squares = pairwise_distances(inputs, inputs).square_()
+    K = output_scale * profile.derivatives(squares)[0]
+    # As an operator, since a dense covariance would be factorised here, without the noise.
+    prior = MultivariateNormal(mean, to_linear_operator(K))
+    noisy = model.likelihood(prior, model.train_inputs).covariance_matrix.detach()
+    factor = psd_safe_cholesky(noisy.double())
+    deviations = (targets - mean).unsqueeze(-1)
+    weights = torch.cholesky_solve(deviations, factor).squeeze(-1)
+    return factor, weights, mean[0]
+
+
+def is_badly_conditioned(precision: Tensor, dtype: torch.dtype) -> bool:
+    """Whether products with a precision matrix lose more of ``sigma`` than is tolerated.
+
+    Rounding changes ``k precision k'`` by about ``eps sqrt(n) m``, with ``m`` the largest diagonal
+    entry in units of the prior variance, and the smallest ``sigma`` is about ``1/sqrt(n m)``.
+    """
+    largest = float(precision.diagonal().amax())
+    error = 0.5 * torch.finfo(dtype).eps * len(precision) * largest**1.5
+    return error > _TOLERANCE.get(dtype, 0.0)
+
+
+def _inverse_root(factor: Tensor) -> Tensor:
+    """``L^-T`` of a lower factor ``L``."""
+    eye = torch.eye(len(factor), dtype=factor.dtype, device=factor.device)
+    return torch.linalg.solve_triangular(factor, eye, upper=False).mT.contiguous()
+
+
+def _in_precision(gp: StationaryGP, dtype: torch.dtype) -> StationaryGP:
+    """The same in the precision and on the device of the training inputs."""
+    tensors: dict[str, Any] = {
+        name: value.to(device=gp.inputs.device, dtype=dtype)
+        for name, value in vars(gp).items()
+        if isinstance(value, Tensor)
+    }
+    return replace(gp, **tensors)

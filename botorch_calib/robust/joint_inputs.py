@@ -1,0 +1,89 @@
+"""Joint inputs ``z = (x, c)`` of decisions and contexts, as models take them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError
+from torch import Tensor
+
+
+class Columns:
+    """Which columns of joint inputs ``z = (x, c)`` are decisions, and which are contexts.
+
+    Args:
+        num_columns: Number ``d`` of columns of joint inputs.
+        num_contexts: Number ``d_c`` of contexts among them.
+        indices: Columns of the contexts in the order of the contexts' own columns, negative ones
+            counted from the end (default: the last ``d_c``).
+
+    Raises:
+        InputDataError: If these are not ``d_c`` different columns out of ``d``, or leave no
+            decision.
+    """
+
+    def __init__(
+        self, num_columns: int, num_contexts: int, indices: Sequence[int] | None = None
+    ) -> None:
+        if indices is None:
+            indices = range(-num_contexts, 0)
+        places = [int(i) + num_columns * (int(i) < 0) for i in indices]
+        inside = all(0 <= place < num_columns for place in places)
+        if not inside or len(places) != num_contexts or len(set(places)) != len(places):
+            raise InputDataError(
+                f"`context_indices`, or `indices` of the contexts, must be {num_contexts} "
+                f"different columns of {num_columns}, got {list(indices)}."
+            )
+        self.context = places
+        self.decision = [i for i in range(num_columns) if i not in places]
+        if not self.decision:
+            raise InputDataError(
+                f"`contexts` with {num_contexts} columns leave no decision among {num_columns}."
+            )
+
+    def join(self, X: Tensor, contexts: Tensor) -> Tensor:
+        """Joint inputs ``... x d`` of decisions ``... x d_x`` and contexts ``... x d_c``."""
+        columns: list[Tensor] = [X.new_empty(0)] * (len(self.decision) + len(self.context))
+        for part, places in ((X, self.decision), (contexts, self.context)):
+            for column, place in zip(part.unbind(dim=-1), places, strict=True):
+                columns[place] = column
+        return torch.stack(torch.broadcast_tensors(*columns), dim=-1)
+
+
+def join_contexts(
+    X: Tensor, contexts: Tensor, context_indices: Sequence[int] | None = None
+) -> Tensor:
+    """Joint inputs ``z = (x, c)`` of decisions and contexts, in the columns of a model.
+
+    Args:
+        X: Decisions ``... x d_x``.
+        contexts: Contexts ``... x d_c``, whose batch dimensions broadcast with those of ``X``.
+        context_indices: Columns of the contexts among those of the joint inputs, in the order of
+            the contexts' own columns, negative ones counted from the end (default: the last
+            ``d_c``). See `ContextDistribution.with_indices` for those of an acquisition function.
+
+    Returns:
+        A tensor ``... x d`` with ``d = d_x + d_c``, of the wider dtype of the two.
+
+    Raises:
+        BotorchTensorDimensionError: If the batch dimensions do not broadcast.
+        InputDataError: If ``context_indices`` are not ``d_c`` different columns out of ``d``, or
+            there is no decision.
+
+    Example:
+        >>> train_X = join_contexts(decisions, contexts)  # n x d_x and n x d_c: row by row
+        >>> pairs = join_contexts(decisions.unsqueeze(-2), centre.points)  # n x M x d: all pairs
+    """
+    for name, tensor in (("X", X), ("contexts", contexts)):
+        if tensor.dim() == 0:
+            raise BotorchTensorDimensionError(f"`{name}` must have a last dimension of columns.")
+    try:
+        torch.broadcast_shapes(X.shape[:-1], contexts.shape[:-1])
+    except RuntimeError as error:
+        raise BotorchTensorDimensionError(
+            f"`X` and `contexts` must have batch dimensions that broadcast, got "
+            f"{tuple(X.shape)} and {tuple(contexts.shape)}."
+        ) from error
+    width, num_contexts = X.shape[-1] + contexts.shape[-1], contexts.shape[-1]
+    return Columns(width, num_contexts, context_indices).join(X, contexts)

@@ -1,1 +1,0 @@
-"""Solvers of the programs behind ambiguity sets."""

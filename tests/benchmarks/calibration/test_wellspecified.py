@@ -1,0 +1,93 @@
+"""Paths of the prior: their distribution, their maxima, and the model that is given."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from botorch.utils.sampling import manual_seed
+
+from benchmarks.calibration import wellspecified
+from benchmarks.calibration.wellspecified import LENGTHSCALES, PriorPath, TrueGP, problems
+from benchmarks.framework.sequential import replicate
+from benchmarks.framework.strategies import random_search
+
+
+@pytest.mark.parametrize("dim", LENGTHSCALES)
+def test_maxima_by_denser_search(dim) -> None:
+    for seed in range(2):
+        oracle = PriorPath(dim)(seed)
+        assert oracle.optimal_value is not None
+        with manual_seed(seed):
+            X = torch.rand(8192, dim, dtype=torch.double)
+        f = oracle.truth(X).squeeze(-1)
+        best = X[f.topk(32).indices]
+        for step in range(40):
+            # Climb at random, ever more finely: no gradients, no shared code.
+            radius = 0.1 * 0.85**step
+            near = best.unsqueeze(0) + radius * (2 * torch.rand(16, 32, dim).double() - 1)
+            near = torch.cat([best.unsqueeze(0), near.clamp(0.0, 1.0)])
+            values = oracle.truth(near.reshape(-1, dim)).reshape(-1, 32)
+            best = near[values.argmax(dim=0), torch.arange(32)]
+        found = oracle.truth(best).max().item()
+        assert found <= oracle.optimal_value + 1e-9
+        assert found == pytest.approx(oracle.optimal_value, abs=1e-4)
+
+
+def test_paths_have_the_covariance_of_the_prior() -> None:
+    X = torch.tensor([[0.2, 0.3], [0.4, 0.3], [0.9, 0.8]], dtype=torch.double)
+    num = 200
+    with pytest.MonkeyPatch.context() as patch:
+        # Their covariance does not depend on the number of features, the time does. Nor are
+        # the maxima of interest here.
+        patch.setattr(wellspecified, "NUM_FEATURES", 128)
+        patch.setattr(wellspecified, "maximum", lambda path, dim: 0.0)
+        wellspecified._oracle.cache_clear()
+        paths = torch.stack([PriorPath(2)(seed).truth(X).squeeze(-1) for seed in range(num)])
+        wellspecified._oracle.cache_clear()
+    with torch.no_grad():
+        expected = TrueGP(2)().covar_module(X).to_dense()
+    # The variance of a product of two unit normals is at most 2: four standard errors.
+    tol = 4 * (2 / num) ** 0.5
+    assert (paths.T @ paths / num - expected).abs().max() < tol
+    assert paths.mean(dim=0).abs().max() < 4 / num**0.5
+
+
+def test_paths_depend_on_the_seed_alone() -> None:
+    X = torch.rand(4, 2, dtype=torch.double)
+    first = PriorPath(2)(1)
+    wellspecified._oracle.cache_clear()
+    torch.rand(3)
+    assert torch.equal(PriorPath(2)(1).truth(X), first.truth(X))
+    assert not torch.equal(PriorPath(2)(2).truth(X), first.truth(X))
+
+
+def test_noise_has_the_stated_size() -> None:
+    oracle, X = PriorPath(1)(0), torch.full((4000, 1), 0.4, dtype=torch.double)
+    with manual_seed(0):
+        noise = oracle.observe(X) - oracle.truth(X)
+    # Four relative standard errors 1 / sqrt(2 n).
+    assert noise.std().item() == pytest.approx(0.1, rel=0.045)
+
+
+@pytest.mark.parametrize("dim", LENGTHSCALES)
+def test_the_model_given_is_the_true_one(dim) -> None:
+    (problem,) = (p for p in problems() if p.name == f"matern_{dim}d")
+    X = problem.initial_design(problem.num_initial, 0)
+    Y = problem.build(0).truth(X)
+    gp = problem.surrogate(X, Y, problem.bounds_tensor(), 0, None)
+    gp = problem.surrogate(X, Y, problem.bounds_tensor(), 1, gp)
+    assert gp.covar_module.base_kernel.lengthscale.item() == pytest.approx(LENGTHSCALES[dim])
+    assert gp.covar_module.outputscale.item() == pytest.approx(1.0)
+    assert gp.likelihood.noise.item() == pytest.approx(0.01)
+    assert gp.mean_module.constant.item() == 0.0
+    assert torch.equal(gp.train_targets, Y.squeeze(-1))
+
+
+def test_regret_is_against_the_maximum_of_the_path() -> None:
+    (problem,) = (p for p in problems() if p.name == "matern_1d")
+    result = replicate(problem, random_search(), 3)
+    optimum = PriorPath(1)(3).optimal_value
+    assert optimum is not None
+    best = result.f[result.inference_by_outcome[-1]]
+    assert result.regret_by_outcome[-1] == pytest.approx(optimum - best)
+    assert min(result.regret_by_outcome) >= 0.0

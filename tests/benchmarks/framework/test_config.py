@@ -1,0 +1,163 @@
+"""A configuration is described completely, and a change of it changes the hash."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import pickle
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+
+from benchmarks.framework.config import config_hash, describe, normalised
+from benchmarks.framework.result import replicate_config
+from benchmarks.suites import SUITES
+
+# Descriptions name the package of a function and not its module.
+PACKAGE = __name__.partition(".")[0]
+
+
+def settings(a: int, b: float = 2.0, *, c: str = "c") -> None:
+    """Something with settings."""
+
+
+@dataclass(frozen=True)
+class Inner:
+    size: int = 3
+
+
+class Plain:
+    def __init__(self, level: float) -> None:
+        self.level = level
+
+
+def test_plain_values() -> None:
+    value = {"a": [1, 2.5, None, True], "b": ("x", float("inf")), "c": torch.float64}
+    expected = {"a": [1, 2.5, None, True], "b": ["x", "inf"], "c": "torch.float64"}
+    assert describe(value) == expected
+
+
+def test_defaults_and_bound_arguments_are_described() -> None:
+    name = f"{PACKAGE}.settings"
+    assert describe(settings) == {"callable": name, "b": 2.0, "c": "c"}
+    bound = partial(partial(settings, 1, c="old"), c="new")
+    assert describe(bound) == {"callable": name, "b": 2.0, "c": "new", "positional": [1]}
+
+
+def test_objects_are_described_by_their_parts() -> None:
+    assert describe(Inner(4)) == {"type": f"{PACKAGE}.Inner", "size": 4}
+    assert describe(Inner) == {"callable": f"{PACKAGE}.Inner", "size": 3}
+    assert describe(Plain(0.5)) == {"type": f"{PACKAGE}.Plain", "level": 0.5}
+
+
+def test_what_has_no_name_or_no_parts_is_refused() -> None:
+    with pytest.raises(TypeError, match="no importable name"):
+        describe(lambda x: x)
+    with pytest.raises(TypeError, match="Cannot describe a object"):
+        describe(object())
+
+
+@pytest.fixture
+def moved(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], None]:
+    """Moves a function or class to another module of its package, as far as it knows."""
+
+    def move(value: Any) -> None:
+        monkeypatch.setattr(value, "__module__", f"{PACKAGE}.somewhere.else")
+
+    return move
+
+
+@pytest.mark.parametrize("value", [settings, Inner(), Plain(0.5)], ids=lambda v: type(v).__name__)
+def test_moving_to_another_module_leaves_the_hash(value: Any, moved: Callable[[Any], None]) -> None:
+    before = config_hash(describe({"a": value}))
+    moved(value if inspect.isfunction(value) else type(value))
+    assert config_hash(describe({"a": value})) == before
+
+
+def test_a_changed_default_or_setting_changes_the_hash(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = config_hash(describe(settings))
+    assert config_hash(describe(partial(settings, b=2.0))) == before
+    assert config_hash(describe(partial(settings, b=2.5))) != before
+    assert config_hash(describe(Inner(4))) != config_hash(describe(Inner()))
+    monkeypatch.setattr(settings, "__kwdefaults__", {"c": "d"})
+    assert config_hash(describe(settings)) != before
+
+
+def test_another_function_or_package_changes_the_hash() -> None:
+    hashes = {config_hash(describe(value)) for value in (Inner, Plain, json.loads, pickle.loads)}
+    assert len(hashes) == 4
+
+
+def test_a_new_optional_argument_leaves_the_hash() -> None:
+    def hash_of(**arguments: Any) -> str:
+        return config_hash({"method": {"callable": "package.f", "a": 1.0, **arguments}})
+
+    assert hash_of(b=None) == hash_of()
+    assert hash_of(b=0.0) != hash_of()
+    # Elsewhere, nothing is a value like any other.
+    assert config_hash({"a": None}) != config_hash({})
+    assert config_hash([1, None]) != config_hash([1])
+
+
+def test_two_things_of_one_name_are_refused() -> None:
+    first, second = type("Twin", (), {}), type("Twin", (), {})
+    first.__module__, second.__module__ = "package.a", "package.b"
+    for twin in (first, second):
+        twin.__qualname__ = "Twin"
+        assert describe([twin, twin()])[0]["callable"] == "package.Twin"
+    with pytest.raises(ValueError, match="package.a and package.b"):
+        describe([first(), second()])
+    elsewhere = type("Twin", (), {"__module__": "other.b", "__qualname__": "Twin"})
+    assert len(describe([first, elsewhere])) == 2
+
+
+OLD_NAMES = [
+    ("benchmarks.methods.AcquisitionStrategy", "benchmarks.AcquisitionStrategy"),
+    ("benchmarks.problems.botorch_oracle", "benchmarks.botorch_oracle"),
+    ("botorch_calib.test_functions.heteroscedastic.Ackley", "botorch_calib.Ackley"),
+    ("botorch_calib.module._Private.method", "botorch_calib._Private.method"),
+    ("builtins.max", "builtins.max"),
+]
+
+
+@pytest.mark.parametrize(("old", "new"), OLD_NAMES)
+def test_modules_in_names_of_older_results_do_not_count(old: str, new: str) -> None:
+    assert normalised({"type": old}) == normalised({"type": new}) == {"type": new}
+    assert normalised([{"callable": old, "a": "x.y.Z"}]) == [{"callable": new, "a": "x.y.Z"}]
+
+
+def test_hash_ignores_order_and_sees_changes() -> None:
+    assert config_hash({"a": 1, "b": 2}) == config_hash({"b": 2, "a": 1})
+    assert config_hash({"a": 1}) != config_hash({"a": 2})
+
+
+@pytest.mark.parametrize("name", sorted(SUITES))
+def test_registered_suites_have_distinct_configurations(name) -> None:
+    suite = SUITES[name]
+    hashes = set()
+    for problem in suite.problems:
+        for method in suite.methods:
+            config = replicate_config(problem, method)
+            assert json.loads(json.dumps(config, allow_nan=False)) == config
+            hashes.add(config_hash(config))
+    assert len(hashes) == len(suite.problems) * len(suite.methods)
+
+
+def test_a_changed_budget_changes_the_hash() -> None:
+    suite = SUITES["smoke"]
+    problem, method = suite.problems[0], suite.methods[0]
+    longer = replace(problem, num_evaluations=problem.num_evaluations + 1)
+    before = config_hash(replicate_config(problem, method))
+    assert config_hash(replicate_config(longer, method)) != before
+
+
+def test_the_published_method_uses_the_scale_of_p_values() -> None:
+    (method,) = (m for m in SUITES["locbo_settings"].methods if m.name == "locbo_published")
+    calibrator = describe(method)["build"]["calibrator"]
+    assert calibrator["score"] == {"type": "botorch_calib.GaussianScore"}
+    assert calibrator["tails"] == "gaussian"
+    assert calibrator["step_size"] == 5e-3

@@ -1,0 +1,123 @@
+"""Metrics against values worked out by hand."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from benchmarks.framework import metrics
+from benchmarks.framework.result import Result
+
+
+def result(
+    regret: list[float],
+    pit: list[float] | None = None,
+    covered: list[float] | None = None,
+    method: str = "random",
+    seed: int = 0,
+) -> Result:
+    """A result with the given trace by posterior mean; the trace by outcome is half of it."""
+    extras: dict[str, Any] = {"pit": pit, "covered": covered}
+    return Result(
+        problem="problem",
+        method=method,
+        seed=seed,
+        num_initial=1,
+        X=[],
+        y=[],
+        f=[],
+        inference_by_outcome=[],
+        inference_by_mean=None,
+        regret_by_outcome=[value / 2 for value in regret],
+        regret_by_mean=regret,
+        fit_seconds=[0.5, 1.5],
+        acquisition_seconds=[2.0, 4.0],
+        extras={name: values for name, values in extras.items() if values is not None},
+        config={},
+        versions={"python": "3"},
+    )
+
+
+def test_miscoverage_is_that_of_the_last_half() -> None:
+    assert metrics.miscoverage(result([1.0], covered=[0, 0, 1, 0, 1, 1])) == pytest.approx(1 / 3)
+    # Of five, the last three.
+    assert metrics.miscoverage(result([1.0], covered=[0, 0, 1, 0, 1])) == pytest.approx(1 / 3)
+    assert math.isnan(metrics.miscoverage(result([1.0])))
+
+
+def test_calibration_error_by_hand() -> None:
+    # All PITs at 1: no level is reached, so the error is the sum of (j / 20)^2.
+    expected = sum(j**2 for j in range(1, 20)) / 400
+    assert metrics.calibration_error(result([1.0], pit=[1.0, 1.0])) == pytest.approx(expected)
+    # One PIT at 0.5: levels from 0.5 on are reached by all of it, lower ones by none.
+    expected = sum((j / 20 - (j >= 10)) ** 2 for j in range(1, 20))
+    assert metrics.calibration_error(result([1.0], pit=[0.5])) == pytest.approx(expected)
+    even = [(j + 0.5) / 20 for j in range(20)]
+    assert metrics.calibration_error(result([1.0], pit=even)) == pytest.approx(0.0, abs=1e-12)
+    assert math.isnan(metrics.calibration_error(result([1.0])))
+
+
+def test_calibration_error_by_chance() -> None:
+    pits = np.random.default_rng(0).random((2000, 40))
+    errors = [metrics.calibration_error(result([1.0], pit=row.tolist())) for row in pits]
+    # Mean 3.325 / 40, within four of its standard errors.
+    tol = float(4 * np.std(errors) / math.sqrt(len(errors)))
+    assert np.mean(errors) == pytest.approx(3.325 / 40, abs=tol)
+
+
+def test_area_is_of_the_least_regret_so_far() -> None:
+    # Least so far after the initial design: 2, 2, 1; a mean of 5 / 3.
+    noisy = result([4.0, 2.0, 3.0, 1.0])
+    assert metrics.area_under_regret(noisy, "mean", scale=5.0) == pytest.approx(1 / 3)
+    assert metrics.area_under_regret(noisy, "outcome", scale=5.0) == pytest.approx(1 / 6)
+    assert metrics.initial_scale([noisy, result([6.0, 1.0])], "mean") == 5.0
+
+
+def test_regret_of_the_best_point_evaluated() -> None:
+    # The optimum is 5; the initial design holds values 1 and 2, of which 1 looked better.
+    run = replace(
+        result([9.0, 9.0, 9.0]),
+        num_initial=2,
+        f=[1.0, 2.0, 4.0, 3.0],
+        inference_by_outcome=[0, 0, 0],
+        regret_by_outcome=[4.0, 4.0, 4.0],
+    )
+    assert metrics.regret_trace(run, "evaluated") == [3.0, 1.0, 1.0]
+
+
+def test_a_trace_that_is_missing() -> None:
+    with pytest.raises(ValueError, match="Unknown inference"):
+        metrics.regret_trace(result([1.0]), "hope")
+    with pytest.raises(ValueError, match="no posterior mean"):
+        metrics.regret_trace(replace(result([1.0]), regret_by_mean=None), "mean")
+
+
+def test_pooling_puts_each_problem_in_its_own_units() -> None:
+    values = [{0: 1.0, 1: 3.0}, {0: 10.0, 1: 20.0}]
+    baselines = [{0: 2.0, 1: 2.0}, {0: 40.0, 1: 60.0, 2: 50.0}]
+    test = metrics.pooled_test(values, baselines)
+    # By seed: the means of (-0.5, -0.6) and of (0.5, -0.8)
+    differences = [-0.55, -0.15]
+    assert test.pairs == 2
+    assert test.difference.mean == pytest.approx(np.mean(differences))
+    error = np.std(differences, ddof=1) / math.sqrt(2)
+    assert test.difference.standard_error == pytest.approx(error)
+
+
+def test_fraction_won_counts_ties_as_halves() -> None:
+    values, baseline = {0: 1.0, 1: 2.0, 2: 3.0, 9: 0.0}, {0: 2.0, 1: 2.0, 2: 1.0, 8: 9.0}
+    assert metrics.fraction_won(values, baseline) == pytest.approx(0.5)
+    assert metrics.fraction_won({0: 1.0, 1: 1.0}, {0: 2.0, 1: 1.0}) == 0.75
+    assert math.isnan(metrics.fraction_won({0: 1.0}, {1: 1.0}))
+
+
+def test_holm_by_hand() -> None:
+    # 4 x 0.01, 3 x 0.02, then 2 x 0.03 which is raised to no less than the one before.
+    adjusted = metrics.holm([0.03, 0.01, 0.9, 0.02])
+    assert adjusted == pytest.approx([0.06, 0.04, 0.9, 0.06])
+    assert metrics.holm([math.nan, 0.01]) == pytest.approx([1.0, 0.02])
+    assert metrics.holm([]) == []

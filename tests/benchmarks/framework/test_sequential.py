@@ -1,0 +1,178 @@
+"""Replicates: determinism, shared noise, traces and regrets by hand, the JSON round trip."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+
+import pytest
+import torch
+from botorch.models import SingleTaskGP
+from botorch.models.model import Model
+from botorch.models.transforms import Normalize
+from torch import Tensor
+
+from benchmarks.calibration.ackley import (
+    heteroscedastic_ackley,
+    noise_free_ackley,
+    small_noisy_ackley,
+)
+from benchmarks.framework.replicate import stream_seed
+from benchmarks.framework.result import Result
+from benchmarks.framework.sequential import Method, Oracle, Problem, incumbents, replicate
+from benchmarks.framework.strategies import random_search
+
+
+class Scripted:
+    """Visits given points, with a GP whose hyperparameters are left alone as its model."""
+
+    def __init__(self, problem: Problem, seed: int, path: tuple[float, ...], model: bool) -> None:
+        self.problem, self.path, self.model = problem, path, model
+
+    def fit(self, X: Tensor, Y: Tensor) -> Model | None:
+        scaling = Normalize(1, bounds=self.problem.bounds_tensor())
+        return SingleTaskGP(X, Y, input_transform=scaling) if self.model else None
+
+    def propose(self, model: Model | None, X: Tensor, Y: Tensor) -> Tensor:
+        return torch.tensor([[self.path[X.shape[0] - self.problem.num_initial]]]).to(X)
+
+    def extras(self, model: Model | None, x: Tensor, y: Tensor) -> dict[str, float]:
+        return {"outcome": y.item(), "unbounded": float("inf")}
+
+
+def hat(seed: int, offset: float = 0.0) -> Oracle:
+    def truth(X: Tensor) -> Tensor:
+        return 1.0 - X.abs()
+
+    def observe(X: Tensor) -> Tensor:
+        return truth(X) + offset
+
+    return Oracle(observe, truth)
+
+
+def two_points(n: int, seed: int) -> Tensor:
+    return torch.tensor([[-0.5], [1.0]], dtype=torch.double)
+
+
+HAT = Problem("hat", hat, ((-1.0, 1.0),), 1.0, two_points, num_initial=2, num_evaluations=3)
+
+
+def scripted(*path: float, model: bool = False) -> Method:
+    return Method("scripted", partial(Scripted, path=path, model=model))
+
+
+def without_times(result: Result) -> Result:
+    return replace(result, fit_seconds=[], acquisition_seconds=[])
+
+
+def test_traces_by_hand() -> None:
+    result = replicate(HAT, scripted(0.75, 0.25, 0.5), seed=0)
+    assert result.X == [[-0.5], [1.0], [0.75], [0.25], [0.5]]
+    assert result.y == result.f == [0.5, 0.0, 0.25, 0.75, 0.5]
+    assert result.inference_by_outcome == [0, 0, 3, 3]
+    assert result.regret_by_outcome == [0.5, 0.5, 0.25, 0.25]
+    assert result.inference_by_mean is None
+    assert result.regret_by_mean is None
+    assert len(result.fit_seconds) == len(result.acquisition_seconds) == 3
+    assert result.extras == {"outcome": [0.25, 0.75, 0.5], "unbounded": [None, None, None]}
+
+
+def test_inference_by_posterior_mean_uses_the_data_so_far() -> None:
+    problem = replace(HAT, num_evaluations=2)
+    result = replicate(problem, scripted(0.0, 0.9, model=True), seed=0)
+    # The mean interpolates in order of the outcomes, so both inferences agree here.
+    assert result.inference_by_mean == [0, 2, 2]
+    assert result.regret_by_mean == [0.5, 0.0, 0.0]
+
+
+def test_regret_is_of_the_truth_not_of_the_outcome() -> None:
+    problem = replace(HAT, build=partial(hat, offset=5.0))
+    result = replicate(problem, scripted(0.75, 0.25, 0.5), seed=0)
+    assert result.y == [value + 5.0 for value in result.f]
+    assert result.regret_by_outcome == [0.5, 0.5, 0.25, 0.25]
+
+
+def test_incumbents_by_hand() -> None:
+    assert incumbents([1.0, 3.0, 2.0, 3.0, 4.0], num_initial=2) == [1, 1, 1, 4]
+
+
+def test_replicate_is_deterministic_in_the_seed() -> None:
+    problem, method = small_noisy_ackley(), random_search()
+    first = replicate(problem, method, 3)
+    torch.rand(5)  # whatever else uses the global state does not matter
+    assert without_times(replicate(problem, method, 3)) == without_times(first)
+    other = replicate(problem, method, 4)
+    assert (other.X, other.y) != (first.X, first.y)
+
+
+def test_replicate_leaves_the_global_random_state_alone() -> None:
+    before = torch.random.get_rng_state()
+    replicate(small_noisy_ackley(), random_search(), 0)
+    assert torch.equal(torch.random.get_rng_state(), before)
+
+
+def test_problems_of_one_seed_share_points_and_noise() -> None:
+    # Same method, so same points: the two problems differ by the noise alone.
+    noisy = replicate(heteroscedastic_ackley(2), random_search(), 1)
+    clean = replicate(noise_free_ackley(2), random_search(), 1)
+    assert noisy.X == clean.X
+    assert noisy.f == pytest.approx(clean.f)
+    assert clean.y == clean.f
+    assert noisy.y != noisy.f
+
+
+def test_methods_of_one_seed_share_the_initial_data() -> None:
+    problem = replace(small_noisy_ackley(), num_evaluations=1)
+    n = problem.num_initial
+    one = replicate(problem, random_search(), 5)
+    other = replicate(problem, Method("corner", Corner), 5)
+    assert one.X[:n] == other.X[:n]
+    assert one.y[:n] == other.y[:n]
+    # The noise of a step does not depend on the point chosen there.
+    assert one.y[n] - one.f[n] == pytest.approx(other.y[n] - other.f[n])
+
+
+class Corner:
+    """Always proposes the upper corner."""
+
+    def __init__(self, problem: Problem, seed: int) -> None:
+        self.corner = problem.bounds_tensor()[1:]
+
+    def fit(self, X: Tensor, Y: Tensor) -> None:
+        return None
+
+    def propose(self, model: Model | None, X: Tensor, Y: Tensor) -> Tensor:
+        return self.corner
+
+    def extras(self, model: Model | None, x: Tensor, y: Tensor) -> dict[str, float]:
+        return {}
+
+
+def test_streams_are_distinct() -> None:
+    seeds = {stream_seed(s, stream, t) for s in range(4) for stream in range(3) for t in range(50)}
+    assert len(seeds) == 600
+
+
+def test_json_round_trip() -> None:
+    result = replicate(small_noisy_ackley(), random_search(), 0)
+    copy = Result.from_json(result.to_json())
+    assert copy == result
+    assert copy.config_hash == result.config_hash
+    assert {"python", "torch", "botorch", "gpytorch", "botorch_calib"} <= copy.versions.keys()
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"problem": "hat"}'])
+def test_other_json_is_refused(text) -> None:
+    with pytest.raises(ValueError):
+        Result.from_json(text)
+
+
+def test_non_finite_outcomes_are_refused() -> None:
+    problem = replace(HAT, build=partial(hat, offset=float("nan")))
+    with pytest.raises(ValueError, match="returned"):
+        replicate(problem, scripted(0.0, 0.0, 0.0), 0)
+
+
+def test_a_design_of_the_wrong_shape_is_refused() -> None:
+    with pytest.raises(ValueError, match="design has shape"):
+        replicate(replace(HAT, num_initial=3), scripted(0.0), 0)

@@ -1,0 +1,169 @@
+"""Methods: reproducible, inside the box, and honest about the interval they stated."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from botorch.models import SingleTaskGP
+from scipy.stats import norm
+
+from benchmarks.calibration import methods as calibrated_methods
+from benchmarks.calibration.ackley import heteroscedastic_ackley
+from benchmarks.calibration.misspecified import misspecified
+from benchmarks.calibration.suites import LOCBO, MISSPECIFIED, WELLSPECIFIED
+from benchmarks.framework.result import Result
+from benchmarks.framework.runner import Failure, Task, run_task
+from benchmarks.framework.sequential import Method
+from benchmarks.framework.strategies import (
+    ACQUISITIONS,
+    AcquisitionStrategy,
+    RandomStrategy,
+    calibrate,
+    prediction_extras,
+)
+from benchmarks.framework.surrogates import fit_gp
+from botorch_calib.calibration import LocalizedConformal, QuantileRecalibrator
+
+PROBLEM = heteroscedastic_ackley(num_evaluations=2)
+QUICK = partial(AcquisitionStrategy, num_restarts=2, raw_samples=16)
+BO = Method("bo", QUICK)
+
+
+def run(method: Method, seed: int = 0) -> Result:
+    outcome = run_task(Task(PROBLEM, method, seed))
+    assert not isinstance(outcome, Failure), outcome.error
+    return outcome
+
+
+def test_random_search_visits_distinct_points_of_the_box() -> None:
+    strategy = RandomStrategy(PROBLEM, seed=0)
+    lower, upper = PROBLEM.bounds_tensor()
+    X = torch.zeros(PROBLEM.num_initial, 2, dtype=torch.double)
+    for _ in range(20):
+        X = torch.cat([X, strategy.propose(None, X, X[:, :1])])
+    visited = X[PROBLEM.num_initial :]
+    assert ((visited >= lower) & (visited <= upper)).all()
+    assert len({tuple(point) for point in visited.tolist()}) == 20
+
+
+def test_plain_bo_is_reproducible_and_records_its_interval() -> None:
+    result, again = run(BO), run(BO)
+    assert (result.X, result.y, result.extras) == (again.X, again.y, again.extras)
+    assert result.inference_by_mean is not None
+    assert len(result.inference_by_mean) == 3
+    assert set(result.extras) == {"pit", "covered", "width"}
+    for pit, covered in zip(result.extras["pit"], result.extras["covered"], strict=True):
+        assert pit is not None
+        assert covered == float(0.1 <= pit <= 0.9)
+
+
+def test_gp_is_isotropic_matern_in_the_unit_cube() -> None:
+    X = PROBLEM.initial_design(PROBLEM.num_initial, 0)
+    gp = fit_gp(X, PROBLEM.build(0).truth(X), PROBLEM.bounds_tensor())
+    assert gp.covar_module.base_kernel.nu == 2.5
+    assert gp.covar_module.base_kernel.lengthscale.numel() == 1
+    corners = gp.transform_inputs(PROBLEM.bounds_tensor())
+    assert corners.tolist() == [[0.0, 0.0], [1.0, 1.0]]
+
+
+@pytest.mark.parametrize("deviations", [-3.0, -1.0, 0.0, 1.2, 1.4])
+def test_extras_of_a_gp_by_hand(deviations) -> None:
+    X = torch.linspace(0, 1, 6, dtype=torch.double).unsqueeze(-1)
+    gp = SingleTaskGP(X, torch.sin(4 * X))
+    x = torch.tensor([[0.33]], dtype=torch.double)
+    predictive = gp.posterior(x, observation_noise=True)
+    spread = predictive.variance.sqrt().item()
+    extras = prediction_extras(gp, x, predictive.mean.detach() + deviations * spread, alpha=0.2)
+    assert extras["pit"] == pytest.approx(norm.cdf(deviations))
+    assert extras["covered"] == float(abs(deviations) <= norm.ppf(0.9))
+    assert extras["width"] == pytest.approx(2 * norm.ppf(0.9) * spread)
+    assert not math.isnan(extras["width"])
+
+
+@pytest.mark.parametrize("method", LOCBO.methods[2:], ids=lambda method: method.name)
+def test_calibrated_methods_run_and_are_reproducible(method) -> None:
+    quick = Method(method.name, partial(method.build, num_restarts=2, raw_samples=16))
+    result, again = run(quick), run(quick)
+    assert (result.X, result.y, result.extras) == (again.X, again.y, again.extras)
+    assert set(result.extras) == {"pit", "covered", "width"}
+
+
+def test_methods_differ_in_nothing_but_what_they_state() -> None:
+    wide = Method("bo", partial(QUICK, alpha=0.01))
+    one, other = run(BO), run(wide)
+    assert one.X == other.X
+    widths = zip(one.extras["width"], other.extras["width"], strict=True)
+    assert all(a is not None and b is not None and a < b for a, b in widths)
+    assert replace(one, extras={}).config != other.config
+
+
+@pytest.mark.parametrize("acquisition", ["pi", "ucb"])
+def test_other_acquisition_functions(acquisition) -> None:
+    calibrator = partial(LocalizedConformal, alpha=0.2, lengthscale=0.25)
+    for factory in (None, calibrator):
+        method = Method("m", partial(QUICK, calibrator=factory, acquisition=acquisition))
+        result = run(method)
+        assert result.X == run(method).X
+        assert result.X != run(Method("ei", partial(QUICK, calibrator=factory))).X
+
+
+@pytest.mark.parametrize("acquisition", ["ei", "pi", "ucb"])
+def test_acquisitions_agree_where_nothing_was_learned(acquisition) -> None:
+    X = torch.linspace(0, 1, 6, dtype=torch.double).unsqueeze(-1)
+    gp = SingleTaskGP(X, torch.sin(4 * X))
+    # All six points are initial ones, and quantiles start as those of the GP.
+    calibrated = calibrate(gp, QuantileRecalibrator, num_initial=6)
+    best, x = torch.tensor(0.9).double(), torch.tensor([[[0.33]], [[0.71]]], dtype=torch.double)
+    plain = ACQUISITIONS[acquisition, False](gp, best)(x)
+    other = ACQUISITIONS[acquisition, True](calibrated, best)(x)
+    if acquisition == "pi":
+        plain = plain.exp()
+    assert torch.allclose(plain, other, rtol=1e-6)
+
+
+def test_a_strategy_hands_its_gp_on() -> None:
+    problem = misspecified("ackley", "student_t")
+    strategy = AcquisitionStrategy(problem, 0)
+    X = problem.initial_design(7, 0)
+    Y = problem.build(0).truth(X)
+    lengthscales = [
+        strategy.update_gp(X[:n], Y[:n]).covar_module.base_kernel.lengthscale.item()
+        for n in (5, 6, 7)
+    ]
+    assert len(set(lengthscales)) == 1
+
+
+@pytest.mark.parametrize("problem", ["ackley_lengthscale", "matern_2d_refitted"])
+@pytest.mark.parametrize("method", calibrated_methods.compared(), ids=lambda m: m.name)
+def test_compared_methods_run_and_are_reproducible(problem, method) -> None:
+    found = {p.name: p for p in (*MISSPECIFIED.problems, *WELLSPECIFIED.problems)}[problem]
+    outcomes = [run_task(Task(replace(found, num_evaluations=2), method, 0)) for _ in range(2)]
+    one, other = outcomes
+    assert isinstance(one, Result) and isinstance(other, Result)
+    assert (one.X, one.y, one.extras) == (other.X, other.y, other.extras)
+    assert set(one.extras) == {"pit", "covered", "width"}
+
+
+@pytest.mark.parametrize("incumbent", ["outcome", "mean"])
+def test_value_to_improve_upon(incumbent, monkeypatch) -> None:
+    X = torch.linspace(0, 1, 6, dtype=torch.double).unsqueeze(-1)
+    Y = torch.sin(4 * X)
+    gp = SingleTaskGP(X, Y)
+    strategy = AcquisitionStrategy(PROBLEM, 0, incumbent=incumbent)
+    seen: list[Any] = []
+    monkeypatch.setattr(strategy, "maximise", lambda acquisition: seen.append(acquisition))
+    strategy.propose(gp, X, Y)
+    expected = Y.max() if incumbent == "outcome" else gp.posterior(X).mean.max()
+    assert seen[0].best_f.item() == pytest.approx(expected.item())
+    assert Y.max().item() != pytest.approx(gp.posterior(X).mean.max().item())
+
+
+@pytest.mark.parametrize("options", [{"incumbent": "median"}, {"acquisition": "kg"}])
+def test_unknown_settings_are_refused(options) -> None:
+    with pytest.raises(ValueError, match="There is no"):
+        AcquisitionStrategy(PROBLEM, 0, **options)

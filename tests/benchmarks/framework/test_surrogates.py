@@ -1,0 +1,128 @@
+"""Surrogates: when they fit, what they keep, and that they are wrong by what they say."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from botorch.models import SingleTaskGP
+from botorch.utils.sampling import manual_seed
+from gpytorch.kernels import MaternKernel
+from torch import Tensor
+
+from benchmarks.calibration.misspecified import misspecified
+from benchmarks.framework import surrogates
+from benchmarks.framework.surrogates import Fixed, Refitted, fit_gp, with_data
+
+BOUNDS = torch.tensor([[0.0, 0.0], [2.0, 2.0]], dtype=torch.double)
+
+
+def data(n: int) -> tuple[Tensor, Tensor]:
+    with manual_seed(n):
+        X = 2.0 * torch.rand(n, 2, dtype=torch.double)
+        return X, 10.0 + 3.0 * torch.sin(2.0 * X).sum(dim=-1, keepdim=True)
+
+
+def hyperparameters(gp: Any) -> dict[str, float]:
+    kernel = gp.covar_module
+    return {
+        "lengthscale": kernel.base_kernel.lengthscale.item(),
+        "outputscale": kernel.outputscale.item(),
+        "noise": gp.likelihood.noise.item(),
+        "mean": gp.mean_module.constant.item(),
+    }
+
+
+@pytest.fixture
+def counted(monkeypatch) -> list[int]:
+    """The numbers of points of all fits."""
+    sizes: list[int] = []
+
+    def fit(X: Tensor, Y: Tensor, bounds: Tensor) -> SingleTaskGP:
+        sizes.append(len(X))
+        return fit_gp(X, Y, bounds)
+
+    monkeypatch.setattr(surrogates, "fit_gp", fit)
+    return sizes
+
+
+@pytest.mark.parametrize(
+    ("surrogate", "steps"),
+    [
+        (Refitted(), [0, 1, 2, 3, 4, 5, 6]),
+        (Refitted(every=5), [0, 5]),
+        (Refitted(every=5, at_first=3), [0, 1, 2, 5]),
+    ],
+)
+def test_steps_that_fit(surrogate, steps, counted) -> None:
+    gp = None
+    for step in range(7):
+        gp = surrogate(*data(4 + step), BOUNDS, step, gp)
+    assert counted == [4 + step for step in steps]
+
+
+def test_the_first_call_fits_at_any_step(counted) -> None:
+    Refitted(every=5)(*data(6), BOUNDS, 3, None)
+    assert counted == [6]
+
+
+def test_other_data_under_the_same_hyperparameters() -> None:
+    gp: Any = fit_gp(*data(8), BOUNDS)
+    before, center = hyperparameters(gp), gp.outcome_transform.means.item()
+    X, Y = data(12)
+    other: Any = with_data(gp, X, Y)
+    assert hyperparameters(other) == before
+    assert other.outcome_transform.means.item() == center != pytest.approx(Y.mean().item())
+    # The dense posterior, in the units of the outcome.
+    scale = other.outcome_transform.stdvs.item()
+    new = torch.tensor([[0.3, 1.1]], dtype=torch.double)
+    with torch.no_grad():
+        kernel = other.covar_module(X / 2.0).to_dense() + before["noise"] * torch.eye(12).double()
+        cross = other.covar_module(new / 2.0, X / 2.0).to_dense()
+        residual = (Y - center) / scale - before["mean"]
+        mean = center + scale * (before["mean"] + cross @ torch.linalg.solve(kernel, residual))
+        assert torch.allclose(other.posterior(new).mean, mean)
+
+
+def test_data_without_an_outcome_transform() -> None:
+    X, Y = data(5)
+    bare = SingleTaskGP(X / 2.0, Y, covar_module=MaternKernel(), outcome_transform=None)
+    X, Y = data(6)
+    other = with_data(bare, X / 2.0, Y)
+    assert not hasattr(other, "outcome_transform")
+    assert torch.equal(other.train_targets, Y.squeeze(-1))
+
+
+@pytest.mark.parametrize(
+    ("case", "lengthscale", "noise"), [("lengthscale", 5.0, 1.0), ("noise", 1.0, 0.1)]
+)
+def test_fixed_hyperparameters_are_wrong_as_stated(case, lengthscale, noise) -> None:
+    problem = misspecified("branin", case)
+    assert isinstance(problem.surrogate, Fixed)
+    right = hyperparameters(problem.surrogate.template())
+    X = problem.initial_design(5, 0)
+    Y = problem.build(0).truth(X)
+    first = problem.surrogate(X, Y, problem.bounds_tensor(), 0, None)
+    later = problem.surrogate(X[:4], Y[:4], problem.bounds_tensor(), 1, first)
+    expected = {
+        **right,
+        "lengthscale": lengthscale * right["lengthscale"],
+        "noise": noise * right["noise"],
+    }
+    for gp in (first, later):
+        assert hyperparameters(gp) == pytest.approx(expected)
+    # The template is shared by all replicates of a process.
+    assert hyperparameters(problem.surrogate.template()) == right
+
+
+def test_the_reference_model_knows_the_noise() -> None:
+    problem = misspecified("branin", "noise")
+    assert isinstance(problem.surrogate, Fixed)
+    gp: Any = problem.surrogate.template()
+    deviation = math.sqrt(gp.likelihood.noise.item()) * gp.outcome_transform.stdvs.item()
+    spread = problem.build.landscape.spread()  # type: ignore[attr-defined]
+    # A standard deviation estimated from n = 120 values has a relative error of about
+    # 1 / sqrt(2 n) = 0.065: four of these.
+    assert deviation == pytest.approx(0.5 * spread, rel=0.26)

@@ -1,0 +1,71 @@
+"""Interleaved timing by a scripted clock, and the shape of what is printed."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+
+import benchmarks.perf.comparisons  # noqa: F401 - registers what is measured
+from benchmarks.perf import measure as perf
+from benchmarks.perf.measure import Call, Comparison, Measurement, Workload, measure, table
+
+
+@pytest.fixture(scope="module")
+def work() -> Workload:
+    return Workload(torch.device("cpu"))
+
+
+def test_ratio_of_interleaved_times_by_hand(monkeypatch, work) -> None:
+    clock, calls = [0.0], []
+
+    def advance(label: str, seconds: list[float]) -> Call:
+        durations = itertools.chain([100.0], seconds)  # the first call is the warm-up
+
+        def call(repetition: int) -> None:
+            calls.append(label)
+            clock[0] += next(durations)
+
+        return call
+
+    monkeypatch.setattr(perf.time, "perf_counter", lambda: clock[0])
+    pair = advance("A", [2.0, 6.0, 8.0]), advance("B", [1.0, 2.0, 2.0])
+    result = measure(Comparison("x", lambda work: pair, repetitions=3, warm_up=1), work)
+    assert calls == ["A", "B"] * 4
+    assert (result.ratio, result.lower_quartile, result.upper_quartile) == (3.0, 2.5, 3.5)
+    assert (result.measured_ms, result.reference_ms) == (6000.0, 2000.0)
+
+
+def test_workload_has_the_stated_size(work) -> None:
+    assert work.X.shape == (100, 2)
+    assert work.Y.shape == (100, 1)
+    assert work.batch.shape == (512, 1, 2)
+    assert Workload(torch.device("cpu"), 200).X.shape == (200, 2)
+
+
+@pytest.mark.parametrize("name", [name for name in perf.COMPARISONS if "19 levels" in name])
+def test_recalibration_runs(work, name) -> None:
+    if "leave-one-out" in name:
+        pytest.skip("fits a large GP")
+    measured, reference = perf.COMPARISONS[name].build(work)
+    for gradient in (measured(0), reference(0)):
+        assert isinstance(gradient, torch.Tensor) and gradient.shape == work.batch.shape
+
+
+def test_table() -> None:
+    text = table([Measurement("x", 1.234, 1.0, 2.0, 3.0, 4.0, 5)])
+    assert "| x | 1.23 | 1 to 2 | 3 | 4 | 5 |" in text
+
+
+def test_a_name_is_registered_once() -> None:
+    name = next(iter(perf.COMPARISONS))
+    with pytest.raises(ValueError, match="exists already"):
+        perf.comparison(name, repetitions=1, warm_up=0)(lambda work: (print, print))
+
+
+def test_unknown_comparisons_and_missing_devices_are_reported(capsys, monkeypatch) -> None:
+    assert perf.main(only=["nope"]) == 2
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert perf.main("cuda") == 2
+    assert "CUDA is not available." in capsys.readouterr().out

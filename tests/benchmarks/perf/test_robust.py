@@ -1,0 +1,52 @@
+"""The comparisons of robust acquisition functions evaluate what they say."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from benchmarks.perf import measure as perf
+from benchmarks.perf import robust as perf_robust
+from benchmarks.perf.measure import Workload
+
+
+@pytest.fixture(scope="module")
+def work() -> Workload:
+    return Workload(torch.device("cpu"))
+
+
+def test_comparisons_are_registered() -> None:
+    names = [name for name in perf.COMPARISONS if name.startswith("robust UCB")]
+    assert len(names) == 4 * len(perf_robust.KERNELS)
+
+
+def test_growth_and_overhead_are_registered() -> None:
+    names = {name for name in perf.COMPARISONS if "robust UCB" in name or "RBO" in name}
+    for kernel in perf_robust.KERNELS:
+        for start in ("b=128 / robust UCB", "M=512 / robust UCB"):
+            assert f"{start}, n=300, M=256, b=64, {kernel}" in names
+        for start in ("WDRBO", "ERBO"):
+            assert f"{start}, n=60, M=60, b=4, {kernel} / BoTorch's UCB at b points" in names
+
+
+@pytest.mark.parametrize("kernel", perf_robust.KERNELS)
+def test_few_decisions(work, kernel) -> None:
+    size = (12, 7)
+    robust = perf_robust.robust_call(work, size, kernel, 0.1, 4)(0)
+    plain = perf_robust.plain_call(work, size, kernel, 4)(0)
+    assert isinstance(robust, torch.Tensor) and robust.shape == (4, 1, 2)
+    assert isinstance(plain, torch.Tensor) and plain.shape == (4, 1, 4)
+
+
+@pytest.mark.parametrize("kernel", perf_robust.KERNELS)
+def test_calls(work, kernel) -> None:
+    size = (12, 7)
+    gradients = []
+    for radius in (0.1, 0.0):
+        gradient = perf_robust.robust_call(work, size, kernel, radius)(0)
+        assert isinstance(gradient, torch.Tensor)
+        assert gradient.shape == (64, 1, 2) and gradient.abs().min() > 0
+        gradients.append(gradient)
+    assert not torch.equal(gradients[0], gradients[1])
+    product = perf_robust.product_call(work, size)(0)
+    assert isinstance(product, torch.Tensor) and product.shape == (64 * 7, 12)

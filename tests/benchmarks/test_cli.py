@@ -1,0 +1,73 @@
+"""The command line end to end on the smoke suite, and its error messages."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import pytest
+
+from benchmarks.__main__ import main, restrict
+from benchmarks.calibration.suites import LOCBO
+from benchmarks.framework.runner import parse_seeds
+
+
+def test_run_then_report(tmp_path: Path, capsys) -> None:
+    results = ["--results", str(tmp_path / "results")]
+    assert main(["run", "smoke", "--seeds", "0:2", *results]) == 0
+    assert "2 run, 0 finished before, 0 failed" in capsys.readouterr().out
+    assert main(["run", "smoke", *results]) == 0
+    assert "0 run, 2 finished before, 0 failed" in capsys.readouterr().out
+    folders = ["--tables", str(tmp_path / "t"), "--figures", str(tmp_path / "f")]
+    assert main(["report", "smoke", *results, *folders]) == 0
+    assert "| random | 2 |" in capsys.readouterr().out
+    assert (tmp_path / "t" / "smoke.md").exists()
+    assert (tmp_path / "f" / "smoke.png").exists()
+
+
+def test_list(capsys) -> None:
+    assert main(["list"]) == 0
+    text = capsys.readouterr().out
+    for name in ("locbo", "smoke", "heteroscedastic_ackley", "locbo_published"):
+        assert name in text
+
+
+def test_stale_results_are_reported_not_raised(tmp_path: Path, capsys) -> None:
+    path = tmp_path / "smoke" / "small_noisy_ackley" / "random" / "seed_0000.json"
+    path.parent.mkdir(parents=True)
+    path.write_text("{")
+    assert main(["run", "smoke", "--results", str(tmp_path)]) == 2
+    assert "--overwrite" in capsys.readouterr().err
+
+
+def test_report_without_results(tmp_path: Path, capsys) -> None:
+    assert main(["report", "smoke", "--results", str(tmp_path)]) == 2
+    assert "no results" in capsys.readouterr().err
+
+
+def test_unknown_names_are_reported(tmp_path: Path, capsys) -> None:
+    assert main(["run", "smoke", "--methods", "nope", "--results", str(tmp_path)]) == 2
+    assert "nope" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main(["run", "nope"])
+
+
+@pytest.mark.parametrize(
+    ("text", "seeds"), [("0:3", [0, 1, 2]), ("7", [7]), ("0,3,10:12", [0, 3, 10, 11])]
+)
+def test_seeds(text, seeds) -> None:
+    assert parse_seeds(text) == seeds
+
+
+@pytest.mark.parametrize("text", ["", "a", "3:3", "1,1", "-1", "0:2:4"])
+def test_bad_seeds(text) -> None:
+    with pytest.raises(argparse.ArgumentTypeError):
+        parse_seeds(text)
+
+
+def test_restrict() -> None:
+    suite = restrict(LOCBO, ["noise_free_ackley"], ["locbo", "random"])
+    assert [p.name for p in suite.problems] == ["noise_free_ackley"]
+    assert [m.name for m in suite.methods] == ["random", "locbo"]
+    assert suite.baseline == "random"
+    assert restrict(LOCBO, None, None) == LOCBO

@@ -1,0 +1,40 @@
+"""The rooms: few files outside of them, and a framework that knows none of them."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2] / "benchmarks"
+ROOMS = {"calibration", "delay", "robust", "perf", "demo", "studies"}
+
+
+def imported_rooms(path: Path) -> set[str]:
+    """The parts of `benchmarks` that a file imports from, anywhere in its text."""
+    names: list[str] = []
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            names += [f"{node.module}.{alias.name}" for alias in node.names]
+        elif isinstance(node, ast.Import):
+            names += [alias.name for alias in node.names]
+    return {name.split(".")[1] for name in names if name.startswith("benchmarks.")}
+
+
+def test_few_files_lie_outside_the_rooms() -> None:
+    assert {path.stem for path in ROOT.glob("*.py")} == {"__init__", "__main__", "suites"}
+
+
+def test_every_file_lies_in_a_room() -> None:
+    rooms = {path.relative_to(ROOT).parts[0] for path in ROOT.glob("*/**/*.py")}
+    assert rooms == {"framework", *ROOMS}
+
+
+def test_the_framework_knows_no_room() -> None:
+    for path in (ROOT / "framework").glob("*.py"):
+        assert imported_rooms(path) <= {"framework"}, path
+
+
+def test_rooms_with_suites_do_not_know_the_registry() -> None:
+    for room in ("calibration", "delay", "robust"):
+        for path in (ROOT / room).glob("*.py"):
+            assert not imported_rooms(path) & {"suites", "perf", "demo", "studies"}, path

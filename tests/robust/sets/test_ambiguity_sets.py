@@ -1,0 +1,445 @@
+"""Ambiguity sets against convex programs, and what must hold of every one of them."""
+
+import copy
+import pickle
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from botorch.exceptions.errors import (
+    BotorchTensorDimensionError,
+    InputDataError,
+    UnsupportedError,
+)
+from botorch.exceptions.warnings import NumericsWarning
+from torch import Tensor
+from torch.testing import assert_close
+
+from botorch_calib.robust import (
+    AmbiguitySet,
+    ChiSquaredBall,
+    ConditionalValueAtRisk,
+    ContextDistribution,
+    KLBall,
+    MMDBall,
+    TotalVariationBall,
+    WassersteinBall,
+    WorstCase,
+    simplex_in_ellipsoid,
+)
+from botorch_calib.robust.sets import mmd
+from tests.robust import programs
+
+# Sets as functions of a size: larger sizes give larger sets.
+SETS: dict[str, Callable[[float], AmbiguitySet]] = {
+    "wasserstein": WassersteinBall,
+    "total variation": TotalVariationBall,
+    "chi squared": ChiSquaredBall,
+    "kl": KLBall,
+    "mmd": lambda size: MMDBall(size, lengthscale=0.3),
+    "cvar": lambda size: ConditionalValueAtRisk(1 / (1 + size)),
+    "worst": lambda size: WorstCase(),
+}
+BALLS = {name: make for name, make in SETS.items() if name not in ("cvar", "worst")}
+every_set = pytest.mark.parametrize("name", SETS)
+every_ball = pytest.mark.parametrize("name", BALLS)
+
+
+def instance(
+    seed: int, num: int | None = None, rows: int = 3, zeros: bool = True
+) -> tuple[Tensor, ContextDistribution]:
+    """Values and a centre, often with atoms of weight 0, ties and smooth functions."""
+    rng = np.random.default_rng(seed)
+    num = int(rng.integers(1, 16)) if num is None else num
+    points = rng.random((num, int(rng.integers(1, 4))))
+    weights = rng.dirichlet(np.full(num, rng.choice([0.3, 1.0, 100.0])))
+    if zeros and num > 3 and seed % 2:
+        weights[rng.random(num) < 0.4] = 0.0
+        weights[0] = 0.5
+    values = rng.normal(size=(rows, num))
+    if seed % 3 == 1:
+        values = np.round(values)
+    if seed % 3 == 2:
+        values = np.sin(4 * points @ rng.normal(size=(points.shape[1], rows))).T
+    values = 10 ** rng.uniform(-2, 2) * (values + rng.choice([0.0, 100.0]))
+    centre = ContextDistribution(torch.tensor(points), torch.tensor(weights / weights.sum()))
+    return torch.tensor(values), centre
+
+
+def spread(values: Tensor) -> Tensor:
+    return values.amax(-1) - values.amin(-1)
+
+
+@every_set
+@pytest.mark.parametrize("seed", range(9))
+def test_value_solves_the_program(name: str, seed: int) -> None:
+    values, centre = instance(seed, rows=2)
+    ambiguity = SETS[name](float(10 ** np.random.default_rng(seed).uniform(-2.5, 0.5)))
+    found = ambiguity.worst_case(values, centre)
+    wanted = [programs.solve(ambiguity, row, centre) for row in values.numpy()]
+    error = (found - torch.tensor(wanted, dtype=torch.double)).abs()
+    # The programs' own tolerances leave 1e-8 of the range.
+    assert (error <= 2e-7 * spread(values)).all()
+
+
+@every_set
+@pytest.mark.parametrize("seed", range(6))
+def test_weights_are_in_the_set_and_attain_the_value(name: str, seed: int) -> None:
+    values, centre = instance(seed, rows=2)
+    ambiguity = SETS[name](float(10 ** np.random.default_rng(seed).uniform(-2.5, 0.5)))
+    weights = ambiguity.worst_case_weights(values, centre)
+    assert weights.shape == values.shape and (weights >= 0).all()
+    assert_close(weights.sum(-1), torch.ones(2, dtype=torch.double), rtol=0, atol=1e-13)
+    assert_close((weights * values).sum(-1), ambiguity.worst_case(values, centre))
+    for row in weights.numpy():
+        points, masses = centre.points.numpy(), centre.weights.numpy()
+        distance, limit = programs.distance_from_centre(ambiguity, row, points, masses)
+        # The distance between distributions is itself a linear program, solved to 1e-7.
+        slack = 1e-6 if name == "wasserstein" else 1e-12
+        assert distance <= limit * (1 + 1e-12) + slack
+
+
+@every_set
+@pytest.mark.parametrize("seed", range(4))
+def test_between_minimum_and_expectation_and_monotone(name: str, seed: int) -> None:
+    values, centre = instance(seed, num=40, rows=5)
+    found = [SETS[name](size).worst_case(values, centre) for size in (1e-3, 0.05, 0.3, 1.0, 10.0)]
+    slack = 1e-12 * values.abs().amax() + 1e-7 * (name == "mmd") * spread(values)
+    for larger, smaller in zip(found[1:], found[:-1], strict=True):
+        assert (larger <= smaller + slack).all()
+    assert (found[0] <= centre.expectation(values) + slack).all()
+    assert (found[-1] >= values.amin(-1) - slack).all()
+
+
+@every_set
+@pytest.mark.parametrize("seed", range(3))
+def test_batches_levels_scales_and_permutations(name: str, seed: int) -> None:
+    values, centre = instance(seed, num=20, rows=6)
+    ambiguity = SETS[name](0.2)
+    found = ambiguity.worst_case(values, centre)
+    # The methods for MMD stop at 1e-7, elsewhere only rounding is left.
+    slack = float(1e-12 * values.abs().amax() + 2e-7 * (name == "mmd") * spread(values).amax())
+    rows = torch.stack([ambiguity.worst_case(row, centre) for row in values])
+    assert_close(found, rows, rtol=0, atol=slack)
+    nested = ambiguity.worst_case(values.reshape(3, 1, 2, 20), centre)
+    assert_close(nested, found.reshape(3, 1, 2), rtol=0, atol=slack)
+    moved = ambiguity.worst_case(2.5 * values + 3.0, centre)
+    assert_close(moved, 2.5 * found + 3.0, rtol=0, atol=10 * slack)
+    order = torch.randperm(20, generator=torch.Generator().manual_seed(seed))
+    permuted = ContextDistribution(centre.points[order], centre.weights[order])
+    assert_close(ambiguity.worst_case(values[:, order], permuted), found, rtol=0, atol=slack)
+    assert torch.equal(ambiguity.worst_case(values, centre), found)
+
+
+@every_set
+def test_gradient(name: str) -> None:
+    values, centre = instance(6, num=12, zeros=False)
+    values = values.requires_grad_()
+    ambiguity = SETS[name](0.1)
+    weights = ambiguity.worst_case_weights(values, centre)
+    (gradient,) = torch.autograd.grad(ambiguity.worst_case(values, centre).sum(), values)
+    assert not weights.requires_grad
+    assert_close(gradient, weights)
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(5):
+        direction = torch.randn(values.shape, generator=generator, dtype=torch.double)
+        step = 1e-5 * spread(values.detach()).amin() * direction
+        with torch.no_grad():
+            up, down = (ambiguity.worst_case(values + s * step, centre) for s in (1, -1))
+        slope = (gradient * step).sum(-1)
+        # A curvature of 1 / range would leave 1e-5 of the step; none is that large here.
+        error = (up - down) / 2 - slope
+        assert (error.abs() <= 2e-3 * step.norm(dim=-1)).all()
+
+
+@every_set
+def test_subgradient_at_ties(name: str) -> None:
+    centre = ContextDistribution.empirical(
+        torch.linspace(0, 1, 6, dtype=torch.double).unsqueeze(-1)
+    )
+    values = torch.tensor([0.0, 1.0, 1.0, 0.0, 2.0, 2.0], dtype=torch.double)
+    ambiguity = SETS[name](0.4)
+    value, weights = (
+        ambiguity.worst_case(values, centre),
+        ambiguity.worst_case_weights(values, centre),
+    )
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(20):
+        other = values + 0.3 * torch.randn(6, generator=generator, dtype=torch.double)
+        # A concave function lies below its linearisations.
+        assert ambiguity.worst_case(other, centre) <= value + weights @ (other - values) + 1e-7
+
+
+@every_set
+def test_float32_and_empty_batches(name: str) -> None:
+    values, centre = instance(3, num=15)
+    ambiguity = SETS[name](0.2)
+    single = ambiguity.worst_case(values.float(), centre)
+    assert single.dtype == torch.float32
+    assert ambiguity.worst_case_weights(values.float(), centre).dtype == torch.float32
+    wanted = ambiguity.worst_case(values, centre).float()
+    assert_close(single, wanted, rtol=0, atol=2e-6 * float(values.abs().amax()))
+    assert_close(
+        ambiguity.worst_case(values, centre.to(torch.float32)).float(),
+        wanted,
+        rtol=1e-4,
+        atol=1e-5 * float(values.abs().amax()),
+    )
+    assert ambiguity.worst_case(values[:0], centre).shape == (0,)
+
+
+@every_set
+def test_one_atom_and_constant_functions(name: str) -> None:
+    ambiguity = SETS[name](0.2)
+    one = ContextDistribution.empirical(torch.ones(1, 2, dtype=torch.double))
+    value = torch.tensor([[3.0], [4.0]], dtype=torch.double)
+    assert_close(ambiguity.worst_case(value, one), value.squeeze(-1))
+    _, centre = instance(3, num=8)
+    flat = torch.full((2, 8), 1.5, dtype=torch.double)
+    assert_close(ambiguity.worst_case_weights(flat, centre), centre.weights.expand(2, 8))
+
+
+@every_ball
+def test_radius_zero_is_the_expectation(name: str) -> None:
+    values, centre = instance(3, num=15)
+    assert_close(BALLS[name](0.0).worst_case(values, centre), centre.expectation(values))
+
+
+@every_ball
+def test_small_radii_keep_their_digits(name: str) -> None:
+    """The decrease grows like the radius, or its root for divergences, from 0 on."""
+    values, centre = instance(0, num=10, rows=4, zeros=False)
+    power = 0.5 if name in ("chi squared", "kl") else 1.0
+    first, second = (
+        centre.expectation(values) - BALLS[name](size).worst_case(values, centre)
+        for size in (1e-8, 4e-8)
+    )
+    # The decrease is 1e-8 to 1e-4 of the values, which have 16 digits.
+    assert_close(second / first, torch.full_like(first, 4.0**power), rtol=1e-3, atol=0)
+
+
+@pytest.mark.parametrize("name", ["wasserstein", "total variation", "mmd", "worst"])
+def test_atoms_without_weight_receive_mass(name: str) -> None:
+    points = torch.tensor([[0.0], [0.1], [0.2]], dtype=torch.double)
+    centre = ContextDistribution(points, torch.tensor([0.5, 0.5, 0.0], dtype=torch.double))
+    values = torch.tensor([1.0, 2.0, -5.0], dtype=torch.double)
+    assert SETS[name](0.05).worst_case_weights(values, centre)[2] > 0
+
+
+@pytest.mark.parametrize("name", ["chi squared", "kl", "cvar"])
+def test_atoms_without_weight_stay_without_mass(name: str) -> None:
+    points = torch.tensor([[0.0], [0.1], [0.2]], dtype=torch.double)
+    centre = ContextDistribution(points, torch.tensor([0.5, 0.5, 0.0], dtype=torch.double))
+    values = torch.tensor([1.0, 2.0, -5.0], dtype=torch.double)
+    weights = SETS[name](0.05).worst_case_weights(values, centre)
+    assert weights[2] == 0 and 1 < weights @ values < 1.5
+
+
+def test_known_values() -> None:
+    points = torch.tensor([[0.0], [1.0], [3.0], [7.0]], dtype=torch.double)
+    centre = ContextDistribution.empirical(points)
+    values = torch.tensor([4.0, 1.0, 2.0, 9.0], dtype=torch.double)
+    # An eighth of the mass goes from the best atom (9) to the worst one (1).
+    assert_close(TotalVariationBall(0.25).worst_case(values, centre).item(), 4.0 - 8 / 8)
+    # The worst 3/8 of the mass: 1/4 at 1 and 1/8 at 2.
+    assert_close(ConditionalValueAtRisk(0.375).worst_case(values, centre).item(), (2 * 1 + 2) / 3)
+    assert WorstCase().worst_case(values, centre).item() == 1.0
+    # Moving from 0 to 1 pays 3 per unit of cost, all other moves less: 0.1 units of cost.
+    assert_close(WassersteinBall(0.1).worst_case(values, centre).item(), 4.0 - 0.3)
+    # Then 7 -> 3 pays 7/4 per unit.
+    assert_close(WassersteinBall(0.35).worst_case(values, centre).item(), 4.0 - 0.75 - 0.175)
+    assert WassersteinBall(100.0).worst_case(values, centre).item() == 1.0
+    # The standard deviation of the values is sqrt(9.5); nonnegativity does not bind.
+    bound = 4.0 - (0.1 * 9.5) ** 0.5
+    assert_close(ChiSquaredBall(0.1).worst_case(values, centre).item(), bound)
+    assert KLBall(float(np.log(4.0))).worst_case(values, centre).item() == 1.0
+    assert ChiSquaredBall(3.0).worst_case(values, centre).item() == 1.0
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_lipschitz_bound_is_below_exact_wasserstein(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    centre = ContextDistribution.empirical(torch.tensor(rng.random((50, 2))))
+    slope = torch.tensor(rng.normal(size=(6, 2)))
+    values = torch.sin(slope @ centre.points.T)
+    lipschitz = slope.norm(dim=-1)  # |grad| = |slope cos|
+    expectation = centre.expectation(values)
+    for radius in (0.0, 0.01, 0.1, 1.0):
+        exact = WassersteinBall(radius).worst_case(values, centre)
+        bounded = WassersteinBall(radius, method="lipschitz")
+        assert bounded.needs_gradients and not WassersteinBall(radius).needs_gradients
+        assert (bounded.lipschitz_bound(expectation, lipschitz) <= exact + 1e-12).all()
+        assert (exact <= expectation + 1e-12).all()
+
+
+def test_lipschitz_bound_takes_norms_or_their_maximum() -> None:
+    ball = WassersteinBall(0.5, method="lipschitz")
+    norms = torch.tensor([[1.0, 3.0], [2.0, 0.5]], requires_grad=True)
+    expectation = torch.tensor([10.0, 20.0])
+    bound = ball.lipschitz_bound(expectation, norms)
+    assert_close(bound, torch.tensor([8.5, 19.0]))
+    assert_close(ball.lipschitz_bound(expectation, norms.amax(-1)), bound)
+    bound.sum().backward()
+    assert_close(norms.grad, torch.tensor([[0.0, -0.5], [-0.5, 0.0]]))
+    with pytest.raises(BotorchTensorDimensionError, match="gradient_norm"):
+        ball.lipschitz_bound(expectation, torch.ones(3))
+    _, centre = instance(0, num=2)
+    for call in (ball.worst_case, ball.worst_case_weights):
+        with pytest.raises(UnsupportedError, match="lipschitz_bound"):
+            call(norms, centre)
+
+
+def test_wasserstein_is_solved_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    values, centre = instance(2, num=30, rows=7)
+    wanted = WassersteinBall(0.1).worst_case(values, centre)
+    monkeypatch.setattr("botorch_calib.robust.sets.wasserstein._BLOCK", 64)
+    assert torch.equal(WassersteinBall(0.1).worst_case(values, centre), wanted)
+
+
+def test_wasserstein_mixes_plans_to_spend_the_budget() -> None:
+    values, centre = instance(2, num=200, rows=8)
+    weights = WassersteinBall(0.05).worst_case_weights(values, centre)
+    # In the dual, any gamma gives a lower bound of what the weights attain: they are optimal.
+    distances = torch.tensor(programs.pairwise_distances(centre.points.numpy()))
+    bounds = [
+        (values.unsqueeze(-2) + gamma * distances).amin(-1) @ centre.weights - 0.05 * gamma
+        for gamma in torch.linspace(0, 10, 200, dtype=torch.double) * spread(values).amax()
+    ]
+    attained = (weights * values).sum(-1)
+    assert (torch.stack(bounds) <= attained + 1e-12 * values.abs().amax()).all()
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_mmd_approximations(seed: int) -> None:
+    values, centre = instance(seed, num=12, zeros=False)
+    low = values.amin(-1)
+    slack = 1e-7 * spread(values)
+    for radius in (1e-4, 1e-2, 0.3, 2.0):
+        exact, minimax, tangent = (
+            MMDBall(radius, lengthscale=0.3, method=method).worst_case(values, centre)
+            for method in ("exact", "minimax", "sensitivity")
+        )
+        assert (tangent <= exact + slack).all() and (tangent >= low - slack).all()
+        # The middle of a lower and an upper bound.
+        upper = 2 * minimax - tangent
+        assert (upper >= exact - slack).all()
+    assert_close(exact, low)
+    # At radius 0 the tangent is one: the same as long as nonnegativity does not bind.
+    exact, tangent = (
+        MMDBall(1e-5, lengthscale=0.1, method=method).worst_case(values, centre)
+        for method in ("exact", "sensitivity")
+    )
+    assert_close(exact, tangent, rtol=0, atol=1e-9 * float(values.abs().amax()))
+
+
+def test_mmd_sensitivity_formula() -> None:
+    values, centre = instance(0, num=9, zeros=False)
+    kernel = programs.gaussian_kernel(centre.points.numpy(), 0.3, 1e-3)
+    inverse = np.linalg.inv(kernel)
+    one, u = np.ones(9), values.numpy()
+    square = np.einsum("bi,ij,bj->b", u, inverse, u) - (u @ inverse @ one) ** 2 / inverse.sum()
+    ball = MMDBall(1e-4, lengthscale=0.3, method="sensitivity", jitter=1e-3)
+    wanted = centre.expectation(values) - 1e-4 * torch.tensor(np.sqrt(square))
+    assert_close(ball.worst_case(values, centre), wanted, rtol=1e-9, atol=0)
+    for method in ("sensitivity", "minimax"):
+        with pytest.raises(UnsupportedError, match="no distribution attains"):
+            MMDBall(0.1, method=method).worst_case_weights(values, centre)
+
+
+def test_mmd_kernels() -> None:
+    values, centre = instance(0, num=9, zeros=False)
+    calls = []
+
+    def kernel(points: Tensor) -> Tensor:
+        calls.append(points.dtype)
+        return torch.exp(-torch.cdist(points, points).square() / (2 * 0.3**2))
+
+    given = MMDBall(0.1, kernel=kernel)
+    wanted = MMDBall(0.1, lengthscale=0.3).worst_case(values, centre)
+    assert_close(given.worst_case(values, centre), wanted, rtol=1e-6, atol=1e-6)
+    given.worst_case(values.float(), centre)
+    assert calls == [torch.double]  # once for each distribution
+    wide = torch.full((centre.points.shape[1],), 0.3)
+    assert_close(
+        MMDBall(0.1, lengthscale=wide).worst_case(values, centre), wanted, rtol=1e-6, atol=0
+    )
+    median = float(torch.pdist(centre.points).median())
+    assert_close(
+        MMDBall(0.1).worst_case(values, centre),
+        MMDBall(0.1, lengthscale=median).worst_case(values, centre),
+    )
+    with pytest.raises(BotorchTensorDimensionError, match="lengthscale"):
+        MMDBall(0.1, lengthscale=torch.ones(7)).worst_case(values, centre)
+    with pytest.raises(BotorchTensorDimensionError, match="kernel"):
+        MMDBall(0.1, kernel=lambda c: torch.ones(2, 2)).worst_case(values, centre)
+    with pytest.raises(InputDataError, match="positive definite"):
+        MMDBall(0.1, kernel=lambda c: -torch.eye(len(c))).worst_case(values, centre)
+
+
+def test_mmd_tells_when_it_is_not_accurate(monkeypatch: pytest.MonkeyPatch) -> None:
+    values, centre = instance(2, num=30)
+    monkeypatch.setattr(simplex_in_ellipsoid, "_ACTIVE_SET_STEPS", 2)
+    monkeypatch.setattr(simplex_in_ellipsoid, "_INTERIOR_POINT_STEPS", 2)
+    monkeypatch.setattr(simplex_in_ellipsoid, "_CORRECTIONS", 0)
+    with pytest.warns(NumericsWarning, match="only accurate to"):
+        MMDBall(0.05, lengthscale=0.5).worst_case(values, centre)
+    monkeypatch.undo()
+    assert mmd._ACCURACY > simplex_in_ellipsoid.EXCESS
+
+
+@pytest.mark.parametrize("radius", [1e-4, 1e-3, 0.01, 0.2])
+@pytest.mark.parametrize("jitter", [1e-3, 1e-6])
+def test_mmd_certifies_its_accuracy(radius: float, jitter: float) -> None:
+    ball = MMDBall(radius, lengthscale=0.4, jitter=jitter)
+    for seed in range(6):
+        ball.worst_case(*instance(seed))  # a warning would be an error
+    ball.worst_case(*instance(2, num=60))
+
+
+@every_set
+def test_arguments(name: str) -> None:
+    values, centre = instance(0, num=5)
+    ambiguity = SETS[name](0.1)
+    for call in (ambiguity.worst_case, ambiguity.worst_case_weights):
+        with pytest.raises(BotorchTensorDimensionError, match="`values`"):
+            call(values[:, :4], centre)
+        with pytest.raises(InputDataError, match="`values`"):
+            call(values.round().long(), centre)
+        for bad in (torch.nan, torch.inf):
+            with pytest.raises(InputDataError, match="`values`"):
+                call(torch.full_like(values, bad), centre)
+
+
+@every_ball
+@pytest.mark.parametrize("radius", [-0.1, float("nan"), float("inf"), torch.ones(2), "0.1"])
+def test_radius_is_checked(name: str, radius: float) -> None:
+    with pytest.raises(InputDataError, match="`radius`"):
+        BALLS[name](radius)
+
+
+def test_other_arguments_are_checked() -> None:
+    for alpha in (0.0, 1.1, float("nan"), -1.0):
+        with pytest.raises(InputDataError, match="`alpha`"):
+            ConditionalValueAtRisk(alpha)
+    for build in (WassersteinBall, MMDBall):
+        with pytest.raises(InputDataError, match="`method`"):
+            build(0.1, method="other")
+    for lengthscale in (0.0, -1.0, float("nan")):
+        with pytest.raises(InputDataError, match="`lengthscale`"):
+            MMDBall(0.1, lengthscale=lengthscale)
+    with pytest.raises(InputDataError, match="not both"):
+        MMDBall(0.1, lengthscale=1.0, kernel=torch.ones_like)
+    with pytest.raises(InputDataError, match="`jitter`"):
+        MMDBall(0.1, jitter=-1.0)
+    assert WassersteinBall(torch.tensor(0.25)).radius == 0.25
+
+
+@every_set
+def test_copies_and_repr(name: str) -> None:
+    values, centre = instance(0, num=5)
+    ambiguity = SETS[name](0.1)
+    wanted = ambiguity.worst_case(values, centre)
+    for other in (copy.deepcopy(ambiguity), pickle.loads(pickle.dumps(ambiguity))):
+        assert torch.equal(other.worst_case(values, centre), wanted)
+    assert type(ambiguity).__name__ in repr(ambiguity)

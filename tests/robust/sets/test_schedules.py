@@ -1,0 +1,187 @@
+"""Balls whose radius is a schedule: what they are at a number of samples, and what they share."""
+
+import copy
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from botorch.exceptions.errors import InputDataError, UnsupportedError
+from torch import Tensor
+from torch.testing import assert_close
+
+from botorch_calib.robust import (
+    AmbiguitySet,
+    ChiSquaredBall,
+    ConditionalValueAtRisk,
+    ContextDistribution,
+    KLBall,
+    MMDBall,
+    RadiusSchedule,
+    TotalVariationBall,
+    WassersteinBall,
+    WorstCase,
+)
+from botorch_calib.robust.sets.base import Ball
+
+BALLS: dict[str, Callable[[Any], Ball]] = {
+    "wasserstein": WassersteinBall,
+    "total variation": TotalVariationBall,
+    "chi squared": ChiSquaredBall,
+    "kl": KLBall,
+    "mmd": lambda radius: MMDBall(radius, lengthscale=0.3),
+    "mmd minimax": lambda radius: MMDBall(radius, lengthscale=0.3, method="minimax"),
+    "mmd sensitivity": lambda radius: MMDBall(radius, method="sensitivity"),
+}
+LAWS = [name for name in BALLS if name not in ("mmd minimax", "mmd sensitivity")]
+SCHEDULE = RadiusSchedule(0.4)
+every_ball = pytest.mark.parametrize("name", BALLS)
+
+
+def lipschitz(radius: Any) -> WassersteinBall:
+    return WassersteinBall(radius, method="lipschitz")
+
+
+def instance(dtype: torch.dtype = torch.double) -> tuple[Tensor, ContextDistribution]:
+    generator = torch.Generator().manual_seed(0)
+    points = torch.rand(9, 2, dtype=dtype, generator=generator)
+    weights = torch.rand(9, dtype=dtype, generator=generator)
+    values = torch.randn(3, 9, dtype=dtype, generator=generator)
+    return values, ContextDistribution(points, weights / weights.sum())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("t", [1, 7, 100])
+@every_ball
+def test_at_t_it_is_the_ball_with_the_number(name: str, t: int, dtype: torch.dtype) -> None:
+    values, centre = instance(dtype)
+    ball, number = BALLS[name](SCHEDULE).at(t), BALLS[name](0.4 / t**0.5)
+    assert type(ball) is type(number) and ball.radius == number.radius
+    assert repr(ball) == repr(number)
+    assert torch.equal(ball.worst_case(values, centre), number.worst_case(values, centre))
+    if name in LAWS:
+        found = ball.worst_case_weights(values, centre)
+        assert torch.equal(found, number.worst_case_weights(values, centre))
+    assert ball.at(t + 1) is ball and number.at(t) is number
+
+
+def test_lipschitz_bound_at_t() -> None:
+    expectation, norm = torch.tensor([1.0, 2.0]), torch.tensor([3.0, 0.5])
+    ball = lipschitz(SCHEDULE).at(16)
+    assert ball.needs_gradients
+    assert_close(ball.lipschitz_bound(expectation, norm), expectation - 0.1 * norm)
+
+
+@pytest.mark.parametrize("ambiguity", [ConditionalValueAtRisk(0.3), WorstCase()])
+def test_other_sets_are_the_same_for_all_t(ambiguity: AmbiguitySet) -> None:
+    assert ambiguity.at(5) is ambiguity and not ambiguity.is_scheduled
+
+
+@every_ball
+def test_a_schedule_is_not_evaluated(name: str) -> None:
+    values, centre = instance()
+    ball = BALLS[name](SCHEDULE)
+    assert ball.is_scheduled and not ball.at(3).is_scheduled
+    for given in (values, values[0], torch.ones_like(values), values[:0]):
+        with pytest.raises(UnsupportedError, match=r"schedule: call `\.at\(t\)`"):
+            ball.worst_case(given, centre)
+    if name in LAWS:
+        with pytest.raises(UnsupportedError, match=r"schedule: call `\.at\(t\)`"):
+            ball.worst_case_weights(values, centre)
+    with pytest.raises(UnsupportedError, match=r"RadiusSchedule\(c=0.4\)"):
+        _ = ball.radius
+    with pytest.raises(UnsupportedError, match=r"\.at\(t\)"):
+        lipschitz(SCHEDULE).lipschitz_bound(values[:, 0], values[:, 1])
+
+
+@every_ball
+def test_copies_do_not_follow_each_other(name: str) -> None:
+    values, centre = instance()
+    ball = BALLS[name](SCHEDULE)
+    first = ball.at(1)
+    wanted = first.worst_case(values, centre)
+    second = ball.at(100)
+    assert (second.worst_case(values, centre) > wanted + 1e-3).all()
+    assert torch.equal(first.worst_case(values, centre), wanted)
+    assert (first.radius, second.radius) == (0.4, 0.04)
+    assert ball.is_scheduled
+    with pytest.raises(AttributeError):
+        first.radius = 3.0  # type: ignore[misc]
+    # The three are objects of their own: an attribute of one is not that of another.
+    assert vars(first) is not vars(ball) and vars(first) is not vars(second)
+
+
+def test_a_kernel_is_shared_by_the_copies_and_computed_once() -> None:
+    values, centre = instance()
+    calls = []
+
+    def kernel(points: Tensor) -> Tensor:
+        calls.append(len(points))
+        return torch.exp(-torch.cdist(points, points).square())
+
+    ball = MMDBall(SCHEDULE, kernel=kernel)
+    for t in (1, 4, 9):
+        ball.at(t).worst_case(values, centre)
+    assert calls == [9]
+
+
+def test_the_schedule_is_asked_once_and_only_by_at() -> None:
+    asked: list[int] = []
+
+    def schedule(t: int) -> Tensor:
+        asked.append(t)
+        return torch.tensor([0.5]) / t
+
+    ball = TotalVariationBall(schedule)  # type: ignore[arg-type]
+    assert asked == []
+    fifth = ball.at(5)
+    fifth.worst_case(*instance())
+    assert asked == [5] and fifth.radius == pytest.approx(0.1)
+
+
+@pytest.mark.parametrize("bad", [-0.1, float("nan"), float("inf"), torch.ones(2), "0.1", None])
+@every_ball
+def test_what_a_schedule_returns_is_checked(name: str, bad: Any) -> None:
+    ball = BALLS[name](lambda t: bad)
+    with pytest.raises(InputDataError, match="`radius`"):
+        ball.at(3)
+    assert ball.is_scheduled
+    with pytest.raises(InputDataError, match="`t`"):
+        BALLS[name](SCHEDULE).at(0)
+
+
+@every_ball
+def test_copies_and_repr(name: str) -> None:
+    values, centre = instance()
+    ball = BALLS[name](SCHEDULE)
+    assert "(radius=RadiusSchedule(c=0.4)" in repr(ball)
+    wanted = ball.at(3).worst_case(values, centre)
+    for other in (copy.deepcopy(ball), pickle.loads(pickle.dumps(ball)), copy.copy(ball)):
+        assert other.is_scheduled and repr(other) == repr(ball)
+        assert torch.equal(other.at(3).worst_case(values, centre), wanted)
+        resolved = pickle.loads(pickle.dumps(other.at(3)))
+        assert torch.equal(resolved.worst_case(values, centre), wanted)
+
+
+def test_repr_of_balls_with_numbers() -> None:
+    assert repr(lipschitz(0.1)) == "WassersteinBall(radius=0.1, method='lipschitz')"
+    assert repr(KLBall(torch.tensor(0.25))) == "KLBall(radius=0.25)"
+    assert repr(WorstCase()) == "WorstCase()"
+    assert repr(ConditionalValueAtRisk(0.5)) == "ConditionalValueAtRisk(alpha=0.5)"
+
+
+@pytest.mark.parametrize("t", [0, -3, 1.5, "x"])
+@every_ball
+def test_numbers_of_samples_are_checked(name: str, t: Any) -> None:
+    for radius in (0.1, lambda t: 1.0 / (t + 0.5)):
+        with pytest.raises(InputDataError, match="`t` must be an integer"):
+            BALLS[name](radius).at(t)
+
+
+@pytest.mark.parametrize("make", [*BALLS.values(), lipschitz])
+def test_the_centre_attains_the_value_at_radius_zero(make: Callable[[Any], Ball]) -> None:
+    values, centre = instance()
+    weights = make(0.0).worst_case_weights(values, centre)
+    assert_close(weights, centre.weights.expand_as(weights))
+    assert_close(make(0.0).worst_case(values, centre), centre.expectation(values))
