@@ -7,7 +7,7 @@ SHELL := /bin/bash
 VENV ?= .venv
 # An empty value installs the newest versions: `make venv CONSTRAINTS=`.
 CONSTRAINTS ?= constraints.txt
-EXTRAS ?= dev,dask,ax
+EXTRAS ?= dev,docs,dask,ax
 # Test processes. Each runs one thread, so that they do not compete for the cores.
 WORKERS ?= 2
 
@@ -19,8 +19,10 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 TORCH := $(or $(if $(CONSTRAINTS),$(shell sed -n '/^torch==/p' $(CONSTRAINTS))),torch)
 TYPED := $(wildcard botorch_calib benchmarks tests)
-TUTORIALS := $(wildcard tutorials/*.py tutorials/*.ipynb)
-NOTEBOOKS := build/tutorials
+# `make docs TUTORIALS=` takes the executed notebooks as they are, to try out a change of the text.
+TUTORIALS ?= $(wildcard tutorials/*.py)
+NOTEBOOKS := $(TUTORIALS:tutorials/%.py=build/tutorials/%.ipynb)
+SOURCES := $(shell find botorch_calib tutorials/scripts -name '*.py')
 ONE_THREAD := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
 
 .PHONY: help
@@ -67,15 +69,20 @@ bench: $(STAMP) ## Measure speed
 	$(BIN)/python -m benchmarks perf
 
 .PHONY: tutorials
-tutorials: $(STAMP) ## Execute the tutorials; the executed notebooks go to build/tutorials
-	@mkdir -p $(NOTEBOOKS)
-	@set -e; for source in $(TUTORIALS); do \
-		notebook=$(NOTEBOOKS)/$$(basename "$${source%.*}").ipynb; \
-		echo "== $$source"; \
-		$(BIN)/jupytext --quiet --to ipynb --output "$$notebook" "$$source"; \
-		MPLBACKEND=module://matplotlib_inline.backend_inline JUPYTER_PREFER_ENV_PATH=1 \
-			$(BIN)/jupyter-execute --inplace --kernel_name=python3 "$$notebook"; \
-	done
+tutorials: $(NOTEBOOKS) ## Execute the tutorials that are stale; notebooks go to build/tutorials
+
+# A notebook that fails is deleted (.DELETE_ON_ERROR), so what is there has been executed.
+build/tutorials/%.ipynb: tutorials/%.py $(SOURCES) $(STAMP)
+	@echo "== $<"
+	@mkdir -p $(@D)
+	@$(BIN)/jupytext --quiet --to ipynb --output "$@" "$<"
+	@MPLBACKEND=module://matplotlib_inline.backend_inline JUPYTER_PREFER_ENV_PATH=1 \
+		$(ONE_THREAD) $(BIN)/jupyter-execute --inplace --kernel_name=python3 "$@"
+
+.PHONY: docs
+docs: $(STAMP) $(NOTEBOOKS) ## Build the documentation into build/docs; warnings are errors
+	$(BIN)/python -m sphinx --fail-on-warning --keep-going --nitpicky --quiet \
+		-b html -d build/doctrees docs build/docs
 
 .PHONY: build
 build: $(STAMP) ## Build the wheel and the source distribution into dist

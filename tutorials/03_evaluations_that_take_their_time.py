@@ -192,7 +192,7 @@ for name, imputation, window in (
 #
 # ## For real: a pool of processes, killed and resumed
 #
-# [scripts/tune_svc.py](scripts/tune_svc.py) tunes a support vector classifier on two worker
+# `tutorials/scripts/tune_svc.py` tunes a support vector classifier on two worker
 # processes. Its evaluations take between a tenth of a second and two. Start it, and kill it without
 # mercy as soon as six values have arrived: `SIGKILL`, which no process can catch.
 

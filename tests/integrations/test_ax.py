@@ -11,6 +11,9 @@ from typing import Any
 
 import pytest
 import torch
+
+pytest.importorskip("ax")
+
 from ax.adapter.cross_validation import cross_validate
 from ax.api.client import Client
 from ax.api.configs import ChoiceParameterConfig, RangeParameterConfig

@@ -1,0 +1,174 @@
+"""Configuration of the documentation: `make docs` builds it, with warnings as errors.
+
+A new public name needs one line in a page of ``docs/api``; everything else is found from there.
+"""
+
+import importlib
+import re
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+from docutils import nodes
+from sphinx.addnodes import pending_xref
+from sphinx.application import Sphinx
+from sphinx.environment import BuildEnvironment
+from sphinx.ext import autosummary
+from sphinx.util.nodes import make_refnode
+
+import botorch_calib
+
+DOCS = Path(__file__).parent
+ROOT = DOCS.parent
+sys.path.insert(0, str(DOCS))
+
+from api_names import documented_names  # noqa: E402
+
+project = "botorch_calib"
+author = "botorch_calib developers"
+copyright = "botorch_calib developers"  # noqa: A001, the name that Sphinx reads
+release = version = botorch_calib.__version__
+
+extensions = [
+    "myst_nb",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.autosummary",
+    "sphinx.ext.napoleon",
+    "sphinx.ext.mathjax",
+    "sphinx.ext.viewcode",
+    "sphinx_copybutton",
+]
+exclude_patterns = ["_build", "Thumbs.db"]
+templates_path = ["_templates"]
+
+# Pages and notebooks. Tutorials come executed, with their pictures: see `copy_tutorials`.
+nb_execution_mode = "off"
+nb_merge_streams = True
+myst_enable_extensions = ["colon_fence", "deflist", "dollarmath"]
+myst_heading_anchors = 3
+
+# The API reference. Type annotations stand in the signature, in short form.
+autosummary_generate = True
+# The first sentence of a docstring does not end at "eq.".
+autosummary.WELL_KNOWN_ABBREVIATIONS += ("eq.", "eqs.", "sec.", "alg.", "cf.")
+autosummary_ignore_module_all = False
+autodoc_typehints = "signature"
+autodoc_typehints_format = "short"
+autodoc_preserve_defaults = True
+autodoc_member_order = "bysource"
+# Each public method has a docstring of its own; that of `Module.__init__` says nothing.
+autodoc_inherit_docstrings = False
+autoclass_content = "both"  # as in BoTorch, a constructor's docstring holds its arguments
+autodoc_default_options = {
+    "members": True,
+    "show-inheritance": True,
+    # What comes from these is documented by the libraries that they belong to.
+    "inherited-members": ", ".join(
+        (
+            "ABC",
+            "AcquisitionFunction",
+            "AnalyticAcquisitionFunction",
+            "BaseTestProblem",
+            "Enum",
+            "Generic",
+            "Model",
+            "Module",
+            "Posterior",
+            "Protocol",
+            "TestCase",
+            "Warning",
+            "object",
+            "str",
+            "tuple",
+        )
+    ),
+}
+napoleon_google_docstring = True
+napoleon_numpy_docstring = False
+napoleon_use_rtype = False
+napoleon_use_ivar = True
+python_use_unqualified_type_names = True
+# Docstrings write `Name` for a class or function; what is none of ours is set as code.
+default_role = "any"
+nitpicky = True
+# Each docstring lists its own sources, so that `help` shows them: the same paper on several pages.
+suppress_warnings = ["ref.citation"]
+
+# Members in the tables of contents cost a third of the build and crowd them.
+toc_object_entries = False
+
+html_theme = "furo"
+html_title = f"botorch_calib {release}"
+html_copy_source = False
+html_theme_options = {"navigation_with_keys": True}
+# A copied example leaves the prompts and the output behind.
+copybutton_prompt_text = r">>> |\.\.\. |\$ "
+copybutton_prompt_is_regexp = True
+
+# Public name -> where it is documented, for references that name the defining module instead.
+PUBLIC = {name.rpartition(".")[2]: name for name in documented_names(DOCS / "api")}
+
+
+def copy_tutorials(app: Sphinx) -> None:
+    """Bring the executed notebooks, which `make tutorials` writes, below the source folder."""
+    executed = sorted((ROOT / "build" / "tutorials").glob("[0-9]*.ipynb"))
+    if not executed:
+        raise RuntimeError("There are no executed tutorials: run `make tutorials`.")
+    for notebook in executed:
+        target = DOCS / "tutorials" / notebook.name
+        if not target.exists() or target.stat().st_mtime < notebook.stat().st_mtime:
+            shutil.copy2(notebook, target)
+
+
+def resolve(
+    app: Sphinx, env: BuildEnvironment, node: pending_xref, content: nodes.TextElement
+) -> nodes.Node | None:
+    """What to do about a reference that Sphinx cannot resolve.
+
+    Names of this package are looked up by their last part, since annotations hold the path of the
+    module that defines a class. Other names (of libraries, arguments, expressions in backticks)
+    are set as code. A path below ``botorch_calib`` that does not exist stays a warning.
+    """
+    target = node.get("reftarget", "")
+    if node.get("refdomain") not in ("py", "", None):
+        return None
+    parts = target.removeprefix("~").split(".")
+    objects = env.domains.python_domain.objects
+    for i in reversed(range(len(parts))):
+        if parts[i] not in PUBLIC:
+            continue
+        # A method leads to its own entry if it has one, else to that of its class.
+        for name in (".".join([PUBLIC[parts[i]], *parts[i + 1 :]]), PUBLIC[parts[i]]):
+            if name in objects:
+                found = objects[name]
+                return make_refnode(
+                    app.builder, node["refdoc"], found.docname, found.node_id, content, name
+                )
+    if node.get("reftype") == "any" or not _is_missing(target):
+        return content
+    return None
+
+
+def _is_missing(target: str) -> bool:
+    """Whether a dotted path claims to be of this package and is not."""
+    if not re.match(r"botorch_calib(\.|$)", target):
+        return False
+    parts = target.split(".")
+    for length in range(len(parts), 0, -1):
+        try:
+            value: Any = importlib.import_module(".".join(parts[:length]))
+        except ImportError:
+            continue
+        for part in parts[length:]:
+            if not hasattr(value, part):
+                return True
+            value = getattr(value, part)
+        return False
+    return True
+
+
+def setup(app: Sphinx) -> None:
+    """Connect the functions above to Sphinx."""
+    app.connect("builder-inited", copy_tutorials)
+    app.connect("missing-reference", resolve)

@@ -1,0 +1,104 @@
+"""The documentation names everything public, and its examples run.
+
+That the site builds without a warning is for ``make docs`` to say.
+"""
+
+import importlib
+import runpy
+from functools import reduce
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from docs.api_names import documented_names
+from tests.documentation import DOCS, ROOT, python_blocks, run_blocks
+
+PUBLIC_MODULES = (
+    "",
+    "acquisition",
+    "asynchronous",
+    "calibration",
+    "calibration.learners",
+    "diagnostics",
+    "distributions",
+    "ledger",
+    "models",
+    "plotting",
+    "posteriors",
+    "robust",
+    "test_functions",
+    "testing",
+)
+# A page that needs an extra, and the module to look for.
+EXTRAS = {"guides/ax.md": "ax"}
+
+PAGES = sorted(
+    page.relative_to(DOCS).as_posix() for page in DOCS.rglob("*.md") if python_blocks(page)
+)
+
+
+def load(path: str) -> Any:
+    """The object of a full dotted path."""
+    parts = path.split(".")
+    for i in reversed(range(1, len(parts) + 1)):
+        try:
+            module = importlib.import_module(".".join(parts[:i]))
+        except ImportError:
+            continue
+        return reduce(getattr, parts[i:], module)
+    raise ImportError(path)
+
+
+@pytest.fixture(scope="module")
+def documented() -> list[str]:
+    return documented_names(DOCS / "api")
+
+
+@pytest.mark.parametrize("module", PUBLIC_MODULES)
+def test_every_public_name_is_in_the_reference(module: str, documented: list[str]) -> None:
+    """Under this path or, for the same object, under another one."""
+    path = f"botorch_calib.{module}".rstrip(".")
+    entries = {name.rpartition(".")[2]: name for name in documented}
+    missing = [
+        name
+        for name in importlib.import_module(path).__all__
+        if name not in entries or load(entries[name]) is not load(f"{path}.{name}")
+    ]
+    assert not missing, f"{missing} of {path}: one line each in a page of {DOCS / 'api'}"
+
+
+def test_reference_names_exist_and_stand_once(documented: list[str]) -> None:
+    assert len(documented) > 80
+    assert len(set(documented)) == len(documented)
+    for name in documented:
+        if ".integrations." not in name:  # these need their extra
+            load(name)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_examples_run(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if page in EXTRAS:
+        pytest.importorskip(EXTRAS[page])
+    monkeypatch.chdir(tmp_path)  # where ledgers are made
+    run_blocks(DOCS / page)
+
+
+def test_every_table_and_tutorial_has_its_page() -> None:
+    results = {page.stem for page in (DOCS / "results").glob("*.md")} - {"index"}
+    assert {table.stem for table in (ROOT / "benchmarks" / "tables").glob("*.md")} == results
+    index = (DOCS / "tutorials" / "index.md").read_text(encoding="utf-8")
+    for tutorial in (ROOT / "tutorials").glob("[0-9]*.py"):
+        assert f"]({tutorial.stem}.ipynb)" in index
+    for page in results:
+        assert f"]({page}.md)" in (DOCS / "results" / "index.md").read_text(encoding="utf-8")
+
+
+def test_spawned_processes_import_the_script_without_running_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The guide sends readers to this script for its guard."""
+    monkeypatch.setattr("sys.argv", ["tune_svc.py", "--no-such-option"])
+    script = ROOT / "tutorials" / "scripts" / "tune_svc.py"
+    names = runpy.run_path(str(script), run_name="__mp_main__")
+    assert "accuracy" in names and "optimizer" not in names
