@@ -69,7 +69,7 @@ class DelayStrategy:
         acquisition: ``"ucb"`` for `DelayedUpperConfidenceBound`, ``"ts"`` for
             `DelayedThompsonSampling`, or a function of the model and the ledger that returns an
             acquisition function for single points.
-        imputation: What stands for the values of pending queries in the model: ``"censor"`` for the
+        imputation: What replaces the values of pending queries in the model: ``"censor"`` for the
             ledger's ``censor_value``, ``"hallucinate"`` for the posterior mean, ``"none"`` to
             ignore these queries. If the ledger has no ``censor_value``, the worst value observed so
             far replaces it, which is milder.

@@ -22,7 +22,7 @@ class Settings:
 
     Attributes:
         dim: Number ``d`` of elements of a query.
-        censor_value: What stands for a missing value, in units of the outcome, or None.
+        censor_value: The value that replaces a missing one, in units of the outcome, or None.
         max_wait: How long to wait for a value, in units of the clock.
         late: One of `LATE`: whether values that arrive after ``max_wait`` are used.
         clock: One of `CLOCKS`.

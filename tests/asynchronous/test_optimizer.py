@@ -463,7 +463,7 @@ class TestErrors:
 
 
 class TestLostWorkers:
-    """What executors other than process pools tell of the death of their workers."""
+    """How executors other than process pools report the death of their workers."""
 
     def lose(self, make_error: Callable[[], BaseException], num_losses: int) -> type[Inline]:
         class Losing(Inline):
@@ -580,7 +580,7 @@ class TestTimeouts:
             elif number in (3, 5):
                 now += 60.0
             elif number == 6:
-                # They are late and keep their threads; nobody wants their values any more.
+                # They are late and keep their threads; their values will be dropped.
                 assert ids(ledger, "failed") == late
                 assert not any(pool.futures[trial].done() for trial in late)
                 gates.open(*late)

@@ -91,7 +91,7 @@ def test_workers_that_die_by_themselves_cost_no_trial() -> None:
     with pytest.raises(EvaluationError, match="die by themselves"):
         make_optimizer(make_stillborn, np.sum, ledger).run(3)
     assert ids(ledger, "failed") == [] and ids(ledger, "pending") == [0]
-    # Once the workers live, the run goes on.
+    # With workers that start, the run continues.
     make_optimizer(processes(1), np.sum, ledger).run(3)
     assert observed(ledger) == {0: 0.0, 1: 1.0, 2: 2.0}
 

@@ -1,4 +1,4 @@
-"""The proposer: what it asks for, when it fits, and that interrupted runs go on as they would."""
+"""The proposer: its queries, when it fits, and that interrupted runs continue unchanged."""
 
 import copy
 import pickle

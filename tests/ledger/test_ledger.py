@@ -83,7 +83,7 @@ def draw_stories(seed: int, clock: str, num: int = 25, plain: bool = False) -> l
 
 
 def enter(ledger: FeedbackLedger, stories: list[Story]) -> None:
-    """Tell a ledger what happens, all at once or each thing in its turn."""
+    """Record events in a ledger, all together or each at its time."""
     for i, story in enumerate(stories):
         given = None if ledger.clock == "iterations" else story.submitted
         assert ledger.submit(torch.tensor(story.x, **DOUBLE), time=given) == i
@@ -211,7 +211,7 @@ def test_what_comes_later_does_not_change_what_was_seen(make, late) -> None:
                 ledger.abandon(s)
             if earlier.failed == t:
                 ledger.fail(s, "lost")
-            # A value that is there at once arrives, at the earliest, before the next choice.
+            # A value that arrives without delay is known, at the earliest, at the next choice.
             elif earlier.delay is not None and max(s + earlier.delay, s + 1) == t:
                 ledger.observe(s, earlier.y)
         seen.append((as_lists(ledger, None), ledger.to_records(), ledger.best()))
@@ -270,7 +270,7 @@ def test_late_values(make, late) -> None:
         ledger.submit(point(i))
     ledger.observe(0, 7.0)
     ledger.abandon(3)
-    ledger.observe(3, 8.0)  # at the same time, but after nobody waited any more
+    ledger.observe(3, 8.0)  # at the same time, but after the trial was abandoned
     used = late == "use"
     assert ledger[0].status == ledger[3].status == ("observed" if used else "expired")
     assert (ledger[0].y, ledger[0].observed_at) == (7.0, 4.0)
@@ -500,7 +500,7 @@ def test_misuse_is_refused_and_changes_nothing(used, misuse, error, message) -> 
     with pytest.raises(error, match=message):
         misuse(used)
     assert used.to_records(math.inf) == before
-    assert used.submit(point(9)) == 4  # and the ledger goes on
+    assert used.submit(point(9)) == 4  # and the ledger can be used further
 
 
 def test_ledger_errors_are_one_family() -> None:
@@ -543,7 +543,7 @@ def test_pickled_trials_and_ledgers(make) -> None:
         assert repr(other) == repr(ledger) and other.path == ledger.path
         assert other.trials == ledger.trials
         other.submit(point(0))
-        # A copy in memory leads a life of its own; one of a file is the same ledger.
+        # A copy in memory is independent; a copy of a ledger in a file uses the same file.
         assert (len(ledger) == len(other)) == (ledger.path is not None)
 
 

@@ -226,7 +226,7 @@ def test_a_lock_that_is_never_released(path, monkeypatch) -> None:
     holder.execute("BEGIN IMMEDIATE")
     with pytest.raises(LedgerError, match="ledger.db has been locked for 0.01 s"):
         ledger.submit([0.0, 0.0, 0.0])
-    assert ledger.to_records(math.inf) == before[1]  # reading goes on
+    assert ledger.to_records(math.inf) == before[1]  # it can still be read
     holder.close()
     assert ledger.submit([0.0, 0.0, 0.0]) == 60
 

@@ -50,7 +50,7 @@ def note_on(trial_id: int) -> str:
 
 
 def write(path: Path, seed: int, report: Report, num_trials: int | None = None) -> None:
-    """Open a ledger, submit queries, and observe or fail each, for ever unless told a number."""
+    """Open a ledger, submit queries, and observe or fail each, forever without ``num_trials``."""
     ledger = FeedbackLedger.open(path, DIM)
     generator = random.Random(seed)
     report({"opened": True})
@@ -109,7 +109,7 @@ class Child:
 
 @dataclass
 class Acknowledged:
-    """What writers have been told is in the ledger."""
+    """The changes whose calls have returned."""
 
     queries: dict[int, list[float]] = field(default_factory=dict)
     observed: set[int] = field(default_factory=set)

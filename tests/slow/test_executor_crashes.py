@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from botorch_calib.ledger import FeedbackLedger
-from tests.asynchronous.objectives import die_by_chance, runs
+from tests.asynchronous.objectives import die_by_chance, runs, wait_until
 from tests.asynchronous.runs import make_optimizer, observed, processes
 
 pytestmark = pytest.mark.slow
@@ -64,8 +64,11 @@ def test_dying_workers(tmp_path: Path, seed: int) -> None:
     assert deaths >= 3  # fewer has a probability of 1 % at most, and seeds are fixed
 
 
-def interrupt(folder: Path, how: int, delay: float) -> None:
-    """Start or resume a run, end it after a while, and check that no worker outlives ctrl-C."""
+def interrupt(folder: Path, how: int, delay: float, num_values: int) -> None:
+    """Start or resume a run, end it after a while, and check that no worker outlives ctrl-C.
+
+    The delay begins when the ledger holds ``num_values`` values.
+    """
     process = subprocess.Popen(
         [sys.executable, str(folder / "script.py"), str(folder), str(NUM_EVALUATIONS)],
         cwd=ROOT,
@@ -77,6 +80,7 @@ def interrupt(folder: Path, how: int, delay: float) -> None:
     )
     try:
         assert process.stdout is not None and process.stdout.readline() == "begin\n"
+        wait_until(lambda: len(observed(FeedbackLedger.open(folder / "ledger"))) >= num_values)
         time.sleep(delay)
         if how == 0:
             process.kill()
@@ -96,13 +100,18 @@ def interrupt(folder: Path, how: int, delay: float) -> None:
 
 
 def test_interrupted_again_and_again(tmp_path: Path) -> None:
-    """Whenever a run ends, what was known stays known, and the next run goes on from there."""
+    """Whenever a run ends, what was known stays known, and the next run continues from there.
+
+    Every other run is ended after it has recorded a value, however slowly its workers start; the
+    others may be ended before their workers have started.
+    """
     (tmp_path / "script.py").write_text(SCRIPT, encoding="ascii")
     generator = random.Random(0)
     FeedbackLedger.open(tmp_path / "ledger", 1)
     known: dict[int, float | None] = {}
     for number in range(12):
-        interrupt(tmp_path, number % 3, generator.uniform(0.0, 2.0))
+        delay = generator.uniform(0.0, 2.0)
+        interrupt(tmp_path, number % 3, delay, len(known) + 1 if number % 2 else 0)
         ledger = FeedbackLedger.open(tmp_path / "ledger")
         assert observed(ledger).items() >= known.items()
         known = observed(ledger)
