@@ -1,6 +1,42 @@
-"""Predictive distributions in closed form."""
+"""What a calibrator states about an observation, and that denoised: distributions in closed form.
 
+Everything is in standardised units, ``z = (y - mu) / sigma_y``; models and outcome units are unknown
+here. Where log expected improvement is computed, from the acquisition function to arithmetic::
+
+    LogCalibratedExpectedImprovement.forward           acquisition/calibrated.py
+     |  the model's posterior at X, b x 1 x d -> b x 1 x 1
+    CalibratedPosterior.log_expected_improvement       posteriors/calibrated.py
+     |  outcome units -> z; number or tensor -> broadcast
+     |
+     +--> SmoothedPredictive.log_excess                smoothed.py: denoised, z + r eps
+     |     |  units of z -> standard units of the normal pieces, batch -> columns
+     |    SmoothedIntegrals.forward (and .backward)    _smoothed_improvement.py
+     |     |  pieces mixed by their masses; derivatives in closed form
+     |    piece_values                                 _smoothed_improvement.py
+     |     |  all pieces on one scale, so that exp(-700) keeps its digits
+     |     +--> interval_means                         _smoothed_improvement.py: uniform pieces
+     |     +--> bivariate_tails -> _wedge              _bivariate_tails.py: normal pieces
+     |
+     +--> UnsmoothedPredictive.log_excess              smoothed.py: z itself, no noise
+           |
+          NoiseFreeIntegrals.forward (and .backward)   _noise_free_improvement.py
+
+Probabilities of improvement take the same way through ``log_survival``; quantiles invert it.
+
+What each file holds:
+
+* ``piecewise.py``: `PiecewisePredictive`, the distribution of ``z`` by pieces; its constructors
+  ``gaussian``, ``conformal`` and ``recalibrated``, moments, quantiles and the transport of samples.
+* ``form.py``: `PiecewiseForm`, which pieces are uniform and which ends are open.
+* ``smoothed.py``: `SmoothedPredictive`, that distribution plus Gaussian noise (the objective), and
+  `UnsmoothedPredictive`, the same questions without noise (the observation).
+* ``scoring.py``: scores of forecasts (CRPS, interval score, calibration error).
+* ``_smoothed_improvement.py``, ``_bivariate_tails.py``, ``_noise_free_improvement.py``: integrals.
+* ``_normal_functions.py``: special functions of the normal distribution, far into its tails.
+"""
+
+from botorch_calib.distributions.form import PiecewiseForm
 from botorch_calib.distributions.piecewise import PiecewisePredictive
 from botorch_calib.distributions.smoothed import SmoothedPredictive, UnsmoothedPredictive
 
-__all__ = ["PiecewisePredictive", "SmoothedPredictive", "UnsmoothedPredictive"]
+__all__ = ["PiecewiseForm", "PiecewisePredictive", "SmoothedPredictive", "UnsmoothedPredictive"]

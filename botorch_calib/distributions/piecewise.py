@@ -1,10 +1,10 @@
-r"""`PiecewisePredictive`: the law of a standardised observation, given by pieces.
+r"""`PiecewisePredictive`: the distribution of a standardised observation, given by pieces.
 
-Every calibration system in this package states one thing: the law of
+Every calibration method in this package states one thing: the predictive distribution of
 ``z = (y - mu) / sigma_y``, with ``mu`` and ``sigma_y`` the mean and standard deviation of
 the Gaussian process' prediction of the observation ``y``. It does so by pieces: knots
 ``k_0 < ... < k_K`` (the outer ones may be infinite) and masses ``m_1, ..., m_K``; within a
-piece the density is either constant or that of a truncated normal.
+piece the density is either constant or that of a truncated normal distribution.
 """
 
 from __future__ import annotations
@@ -18,38 +18,48 @@ from botorch.utils.probability.utils import log_ndtr, log_phi, ndtr
 from torch import Tensor
 
 from botorch_calib._validation import check_levels, check_open_unit, check_positive
-from botorch_calib.distributions._special import LOG_ZERO, log_normal_interval, ndtri_exp
+from botorch_calib.distributions._normal_functions import LOG_ZERO, log_normal_interval, ndtri_exp
+from botorch_calib.distributions.form import PiecewiseForm
 
-# Smallest half-width and smallest gap between knots of a law. Both only keep densities
+# Smallest half-width of an interval and smallest gap between knots. Both only keep densities
 # finite: the learners' raw thresholds are never changed.
 MIN_HALF_WIDTH = 1e-3
 MIN_GAP = 1e-6
+# Stands for an infinite knot where the form does not say that it is one, so that differences
+# from it are finite. Its square does not overflow in double precision.
 _FAR = 1e30
 
 
 class PiecewisePredictive:
-    """A law on the real line made of uniform and truncated normal pieces.
+    """A distribution on the real line made of uniform and truncated normal pieces.
+
+    All methods are in units of ``z`` and differentiable in ``knots``, ``masses`` and ``scale``.
+    Where the distribution belongs to a posterior, ``batch_shape`` is that of its mean,
+    ``batch_shape x q x 1``.
 
     Args:
         knots: Ends of the pieces, increasing along the last dimension: either all
             ``K + 1`` (``batch_shape x (K + 1)``; the outer ones may be infinite) or only the
             ``K - 1`` inner ones, the outer ones then being infinite.
-        masses: ``batch_shape x K``, nonnegative with sum 1; broadcast against ``knots``.
+        masses: Probabilities of the pieces, ``batch_shape x K``, nonnegative with sum 1;
+            broadcast against ``knots``.
         uniform: For each of the ``K`` pieces, whether its density is constant
-            (its knots must then be finite) or that of a truncated normal.
-        scale: ``batch_shape``: standard deviation of the truncated normal pieces;
+            (its knots must then be finite) or that of a truncated normal distribution.
+        scale: Standard deviation of the normal pieces before truncation, ``batch_shape``;
             1 if omitted.
         validate: Whether to check the values. Off where the caller guarantees them,
             since a check reads the data back from the device.
-
-    All methods are differentiable in ``knots``, ``masses`` and ``scale``; ``batch_shape`` is
-    ``posterior.mean.shape`` where the law belongs to a posterior.
 
     Raises:
         InputDataError: If knots decrease or are NaN, masses do not form a distribution, or
             a uniform piece is unbounded.
         BotorchTensorDimensionError: If the numbers of knots, masses and flags disagree.
     """
+
+    # The finite knots are what is stored; `knots` adds the infinite ones that `form` tells of.
+    form: PiecewiseForm
+    masses: Tensor
+    scale: Tensor | None
 
     def __init__(
         self,
@@ -59,41 +69,40 @@ class PiecewisePredictive:
         scale: Tensor | None = None,
         validate: bool = True,
     ) -> None:
-        num_pieces = masses.shape[-1]
-        # What is known throughout the batch: which of the outer knots are infinite, and
-        # whether zero lies between the finite ones
-        self.open_ends, self.around_zero = (False, False), False
-        self._inner: Tensor | None = None
-        if knots.shape[-1] == num_pieces - 1:
-            ends = knots.new_full((*knots.shape[:-1], 1), math.inf)
-            self._inner, self.open_ends = knots, (True, True)
-            knots = torch.cat([-ends, knots, ends], dim=-1)
-        if knots.shape[-1] != num_pieces + 1 or len(uniform) != num_pieces:
+        num_pieces, num_knots = masses.shape[-1], knots.shape[-1]
+        only_inner = num_knots == num_pieces - 1
+        if not (only_inner or num_knots == num_pieces + 1) or len(uniform) != num_pieces:
             raise BotorchTensorDimensionError(
                 f"{num_pieces} `masses` need {num_pieces + 1} `knots` (or {num_pieces - 1} inner "
-                f"ones) and {num_pieces} `uniform` flags, got {knots.shape[-1]} and {len(uniform)}."
+                f"ones) and {num_pieces} `uniform` flags, got {num_knots} and {len(uniform)}."
             )
-        self.knots = knots
-        self.masses = masses.to(knots)
-        self.uniform = tuple(bool(flag) for flag in uniform)
-        self.scale = scale
+        flags = tuple(bool(flag) for flag in uniform)
+        form = PiecewiseForm(flags, open_low=only_inner, open_high=only_inner)
+        masses = masses.to(knots)
         if validate:
-            self._validate()
+            knots, form = _validated(knots, masses, form)
+        self._set(knots, masses, form, scale)
 
-    def _validate(self) -> None:
-        gaps = self.knots.diff(dim=-1)
-        if self.knots.isnan().any() or not (gaps >= 0).all():
-            raise InputDataError("`knots` must increase along the last dimension.")
-        total = self.masses.sum(dim=-1)
-        tol = 10 * torch.finfo(total.dtype).eps * self.num_pieces
-        if not ((self.masses >= 0).all() and ((total - 1).abs() <= tol).all()):
-            raise InputDataError("`masses` must be nonnegative and sum to 1.")
-        if not gaps[..., list(self.uniform)].isfinite().all():
-            raise InputDataError("A `uniform` piece needs finite `knots` at both ends.")
-        if not (gaps >= MIN_GAP).all():
-            self.knots, self._inner = _spread(self.knots), None
-        low, high = (bool(self.knots[..., i].isinf().all()) for i in (0, -1))
-        self.open_ends = (low, high)
+    @classmethod
+    def from_form(
+        cls, knots: Tensor, masses: Tensor, form: PiecewiseForm, scale: Tensor | None = None
+    ) -> PiecewisePredictive:
+        """A distribution whose form is known; nothing is checked.
+
+        Args:
+            knots: The finite knots, increasing, ``batch_shape x num_finite_knots``.
+            masses: Probabilities of the pieces, ``batch_shape x K``.
+            form: Which pieces are uniform, and which ends are open.
+            scale: Standard deviation of the normal pieces before truncation, ``batch_shape``.
+        """
+        self = cls.__new__(cls)
+        self._set(knots, masses.to(knots), form, scale)
+        return self
+
+    def _set(
+        self, knots: Tensor, masses: Tensor, form: PiecewiseForm, scale: Tensor | None
+    ) -> None:
+        self._knots, self.masses, self.form, self.scale = knots, masses, form, scale
 
     # ---------------------------------------------------------------- constructors
 
@@ -104,168 +113,163 @@ class PiecewisePredictive:
         dtype: torch.dtype | None = None,
         device: torch.device | None = None,
     ) -> PiecewisePredictive:
-        """The standard normal law: no calibration."""
+        """The standard normal distribution: no calibration.
+
+        Args:
+            shape: Batch shape.
+            dtype: Floating point type; PyTorch's default if omitted.
+            device: Device; PyTorch's default if omitted.
+        """
         dtype = torch.get_default_dtype() if dtype is None else dtype
-        inner = torch.empty(*shape, 0, dtype=dtype, device=device)
+        knots = torch.empty(*shape, 0, dtype=dtype, device=device)
         masses = torch.ones(1, dtype=dtype, device=device)
-        return cls(inner, masses, (False,), validate=False)
+        return cls.from_form(knots, masses, _GAUSSIAN)
 
     @classmethod
     def conformal(
-        cls,
-        alpha: float,
-        threshold: Tensor | None = None,
-        half_width: Tensor | None = None,
-        max_width: float = 3.4,
-        tails: str = "gaussian",
+        cls, alpha: float, half_width: Tensor, max_width: float = 3.4, tails: str = "gaussian"
     ) -> PiecewisePredictive:
-        r"""Law that spreads mass ``1 - alpha`` evenly over a conformal interval (LOCBO eq. 29).
+        r"""Spreads mass ``1 - alpha`` evenly over a conformal interval [Kim2024locbo, eq. 29].
+
+        Thresholds on the scale of a conformity score become half-widths by
+        `botorch_calib.calibration.scores.Score.half_width`.
 
         Args:
             alpha: Miscoverage level, in (0, 1).
-            threshold: ``batch_shape`` threshold on the p-value ``2 Phi(-|z|)``: the interval
-                is ``|z| <= Phi^-1(1 - threshold / 2)``. May leave [0, 1], as the online
-                thresholds do: it is clamped here.
-            half_width: ``batch_shape`` half-width of the interval, as an alternative.
+            half_width: Half-width ``w`` of the interval ``|z| <= w``, ``batch_shape``.
             max_width: Cap of the half-width, in standard deviations of the observation.
-            tails: Outside the interval, ``"gaussian"`` keeps the shape of the normal law
+            tails: Outside the interval, ``"gaussian"`` keeps the shape of the normal density
                 (far out, a sliver at the end of the interval), ``"stretched"`` scales
                 it such that its own ``1 - alpha`` interval is the conformal one.
 
         Raises:
-            InputDataError: If ``alpha`` is outside (0, 1), ``max_width`` is not positive,
-                ``tails`` is unknown, or not exactly one of ``threshold`` and
-                ``half_width`` is given.
+            InputDataError: If ``alpha`` is outside (0, 1), ``max_width`` is not positive or
+                ``tails`` is unknown.
         """
         check_open_unit("alpha", alpha)
         check_positive("max_width", max_width)
         if tails not in ("gaussian", "stretched"):
             raise InputDataError(f"`tails` must be 'gaussian' or 'stretched', got {tails!r}.")
-        if (threshold is None) == (half_width is None):
-            raise InputDataError("Give exactly one of `threshold` and `half_width`.")
-        if half_width is None:
-            assert threshold is not None
-            half_width = half_width_from_p_value(threshold, max_width)
         width = half_width.clamp(min=MIN_HALF_WIDTH, max=max_width)
         knots = torch.stack([-width, width], dim=-1)
         masses = width.new_tensor([alpha / 2, 1 - alpha, alpha / 2])
         scale = width / -torch.special.ndtri(masses[0]) if tails == "stretched" else None
-        law = cls(knots, masses, (False, True, False), scale=scale, validate=False)
-        law.around_zero = True
-        return law
+        return cls.from_form(knots, masses, _CONFORMAL, scale=scale)
 
     @classmethod
     def recalibrated(
         cls,
         levels: Tensor,
-        thresholds: Tensor | None = None,
-        knots: Tensor | None = None,
+        knots: Tensor,
         max_width: float = 8.0,
         tails: str = "gaussian",
         validate: bool = True,
     ) -> PiecewisePredictive:
-        """Law whose ``levels[j]``-quantile is the ``thresholds[j]``-quantile of the normal law.
+        """The distribution whose ``levels[j]``-quantile is ``knots[..., j]``.
 
-        Thresholds of neighbouring levels may cross, as those of an online learner do: they
-        are sorted here (monotone rearrangement), which never worsens a quantile estimate.
+        Knots of neighbouring levels may cross, as those of an online learner do: they are
+        sorted here (monotone rearrangement), which never worsens a quantile estimate.
+        Thresholds on the scale of a conformity score become knots by
+        `botorch_calib.calibration.scores.Score.knots`.
 
         Args:
             levels: ``M`` increasing levels in (0, 1).
-            thresholds: ``batch_shape x M`` on the scale of the probability integral
-                transform ``Phi(z)``; clamped to the open unit interval.
-            knots: ``batch_shape x M`` quantiles in units of ``z``, as an alternative.
+            knots: Quantiles at these levels, ``batch_shape x M``.
             max_width: Cap of the absolute value of the quantiles.
-            tails: ``"gaussian"`` keeps the shape of the normal law between and beyond the
+            tails: ``"gaussian"`` keeps the shape of the normal density between and beyond the
                 quantiles; ``"stretched"`` scales it with their spread, the distance of the
-                outermost two over that of the normal law.
+                outermost two over that of the standard normal distribution.
             validate: Whether to check ``levels``, which reads them back from the device.
 
         Raises:
-            InputDataError: If ``levels`` do not increase inside (0, 1), ``tails`` is unknown or
-                needs two levels and there is one, or not exactly one of ``thresholds`` and
-                ``knots`` is given.
+            InputDataError: If ``levels`` do not increase inside (0, 1), ``max_width`` is not
+                positive, or ``tails`` is unknown or needs two levels and there is one.
+            BotorchTensorDimensionError: If the numbers of levels and knots differ.
         """
         if validate:
             check_levels("levels", levels)
         check_positive("max_width", max_width)
-        if (thresholds is None) == (knots is None):
-            raise InputDataError("Give exactly one of `thresholds` and `knots`.")
-        if knots is None:
-            assert thresholds is not None
-            edge = 0.5 * math.erfc(max_width / math.sqrt(2))
-            edge = max(edge, torch.finfo(thresholds.dtype).eps)
-            knots = torch.special.ndtri(thresholds.clamp(min=edge, max=1 - edge))
         if knots.shape[-1] != levels.shape[-1]:
             raise BotorchTensorDimensionError(
-                f"`levels` has {levels.shape[-1]} entries, the thresholds {knots.shape[-1]}."
+                f"`levels` has {levels.shape[-1]} entries, `knots` {knots.shape[-1]}."
             )
-        inner = _spread(knots.clamp(min=-max_width, max=max_width).sort(dim=-1).values)
+        knots = _spread(knots.clamp(min=-max_width, max=max_width).sort(dim=-1).values)
         padded = torch.cat([levels.new_zeros(1), levels, levels.new_ones(1)])
-        flags = (False,) * (levels.shape[-1] + 1)
-        masses, scale = padded.diff().to(knots), _tail_scale(tails, levels, inner)
-        return cls(inner, masses, flags, scale=scale, validate=False)
+        masses, scale = padded.diff().to(knots), _tail_scale(tails, levels, knots)
+        form = PiecewiseForm((False,) * len(masses), open_low=True, open_high=True)
+        return cls.from_form(knots, masses, form, scale=scale)
 
     # ---------------------------------------------------------------- description
 
     @property
     def num_pieces(self) -> int:
         """Number of pieces ``K``."""
-        return len(self.uniform)
+        return self.form.num_pieces
+
+    @property
+    def uniform(self) -> tuple[bool, ...]:
+        """For each piece, whether its density is constant."""
+        return self.form.uniform
 
     @property
     def is_gaussian(self) -> bool:
-        """Whether the law has the form of a single normal piece without bounds."""
-        return self.uniform == (False,) and self.open_ends == (True, True)
+        """Whether the form is that of a single normal piece without bounds."""
+        return self.form.is_gaussian
 
     @property
     def batch_shape(self) -> torch.Size:
-        """Common shape of the laws in this batch."""
-        shape = self.knots.shape[:-1]
+        """Common shape of the distributions in this batch."""
+        shape = self._knots.shape[:-1]
         others = [self.masses.shape[:-1], () if self.scale is None else self.scale.shape]
         if any(other not in ((), shape) for other in others):
             shape = torch.broadcast_shapes(shape, *others)
         return shape
 
     def mirrored(self) -> PiecewisePredictive:
-        """The law of ``-z``."""
-        knots, masses, flags = -self.knots.flip(-1), self.masses.flip(-1), self.uniform[::-1]
-        law = PiecewisePredictive(knots, masses, flags, scale=self.scale, validate=False)
-        law.open_ends, law.around_zero = self.open_ends[::-1], self.around_zero
-        return law
+        """The distribution of ``-z``."""
+        return PiecewisePredictive.from_form(
+            -self._knots.flip(-1), self.masses.flip(-1), self.form.mirrored(), scale=self.scale
+        )
 
-    def to(self, ref: torch.dtype) -> PiecewisePredictive:
-        """The same law in another floating point type."""
-        if self.knots.dtype == ref and (self.scale is None or self.scale.dtype == ref):
+    def to(self, dtype: torch.dtype) -> PiecewisePredictive:
+        """The same distribution in another floating point type."""
+        if self._knots.dtype == dtype and (self.scale is None or self.scale.dtype == dtype):
             return self
-        scale = None if self.scale is None else self.scale.to(ref)
-        knots = self.knots.to(ref)
-        if torch.finfo(ref).eps > torch.finfo(self.knots.dtype).eps:
-            knots = _spread(knots)  # rounding may have merged some
-        law = PiecewisePredictive(knots, self.masses, self.uniform, scale=scale, validate=False)
-        law.open_ends, law.around_zero = self.open_ends, self.around_zero
-        return law
+        scale = None if self.scale is None else self.scale.to(dtype)
+        knots = self._knots.to(dtype)
+        if torch.finfo(dtype).eps > torch.finfo(self._knots.dtype).eps:
+            # Rounding may have merged some.
+            knots = _without_open_ends(_spread(_with_open_ends(knots, self.form)), self.form)
+        return PiecewisePredictive.from_form(knots, self.masses, self.form, scale=scale)
 
     def __repr__(self) -> str:
         kinds = "".join("u" if flag else "g" for flag in self.uniform)
         return f"PiecewisePredictive(batch_shape={tuple(self.batch_shape)}, pieces={kinds!r})"
 
     @property
+    def knots(self) -> Tensor:
+        """All knots, ``batch_shape x (K + 1)``; the outer ones may be infinite."""
+        return _with_open_ends(self._knots, self.form)
+
+    @property
     def finite_knots(self) -> Tensor:
-        """Knots without those of ``open_ends``; an infinite one left is moved far out."""
-        if self._inner is not None:
-            return self._inner
-        low, high = self.open_ends
-        knots = self.knots[..., int(low) : self.num_pieces + 1 - int(high)]
-        return knots if low and high else knots.clamp(min=-_FAR, max=_FAR)
+        """The knots that are finite throughout the batch, ``batch_shape x num_finite_knots``.
+
+        An infinite one of which the form does not tell is moved far out.
+        """
+        return self._knots if self.form.is_open else self._knots.clamp(min=-_FAR, max=_FAR)
 
     @property
     def standard_knots(self) -> Tensor:
-        """Knots in units of the scale of the normal pieces, ``batch_shape x (K + 1)``."""
+        """All knots in units of the scale of the normal pieces, ``batch_shape x (K + 1)``."""
+        return self._standardized(self.knots)
+
+    def _standardized(self, knots: Tensor) -> Tensor:
         if self.scale is None:
-            return self.knots
-        infinite = self.knots.isinf()  # they stay, without a gradient
-        scaled = self.knots.masked_fill(infinite, 0.0) / self.scale.unsqueeze(-1)
-        return torch.where(infinite, self.knots, scaled)
+            return knots
+        infinite = knots.isinf()  # they stay, without a gradient
+        scaled = knots.masked_fill(infinite, 0.0) / self.scale.unsqueeze(-1)
+        return torch.where(infinite, knots, scaled)
 
     @property
     def log_masses(self) -> Tensor:
@@ -277,29 +281,33 @@ class PiecewisePredictive:
     def log_weights(self) -> Tensor:
         """Logarithm of mass over natural mass, ``batch_shape x K``.
 
-        The natural mass of a normal piece is that of the normal law, of a uniform piece
-        its width: the density is the weight times the normal density, or times 1.
+        The natural mass of a normal piece is that under the normal distribution, that of a
+        uniform piece its width: the density is the weight times the normal density, or times 1.
         """
-        low, high = self.standard_knots[..., :-1], self.standard_knots[..., 1:]
-        flags = torch.tensor(self.uniform, device=low.device)
-        low_u = (self.knots[..., :-1]).masked_fill(~flags, 0.0)
-        width = (self.knots[..., 1:]).masked_fill(~flags, 1.0) - low_u
-        natural = torch.where(flags, width.log(), log_normal_interval(low, high))
-        return self.log_masses - natural
+        knots = self.knots
+        return self._log_weights(knots, self._standardized(knots))
 
-    # ---------------------------------------------------------------- the law itself
+    def _log_weights(self, knots: Tensor, standard: Tensor) -> Tensor:
+        flags = self.form.is_uniform(knots.device)
+        low = (knots[..., :-1]).masked_fill(~flags, 0.0)
+        width = (knots[..., 1:]).masked_fill(~flags, 1.0) - low
+        normal = log_normal_interval(standard[..., :-1], standard[..., 1:])
+        return self.log_masses - torch.where(flags, width.log(), normal)
+
+    # ---------------------------------------------------------------- the distribution itself
 
     def cdf(self, z: Tensor) -> Tensor:
         """``P(Z <= z)``; ``z`` broadcasts against ``batch_shape``."""
-        if self.knots.dtype != torch.float64:  # narrow pieces need the digits
+        if self._knots.dtype != torch.float64:  # narrow pieces need the digits
             return self.to(torch.float64).cdf(z.double()).to(z.dtype)
-        z = z.unsqueeze(-1)
-        low, high = self.knots[..., :-1], self.knots[..., 1:]
+        z, knots = z.unsqueeze(-1), self.knots
+        standard = self._standardized(knots)
+        low, high = knots[..., :-1], knots[..., 1:]
         inside = torch.minimum(torch.maximum(z, low), high)
         scale = 1.0 if self.scale is None else self.scale.unsqueeze(-1)
-        normal = log_normal_interval(self.standard_knots[..., :-1], inside / scale)
-        normal = torch.exp(normal + self.log_weights)
-        flags = torch.tensor(self.uniform, device=low.device)
+        normal = log_normal_interval(standard[..., :-1], inside / scale)
+        normal = torch.exp(normal + self._log_weights(knots, standard))
+        flags = self.form.is_uniform(low.device)
         low_u = low.masked_fill(~flags, 0.0)
         width = high.masked_fill(~flags, 1.0) - low_u
         flat = self.masses * (inside.masked_fill(~flags, 0.0) - low_u) / width
@@ -308,13 +316,14 @@ class PiecewisePredictive:
 
     def log_prob(self, z: Tensor) -> Tensor:
         """Log density at ``z``; at a knot, that of the piece to its left."""
-        index = (z.unsqueeze(-1) > self.knots[..., 1:-1]).sum(dim=-1, keepdim=True)
-        weight = _pick(self.log_weights, index)
+        knots = self.knots
+        index = (z.unsqueeze(-1) > knots[..., 1:-1]).sum(dim=-1, keepdim=True)
+        weight = _pick(self._log_weights(knots, self._standardized(knots)), index)
         scale = torch.ones_like(z) if self.scale is None else self.scale
-        flags = torch.tensor(self.uniform, device=z.device)[index.squeeze(-1)]
+        flags = self.form.is_uniform(z.device)[index.squeeze(-1)]
         normal = log_phi(z / scale) - scale.log()
         value = weight + torch.where(flags, torch.zeros_like(normal), normal)
-        outside = (z < self.knots[..., 0]) | (z > self.knots[..., -1])
+        outside = (z < knots[..., 0]) | (z > knots[..., -1])
         return value.masked_fill(outside, -math.inf)
 
     def quantile(self, p: Tensor) -> Tensor:
@@ -322,17 +331,22 @@ class PiecewisePredictive:
         return self.transport(torch.special.ndtri(p))
 
     def transport(self, z: Tensor) -> Tensor:
-        r"""``Q(Phi(z))``: the monotone map that takes a standard normal ``z`` to this law.
+        r"""``Q(Phi(z))``, with ``Q`` the quantile function of this distribution.
 
-        Works on ``z`` rather than on ``Phi(z)``, so both tails keep their digits. ``z``
-        broadcasts against ``batch_shape`` (samples in front).
+        The monotone map that takes a standard normal ``z`` to this distribution. It works on
+        ``z`` rather than on ``Phi(z)``, so both tails keep their digits.
+
+        Args:
+            z: Standard normal numbers that broadcast against ``batch_shape`` (samples in front).
         """
-        if self.is_gaussian:
+        if self.form.is_gaussian:
             z = z.expand(torch.broadcast_shapes(z.shape, self.batch_shape))
             return z if self.scale is None else z * self.scale
         below = torch.cat([torch.zeros_like(self.masses[..., :1]), self.masses.cumsum(-1)], -1)
         above = self.masses.flip(-1).cumsum(-1).flip(-1)
         above = torch.cat([above, torch.zeros_like(above[..., :1])], dim=-1)
+        # The piece is found on the scale of z, where its ends are Phi^-1 of the masses below
+        # them; each is computed from the smaller one of the masses on its two sides.
         half = below[..., 1:-1] < 0.5
         cuts = torch.where(
             half,
@@ -344,11 +358,12 @@ class PiecewisePredictive:
         low, high = _pick(knots[..., :-1], index), _pick(knots[..., 1:], index)
         mass = _pick(self.masses, index)
         p_low, p_high = _pick(below[..., :-1], index), _pick(above[..., 1:], index)
+        # A piece that lies above zero is turned over: where Phi is small it has most digits.
         flip = low + high > 0
         z_side = torch.where(flip, -z, z)
         low, high = torch.where(flip, -high, low), torch.where(flip, -low, high)
         p_side = torch.where(flip, p_high, p_low)
-        flags = torch.tensor(self.uniform, device=z.device)[index.squeeze(-1)]
+        flags = self.form.is_uniform(z.device)[index.squeeze(-1)]
         value = _piece_quantile(z_side, low, high, mass, p_side, flags)
         value = torch.where(flip, -value, value)
         return value if self.scale is None else value * self.scale
@@ -356,23 +371,27 @@ class PiecewisePredictive:
     @property
     def mean(self) -> Tensor:
         """``E[Z]``, of shape ``batch_shape``."""
-        if self.knots.dtype != torch.float64:  # narrow pieces need the digits
-            return self.to(torch.float64).mean.to(self.knots.dtype)
+        if self._knots.dtype != torch.float64:  # narrow pieces need the digits
+            return self.to(torch.float64).mean.to(self._knots.dtype)
         return (self.masses * self._piece_moments()[0]).sum(dim=-1)
 
     @property
     def variance(self) -> Tensor:
         """``Var[Z]``, of shape ``batch_shape``."""
-        if self.knots.dtype != torch.float64:
-            return self.to(torch.float64).variance.to(self.knots.dtype)
+        if self._knots.dtype != torch.float64:
+            return self.to(torch.float64).variance.to(self._knots.dtype)
         mean, var = self._piece_moments()
         center = (self.masses * mean).sum(dim=-1, keepdim=True)
         return (self.masses * (var + (mean - center).square())).sum(dim=-1)
 
     def _piece_moments(self) -> tuple[Tensor, Tensor]:
-        """Mean and variance within each piece, ``batch_shape x K``."""
-        flags = torch.tensor(self.uniform, device=self.knots.device)
-        low, high = self.standard_knots[..., :-1], self.standard_knots[..., 1:]
+        """Mean and variance within each piece, ``batch_shape x K``.
+
+        Of a normal piece of natural mass ``N``, with ``a = phi(low) / N``, ``b = phi(high) / N``:
+        ``mean = a - b`` and ``variance = 1 + a low - b high - mean^2``.
+        """
+        flags, knots = self.form.is_uniform(self._knots.device), self.standard_knots
+        low, high = knots[..., :-1], knots[..., 1:]
         log_mass = log_normal_interval(low, high)
 
         def edge(knot: Tensor) -> tuple[Tensor, Tensor]:
@@ -395,11 +414,35 @@ class PiecewisePredictive:
         return mean * scale, var * scale.square()
 
 
-def half_width_from_p_value(threshold: Tensor, max_width: float) -> Tensor:
-    """``Phi^-1(1 - threshold / 2)``, clamped to at most ``max_width`` and never below 0."""
-    # In float32 the p-value of a wide interval underflows to a number ndtri cannot invert.
-    floor = max(math.erfc(max_width / math.sqrt(2)), 2 * torch.finfo(threshold.dtype).tiny)
-    return -torch.special.ndtri(threshold.clamp(min=floor, max=1.0) / 2)
+_GAUSSIAN = PiecewiseForm((False,), open_low=True, open_high=True)
+_CONFORMAL = PiecewiseForm((False, True, False), open_low=True, open_high=True, around_zero=True)
+
+
+def _with_open_ends(knots: Tensor, form: PiecewiseForm) -> Tensor:
+    return form.pad(knots, -math.inf, math.inf, dim=-1)
+
+
+def _without_open_ends(knots: Tensor, form: PiecewiseForm) -> Tensor:
+    return knots[..., int(form.open_low) : knots.shape[-1] - int(form.open_high)]
+
+
+def _validated(knots: Tensor, masses: Tensor, form: PiecewiseForm) -> tuple[Tensor, PiecewiseForm]:
+    """The finite knots, at least a small gap apart, and the form with the ends that are open."""
+    knots = _with_open_ends(knots, form)
+    gaps = knots.diff(dim=-1)
+    if knots.isnan().any() or not (gaps >= 0).all():
+        raise InputDataError("`knots` must increase along the last dimension.")
+    total = masses.sum(dim=-1)
+    tol = 10 * torch.finfo(total.dtype).eps * form.num_pieces
+    if not ((masses >= 0).all() and ((total - 1).abs() <= tol).all()):
+        raise InputDataError("`masses` must be nonnegative and sum to 1.")
+    if not gaps[..., list(form.uniform)].isfinite().all():
+        raise InputDataError("A `uniform` piece needs finite `knots` at both ends.")
+    if not (gaps >= MIN_GAP).all():
+        knots = _spread(knots)
+    low, high = (bool(knots[..., i].isinf().all()) for i in (0, -1))
+    form = PiecewiseForm(form.uniform, open_low=low, open_high=high)
+    return _without_open_ends(knots, form), form
 
 
 def _tail_scale(tails: str, levels: Tensor, knots: Tensor) -> Tensor | None:
@@ -416,7 +459,11 @@ def _tail_scale(tails: str, levels: Tensor, knots: Tensor) -> Tensor | None:
 
 
 def _spread(knots: Tensor) -> Tensor:
-    """Sorted knots, moved apart to at least a small gap (infinite ones stay)."""
+    """Sorted knots, moved apart to at least a small gap (infinite ones stay).
+
+    With ``j`` gaps taken off knot ``j``, knots too close to their neighbours are those that
+    decrease: the running maximum lifts them, and the gaps are put back.
+    """
     gap = max(MIN_GAP, 1e4 * torch.finfo(knots.dtype).eps)  # so that a piece has inner points
     steps = gap * torch.arange(knots.shape[-1], dtype=knots.dtype, device=knots.device)
     return (knots - steps).cummax(dim=-1).values + steps
@@ -432,14 +479,19 @@ def _pick(values: Tensor, index: Tensor) -> Tensor:
 def _piece_quantile(
     z: Tensor, low: Tensor, high: Tensor, mass: Tensor, p_low: Tensor, uniform: Tensor
 ) -> Tensor:
-    """Quantile at ``Phi(z)`` of the piece ``[low, high]`` in which it falls (lower side)."""
+    """Quantile at ``Phi(z)`` of the piece ``[low, high]`` in which it falls (lower side).
+
+    With ``u = (Phi(z) - p_low) / mass`` the share of the piece below the quantile ``x``, a normal
+    piece has ``Phi(x) = Phi(low) + u (Phi(high) - Phi(low))``, solved in logarithms.
+    """
     open_low = low.isneginf()
     tiny = torch.finfo(z.dtype).tiny
     mass = mass.clamp(min=tiny)
     inside = ((ndtr(z) - p_low) / mass).clamp(min=0.0, max=1.0)
     low_safe = low.masked_fill(open_low, 0.0)
     flat = low_safe + (high.masked_fill(~uniform, 1.0) - low_safe) * inside
-    # log(Phi(low) + inside * mass of [low, high]); an open piece needs log Phi(z) itself.
+    # In an open piece p_low is 0 and u = Phi(z) / mass, which may underflow: its logarithm does
+    # not.
     log_inside = torch.where(open_low, log_ndtr(z) - mass.log(), inside.clamp(min=tiny).log())
     log_low = log_ndtr(low.masked_fill(open_low, -1.0)).masked_fill(open_low, LOG_ZERO)
     log_p = torch.logaddexp(log_low, log_inside + log_normal_interval(low, high))

@@ -1,7 +1,7 @@
-r"""Scores of probabilistic forecasts: functions of laws, quantiles, PITs and observations.
+r"""Scores of probabilistic forecasts, from distributions, quantiles, PITs and observations.
 
-Nothing here knows a model. A law of ``z = (y - mu) / s_y`` is scored at ``z``; the CRPS and the
-interval score of the law of ``y`` itself are ``s_y`` times those of ``z``.
+Nothing here knows a model. A distribution of ``z = (y - mu) / s_y`` is scored at ``z``; the CRPS
+and the interval score of ``y`` itself are ``s_y`` times those of ``z``.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from botorch_calib._validation import (
     check_open_unit,
     check_unit_interval,
 )
-from botorch_calib.distributions._special import (
+from botorch_calib.distributions._normal_functions import (
     LOG_ZERO,
     log_h,
     log_normal_interval,
@@ -32,17 +32,18 @@ from botorch_calib.distributions.piecewise import PiecewisePredictive
 _SQRT_2 = math.sqrt(2.0)
 _SQRT_PI = math.sqrt(math.pi)
 # Up to this change of its log density a normal piece is integrated by a rule with this many
-# nodes, which is then exact to rounding; beyond it the antiderivatives cancel little.
+# nodes, which is then exact to rounding; beyond it the antiderivatives, which grow by a factor of
+# exp(6) over the piece, cancel little.
 _SHORT, _ORDER = 6.0, 24
 
 
 @torch.no_grad()
-def crps(law: PiecewisePredictive, z: Tensor) -> Tensor:
-    r"""Continuous ranked probability score ``int (F(x) - 1{x >= z})^2 dx`` of a piecewise law.
+def crps(predictive: PiecewisePredictive, z: Tensor) -> Tensor:
+    r"""Continuous ranked probability score ``int (F(x) - 1{x >= z})^2 dx``.
 
-    In closed form. The integral is that of ``F^2`` below ``z`` plus, by mirroring,
-    that of the mirrored law below ``-z``, so each is a sum of positive terms: on a
-    piece that starts at ``l`` with probability ``P`` below it, ``F = P + m G`` and
+    In closed form. The integral is that of ``F^2`` below ``z`` plus that of the mirrored
+    distribution's below ``-z``, so it is a sum of positive terms: on a piece that starts at ``l``
+    with probability ``P`` below it, ``F = P + m G`` and
 
         ``int F^2 = P^2 (x - l) + 2 P m int G + m^2 int G^2``.
 
@@ -53,8 +54,8 @@ def crps(law: PiecewisePredictive, z: Tensor) -> Tensor:
     piece is short, a Gauss-Legendre rule replaces them.
 
     Args:
-        law: Law of ``z``, of any batch shape.
-        z: Observations that broadcast against ``law.batch_shape``.
+        predictive: Distribution of ``z``, of any batch shape.
+        z: Observations that broadcast against ``predictive.batch_shape``.
 
     Returns:
         Scores of the common shape, in units of ``z`` and its dtype; smaller is better.
@@ -63,8 +64,9 @@ def crps(law: PiecewisePredictive, z: Tensor) -> Tensor:
         InputDataError: If ``z`` holds NaN or infinite values.
     """
     check_finite("z", z)
-    dtype, law, z = z.dtype, law.to(torch.float64), z.double()
-    return (_square_below(law, z) + _square_below(law.mirrored(), -z)).to(dtype)
+    dtype, predictive, z = z.dtype, predictive.to(torch.float64), z.double()
+    below, above = _square_below(predictive, z), _square_below(predictive.mirrored(), -z)
+    return (below + above).to(dtype)
 
 
 def interval_score(lower: Tensor, upper: Tensor, y: Tensor, alpha: float) -> Tensor:
@@ -153,7 +155,7 @@ def binomial_interval(
     if not ((n >= 1) & (k >= 0) & (k <= n)).all():
         raise InputDataError("`successes` must lie between 0 and `trials`, which must be positive.")
     tail = (1.0 - confidence) / 2.0
-    # A beta law with a parameter of 0 is no law: these ends are known.
+    # A beta distribution needs positive parameters; where one would be 0, the end is known.
     low = torch.as_tensor(beta.ppf(tail, k.clamp(min=1.0).numpy(), (n - k + 1).numpy()))
     high = torch.as_tensor(beta.ppf(1.0 - tail, (k + 1).numpy(), (n - k).clamp(min=1.0).numpy()))
     return low.where(k > 0, torch.zeros_like(k)), high.where(k < n, torch.ones_like(k))
@@ -162,20 +164,19 @@ def binomial_interval(
 # ------------------------------------------------------------ the integral of F^2
 
 
-def _square_below(law: PiecewisePredictive, z: Tensor) -> Tensor:
+def _square_below(predictive: PiecewisePredictive, z: Tensor) -> Tensor:
     """``int F(x)^2 dx`` over all ``x`` below ``z``."""
-    scale = torch.ones_like(z) if law.scale is None else law.scale
-    x, knots = (z / scale).unsqueeze(-1), law.standard_knots
+    scale = torch.ones_like(z) if predictive.scale is None else predictive.scale
+    x, knots = (z / scale).unsqueeze(-1), predictive.standard_knots
     low, high = knots[..., :-1], knots[..., 1:]
     x, low, high = torch.broadcast_tensors(x, low, high)
     end = torch.minimum(torch.maximum(x, low), high)
-    flags = torch.tensor(law.uniform, device=x.device)
-    once, twice = _piece_integrals(low, high, end, flags)
-    below = law.masses.cumsum(dim=-1) - law.masses
+    once, twice = _piece_integrals(low, high, end, predictive.form.is_uniform(x.device))
+    below = predictive.masses.cumsum(dim=-1) - predictive.masses
     # Below an open first piece there is nothing, over an infinite distance.
     distance = (end - low).masked_fill(low.isneginf(), 0.0)
-    parts = below.square() * distance + 2 * below * law.masses * once
-    inside = (parts + law.masses.square() * twice).sum(dim=-1)
+    parts = below.square() * distance + 2 * below * predictive.masses * once
+    inside = (parts + predictive.masses.square() * twice).sum(dim=-1)
     # Beyond a finite last knot F = 1.
     return scale * (inside + (x - high)[..., -1].clamp(min=0.0))
 
@@ -183,36 +184,38 @@ def _square_below(law: PiecewisePredictive, z: Tensor) -> Tensor:
 def _piece_integrals(
     low: Tensor, high: Tensor, end: Tensor, uniform: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """``int G`` and ``int G^2`` from ``low`` to ``end``, ``G`` the law of one piece alone."""
+    """``int G`` and ``int G^2`` from ``low`` to ``end``, ``G`` that of one piece alone."""
     distance = end - low
     flat_width = (high - low).masked_fill(~uniform, 1.0)
     part = distance.masked_fill(~uniform, 0.0) / flat_width
     flat = flat_width * part.square() / 2, flat_width * part**3 / 3
+    # The log density of a normal piece changes by at most |x| times the distance.
     rate = torch.maximum(low.abs(), end.abs()).clamp(min=1.0)
     short = ~uniform & (distance * rate <= _SHORT)
-    rule = _by_rule(low, high, end, short)
-    exact = _by_antiderivatives(low, high, end, ~uniform & ~short)
+    log_mass = log_normal_interval(low, high)
+    rule = _by_rule(low, end, log_mass, short)
+    exact = _by_antiderivatives(low, high, end, log_mass, ~uniform & ~short)
     both = (torch.where(short, a, b) for a, b in zip(rule, exact, strict=True))
     once, twice = (torch.where(uniform, a, b) for a, b in zip(flat, both, strict=True))
     return once, twice
 
 
-def _by_rule(low: Tensor, high: Tensor, end: Tensor, chosen: Tensor) -> tuple[Tensor, Tensor]:
+def _by_rule(low: Tensor, end: Tensor, log_mass: Tensor, chosen: Tensor) -> tuple[Tensor, Tensor]:
     """The integrals of the chosen normal pieces, by Gauss and Legendre's rule; others 0."""
     once, twice = torch.zeros_like(end), torch.zeros_like(end)
-    low, high, end = low[chosen], high[chosen], end[chosen]
-    nodes, weights = unit_legendre(_ORDER, end)
+    low, end, log_mass = low[chosen], end[chosen], log_mass[chosen]
+    nodes, weights = unit_legendre(_ORDER, end.dtype, end.device)
     width = (end - low).unsqueeze(-1)
     start = low.unsqueeze(-1)
     log_share = log_normal_interval(start, start + width * nodes)
-    share = (log_share - log_normal_interval(low, high).unsqueeze(-1)).exp().clamp(max=1.0)
+    share = (log_share - log_mass.unsqueeze(-1)).exp().clamp(max=1.0)
     once[chosen] = (width * weights * share).sum(dim=-1)
     twice[chosen] = (width * weights * share.square()).sum(dim=-1)
     return once, twice
 
 
 def _by_antiderivatives(
-    low: Tensor, high: Tensor, end: Tensor, chosen: Tensor
+    low: Tensor, high: Tensor, end: Tensor, log_mass: Tensor, chosen: Tensor
 ) -> tuple[Tensor, Tensor]:
     """The integrals of the chosen normal pieces, in closed form; others 0.
 
@@ -220,8 +223,7 @@ def _by_antiderivatives(
     ``G = 1 - S`` is replaced by the mirrored ``S``, which is small where ``G`` is near 1.
     """
     once, twice = torch.zeros_like(end), torch.zeros_like(end)
-    low, high, end = low[chosen], high[chosen], end[chosen]
-    log_mass = log_normal_interval(low, high)
+    low, high, end, log_mass = low[chosen], high[chosen], end[chosen], log_mass[chosen]
     flip = low + end > 0
     base = torch.where(flip, -high, low)
     first, last = torch.where(flip, -end, low), torch.where(flip, -low, end)
@@ -251,7 +253,9 @@ def _log_k(x: Tensor) -> Tensor:
     r"""Logarithm of ``K(x) = int_{-inf}^x Phi^2``, also at ``-inf``.
 
     Below -1 it is ``phi(x)^2 (d(sqrt(2) |x|) - d(|x|)^2) / |x|`` with ``d(t) = h(-t) / phi(t)``,
-    the three terms of the antiderivative with their leading parts cancelled by hand.
+    the three terms of the antiderivative with their leading parts cancelled by hand:
+    ``x Phi^2 + 2 phi Phi`` is ``(phi^2 - h^2) / |x|`` there, with ``Phi = (phi - h) / |x|``, and
+    ``Phi(sqrt(2) x) / sqrt(pi) = (phi^2 - phi(x)^2 d(sqrt(2) |x|)) / |x|`` takes ``phi^2`` off.
     """
     finite = x.masked_fill(x.isneginf(), 0.0)
     near = finite.clamp(min=-1.0)

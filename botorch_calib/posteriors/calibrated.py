@@ -1,4 +1,4 @@
-r"""`CalibratedPosterior`: a Gaussian posterior whose marginals are replaced by calibrated laws."""
+r"""`CalibratedPosterior`: a Gaussian posterior with calibrated marginals."""
 
 from __future__ import annotations
 
@@ -18,30 +18,32 @@ from torch import Tensor
 from botorch_calib.distributions.piecewise import PiecewisePredictive
 from botorch_calib.distributions.smoothed import SmoothedPredictive, UnsmoothedPredictive
 
-# As in BoTorch's analytic acquisition functions.
+# Smallest variance of the objective that is divided by or differentiated as a standard deviation:
+# the default of BoTorch's analytic acquisition functions, which give it no name.
 MIN_VARIANCE = 1e-12
 
 
 class CalibratedPosterior(Posterior):
-    r"""Posterior of the objective (or of an observation) under a calibrated predictive law.
+    r"""Posterior of the objective, or an observation, under a calibrated predictive distribution.
 
     The Gaussian posterior says ``f ~ N(mu, v)`` and ``y ~ N(mu, v + n)`` at each point; the
-    piecewise law corrects the distribution of ``z = (y - mu) / sqrt(v + n)``. Marginally the
+    piecewise distribution replaces that of ``z = (y - mu) / sqrt(v + n)``. Marginally the
     objective then follows ``f~ ~ int N(f; mu + a (y - mu), a n) p(y) dy``, ``a = v / (v + n)``
     [Kim2024locbo, eq. 30], in closed form here. Jointly, with ``T`` the monotone map from
-    the standard normal to the piecewise law, samples are the transport
+    the standard normal to the piecewise distribution, samples are the transport
     ``f~ = f + a sqrt(v + n) (T(z) - z)`` of joint draws of ``f`` and ``y = f + noise`` from the
-    Gaussian process: each marginal is exactly the closed-form law whatever ``q``, the
-    correlations are those of the Gaussian process, and a law that corrects nothing gives
+    Gaussian process: each marginal is exactly the closed-form one whatever ``q``, the
+    correlations are those of the Gaussian process, and a distribution that corrects nothing gives
     back its sample paths.
 
     Args:
         posterior: Single-output Gaussian posterior of ``f``, without observation noise, in
             the units of the outcome, ``batch_shape x q x 1``.
-        predictive: Law of ``z``; its batch shape broadcasts to ``batch_shape x q x 1``.
+        predictive: Distribution of ``z``; its batch shape broadcasts to ``batch_shape x q x 1``.
         noise_variance: Observation noise variance ``n``, in squared units of the outcome,
-            broadcasting to ``batch_shape x q x 1``.
-        denoise: If False, the law of the observation ``y`` itself.
+            broadcasting to ``batch_shape x q x 1``. The number 0 selects the formulas without
+            noise; a tensor of zeros gives the same up to rounding.
+        denoise: If False, the posterior of the observation ``y`` itself.
 
     Raises:
         UnsupportedError: If ``posterior`` is not a Gaussian posterior.
@@ -89,30 +91,32 @@ class CalibratedPosterior(Posterior):
         self._set_units(mean, posterior.variance)
 
     def _set_units(self, mean: Tensor, variance: Tensor) -> None:
-        """Location and unit of the law: ``f~ = location + unit (z + ratio eps)``, float64."""
+        """The distribution as ``f~ = location + unit (z + ratio eps)``, in float64."""
         variance = variance.double().clamp(min=MIN_VARIANCE)
         noise = self.noise_variance.double()
         self._location = mean.double()
         self._unit = self._deviation = (variance + noise).sqrt()
-        self._law: SmoothedPredictive | UnsmoothedPredictive
+        # Of (f~ - location) / unit, at each point
+        self._distribution: SmoothedPredictive | UnsmoothedPredictive
         if self.denoise and not self._noiseless:
             self._unit = variance / self._deviation
+            # The small number keeps the derivative of the root finite where there is no noise.
             ratio = (noise.clamp(min=0.0) / variance + 1e-300).sqrt()
-            self._law = SmoothedPredictive(self.predictive, ratio)
+            self._distribution = SmoothedPredictive(self.predictive, ratio)
         else:
-            self._law = UnsmoothedPredictive(self.predictive)
+            self._distribution = UnsmoothedPredictive(self.predictive)
 
     # ------------------------------------------------------------ moments and marginals
 
     @property
     def mean(self) -> Tensor:
         """Mean, ``batch_shape x q x 1``."""
-        return (self._location + self._unit * self._law.mean).to(self.dtype)
+        return (self._location + self._unit * self._distribution.mean).to(self.dtype)
 
     @property
     def variance(self) -> Tensor:
         """Variance, ``batch_shape x q x 1``."""
-        return (self._unit.square() * self._law.variance).to(self.dtype)
+        return (self._unit.square() * self._distribution.variance).to(self.dtype)
 
     def cdf(self, value: Tensor) -> Tensor:
         """``P(f~ <= value)`` of each marginal.
@@ -122,17 +126,27 @@ class CalibratedPosterior(Posterior):
                 dimension), or a tensor of two or more dimensions that broadcasts against
                 ``batch_shape x q x 1``.
         """
-        return self._marginal(lambda x: self._law.cdf(x), value)
+        return self._at(value, self._distribution.cdf)
 
     def density(self, value: Tensor) -> Tensor:
-        """Density of each marginal at ``value`` (see `cdf` for its shape)."""
-        return self._marginal(lambda x: self._law.log_prob(x).exp() / self._unit, value)
+        """Density of each marginal at ``value``.
+
+        Args:
+            value: A number or a vector of ``k > 1`` numbers (then the result gains a leading
+                dimension), or a tensor of two or more dimensions that broadcasts against
+                ``batch_shape x q x 1``.
+        """
+        return self._at(value, lambda x: self._distribution.log_prob(x).exp() / self._unit)
 
     def quantile(self, value: Tensor) -> Tensor:
-        """Quantiles of the marginals at the levels ``value``, each in (0, 1).
+        """Quantiles of the marginals, with exact first derivatives.
 
-        As in BoTorch, several levels give a leading dimension (or more) of the shape of
-        ``value``. The first derivative is exact.
+        Args:
+            value: Levels in (0, 1), of any shape. As in BoTorch, several give the result leading
+                dimensions of their shape.
+
+        Raises:
+            InputDataError: If a level is outside (0, 1).
         """
         value = torch.as_tensor(value)
         if value.numel() > 1:
@@ -140,9 +154,10 @@ class CalibratedPosterior(Posterior):
         level = float(value)
         if not 0.0 < level < 1.0:
             raise InputDataError(f"`value` must hold levels in (0, 1), got {level}.")
-        return (self._location + self._unit * self._law.quantile(level)).to(self.dtype)
+        return (self._location + self._unit * self._distribution.quantile(level)).to(self.dtype)
 
-    def _marginal(self, function: Callable[[Tensor], Tensor], value: Tensor) -> Tensor:
+    def _at(self, value: Tensor, function: Callable[[Tensor], Tensor]) -> Tensor:
+        """A function of numbers in the units of `_distribution`, at ``value``."""
         value = torch.as_tensor(value, dtype=torch.float64, device=self.device)
         if value.dim() == 1 and value.numel() > 1:
             value = value.view(-1, *[1] * self._location.dim())
@@ -155,27 +170,38 @@ class CalibratedPosterior(Posterior):
 
         Args:
             best_f: Value to improve upon (maximisation); broadcasts against
-                ``batch_shape x q x 1``.
+                ``batch_shape x q x 1``. Minus infinity gives infinity, and infinity gives minus
+                infinity.
         """
-        return self._log_improvement(best_f).to(self.dtype)
+        best, threshold = self._threshold(best_f)
+        log_ei = self._unit.log() + self._distribution.log_excess(threshold)
+        return torch.where(best.isinf(), -best, log_ei).to(self.dtype)
 
     def expected_improvement(self, best_f: Tensor | float) -> Tensor:
-        """``E(f~ - best_f)+``, ``batch_shape x q x 1`` (see `log_expected_improvement`)."""
-        return self._log_improvement(best_f).exp().to(self.dtype)
+        """``E(f~ - best_f)+``, ``batch_shape x q x 1``.
+
+        Args:
+            best_f: Value to improve upon (maximisation); broadcasts against
+                ``batch_shape x q x 1``.
+        """
+        # Not from `log_expected_improvement`, which may have been rounded to single precision
+        best, threshold = self._threshold(best_f)
+        log_ei = self._unit.log() + self._distribution.log_excess(threshold)
+        return torch.where(best.isinf(), -best, log_ei).exp().to(self.dtype)
 
     def probability_of_improvement(self, best_f: Tensor | float) -> Tensor:
-        """``P(f~ > best_f)``, ``batch_shape x q x 1`` (see `log_expected_improvement`)."""
+        """``P(f~ > best_f)``, ``batch_shape x q x 1``.
+
+        Args:
+            best_f: Value to improve upon (maximisation); broadcasts against
+                ``batch_shape x q x 1``.
+        """
         best, threshold = self._threshold(best_f)
-        prob = self._law.log_survival(threshold).exp()
+        prob = self._distribution.log_survival(threshold).exp()
         return torch.where(best.isinf(), (best < 0).to(prob), prob).to(self.dtype)
 
-    def _log_improvement(self, best_f: Tensor | float) -> Tensor:
-        best, threshold = self._threshold(best_f)
-        log_ei = self._unit.log() + self._law.log_excess(threshold)
-        return torch.where(best.isinf(), -best, log_ei)
-
     def _threshold(self, best_f: Tensor | float) -> tuple[Tensor, Tensor]:
-        """``best_f``, and in units of the law; where it is infinite, any finite number."""
+        """``best_f``, and that in units of `_distribution`; for an infinite one a finite number."""
         best = torch.as_tensor(best_f, dtype=torch.float64, device=self.device)
         return best, (best.masked_fill(best.isinf(), 0.0) - self._location) / self._unit
 
@@ -242,7 +268,7 @@ class CalibratedPosterior(Posterior):
         if self.denoise and self.predictive.is_gaussian and self.predictive.scale is None:
             return f  # nothing is corrected: the sample path itself, to the last bit
         z = (f + noise - self._location) / self._deviation
-        moved = self._law.law.transport(z)
+        moved = self._distribution.predictive.transport(z)
         value = (
             f + self._unit * (moved - z) if self.denoise else self._location + moved * self._unit
         )
@@ -251,9 +277,16 @@ class CalibratedPosterior(Posterior):
     # ------------------------------------------------------------ affine maps
 
     def affine(self, weight: float, offset: float = 0.0) -> CalibratedPosterior:
-        """The posterior of ``weight f + offset``, for a nonzero ``weight``.
+        """The posterior of ``weight f + offset``.
 
         With ``weight = -1`` it turns minimisation into maximisation.
+
+        Args:
+            weight: A number other than 0.
+            offset: A number in the units of ``weight f``.
+
+        Raises:
+            InputDataError: If ``weight`` is 0.
         """
         if weight == 0.0:
             raise InputDataError("`weight` must not be 0.")

@@ -1,9 +1,14 @@
-r"""Special functions of the standard normal law, accurate far into the tails.
+r"""Functions of the standard normal distribution, accurate far into the tails.
 
 Notation: ``phi`` and ``Phi`` are the normal density and distribution function,
 ``h(t) = phi(t) + t Phi(t)`` is the integral of ``Phi`` (expected improvement in standard
 units) and ``H(t) = ((t^2 + 1) Phi(t) + t phi(t)) / 2`` is the integral of ``h``.
 All functions work elementwise on tensors of any shape.
+
+Two kinds of functions stand here. Those for the in-place kernels of
+`_smoothed_improvement`, `_bivariate_tails` and `_noise_free_improvement` return ratios to ``phi``
+and build no graph: `mills_ratio`, `ramp_ratio`, `scaled_tails`. Those for everything else
+return logarithms and are differentiable: `log_h`, `log_normal_interval`, `log1mexp`, `ndtri_exp`.
 """
 
 from __future__ import annotations
@@ -20,16 +25,23 @@ from torch.autograd import Function
 # Stands for log(0): finite, also in float32, so that masked branches carry no NaN into a
 # gradient.
 LOG_ZERO = -1e30
+# Exponents below this one count as zero. exp(-600) is still a normal number: subnormal ones, from
+# exp(-708) down, would slow every operation on a CPU.
+LEAST = -600.0
+# Floor under sums of which the logarithm is taken; less than exp(LEAST).
+TINY = 1e-280
 
 _SQRT_HALF = math.sqrt(0.5)
 _SQRT_HALF_PI = math.sqrt(math.pi / 2)
 _HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
 _INV_SQRT_2PI = 1 / math.sqrt(2 * math.pi)
-# Beyond this argument a continued fraction of this depth replaces formulas whose cancellation
-# grows like x^4: both are then accurate to 2e-12.
+# Close to zero H(-x) comes from two successive differences that cancel like x^2 each: the error is
+# x^4 eps, 2e-12 at 12. From there on a continued fraction of this depth is as accurate.
 _FAR, _DEPTH = 12.0, 8
 # Coefficients, by powers of (x - 5)/(x + 5), of (1 + x) Phi(-x)/phi(x) and (1 + x)^2 h(-x)/phi(x)
-# for x >= 0: Chebyshev series computed with 40 digits, cut off at 1e-15 and rearranged
+# for x >= 0: Chebyshev series computed with 40 digits, cut off at 1e-15 and rearranged. The factors
+# take out the decay like 1/x and 1/x^2, and the map takes [0, inf) to [-1, 1), so that one
+# polynomial serves everywhere.
 _MILLS = (
     1.1568486282918942,
     -0.2294875382521184,
@@ -82,33 +94,14 @@ _RAMP = (
     -9.684045797029939e-09,
 )
 _MANY = 3000  # numbers from which the polynomial beats ``erfcx`` on a CPU
-# Exponents below this one are as good as zero; subnormal numbers would make everything slow.
-LEAST = -600.0
-
-
-def unit_legendre(order: int, ref: Tensor) -> tuple[Tensor, Tensor]:
-    """Gauss-Legendre nodes and weights on [0, 1], each of shape ``order``."""
-    return _unit_legendre(order, ref.dtype, ref.device)
 
 
 @lru_cache(maxsize=32)
-def _unit_legendre(order: int, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
+def unit_legendre(order: int, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Gauss-Legendre nodes and weights on [0, 1], each of shape ``order``."""
     with torch.inference_mode(False):  # else no graph could use what the cache holds
         nodes, weights = leggauss(order, dtype=dtype, device=device)
         return (nodes + 1) / 2, weights / 2
-
-
-@lru_cache(maxsize=32)
-def graded_rule(order: int, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Nodes ``u`` and weights on [0, 1] for a function that falls off exponentially from 0.
-
-    The Gauss-Legendre rule in ``v`` with ``u = 0.8 v + 0.2 v^4``, whose nodes crowd less at 1.
-    The nodes come with their squares, ``order x 2``.
-    """
-    with torch.inference_mode(False):
-        v, weights = _unit_legendre(order, dtype, device)
-        u = 0.8 * v + 0.2 * v**4
-        return torch.stack([u, u.square()], dim=1), weights * (0.8 + 0.8 * v**3)
 
 
 @lru_cache(maxsize=8)
@@ -129,8 +122,9 @@ def less(x: Tensor, bound: Tensor | float) -> Tensor:
 def mills_ratio(x: Tensor) -> Tensor:
     """``Phi(-x) / phi(x)`` for ``x >= 0``, float64, without a graph, accurate to 1e-15.
 
-    Where many numbers meet a CPU, a polynomial in vectorised operations takes a quarter of the
-    time of ``erfcx``.
+    On a CPU ``erfcx`` runs number by number. The polynomial takes some 25 vectorised operations:
+    more than that for few numbers, a quarter of it for many. On a device ``erfcx``
+    is one kernel.
     """
     if x.is_cuda or x.numel() < _MANY:
         return torch.special.erfcx(_SQRT_HALF * x).mul_(_SQRT_HALF_PI)
@@ -138,12 +132,15 @@ def mills_ratio(x: Tensor) -> Tensor:
 
 
 def ramp_ratio(x: Tensor) -> Tensor:
-    """``h(-x) / phi(x)`` for ``x >= 0``, float64, without a graph, accurate to 1e-15."""
+    """``h(-x) / phi(x)`` for ``x >= 0``, float64, without a graph, accurate to 1e-15.
+
+    Always the polynomial: ``1 - x mills_ratio(x)`` loses digits like ``x^2``.
+    """
     return _polynomial(x, _RAMP).div_((x + 1.0).square_())
 
 
 def _polynomial(x: Tensor, coefficients: tuple[float, ...]) -> Tensor:
-    """A polynomial in ``(x - 5) / (x + 5)``."""
+    """A polynomial in ``(x - 5) / (x + 5) = 1 - 10 / (x + 5)``, by Horner's rule."""
     t = (x + 5.0).reciprocal_().mul_(-10.0).add_(1.0)
     last, *rest = _as_numbers(coefficients, x.dtype, x.device)
     value = last.expand_as(t).clone()
@@ -164,14 +161,16 @@ def _as_numbers(
 def scaled_tails(x: Tensor) -> Tensor:
     """``(Phi(-x), h(-x), H(-x)) / phi(x)`` for ``x >= 0``, ``3 x shape``, float64, without a graph.
 
-    Far out the recurrence ``2 H(-x) + x h(-x) = Phi(-x)`` gives all three from the ratio
-    ``H(-x) / h(-x) = 1/(x + 3/(x + 4/(x + ...)))``, without cancellation.
+    Close to zero ``h(-x) = phi(x) - x Phi(-x)`` and ``2 H(-x) = Phi(-x) - x h(-x)``, which cancel
+    like ``x^2`` and ``x^4``. Far out the same recurrence is run in its stable direction: the
+    repeated integrals of ``Phi(-x)`` have the ratio
+    ``H(-x) / h(-x) = 1/(x + 3/(x + 4/(x + ...)))``, and ``h(-x) = Phi(-x) / (x + 2 H(-x)/h(-x))``.
     """
     one = _one(x.dtype, x.device)
     mills = mills_ratio(x)
     h = torch.addcmul(one, x, mills, value=-1)
     big_h = torch.addcmul(mills, x, h, value=-1).mul_(0.5)
-    safe = fraction = x.clamp(min=1.0)
+    safe = fraction = x.clamp(min=1.0)  # finite where the result is not used
     for n in range(_DEPTH + 2, 2, -1):
         fraction = torch.addcdiv(safe, one, fraction, value=n)
     h_far = mills / torch.addcdiv(safe, one, fraction, value=2)
@@ -180,7 +179,7 @@ def scaled_tails(x: Tensor) -> Tensor:
 
 
 class _LogH(Function):
-    """See `log_h`."""
+    """`log_h`; its derivative is ``Phi / h``, again a function of differentiable ones."""
 
     @staticmethod
     def forward(ctx: Any, t: Tensor) -> Tensor:
@@ -204,19 +203,22 @@ def log_h(t: Tensor) -> Tensor:
     return out
 
 
-def log_normal_integrals(t: Tensor) -> tuple[Tensor, Tensor]:
-    """``log Phi(t)`` and ``log h(t)``: log probability of, and expected, improvement."""
-    return log_ndtr(t), log_h(t)
-
-
 def log_normal_interval(lower: Tensor, upper: Tensor) -> Tensor:
     """``log(Phi(upper) - Phi(lower))`` for ``lower < upper``; either end may be infinite.
+
+    The natural mass of a normal piece, for all callers that need it alone or with a graph. The
+    kernels `_smoothed_improvement._NormalPieces` and `_noise_free_improvement` derive it
+    from the same Mills ratios as the integrals that they divide by it; a test holds them together.
+
+    The interval is turned into the lower tail, where ``Phi`` is small and its logarithm exact, and
+    ``Phi(lower)`` subtracted from ``Phi(upper)`` in logarithms. At width ``w`` and distance ``x``
+    from zero these differ by about ``w x`` and are known to ``eps x^2 / 2``: the relative
+    error of the mass is about ``eps x / (2 w)``.
 
     Unlike ``botorch.utils.probability.utils.log_prob_normal_in`` it admits infinite
     ends and does not look at the data (no device synchronisation).
     """
     lower, upper = torch.broadcast_tensors(lower, upper)
-    # Work in the lower tail, where Phi is small and its logarithm exact.
     flip = lower + upper > 0
     low, high = torch.where(flip, -upper, lower), torch.where(flip, -lower, upper)
     # If low = -inf, nothing is subtracted; if high = inf as well, the mass is 1.
@@ -227,7 +229,11 @@ def log_normal_interval(lower: Tensor, upper: Tensor) -> Tensor:
 
 
 def log1mexp(x: Tensor) -> Tensor:
-    """``log(1 - exp(x))`` for ``x < 0``, with finite value and gradient as ``x -> 0``."""
+    """``log(1 - exp(x))`` for ``x < 0``, with finite value and gradient as ``x -> 0``.
+
+    ``1 - exp(x)`` is exact as ``-expm1(x)`` near 0; where it is close to 1 its logarithm is
+    ``log1p(-exp(x))``. They change places at ``exp(x) = 1/2``.
+    """
     x = x.clamp(max=-torch.finfo(x.dtype).eps)
     near = x > -math.log(2.0)
     value_near = torch.log(-torch.expm1(x.masked_fill(~near, -1.0)))
@@ -241,9 +247,14 @@ def ndtri_exp(log_p: Tensor) -> Tensor:
     Meant for lower-tail probabilities (``log_p`` may be far below the underflow of
     ``exp``); near ``log_p = 0`` it is as accurate as ``log_p`` itself. Differentiable:
     the last Newton step carries the gradient ``Phi(z) / phi(z)``.
+
+    In the deep tail ``log Phi(z)`` is about ``-z^2/2 - log(-z sqrt(2 pi))``. Solved for ``z`` with
+    ``z^2 = -2 log_p - log(2 pi)`` in the last term this starts within 0.003 of the root at
+    ``log_p = -30``, and closer further down. ``log Phi`` is nearly a parabola there, so each Newton
+    step doubles the digits, and three reach rounding.
     """
     with torch.no_grad():
-        # Above exp(-30), ndtri is exact; below, the Mills-ratio expansion of the tail.
+        # Above exp(-30) ndtri is exact to rounding, and exp(log_p) loses 30 eps at most.
         deep = log_p < -30.0
         z = torch.special.ndtri(log_p.masked_fill(deep, -1.0).exp())
         tail = -2.0 * log_p.masked_fill(~deep, -31.0) - math.log(2 * math.pi)

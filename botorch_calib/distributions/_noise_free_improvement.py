@@ -1,7 +1,7 @@
-r"""Excess and survival function of a piecewise law without noise, in closed form.
+r"""Improvement under a piecewise distribution without noise, with its derivatives.
 
-Of the pieces of the law of ``z`` only the one that holds ``x`` and totals over those above it
-matter: with masses ``m_j`` and means ``mu_j``,
+Of the pieces of ``z`` only the one that holds ``x`` and totals over those above it matter: with
+masses ``m_j`` and means ``mu_j``,
 
     ``E(z - x)+ = m_own e + sum_above m_j (mu_j - x)``,   ``P(z > x) = m_own s + sum_above m_j``.
 
@@ -24,66 +24,66 @@ from botorch.utils.probability.utils import log_phi
 from torch import Tensor
 from torch.autograd import Function
 
-from botorch_calib.distributions._pieces import TINY, Layout
-from botorch_calib.distributions._special import LEAST, LOG_ZERO, less, mills_ratio, ramp_ratio
+from botorch_calib.distributions._normal_functions import (
+    LEAST,
+    LOG_ZERO,
+    TINY,
+    less,
+    mills_ratio,
+    ramp_ratio,
+)
+from botorch_calib.distributions.form import PiecewiseForm
 
 _SQRT_2PI = math.sqrt(2 * math.pi)
 _LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
 _FAR = 1e30  # stands for an infinite knot
-# Relative width below which a piece is a series about its middle; both ways keep 1e-11 there
+# Width plus change of the log density below which a piece is a series about its middle. The
+# differences have then lost a factor of 1 / 0.01^2 of 1e-15, since the offset cancels twice, and
+# the series leaves out terms like 0.005^4 / 40: both ways keep 1e-11 there.
 _NARROW = 0.01
 _THIN = 1e-200  # keeps the density of a piece that rounding made empty finite
 
 
-def univariate_integrals(
-    x: Tensor, knots: Tensor, masses: Tensor, layout: Layout
-) -> tuple[Tensor, Tensor]:
+class NoiseFreeIntegrals(Function):
     """``log E(z - x)+`` and ``log P(z > x)``, differentiable to any order.
 
-    Both are `LOG_ZERO` where nothing lies above ``x``.
+    The first derivatives are in closed form, with ``d e / d k = +-f(k) ((k - x)+ - e)`` for the
+    excess ``e`` of a piece and the density ``f`` in it at its upper or lower knot. Where they are
+    to be differentiated again, the graph of `_integrals` takes their place.
 
     Args:
         x: ``n`` numbers, float64.
         knots: ``num_finite_knots x n``.
         masses: ``num_pieces x n``; may hold zeros.
-        layout: The form of the law, which is not a single normal piece without bounds.
-    """
-    out: tuple[Tensor, Tensor] = _UnivariateIntegrals.apply(x, knots, masses, layout)
-    return out
+        form: Form of the distribution, which is not a single normal piece without bounds.
 
-
-class _UnivariateIntegrals(Function):
-    """See `univariate_integrals`.
-
-    The first derivatives are in closed form, with ``d e / d k = +-f(k) ((k - x)+ - e)`` for the
-    excess ``e`` of a piece and the density ``f`` in it at its upper or lower knot. Where they are
-    to be differentiated in their turn, the graph of `_integrals` takes their place.
+    Returns:
+        Two tensors of shape ``n``; both are `LOG_ZERO` where nothing lies above ``x``.
     """
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, knots: Tensor, masses: Tensor, layout: Layout
+        ctx: Any, x: Tensor, knots: Tensor, masses: Tensor, form: PiecewiseForm
     ) -> tuple[Tensor, Tensor]:
-        place = _locate(x, knots, masses, layout)
+        place = _locate(x, knots, masses, form)
         log_mass, offset, at_low, at_high = _moments(*place.interval)
         parts = _parts(x, masses, place, log_mass, offset)
         logs = _log_integrals(parts)
-        ctx.save_for_backward(
-            x, knots, masses, *logs, place.own, place.is_above, *parts, offset, at_low, at_high
-        )
-        ctx.layout = layout
+        where = (place.ends, place.own, place.is_above)
+        ctx.save_for_backward(x, knots, masses, *logs, *where, *parts, offset, at_low, at_high)
+        ctx.form = form
         return logs
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        x, knots, masses, *logs, own, is_above = ctx.saved_tensors[:7]
+        x, knots, masses, *logs, ends, own, is_above = ctx.saved_tensors[:8]
         needed = ctx.needs_input_grad[:3]
         if torch.is_grad_enabled():
             inputs = [v for v, need in zip((x, knots, masses), needed, strict=True) if need]
-            values = _integrals(x, knots, masses, ctx.layout)
+            values = _integrals(x, knots, masses, ctx.form)
             found = iter(torch.autograd.grad(values, inputs, grads, create_graph=True))
             return (*(next(found) if need else None for need in needed), None)
-        parts, moments = _Parts(*ctx.saved_tensors[7:12]), ctx.saved_tensors[12:]
+        parts, moments = _Parts(*ctx.saved_tensors[8:13]), ctx.saved_tensors[13:]
         units = [_shares(grad, -log) for grad, log in zip(grads, logs, strict=True)]
         log_owns = (parts.log_share + parts.offset.log(), parts.log_share)
         # What a unit of the own piece's mass adds to the results
@@ -94,7 +94,7 @@ class _UnivariateIntegrals(Function):
             by_masses.scatter_add_(0, own, (owns[0] + owns[1]).unsqueeze(0))
             by_masses.masked_fill_(logs[0] <= 0.5 * LOG_ZERO, 0.0)
         owns = [own_share * parts.mass for own_share in owns]
-        by_x, by_knots = _slopes(x, knots, own, ctx.layout, parts, moments, units[0], owns)
+        by_x, by_knots = _slopes(x, ends, own, ctx.form, parts, moments, units[0], owns)
         return by_x if needed[0] else None, by_knots if needed[1] else None, by_masses, None
 
 
@@ -105,22 +105,21 @@ def _shares(weight: Tensor, log: Tensor) -> Tensor:
 
 def _slopes(
     x: Tensor,
-    knots: Tensor,
+    ends: Tensor,
     own: Tensor,
-    layout: Layout,
+    form: PiecewiseForm,
     parts: _Parts,
     moments: Sequence[Tensor],
     unit: Tensor,
     owns: Sequence[Tensor],
 ) -> tuple[Tensor, Tensor]:
-    """Derivatives by ``x`` and by the knots.
+    """Derivatives by ``x`` and by the finite knots.
 
     A unit of excess in the pieces above ``x`` adds ``unit`` to the result; the own piece's excess
     and survival have added ``owns`` to it (all of shape ``n``).
     """
     offset, at_low, at_high = moments
     (excess, survival), total = owns, owns[0] + owns[1]
-    ends = layout.pad(knots, -_FAR, _FAR)
     scale = parts.above * unit
     by_low = (at_low[:-1] * offset[:-1]).mul_(scale)
     by_high = (ends.diff(dim=0) - offset[:-1]).mul_(at_high[:-1]).mul_(scale)
@@ -132,20 +131,20 @@ def _slopes(
     by_high.scatter_add_(0, own, torch.sub(up, at_high.gather(0, own).mul_(total)))
     by_ends = torch.cat([by_low, torch.zeros_like(by_low[:1])])
     by_ends[1:].add_(by_high)
-    first, stop = int(layout.open_low), len(ends) - int(layout.open_high)
+    first, stop = int(form.open_low), len(ends) - int(form.open_high)
     by_x = torch.addcmul(steep, survival, at_low[-1]).add_(scale.sum(dim=0)).neg_()
     return by_x, by_ends[first:stop]
 
 
 class _Place(NamedTuple):
-    """Where ``x`` lies in a law."""
+    """Where ``x`` lies in a distribution."""
 
     ends: Tensor  # all knots, far ones for the infinite, (num_pieces + 1) x n
     start: Tensor  # x, or any point of the piece `own` where x lies in none
     own: Tensor  # index of the piece that holds x, 1 x n
     normal: Tensor | None  # 1 for normal and 0 for uniform pieces, then the own one; or all are
     is_above: Tensor  # 1 for pieces above x and else 0, num_pieces x n
-    outside: Tensor | None  # where x lies in no piece; None if the law has no bounds
+    outside: Tensor | None  # where x lies in no piece; None if the support has no bounds
 
     @property
     def interval(self) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
@@ -163,18 +162,18 @@ class _Parts(NamedTuple):
     offset: Tensor  # mean of that part less x
 
 
-def _locate(x: Tensor, knots: Tensor, masses: Tensor, layout: Layout) -> _Place:
-    ends = layout.pad(knots, -_FAR, _FAR)
+def _locate(x: Tensor, knots: Tensor, masses: Tensor, form: PiecewiseForm) -> _Place:
+    ends = form.pad(knots, -_FAR, _FAR)
     with torch.no_grad():
         is_above = torch.gt(ends[:-1], x, out=torch.empty_like(ends[:-1]))
         own = (len(masses) - 1 - is_above.sum(dim=0)).long().unsqueeze(0)
     start, outside, normal = x, None, None
-    if not (layout.open_low and layout.open_high):
+    if not (form.open_low and form.open_high):
         outside = (own < 0).squeeze(0) | (x >= ends[-1])
         own = own.clamp(min=0)
         start = torch.where(outside, ends.detach().gather(0, own).squeeze(0), x)
-    if any(layout.uniform):
-        normal = layout.is_normal(ends).expand_as(masses)
+    if any(form.uniform):
+        normal = form.is_normal(ends).expand_as(masses)
         normal = torch.cat([normal, normal.gather(0, own)])
     return _Place(ends, start, own, normal, is_above, outside)
 
@@ -195,10 +194,12 @@ def _log_integrals(parts: _Parts) -> tuple[Tensor, Tensor]:
     return excess, _log_total(parts.above.sum(dim=0), parts.mass, parts.log_share)
 
 
-def _integrals(x: Tensor, knots: Tensor, masses: Tensor, layout: Layout) -> tuple[Tensor, Tensor]:
-    """`univariate_integrals` with an ordinary graph."""
+def _integrals(
+    x: Tensor, knots: Tensor, masses: Tensor, form: PiecewiseForm
+) -> tuple[Tensor, Tensor]:
+    """`NoiseFreeIntegrals` with an ordinary graph."""
     with torch.enable_grad():
-        place = _locate(x, knots, masses, layout)
+        place = _locate(x, knots, masses, form)
         return _log_integrals(_parts(x, masses, place, *_Moments.apply(*place.interval)))
 
 
@@ -216,9 +217,9 @@ def _log_total(above: Tensor, mass: Tensor, log_own: Tensor) -> Tensor:
 class _Moments(Function):
     """Logarithm of the natural mass of intervals, and their means less their lower ends.
 
-    The natural mass of a normal piece is its mass under the normal law, that of a uniform one its
-    width. The intervals are the pieces, and what lies above ``x`` of the piece ``own``. With ``f``
-    the density of a piece of its own and ``o`` the offset, ``d o / d low = f(low) o - 1`` and
+    The natural mass of a normal piece is that under the normal distribution, that of a uniform one
+    its width. The intervals are the pieces, and what lies above ``x`` of the piece ``own``. With
+    ``f`` the density of a piece of its own and ``o`` the offset, ``d o / d low = f(low) o - 1`` and
     ``d o / d high = f(high) (high - low - o)``; the logarithm of the mass has the derivatives
     ``-f(low)`` and ``f(high)``.
 
@@ -260,7 +261,7 @@ class _Moments(Function):
 def _moments(
     ends: Tensor, x: Tensor, own: Tensor, normal: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """See `_Moments`; also the densities at the lower and the upper ends, all without a graph."""
+    """`_Moments`, and the densities at the lower and the upper ends, all without a graph."""
     moments = _normal_moments(ends, x, own)
     if normal is None:
         return moments
@@ -286,18 +287,21 @@ def _width(low: Tensor, high: Tensor) -> Tensor:
 def _normal_moments(ends: Tensor, x: Tensor, own: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """For normal pieces: log mass, offset, and densities at the lower and the upper ends.
 
+    The mass is that of `log_normal_interval`; here it comes from the Mills ratios that the offset
+    needs as well, at a fraction of the cost of two ``log_ndtr``, and narrow pieces keep their
+    digits.
+
     Each interval is turned such that its end ``a`` nearer to zero is the lower one. Masses are
     in units of the normal density at ``a``, or of ``exp(LEAST)`` where ``a < 0`` is so far out
-    that nothing of the normal law lies beyond it.
+    that nothing of the normal distribution lies beyond it.
     """
     low, high = _intervals(ends, x, own)
     width, total = _width(low, high), low + high
     right = less(-total, 0.0)
     a = torch.lerp(-high, low, right)
     across = less(a, 0.0)
-    fall = (
-        total.abs_().mul_(0.5).mul_(width)
-    )  # the logarithm of the density falls by this from a to b
+    # The logarithm of the density falls by this from a to b: (b^2 - a^2) / 2.
+    fall = total.abs_().mul_(0.5).mul_(width)
     at_b = fall.clamp(max=-LEAST).neg_().exp_()
     log_unit = (a * a).mul_(0.5)
     near = log_unit.clamp(max=-LEAST)
@@ -312,6 +316,7 @@ def _normal_moments(ends: Tensor, x: Tensor, own: Tensor) -> tuple[Tensor, Tenso
 
     at_a, at_b = mass.reciprocal(), at_b.div_(mass)
     log_mass = mass.log_().sub_(log_unit).sub_(_LOG_SQRT_2PI)
+    # In an interval that was turned the offset is from the other end.
     offset = torch.lerp(width.sub_(offset), offset, right)
     return log_mass, offset, torch.lerp(at_b, at_a, right), torch.lerp(at_a, at_b, right)
 

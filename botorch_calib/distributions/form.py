@@ -1,0 +1,114 @@
+"""The form of a piecewise distribution: what is known of it without looking at its numbers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class PiecewiseForm:
+    """What all distributions of a batch have in common, whatever their knots and masses.
+
+    The integrals branch on it, so that they need not read a knot back from the device to find
+    out whether it is infinite.
+
+    Args:
+        uniform: For each piece, from left to right, whether its density is constant (else it is
+            that of a truncated normal distribution).
+        open_low: Whether the first knot is minus infinity.
+        open_high: Whether the last knot is plus infinity.
+        around_zero: Whether zero is known to lie between the finite knots. Then each outer
+            piece lies on one side of zero.
+    """
+
+    uniform: tuple[bool, ...]
+    open_low: bool = False
+    open_high: bool = False
+    around_zero: bool = False
+
+    @property
+    def num_pieces(self) -> int:
+        """Number of pieces ``K``."""
+        return len(self.uniform)
+
+    @cached_property
+    def is_open(self) -> bool:
+        """Whether both outer knots are infinite: the support is the real line."""
+        return self.open_low and self.open_high
+
+    @cached_property
+    def is_gaussian(self) -> bool:
+        """Whether there is one normal piece without bounds, and nothing else."""
+        return self.uniform == (False,) and self.is_open
+
+    @cached_property
+    def only_tails(self) -> bool:
+        """Whether every normal piece is the tail beyond a finite knot, away from zero."""
+        first, *inner, last = self.uniform
+        ends = (first or self.open_low) and (last or self.open_high)
+        return self.around_zero and ends and all(inner)
+
+    @cached_property
+    def lows(self) -> tuple[slice, slice]:
+        """Pieces with a finite lower knot, and the positions of these among the finite knots."""
+        first, num = int(self.open_low), self.num_pieces
+        return slice(first, num), slice(0, num - first)
+
+    @cached_property
+    def highs(self) -> tuple[slice, slice]:
+        """Pieces with a finite upper knot, and the positions of these among the finite knots."""
+        first, last = 1 - int(self.open_low), self.num_pieces - int(self.open_high)
+        return slice(0, last), slice(first, None)
+
+    def mirrored(self) -> PiecewiseForm:
+        """The form of the distribution of ``-z``."""
+        return PiecewiseForm(
+            self.uniform[::-1], self.open_high, self.open_low, around_zero=self.around_zero
+        )
+
+    def pad(self, values: Tensor, low: float, high: float, dim: int = 0) -> Tensor:
+        """Values at all ``K + 1`` knots from those at the finite ones, along ``dim``.
+
+        Args:
+            values: What belongs to the finite knots.
+            low: Its value at the first knot, where that is infinite.
+            high: Its value at the last knot, where that is infinite.
+            dim: Dimension of the knots.
+        """
+        parts = [values]
+        if self.open_low or self.open_high:
+            shape = list(values.shape)
+            shape[dim] = 1
+            if self.open_low:
+                parts.insert(0, values.new_full(shape, low))
+            if self.open_high:
+                parts.append(values.new_full(shape, high))
+        return torch.cat(parts, dim=dim) if len(parts) > 1 else values
+
+    def is_uniform(self, device: torch.device) -> Tensor:
+        """The flags ``uniform`` as a tensor of shape ``K``."""
+        return _is_uniform(self.uniform, device)
+
+    def is_normal(self, ref: Tensor) -> Tensor:
+        """1 for the normal and 0 for the uniform pieces, ``K x 1``, as numbers like ``ref``."""
+        return _is_normal(self.uniform, ref.dtype, ref.device)
+
+
+# Copies to a device wait for it, so each is made once. Without `inference_mode(False)` a call in
+# inference mode would fill the caches with tensors that no graph can use.
+
+
+@lru_cache(maxsize=128)
+def _is_uniform(uniform: tuple[bool, ...], device: torch.device) -> Tensor:
+    with torch.inference_mode(False):
+        return torch.tensor(uniform, device=device)
+
+
+@lru_cache(maxsize=128)
+def _is_normal(uniform: tuple[bool, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    with torch.inference_mode(False):
+        return torch.tensor([[not flag] for flag in uniform], dtype=dtype, device=device)
