@@ -20,6 +20,12 @@ import torch
 # Keys under which a description holds the name of a class or a function.
 NAMES = ("type", "callable")
 
+# Settings that were constants when older results were written, with the values that they had.
+FORMER_CONSTANTS: dict[str, dict[str, Any]] = {
+    "botorch_calib.GaussianScore": {"max_width": 3.4},
+    "botorch_calib.RationalScore": {"max_width": 50.0},
+}
+
 
 def describe(value: Any) -> Any:
     """Return a JSON value that names ``value`` and every setting bound into it.
@@ -47,11 +53,13 @@ def config_hash(config: Any) -> str:
 
 
 def normalised(config: Any) -> Any:
-    """A described configuration without what does not decide the results.
+    """A described configuration in the form of today, without what does not decide the results.
 
     * Modules in the names of functions and classes: older results hold them.
     * Arguments that are ``None``, which leaves their choice to the callee: a new optional
       argument does not outdate the results from before it existed.
+
+    Settings that were `FORMER_CONSTANTS` are filled in where they are missing.
     """
     if isinstance(config, list):
         return [normalised(item) for item in config]
@@ -59,11 +67,12 @@ def normalised(config: Any) -> Any:
         return config
     if not any(key in config for key in NAMES):
         return {key: normalised(item) for key, item in config.items()}
-    return {
+    described = {
         key: _without_module(item) if key in NAMES and isinstance(item, str) else normalised(item)
         for key, item in config.items()
         if item is not None
     }
+    return {**FORMER_CONSTANTS.get(described.get("type", ""), {}), **described}
 
 
 def _without_module(name: str) -> str:

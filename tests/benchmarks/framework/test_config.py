@@ -130,6 +130,12 @@ def test_modules_in_names_of_older_results_do_not_count(old: str, new: str) -> N
     assert normalised([{"callable": old, "a": "x.y.Z"}]) == [{"callable": new, "a": "x.y.Z"}]
 
 
+def test_a_former_constant_has_its_value_in_older_results() -> None:
+    old = normalised({"type": "botorch_calib.calibration.scores.GaussianScore"})
+    assert old == normalised({"type": "botorch_calib.GaussianScore", "max_width": 3.4})
+    assert old != normalised({"type": "botorch_calib.GaussianScore", "max_width": 3.0})
+
+
 def test_hash_ignores_order_and_sees_changes() -> None:
     assert config_hash({"a": 1, "b": 2}) == config_hash({"b": 2, "a": 1})
     assert config_hash({"a": 1}) != config_hash({"a": 2})
@@ -158,6 +164,6 @@ def test_a_changed_budget_changes_the_hash() -> None:
 def test_the_published_method_uses_the_scale_of_p_values() -> None:
     (method,) = (m for m in SUITES["locbo_settings"].methods if m.name == "locbo_published")
     calibrator = describe(method)["build"]["calibrator"]
-    assert calibrator["score"] == {"type": "botorch_calib.GaussianScore"}
+    assert calibrator["score"]["type"] == "botorch_calib.GaussianScore"
     assert calibrator["tails"] == "gaussian"
     assert calibrator["step_size"] == 5e-3
