@@ -122,4 +122,6 @@ def test_many_numbers_equal_few():
     many = log_tails(*(a.repeat(500) for a in arguments))
     few = log_tails(*arguments)
     for a, b in zip(many, few, strict=True):
-        assert_close(a, b.repeat(500), rtol=0.0, atol=1e-11)
+        seen = (b > -700) & (arguments[-1] > 0)
+        assert seen.sum() > 15
+        assert_close(a.view(500, -1)[:, seen], b[seen].expand(500, -1), rtol=0.0, atol=1e-11)

@@ -37,7 +37,7 @@ def test_what_follows_from_it(form, gaussian, only_tails):
 
 def test_it_cannot_be_changed():
     with pytest.raises(dataclasses.FrozenInstanceError):
-        CONFORMAL.open_low = False  # type: ignore[misc]
+        CONFORMAL.open_low = False
 
 
 @pytest.mark.parametrize("open_low", [False, True])

@@ -76,6 +76,7 @@ FORMS = {
     "halves": PiecewiseForm((False, True), True, False),
     "bounded": PiecewiseForm((True, False)),
     "uniform": PiecewiseForm((True,)),
+    "single": PiecewiseForm((False,)),
 }
 
 
