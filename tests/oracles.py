@@ -1,7 +1,7 @@
-"""Slow and simple references: quadrature of a piecewise law against Gaussian noise.
+"""Slow and simple references: quadrature of a piecewise distribution against Gaussian noise.
 
-Nothing here uses the package's formulas. A law is read from its public attributes (knots,
-masses, flags, scale); each piece is normalised by the same rule that integrates it.
+Nothing here uses the package's formulas. A distribution is read from its public attributes
+(knots, masses, flags, scale); each piece is normalised by the same rule that integrates it.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ _DISTANCES = 2.0 ** np.arange(-44, 13)
 
 
 @dataclass(frozen=True)
-class Law:
-    """One piecewise law, as plain numbers."""
+class Pieces:
+    """One piecewise distribution, as plain numbers."""
 
     knots: list[float]
     masses: list[float]
@@ -33,20 +33,20 @@ class Law:
     scale: float = 1.0
 
 
-def unbatched(law: PiecewisePredictive) -> list[Law]:
-    """The laws of a batch, in its flattened order."""
-    shape, num = law.batch_shape, law.num_pieces
-    knots = law.knots.detach().expand(*shape, num + 1).reshape(-1, num + 1).tolist()
-    masses = law.masses.detach().expand(*shape, num).reshape(-1, num).tolist()
+def unbatched(predictive: PiecewisePredictive) -> list[Pieces]:
+    """The distributions of a batch, in its flattened order."""
+    shape, num = predictive.batch_shape, predictive.num_pieces
+    knots = predictive.knots.detach().expand(*shape, num + 1).reshape(-1, num + 1).tolist()
+    masses = predictive.masses.detach().expand(*shape, num).reshape(-1, num).tolist()
     scales = [1.0] * len(knots)
-    if law.scale is not None:
-        scales = law.scale.detach().expand(shape).reshape(-1).tolist()
+    if predictive.scale is not None:
+        scales = predictive.scale.detach().expand(shape).reshape(-1).tolist()
     rows = zip(knots, masses, scales, strict=True)
-    return [Law(k, m, law.uniform, s) for k, m, s in rows]
+    return [Pieces(k, m, predictive.uniform, s) for k, m, s in rows]
 
 
 def log_h(t: Array) -> Array:
-    """``log(phi(t) + t Phi(t))``; `tests.test_numerics` holds it against mpmath."""
+    """``log(phi(t) + t Phi(t))``; the tests of normal functions hold it against mpmath."""
     low = np.minimum(t, -1e-30)
     mills = np.sqrt(np.pi / 2) * erfcx(-low / np.sqrt(2))
     y = 1 / np.square(np.minimum(low, -25.0))
@@ -62,29 +62,29 @@ def log_phi(t: Array) -> Array:
     return -0.5 * t**2 - 0.5 * math.log(2 * math.pi)
 
 
-def _panels(law: Law, ratio: float, x: float) -> Iterator[tuple[Array, Array]]:
+def _panels(pieces: Pieces, ratio: float, x: float) -> Iterator[tuple[Array, Array]]:
     """Nodes and log masses of each piece, on panels graded towards every special point."""
-    tau2 = law.scale**2
-    finite = [k for k in law.knots if math.isfinite(k)]
+    tau2 = pieces.scale**2
+    finite = [k for k in pieces.knots if math.isfinite(k)]
     centers = np.array([*finite, x, x * tau2 / (tau2 + ratio**2), 0.0])
     grid = np.concatenate([centers, *(centers + s * d for d in _DISTANCES for s in (1, -1))])
-    limit = 45.0 * law.scale + max([abs(k) for k in finite], default=0.0)
-    for j, (mass, flat) in enumerate(zip(law.masses, law.uniform, strict=True)):
+    limit = 45.0 * pieces.scale + max([abs(k) for k in finite], default=0.0)
+    for j, (mass, flat) in enumerate(zip(pieces.masses, pieces.uniform, strict=True)):
         if mass == 0.0:
             continue
-        low, high = max(law.knots[j], -limit), min(law.knots[j + 1], limit)
+        low, high = max(pieces.knots[j], -limit), min(pieces.knots[j + 1], limit)
         ends = np.unique(np.clip(grid, low, high))
         half = np.diff(ends) / 2
         z = ((ends[:-1] + half)[:, None] + half[:, None] * _NODES).ravel()
         log_mass = np.log(half[:, None] * _WEIGHTS).ravel()
         if not flat:
-            log_mass = log_mass - 0.5 * (z / law.scale) ** 2
+            log_mass = log_mass - 0.5 * (z / pieces.scale) ** 2
         yield z, log_mass - logsumexp(log_mass) + math.log(mass)
 
 
 @dataclass(frozen=True)
 class Smoothed:
-    """Everything that is asked of the law of ``z + ratio eps`` at a number ``x``."""
+    """Everything that is asked of the distribution of ``z + ratio eps`` at a number ``x``."""
 
     log_excess: float
     log_survival: float
@@ -94,11 +94,11 @@ class Smoothed:
     variance: float
 
 
-def smoothed(law: Law, ratio: float, x: float) -> Smoothed:
+def smoothed(pieces: Pieces, ratio: float, x: float) -> Smoothed:
     """Quadrature over ``z``, relative error about 1e-13."""
-    pieces = list(_panels(law, ratio, x))
-    z = np.concatenate([piece[0] for piece in pieces])
-    log_mass = np.concatenate([piece[1] for piece in pieces])
+    panels = list(_panels(pieces, ratio, x))
+    z = np.concatenate([panel[0] for panel in panels])
+    log_mass = np.concatenate([panel[1] for panel in panels])
     t = (z - x) / ratio
     mass = np.exp(log_mass)
     mean = float(np.sum(mass * z))
@@ -112,26 +112,26 @@ def smoothed(law: Law, ratio: float, x: float) -> Smoothed:
     )
 
 
-def log_tail(law: Law, x: float) -> tuple[float, float]:
+def log_tail(pieces: Pieces, x: float) -> tuple[float, float]:
     """``log E(z - x)+`` and ``log P(z > x)`` without noise, ``-inf`` for zero."""
-    pieces = list(_panels(law, 1.0, x))
-    z = np.concatenate([piece[0] for piece in pieces])
-    log_mass = np.concatenate([piece[1] for piece in pieces])[z > x]
+    panels = list(_panels(pieces, 1.0, x))
+    z = np.concatenate([panel[0] for panel in panels])
+    log_mass = np.concatenate([panel[1] for panel in panels])[z > x]
     if not len(log_mass):
         return -math.inf, -math.inf
     log_rise = np.log(z[z > x] - x)
     return float(logsumexp(log_mass + log_rise)), float(logsumexp(log_mass))
 
 
-def cdf(law: Law, x: float) -> float:
+def cdf(pieces: Pieces, x: float) -> float:
     """``P(Z <= x)``, by summing the panels left of ``x``."""
-    parts = [np.exp(log_mass[z <= x]).sum() for z, log_mass in _panels(law, 1.0, x)]
+    parts = [np.exp(log_mass[z <= x]).sum() for z, log_mass in _panels(pieces, 1.0, x)]
     return float(sum(parts))
 
 
-def log_density(law: Law, x: float) -> float:
+def log_density(pieces: Pieces, x: float) -> float:
     """Log density at ``x``, from the mass of a narrow symmetric interval."""
-    j = int(np.searchsorted(law.knots, x)) - 1
-    low, high = law.knots[j], law.knots[j + 1]
-    width = 1e-4 * min(1.0, x - low, high - x, law.scale / (1 + abs(x)))
-    return math.log((cdf(law, x + width) - cdf(law, x - width)) / (2 * width))
+    j = int(np.searchsorted(pieces.knots, x)) - 1
+    low, high = pieces.knots[j], pieces.knots[j + 1]
+    width = 1e-4 * min(1.0, x - low, high - x, pieces.scale / (1 + abs(x)))
+    return math.log((cdf(pieces, x + width) - cdf(pieces, x - width)) / (2 * width))

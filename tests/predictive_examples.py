@@ -1,18 +1,20 @@
-"""Random laws of every kind, from ordinary to extreme."""
+"""Random predictive distributions of every kind, from ordinary to extreme."""
 
 from __future__ import annotations
 
 import torch
 from torch import Generator, Tensor
 
+from botorch_calib.calibration.scores import GaussianScore
 from botorch_calib.distributions.piecewise import PiecewisePredictive
 
 DECILES = torch.linspace(0.05, 0.95, 19, dtype=torch.double)
+SCORE = GaussianScore()
 KINDS = [
     "gaussian",
     "conformal",
     "stretched",
-    "threshold",
+    "p-value",
     "recalibrated",
     "knots",
     "calibrated",
@@ -26,8 +28,14 @@ def uniform(*shape: int, generator: Generator) -> Tensor:
     return torch.rand(*shape, dtype=torch.double, generator=generator)
 
 
-def random_laws(kind: str, num: int, seed: int = 0) -> PiecewisePredictive:
-    """``num`` laws of one kind."""
+def from_pits(levels: Tensor, thresholds: Tensor, max_width: float = 8.0) -> PiecewisePredictive:
+    """The recalibrated distribution with quantiles at thresholds on the scale of the PIT."""
+    knots = SCORE.knots(thresholds, max_width=max_width)
+    return PiecewisePredictive.recalibrated(levels, knots, max_width=max_width)
+
+
+def random_predictive(kind: str, num: int, seed: int = 0) -> PiecewisePredictive:
+    """``num`` distributions of one kind."""
     generator = Generator().manual_seed(seed)
     u = uniform(num, generator=generator)
     half_width = 10 ** (3.6 * u - 2)  # 0.01 to 40
@@ -38,14 +46,13 @@ def random_laws(kind: str, num: int, seed: int = 0) -> PiecewisePredictive:
         return PiecewisePredictive.conformal(
             0.2, half_width=half_width, max_width=50.0, tails=tails
         )
-    if kind == "threshold":  # raw ones leave [0, 1]
-        return PiecewisePredictive.conformal(0.1, threshold=1.6 * u - 0.3, max_width=8.0)
+    if kind == "p-value":  # raw thresholds leave [0, 1]
+        half_width = SCORE.half_width(1.6 * u - 0.3, max_width=8.0)
+        return PiecewisePredictive.conformal(0.1, half_width=half_width, max_width=8.0)
     if kind == "recalibrated":  # neighbouring thresholds cross
-        thresholds = 1.1 * uniform(num, 19, generator=generator) - 0.05
-        return PiecewisePredictive.recalibrated(DECILES, thresholds=thresholds)
+        return from_pits(DECILES, 1.1 * uniform(num, 19, generator=generator) - 0.05)
     if kind == "calibrated":  # one knot lies at zero
-        thresholds = DECILES.expand(num, 19)
-        return PiecewisePredictive.recalibrated(DECILES, thresholds=thresholds)
+        return from_pits(DECILES, DECILES.expand(num, 19))
     if kind == "knots":
         shift = torch.randn(num, 1, dtype=torch.double, generator=generator)
         knots = shift - half_width.log().unsqueeze(-1) * torch.tensor([1.0, -0.5]).double()

@@ -29,8 +29,8 @@ from botorch_calib.testing import (
     ModelContract,
     PosteriorContract,
 )
-from tests.laws import uniform
 from tests.posteriors.examples import make, make_points
+from tests.predictive_examples import uniform
 
 
 def make_gp(dtype: torch.dtype = torch.double, sign: float = 1.0) -> SingleTaskGP:

@@ -1,7 +1,8 @@
 """What a calibrator states about an observation, and that denoised: distributions in closed form.
 
-Everything is in standardised units, ``z = (y - mu) / sigma_y``; models and outcome units are unknown
-here. Where log expected improvement is computed, from the acquisition function to arithmetic::
+Everything is in standardised units, ``z = (y - mu) / sigma_y``; nothing here knows of models or
+outcome units. Where log expected improvement is computed, from the acquisition function down to
+arithmetic::
 
     LogCalibratedExpectedImprovement.forward           acquisition/calibrated.py
      |  the model's posterior at X, b x 1 x d -> b x 1 x 1

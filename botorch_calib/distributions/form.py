@@ -48,9 +48,10 @@ class PiecewiseForm:
     @cached_property
     def only_tails(self) -> bool:
         """Whether every normal piece is the tail beyond a finite knot, away from zero."""
+        if not self.around_zero or self.num_pieces < 2:
+            return False
         first, *inner, last = self.uniform
-        ends = (first or self.open_low) and (last or self.open_high)
-        return self.around_zero and ends and all(inner)
+        return (first or self.open_low) and (last or self.open_high) and all(inner)
 
     @cached_property
     def lows(self) -> tuple[slice, slice]:

@@ -277,17 +277,12 @@ class PiecewisePredictive:
         log_masses = self.masses.clamp(min=torch.finfo(self.masses.dtype).tiny).log()
         return log_masses.masked_fill(self.masses == 0, LOG_ZERO)
 
-    @property
-    def log_weights(self) -> Tensor:
+    def _log_weights(self, knots: Tensor, standard: Tensor) -> Tensor:
         """Logarithm of mass over natural mass, ``batch_shape x K``.
 
         The natural mass of a normal piece is that under the normal distribution, that of a
         uniform piece its width: the density is the weight times the normal density, or times 1.
         """
-        knots = self.knots
-        return self._log_weights(knots, self._standardized(knots))
-
-    def _log_weights(self, knots: Tensor, standard: Tensor) -> Tensor:
         flags = self.form.is_uniform(knots.device)
         low = (knots[..., :-1]).masked_fill(~flags, 0.0)
         width = (knots[..., 1:]).masked_fill(~flags, 1.0) - low

@@ -1,4 +1,4 @@
-"""The piecewise law itself: construction, functions, derivatives, errors."""
+"""The piecewise distribution itself: construction, functions, derivatives, errors."""
 
 import math
 
@@ -12,7 +12,7 @@ from torch.testing import assert_close
 
 from botorch_calib.distributions.piecewise import MIN_GAP, MIN_HALF_WIDTH, PiecewisePredictive
 from tests import oracles
-from tests.laws import DECILES, KINDS, random_laws, uniform
+from tests.predictive_examples import DECILES, KINDS, SCORE, from_pits, random_predictive, uniform
 
 
 def double(*values: float) -> torch.Tensor:
@@ -26,122 +26,152 @@ def normal(*shape: int, seed: int = 0) -> torch.Tensor:
 class TestConstructors:
     @pytest.mark.parametrize("tails", ["gaussian", "stretched"])
     def test_conformal(self, tails):
+        half_width = double(-0.4, 0.0, 1e-9, 0.2, 0.9, 3.99, 1e6)
+        predictive = PiecewisePredictive.conformal(0.2, half_width, max_width=4.0, tails=tails)
+        width = half_width.clamp(min=MIN_HALF_WIDTH, max=4.0)
+        assert_close(predictive.knots[:, 1:3], torch.stack([-width, width], dim=-1))
+        assert (predictive.knots[:, 0] == -math.inf).all() and (
+            predictive.knots[:, 3] == math.inf
+        ).all()
+        assert_close(predictive.masses.expand(7, 3), double(0.1, 0.8, 0.1).expand(7, 3))
+        assert predictive.uniform == (False, True, False)
+        # The interval keeps its coverage; stretched tails start where they should.
+        assert_close(predictive.cdf(width) - predictive.cdf(-width), torch.full_like(width, 0.8))
+        if tails == "stretched":
+            assert_close(ndtr(-width / predictive.scale), torch.full_like(width, 0.1))
+        else:
+            assert predictive.scale is None
+
+    @pytest.mark.parametrize("tails", ["gaussian", "stretched"])
+    def test_conformal_at_thresholds_of_the_p_value(self, tails):
+        """The published form: raw thresholds may leave [0, 1], the score keeps them inside."""
         threshold = double(-0.4, 0.0, 1e-3, 0.2, 0.9, 1.0, 1.6)
-        law = PiecewisePredictive.conformal(0.2, threshold=threshold, max_width=4.0, tails=tails)
+        half_width = SCORE.half_width(threshold, max_width=4.0)
+        predictive = PiecewisePredictive.conformal(0.2, half_width, max_width=4.0, tails=tails)
         width = -ndtri(threshold / 2)
         width[:2], width[-2:] = 4.0, MIN_HALF_WIDTH
-        width = width.clamp(max=4.0)
-        assert_close(law.knots[:, 1:3], torch.stack([-width, width], dim=-1))
-        assert (law.knots[:, 0] == -math.inf).all() and (law.knots[:, 3] == math.inf).all()
-        assert_close(law.masses.expand(7, 3), double(0.1, 0.8, 0.1).expand(7, 3))
-        assert law.uniform == (False, True, False)
-        same = PiecewisePredictive.conformal(0.2, half_width=width, max_width=4.0, tails=tails)
-        assert_close(same.knots, law.knots)
-        # In both forms the interval keeps its coverage; stretched tails start where they should.
-        assert_close(law.cdf(width) - law.cdf(-width), torch.full_like(width, 0.8))
-        if tails == "stretched":
-            assert_close(ndtr(-width / law.scale), torch.full_like(width, 0.1))
-        else:
-            assert law.scale is None
+        assert_close(predictive.knots[:, 2], width.clamp(max=4.0))
 
     @pytest.mark.parametrize("form", ["thresholds", "knots"])
     def test_recalibrated_has_the_quantiles_asked_for(self, form):
         thresholds = uniform(40, 19, generator=Generator().manual_seed(0))
-        argument = thresholds if form == "thresholds" else ndtri(thresholds)
-        law = PiecewisePredictive.recalibrated(DECILES, **{form: argument})
-        quantiles = law.quantile(DECILES.unsqueeze(-1)).mT
+        if form == "thresholds":
+            predictive = from_pits(DECILES, thresholds)
+        else:
+            predictive = PiecewisePredictive.recalibrated(DECILES, ndtri(thresholds))
+        quantiles = predictive.quantile(DECILES.unsqueeze(-1)).mT
         assert_close(quantiles, ndtri(thresholds).sort(dim=-1).values, rtol=0.0, atol=1e-5)
-        assert (law.knots.diff(dim=-1) >= 0.99 * MIN_GAP).all()
+        assert (predictive.knots.diff(dim=-1) >= 0.99 * MIN_GAP).all()
 
-    def test_recalibrated_clamps_thresholds(self):
-        thresholds = double(-0.2, 0.0, 1.0, 1.3)
-        law = PiecewisePredictive.recalibrated(double(0.1, 0.2, 0.5, 0.6), thresholds=thresholds)
-        assert_close(law.knots[1:-1], double(-8.0, -8.0, 8.0, 8.0), rtol=0.0, atol=1e-2)
-        law = PiecewisePredictive.recalibrated(double(0.5), knots=double(70.0), max_width=3.0)
-        assert_close(law.knots[1], double(3.0)[0])
+    def test_recalibrated_clamps_knots(self):
+        predictive = from_pits(double(0.1, 0.2, 0.5, 0.6), double(-0.2, 0.0, 1.0, 1.3))
+        assert_close(predictive.knots[1:-1], double(-8.0, -8.0, 8.0, 8.0), rtol=0.0, atol=1e-2)
+        predictive = PiecewisePredictive.recalibrated(
+            double(0.5), knots=double(70.0), max_width=3.0
+        )
+        assert_close(predictive.knots[1], double(3.0)[0])
 
     def test_gaussian(self):
-        law = PiecewisePredictive.gaussian((2, 3), dtype=torch.double)
+        predictive = PiecewisePredictive.gaussian((2, 3), dtype=torch.double)
         z = normal(5, 2, 3)
-        assert law.is_gaussian and law.batch_shape == (2, 3)
-        assert torch.equal(law.transport(z), z)
-        assert_close(law.cdf(z), ndtr(z))
-        assert_close(law.log_prob(z), torch.distributions.Normal(0.0, 1.0).log_prob(z))
-        assert_close(law.mean, torch.zeros(2, 3).double())
-        assert_close(law.variance, torch.ones(2, 3).double())
+        assert predictive.is_gaussian and predictive.batch_shape == (2, 3)
+        assert torch.equal(predictive.transport(z), z)
+        assert_close(predictive.cdf(z), ndtr(z))
+        assert_close(predictive.log_prob(z), torch.distributions.Normal(0.0, 1.0).log_prob(z))
+        assert_close(predictive.mean, torch.zeros(2, 3).double())
+        assert_close(predictive.variance, torch.ones(2, 3).double())
         assert PiecewisePredictive.gaussian().knots.dtype == torch.get_default_dtype()
 
     def test_inner_knots_suffice(self):
         masses = double(0.2, 0.5, 0.3)
-        law = PiecewisePredictive(double(-1.0, 1.0), masses, (False, True, False))
-        assert_close(law.knots, double(-math.inf, -1.0, 1.0, math.inf))
-        assert law.num_pieces == 3 and not law.is_gaussian
-        assert repr(law) == "PiecewisePredictive(batch_shape=(), pieces='gug')"
+        predictive = PiecewisePredictive(double(-1.0, 1.0), masses, (False, True, False))
+        assert_close(predictive.knots, double(-math.inf, -1.0, 1.0, math.inf))
+        assert predictive.num_pieces == 3 and not predictive.is_gaussian
+        assert repr(predictive) == "PiecewisePredictive(batch_shape=(), pieces='gug')"
 
     def test_equal_knots_are_moved_apart(self):
-        law = PiecewisePredictive(double(0.0, 0.0), double(0.3, 0.4, 0.3), (False, True, False))
-        assert (law.knots.diff() >= 0.99 * MIN_GAP).all()
-        assert_close(law.cdf(law.knots[1:3]), double(0.3, 0.7))
+        predictive = PiecewisePredictive(
+            double(0.0, 0.0), double(0.3, 0.4, 0.3), (False, True, False)
+        )
+        assert (predictive.knots.diff() >= 0.99 * MIN_GAP).all()
+        assert_close(predictive.cdf(predictive.knots[1:3]), double(0.3, 0.7))
 
 
 @pytest.mark.parametrize("kind", KINDS)
 class TestFunctions:
     def test_against_quadrature(self, kind):
-        law, num = random_laws(kind, 24), 24
-        z = law.transport(normal(num))
-        laws = list(zip(oracles.unbatched(law), z.tolist(), strict=True))
-        assert_close(law.cdf(z), double(*(oracles.cdf(*row) for row in laws)), rtol=1e-9, atol=1e-9)
-        density = double(*(oracles.log_density(*row) for row in laws))
-        assert_close(law.log_prob(z), density, rtol=1e-5, atol=1e-5)
-        exact = [oracles.smoothed(row, 1.0, 0.0) for row, _ in laws]
+        predictive, num = random_predictive(kind, 24), 24
+        z = predictive.transport(normal(num))
+        predictives = list(zip(oracles.unbatched(predictive), z.tolist(), strict=True))
+        assert_close(
+            predictive.cdf(z),
+            double(*(oracles.cdf(*row) for row in predictives)),
+            rtol=1e-9,
+            atol=1e-9,
+        )
+        density = double(*(oracles.log_density(*row) for row in predictives))
+        assert_close(predictive.log_prob(z), density, rtol=1e-5, atol=1e-5)
+        exact = [oracles.smoothed(row, 1.0, 0.0) for row, _ in predictives]
         mean, var = double(*(e.mean for e in exact)), double(*(e.variance - 1 for e in exact))
-        assert_close(law.mean, mean, rtol=1e-8, atol=1e-8)
-        assert_close(law.variance, var, rtol=1e-7, atol=1e-9)
+        assert_close(predictive.mean, mean, rtol=1e-8, atol=1e-8)
+        assert_close(predictive.variance, var, rtol=1e-7, atol=1e-9)
 
     def test_transport_inverts_cdf_in_both_tails(self, kind):
-        law, z = random_laws(kind, 50), torch.linspace(-37, 37, 149, dtype=torch.double)
-        value = law.transport(z.unsqueeze(-1).expand(-1, 50))
+        predictive, z = (
+            random_predictive(kind, 50),
+            torch.linspace(-37, 37, 149, dtype=torch.double),
+        )
+        value = predictive.transport(z.unsqueeze(-1).expand(-1, 50))
         assert value.isfinite().all() and (value.diff(dim=0) >= -1e-12).all()
-        assert_close(law.cdf(value), ndtr(z).unsqueeze(-1).expand(-1, 50), rtol=0.0, atol=1e-8)
-        if law.knots.isinf().any():  # else the ends of the law are what its tails round to
+        assert_close(
+            predictive.cdf(value), ndtr(z).unsqueeze(-1).expand(-1, 50), rtol=0.0, atol=1e-8
+        )
+        if (
+            predictive.knots.isinf().any()
+        ):  # else the ends of the distribution are what its tails round to
             left, right = z < 0, z > 0
-            lower, upper = law.cdf(value)[left].log(), law.mirrored().cdf(-value)[right].log()
+            lower, upper = (
+                predictive.cdf(value)[left].log(),
+                predictive.mirrored().cdf(-value)[right].log(),
+            )
             assert_close(lower, log_ndtr(z[left, None]).expand_as(lower), rtol=1e-8, atol=1e-8)
             assert_close(upper, log_ndtr(-z[right, None]).expand_as(upper), rtol=1e-8, atol=1e-8)
 
     def test_quantile(self, kind):
-        law, p = random_laws(kind, 30), double(1e-6, 0.1, 0.5, 0.8)
-        assert_close(law.cdf(law.quantile(p.unsqueeze(-1))), p.unsqueeze(-1).expand(4, 30))
-        assert law.quantile(double(0.3)[0]).shape == (30,)
+        predictive, p = random_predictive(kind, 30), double(1e-6, 0.1, 0.5, 0.8)
+        assert_close(
+            predictive.cdf(predictive.quantile(p.unsqueeze(-1))), p.unsqueeze(-1).expand(4, 30)
+        )
+        assert predictive.quantile(double(0.3)[0]).shape == (30,)
 
     def test_mirrored(self, kind):
-        law, z = random_laws(kind, 30), normal(4, 30)
-        twin = law.mirrored()
-        assert_close(twin.mean, -law.mean)
-        assert_close(twin.variance, law.variance)
-        assert_close(twin.transport(-z), -law.transport(z), rtol=1e-9, atol=1e-9)
-        assert_close(twin.cdf(-z), 1 - law.cdf(z))
-        assert torch.equal(twin.mirrored().knots, law.knots)
+        predictive, z = random_predictive(kind, 30), normal(4, 30)
+        twin = predictive.mirrored()
+        assert_close(twin.mean, -predictive.mean)
+        assert_close(twin.variance, predictive.variance)
+        assert_close(twin.transport(-z), -predictive.transport(z), rtol=1e-9, atol=1e-9)
+        assert_close(twin.cdf(-z), 1 - predictive.cdf(z))
+        assert torch.equal(twin.mirrored().knots, predictive.knots)
 
     def test_single_precision(self, kind):
-        law, z = random_laws(kind, 30), normal(4, 30)
-        single = law.to(torch.float32)
+        predictive, z = random_predictive(kind, 30), normal(4, 30)
+        single = predictive.to(torch.float32)
         assert single.knots.dtype == single.masses.dtype == torch.float32
         for name in ("mean", "variance"):
             value = getattr(single, name)
             assert value.dtype == torch.float32
-            assert_close(value.double(), getattr(law, name), rtol=2e-3, atol=2e-3)
+            assert_close(value.double(), getattr(predictive, name), rtol=2e-3, atol=2e-3)
         value = single.transport(z.float())
         assert value.dtype == torch.float32
         assert_close(single.cdf(value).double(), ndtr(z), rtol=0.0, atol=1e-4)
 
     def test_batch_shape_and_broadcasting(self, kind):
-        law, z = random_laws(kind, 6), normal(3, 6)
-        assert law.batch_shape == (6,)
+        predictive, z = random_predictive(kind, 6), normal(3, 6)
+        assert predictive.batch_shape == (6,)
         for name in ("cdf", "log_prob", "transport"):
-            rows = torch.stack([getattr(law, name)(row) for row in z])
-            assert_close(getattr(law, name)(z), rows)
-        assert law.mean.expand(6).shape == law.variance.expand(6).shape == (6,)
+            rows = torch.stack([getattr(predictive, name)(row) for row in z])
+            assert_close(getattr(predictive, name)(z), rows)
+        assert predictive.mean.expand(6).shape == predictive.variance.expand(6).shape == (6,)
 
 
 class TestDerivatives:
@@ -151,22 +181,24 @@ class TestDerivatives:
     scale = (1 + 0.3 * normal(8, seed=3).square()).requires_grad_()
 
     @classmethod
-    def law(cls, knots, masses, scale):
+    def predictive(cls, knots, masses, scale):
         flags = (False, True, False)
         return PiecewisePredictive(knots, masses, flags, scale=scale, validate=False)
 
     @pytest.mark.parametrize("name", ["cdf", "log_prob", "transport"])
     def test_functions(self, name):
         def function(*args):
-            return getattr(self.law(*args[:3]), name)(args[3])
+            return getattr(self.predictive(*args[:3]), name)(args[3])
 
         inputs = (self.knots, self.masses, self.scale, self.z)
         assert gradcheck(function, inputs, atol=1e-5, rtol=1e-4)
 
-    @pytest.mark.parametrize("name", ["mean", "variance", "log_weights"])
+    @pytest.mark.parametrize("name", ["mean", "variance", "log_prob"])
     def test_moments(self, name):
         def function(*args):
-            return getattr(self.law(*args), name)
+            predictive = self.predictive(*args)
+            points = self.z.detach().unsqueeze(-1)  # every piece at every distribution
+            return predictive.log_prob(points) if name == "log_prob" else getattr(predictive, name)
 
         inputs = (self.knots, self.masses, self.scale)
         assert gradcheck(function, inputs, atol=1e-6, rtol=1e-5)
@@ -178,8 +210,9 @@ class TestDerivatives:
         values = double(0.05, 0.3, 0.9).requires_grad_()
 
         def function(values):
-            law = PiecewisePredictive.conformal(0.2, tails=tails, **{form: values})
-            return law.transport(double(-2.0, 0.3, 1.5)), law.variance
+            half_width = SCORE.half_width(values) if form == "threshold" else values
+            predictive = PiecewisePredictive.conformal(0.2, half_width, tails=tails)
+            return predictive.transport(double(-2.0, 0.3, 1.5)), predictive.variance
 
         assert gradcheck(function, (values,), atol=1e-6, rtol=1e-5)
 
@@ -188,8 +221,13 @@ class TestDerivatives:
         values = double(0.4, 0.2, 0.9).requires_grad_()  # neighbours cross
 
         def function(values):
-            law = PiecewisePredictive.recalibrated(double(0.2, 0.5, 0.7), **{form: values})
-            return law.transport(double(-2.0, 0.3, 1.5)), law.mean, law.variance
+            knots = SCORE.knots(values, max_width=8.0) if form == "thresholds" else values
+            predictive = PiecewisePredictive.recalibrated(double(0.2, 0.5, 0.7), knots)
+            return (
+                predictive.transport(double(-2.0, 0.3, 1.5)),
+                predictive.mean,
+                predictive.variance,
+            )
 
         assert gradcheck(function, (values,), atol=1e-6, rtol=1e-5)
 
@@ -203,14 +241,20 @@ class TestDerivatives:
     )
     def test_finite_with_zero_masses(self, masses, flags):
         knots = double(-1.0, 0.7).requires_grad_()
-        law = PiecewisePredictive(knots, double(*masses).requires_grad_(), flags)
+        predictive = PiecewisePredictive(knots, double(*masses).requires_grad_(), flags)
         z = double(-8.0, -1.0, 0.0, 0.5, 8.0).requires_grad_()
-        for value in (law.cdf(z), law.transport(z), law.mean, law.variance, law.quantile(ndtr(z))):
+        for value in (
+            predictive.cdf(z),
+            predictive.transport(z),
+            predictive.mean,
+            predictive.variance,
+            predictive.quantile(ndtr(z)),
+        ):
             grads = torch.autograd.grad(value.sum(), (knots, z), allow_unused=True)
             assert value.isfinite().all()
             assert all(grad is None or grad.isfinite().all() for grad in grads)
         inside = torch.tensor([True, *(m > 0 for m in masses)])[1:]
-        drawn = law.transport(normal(400))
+        drawn = predictive.transport(normal(400))
         ends = double(-math.inf, -1.0, 0.7, math.inf)
         counts = ((drawn.unsqueeze(-1) > ends[:-1]) & (drawn.unsqueeze(-1) < ends[1:])).sum(0)
         assert torch.equal(counts > 0, inside)
@@ -238,15 +282,11 @@ conformal, recalibrated = PiecewisePredictive.conformal, PiecewisePredictive.rec
         (conformal, (0.1, KNOTS), {"max_width": 0.0}, VALUES, "max_width"),
         (conformal, (0.1, KNOTS), {"max_width": math.inf}, VALUES, "max_width"),
         (conformal, (0.1, KNOTS), {"tails": "heavy"}, VALUES, "tails"),
-        (conformal, (0.1,), {}, VALUES, "threshold"),
-        (conformal, (0.1, KNOTS, KNOTS), {}, VALUES, "half_width"),
         (recalibrated, (double(0.5, 0.5), KNOTS), {}, VALUES, "levels"),
         (recalibrated, (double(0.0, 0.5), KNOTS), {}, VALUES, "levels"),
         (recalibrated, (double(0.5, math.nan), KNOTS), {}, VALUES, "levels"),
         (recalibrated, (double(0.2, 0.5).unsqueeze(0), KNOTS), {}, SHAPES, "levels"),
         (recalibrated, (double(0.2, 0.4, 0.5), KNOTS), {}, SHAPES, "levels"),
-        (recalibrated, (double(0.2, 0.5),), {}, VALUES, "thresholds"),
-        (recalibrated, (double(0.2, 0.5), KNOTS, KNOTS), {}, VALUES, "knots"),
         (recalibrated, (double(0.2, 0.5), KNOTS), {"max_width": -1.0}, VALUES, "max_width"),
     ],
 )

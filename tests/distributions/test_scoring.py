@@ -23,8 +23,8 @@ from botorch_calib.distributions.scoring import (
     interval_score,
     observed_frequencies,
 )
-from tests.laws import DECILES, KINDS, random_laws
-from tests.oracles import Law, unbatched
+from tests.oracles import Pieces, unbatched
+from tests.predictive_examples import DECILES, KINDS, random_predictive
 
 Array = NDArray[np.float64]
 NODES, WEIGHTS = np.polynomial.legendre.leggauss(20)
@@ -37,39 +37,41 @@ def tensor(*values: float) -> Tensor:
 # ------------------------------------------------------------ CRPS
 
 
-def piece_cdf(law: Law, j: int, x: Array) -> Array:
-    low, high = law.knots[j], law.knots[j + 1]
-    if law.uniform[j]:
+def piece_cdf(predictive: Pieces, j: int, x: Array) -> Array:
+    low, high = predictive.knots[j], predictive.knots[j + 1]
+    if predictive.uniform[j]:
         return (x - low) / (high - low)
-    return truncnorm.cdf(x, low / law.scale, high / law.scale, scale=law.scale)
+    return truncnorm.cdf(x, low / predictive.scale, high / predictive.scale, scale=predictive.scale)
 
 
-def quadrature_crps(law: Law, y: float) -> float:
+def quadrature_crps(predictive: Pieces, y: float) -> float:
     """``int (F - 1{x >= y})^2`` by panels that double in width away from knots and ``y``."""
-    finite = [k for k in law.knots if math.isfinite(k)]
-    limit = 45.0 * law.scale + max(abs(v) for v in (*finite, y))
+    finite = [k for k in predictive.knots if math.isfinite(k)]
+    limit = 45.0 * predictive.scale + max(abs(v) for v in (*finite, y))
     steps = 2.0 ** np.arange(-40, 9)
     centers = np.array([*finite, y, 0.0])
     grid = np.concatenate([centers, *(centers + s * d for d in steps for s in (1, -1))])
     total, below = 0.0, 0.0
-    for j, mass in enumerate(law.masses):
-        low, high = max(law.knots[j], -limit), min(law.knots[j + 1], limit)
+    for j, mass in enumerate(predictive.masses):
+        low, high = max(predictive.knots[j], -limit), min(predictive.knots[j + 1], limit)
         ends = np.unique(np.clip(grid, low, high))
         half = np.diff(ends) / 2
         x = (ends[:-1] + half)[:, None] + half[:, None] * NODES
-        share = piece_cdf(law, j, x)
+        share = piece_cdf(predictive, j, x)
         above = 1.0 - below - mass * share
         square = np.where(x < y, below + mass * share, above) ** 2
         total += float((square * half[:, None] * WEIGHTS).sum())
         below += mass
     # Outside bounded supports the integrand is 1 as far as y.
-    return total + max(law.knots[0] - y, 0.0) + max(y - law.knots[-1], 0.0)
+    return total + max(predictive.knots[0] - y, 0.0) + max(y - predictive.knots[-1], 0.0)
 
 
-def check(laws: PiecewisePredictive, z: Tensor, rtol: float = 1e-11) -> None:
-    result = crps(laws, z)
-    rows = zip(unbatched(laws), z.expand(laws.batch_shape).reshape(-1).tolist(), strict=True)
-    expected = [quadrature_crps(law, y) for law, y in rows]
+def check(predictives: PiecewisePredictive, z: Tensor, rtol: float = 1e-11) -> None:
+    result = crps(predictives, z)
+    rows = zip(
+        unbatched(predictives), z.expand(predictives.batch_shape).reshape(-1).tolist(), strict=True
+    )
+    expected = [quadrature_crps(predictive, y) for predictive, y in rows]
     np.testing.assert_allclose(result.reshape(-1), expected, rtol=rtol, atol=0.0)
 
 
@@ -77,16 +79,16 @@ def check(laws: PiecewisePredictive, z: Tensor, rtol: float = 1e-11) -> None:
 def test_crps_equals_quadrature(kind: str) -> None:
     generator = torch.Generator().manual_seed(1)
     z = 3 * torch.randn(8, dtype=torch.double, generator=generator)
-    check(random_laws(kind, 8), z)
+    check(random_predictive(kind, 8), z)
 
 
 @pytest.mark.parametrize("tails", ["gaussian", "stretched"])
 @pytest.mark.parametrize("half_width", [50.0, 10.0, 1e-3])
 def test_crps_of_extreme_conformal_laws(tails: str, half_width: float) -> None:
-    law = PiecewisePredictive.conformal(
+    predictive = PiecewisePredictive.conformal(
         0.2, half_width=tensor(half_width).expand(6), max_width=50.0, tails=tails
     )
-    check(law, tensor(0.0, half_width, -half_width - 0.3, half_width + 1e-2, 70.0, -70.0))
+    check(predictive, tensor(0.0, half_width, -half_width - 0.3, half_width + 1e-2, 70.0, -70.0))
 
 
 @pytest.mark.parametrize(
@@ -101,38 +103,40 @@ def test_crps_of_extreme_conformal_laws(tails: str, half_width: float) -> None:
     ids=["all at the cap", "half at the cap", "both tails", "far up", "far down"],
 )
 def test_crps_with_knots_far_out(knots: Tensor) -> None:
-    law = PiecewisePredictive.recalibrated(DECILES, knots=knots.expand(5, 19), max_width=50.0)
-    check(law, tensor(-3.0, 0.0, 11.0, 49.99999, 51.0))
+    predictive = PiecewisePredictive.recalibrated(
+        DECILES, knots=knots.expand(5, 19), max_width=50.0
+    )
+    check(predictive, tensor(-3.0, 0.0, 11.0, 49.99999, 51.0))
 
 
 def test_crps_with_knots_in_a_heap() -> None:
     # Pieces 1e-6 wide: their masses come from differences of logarithms with 10 digits.
-    law = PiecewisePredictive.recalibrated(DECILES, knots=torch.zeros(4, 19).double())
-    check(law, tensor(0.0, 1e-5, -0.4, 3.0), rtol=1e-10)
+    predictive = PiecewisePredictive.recalibrated(DECILES, knots=torch.zeros(4, 19).double())
+    check(predictive, tensor(0.0, 1e-5, -0.4, 3.0), rtol=1e-10)
 
 
 def test_crps_of_the_normal_law() -> None:
     z = torch.linspace(-40, 40, 161).double()
     x = z.numpy()
     known = x * (2 * norm.cdf(x) - 1) + 2 * norm.pdf(x) - 1 / math.sqrt(math.pi)
-    law = PiecewisePredictive.gaussian((161,), dtype=torch.double)
-    np.testing.assert_allclose(crps(law, z), known, rtol=1e-14, atol=0.0)
+    predictive = PiecewisePredictive.gaussian((161,), dtype=torch.double)
+    np.testing.assert_allclose(crps(predictive, z), known, rtol=1e-14, atol=0.0)
 
 
 def test_crps_is_mirrored_and_broadcasts() -> None:
-    laws = random_laws("mixed", 5)
+    predictives = random_predictive("mixed", 5)
     z = torch.linspace(-4, 4, 7).double().unsqueeze(-1)
-    result = crps(laws, z)
+    result = crps(predictives, z)
     assert result.shape == (7, 5)
-    torch.testing.assert_close(crps(laws.mirrored(), -z), result, rtol=1e-13, atol=0.0)
+    torch.testing.assert_close(crps(predictives.mirrored(), -z), result, rtol=1e-13, atol=0.0)
 
 
 def test_crps_in_single_precision_is_the_rounded_double_one() -> None:
-    law = random_laws("stretched", 6)
+    predictive = random_predictive("stretched", 6)
     z = torch.linspace(-3, 3, 6)
-    single = crps(law.to(torch.float32), z)
+    single = crps(predictive.to(torch.float32), z)
     assert single.dtype == torch.float32
-    torch.testing.assert_close(single.double(), crps(law, z.double()), rtol=1e-6, atol=0.0)
+    torch.testing.assert_close(single.double(), crps(predictive, z.double()), rtol=1e-6, atol=0.0)
 
 
 def test_crps_rejects_observations_that_are_not_finite() -> None:
@@ -168,13 +172,13 @@ def test_interval_score_is_a_sum_of_pinball_scores() -> None:
 
 
 def test_crps_is_twice_the_integral_of_the_pinball_score() -> None:
-    law, z = random_laws("conformal", 1), tensor(0.7)
+    predictive, z = random_predictive("conformal", 1), tensor(0.7)
     nodes, weights = (torch.tensor(v).double() for v in np.polynomial.legendre.leggauss(400))
     levels = (nodes + 1) / 2
-    quantiles = torch.stack([law.quantile(p) for p in levels], dim=-1)
+    quantiles = torch.stack([predictive.quantile(p) for p in levels], dim=-1)
     integral = (pinball_loss(z.unsqueeze(-1), quantiles, levels) * weights).sum(dim=-1)
     # The quantile function has corners, and is unbounded at both ends.
-    torch.testing.assert_close(crps(law, z), integral, rtol=1e-4, atol=0.0)
+    torch.testing.assert_close(crps(predictive, z), integral, rtol=1e-4, atol=0.0)
 
 
 def test_frequencies_and_calibration_error() -> None:

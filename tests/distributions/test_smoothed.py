@@ -1,4 +1,4 @@
-"""The smoothed law against quadrature, its derivatives, limits and consistency."""
+"""The smoothed distribution against quadrature, its derivatives, limits and consistency."""
 
 import math
 
@@ -11,7 +11,7 @@ from torch.testing import assert_close
 from botorch_calib.distributions.piecewise import PiecewisePredictive
 from botorch_calib.distributions.smoothed import MIN_RATIO, SmoothedPredictive
 from tests import oracles
-from tests.laws import DECILES, KINDS, random_laws, uniform
+from tests.predictive_examples import DECILES, KINDS, SCORE, from_pits, random_predictive, uniform
 
 FUNCTIONS = ["log_excess", "log_survival", "cdf", "log_prob"]
 BOUNDED = ("mixed", "truncated")
@@ -20,28 +20,39 @@ TOLERANCE = {"recalibrated": 2e-6}
 
 
 def random_case(kind: str, num: int) -> tuple[SmoothedPredictive, Tensor]:
-    """Smoothed laws and points: at knots, beyond them, in the bulk, far out to both sides."""
-    law, generator = random_laws(kind, num, seed=1), Generator().manual_seed(2)
+    """Smoothed distributions and points: at knots, beyond, in the bulk, far out to both sides."""
+    distribution, generator = random_predictive(kind, num, seed=1), Generator().manual_seed(2)
     ratio = 10 ** (6 * uniform(num, generator=generator) - 4)
     normal = torch.randn(num, dtype=torch.double, generator=generator)
-    pick = torch.randint(law.num_pieces + 1, (num, 1), generator=generator)
-    knots = law.knots.expand(num, -1).nan_to_num(posinf=0.0, neginf=0.0)
+    pick = torch.randint(distribution.num_pieces + 1, (num, 1), generator=generator)
+    knots = distribution.knots.expand(num, -1).nan_to_num(posinf=0.0, neginf=0.0)
     edge = knots.gather(-1, pick).squeeze(-1)
-    deviation = (law.variance + ratio.square()).sqrt()
+    deviation = (distribution.variance + ratio.square()).sqrt()
     u = uniform(num, generator=generator)
-    kinds = [edge + 2 * ratio * normal, law.mean + 2 * deviation * normal, edge, 0 * u, -10 * u]
+    kinds = [
+        edge + 2 * ratio * normal,
+        distribution.mean + 2 * deviation * normal,
+        edge,
+        0 * u,
+        -10 * u,
+    ]
     points = torch.stack([*kinds, 37 * u * deviation, knots.amax(-1) + 37 * ratio * u])
     row = torch.arange(num).remainder(len(points)).unsqueeze(0)
-    return SmoothedPredictive(law, ratio), points.gather(0, row).squeeze(0)
+    return SmoothedPredictive(distribution, ratio), points.gather(0, row).squeeze(0)
 
 
 def compare(kind: str, num: int, atol: float, floor: float) -> None:
     """Compare with quadrature wherever the logarithm is above ``floor``."""
-    law, x = random_case(kind, num)
-    rows = zip(oracles.unbatched(law.law), law.ratio.tolist(), x.tolist(), strict=True)
+    distribution, x = random_case(kind, num)
+    rows = zip(
+        oracles.unbatched(distribution.predictive),
+        distribution.ratio.tolist(),
+        x.tolist(),
+        strict=True,
+    )
     exact = [oracles.smoothed(*row) for row in rows]
     for name in FUNCTIONS:
-        got = getattr(law, name)(x)
+        got = getattr(distribution, name)(x)
         got = got.log() if name == "cdf" else got
         field = "log_cdf" if name == "cdf" else name
         expected = torch.tensor([getattr(e, field) for e in exact], dtype=torch.double)
@@ -50,8 +61,8 @@ def compare(kind: str, num: int, atol: float, floor: float) -> None:
         assert_close(got[seen], expected[seen], rtol=0.0, atol=atol, msg=lambda m: f"{name}: {m}")  # noqa: B023
     mean = torch.tensor([e.mean for e in exact], dtype=torch.double)
     variance = torch.tensor([e.variance for e in exact], dtype=torch.double)
-    assert_close((law.mean - mean) / variance.sqrt(), 0 * mean, rtol=0.0, atol=1e-9)
-    assert_close(law.variance, variance, rtol=1e-8, atol=0.0)
+    assert_close((distribution.mean - mean) / variance.sqrt(), 0 * mean, rtol=0.0, atol=1e-9)
+    assert_close(distribution.variance, variance, rtol=1e-8, atol=0.0)
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in BOUNDED])
@@ -73,26 +84,26 @@ def test_normal_pieces_without_tails_far_out(kind):
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("level", [1e-12, 0.01, 0.5, 0.77, 1 - 1e-9])
 def test_quantile(kind, level):
-    law, _ = random_case(kind, 35)
-    x = law.quantile(level)
+    distribution, _ = random_case(kind, 35)
+    x = distribution.quantile(level)
     if level < 0.5:
-        probability, tail = law.cdf(x), level
+        probability, tail = distribution.cdf(x), level
     else:
-        probability, tail = law.log_survival(x).exp(), 1 - level
+        probability, tail = distribution.log_survival(x).exp(), 1 - level
     tol = 1e-4 if kind in BOUNDED else TOLERANCE.get(kind, 1e-7)
     assert_close(probability, torch.full_like(x, tail), rtol=tol, atol=0.0)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_mirrored(kind):
-    law, x = random_case(kind, 50)
-    twin = law.mirrored()
-    assert_close(twin.mean, -law.mean)
-    assert_close(twin.variance, law.variance)
-    assert_close(twin.log_prob(-x), law.log_prob(x))
-    assert_close(twin.cdf(-x), law.log_survival(x).exp())
-    assert_close(twin.quantile(0.2), -law.quantile(0.8), rtol=1e-8, atol=1e-8)
-    assert_close(twin.mirrored().log_excess(x), law.log_excess(x))
+    distribution, x = random_case(kind, 50)
+    twin = distribution.mirrored()
+    assert_close(twin.mean, -distribution.mean)
+    assert_close(twin.variance, distribution.variance)
+    assert_close(twin.log_prob(-x), distribution.log_prob(x))
+    assert_close(twin.cdf(-x), distribution.log_survival(x).exp())
+    assert_close(twin.quantile(0.2), -distribution.quantile(0.8), rtol=1e-8, atol=1e-8)
+    assert_close(twin.mirrored().log_excess(x), distribution.log_excess(x))
 
 
 def test_many_pieces_that_make_a_normal_law():
@@ -100,10 +111,10 @@ def test_many_pieces_that_make_a_normal_law():
     x = torch.linspace(-8, 30, 77, dtype=torch.double) * (1 + ratio.square()).sqrt()
     plain = SmoothedPredictive(PiecewisePredictive.gaussian((4, 1), torch.double), ratio)
     levels = torch.tensor([0.1, 0.5, 0.8], dtype=torch.double)
-    pieces = PiecewisePredictive.recalibrated(levels, thresholds=levels.expand(4, 1, 3))
-    law = SmoothedPredictive(pieces, ratio)
+    pieces = from_pits(levels, levels.expand(4, 1, 3))
+    distribution = SmoothedPredictive(pieces, ratio)
     for name in FUNCTIONS:
-        assert_close(getattr(law, name)(x), getattr(plain, name)(x), rtol=1e-9, atol=1e-9)
+        assert_close(getattr(distribution, name)(x), getattr(plain, name)(x), rtol=1e-9, atol=1e-9)
 
 
 class TestShapes:
@@ -112,12 +123,12 @@ class TestShapes:
     @pytest.mark.parametrize("kind", ["gaussian", "stretched", "recalibrated", "uniform"])
     @pytest.mark.parametrize("lead", [(1,), (2,), (2, 3)])
     def test_points(self, kind, lead):
-        law, _ = random_case(kind, 4)
+        distribution, _ = random_case(kind, 4)
         x = torch.randn(*lead, 4, dtype=torch.double, generator=Generator().manual_seed(0))
         for name in FUNCTIONS:
-            got = getattr(law, name)(x)
+            got = getattr(distribution, name)(x)
             assert got.shape == x.shape
-            rows = torch.stack([getattr(law, name)(row) for row in x.reshape(-1, 4)])
+            rows = torch.stack([getattr(distribution, name)(row) for row in x.reshape(-1, 4)])
             assert_close(got, rows.reshape(x.shape))
 
     def test_one_law_many_points_and_ratios(self):
@@ -131,22 +142,27 @@ class TestShapes:
 
     def test_computes_in_double_precision(self):
         piecewise = PiecewisePredictive.conformal(0.2, half_width=torch.rand(3) + 1.0)
-        law = SmoothedPredictive(piecewise, torch.rand(3))
+        distribution = SmoothedPredictive(piecewise, torch.rand(3))
         for name in FUNCTIONS:
-            assert getattr(law, name)(torch.zeros(3).double()).dtype == torch.double
-        assert law.quantile(0.3).dtype == law.mean.dtype == law.variance.dtype == torch.double
+            assert getattr(distribution, name)(torch.zeros(3).double()).dtype == torch.double
+        assert (
+            distribution.quantile(0.3).dtype
+            == distribution.mean.dtype
+            == distribution.variance.dtype
+            == torch.double
+        )
 
 
 def make(kind: str, parameters: Tensor, ratio: Tensor) -> SmoothedPredictive:
-    """A law as a function of half-widths ``n`` or thresholds ``n x 3``."""
+    """A distribution as a function of half-widths ``n`` or thresholds ``n x 3``."""
     if kind == "recalibrated":
         levels = DECILES[[2, 8, 15]]
-        law = PiecewisePredictive.recalibrated(levels, thresholds=parameters)
+        predictive = from_pits(levels, parameters)
     elif kind == "threshold":
-        law = PiecewisePredictive.conformal(0.2, threshold=parameters)
+        predictive = PiecewisePredictive.conformal(0.2, SCORE.half_width(parameters))
     else:
-        law = PiecewisePredictive.conformal(0.2, half_width=parameters, tails=kind)
-    return SmoothedPredictive(law, ratio)
+        predictive = PiecewisePredictive.conformal(0.2, parameters, tails=kind)
+    return SmoothedPredictive(predictive, ratio)
 
 
 def parameters_of(kind: str, num: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -194,32 +210,39 @@ class TestDerivatives:
 
     def test_derivatives_are_the_other_functions(self, kind):
         parameters, ratio, x = parameters_of(kind, 200)
-        law = make(kind, parameters.detach(), ratio.detach())
-        (slope,) = torch.autograd.grad(law.log_excess(x).sum(), x)
-        expected = -torch.exp(law.log_survival(x) - law.log_excess(x))
+        distribution = make(kind, parameters.detach(), ratio.detach())
+        (slope,) = torch.autograd.grad(distribution.log_excess(x).sum(), x)
+        expected = -torch.exp(distribution.log_survival(x) - distribution.log_excess(x))
         assert_close(slope, expected.detach(), rtol=1e-8, atol=1e-8)
-        (slope,) = torch.autograd.grad(law.cdf(x).sum(), x)
-        assert_close(slope, law.log_prob(x).exp().detach(), rtol=1e-8, atol=1e-8)
+        (slope,) = torch.autograd.grad(distribution.cdf(x).sum(), x)
+        assert_close(slope, distribution.log_prob(x).exp().detach(), rtol=1e-8, atol=1e-8)
 
     @pytest.mark.parametrize("ratio", [0.0, 1e-12, 1e-3, 1.0, 1e3, 1e6, 1e12])
     def test_finite_everywhere(self, kind, ratio):
         """At clamped widths and thresholds and wherever ``log_excess`` is above -700."""
         far = [-300.0, -10.0, -1.0, 0.0, 1e-8, 0.5, 3.4, 20.0, 35.0]
         x = torch.tensor(far, dtype=torch.double) * math.sqrt(1 + min(ratio, 1e6) ** 2)
-        law, inputs = self.extreme(kind, ratio, x)
-        seen = law.log_excess(inputs[2]) > -700
+        distribution, inputs = self.extreme(kind, ratio, x)
+        seen = distribution.log_excess(inputs[2]) > -700
         assert seen.sum() > 40
-        values = [getattr(law, name)(inputs[2])[seen] for name in FUNCTIONS]
-        values += [law.mean, law.variance, law.quantile(0.01), law.quantile(0.9)]
+        values = [getattr(distribution, name)(inputs[2])[seen] for name in FUNCTIONS]
+        values += [
+            distribution.mean,
+            distribution.variance,
+            distribution.quantile(0.01),
+            distribution.quantile(0.9),
+        ]
         self.check_finite(values, inputs)
 
     @pytest.mark.parametrize("ratio", [0.0, 1e-3, 1.0, 1e3])
     def test_finite_where_nothing_can_be_gained(self, kind, ratio):
         """Where a noise-free model has seen the point, ``x`` is as large as 1e6."""
         x = torch.tensor([1e2, 1e3, 1e4, 1e5, 1e6], dtype=torch.double)
-        law, inputs = self.extreme(kind, ratio, x)
-        self.check_finite([law.log_excess(inputs[2]), law.log_survival(inputs[2])], inputs)
-        self.check_finite([law.cdf(-inputs[2]), law.cdf(inputs[2])], inputs)
+        distribution, inputs = self.extreme(kind, ratio, x)
+        self.check_finite(
+            [distribution.log_excess(inputs[2]), distribution.log_survival(inputs[2])], inputs
+        )
+        self.check_finite([distribution.cdf(-inputs[2]), distribution.cdf(inputs[2])], inputs)
 
     @staticmethod
     def extreme(kind, ratio, x):
@@ -247,10 +270,12 @@ def test_finite_with_zero_masses(center, masses, ratio):
     weights = torch.tensor(masses, dtype=torch.double, requires_grad=True)
     noise = torch.tensor(ratio, dtype=torch.double, requires_grad=True)
     x = torch.tensor([-8.0, -1.0, 0.0, 0.5, 0.7], dtype=torch.double, requires_grad=True)
-    law = SmoothedPredictive(PiecewisePredictive(knots, weights, (False, center, False)), noise)
-    values = [getattr(law, name)(x) for name in FUNCTIONS]
+    distribution = SmoothedPredictive(
+        PiecewisePredictive(knots, weights, (False, center, False)), noise
+    )
+    values = [getattr(distribution, name)(x) for name in FUNCTIONS]
     inputs = (knots, weights, noise, x)
-    for value in (*values[:3], values[3].exp(), law.quantile(0.3)):
+    for value in (*values[:3], values[3].exp(), distribution.quantile(0.3)):
         grads = torch.autograd.grad(value.sum(), inputs, retain_graph=True, allow_unused=True)
         assert all(v is None or v.isfinite().all() for v in (value, *grads))
 
@@ -258,16 +283,18 @@ def test_finite_with_zero_masses(center, masses, ratio):
 class TestLimits:
     @pytest.mark.parametrize("kind", KINDS)
     def test_without_noise(self, kind):
-        law, generator = random_laws(kind, 40, seed=1), Generator().manual_seed(0)
+        distribution, generator = random_predictive(kind, 40, seed=1), Generator().manual_seed(0)
         z = torch.randn(40, dtype=torch.double, generator=generator)
-        smoothed = SmoothedPredictive(law, torch.zeros(40, dtype=torch.double))
-        assert_close(smoothed.cdf(z), law.cdf(z), rtol=1e-4, atol=1e-5)
-        assert_close(smoothed.quantile(0.3), law.quantile(0 * z + 0.3), rtol=0.0, atol=1e-4)
-        assert_close(smoothed.variance, law.variance, rtol=1e-9, atol=MIN_RATIO**2)
+        smoothed = SmoothedPredictive(distribution, torch.zeros(40, dtype=torch.double))
+        assert_close(smoothed.cdf(z), distribution.cdf(z), rtol=1e-4, atol=1e-5)
+        assert_close(
+            smoothed.quantile(0.3), distribution.quantile(0 * z + 0.3), rtol=0.0, atol=1e-4
+        )
+        assert_close(smoothed.variance, distribution.variance, rtol=1e-9, atol=MIN_RATIO**2)
 
     @pytest.mark.parametrize("kind", KINDS)
     def test_noise_alone(self, kind):
         ratio = torch.full((40,), 1e5, dtype=torch.double)
-        law = SmoothedPredictive(random_laws(kind, 40, seed=1), ratio)
+        distribution = SmoothedPredictive(random_predictive(kind, 40, seed=1), ratio)
         t = torch.randn(40, dtype=torch.double, generator=Generator().manual_seed(0))
-        assert_close(law.cdf(ratio * t), torch.special.ndtr(t), rtol=0.0, atol=1e-3)
+        assert_close(distribution.cdf(ratio * t), torch.special.ndtr(t), rtol=0.0, atol=1e-3)

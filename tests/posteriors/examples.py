@@ -1,4 +1,4 @@
-"""Gaussian posteriors and laws that vary from point to point."""
+"""Gaussian posteriors and distributions that vary from point to point."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from torch import Generator, Tensor
 
 from botorch_calib.distributions.piecewise import PiecewisePredictive
 from botorch_calib.posteriors import CalibratedPosterior
-from tests.laws import DECILES, uniform
+from tests.predictive_examples import DECILES, SCORE, uniform
 
-LAWS = ["gaussian", "conformal", "stretched", "recalibrated", "skewed"]
-CORRECTED = LAWS[1:]
+KINDS = ["gaussian", "conformal", "stretched", "recalibrated", "skewed"]
+CORRECTED = KINDS[1:]
 NOISE = 0.3
 
 
@@ -28,8 +28,8 @@ def make_base(X: Tensor, factor: float = 1.0) -> GPyTorchPosterior:
     return GPyTorchPosterior(MultivariateNormal(mean, factor * covariance))
 
 
-def make_law(kind: str, X: Tensor) -> PiecewisePredictive:
-    """A law that varies from point to point, of batch shape ``batch_shape x q x 1``."""
+def make_predictive(kind: str, X: Tensor) -> PiecewisePredictive:
+    """A distribution that varies from point to point, of batch shape ``batch_shape x q x 1``."""
     x = X[..., :1]
     if kind == "gaussian":
         return PiecewisePredictive.gaussian(x.shape, dtype=X.dtype)
@@ -41,7 +41,8 @@ def make_law(kind: str, X: Tensor) -> PiecewisePredictive:
         levels = torch.tensor([0.3, 0.7], dtype=X.dtype)
         return PiecewisePredictive.recalibrated(levels, knots=knots)
     thresholds = (DECILES.to(X) ** (1 + x)).unsqueeze(-2)
-    return PiecewisePredictive.recalibrated(DECILES.to(X), thresholds=thresholds)
+    knots = SCORE.knots(thresholds, max_width=8.0)
+    return PiecewisePredictive.recalibrated(DECILES.to(X), knots)
 
 
 def make_points(*batch_shape: int, q: int, dtype: torch.dtype = torch.double) -> Tensor:
@@ -51,4 +52,4 @@ def make_points(*batch_shape: int, q: int, dtype: torch.dtype = torch.double) ->
 
 
 def make(kind: str, X: Tensor, noise: Tensor | float = NOISE, **kwargs: Any) -> CalibratedPosterior:
-    return CalibratedPosterior(make_base(X), make_law(kind, X), noise, **kwargs)
+    return CalibratedPosterior(make_base(X), make_predictive(kind, X), noise, **kwargs)

@@ -26,8 +26,16 @@ from torch.testing import assert_close
 from botorch_calib.posteriors import CalibratedPosterior
 from botorch_calib.testing import PosteriorContract
 from tests import oracles
-from tests.laws import uniform
-from tests.posteriors.examples import CORRECTED, LAWS, NOISE, make, make_base, make_law, make_points
+from tests.posteriors.examples import (
+    CORRECTED,
+    KINDS,
+    NOISE,
+    make,
+    make_base,
+    make_points,
+    make_predictive,
+)
+from tests.predictive_examples import uniform
 
 BEST = 0.4
 
@@ -77,8 +85,8 @@ class TestSkewedObservation(ContractOfObservation):
     kind = "skewed"
 
 
-class TestGaussianLaw:
-    """A law of one normal piece says what the Gaussian process says."""
+class TestGaussianPredictive:
+    """A distribution of one normal piece says what the Gaussian process says."""
 
     X = make_points(3, q=1)
 
@@ -94,7 +102,7 @@ class TestGaussianLaw:
     @pytest.mark.filterwarnings("ignore:ExpectedImprovement has known numerical issues")
     def test_acquisition_functions(self, model):
         base = model.posterior(self.X)
-        posterior = CalibratedPosterior(base, make_law("gaussian", self.X), 0.05)
+        posterior = CalibratedPosterior(base, make_predictive("gaussian", self.X), 0.05)
         best = torch.tensor([-30.0, 0.4, 1.0, 25.0], dtype=torch.double)
         for function, name in (
             (LogExpectedImprovement, "log_expected_improvement"),
@@ -111,7 +119,7 @@ class TestGaussianLaw:
     def test_marginals(self, model, denoise):
         base = model.posterior(self.X, observation_noise=not denoise)
         posterior = CalibratedPosterior(
-            model.posterior(self.X), make_law("gaussian", self.X), 0.05, denoise=denoise
+            model.posterior(self.X), make_predictive("gaussian", self.X), 0.05, denoise=denoise
         )
         assert_close(posterior.mean, base.mean)
         assert_close(posterior.variance, base.variance)
@@ -156,7 +164,7 @@ def test_against_quadrature(kind, noise):
     check(posterior.variance, "variance", unit.square(), zero)
 
 
-@pytest.mark.parametrize("kind", LAWS)
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("dtype", [torch.double, torch.float])
 def test_observation_against_quadrature(kind, dtype):
     """Without denoising, improvement is that of the transported observation."""
@@ -178,9 +186,9 @@ def test_observation_against_quadrature(kind, dtype):
         assert_close(value.double().flatten(), expected, rtol=tol, atol=tol)
 
 
-@pytest.mark.parametrize("kind", LAWS)
+@pytest.mark.parametrize("kind", KINDS)
 def test_no_noise_at_all(kind):
-    """The number zero is as exact as the law of an observation, and stays so under maps."""
+    """The number zero is as exact as an observation's distribution, and stays so under maps."""
     X, draws = make_points(3, q=2), torch.randn(5, 3, 2, 2, dtype=torch.double)
     exact, observed = make(kind, X, 0.0), make(kind, X, 0.0, denoise=False)
     little = make(kind, X, torch.tensor(0.0))
@@ -195,8 +203,8 @@ def test_no_noise_at_all(kind):
     assert_close(exact.affine(-1.0).mean, -exact.mean)
 
 
-@pytest.mark.parametrize("kind", LAWS)
-class TestEachLaw:
+@pytest.mark.parametrize("kind", KINDS)
+class TestEachKind:
     def test_affine(self, kind):
         X, value = make_points(3, q=2), torch.tensor([-0.5, 0.2, 1.7], dtype=torch.double)
         posterior, levels = make(kind, X), torch.tensor([0.1, 0.6], dtype=torch.double)
@@ -230,12 +238,12 @@ class TestEachLaw:
         posterior = make(kind, X, 0.0)
         observed = make(kind, X, 0.0, denoise=False)
         location, deviation, _ = standard_units(posterior, 0.0)
-        law, z = make_law(kind, X), (value - location) / deviation
-        assert_close(posterior.mean, location + deviation * law.mean)
-        assert_close(posterior.variance, deviation.square() * law.variance)
+        predictive, z = make_predictive(kind, X), (value - location) / deviation
+        assert_close(posterior.mean, location + deviation * predictive.mean)
+        assert_close(posterior.variance, deviation.square() * predictive.variance)
         for other in (posterior, observed):
-            assert_close(other.cdf(value), law.cdf(z), rtol=1e-5, atol=1e-5)
-            quantile = location + deviation * law.quantile(0 * z + 0.3)
+            assert_close(other.cdf(value), predictive.cdf(z), rtol=1e-5, atol=1e-5)
+            quantile = location + deviation * predictive.quantile(0 * z + 0.3)
             level = torch.tensor(0.3, dtype=torch.double)
             assert_close(other.quantile(level), quantile, rtol=1e-5, atol=1e-5)
         draws = torch.randn(5, *posterior.base_sample_shape, dtype=torch.double)
@@ -245,7 +253,7 @@ class TestEachLaw:
     def test_without_variance(self, kind):
         """A point whose objective is known stays known, whatever is said of observations."""
         X = make_points(3, q=2)
-        posterior = CalibratedPosterior(make_base(X, factor=1e-8), make_law(kind, X), NOISE)
+        posterior = CalibratedPosterior(make_base(X, factor=1e-8), make_predictive(kind, X), NOISE)
         mean, deviation = posterior.base_posterior.mean, posterior.base_posterior.variance.sqrt()
         assert_close(posterior.mean, mean, rtol=0.0, atol=1e-6)
         assert_close(posterior.variance.sqrt(), deviation, rtol=1e-3, atol=0.0)
@@ -308,7 +316,7 @@ class TestEachLaw:
 
 
 X = make_points(3, q=2)
-LAW = make_law("conformal", X)
+PREDICTIVE = make_predictive("conformal", X)
 WIDE = torch.ones(4, 3, 2, 1, dtype=torch.double)
 
 
@@ -319,20 +327,32 @@ def two_outputs() -> GPyTorchPosterior:
 
 
 @pytest.mark.parametrize(
-    ("base", "law", "noise", "error", "message"),
+    ("base", "predictive", "noise", "error", "message"),
     [
-        (TransformedPosterior(make_base(X), torch.exp), LAW, 0.1, UnsupportedError, "Transformed"),
-        (two_outputs(), LAW, 0.1, BotorchTensorDimensionError, "single output"),
-        (make_base(X), make_law("conformal", X[:2]), 0.1, BotorchTensorDimensionError, "predict"),
-        (make_base(X), LAW, WIDE, BotorchTensorDimensionError, "`noise_variance`"),
-        (make_base(X), LAW, WIDE[0, :2], BotorchTensorDimensionError, "`noise_variance`"),
-        (make_base(X), LAW, -0.1, InputDataError, "`noise_variance`"),
-        (make_base(X), LAW, math.nan, InputDataError, "`noise_variance`"),
+        (
+            TransformedPosterior(make_base(X), torch.exp),
+            PREDICTIVE,
+            0.1,
+            UnsupportedError,
+            "Transformed",
+        ),
+        (two_outputs(), PREDICTIVE, 0.1, BotorchTensorDimensionError, "single output"),
+        (
+            make_base(X),
+            make_predictive("conformal", X[:2]),
+            0.1,
+            BotorchTensorDimensionError,
+            "predict",
+        ),
+        (make_base(X), PREDICTIVE, WIDE, BotorchTensorDimensionError, "`noise_variance`"),
+        (make_base(X), PREDICTIVE, WIDE[0, :2], BotorchTensorDimensionError, "`noise_variance`"),
+        (make_base(X), PREDICTIVE, -0.1, InputDataError, "`noise_variance`"),
+        (make_base(X), PREDICTIVE, math.nan, InputDataError, "`noise_variance`"),
     ],
 )
-def test_constructor_errors(base, law, noise, error, message):
+def test_constructor_errors(base, predictive, noise, error, message):
     with pytest.raises(error, match=message):
-        CalibratedPosterior(base, law, noise)
+        CalibratedPosterior(base, predictive, noise)
 
 
 def test_method_errors():

@@ -9,9 +9,17 @@ from scipy.stats import kstest
 from torch import Generator, Size
 from torch.testing import assert_close
 
-from botorch_calib.distributions.piecewise import PiecewisePredictive
 from botorch_calib.posteriors import CalibratedPosterior
-from tests.posteriors.examples import CORRECTED, LAWS, NOISE, make, make_base, make_law, make_points
+from tests.posteriors.examples import (
+    CORRECTED,
+    KINDS,
+    NOISE,
+    make,
+    make_base,
+    make_points,
+    make_predictive,
+)
+from tests.predictive_examples import from_pits
 
 NUM = 20_000
 
@@ -66,13 +74,13 @@ def test_samples_increase_with_those_of_the_process(kind):
 def test_samples_are_transported_paths():
     """``f + a sigma_y (T(z) - z)`` by hand, with and without denoising."""
     X = make_points(3, q=2)
-    law, base = make_law("skewed", X), make_base(X)
+    predictive, base = make_predictive("skewed", X), make_base(X)
     posterior = make("skewed", X)
     draws = draws_for(posterior, 7)
     f = base.rsample_from_base_samples(Size([7]), draws[..., 0])
     deviation = (base.variance + NOISE).sqrt()
     z = (f + math.sqrt(NOISE) * draws[..., 1:] - base.mean) / deviation
-    moved = law.quantile(torch.special.ndtr(z))
+    moved = predictive.quantile(torch.special.ndtr(z))
     expected = f + base.variance / deviation * (moved - z)
     assert_close(posterior.rsample_from_base_samples(Size([7]), draws), expected)
     observed = make("skewed", X, denoise=False)
@@ -80,16 +88,16 @@ def test_samples_are_transported_paths():
     assert_close(observed.rsample_from_base_samples(Size([7]), draws), expected)
 
 
-def test_a_law_that_corrects_nothing_leaves_paths_alone():
+def test_a_distribution_that_corrects_nothing_leaves_paths_alone():
     X = make_points(3, q=4)
     posterior = make("gaussian", X)
     draws = draws_for(posterior, 6)
     expected = posterior.base_posterior.rsample_from_base_samples(Size([6]), draws[..., 0])
     assert torch.equal(posterior.rsample_from_base_samples(Size([6]), draws), expected)
-    # The same law by pieces: equal up to rounding.
+    # The same distribution by pieces: equal up to rounding.
     levels = torch.tensor([0.2, 0.5, 0.6], dtype=torch.double)
-    law = PiecewisePredictive.recalibrated(levels, thresholds=levels.expand(3, 4, 1, 3))
-    same = CalibratedPosterior(make_base(X), law, NOISE)
+    predictive = from_pits(levels, levels.expand(3, 4, 1, 3))
+    same = CalibratedPosterior(make_base(X), predictive, NOISE)
     assert_close(same.rsample_from_base_samples(Size([6]), draws), expected)
     assert_close(same.variance, posterior.base_posterior.variance)
     for best in (-1.0, 0.5, 4.0):
@@ -97,7 +105,7 @@ def test_a_law_that_corrects_nothing_leaves_paths_alone():
         assert_close(value, posterior.log_expected_improvement(best), rtol=1e-8, atol=1e-8)
 
 
-@pytest.mark.parametrize("kind", LAWS)
+@pytest.mark.parametrize("kind", KINDS)
 def test_affine_maps_of_samples(kind):
     posterior = make(kind, make_points(3, q=2))
     draws = draws_for(posterior, 5)
@@ -114,7 +122,7 @@ def test_observations_are_transported_quantiles(kind):
     posterior = make(kind, X, denoise=False)
     mean, variance = posterior.base_posterior.mean, posterior.base_posterior.variance
     for level in (0.01, 0.4, 0.95):
-        z = make_law(kind, X).quantile(torch.full((3, 1), level, dtype=torch.double))
+        z = make_predictive(kind, X).quantile(torch.full((3, 1), level, dtype=torch.double))
         expected = mean + (variance + NOISE).sqrt() * z
         got = posterior.quantile(torch.tensor(level, dtype=torch.double))
         assert_close(got, expected)
@@ -130,5 +138,5 @@ def test_correlations_are_those_of_the_process():
     covariance = posterior.base_posterior.distribution.covariance_matrix
     deviation = covariance.diagonal().sqrt()
     correlation = covariance / deviation / deviation.unsqueeze(-1)
-    expected = 6 / math.pi * torch.asin(correlation / 2)  # Spearman's, of a normal law
+    expected = 6 / math.pi * torch.asin(correlation / 2)  # Spearman's, of a normal distribution
     assert_close(rank_correlation, expected, rtol=0.0, atol=0.03)

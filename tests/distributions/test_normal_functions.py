@@ -1,4 +1,4 @@
-"""Special functions against mpmath, their gradients, and the root finder."""
+"""Functions of the normal distribution against mpmath, and their gradients."""
 
 import math
 
@@ -9,7 +9,7 @@ import torch
 from torch.autograd import gradcheck, gradgradcheck
 from torch.testing import assert_close
 
-from botorch_calib.distributions import _special
+from botorch_calib.distributions import _normal_functions as functions
 from tests import oracles
 
 ARGUMENTS = [0.0, 1e-12, 1e-3, 0.7, 1.0, 4.9, 5.0, 12.0, 19.9, 29.9, 30.1, 55.0, 300.0]
@@ -67,9 +67,9 @@ def test_mills_ratio_and_scaled_tails():
     # Differences that cancel like x^2 and x^4 below the switch to the series, at 30.
     for index, (function, tol) in enumerate([(Phi, 1e-14), (h, 1e-10), (big_h, 1e-9)]):
         expected = double(*(function(-a) / phi(a) for a in ARGUMENTS))
-        assert_close(_special.scaled_tails(x)[index], expected, rtol=tol, atol=0.0)
+        assert_close(functions.scaled_tails(x)[index], expected, rtol=tol, atol=0.0)
         if function is Phi:
-            assert_close(_special.mills_ratio(x), expected, rtol=tol, atol=0.0)
+            assert_close(functions.mills_ratio(x), expected, rtol=tol, atol=0.0)
 
 
 @pytest.mark.parametrize("copies", [1, 1000])
@@ -85,19 +85,18 @@ def test_ratios_by_polynomials(copies):
                 (h, lambda a: a**-2 - 3 / a**4),
             ]
         )
-    assert_close(_special.mills_ratio(x), mills.expand_as(x), rtol=3e-15, atol=0.0)
-    assert_close(_special.ramp_ratio(x), ramp.expand_as(x), rtol=3e-15, atol=0.0)
-    assert (_special.ramp_ratio(double(1e30)) > 0).all()
+    assert_close(functions.mills_ratio(x), mills.expand_as(x), rtol=3e-15, atol=0.0)
+    assert_close(functions.ramp_ratio(x), ramp.expand_as(x), rtol=3e-15, atol=0.0)
+    assert (functions.ramp_ratio(double(1e30)) > 0).all()
 
 
-def test_log_normal_integrals():
+def test_log_h():
     t = [-1e4, -38.0, -30.1, -29.9, -6.0, -5.9, -1.0, -1e-9, 0.0, 1e-9, 0.3, 5.0, 40.0]
-    log_prob, log_excess = _special.log_normal_integrals(double(*t))
-    assert_close(log_prob, double(*(mp.log(Phi(v)) for v in t)), rtol=1e-13, atol=1e-13)
-    assert_close(log_excess, double(*(mp.log(h(v)) for v in t)), rtol=1e-13, atol=1e-10)
+    value = functions.log_h(double(*t))
+    assert_close(value, double(*(mp.log(h(v)) for v in t)), rtol=1e-13, atol=1e-10)
     inputs = (double(-30.0, -6.0, -1.0, 0.0, 0.3, 5.0).requires_grad_(),)
-    assert gradcheck(_special.log_normal_integrals, inputs, atol=1e-5, rtol=1e-4)
-    assert gradgradcheck(_special.log_normal_integrals, inputs, atol=1e-5, rtol=1e-4)
+    assert gradcheck(functions.log_h, inputs, atol=1e-5, rtol=1e-4)
+    assert gradgradcheck(functions.log_h, inputs, atol=1e-5, rtol=1e-4)
 
 
 @pytest.mark.parametrize("bounds", INTERVALS)
@@ -107,17 +106,17 @@ def test_log_normal_interval(bounds):
     # What the rounding of log Phi at the ends leaves of a difference of two of them.
     edge = min(abs(bounds[0]), abs(bounds[1]))
     tol = 4e-16 * (1 + abs(expected.item())) * (1 + 1 / (bounds[1] - bounds[0]) / (0.5 + edge))
-    assert_close(_special.log_normal_interval(low, high), expected, rtol=0.0, atol=tol)
-    assert_close(_special.log_normal_interval(-high, -low), expected, rtol=0.0, atol=tol)
+    assert_close(functions.log_normal_interval(low, high), expected, rtol=0.0, atol=tol)
+    assert_close(functions.log_normal_interval(-high, -low), expected, rtol=0.0, atol=tol)
 
 
 def test_log_normal_interval_derivatives():
     low, high = double(-1.0, 3.0, -5.0, -math.inf, 0.5), double(0.5, 3.2, -4.0, 0.3, math.inf)
     finite_low, finite_high = low[:3].requires_grad_(), high[:3].requires_grad_()
-    assert gradcheck(_special.log_normal_interval, (finite_low, finite_high))
-    assert gradgradcheck(_special.log_normal_interval, (finite_low, finite_high))
+    assert gradcheck(functions.log_normal_interval, (finite_low, finite_high))
+    assert gradgradcheck(functions.log_normal_interval, (finite_low, finite_high))
     low, high = low.detach().requires_grad_(), high.detach().requires_grad_()
-    _special.log_normal_interval(low, high).sum().backward()
+    functions.log_normal_interval(low, high).sum().backward()
     assert low.grad.isfinite().all() and high.grad.isfinite().all()
     assert low.grad[3] == 0.0 and high.grad[4] == 0.0
 
@@ -125,22 +124,22 @@ def test_log_normal_interval_derivatives():
 def test_log1mexp():
     values = [-1e-15, -1e-8, -0.1, -math.log(2), -0.7, -5.0, -40.0, -800.0, -1e300]
     expected = double(*(mp.log(-mp.expm1(v)) for v in values))
-    assert_close(_special.log1mexp(double(*values)), expected, rtol=1e-13, atol=0.0)
+    assert_close(functions.log1mexp(double(*values)), expected, rtol=1e-13, atol=0.0)
     x = double(0.0, *values).requires_grad_()
-    _special.log1mexp(x).sum().backward()
+    functions.log1mexp(x).sum().backward()
     assert x.grad.isfinite().all()
-    assert gradcheck(_special.log1mexp, (double(-0.1, -0.69, -0.7, -5.0).requires_grad_(),))
+    assert gradcheck(functions.log1mexp, (double(-0.1, -0.69, -0.7, -5.0).requires_grad_(),))
 
 
 def test_ndtri_exp():
     z = [-50.0, -38.0, -30.0, -8.1, -7.4, -7.3, -2.0, -1e-3, 0.0, 1.0]
     log_p = double(*(mp.log(Phi(v)) for v in z))
     # Near log_p = 0 the answer is as sharp as its argument.
-    assert_close(_special.ndtri_exp(log_p), double(*z), rtol=1e-13, atol=1e-14)
-    assert_close(_special.ndtri_exp(double(-1e6)), double(-1414.2089), rtol=1e-6, atol=0.0)
+    assert_close(functions.ndtri_exp(log_p), double(*z), rtol=1e-13, atol=1e-14)
+    assert_close(functions.ndtri_exp(double(-1e6)), double(-1414.2089), rtol=1e-6, atol=0.0)
     safe = log_p.requires_grad_()
-    assert gradcheck(_special.ndtri_exp, (safe,), atol=1e-6)
-    (slope,) = torch.autograd.grad(_special.ndtri_exp(safe).sum(), safe)
+    assert gradcheck(functions.ndtri_exp, (safe,), atol=1e-6)
+    (slope,) = torch.autograd.grad(functions.ndtri_exp(safe).sum(), safe)
     expected = double(*(Phi(v) / phi(v) for v in z))
     assert_close(slope, expected, rtol=1e-9, atol=0.0)
 
@@ -148,17 +147,18 @@ def test_ndtri_exp():
 def test_hazard():
     z = [-300.0, -40.0, -1.0, 0.0, 3.0, 10.0]
     expected = double(*(phi(v) / Phi(v) for v in z))
-    assert_close(_special.hazard(double(*z)), expected, rtol=1e-10, atol=0.0)
+    assert_close(functions.hazard(double(*z)), expected, rtol=1e-10, atol=0.0)
 
 
 @pytest.mark.parametrize("order", [1, 5, 20])
 def test_unit_legendre(order):
-    nodes, weights = _special.unit_legendre(order, double(0.0))
+    cpu = torch.device("cpu")
+    nodes, weights = functions.unit_legendre(order, torch.double, cpu)
     powers = torch.arange(2 * order, dtype=torch.double)
     integral = (weights * nodes ** powers.unsqueeze(-1)).sum(-1)
     assert_close(integral, 1 / (powers + 1), rtol=1e-13, atol=0.0)
     assert nodes.dtype == torch.double
-    assert _special.unit_legendre(order, torch.zeros(1))[0].dtype == torch.float32
+    assert functions.unit_legendre(order, torch.float32, cpu)[0].dtype == torch.float32
 
 
 def test_log_h_of_the_oracles():

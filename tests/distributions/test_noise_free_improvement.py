@@ -1,4 +1,4 @@
-"""The law without noise: quadrature, narrow pieces, derivatives, limits, both ends."""
+"""The distribution without noise: quadrature, narrow pieces, derivatives, limits, both ends."""
 
 import math
 
@@ -9,11 +9,11 @@ from torch import Generator, Tensor
 from torch.autograd import gradcheck, gradgradcheck
 from torch.testing import assert_close
 
-from botorch_calib.distributions._special import LOG_ZERO
+from botorch_calib.distributions._normal_functions import LOG_ZERO
 from botorch_calib.distributions.piecewise import PiecewisePredictive
 from botorch_calib.distributions.smoothed import MIN_RATIO, SmoothedPredictive, UnsmoothedPredictive
 from tests import oracles
-from tests.laws import DECILES, KINDS, random_laws, uniform
+from tests.predictive_examples import DECILES, KINDS, random_predictive, uniform
 
 FUNCTIONS = ["log_excess", "log_survival", "cdf", "log_prob"]
 
@@ -23,37 +23,45 @@ def double(*values: float) -> Tensor:
 
 
 def random_case(kind: str, num: int) -> tuple[UnsmoothedPredictive, Tensor]:
-    """Laws and points: at knots, close to them, in the bulk, beyond, far out to both sides."""
-    law, generator = random_laws(kind, num, seed=1), Generator().manual_seed(2)
+    """Distributions and points: at knots, close to them, in the bulk, far out to both sides."""
+    distribution, generator = random_predictive(kind, num, seed=1), Generator().manual_seed(2)
     u = uniform(num, generator=generator)
-    pick = torch.randint(law.num_pieces + 1, (num, 1), generator=generator)
-    knots = law.knots.expand(num, -1).nan_to_num(posinf=0.0, neginf=0.0)
+    pick = torch.randint(distribution.num_pieces + 1, (num, 1), generator=generator)
+    knots = distribution.knots.expand(num, -1).nan_to_num(posinf=0.0, neginf=0.0)
     edge = knots.gather(-1, pick).squeeze(-1)
     normal = torch.randn(num, dtype=torch.double, generator=generator)
-    near = [edge, edge + 1e-7 * u, edge - 1e-4 * u, edge + 0.2 * u - 0.1, law.transport(normal)]
+    near = [
+        edge,
+        edge + 1e-7 * u,
+        edge - 1e-4 * u,
+        edge + 0.2 * u - 0.1,
+        distribution.transport(normal),
+    ]
     far = [37 * u, -37 * u, knots.amax(-1) + 20 * u]
     points = torch.stack([*near, *(v.expand(num) for v in far)])
     row = torch.arange(num).remainder(len(points)).unsqueeze(0)
-    return UnsmoothedPredictive(law), points.gather(0, row).squeeze(0)
+    return UnsmoothedPredictive(distribution), points.gather(0, row).squeeze(0)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_against_quadrature(kind):
     """Wherever the logarithm is above -700; the oracle is accurate to about 1e-13."""
-    law, x = random_case(kind, 24 if "calibrated" in kind else 56)
-    rows = zip(oracles.unbatched(law.law), x.tolist(), strict=True)
+    distribution, x = random_case(kind, 24 if "calibrated" in kind else 56)
+    rows = zip(oracles.unbatched(distribution.predictive), x.tolist(), strict=True)
     exact = double(*(v for row in rows for v in oracles.log_tail(*row))).view(-1, 2).unbind(-1)
-    for got, expected in zip((law.log_excess(x), law.log_survival(x)), exact, strict=True):
+    for got, expected in zip(
+        (distribution.log_excess(x), distribution.log_survival(x)), exact, strict=True
+    ):
         seen = expected > -700
         assert seen.sum() > len(x) / 3
         assert_close(got[seen], expected[seen], rtol=0.0, atol=1e-10)
-        if law.law.knots.isfinite().all():  # the oracle cuts open tails off
+        if distribution.predictive.knots.isfinite().all():  # the oracle cuts open tails off
             assert (got[expected == -math.inf] == LOG_ZERO).all()
-    rows = zip(oracles.unbatched(law.mirrored().law), (-x).tolist(), strict=True)
+    rows = zip(oracles.unbatched(distribution.mirrored().predictive), (-x).tolist(), strict=True)
     lower = double(*(oracles.log_tail(*row)[1] for row in rows))
     # A node of the oracle that rounds to a point 1e-8 from an end is lost.
-    assert_close(law.cdf(x), lower.exp(), rtol=1e-7, atol=0.0)
-    assert_close(law.log_prob(x), law.law.log_prob(x))
+    assert_close(distribution.cdf(x), lower.exp(), rtol=1e-7, atol=0.0)
+    assert_close(distribution.log_prob(x), distribution.predictive.log_prob(x))
 
 
 def normal_mass(low: float, high: float) -> mpmath.mpf:
@@ -85,24 +93,24 @@ def test_narrow_pieces(center, width):
     shares = double(-2.0, -0.9, -0.2, 0.0, 0.1, 0.59, 0.7, 0.99)
     x = center + width * shares
     for masses in ([0.1, 0.2, 0.3, 0.4], [0.5, 0.3, 0.2, 0.0]):
-        law = PiecewisePredictive(knots, double(*masses), (False,) * 4, validate=False)
-        law = UnsmoothedPredictive(law)
+        distribution = PiecewisePredictive(knots, double(*masses), (False,) * 4, validate=False)
+        distribution = UnsmoothedPredictive(distribution)
         points = x if masses[-1] else x[:6]
         exact = [exact_tail(knots.tolist(), masses, v) for v in points.tolist()]
         excess, survival = double(*(v for row in exact for v in row)).view(-1, 2).unbind(-1)
-        assert_close(law.log_excess(points), excess, rtol=0.0, atol=1e-10)
-        assert_close(law.log_survival(points), survival, rtol=0.0, atol=1e-10)
+        assert_close(distribution.log_excess(points), excess, rtol=0.0, atol=1e-10)
+        assert_close(distribution.log_survival(points), survival, rtol=0.0, atol=1e-10)
 
 
 def test_far_tail_of_a_law_that_ends_in_nothing():
     """Masses that are zero add nothing, and the logarithm keeps its digits below them."""
     masses = double(0.5, 0.5, 0.0)
-    law = PiecewisePredictive(double(-1.0, 1.0), masses, (False, True, False))
-    below = UnsmoothedPredictive(law).log_excess(double(1 - 1e-150, 1.0, 5.0))
+    distribution = PiecewisePredictive(double(-1.0, 1.0), masses, (False, True, False))
+    below = UnsmoothedPredictive(distribution).log_excess(double(1 - 1e-150, 1.0, 5.0))
     assert_close(below[1:], double(LOG_ZERO, LOG_ZERO))
     full = PiecewisePredictive(double(-1.0, 1.0), double(1.0, 0.0, 0.0), (False, True, False))
     mirrored = UnsmoothedPredictive(full.mirrored())
-    # The tail beyond 1 of a normal law, with mass 1
+    # The tail beyond 1 of a normal distribution, with mass 1
     x = double(2.0, 10.0, 37.0)
     expected = torch.special.log_ndtr(-x) - torch.special.log_ndtr(-double(1.0))
     assert_close(mirrored.log_survival(x), expected, rtol=0.0, atol=1e-10)
@@ -114,36 +122,37 @@ class TestBeyondTheEnds:
     @pytest.mark.parametrize("flags", [(True, True), (False, False), (False, True)])
     def test_below_and_above(self, flags):
         knots, masses = self.knots.clone().requires_grad_(), self.masses.clone().requires_grad_()
-        law = UnsmoothedPredictive(PiecewisePredictive(knots, masses, flags))
+        distribution = UnsmoothedPredictive(PiecewisePredictive(knots, masses, flags))
         x = double(-50.0, -1.0, 2.0, 2.0 + 1e-12, 60.0).requires_grad_()
         for name in ("log_excess", "log_survival"):
-            value = getattr(law, name)(x)
+            value = getattr(distribution, name)(x)
             grads = torch.autograd.grad(value.sum(), (x, knots, masses), retain_graph=True)
             assert (value[2:] == LOG_ZERO).all() and (grads[0][2:] == 0).all()
             assert all(grad.isfinite().all() for grad in grads)
-        assert_close(law.log_excess(x)[:2].exp(), law.mean - x[:2])
-        assert_close(law.log_survival(x)[:2].exp(), double(1.0, 1.0))
-        assert_close(law.cdf(x), double(0.0, 0.0, 1.0, 1.0, 1.0))
-        assert (law.log_prob(x)[[0, 4]] == -math.inf).all()
+        assert_close(distribution.log_excess(x)[:2].exp(), distribution.mean - x[:2])
+        assert_close(distribution.log_survival(x)[:2].exp(), double(1.0, 1.0))
+        assert_close(distribution.cdf(x), double(0.0, 0.0, 1.0, 1.0, 1.0))
+        assert (distribution.log_prob(x)[[0, 4]] == -math.inf).all()
 
 
 FORMS = ["gaussian", "stretched", "recalibrated", "pieces"]
 
 
 def make(kind: str, parameters: Tensor, scale: Tensor) -> UnsmoothedPredictive:
-    """A law as a function of ``n x 4`` numbers and a scale."""
+    """A distribution as a function of ``n x 4`` numbers and a scale."""
     if kind == "recalibrated":
-        law = PiecewisePredictive.recalibrated(DECILES[[1, 6, 9, 15]], knots=parameters)
+        predictive = PiecewisePredictive.recalibrated(DECILES[[1, 6, 9, 15]], knots=parameters)
     elif kind == "pieces":
         masses = parameters[..., :3].softmax(dim=-1)
         knots = parameters.square().add(0.1).cumsum(dim=-1) - 2.0
-        law = PiecewisePredictive(knots, masses, (False, True, False), validate=False)
+        predictive = PiecewisePredictive(knots, masses, (False, True, False), validate=False)
     else:
         width = parameters[..., 0].abs() + 0.1
-        law = PiecewisePredictive.conformal(0.2, half_width=width, tails=kind)
+        predictive = PiecewisePredictive.conformal(0.2, half_width=width, tails=kind)
     if kind != "stretched":
-        law.scale = scale
-    return UnsmoothedPredictive(law)
+        pieces = (predictive.finite_knots, predictive.masses, predictive.form)
+        predictive = PiecewisePredictive.from_form(*pieces, scale=scale)
+    return UnsmoothedPredictive(predictive)
 
 
 def inputs_of(num: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -166,8 +175,10 @@ class TestDerivatives:
 
     def test_second(self, kind):
         def function(parameters, scale, x):
-            law = make(kind, parameters, scale)
-            return law.log_excess(x).clamp(min=-1e9), law.log_survival(x).clamp(min=-1e9)
+            distribution = make(kind, parameters, scale)
+            return distribution.log_excess(x).clamp(min=-1e9), distribution.log_survival(x).clamp(
+                min=-1e9
+            )
 
         assert gradgradcheck(function, inputs_of(6), atol=1e-5, rtol=1e-4)
 
@@ -180,10 +191,10 @@ class TestDerivatives:
     def test_both_ways_agree(self, kind):
         """The closed form of the first derivatives, and the graph that replaces it."""
         parameters, scale, x = inputs_of(300)
-        law = make(kind, parameters, scale)
+        distribution = make(kind, parameters, scale)
         inputs = [v for v in (parameters, scale, x) if kind != "stretched" or v is not scale]
         for name in ("log_excess", "log_survival"):
-            value = getattr(law, name)(x)
+            value = getattr(distribution, name)(x)
             value = value[value > -1e9].sum()
             closed = torch.autograd.grad(value, inputs, retain_graph=True)
             graph = torch.autograd.grad(value, inputs, create_graph=True)
@@ -192,25 +203,25 @@ class TestDerivatives:
 
     def test_derivatives_are_the_other_functions(self, kind):
         parameters, scale, x = inputs_of(300)
-        law = make(kind, parameters.detach(), scale.detach())
-        (slope,) = torch.autograd.grad(law.log_excess(x).sum(), x)
-        expected = -torch.exp(law.log_survival(x) - law.log_excess(x))
-        seen = law.log_excess(x) > -1e9
+        distribution = make(kind, parameters.detach(), scale.detach())
+        (slope,) = torch.autograd.grad(distribution.log_excess(x).sum(), x)
+        expected = -torch.exp(distribution.log_survival(x) - distribution.log_excess(x))
+        seen = distribution.log_excess(x) > -1e9
         assert_close(slope[seen], expected.detach()[seen], rtol=1e-9, atol=1e-9)
-        (slope,) = torch.autograd.grad(law.cdf(x).sum(), x)
-        assert_close(slope, law.log_prob(x).exp().detach(), rtol=1e-8, atol=1e-8)
+        (slope,) = torch.autograd.grad(distribution.cdf(x).sum(), x)
+        assert_close(slope, distribution.log_prob(x).exp().detach(), rtol=1e-8, atol=1e-8)
 
     @pytest.mark.parametrize("size", [1e-3, 1.0, 20.0])
     def test_finite_everywhere(self, kind, size):
         far = double(-1e6, -300.0, -1.0, 0.0, 1e-8, 3.4, 35.0, 1e3, 1e6).requires_grad_()
         parameters, scale, _ = inputs_of(7)
         parameters = (size * parameters.detach()).requires_grad_()
-        law = make(kind, parameters.unsqueeze(-2), scale.unsqueeze(-1))
+        distribution = make(kind, parameters.unsqueeze(-2), scale.unsqueeze(-1))
         for name in ("log_excess", "log_survival", "cdf"):
-            value = getattr(law, name)(far)
+            value = getattr(distribution, name)(far)
             grads = torch.autograd.grad(value.sum(), (parameters, scale, far), allow_unused=True)
             assert all(v is None or v.isfinite().all() for v in (value, *grads))
-            law = make(kind, parameters.unsqueeze(-2), scale.unsqueeze(-1))
+            distribution = make(kind, parameters.unsqueeze(-2), scale.unsqueeze(-1))
 
 
 @pytest.mark.parametrize("masses", [(0.0, 1.0, 0.0), (0.5, 0.0, 0.5), (0.0, 0.4, 0.6)])
@@ -218,13 +229,13 @@ class TestDerivatives:
 def test_zero_masses(center, masses):
     knots, weights = double(-1.0, 0.7).requires_grad_(), double(*masses).requires_grad_()
     x = double(-8.0, -1.0, 0.0, 0.5, 0.7, 3.0).requires_grad_()
-    law = UnsmoothedPredictive(PiecewisePredictive(knots, weights, (False, center, False)))
+    distribution = UnsmoothedPredictive(PiecewisePredictive(knots, weights, (False, center, False)))
     for name in ("log_excess", "log_survival", "cdf"):
-        value = getattr(law, name)(x)
+        value = getattr(distribution, name)(x)
         grads = torch.autograd.grad(value.sum(), (knots, weights, x), retain_graph=True)
         assert all(v.isfinite().all() for v in (value, *grads))
     # A piece without mass still has its derivative by the mass.
-    value = law.log_excess(double(0.0)).exp().sum()
+    value = distribution.log_excess(double(0.0)).exp().sum()
     (grad,) = torch.autograd.grad(value, weights)
     for j in range(3):
         unit = torch.eye(3, dtype=torch.double)[j]
@@ -237,49 +248,49 @@ def test_zero_masses(center, masses):
 class TestConsistency:
     def test_limit_of_little_noise(self, kind):
         """At the smallest ratio, away from the knots: the noise adds 1e-12 to the variance."""
-        law, x = random_case(kind, 56)
-        noisy = SmoothedPredictive(law.law, torch.zeros(56, dtype=torch.double))
-        gap = (x.unsqueeze(-1) - law.law.knots).abs().amin(dim=-1)
-        seen = (gap > 100 * MIN_RATIO) & (law.log_survival(x) > -12)
+        distribution, x = random_case(kind, 56)
+        noisy = SmoothedPredictive(distribution.predictive, torch.zeros(56, dtype=torch.double))
+        gap = (x.unsqueeze(-1) - distribution.predictive.knots).abs().amin(dim=-1)
+        seen = (gap > 100 * MIN_RATIO) & (distribution.log_survival(x) > -12)
         for name in FUNCTIONS:
-            got, expected = getattr(law, name)(x), getattr(noisy, name)(x)
+            got, expected = getattr(distribution, name)(x), getattr(noisy, name)(x)
             seen = seen & (got > -100)  # no density beyond the ends
             assert seen.sum() > 10
             assert_close(got[seen], expected[seen], rtol=1e-5, atol=1e-5)
-        assert_close(law.mean, noisy.mean)
-        assert_close(law.variance, noisy.variance, rtol=1e-9, atol=1e-9)
+        assert_close(distribution.mean, noisy.mean)
+        assert_close(distribution.variance, noisy.variance, rtol=1e-9, atol=1e-9)
 
     def test_mirrored(self, kind):
-        law, x = random_case(kind, 50)
-        twin = law.mirrored()
-        assert_close(twin.cdf(-x), law.log_survival(x).exp(), rtol=1e-9, atol=1e-12)
+        distribution, x = random_case(kind, 50)
+        twin = distribution.mirrored()
+        assert_close(twin.cdf(-x), distribution.log_survival(x).exp(), rtol=1e-9, atol=1e-12)
         # E(z - x)+ - E(x - z)+ = E z - x
-        gain = law.log_excess(x).exp() - twin.log_excess(-x).exp()
-        assert_close(gain, law.mean - x, rtol=1e-8, atol=1e-9)
-        assert_close(twin.quantile(0.2), -law.quantile(0.8), rtol=1e-8, atol=1e-8)
+        gain = distribution.log_excess(x).exp() - twin.log_excess(-x).exp()
+        assert_close(gain, distribution.mean - x, rtol=1e-8, atol=1e-9)
+        assert_close(twin.quantile(0.2), -distribution.quantile(0.8), rtol=1e-8, atol=1e-8)
 
     @pytest.mark.parametrize("level", [1e-12, 0.3, 0.5, 1 - 1e-9])
     def test_quantile(self, kind, level):
-        law = UnsmoothedPredictive(random_laws(kind, 30, seed=1))
-        x = law.quantile(level).expand(30)
-        assert_close(law.cdf(x), torch.full_like(x, level), rtol=1e-6, atol=1e-8)
+        distribution = UnsmoothedPredictive(random_predictive(kind, 30, seed=1))
+        x = distribution.quantile(level).expand(30)
+        assert_close(distribution.cdf(x), torch.full_like(x, level), rtol=1e-6, atol=1e-8)
 
     def test_shapes_and_dtypes(self, kind):
-        law = UnsmoothedPredictive(random_laws(kind, 4))
+        distribution = UnsmoothedPredictive(random_predictive(kind, 4))
         x = torch.randn(2, 3, 4, dtype=torch.double, generator=Generator().manual_seed(0))
-        single = UnsmoothedPredictive(random_laws(kind, 4).to(torch.float32))
+        single = UnsmoothedPredictive(random_predictive(kind, 4).to(torch.float32))
         for name in FUNCTIONS:
-            got = getattr(law, name)(x)
-            rows = torch.stack([getattr(law, name)(row) for row in x.reshape(-1, 4)])
+            got = getattr(distribution, name)(x)
+            rows = torch.stack([getattr(distribution, name)(row) for row in x.reshape(-1, 4)])
             assert_close(got, rows.reshape(x.shape))
             assert getattr(single, name)(x).dtype == torch.double
-            assert getattr(law, name)(x[0, 0, 0]).shape == (4,)
+            assert getattr(distribution, name)(x[0, 0, 0]).shape == (4,)
 
 
 def test_one_law_for_many_points():
-    law = PiecewisePredictive.recalibrated(DECILES, knots=DECILES.logit())
+    distribution = PiecewisePredictive.recalibrated(DECILES, knots=DECILES.logit())
     x = torch.linspace(-4, 4, 12, dtype=torch.double).view(3, 4, 1)
-    values = UnsmoothedPredictive(law).log_excess(x)
+    values = UnsmoothedPredictive(distribution).log_excess(x)
     assert values.shape == x.shape
-    each = [UnsmoothedPredictive(law).log_excess(v) for v in x.flatten()]
+    each = [UnsmoothedPredictive(distribution).log_excess(v) for v in x.flatten()]
     assert_close(values.flatten(), torch.stack(each))
