@@ -82,6 +82,9 @@ def test_a_changed_budget_changes_the_hash() -> None:
 def test_the_published_method_uses_the_scale_of_p_values() -> None:
     (method,) = (m for m in SUITES["locbo_settings"].methods if m.name == "locbo_published")
     calibrator = describe(method)["build"]["calibrator"]
-    assert calibrator["score"] == {"type": "botorch_calib.calibration.scores.GaussianScore"}
+    assert calibrator["score"] == {
+        "type": "botorch_calib.calibration.scores.GaussianScore",
+        "max_width": 3.4,
+    }
     assert calibrator["tails"] == "gaussian"
     assert calibrator["step_size"] == 5e-3
