@@ -9,7 +9,7 @@ from botorch_calib.calibration.scores import GaussianScore
 from botorch_calib.distributions.piecewise import PiecewisePredictive
 
 DECILES = torch.linspace(0.05, 0.95, 19, dtype=torch.double)
-SCORE = GaussianScore()
+
 KINDS = [
     "gaussian",
     "conformal",
@@ -30,7 +30,7 @@ def uniform(*shape: int, generator: Generator) -> Tensor:
 
 def from_pits(levels: Tensor, thresholds: Tensor, max_width: float = 8.0) -> PiecewisePredictive:
     """The recalibrated distribution with quantiles at thresholds on the scale of the PIT."""
-    knots = SCORE.knots(thresholds, max_width=max_width)
+    knots = GaussianScore(max_width).knots(thresholds)
     return PiecewisePredictive.recalibrated(levels, knots, max_width=max_width)
 
 
@@ -47,7 +47,7 @@ def random_predictive(kind: str, num: int, seed: int = 0) -> PiecewisePredictive
             0.2, half_width=half_width, max_width=50.0, tails=tails
         )
     if kind == "p-value":  # raw thresholds leave [0, 1]
-        half_width = SCORE.half_width(1.6 * u - 0.3, max_width=8.0)
+        half_width = GaussianScore(8.0).half_width(1.6 * u - 0.3)
         return PiecewisePredictive.conformal(0.1, half_width=half_width, max_width=8.0)
     if kind == "recalibrated":  # neighbouring thresholds cross
         return from_pits(DECILES, 1.1 * uniform(num, 19, generator=generator) - 0.05)

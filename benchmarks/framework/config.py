@@ -24,6 +24,14 @@ NAMES = ("type", "callable")
 FORMER_CONSTANTS: dict[str, dict[str, Any]] = {
     "botorch_calib.GaussianScore": {"max_width": 3.4},
     "botorch_calib.RationalScore": {"max_width": 50.0},
+    **dict.fromkeys(
+        (
+            "botorch_calib.LocalizedConformal",
+            "botorch_calib.OnlineConformal",
+            "botorch_calib.QuantileRecalibrator",
+        ),
+        {"score": {"type": "botorch_calib.RationalScore", "max_width": 50.0}},
+    ),
 }
 
 
@@ -72,7 +80,8 @@ def normalised(config: Any) -> Any:
         for key, item in config.items()
         if item is not None
     }
-    return {**FORMER_CONSTANTS.get(described.get("type", ""), {}), **described}
+    name = next(described[key] for key in NAMES if key in described)
+    return {**FORMER_CONSTANTS.get(name, {}), **described}
 
 
 def _without_module(name: str) -> str:

@@ -10,9 +10,10 @@ from torch.autograd import gradcheck, gradgradcheck
 from torch.special import log_ndtr, ndtr, ndtri
 from torch.testing import assert_close
 
+from botorch_calib.calibration import GaussianScore
 from botorch_calib.distributions.piecewise import MIN_GAP, MIN_HALF_WIDTH, PiecewisePredictive
 from tests import oracles
-from tests.predictive_examples import DECILES, KINDS, SCORE, from_pits, random_predictive, uniform
+from tests.predictive_examples import DECILES, KINDS, from_pits, random_predictive, uniform
 
 
 def double(*values: float) -> torch.Tensor:
@@ -46,7 +47,7 @@ class TestConstructors:
     def test_conformal_at_thresholds_of_the_p_value(self, tails):
         """The published form: raw thresholds may leave [0, 1], the score keeps them inside."""
         threshold = double(-0.4, 0.0, 1e-3, 0.2, 0.9, 1.0, 1.6)
-        half_width = SCORE.half_width(threshold, max_width=4.0)
+        half_width = GaussianScore(4.0).half_width(threshold)
         predictive = PiecewisePredictive.conformal(0.2, half_width, max_width=4.0, tails=tails)
         width = -ndtri(threshold / 2)
         width[:2], width[-2:] = 4.0, MIN_HALF_WIDTH
@@ -210,7 +211,7 @@ class TestDerivatives:
         values = double(0.05, 0.3, 0.9).requires_grad_()
 
         def function(values):
-            half_width = SCORE.half_width(values) if form == "threshold" else values
+            half_width = GaussianScore().half_width(values) if form == "threshold" else values
             predictive = PiecewisePredictive.conformal(0.2, half_width, tails=tails)
             return predictive.transport(double(-2.0, 0.3, 1.5)), predictive.variance
 
@@ -221,7 +222,7 @@ class TestDerivatives:
         values = double(0.4, 0.2, 0.9).requires_grad_()  # neighbours cross
 
         def function(values):
-            knots = SCORE.knots(values, max_width=8.0) if form == "thresholds" else values
+            knots = GaussianScore(8.0).knots(values) if form == "thresholds" else values
             predictive = PiecewisePredictive.recalibrated(double(0.2, 0.5, 0.7), knots)
             return (
                 predictive.transport(double(-2.0, 0.3, 1.5)),

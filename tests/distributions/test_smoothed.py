@@ -8,10 +8,11 @@ from torch import Generator, Tensor
 from torch.autograd import gradcheck, gradgradcheck
 from torch.testing import assert_close
 
+from botorch_calib.calibration import GaussianScore
 from botorch_calib.distributions.piecewise import PiecewisePredictive
 from botorch_calib.distributions.smoothed import MIN_RATIO, SmoothedPredictive
 from tests import oracles
-from tests.predictive_examples import DECILES, KINDS, SCORE, from_pits, random_predictive, uniform
+from tests.predictive_examples import DECILES, KINDS, from_pits, random_predictive, uniform
 
 FUNCTIONS = ["log_excess", "log_survival", "cdf", "log_prob"]
 BOUNDED = ("mixed", "truncated")
@@ -159,7 +160,7 @@ def make(kind: str, parameters: Tensor, ratio: Tensor) -> SmoothedPredictive:
         levels = DECILES[[2, 8, 15]]
         predictive = from_pits(levels, parameters)
     elif kind == "threshold":
-        predictive = PiecewisePredictive.conformal(0.2, SCORE.half_width(parameters))
+        predictive = PiecewisePredictive.conformal(0.2, GaussianScore().half_width(parameters))
     else:
         predictive = PiecewisePredictive.conformal(0.2, parameters, tails=kind)
     return SmoothedPredictive(predictive, ratio)

@@ -9,9 +9,10 @@ from botorch.posteriors import GPyTorchPosterior
 from gpytorch.distributions import MultivariateNormal
 from torch import Generator, Tensor
 
+from botorch_calib.calibration import GaussianScore
 from botorch_calib.distributions.piecewise import PiecewisePredictive
 from botorch_calib.posteriors import CalibratedPosterior
-from tests.predictive_examples import DECILES, SCORE, uniform
+from tests.predictive_examples import DECILES, uniform
 
 KINDS = ["gaussian", "conformal", "stretched", "recalibrated", "skewed"]
 CORRECTED = KINDS[1:]
@@ -41,7 +42,7 @@ def make_predictive(kind: str, X: Tensor) -> PiecewisePredictive:
         levels = torch.tensor([0.3, 0.7], dtype=X.dtype)
         return PiecewisePredictive.recalibrated(levels, knots=knots)
     thresholds = (DECILES.to(X) ** (1 + x)).unsqueeze(-2)
-    knots = SCORE.knots(thresholds, max_width=8.0)
+    knots = GaussianScore(8.0).knots(thresholds)
     return PiecewisePredictive.recalibrated(DECILES.to(X), knots)
 
 
