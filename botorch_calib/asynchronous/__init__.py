@@ -5,7 +5,7 @@ file                         content
 ============================ ===================================================================
 ``optimizer``                `AsynchronousOptimizer`: the user's entry point
 ``evaluation_loop``          starts and awaits evaluations, and records what has arrived
-``outcomes``                 whether an evaluation has brought a value, a failure or a loss
+``evaluation_outcomes``      whether an evaluation has brought a value, a failure or a loss
 ``timeouts_and_retries``     `EvaluationLimits`, and which evaluations take too long
 ``worker_pools``             executors: whether workers have died, how they are killed and replaced
 ``progress``                 the progress bar, and `RunSummary`

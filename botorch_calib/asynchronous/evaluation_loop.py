@@ -16,7 +16,7 @@ from typing import Any
 
 from torch import Tensor
 
-from botorch_calib.asynchronous.outcomes import End, Outcome, read_outcome
+from botorch_calib.asynchronous.evaluation_outcomes import End, Outcome, read_outcome
 from botorch_calib.asynchronous.progress import ProgressBar, is_resolved
 from botorch_calib.asynchronous.timeouts_and_retries import EvaluationLimits, EvaluationTimer
 from botorch_calib.asynchronous.worker_pools import Objective, PoolSupply, WorkerPool

@@ -36,7 +36,7 @@ from botorch_calib.acquisition.random_seeds import derived_seed, random_stream
 from botorch_calib.acquisition.thompson import DelayedThompsonSampling
 from botorch_calib.ledger import FeedbackLedger, TrialStatus
 from botorch_calib.models import CensoredDelayModel
-from botorch_calib.models.delayed import HYPERPARAMETERS, IMPUTATIONS, Fit
+from botorch_calib.models.delayed import HYPERPARAMETERS, IMPUTATIONS, Fit, queries_to_impute
 from botorch_calib.models.inspection import like
 
 Features = Mapping[int, float]
@@ -65,7 +65,7 @@ class DelayStrategy:
     The SDF algorithms are those of Verma, Dai and Low [Verma2022]_. GP-UCB and asy-TS ignore
     pending queries.
 
-    Attributes:
+    Args:
         acquisition: ``"ucb"`` for `DelayedUpperConfidenceBound`, ``"ts"`` for
             `DelayedThompsonSampling`, or a function of the model and the ledger that returns an
             acquisition function for single points.
@@ -116,7 +116,7 @@ STRATEGIES = {
 class SearchSettings:
     """How a `DelayAwareProposer` maximizes its acquisition function over the box.
 
-    Attributes:
+    Args:
         num_restarts: Number of starting points of the gradient-based search.
         raw_samples: Number of points from which these are chosen.
         seed: Seed of all random numbers of the proposer, including those of its initial design and
@@ -279,10 +279,8 @@ class DelayAwareProposer:
         fitted = CensoredDelayModel.from_ledger(
             ledger, self._fit, imputation, "censored", now=_last_arrival(ledger, now)
         )
-        pending = ledger.incomplete if imputation == "censor" else ledger.pending
-        return CensoredDelayModel(
-            fitted.model, pending(now), ledger.censor_value, imputation=imputation
-        )
+        pending = queries_to_impute(ledger, imputation, now)
+        return CensoredDelayModel(fitted.model, pending, ledger.censor_value, imputation)
 
     def _warn_of_wrong_sign(self, ledger: FeedbackLedger, now: float) -> None:
         """Warn if the censoring value is better than all observed ones: its sign may be wrong."""

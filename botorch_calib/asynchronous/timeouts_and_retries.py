@@ -18,7 +18,7 @@ from botorch_calib.asynchronous.worker_pools import WorkerPool
 class EvaluationLimits:
     """When an `AsynchronousOptimizer` gives up an evaluation, a trial or the whole run.
 
-    Attributes:
+    Args:
         timeout: Longest duration of an evaluation in seconds, or None for no limit.
         max_retries: How often a trial that was lost with its worker is run again.
         max_consecutive_failures: The run stops with an error once this many trials in a row have

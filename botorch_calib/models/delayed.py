@@ -164,8 +164,8 @@ class CensoredDelayModel(WrapperModel, FantasizeMixin):
         ledger = ledger.snapshot()  # consistent even if other processes write to the ledger
         now = ledger.now() if now is None else now
         model = fitted_model(ledger, fit, hyperparameters, now)
-        pending = ledger.incomplete if imputation == "censor" else ledger.pending
-        return cls(model, pending(now), ledger.censor_value, imputation)
+        pending = queries_to_impute(ledger, imputation, now)
+        return cls(model, pending, ledger.censor_value, imputation)
 
     # ------------------------------------------------------------ pending points
 
@@ -450,6 +450,14 @@ def missing_censor_value(
     if imputation != "censor" or censor_value is not None or not len(X_pending):
         return None
     return "`censor_value` is needed to censor pending points: the least possible value."
+
+
+def queries_to_impute(ledger: FeedbackLedger, imputation: str, now: float | None) -> Tensor:
+    """Queries ``n x d`` of a ledger whose values are imputed.
+
+    The paper censors expired queries as well. Hallucination is for values that will still arrive.
+    """
+    return ledger.incomplete(now) if imputation == "censor" else ledger.pending(now)
 
 
 def impute(
