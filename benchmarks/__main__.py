@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.framework.report import FIGURES_DIR, TABLES_DIR, write_report
+from benchmarks.framework.result_store import RESULTS_DIR, ResultStore
 from benchmarks.framework.runner import (
     BACKENDS,
     StaleResultsError,
@@ -17,7 +18,6 @@ from benchmarks.framework.runner import (
     print_summary,
     run_suite,
 )
-from benchmarks.framework.store import RESULTS_DIR, ResultStore
 from benchmarks.framework.suite import Suite
 from benchmarks.suites import SUITES, get_suite
 
@@ -118,9 +118,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return run_command(args)
     if args.command == "report":
         return report_command(args)
-    from benchmarks.perf import measure
+    from benchmarks.perf import command
 
-    return measure.main(args.device, as_json=args.json, only=args.only)
+    return command.main(args.device, as_json=args.json, only=args.only)
 
 
 if __name__ == "__main__":

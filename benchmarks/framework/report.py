@@ -12,7 +12,7 @@ import numpy as np
 from benchmarks.framework.markdown import estimate, number, table
 from benchmarks.framework.metrics import Estimate, PairedTest, final_regrets, paired_test
 from benchmarks.framework.result import Result
-from benchmarks.framework.store import BENCHMARKS_DIR, ResultStore, write_atomically
+from benchmarks.framework.result_store import BENCHMARKS_DIR, ResultStore, write_atomically
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

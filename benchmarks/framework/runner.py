@@ -23,8 +23,8 @@ from linear_operator.utils.warnings import NumericalWarning
 from tqdm.auto import tqdm
 
 from benchmarks.framework.result import Named, Result
+from benchmarks.framework.result_store import ResultStore, Status
 from benchmarks.framework.sequential import replicate
-from benchmarks.framework.store import ResultStore, Status
 from benchmarks.framework.suite import Suite
 
 BACKENDS = ("loky", "dask")

@@ -7,11 +7,10 @@ function to `perf.comparisons` or `perf.robust`.
 
 from __future__ import annotations
 
-import json
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property
 
 import torch
@@ -19,10 +18,7 @@ from botorch.acquisition.acquisition import AcquisitionFunction
 from botorch.models import SingleTaskGP
 from botorch.utils.sampling import draw_sobol_samples, manual_seed
 from torch import Tensor
-from tqdm.auto import tqdm
 
-from benchmarks.framework.result import installed_versions
-from benchmarks.framework.runner import one_torch_thread
 from benchmarks.framework.surrogates import fit_gp
 from botorch_calib.test_functions import HeteroscedasticAckley
 
@@ -164,28 +160,3 @@ def table(measurements: Sequence[Measurement]) -> str:
             f"| {m.measured_ms:.3g} | {m.reference_ms:.3g} | {m.repetitions} |"
         )
     return "\n".join(lines)
-
-
-def main(device: str = "cpu", *, as_json: bool = False, only: Sequence[str] | None = None) -> int:
-    """Measure and print; 2 if the arguments make no sense here."""
-    # Each registers its comparisons, and needs this module.
-    from benchmarks.perf import comparisons, robust  # noqa: F401
-
-    unknown = sorted(set(only or ()) - COMPARISONS.keys())
-    if unknown:
-        print(f"No comparisons {unknown}; there are {sorted(COMPARISONS)}.")
-        return 2
-    if torch.device(device).type == "cuda" and not torch.cuda.is_available():
-        print("CUDA is not available.")
-        return 2
-    selected = [c for name, c in COMPARISONS.items() if only is None or name in only]
-    with one_torch_thread():
-        work = Workload(torch.device(device))
-        # The bar goes to stderr, so that the JSON on stdout stays clean.
-        measurements = [measure(c, work) for c in tqdm(selected, desc="perf")]
-    if as_json:
-        rows = [asdict(measurement) for measurement in measurements]
-        print(json.dumps({"device": device, "versions": installed_versions(), "rows": rows}))
-    else:
-        print(table(measurements))
-    return 0

@@ -11,16 +11,16 @@ arithmetic::
      |
      +--> SmoothedPredictive.log_excess                smoothed.py: denoised, z + r eps
      |     |  units of z -> standard units of the normal pieces, batch -> columns
-     |    SmoothedIntegrals.forward (and .backward)    _smoothed_improvement.py
+     |    SmoothedIntegrals.forward (and .backward)    _denoised_improvement.py
      |     |  pieces mixed by their masses; derivatives in closed form
-     |    piece_values                                 _smoothed_improvement.py
+     |    piece_values                                 _denoised_improvement.py
      |     |  all pieces on one scale, so that exp(-700) keeps its digits
-     |     +--> interval_means                         _smoothed_improvement.py: uniform pieces
+     |     +--> interval_means                         _denoised_improvement.py: uniform pieces
      |     +--> bivariate_tails -> _wedge              _bivariate_tails.py: normal pieces
      |
      +--> UnsmoothedPredictive.log_excess              smoothed.py: z itself, no noise
            |
-          NoiseFreeIntegrals.forward (and .backward)   _noise_free_improvement.py
+          ObservationIntegrals.forward (and .backward)   _observation_improvement.py
 
 Probabilities of improvement take the same way through ``log_survival``; quantiles invert it.
 
@@ -32,7 +32,7 @@ What each file holds:
 * ``smoothed.py``: `SmoothedPredictive`, that distribution plus Gaussian noise (the objective), and
   `UnsmoothedPredictive`, the same questions without noise (the observation).
 * ``scoring.py``: scores of forecasts (CRPS, interval score, calibration error).
-* ``_smoothed_improvement.py``, ``_bivariate_tails.py``, ``_noise_free_improvement.py``: integrals.
+* ``_denoised_improvement.py``, ``_bivariate_tails.py``, ``_observation_improvement.py``: integrals.
 * ``_normal_functions.py``: special functions of the normal distribution, far into its tails.
 """
 

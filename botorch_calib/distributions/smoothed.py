@@ -23,13 +23,13 @@ from botorch.utils.probability.utils import log_ndtr, log_phi
 from torch import Tensor
 
 from botorch_calib._root_finding import bracketed_newton
-from botorch_calib.distributions._noise_free_improvement import NoiseFreeIntegrals
-from botorch_calib.distributions._normal_functions import log_h, ndtri_exp
-from botorch_calib.distributions._smoothed_improvement import (
+from botorch_calib.distributions._denoised_improvement import (
     SmoothedIntegrals,
     log_densities,
     tail_and_density,
 )
+from botorch_calib.distributions._normal_functions import log_h, ndtri_exp
+from botorch_calib.distributions._observation_improvement import ObservationIntegrals
 from botorch_calib.distributions.form import PiecewiseForm
 from botorch_calib.distributions.piecewise import PiecewisePredictive
 
@@ -193,7 +193,7 @@ class UnsmoothedPredictive:
         if predictive.is_gaussian:
             log_excess = log_h(-x)
         else:
-            log_excess, _ = NoiseFreeIntegrals.apply(x, knots, masses, predictive.form)
+            log_excess, _ = ObservationIntegrals.apply(x, knots, masses, predictive.form)
         log_excess = log_excess.view(shape)
         return log_excess if scale is None else log_excess + scale.log()
 
@@ -202,7 +202,7 @@ class UnsmoothedPredictive:
         shape, x, knots, masses = self._columns(x)
         if self.predictive.is_gaussian:
             return log_ndtr(-x).view(shape)
-        _, log_survival = NoiseFreeIntegrals.apply(x, knots, masses, self.predictive.form)
+        _, log_survival = ObservationIntegrals.apply(x, knots, masses, self.predictive.form)
         return log_survival.view(shape)
 
     def cdf(self, x: Tensor) -> Tensor:

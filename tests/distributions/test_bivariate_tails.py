@@ -1,6 +1,6 @@
 """Integrals over the tails of a normal piece: against mpmath and against quadrature.
 
-Their derivatives are those of `tests.distributions.test_smoothed_improvement`.
+Their derivatives are those of `tests.distributions.test_denoised_improvement`.
 """
 
 import math

@@ -81,8 +81,8 @@ def stream(case: Case, seed: int) -> tuple[Tensor, Tensor]:
 
 
 def online_misses(calibrator: LocalizedConformal, X: Tensor, z: Tensor) -> Tensor:
-    law = calibrator.update(X, z)  # as it stood before each observation
-    return z.abs() > law.finite_knots[:, 0, -1]
+    stated = calibrator.update(X, z)  # as it stood before each observation
+    return z.abs() > stated.finite_knots[:, 0, -1]
 
 
 @dataclass(frozen=True)

@@ -30,8 +30,8 @@ from benchmarks.framework.rbf_surrogate import (
 )
 from benchmarks.framework.report import collect, markdown, write_report
 from benchmarks.framework.result import Result, replicate_config
+from benchmarks.framework.result_store import ResultStore
 from benchmarks.framework.runner import Summary, run_suite
-from benchmarks.framework.store import ResultStore
 from benchmarks.framework.suite import Suite
 from benchmarks.suites import get_suite
 from botorch_calib.ledger import FeedbackLedger

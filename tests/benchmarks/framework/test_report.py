@@ -15,7 +15,7 @@ from benchmarks.framework.metrics import Estimate, paired_test
 from benchmarks.framework.plots import mean_and_band, regret_figure
 from benchmarks.framework.report import collect, markdown, summarise, write_report
 from benchmarks.framework.result import Result, replicate_config
-from benchmarks.framework.store import ResultStore
+from benchmarks.framework.result_store import ResultStore
 from benchmarks.framework.suite import Suite
 
 OTHER = replace(SMOKE.methods[0], name="other")

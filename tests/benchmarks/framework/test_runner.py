@@ -15,6 +15,7 @@ from torch import Tensor
 from benchmarks.calibration.suites import SMOKE
 from benchmarks.framework import runner
 from benchmarks.framework.result import Result
+from benchmarks.framework.result_store import ResultStore
 from benchmarks.framework.runner import (
     Failure,
     StaleResultsError,
@@ -24,7 +25,6 @@ from benchmarks.framework.runner import (
     run_task,
 )
 from benchmarks.framework.sequential import Method, Problem, Strategy
-from benchmarks.framework.store import ResultStore
 from benchmarks.framework.strategies import RandomStrategy
 from benchmarks.framework.suite import Suite
 from benchmarks.suites import by_name, get_suite

@@ -7,7 +7,7 @@ import itertools
 import pytest
 import torch
 
-import benchmarks.perf.comparisons  # noqa: F401 - registers what is measured
+from benchmarks.perf import command
 from benchmarks.perf import measure as perf
 from benchmarks.perf.measure import Call, Comparison, Measurement, Workload, measure, table
 
@@ -65,7 +65,7 @@ def test_a_name_is_registered_once() -> None:
 
 
 def test_unknown_comparisons_and_missing_devices_are_reported(capsys, monkeypatch) -> None:
-    assert perf.main(only=["nope"]) == 2
+    assert command.main(only=["nope"]) == 2
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert perf.main("cuda") == 2
+    assert command.main("cuda") == 2
     assert "CUDA is not available." in capsys.readouterr().out

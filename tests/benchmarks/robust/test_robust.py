@@ -21,8 +21,8 @@ from benchmarks.framework.markdown import interval
 from benchmarks.framework.rbf_surrogate import RefittedRBF
 from benchmarks.framework.report import collect, markdown, write_report
 from benchmarks.framework.result import Result, replicate_config
+from benchmarks.framework.result_store import ResultStore
 from benchmarks.framework.runner import Summary, run_suite
-from benchmarks.framework.store import ResultStore
 from benchmarks.framework.suite import Suite
 from benchmarks.robust import methods as robust_methods
 from benchmarks.robust import report as robust_report

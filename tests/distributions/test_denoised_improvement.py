@@ -9,14 +9,14 @@ from torch import Generator, Tensor
 from torch.autograd import gradcheck, gradgradcheck
 from torch.testing import assert_close
 
-from botorch_calib.distributions._noise_free_improvement import NoiseFreeIntegrals, _moments
-from botorch_calib.distributions._normal_functions import log_normal_interval
-from botorch_calib.distributions._smoothed_improvement import (
+from botorch_calib.distributions._denoised_improvement import (
     SmoothedIntegrals,
     interval_means,
     log_densities,
     piece_values,
 )
+from botorch_calib.distributions._normal_functions import log_normal_interval
+from botorch_calib.distributions._observation_improvement import ObservationIntegrals, _moments
 from botorch_calib.distributions.form import PiecewiseForm
 from tests.oracles import Pieces, log_h, smoothed
 
@@ -132,7 +132,7 @@ def test_natural_masses_agree(name):
 def test_little_noise_is_no_noise(name):
     x, r, knots, masses = (v.detach() for v in case(FORMS[name], 200, seed=1))
     noisy = SmoothedIntegrals.apply(x, 1e-6 + 0 * r, knots, masses, FORMS[name])
-    exact = NoiseFreeIntegrals.apply(x, knots, masses, FORMS[name])
+    exact = ObservationIntegrals.apply(x, knots, masses, FORMS[name])
     seen = (x < knots[-1] - 1e-3) & ((x - knots).abs().amin(dim=0) > 1e-3)
     assert seen.sum() > 50
     for a, b in zip(noisy, exact, strict=False):

@@ -44,7 +44,7 @@ _NARROW = 0.01
 _THIN = 1e-200  # keeps the density of a piece that rounding made empty finite
 
 
-class NoiseFreeIntegrals(Function):
+class ObservationIntegrals(Function):
     """``log E(z - x)+`` and ``log P(z > x)``, differentiable to any order.
 
     The first derivatives are in closed form, with ``d e / d k = +-f(k) ((k - x)+ - e)`` for the
@@ -197,7 +197,7 @@ def _log_integrals(parts: _Parts) -> tuple[Tensor, Tensor]:
 def _integrals(
     x: Tensor, knots: Tensor, masses: Tensor, form: PiecewiseForm
 ) -> tuple[Tensor, Tensor]:
-    """`NoiseFreeIntegrals` with an ordinary graph."""
+    """`ObservationIntegrals` with an ordinary graph."""
     with torch.enable_grad():
         place = _locate(x, knots, masses, form)
         return _log_integrals(_parts(x, masses, place, *_Moments.apply(*place.interval)))

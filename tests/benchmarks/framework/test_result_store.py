@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from benchmarks.calibration.suites import SMOKE
+from benchmarks.framework.result_store import ResultStore, Status, write_atomically
 from benchmarks.framework.sequential import Problem, replicate
-from benchmarks.framework.store import ResultStore, Status, write_atomically
 
 PROBLEM, METHOD = SMOKE.problems[0], SMOKE.methods[0]
 

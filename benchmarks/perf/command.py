@@ -1,0 +1,39 @@
+"""``python -m benchmarks perf``: measure the comparisons and print them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+
+import torch
+from tqdm.auto import tqdm
+
+# The last two register their comparisons.
+from benchmarks.framework.result import installed_versions
+from benchmarks.framework.runner import one_torch_thread
+from benchmarks.perf import comparisons as comparisons
+from benchmarks.perf import robust as robust
+from benchmarks.perf.measure import COMPARISONS, Workload, measure, table
+
+
+def main(device: str = "cpu", *, as_json: bool = False, only: Sequence[str] | None = None) -> int:
+    """Measure and print; 2 if the arguments make no sense here."""
+    unknown = sorted(set(only or ()) - COMPARISONS.keys())
+    if unknown:
+        print(f"No comparisons {unknown}; there are {sorted(COMPARISONS)}.")
+        return 2
+    if torch.device(device).type == "cuda" and not torch.cuda.is_available():
+        print("CUDA is not available.")
+        return 2
+    selected = [c for name, c in COMPARISONS.items() if only is None or name in only]
+    with one_torch_thread():
+        work = Workload(torch.device(device))
+        # The bar goes to stderr, so that the JSON on stdout stays clean.
+        measurements = [measure(c, work) for c in tqdm(selected, desc="perf")]
+    if as_json:
+        rows = [asdict(measurement) for measurement in measurements]
+        print(json.dumps({"device": device, "versions": installed_versions(), "rows": rows}))
+    else:
+        print(table(measurements))
+    return 0
