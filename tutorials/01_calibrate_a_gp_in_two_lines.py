@@ -113,9 +113,10 @@ model = CalibratedModel.from_history(gp, calibrator, num_initial=5)
 #
 # ## What the calibrated posterior states
 #
-# `model.posterior(X)` is the law of the objective, `model.posterior(X, observation_noise=True)`
-# that of an observation. Both have closed forms for the mean, the variance, quantiles, the
-# distribution function, the density and the expected improvement.
+# `model.posterior(X)` is the distribution of the objective, and
+# `model.posterior(X, observation_noise=True)` that of an observation. Both have closed forms for
+# the mean, the variance, quantiles, the distribution function, the density and the expected
+# improvement.
 
 # %%
 point = torch.tensor([[0.0]], dtype=torch.double)
@@ -256,9 +257,10 @@ for name, z in residuals.items():
 # ## BoTorch's own acquisition functions
 #
 # They take the model as it is. Monte Carlo acquisition functions draw joint samples, whose
-# marginals are the calibrated laws and whose correlations are those of the Gaussian process.
-# Analytic ones of BoTorch, such as `LogExpectedImprovement`, see a normal law with the calibrated
-# mean and variance; `LogCalibratedExpectedImprovement` uses the exact law.
+# marginals are the calibrated distributions and whose correlations are those of the Gaussian
+# process. Analytic ones of BoTorch, such as `LogExpectedImprovement`, see a normal
+# distribution with the calibrated mean and variance; `LogCalibratedExpectedImprovement` uses
+# the exact distribution.
 
 # %%
 for acqf, q in (

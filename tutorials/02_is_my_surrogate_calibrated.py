@@ -293,9 +293,9 @@ compare(100, STATED)
 # %% [markdown]
 # ## The objective, or an observation of it?
 #
-# What is calibrated is the law of an observation: that is what can be checked. By default
-# (`denoise=True`) a `CalibratedModel` then takes the noise out, and its posterior is of the
-# objective. With `denoise=False` it is of the observation, as in the paper on quantile
+# What is calibrated is the distribution of an observation: that is what can be checked. By
+# default (`denoise=True`) a `CalibratedModel` then takes the noise out, and its posterior is
+# of the objective. With `denoise=False` it is of the observation, as in the paper on quantile
 # recalibration. Without noise they are the same. When does it matter? Here are two hills. On
 # the right there is hardly any noise; on the left, where the lower hill is, it may be louder.
 
@@ -312,8 +312,8 @@ def observe(X, loud, generator):
     return hills(X) + torch.where(X < 0.5, loud, 0.05) * noise
 
 
-def two_laws(loud, generator):
-    """Models with the law of the objective and of an observation, from 40 random inputs."""
+def two_models(loud, generator):
+    """Models of the objective and of an observation, from 40 random inputs."""
     X = torch.rand(40, 1, dtype=torch.double, generator=generator)
     gp = SingleTaskGP(
         X,
@@ -341,13 +341,13 @@ def held(model, values):
     return ((low <= values) & (values <= high)).double().mean().item()
 
 
-print("           law of the    80 % intervals hold           next query on the")
-print("loudness   posterior     objective   observations      loud side")
+print("           distribution  80 % intervals hold           next query on the")
+print("loudness   of the        objective   observations      loud side")
 for loud in (0.05, 0.4, 1.0):
     rows = {"objective": [], "observation": []}
     generator = torch.Generator().manual_seed(0)
     for _ in range(20):
-        models, best = two_laws(loud, generator)
+        models, best = two_models(loud, generator)
         new = observe(grid, loud, generator)
         for row, model in zip(rows.values(), models, strict=True):
             on_the_left = (grid[improvement(model, best).argmax()] < 0.5).double().item()
@@ -357,23 +357,26 @@ for loud in (0.05, 0.4, 1.0):
         print(f"{loud:8}   {name:12}" + "".join(f"{share:13.0%}" for share in shares))
 
 # %% [markdown]
-# Each law holds what it is about, and not the other. (At the loudest noise the one level that
-# the process has learned is far off on both sides, and the intervals for the objective are too
-# narrow.) For a decision the difference is this: under the law of an observation a lucky
-# draw counts as an improvement, and calibration, which is local here, knows where the draws
-# are loud. So it goes there more often; where the left is as quiet as the right, both laws go
-# to the higher hill. Keep the default if the objective counts; choose `denoise=False` if each
-# observation is the payoff itself. Below are both laws for one of the data sets.
+# Each distribution holds what it is about, and not the other. (At the loudest noise the one
+# level that the process has learned is far off on both sides, and the intervals for the
+# objective are too narrow.) For a decision the difference is this: under the distribution of
+# an observation a lucky draw counts as an improvement, and calibration, which is local here,
+# knows where the draws are loud. So it goes there more often; where the left is as quiet as
+# the right, both distributions go to the higher hill. Keep the default if the objective
+# counts; choose `denoise=False` if each observation is the payoff itself. Below are both
+# distributions for one of the data sets.
 
 # %%
-models, best = two_laws(0.4, torch.Generator().manual_seed(0))
+models, best = two_models(0.4, torch.Generator().manual_seed(0))
 figure, (top, bottom) = plt.subplots(2, 1, figsize=(8, 5.5), sharex=True, layout="constrained")
 top.plot(grid, hills(grid), "k--", label="objective")
 for model, name in zip(models, ("objective", "observation"), strict=True):
     posterior = model.posterior(grid)
     low, high = (posterior.quantile(torch.tensor(q)).detach().flatten() for q in (0.1, 0.9))
-    top.fill_between(grid.flatten(), low, high, alpha=0.3, label=f"80 %, law of the {name}")
-    bottom.plot(grid, improvement(model, best), label=f"law of the {name}")
+    top.fill_between(
+        grid.flatten(), low, high, alpha=0.3, label=f"80 %, distribution of the {name}"
+    )
+    bottom.plot(grid, improvement(model, best), label=f"distribution of the {name}")
 bottom.set(xlabel="x", ylabel="expected improvement")
 top.legend(fontsize=9)
 bottom.legend(fontsize=9)

@@ -13,11 +13,11 @@
 # %% [markdown]
 # # A context you do not control
 #
-# You choose a stock, and the market chooses the demand. You choose a controller's settings, and
-# the weather chooses the wind. The outcome depends on both: on a decision $x$, which is yours,
-# and on a context $c$, which is drawn after you have decided. What you can do is choose well in
-# expectation over the context, if you know its law. This page is about what to do when you know
-# it only roughly.
+# You choose a stock, and the market chooses the demand. You choose a controller's settings,
+# and the weather chooses the wind. The outcome depends on both: on a decision $x$, which is
+# yours, and on a context $c$, which is drawn after you have decided. What you can do is choose
+# well in expectation over the context, if you know its distribution. This page is about what
+# to do when you know it only roughly.
 
 # %%
 import warnings
@@ -63,11 +63,11 @@ torch.set_num_threads(1)  # small matrices gain nothing from more
 torch.manual_seed(0)
 
 # %% [markdown]
-# ## A law that is not quite right
+# ## A distribution that is not quite right
 #
-# The test problem `ContextShift` comes with two laws of the context: the one that you are told,
-# N(0.5, 0.1²), and the one that contexts are drawn from, N(0.6, 0.2²). Both are represented by
-# points of equal weight. The best decision is another one under each.
+# The test problem `ContextShift` comes with two distributions of the context: the one that you
+# are told, N(0.5, 0.1²), and the one that contexts are drawn from, N(0.6, 0.2²). Both are
+# represented by points of equal weight. The best decision is another one under each.
 
 # %%
 problem = ContextShift()
@@ -77,9 +77,11 @@ x_grid = torch.linspace(-1, 1, 201, dtype=torch.double).unsqueeze(-1)
 c_grid = torch.linspace(-0.4, 1.6, 201, dtype=torch.double).unsqueeze(-1)
 
 
-def expected(law):
-    """Expectation of the function over a law, at the decisions of the grid."""
-    return law.expectation(problem(join_contexts(x_grid.unsqueeze(1), law.points)))
+def expected(distribution):
+    """Expectation of the function over a distribution, at the decisions of the grid."""
+    return distribution.expectation(
+        problem(join_contexts(x_grid.unsqueeze(1), distribution.points))
+    )
 
 
 figure, (left, right) = plt.subplots(1, 2, figsize=(12, 4), layout="constrained")
@@ -88,12 +90,14 @@ drawn = left.contourf(
     x_grid.flatten(), c_grid.flatten(), values.T, levels=torch.linspace(-2, 0.8, 15), extend="min"
 )
 figure.colorbar(drawn, ax=left, label="f(x, c)")
-for law, color, name in ((stated, "tab:orange", "stated"), (true, "tab:red", "true")):
-    side = -0.7 if law is stated else 0.7
+for distribution, color, name in ((stated, "tab:orange", "stated"), (true, "tab:red", "true")):
+    side = -0.7 if distribution is stated else 0.7
     bar = {"fmt": "o", "color": color, "lw": 3, "capsize": 6}
-    left.errorbar(side, law.mean, law.std, **bar, label=f"{name} law: mean ± 1 sd")
-    curve = expected(law)
-    right.plot(x_grid, curve, color=color, label=f"expectation under the {name} law")
+    left.errorbar(
+        side, distribution.mean, distribution.std, **bar, label=f"{name} distribution: mean ± 1 sd"
+    )
+    curve = expected(distribution)
+    right.plot(x_grid, curve, color=color, label=f"expectation under the {name} distribution")
     right.plot(x_grid[curve.argmax()], curve.max(), "*", color=color, markersize=14)
 left.set(xlabel="decision x", ylabel="context c")
 left.legend(loc="lower right", fontsize=9)
@@ -121,12 +125,12 @@ print(f"the best expectation, in truth: {problem.stochastic_optimal_value:.3f}")
 # Nothing changes about the model: it is a Gaussian process of decisions and contexts together.
 # The acquisition function takes decisions alone and fills in the contexts.
 # `WassersteinUpperConfidenceBound` is the expectation of the upper confidence bound over the
-# stated law, less the radius times the bound's largest slope in the context. It lies below the
-# bound's expectation under any law that is reached from the stated one by moving its mass no
-# farther than the radius, on average (the 1-Wasserstein distance): as long as the slope is no
-# larger elsewhere than where it is looked for, at the given contexts or, wherever these do not
-# fill the range of contexts, at denser `lipschitz_contexts`. With radius 0 nothing is subtracted:
-# that is what we call ERBO, which trusts the law.
+# stated distribution, less the radius times the bound's largest slope in the context. It lies
+# below the bound's expectation under any distribution that is reached from the stated one by
+# moving its mass no farther than the radius, on average (the 1-Wasserstein distance): as long
+# as the slope is no larger elsewhere than where it is looked for, at the given contexts or,
+# wherever these do not fill the range of contexts, at denser `lipschitz_contexts`. With radius
+# 0 nothing is subtracted: that is what we call ERBO, which trusts the distribution.
 
 
 # %%
@@ -143,7 +147,7 @@ def fit(X, Y, bounds=problem.bounds):
 
 
 def random_queries(n, seed):
-    """Random decisions, each with a context from the true law."""
+    """Random decisions, each with a context from the true distribution."""
     generator = torch.Generator().manual_seed(seed)
     x = 2 * torch.rand(n, 1, dtype=torch.double, generator=generator) - 1
     return join_contexts(x, problem.sample_contexts(n, generator))
@@ -165,13 +169,13 @@ axis.set(xlabel="decision x", ylabel="acquisition function", ylim=(-1.5, 0.7))
 axis.legend(fontsize=9)
 plt.show()
 distance = wasserstein_distance(stated.points.flatten(), true.points.flatten())
-print(f"the laws' Wasserstein distance: {distance:.3f}")
+print(f"the distributions' Wasserstein distance: {distance:.3f}")
 
 # %% [markdown]
 # Steep decisions lose, flat ones hardly do: the maximum moves from the middle to the side. How
-# far it moves is up to the radius. **The radius is the one thing you have to say**: how far, in
-# units of the context, may the law that you were told be from the truth? A tenth would be a
-# good guess here.
+# far it moves is up to the radius. **The radius is the one thing you have to say**: how far,
+# in units of the context, may the distribution that you were told be from the truth? A tenth
+# would be a good guess here.
 #
 # The robust rule is an acquisition function like any other, and `optimize_acqf` takes it. (The
 # largest slope has kinks, and the maximum may lie at one. Where the line search stops there, it
@@ -188,13 +192,13 @@ print(f"x = {candidate.item():.3f}, worst expectation of the bound at least {val
 # ## Does it pay? A short search
 #
 # In each of 25 rounds a decision is made, a context drawn, and a noisy value observed. What
-# counts is the regret of each decision in expectation under the true law, added up. Both rules
-# start from the same five queries, and meet the same contexts and noise.
+# counts is the regret of each decision in expectation under the true distribution, added up.
+# Both rules start from the same five queries, and meet the same contexts and noise.
 
 
 # %%
 def search(radius, seed, num_rounds=25, num_initial=5):
-    """Regret of each decision, in expectation under the true law."""
+    """Regret of each decision, in expectation under the true distribution."""
     generator = torch.Generator().manual_seed(1000 + seed)
     contexts = problem.sample_contexts(num_rounds, generator)
     noise = 0.01 * torch.randn(num_initial + num_rounds, dtype=torch.double, generator=generator)
@@ -223,25 +227,27 @@ plt.show()
 
 # %% [markdown]
 # In the first rounds both explore, and the totals differ by little. Then they part: ERBO comes
-# back to the middle, which is best under the law that it believes in, and pays for it in every
-# further round. In the last five rounds the robust rule loses between a tenth and a half of
-# what ERBO does. More observations do not cure that, for it is the law that is wrong, not the
-# model. Three seeds do not tell by how much one rule is better, let alone on other problems:
-# the suite `robust` of the benchmarks compares nine methods on six of them. There, too,
-# robustness pays where the stated law is wrong. Where the law is that of the contexts observed, it
-# costs something on two problems of five (`benchmarks/tables/robust.md`).
+# back to the middle, which is best under the distribution that it believes in, and pays for it
+# in every further round. In the last five rounds the robust rule loses between a tenth and a
+# half of what ERBO does. More observations do not cure that, for it is the distribution that
+# is wrong, not the model. Three seeds do not tell by how much one rule is better, let alone on
+# other problems: the suite `robust` of the benchmarks compares nine methods on six of them.
+# There, too, robustness pays where the stated distribution is wrong. Where the distribution is
+# that of the contexts observed, it costs something on two problems of five
+# (`benchmarks/tables/robust.md`).
 #
-# ## Nobody tells you a law: the data-driven case
+# ## Nobody tells you a distribution: the data-driven case
 #
-# Often all that is known of the context is what has been met so far. Its empirical law,
-# `ContextDistribution.empirical(contexts)`, comes closer to the truth with every round, and so
-# the radius may shrink: `RadiusSchedule(c)` is `c / sqrt(t)`. Here is how often the true law
-# lies within that radius of the empirical one, for 0.3, its default, in 200 repetitions each.
+# Often all that is known of the context is what has been met so far. Its empirical
+# distribution, `ContextDistribution.empirical(contexts)`, comes closer to the truth with every
+# round, and so the radius may shrink: `RadiusSchedule(c)` is `c / sqrt(t)`. Here is how often
+# the true distribution lies within that radius of the empirical one, for 0.3, its default, in
+# 200 repetitions each.
 
 # %%
 schedule = RadiusSchedule(0.3)
 generator = torch.Generator().manual_seed(0)
-print("contexts   radius   median distance   true law within the radius")
+print("contexts   radius   median distance   true distribution within the radius")
 for t in (5, 20, 80, 320):
     samples = problem.sample_contexts(200 * t, generator).reshape(200, t)
     distances = torch.tensor([wasserstein_distance(s, true.points.flatten()) for s in samples])
@@ -250,24 +256,24 @@ for t in (5, 20, 80, 320):
 
 # %% [markdown]
 # With one column the distance shrinks like the schedule, and 0.3 is one and a half standard
-# deviations of the true law: **choose `c` of the size of the contexts' spread.** (Where a
-# context has three columns or more, the distance shrinks more slowly than that.) In a loop the
-# schedule itself will do: `radius=RadiusSchedule(0.3)` is called with the number of observations
-# of the model.
-# That goes for the balls to come as well, `TotalVariationBall(RadiusSchedule(1.0))` for example.
+# deviations of the true distribution: **choose `c` of the size of the contexts' spread.**
+# (Where a context has three columns or more, the distance shrinks more slowly than that.) In a
+# loop the schedule itself will do: `radius=RadiusSchedule(0.3)` is called with the number of
+# observations of the model. The other balls take it as well,
+# `TotalVariationBall(RadiusSchedule(1.0))` for example.
 #
-# ## Other neighbourhoods of a law
+# ## Other neighbourhoods of a distribution
 #
-# A Wasserstein ball is one answer to the question of which other laws are possible, and there
-# are others. `RobustUpperConfidenceBound` takes any of them. Let us compare them on one
-# Gaussian process, with 20 observed contexts. The grid of contexts without weight is where an
-# adversary may move mass to, in those sets which allow contexts that were never met. With
+# A Wasserstein ball is one answer to the question of which other distributions are possible,
+# and there are others. `RobustUpperConfidenceBound` takes any of them. Let us compare them on
+# one Gaussian process, with 20 observed contexts. The grid of contexts without weight is where
+# an adversary may move mass to, in those sets which allow contexts that were never met. With
 # `beta=0` the bound is the posterior mean.
 
 # %%
 contexts = problem.sample_contexts(20, torch.Generator().manual_seed(3))
 candidates = torch.linspace(0, 1.2, 61, dtype=torch.double).unsqueeze(-1)
-law = ContextDistribution.empirical(contexts).with_candidates(candidates)
+distribution = ContextDistribution.empirical(contexts).with_candidates(candidates)
 
 SETS = {
     "expectation": WassersteinBall(0.0),
@@ -283,7 +289,7 @@ SETS = {
 two = torch.tensor([[[0.0]], [[0.3]]], dtype=torch.double)
 print(f"{'':24} x = 0.0  x = 0.3   best x")
 for name, ambiguity in SETS.items():
-    acqf = RobustUpperConfidenceBound(gp, beta=0.0, ambiguity=ambiguity, contexts=law)
+    acqf = RobustUpperConfidenceBound(gp, beta=0.0, ambiguity=ambiguity, contexts=distribution)
     with torch.no_grad():
         steep, flat = acqf(two).tolist()
         best = x_grid[acqf(x_grid.unsqueeze(-2)).argmax()].item()
@@ -291,25 +297,31 @@ for name, ambiguity in SETS.items():
 
 # %% [markdown]
 # The numbers depend on the radii, each in a unit of its own, and so do not compare directly.
-# What does is where the mass goes. `worst_case_weights` of an acquisition function says against
-# which law a decision is protected; here it is at $x = 0$, for four of the sets.
+# What does is where the mass goes. `worst_case_weights` of an acquisition function says
+# against which distribution a decision is protected; here it is at $x = 0$, for four of the
+# sets.
 
 # %%
 zero = torch.zeros(1, 1, dtype=torch.double)
 with torch.no_grad():
-    values = gp.posterior(join_contexts(zero, law.points).unsqueeze(-2)).mean.flatten()
-order = law.points.flatten().argsort()
+    values = gp.posterior(join_contexts(zero, distribution.points).unsqueeze(-2)).mean.flatten()
+order = distribution.points.flatten().argsort()
 shown = ("Wasserstein, exact", "total variation", "Kullback-Leibler", "CVaR")
 figure, panels = plt.subplots(1, 4, figsize=(14, 3.4), sharey=True, layout="constrained")
 for panel, name in zip(panels, shown, strict=True):
-    acqf = RobustUpperConfidenceBound(gp, beta=0.0, ambiguity=SETS[name], contexts=law)
+    acqf = RobustUpperConfidenceBound(gp, beta=0.0, ambiguity=SETS[name], contexts=distribution)
     worst = acqf.worst_case_weights(zero).flatten()
-    for mass, color, label in ((law.weights, "0.7", "observed"), (worst, "tab:red", "worst")):
+    for mass, color, label in (
+        (distribution.weights, "0.7", "observed"),
+        (worst, "tab:red", "worst"),
+    ):
         held = mass > 1e-9
-        panel.vlines(law.points[held], 0, mass[held], color=color, lw=5 if color == "0.7" else 2)
-        panel.plot([], [], color=color, label=f"{label} law")
+        panel.vlines(
+            distribution.points[held], 0, mass[held], color=color, lw=5 if color == "0.7" else 2
+        )
+        panel.plot([], [], color=color, label=f"{label} distribution")
     twin = panel.twinx()
-    twin.plot(law.points[order], values[order], color="tab:blue", lw=1)
+    twin.plot(distribution.points[order], values[order], color="tab:blue", lw=1)
     twin.set(yticks=[], ylim=(-4.5, 0.9))
     panel.set(title=name, xlabel="context (blue: the mean at x = 0)", ylim=(0, 0.32))
 panels[0].set_ylabel("weight")
@@ -323,10 +335,10 @@ plt.show()
 #   of another kind.
 # * `KLBall(r)` and `ChiSquaredBall(r)`: known contexts in other proportions. Against wrong
 #   frequencies, not against anything new.
-# * `MMDBall(r, lengthscale)`: laws that a smooth kernel hardly tells apart. Against small
-#   shifts and other proportions, mildly.
+# * `MMDBall(r, lengthscale)`: distributions that a smooth kernel hardly tells apart. Against
+#   small shifts and other proportions, mildly.
 # * `ConditionalValueAtRisk(a)`: the mean over the worst share `a` of the contexts. Against bad
-#   luck more than against a wrong law.
+#   luck more than against a wrong distribution.
 # * `WorstCase()`: the worst atom. Against everything that you list.
 #
 # The pictures say the same. Under the Wasserstein ball mass wanders down the slopes, also to
@@ -335,13 +347,13 @@ plt.show()
 # contexts count more, none is new. CVaR keeps the worst four of the twenty contexts and drops
 # the others.
 #
-# **Which one?** Ask how the law may be wrong. For a continuous context of which you have few
-# samples, or which may drift, take a Wasserstein ball: it is the only one here whose radius is
-# in units of the context, and so the easiest to choose. For contexts from a fixed list, with
-# unknown frequencies, take `KLBall` or `ChiSquaredBall`. If a few may be of another kind,
-# `TotalVariationBall`. If the law is right but a bad outcome hurts more than a good one helps,
-# `ConditionalValueAtRisk`. `WorstCase` pays for contexts that may never come, and is for those
-# that must not go wrong.
+# **Which one?** Ask how the distribution may be wrong. For a continuous context of which you
+# have few samples, or which may drift, take a Wasserstein ball: it is the only one here whose
+# radius is in units of the context, and so the easiest to choose. For contexts from a fixed
+# list, with unknown frequencies, take `KLBall` or `ChiSquaredBall`. If a few may be of another
+# kind, `TotalVariationBall`. If the distribution is right but a bad outcome hurts more than a
+# good one helps, `ConditionalValueAtRisk`. `WorstCase` pays for contexts that may never come,
+# and is for those that must not go wrong.
 #
 # Of the two Wasserstein values the Lipschitz bound is never above the exact one, if the slope
 # is taken over all contexts. It takes the steepest place for the whole, so it is more cautious;
@@ -351,7 +363,7 @@ plt.show()
 # ## All at once: robust, calibrated, delayed
 #
 # The parts of this package compose. `Newsvendor` is a shop: choose a stock, then comes the
-# demand. The law of demand is known to nobody. What is sold brings 9 a unit, every unit of the
+# demand. Nobody knows its distribution. What is sold brings 9 a unit, every unit of the
 # stock costs 5, and a unit left over brings back 1. Demand is seen at once, but profits are
 # booked late and with noise: a Poisson number of rounds after the sale, four on average.
 # Fifteen random stocks make a start.
@@ -433,9 +445,9 @@ print(
 #
 # * **Model decisions and contexts together**, contexts last (or say where: `.with_indices`;
 #   `join_contexts` puts them there), and let the acquisition function choose decisions alone.
-# * **Say what you know of the context**: `ContextDistribution.empirical(contexts)` for contexts
-#   that were met, `.kde`, `.from_icdf` and `.discrete` for other laws, `.with_candidates` for
-#   contexts that were not met and might be.
+# * **Say what you know of the context**: `ContextDistribution.empirical(contexts)` for
+#   contexts that were met, `.kde`, `.from_icdf` and `.discrete` for other distributions,
+#   `.with_candidates` for contexts that were not met and might be.
 # * **Say how far that may be wrong**: `WassersteinUpperConfidenceBound(gp, beta, radius,
 #   contexts)` with a radius in units of the context, or `RadiusSchedule(c)` where contexts are
 #   observed.
