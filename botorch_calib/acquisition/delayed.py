@@ -36,15 +36,13 @@ from torch import Tensor
 
 from botorch_calib._validation import check_inputs, check_nonnegative
 from botorch_calib.models.inspection import innermost, like, raw_width
+from botorch_calib.posteriors import MIN_VARIANCE
 
 if TYPE_CHECKING:
     from botorch_calib.ledger import FeedbackLedger
 
 # Queries over which the sum in ``nu`` may run; `from_ledger` explains them.
 WINDOWS = ("pending", "all", None)
-
-# As in BoTorch: keeps the gradient of the standard deviation finite at noise-free observations.
-MIN_VARIANCE = 1e-12
 
 
 @torch.no_grad()

@@ -10,6 +10,7 @@ import torch
 from botorch.acquisition.objective import PosteriorTransform
 from torch import Tensor
 
+from botorch_calib.posteriors import MIN_VARIANCE
 from botorch_calib.robust.contexts import pairwise_distances
 from botorch_calib.robust.contextual_function import ContextualFunction, norm_and_direction
 from botorch_calib.robust.gp.autograd_fallback import PointwiseFunction, pairs_per_chunk
@@ -20,8 +21,6 @@ from botorch_calib.robust.joint_inputs import Columns
 # Pairs per chunk: few enough for the buffers to stay in the cache, where that is possible.
 _BUFFER_ELEMENTS = 2**18
 _LEAST_ROWS, _MOST_ROWS = 256, 1024
-# As in BoTorch: keeps the gradient of the standard deviation finite where the variance vanishes.
-_MIN_VARIANCE = 1e-12
 
 
 class ClosedFormConfidenceBound(ContextualFunction):
@@ -56,7 +55,7 @@ class ClosedFormConfidenceBound(ContextualFunction):
         self._width = float(beta.double().sqrt())
         self._mean = sign * float(gp.mean)
         self._variance = float(gp.variance)
-        self._least = max(float(gp.least_variance), _MIN_VARIANCE)
+        self._least = max(float(gp.least_variance), MIN_VARIANCE)
         # One product with this gives sums over training inputs, and the sum of the factors. It is
         # twice as fast with columns in one piece.
         units = (-self._all.inputs * self._all.unit).mT
@@ -242,7 +241,7 @@ def confidence_bound(
 
     def bound(Z: Tensor) -> Tensor:
         posterior = model.posterior(Z, posterior_transform=posterior_transform)
-        sigma: Tensor = posterior.variance.clamp_min(_MIN_VARIANCE).sqrt()
+        sigma: Tensor = posterior.variance.clamp_min(MIN_VARIANCE).sqrt()
         return (sign * posterior.mean + beta.to(sigma).sqrt() * sigma).squeeze(-1).squeeze(-1)
 
     return PointwiseFunction(bound, columns, chunk=pairs_per_chunk(model))
