@@ -54,6 +54,21 @@ def check_count(name: str, value: Any, least: int = 1) -> int:
     return count
 
 
+def check_columns(name: str, columns: Any) -> tuple[int, ...]:
+    """Return column numbers as a tuple of ``int`` if they are integers, else raise.
+
+    Booleans, floats and strings are refused.
+    """
+    try:
+        if any(isinstance(column, bool) for column in columns):
+            raise TypeError
+        return tuple(operator.index(column) for column in columns)
+    except TypeError:
+        raise InputDataError(
+            f"`{name}` must be a sequence of integers, one for each column, got {columns!r}."
+        ) from None
+
+
 def check_one_of(name: str, value: Any, known: Collection[Any]) -> Any:
     """Return ``value`` if it is among ``known``, else raise ``InputDataError``."""
     if value not in known:

@@ -25,7 +25,7 @@ CHAIN = (
 )
 # These serve the chain's later components and know nothing of acquisitions.
 SIDE = ("ledger", "robust")
-# These may import all of the above; only the package's own ``__init__`` imports them.
+# These may import all of the above, and nothing in the package imports them.
 LEAVES = ("test_functions", "plotting", "testing")
 # Components of the chain that are siblings: neither imports the other.
 STRANGERS = {("acquisition", "diagnostics")}

@@ -5,7 +5,7 @@ import pytest
 import torch
 from botorch.exceptions.errors import InputDataError
 
-from botorch_calib._validation import check_count, check_one_of
+from botorch_calib._validation import check_columns, check_count, check_one_of
 
 
 @pytest.mark.parametrize("value", [3, np.int64(3), torch.tensor(3)])
@@ -30,3 +30,14 @@ def test_one_of_a_few():
     assert check_one_of("tails", "gaussian", ("gaussian", "stretched")) == "gaussian"
     with pytest.raises(InputDataError, match="`tails` must be one of 'gaussian', 'stretched', got"):
         check_one_of("tails", "heavy", ("gaussian", "stretched"))
+
+
+@pytest.mark.parametrize("columns", [[0.7], "1", [True], 0, None])
+def test_columns_are_integers(columns):
+    with pytest.raises(InputDataError, match="`indices`"):
+        check_columns("indices", columns)
+
+
+def test_columns():
+    assert check_columns("indices", [0, -1]) == (0, -1)
+    assert check_columns("indices", torch.tensor([2, 1])) == (2, 1)

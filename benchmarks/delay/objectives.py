@@ -39,7 +39,7 @@ from benchmarks.delay.value_tables import (
 )
 from benchmarks.framework.replicate import stream_seed
 
-# The random stream that functions are drawn from, beside those of `benchmarks.core`.
+# The random stream that functions are drawn from, beside those of `benchmarks.framework.replicate`.
 FUNCTION = 3
 
 # Added to the covariance's diagonal for the sake of its factor; of no account beside the noise.
@@ -140,17 +140,17 @@ def gp_sample() -> DelayedObjective:
 
 
 def svm() -> DelayedObjective:
-    """A support vector machine on the Pima diabetes data, see `benchmarks.delay_svm`."""
+    """A support vector machine on the Pima diabetes data, see `benchmarks.delay.svm`."""
     return DelayedObjective("svm", svm_evaluator, SVM_BOUNDS, 0.0)
 
 
 def logistic() -> DelayedObjective:
-    """Logistic regression on breast cancer, see `benchmarks.delay_networks`."""
+    """Logistic regression on breast cancer, see `benchmarks.delay.networks`."""
     return _training(LogisticTask())
 
 
 def cnn() -> DelayedObjective:
-    """A convolutional network on handwritten digits, see `benchmarks.delay_networks`."""
+    """A convolutional network on handwritten digits, see `benchmarks.delay.networks`."""
     return _training(CnnTask())
 
 

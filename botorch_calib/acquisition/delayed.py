@@ -36,7 +36,7 @@ from torch import Tensor
 
 from botorch_calib._validation import check_inputs, check_nonnegative
 from botorch_calib.models.inspection import innermost, like, raw_width
-from botorch_calib.posteriors import MIN_VARIANCE
+from botorch_calib.posteriors.calibrated import MIN_VARIANCE
 
 if TYPE_CHECKING:
     from botorch_calib.ledger import FeedbackLedger

@@ -23,7 +23,7 @@ from botorch.models.model import Model
 from botorch.utils.transforms import is_ensemble, t_batch_mode_transform
 from torch import Tensor
 
-from botorch_calib._validation import check_nonnegative
+from botorch_calib._validation import check_columns, check_nonnegative
 from botorch_calib.acquisition.delayed import input_width
 from botorch_calib.models.inspection import (
     innermost,
@@ -34,8 +34,9 @@ from botorch_calib.models.inspection import (
 from botorch_calib.robust.contexts import (
     ContextDistribution,
     as_distribution,
-    check_floating,
+    check_contexts,
     check_lipschitz_points,
+    check_probabilities,
 )
 from botorch_calib.robust.contextual_function import ContextualFunction
 from botorch_calib.robust.gp.autograd_fallback import (
@@ -82,6 +83,11 @@ class ContextRobustFunction(AcquisitionFunction, ABC):
         contexts: ContextDistribution | Tensor,
     ) -> None:
         super().__init__(model=model)  # type: ignore[arg-type]
+        if not isinstance(ambiguity, AmbiguitySet):
+            raise InputDataError(
+                "`ambiguity` must be an AmbiguitySet such as WassersteinBall(0.1), got "
+                f"{type(ambiguity).__name__}."
+            )
         self.ambiguity = at_observations(ambiguity, model)
         self.contexts = as_distribution(contexts)
         self.num_columns = None if model is None else input_width(model)
@@ -274,8 +280,8 @@ class RobustUpperConfidenceBound(ContextRobustFunction):
         beta: float | Tensor,
         ambiguity: AmbiguitySet,
         contexts: ContextDistribution | Tensor,
-        posterior_transform: PosteriorTransform | None = None,
         maximize: bool = True,
+        posterior_transform: PosteriorTransform | None = None,
     ) -> None:
         check_contextual_model(type(self).__name__, model)
         super().__init__(model, ambiguity, contexts)
@@ -362,8 +368,8 @@ class WassersteinUpperConfidenceBound(RobustUpperConfidenceBound):
             beta,
             WassersteinBall(radius, method="lipschitz"),
             assembled_contexts(contexts, context_weights, context_indices, lipschitz_contexts),
-            posterior_transform,
-            maximize,
+            maximize=maximize,
+            posterior_transform=posterior_transform,
         )
 
     @property
@@ -400,12 +406,22 @@ def assembled_contexts(
             ),
         ):
             if given is not None and kept is not None:
-                raise InputDataError(f"`{name}` are given, but `contexts` have `{own}` already.")
+                raise InputDataError(
+                    f"`{name}` are given, but `contexts` have `{own}` already: leave `{name}` out."
+                )
     elif context_weights is not None:
-        check_floating("contexts", contexts)
+        num_points = len(check_contexts("contexts", contexts))
+        check_probabilities(context_weights, num_points, "context_weights")
         contexts = ContextDistribution.discrete(contexts, context_weights)
     contexts = as_distribution(contexts)
     if context_indices is not None:
+        num_contexts = contexts.points.shape[-1]
+        places = check_columns("context_indices", context_indices)
+        if len(places) != num_contexts or len(set(places)) != num_contexts:
+            raise InputDataError(
+                f"`context_indices` must be {num_contexts} different columns, one for each of "
+                f"`contexts`, got {places}."
+            )
         contexts = contexts.with_indices(context_indices)
     if lipschitz_contexts is not None:
         # For an error with the argument's name.

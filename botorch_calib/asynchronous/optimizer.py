@@ -115,19 +115,17 @@ class AsynchronousOptimizer:
         if not isinstance(executor, Executor) and not callable(executor):
             raise InputDataError(
                 "`executor` must be a concurrent.futures.Executor or a function that makes one, "
-                f"got a {type(executor).__name__}."
+                f"got {type(executor).__name__}."
             )
         if not isinstance(ledger, FeedbackLedger):
-            raise InputDataError(
-                f"`ledger` must be a FeedbackLedger, got a {type(ledger).__name__}."
-            )
+            raise InputDataError(f"`ledger` must be a FeedbackLedger, got {type(ledger).__name__}.")
         for name, function in (("objective", objective), ("propose", propose)):
             if not callable(function):
                 raise InputDataError(f"`{name}` must be callable, got {function!r}.")
         limits = EvaluationLimits() if limits is None else limits
         if not isinstance(limits, EvaluationLimits):
             raise InputDataError(
-                f"`limits` must be EvaluationLimits or None, got a {type(limits).__name__}."
+                f"`limits` must be EvaluationLimits or None, got {type(limits).__name__}."
             )
         check_one_of("resume", resume, ("rerun", "keep"))
         self._executor = executor

@@ -134,6 +134,11 @@ class SearchSettings:
     def __post_init__(self) -> None:
         for name, least in (("num_restarts", 1), ("raw_samples", 1), ("seed", 0)):
             object.__setattr__(self, name, check_count(name, getattr(self, name), least))
+        if self.raw_samples < self.num_restarts:
+            raise InputDataError(
+                f"`raw_samples` ({self.raw_samples}) must be at least `num_restarts` "
+                f"({self.num_restarts}), as starting points are chosen among the samples."
+            )
 
 
 class DelayAwareProposer:
@@ -203,7 +208,7 @@ class DelayAwareProposer:
         self.search = SearchSettings() if search is None else search
         if not isinstance(self.search, SearchSettings):
             raise InputDataError(
-                f"`search` must be SearchSettings or None, got a {type(search).__name__}."
+                f"`search` must be SearchSettings or None, got {type(search).__name__}."
             )
         self.maximize = maximize
         self._fitted: tuple[Tensor, Tensor, Model] | None = None
@@ -355,7 +360,7 @@ class DelayAwareProposer:
         fixed: dict[int, float] = {}
         if not isinstance(features, Mapping | None):
             raise InputDataError(
-                f"`fixed_features` must map columns to values, got a {type(features).__name__}."
+                f"`fixed_features` must map columns to values, got {type(features).__name__}."
             )
         for column, value in (features or {}).items():
             if not isinstance(column, Integral) or not -self.dim <= column < self.dim:

@@ -18,7 +18,7 @@ from botorch_calib.calibration.learners.mixture import (
     quantile_learner,
 )
 from botorch_calib.calibration.learners.online import OnlineQuantileTracker
-from botorch_calib.calibration.scores import DEFAULT_SCORE, Score
+from botorch_calib.calibration.scores import DEFAULT_SCORE, Score, check_score
 from botorch_calib.distributions.piecewise import PiecewisePredictive
 
 
@@ -67,7 +67,7 @@ class LocalizedConformal(TrackedCalibrator):
     ) -> None:
         super().__init__()
         self.alpha = check_open_unit("alpha", alpha)
-        self.score = score
+        self.score = check_score(score)
         self.tails = check_one_of("tails", tails, TAILS)
         self.tracker = quantile_learner(
             [self.score.two_sided_level(alpha)],

@@ -14,7 +14,7 @@ from botorch_calib.calibration.base import TAILS, TrackedCalibrator
 from botorch_calib.calibration.learners.base import as_vector
 from botorch_calib.calibration.learners.exact import ExactQuantileLearner
 from botorch_calib.calibration.learners.mixture import Setting, quantile_learner
-from botorch_calib.calibration.scores import DEFAULT_SCORE, Score
+from botorch_calib.calibration.scores import DEFAULT_SCORE, Score, check_score
 from botorch_calib.distributions.piecewise import PiecewisePredictive
 
 #: Default number of levels: 0.05, 0.10, ..., 0.95.
@@ -86,7 +86,7 @@ class QuantileRecalibrator(TrackedCalibrator):
         if levels is None:
             levels = torch.arange(1, NUM_LEVELS + 1, dtype=torch.double) / (NUM_LEVELS + 1)
         levels = check_levels("levels", as_vector(levels))
-        self.score = score
+        self.score = check_score(score)
         self.tails = check_one_of("tails", tails, TAILS)
         self.method = check_one_of("method", method, ("online", "exact"))
         if tails == "stretched" and len(levels) < 2:

@@ -21,11 +21,9 @@ from botorch.utils.probability.utils import ndtr
 from torch import Tensor
 
 from botorch_calib._validation import check_open_unit, check_positive
+from botorch_calib.distributions.piecewise import MIN_HALF_WIDTH
 
 _SQRT_HALF = math.sqrt(0.5)
-
-#: Smallest half-width: intervals of no width would have no proper distribution.
-MIN_WIDTH = 1e-3
 
 
 def pit(z: Tensor) -> Tensor:
@@ -64,14 +62,16 @@ class Score(ABC):
             residuals exceed it.
 
     Raises:
-        InputDataError: If ``max_width`` is infinite or not larger than `MIN_WIDTH`.
+        InputDataError: If ``max_width`` is infinite or not larger than `MIN_HALF_WIDTH`.
     """
 
     max_width: float
 
     def __post_init__(self) -> None:
-        if check_positive("max_width", self.max_width) <= MIN_WIDTH:
-            raise InputDataError(f"`max_width` must exceed {MIN_WIDTH}, got {self.max_width!r}.")
+        if check_positive("max_width", self.max_width) <= MIN_HALF_WIDTH:
+            raise InputDataError(
+                f"`max_width` must exceed {MIN_HALF_WIDTH}, got {self.max_width!r}."
+            )
 
     @abstractmethod
     def two_sided(self, z: Tensor) -> Tensor:
@@ -100,10 +100,10 @@ class Score(ABC):
             theta: Raw two-sided thresholds of any shape.
 
         Returns:
-            Half-widths in ``[MIN_WIDTH, max_width]`` of the shape of ``theta``,
+            Half-widths in ``[MIN_HALF_WIDTH, max_width]`` of the shape of ``theta``,
             differentiable inside and with zero gradient at the bounds.
         """
-        ends = [(self._two_sided_at(width), width) for width in (MIN_WIDTH, self.max_width)]
+        ends = [(self._two_sided_at(width), width) for width in (MIN_HALF_WIDTH, self.max_width)]
         return _bounded_inverse(theta, self._width, ends)
 
     def knots(self, theta: Tensor) -> Tensor:
@@ -149,7 +149,7 @@ class GaussianScore(Score):
             deviations; the default is the papers'.
 
     Raises:
-        InputDataError: If ``max_width`` is infinite or not larger than `MIN_WIDTH`.
+        InputDataError: If ``max_width`` is infinite or not larger than `MIN_HALF_WIDTH`.
     """
 
     max_width: float = 3.4
@@ -201,7 +201,7 @@ class RationalScore(Score):
             deviations.
 
     Raises:
-        InputDataError: If ``max_width`` is infinite or not larger than `MIN_WIDTH`.
+        InputDataError: If ``max_width`` is infinite or not larger than `MIN_HALF_WIDTH`.
     """
 
     max_width: float = 50.0
@@ -239,6 +239,16 @@ class RationalScore(Score):
 
 #: The score of calibrators that are not given one.
 DEFAULT_SCORE = RationalScore()
+
+
+def check_score(score: object) -> Score:
+    """Return ``score`` if it is a `Score`, else raise ``InputDataError``."""
+    if not isinstance(score, Score):
+        kind = "the class itself" if isinstance(score, type) else repr(score)
+        raise InputDataError(
+            f"`score` must be a Score such as RationalScore(max_width=50.0), got {kind}."
+        )
+    return score
 
 
 def _ndtri(p: Tensor) -> Tensor:

@@ -51,8 +51,8 @@ class PiecewisePredictive:
             since a check reads the data back from the device.
 
     Raises:
-        InputDataError: If knots decrease or are NaN, masses do not form a distribution, or
-            a uniform piece is unbounded.
+        InputDataError: If knots decrease or are NaN, masses do not form a distribution, ``scale``
+            is not positive, or a uniform piece is unbounded.
         BotorchTensorDimensionError: If the numbers of knots, masses and flags disagree.
     """
 
@@ -78,6 +78,8 @@ class PiecewisePredictive:
             )
         flags = tuple(bool(flag) for flag in uniform)
         form = PiecewiseForm(flags, open_low=only_inner, open_high=only_inner)
+        if validate and scale is not None and not (scale > 0).all():
+            raise InputDataError("`scale` must be positive.")
         masses = masses.to(knots)
         if validate:
             knots, form = _validated(knots, masses, form)

@@ -242,9 +242,11 @@ class CensoredDelayModel(WrapperModel, FantasizeMixin):
                 the mean of its training noise).
 
         Raises:
-            InputDataError: As in `resolve`, except for rows that are not pending.
-            BotorchTensorDimensionError: As in `resolve`.
-            UnsupportedError: As in `resolve`.
+            InputDataError: If ``X``, ``Y`` or ``Yvar`` hold NaN or infinite values, or a variance
+                is negative.
+            BotorchTensorDimensionError: If their shapes are not ``n x d`` and ``n x 1``.
+            UnsupportedError: If the base model cannot be conditioned on observations, or ``Yvar``
+                is given to one that learns its noise.
         """
         X, Y, Yvar = self._observations(X, Y, Yvar)
         noise = given_noise(gaussian_part(self.model), Y, Yvar)
@@ -265,9 +267,11 @@ class CensoredDelayModel(WrapperModel, FantasizeMixin):
                 the mean of its training noise).
 
         Raises:
-            InputDataError: As in `resolve`, except for rows that are not pending.
-            BotorchTensorDimensionError: As in `resolve`.
-            UnsupportedError: As in `resolve`.
+            InputDataError: If ``X``, ``Y`` or ``Yvar`` hold NaN or infinite values, or a variance
+                is negative.
+            BotorchTensorDimensionError: If their shapes are not ``n x d`` and ``n x 1``.
+            UnsupportedError: If the base model cannot be conditioned on observations, or ``Yvar``
+                is given to one that learns its noise.
         """
         X, Y, Yvar = self._observations(X, Y, Yvar)
         pending = self._still_pending(X)

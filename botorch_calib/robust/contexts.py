@@ -12,7 +12,13 @@ from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataErro
 from torch import Tensor
 from torch.quasirandom import SobolEngine
 
-from botorch_calib._validation import check_count, check_finite, check_inputs, check_positive
+from botorch_calib._validation import (
+    check_columns,
+    check_count,
+    check_finite,
+    check_inputs,
+    check_positive,
+)
 
 # How far weights may be from summing to 1: float32 inputs of a few thousand atoms pass.
 _SUM_TOLERANCE = 1e-5
@@ -58,13 +64,9 @@ class ContextDistribution:
     _memo: dict[Any, Any] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
-        points = check_floating("points", self.points).detach()
-        if points.numel() == 0:
-            raise InputDataError(f"`points` is empty: its shape is {tuple(points.shape)}.")
-        weights = check_weights(self.weights, len(points)).double()
+        points = check_contexts("points", self.points).detach()
+        weights = check_probabilities(self.weights, len(points))
         total = weights.sum()
-        if (total - 1).abs() > _SUM_TOLERANCE:
-            raise InputDataError(f"`weights` must sum to 1, their sum is {total.item():.6g}.")
         # Tensors made in inference mode could not enter a graph later.
         with torch.inference_mode(False):
             object.__setattr__(self, "points", points.clone())
@@ -92,10 +94,10 @@ class ContextDistribution:
             weights: Nonnegative numbers of positive sum, ``n``, which are normalised, for example
                 to forget old samples. Default: equal weights.
         """
-        check_inputs("samples", samples)
+        check_contexts("samples", samples)
         weights = samples.new_ones(len(samples)) if weights is None else weights
         weights = check_weights(weights, len(samples)).double()
-        if len(samples) and not weights.sum() > 0:
+        if not weights.sum() > 0:
             raise InputDataError("`weights` must have a positive sum.")
         return cls.discrete(samples, weights / weights.sum())
 
@@ -128,9 +130,7 @@ class ContextDistribution:
         Raises:
             InputDataError: If samples lie outside the bounds, or the bandwidth is not positive.
         """
-        num_dims = check_inputs("samples", samples).shape[-1]
-        if len(samples) == 0:
-            raise InputDataError("`samples` is empty.")
+        num_dims = check_contexts("samples", samples).shape[-1]
         low, high = check_box(bounds, num_dims).to(samples)
         if ((samples < low) | (samples > high)).any():
             raise InputDataError("`samples` must lie inside `bounds`.")
@@ -243,7 +243,7 @@ class ContextDistribution:
     def _checked_indices(self, indices: Sequence[int] | None) -> tuple[int, ...] | None:
         if indices is None:
             return None
-        places = tuple(int(i) for i in indices)
+        places = check_columns("indices", indices)
         if len(places) != self.points.shape[-1] or len(set(places)) != len(places):
             raise InputDataError(
                 f"`indices` must be {self.points.shape[-1]} different columns, got {places}."
@@ -321,15 +321,23 @@ class ContextDistribution:
             object.__setattr__(self, name, value)
 
 
-def check_weights(weights: Tensor, num_points: int) -> Tensor:
+def check_weights(weights: Tensor, num_points: int, name: str = "weights") -> Tensor:
     """Return ``weights``, detached, if they are ``num_points`` finite nonnegative numbers."""
     if weights.shape != (num_points,):
         raise BotorchTensorDimensionError(
-            f"`weights` must have shape {num_points}, got {tuple(weights.shape)}."
+            f"`{name}` must have shape {num_points}, got {tuple(weights.shape)}."
         )
-    if (check_finite("weights", weights) < 0).any():
-        raise InputDataError("`weights` must not be negative.")
+    if (check_finite(name, weights) < 0).any():
+        raise InputDataError(f"`{name}` must not be negative.")
     return weights.detach()
+
+
+def check_probabilities(weights: Tensor, num_points: int, name: str = "weights") -> Tensor:
+    """Return ``weights``, detached and in double precision, if they also sum to 1."""
+    weights = check_weights(weights, num_points, name).double()
+    if (weights.sum() - 1).abs() > _SUM_TOLERANCE:
+        raise InputDataError(f"`{name}` must sum to 1, their sum is {weights.sum().item():.6g}.")
+    return weights
 
 
 def check_box(bounds: Tensor, num_dims: int) -> Tensor:
@@ -347,20 +355,26 @@ def as_distribution(contexts: ContextDistribution | Tensor) -> ContextDistributi
     """A distribution as it is; of contexts ``n x d_c``, their empirical distribution."""
     if isinstance(contexts, ContextDistribution):
         return contexts
-    return ContextDistribution.empirical(check_floating("contexts", contexts))
+    return ContextDistribution.empirical(check_contexts("contexts", contexts))
 
 
-def check_floating(name: str, contexts: Tensor) -> Tensor:
-    """Return ``contexts`` if they are a finite floating-point matrix ``n x d_c``."""
+def check_contexts(name: str, contexts: Tensor) -> Tensor:
+    """Return ``contexts`` if they are a finite floating-point matrix ``n x d_c``, not empty."""
+    if not isinstance(contexts, Tensor):
+        raise InputDataError(
+            f"`{name}` must be a tensor n x d_c (or a ContextDistribution where one is taken), got "
+            f"{type(contexts).__name__}."
+        )
     if not check_inputs(name, contexts).dtype.is_floating_point:
         raise InputDataError(f"`{name}` must be floating-point, got {contexts.dtype}.")
+    if contexts.numel() == 0:
+        raise InputDataError(f"`{name}` is empty: its shape is {tuple(contexts.shape)}.")
     return contexts
 
 
 def check_lipschitz_points(name: str, points: Tensor, num_contexts: int) -> Tensor:
     """Return ``points`` if they are at least one finite context of ``num_contexts`` columns."""
-    if len(check_inputs(name, points, num_contexts)) == 0:
-        raise InputDataError(f"`{name}` is empty.")
+    check_inputs(name, check_contexts(name, points), num_contexts)
     return points
 
 

@@ -8,6 +8,8 @@ import torch
 from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError
 from torch import Tensor
 
+from botorch_calib._validation import check_columns
+
 
 class Columns:
     """Which columns of joint inputs ``z = (x, c)`` are decisions, and which are contexts.
@@ -28,7 +30,8 @@ class Columns:
     ) -> None:
         if indices is None:
             indices = range(-num_contexts, 0)
-        places = [int(i) + num_columns * (int(i) < 0) for i in indices]
+        given = check_columns("context_indices", indices)
+        places = [place + num_columns * (place < 0) for place in given]
         inside = all(0 <= place < num_columns for place in places)
         if not inside or len(places) != num_contexts or len(set(places)) != len(places):
             raise InputDataError(

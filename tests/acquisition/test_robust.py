@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import pickle
 from collections.abc import Callable
 from copy import deepcopy
@@ -693,3 +694,47 @@ class TestInputConstructors:
             self.construct(kind, X_pending=torch.zeros(1, 1, **DOUBLE), **extra)
         for none in (None, torch.zeros(0, 1, **DOUBLE)):
             assert self.construct(kind, X_pending=none, **extra).X_pending is None
+
+
+class TestNamesInErrors:
+    """An error names the argument that was given, and says what it should be."""
+
+    @pytest.mark.parametrize(
+        ("arguments", "message"),
+        [
+            ({"context_indices": [0, 1]}, "`context_indices` must be 1 different columns"),
+            ({"context_indices": 0}, "`context_indices` must be a sequence"),
+            ({"context_indices": [0.7]}, "`context_indices` must be a sequence"),
+            ({"context_indices": [True]}, "`context_indices` must be a sequence"),
+            ({"context_weights": WEIGHTS / 2}, "`context_weights` must sum to 1"),
+            ({"context_weights": -WEIGHTS}, "`context_weights` must not be negative"),
+            ({"contexts": CONTEXTS[:0]}, "`contexts` is empty"),
+            ({"contexts": [0.1, 0.2]}, "`contexts` must be a tensor"),
+            ({"lipschitz_contexts": [0.1]}, "`lipschitz_contexts` must be a tensor"),
+            ({"contexts": CENTRE, "context_weights": WEIGHTS}, "leave `context_weights` out"),
+        ],
+    )
+    def test_wasserstein(self, arguments: dict[str, Any], message: str) -> None:
+        settings: dict[str, Any] = {"beta": BETA, "radius": RADIUS, "contexts": CONTEXTS}
+        with pytest.raises(InputDataError, match=message):
+            WassersteinUpperConfidenceBound(make_gp(), **{**settings, **arguments})
+
+    @pytest.mark.parametrize("ambiguity", [CENTRE, "kl", None, WassersteinBall])
+    def test_ambiguity(self, ambiguity: Any) -> None:
+        with pytest.raises(InputDataError, match="`ambiguity` must be an AmbiguitySet"):
+            RobustUpperConfidenceBound(make_gp(), BETA, ambiguity, CENTRE)
+
+    @pytest.mark.parametrize("make", [ContextDistribution.empirical, None])
+    def test_samples(self, make: Any) -> None:
+        make = make or (lambda samples: ContextDistribution.kde(samples, torch.eye(2)[:, :1]))
+        with pytest.raises(InputDataError, match="`samples` must be floating-point"):
+            make(torch.tensor([[1], [2]]))
+        with pytest.raises(InputDataError, match="`samples` is empty"):
+            make(CONTEXTS[:0])
+
+    def test_the_order_of_arguments_is_that_of_the_parent(self) -> None:
+        first, second = (
+            list(inspect.signature(kind).parameters)[-2:]
+            for kind in (RobustUpperConfidenceBound, WassersteinUpperConfidenceBound)
+        )
+        assert first == second == ["maximize", "posterior_transform"]

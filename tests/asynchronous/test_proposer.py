@@ -467,7 +467,7 @@ def test_bad_arguments_are_named(name):
         (DelayStrategy, "beta", [-1.0, torch.nan]),
         (DelayStrategy, "feedback_bound", [-1.0, torch.inf]),
         (SearchSettings, "num_restarts", [0]),
-        (SearchSettings, "raw_samples", [0, "many"]),
+        (SearchSettings, "raw_samples", [0, "many", 2]),  # the last: fewer than restarts
         (SearchSettings, "seed", [-1, None]),
     ],
 )

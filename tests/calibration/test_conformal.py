@@ -16,6 +16,7 @@ from botorch_calib.calibration import (
     LocalizedConformal,
     OnlineConformal,
     OnlineQuantileTracker,
+    QuantileRecalibrator,
     RationalScore,
     Score,
 )
@@ -291,3 +292,17 @@ def test_long_run_miscoverage(make: Make, score: Score, stream):
     # The model itself is off, in the direction expected.
     own = (z.abs() > gaussian_half_width(alpha)).double().mean().item()
     assert abs(own - alpha) > noise
+
+
+@pytest.mark.parametrize("score", [RationalScore, "gaussian", None])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda score: LocalizedConformal(0.2, score=score),
+        lambda score: OnlineConformal(0.2, score=score),
+        lambda score: QuantileRecalibrator(score=score),
+    ],
+)
+def test_what_is_no_score_is_refused(make, score):
+    with pytest.raises(InputDataError, match="`score` must be a Score such as"):
+        make(score)

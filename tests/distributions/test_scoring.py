@@ -84,7 +84,7 @@ def test_crps_equals_quadrature(kind: str) -> None:
 
 @pytest.mark.parametrize("tails", ["gaussian", "stretched"])
 @pytest.mark.parametrize("half_width", [50.0, 10.0, 1e-3])
-def test_crps_of_extreme_conformal_laws(tails: str, half_width: float) -> None:
+def test_crps_of_extreme_conformal_distributions(tails: str, half_width: float) -> None:
     predictive = PiecewisePredictive.conformal(
         0.2, half_width=tensor(half_width).expand(6), max_width=50.0, tails=tails
     )

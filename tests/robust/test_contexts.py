@@ -184,8 +184,10 @@ def test_arguments() -> None:
         ContextDistribution(points[0], weights[:2])
     with pytest.raises(InputDataError, match="`points`"):
         ContextDistribution(points * torch.nan, weights)
-    with pytest.raises(InputDataError, match="`points`"):
+    with pytest.raises(InputDataError, match="`samples` is empty"):
         ContextDistribution.empirical(points[:0])
+    with pytest.raises(InputDataError, match="`points`"):
+        ContextDistribution(points[:0], weights[:0])
     with pytest.raises(InputDataError, match="`points`"):
         ContextDistribution(points.long(), weights)
 

@@ -10,7 +10,7 @@ import torch
 from botorch.acquisition.objective import PosteriorTransform
 from torch import Tensor
 
-from botorch_calib.posteriors import MIN_VARIANCE
+from botorch_calib.posteriors.calibrated import MIN_VARIANCE
 from botorch_calib.robust.contexts import pairwise_distances
 from botorch_calib.robust.contextual_function import ContextualFunction, norm_and_direction
 from botorch_calib.robust.gp.autograd_fallback import PointwiseFunction, pairs_per_chunk
