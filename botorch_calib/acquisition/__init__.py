@@ -7,6 +7,10 @@ from botorch_calib.acquisition.calibrated import (
     CalibratedUpperConfidenceBound,
     LogCalibratedExpectedImprovement,
 )
+from botorch_calib.acquisition.constrained import (
+    LogCalibratedConstrainedExpectedImprovement,
+    LogCalibratedProbabilityOfFeasibility,
+)
 from botorch_calib.acquisition.delayed import DelayedUpperConfidenceBound
 from botorch_calib.acquisition.next_query_samples import proposal_samples
 from botorch_calib.acquisition.robust import (
@@ -22,7 +26,9 @@ __all__ = [
     "CalibratedUpperConfidenceBound",
     "DelayedThompsonSampling",
     "DelayedUpperConfidenceBound",
+    "LogCalibratedConstrainedExpectedImprovement",
     "LogCalibratedExpectedImprovement",
+    "LogCalibratedProbabilityOfFeasibility",
     "RobustAcquisition",
     "RobustUpperConfidenceBound",
     "WassersteinUpperConfidenceBound",

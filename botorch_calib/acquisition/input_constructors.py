@@ -22,6 +22,10 @@ from botorch_calib.acquisition.calibrated import (
     CalibratedUpperConfidenceBound,
     LogCalibratedExpectedImprovement,
 )
+from botorch_calib.acquisition.constrained import (
+    LogCalibratedConstrainedExpectedImprovement,
+    LogCalibratedProbabilityOfFeasibility,
+)
 from botorch_calib.acquisition.delayed import DelayedUpperConfidenceBound
 from botorch_calib.acquisition.robust import (
     RobustUpperConfidenceBound,
@@ -85,6 +89,8 @@ for _acqf_class in (
     CalibratedUpperConfidenceBound,
     DelayedUpperConfidenceBound,
     DelayedThompsonSampling,
+    LogCalibratedConstrainedExpectedImprovement,
+    LogCalibratedProbabilityOfFeasibility,
 ):
     register_once(_acqf_class)(forwarding(_acqf_class))
 # The paper's beta.

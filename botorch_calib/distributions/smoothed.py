@@ -28,7 +28,7 @@ from botorch_calib.distributions._denoised_improvement import (
     log_densities,
     tail_and_density,
 )
-from botorch_calib.distributions._normal_functions import log_h, ndtri_exp
+from botorch_calib.distributions._normal_functions import log1mexp, log_h, ndtri_exp
 from botorch_calib.distributions._observation_improvement import ObservationIntegrals
 from botorch_calib.distributions.form import PiecewiseForm
 from botorch_calib.distributions.piecewise import PiecewisePredictive
@@ -39,7 +39,46 @@ MIN_RATIO, MAX_RATIO = 1e-6, 1e6
 _ROOT_STEPS = 60  # of the root solve for a quantile: bisection alone would reach rounding
 
 
-class SmoothedPredictive:
+class _WithTails:
+    """What follows from the probabilities of both tails."""
+
+    def log_survival(self, x: Tensor) -> Tensor:
+        """Log probability of a value above ``x``."""
+        raise NotImplementedError
+
+    def mirrored(self) -> _WithTails:
+        """The distribution with the opposite sign."""
+        raise NotImplementedError
+
+    def cdf(self, x: Tensor) -> Tensor:
+        """Probability of a value of at most ``x``, accurate in the lower tail."""
+        # Rounding of the logarithm may exceed 1 by an ulp.
+        return self.mirrored().log_survival(-x).exp().clamp(max=1.0)
+
+    def log_between(self, lower: Tensor | None, upper: Tensor | None) -> Tensor:
+        """Log probability of a value between two numbers, None for no end on that side.
+
+        The probability is the difference of two tail probabilities, of the upper or of the lower
+        tail. It is taken on the side on which the larger of the two is smaller, where their
+        difference loses the fewest digits.
+        """
+        if lower is None and upper is None:
+            raise ValueError("Without ends the probability is 1.")
+        if upper is None:
+            return self.log_survival(lower)  # type: ignore[arg-type]
+        mirrored = self.mirrored()
+        if lower is None:
+            return mirrored.log_survival(-upper)
+        above = self.log_survival(lower), self.log_survival(upper)
+        below = mirrored.log_survival(-upper), mirrored.log_survival(-lower)
+        in_upper_tail = above[0] < below[0]
+        larger, smaller = (
+            torch.where(in_upper_tail, a, b) for a, b in zip(above, below, strict=True)
+        )
+        return larger + log1mexp(smaller - larger)
+
+
+class SmoothedPredictive(_WithTails):
     """The distribution of ``z + r eps``, with ``z`` piecewise and ``eps`` standard normal.
 
     Computes in float64 whatever the type of its arguments, since logarithms of
@@ -92,11 +131,6 @@ class SmoothedPredictive:
             masses = _rows_first(predictive.masses, shape)
             _, log_survival, *_ = SmoothedIntegrals.apply(x, ratio, knots, masses, predictive.form)
         return log_survival.view(shape)
-
-    def cdf(self, x: Tensor) -> Tensor:
-        """``P(z + r eps <= x)``, accurate in the lower tail."""
-        # Rounding of the logarithm may exceed 1 by an ulp.
-        return self.mirrored().log_survival(-x).exp().clamp(max=1.0)
 
     def log_prob(self, x: Tensor) -> Tensor:
         """Log density at ``x``."""
@@ -162,7 +196,7 @@ class SmoothedPredictive:
         return shape, columns, ratio.reshape(-1), _rows_first(knots, shape)
 
 
-class UnsmoothedPredictive:
+class UnsmoothedPredictive(_WithTails):
     """The distribution of ``z`` itself, with the methods of `SmoothedPredictive`, in float64.
 
     Args:
@@ -204,11 +238,6 @@ class UnsmoothedPredictive:
             return log_ndtr(-x).view(shape)
         _, log_survival = ObservationIntegrals.apply(x, knots, masses, self.predictive.form)
         return log_survival.view(shape)
-
-    def cdf(self, x: Tensor) -> Tensor:
-        """``P(z <= x)``, accurate in the lower tail."""
-        # Rounding of the logarithm may exceed 1 by an ulp.
-        return self.mirrored().log_survival(-x).exp().clamp(max=1.0)
 
     def log_prob(self, x: Tensor) -> Tensor:
         """Log density at ``x``, ``-inf`` beyond the ends of a bounded support."""

@@ -200,6 +200,16 @@ class CalibratedPosterior(Posterior):
         prob = self._distribution.log_survival(threshold).exp()
         return torch.where(best.isinf(), (best < 0).to(prob), prob).to(self.dtype)
 
+    def log_probability_between(self, lower: float | None, upper: float | None) -> Tensor:
+        """``log P(lower <= f~ <= upper)``, ``batch_shape x q x 1``, accurate in both tails.
+
+        Args:
+            lower: Lower limit in units of the outcome, or None for none.
+            upper: Upper limit in units of the outcome, greater than ``lower``, or None for none.
+        """
+        ends = [None if end is None else self._threshold(end)[1] for end in (lower, upper)]
+        return self._distribution.log_between(*ends).to(self.dtype)
+
     def _threshold(self, best_f: Tensor | float) -> tuple[Tensor, Tensor]:
         """``best_f``, and that in units of `_distribution`; for an infinite one a finite number."""
         best = torch.as_tensor(best_f, dtype=torch.float64, device=self.device)

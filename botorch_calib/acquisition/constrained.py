@@ -1,0 +1,250 @@
+"""Closed-form acquisition functions under constraints on calibrated outcomes (``q = 1``).
+
+Outcomes are modelled independently, each by a model of its own in a ``ModelList``, so that log
+expected improvement and log probabilities of feasibility add up. Each factor is exact under the
+distribution its model states: calibrated (the pieces of a `CalibratedPosterior`) or Gaussian (any
+other model). BoTorch's ``LogConstrainedExpectedImprovement`` sees the moments of a posterior
+alone, which far from feasibility is wrong by many orders of magnitude for a distribution that is
+not normal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from botorch.acquisition import AcquisitionFunction
+from botorch.exceptions.errors import InputDataError, UnsupportedError
+from botorch.models.model import Model, ModelList
+from botorch.posteriors import GPyTorchPosterior
+from botorch.posteriors.posterior import Posterior
+from botorch.sampling.get_sampler import get_sampler
+from botorch.utils.safe_math import logmeanexp
+from botorch.utils.transforms import t_batch_mode_transform
+from torch import Tensor
+
+from botorch_calib._validation import check_count
+from botorch_calib.distributions import PiecewisePredictive
+from botorch_calib.posteriors import CalibratedPosterior
+
+Limits = tuple[float | None, float | None]
+
+
+class _ConstrainedFunction(AcquisitionFunction):
+    """What constrained functions share: checked limits, posteriors by outcome, pending points."""
+
+    def __init__(
+        self,
+        model: Model,
+        constraints: Mapping[int, Limits],
+        X_pending: Tensor | None,
+        num_fantasies: int,
+    ) -> None:
+        super().__init__(model=model)
+        self.constraints = _checked_constraints(constraints, model.num_outputs)
+        self.num_fantasies = check_count("num_fantasies", num_fantasies)
+        self._members: list[Any] = _members(model)
+        self._fantasies: list[Any] | None = None
+        self.set_X_pending(X_pending)
+
+    def set_X_pending(self, X_pending: Tensor | None = None) -> None:
+        """Account for points under evaluation by averaging over fantasies of their outcomes.
+
+        Args:
+            X_pending: ``n x d``, or None to clear them.
+
+        Raises:
+            UnsupportedError: If a model has batch dimensions.
+        """
+        if X_pending is not None and X_pending.shape[-2] == 0:
+            X_pending = None
+        super().set_X_pending(X_pending)
+        self._fantasies = None
+        if self.X_pending is None:
+            return
+        if any(member.batch_shape for member in self._members):
+            raise UnsupportedError("`X_pending` needs models without batch dimensions.")
+        fantasies = []
+        with torch.no_grad():
+            for seed, member in enumerate(self._members):
+                posterior = member.posterior(self.X_pending, observation_noise=True)
+                # A seed for each outcome: fantasies of different outcomes are independent.
+                sampler = get_sampler(posterior, torch.Size([self.num_fantasies]), seed=seed)
+                fantasies.append(member.fantasize(self.X_pending, sampler))
+        self._fantasies = fantasies
+
+    @t_batch_mode_transform(expected_q=1)  # type: ignore[arg-type]
+    def forward(self, X: Tensor) -> Tensor:
+        """Evaluate the acquisition function.
+
+        Args:
+            X: Points ``b x 1 x d``.
+
+        Returns:
+            Values of shape ``b``, logarithms.
+        """
+        if self._fantasies is None:
+            return self._log_value([m.posterior(X) for m in self._members])
+        # The fantasies are the models' batch dimension: b x 1 x 1 x d against num_fantasies.
+        values = self._log_value([m.posterior(X.unsqueeze(-3)) for m in self._fantasies])
+        return logmeanexp(values, dim=-1)
+
+    def _log_value(self, posteriors: list[Posterior]) -> Tensor:
+        raise NotImplementedError
+
+    def _log_feasibility(self, posteriors: list[Posterior]) -> Tensor:
+        """Log probability that all constraints hold, of the posteriors' batch shape."""
+        parts = [
+            calibrated(posteriors[i]).log_probability_between(lower, upper)
+            for i, (lower, upper) in self.constraints.items()
+        ]
+        return torch.stack(parts).sum(dim=0).squeeze(-1).squeeze(-1)
+
+
+class LogCalibratedProbabilityOfFeasibility(_ConstrainedFunction):
+    r"""Log probability that all constraints hold, ``sum_i log P(lower_i <= y_i <= upper_i)``.
+
+    The counterpart of BoTorch's ``LogProbabilityOfFeasibility``, exact for calibrated outcomes.
+    What is stated of outcome ``i`` is what its model states: the objective behind the noise, or
+    with ``denoise=False`` an observation.
+
+    Args:
+        model: A ``ModelList`` of models with one output each, calibrated or plain Gaussian ones,
+            or a single such model.
+        constraints: ``{i: (lower, upper)}``, limits on outcome ``i`` in its units; None for no
+            limit.
+        X_pending: Points under evaluation, ``n x d``, whose outcomes are averaged over.
+        num_fantasies: Number of fantasies of the outcomes at pending points.
+
+    Raises:
+        InputDataError: If there are no constraints, limits are crossed or NaN, or an index names no
+            outcome.
+        UnsupportedError: If a model has several outputs or a posterior that is not Gaussian.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        constraints: Mapping[int, Limits],
+        X_pending: Tensor | None = None,
+        num_fantasies: int = 16,
+    ) -> None:
+        super().__init__(model, constraints, X_pending, num_fantasies)
+
+    def _log_value(self, posteriors: list[Posterior]) -> Tensor:
+        return self._log_feasibility(posteriors)
+
+
+class LogCalibratedConstrainedExpectedImprovement(_ConstrainedFunction):
+    r"""Log expected improvement plus log probabilities of feasibility, exact if calibrated.
+
+    ``log E(f~ - best_f)+ + sum_i log P(lower_i <= y_i <= upper_i)``: the expected improvement of a
+    point that counts only if it is feasible, outcomes being independent (Gardner et al., Bayesian
+    optimization with inequality constraints, 2014). The counterpart of BoTorch's
+    ``LogConstrainedExpectedImprovement``, with its arguments.
+
+    Args:
+        model: A ``ModelList`` of models with one output each, calibrated or plain Gaussian ones.
+        best_f: Best feasible value so far, in units of the objective: a scalar, or of shape ``b``.
+        objective_index: Which outcome is the objective.
+        constraints: ``{i: (lower, upper)}``, limits on outcome ``i`` in its units; None for no
+            limit.
+        maximize: Whether the objective is maximised.
+        X_pending: Points under evaluation, ``n x d``, whose outcomes are averaged over.
+        num_fantasies: Number of fantasies of the outcomes at pending points.
+
+    Raises:
+        InputDataError: If there are no constraints, limits are crossed or NaN, an index names no
+            outcome, the objective is constrained, or ``best_f`` is NaN.
+        UnsupportedError: If a model has several outputs or a posterior that is not Gaussian.
+    """
+
+    best_f: Tensor
+
+    def __init__(
+        self,
+        model: Model,
+        best_f: float | Tensor,
+        objective_index: int,
+        constraints: Mapping[int, Limits],
+        maximize: bool = True,
+        X_pending: Tensor | None = None,
+        num_fantasies: int = 16,
+    ) -> None:
+        self.maximize = maximize
+        super().__init__(model, constraints, None, num_fantasies)
+        num = model.num_outputs
+        if not -num <= objective_index < num:
+            raise InputDataError(
+                f"`objective_index` {objective_index} names none of {num} outcomes."
+            )
+        self.objective_index = objective_index % num
+        if self.objective_index in self.constraints:
+            raise InputDataError(
+                f"`constraints` holds the objective, outcome {self.objective_index}: an "
+                "acquisition function with `best_f` improves it already."
+            )
+        best = best_f if isinstance(best_f, Tensor) else torch.tensor(best_f, dtype=torch.double)
+        if best.isnan().any():
+            raise InputDataError("`best_f` must not be NaN.")
+        self.register_buffer("best_f", best)
+        self.set_X_pending(X_pending)
+
+    def _log_value(self, posteriors: list[Posterior]) -> Tensor:
+        objective = calibrated(posteriors[self.objective_index])
+        best = self.best_f.to(objective.mean)
+        if not self.maximize:
+            objective, best = objective.affine(-1.0), -best
+        # A fantasy's outcomes may have improved on the incumbent; a noisy one is not counted as
+        # such.
+        best = best.unsqueeze(-1) if self._fantasies is not None else best
+        log_ei = objective.log_expected_improvement(best.unsqueeze(-1).unsqueeze(-1))
+        return log_ei.squeeze(-1).squeeze(-1) + self._log_feasibility(posteriors)
+
+
+def calibrated(posterior: Any) -> CalibratedPosterior:
+    """A posterior with one output as a calibrated one; a Gaussian one corrects nothing."""
+    if isinstance(posterior, CalibratedPosterior):
+        return posterior
+    if type(posterior) is not GPyTorchPosterior:
+        raise UnsupportedError(
+            "Constrained calibrated acquisition functions need calibrated or Gaussian posteriors, "
+            f"got a {type(posterior).__name__}."
+        )
+    mean = posterior.mean
+    nothing = PiecewisePredictive.gaussian((), dtype=mean.dtype, device=mean.device)
+    return CalibratedPosterior(posterior, nothing, 0.0)
+
+
+def _members(model: Model) -> list[Any]:
+    members: list[Any] = list(model.models) if isinstance(model, ModelList) else [model]
+    for member in members:
+        if member.num_outputs != 1:
+            raise UnsupportedError(
+                f"`model` needs one model per outcome in a ModelList, and {type(member).__name__} "
+                f"has {member.num_outputs} outputs."
+            )
+    return members
+
+
+def _checked_constraints(constraints: Mapping[int, Limits], num_outputs: int) -> dict[int, Limits]:
+    """Limits by outcome, counted from the front, those without any limit left out."""
+    checked: dict[int, Limits] = {}
+    for index, (lower, upper) in constraints.items():
+        if not -num_outputs <= index < num_outputs:
+            raise InputDataError(f"`constraints` names outcome {index} of {num_outputs}.")
+        low = -torch.inf if lower is None else float(lower)
+        high = torch.inf if upper is None else float(upper)
+        if not low < high:
+            raise InputDataError(
+                f"`constraints` of outcome {index}: the lower limit {lower} must be less than the "
+                f"upper one {upper}."
+            )
+        if lower is not None or upper is not None:
+            checked[index % num_outputs] = (lower, upper)
+    if not checked:
+        raise InputDataError(
+            "`constraints` holds no limit: use an acquisition function without them."
+        )
+    return checked

@@ -1,0 +1,222 @@
+"""Constrained acquisition functions against quadrature, BoTorch's Gaussian ones and sampling."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from botorch.acquisition.analytic import (
+    LogConstrainedExpectedImprovement,
+    LogProbabilityOfFeasibility,
+)
+from botorch.exceptions.errors import InputDataError, UnsupportedError
+from botorch.models import ModelList, ModelListGP, SingleTaskGP
+from botorch.models.model import Model
+from botorch.optim import optimize_acqf
+from torch import Tensor
+from torch.testing import assert_close
+
+from botorch_calib import CalibratedModel, LocalizedConformal, QuantileRecalibrator
+from botorch_calib.acquisition import (
+    LogCalibratedConstrainedExpectedImprovement,
+    LogCalibratedExpectedImprovement,
+    LogCalibratedProbabilityOfFeasibility,
+)
+
+CONSTRAINTS = {1: (None, 0.9), 2: (0.1, 0.4)}
+
+
+def make_gps(dtype: torch.dtype = torch.double) -> list[SingleTaskGP]:
+    generator = torch.Generator().manual_seed(0)
+    X = torch.rand(25, 2, dtype=torch.double, generator=generator)
+    noise = torch.randn(25, 3, dtype=torch.double, generator=generator)
+    outcomes = [torch.sin(5 * X).sum(dim=-1), X.sum(dim=-1), X.prod(dim=-1)]
+    return [
+        SingleTaskGP(X.to(dtype), (f + 0.2 * noise[:, i]).unsqueeze(-1).to(dtype)).eval()
+        for i, f in enumerate(outcomes)
+    ]
+
+
+def make_models(gps: list[SingleTaskGP]) -> list[Model]:
+    """A plain model, one of the objective behind the noise and one of the outcome."""
+    return [
+        gps[0],
+        CalibratedModel.from_history(gps[1], LocalizedConformal(0.2)),
+        CalibratedModel.from_history(gps[2], QuantileRecalibrator(), denoise=False),
+    ]
+
+
+def points(num: int, dtype: torch.dtype = torch.double) -> Tensor:
+    generator = torch.Generator().manual_seed(1)
+    return torch.rand(num, 1, 2, dtype=torch.double, generator=generator).to(dtype)
+
+
+@pytest.fixture(scope="module")
+def gps() -> list[SingleTaskGP]:
+    return make_gps()
+
+
+@pytest.fixture(scope="module")
+def models(gps: list[SingleTaskGP]) -> list[Model]:
+    return make_models(gps)
+
+
+@pytest.mark.parametrize("maximize", [True, False])
+@pytest.mark.parametrize("limits", [(None, 0.875), (0.75, None), (0.5, 0.625)])
+def test_plain_models_give_botorchs_values(
+    gps: list[SingleTaskGP], maximize: bool, limits: Any
+) -> None:
+    # Limits without rounding, since BoTorch keeps them in single precision.
+    X, constraints = points(9), {1: limits, 2: (0.125, 0.375)}
+    theirs = LogConstrainedExpectedImprovement(ModelListGP(*gps), 0.25, 0, constraints, maximize)
+    ours = LogCalibratedConstrainedExpectedImprovement(
+        ModelList(*gps), 0.25, 0, constraints, maximize
+    )
+    assert_close(ours(X), theirs(X), rtol=1e-10, atol=1e-10)
+    feasible = LogProbabilityOfFeasibility(ModelListGP(*gps), constraints)
+    assert_close(
+        LogCalibratedProbabilityOfFeasibility(ModelList(*gps), constraints)(X),
+        feasible(X),
+        rtol=1e-10,
+        atol=1e-10,
+    )
+
+
+def test_feasibility_is_the_integral_of_the_density(models: list[Model]) -> None:
+    X = points(6)
+    value = LogCalibratedProbabilityOfFeasibility(ModelList(*models), CONSTRAINTS)(X)
+    total = torch.zeros(6, dtype=torch.double)
+    for i, (lower, upper) in CONSTRAINTS.items():
+        posterior: Any = models[i].posterior(X)
+        # Far out enough for the lower end; a fine trapezoid, as the density has jumps at the knots.
+        grid = torch.linspace(-4.0 if lower is None else lower, upper, 200_001, dtype=torch.double)
+        density = torch.cat([posterior.density(part) for part in grid.split(20_001)])
+        total += torch.trapezoid(density.squeeze(-1).squeeze(-1), grid, dim=0).log()
+    assert_close(value, total, rtol=0, atol=2e-4)
+
+
+def test_value_is_the_sum_of_its_parts(models: list[Model]) -> None:
+    X = points(8)
+    calibrated = [
+        CalibratedModel.from_history(make_gps()[0], LocalizedConformal(0.2)),
+        *models[1:],
+    ]
+    model = ModelList(*calibrated)
+    value = LogCalibratedConstrainedExpectedImprovement(model, 0.3, 0, CONSTRAINTS)(X)
+    log_ei = LogCalibratedExpectedImprovement(calibrated[0], 0.3)(X)
+    log_pf = LogCalibratedProbabilityOfFeasibility(model, CONSTRAINTS)(X)
+    assert_close(value, log_ei + log_pf, rtol=1e-12, atol=0)
+
+
+def test_value_against_sampling(models: list[Model]) -> None:
+    X, num = points(3), 400_000
+    value = LogCalibratedConstrainedExpectedImprovement(ModelList(*models), 0.2, 0, CONSTRAINTS)(X)
+    torch.manual_seed(0)
+    draws = [m.posterior(X).rsample(torch.Size([num])).squeeze(-1).squeeze(-1) for m in models]
+    gain = (draws[0] - 0.2).clamp(min=0.0)
+    for i, (lower, upper) in CONSTRAINTS.items():
+        inside = torch.ones_like(gain, dtype=torch.bool)
+        if lower is not None:
+            inside &= draws[i] >= lower
+        if upper is not None:
+            inside &= draws[i] <= upper
+        gain = gain * inside
+    # Four standard errors of the mean.
+    error = gain.std(dim=0) / num**0.5
+    assert ((value.exp() - gain.mean(dim=0)).abs() < 4 * error).all()
+
+
+def test_gradients_where_feasibility_underflows(models: list[Model]) -> None:
+    far = {1: (None, -60.0), 2: (40.0, 40.1)}
+    X = points(5).requires_grad_()
+    acqf = LogCalibratedProbabilityOfFeasibility(ModelList(*models), far)
+    value = acqf(X)
+    assert value.isfinite().all() and (value < -700).all()
+    (gradient,) = torch.autograd.grad(value.sum(), X)
+    assert gradient.isfinite().all() and (gradient.abs().amax(dim=-1) > 0).all()
+    step = 1e-6
+    shift = torch.zeros_like(X)
+    shift[..., 0] = step
+    with torch.no_grad():
+        slope = (acqf(X + shift) - acqf(X - shift)) / (2 * step)
+    assert_close(gradient[..., 0].squeeze(-1), slope, rtol=1e-4, atol=1e-3)
+
+
+def test_gradcheck(models: list[Model]) -> None:
+    acqf = LogCalibratedConstrainedExpectedImprovement(ModelList(*models), 0.3, 0, CONSTRAINTS)
+    assert torch.autograd.gradcheck(acqf, points(3).requires_grad_(), atol=1e-4)
+
+
+def test_feasible_everywhere_changes_nothing(models: list[Model]) -> None:
+    X, wide = points(5), {1: (-1e6, 1e6), 2: (None, 1e6)}
+    acqf = LogCalibratedConstrainedExpectedImprovement(ModelList(*models), 0.3, 0, wide)
+    alone = LogCalibratedConstrainedExpectedImprovement(
+        ModelList(*models), 0.3, 0, {1: (None, 1e6)}
+    )
+    assert_close(acqf(X), alone(X), rtol=0, atol=1e-9)
+    log_pf = LogCalibratedProbabilityOfFeasibility(ModelList(*models), wide)(X)
+    assert_close(log_pf, torch.zeros_like(log_pf), rtol=0, atol=1e-9)
+
+
+def test_pending_points_average_over_fantasies(models: list[Model]) -> None:
+    X, model = points(4), ModelList(*models)
+    X_pending = points(2).squeeze(-2)
+    acqf = LogCalibratedConstrainedExpectedImprovement(
+        model, 0.3, 0, CONSTRAINTS, X_pending=X_pending, num_fantasies=32
+    )
+    plain = LogCalibratedConstrainedExpectedImprovement(model, 0.3, 0, CONSTRAINTS)
+    assert_close(acqf(X), acqf(X), rtol=0, atol=0)
+    assert not torch.allclose(acqf(X), plain(X))
+    acqf.set_X_pending(None)
+    assert_close(acqf(X), plain(X), rtol=0, atol=0)
+
+
+def test_float32_and_batches() -> None:
+    gps = make_gps(torch.float)
+    acqf = LogCalibratedConstrainedExpectedImprovement(
+        ModelList(*make_models(gps)), 0.3, 0, CONSTRAINTS
+    )
+    X = points(6, torch.float)
+    values = acqf(X)
+    assert values.dtype == torch.float and values.shape == (6,)
+    assert_close(acqf(X.view(2, 3, 1, 2)), values.view(2, 3))
+
+
+def test_goes_into_optimize_acqf(models: list[Model]) -> None:
+    acqf = LogCalibratedConstrainedExpectedImprovement(ModelList(*models), 0.3, 0, CONSTRAINTS)
+    bounds = torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.double)
+    torch.manual_seed(0)
+    candidate, value = optimize_acqf(acqf, bounds, q=1, num_restarts=2, raw_samples=32)
+    assert candidate.shape == (1, 2)
+    assert value >= acqf(points(50)).max() - 1e-6
+
+
+@pytest.mark.parametrize(
+    ("constraints", "message"),
+    [
+        ({}, "no limit"),
+        ({1: (None, None)}, "no limit"),
+        ({1: (1.0, 0.0)}, "less than"),
+        ({1: (float("nan"), None)}, "less than"),
+        ({7: (0.0, None)}, "outcome 7 of 3"),
+        ({0: (0.0, None)}, "holds the objective"),
+    ],
+)
+def test_bad_constraints(models: list[Model], constraints: Any, message: str) -> None:
+    with pytest.raises(InputDataError, match=message):
+        LogCalibratedConstrainedExpectedImprovement(ModelList(*models), 0.3, 0, constraints)
+
+
+def test_bad_arguments(models: list[Model], gps: list[SingleTaskGP]) -> None:
+    model = ModelList(*models)
+    with pytest.raises(InputDataError, match="best_f"):
+        LogCalibratedConstrainedExpectedImprovement(model, float("nan"), 0, CONSTRAINTS)
+    with pytest.raises(InputDataError, match="objective_index"):
+        LogCalibratedConstrainedExpectedImprovement(model, 0.0, 3, CONSTRAINTS)
+    with pytest.raises(InputDataError, match="num_fantasies"):
+        LogCalibratedProbabilityOfFeasibility(model, CONSTRAINTS, num_fantasies=0)
+    inputs = gps[0].train_inputs[0]
+    several = SingleTaskGP(inputs, torch.cat([inputs, inputs], dim=-1))
+    with pytest.raises(UnsupportedError, match="one model per outcome"):
+        LogCalibratedProbabilityOfFeasibility(several, {0: (0.0, None)})
