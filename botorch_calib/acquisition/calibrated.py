@@ -76,13 +76,7 @@ class CalibratedAcquisitionFunction(AcquisitionFunction, ABC):
         self._fantasy_model = None
         if self.X_pending is None:
             return
-        if self.model.batch_shape:
-            raise UnsupportedError("`X_pending` needs a model without batch dimensions.")
-        model: Any = self.model
-        with torch.no_grad():
-            posterior = model.posterior(self.X_pending, observation_noise=True)
-            sampler = get_sampler(posterior, torch.Size([self.num_fantasies]), seed=0)
-            self._fantasy_model = model.fantasize(self.X_pending, sampler)
+        self._fantasy_model = fantasy_model(self.model, self.X_pending, self.num_fantasies)
 
     @t_batch_mode_transform(expected_q=1)  # type: ignore[arg-type]
     def forward(self, X: Tensor) -> Tensor:
@@ -114,6 +108,27 @@ class CalibratedAcquisitionFunction(AcquisitionFunction, ABC):
     @abstractmethod
     def _value(self, posterior: CalibratedPosterior) -> Tensor:
         """Values ``batch_shape x 1 x 1`` for a posterior that is to be maximised."""
+
+
+@torch.no_grad()
+def fantasy_model(model: Any, X_pending: Tensor, num_fantasies: int, seed: int = 0) -> Any:
+    """A model conditioned on a fixed set of outcomes at pending points, drawn from itself.
+
+    Args:
+        model: A model without batch dimensions.
+        X_pending: Points under evaluation, ``n x d``.
+        num_fantasies: Number of fantasies, the batch dimension of the result.
+        seed: Of the quasi-random outcomes.
+
+    Raises:
+        UnsupportedError: If the model has batch dimensions.
+    """
+    if model.batch_shape:
+        raise UnsupportedError("`X_pending` needs a model without batch dimensions.")
+    posterior = model.posterior(X_pending, observation_noise=True)
+    return model.fantasize(
+        X_pending, get_sampler(posterior, torch.Size([num_fantasies]), seed=seed)
+    )
 
 
 class _ImprovementFunction(CalibratedAcquisitionFunction):

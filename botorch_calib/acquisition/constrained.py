@@ -19,12 +19,12 @@ from botorch.exceptions.errors import InputDataError, UnsupportedError
 from botorch.models.model import Model, ModelList
 from botorch.posteriors import GPyTorchPosterior
 from botorch.posteriors.posterior import Posterior
-from botorch.sampling.get_sampler import get_sampler
 from botorch.utils.safe_math import logmeanexp
 from botorch.utils.transforms import t_batch_mode_transform
 from torch import Tensor
 
 from botorch_calib._validation import check_count
+from botorch_calib.acquisition.calibrated import fantasy_model
 from botorch_calib.distributions import PiecewisePredictive
 from botorch_calib.posteriors import CalibratedPosterior
 
@@ -44,8 +44,8 @@ class _ConstrainedFunction(AcquisitionFunction):
         super().__init__(model=model)
         self.constraints = _checked_constraints(constraints, model.num_outputs)
         self.num_fantasies = check_count("num_fantasies", num_fantasies)
-        self._members: list[Any] = _members(model)
-        self._fantasies: list[Any] | None = None
+        self._members = _members(model)
+        self._fantasies: dict[int, Any] | None = None
         self.set_X_pending(X_pending)
 
     def set_X_pending(self, X_pending: Tensor | None = None) -> None:
@@ -63,16 +63,11 @@ class _ConstrainedFunction(AcquisitionFunction):
         self._fantasies = None
         if self.X_pending is None:
             return
-        if any(member.batch_shape for member in self._members):
-            raise UnsupportedError("`X_pending` needs models without batch dimensions.")
-        fantasies = []
-        with torch.no_grad():
-            for seed, member in enumerate(self._members):
-                posterior = member.posterior(self.X_pending, observation_noise=True)
-                # A seed for each outcome: fantasies of different outcomes are independent.
-                sampler = get_sampler(posterior, torch.Size([self.num_fantasies]), seed=seed)
-                fantasies.append(member.fantasize(self.X_pending, sampler))
-        self._fantasies = fantasies
+        self._fantasies = {
+            # A seed for each outcome: fantasies of different outcomes are independent.
+            i: fantasy_model(self._members[i], self.X_pending, self.num_fantasies, seed=i)
+            for i in self._outcomes
+        }
 
     @t_batch_mode_transform(expected_q=1)  # type: ignore[arg-type]
     def forward(self, X: Tensor) -> Tensor:
@@ -85,15 +80,21 @@ class _ConstrainedFunction(AcquisitionFunction):
             Values of shape ``b``, logarithms.
         """
         if self._fantasies is None:
-            return self._log_value([m.posterior(X) for m in self._members])
+            return self._log_value({i: self._members[i].posterior(X) for i in self._outcomes})
         # The fantasies are the models' batch dimension: b x 1 x 1 x d against num_fantasies.
-        values = self._log_value([m.posterior(X.unsqueeze(-3)) for m in self._fantasies])
+        X = X.unsqueeze(-3)
+        values = self._log_value({i: model.posterior(X) for i, model in self._fantasies.items()})
         return logmeanexp(values, dim=-1)
 
-    def _log_value(self, posteriors: list[Posterior]) -> Tensor:
+    @property
+    def _outcomes(self) -> list[int]:
+        """The outcomes that the value depends on; others are not evaluated."""
+        return list(self.constraints)
+
+    def _log_value(self, posteriors: Mapping[int, Posterior]) -> Tensor:
         raise NotImplementedError
 
-    def _log_feasibility(self, posteriors: list[Posterior]) -> Tensor:
+    def _log_feasibility(self, posteriors: Mapping[int, Posterior]) -> Tensor:
         """Log probability that all constraints hold, of the posteriors' batch shape."""
         parts = [
             calibrated(posteriors[i]).log_probability_between(lower, upper)
@@ -132,7 +133,7 @@ class LogCalibratedProbabilityOfFeasibility(_ConstrainedFunction):
     ) -> None:
         super().__init__(model, constraints, X_pending, num_fantasies)
 
-    def _log_value(self, posteriors: list[Posterior]) -> Tensor:
+    def _log_value(self, posteriors: Mapping[int, Posterior]) -> Tensor:
         return self._log_feasibility(posteriors)
 
 
@@ -191,7 +192,11 @@ class LogCalibratedConstrainedExpectedImprovement(_ConstrainedFunction):
         self.register_buffer("best_f", best)
         self.set_X_pending(X_pending)
 
-    def _log_value(self, posteriors: list[Posterior]) -> Tensor:
+    @property
+    def _outcomes(self) -> list[int]:
+        return [self.objective_index, *self.constraints]
+
+    def _log_value(self, posteriors: Mapping[int, Posterior]) -> Tensor:
         objective = calibrated(posteriors[self.objective_index])
         best = self.best_f.to(objective.mean)
         if not self.maximize:

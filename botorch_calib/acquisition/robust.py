@@ -23,7 +23,7 @@ from botorch.models.model import Model
 from botorch.utils.transforms import is_ensemble, t_batch_mode_transform
 from torch import Tensor
 
-from botorch_calib._validation import check_columns, check_nonnegative
+from botorch_calib._validation import check_nonnegative
 from botorch_calib.acquisition.delayed import input_width
 from botorch_calib.models.inspection import (
     innermost,
@@ -36,6 +36,7 @@ from botorch_calib.robust.contexts import (
     as_distribution,
     check_contexts,
     check_lipschitz_points,
+    check_places,
     check_probabilities,
 )
 from botorch_calib.robust.contextual_function import ContextualFunction
@@ -414,18 +415,13 @@ def assembled_contexts(
         check_probabilities(context_weights, num_points, "context_weights")
         contexts = ContextDistribution.discrete(contexts, context_weights)
     contexts = as_distribution(contexts)
+    # Checked here too, for an error with the argument's name.
+    num_contexts = contexts.points.shape[-1]
     if context_indices is not None:
-        num_contexts = contexts.points.shape[-1]
-        places = check_columns("context_indices", context_indices)
-        if len(places) != num_contexts or len(set(places)) != num_contexts:
-            raise InputDataError(
-                f"`context_indices` must be {num_contexts} different columns, one for each of "
-                f"`contexts`, got {places}."
-            )
+        check_places("context_indices", context_indices, num_contexts)
         contexts = contexts.with_indices(context_indices)
     if lipschitz_contexts is not None:
-        # For an error with the argument's name.
-        check_lipschitz_points("lipschitz_contexts", lipschitz_contexts, contexts.points.shape[-1])
+        check_lipschitz_points("lipschitz_contexts", lipschitz_contexts, num_contexts)
         contexts = contexts.with_lipschitz_points(lipschitz_contexts)
     return contexts
 

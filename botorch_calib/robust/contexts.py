@@ -241,14 +241,7 @@ class ContextDistribution:
         return changed
 
     def _checked_indices(self, indices: Sequence[int] | None) -> tuple[int, ...] | None:
-        if indices is None:
-            return None
-        places = check_columns("indices", indices)
-        if len(places) != self.points.shape[-1] or len(set(places)) != len(places):
-            raise InputDataError(
-                f"`indices` must be {self.points.shape[-1]} different columns, got {places}."
-            )
-        return places
+        return None if indices is None else check_places("indices", indices, self.points.shape[-1])
 
     def _checked_lipschitz_points(self, points: Tensor | None) -> Tensor | None:
         if points is None:
@@ -370,6 +363,14 @@ def check_contexts(name: str, contexts: Tensor) -> Tensor:
     if contexts.numel() == 0:
         raise InputDataError(f"`{name}` is empty: its shape is {tuple(contexts.shape)}.")
     return contexts
+
+
+def check_places(name: str, indices: Sequence[int], num_contexts: int) -> tuple[int, ...]:
+    """Return ``indices`` as a tuple if they are ``num_contexts`` different integers."""
+    places = check_columns(name, indices)
+    if len(places) != num_contexts or len(set(places)) != num_contexts:
+        raise InputDataError(f"`{name}` must be {num_contexts} different columns, got {places}.")
+    return places
 
 
 def check_lipschitz_points(name: str, points: Tensor, num_contexts: int) -> Tensor:
