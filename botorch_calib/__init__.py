@@ -9,6 +9,8 @@ from botorch_calib.acquisition import (
     CalibratedExpectedImprovement,
     CalibratedProbabilityOfImprovement,
     CalibratedUpperConfidenceBound,
+    CertifiedSetExpansion,
+    ChanceConstraint,
     DelayedThompsonSampling,
     DelayedUpperConfidenceBound,
     LogCalibratedConstrainedExpectedImprovement,
@@ -17,6 +19,8 @@ from botorch_calib.acquisition import (
     RobustAcquisition,
     RobustUpperConfidenceBound,
     WassersteinUpperConfidenceBound,
+    joint_chance_constraints,
+    optimize_chance_constrained,
 )
 from botorch_calib.asynchronous import (
     AsynchronousOptimizer,
@@ -73,6 +77,8 @@ __all__ = [
     "CalibrationReport",
     "Calibrator",
     "CensoredDelayModel",
+    "CertifiedSetExpansion",
+    "ChanceConstraint",
     "ChiSquaredBall",
     "ConditionalValueAtRisk",
     "ContextDistribution",
@@ -106,6 +112,8 @@ __all__ = [
     "__version__",
     "calibration_report",
     "join_contexts",
+    "joint_chance_constraints",
     "loo_residuals",
+    "optimize_chance_constrained",
     "prequential_residuals",
 ]

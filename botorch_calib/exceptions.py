@@ -8,6 +8,10 @@ class CalibrationWarning(BotorchWarning):
     """A statement on calibration that rests on too few observations to be relied on."""
 
 
+class NotCertifiedWarning(BotorchWarning):
+    """No point was found that meets a chance constraint at its level."""
+
+
 class LedgerError(BotorchError):
     """A feedback ledger cannot do what it was asked to."""
 

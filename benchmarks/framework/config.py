@@ -20,18 +20,17 @@ import torch
 # Keys under which a description holds the name of a class or a function.
 NAMES = ("type", "callable")
 
-# Settings that were constants when older results were written, with the values that they had.
+_SCORE = {"type": "botorch_calib.RationalScore", "max_width": 50.0}
+
+# Settings that were constants, or other defaults, when older results were written, with the values
+# that they had.
 FORMER_CONSTANTS: dict[str, dict[str, Any]] = {
     "botorch_calib.GaussianScore": {"max_width": 3.4},
     "botorch_calib.RationalScore": {"max_width": 50.0},
     **dict.fromkeys(
-        (
-            "botorch_calib.LocalizedConformal",
-            "botorch_calib.OnlineConformal",
-            "botorch_calib.QuantileRecalibrator",
-        ),
-        {"score": {"type": "botorch_calib.RationalScore", "max_width": 50.0}},
+        ("botorch_calib.LocalizedConformal", "botorch_calib.OnlineConformal"), {"score": _SCORE}
     ),
+    "botorch_calib.QuantileRecalibrator": {"score": _SCORE, "tails": "stretched"},
 }
 
 

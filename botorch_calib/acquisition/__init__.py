@@ -7,6 +7,16 @@ from botorch_calib.acquisition.calibrated import (
     CalibratedUpperConfidenceBound,
     LogCalibratedExpectedImprovement,
 )
+from botorch_calib.acquisition.certified_set_expansion import CertifiedSetExpansion
+from botorch_calib.acquisition.chance_constrained_search import (
+    ChanceConstrainedCandidate,
+    optimize_chance_constrained,
+)
+from botorch_calib.acquisition.chance_constraints import (
+    ChanceConstraint,
+    joint_chance_constraints,
+    joint_level,
+)
 from botorch_calib.acquisition.constrained import (
     LogCalibratedConstrainedExpectedImprovement,
     LogCalibratedProbabilityOfFeasibility,
@@ -24,6 +34,9 @@ __all__ = [
     "CalibratedExpectedImprovement",
     "CalibratedProbabilityOfImprovement",
     "CalibratedUpperConfidenceBound",
+    "CertifiedSetExpansion",
+    "ChanceConstrainedCandidate",
+    "ChanceConstraint",
     "DelayedThompsonSampling",
     "DelayedUpperConfidenceBound",
     "LogCalibratedConstrainedExpectedImprovement",
@@ -32,5 +45,8 @@ __all__ = [
     "RobustAcquisition",
     "RobustUpperConfidenceBound",
     "WassersteinUpperConfidenceBound",
+    "joint_chance_constraints",
+    "joint_level",
+    "optimize_chance_constrained",
     "proposal_samples",
 ]

@@ -9,6 +9,7 @@ predictive standard deviation, so it knows neither models nor outcome units.
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from copy import deepcopy
 from typing import Self
@@ -20,6 +21,7 @@ from torch.nn import Module
 
 from botorch_calib._validation import check_finite, check_inputs
 from botorch_calib.calibration.learners.base import QuantileLearner
+from botorch_calib.calibration.scores import Score
 from botorch_calib.distributions.piecewise import PiecewisePredictive
 
 #: Forms of the tails that `PiecewisePredictive` knows: scaled with what was learned, or not.
@@ -32,6 +34,10 @@ class Calibrator(Module, ABC):
     Implementations keep what they have learned in buffers, so that ``state_dict`` and
     ``load_state_dict`` carry it, also between histories of different lengths.
     """
+
+    #: Largest absolute value of a quantile that is learned, in predictive standard deviations. One
+    #: that has reached it may really lie farther out.
+    max_width: float = math.inf
 
     @abstractmethod
     def predictive(self, X: Tensor) -> PiecewisePredictive:
@@ -61,6 +67,36 @@ class Calibrator(Module, ABC):
             InputDataError: If ``X`` or ``z`` hold NaN or infinite values.
             BotorchTensorDimensionError: If they have the wrong shape.
         """
+
+    def update_at_once(self, X: Tensor, z: Tensor) -> None:
+        """Learn from residuals that were all predicted by the present distribution.
+
+        For decisions on several points at a time: each residual is compared with what was stated
+        when the decision was taken, not with what the others have made of it since. Calibrators
+        that do not learn from comparisons need not tell the two apart, and by default they do not.
+
+        Args:
+            X: Inputs ``n x d`` in the base model's transformed space.
+            z: Residuals of shape ``n``, each by a model that had not seen its ``y``.
+
+        Raises:
+            InputDataError: If ``X`` or ``z`` hold NaN or infinite values.
+            BotorchTensorDimensionError: If they have the wrong shape.
+        """
+        self.update(X, z)
+
+    def quantile(self, X: Tensor, level: float) -> Tensor:
+        """The ``level``-quantile of ``z`` at ``X``, differentiable in ``X``.
+
+        Args:
+            X: Inputs ``batch_shape x q x d`` in the base model's transformed space.
+            level: Level in (0, 1).
+
+        Returns:
+            Quantiles ``batch_shape x q x 1``.
+        """
+        predictive = self.predictive(X)
+        return predictive.quantile(predictive.masses.new_tensor(level))
 
     def reset(self) -> None:
         """Forget everything learned, which is what diagnostics need to judge a history anew.
@@ -110,6 +146,12 @@ class TrackedCalibrator(Calibrator):
     """
 
     tracker: QuantileLearner
+    score: Score
+
+    @property
+    def max_width(self) -> float:  # type: ignore[override]
+        """Largest absolute quantile that is learned, that of the score."""
+        return self.score.max_width
 
     @abstractmethod
     def _scores(self, z: Tensor) -> Tensor:
@@ -144,6 +186,22 @@ class TrackedCalibrator(Calibrator):
         """
         check_residuals(X, z)
         return self._predictive_from(self.tracker.update(X, self._scores(z)))
+
+    @torch.no_grad()
+    def update_at_once(self, X: Tensor, z: Tensor) -> None:
+        """Score residuals and let the learner compare them all with its present thresholds.
+
+        Args:
+            X: Inputs ``n x d`` in the base model's transformed space.
+            z: Residuals of shape ``n``, each by a model that had not seen its ``y``.
+
+        Raises:
+            InputDataError: If ``X`` or ``z`` hold NaN or infinite values.
+            BotorchTensorDimensionError: If they have the wrong shape.
+            UnsupportedError: If the learner cannot learn from several residuals at once.
+        """
+        check_residuals(X, z)
+        self.tracker.update(X, self._scores(z), at_once=True)
 
     def reset(self) -> None:
         """Forget everything learned."""

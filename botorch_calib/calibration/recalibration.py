@@ -60,6 +60,7 @@ class QuantileRecalibrator(TrackedCalibrator):
         tails: ``"stretched"`` scales the normal pieces with the spread of the learned
             quantiles, ``"gaussian"`` leaves them as the model has them (the paper). They stay
             centred at the model's mean, so a large bias leaves the outermost pieces askew.
+            Default: ``"stretched"``, or ``"gaussian"`` for a single level, which has no spread.
 
     Raises:
         InputDataError: If levels do not increase inside (0, 1), a setting is out of its range
@@ -80,17 +81,23 @@ class QuantileRecalibrator(TrackedCalibrator):
         regularization: float = 0.0,
         method: str = "online",
         score: Score = DEFAULT_SCORE,
-        tails: str = "stretched",
+        tails: str | None = None,
     ) -> None:
         super().__init__()
         if levels is None:
             levels = torch.arange(1, NUM_LEVELS + 1, dtype=torch.double) / (NUM_LEVELS + 1)
         levels = check_levels("levels", as_vector(levels))
         self.score = check_score(score)
+        if tails is None:
+            tails = "stretched" if len(levels) > 1 else "gaussian"
         self.tails = check_one_of("tails", tails, TAILS)
         self.method = check_one_of("method", method, ("online", "exact"))
+        # As numbers too, so that a level is found among them without asking the device.
+        self._level_values = levels.tolist()
         if tails == "stretched" and len(levels) < 2:
-            raise InputDataError("`tails='stretched'` needs at least two `levels`.")
+            raise InputDataError(
+                "`tails='stretched'` needs at least two `levels`: for a single one leave it out."
+            )
         initial = self.score.initial_signed(levels)
         if method == "exact":
             if not (scale is None and step_decay is None and regularization == 0.0):
@@ -118,6 +125,30 @@ class QuantileRecalibrator(TrackedCalibrator):
             Quantiles ``... x M`` at the levels, not decreasing.
         """
         return self.score.knots(self.tracker.threshold(X)).sort(dim=-1).values
+
+    def quantile(self, X: Tensor, level: float) -> Tensor:
+        """The ``level``-quantile of ``z`` at ``X``; for one of the ``levels`` the one learned.
+
+        That is the raw one, which the learner's guarantee is about, even where neighbouring ones
+        have crossed and `predictive` sorts them.
+
+        Args:
+            X: Inputs ``batch_shape x q x d`` in the base model's transformed space.
+            level: Level in (0, 1).
+
+        Returns:
+            Quantiles ``batch_shape x q x 1``, at most ``max_width`` in absolute value.
+        """
+        index = self.index_of(level)
+        if index is None:
+            return super().quantile(X, level)
+        return self.score.knots(self.tracker.threshold(X)[..., index : index + 1])
+
+    def index_of(self, level: float) -> int | None:
+        """The position of ``level`` among the `levels`, or None if it is not one of them."""
+        gaps = [abs(own - level) for own in self._level_values]
+        index = min(range(len(gaps)), key=gaps.__getitem__)
+        return index if gaps[index] <= 1e-6 else None
 
     @property
     def num_needed(self) -> int:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from botorch.acquisition.objective import PosteriorTransform
 from botorch.exceptions.errors import (
+    BotorchTensorDimensionError,
     InputDataError,
     UnsupportedError,
 )
@@ -133,7 +134,12 @@ class CalibratedModel(WrapperModel, FantasizeMixin):
 
     @torch.no_grad()
     def observe(
-        self, X: Tensor, Y: Tensor, Yvar: Tensor | None = None, condition: bool = True
+        self,
+        X: Tensor,
+        Y: Tensor,
+        Yvar: Tensor | None = None,
+        condition: bool = True,
+        learn_from: Tensor | None = None,
     ) -> None:
         """Score new observations, update the calibrator, and condition the model on them.
 
@@ -148,31 +154,70 @@ class CalibratedModel(WrapperModel, FantasizeMixin):
             Yvar: Their noise variances ``n x 1``, in squared units of the outcome, for a base
                 model with given noise (default: the mean of its training noise).
             condition: Whether to also condition the base model on the observations.
+            learn_from: Which rows teach the calibrator, ``n`` booleans, each compared with its
+                present quantiles; all other rows only condition the model. By default all rows
+                teach, in order.
 
         Raises:
             InputDataError: If ``X``, ``Y`` or ``Yvar`` hold NaN or infinite values, or a
                 variance is negative.
-            BotorchTensorDimensionError: If their shapes are not ``n x d`` and ``n x 1``.
+            BotorchTensorDimensionError: If their shapes are not ``n x d`` and ``n x 1``, or that
+                of ``learn_from`` is not ``n``.
             UnsupportedError: If the base model is a batch of models or cannot be conditioned.
         """
         observed = observed_part(self.model)
         X = with_task_feature(observed, X)
         check_observations(observed, X, Y, Yvar)
+        if learn_from is not None and (learn_from.shape, learn_from.dtype) != (
+            X.shape[:1],
+            torch.bool,
+        ):
+            raise BotorchTensorDimensionError(
+                f"`learn_from` must hold {len(X)} booleans, one for each row of `X`, got "
+                f"{learn_from.dtype} of shape {tuple(learn_from.shape)}."
+            )
         # One point a batch: only the marginals are needed.
-        posterior = _gaussian_posterior(observed, X.unsqueeze(-2))
-        if posterior.mean.shape[-2] != 1:
-            raise UnsupportedError("`observe` does not apply to one-to-many input transforms.")
-        if Yvar is None:
-            noise = observation_noise_variance(observed, posterior, X.unsqueeze(-2))
-        else:
-            noise = Yvar.unsqueeze(-1)
-        deviation = (posterior.variance + noise).sqrt()
-        z = ((Y.unsqueeze(-1) - posterior.mean) / deviation).reshape(-1)
+        mean, deviation = self.observation_moments(X.unsqueeze(-2), Yvar)
+        z = ((Y.unsqueeze(-1) - mean) / deviation).reshape(-1)
         conditioned = self.model
         if condition:
             conditioned = _extended_by(self.model, X, Y, Yvar)
-        self.calibrator.update(self.transform_inputs(X), z)
+        inputs = self.transform_inputs(X)
+        if learn_from is None:
+            self.calibrator.update(inputs, z)
+        else:
+            self.calibrator.update_at_once(inputs[learn_from], z[learn_from])
         self.model = conditioned
+
+    def observation_moments(self, X: Tensor, Yvar: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Mean and standard deviation of an observation under the Gaussian model.
+
+        By these its residual is standardised, ``z = (y - mean) / deviation``. Pending points of a
+        `CensoredDelayModel` do not enter.
+
+        Args:
+            X: ``batch_shape x q x d``.
+            Yvar: Noise variances ``n x 1`` of ``n`` observations, in squared units of the outcome,
+                for ``X`` of shape ``n x 1 x d`` (default: the model's).
+
+        Returns:
+            Both ``batch_shape x q x 1``, in units of the outcome.
+
+        Raises:
+            UnsupportedError: Under one-to-many input transforms.
+        """
+        observed = observed_part(self.model)
+        X = with_task_feature(observed, X)
+        posterior = _gaussian_posterior(observed, X)
+        if posterior.mean.shape[-2] != X.shape[-2]:
+            raise UnsupportedError(
+                "Observations cannot be predicted one by one under one-to-many input transforms."
+            )
+        if Yvar is None:
+            noise = observation_noise_variance(observed, posterior, X)
+        else:
+            noise = Yvar.unsqueeze(-1)
+        return posterior.mean, (posterior.variance + noise).sqrt()
 
     # ------------------------------------------------------------ the model interface
 

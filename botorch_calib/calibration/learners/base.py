@@ -11,7 +11,11 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import torch
-from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError
+from botorch.exceptions.errors import (
+    BotorchTensorDimensionError,
+    InputDataError,
+    UnsupportedError,
+)
 from torch import Tensor
 from torch.nn import Module
 
@@ -74,8 +78,16 @@ class QuantileLearner(Module, ABC):
     def _learn(self, X: Tensor, u: Tensor) -> Tensor:
         """Learn from checked observations; returns the thresholds they met, ``n x M``."""
 
+    def _learn_at_once(self, X: Tensor, u: Tensor) -> Tensor:
+        """Like `_learn`, each compared with the thresholds from before the first."""
+        if len(u) > 1:
+            raise UnsupportedError(
+                f"{type(self).__name__} cannot learn from several observations at once."
+            )
+        return self._learn(X, u)
+
     @torch.no_grad()
-    def update(self, X: Tensor, u: Tensor) -> Tensor:
+    def update(self, X: Tensor, u: Tensor, at_once: bool = False) -> Tensor:
         """Learn from observations, strictly in order: later ones see earlier ones' effect.
 
         A call that raises leaves the learner as it was.
@@ -83,10 +95,18 @@ class QuantileLearner(Module, ABC):
         Args:
             X: Inputs of shape ``n x d``.
             u: Scores in [0, 1] of shape ``n``.
+            at_once: Whether all are compared with the present thresholds instead, as a decision
+                on all of them had to be.
 
         Returns:
             The raw thresholds ``n x M`` that the observations were compared with, each
             from before its own update: ``u.unsqueeze(-1) <= result`` are the outcomes.
+
+        Raises:
+            InputDataError: If ``X`` or ``u`` hold NaN or infinite values, or a score is outside
+                [0, 1].
+            BotorchTensorDimensionError: If they have the wrong shape.
+            UnsupportedError: If the learner cannot learn from several observations at once.
         """
         check_inputs("X", X)
         check_width(X, self.centers.shape[-1])
@@ -96,7 +116,8 @@ class QuantileLearner(Module, ABC):
                 f"got {tuple(u.shape)}."
             )
         check_unit_interval("u", u)
-        return self._learn(X.to(self.initial), u.to(self.initial))
+        learn = self._learn_at_once if at_once else self._learn
+        return learn(X.to(self.initial), u.to(self.initial))
 
     def reset(self) -> None:
         """Forget everything learned."""

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
-from botorch.exceptions.errors import InputDataError
+from botorch.exceptions.errors import InputDataError, UnsupportedError
 from torch import Tensor
 
 from botorch_calib._validation import check_count, check_nonnegative, check_positive, check_width
@@ -153,22 +153,78 @@ class OnlineQuantileTracker(QuantileLearner):
             length = torch.minimum(length, 1.0 + 2.0 * local + self.step_size)
         return (length / (num_steps * eta[-1])).to(self.levels)
 
-    def _learn(self, X: Tensor, u: Tensor) -> Tensor:
-        start = self.num_updates
-        steps = [self._step(start + 1 + i) for i in range(len(u))]
-        shrink = [1.0 - self.regularization * step for step in steps]
-        local = self._local(X, shrink) if self.localized and len(X) else None
-        eta = torch.tensor(steps, dtype=u.dtype, device=u.device).unsqueeze(-1)
-        thresholds, deltas, constants = descend(u, self.levels, eta, self.constants, local)
+    def reach(self, batch_size: int = 1) -> tuple[Tensor, Tensor]:
+        r"""Lowest and highest value that the constants can take from now on, each of shape ``M``.
 
+        Whatever the observations are: a constant grows only at an observation above its threshold,
+        ``c + g(x) < u <= 1``, and by ``eta p`` for each of ``batch_size`` observations that are
+        compared with the same threshold. With ``|g| <= G`` it stays below
+        ``max(c, 1 + G + batch_size eta p)``, and above ``min(c, -G - batch_size eta (1 - p))``. As
+        ``p - o_t = (c_{t+1} - c_t) / eta_t``, this bounds every sum of outcomes.
+
+        The local part ``g``: its terms are at most ``scale |B_i|``, and each observation shrinks
+        ``sum_i |B_i|`` by the factor ``1 - regularization eta`` and adds at most ``eta m`` to it,
+        ``m = max(p, 1 - p)``. So it never exceeds the larger of its present value and
+        ``m / regularization``.
+
+        Args:
+            batch_size: Largest number of observations that are learned from at once.
+
+        Raises:
+            InputDataError: If ``batch_size`` is not a positive integer.
+            UnsupportedError: If the tracker is localized and not regularized: its thresholds then
+                have no bound that does not grow with time.
+        """
+        check_count("batch_size", batch_size)
+        if self.localized and self.regularization == 0.0:
+            raise UnsupportedError(
+                "A localized tracker has bounded thresholds only if its local part forgets: give "
+                "it a `regularization` greater than 0, such as 0.01."
+            )
+        local = torch.zeros_like(self.levels)
+        if self.localized:
+            m = torch.maximum(self.levels, 1.0 - self.levels)
+            present = self.coefficients.abs().sum(dim=0)
+            local = self.scale * torch.maximum(present, m / self.regularization)
+        step = batch_size * self.next_step
+        lowest = torch.minimum(self.constants, -local - step * (1.0 - self.levels))
+        return lowest, torch.maximum(self.constants, 1.0 + local + step * self.levels)
+
+    @property
+    def next_step(self) -> float:
+        """Step size of the next observation."""
+        return self.step_at(self.num_updates + 1)
+
+    def _learn(self, X: Tensor, u: Tensor) -> Tensor:
+        steps, shrink = self._next_steps(u)
+        local = self._local(X, shrink) if self.localized and len(X) else None
+        thresholds, deltas, constants = descend(u, self.levels, steps, self.constants, local)
+        self._add(X, deltas, constants, shrink)
+        return thresholds
+
+    def _learn_at_once(self, X: Tensor, u: Tensor) -> Tensor:
+        steps, shrink = self._next_steps(u)
+        thresholds = self.threshold(X)
+        deltas = steps * (self.levels - (u.unsqueeze(-1) <= thresholds).to(steps))
+        self._add(X, deltas, self.constants + deltas.sum(dim=0), shrink)
+        return thresholds
+
+    def _next_steps(self, u: Tensor) -> tuple[Tensor, list[float]]:
+        """Step sizes ``n x 1`` of the next observations, and how much each shrinks earlier ones."""
+        steps = [self.step_at(self.num_updates + 1 + i) for i in range(len(u))]
+        shrink = [1.0 - self.regularization * step for step in steps]
+        return torch.tensor(steps, dtype=u.dtype, device=u.device).unsqueeze(-1), shrink
+
+    def _add(self, X: Tensor, deltas: Tensor, constants: Tensor, shrink: list[float]) -> None:
+        """Keep the increments ``n x M`` at ``X`` and the constants after them."""
         coefficients = self.coefficients
-        if local is not None:
+        if self.localized and len(X):
             coefficients = extended(coefficients, deltas, shrink)
         self.constants = constants
         self._store(X, coefficients)
-        return thresholds
 
-    def _step(self, t: int) -> float:
+    def step_at(self, t: int) -> float:
+        """Step size of the ``t``-th observation, counted from 1."""
         return self.step_size * math.pow(t, -self.step_decay)
 
     def _local(self, X: Tensor, shrink: list[float]) -> Local:

@@ -1,0 +1,383 @@
+"""`optimize_chance_constrained`: the best point among those that chance constraints certify.
+
+Certified sets may be tiny, of any shape and unknown: the search looks for certified points first,
+by sampling and then by maximising the margin, climbs from the best of them, and returns only
+what is certified when looked at once more.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+import torch
+from botorch.acquisition import AcquisitionFunction
+from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError
+from botorch.exceptions.warnings import BadInitialCandidatesWarning, OptimizationWarning
+from botorch.generation.gen import gen_candidates_scipy
+from botorch.optim.initializers import initialize_q_batch
+from botorch.optim.parameter_constraints import evaluate_feasibility
+from botorch.utils.sampling import draw_sobol_samples, get_polytope_samples
+from torch import Tensor
+
+from botorch_calib._validation import check_count
+from botorch_calib.acquisition.certified_set_expansion import CertifiedSetExpansion
+from botorch_calib.acquisition.chance_constraints import ChanceConstraint
+from botorch_calib.exceptions import NotCertifiedWarning
+from botorch_calib.models.inspection import innermost, raw_train_inputs
+
+LinearConstraints = list[tuple[Tensor, Tensor, float]]
+
+# Below this share of certified samples the certified set is searched for, and in, more closely.
+_RARE = 0.05
+# Spread of the samples around good points, as shares of the box.
+_SPREADS = (0.1, 0.01)
+# How far ends of the search are drawn back towards their certified starts.
+_BACKWARD = (0.0, 1e-8, 1e-6, 1e-4, 1e-3, 1e-2, 0.03, 0.1, 0.2, 0.4, 0.7, 1.0)
+# Points that are evaluated at a time.
+_CHUNK = 2048
+_MAX_ITERATIONS = 100
+
+
+class ChanceConstrainedCandidate(NamedTuple):
+    """What `optimize_chance_constrained` returns.
+
+    Args:
+        candidate: The point, ``1 x d``.
+        value: The acquisition function's value there, a scalar.
+        certified: Whether every constraint certifies it.
+    """
+
+    candidate: Tensor
+    value: Tensor
+    certified: bool
+
+
+def optimize_chance_constrained(
+    acq_function: AcquisitionFunction,
+    constraints: ChanceConstraint | Sequence[ChanceConstraint],
+    bounds: Tensor | None,
+    num_restarts: int = 4,
+    raw_samples: int = 512,
+    fixed_features: Mapping[int, float] | None = None,
+    inequality_constraints: LinearConstraints | None = None,
+    choices: Tensor | None = None,
+    expansion_share: float = 0.0,
+) -> ChanceConstrainedCandidate:
+    """Maximise an acquisition function over the points that chance constraints certify.
+
+    Several constraints are met together with the probability that `joint_chance_constraints`
+    states, or at least one minus the sum of what each lacks (Bonferroni).
+
+    Where nothing is found to be certified, the point with the largest margin is returned (of
+    several constraints the least margin counts, in units of its outcome's standard deviation),
+    ``certified`` is False and a warning is given.
+
+    Args:
+        acq_function: Acquisition function for single points (``q = 1``).
+        constraints: The constraints, on the same inputs.
+        bounds: ``2 x d`` lower and upper bounds; None with ``choices``.
+        num_restarts: Number of certified points from which the search climbs.
+        raw_samples: Number of points sampled for it. More find smaller certified sets.
+        fixed_features: Values of columns that are not chosen.
+        inequality_constraints: Linear constraints ``sum_i coefficients[i] x[indices[i]] >= rhs`` on
+            the point, as ``(indices, coefficients, rhs)``, as in ``optimize_acqf``.
+        choices: ``n x d``: choose among these only.
+        expansion_share: Share of the rounds, in [0, 1), that grow the certified set instead, by
+            `CertifiedSetExpansion`: spread evenly over the rounds that the first constraint has
+            observed. Where points known to be safe are few, the optimum is seldom among what they
+            certify.
+
+    Returns:
+        ``(candidate, value, certified)``, see `ChanceConstrainedCandidate`. In an expanding round
+        too ``value`` is that of ``acq_function``.
+
+    Raises:
+        InputDataError: If there are no constraints, ``choices`` are empty or come with what they
+            exclude, a fixed value is outside its bounds, or a number is out of its range.
+        BotorchTensorDimensionError: If ``bounds`` or ``choices`` have the wrong shape.
+
+    Warns:
+        NotCertifiedWarning: If no certified point was found.
+
+    Example:
+        >>> candidate, value, certified = optimize_chance_constrained(
+        ...     acqf, [constraint], bounds, fixed_features={2: 0.5}
+        ... )
+    """
+    several = [constraints] if isinstance(constraints, ChanceConstraint) else list(constraints)
+    if not several:
+        raise InputDataError("`constraints` must hold at least one ChanceConstraint.")
+    margin = LeastMargin(several)
+    searched = acq_function
+    if _expands(expansion_share, several[0].num_observed):
+        searched = CertifiedSetExpansion(several)
+    if choices is not None:
+        if bounds is not None or fixed_features or inequality_constraints:
+            raise InputDataError(
+                "`choices` excludes `bounds` (give None), `fixed_features` and "
+                "`inequality_constraints`: leave out the choices that are not wanted."
+            )
+        found = _best_of(_checked_choices(choices).unsqueeze(-2), searched, margin)
+    else:
+        region = _Region.checked(bounds, fixed_features, inequality_constraints)
+        count = check_count("num_restarts", num_restarts)
+        found = _search(searched, margin, region, count, check_count("raw_samples", raw_samples))
+    candidate, certified = found
+    if not certified:
+        warnings.warn(
+            "No certified point was found: the one returned has the largest margin, and nothing is "
+            "stated of it. Start from points known to meet the limits, lower the `level`, or raise "
+            "`raw_samples`.",
+            NotCertifiedWarning,
+            stacklevel=2,
+        )
+    with torch.no_grad():
+        return ChanceConstrainedCandidate(candidate, acq_function(candidate).squeeze(), certified)
+
+
+class LeastMargin(AcquisitionFunction):
+    """The least margin of several constraints, each in standard deviations of its outcome.
+
+    Args:
+        constraints: The constraints, on the same inputs.
+    """
+
+    def __init__(self, constraints: Sequence[ChanceConstraint]) -> None:
+        super().__init__(model=constraints[0].model)
+        self.constraints = list(constraints)
+        # One number for each outcome, so that margins keep their shape as functions of the point.
+        self.scales = [_outcome_deviation(constraint) for constraint in self.constraints]
+
+    def forward(self, X: Tensor) -> Tensor:
+        """Evaluate the margin.
+
+        Args:
+            X: Points ``b x 1 x d``.
+
+        Returns:
+            Margins of shape ``b``.
+        """
+        margins = [
+            constraint.margin(X) / scale
+            for constraint, scale in zip(self.constraints, self.scales, strict=True)
+        ]
+        return torch.stack(margins).amin(dim=0)
+
+
+def _clearance(dtype: torch.dtype) -> float:
+    """The margin at which a point is taken for certified.
+
+    A posterior that is evaluated at other points beside differs in the last digits: where a margin
+    is within these of 0 a second look might find the point uncertified.
+    """
+    return float(torch.finfo(dtype).eps) ** 0.5
+
+
+def _outcome_deviation(constraint: ChanceConstraint) -> Tensor:
+    """Typical standard deviation of the outcome: that at the training data."""
+    inputs = raw_train_inputs(innermost(constraint.model))
+    if inputs is None or inputs.shape[-2] == 0:
+        return torch.ones(())
+    with torch.no_grad():
+        _, deviation = constraint.model.observation_moments(inputs.unsqueeze(-2))
+    return deviation.mean()
+
+
+def _expands(share: float, num_rounds: int) -> bool:
+    """Whether round ``num_rounds`` is one of the ``share`` that expand, spread evenly."""
+    if not 0.0 <= share < 1.0:
+        raise InputDataError(f"`expansion_share` must lie in [0, 1), got {share!r}.")
+    return int(share * (num_rounds + 1)) > int(share * num_rounds)
+
+
+# ------------------------------------------------------------ where points may lie
+
+
+class _Region(NamedTuple):
+    """The box, with fixed columns and linear constraints."""
+
+    bounds: Tensor
+    fixed: dict[int, float]
+    linear: LinearConstraints | None
+
+    @classmethod
+    def checked(
+        cls,
+        bounds: Tensor | None,
+        fixed: Mapping[int, float] | None,
+        linear: LinearConstraints | None,
+    ) -> _Region:
+        if bounds is None or bounds.dim() != 2 or len(bounds) != 2:
+            shape = None if bounds is None else tuple(bounds.shape)
+            raise BotorchTensorDimensionError(f"`bounds` must have shape 2 x d, got {shape}.")
+        num = bounds.shape[-1]
+        columns: dict[int, float] = {}
+        for column, value in (fixed or {}).items():
+            if not -num <= column < num:
+                raise InputDataError(f"`fixed_features` names column {column} of {num}.")
+            low, high = (float(end) for end in bounds[:, column])
+            if not low <= float(value) <= high:
+                raise InputDataError(
+                    f"`fixed_features` sets column {column} to {value}, outside of its bounds "
+                    f"{low} and {high}."
+                )
+            columns[column % num] = float(value)
+        if len(columns) == num:
+            raise InputDataError("`fixed_features` fixes every column: nothing is left to choose.")
+        return cls(bounds, columns, linear)
+
+    def sample(self, num: int) -> Tensor:
+        """Points ``num x 1 x d`` spread over the region."""
+        if not self.linear:
+            return self.placed(draw_sobol_samples(self.bounds, n=num, q=1))
+        fixed = [
+            (torch.tensor([column]), self.bounds.new_ones(1), value)
+            for column, value in self.fixed.items()
+        ]
+        points = get_polytope_samples(num, self.bounds, self.linear, fixed or None, n_thinning=4)
+        return self.placed(points.to(self.bounds).unsqueeze(-2))
+
+    def around(self, X: Tensor, num: int) -> Tensor:
+        """Points about each of ``X`` (``b x 1 x d``), at several scales."""
+        lower, upper = self.bounds
+        spreads = torch.tensor(_SPREADS, dtype=X.dtype, device=X.device).view(-1, 1, 1, 1, 1)
+        steps = torch.randn(len(_SPREADS), num, *X.shape, dtype=X.dtype, device=X.device)
+        return self.placed((X + spreads * (upper - lower) * steps).reshape(-1, 1, X.shape[-1]))
+
+    def placed(self, X: Tensor) -> Tensor:
+        """``X`` moved into the box, with the fixed columns set; only what meets the constraints."""
+        X = torch.minimum(torch.maximum(X, self.bounds[0]), self.bounds[1])
+        for column, value in self.fixed.items():
+            X[..., column] = value
+        if self.linear:
+            X = X[evaluate_feasibility(X, inequality_constraints=self.linear)]
+        return X
+
+
+def _checked_choices(choices: Tensor) -> Tensor:
+    if choices.dim() != 2:
+        raise BotorchTensorDimensionError(
+            f"`choices` must have shape n x d, got {tuple(choices.shape)}."
+        )
+    if not len(choices):
+        raise InputDataError("`choices` is empty.")
+    return choices
+
+
+# ------------------------------------------------------------ the search
+
+
+def _search(
+    acqf: AcquisitionFunction, margin: LeastMargin, region: _Region, num: int, raw_samples: int
+) -> tuple[Tensor, bool]:
+    """The best certified point found, or that of the largest margin, and which of the two."""
+    pool = _pool(margin, region, num, raw_samples)
+    values = _evaluated(margin, pool)
+    certified = values >= _clearance(pool.dtype)
+    if not bool(certified.any()):
+        return _best_of(pool, acqf, margin)
+    inside = pool[certified]
+    starts = _starts(inside, _evaluated(acqf, inside), num)
+    ends = _climb(acqf, margin, region, starts)
+    return _best_of(torch.cat([starts, ends]), acqf, margin)
+
+
+def _pool(margin: LeastMargin, region: _Region, num: int, raw_samples: int) -> Tensor:
+    """Points to start from: samples, known points, and if few are certified the search for more."""
+    pool = torch.cat([region.sample(raw_samples), _known_points(margin, region)])
+    values = _evaluated(margin, pool)
+    share = (values >= _clearance(pool.dtype)).double().mean()
+    if not len(pool) or bool(share >= _RARE):
+        return pool
+    best = pool[values.topk(min(num, len(pool))).indices]
+    climbed = region.placed(_maximize(margin, region, best))
+    peaks = torch.cat([best, climbed])
+    return torch.cat([pool, climbed, region.around(peaks, max(1, raw_samples // len(peaks)))])
+
+
+def _known_points(margin: LeastMargin, region: _Region) -> Tensor:
+    """Training inputs within the region: a few points known to be safe may be all there is."""
+    width = region.bounds.shape[-1]
+    known = [region.bounds.new_zeros(0, 1, width)]
+    for constraint in margin.constraints:
+        inputs = raw_train_inputs(innermost(constraint.model))
+        if inputs is not None and inputs.shape[-1] == width:
+            known.append(region.placed(inputs.to(region.bounds).unsqueeze(-2).clone()))
+    return torch.cat(known)
+
+
+def _starts(inside: Tensor, values: Tensor, num: int) -> Tensor:
+    """At most ``num`` of the certified points, the best one and others that promise much."""
+    if len(inside) <= num:
+        return inside
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", BadInitialCandidatesWarning)
+        chosen, _ = initialize_q_batch(inside, values, num)
+    return torch.cat([chosen, inside[values.argmax()].unsqueeze(0)])[-num:]
+
+
+def _climb(
+    acqf: AcquisitionFunction, margin: LeastMargin, region: _Region, starts: Tensor
+) -> Tensor:
+    """Ends of a search with constraints from certified points, drawn back until certified.
+
+    SLSQP meets constraints up to its tolerance, and from some starts ends far outside. On the
+    segment back to its start, which is certified, the farthest certified point of a few is taken.
+    """
+
+    def clear(x: Tensor) -> Tensor:
+        return margin(x.reshape(1, 1, -1)).squeeze(0) - _clearance(x.dtype)
+
+    ends = _maximize(acqf, region, starts, [(clear, True)])
+    shares = torch.tensor(_BACKWARD, dtype=starts.dtype, device=starts.device).view(-1, 1, 1, 1)
+    drawn = ends + shares * (starts - ends)
+    certified = _evaluated(margin, drawn.flatten(0, 1)) >= _clearance(starts.dtype)
+    certified = certified.view(len(_BACKWARD), len(starts))
+    certified[-1] = True  # the starts themselves
+    first = certified.double().argmax(dim=0)
+    return drawn[first, torch.arange(len(starts), device=starts.device)]
+
+
+def _maximize(
+    acqf: AcquisitionFunction,
+    region: _Region,
+    starts: Tensor,
+    nonlinear: list[tuple[Callable[[Tensor], Tensor], bool]] | None = None,
+) -> Tensor:
+    """Ends of BoTorch's search from ``starts``, one start at a time where it has constraints."""
+    options: dict[str, object] = {"maxiter": _MAX_ITERATIONS}
+    if nonlinear or region.linear:
+        options["max_optimization_problem_aggregation_size"] = 1
+    with warnings.catch_warnings():
+        # Where it stops does not matter: its ends are looked at.
+        warnings.simplefilter("ignore", OptimizationWarning)
+        ends, _ = gen_candidates_scipy(
+            starts,
+            acqf,
+            lower_bounds=region.bounds[0],
+            upper_bounds=region.bounds[1],
+            inequality_constraints=region.linear,
+            nonlinear_inequality_constraints=nonlinear,
+            options=options,
+            fixed_features=region.fixed or None,
+        )
+    return ends.detach()
+
+
+def _best_of(X: Tensor, acqf: AcquisitionFunction, margin: LeastMargin) -> tuple[Tensor, bool]:
+    """The best certified one of ``X`` (``b x 1 x d``), else the one with the largest margin."""
+    values = _evaluated(margin, X)
+    certified = values >= _clearance(X.dtype)
+    if not bool(certified.any()):
+        return X[values.argmax()], False
+    inside = X[certified]
+    return inside[_evaluated(acqf, inside).argmax()], True
+
+
+@torch.no_grad()
+def _evaluated(acqf: AcquisitionFunction, X: Tensor) -> Tensor:
+    """Values ``b`` at ``X`` (``b x 1 x d``); a NaN is worse than anything."""
+    values = torch.cat([acqf(chunk) for chunk in X.split(_CHUNK)])
+    return values.nan_to_num(nan=-torch.inf)

@@ -1,0 +1,507 @@
+"""`ChanceConstraint`: an outcome within its limits with a stated probability, kept true.
+
+Where an acquisition function ranks points, a chance constraint decides: a point is *certified* if
+the outcome lies within its limits with probability ``level`` at least. The quantiles that decide
+are learned from the rounds in which they were relied on, so the number of violations is bounded
+whatever the model, the rule by which points are chosen and the environment.
+`botorch_calib.acquisition.chance_constrained_search` maximises an acquisition function over the
+certified points.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Self
+
+import torch
+from botorch.exceptions.errors import (
+    BotorchTensorDimensionError,
+    InputDataError,
+    UnsupportedError,
+)
+from botorch.models.model import Model
+from torch import Tensor
+
+from botorch_calib._validation import check_count, check_open_unit
+from botorch_calib.calibration import Calibrator, OnlineQuantileTracker, QuantileRecalibrator
+from botorch_calib.models import CalibratedModel
+
+#: Step size of the tracker that `ChanceConstraint.from_history` makes.
+STEP_SIZE = 0.05
+#: Number of rounds in a row without a certified point after which such rounds teach as well.
+PATIENCE = 3
+
+
+class _Side(NamedTuple):
+    """One of the limits, with the level of the quantile that decides about it."""
+
+    level: float
+    limit: float
+    sign: float  # 1 at an upper limit, -1 at a lower one
+
+
+@dataclass
+class _Guarantee:
+    """What the bound on the violations rests on, as it was when the constraint was made."""
+
+    num_updates: int  # of the tracker
+    lengths: list[float]  # of the intervals that its constants stay in, for each side
+    spare: list[float]  # how far rounds without a certified point may still relax each constant
+
+
+@dataclass
+class _Record:
+    """What has happened since the constraint was made."""
+
+    guarantee: _Guarantee | None
+    num_observed: int = 0
+    num_certified: int = 0
+    num_violations: int = 0
+    num_idle: int = 0  # rounds in a row without a certified point
+
+
+class ChanceConstraint:
+    r"""``P(lower <= y <= upper) >= level`` for an outcome ``y``, an observation with its noise.
+
+    The margin at ``x`` is the distance from the outcome's ``level``-quantile, as the calibrator has
+    learned it, up to the upper limit (or from the lower limit up to its ``1 - level``-quantile): at
+    least 0 where the point is certified. Under both limits each side is given half of the
+    probability, ``1 - (1 - level) / 2``, and the margin is the smaller of the two.
+
+    **Guarantee.** For *any* model, rule of choice and environment, even one that sees the quantiles
+    before it answers: of the first ``T`` certified rounds at most
+    ``violation_bound(T) = (1 - level) T + (1 + eta) / eta`` violate a limit (one limit, one point a
+    round, constant step ``eta``, no localization).
+
+    *Proof.* Let ``q_t`` be the learned quantile and ``o_t = 1`` if ``y_t <= q_t(x_t)``, else 0. In
+    a certified round ``q_t(x_t) <= upper``, so a violation ``y_t > upper`` is a miss: ``o_t = 0``.
+    The tracker moves by ``c_{t+1} = c_t + eta (level - o_t)``; since it rises only after a miss,
+    where ``c_t < 1``, and falls only after a hit, where ``c_t >= 0``, it stays within an interval
+    of length ``1 + eta`` (`OnlineQuantileTracker.reach`). Summed over the certified rounds, misses
+    number ``(1 - level) T`` plus the sum of the moves over ``eta``, which is at most
+    ``(1 + eta) / eta``. Nothing is assumed of the start: a warm start from history costs nothing.
+
+    *Rounds without a certified point* teach nothing at first, so that ``T`` counts the certified
+    ones alone. But a threshold that has risen too far for any point to be certified could then
+    never come back. So from the fourth such round in a row on they teach as well, as long as what
+    they have taken off the threshold in total is no more than its height above the lower end of
+    that interval at the start: the moves of the certified rounds then still sum to ``1 + eta`` at
+    most.
+
+    It is a statement on the outcome. Nothing is guaranteed for the noise-free value behind it, nor
+    for points that were not chosen.
+
+    Args:
+        model: A `CalibratedModel` with ``denoise=False``. Any calibrator gives margins; the bound
+            is that of a `QuantileRecalibrator` with the levels of `tracked_levels`, which
+            `from_history` makes.
+        upper: Upper limit of the outcome, in its units, or None.
+        lower: Lower limit of the outcome, in its units, or None.
+        level: Probability, in (0, 1), with which an outcome shall be within the limits.
+
+    Raises:
+        InputDataError: If there is no limit, the limits are crossed or not finite, or ``level`` is
+            outside (0, 1).
+        UnsupportedError: If ``model`` is not a `CalibratedModel`, is one of the objective
+            (``denoise=True``) or a batch of models.
+
+    Example:
+        >>> constraint = ChanceConstraint.from_history(cost_gp, upper=0.5, level=0.9)
+        >>> acqf = LogCalibratedExpectedImprovement(model, best_f=best)
+        >>> x, _, certified = optimize_chance_constrained(acqf, [constraint], bounds)
+        >>> constraint.observe(x, cost)
+        >>> constraint = constraint.with_model(refitted_cost_gp)
+    """
+
+    def __init__(
+        self,
+        model: CalibratedModel,
+        upper: float | None = None,
+        lower: float | None = None,
+        level: float = 0.9,
+    ) -> None:
+        self.model = _checked_model(model)
+        self.upper = _checked_limit("upper", upper)
+        self.lower = _checked_limit("lower", lower)
+        self.level = check_open_unit("level", level)
+        if self.upper is None and self.lower is None:
+            raise InputDataError("Give `upper`, `lower` or both: there is nothing to constrain.")
+        if self.upper is not None and self.lower is not None and not self.lower < self.upper:
+            raise InputDataError(
+                f"`lower` must be less than `upper`, got {self.lower} and {self.upper}."
+            )
+        self._record = _Record(self._guarantee())
+
+    @classmethod
+    def from_history(
+        cls,
+        model: Model,
+        upper: float | None = None,
+        lower: float | None = None,
+        level: float = 0.9,
+        num_initial: int = 0,
+        calibrator: Calibrator | None = None,
+    ) -> Self:
+        """A constraint whose quantiles start from the residuals of a fitted Gaussian process.
+
+        Args:
+            model: A fitted exact Gaussian process of the constrained outcome, see
+                `CalibratedModel.from_history`. With only a handful of data let its outcome have a
+                known scale rather than ``Standardize`` it: two values that happen to be near each
+                other would make everything look certain.
+            upper: Upper limit of the outcome, or None.
+            lower: Lower limit of the outcome, or None.
+            level: Probability with which an outcome shall be within the limits.
+            num_initial: Number of initial observations (the design) to skip.
+            calibrator: Copied (default: a `QuantileRecalibrator` of the `tracked_levels` with
+                steps of 0.05). For a localized one give it a ``regularization`` too, on which the
+                bound rests.
+
+        Raises:
+            InputDataError: If a limit, ``level`` or ``num_initial`` is out of its range.
+            UnsupportedError: If ``model`` is not an exact Gaussian process with one output.
+        """
+        if calibrator is None:
+            levels = cls.tracked_levels(upper, lower, check_open_unit("level", level))
+            calibrator = QuantileRecalibrator(levels, step_size=STEP_SIZE)
+        calibrated = CalibratedModel.from_history(model, calibrator, num_initial, denoise=False)
+        return cls(calibrated, upper, lower, level)
+
+    @staticmethod
+    def tracked_levels(upper: float | None, lower: float | None, level: float) -> list[float]:
+        """Levels of the quantiles that decide, in increasing order.
+
+        Args:
+            upper: Upper limit, or None.
+            lower: Lower limit, or None.
+            level: Probability with which an outcome shall be within the limits.
+        """
+        if upper is None or lower is None:
+            return [1.0 - level] if upper is None else [level]
+        return [0.5 * (1.0 - level), 0.5 * (1.0 + level)]
+
+    @property
+    def calibrator(self) -> Calibrator:
+        """What has been learned; it goes on with the next round's model, see `with_model`."""
+        return self.model.calibrator
+
+    def with_model(self, model: Model) -> Self:
+        """The same constraint, with all it has learned and counted, on a refitted model.
+
+        Args:
+            model: A Gaussian process of the same outcome, fitted to all data so far. Observe new
+                data with the old model first, since it is by its quantiles that they were chosen.
+        """
+        calibrated = CalibratedModel(model, self.calibrator, denoise=False)
+        twin = type(self)(calibrated, self.upper, self.lower, self.level)
+        twin._record = self._record
+        return twin
+
+    # ------------------------------------------------------------ what is certified
+
+    def margin(self, X: Tensor) -> Tensor:
+        """How far the deciding quantile is inside its limit; at least 0 where certified.
+
+        Differentiable in ``X``. A quantile that has reached the calibrator's ``max_width`` bounds
+        nothing: its margin is at most minus one standard deviation.
+
+        Args:
+            X: Points ``b x 1 x d``.
+
+        Returns:
+            Margins of shape ``b``, in units of the outcome.
+
+        Raises:
+            BotorchTensorDimensionError: If ``X`` does not have the shape ``b x 1 x d``.
+        """
+        if X.dim() < 2 or X.shape[-2] != 1:
+            raise BotorchTensorDimensionError(
+                f"`X` must have shape b x 1 x d, one point at a time, got {tuple(X.shape)}."
+            )
+        mean, deviation = self.model.observation_moments(X)
+        inputs = self.model.transform_inputs(X)
+        margins = []
+        for side in self._sides:
+            quantile = self.calibrator.quantile(inputs, side.level)
+            margin = side.sign * (side.limit - (mean + deviation * quantile))
+            at_cap = side.sign * quantile >= self.calibrator.max_width
+            margins.append(torch.where(at_cap, torch.minimum(margin, -deviation), margin))
+        return torch.stack(margins).amin(dim=0).squeeze(-1).squeeze(-1)
+
+    @property
+    def _sides(self) -> list[_Side]:
+        levels = self.tracked_levels(self.upper, self.lower, self.level)
+        limits = [(limit, sign) for limit, sign in ((self.lower, -1.0), (self.upper, 1.0))]
+        given = [(limit, sign) for limit, sign in limits if limit is not None]
+        return [_Side(level, *side) for level, side in zip(levels, given, strict=True)]
+
+    @torch.no_grad()
+    def certified(self, X: Tensor) -> Tensor:
+        """Whether each point is certified.
+
+        Args:
+            X: Points ``b x 1 x d``.
+
+        Returns:
+            Booleans of shape ``b``.
+        """
+        return self.margin(X) >= 0.0
+
+    def nonlinear_inequality_constraint(self) -> tuple[Callable[[Tensor], Tensor], bool]:
+        """The margin as an element of ``optimize_acqf``'s ``nonlinear_inequality_constraints``.
+
+        That function wants feasible ``batch_initial_conditions`` and ``options={"batch_limit": 1,
+        "maxiter": ...}``, and may end outside by its tolerance:
+        `optimize_chance_constrained` sees to both.
+
+        Returns:
+            A function of a point ``d``, and True, as it is a constraint on single points.
+        """
+        return lambda x: self.margin(x.reshape(1, 1, -1)).squeeze(0), True
+
+    # ------------------------------------------------------------ what is learned
+
+    def violated(self, Y: Tensor) -> Tensor:
+        """Whether outcomes are outside their limits, of the shape of ``Y``."""
+        outside = torch.zeros_like(Y, dtype=torch.bool)
+        if self.upper is not None:
+            outside = outside | (Y > self.upper)
+        if self.lower is not None:
+            outside = outside | (Y < self.lower)
+        return outside
+
+    @torch.no_grad()
+    def observe(
+        self, X: Tensor, Y: Tensor, Yvar: Tensor | None = None, condition: bool = True
+    ) -> None:
+        """Learn from the certified rows and condition the model on all of them.
+
+        Rows of one call were chosen together: each is compared with the present quantiles.
+
+        Args:
+            X: Points ``n x d``.
+            Y: Their outcomes ``n x 1``, in the units of the outcome.
+            Yvar: Their noise variances ``n x 1``, for a model with given noise (default: the mean
+                of its training noise).
+            condition: Whether to also condition the model on them.
+
+        Raises:
+            InputDataError: If ``X``, ``Y`` or ``Yvar`` hold NaN or infinite values.
+            BotorchTensorDimensionError: If their shapes are not ``n x d`` and ``n x 1``.
+            UnsupportedError: If the model cannot be conditioned, or the calibrator is mixed
+                (``lengthscale="auto"``) and given several rows at once.
+        """
+        if X.dim() != 2:
+            raise BotorchTensorDimensionError(f"`X` must have shape n x d, got {tuple(X.shape)}.")
+        certified = self.certified(X.unsqueeze(-2))
+        num_certified = int(certified.sum())
+        relaxes = not num_certified and self._may_relax(len(X))
+        teaching = torch.ones_like(certified) if relaxes else certified
+        before = self._constants()
+        self.model.observe(X, Y, Yvar, condition=condition, learn_from=teaching)
+        record = self._record
+        record.num_observed += len(X)
+        record.num_certified += num_certified
+        record.num_violations += int((certified & self.violated(Y).squeeze(-1)).sum())
+        record.num_idle = 0 if num_certified else record.num_idle + 1
+        if relaxes and record.guarantee is not None:
+            taken = [old - new for old, new in zip(before, self._constants(), strict=True)]
+            record.guarantee.spare = [
+                spare - side.sign * change
+                for spare, side, change in zip(
+                    record.guarantee.spare, self._sides, taken, strict=True
+                )
+            ]
+
+    @property
+    def num_observed(self) -> int:
+        """Number of points observed."""
+        return self._record.num_observed
+
+    @property
+    def num_certified(self) -> int:
+        """Number of points observed that were certified."""
+        return self._record.num_certified
+
+    @property
+    def num_violations(self) -> int:
+        """Number of certified points whose outcome violated a limit."""
+        return self._record.num_violations
+
+    # ------------------------------------------------------------ what is guaranteed
+
+    def violation_bound(self, num_certified: int, batch_size: int = 1) -> float:
+        """Largest number of violations among the first ``num_certified`` certified points.
+
+        For a constraint as it was made: it counts from the first observation on. Under two limits
+        it is the sum of what either side allows.
+
+        Args:
+            num_certified: Number of certified points observed.
+            batch_size: Largest number of points that are observed in one call.
+
+        Raises:
+            InputDataError: If a number is not a positive integer.
+            UnsupportedError: If the calibrator does not track the deciding quantiles online, or is
+                localized without forgetting.
+        """
+        check_count("num_certified", num_certified)
+        check_count("batch_size", batch_size)
+        guarantee, tracker = self._record.guarantee, self._tracker
+        if guarantee is None or tracker is None:
+            raise self._without_bound()
+        last = tracker.step_at(guarantee.num_updates + num_certified)
+        # Points observed at once lengthen the interval, which was measured for one at a time.
+        extra = (batch_size - 1) * tracker.step_size
+        # Of each side: misses = (1 - p) T + sum of moves / eta; by parts where steps shrink.
+        share = (1.0 - self.level) / len(self._sides)
+        bound = sum(share * num_certified + (length + extra) / last for length in guarantee.lengths)
+        return min(bound, float(num_certified))
+
+    def _guarantee(self) -> _Guarantee | None:
+        """What the bound rests on from now on; None where there is none."""
+        tracker, indices = self._tracker, self._indices
+        if tracker is None or (tracker.localized and tracker.regularization == 0.0):
+            return None
+        low, high = (ends[indices].tolist() for ends in tracker.reach())
+        spare = [
+            (now - a) if side.sign > 0 else (b - now)
+            for a, b, now, side in zip(low, high, self._constants(), self._sides, strict=True)
+        ]
+        lengths = [b - a for a, b in zip(low, high, strict=True)]
+        return _Guarantee(tracker.num_updates, lengths, spare)
+
+    def _may_relax(self, num_rows: int) -> bool:
+        """Whether rows of which none is certified may teach: after a while, within what is spare.
+
+        Moves by steps of different sizes cannot be set off against each other.
+        """
+        guarantee, tracker = self._record.guarantee, self._tracker
+        if guarantee is None or tracker is None or self._record.num_idle < PATIENCE:
+            return False
+        most = tracker.next_step * num_rows * (1.0 - self.level) / len(self._sides)
+        return tracker.step_decay == 0.0 and min(guarantee.spare) >= most
+
+    @property
+    def _tracker(self) -> OnlineQuantileTracker | None:
+        """The learner of the deciding quantiles, if it is one with a bound."""
+        tracker = getattr(self.calibrator, "tracker", None)
+        follows = isinstance(tracker, OnlineQuantileTracker) and self._indices
+        return tracker if follows else None
+
+    @property
+    def _indices(self) -> list[int]:
+        """Positions of the deciding levels in the tracker; none where one is missing."""
+        if not isinstance(self.calibrator, QuantileRecalibrator):
+            return []
+        found = [self.calibrator.index_of(side.level) for side in self._sides]
+        return [index for index in found if index is not None] if None not in found else []
+
+    def _constants(self) -> list[float]:
+        """The tracker's constants of the deciding levels."""
+        tracker = self._tracker
+        return [] if tracker is None else tracker.constants[self._indices].tolist()
+
+    def _without_bound(self) -> UnsupportedError:
+        name, tracker = type(self.calibrator).__name__, self._tracker
+        if tracker is not None:
+            return UnsupportedError(
+                f"This {name} is localized without forgetting, so its thresholds have no bound "
+                "that does not grow with time: give it a `regularization` such as 0.01."
+            )
+        return UnsupportedError(
+            f"{name} has no bound on the violations at level {self.level}: use "
+            "`ChanceConstraint.from_history`, or a QuantileRecalibrator with the levels "
+            f"{[side.level for side in self._sides]} and numbers as settings."
+        )
+
+    def __repr__(self) -> str:
+        limits = [
+            f"{name}={value:g}"
+            for name, value in (("lower", self.lower), ("upper", self.upper))
+            if value is not None
+        ]
+        return (
+            f"{type(self).__name__}({', '.join(limits)}, level={self.level:g}, "
+            f"certified={self.num_certified} of {self.num_observed}, "
+            f"violations={self.num_violations})"
+        )
+
+
+def joint_level(level: float, num_constraints: int) -> float:
+    """Level of each of several constraints that hold together with probability ``level``.
+
+    By Bonferroni's inequality, ``1 - (1 - level) / num_constraints``, whatever the outcomes'
+    dependence; it is cautious where they fail together.
+
+    Args:
+        level: Joint level, in (0, 1).
+        num_constraints: Number of constraints.
+
+    Raises:
+        InputDataError: If ``level`` is outside (0, 1) or the number is not a positive integer.
+    """
+    num = check_count("num_constraints", num_constraints)
+    return 1.0 - (1.0 - check_open_unit("level", level)) / num
+
+
+def joint_chance_constraints(
+    models: Sequence[Model],
+    limits: Sequence[tuple[float | None, float | None]],
+    level: float = 0.9,
+    num_initial: int = 0,
+) -> list[ChanceConstraint]:
+    """Constraints on several outcomes that hold together with probability ``level``.
+
+    Each is stated at `joint_level`, so its own bound counts its own violations; the bounds add up.
+
+    Args:
+        models: A fitted Gaussian process for each outcome, on the same inputs.
+        limits: ``(lower, upper)`` of each outcome, None for no limit.
+        level: Joint level, in (0, 1).
+        num_initial: Number of initial observations (the design) to skip.
+
+    Raises:
+        InputDataError: If there are no constraints, or as many ``limits`` as ``models`` are not
+            given, or a constraint's argument is out of its range.
+    """
+    if not models or len(models) != len(limits):
+        raise InputDataError(
+            f"`models` and `limits` must have the same positive length, got {len(models)} and "
+            f"{len(limits)}."
+        )
+    each = joint_level(level, len(models))
+    return [
+        ChanceConstraint.from_history(model, upper, lower, each, num_initial)
+        for model, (lower, upper) in zip(models, limits, strict=True)
+    ]
+
+
+def _checked_model(model: object) -> CalibratedModel:
+    if not isinstance(model, CalibratedModel):
+        raise UnsupportedError(
+            f"`model` must be a CalibratedModel, got {type(model).__name__}: wrap a Gaussian "
+            "process by `ChanceConstraint.from_history(gp, ...)`."
+        )
+    if model.denoise:
+        raise UnsupportedError(
+            "`model` is denoised: it describes the objective behind the noise, for which no "
+            "probability is guaranteed, while limits are met or not by outcomes. Make it with "
+            "`denoise=False`."
+        )
+    if model.batch_shape:
+        raise UnsupportedError(
+            f"`model` must not be a batch of models, got batch shape {tuple(model.batch_shape)}."
+        )
+    return model
+
+
+def _checked_limit(name: str, limit: float | None) -> float | None:
+    if limit is None:
+        return None
+    value = float(limit)
+    if not math.isfinite(value):
+        raise InputDataError(f"`{name}` must be a finite number or None, got {limit!r}.")
+    return value
