@@ -350,9 +350,9 @@ def _maximize(
     options: dict[str, object] = {"maxiter": _MAX_ITERATIONS}
     if nonlinear or region.linear:
         options["max_optimization_problem_aggregation_size"] = 1
-    with warnings.catch_warnings():
-        # Where it stops does not matter: its ends are looked at.
-        warnings.simplefilter("ignore", OptimizationWarning)
+    # Where and why it stops does not matter, its ends are looked at. BoTorch shows warnings of that
+    # kind whatever the filter, so they are caught and the others passed on.
+    with warnings.catch_warnings(record=True) as caught:
         ends, _ = gen_candidates_scipy(
             starts,
             acqf,
@@ -363,6 +363,9 @@ def _maximize(
             options=options,
             fixed_features=region.fixed or None,
         )
+    for w in caught:
+        if not issubclass(w.category, OptimizationWarning):
+            warnings.warn_explicit(w.message, w.category, w.filename, w.lineno)
     return ends.detach()
 
 

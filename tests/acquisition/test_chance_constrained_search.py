@@ -1,0 +1,236 @@
+"""`optimize_chance_constrained`: what it returns is certified, the best found, or said not to be."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from botorch.acquisition import AcquisitionFunction, UpperConfidenceBound
+from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError
+from botorch.models import SingleTaskGP
+from botorch.models.transforms import Standardize
+from botorch.utils.sampling import draw_sobol_samples
+from torch import Tensor
+from torch.testing import assert_close
+
+from botorch_calib import CertifiedSetExpansion, ChanceConstraint, optimize_chance_constrained
+from botorch_calib.exceptions import NotCertifiedWarning
+
+BOUNDS = torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.double)
+
+
+class Linear(AcquisitionFunction):
+    """``w x``: where the limit allows it, the maximum is on the border of the certified set."""
+
+    def __init__(self, weights: Tensor) -> None:
+        super().__init__(model=make_gp())
+        self.weights = weights
+
+    def forward(self, X: Tensor) -> Tensor:
+        return (X @ self.weights.to(X)).squeeze(-1)
+
+
+def make_gp(
+    width: int = 2, dtype: torch.dtype = torch.double, peak: float | None = None
+) -> SingleTaskGP:
+    """A precise model of ``x_1 + ... + x_d``, or of a squared distance from ``peak``."""
+    X = draw_sobol_samples(torch.tensor([[0.0] * width, [1.0] * width]), n=40, q=1, seed=3)
+    X = X.squeeze(-2).to(dtype)
+    Y = X.sum(dim=-1, keepdim=True) if peak is None else 10 * (X - peak).square().sum(-1, True)
+    gp = SingleTaskGP(X, Y, train_Yvar=torch.full_like(Y, 1e-4), outcome_transform=Standardize(1))
+    gp.covar_module.lengthscale = 1.0
+    return gp.eval()
+
+
+def constraint(**kwargs: Any) -> ChanceConstraint:
+    gp = make_gp(**{name: kwargs.pop(name) for name in ("width", "dtype", "peak") if name in kwargs})
+    return ChanceConstraint.from_history(gp, **{"upper": 1.0, **kwargs})
+
+
+def right() -> Linear:
+    return Linear(torch.tensor([1.0, 0.5]))
+
+
+def setup_function() -> None:
+    torch.manual_seed(0)
+
+
+def test_the_maximum_on_the_border_is_found_and_is_inside() -> None:
+    tested = constraint()
+    candidate, value, certified = optimize_chance_constrained(right(), tested, BOUNDS)
+    assert candidate.shape == (1, 2) and value.shape == () and certified is True
+    margin = tested.margin(candidate.unsqueeze(0)).item()
+    assert 0.0 <= margin < 1e-3
+    grid = draw_sobol_samples(BOUNDS, n=4096, q=1, seed=0)
+    inside = grid[tested.certified(grid)]
+    assert value >= right()(inside).max() - 1e-6
+    assert_close(value, right()(candidate.unsqueeze(0)).squeeze())
+
+
+def test_a_tiny_certified_set_is_found() -> None:
+    """A disc of 0.4 % of the box."""
+    tested = constraint(peak=0.83, upper=0.0)
+    grid = draw_sobol_samples(BOUNDS, n=2**14, q=1, seed=0)
+    tested.upper = 0.0127 - tested.margin(grid).max().item()
+    share = tested.certified(grid).double().mean().item()
+    assert 0.003 < share < 0.005
+    for seed in range(5):
+        torch.manual_seed(seed)
+        candidate, value, certified = optimize_chance_constrained(
+            right(), tested, BOUNDS, raw_samples=64
+        )
+        assert certified and tested.certified(candidate.unsqueeze(0)).all()
+        assert value >= right()(grid[tested.certified(grid)]).max() - 1e-3
+
+
+def test_a_known_point_may_be_all_that_is_certified() -> None:
+    gp = make_gp(width=6, peak=0.5)
+    bounds = torch.tensor([[0.0] * 6, [1.0] * 6], dtype=torch.double)
+    tested = ChanceConstraint.from_history(gp, upper=0.0)
+    known = gp.train_inputs[0].unsqueeze(-2)
+    tested.upper = -tested.margin(known).topk(2).values.mean().item()  # one of them is certified
+    result = optimize_chance_constrained(Linear(torch.ones(6)), tested, bounds, raw_samples=16)
+    assert result.certified and tested.certified(result.candidate.unsqueeze(0)).all()
+
+
+def test_without_a_certified_point_the_largest_margin_is_returned_and_a_warning_given() -> None:
+    tested = constraint(upper=-5.0)
+    with pytest.warns(NotCertifiedWarning, match="largest margin") as caught:
+        candidate, value, certified = optimize_chance_constrained(right(), tested, BOUNDS)
+    assert len(caught) == 1 and caught[0].filename == __file__
+    assert certified is False
+    grid = draw_sobol_samples(BOUNDS, n=1024, q=1, seed=0)
+    assert tested.margin(candidate.unsqueeze(0)) >= tested.margin(grid).max() - 1e-6
+    assert_close(value, right()(candidate.unsqueeze(0)).squeeze())
+
+
+def test_everything_certified_is_a_search_without_constraints() -> None:
+    candidate, _, certified = optimize_chance_constrained(right(), constraint(upper=50.0), BOUNDS)
+    assert certified
+    assert_close(candidate, BOUNDS[1:], atol=1e-5, rtol=0)
+
+
+def test_several_constraints_are_met_together() -> None:
+    both = [constraint(), constraint(peak=0.2, upper=2.0)]
+    candidate, _, certified = optimize_chance_constrained(right(), both, BOUNDS)
+    assert certified
+    margins = [each.margin(candidate.unsqueeze(0)).item() for each in both]
+    assert min(margins) >= 0.0 and min(margins) < 1e-3
+    impossible = [constraint(), constraint(upper=-5.0)]
+    with pytest.warns(NotCertifiedWarning):
+        assert not optimize_chance_constrained(right(), impossible, BOUNDS).certified
+
+
+def test_two_sided_limits_and_minus_the_acquisition() -> None:
+    tested = constraint(lower=0.6)
+    for sign in (1.0, -1.0):
+        acqf = Linear(sign * torch.ones(2))
+        candidate, _, certified = optimize_chance_constrained(acqf, tested, BOUNDS)
+        assert certified and tested.certified(candidate.unsqueeze(0)).all()
+        near = candidate.sum() < 0.7 if sign < 0 else candidate.sum() > 0.9
+        assert near
+
+
+@pytest.mark.parametrize("linear", [False, True])
+def test_fixed_features_stay_and_linear_constraints_hold(linear: bool) -> None:
+    constraints = None
+    if linear:  # x_0 - x_2 >= 0.2
+        constraints = [(torch.tensor([0, 2]), torch.tensor([1.0, -1.0]).double(), 0.2)]
+    bounds = torch.tensor([[0.0] * 3, [1.0] * 3], dtype=torch.double)
+    tested = constraint(width=3, upper=1.5)
+    candidate, value, certified = optimize_chance_constrained(
+        Linear(torch.tensor([0.2, 0.5, 1.0])),
+        tested,
+        bounds,
+        fixed_features={-2: 0.25},
+        inequality_constraints=constraints,
+    )
+    assert certified and tested.certified(candidate.unsqueeze(0)).all()
+    x, y, z = candidate.squeeze(0).tolist()
+    assert y == 0.25
+    # x + y + z is at most about 1.5
+    assert (value > 1.0) if not linear else (x - z >= 0.2 - 1e-8 and value > 0.75)
+
+
+def test_choices_are_all_that_is_considered() -> None:
+    tested, choices = constraint(), torch.rand(300, 2, dtype=torch.double)
+    candidate, _, certified = optimize_chance_constrained(right(), tested, None, choices=choices)
+    inside = choices[tested.certified(choices.unsqueeze(-2))]
+    best = inside[(inside @ torch.tensor([1.0, 0.5]).double()).argmax()]
+    assert certified and torch.equal(candidate.squeeze(0), best)
+    outside = choices[~tested.certified(choices.unsqueeze(-2))]
+    with pytest.warns(NotCertifiedWarning):
+        candidate, _, certified = optimize_chance_constrained(
+            right(), tested, None, choices=outside
+        )
+    assert not certified
+    assert torch.equal(candidate.squeeze(0), outside[tested.margin(outside.unsqueeze(-2)).argmax()])
+
+
+def test_single_precision_points_outside_training_and_plain_acquisitions() -> None:
+    tested = constraint(dtype=torch.float)
+    acqf = UpperConfidenceBound(make_gp(dtype=torch.float), beta=4.0)
+    candidate, value, certified = optimize_chance_constrained(acqf, tested, BOUNDS.float())
+    assert candidate.dtype == value.dtype == torch.float
+    assert certified and tested.certified(candidate.unsqueeze(0)).all()
+
+
+def test_a_share_of_the_rounds_expands() -> None:
+    tested, expanded = constraint(), []
+    at_border = CertifiedSetExpansion([tested])
+    for _ in range(10):
+        candidate, value, certified = optimize_chance_constrained(
+            Linear(-torch.ones(2)), tested, BOUNDS, expansion_share=0.3
+        )
+        assert certified
+        assert_close(value, -candidate.sum())
+        expanded.append(bool(candidate.sum() > 0.5))
+        tested.observe(candidate, candidate.sum(-1, keepdim=True), condition=False)
+    assert sum(expanded) == 3 and expanded[3]
+    grid = draw_sobol_samples(BOUNDS, n=512, q=1, seed=1)
+    grid = grid[tested.certified(grid)]
+    assert grid[at_border(grid).argmax()].sum() > 0.5
+
+
+def test_expansion_prefers_the_border_and_what_is_not_known() -> None:
+    tested = constraint()
+    acqf = CertifiedSetExpansion([tested])
+    X = torch.tensor([[0.45, 0.45], [0.1, 0.1]], dtype=torch.double).unsqueeze(-2)
+    border, inside = acqf(X)
+    assert border > inside
+    known = torch.tensor([[[0.4, 0.5]]], dtype=torch.double)
+    before = acqf(known)
+    tested.observe(known.squeeze(0), torch.tensor([[0.9]]).double())
+    assert acqf(known) < before
+    assert torch.autograd.gradcheck(acqf, X.requires_grad_())
+    with pytest.raises(InputDataError, match="at least one"):
+        CertifiedSetExpansion([])
+
+
+def test_bad_arguments_are_named() -> None:
+    tested: Any = constraint()
+    search: Any = optimize_chance_constrained
+    with pytest.raises(InputDataError, match="at least one"):
+        search(right(), [], BOUNDS)
+    with pytest.raises(BotorchTensorDimensionError, match="`bounds`"):
+        search(right(), tested, BOUNDS[0])
+    with pytest.raises(BotorchTensorDimensionError, match="`bounds`"):
+        search(right(), tested, None)
+    with pytest.raises(InputDataError, match="names column 2"):
+        search(right(), tested, BOUNDS, fixed_features={2: 0.5})
+    with pytest.raises(InputDataError, match="outside of its bounds"):
+        search(right(), tested, BOUNDS, fixed_features={0: 1.5})
+    with pytest.raises(InputDataError, match="every column"):
+        search(right(), tested, BOUNDS, fixed_features={0: 0.5, 1: 0.5})
+    with pytest.raises(InputDataError, match="excludes"):
+        search(right(), tested, BOUNDS, choices=torch.rand(3, 2))
+    with pytest.raises(InputDataError, match="empty"):
+        search(right(), tested, None, choices=torch.rand(0, 2))
+    with pytest.raises(BotorchTensorDimensionError, match="`choices`"):
+        search(right(), tested, None, choices=torch.rand(2))
+    for name in ("num_restarts", "raw_samples"):
+        with pytest.raises(InputDataError, match=name):
+            search(right(), tested, BOUNDS, **{name: 0})
+    with pytest.raises(InputDataError, match="expansion_share"):
+        search(right(), tested, BOUNDS, expansion_share=1.0)

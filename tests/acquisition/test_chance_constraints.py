@@ -1,0 +1,364 @@
+"""`ChanceConstraint`: its margin, what it learns from, and the bound on its violations."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from typing import Any
+
+import pytest
+import torch
+from botorch.exceptions.errors import (
+    BotorchTensorDimensionError,
+    InputDataError,
+    UnsupportedError,
+)
+from botorch.models import SingleTaskGP
+from botorch.models.transforms import Normalize, Standardize
+from botorch.optim import optimize_acqf
+from torch import Tensor
+from torch.testing import assert_close
+
+from botorch_calib import (
+    CalibratedModel,
+    CensoredDelayModel,
+    ChanceConstraint,
+    LocalizedConformal,
+    LogCalibratedExpectedImprovement,
+    QuantileRecalibrator,
+    joint_chance_constraints,
+)
+from botorch_calib.acquisition import joint_level
+from tests.gps import make_gp
+
+LIMITS = [{"upper": 0.8}, {"lower": -0.5}, {"upper": 1.2, "lower": -0.9}]
+
+
+def points(num: int, dtype: torch.dtype = torch.double, seed: int = 0) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.rand(num, 1, 2, dtype=torch.double, generator=generator).to(dtype)
+
+
+def constraint(dtype: torch.dtype = torch.double, **kwargs: Any) -> ChanceConstraint:
+    return ChanceConstraint.from_history(make_gp(dtype=dtype), **{"upper": 0.8, **kwargs})
+
+
+def set_constants(tested: ChanceConstraint, values: list[float]) -> None:
+    """Set the tracker's thresholds by hand."""
+    tracker: Any = tested.calibrator.get_submodule("tracker")
+    tracker.constants = torch.tensor(values).to(tracker.constants)
+
+
+def tracked(tested: ChanceConstraint) -> Tensor:
+    tracker: Any = tested.calibrator.get_submodule("tracker")
+    constants: Tensor = tracker.constants
+    return constants.clone()
+
+
+# ------------------------------------------------------------ the margin
+
+
+@pytest.mark.parametrize("limits", LIMITS)
+@pytest.mark.parametrize("transforms", [False, True])
+def test_the_margin_is_the_distance_of_a_learned_quantile_from_the_limit(
+    limits: dict[str, float], transforms: bool
+) -> None:
+    gp, X = make_gp(transforms=transforms), points(7)
+    scale, shift = (7.0, 30.0) if transforms else (1.0, 0.0)
+    limits = {name: scale * limit + shift for name, limit in limits.items()}
+    X = 10 * X - 5 if transforms else X
+    tested = ChanceConstraint.from_history(gp, **limits, level=0.85)
+    noisy = gp.posterior(X, observation_noise=True)
+    quantiles = tested.calibrator.score.knots(tracked(tested))  # type: ignore[operator, union-attr]
+    expected = torch.full((7,), torch.inf, dtype=torch.double)
+    deviation = noisy.variance.sqrt()
+    if "upper" in limits:
+        upper = noisy.mean + deviation * quantiles[-1]
+        expected = torch.minimum(expected, (limits["upper"] - upper).view(-1))
+    if "lower" in limits:
+        lower = noisy.mean + deviation * quantiles[0]
+        expected = torch.minimum(expected, (lower - limits["lower"]).view(-1))
+    assert_close(tested.margin(X), expected)
+    assert torch.equal(tested.certified(X), expected >= 0)
+
+
+def test_without_corrections_it_is_the_gaussian_chance_constraint() -> None:
+    gp, X = make_gp(), points(200)
+    fresh = QuantileRecalibrator([0.9])
+    model = CalibratedModel(gp, fresh, denoise=False)
+    tested = ChanceConstraint(model, upper=0.8, level=0.9)
+    noisy = gp.posterior(X, observation_noise=True)
+    probability = torch.distributions.Normal(noisy.mean, noisy.variance.sqrt()).cdf(
+        torch.tensor(0.8, dtype=torch.double)
+    )
+    assert 0 < tested.certified(X).sum() < 200
+    assert torch.equal(tested.certified(X), probability.view(-1) >= 0.9)
+
+
+def test_any_calibrator_gives_a_margin() -> None:
+    gp, X = make_gp(), points(5)
+    for calibrator in (LocalizedConformal(0.2), QuantileRecalibrator(), QuantileRecalibrator([0.9])):
+        model = CalibratedModel.from_history(gp, calibrator, denoise=False)
+        level = torch.tensor(0.83, dtype=torch.double)
+        expected = (0.8 - model.posterior(X).quantile(level)).view(-1)
+        assert_close(ChanceConstraint(model, upper=0.8, level=0.83).margin(X), expected)
+
+
+@pytest.mark.parametrize("limits", LIMITS)
+def test_the_margin_has_the_gradient_of_finite_differences(limits: dict[str, float]) -> None:
+    calibrator = QuantileRecalibrator(
+        ChanceConstraint.tracked_levels(limits.get("upper"), limits.get("lower"), 0.9),
+        lengthscale=0.4,
+        regularization=0.01,
+    )
+    tested = ChanceConstraint.from_history(make_gp(), **limits, calibrator=calibrator)
+    assert torch.autograd.gradcheck(tested.margin, points(4).requires_grad_())
+
+
+def test_single_precision_and_batches() -> None:
+    X = points(6)
+    reference = constraint().margin(X)
+    single = constraint(torch.float)
+    assert_close(single.margin(X.float()).double(), reference, rtol=1e-3, atol=1e-3)
+    assert single.margin(X.float()).dtype == torch.float
+    assert_close(constraint().margin(X.view(2, 3, 1, 2)), reference.view(2, 3))
+
+
+@pytest.mark.parametrize(("limits", "theta"), [({"upper": 1e6}, 1.01), ({"lower": -1e6}, -0.01)])
+def test_a_quantile_at_its_cap_certifies_nothing(limits: dict[str, float], theta: float) -> None:
+    tested = ChanceConstraint.from_history(make_gp(), **limits)
+    assert tested.certified(points(20)).all()
+    set_constants(tested, [theta])
+    X = points(20).requires_grad_()
+    margin = tested.margin(X)
+    assert (margin < 0).all()
+    (gradient,) = torch.autograd.grad(margin.sum(), X)
+    assert gradient.isfinite().all()
+
+
+def test_pending_points_do_not_certify() -> None:
+    gp, X = make_gp(), points(5)
+    model = CensoredDelayModel(gp, X_pending=torch.full((3, 2), 0.5).double(), censor_value=-5.0)
+    tested = ChanceConstraint.from_history(model, upper=0.8)
+    assert_close(tested.margin(X), ChanceConstraint.from_history(gp, upper=0.8).margin(X))
+
+
+def test_it_goes_into_optimize_acqf() -> None:
+    tested = ChanceConstraint.from_history(make_gp(), upper=0.5)
+    bounds = torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.double)
+    start = points(400)[tested.certified(points(400))][:1]
+    model = CalibratedModel.from_history(make_gp(), LocalizedConformal(0.2))
+    candidate, _ = optimize_acqf(
+        LogCalibratedExpectedImprovement(model, best_f=0.0),
+        bounds,
+        q=1,
+        num_restarts=1,
+        batch_initial_conditions=start,
+        nonlinear_inequality_constraints=[tested.nonlinear_inequality_constraint()],
+        options={"batch_limit": 1, "maxiter": 50},
+    )
+    assert tested.margin(candidate.unsqueeze(0)).item() >= -1e-6
+
+
+# ------------------------------------------------------------ what is learned
+
+
+def test_only_certified_rows_teach_and_all_condition() -> None:
+    tested = constraint(level=0.8)
+    X = points(60)
+    certified = tested.certified(X)
+    inside, outside = X[certified][0, 0], X[~certified][0, 0]
+    before = tracked(tested)
+    tested.observe(outside.unsqueeze(0), torch.tensor([[5.0]]).double())
+    assert torch.equal(tracked(tested), before)
+    assert (tested.num_observed, tested.num_certified, tested.num_violations) == (1, 0, 0)
+    assert len(tested.model.train_targets) == 13
+    # The conditioned model may certify other points, so the row is chosen anew.
+    inside = X[tested.certified(X)][0, 0]
+    tested.observe(inside.unsqueeze(0), torch.tensor([[5.0]]).double())
+    assert_close(tracked(tested), before + 0.05 * 0.8)
+    assert (tested.num_observed, tested.num_certified, tested.num_violations) == (2, 1, 1)
+    assert "violations=1" in repr(tested)
+
+
+def test_rows_of_one_call_are_compared_with_the_same_quantiles() -> None:
+    tested = constraint(upper=100.0)
+    X = points(3)
+    mean, deviation = tested.model.observation_moments(X)
+    quantile = mean + deviation * tested.calibrator.quantile(X, 0.9)
+    # Just above the quantile: after a first miss had raised it, the others would be covered.
+    before = tracked(tested)
+    tested.observe(X.squeeze(1), (quantile + 1e-6).detach().view(3, 1))
+    assert_close(tracked(tested), before + 3 * 0.05 * 0.9)
+
+
+def test_a_failed_call_changes_nothing() -> None:
+    tested = constraint(upper=100.0)
+    before = tracked(tested)
+    for X, Y in (
+        (points(2), torch.zeros(2, 1)),
+        (points(2).squeeze(1), torch.full((2, 1), torch.nan)),
+        (points(2).squeeze(1), torch.zeros(2, 2)),
+    ):
+        with pytest.raises((InputDataError, BotorchTensorDimensionError)):
+            tested.observe(X, Y.double())
+    assert torch.equal(tracked(tested), before)
+    assert tested.num_observed == 0
+
+
+def test_after_a_while_rounds_without_a_certified_point_bring_a_threshold_back() -> None:
+    tested = constraint(upper=-100.0)  # nothing can be certified
+    before, X = tracked(tested), points(1).squeeze(1)
+    for _ in range(3):
+        tested.observe(X, torch.tensor([[-1e6]]).double(), condition=False)
+    assert torch.equal(tracked(tested), before)
+    spare = float(before) + 0.05 * 0.1  # above the lower end of its interval
+    for _ in range(400):
+        tested.observe(X, torch.tensor([[-1e6]]).double(), condition=False)
+    assert float(before - tracked(tested)) <= spare + 1e-12
+    assert float(before - tracked(tested)) >= min(spare, 400 * 0.005) - 0.006
+
+
+def test_known_noise_is_that_of_the_rows() -> None:
+    tested = ChanceConstraint.from_history(make_gp(fixed_noise=True), upper=100.0)
+    quiet, loud = copy.deepcopy(tested), copy.deepcopy(tested)
+    X = points(1)
+    mean, _ = tested.model.observation_moments(X)
+    Y = mean.detach().view(1, 1) + 1.5
+    quiet.observe(X.squeeze(1), Y, Yvar=torch.full((1, 1), 1e-4).double())
+    loud.observe(X.squeeze(1), Y, Yvar=torch.full((1, 1), 1e4).double())
+    assert tracked(quiet) > tracked(tested) > tracked(loud)
+
+
+def test_it_goes_on_with_a_refitted_model() -> None:
+    tested = constraint(upper=100.0)
+    X, Y = points(2).squeeze(1), torch.tensor([[101.0], [0.0]]).double()
+    tested.observe(X, Y)
+    carried = tested.with_model(make_gp(num=10))
+    assert carried.calibrator is tested.calibrator
+    assert (carried.num_certified, carried.num_violations) == (2, 1)
+    assert len(carried.model.train_targets) == 10
+    assert carried.violation_bound(50) == tested.violation_bound(50)
+
+
+def test_it_is_copied_and_pickled() -> None:
+    tested, X = constraint(), points(3)
+    for twin in (copy.deepcopy(tested), pickle.loads(pickle.dumps(tested))):
+        assert_close(twin.margin(X), tested.margin(X))
+        assert twin.violation_bound(10) == tested.violation_bound(10)
+
+
+# ------------------------------------------------------------ the guarantee
+
+
+def test_the_bound_is_that_of_the_design() -> None:
+    for eta in (0.02, 0.05):
+        calibrator = QuantileRecalibrator([0.9], step_size=eta)
+        tested = ChanceConstraint.from_history(make_gp(), upper=0.8, calibrator=calibrator)
+        for num in (100, 1000, 100_000):
+            expected = min(0.1 * num + (1 + eta) / eta, num)
+            assert tested.violation_bound(num) == pytest.approx(expected)
+    assert constraint().violation_bound(5) == 5
+    both = ChanceConstraint.from_history(make_gp(), upper=1.0, lower=-1.0)
+    assert both.violation_bound(1000) == pytest.approx(100 + 2 * 21)
+    assert constraint().violation_bound(1000, batch_size=4) == pytest.approx(100 + 24)
+
+
+@pytest.mark.parametrize(
+    "calibrator",
+    [LocalizedConformal(0.2), QuantileRecalibrator(lengthscale="auto"), QuantileRecalibrator([0.8])],
+)
+def test_there_is_no_bound_where_the_quantile_is_not_tracked(calibrator: Any) -> None:
+    tested = ChanceConstraint.from_history(make_gp(), upper=0.8, calibrator=calibrator)
+    with pytest.raises(UnsupportedError, match="from_history"):
+        tested.violation_bound(10)
+
+
+def test_a_localized_quantile_needs_to_forget() -> None:
+    forgets = QuantileRecalibrator([0.9], lengthscale=0.3, regularization=0.1)
+    tested = ChanceConstraint.from_history(make_gp(), upper=0.8, calibrator=forgets)
+    # The local part reaches m / regularization, 9, on either side.
+    assert tested.violation_bound(10_000) == pytest.approx(1000 + (1 + 2 * 9 + 0.05) / 0.05)
+    never = QuantileRecalibrator([0.9], lengthscale=0.3)
+    tested = ChanceConstraint.from_history(make_gp(), upper=0.8, calibrator=never)
+    with pytest.raises(UnsupportedError, match="regularization"):
+        tested.violation_bound(10)
+
+
+@pytest.mark.parametrize("limits", LIMITS)
+@pytest.mark.parametrize("batch_size", [1, 3])
+def test_violations_stay_within_the_bound_under_an_adversary(
+    limits: dict[str, float], batch_size: int
+) -> None:
+    """It sees the margins and violates a limit wherever it can, or if it must holds its fire."""
+    tested = ChanceConstraint.from_history(
+        make_gp(), **{name: 20 * limit for name, limit in limits.items()}
+    )
+    X = points(batch_size).squeeze(1)
+    worst = 20 * limits["upper"] + 1e-6 if "upper" in limits else 20 * limits["lower"] - 1e-6
+    mean, _ = tested.model.observation_moments(X.unsqueeze(-2))
+    for _ in range(150):
+        certified = tested.certified(X.unsqueeze(-2))
+        Y = torch.where(certified, torch.tensor(worst).double(), mean.view(-1)).unsqueeze(-1)
+        tested.observe(X, Y, condition=False)
+        if tested.num_certified:
+            bound = tested.violation_bound(tested.num_certified, batch_size)
+            assert tested.num_violations <= bound
+    assert tested.num_violations > 0
+
+
+# ------------------------------------------------------------ several constraints
+
+
+def test_several_constraints_share_what_may_fail() -> None:
+    assert joint_level(0.9, 4) == pytest.approx(0.975)
+    models = [make_gp(), make_gp(num=9)]
+    made = joint_chance_constraints(models, [(None, 0.5), (-1.0, 1.0)], level=0.9, num_initial=2)
+    assert [each.level for each in made] == pytest.approx([0.95, 0.95])
+    assert [(each.lower, each.upper) for each in made] == [(None, 0.5), (-1.0, 1.0)]
+    assert made[0].calibrator.num_updates == 10
+
+
+# ------------------------------------------------------------ arguments
+
+
+def test_bad_arguments_are_named() -> None:
+    gp = make_gp()
+    model = CalibratedModel(gp, QuantileRecalibrator([0.9]), denoise=False)
+    with pytest.raises(InputDataError, match="`upper`, `lower`"):
+        ChanceConstraint(model)
+    with pytest.raises(InputDataError, match="`lower` must be less"):
+        ChanceConstraint(model, upper=0.0, lower=1.0)
+    with pytest.raises(InputDataError, match="`upper` must be a finite"):
+        ChanceConstraint(model, upper=float("nan"))
+    for level in (0.0, 1.0, 90):
+        with pytest.raises(InputDataError, match="level"):
+            ChanceConstraint(model, upper=0.0, level=level)
+        with pytest.raises(InputDataError, match="level"):
+            ChanceConstraint.from_history(gp, upper=0.0, level=level)
+    with pytest.raises(UnsupportedError, match="denoise=False"):
+        ChanceConstraint(CalibratedModel(gp, QuantileRecalibrator([0.9])), upper=0.0)
+    with pytest.raises(UnsupportedError, match="from_history"):
+        ChanceConstraint(gp, upper=0.0)  # type: ignore[arg-type]
+    with pytest.raises(BotorchTensorDimensionError, match="b x 1 x d"):
+        constraint().margin(torch.zeros(3, 2, 2).double())
+    with pytest.raises(InputDataError, match="num_certified"):
+        constraint().violation_bound(0)
+    with pytest.raises(InputDataError, match="same positive length"):
+        joint_chance_constraints([gp], [])
+    with pytest.raises(InputDataError, match="num_constraints"):
+        joint_level(0.9, 0)
+
+
+def test_one_output_of_an_outcome_in_any_units() -> None:
+    """Scaling outcome and limit by a factor scales the margin."""
+    X = torch.rand(12, 2, dtype=torch.double, generator=torch.Generator().manual_seed(1))
+    Y, margins = X.sum(dim=-1, keepdim=True), []
+    for factor in (1.0, 1e-3, 1e6):
+        gp = SingleTaskGP(
+            X, factor * Y, input_transform=Normalize(2), outcome_transform=Standardize(1)
+        )
+        margin = ChanceConstraint.from_history(gp.eval(), upper=factor).margin(points(5))
+        margins.append(margin / factor)
+    assert_close(margins[1], margins[0], rtol=1e-6, atol=1e-8)
+    assert_close(margins[2], margins[0], rtol=1e-6, atol=1e-8)
