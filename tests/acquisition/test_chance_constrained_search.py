@@ -44,7 +44,9 @@ def make_gp(
 
 
 def constraint(**kwargs: Any) -> ChanceConstraint:
-    gp = make_gp(**{name: kwargs.pop(name) for name in ("width", "dtype", "peak") if name in kwargs})
+    gp = make_gp(
+        **{name: kwargs.pop(name) for name in ("width", "dtype", "peak") if name in kwargs}
+    )
     return ChanceConstraint.from_history(gp, **{"upper": 1.0, **kwargs})
 
 

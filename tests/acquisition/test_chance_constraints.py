@@ -97,7 +97,11 @@ def test_without_corrections_it_is_the_gaussian_chance_constraint() -> None:
 
 def test_any_calibrator_gives_a_margin() -> None:
     gp, X = make_gp(), points(5)
-    for calibrator in (LocalizedConformal(0.2), QuantileRecalibrator(), QuantileRecalibrator([0.9])):
+    for calibrator in (
+        LocalizedConformal(0.2),
+        QuantileRecalibrator(),
+        QuantileRecalibrator([0.9]),
+    ):
         model = CalibratedModel.from_history(gp, calibrator, denoise=False)
         level = torch.tensor(0.83, dtype=torch.double)
         expected = (0.8 - model.posterior(X).quantile(level)).view(-1)
@@ -266,7 +270,11 @@ def test_the_bound_is_that_of_the_design() -> None:
 
 @pytest.mark.parametrize(
     "calibrator",
-    [LocalizedConformal(0.2), QuantileRecalibrator(lengthscale="auto"), QuantileRecalibrator([0.8])],
+    [
+        LocalizedConformal(0.2),
+        QuantileRecalibrator(lengthscale="auto"),
+        QuantileRecalibrator([0.8]),
+    ],
 )
 def test_there_is_no_bound_where_the_quantile_is_not_tracked(calibrator: Any) -> None:
     tested = ChanceConstraint.from_history(make_gp(), upper=0.8, calibrator=calibrator)
