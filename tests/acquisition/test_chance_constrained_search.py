@@ -1,4 +1,4 @@
-"""`optimize_chance_constrained`: what it returns is certified, the best found, or said not to be."""
+"""`optimize_chance_constrained`: it returns the best certified point, or says that there is none."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ from botorch_calib import (
 from botorch_calib.acquisition import joint_level
 from tests.gps import make_gp
 
-LIMITS = [{"upper": 0.8}, {"lower": -0.5}, {"upper": 1.2, "lower": -0.9}]
+LIMITS: list[dict[str, Any]] = [{"upper": 0.8}, {"lower": -0.5}, {"upper": 1.2, "lower": -0.9}]
 
 
 def points(num: int, dtype: torch.dtype = torch.double, seed: int = 0) -> Tensor:
@@ -61,7 +61,7 @@ def tracked(tested: ChanceConstraint) -> Tensor:
 @pytest.mark.parametrize("limits", LIMITS)
 @pytest.mark.parametrize("transforms", [False, True])
 def test_the_margin_is_the_distance_of_a_learned_quantile_from_the_limit(
-    limits: dict[str, float], transforms: bool
+    limits: dict[str, Any], transforms: bool
 ) -> None:
     gp, X = make_gp(transforms=transforms), points(7)
     scale, shift = (7.0, 30.0) if transforms else (1.0, 0.0)
@@ -109,7 +109,7 @@ def test_any_calibrator_gives_a_margin() -> None:
 
 
 @pytest.mark.parametrize("limits", LIMITS)
-def test_the_margin_has_the_gradient_of_finite_differences(limits: dict[str, float]) -> None:
+def test_the_margin_has_the_gradient_of_finite_differences(limits: dict[str, Any]) -> None:
     calibrator = QuantileRecalibrator(
         ChanceConstraint.tracked_levels(limits.get("upper"), limits.get("lower"), 0.9),
         lengthscale=0.4,
@@ -129,7 +129,7 @@ def test_single_precision_and_batches() -> None:
 
 
 @pytest.mark.parametrize(("limits", "theta"), [({"upper": 1e6}, 1.01), ({"lower": -1e6}, -0.01)])
-def test_a_quantile_at_its_cap_certifies_nothing(limits: dict[str, float], theta: float) -> None:
+def test_a_quantile_at_its_cap_certifies_nothing(limits: dict[str, Any], theta: float) -> None:
     tested = ChanceConstraint.from_history(make_gp(), **limits)
     assert tested.certified(points(20)).all()
     set_constants(tested, [theta])
@@ -296,7 +296,7 @@ def test_a_localized_quantile_needs_to_forget() -> None:
 @pytest.mark.parametrize("limits", LIMITS)
 @pytest.mark.parametrize("batch_size", [1, 3])
 def test_violations_stay_within_the_bound_under_an_adversary(
-    limits: dict[str, float], batch_size: int
+    limits: dict[str, Any], batch_size: int
 ) -> None:
     """It sees the margins and violates a limit wherever it can, or if it must holds its fire."""
     tested = ChanceConstraint.from_history(
@@ -347,7 +347,7 @@ def test_bad_arguments_are_named() -> None:
     with pytest.raises(UnsupportedError, match="denoise=False"):
         ChanceConstraint(CalibratedModel(gp, QuantileRecalibrator([0.9])), upper=0.0)
     with pytest.raises(UnsupportedError, match="from_history"):
-        ChanceConstraint(gp, upper=0.0)  # type: ignore[arg-type]
+        ChanceConstraint(gp, upper=0.0)
     with pytest.raises(BotorchTensorDimensionError, match="b x 1 x d"):
         constraint().margin(torch.zeros(3, 2, 2).double())
     with pytest.raises(InputDataError, match="num_certified"):

@@ -20,7 +20,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:Data .outcome observations. is not standardized"),
 ]
 
-LIMITS = [{"upper": 1.0}, {"lower": 0.5}, {"upper": 1.3, "lower": 0.4}]
+LIMITS: list[dict[str, Any]] = [{"upper": 1.0}, {"lower": 0.5}, {"upper": 1.3, "lower": 0.4}]
 CALIBRATORS: dict[str, dict[str, Any]] = {
     "default": {"step_size": 0.05},
     "large steps": {"step_size": 0.5},
@@ -107,7 +107,7 @@ def play(
 @pytest.mark.parametrize("calibrator", CALIBRATORS)
 @pytest.mark.parametrize("limits", LIMITS, ids=["upper", "lower", "both"])
 def test_violations_stay_within_the_bound(
-    environment: Environment, calibrator: str, limits: dict[str, float]
+    environment: Environment, calibrator: str, limits: dict[str, Any]
 ) -> None:
     torch.manual_seed(0)
     levels = ChanceConstraint.tracked_levels(limits.get("upper"), limits.get("lower"), 0.9)
@@ -194,7 +194,7 @@ def test_a_right_model_is_left_about_as_it_is() -> None:
 
 @pytest.mark.parametrize("num_constraints", [2, 4])
 def test_several_constraints_keep_their_joint_level(num_constraints: int) -> None:
-    """Independent outcomes, one understated model each: joint violations within the sum of bounds."""
+    """Independent outcomes, each by an understated model: at most as many as the bounds allow."""
     torch.manual_seed(3)
     level = joint_level(0.8, num_constraints)
     constraints = [

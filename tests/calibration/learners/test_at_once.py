@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -23,7 +24,7 @@ def data(num: int, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
     return X, u.squeeze(-1)
 
 
-def local_tracker(**kwargs: float) -> OnlineQuantileTracker:
+def local_tracker(**kwargs: Any) -> OnlineQuantileTracker:
     return OnlineQuantileTracker([0.3, 0.8], 0.05, scale=1.0, lengthscale=0.4, **kwargs)
 
 
@@ -106,7 +107,7 @@ def test_a_level_is_found_and_read_off_raw() -> None:
     X = data(4)[0].unsqueeze(-2)
     made = QuantileRecalibrator([0.2, 0.9])
     assert (made.index_of(0.9), made.index_of(1 - 0.8), made.index_of(0.5)) == (1, 0, None)
-    made.tracker.constants = torch.tensor([0.7, 0.6]).double()  # type: ignore[assignment]
+    made.tracker.constants = torch.tensor([0.7, 0.6]).double()
     knots = made.score.knots(torch.tensor([0.7, 0.6]).double())
     # Crossed: the distribution sorts them, the quantile of a level stays its own.
     assert_close(made.quantile(X, 0.9), knots[1].expand(4, 1, 1))
