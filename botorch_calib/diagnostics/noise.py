@@ -25,6 +25,9 @@ from botorch_calib.models.training_prior import training_prior
 
 # Where this multiple of the stated noise is supported as well, the data hardly tell it.
 _VAGUE = 3.0
+# Up to this share of the objective's prior standard deviation too much noise does no harm: it keeps
+# the covariance of noise-free data well-conditioned. The least that BoTorch fits is about 0.01.
+_NEGLIGIBLE = 0.02
 _WIDTH = 100
 
 
@@ -34,7 +37,7 @@ class NoiseDiagnosis:
 
     Noises are standard deviations in units of the outcome; of noise that differs from one
     observation to another, root mean squares. ``print(diagnosis)`` says what to do, and
-    `botorch_calib.plotting.plot_noise_likelihood` draws the likelihood.
+    ``plot_noise_likelihood`` of `botorch_calib.plotting` draws the likelihood.
 
     Attributes:
         stated: Noise that the model states.
@@ -47,6 +50,8 @@ class NoiseDiagnosis:
         level: Level of the interval.
         given: Whether the noise was given to the model, as with ``train_Yvar``, not fitted.
         num_observations: Number of training observations.
+        prior_deviation: Standard deviation of the objective before any observation, in root mean
+            square over the training inputs: what the noise can be compared with.
         deviations: Noises at which the likelihood was evaluated, ``k``, increasing.
         log_likelihoods: Logarithm of the likelihood of each relative to the greatest, ``k``.
     """
@@ -59,6 +64,7 @@ class NoiseDiagnosis:
     level: float
     given: bool
     num_observations: int
+    prior_deviation: float
     deviations: Tensor
     log_likelihoods: Tensor
 
@@ -78,9 +84,16 @@ class NoiseDiagnosis:
 
     @property
     def advice(self) -> str | None:
-        """What to do about it; None if the stated noise agrees with the data, and they can tell."""
+        """What to do about it, if anything.
+
+        None if the stated noise agrees with the data, and they can tell, or if it is too large and
+        negligible beside the objective all the same.
+        """
+        if self._is_understated:
+            return f"{self._remedy()} {_BUT_TOO_LONG}"
         if not self.agrees:
-            return f"{self._remedy()} {_BUT_TOO_LONG if self._is_understated else _BUT_TOO_SHORT}"
+            is_small = self.stated <= _NEGLIGIBLE * self.prior_deviation
+            return None if is_small else f"{self._remedy()} {_BUT_TOO_SHORT}"
         # Noise that was fitted competed with the kernel, which then has taken up none of it.
         is_vague = self.given and self.interval[1] > _VAGUE * self.stated
         return _HARDLY_TELLING if is_vague else None
@@ -92,12 +105,13 @@ class NoiseDiagnosis:
     def _remedy(self) -> str:
         if not self.given:
             return _FITTED.format(size="larger" if self._is_understated else "smaller")
-        if self.multiplier is None or self.multiplier_interval is None:
+        if self.multiplier is None:
             return _GIVEN_AS_ZERO.format(variance=_number(self.supported**2))
         if self._is_understated:
             return _GIVEN_TOO_SMALL.format(factor=_number(self.multiplier))
-        factor = _number(self.multiplier or self.multiplier_interval[1])
-        return _GIVEN_TOO_LARGE.format(factor=factor if self.multiplier else f"{factor} or less")
+        if self.multiplier == 0.0:
+            return _GIVEN_WITHOUT_NEED
+        return _GIVEN_TOO_LARGE.format(factor=_number(self.multiplier))
 
     def to_dict(self) -> dict[str, Any]:
         """Plain numbers, ready for ``json.dumps``, without the likelihood's curve."""
@@ -111,6 +125,7 @@ class NoiseDiagnosis:
             "level": self.level,
             "given": self.given,
             "num_observations": self.num_observations,
+            "prior_deviation": self.prior_deviation,
         }
 
     def __str__(self) -> str:
@@ -182,6 +197,7 @@ def noise_diagnosis(model: Module, level: float = 0.95) -> NoiseDiagnosis:
         level=level,
         given=isinstance(gp.likelihood, FixedNoiseGaussianLikelihood),
         num_observations=len(prior.noise),
+        prior_deviation=unit * float(prior.covariance.diagonal().mean().sqrt()),
         deviations=base * (support.log_multipliers / 2).exp(),
         log_likelihoods=support.log_likelihoods,
     )
@@ -205,6 +221,10 @@ _GIVEN_TOO_SMALL = (
 _GIVEN_TOO_LARGE = (
     "The noise is smaller than what was given. Multiply `train_Yvar` by {factor}, or leave it out "
     "so that the noise is fitted; then fit again."
+)
+_GIVEN_WITHOUT_NEED = (
+    "The data are likeliest without any noise. Leave `train_Yvar` out so that the noise is fitted; "
+    "then fit again."
 )
 _GIVEN_AS_ZERO = (
     "The noise was given as zero, of which no multiple helps: give variances of about {variance}, "

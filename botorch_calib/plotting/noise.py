@@ -21,7 +21,7 @@ def plot_noise_likelihood(diagnosis: NoiseDiagnosis, ax: Axes | None = None) -> 
     Where that goes down to no noise at all, it reaches the left border.
 
     Args:
-        diagnosis: A result of `botorch_calib.noise_diagnosis`.
+        diagnosis: A result of `noise_diagnosis`.
         ax: Axes to draw into.
     """
     ax = new_axes((8.6, 4.2)) if ax is None else ax

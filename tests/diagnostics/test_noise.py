@@ -123,6 +123,7 @@ def test_likelihood_is_that_of_a_multivariate_normal(
     assert gp.training is train_mode
     unit = scale * float(noise.mean().sqrt())
     assert diagnosis.stated == pytest.approx(unit)
+    assert diagnosis.prior_deviation == pytest.approx(scale)
     assert diagnosis.given is fixed_noise and diagnosis.num_observations == N
     check(diagnosis, density(kernel(X), noise.squeeze(-1), Y.squeeze(-1)), unit, level)
 
@@ -167,7 +168,7 @@ def test_repeated_inputs() -> None:
     exact = noise_diagnosis(make_given(X, make_data(4)[1].repeat(3, 1), noise))
     assert exact.supported == 0.0 and exact.interval[0] == 0.0
     assert exact.interval[1] < 1e-5 and math.isfinite(exact.interval[1])
-    assert exact.advice is not None and "smaller" in exact.advice and "or less" in exact.advice
+    assert exact.advice is not None and "without any noise" in exact.advice
     assert torch.isfinite(exact.log_likelihoods).all()
 
 
@@ -380,7 +381,7 @@ def example(stated: float, supported: float, low: float, high: float, **kwargs: 
         multiplier=None if ratios is None else (supported / stated) ** 2,
         multiplier_interval=ratios,
         level=0.95,
-        **{"given": True, "num_observations": 30, **kwargs},
+        **{"given": True, "num_observations": 30, "prior_deviation": 1.0, **kwargs},
         deviations=torch.ones(1),
         log_likelihoods=torch.zeros(1),
     )
@@ -412,7 +413,8 @@ def test_the_summary_is_one_line() -> None:
         ),
         ((0.1, 0.31, 0.22, 0.45), False, "larger than in the model, although it was fitted"),
         ((0.1, 0.05, 0.02, 0.09), False, "smaller than in the model, although it was fitted"),
-        ((0.1, 0.0, 0.0, 0.05), True, "by 0.25 or less"),
+        ((0.1, 0.0, 0.0, 0.05), True, "likeliest without any noise"),
+        ((0.1, 0.0, 0.0, 0.05), False, "smaller than in the model"),
         ((0.1, 0.1, 0.0, 0.5), True, "hardly tell"),
         ((0.1, 0.1, 0.0, 0.5), False, None),
         ((0.1, 0.1, 0.05, 0.2), True, None),
@@ -428,6 +430,22 @@ def test_advice(numbers: tuple[float, ...], given: bool, found: str | None) -> N
     else:
         assert diagnosis.advice is not None and found in diagnosis.advice
         assert ("held fixed" in diagnosis.advice) is not diagnosis.agrees
+
+
+def test_noise_that_only_steadies_the_computation_calls_for_nothing() -> None:
+    """Of data without noise, for which it has to be somewhat positive."""
+    X, Y, _ = make_data(40)
+    given = make_given(X, Y, torch.full((40,), 1e-4, **DOUBLE))
+    given.covar_module.lengthscale = 0.3
+    fitted = SingleTaskGP(X, Y)
+    fit_gpytorch_mll(ExactMarginalLogLikelihood(fitted.likelihood, fitted))
+    for gp in (given, fitted):
+        diagnosis = noise_diagnosis(gp)
+        assert not diagnosis.agrees and diagnosis.interval[1] < diagnosis.stated
+        assert diagnosis.advice is None
+    assert example(0.03, 0.001, 0.0005, 0.002).advice is not None
+    assert example(0.03, 0.001, 0.0005, 0.002, prior_deviation=2.0).advice is None
+    assert example(0.001, 0.01, 0.005, 0.02).advice is not None
 
 
 # ------------------------------------------------------------ in the report
