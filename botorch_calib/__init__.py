@@ -39,7 +39,12 @@ from botorch_calib.calibration import (
     RationalScore,
     WeightedConformal,
 )
-from botorch_calib.diagnostics import CalibrationReport, calibration_report
+from botorch_calib.diagnostics import (
+    CalibrationReport,
+    NoiseDiagnosis,
+    calibration_report,
+    noise_diagnosis,
+)
 from botorch_calib.distributions import PiecewisePredictive
 from botorch_calib.ledger import FeedbackLedger
 from botorch_calib.models import (
@@ -95,6 +100,7 @@ __all__ = [
     "LogCalibratedExpectedImprovement",
     "LogCalibratedProbabilityOfFeasibility",
     "MMDBall",
+    "NoiseDiagnosis",
     "OnlineConformal",
     "OnlineQuantileTracker",
     "PiecewisePredictive",
@@ -114,6 +120,7 @@ __all__ = [
     "join_contexts",
     "joint_chance_constraints",
     "loo_residuals",
+    "noise_diagnosis",
     "optimize_chance_constrained",
     "prequential_residuals",
 ]

@@ -1,5 +1,6 @@
 """Is a model calibrated? Reports on what it stated against what came."""
 
+from botorch_calib.diagnostics.noise import NoiseDiagnosis, noise_diagnosis
 from botorch_calib.diagnostics.report import CalibrationReport, calibration_report
 
-__all__ = ["CalibrationReport", "calibration_report"]
+__all__ = ["CalibrationReport", "NoiseDiagnosis", "calibration_report", "noise_diagnosis"]

@@ -1,9 +1,8 @@
 """`calibration_report`: how far a model's stated distributions can be relied on.
 
 The function collects what the model stated of each observation, and what came, scores
-it, and returns a `CalibrationReport`, which prints itself as a table. The scores themselves are in
-`botorch_calib.distributions.scoring`, the cells of the inputs
-in `botorch_calib.diagnostics.regions`.
+it (`botorch_calib.diagnostics.forecast_scores`), and returns a `CalibrationReport`, which prints
+itself as a table (`botorch_calib.diagnostics.table`).
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, Literal, NamedTuple, cast
 
 import torch
@@ -32,21 +31,32 @@ from botorch_calib._validation import (
     check_one_of,
     check_open_unit,
 )
-from botorch_calib.diagnostics.regions import Cell, median_cells
-from botorch_calib.distributions.piecewise import PiecewisePredictive
-from botorch_calib.distributions.scoring import (
-    binomial_interval,
-    calibration_error,
-    crps,
-    interval_score,
-    observed_frequencies,
+from botorch_calib.diagnostics.forecast_scores import ForecastScores, forecast_scores
+from botorch_calib.diagnostics.noise import NoiseDiagnosis, noise_diagnosis
+from botorch_calib.diagnostics.objective import (
+    ObjectiveForecasts,
+    Truth,
+    predicted_objective,
+    present_objective,
+    true_values,
+    without_pending,
 )
+from botorch_calib.diagnostics.regions import median_cells
+from botorch_calib.diagnostics.table import (
+    ON_THE_OBJECTIVE,
+    level_rows,
+    objective_rows,
+    paragraph,
+    region_rows,
+    row,
+    summary_rows,
+)
+from botorch_calib.distributions.piecewise import PiecewisePredictive
 from botorch_calib.exceptions import CalibrationWarning
 from botorch_calib.models.calibrated import CalibratedModel
 from botorch_calib.models.inspection import (
     gaussian_part,
-    observed_part,
-    outcome_scale,
+    outcome_unit,
     raw_train_inputs,
 )
 from botorch_calib.models.residuals import RESIDUALS, forecast_history
@@ -62,70 +72,9 @@ _SOURCES = {
     "loo": "each predicted from all others",
     "held-out": "held out",
 }
-_LABEL_WIDTH, _COLUMN_WIDTH = 26, 20
 
 
 # ------------------------------------------------------------ what a report holds
-
-
-@dataclass(frozen=True, eq=False)
-class RegionCoverage:
-    """Coverage of the central interval in one cell of the inputs.
-
-    Attributes:
-        lower: Lower corner of the cell, ``d``, in the units of the inputs.
-        upper: Upper corner, ``d``.
-        count: Number of observations in the cell.
-        coverage: Fraction of them inside their interval.
-        interval: Binomial 95 % interval of the probability behind ``coverage``.
-    """
-
-    lower: Tensor
-    upper: Tensor
-    count: int
-    coverage: float
-    interval: tuple[float, float]
-
-
-@dataclass(frozen=True, eq=False)
-class ForecastScores:
-    """How the distributions that one model stated fared against ``n`` observations.
-
-    Attributes:
-        frequencies: Fractions of observations at or below their stated quantile at each of
-            the report's levels, ``M``.
-        frequency_intervals: Binomial 95 % intervals of the probabilities behind them, ``M x 2``.
-        calibration_error: ``sum_j (level_j - frequency_j)^2``.
-        coverage: Fraction of observations inside the central ``1 - alpha`` interval.
-        coverage_interval: Binomial 95 % interval of the probability behind it.
-        regions: Coverage in each cell of the inputs.
-        mean_width: Mean width of the central interval, in units of the outcome.
-        mean_deviation: Mean standard deviation stated, in units of the outcome.
-        mean_interval_score: Mean score of the central interval, in units of the outcome.
-        mean_crps: Mean continuous ranked probability score, in units of the outcome.
-        pits: Stated probabilities of a value below the observed one, ``n``, in time order.
-        covered: Whether each observation lay inside its central interval, ``n``.
-    """
-
-    frequencies: Tensor
-    frequency_intervals: Tensor
-    calibration_error: float
-    coverage: float
-    coverage_interval: tuple[float, float]
-    regions: tuple[RegionCoverage, ...]
-    mean_width: float
-    mean_deviation: float
-    mean_interval_score: float
-    mean_crps: float
-    pits: Tensor
-    covered: Tensor
-
-    @property
-    def running_coverage(self) -> Tensor:
-        """Coverage of the first ``t`` observations, for ``t = 1, ..., n``."""
-        covered = self.covered.double()
-        steps = torch.arange(1, len(covered) + 1, dtype=covered.dtype, device=covered.device)
-        return covered.cumsum(dim=0) / steps
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -142,6 +91,8 @@ class CalibrationReport:
         source: ``"prequential"``, ``"loo"`` or ``"held-out"``.
         calibrated: Scores of the calibrated distributions; None without a calibrator.
         base: Scores of the Gaussian process without calibration.
+        noise: The observation noise that the training data support, beside that which is stated;
+            None for models of which `noise_diagnosis` can tell nothing.
     """
 
     alpha: float
@@ -149,6 +100,7 @@ class CalibrationReport:
     source: str
     calibrated: ForecastScores | None
     base: ForecastScores
+    noise: NoiseDiagnosis | None = None
 
     @property
     def num_observations(self) -> int:
@@ -178,6 +130,7 @@ class CalibrationReport:
             "num_observations": self.num_observations,
             "calibrated": calibrated,
             "base": _plain(self.base),
+            "noise": None if self.noise is None else self.noise.to_dict(),
         }
 
     def __str__(self) -> str:
@@ -187,12 +140,16 @@ class CalibrationReport:
             f"Central {1 - self.alpha:.4g} intervals, in units of the outcome; "
             "in brackets, binomial 95 % intervals",
             "",
-            _row("", list(self.forecasts)),
-            *_summary_rows(self.alpha, columns),
-            *_region_rows(columns),
-            "Share at or below the quantile",
-            *_level_rows(self.levels, columns),
+            row("", list(self.forecasts)),
+            *summary_rows(self.alpha, columns),
+            *objective_rows(self.alpha, columns),
+            *region_rows(columns),
+            *level_rows(self.levels, columns),
         ]
+        if self.base.objective is not None:
+            lines += ["", *paragraph(ON_THE_OBJECTIVE)]
+        if self.noise is not None:
+            lines += ["", str(self.noise)]
         return "\n".join(lines if self.note is None else [*lines, "", self.note])
 
     __repr__ = __str__
@@ -208,6 +165,7 @@ class _Forecasts(NamedTuple):
     residuals: Tensor  # n, standardised by the Gaussian process
     deviations: Tensor  # n, of the observations, in units of the outcome
     stated: PiecewisePredictive | None  # of the residuals; None without a calibrator
+    objective: ObjectiveForecasts | None = None  # where its true values are known
 
 
 @torch.no_grad()
@@ -221,6 +179,7 @@ def calibration_report(
     num_initial: int = 0,
     residuals: Literal["prequential", "loo"] = "prequential",
     num_regions: int = 4,
+    truth: Truth | None = None,
 ) -> CalibrationReport:
     """Judge the predictive distributions of a model, beside those of its Gaussian process.
 
@@ -230,8 +189,18 @@ def calibration_report(
     is judged by the distribution stated before it was learned from. With held-out data the
     present model is judged, as it is.
 
-    The model keeps its state and what its calibrator has learned; held-out data, like any
-    prediction, leave it in eval mode.
+    With ``truth``, statements on the objective, without noise, are judged at the same points: as
+    each was predicted and, for training data, as the model is now, having seen the observation
+    there. The latter is what a claim on a visited point rests on. Held-out points spread over the
+    box tell the coverage over the box. The bounds on coverage that calibrators have are about
+    outcomes; statements on the objective rest on the stated noise as well, and no bound on their
+    coverage is proved.
+
+    Where the model is an exact Gaussian process, calibrated or not, `noise_diagnosis` adds how much
+    observation noise its training data support.
+
+    The model keeps its state and what its calibrator has learned; held-out data and ``truth``,
+    like any prediction, leave it in eval mode.
 
     Args:
         model: A `CalibratedModel` or a Gaussian process, with one output.
@@ -243,6 +212,8 @@ def calibration_report(
         residuals: Whether a training observation is predicted from those before it or,
             with ``"loo"``, from all others.
         num_regions: Number of cells of the inputs in which coverage is counted.
+        truth: The objective without noise: its values ``n x 1`` at ``X`` or, without it, at all
+            training inputs, or a function that computes them from inputs ``n x d``.
 
     Returns:
         The report, with the scores of the calibrated model and of its Gaussian process.
@@ -251,7 +222,8 @@ def calibration_report(
         UnsupportedError: If the model is not Gaussian in units of the outcome or has several
             outputs, or, without held-out data, is not an exact Gaussian process.
         InputDataError: If there are no observations, or an argument is out of its range.
-        BotorchTensorDimensionError: If ``X`` and ``Y`` are not ``n x d`` and ``n x 1``.
+        BotorchTensorDimensionError: If ``X`` and ``Y`` are not ``n x d`` and ``n x 1``, or
+            ``truth`` gives other than ``n x 1`` values.
 
     Warns:
         CalibrationWarning: If there are fewer than ``1 / alpha`` observations, of which not
@@ -263,23 +235,32 @@ def calibration_report(
     """
     checked = _check_arguments(alpha, levels, residuals, num_regions)
     if X is None and Y is None:
-        forecasts = _of_history(model, num_initial, residuals)
+        forecasts = _of_history(model, num_initial, residuals, truth)
     elif num_initial:
         raise InputDataError("`num_initial` is for training data: slice `X` and `Y` instead.")
     else:
-        forecasts = _of_held_out(model, *_check_held_out(X, Y))
+        forecasts = _of_held_out(model, *_check_held_out(X, Y), truth)
     _warn_if_few(len(forecasts.residuals), alpha)
     source = residuals if X is None else "held-out"
-    return _judged(forecasts, source, alpha, checked, num_regions)
+    noise = _noise_of(model)
+    return _judged(forecasts, source, alpha, checked, num_regions, noise)
+
+
+def _noise_of(model: Any) -> NoiseDiagnosis | None:
+    """The diagnosis of the noise, where there is one: not all models that are judged have it."""
+    try:
+        return noise_diagnosis(model)
+    except (UnsupportedError, InputDataError):
+        return None
 
 
 # ------------------------------------------------------------ forecasts
 
 
-def _of_history(model: Any, num_initial: int, residuals: str) -> _Forecasts:
+def _of_history(model: Any, num_initial: int, residuals: str, truth: Truth | None) -> _Forecasts:
     """Forecasts of the training data of a model, without the first ``num_initial``."""
-    model = observed_part(model)
-    gp = observed_part(gaussian_part(model))
+    model = without_pending(model)
+    gp = gaussian_part(model)
     inputs, z, deviations = forecast_history(gp, residuals)
     if not 0 <= num_initial < len(z):
         raise InputDataError(
@@ -290,19 +271,19 @@ def _of_history(model: Any, num_initial: int, residuals: str) -> _Forecasts:
     stated = None
     if isinstance(model, CalibratedModel):
         stated = model.calibrator.fresh().to(z).update(inputs[kept], z[kept])
-    scale = outcome_scale(gp)
-    if scale is None:
-        raise UnsupportedError(
-            f"The outcome transform {type(gp.outcome_transform).__name__} leaves no Gaussian "
-            "prediction in units of the outcome: use Standardize, and apply others to the "
-            "observations beforehand."
-        )
-    deviations = scale.detach().reshape(()) * deviations
+    deviations = outcome_unit(gp) * deviations
     raw_inputs = cast(Tensor, raw_train_inputs(gp)).detach()
-    return _Forecasts(raw_inputs[kept], z[kept], deviations[kept], stated)
+    objective = None
+    if truth is not None:
+        objective = ObjectiveForecasts(
+            true_values(truth, raw_inputs)[kept],
+            predicted_objective(gp, z, deviations, kept, stated),
+            present_objective(model, raw_inputs[kept]),
+        )
+    return _Forecasts(raw_inputs[kept], z[kept], deviations[kept], stated, objective)
 
 
-def _of_held_out(model: Any, X: Tensor, Y: Tensor) -> _Forecasts:
+def _of_held_out(model: Any, X: Tensor, Y: Tensor, truth: Truth | None) -> _Forecasts:
     """Forecasts of observations that the model has not seen, each by itself."""
     if model.num_outputs != 1 or model.batch_shape:
         raise _unsupported(model)
@@ -315,7 +296,10 @@ def _of_held_out(model: Any, X: Tensor, Y: Tensor) -> _Forecasts:
         raise _unsupported(model)
     deviations = (base.variance + noise).sqrt().reshape(-1)
     z = (Y - base.mean.squeeze(-1)).reshape(-1) / deviations
-    return _Forecasts(X, z, deviations, stated)
+    objective = None
+    if truth is not None:
+        objective = ObjectiveForecasts(true_values(truth, X), present_objective(model, X))
+    return _Forecasts(X, z, deviations, stated, objective)
 
 
 def _unsupported(model: Any) -> UnsupportedError:
@@ -330,71 +314,27 @@ def _unsupported(model: Any) -> UnsupportedError:
 
 
 def _judged(
-    forecasts: _Forecasts, source: str, alpha: float, levels: Tensor, num_regions: int
-) -> CalibrationReport:
-    """The report on forecasts: scores of what was stated, beside those of the normal."""
-    z = forecasts.residuals
-    cells = median_cells(forecasts.inputs, num_regions)
-    normal = PiecewisePredictive.gaussian((len(z), 1), dtype=torch.double, device=z.device)
-    calibrated = None
-    if forecasts.stated is not None:
-        calibrated = _scores(forecasts, forecasts.stated, alpha, levels, cells)
-    base = _scores(forecasts, normal, alpha, levels, cells)
-    return CalibrationReport(alpha, levels, source, calibrated, base)
-
-
-def _scores(
     forecasts: _Forecasts,
-    predictive: PiecewisePredictive,
+    source: str,
     alpha: float,
     levels: Tensor,
-    cells: list[Cell],
-) -> ForecastScores:
-    """Scores of distributions of the residuals, in units of the outcome where they have units."""
-    # CRPS and the widths scale with the outcome: computed in units of z, then multiplied.
-    predictive, unit = predictive.to(torch.double), forecasts.deviations.double()
-    z = forecasts.residuals.double()
-    z = z.view(-1, *[1] * (len(predictive.batch_shape) - 1))
-    tails = (z.new_tensor(p) for p in (alpha / 2, 1 - alpha / 2))
-    lower, upper = (predictive.quantile(p).expand(z.shape) for p in tails)
-    covered = ((lower <= z) & (z <= upper)).reshape(-1)
-    pits = predictive.cdf(z).reshape(-1)
-    frequencies = observed_frequencies(pits, levels)
-    ends = binomial_interval((frequencies * len(pits)).round(), len(pits))
+    num_regions: int,
+    noise: NoiseDiagnosis | None,
+) -> CalibrationReport:
+    """The report on forecasts: scores of what was stated, beside those of the normal."""
+    z, objective = forecasts.residuals, forecasts.objective
+    cells = median_cells(forecasts.inputs, num_regions)
 
-    def mean(values: Tensor) -> float:
-        return float((unit * values.reshape(-1)).mean())
+    def scores(predictive: PiecewisePredictive, who: str) -> ForecastScores:
+        on_objective = {} if objective is None else objective.scores(who, alpha)
+        return forecast_scores(
+            predictive, z, forecasts.deviations, alpha, levels, cells, **on_objective
+        )
 
-    return ForecastScores(
-        frequencies=frequencies,
-        frequency_intervals=torch.stack(ends, dim=-1),
-        calibration_error=float(calibration_error(pits, levels)),
-        **_coverage(covered),
-        regions=tuple(_region(cell, covered) for cell in cells),
-        mean_width=mean(upper - lower),
-        mean_deviation=mean(predictive.variance.sqrt().expand(z.shape)),
-        mean_interval_score=mean(interval_score(lower, upper, z, alpha)),
-        mean_crps=mean(crps(predictive, z)),
-        pits=pits,
-        covered=covered,
-    )
-
-
-def _coverage(covered: Tensor) -> dict[str, Any]:
-    low, high = binomial_interval(covered.sum(), len(covered))
-    share = float(covered.double().mean())
-    return {"coverage": share, "coverage_interval": (float(low), float(high))}
-
-
-def _region(cell: Cell, covered: Tensor) -> RegionCoverage:
-    counted = _coverage(covered[cell.indices])
-    return RegionCoverage(
-        lower=cell.lower,
-        upper=cell.upper,
-        count=len(cell.indices),
-        coverage=counted["coverage"],
-        interval=counted["coverage_interval"],
-    )
+    normal = PiecewisePredictive.gaussian((len(z), 1), dtype=torch.double, device=z.device)
+    stated = forecasts.stated
+    calibrated = None if stated is None else scores(stated, "calibrated")
+    return CalibrationReport(alpha, levels, source, calibrated, scores(normal, "base"), noise)
 
 
 # ------------------------------------------------------------ checks
@@ -436,72 +376,12 @@ def _warn_if_few(num_observations: int, alpha: float) -> None:
         )
 
 
-# ------------------------------------------------------------ the printed table
-
-
-def _summary_rows(alpha: float, columns: list[ForecastScores]) -> list[str]:
-    names = {
-        "calibration_error": "calibration error",
-        "mean_width": "mean interval width",
-        "mean_deviation": "mean standard deviation",
-        "mean_interval_score": "mean interval score",
-        "mean_crps": "mean CRPS",
-    }
-    coverage = [_share(scores.coverage, scores.coverage_interval) for scores in columns]
-    return [
-        _row(f"coverage (stated {1 - alpha:.4g})", coverage),
-        *(
-            _row(label, [f"{getattr(scores, name):.4g}" for scores in columns])
-            for name, label in names.items()
-        ),
-    ]
-
-
-def _region_rows(columns: list[ForecastScores]) -> list[str]:
-    cells = columns[0].regions
-    lowest = torch.stack([cell.lower for cell in cells]).min(dim=0).values
-    highest = torch.stack([cell.upper for cell in cells]).max(dim=0).values
-    lines = ["Coverage by region"]
-    for index, cell in enumerate(cells):
-        shares = [scores.regions[index] for scores in columns]
-        texts = [_share(share.coverage, share.interval) for share in shares]
-        lines.append(_row(f"  region {index + 1}, n = {cell.count}", texts))
-        lines += [f"    {text}" for text in _cut_sides(cell, lowest, highest)]
-    return lines
-
-
-def _cut_sides(cell: RegionCoverage, lowest: Tensor, highest: Tensor) -> list[str]:
-    """A cell's sides in the coordinates in which it does not span all of the data."""
-    return [
-        f"x{i + 1} in [{cell.lower[i]:.3g}, {cell.upper[i]:.3g}]"
-        for i in range(len(cell.lower))
-        if cell.lower[i] > lowest[i] or cell.upper[i] < highest[i]
-    ]
-
-
-def _level_rows(levels: Tensor, columns: list[ForecastScores]) -> list[str]:
-    lines = []
-    for j, level in enumerate(levels.tolist()):
-        shares = [(float(s.frequencies[j]), s.frequency_intervals[j].tolist()) for s in columns]
-        lines.append(_row(f"  {level:.4g}", [_share(*share) for share in shares]))
-    return lines
-
-
-def _row(label: str, texts: list[str]) -> str:
-    cells = "".join(f"{text:<{_COLUMN_WIDTH}}" for text in texts)
-    return f"{label:<{_LABEL_WIDTH}}{cells}".rstrip()
-
-
-def _share(value: float, interval: tuple[float, float] | list[float]) -> str:
-    return f"{value:.2f} [{interval[0]:.2f}, {interval[1]:.2f}]"
-
-
 def _plain(scores: Any) -> Any:
     """Dataclasses, tensors and tuples as dictionaries, lists and numbers."""
     if isinstance(scores, Tensor):
         return scores.tolist()
     if isinstance(scores, (tuple, list)):
         return [_plain(item) for item in scores]
-    if isinstance(scores, (ForecastScores, RegionCoverage)):
+    if is_dataclass(scores):
         return {field.name: _plain(getattr(scores, field.name)) for field in fields(scores)}
     return scores

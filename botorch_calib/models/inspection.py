@@ -216,6 +216,22 @@ def outcome_scale(model: Any, squared: bool = False) -> Tensor | None:
     return None
 
 
+def outcome_unit(model: Any) -> Tensor:
+    """One unit of a single-output model's targets, in units of the outcome: a number.
+
+    Raises:
+        UnsupportedError: Under an outcome transform that has no such unit.
+    """
+    scale = outcome_scale(model)
+    if scale is None:
+        raise UnsupportedError(
+            f"The outcome transform {type(model.outcome_transform).__name__} leaves no Gaussian "
+            "prediction in units of the outcome: use Standardize, and apply others to the "
+            "observations beforehand."
+        )
+    return scale.detach().reshape(())
+
+
 def observation_noise_variance(
     model: Any, posterior: GPyTorchPosterior, X: Tensor, given: Tensor | None = None
 ) -> Tensor:

@@ -9,19 +9,15 @@ them, the inputs and the predictive deviations: what replaying and judging a his
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import NamedTuple
 
 import torch
-from botorch.exceptions.errors import InputDataError, UnsupportedError
-from gpytorch.distributions import MultitaskMultivariateNormal, MultivariateNormal
-from gpytorch.models import ExactGP
 from linear_operator.utils.cholesky import psd_safe_cholesky
 from torch import Tensor
 from torch.nn import Module
 
 from botorch_calib._validation import check_one_of
+from botorch_calib.models.training_prior import TrainingPrior, training_prior
 
 #: Kinds of residuals of a history: one step ahead, and leave-one-out.
 RESIDUALS = ("prequential", "loo")
@@ -51,7 +47,7 @@ def prequential_residuals(model: Module) -> Tensor:
             ensemble.
         InputDataError: If it has no training data.
     """
-    return _whitened(*_factorized_prior(model))
+    return _whitened(*_factorized(training_prior(model)))
 
 
 @torch.no_grad()
@@ -75,7 +71,7 @@ def loo_residuals(model: Module) -> Tensor:
             ensemble.
         InputDataError: If it has no training data.
     """
-    return _left_out(*_factorized_prior(model))[0]
+    return _left_out(*_factorized(training_prior(model)))[0]
 
 
 class History(NamedTuple):
@@ -106,12 +102,11 @@ def forecast_history(model: Module, residuals: str = "prequential") -> History:
         InputDataError: If it has no training data, or ``residuals`` is unknown.
     """
     check_one_of("residuals", residuals, RESIDUALS)
-    cholesky, deviation = _factorized_prior(model)
-    with _eval_mode(model):
-        inputs: Tensor = _as_exact(model).train_inputs[0].detach()
+    prior = training_prior(model)
+    cholesky, deviation = _factorized(prior)
     if residuals == "loo":
-        return History(inputs, *_left_out(cholesky, deviation))
-    return History(inputs, _whitened(cholesky, deviation), cholesky.diagonal().clone())
+        return History(prior.inputs, *_left_out(cholesky, deviation))
+    return History(prior.inputs, _whitened(cholesky, deviation), cholesky.diagonal().clone())
 
 
 def _whitened(cholesky: Tensor, deviation: Tensor) -> Tensor:
@@ -131,58 +126,7 @@ def _left_out(cholesky: Tensor, deviation: Tensor) -> tuple[Tensor, Tensor]:
     return weighted.squeeze(-1) / precision.sqrt(), precision.rsqrt()
 
 
-def _factorized_prior(model: Module) -> tuple[Tensor, Tensor]:
+def _factorized(prior: TrainingPrior) -> tuple[Tensor, Tensor]:
     """Cholesky factor ``n x n`` of ``K + noise`` and deviations ``y - mean`` as ``n x 1``."""
-    gp = _as_exact(model)
-    with _eval_mode(gp):
-        # Eval mode swaps the training inputs for their transforms, which `forward` expects.
-        inputs = list(gp.train_inputs)
-        prior = gp.forward(*inputs)
-        if not isinstance(prior, MultivariateNormal):
-            raise UnsupportedError(
-                f"The prior of `model` must be multivariate normal, got {type(prior).__name__}."
-            )
-        if isinstance(prior, MultitaskMultivariateNormal) or prior.mean.dim() != 1:
-            raise _unsupported(model, "has several outputs or a batch dimension")
-        predictive = gp.likelihood(prior, inputs)
-        cholesky = psd_safe_cholesky(predictive.lazy_covariance_matrix.to_dense())
-        return cholesky, (gp.train_targets - predictive.mean).unsqueeze(-1)
-
-
-def _as_exact(model: Module) -> ExactGP:
-    """``model`` if it is a single-output, non-batched exact GP with training data."""
-    if not isinstance(model, ExactGP):
-        raise _unsupported(model, "is no exact GP, so it has no training data with a GP prior")
-    if getattr(model, "num_outputs", 1) != 1:
-        raise _unsupported(model, "has several outputs")
-    targets = model.train_targets
-    if model.train_inputs is None or targets is None or targets.numel() == 0:
-        raise InputDataError("`model` has no training data: its history is empty.")
-    if targets.dim() != 1 or getattr(model, "_is_ensemble", False):
-        raise _unsupported(model, "is batched or an ensemble")
-    return model
-
-
-def _unsupported(model: Module, reason: str) -> UnsupportedError:
-    return UnsupportedError(
-        f"Residuals of past data need a single-output, non-batched exact GP, but "
-        f"{type(model).__name__} {reason}. Calibrate it online instead, by calling "
-        "`CalibratedModel.observe` with each new observation (several outputs: one "
-        "calibrated model per output in a `ModelList`)."
-    )
-
-
-@contextmanager
-def _eval_mode(model: Module) -> Iterator[None]:
-    """Switch ``model`` to eval mode and put back every submodule's mode afterwards."""
-    if not model.training:
-        yield
-        return
-    modes = [(module, module.training) for module in model.modules()]
-    model.eval()
-    try:
-        yield
-    finally:
-        model.train()
-        for module, training in modes:
-            module.training = training
+    cholesky = psd_safe_cholesky(prior.covariance + prior.noise.diag())
+    return cholesky, prior.deviation.unsqueeze(-1)

@@ -15,6 +15,7 @@ from botorch_calib.plotting.intervals import (
     prediction_interval,
 )
 from botorch_calib.plotting.maps import MAP_RESOLUTION, plot_threshold_map
+from botorch_calib.plotting.noise import plot_noise_likelihood
 from botorch_calib.plotting.regret import plot_regret
 from botorch_calib.plotting.reliability import plot_pit_histogram, plot_reliability
 from botorch_calib.plotting.style import (
@@ -41,6 +42,7 @@ __all__ = [
     "interval_half_width",
     "plot_coverage_over_time",
     "plot_intervals",
+    "plot_noise_likelihood",
     "plot_pit_histogram",
     "plot_regret",
     "plot_reliability",

@@ -24,8 +24,8 @@ from botorch_calib import (
     OnlineConformal,
     calibration_report,
 )
+from botorch_calib.diagnostics.forecast_scores import ForecastScores
 from botorch_calib.diagnostics.regions import median_cells
-from botorch_calib.diagnostics.report import ForecastScores
 from botorch_calib.exceptions import CalibrationWarning
 from tests.gps import DOUBLE, make_data, make_gp, make_model, make_variational
 

@@ -1,0 +1,250 @@
+"""`noise_diagnosis`: the observation noise that the data support, beside what a model states.
+
+How it is found is in `botorch_calib.diagnostics.noise_likelihood`; here is what it says, and what
+to do about it.
+"""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from botorch.exceptions.errors import UnsupportedError
+from botorch.models.gpytorch import MultiTaskGPyTorchModel
+from gpytorch.likelihoods import FixedNoiseGaussianLikelihood
+from torch import Tensor
+from torch.nn import Module
+
+from botorch_calib._validation import check_open_unit
+from botorch_calib.diagnostics.noise_likelihood import supported_multipliers, whitened
+from botorch_calib.models.inspection import gaussian_part, observed_part, outcome_unit
+from botorch_calib.models.training_prior import training_prior
+
+# Where this multiple of the stated noise is supported as well, the data hardly tell it.
+_VAGUE = 3.0
+# Up to this share of the objective's prior standard deviation too much noise does no harm: it keeps
+# the covariance of noise-free data well-conditioned. The least that BoTorch fits is about 0.01.
+_NEGLIGIBLE = 0.02
+_WIDTH = 100
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class NoiseDiagnosis:
+    """The observation noise that a model states beside that which its training data support.
+
+    Noises are standard deviations in units of the outcome; of noise that differs from one
+    observation to another, root mean squares. ``print(diagnosis)`` says what to do, and
+    ``plot_noise_likelihood`` of `botorch_calib.plotting` draws the likelihood.
+
+    Attributes:
+        stated: Noise that the model states.
+        supported: Noise of the greatest likelihood; 0 where the data are most likely without any.
+        interval: All that the likelihood ratio test does not reject, or the smallest interval that
+            holds them; from 0 where it does not reject the absence of noise.
+        multiplier: ``(supported / stated)^2``: what to multiply noise *variances* by. None if the
+            stated noise is zero.
+        multiplier_interval: The same for ``interval``.
+        level: Level of the interval.
+        given: Whether the noise was given to the model, as with ``train_Yvar``, not fitted.
+        num_observations: Number of training observations.
+        prior_deviation: Standard deviation of the objective before any observation, in root mean
+            square over the training inputs: what the noise can be compared with.
+        deviations: Noises at which the likelihood was evaluated, ``k``, increasing.
+        log_likelihoods: Logarithm of the likelihood of each relative to the greatest, ``k``.
+    """
+
+    stated: float
+    supported: float
+    interval: tuple[float, float]
+    multiplier: float | None
+    multiplier_interval: tuple[float, float] | None
+    level: float
+    given: bool
+    num_observations: int
+    prior_deviation: float
+    deviations: Tensor
+    log_likelihoods: Tensor
+
+    @property
+    def agrees(self) -> bool:
+        """Whether the stated noise lies in the interval."""
+        return self.interval[0] <= self.stated <= self.interval[1]
+
+    @property
+    def summary(self) -> str:
+        """The noise that is stated and the noise that is supported, in one line."""
+        stated, supported, *ends = map(_number, (self.stated, self.supported, *self.interval))
+        return (
+            f"Observation noise: stated {stated}, the data support {supported} "
+            f"({ends[0]} to {ends[1]})"
+        )
+
+    @property
+    def advice(self) -> str | None:
+        """What to do about it, if anything.
+
+        None if the stated noise agrees with the data, and they can tell, or if it is too large and
+        negligible beside the objective all the same.
+        """
+        if self._is_understated:
+            return f"{self._remedy()} {_BUT_TOO_LONG}"
+        if not self.agrees:
+            is_small = self.stated <= _NEGLIGIBLE * self.prior_deviation
+            return None if is_small else f"{self._remedy()} {_BUT_TOO_SHORT}"
+        # Noise that was fitted competed with the kernel, which then has taken up none of it.
+        is_vague = self.given and self.interval[1] > _VAGUE * self.stated
+        return _HARDLY_TELLING if is_vague else None
+
+    @property
+    def _is_understated(self) -> bool:
+        return self.stated < self.interval[0]
+
+    def _remedy(self) -> str:
+        if not self.given:
+            return _FITTED.format(size="larger" if self._is_understated else "smaller")
+        if self.multiplier is None:
+            return _GIVEN_AS_ZERO.format(variance=_number(self.supported**2))
+        if self._is_understated:
+            return _GIVEN_TOO_SMALL.format(factor=_number(self.multiplier))
+        if self.multiplier == 0.0:
+            return _GIVEN_WITHOUT_NEED
+        return _GIVEN_TOO_LARGE.format(factor=_number(self.multiplier))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain numbers, ready for ``json.dumps``, without the likelihood's curve."""
+        ratios = self.multiplier_interval
+        return {
+            "stated": self.stated,
+            "supported": self.supported,
+            "interval": list(self.interval),
+            "multiplier": self.multiplier,
+            "multiplier_interval": None if ratios is None else list(ratios),
+            "level": self.level,
+            "given": self.given,
+            "num_observations": self.num_observations,
+            "prior_deviation": self.prior_deviation,
+        }
+
+    def __str__(self) -> str:
+        note = (
+            "Standard deviations in units of the outcome (root mean squares where they differ); in "
+            f"brackets, the {100 * self.level:.4g} % interval."
+        )
+        paragraphs = [self.summary, note, *([] if self.advice is None else [self.advice])]
+        return "\n".join(textwrap.fill(text, _WIDTH) for text in paragraphs)
+
+    __repr__ = __str__
+
+
+@torch.no_grad()
+def noise_diagnosis(model: Module, level: float = 0.95) -> NoiseDiagnosis:
+    r"""Find the multiplier of a model's observation noise that its training data support.
+
+    The likelihood of a common multiplier ``m`` of the noise variances is maximised over ``m >= 0``,
+    everything else in the model being fixed; the interval holds the ``m`` that the likelihood ratio
+    test does not reject: ``2 (log L(max) - log L(m))`` at most the ``level``-quantile of chi-square
+    with one degree of freedom. (At the border, without noise, the test rejects less often than it
+    may.) Observations stated to be free of noise stay so: the others are judged given these. If all
+    are, noise of one variance is looked for.
+
+    It is a statement about this kernel. Hyperparameters that were fitted under too little noise
+    take up some of what is missing, above all by a short lengthscale, the more so the more
+    dimensions and the fewer data there are. The supported noise then is too small, the interval
+    wide or, with more data, below the truth: once the noise is corrected, fit and diagnose again.
+
+    Args:
+        model: A fitted exact Gaussian process with one output and no batch dimension, with learned
+            or given noise, or a `CalibratedModel` or `CensoredDelayModel` of one: observed values
+            alone count. It is left as it is.
+        level: Level of the interval, in (0, 1).
+
+    Returns:
+        The diagnosis, computed in double precision.
+
+    Raises:
+        UnsupportedError: If the model is no such process, is a multi-task model, or its outcome
+            transform is neither ``Standardize`` nor none.
+        InputDataError: If it has no training data, or ``level`` is outside (0, 1).
+
+    Example:
+        >>> print(noise_diagnosis(SingleTaskGP(X, Y, train_Yvar=Yvar)))
+    """
+    check_open_unit("level", level)
+    gp = observed_part(gaussian_part(observed_part(model)))
+    if isinstance(gp, MultiTaskGPyTorchModel):
+        raise UnsupportedError(
+            f"The noise of {type(gp).__name__} belongs to several tasks, for which there is no one "
+            "multiplier: diagnose a SingleTaskGP of one task's data."
+        )
+    prior = training_prior(gp, torch.double)
+    unit = float(outcome_unit(gp))
+    stated = float(prior.noise.mean().sqrt())
+    is_zero = stated == 0.0
+    if is_zero:
+        prior = prior._replace(noise=torch.ones_like(prior.noise))
+    # Standard deviation at m = 1
+    base = unit * float(prior.noise.mean().sqrt())
+    support = supported_multipliers(whitened(prior), level)
+    return NoiseDiagnosis(
+        stated=unit * stated,
+        supported=base * math.sqrt(support.best),
+        interval=(base * math.sqrt(support.low), base * math.sqrt(support.high)),
+        multiplier=None if is_zero else support.best,
+        multiplier_interval=None if is_zero else (support.low, support.high),
+        level=level,
+        given=isinstance(gp.likelihood, FixedNoiseGaussianLikelihood),
+        num_observations=len(prior.noise),
+        prior_deviation=unit * float(prior.covariance.diagonal().mean().sqrt()),
+        deviations=base * (support.log_multipliers / 2).exp(),
+        log_likelihoods=support.log_likelihoods,
+    )
+
+
+def _number(value: float) -> str:
+    """Two significant digits, and all of those before the point up to a million."""
+    if value == 0.0 or 9.95 <= value < 1e6:
+        return f"{value:.0f}"
+    return f"{value:#.2g}"
+
+
+# ------------------------------------------------------------ what to do about it
+
+_GIVEN_TOO_SMALL = (
+    "The noise is larger than what was given: standard errors of single evaluations lack what "
+    "varies between evaluations, such as days. Multiply `train_Yvar` by {factor}, or leave it out "
+    "so that the noise is fitted; then fit and diagnose again, since a kernel that was fitted "
+    "under too little noise has taken up some of it."
+)
+_GIVEN_TOO_LARGE = (
+    "The noise is smaller than what was given. Multiply `train_Yvar` by {factor}, or leave it out "
+    "so that the noise is fitted; then fit again."
+)
+_GIVEN_WITHOUT_NEED = (
+    "The data are likeliest without any noise. Leave `train_Yvar` out so that the noise is fitted; "
+    "then fit again."
+)
+_GIVEN_AS_ZERO = (
+    "The noise was given as zero, of which no multiple helps: give variances of about {variance}, "
+    "or leave `train_Yvar` out so that they are fitted; then fit again."
+)
+_FITTED = (
+    "The noise is {size} than in the model, although it was fitted: fit again, and if that changes "
+    "nothing, look at the prior and the bounds of the noise, and whether the noise differs from "
+    "one input to another."
+)
+_BUT_TOO_LONG = (
+    "Everything else in the model was held fixed: a lengthscale that is too long shows as noise as "
+    "well. Repeated evaluations of one input would tell which."
+)
+_BUT_TOO_SHORT = (
+    "Everything else in the model was held fixed: a lengthscale that is too short hides noise. "
+    "Repeated evaluations of one input would tell."
+)
+_HARDLY_TELLING = (
+    "The data hardly tell how large the noise is: if it is larger than stated, the kernel, fitted "
+    "under the stated noise, may have taken up the rest. Fit a model without `train_Yvar` and "
+    "compare the noise, or repeat some evaluations."
+)

@@ -1,0 +1,163 @@
+r"""The likelihood of a multiplier of the observation noise, everything else being fixed.
+
+With ``K`` the covariance of the objective at the training inputs, ``N`` the diagonal matrix of the
+noise variances and ``r`` the targets minus their mean, it is that of ``r ~ N(0, K + m N)``. One
+eigendecomposition
+
+    ``N^{-1/2} K N^{-1/2} = U diag(lambda) U^T``,    ``s = U^T N^{-1/2} r``
+
+makes the coordinates of ``s`` independent, with variances ``lambda_i + m``, so that for every ``m``
+
+    ``log L(m) = -1/2 sum_i [s_i^2 / (lambda_i + m) + log(lambda_i + m)] + const``.
+
+Everything is a function of ``t = log m``. Each term varies on a scale of about 1 there (it is
+analytic where ``|Im t| < pi``), so a fine grid of ``t`` misses no local maximum.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+from linear_operator.utils.cholesky import psd_safe_cholesky
+from torch import Tensor
+
+from botorch_calib._root_finding import bracketed_newton
+from botorch_calib.models.training_prior import TrainingPrior
+
+# Distance of the grid's points in log m.
+_STEP = 0.02
+# Log likelihoods that differ by less than this are taken as equal.
+_TIE = 1e-9
+_MAX_STEPS = 100
+
+
+class WhitenedTargets(NamedTuple):
+    """Independent coordinates of the data: normal with variances ``eigenvalues + m``."""
+
+    eigenvalues: Tensor  # n, nonnegative
+    squares: Tensor  # n, of the coordinates
+
+    def log_likelihood(self, t: Tensor) -> Tensor:
+        """``log L`` at ``t = log m`` (``k``), up to a constant."""
+        total = self.eigenvalues + t.exp().unsqueeze(-1)
+        return -0.5 * (self.squares / total + total.log()).sum(dim=-1)
+
+    def derivatives(self, t: Tensor) -> tuple[Tensor, Tensor]:
+        """First and second derivative of ``log L`` by ``t``, each ``k``."""
+        m = t.exp().unsqueeze(-1)
+        total = self.eigenvalues + m
+        # With c = lambda + m, of which dc/dt = m:  d/dt = m (s^2 - c) / (2 c^2)
+        share, excess = m / total, self.squares / total - 1.0
+        first = 0.5 * share * excess
+        second = first - 0.5 * share.square() * (1.0 + 2.0 * excess)
+        return first.sum(dim=-1), second.sum(dim=-1)
+
+
+def whitened(prior: TrainingPrior) -> WhitenedTargets:
+    """The observations' independent coordinates, in units of the stated noise."""
+    covariance, noise, deviation = _given_exact(prior)
+    weights = noise.rsqrt()
+    eigenvalues, vectors = torch.linalg.eigh(weights.unsqueeze(-1) * covariance * weights)
+    return WhitenedTargets(
+        eigenvalues.clamp(min=0.0), (vectors.mT @ (weights * deviation)).square()
+    )
+
+
+def _given_exact(prior: TrainingPrior) -> tuple[Tensor, Tensor, Tensor]:
+    """Covariance, noise and deviation of noisy observations given those without noise.
+
+    The likelihood of the latter does not depend on ``m``.
+    """
+    _, covariance, noise, deviation = prior
+    noisy = noise > 0.0
+    if bool(noisy.all()):
+        return covariance, noise, deviation
+    factor = psd_safe_cholesky(covariance[~noisy][:, ~noisy])
+    known = torch.cat([covariance[~noisy][:, noisy], deviation[~noisy].unsqueeze(-1)], dim=-1)
+    solved = torch.linalg.solve_triangular(factor, known, upper=False)
+    cross, values = solved[:, :-1], solved[:, -1]
+    remaining = covariance[noisy][:, noisy] - cross.mT @ cross
+    return remaining, noise[noisy], deviation[noisy] - cross.mT @ values
+
+
+# ------------------------------------------------------------ its maximum and interval
+
+
+class SupportedMultipliers(NamedTuple):
+    """Multipliers that the data support, and the likelihood of all that were looked at."""
+
+    best: float
+    low: float
+    high: float
+    log_multipliers: Tensor  # k, increasing
+    log_likelihoods: Tensor  # k, relative to the greatest
+
+
+def supported_multipliers(data: WhitenedTargets, level: float) -> SupportedMultipliers:
+    """The multiplier of the greatest likelihood, and the interval of those not rejected."""
+    # Half the quantile of chi-square, the square of a normal one.
+    tail = torch.tensor((1.0 - level) / 2.0, dtype=torch.double)
+    drop = 0.5 * float(torch.special.ndtri(tail)) ** 2
+    grid = _grid(data, drop)
+    points = torch.cat([grid, _local_maxima(data, grid)]).sort().values
+    values = data.log_likelihood(points)
+    best = int(values.argmax())
+    if values[best] - values[0] <= _TIE:  # where the likelihood is flat, down to no noise
+        best = 0
+    threshold = values[best] - drop
+    inside = (values >= threshold).nonzero().flatten()
+    first, last = int(inside[0]), int(inside[-1])
+    # The first point stands for all below it. The last is outside, by the choice of the grid.
+    return SupportedMultipliers(
+        best=0.0 if best == 0 else float(points[best].exp()),
+        low=0.0 if first == 0 else _crossing(data, points, first, first - 1, threshold),
+        high=_crossing(data, points, last, last + 1, threshold),
+        log_multipliers=points,
+        log_likelihoods=values - values[best],
+    )
+
+
+def _grid(data: WhitenedTargets, drop: float) -> Tensor:
+    """Values of ``log m`` from the least that can be resolved to one that is surely rejected."""
+    eigenvalues, squares = data
+    # Eigenvalues are known up to rounding relative to the greatest; m beside them no better.
+    smallest = eigenvalues.max().clamp(min=1e-200) * torch.finfo(eigenvalues.dtype).eps
+    start = torch.maximum(squares.mean(), smallest).log().reshape(1)
+    # log L(m) <= -n/2 log m, since eigenvalues are nonnegative; this bound falls below the
+    # threshold, which is at least log L(start) - drop.
+    reached = float(data.log_likelihood(start)) - drop
+    high = -2.0 / len(squares) * reached + _STEP
+    low = float(smallest.log())
+    count = math.ceil((high - low) / _STEP) + 1
+    return torch.linspace(low, high, count, dtype=start.dtype, device=start.device)
+
+
+def _local_maxima(data: WhitenedTargets, grid: Tensor) -> Tensor:
+    """Points between those of the grid at which the likelihood has a local maximum."""
+    slopes, _ = data.derivatives(grid)
+    at = ((slopes[:-1] > 0.0) & (slopes[1:] <= 0.0)).nonzero().flatten()
+    low, high = grid[at], grid[at + 1]
+
+    def descent(t: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
+        first, second = data.derivatives(t)
+        return -first, -second
+
+    tol = 1e-13 * len(data.squares)
+    return bracketed_newton(descent, low, high, 0.5 * (low + high), _MAX_STEPS, tol)
+
+
+def _crossing(
+    data: WhitenedTargets, points: Tensor, inside: int, outside: int, threshold: Tensor
+) -> float:
+    """The multiplier between two neighbouring points at which ``log L`` is ``threshold``."""
+    pair = points[[min(inside, outside), max(inside, outside)]]
+    sign = 1.0 if outside < inside else -1.0
+
+    def height(t: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
+        return sign * (data.log_likelihood(t) - threshold), sign * data.derivatives(t)[0]
+
+    low, high = pair[:1], pair[1:]
+    root = bracketed_newton(height, low, high, 0.5 * (low + high), _MAX_STEPS, tol=1e-12)
+    return float(root.exp())

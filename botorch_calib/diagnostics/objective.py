@@ -1,0 +1,163 @@
+"""Coverage of the objective, where its true values are known.
+
+The bounds on coverage that calibrators have are about *outcomes*. What a model states of the
+objective rests, beyond that, on the noise that it states. Where that is wrong, intervals of the
+objective can be wrong while those of the outcome are right, and outcomes alone do not show it.
+True values do, which are known in simulations and of test functions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from botorch.exceptions.errors import BotorchTensorDimensionError
+from botorch.posteriors import GPyTorchPosterior
+from gpytorch.distributions import MultivariateNormal
+from linear_operator.operators import DiagLinearOperator
+from torch import Tensor
+
+from botorch_calib._validation import check_finite
+from botorch_calib.distributions.piecewise import PiecewisePredictive
+from botorch_calib.models.calibrated import CalibratedModel
+from botorch_calib.models.inspection import (
+    gaussian_part,
+    observed_part,
+    outcome_unit,
+    raw_train_targets,
+)
+from botorch_calib.models.training_prior import training_prior
+from botorch_calib.posteriors import CalibratedPosterior
+
+#: The objective without noise: its values ``n x 1`` at the points judged, or what computes them.
+Truth = Tensor | Callable[[Tensor], Tensor]
+
+
+@dataclass(frozen=True, eq=False)
+class ObjectiveScores:
+    """How stated distributions of the objective fared against its true values at ``n`` points.
+
+    No interval stands beside the coverage: the errors at points of one function depend on each
+    other, and how many independent ones they are worth is not known.
+
+    Attributes:
+        coverage: Fraction of true values inside the central ``1 - alpha`` interval.
+        mean_width: Mean width of the interval, in units of the outcome.
+        pits: Stated probabilities of a value below the true one, ``n``.
+        covered: Whether each true value lay inside its interval, ``n``.
+    """
+
+    coverage: float
+    mean_width: float
+    pits: Tensor
+    covered: Tensor
+
+
+class Statements(NamedTuple):
+    """Posteriors of the objective at ``n`` points, each by itself."""
+
+    base: CalibratedPosterior  # by the Gaussian process
+    calibrated: CalibratedPosterior | None  # None without a calibrator
+
+
+class ObjectiveForecasts(NamedTuple):
+    """What was stated of the objective at ``n`` points, and what it is."""
+
+    truth: Tensor  # n
+    predicted: Statements
+    present: Statements | None = None
+
+    def scores(self, who: str, alpha: float) -> dict[str, ObjectiveScores | None]:
+        """Scores of ``"base"`` or ``"calibrated"`` by the names that `ForecastScores` has."""
+        parts = {"objective": self.predicted, "objective_now": self.present}
+        return {
+            name: None if part is None else _scores(getattr(part, who), self.truth, alpha)
+            for name, part in parts.items()
+        }
+
+
+def _scores(posterior: CalibratedPosterior, truth: Tensor, alpha: float) -> ObjectiveScores:
+    """Scores of the central ``1 - alpha`` intervals of a posterior's ``n`` marginals."""
+    levels = (posterior.mean.new_tensor(p) for p in (alpha / 2, 1 - alpha / 2))
+    lower, upper = (posterior.quantile(p).reshape(-1) for p in levels)
+    covered = (lower <= truth) & (truth <= upper)
+    return ObjectiveScores(
+        coverage=float(covered.double().mean()),
+        mean_width=float((upper - lower).double().mean()),
+        pits=posterior.cdf(truth.view(posterior.mean.shape)).reshape(-1),
+        covered=covered,
+    )
+
+
+def true_values(truth: Truth, X: Tensor) -> Tensor:
+    """The objective's values at ``X`` (``n x d``), of shape ``n``.
+
+    Raises:
+        BotorchTensorDimensionError: If these are not ``n x 1``.
+        InputDataError: If they hold NaN or infinite values.
+    """
+    values = truth(X) if callable(truth) else truth
+    if not isinstance(values, Tensor) or values.shape != (len(X), 1):
+        shape = tuple(values.shape) if isinstance(values, Tensor) else type(values).__name__
+        raise BotorchTensorDimensionError(
+            f"`truth` must give {len(X)} x 1 values, one for each point that is judged (without "
+            f"`X`, each training input), got {shape}."
+        )
+    return check_finite("truth", values.detach().to(X)).squeeze(-1)
+
+
+# ------------------------------------------------------------ posteriors of the objective
+
+
+def predicted_objective(
+    gp: Any, residuals: Tensor, deviations: Tensor, kept: slice, stated: PiecewisePredictive | None
+) -> Statements:
+    """What was stated of the objective at training inputs as their observations were predicted.
+
+    Args:
+        gp: An exact Gaussian process.
+        residuals: Standardised residuals of all training observations, ``n``.
+        deviations: Their predictive standard deviations, in units of the outcome, ``n``.
+        kept: The observations that are judged.
+        stated: Distributions of the residuals of these, by a calibrator, if there is one.
+    """
+    mean = raw_train_targets(gp).squeeze(-1) - deviations * residuals
+    noise = outcome_unit(gp).square() * training_prior(gp).noise
+    variance = (deviations.square() - noise).clamp(min=0.0)
+    # Independent, as only marginals count
+    normal = MultivariateNormal(mean[kept], DiagLinearOperator(variance[kept]))
+    base = GPyTorchPosterior(normal)
+    if stated is None:
+        return Statements(_uncalibrated(base), None)
+    calibrated = CalibratedPosterior(base, stated, noise[kept].unsqueeze(-1))
+    return Statements(_uncalibrated(base), calibrated)
+
+
+def present_objective(model: Any, X: Tensor) -> Statements:
+    """What a model now states of the objective at the points ``X``, ``n x d``."""
+    # A model that states distributions of the observation has one of the objective all the same.
+    if isinstance(model, CalibratedModel) and not model.denoise:
+        model = CalibratedModel(model.model, model.calibrator)
+    # One point a batch: only the marginals are needed.
+    posterior = model.posterior(X.unsqueeze(-2))
+    if isinstance(posterior, CalibratedPosterior):
+        return Statements(_uncalibrated(posterior.base_posterior), posterior)
+    return Statements(_uncalibrated(posterior), None)
+
+
+def without_pending(model: Any) -> Any:
+    """The model of observed data alone, calibrated or not, wherever it knows pending points."""
+    model = observed_part(model)
+    gp = gaussian_part(model)
+    if observed_part(gp) is gp:
+        return model
+    return CalibratedModel(observed_part(gp), model.calibrator, denoise=model.denoise)
+
+
+def _uncalibrated(posterior: GPyTorchPosterior) -> CalibratedPosterior:
+    """A Gaussian posterior of the objective with the methods of a calibrated one."""
+    mean = posterior.mean
+    normal = PiecewisePredictive.gaussian(mean.shape, dtype=torch.double, device=mean.device)
+    return CalibratedPosterior(posterior, normal, 0.0)

@@ -1,0 +1,140 @@
+"""`training_prior`: what an exact Gaussian process states of its data before it sees them.
+
+Its residuals (`botorch_calib.models.residuals`) and the diagnosis of its noise
+(`botorch_calib.diagnostics.noise`) are functions of this.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
+
+import torch
+from botorch.exceptions.errors import InputDataError, UnsupportedError
+from gpytorch.distributions import (
+    Distribution,
+    MultitaskMultivariateNormal,
+    MultivariateNormal,
+)
+from gpytorch.models import ExactGP
+from torch import Tensor
+from torch.func import functional_call
+from torch.nn import Module
+
+
+class TrainingPrior(NamedTuple):
+    """Prior of a model's targets: ``deviation ~ N(0, covariance + diag(noise))``.
+
+    In the space of the targets, that is, after an outcome transform.
+    """
+
+    inputs: Tensor  # n x d, transformed as the model sees them
+    covariance: Tensor  # n x n, of the objective at the inputs
+    noise: Tensor  # n, variances of the observations
+    deviation: Tensor  # n, targets minus their prior mean
+
+
+@torch.no_grad()
+def training_prior(model: Module, dtype: torch.dtype | None = None) -> TrainingPrior:
+    """Prior mean, covariance and noise of a Gaussian process at its training inputs.
+
+    Args:
+        model: An exact Gaussian process with one output and no batch dimension, in train or eval
+            mode; it is left in the mode it was in.
+        dtype: Precision in which the mean and the kernel are evaluated (default: the model's).
+
+    Raises:
+        UnsupportedError: If ``model`` is no exact Gaussian process, has several outputs, or is
+            batched or an ensemble.
+        InputDataError: If it has no training data.
+    """
+    gp = _as_exact(model)
+    with _eval_mode(gp):
+        # Eval mode swaps the training inputs for their transforms, which `forward` expects.
+        inputs, targets = list(gp.train_inputs), gp.train_targets
+        if dtype is None:
+            prior, noise = _PriorAndNoise(gp)(*inputs)
+        else:
+            inputs, targets = [X.to(dtype) for X in inputs], targets.to(dtype)
+            prior, noise = _in_precision(_PriorAndNoise(gp), dtype, inputs)
+        if not isinstance(prior, MultivariateNormal):
+            raise UnsupportedError(
+                f"The prior of `model` must be multivariate normal, got {type(prior).__name__}."
+            )
+        if isinstance(prior, MultitaskMultivariateNormal) or prior.mean.dim() != 1:
+            raise _unsupported(model, "has several outputs or a batch dimension")
+        covariance: Tensor = prior.lazy_covariance_matrix.to_dense()
+        return TrainingPrior(inputs[0].detach(), covariance, noise, targets - prior.mean)
+
+
+class _PriorAndNoise(Module):
+    """A module of a process's prior at some inputs and its noise there, without conditioning."""
+
+    def __init__(self, gp: ExactGP) -> None:
+        super().__init__()
+        self.gp = gp
+
+    def forward(self, *inputs: Tensor) -> tuple[Distribution, Tensor | None]:
+        """The prior, and the variances that the likelihood adds to it, ``n``."""
+        prior = self.gp.forward(*inputs)
+        if not isinstance(prior, MultivariateNormal):
+            return prior, None
+        # A difference, since the noise of some likelihoods depends on the prior's variance.
+        noise = _variances(self.gp.likelihood(prior, list(inputs))) - _variances(prior)
+        return prior, noise.clamp(min=0.0)
+
+
+def _variances(distribution: MultivariateNormal) -> Tensor:
+    """Marginal variances, without the lower bound that ``variance`` puts on them."""
+    diagonal: Tensor = distribution.lazy_covariance_matrix.diagonal(dim1=-1, dim2=-2)
+    return diagonal
+
+
+def _in_precision(
+    module: Module, dtype: torch.dtype, inputs: list[Tensor]
+) -> tuple[Distribution, Tensor | None]:
+    """The module's value with its parameters and buffers in another precision, itself unchanged."""
+    tensors = [*module.named_parameters(), *module.named_buffers()]
+    converted = {name: t.to(dtype) for name, t in tensors if t.is_floating_point()}
+    value: tuple[Distribution, Tensor | None] = functional_call(module, converted, tuple(inputs))
+    return value
+
+
+def _as_exact(model: Module) -> ExactGP:
+    """``model`` if it is a single-output, non-batched exact GP with training data."""
+    if not isinstance(model, ExactGP):
+        raise _unsupported(model, "is no exact GP, so it has no training data with a GP prior")
+    if getattr(model, "num_outputs", 1) != 1:
+        raise _unsupported(model, "has several outputs")
+    targets = model.train_targets
+    if model.train_inputs is None or targets is None or targets.numel() == 0:
+        raise InputDataError("`model` has no training data: its history is empty.")
+    if targets.dim() != 1 or getattr(model, "_is_ensemble", False):
+        raise _unsupported(model, "is batched or an ensemble")
+    return model
+
+
+def _unsupported(model: Module, reason: str) -> UnsupportedError:
+    return UnsupportedError(
+        f"Residuals of past data need a single-output, non-batched exact GP, but "
+        f"{type(model).__name__} {reason}. Calibrate it online instead, by calling "
+        "`CalibratedModel.observe` with each new observation (several outputs: one "
+        "calibrated model per output in a `ModelList`)."
+    )
+
+
+@contextmanager
+def _eval_mode(model: Module) -> Iterator[None]:
+    """Switch ``model`` to eval mode and put back every submodule's mode afterwards."""
+    if not model.training:
+        yield
+        return
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        model.train()
+        for module, training in modes:
+            module.training = training
