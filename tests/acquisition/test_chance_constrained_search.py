@@ -1,4 +1,4 @@
-"""`optimize_chance_constrained`: it returns the best certified point, or says that there is none."""
+"""`optimize_chance_constrained`: it returns the best certified point, or says there is none."""
 
 from __future__ import annotations
 
