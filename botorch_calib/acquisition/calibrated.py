@@ -22,7 +22,7 @@ from botorch.utils.safe_math import logmeanexp
 from botorch.utils.transforms import t_batch_mode_transform
 from torch import Tensor
 
-from botorch_calib._validation import check_count, check_open_unit
+from botorch_calib._validation import check_count, check_inputs, check_open_unit
 from botorch_calib.posteriors import CalibratedPosterior
 
 
@@ -69,9 +69,13 @@ class CalibratedAcquisitionFunction(AcquisitionFunction, ABC):
 
         Args:
             X_pending: ``n x d``, or None to clear them.
+
+        Raises:
+            BotorchTensorDimensionError: If it does not have the shape ``n x d``.
+            InputDataError: If it holds NaN or infinite values.
         """
-        if X_pending is not None and X_pending.shape[-2] == 0:
-            X_pending = None
+        if X_pending is not None:
+            X_pending = check_inputs("X_pending", X_pending) if X_pending.numel() else None
         super().set_X_pending(X_pending)
         self._fantasy_model = None
         if self.X_pending is None:

@@ -23,7 +23,7 @@ from botorch.utils.safe_math import logmeanexp
 from botorch.utils.transforms import t_batch_mode_transform
 from torch import Tensor
 
-from botorch_calib._validation import check_count
+from botorch_calib._validation import check_count, check_inputs
 from botorch_calib.acquisition.calibrated import fantasy_model
 from botorch_calib.distributions import PiecewisePredictive
 from botorch_calib.posteriors import CalibratedPosterior
@@ -55,10 +55,12 @@ class _ConstrainedFunction(AcquisitionFunction):
             X_pending: ``n x d``, or None to clear them.
 
         Raises:
+            BotorchTensorDimensionError: If it does not have the shape ``n x d``.
+            InputDataError: If it holds NaN or infinite values.
             UnsupportedError: If a model has batch dimensions.
         """
-        if X_pending is not None and X_pending.shape[-2] == 0:
-            X_pending = None
+        if X_pending is not None:
+            X_pending = check_inputs("X_pending", X_pending) if X_pending.numel() else None
         super().set_X_pending(X_pending)
         self._fantasies = None
         if self.X_pending is None:

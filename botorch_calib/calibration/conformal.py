@@ -96,6 +96,7 @@ class LocalizedConformal(TrackedCalibrator):
             half_width=self.score.half_width(theta),
             max_width=self.score.max_width,
             tails=self.tails,
+            validate=False,
         )
 
     @property

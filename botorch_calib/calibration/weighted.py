@@ -181,7 +181,11 @@ class WeightedConformal(Calibrator):
 
     def _predictive_from(self, half_width: Tensor) -> PiecewisePredictive:
         return PiecewisePredictive.conformal(
-            self.alpha, half_width=half_width, max_width=self.max_width, tails=self.tails
+            self.alpha,
+            half_width=half_width,
+            max_width=self.max_width,
+            tails=self.tails,
+            validate=False,
         )
 
     def _weights(self, X: Tensor) -> Tensor:

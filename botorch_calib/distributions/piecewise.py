@@ -10,6 +10,7 @@ piece the density is either constant or that of a truncated normal distribution.
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Sequence
 
 import torch
@@ -20,6 +21,7 @@ from torch import Tensor
 from botorch_calib._validation import check_levels, check_open_unit, check_positive
 from botorch_calib.distributions._normal_functions import LOG_ZERO, log_normal_interval, ndtri_exp
 from botorch_calib.distributions.form import PiecewiseForm
+from botorch_calib.exceptions import CalibrationWarning
 
 # Smallest half-width of an interval and smallest gap between knots. Both only keep densities
 # finite: the learners' raw thresholds are never changed.
@@ -129,7 +131,12 @@ class PiecewisePredictive:
 
     @classmethod
     def conformal(
-        cls, alpha: float, half_width: Tensor, max_width: float = 3.4, tails: str = "gaussian"
+        cls,
+        alpha: float,
+        half_width: Tensor,
+        max_width: float = 3.4,
+        tails: str = "gaussian",
+        validate: bool = True,
     ) -> PiecewisePredictive:
         r"""Spreads mass ``1 - alpha`` evenly over a conformal interval [Kim2024locbo, eq. 29].
 
@@ -143,15 +150,21 @@ class PiecewisePredictive:
             tails: Outside the interval, ``"gaussian"`` keeps the shape of the normal density
                 (far out, a sliver at the end of the interval), ``"stretched"`` scales
                 it such that its own ``1 - alpha`` interval is the conformal one.
+            validate: Whether to look at ``half_width``, which reads it back from the device.
 
         Raises:
-            InputDataError: If ``alpha`` is outside (0, 1), ``max_width`` is not positive or
-                ``tails`` is unknown.
+            InputDataError: If ``alpha`` is outside (0, 1), ``max_width`` is not positive,
+                ``tails`` is unknown or ``half_width`` holds NaN.
+
+        Warns:
+            CalibrationWarning: If a half-width exceeds ``max_width``.
         """
         check_open_unit("alpha", alpha)
         check_positive("max_width", max_width)
         if tails not in ("gaussian", "stretched"):
             raise InputDataError(f"`tails` must be 'gaussian' or 'stretched', got {tails!r}.")
+        if validate:
+            _check_half_width(half_width, max_width)
         width = half_width.clamp(min=MIN_HALF_WIDTH, max=max_width)
         knots = torch.stack([-width, width], dim=-1)
         masses = width.new_tensor([alpha / 2, 1 - alpha, alpha / 2])
@@ -421,6 +434,19 @@ def _with_open_ends(knots: Tensor, form: PiecewiseForm) -> Tensor:
 
 def _without_open_ends(knots: Tensor, form: PiecewiseForm) -> Tensor:
     return knots[..., int(form.open_low) : knots.shape[-1] - int(form.open_high)]
+
+
+def _check_half_width(half_width: Tensor, max_width: float) -> None:
+    if half_width.isnan().any():
+        raise InputDataError("`half_width` contains NaN.")
+    if (half_width > max_width).any():
+        warnings.warn(
+            f"`half_width` reaches {half_width.detach().max().item():.3g}, beyond `max_width`: "
+            f"capped at {max_width:g}, the interval covers less than stated. Give a larger "
+            "`max_width`.",
+            CalibrationWarning,
+            stacklevel=3,
+        )
 
 
 def _validated(knots: Tensor, masses: Tensor, form: PiecewiseForm) -> tuple[Tensor, PiecewiseForm]:

@@ -148,7 +148,9 @@ def make(kind: str, parameters: Tensor, scale: Tensor) -> UnsmoothedPredictive:
         predictive = PiecewisePredictive(knots, masses, (False, True, False), validate=False)
     else:
         width = parameters[..., 0].abs() + 0.1
-        predictive = PiecewisePredictive.conformal(0.2, half_width=width, tails=kind)
+        predictive = PiecewisePredictive.conformal(
+            0.2, half_width=width, tails=kind, validate=False
+        )
     if kind != "stretched":
         pieces = (predictive.finite_knots, predictive.masses, predictive.form)
         predictive = PiecewisePredictive.from_form(*pieces, scale=scale)

@@ -12,6 +12,7 @@ from torch.testing import assert_close
 
 from botorch_calib.calibration import GaussianScore
 from botorch_calib.distributions.piecewise import MIN_GAP, MIN_HALF_WIDTH, PiecewisePredictive
+from botorch_calib.exceptions import CalibrationWarning
 from tests import oracles
 from tests.predictive_examples import DECILES, KINDS, from_pits, random_predictive, uniform
 
@@ -28,7 +29,8 @@ class TestConstructors:
     @pytest.mark.parametrize("tails", ["gaussian", "stretched"])
     def test_conformal(self, tails):
         half_width = double(-0.4, 0.0, 1e-9, 0.2, 0.9, 3.99, 1e6)
-        predictive = PiecewisePredictive.conformal(0.2, half_width, max_width=4.0, tails=tails)
+        with pytest.warns(CalibrationWarning, match="capped at 4"):
+            predictive = PiecewisePredictive.conformal(0.2, half_width, max_width=4.0, tails=tails)
         width = half_width.clamp(min=MIN_HALF_WIDTH, max=4.0)
         assert_close(predictive.knots[:, 1:3], torch.stack([-width, width], dim=-1))
         assert (predictive.knots[:, 0] == -math.inf).all() and (
@@ -42,6 +44,10 @@ class TestConstructors:
             assert_close(ndtr(-width / predictive.scale), torch.full_like(width, 0.1))
         else:
             assert predictive.scale is None
+
+    def test_conformal_refuses_what_is_not_a_number(self):
+        with pytest.raises(InputDataError, match="`half_width` contains NaN"):
+            PiecewisePredictive.conformal(0.2, double(1.0, math.nan))
 
     @pytest.mark.parametrize("tails", ["gaussian", "stretched"])
     def test_conformal_at_thresholds_of_the_p_value(self, tails):

@@ -162,7 +162,7 @@ def make(kind: str, parameters: Tensor, ratio: Tensor) -> SmoothedPredictive:
     elif kind == "threshold":
         predictive = PiecewisePredictive.conformal(0.2, GaussianScore().half_width(parameters))
     else:
-        predictive = PiecewisePredictive.conformal(0.2, parameters, tails=kind)
+        predictive = PiecewisePredictive.conformal(0.2, parameters, tails=kind, validate=False)
     return SmoothedPredictive(predictive, ratio)
 
 

@@ -21,6 +21,11 @@ from torch.nn import Module
 
 from botorch_calib._validation import check_inputs, check_levels, check_unit_interval, check_width
 
+# Observations that are learned from at a time.
+_CHUNK = 1024
+#: Largest spread of the inputs of a localized learner, in lengthscales.
+MAX_SPREAD = 1e6
+
 
 class QuantileLearner(Module, ABC):
     """Learns thresholds ``theta_j(x)`` below which a fraction ``p_j`` of the scores falls.
@@ -70,6 +75,11 @@ class QuantileLearner(Module, ABC):
     def localized(self) -> bool:
         """Whether centers are stored."""
 
+    @property
+    @abstractmethod
+    def shortest_lengthscale(self) -> float:
+        """The smallest lengthscale of the localization; infinity without one."""
+
     @abstractmethod
     def threshold(self, X: Tensor) -> Tensor:
         """Raw thresholds ``... x M`` at inputs ``... x d``, differentiable in them."""
@@ -116,8 +126,26 @@ class QuantileLearner(Module, ABC):
                 f"got {tuple(u.shape)}."
             )
         check_unit_interval("u", u)
-        learn = self._learn_at_once if at_once else self._learn
-        return learn(X.to(self.initial), u.to(self.initial))
+        X, u = X.to(self.initial), u.to(self.initial)
+        self._check_spread(X)
+        if at_once:
+            return self._learn_at_once(X, u)
+        # In parts, so that memory is linear in their number; each part is learned before the next.
+        parts = zip(X.split(_CHUNK), u.split(_CHUNK), strict=True)
+        return torch.cat([self._learn(*part) for part in parts])
+
+    def _check_spread(self, X: Tensor) -> None:
+        """Raise where correlations would lose their digits, see `gaussian_correlations`."""
+        if not self.localized or not len(X):
+            return
+        first = self.centers[:1] if len(self.centers) else X[:1]
+        spread = (X - first).abs().max() / self.shortest_lengthscale
+        if spread > MAX_SPREAD:
+            raise InputDataError(
+                f"`X` spreads over {float(spread):.1g} lengthscales, and beyond {MAX_SPREAD:.0e} "
+                "distances between neighbours are lost in rounding: give the model an input "
+                "transform such as Normalize, in whose units `lengthscale` is meant."
+            )
 
     def reset(self) -> None:
         """Forget everything learned."""

@@ -60,6 +60,11 @@ class ExactQuantileLearner(QuantileLearner):
         """Always, as each score is stored with its input."""
         return True
 
+    @property
+    def shortest_lengthscale(self) -> float:
+        """The lengthscale of the localization."""
+        return self.lengthscale
+
     def threshold(self, X: Tensor) -> Tensor:
         """Thresholds ``... x M`` at inputs ``... x d``, differentiable in them."""
         check_width(X, self.centers.shape[-1])

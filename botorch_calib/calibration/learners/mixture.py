@@ -159,6 +159,11 @@ class AggregatedQuantileTracker(QuantileLearner):
         return bool(self._localizations)
 
     @property
+    def shortest_lengthscale(self) -> float:
+        """The smallest lengthscale of the members."""
+        return min(member.lengthscale for member in self.members)
+
+    @property
     def weights(self) -> Tensor:
         """Present weights of the ``members``, ``K``."""
         return adahedge_weights(self.losses, self.mixability_gap)

@@ -105,6 +105,11 @@ class OnlineQuantileTracker(QuantileLearner):
         """Whether thresholds depend on the inputs."""
         return self.scale > 0.0
 
+    @property
+    def shortest_lengthscale(self) -> float:
+        """The lengthscale of the localization."""
+        return self.lengthscale if self.localized else math.inf
+
     def threshold(self, X: Tensor) -> Tensor:
         """Raw thresholds at ``X``, differentiable in it.
 
