@@ -112,7 +112,7 @@ def true_values(truth: Truth, X: Tensor) -> Tensor:
 
 
 def predicted_objective(
-    gp: Any, residuals: Tensor, deviations: Tensor, kept: slice, stated: PiecewisePredictive | None
+    gp: Any, residuals: Tensor, deviations: Tensor, kept: Tensor, stated: PiecewisePredictive | None
 ) -> Statements:
     """What was stated of the objective at training inputs as their observations were predicted.
 
@@ -120,7 +120,7 @@ def predicted_objective(
         gp: An exact Gaussian process.
         residuals: Standardised residuals of all training observations, ``n``.
         deviations: Their predictive standard deviations, in units of the outcome, ``n``.
-        kept: The observations that are judged.
+        kept: Indices of the observations that are judged.
         stated: Distributions of the residuals of these, by a calibrator, if there is one.
     """
     mean = raw_train_targets(gp).squeeze(-1) - deviations * residuals

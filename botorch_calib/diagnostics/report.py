@@ -56,6 +56,7 @@ from botorch_calib.exceptions import CalibrationWarning
 from botorch_calib.models.calibrated import CalibratedModel
 from botorch_calib.models.inspection import (
     gaussian_part,
+    in_output_task,
     outcome_unit,
     raw_train_inputs,
 )
@@ -262,12 +263,13 @@ def _of_history(model: Any, num_initial: int, residuals: str, truth: Truth | Non
     model = without_pending(model)
     gp = gaussian_part(model)
     inputs, z, deviations = forecast_history(gp, residuals)
-    if not 0 <= num_initial < len(z):
+    own = in_output_task(gp, inputs).nonzero().squeeze(-1)
+    if not 0 <= num_initial < len(own):
         raise InputDataError(
-            f"`num_initial` must be at least 0 and leave some of the {len(z)} observations, "
+            f"`num_initial` must be at least 0 and leave some of the {len(own)} observations, "
             f"got {num_initial}."
         )
-    kept = slice(num_initial, None)
+    kept = own[num_initial:]
     stated = None
     if isinstance(model, CalibratedModel):
         stated = model.calibrator.fresh().to(z).update(inputs[kept], z[kept])

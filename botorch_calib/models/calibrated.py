@@ -25,6 +25,7 @@ from botorch_calib.models.inspection import (
     check_observations,
     conditioned_on,
     given_noise,
+    in_output_task,
     observation_noise_variance,
     observed_part,
     predicting_part,
@@ -104,7 +105,8 @@ class CalibratedModel(WrapperModel, FantasizeMixin):
 
         Args:
             model: A fitted exact Gaussian process (not a batch of them), or a
-                `CensoredDelayModel` of one, whose observed data alone are replayed.
+                `CensoredDelayModel` of one, whose observed data alone are replayed. Of a
+                ``MultiTaskGP``, whose other tasks help to predict, the output task's are.
             calibrator: Copied, so one template serves every round of a loop. What it has
                 learned is built upon: ``calibrator.fresh()`` starts anew.
             num_initial: Number of initial observations (the design) to skip.
@@ -122,6 +124,8 @@ class CalibratedModel(WrapperModel, FantasizeMixin):
         check_base(model)
         observed = observed_part(model)
         X, z, _ = forecast_history(observed, residuals)
+        own = in_output_task(observed, X)
+        X, z = X[own], z[own]
         if not 0 <= num_initial <= len(z):
             raise InputDataError(
                 f"`num_initial` must lie between 0 and the number of observations {len(z)}, "

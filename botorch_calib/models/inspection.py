@@ -28,6 +28,7 @@ from botorch.exceptions.errors import (
 )
 from botorch.models import SingleTaskGP
 from botorch.models.gpytorch import MultiTaskGPyTorchModel
+from botorch.models.higher_order_gp import HigherOrderGP
 from botorch.models.model import Model
 from botorch.models.transforms import Normalize, Standardize
 from botorch.posteriors import GPyTorchPosterior
@@ -89,6 +90,11 @@ def check_base(model: Model, wrapper: str = "CalibratedModel") -> None:
         )
     if not isinstance(getattr(model, "likelihood", None), _GaussianLikelihoodBase):
         raise UnsupportedError(f"{name} has no Gaussian likelihood, which {wrapper} needs.")
+    if isinstance(model, HigherOrderGP):
+        raise UnsupportedError(
+            f"The outcome of a {name} is a tensor, which {wrapper} has no predictive distribution "
+            "of: use one model per element, in a ModelList."
+        )
 
 
 def check_observations(model: Any, X: Tensor, Y: Tensor, Yvar: Tensor | None) -> None:
@@ -181,6 +187,15 @@ def with_task_feature(model: Any, X: Tensor) -> Tensor:
     place = base._task_feature
     task = X.new_full((*X.shape[:-1], 1), float(base._output_tasks[0]))
     return torch.cat([X[..., :place], task, X[..., place:]], dim=-1)
+
+
+def in_output_task(model: Any, X: Tensor) -> Tensor:
+    """Which rows of training inputs ``n x d`` belong to the output task; all but for multi-task."""
+    if not isinstance(model, MultiTaskGPyTorchModel):
+        return torch.ones(len(X), dtype=torch.bool, device=X.device)
+    base: Any = model
+    task: Tensor = X[:, base._task_feature].round().long()
+    return task == base._output_tasks[0]
 
 
 def like(model: Model, X: Tensor) -> Tensor:

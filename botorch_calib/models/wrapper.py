@@ -41,6 +41,16 @@ class WrapperModel(Model):
         return self.model.likelihood
 
     @property
+    def covar_module(self) -> Any:
+        """Kernel of the base model, where TuRBO and other clients read lengthscales."""
+        return self.model.covar_module
+
+    @property
+    def mean_module(self) -> Any:
+        """Prior mean of the base model."""
+        return self.model.mean_module
+
+    @property
     def train_inputs(self) -> Any:
         """Training inputs of the base model."""
         return self.model.train_inputs

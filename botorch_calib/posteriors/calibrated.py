@@ -22,6 +22,13 @@ from botorch_calib.distributions.smoothed import SmoothedPredictive, UnsmoothedP
 # the default of BoTorch's analytic acquisition functions, which give it no name.
 MIN_VARIANCE = 1e-12
 
+_NOT_NORMAL = (
+    "A calibrated posterior is not multivariate normal, so it has no `distribution` and no `mvn`. "
+    "Several outcomes go into a ModelList (not a ModelListGP, which joins normal distributions); "
+    "acquisition functions that need joint normality, such as entropy search, take the Gaussian "
+    "process itself, `model.gaussian_model`; its posterior is `posterior.base_posterior`."
+)
+
 
 class CalibratedPosterior(Posterior):
     r"""Posterior of the objective, or an observation, under a calibrated predictive distribution.
@@ -283,6 +290,24 @@ class CalibratedPosterior(Posterior):
             f + self._unit * (moved - z) if self.denoise else self._location + moved * self._unit
         )
         return value.to(self.dtype)
+
+    @property
+    def distribution(self) -> MultivariateNormal:
+        """None: what BoTorch expects here, a multivariate normal, is not this posterior.
+
+        Raises:
+            UnsupportedError: Always.
+        """
+        raise UnsupportedError(_NOT_NORMAL)
+
+    @property
+    def mvn(self) -> MultivariateNormal:
+        """None, see `distribution`.
+
+        Raises:
+            UnsupportedError: Always.
+        """
+        raise UnsupportedError(_NOT_NORMAL)
 
     # ------------------------------------------------------------ affine maps
 

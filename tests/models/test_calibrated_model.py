@@ -33,6 +33,7 @@ from botorch_calib import (
     PiecewisePredictive,
 )
 from botorch_calib.calibration import GaussianScore
+from botorch_calib.models import prequential_residuals
 from botorch_calib.models.inspection import observation_noise_variance
 from botorch_calib.testing import ModelContract, PosteriorContract
 from tests.gps import (
@@ -204,8 +205,17 @@ def test_from_history_needs_an_exact_gp():
 def test_multi_task_history(base, calibrator):
     """Inputs with and without the task feature, as the base model takes them."""
     model = CalibratedModel.from_history(BASES[base](), calibrator)
-    assert model.calibrator.num_updates == 12
+    # Of twelve observations, by turns of two tasks, only the output task's are residuals.
+    assert model.calibrator.num_updates == 6
+    gp: Any = model.model
+    residuals = prequential_residuals(gp)[gp.train_inputs[0][:, -1] == 0]
+    expected = copy.deepcopy(calibrator)
+    expected.update(gp.train_inputs[0][gp.train_inputs[0][:, -1] == 0], residuals)
     X = grid(3)
+    at_task = torch.cat([X, torch.zeros(3, 1, **DOUBLE)], dim=-1)
+    torch.testing.assert_close(
+        model.calibrator.predictive(at_task).knots, expected.predictive(at_task).knots
+    )
     full = model.posterior(torch.cat([X, torch.zeros(3, 1, **DOUBLE)], dim=-1))
     assert full.mean.shape == (3, 1)
     torch.testing.assert_close(model.posterior(X).variance, full.variance)

@@ -1,0 +1,67 @@
+"""What a calibrated model cannot do ends in an error that names the remedy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from botorch.acquisition.max_value_entropy_search import qMaxValueEntropy
+from botorch.exceptions.errors import UnsupportedError
+from botorch.models import ModelListGP
+from botorch.models.higher_order_gp import HigherOrderGP
+from torch.testing import assert_close
+
+from botorch_calib import (
+    CalibratedModel,
+    CensoredDelayModel,
+    LocalizedConformal,
+    calibration_report,
+    prequential_residuals,
+)
+from botorch_calib.calibration import pit
+from tests.gps import make_data, make_gp, make_multitask
+
+
+def model() -> CalibratedModel:
+    return CalibratedModel.from_history(make_gp(), LocalizedConformal(0.2, 0.25))
+
+
+def test_a_list_of_gps_is_no_list_of_models() -> None:
+    X, _, _ = make_data()
+    untyped: Any = ModelListGP
+    with pytest.raises(UnsupportedError, match="ModelList "):
+        untyped(model(), model()).posterior(X)
+
+
+def test_entropy_search_takes_the_gaussian_process() -> None:
+    X, _, _ = make_data()
+    with pytest.raises(UnsupportedError, match="gaussian_model"):
+        qMaxValueEntropy(model(), X)(X[:2].unsqueeze(-2))
+    qMaxValueEntropy(model().gaussian_model, X)(X[:2].unsqueeze(-2))
+    posterior = model().posterior(X)
+    for name in ("distribution", "mvn"):
+        with pytest.raises(UnsupportedError, match="base_posterior"):
+            getattr(posterior, name)
+
+
+def test_a_history_of_several_tasks_is_judged_by_that_of_the_output() -> None:
+    gp = make_multitask()
+    report = calibration_report(gp)
+    residuals = prequential_residuals(gp)[::2]  # the tasks take turns
+    assert_close(report.base.pits, pit(residuals))
+
+
+def test_tensors_as_outcomes_are_refused() -> None:
+    X = torch.rand(5, 2, dtype=torch.double)
+    outcomes = torch.rand(5, 3, 2, dtype=torch.double)
+    with pytest.raises(UnsupportedError, match="tensor|outputs"):
+        CalibratedModel(HigherOrderGP(X, outcomes), LocalizedConformal(0.2, 0.25))
+
+
+def test_kernel_and_mean_are_those_of_the_base_model() -> None:
+    calibrated = model()
+    assert calibrated.covar_module is calibrated.model.covar_module
+    assert calibrated.mean_module is calibrated.model.mean_module
+    delayed = CensoredDelayModel(calibrated, torch.rand(2, 2).double(), censor_value=-3.0)
+    assert delayed.covar_module is calibrated.model.covar_module
