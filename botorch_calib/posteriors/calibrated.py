@@ -36,12 +36,25 @@ class CalibratedPosterior(Posterior):
     The Gaussian posterior says ``f ~ N(mu, v)`` and ``y ~ N(mu, v + n)`` at each point; the
     piecewise distribution replaces that of ``z = (y - mu) / sqrt(v + n)``. Marginally the
     objective then follows ``f~ ~ int N(f; mu + a (y - mu), a n) p(y) dy``, ``a = v / (v + n)``
-    [Kim2024locbo, eq. 30], in closed form here. Jointly, with ``T`` the monotone map from
-    the standard normal to the piecewise distribution, samples are the transport
-    ``f~ = f + a sqrt(v + n) (T(z) - z)`` of joint draws of ``f`` and ``y = f + noise`` from the
-    Gaussian process: each marginal is exactly the closed-form one whatever ``q``, the
-    correlations are those of the Gaussian process, and a distribution that corrects nothing gives
-    back its sample paths.
+    [Kim2024locbo, eq. 30], in closed form here.
+
+    Jointly, with ``T`` the monotone map from the standard normal to the piecewise distribution,
+    samples are the transport ``f~ = f + a sqrt(v + n) (T(z) - z)`` of joint draws of ``f`` and
+    ``y = f + sqrt(n) eps`` from the Gaussian process. Here the noise belongs to the input, not to
+    the row: ``eps = (f' - mu) / sqrt(v)``, with ``f'`` a second, independent path of the process.
+    Therefore
+
+    * a sample is a function of ``x``: equal rows have equal values, as far as the process' own
+      paths do. (Its Cholesky factor of equal rows may need jitter, and then they differ by about
+      the root of it; ``f~`` by up to ``max(1, T') + |T' - 1| / 2`` times as much.)
+    * each marginal is exactly the closed-form one whatever ``q``, and the sample at a point does
+      not depend on later points;
+    * correlations are those of the process: ``z`` has the posterior correlation of ``f``, exactly
+      so between points of equal ``v`` and ``n``;
+    * a distribution that corrects nothing gives back the process' sample paths.
+
+    Samples of the observation are ``mu + sqrt(v + n) T(z)``, with noise that is independent from
+    row to row, as in BoTorch: two observations of one point differ.
 
     Args:
         posterior: Single-output Gaussian posterior of ``f``, without observation noise, in
@@ -101,17 +114,21 @@ class CalibratedPosterior(Posterior):
         """The distribution as ``f~ = location + unit (z + ratio eps)``, in float64."""
         variance = variance.double().clamp(min=MIN_VARIANCE)
         noise = self.noise_variance.double()
-        self._location = mean.double()
+        self._location, self._variance = mean.double(), variance
         self._unit = self._deviation = (variance + noise).sqrt()
         # Of (f~ - location) / unit, at each point
         self._distribution: SmoothedPredictive | UnsmoothedPredictive
         if self.denoise and not self._noiseless:
             self._unit = variance / self._deviation
-            # The small number keeps the derivative of the root finite where there is no noise.
-            ratio = (noise.clamp(min=0.0) / variance + 1e-300).sqrt()
-            self._distribution = SmoothedPredictive(self.predictive, ratio)
+            self._distribution = SmoothedPredictive(self.predictive, self._noise_ratio)
         else:
             self._distribution = UnsmoothedPredictive(self.predictive)
+
+    @property
+    def _noise_ratio(self) -> Tensor:
+        """Standard deviation of the noise over that of ``f``, in float64."""
+        # The small number keeps the derivative of the root finite where there is no noise.
+        return (self.noise_variance.double().clamp(min=0.0) / self._variance + 1e-300).sqrt()
 
     # ------------------------------------------------------------ moments and marginals
 
@@ -248,7 +265,7 @@ class CalibratedPosterior(Posterior):
 
     @property
     def base_sample_shape(self) -> torch.Size:
-        """``batch_shape x q x 2``: for each point a draw for ``f`` and one for the noise."""
+        """``batch_shape x q x 2``: for each point a number for ``f`` and one for the noise."""
         return torch.Size([*self.base_posterior.base_sample_shape, 2])
 
     @property
@@ -261,7 +278,9 @@ class CalibratedPosterior(Posterior):
 
         Args:
             sample_shape: Shape of the set of samples.
-            base_samples: ``sample_shape x base_sample_shape``.
+            base_samples: ``sample_shape x base_sample_shape``. Along the last dimension the first
+                ones make the path ``f`` and the second ones the noise: through a path of their
+                own, or, of an observation, directly.
 
         Returns:
             ``sample_shape x batch_shape x q x 1``.
@@ -271,25 +290,54 @@ class CalibratedPosterior(Posterior):
                 "`sample_shape` disagrees with shape of `base_samples`. "
                 f"Got {sample_shape=} and {base_samples.shape=}."
             )
-        f = self.base_posterior.rsample_from_base_samples(sample_shape, base_samples[..., 0])
-        noise = self.noise_variance.clamp(min=0.0).sqrt() * base_samples[..., 1:]
-        return self._transport(f, noise)
+
+        def path(column: int) -> Tensor:
+            return self.base_posterior.rsample_from_base_samples(
+                sample_shape, base_samples[..., column]
+            )
+
+        if not self.denoise:
+            return self._observed(path(0), base_samples[..., 1:])
+        return path(0) if self._corrects_nothing else self._transported(path(0), path(1))
 
     def rsample(self, sample_shape: torch.Size | None = None) -> Tensor:
         """Differentiable samples, ``sample_shape x batch_shape x q x 1``."""
-        sample_shape = torch.Size([1]) if sample_shape is None else sample_shape
-        f = self.base_posterior.rsample(sample_shape)
-        return self._transport(f, self.noise_variance.clamp(min=0.0).sqrt() * torch.randn_like(f))
+        shape = torch.Size([1]) if sample_shape is None else sample_shape
+        if self.denoise and not self._corrects_nothing:
+            return self._transported(*self.base_posterior.rsample(torch.Size([2, *shape])))
+        path = self.base_posterior.rsample(shape)
+        return path if self.denoise else self._observed(path, torch.randn_like(path))
 
-    def _transport(self, f: Tensor, noise: Tensor) -> Tensor:
-        if self.denoise and self.predictive.is_gaussian and self.predictive.scale is None:
-            return f  # nothing is corrected: the sample path itself, to the last bit
-        z = (f + noise - self._location) / self._deviation
-        moved = self._distribution.predictive.transport(z)
-        value = (
-            f + self._unit * (moved - z) if self.denoise else self._location + moved * self._unit
-        )
-        return value.to(self.dtype)
+    @property
+    def _corrects_nothing(self) -> bool:
+        """Whether samples of the objective are the process' paths, to the last bit."""
+        return self.predictive.is_gaussian and self.predictive.scale is None
+
+    def _transported(self, path: Tensor, other: Tensor) -> Tensor:
+        """Samples of the objective from two independent paths of the process.
+
+        The noise ``sqrt(n) (f' - mu) / sqrt(v)`` is ``N(0, n)`` at each point and independent of
+        ``f``. Between two points with ``r`` the correlation of the paths, that of ``z`` is
+        ``r (sqrt(v v') + sqrt(n n')) / sqrt((v + n) (v' + n'))``, whose factor of ``r`` is at most
+        1, and 1 where ``n / v`` is the same. Where ``v`` is so small that jitter outweighs it, the
+        noise is too large, which does no harm: ``f~`` changes with ``f'`` at the rate
+        ``(T' - 1) sqrt(v n) / (v + n)``, at most ``|T' - 1| / 2``.
+        """
+        deviation = path - self._location
+        if not self._noiseless:
+            deviation = deviation + self._noise_ratio * (other - self._location)
+        z = deviation / self._deviation
+        return (path + self._unit * (self._moved(z) - z)).to(self.dtype)
+
+    def _observed(self, path: Tensor, eps: Tensor) -> Tensor:
+        """Samples of observations from a path of the process and standard normal noise."""
+        noise = self.noise_variance.double().clamp(min=0.0).sqrt() * eps
+        z = (path + noise - self._location) / self._deviation
+        return (self._location + self._unit * self._moved(z)).to(self.dtype)
+
+    def _moved(self, z: Tensor) -> Tensor:
+        """``T(z)``."""
+        return self._distribution.predictive.transport(z)
 
     @property
     def distribution(self) -> MultivariateNormal:

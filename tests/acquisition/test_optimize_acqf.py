@@ -17,6 +17,8 @@ from botorch.acquisition.multi_objective.logei import qLogExpectedHypervolumeImp
 from botorch.acquisition.objective import ScalarizedPosteriorTransform
 from botorch.models import ModelList
 from botorch.optim import optimize_acqf
+from botorch.sampling.get_sampler import get_sampler
+from botorch.sampling.normal import SobolQMCNormalSampler
 from botorch.utils.multi_objective.box_decompositions.non_dominated import (
     FastNondominatedPartitioning,
 )
@@ -33,7 +35,7 @@ from botorch_calib import (
     OnlineConformal,
 )
 from botorch_calib.acquisition import DelayedUpperConfidenceBound
-from tests.gps import DOUBLE, make_data, make_gp
+from tests.gps import DOUBLE, far_from_gaussian, make_data, make_gp
 
 BOUNDS = torch.tensor([[0.0, 0.0], [1.0, 1.0]], **DOUBLE)
 RAW_BOUNDS = 10 * BOUNDS - 5
@@ -125,6 +127,21 @@ def test_hypervolume_improvement_of_a_model_list(q):
         FastNondominatedPartitioning(reference, torch.cat([Y, -Y], dim=-1)),
     )
     check(acqf, q=q)
+
+
+@pytest.mark.filterwarnings("ignore:A not p.d., added jitter")
+def test_known_points_promise_nothing():
+    """A copy of a point that is in the baseline exceeds it in no sample."""
+    X, _, _ = make_data()
+    wide = CalibratedModel(make_gp(), far_from_gaussian())
+    sampler = SobolQMCNormalSampler(torch.Size([256]), seed=0)
+    acqf = qLogNoisyExpectedImprovement(wide, X, sampler=sampler, prune_baseline=False)
+    rivals = acqf(draw_sobol_samples(BOUNDS, n=16, q=1, seed=1))
+    assert (acqf(X.unsqueeze(-2)) < rivals.max() - 6).all()  # a 400th of the best
+    posterior: Any = ModelList(wide, make_model()).posterior(PENDING[[0, 1, 0]])
+    samples = get_sampler(posterior, torch.Size([64]), seed=0)(posterior)
+    assert samples.shape == (64, 3, 2)
+    torch.testing.assert_close(samples[:, 0], samples[:, 2], rtol=0.0, atol=2e-3)
 
 
 SEQUENTIAL = {name: ALL[name] for name in ("calibrated log EI", "calibrated UCB", "qLogNEI")}

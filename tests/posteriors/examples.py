@@ -49,7 +49,7 @@ def make_predictive(kind: str, X: Tensor) -> PiecewisePredictive:
 def make_points(*batch_shape: int, q: int, dtype: torch.dtype = torch.double) -> Tensor:
     """Points of which the first ones do not depend on ``q``."""
     generator = Generator().manual_seed(0)
-    return uniform(*batch_shape, 5, 2, generator=generator)[..., :q, :].to(dtype)
+    return uniform(*batch_shape, 8, 2, generator=generator)[..., :q, :].to(dtype)
 
 
 def make(kind: str, X: Tensor, noise: Tensor | float = NOISE, **kwargs: Any) -> CalibratedPosterior:

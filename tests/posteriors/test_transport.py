@@ -5,11 +5,17 @@ import math
 import numpy as np
 import pytest
 import torch
+from botorch.posteriors import GPyTorchPosterior
+from botorch.sampling.get_sampler import get_sampler
+from gpytorch.distributions import MultivariateNormal
+from linear_operator.operators import RootLinearOperator
 from scipy.stats import kstest
-from torch import Generator, Size
+from torch import Generator, Size, Tensor
+from torch.autograd import gradcheck
 from torch.testing import assert_close
 
 from botorch_calib.posteriors import CalibratedPosterior
+from tests.gps import make_gp
 from tests.posteriors.examples import (
     CORRECTED,
     KINDS,
@@ -32,7 +38,7 @@ def draws_for(posterior, num, seed=0):
 
 @pytest.mark.parametrize("kind", CORRECTED)
 @pytest.mark.parametrize("denoise", [True, False])
-@pytest.mark.parametrize("q", [1, 5])
+@pytest.mark.parametrize("q", [1, 2, 8])
 def test_marginals_are_the_closed_form_ones(kind, denoise, q):
     """Kolmogorov-Smirnov at level 1e-6, with independent base samples."""
     posterior = make(kind, make_points(q=q), denoise=denoise)
@@ -72,19 +78,25 @@ def test_samples_increase_with_those_of_the_process(kind):
 
 
 def test_samples_are_transported_paths():
-    """``f + a sigma_y (T(z) - z)`` by hand, with and without denoising."""
+    """``f + a sigma_y (T(z) - z)`` by hand, with and without denoising.
+
+    The noise is a second path of the process, standardised.
+    """
     X = make_points(3, q=2)
     predictive, base = make_predictive("skewed", X), make_base(X)
     posterior = make("skewed", X)
     draws = draws_for(posterior, 7)
-    f = base.rsample_from_base_samples(Size([7]), draws[..., 0])
+    root = torch.linalg.cholesky(base.distribution.covariance_matrix)
+    f, other = (base.mean + root @ draws[..., i : i + 1] for i in (0, 1))
+    eps = (other - base.mean) / base.variance.sqrt()
     deviation = (base.variance + NOISE).sqrt()
-    z = (f + math.sqrt(NOISE) * draws[..., 1:] - base.mean) / deviation
+    z = (f + math.sqrt(NOISE) * eps - base.mean) / deviation
     moved = predictive.quantile(torch.special.ndtr(z))
     expected = f + base.variance / deviation * (moved - z)
     assert_close(posterior.rsample_from_base_samples(Size([7]), draws), expected)
     observed = make("skewed", X, denoise=False)
-    expected = base.mean + deviation * moved
+    z = (f + math.sqrt(NOISE) * draws[..., 1:] - base.mean) / deviation
+    expected = base.mean + deviation * predictive.quantile(torch.special.ndtr(z))
     assert_close(observed.rsample_from_base_samples(Size([7]), draws), expected)
 
 
@@ -128,8 +140,11 @@ def test_observations_are_transported_quantiles(kind):
         assert_close(got, expected)
 
 
-def test_correlations_are_those_of_the_process():
-    posterior = make("stretched", make_points(q=4), noise=1e-3)
+@pytest.mark.parametrize("kind", ["stretched", "skewed"])
+@pytest.mark.parametrize("noise", [1e-3, 0.3, 10.0])
+def test_correlations_are_those_of_the_process(kind, noise):
+    """Rank correlations, which monotone maps leave alone, whatever the noise."""
+    posterior = make(kind, make_points(q=4), noise=noise)
     samples = posterior.rsample_from_base_samples(Size([NUM]), draws_for(posterior, NUM)).squeeze(
         -1
     )
@@ -140,3 +155,105 @@ def test_correlations_are_those_of_the_process():
     correlation = covariance / deviation / deviation.unsqueeze(-1)
     expected = 6 / math.pi * torch.asin(correlation / 2)  # Spearman's, of a normal distribution
     assert_close(rank_correlation, expected, rtol=0.0, atol=0.03)
+
+
+def repeated(*batch_shape: int, dtype: torch.dtype = torch.double) -> Tensor:
+    """Two points of the unit square, each twice: ``batch_shape x 4 x 2``."""
+    X = make_points(*batch_shape, q=2, dtype=dtype)
+    return torch.cat([X, X], dim=-2)
+
+
+@pytest.mark.filterwarnings("ignore:A not p.d., added jitter")
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("dtype", [torch.double, torch.float])
+@pytest.mark.parametrize("batch_shape", [(), (3,)])
+def test_equal_rows_have_equal_samples(kind, dtype, batch_shape):
+    """Up to what the process' own paths differ there, times the bound of the docstring."""
+    X = repeated(*batch_shape, dtype=dtype)
+    base = make_gp(dtype=dtype).posterior(X)
+    posterior = CalibratedPosterior(base, make_predictive(kind, X), NOISE)
+    draws = draws_for(posterior, 200).to(dtype)
+    samples, path, other = (
+        (values[..., :2, :] - values[..., 2:, :]).double().abs()
+        for values in (
+            posterior.rsample_from_base_samples(Size([200]), draws),
+            base.rsample_from_base_samples(Size([200]), draws[..., 0]),
+            base.rsample_from_base_samples(Size([200]), draws[..., 1]),
+        )
+    )
+    # The process agrees with itself up to the root of its jitter, 1e-8 or 1e-6, or of rounding.
+    assert max(path.max(), other.max()) < 10 * (1e-4 if dtype == torch.double else 1e-3)
+    steps = torch.linspace(-6, 6, 20001, dtype=torch.double).view(-1, *[1] * X.dim())
+    slopes = posterior.predictive.to(torch.double).transport(steps).diff(dim=0) / 6e-4
+    rate = max(1.0, 1.01 * slopes.max().item())
+    rounding = 100 * torch.finfo(dtype).eps * (1 + posterior.variance.max().sqrt().item())
+    assert (samples <= rate * (path + 0.5 * other + rounding)).all()
+
+
+@pytest.mark.filterwarnings("ignore:A not p.d., added jitter")
+def test_observations_of_one_point_differ():
+    """Their noise is that of the Gaussian process: independent from row to row."""
+    X, n, size = make_points(q=1).repeat(2, 1), 0.5, Size([NUM])
+    base = make_gp().posterior(X)
+    posterior = CalibratedPosterior(base, make_predictive("gaussian", X), n, denoise=False)
+    draws = draws_for(posterior, NUM)
+    samples = posterior.rsample_from_base_samples(size, draws)
+    expected = base.rsample_from_base_samples(size, draws[..., 0]) + n**0.5 * draws[..., 1:]
+    assert_close(samples, expected)
+    covariance = torch.cov(samples.squeeze(-1).mT)
+    stated = base.distribution.covariance_matrix + n * torch.eye(2)
+    assert_close(covariance, stated, rtol=0.0, atol=0.03)
+
+
+@pytest.mark.filterwarnings("ignore:A not p.d., added jitter")
+@pytest.mark.parametrize("kind", CORRECTED)
+def test_a_copy_of_a_point_improves_on_nothing(kind):
+    """Expected improvement of two equal points is that of one of them."""
+    X = make_points(3, q=1).repeat(1, 2, 1)
+    posterior = CalibratedPosterior(make_gp().posterior(X), make_predictive(kind, X), NOISE)
+    samples = posterior.rsample_from_base_samples(Size([NUM]), draws_for(posterior, NUM))
+    best = posterior.quantile(torch.tensor(0.7, dtype=torch.double))[:, :1]
+    excess = (samples - best).clamp(min=0.0)
+    both, one = excess.amax(dim=-2).mean(dim=0), excess[..., 0, :].mean(dim=0)
+    assert ((both - one) < 1e-3 * one).all()
+
+
+def test_paths_of_low_rank():
+    """A process given by a root of few columns takes as many base samples, for either path."""
+    root = torch.randn(6, 2, dtype=torch.double, generator=Generator().manual_seed(3))
+    normal = MultivariateNormal(torch.zeros(6).double(), RootLinearOperator(root))
+    X = torch.cat([make_points(q=3), make_points(q=3)])
+    posterior = CalibratedPosterior(GPyTorchPosterior(normal), make_predictive("skewed", X), NOISE)
+    assert posterior.base_sample_shape == (2, 2)
+    samples = get_sampler(posterior, Size([2**14]), seed=0)(posterior)
+    assert samples.shape == (2**14, 6, 1)
+    assert_close(samples.mean(dim=0), posterior.mean, rtol=0.01, atol=0.01)
+    assert_close(samples.var(dim=0), posterior.variance, rtol=0.02, atol=0.01)
+
+
+@pytest.mark.parametrize("kind", CORRECTED)
+@pytest.mark.parametrize("denoise", [True, False])
+@pytest.mark.parametrize("noise", [0.0, 0.3])
+def test_gradients_of_samples(kind, denoise, noise):
+    X = make_points(2, q=2).requires_grad_()
+    draws = draws_for(make(kind, X, noise), 3)
+
+    def samples(X: Tensor) -> Tensor:
+        posterior = make(kind, X, noise, denoise=denoise)
+        return posterior.rsample_from_base_samples(Size([3]), draws)
+
+    assert gradcheck(samples, X)
+
+
+@pytest.mark.filterwarnings("ignore:Negative variance values detected")
+@pytest.mark.parametrize("kind", CORRECTED)
+@pytest.mark.parametrize("factor", [1e-6, 1e-10, 1e-14])
+def test_known_points(kind, factor):
+    """Where the objective is known, samples are its mean, with finite gradients."""
+    X = make_points(q=3).requires_grad_()
+    posterior = CalibratedPosterior(make_base(X, factor), make_predictive(kind, X), NOISE)
+    samples = posterior.rsample_from_base_samples(Size([100]), draws_for(posterior, 100))
+    reach = 20 * max(1e-5, factor**0.5)
+    assert_close(samples, posterior.base_posterior.mean.expand_as(samples), rtol=0.0, atol=reach)
+    (grad,) = torch.autograd.grad(samples.sum(), X)
+    assert grad.isfinite().all()
