@@ -43,6 +43,7 @@ from botorch_calib.acquisition import (
 from botorch_calib.calibration import Calibrator, LocalizedConformal
 from botorch_calib.models import CalibratedModel
 from botorch_calib.models.residuals import RESIDUALS
+from botorch_calib.posteriors.calibrated import EXCESS
 
 #: Types of the options of a calibrator that Ax can store as JSON.
 PLAIN = (bool, int, float, str, type(None))
@@ -60,6 +61,7 @@ class ReplayedModel(CalibratedModel):
         denoise: Whether the posterior is of the objective (the default) or of the observation.
         residuals: Which residuals of the training data are replayed: ``"prequential"``, one step
             ahead, or ``"loo"``, leave-one-out.
+        excess: See `CalibratedModel`.
     """
 
     def __init__(
@@ -68,8 +70,9 @@ class ReplayedModel(CalibratedModel):
         new_calibrator: Callable[[], Calibrator],
         denoise: bool = True,
         residuals: str = "prequential",
+        excess: str = "noise",
     ) -> None:
-        super().__init__(model, new_calibrator(), denoise=denoise)
+        super().__init__(model, new_calibrator(), denoise=denoise, excess=excess)
         self._new_calibrator, self._residuals = new_calibrator, residuals
 
     def replay(self) -> None:
@@ -99,6 +102,7 @@ def calibrated_model_config(
     *,
     denoise: bool = True,
     residuals: str = "prequential",
+    excess: str = "noise",
     **options: Any,
 ) -> ModelConfig:
     """A configuration that has Ax model an outcome by its own Gaussian process, calibrated.
@@ -123,12 +127,14 @@ def calibrated_model_config(
         denoise: Whether the posterior is of the objective (the default) or of the observation.
         residuals: Which residuals of the trials are replayed: ``"prequential"``, one step ahead,
             or ``"loo"``, leave-one-out.
+        excess: Whose is the spread that the calibrator finds in excess of what the model states:
+            ``"noise"``, for the search, or ``"objective"``. See `CalibratedModel`.
         options: Arguments of the calibrator, plain values; ``alpha=0.2`` if there are none and it
             is a `LocalizedConformal`. For other values, write a subclass that sets them.
 
     Raises:
         InputDataError: If ``calibrator`` is no class of calibrators, an option is not a plain
-            value, or ``residuals`` is unknown.
+            value, or ``residuals`` or ``excess`` is unknown.
         Exception: Whatever the calibrator raises for its options.
 
     Example:
@@ -139,6 +145,7 @@ def calibrated_model_config(
         >>> client.set_generation_strategy(strategy)
     """
     check_one_of("residuals", residuals, RESIDUALS)
+    check_one_of("excess", excess, EXCESS)
     if calibrator is LocalizedConformal and not options:
         options = {"alpha": 0.2}
     _check_calibrator(calibrator, options)
@@ -151,6 +158,7 @@ def calibrated_model_config(
             "calibrator_options": options,
             "denoise": denoise,
             "residuals": residuals,
+            "excess": excess,
         },
         name=f"{calibrator.__name__}({settings})",
     )
@@ -179,7 +187,7 @@ def _replayed_inputs(
     _check_supported(dataset, surrogate)
     options = dict(model_config.model_options)
     calibrator, settings = options.pop("calibrator"), options.pop("calibrator_options")
-    own = {"denoise": options.pop("denoise"), "residuals": options.pop("residuals")}
+    own = {name: options.pop(name) for name in ("denoise", "residuals", "excess")}
     base_class = choose_model_class(dataset=dataset, search_space_digest=search_space_digest)
     inputs = submodel_input_constructor(
         base_class,

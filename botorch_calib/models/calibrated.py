@@ -18,6 +18,7 @@ from botorch.posteriors import GPyTorchPosterior
 from botorch.utils.datasets import SupervisedDataset
 from torch import Tensor
 
+from botorch_calib._validation import check_one_of
 from botorch_calib.calibration import Calibrator, LocalizedConformal
 from botorch_calib.exceptions import CalibrationWarning
 from botorch_calib.models.inspection import (
@@ -36,6 +37,7 @@ from botorch_calib.models.inspection import (
 from botorch_calib.models.residuals import forecast_history
 from botorch_calib.models.wrapper import WrapperModel, check_output_indices
 from botorch_calib.posteriors import CalibratedPosterior
+from botorch_calib.posteriors.calibrated import EXCESS
 
 
 class CalibratedModel(WrapperModel, FantasizeMixin):
@@ -48,6 +50,12 @@ class CalibratedModel(WrapperModel, FantasizeMixin):
       build the model anew each round;
     * `observe` scores a new observation with the model that predicted it and conditions
       the model on it: stateful, as in the paper.
+
+    What is kept true is the coverage of statements about *observations*: bounds on it hold for any
+    sequence. With ``denoise=True``, the default, the posterior is of the objective, and its
+    coverage is not guaranteed: it rests on the model's noise variance. Where this is too small,
+    intervals of the objective are too narrow at visited points even after calibration, and
+    ``excess="objective"`` widens them. `CalibratedPosterior` has the formulas.
 
     Its posterior is a `CalibratedPosterior`; BoTorch's analytic (by moments) and Monte Carlo
     acquisition functions, ``optimize_acqf``, pending points and ``ModelList`` take it as they
@@ -62,10 +70,15 @@ class CalibratedModel(WrapperModel, FantasizeMixin):
         calibrator: What it has learned so far is used as it is, and shared, not copied.
         denoise: Whether `posterior` is of the objective (the default) or, as in the
             paper on OCBO, of the observation. Without observation noise they agree.
+        excess: Whose is the spread that the calibrator finds in excess of what the model states,
+            ``"noise"`` or ``"objective"``? The former keeps the model's own gain, and is meant for
+            the search; the latter takes the model's noise variance for true, and is meant for
+            claims about the objective. With ``denoise=False`` it does not matter.
 
     Raises:
         UnsupportedError: For models with several outputs, ensembles (fully Bayesian models)
             and non-Gaussian likelihoods.
+        InputDataError: If ``excess`` is unknown.
 
     Example:
         >>> gp = SingleTaskGP(X, Y, input_transform=Normalize(d), outcome_transform=Standardize(1))
@@ -74,9 +87,16 @@ class CalibratedModel(WrapperModel, FantasizeMixin):
         >>> acqf = LogCalibratedExpectedImprovement(model, best_f=Y.max())
     """
 
-    def __init__(self, model: Model, calibrator: Calibrator, denoise: bool = True) -> None:
+    def __init__(
+        self,
+        model: Model,
+        calibrator: Calibrator,
+        denoise: bool = True,
+        excess: str = "noise",
+    ) -> None:
         super().__init__()
         check_base(model)
+        self.excess: str = check_one_of("excess", excess, EXCESS)
         self.model = model
         self.calibrator = calibrator
         self.denoise = denoise
@@ -90,6 +110,7 @@ class CalibratedModel(WrapperModel, FantasizeMixin):
         num_initial: int = 0,
         denoise: bool = True,
         residuals: str = "prequential",
+        excess: str = "noise",
     ) -> CalibratedModel:
         """Calibrate a fitted Gaussian process by replaying its own training data.
 
@@ -114,12 +135,13 @@ class CalibratedModel(WrapperModel, FantasizeMixin):
                 observation.
             residuals: ``"prequential"``, one step ahead, or ``"loo"``, leave-one-out; one
                 factorisation either way.
+            excess: Whose excess of spread is, ``"noise"`` or ``"objective"``, as in the class.
 
         Raises:
             UnsupportedError: If ``model`` is not an exact single-output Gaussian process; use
                 `observe` instead.
             InputDataError: If there are no training data or fewer than ``num_initial``, or
-                ``residuals`` is unknown.
+                ``residuals`` or ``excess`` is unknown.
         """
         check_base(model)
         observed = observed_part(model)
@@ -134,7 +156,7 @@ class CalibratedModel(WrapperModel, FantasizeMixin):
         observed.eval()
         replayed = deepcopy(calibrator).to(z)
         replayed.update(X[num_initial:], z[num_initial:])
-        return cls(model, replayed, denoise=denoise)
+        return cls(model, replayed, denoise=denoise, excess=excess)
 
     @torch.no_grad()
     def observe(
@@ -266,6 +288,7 @@ class CalibratedModel(WrapperModel, FantasizeMixin):
             self.calibrator.predictive(self.transform_inputs(X)),
             observation_noise_variance(predicting, base, X, given=given),
             denoise=self.denoise and observation_noise is False,
+            excess=self.excess,
         )
         if posterior_transform is None:
             return posterior
@@ -307,7 +330,9 @@ class CalibratedModel(WrapperModel, FantasizeMixin):
         """
         predicting = predicting_part(self.model)
         base = conditioned_on(predicting, with_task_feature(predicting, X), Y, **kwargs)
-        conditioned = CalibratedModel(base, self.calibrator, denoise=self.denoise)
+        conditioned = CalibratedModel(
+            base, self.calibrator, denoise=self.denoise, excess=self.excess
+        )
         conditioned._may_warn = False  # a fantasy has nothing to add
         return conditioned
 

@@ -15,12 +15,15 @@ from botorch.posteriors.posterior import Posterior
 from gpytorch.distributions import MultitaskMultivariateNormal, MultivariateNormal
 from torch import Tensor
 
+from botorch_calib._validation import check_one_of
 from botorch_calib.distributions.piecewise import PiecewisePredictive
 from botorch_calib.distributions.smoothed import SmoothedPredictive, UnsmoothedPredictive
 
 # Smallest variance of the objective that is divided by or differentiated as a standard deviation:
 # the default of BoTorch's analytic acquisition functions, which give it no name.
 MIN_VARIANCE = 1e-12
+#: Whose the spread is that a calibrator finds in excess of what the Gaussian process states.
+EXCESS = ("noise", "objective")
 
 _NOT_NORMAL = (
     "A calibrated posterior is not multivariate normal, so it has no `distribution` and no `mvn`. "
@@ -56,6 +59,19 @@ class CalibratedPosterior(Posterior):
     Samples of the observation are ``mu + sqrt(v + n) T(z)``, with noise that is independent from
     row to row, as in BoTorch: two observations of one point differ.
 
+    *What is guaranteed* is the coverage of statements about the observation, which calibrators keep
+    true. How much of an excess of spread is the objective's, observations of single points do not
+    tell: the gain ``a`` is what the process believes. If its noise variance is too small, intervals
+    of the objective stay too narrow at visited points. ``excess="objective"`` takes the noise
+    variance for true, and the rest of the calibrated variance for the objective's: with
+    ``tau^2 = max(1, Var[z])`` the process' variance becomes ``v' = tau^2 (v + n) - n``, its gain
+    ``a' = v' / (v' + n) = max(a, 1 - n / (Var[z] (v + n)))``, and ``f~`` follows
+    ``int N(f; mu + a' (y - mu), a' n) p(y) dy``, of variance ``v'`` where ``Var[z] >= 1``. Jointly,
+    ``mu + sqrt(v' / v) (f - mu)`` stands for ``f``, ``(y - mu) / (tau sqrt(v + n))`` for ``z`` and
+    ``T(z) - tau z`` for ``T(z) - z``. This only raises the gain, and has a kink where
+    ``Var[z] = 1``. Its intervals carry no guarantee either: where it is the noise that is
+    understated, they hold too much.
+
     Args:
         posterior: Single-output Gaussian posterior of ``f``, without observation noise, in
             the units of the outcome, ``batch_shape x q x 1``.
@@ -64,12 +80,15 @@ class CalibratedPosterior(Posterior):
             broadcasting to ``batch_shape x q x 1``. The number 0 selects the formulas without
             noise; a tensor of zeros gives the same up to rounding.
         denoise: If False, the posterior of the observation ``y`` itself.
+        excess: Whose is the spread in excess of what the process states? With ``"noise"`` the
+            gain is the process' own, for the search; with ``"objective"`` it is the calibrated
+            one, for claims about ``f``. It does not matter to the observation.
 
     Raises:
         UnsupportedError: If ``posterior`` is not a Gaussian posterior.
         BotorchTensorDimensionError: If it has several outputs, or if the batch shape of
             ``predictive`` or ``noise_variance`` does not broadcast to that of its mean.
-        InputDataError: If ``noise_variance`` is a negative or NaN number.
+        InputDataError: If ``noise_variance`` is a negative or NaN number, or ``excess`` is unknown.
     """
 
     def __init__(
@@ -78,6 +97,7 @@ class CalibratedPosterior(Posterior):
         predictive: PiecewisePredictive,
         noise_variance: Tensor | float,
         denoise: bool = True,
+        excess: str = "noise",
     ) -> None:
         if type(posterior) is not GPyTorchPosterior:
             raise UnsupportedError(
@@ -92,6 +112,7 @@ class CalibratedPosterior(Posterior):
         is_number = isinstance(noise_variance, (int, float))
         if is_number and not noise_variance >= 0.0:
             raise InputDataError(f"`noise_variance` must be at least 0, got {noise_variance}.")
+        self.excess: str = check_one_of("excess", excess, EXCESS)
         # A tensor is not looked at, as that would wait for the device.
         self._noiseless = is_number and noise_variance == 0.0
         self.base_posterior = posterior
@@ -114,21 +135,35 @@ class CalibratedPosterior(Posterior):
         """The distribution as ``f~ = location + unit (z + ratio eps)``, in float64."""
         variance = variance.double().clamp(min=MIN_VARIANCE)
         noise = self.noise_variance.double()
-        self._location, self._variance = mean.double(), variance
-        self._unit = self._deviation = (variance + noise).sqrt()
+        self._location, self._deviation = mean.double(), (variance + noise).sqrt()
+        self._unit = self._deviation
+        # The factor of the paths and that of z, with `excess="objective"`
+        self._stretch: tuple[Tensor, Tensor] | None = None
         # Of (f~ - location) / unit, at each point
         self._distribution: SmoothedPredictive | UnsmoothedPredictive
-        if self.denoise and not self._noiseless:
-            self._unit = variance / self._deviation
-            self._distribution = SmoothedPredictive(self.predictive, self._noise_ratio)
-        else:
+        if not self.denoise or self._noiseless:
             self._distribution = UnsmoothedPredictive(self.predictive)
-
-    @property
-    def _noise_ratio(self) -> Tensor:
-        """Standard deviation of the noise over that of ``f``, in float64."""
+            return
         # The small number keeps the derivative of the root finite where there is no noise.
-        return (self.noise_variance.double().clamp(min=0.0) / self._variance + 1e-300).sqrt()
+        self._noise_ratio = ratio = (noise.clamp(min=0.0) / variance + 1e-300).sqrt()
+        self._unit = variance / self._deviation
+        if self.excess == "objective":
+            growth, spread = self._growth(ratio)
+            tau, root = spread.sqrt(), growth.sqrt()
+            self._unit, ratio = self._unit * (growth / spread), ratio * (tau / root)
+            self._stretch = root, tau
+        self._distribution = SmoothedPredictive(self.predictive, ratio)
+
+    def _growth(self, ratio: Tensor) -> tuple[Tensor, Tensor]:
+        """``v' / v`` and ``tau^2``, both at least 1.
+
+        With a normal ``z`` of variance ``tau^2``, denoising by the gain of ``v`` is one step of the
+        EM algorithm that takes noise of variance ``n`` out of ``y``, whose variance is
+        ``tau^2 (v + n)``; ``v' = tau^2 (v + n) - n`` is its fixed point. In the form
+        ``v' / v = 1 + (tau^2 - 1) (1 + n / v)`` nothing cancels.
+        """
+        spread = self.predictive.to(torch.float64).variance.clamp(min=1.0)
+        return 1.0 + (spread - 1.0) * (1.0 + ratio.square()), spread
 
     # ------------------------------------------------------------ moments and marginals
 
@@ -321,23 +356,27 @@ class CalibratedPosterior(Posterior):
         ``r (sqrt(v v') + sqrt(n n')) / sqrt((v + n) (v' + n'))``, whose factor of ``r`` is at most
         1, and 1 where ``n / v`` is the same. Where ``v`` is so small that jitter outweighs it, the
         noise is too large, which does no harm: ``f~`` changes with ``f'`` at the rate
-        ``(T' - 1) sqrt(v n) / (v + n)``, at most ``|T' - 1| / 2``.
+        ``(T' - 1) sqrt(v n) / (v + n)``, at most ``|T' - 1| / 2``. With ``excess="objective"``
+        the rates are those of ``v'`` and ``T / tau``, times ``sqrt(v' / v)``.
         """
-        deviation = path - self._location
+        deviation, scale, tau = path - self._location, self._deviation, None
+        if self._stretch is not None:
+            root, tau = self._stretch
+            deviation, scale = root * deviation, tau * scale
+            path = self._location + deviation
+        noisy = deviation
         if not self._noiseless:
-            deviation = deviation + self._noise_ratio * (other - self._location)
-        z = deviation / self._deviation
-        return (path + self._unit * (self._moved(z) - z)).to(self.dtype)
+            noisy = deviation + self._noise_ratio * (other - self._location)
+        z = noisy / scale
+        moved = self._distribution.predictive.transport(z)
+        return (path + self._unit * (moved - (z if tau is None else tau * z))).to(self.dtype)
 
     def _observed(self, path: Tensor, eps: Tensor) -> Tensor:
         """Samples of observations from a path of the process and standard normal noise."""
         noise = self.noise_variance.double().clamp(min=0.0).sqrt() * eps
         z = (path + noise - self._location) / self._deviation
-        return (self._location + self._unit * self._moved(z)).to(self.dtype)
-
-    def _moved(self, z: Tensor) -> Tensor:
-        """``T(z)``."""
-        return self._distribution.predictive.transport(z)
+        moved = self._distribution.predictive.transport(z)
+        return (self._location + self._unit * moved).to(self.dtype)
 
     @property
     def distribution(self) -> MultivariateNormal:
@@ -382,6 +421,7 @@ class CalibratedPosterior(Posterior):
             self.predictive.mirrored() if weight < 0 else self.predictive,
             0.0 if self._noiseless else self.noise_variance * (weight * weight),
             denoise=self.denoise,
+            excess=self.excess,
         )
 
 

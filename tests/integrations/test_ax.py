@@ -190,6 +190,11 @@ def test_options_reach_the_calibrator_and_the_model() -> None:
     assert config.name != calibrated_model_config(LocalizedConformal, alpha=0.2).name
 
 
+def test_the_owner_of_the_excess_reaches_the_model() -> None:
+    assert fitted(calibrated_model_config()).excess == "noise"
+    assert fitted(calibrated_model_config(excess="objective")).excess == "objective"
+
+
 def test_residuals_from_leaving_one_out() -> None:
     options: dict[str, Any] = {"method": "exact", "step_size": 0.5}
     model = fitted(calibrated_model_config(QuantileRecalibrator, residuals="loo", **options))
@@ -205,6 +210,7 @@ def test_residuals_from_leaving_one_out() -> None:
         ({"calibrator": LocalizedConformal(alpha=0.2)}, InputDataError, "must be a class"),
         ({"calibrator": "LocalizedConformal"}, InputDataError, "must be a class"),
         ({"residuals": "all"}, InputDataError, "residuals"),
+        ({"excess": "both"}, InputDataError, "excess"),
         ({"alpha": 0.2, "score": GaussianScore()}, InputDataError, "`score` is not a plain"),
         ({"alpha": 2.0}, InputDataError, "alpha"),
         ({"alfa": 0.2}, TypeError, "alfa"),

@@ -33,7 +33,7 @@ from botorch_calib import (
     PiecewisePredictive,
 )
 from botorch_calib.calibration import GaussianScore
-from botorch_calib.models import prequential_residuals
+from botorch_calib.models import CensoredDelayModel, prequential_residuals
 from botorch_calib.models.inspection import observation_noise_variance
 from botorch_calib.testing import ModelContract, PosteriorContract
 from tests.gps import (
@@ -103,6 +103,13 @@ def half_widths(model: CalibratedModel, X: Tensor) -> Tensor:
 class TestReplayed(ModelContract):
     def make_model(self, dtype: torch.dtype) -> CalibratedModel:
         return CalibratedModel.from_history(make_gp(dtype=dtype), LocalizedConformal(**TEMPLATE))
+
+
+class TestExcessOfTheObjective(ModelContract):
+    def make_model(self, dtype: torch.dtype) -> CalibratedModel:
+        return CalibratedModel(
+            make_gp(dtype=dtype), far_from_gaussian().to(dtype), True, "objective"
+        )
 
 
 # In float32 a nearly singular covariance needs jitter on some processors and none on others.
@@ -435,6 +442,56 @@ def test_posterior_is_that_of_its_parts(base, denoise):
             torch.testing.assert_close(
                 posterior.mean, gp.posterior(X).mean + unit * predictive.mean
             )
+
+
+def test_excess_reaches_every_posterior():
+    """Whichever way a model is made from another, its posteriors have the calibrated gain."""
+    gp, calibrator = make_gp(), far_from_gaussian()
+    model = CalibratedModel(gp, calibrator, excess="objective")
+    X, sampler = grid(5), SobolQMCNormalSampler(torch.Size([3]), seed=0)
+    transform = ScalarizedPosteriorTransform(torch.tensor([-2.0], **DOUBLE))
+    pending = CensoredDelayModel(model, X[:1], 0.0), CensoredDelayModel(gp, X[:1], 0.0)
+    made: list[Any] = [
+        model,
+        model.condition_on_observations(X[:2], torch.zeros(2, 1, **DOUBLE)),
+        model.fantasize(X[:2], sampler),
+        CalibratedModel.from_history(gp, calibrator, excess="objective"),
+        copy.deepcopy(model),
+        repickled(model),
+        model.subset_output([0]),
+        pending[0],
+        CalibratedModel(pending[1], calibrator, excess="objective"),
+    ]
+    for each in made:
+        posterior = each.posterior(X)
+        assert posterior.excess == "objective"
+        widened = CalibratedPosterior(
+            posterior.base_posterior,
+            posterior.predictive,
+            posterior.noise_variance,
+            excess="objective",
+        )
+        torch.testing.assert_close(posterior.variance, widened.variance)
+        plain = CalibratedPosterior(
+            posterior.base_posterior, posterior.predictive, posterior.noise_variance
+        )
+        assert (posterior.variance > 1.01 * plain.variance).any()
+        flipped = each.posterior(X, posterior_transform=transform)
+        torch.testing.assert_close(flipped.variance, 4 * posterior.variance)
+        observed = each.posterior(X, observation_noise=True)
+        expected = CalibratedPosterior(
+            posterior.base_posterior, posterior.predictive, posterior.noise_variance, denoise=False
+        )
+        torch.testing.assert_close(observed.variance, expected.variance)
+    model.observe(X[:2], torch.zeros(2, 1, **DOUBLE))
+    assert model.posterior(X).excess == "objective"
+
+
+def test_a_model_needs_a_known_owner_of_the_excess():
+    with pytest.raises(InputDataError, match="`excess` must be one of"):
+        CalibratedModel(make_gp(), GaussianLaw(), excess="model")
+    with pytest.raises(InputDataError, match="`excess` must be one of"):
+        CalibratedModel.from_history(make_gp(), OnlineConformal(0.2), excess="both")
 
 
 @single_task

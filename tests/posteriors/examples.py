@@ -54,3 +54,9 @@ def make_points(*batch_shape: int, q: int, dtype: torch.dtype = torch.double) ->
 
 def make(kind: str, X: Tensor, noise: Tensor | float = NOISE, **kwargs: Any) -> CalibratedPosterior:
     return CalibratedPosterior(make_base(X), make_predictive(kind, X), noise, **kwargs)
+
+
+def draws_for(posterior: CalibratedPosterior, num: int, seed: int = 0) -> Tensor:
+    """Independent standard normal base samples."""
+    shape = (num, *posterior.base_sample_shape)
+    return torch.randn(shape, dtype=torch.double, generator=Generator().manual_seed(seed))

@@ -20,6 +20,7 @@ from tests.posteriors.examples import (
     CORRECTED,
     KINDS,
     NOISE,
+    draws_for,
     make,
     make_base,
     make_points,
@@ -28,12 +29,6 @@ from tests.posteriors.examples import (
 from tests.predictive_examples import from_pits
 
 NUM = 20_000
-
-
-def draws_for(posterior, num, seed=0):
-    """Independent standard normal base samples."""
-    shape = (num, *posterior.base_sample_shape)
-    return torch.randn(shape, dtype=torch.double, generator=Generator().manual_seed(seed))
 
 
 @pytest.mark.parametrize("kind", CORRECTED)
