@@ -1,0 +1,431 @@
+"""Whose is the excess of spread? Coverage of 80 % intervals of the objective by several rules.
+
+A calibrator keeps the coverage of *observations*. What that says about the objective depends on how
+an excess of spread is shared between objective and noise. The protocol, fixed before the first run:
+
+* Functions: Branin, Hartmann-3 and Ackley (2-d, on [-5, 5]^2), maximised, with noise in units of
+  their standard deviation over the box; in the case ``drawn``, paths of the Gaussian process itself
+  in 1, 2 and 3 dimensions, as in the suite ``wellspecified``.
+* Cases. The Gaussian process has fixed hyperparameters: those of the path's prior, or, as in the
+  suite ``misspecified``, those fitted to 60 d other noisy points.
+
+  - ``drawn``: the process is right. Noise of size 0.1.
+  - ``right``: as right as a fitted one can be. Noise 0.5.
+  - ``noise``: its noise variance is ten times too small. Noise 0.5.
+  - ``heteroscedastic``: it has one noise level, the noise rises from 0.05 to 0.8.
+  - ``lengthscale``: its lengthscale is five times too long. Noise 0.1.
+* Points: 5 initial ones (8 in three dimensions), scrambled Sobol, and 50 more: ``random`` ones, or
+  those of a ``search`` by the plain process, which takes the largest log expected improvement over
+  the best posterior mean among 256 random points. All rules see the same data. Seeds 0 to 9.
+* After 20, 35 and 50 points each rule states central 80 % intervals of the objective at the points
+  visited and at 512 Sobol points of the box. Calibrators are `LocalizedConformal` with its
+  defaults, replayed over the history. A rule's coverage, its mean width and its mean interval
+  score (Gneiting and Raftery 2007) are averaged over the three times; widths and scores are in
+  units of the plain process' own on the same data.
+* Rules:
+
+  - ``plain``: the Gaussian process.
+  - ``noise``: calibrated, with the process' gain, ``excess="noise"``.
+  - ``objective``: calibrated, with the calibrated gain where that is larger
+    (``excess="objective"``).
+  - ``objective, no floor``: with the calibrated gain also where it is smaller.
+  - ``widened only``: as ``noise``, with intervals of the observation at least as wide as the
+    process'; ``objective, widened only``: likewise.
+  - ``gain-localized``: as ``objective``, with thresholds localized on the process' gain as well as
+    on ``x``.
+  - ``shared``: objective and noise share the excess in proportion to their variances:
+    ``mu + sqrt(v) z``.
+  - ``noise fitted``: the process with its noise variance at the maximum of its likelihood, all
+    else fixed; ``noise fitted, calibrated``: with that, as ``noise``.
+* Decision. Cells are the 5 cases, 2 kinds of points and 2 places. The *shortfall* of a rule is the
+  mean over cells of what its coverage lacks to 0.8. A rule that lacks more than 0.02 more than the
+  plain process in any cell of ``drawn`` or ``right`` is out. Of the others that need no more than
+  the calibrated model has at hand (that is, all but the last two, which change the model), the one
+  with the least shortfall is offered for claims about the objective; if several lie within 0.02 of
+  it, the one with the least interval score.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from botorch.acquisition.analytic import LogExpectedImprovement
+from botorch.models import SingleTaskGP
+from botorch.posteriors import GPyTorchPosterior
+from botorch.utils.sampling import draw_sobol_samples, manual_seed
+from torch import Tensor
+from tqdm.auto import tqdm
+
+from benchmarks.calibration import misspecified, wellspecified
+from benchmarks.calibration.noisy import GaussianNoise, Landscape, NoisyLandscape, ReferenceGP
+from benchmarks.framework.markdown import table
+from benchmarks.framework.metrics import student_interval
+from benchmarks.framework.replicate import OBSERVE, PROPOSE, stream_seed
+from benchmarks.framework.report import TABLES_DIR
+from benchmarks.framework.result_store import write_atomically
+from benchmarks.framework.runner import parse_seeds
+from benchmarks.framework.sequential import Problem, posterior_mean, sobol_design
+from benchmarks.framework.surrogates import Fixed
+from botorch_calib.calibration import LocalizedConformal
+from botorch_calib.distributions.piecewise import PiecewisePredictive
+from botorch_calib.distributions.scoring import interval_score
+from botorch_calib.distributions.smoothed import SmoothedPredictive
+from botorch_calib.models.inspection import observation_noise_variance
+from botorch_calib.models.residuals import forecast_history
+from botorch_calib.posteriors import CalibratedPosterior
+
+ALPHA = 0.2
+NORMAL_WIDTH = float(torch.special.ndtri(torch.tensor(1 - ALPHA / 2, dtype=torch.double)))
+CHECKPOINTS = (20, 35, 50)
+NUM_CANDIDATES, NUM_SPACE = 256, 512
+MIN_NOISE = 1.001e-4
+MULTIPLIERS = 10 ** torch.linspace(-2, 3, 101, dtype=torch.double)
+SEEDS = range(10)
+COMMAND = "python -m benchmarks.studies.objective_coverage"
+
+# Noise, and the factors of the lengthscale and of the noise variance of the process.
+CASES: dict[str, tuple[GaussianNoise, float, float]] = {
+    "right": (GaussianNoise(0.5, 0.5), 1.0, 1.0),
+    "noise": (GaussianNoise(0.5, 0.5), 1.0, 0.1),
+    "heteroscedastic": (GaussianNoise(0.05, 0.8), 1.0, 1.0),
+    "lengthscale": (GaussianNoise(0.1, 0.1), 5.0, 1.0),
+}
+FUNCTIONS = ("branin", "hartmann3", "ackley")
+DESIGNS = ("random", "search")
+PLACES = ("in the box", "at visited points")
+
+
+def case_problem(function: str, case: str) -> Problem:
+    """One function in one of the cases in which hyperparameters have been fitted elsewhere."""
+    noise, lengthscale_factor, noise_factor = CASES[case]
+    build = misspecified.FUNCTIONS[function]
+    made: Any = build()
+    bounds = tuple((lower, upper) for lower, upper in made.bounds.T.tolist())
+    objective = NoisyLandscape(Landscape(build, bounds), noise)
+    return Problem(
+        name=f"{function}_{case}",
+        build=objective,
+        bounds=bounds,
+        optimal_value=math.nan,
+        initial_design=partial(sobol_design, bounds=bounds),
+        num_initial=5 if len(bounds) == 2 else 8,
+        num_evaluations=max(CHECKPOINTS),
+        surrogate=Fixed(ReferenceGP(objective), lengthscale_factor, noise_factor),
+    )
+
+
+def problems() -> dict[str, tuple[Problem, ...]]:
+    """The problems of each case."""
+    drawn = tuple(
+        wellspecified.wellspecified(dim, Fixed(wellspecified.TrueGP(dim)))
+        for dim in wellspecified.LENGTHSCALES
+    )
+    fitted = {case: tuple(case_problem(name, case) for name in FUNCTIONS) for case in CASES}
+    return {"drawn": drawn, **fitted}
+
+
+# ------------------------------------------------------------ data
+
+
+@torch.no_grad()
+def most_promising(gp: SingleTaskGP, X: Tensor, candidates: Tensor) -> Tensor:
+    """The candidate with the largest log expected improvement, ``1 x d``."""
+    value = LogExpectedImprovement(gp.eval(), best_f=posterior_mean(gp, X).max())
+    return candidates[value(candidates.unsqueeze(-2)).argmax()].unsqueeze(0)
+
+
+@dataclass(frozen=True)
+class Data:
+    """What has been observed at one time, and where the objective is asked for."""
+
+    gp: SingleTaskGP
+    num_initial: int
+    X: Tensor  # all points, n x d
+    space: Tensor  # points of the box, m x d
+    truth: Callable[[Tensor], Tensor]
+
+    @cached_property
+    def with_fitted_noise(self) -> Data:
+        """The same data under the process with the likeliest noise."""
+        return replace(self, gp=noise_fitted(self.gp))
+
+    def calibrator(self, by_gain: bool) -> LocalizedConformal:
+        """Replayed over the history, on the gain as well if asked for."""
+        return self._calibrators[by_gain]
+
+    @cached_property
+    def _calibrators(self) -> tuple[LocalizedConformal, LocalizedConformal]:
+        inputs, residuals, deviations = forecast_history(self.gp)
+        # The variance of a forecast is that of the objective plus the noise's.
+        gains = 1 - self.gp.likelihood.noise / deviations.square()
+        replayed = []
+        for X in (inputs, torch.cat([inputs, gains.unsqueeze(-1)], dim=-1)):
+            calibrator = LocalizedConformal(ALPHA).to(residuals)
+            calibrator.update(X[self.num_initial :], residuals[self.num_initial :])
+            replayed.append(calibrator)
+        return replayed[0], replayed[1]
+
+
+def histories(problem: Problem, design: str, seed: int) -> Iterator[Data]:
+    """The data at each checkpoint."""
+    oracle, bounds = problem.build(seed), problem.bounds_tensor()
+    space = draw_sobol_samples(bounds, n=NUM_SPACE, q=1, seed=0).squeeze(-2)
+    X = problem.initial_design(problem.num_initial, seed)
+    with manual_seed(stream_seed(seed, OBSERVE)):
+        Y = oracle.observe(X)
+    gp: SingleTaskGP | None = None
+    for step in range(max(CHECKPOINTS)):
+        gp = problem.surrogate(X, Y, bounds, step, gp)
+        with manual_seed(stream_seed(seed, PROPOSE, step)):
+            U = torch.rand(NUM_CANDIDATES, bounds.shape[-1], dtype=torch.double)
+        candidates = bounds[0] + (bounds[1] - bounds[0]) * U
+        x = candidates[:1]
+        if design == "search":
+            x = most_promising(gp, X, candidates)
+        with manual_seed(stream_seed(seed, OBSERVE, step + 1)):
+            y = oracle.observe(x)
+        X, Y = torch.cat([X, x]), torch.cat([Y, y])
+        if step + 1 in CHECKPOINTS:
+            gp = problem.surrogate(X, Y, bounds, step + 1, gp)
+            gp.eval()
+            yield Data(gp, problem.num_initial, X, space, oracle.truth)
+
+
+def noise_fitted(gp: SingleTaskGP) -> SingleTaskGP:
+    """The process with the likeliest noise variance, all else fixed.
+
+    With ``K = Q diag(e) Q^T`` and the residuals ``r``, the log likelihood is, up to a constant,
+    ``-(sum log(e + n) + sum (Q^T r)^2 / (e + n)) / 2`` for noise variance ``n``.
+    """
+    fitted = deepcopy(gp).eval()
+    inputs = fitted.train_inputs[0]
+    values, vectors = torch.linalg.eigh(fitted.covar_module(inputs).to_dense())
+    squares = (vectors.mT @ (fitted.train_targets - fitted.mean_module(inputs))).square()
+    # BoTorch's lower bound of the noise, in the units of the process
+    choices = (fitted.likelihood.noise * MULTIPLIERS).clamp(min=MIN_NOISE)
+    total = values.clamp(min=0.0) + choices.unsqueeze(-1)
+    fitted.likelihood.noise = choices[(total.log() + squares / total).sum(dim=-1).argmin()]
+    fitted.train()  # drops what was computed with the noise before
+    return fitted.eval()
+
+
+# ------------------------------------------------------------ rules
+
+
+@dataclass(frozen=True)
+class Statement:
+    """The Gaussian process' and the calibrator's statements at the points ``X``, ``n x d``."""
+
+    data: Data
+    X: Tensor
+
+    @cached_property
+    def base(self) -> GPyTorchPosterior:
+        """The process' posterior of the objective, one point a batch."""
+        posterior = self.data.gp.posterior(self.X.unsqueeze(-2))
+        assert isinstance(posterior, GPyTorchPosterior)
+        return posterior
+
+    @cached_property
+    def noise(self) -> Tensor:
+        """The process' noise variance."""
+        return observation_noise_variance(self.data.gp, self.base, self.X.unsqueeze(-2))
+
+    @cached_property
+    def gain(self) -> Tensor:
+        """The process' gain, ``n x 1 x 1``."""
+        return self.base.variance / (self.base.variance + self.noise)
+
+    def predictive(self, by_gain: bool = False, widen: bool = False) -> PiecewisePredictive:
+        """The calibrated distribution of an observation.
+
+        Args:
+            by_gain: Whether thresholds are localized on the gain as well.
+            widen: Whether its interval is at least as wide as the process'.
+        """
+        X = self.data.gp.transform_inputs(self.X.unsqueeze(-2))
+        if by_gain:
+            X = torch.cat([X, self.gain], dim=-1)
+        width = self.data.calibrator(by_gain).half_width(X)
+        width = width.clamp(min=NORMAL_WIDTH) if widen else width
+        return PiecewisePredictive.conformal(ALPHA, width, max_width=50.0, tails="stretched")
+
+
+Interval = tuple[Tensor, Tensor]
+
+
+def central(quantile: Callable[[float], Tensor]) -> Interval:
+    """The ends of the central interval, each of length ``n``."""
+    return quantile(ALPHA / 2).flatten(), quantile(1 - ALPHA / 2).flatten()
+
+
+def plain(at: Statement) -> Interval:
+    """The Gaussian process."""
+    reach = NORMAL_WIDTH * at.base.variance.sqrt()
+    return (at.base.mean - reach).flatten(), (at.base.mean + reach).flatten()
+
+
+def calibrated(at: Statement, excess: str = "noise", **settings: bool) -> Interval:
+    """The posterior of the package; the settings are those of `Statement.predictive`."""
+    posterior = CalibratedPosterior(at.base, at.predictive(**settings), at.noise, excess=excess)
+    return central(lambda level: posterior.quantile(torch.tensor(level, dtype=torch.double)))
+
+
+def without_floor(at: Statement) -> Interval:
+    """The calibrated gain wherever it leads, to no variance at all where it is negative."""
+    predictive, total = at.predictive(), at.base.variance + at.noise
+    gain = (1 - at.noise / (predictive.variance * total)).clamp(min=1e-9)
+    law = SmoothedPredictive(predictive, (at.noise / gain / total).sqrt())
+    return central(lambda level: at.base.mean + gain * total.sqrt() * law.quantile(level))
+
+
+def shared(at: Statement) -> Interval:
+    """The calibrated distribution of an observation in units of the objective's deviation."""
+    predictive, deviation = at.predictive(), at.base.variance.sqrt()
+    levels = torch.full_like(deviation, 0.0)
+    return central(lambda level: at.base.mean + deviation * predictive.quantile(levels + level))
+
+
+def refitted(at: Statement, rule: Rule) -> Interval:
+    """A rule on the process with fitted noise."""
+    return rule(Statement(at.data.with_fitted_noise, at.X))
+
+
+Rule = Callable[[Statement], Interval]
+RULES: dict[str, Rule] = {
+    "plain": plain,
+    "noise": calibrated,
+    "objective": partial(calibrated, excess="objective"),
+    "objective, no floor": without_floor,
+    "widened only": partial(calibrated, widen=True),
+    "objective, widened only": partial(calibrated, excess="objective", widen=True),
+    "gain-localized": partial(calibrated, excess="objective", by_gain=True),
+    "shared": shared,
+    "noise fitted": partial(refitted, rule=plain),
+    "noise fitted, calibrated": partial(refitted, rule=calibrated),
+}
+
+# ------------------------------------------------------------ judgement
+
+# Coverage, mean width and mean interval score
+Judged = tuple[float, float, float]
+# By case, design, place and rule: one row for each seed
+Outcomes = dict[tuple[str, str, str, str], np.ndarray]
+
+
+@torch.no_grad()
+def judged(rule: Rule, data: Data, X: Tensor) -> Judged:
+    """How a rule's intervals at ``n x d`` points fare."""
+    lower, upper = rule(Statement(data, X))
+    f = data.truth(X).flatten()
+    score = interval_score(lower, upper, f, ALPHA).mean()
+    covered = ((lower <= f) & (f <= upper)).double().mean()
+    return covered.item(), (upper - lower).mean().item(), score.item()
+
+
+def run(problem: Problem, design: str, seed: int) -> dict[tuple[str, str], np.ndarray]:
+    """Means over the checkpoints, by place and rule; widths and scores over the plain ones."""
+    rows: dict[tuple[str, str], list[Judged]] = {}
+    for data in histories(problem, design, seed):
+        for place, X in zip(PLACES, (data.space, data.X), strict=True):
+            for name, rule in RULES.items():
+                rows.setdefault((place, name), []).append(judged(rule, data, X))
+    means = {key: np.mean(values, axis=0) for key, values in rows.items()}
+    units = {place: [1.0, *means[place, "plain"][1:]] for place in PLACES}
+    return {(place, name): mean / units[place] for (place, name), mean in means.items()}
+
+
+def study(seeds: Sequence[int], progress: bool = True) -> Outcomes:
+    """Everything, with functions averaged for each seed."""
+    outcomes: Outcomes = {}
+    for case, of_case in tqdm(problems().items(), desc="cases", disable=not progress):
+        for design in DESIGNS:
+            runs = [[run(problem, design, seed) for problem in of_case] for seed in seeds]
+            for place, name in runs[0][0]:
+                values = [[result[place, name] for result in of_seed] for of_seed in runs]
+                outcomes[case, design, place, name] = np.array(values).mean(axis=1)
+    return outcomes
+
+
+# ------------------------------------------------------------ report
+
+LEGEND = (
+    "Coverage of central 80 % intervals of the *objective*, mean over three functions and three "
+    "times of a run, with Student's 95 % interval over {seeds} seeds (half of its length after ±)."
+)
+SUMMARY = (
+    "The shortfall is the mean over all 20 cells (case, points, place) of what coverage lacks to "
+    "0.8. Width and interval score (less is better) are in units of the plain process' own, as "
+    "geometric means over cells. Harm is what coverage lacks more than the plain process' in the "
+    "worst cell where that is right (`drawn`, `right`)."
+)
+
+
+def markdown(outcomes: Outcomes, num_seeds: int) -> str:
+    """The report."""
+    cases = list(dict.fromkeys(case for case, *_ in outcomes))
+    lines = ["# Coverage of the objective", "", f"Reproduce with `{COMMAND}`.", ""]
+    lines += [LEGEND.format(seeds=num_seeds), "", "## All cells", "", SUMMARY, ""]
+    header = ["rule", "shortfall", "harm", "least coverage", "width", "interval score"]
+    lines += table(header, [summary(outcomes, cases, name) for name in RULES])
+    for place in PLACES:
+        for design in DESIGNS:
+            lines += ["", f"## Coverage {place}, {design} points", ""]
+            rows = [
+                [name, *(coverage(outcomes[case, design, place, name]) for case in cases)]
+                for name in RULES
+            ]
+            lines += table(["rule", *cases], rows)
+    return "\n".join([*lines, ""])
+
+
+def coverage(values: np.ndarray) -> str:
+    """Mean coverage with half of its interval's length."""
+    mean = values[:, 0].mean()
+    if len(values) < 2:
+        return f"{mean:.2f}"
+    return f"{mean:.2f} ± {student_interval(values[:, 0].tolist())[1] - mean:.2f}"
+
+
+def summary(outcomes: Outcomes, cases: Sequence[str], name: str) -> list[str]:
+    """One rule over all cells."""
+    cells = [(case, design, place) for case in cases for design in DESIGNS for place in PLACES]
+    means = np.array([outcomes[*cell, name].mean(axis=0) for cell in cells])
+    plain_means = np.array([outcomes[*cell, "plain"][:, 0].mean() for cell in cells])
+    right = [case in ("drawn", "right") for case, *_ in cells]
+    lacks = np.maximum(0.8 - means[:, 0], 0.0)
+    harm = np.max((lacks - np.maximum(0.8 - plain_means, 0.0))[right], initial=0.0)
+    ratios = np.exp(np.log(means[:, 1:]).mean(axis=0))
+    numbers = [lacks.mean(), harm, means[:, 0].min(), *ratios]
+    return [name, *(f"{value:.2f}" for value in numbers)]
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The command-line parser."""
+    parser = argparse.ArgumentParser(prog=COMMAND, description=__doc__.split("\n")[0])
+    parser.add_argument("--seeds", type=parse_seeds, default=list(SEEDS), help="as 0:10")
+    parser.add_argument("--tables", type=Path, default=TABLES_DIR, metavar="FOLDER")
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the study, print the report and write it."""
+    args = build_parser().parse_args(argv)
+    text = markdown(study(args.seeds), len(args.seeds))
+    print(text)
+    write_atomically(args.tables / "objective_coverage.md", text)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
