@@ -119,6 +119,10 @@ class OutcomeWarpingStrategy(AcquisitionStrategy):
         recorded = super().extras(model, x, self._transformed(y))
         return {name: recorded[name] for name in ("pit", "covered")}
 
+    def objective_covered(self, model: Model | None, X: Tensor, f: Tensor) -> Tensor | None:
+        """See `Strategy`; no increasing transform changes it."""
+        return super().objective_covered(model, X, self._transformed(f))
+
     def _transformed(self, Y: Tensor) -> Tensor:
         if self.warp is None:
             raise ValueError("The transform has not been fitted.")

@@ -54,7 +54,8 @@ class CalibrationReport:
         rows = [row for rows in by_problem.values() for row in rows]
         names = dict.fromkeys(row.method for row in rows)
         summary = [overall([r for r in rows if r.method == name], self.alpha) for name in names]
-        lines = [*self._legend(suite.baseline), "## All problems", ""]
+        legend = self._legend(suite.baseline, _knows_objective(rows))
+        lines = [*legend, "## All problems", ""]
         lines += [*self._summary_table(summary, suite.baseline), ""]
         lines += [*self._pooled_table(collected, suite.baseline), ""]
         for problem, comparisons in by_problem.items():
@@ -67,7 +68,7 @@ class CalibrationReport:
 
         return regret_figure(collected, self.inference)
 
-    def _legend(self, baseline: str) -> list[str]:
+    def _legend(self, baseline: str, recorded: bool) -> list[str]:
         text = (
             f"Final simple regret f(x*) - f(x) at the {POINTS[self.inference]}, and beside it at "
             "the one with the largest posterior mean: "
@@ -81,6 +82,11 @@ class CalibrationReport:
             "levels; by chance alone it is about 3.3 over the number of evaluations. Times are per "
             "evaluation."
         )
+        if recorded:
+            text += (
+                " Coverage of f is that of the final model's intervals of the objective, at the "
+                "points evaluated and in the box."
+            )
         return [text, ""]
 
     def _summary_table(self, rows: Sequence[Overall], baseline: str) -> list[str]:
@@ -139,6 +145,9 @@ class CalibrationReport:
         return [*table(header, body), "", note]
 
 
+UNKNOWN = Estimate(math.nan, math.nan)
+
+
 @dataclass(frozen=True)
 class Comparison:
     """One method on one problem, against the baseline."""
@@ -153,6 +162,9 @@ class Comparison:
     miscoverage: Estimate
     calibration_error: Estimate
     seconds: float
+    # Coverage of the objective, where results hold it
+    covered_visited: Estimate = UNKNOWN
+    covered_in_box: Estimate = UNKNOWN
 
 
 def compare(results: Sequence[Result], baseline: Sequence[Result], inference: str) -> Comparison:
@@ -177,7 +189,14 @@ def compare(results: Sequence[Result], baseline: Sequence[Result], inference: st
         miscoverage=Estimate.of([metrics.miscoverage(r) for r in results]),
         calibration_error=Estimate.of([metrics.calibration_error(r) for r in results]),
         seconds=float(np.mean([np.add(r.fit_seconds, r.acquisition_seconds) for r in results])),
+        covered_visited=_objective_coverage(results, "visited"),
+        covered_in_box=_objective_coverage(results, "box"),
     )
+
+
+def _objective_coverage(results: Sequence[Result], place: str) -> Estimate:
+    values = metrics.by_seed(results, lambda r: metrics.objective_coverage(r, place))
+    return Estimate.of(list(values.values()))
 
 
 def _by_mean(results: Sequence[Result]) -> list[float]:
@@ -218,6 +237,11 @@ def overall(comparisons: Sequence[Comparison], alpha: float) -> Overall:
     )
 
 
+def _knows_objective(rows: Sequence[Comparison]) -> bool:
+    """Whether any result tells of the coverage of the objective, as older ones do not."""
+    return any(not math.isnan(row.covered_visited.mean) for row in rows)
+
+
 def _problem_table(rows: Sequence[Comparison], baseline: str) -> list[str]:
     header = [
         "method",
@@ -233,8 +257,12 @@ def _problem_table(rows: Sequence[Comparison], baseline: str) -> list[str]:
         "calibration error",
         "s",
     ]
+    recorded = _knows_objective(rows)
+    if recorded:
+        header[-1:-1] = ["coverage of f, visited", "coverage of f, box"]
     body = []
     for row in rows:
+        of_objective = [estimate(row.covered_visited), estimate(row.covered_in_box)]
         test, compared = row.versus_baseline, row.method != baseline
         body.append(
             [
@@ -249,6 +277,7 @@ def _problem_table(rows: Sequence[Comparison], baseline: str) -> list[str]:
                 estimate(row.area),
                 estimate(row.miscoverage),
                 estimate(row.calibration_error),
+                *(of_objective if recorded else []),
                 number(row.seconds),
             ]
         )

@@ -57,6 +57,10 @@ class StatefulStrategy:
         """Coverage of the stated interval."""
         return self.stateless.extras(model, x, y)
 
+    def objective_covered(self, model: Model | None, X: Tensor, f: Tensor) -> Tensor | None:
+        """See `Strategy`."""
+        return self.stateless.objective_covered(model, X, f)
+
 
 def locbo_stateful() -> Method:
     """Localized calibration with the package's defaults, each outcome scored as it comes in."""

@@ -181,6 +181,18 @@ def miscoverage(result: Result) -> float:
     return 1.0 - float(np.mean(covered[len(covered) // 2 :])) if len(covered) else math.nan
 
 
+def objective_coverage(result: Result, place: str) -> float:
+    """Fraction of the objective's values inside the final model's intervals; NaN if not recorded.
+
+    Args:
+        result: A result; older ones hold no record.
+        place: ``"visited"`` for the points evaluated, or ``"box"`` for all of the box.
+    """
+    names = {"visited": "objective_covered", "box": "objective_covered_in_box"}
+    covered = _recorded(result, names[place])
+    return float(np.mean(covered)) if len(covered) else math.nan
+
+
 def calibration_error(result: Result) -> float:
     """``sum_j (p_j - phat_j)^2``, with ``phat_j`` the fraction of PITs up to level ``p_j``.
 

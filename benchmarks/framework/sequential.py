@@ -21,6 +21,9 @@ from benchmarks.framework.replicate import OBSERVE, Record, Replicate, stream_se
 from benchmarks.framework.result import Result
 from benchmarks.framework.surrogates import Refitted, Surrogate
 
+# Points of the box at which statements about the objective are judged.
+NUM_SPACE = 512
+
 
 @dataclass(frozen=True)
 class Oracle:
@@ -80,6 +83,18 @@ class Strategy(Protocol):
         ``model`` is the one that proposed ``x``, which has not seen ``y``.
         """
 
+    def objective_covered(self, model: Model | None, X: Tensor, f: Tensor) -> Tensor | None:
+        """Whether the noise-free objective ``f`` at ``n x d`` points is where the model says.
+
+        Args:
+            model: The model of all outcomes.
+            X: Points, ``n x d``.
+            f: Values of the objective there, ``n x 1``.
+
+        Returns:
+            ``n`` flags; ``None`` without a statement about the objective.
+        """
+
 
 @dataclass(frozen=True)
 class Method:
@@ -129,7 +144,9 @@ class SequentialReplicate(Replicate[Problem, Method, Model | None]):
     def record(self) -> Record:
         """The run; one last fit gives the inference after the last outcome."""
         with self.choosing(self.num_steps):
-            self._infer_by_mean(self.fit(self.num_steps))
+            model = self.fit(self.num_steps)
+            self._infer_by_mean(model)
+        self._judge_objective(model)
         f = self.oracle.truth(self.X).squeeze(-1).tolist()
         y = self.Y.squeeze(-1).tolist()
         by_outcome = incumbents(y, self.problem.num_initial)
@@ -157,6 +174,19 @@ class SequentialReplicate(Replicate[Problem, Method, Model | None]):
             self.by_mean = None
             return
         self.by_mean.append(int(posterior_mean(model, self.X).argmax()))
+
+    def _judge_objective(self, model: Model | None) -> None:
+        """Record where the final model's intervals of the objective hold it.
+
+        Of the points visited every one, of the box the share of many points.
+        """
+        box = draw_sobol_samples(self.problem.bounds_tensor(), n=NUM_SPACE, q=1, seed=0).squeeze(-2)
+        visited, space = (
+            self.strategy.objective_covered(model, X, self.oracle.truth(X)) for X in (self.X, box)
+        )
+        if visited is not None and space is not None:
+            self.extras["objective_covered"] = visited.double().tolist()
+            self.extras["objective_covered_in_box"] = [space.double().mean().item()]
 
     def _regret(self, f: list[float], inference: list[int]) -> list[float]:
         optimum = self.oracle.optimal_value

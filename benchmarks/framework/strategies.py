@@ -77,6 +77,17 @@ def prediction_extras(model: Model, x: Tensor, y: Tensor, alpha: float) -> dict[
     return {"pit": pit, "covered": float(covered), "width": upper - lower}
 
 
+@torch.no_grad()
+def within_interval(model: Model, X: Tensor, f: Tensor, alpha: float) -> Tensor:
+    """Whether values ``n x 1`` lie in the model's central ``1 - alpha`` intervals, ``n`` flags."""
+    # One point a batch: only marginals are needed.
+    posterior = model.posterior(X.unsqueeze(-2))
+    tails = torch.tensor([alpha / 2, 1 - alpha / 2], dtype=X.dtype, device=X.device)
+    lower, upper = posterior.quantile(tails).flatten(1)
+    f = f.flatten()
+    return (lower <= f) & (f <= upper)
+
+
 def predictive_cdf(posterior: Posterior, y: Tensor) -> Tensor:
     """The distribution function of a posterior at ``y``, of the shape of its mean."""
     if isinstance(posterior, GPyTorchPosterior):
@@ -108,6 +119,10 @@ class RandomStrategy:
     def extras(self, model: Model | None, x: Tensor, y: Tensor) -> dict[str, float]:
         """There is no prediction to judge."""
         return {}
+
+    def objective_covered(self, model: Model | None, X: Tensor, f: Tensor) -> None:
+        """There is no statement to judge."""
+        return None
 
 
 @dataclass
@@ -182,6 +197,10 @@ class AcquisitionStrategy:
     def extras(self, model: Model | None, x: Tensor, y: Tensor) -> dict[str, float]:
         """Coverage of the stated interval."""
         return prediction_extras(_fitted(model), x, y, self.alpha)
+
+    def objective_covered(self, model: Model | None, X: Tensor, f: Tensor) -> Tensor | None:
+        """See `Strategy`."""
+        return within_interval(_fitted(model), X, f, self.alpha)
 
 
 def _fitted(model: Model | None) -> Model:

@@ -137,3 +137,9 @@ def test_pit_of_warped_outcomes_is_that_of_the_transformed_model() -> None:
     extras = strategy.extras(model, x, y)
     assert extras["pit"] == pytest.approx(norm.cdf(z.item()))
     assert set(extras) == {"pit", "covered"}
+    # So is whether the objective lies in its interval.
+    stated = model.posterior(X)
+    z = (strategy.warp(Y) - stated.mean).abs() / stated.variance.sqrt()
+    covered = strategy.objective_covered(model, X, Y)
+    assert covered is not None
+    assert torch.equal(covered, z.flatten() < norm.ppf(0.9))

@@ -111,6 +111,28 @@ def test_report_of_a_suite_that_compares_calibration() -> None:
     assert lines[-1] == "python 3"
 
 
+def test_coverage_of_the_objective_is_reported_where_it_is_known() -> None:
+    known = [
+        replace(
+            r, extras={**r.extras, "objective_covered": [1, 0], "objective_covered_in_box": [c]}
+        )
+        for r, c in zip(METHOD, (0.5, 0.7, 0.9), strict=True)
+    ]
+    collected = {SUITE.problems[0].name: {"random": BASELINE, "other": known}}
+    text = markdown(SUITE, collected)
+    assert "Coverage of f is that" in text
+    (header,) = (line for line in text.splitlines() if line.startswith("| method | seeds |"))
+    assert header.endswith(
+        "| calibration error | coverage of f, visited | coverage of f, box | s |"
+    )
+    (row,) = (line for line in text.splitlines() if line.startswith("| other | 3 |"))
+    assert row.endswith("| 0.5 ± 0 | 0.7 ± 0.12 | 4 |")
+    (row,) = (line for line in text.splitlines() if line.startswith("| random | 3 |"))
+    assert row.endswith("| – | – | 4 |")
+    old = {SUITE.problems[0].name: {"random": BASELINE, "other": METHOD}}
+    assert "overage of f" not in markdown(SUITE, old)
+
+
 def test_a_suite_reports_regret_by_default() -> None:
     plain = replace(SUITE, report=RegretReport())
     collected = {SUITE.problems[0].name: {"random": BASELINE, "other": METHOD}}

@@ -49,6 +49,17 @@ def test_miscoverage_is_that_of_the_last_half() -> None:
     assert math.isnan(metrics.miscoverage(result([1.0])))
 
 
+def test_coverage_of_the_objective_where_it_was_recorded() -> None:
+    extras: dict[str, list[float | None]] = {
+        "objective_covered": [1, 1, 0, 1],
+        "objective_covered_in_box": [0.6],
+    }
+    known = replace(result([1.0]), extras=extras)
+    assert metrics.objective_coverage(known, "visited") == pytest.approx(0.75)
+    assert metrics.objective_coverage(known, "box") == pytest.approx(0.6)
+    assert math.isnan(metrics.objective_coverage(result([1.0]), "visited"))
+
+
 def test_calibration_error_by_hand() -> None:
     # All PITs at 1: no level is reached, so the error is the sum of (j / 20)^2.
     expected = sum(j**2 for j in range(1, 20)) / 400

@@ -39,6 +39,9 @@ class Scripted:
     def extras(self, model: Model | None, x: Tensor, y: Tensor) -> dict[str, float]:
         return {"outcome": y.item(), "unbounded": float("inf")}
 
+    def objective_covered(self, model: Model | None, X: Tensor, f: Tensor) -> Tensor | None:
+        return None if model is None else X.flatten() > 0.0
+
 
 def hat(seed: int, offset: float = 0.0) -> Oracle:
     def truth(X: Tensor) -> Tensor:
@@ -83,6 +86,13 @@ def test_inference_by_posterior_mean_uses_the_data_so_far() -> None:
     # The mean interpolates in order of the outcomes, so both inferences agree here.
     assert result.inference_by_mean == [0, 2, 2]
     assert result.regret_by_mean == [0.5, 0.0, 0.0]
+
+
+def test_coverage_of_the_objective_at_visited_points_and_in_the_box() -> None:
+    result = replicate(HAT, scripted(0.75, 0.25, -0.5, model=True), seed=0)
+    assert result.extras["objective_covered"] == [0.0, 1.0, 1.0, 1.0, 0.0]
+    assert result.extras["objective_covered_in_box"] == [pytest.approx(0.5, abs=0.01)]
+    assert "objective_covered" not in replicate(HAT, scripted(0.75, 0.25, 0.5), seed=0).extras
 
 
 def test_regret_is_of_the_truth_not_of_the_outcome() -> None:
@@ -146,6 +156,9 @@ class Corner:
 
     def extras(self, model: Model | None, x: Tensor, y: Tensor) -> dict[str, float]:
         return {}
+
+    def objective_covered(self, model: Model | None, X: Tensor, f: Tensor) -> None:
+        return None
 
 
 def test_streams_are_distinct() -> None:

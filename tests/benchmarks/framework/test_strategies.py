@@ -25,6 +25,7 @@ from benchmarks.framework.strategies import (
     RandomStrategy,
     calibrate,
     prediction_extras,
+    within_interval,
 )
 from benchmarks.framework.surrogates import fit_gp
 from botorch_calib.calibration import LocalizedConformal, QuantileRecalibrator
@@ -32,6 +33,9 @@ from botorch_calib.calibration import LocalizedConformal, QuantileRecalibrator
 PROBLEM = heteroscedastic_ackley(num_evaluations=2)
 QUICK = partial(AcquisitionStrategy, num_restarts=2, raw_samples=16)
 BO = Method("bo", QUICK)
+
+
+OF_OBJECTIVE = ("objective_covered", "objective_covered_in_box")
 
 
 def run(method: Method, seed: int = 0) -> Result:
@@ -56,7 +60,7 @@ def test_plain_bo_is_reproducible_and_records_its_interval() -> None:
     assert (result.X, result.y, result.extras) == (again.X, again.y, again.extras)
     assert result.inference_by_mean is not None
     assert len(result.inference_by_mean) == 3
-    assert set(result.extras) == {"pit", "covered", "width"}
+    assert set(result.extras) == {"pit", "covered", "width", *OF_OBJECTIVE}
     for pit, covered in zip(result.extras["pit"], result.extras["covered"], strict=True):
         assert pit is not None
         assert covered == float(0.1 <= pit <= 0.9)
@@ -90,7 +94,21 @@ def test_calibrated_methods_run_and_are_reproducible(method) -> None:
     quick = Method(method.name, partial(method.build, num_restarts=2, raw_samples=16))
     result, again = run(quick), run(quick)
     assert (result.X, result.y, result.extras) == (again.X, again.y, again.extras)
-    assert set(result.extras) == {"pit", "covered", "width"}
+    assert set(result.extras) == {"pit", "covered", "width", *OF_OBJECTIVE}
+
+
+def test_intervals_of_the_objective() -> None:
+    """Marginal ones, without noise: a value is held if it lies within 1.28 deviations."""
+    X = torch.rand(12, 2, dtype=torch.double, generator=torch.Generator().manual_seed(0))
+    gp = fit_gp(X, X.sum(dim=-1, keepdim=True).sin(), PROBLEM.bounds_tensor())
+    posterior = gp.posterior(X)
+    reach = torch.linspace(-2.0, 2.0, 12, dtype=torch.double).unsqueeze(-1)
+    f = (posterior.mean + reach * posterior.variance.sqrt()).detach()
+    covered = within_interval(gp, X, f, alpha=0.2)
+    assert torch.equal(covered, reach.flatten().abs() < norm.ppf(0.9))
+    strategies: list[Any] = [AcquisitionStrategy(PROBLEM, 0), RandomStrategy(PROBLEM, 0)]
+    assert torch.equal(strategies[0].objective_covered(gp, X, f), covered)
+    assert strategies[1].objective_covered(None, X, f) is None
 
 
 def test_methods_differ_in_nothing_but_what_they_state() -> None:
@@ -146,7 +164,7 @@ def test_compared_methods_run_and_are_reproducible(problem, method) -> None:
     one, other = outcomes
     assert isinstance(one, Result) and isinstance(other, Result)
     assert (one.X, one.y, one.extras) == (other.X, other.y, other.extras)
-    assert set(one.extras) == {"pit", "covered", "width"}
+    assert set(one.extras) == {"pit", "covered", "width", *OF_OBJECTIVE}
 
 
 @pytest.mark.parametrize("incumbent", ["outcome", "mean"])
