@@ -112,7 +112,12 @@ def true_values(truth: Truth, X: Tensor) -> Tensor:
 
 
 def predicted_objective(
-    gp: Any, residuals: Tensor, deviations: Tensor, kept: Tensor, stated: PiecewisePredictive | None
+    gp: Any,
+    residuals: Tensor,
+    deviations: Tensor,
+    kept: Tensor,
+    stated: PiecewisePredictive | None,
+    excess: str,
 ) -> Statements:
     """What was stated of the objective at training inputs as their observations were predicted.
 
@@ -122,6 +127,7 @@ def predicted_objective(
         deviations: Their predictive standard deviations, in units of the outcome, ``n``.
         kept: Indices of the observations that are judged.
         stated: Distributions of the residuals of these, by a calibrator, if there is one.
+        excess: Whose the calibrator's excess of spread is, see `CalibratedModel`.
     """
     mean = raw_train_targets(gp).squeeze(-1) - deviations * residuals
     noise = outcome_unit(gp).square() * training_prior(gp).noise
@@ -131,7 +137,7 @@ def predicted_objective(
     base = GPyTorchPosterior(normal)
     if stated is None:
         return Statements(_uncalibrated(base), None)
-    calibrated = CalibratedPosterior(base, stated, noise[kept].unsqueeze(-1))
+    calibrated = CalibratedPosterior(base, stated, noise[kept].unsqueeze(-1), excess=excess)
     return Statements(_uncalibrated(base), calibrated)
 
 
@@ -139,7 +145,7 @@ def present_objective(model: Any, X: Tensor) -> Statements:
     """What a model now states of the objective at the points ``X``, ``n x d``."""
     # A model that states distributions of the observation has one of the objective all the same.
     if isinstance(model, CalibratedModel) and not model.denoise:
-        model = CalibratedModel(model.model, model.calibrator)
+        model = CalibratedModel(model.model, model.calibrator, excess=model.excess)
     # One point a batch: only the marginals are needed.
     posterior = model.posterior(X.unsqueeze(-2))
     if isinstance(posterior, CalibratedPosterior):
@@ -153,7 +159,9 @@ def without_pending(model: Any) -> Any:
     gp = gaussian_part(model)
     if observed_part(gp) is gp:
         return model
-    return CalibratedModel(observed_part(gp), model.calibrator, denoise=model.denoise)
+    return CalibratedModel(
+        observed_part(gp), model.calibrator, denoise=model.denoise, excess=model.excess
+    )
 
 
 def _uncalibrated(posterior: GPyTorchPosterior) -> CalibratedPosterior:

@@ -277,9 +277,10 @@ def _of_history(model: Any, num_initial: int, residuals: str, truth: Truth | Non
     raw_inputs = cast(Tensor, raw_train_inputs(gp)).detach()
     objective = None
     if truth is not None:
+        excess = getattr(model, "excess", "noise")  # a Gaussian process alone has none
         objective = ObjectiveForecasts(
             true_values(truth, raw_inputs)[kept],
-            predicted_objective(gp, z, deviations, kept, stated),
+            predicted_objective(gp, z, deviations, kept, stated, excess),
             present_objective(model, raw_inputs[kept]),
         )
     return _Forecasts(raw_inputs[kept], z[kept], deviations[kept], stated, objective)

@@ -93,18 +93,20 @@ def test_gaussian_process(fixed_noise: bool, transforms: bool, kind: Any, train_
 
 @pytest.mark.parametrize("fixed_noise", [False, True])
 @pytest.mark.parametrize("kind", ["prequential", "loo"])
-def test_calibrated_model(fixed_noise: bool, kind: Any) -> None:
+@pytest.mark.parametrize("excess", ["noise", "objective"])
+def test_calibrated_model(fixed_noise: bool, kind: Any, excess: str) -> None:
     """Each point by the calibrator as it stood, then by the one that has seen everything."""
     gp = make_gp(fixed_noise, transforms=True)
     X, Y, _ = make_data(transforms=True)
     truth, template = truth_of(Y), LocalizedConformal(ALPHA, lengthscale=0.5, step_size=0.2)
-    model = CalibratedModel(gp, far_from_gaussian(ALPHA))
+    model = CalibratedModel(gp, far_from_gaussian(ALPHA), excess=excess)
     model.calibrator = template.fresh()
     calibrator, pits, widths = template.fresh(), [], []
     for i in range(N):
         posterior, noise = conditioned(gp, i, others(kind, i))
         inputs = gp.train_inputs[0][i : i + 1]
-        stated = CalibratedPosterior(posterior, calibrator.predictive(inputs), noise)
+        predictive = calibrator.predictive(inputs)
+        stated = CalibratedPosterior(posterior, predictive, noise, excess=excess)
         pits.append(stated.cdf(truth[i : i + 1]).flatten())
         low, high = stated.quantile(torch.tensor([ALPHA / 2, 1 - ALPHA / 2], **DOUBLE))
         widths.append((high - low).flatten())
@@ -116,7 +118,7 @@ def test_calibrated_model(fixed_noise: bool, kind: Any) -> None:
         report = calibration_report(model, alpha=ALPHA, residuals=kind, truth=truth)
         assert report.calibrated is not None
         check(report.calibrated.objective, torch.cat(pits), torch.cat(widths))
-        now = CalibratedModel(gp, model.calibrator).posterior(X.unsqueeze(-2))
+        now = CalibratedModel(gp, model.calibrator, excess=excess).posterior(X.unsqueeze(-2))
         low, high = now.quantile(torch.tensor([ALPHA / 2, 1 - ALPHA / 2], **DOUBLE))
         pit = now.cdf(truth.unsqueeze(-2)).flatten()
         check(report.calibrated.objective_now, pit, high - low)
@@ -157,13 +159,15 @@ def test_truth_may_be_a_function_of_raw_inputs(held_out: bool) -> None:
     assert str(reports[0]) == str(reports[1])
 
 
-def test_pending_points_do_not_count() -> None:
+@pytest.mark.parametrize("excess", ["noise", "objective"])
+def test_pending_points_do_not_count(excess: str) -> None:
     truth, pending = truth_of(make_data()[1]), make_data(3, seed=1)[0]
     gp, calibrator = make_gp(), far_from_gaussian()
-    expected = calibration_report(CalibratedModel(gp, calibrator), truth=truth)
+    alone = CalibratedModel(gp, calibrator, excess=excess)
+    expected = calibration_report(alone, truth=truth)
     for model in (
-        CensoredDelayModel(CalibratedModel(gp, calibrator), pending, -3.0),
-        CalibratedModel(CensoredDelayModel(gp, pending, -3.0), calibrator),
+        CensoredDelayModel(alone, pending, -3.0),
+        CalibratedModel(CensoredDelayModel(gp, pending, -3.0), calibrator, excess=excess),
     ):
         assert calibration_report(model, truth=truth).to_dict() == expected.to_dict()
     plain = calibration_report(CensoredDelayModel(gp, pending, -3.0), truth=truth)
