@@ -36,7 +36,7 @@ from botorch_calib.distributions.form import PiecewiseForm
 
 _SQRT_2PI = math.sqrt(2 * math.pi)
 _LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
-_FAR = 1e30  # stands for an infinite knot
+_FAR = 1e140  # stands for an infinite knot; its square does not overflow
 # Width plus change of the log density below which a piece is a series about its middle. The
 # differences have then lost a factor of 1 / 0.01^2 of 1e-15, since the offset cancels twice, and
 # the series leaves out terms like 0.005^4 / 40: both ways keep 1e-11 there.

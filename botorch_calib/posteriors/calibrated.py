@@ -22,6 +22,9 @@ from botorch_calib.distributions.smoothed import SmoothedPredictive, UnsmoothedP
 # Smallest variance of the objective that is divided by or differentiated as a standard deviation:
 # the default of BoTorch's analytic acquisition functions, which give it no name.
 MIN_VARIANCE = 1e-12
+# Beyond this, in units of the outcome, numbers are as good as infinite: squared in units of a
+# small standard deviation they would overflow.
+_FAR = 1e100
 #: Whose the spread is that a calibrator finds in excess of what the Gaussian process states.
 EXCESS = ("noise", "objective")
 
@@ -220,7 +223,7 @@ class CalibratedPosterior(Posterior):
         value = torch.as_tensor(value, dtype=torch.float64, device=self.device)
         if value.dim() == 1 and value.numel() > 1:
             value = value.view(-1, *[1] * self._location.dim())
-        return function((value - self._location) / self._unit).to(self.dtype)
+        return function(self._in_units(value)).to(self.dtype)
 
     # ------------------------------------------------------------ improvement
 
@@ -232,9 +235,7 @@ class CalibratedPosterior(Posterior):
                 ``batch_shape x q x 1``. Minus infinity gives infinity, and infinity gives minus
                 infinity.
         """
-        best, threshold = self._threshold(best_f)
-        log_ei = self._unit.log() + self._distribution.log_excess(threshold)
-        return torch.where(best.isinf(), -best, log_ei).to(self.dtype)
+        return self._log_improvement(best_f).to(self.dtype)
 
     def expected_improvement(self, best_f: Tensor | float) -> Tensor:
         """``E(f~ - best_f)+``, ``batch_shape x q x 1``.
@@ -244,9 +245,14 @@ class CalibratedPosterior(Posterior):
                 ``batch_shape x q x 1``.
         """
         # Not from `log_expected_improvement`, which may have been rounded to single precision
-        best, threshold = self._threshold(best_f)
-        log_ei = self._unit.log() + self._distribution.log_excess(threshold)
-        return torch.where(best.isinf(), -best, log_ei).exp().to(self.dtype)
+        return self._log_improvement(best_f).exp().to(self.dtype)
+
+    def _log_improvement(self, best_f: Tensor | float) -> Tensor:
+        """`log_expected_improvement` in float64."""
+        best = torch.as_tensor(best_f, dtype=torch.float64, device=self.device)
+        log_ei = self._unit.log() + self._distribution.log_excess(self._in_units(best))
+        # So far below, the distribution is a point: the improvement is -best. So far above it is 0.
+        return torch.where(best.abs() > _FAR, (-best).clamp(min=0.0).log(), log_ei)
 
     def probability_of_improvement(self, best_f: Tensor | float) -> Tensor:
         """``P(f~ > best_f)``, ``batch_shape x q x 1``.
@@ -255,9 +261,7 @@ class CalibratedPosterior(Posterior):
             best_f: Value to improve upon (maximisation); broadcasts against
                 ``batch_shape x q x 1``.
         """
-        best, threshold = self._threshold(best_f)
-        prob = self._distribution.log_survival(threshold).exp()
-        return torch.where(best.isinf(), (best < 0).to(prob), prob).to(self.dtype)
+        return self._distribution.log_survival(self._in_units(best_f)).exp().to(self.dtype)
 
     def log_probability_between(self, lower: float | None, upper: float | None) -> Tensor:
         """``log P(lower <= f~ <= upper)``, ``batch_shape x q x 1``, accurate in both tails.
@@ -266,13 +270,13 @@ class CalibratedPosterior(Posterior):
             lower: Lower limit in units of the outcome, or None for none.
             upper: Upper limit in units of the outcome, greater than ``lower``, or None for none.
         """
-        ends = [None if end is None else self._threshold(end)[1] for end in (lower, upper)]
+        ends = [None if end is None else self._in_units(end) for end in (lower, upper)]
         return self._distribution.log_between(*ends).to(self.dtype)
 
-    def _threshold(self, best_f: Tensor | float) -> tuple[Tensor, Tensor]:
-        """``best_f``, and that in units of `_distribution`; for an infinite one a finite number."""
-        best = torch.as_tensor(best_f, dtype=torch.float64, device=self.device)
-        return best, (best.masked_fill(best.isinf(), 0.0) - self._location) / self._unit
+    def _in_units(self, value: Tensor | float) -> Tensor:
+        """Numbers in units of `_distribution`; infinite ones are far out instead."""
+        value = torch.as_tensor(value, dtype=torch.float64, device=self.device)
+        return (value.clamp(-_FAR, _FAR) - self._location) / self._unit
 
     # ------------------------------------------------------------ joint samples
 

@@ -1,0 +1,45 @@
+"""Numbers too far out to be squared, infinities included."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from botorch_calib import CalibratedModel, LocalizedConformal, OnlineConformal, QuantileRecalibrator
+from botorch_calib.calibration import Calibrator
+from tests.gps import make_gp
+
+CALIBRATORS: list[Calibrator] = [
+    LocalizedConformal(0.2, 0.25),
+    OnlineConformal(0.2, tails="gaussian"),
+    QuantileRecalibrator(),
+]
+
+
+@pytest.mark.parametrize("calibrator", CALIBRATORS, ids=lambda c: type(c).__name__)
+@pytest.mark.parametrize("denoise", [False, True])
+@pytest.mark.parametrize("dtype", [torch.double, torch.float])
+@pytest.mark.parametrize("far", [1e20, 1e30, 1e90, 1e300, math.inf])
+def test_values_are_their_limits(
+    calibrator: Calibrator, denoise: bool, dtype: torch.dtype, far: float
+) -> None:
+    X = torch.rand(3, 1, 2, dtype=dtype, requires_grad=True)
+    model = CalibratedModel.from_history(make_gp(dtype=dtype), calibrator, denoise=denoise)
+    posterior = model.posterior(X)
+    assert (posterior.cdf(far) == 1.0).all() and (posterior.cdf(-far) == 0.0).all()
+    assert (posterior.density(far) == 0.0).all() and (posterior.density(-far) == 0.0).all()
+    assert (posterior.probability_of_improvement(-far) == 1.0).all()
+    assert (posterior.probability_of_improvement(far) == 0.0).all()
+    above = posterior.log_expected_improvement(-far)
+    expected = torch.full_like(above, math.log(far) if far < math.inf else math.inf)
+    torch.testing.assert_close(above, expected)
+    assert (posterior.log_expected_improvement(far) <= -1e29).all()
+    everything = posterior.log_probability_between(-far, far)
+    torch.testing.assert_close(everything, torch.zeros_like(everything), atol=1e-7, rtol=0)
+    one_sided = posterior.log_probability_between(None, 0.5)
+    torch.testing.assert_close(posterior.log_probability_between(-far, 0.5), one_sided)
+    for value in (above, posterior.log_probability_between(-far, 0.5)):
+        (gradient,) = torch.autograd.grad(value.sum(), X, retain_graph=True)
+        assert gradient.isfinite().all()
