@@ -79,7 +79,8 @@ class _WithTails:
 
         The probability is the difference of two tail probabilities, of the upper or of the lower
         tail. It is taken on the side on which the larger of the two is smaller, where their
-        difference loses the fewest digits.
+        difference loses the fewest digits: what is left is exact to about 1e-16 over the distance
+        of the two numbers in standard deviations.
         """
         if lower is None and upper is None:
             raise ValueError("Without ends the probability is 1.")

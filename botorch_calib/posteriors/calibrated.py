@@ -284,7 +284,8 @@ class CalibratedPosterior(Posterior):
             upper: Upper limit in units of the outcome, greater than ``lower``, or None for none.
         """
         ends = [None if end is None else self._threshold(end)[1] for end in (lower, upper)]
-        return self._distribution.log_between(*ends).to(self.dtype)
+        # Masses that were rounded may add up to slightly more than 1.
+        return self._distribution.log_between(*ends).clamp(max=0.0).to(self.dtype)
 
     def _threshold(self, best_f: Tensor | float) -> tuple[Tensor, Tensor]:
         """``best_f``, and that in units of `_distribution`; for an infinite one a finite number."""
