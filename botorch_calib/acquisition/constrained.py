@@ -117,14 +117,14 @@ class LogCalibratedProbabilityOfFeasibility(_ConstrainedFunction):
     Args:
         model: A ``ModelList`` of models with one output each, calibrated or plain Gaussian ones,
             or a single such model.
-        constraints: ``{i: (lower, upper)}``, limits on outcome ``i`` in its units; None for no
-            limit.
+        constraints: ``{i: (lower, upper)}``, limits on outcome ``i`` in its units; None or
+            infinity for no limit.
         X_pending: Points under evaluation, ``n x d``, whose outcomes are averaged over.
         num_fantasies: Number of fantasies of the outcomes at pending points.
 
     Raises:
         InputDataError: If there are no constraints, limits are crossed or NaN, or an index names no
-            outcome.
+            outcome or one that another names.
         UnsupportedError: If a model has several outputs or a posterior that is not Gaussian.
     """
 
@@ -162,15 +162,15 @@ class LogCalibratedConstrainedExpectedImprovement(_ConstrainedFunction):
         model: A ``ModelList`` of models with one output each, calibrated or plain Gaussian ones.
         best_f: Best feasible value so far, in units of the objective: a scalar, or of shape ``b``.
         objective_index: Which outcome is the objective.
-        constraints: ``{i: (lower, upper)}``, limits on outcome ``i`` in its units; None for no
-            limit.
+        constraints: ``{i: (lower, upper)}``, limits on outcome ``i`` in its units; None or
+            infinity for no limit.
         maximize: Whether the objective is maximised.
         X_pending: Points under evaluation, ``n x d``, whose outcomes are averaged over.
         num_fantasies: Number of fantasies of the outcomes at pending points.
 
     Raises:
         InputDataError: If there are no constraints, limits are crossed or NaN, an index names no
-            outcome, the objective is constrained, or ``best_f`` is NaN.
+            outcome or one that another names, the objective is constrained, or ``best_f`` is NaN.
         UnsupportedError: If a model has several outputs or a posterior that is not Gaussian.
     """
 
@@ -213,6 +213,8 @@ class LogCalibratedConstrainedExpectedImprovement(_ConstrainedFunction):
             X_pending: ``n x d``, or None to clear them.
 
         Raises:
+            BotorchTensorDimensionError: If it does not have the shape ``n x d``.
+            InputDataError: If it holds NaN or infinite values.
             UnsupportedError: If a model has batch dimensions.
         """
         super().set_X_pending(X_pending)
@@ -273,7 +275,7 @@ def members_of(model: Model) -> list[Any]:
 
 
 def checked_constraints(constraints: Mapping[int, Limits], num_outputs: int) -> dict[int, Limits]:
-    """Limits by outcome, counted from the front, those without any limit left out."""
+    """Limits by outcome, counted from the front; None for infinite ones, and no entry for two."""
     checked: dict[int, Limits] = {}
     for index, (lower, upper) in constraints.items():
         if not -num_outputs <= index < num_outputs:
@@ -285,8 +287,13 @@ def checked_constraints(constraints: Mapping[int, Limits], num_outputs: int) -> 
                 f"`constraints` of outcome {index}: the lower limit {lower} must be less than the "
                 f"upper one {upper}."
             )
-        if lower is not None or upper is not None:
-            checked[index % num_outputs] = (lower, upper)
+        if index % num_outputs in checked:
+            raise InputDataError(f"`constraints` names outcome {index % num_outputs} twice.")
+        if low > -torch.inf or high < torch.inf:
+            checked[index % num_outputs] = (
+                low if low > -torch.inf else None,
+                high if high < torch.inf else None,
+            )
     if not checked:
         raise InputDataError(
             "`constraints` holds no limit: use an acquisition function without them."

@@ -235,6 +235,15 @@ def test_feasible_everywhere_changes_nothing(models: list[Model]) -> None:
     assert_close(log_pf, torch.zeros_like(log_pf), rtol=0, atol=1e-9)
 
 
+def test_infinite_limits_are_none(models: list[Model]) -> None:
+    infinite = {1: (-torch.inf, 0.9), 2: (0.1, torch.inf), 0: (-torch.inf, torch.inf)}
+    values = [
+        LogCalibratedProbabilityOfFeasibility(ModelList(*models), constraints)(points(5))
+        for constraints in (infinite, {1: (None, 0.9), 2: (0.1, None)})
+    ]
+    assert_close(*values, rtol=0, atol=0)
+
+
 def test_pending_points_average_over_fantasies(models: list[Model]) -> None:
     X, model = points(4), ModelList(*models)
     X_pending = points(2).squeeze(-2)
@@ -354,6 +363,9 @@ def test_goes_into_optimize_acqf(models: list[Model]) -> None:
         ({1: (1.0, 0.0)}, "less than"),
         ({1: (float("nan"), None)}, "less than"),
         ({7: (0.0, None)}, "outcome 7 of 3"),
+        ({1: (-torch.inf, torch.inf)}, "no limit"),
+        ({1: (torch.inf, None)}, "less than"),
+        ({1: (0.0, None), -2: (None, 1.0)}, "outcome 1 twice"),
         ({0: (0.0, None)}, "holds the objective"),
     ],
 )
