@@ -6,9 +6,11 @@ Importing the package registers its samplers and input constructors with BoTorch
 from importlib.metadata import PackageNotFoundError, version
 
 from botorch_calib.acquisition import (
+    CalibratedConditionalValueAtRisk,
     CalibratedExpectedImprovement,
     CalibratedProbabilityOfImprovement,
     CalibratedUpperConfidenceBound,
+    CalibratedValueAtRisk,
     CertifiedSetExpansion,
     ChanceConstraint,
     DelayedThompsonSampling,
@@ -74,11 +76,13 @@ except PackageNotFoundError:  # a source tree that was not installed
 
 __all__ = [
     "AsynchronousOptimizer",
+    "CalibratedConditionalValueAtRisk",
     "CalibratedExpectedImprovement",
     "CalibratedModel",
     "CalibratedPosterior",
     "CalibratedProbabilityOfImprovement",
     "CalibratedUpperConfidenceBound",
+    "CalibratedValueAtRisk",
     "CalibrationReport",
     "Calibrator",
     "CensoredDelayModel",

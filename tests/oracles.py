@@ -112,6 +112,21 @@ def smoothed(pieces: Pieces, ratio: float, x: float) -> Smoothed:
     )
 
 
+def mean_below(pieces: Pieces, ratio: float, x: float) -> float:
+    """``E[z + ratio eps | z + ratio eps <= x]``; without noise at a ratio of 0."""
+    panels = list(_panels(pieces, ratio or 1.0, x))
+    z = np.concatenate([panel[0] for panel in panels])
+    log_mass = np.concatenate([panel[1] for panel in panels])
+    if ratio == 0.0:
+        log_below, rise = np.where(z <= x, log_mass, -np.inf), 0.0
+    else:
+        t = (x - z) / ratio
+        # Of one normal number with mean z: minus the ratio of its density to its cdf.
+        log_below, rise = log_mass + log_ndtr(t), -ratio * np.exp(log_phi(t) - log_ndtr(t))
+    weight = np.exp(log_below - logsumexp(log_below))
+    return float(np.sum(weight * (z + rise)))
+
+
 def log_tail(pieces: Pieces, x: float) -> tuple[float, float]:
     """``log E(z - x)+`` and ``log P(z > x)`` without noise, ``-inf`` for zero."""
     panels = list(_panels(pieces, 1.0, x))

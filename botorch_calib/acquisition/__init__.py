@@ -23,6 +23,10 @@ from botorch_calib.acquisition.constrained import (
 )
 from botorch_calib.acquisition.delayed import DelayedUpperConfidenceBound
 from botorch_calib.acquisition.next_query_samples import proposal_samples
+from botorch_calib.acquisition.risk import (
+    CalibratedConditionalValueAtRisk,
+    CalibratedValueAtRisk,
+)
 from botorch_calib.acquisition.robust import (
     RobustAcquisition,
     RobustUpperConfidenceBound,
@@ -31,9 +35,11 @@ from botorch_calib.acquisition.robust import (
 from botorch_calib.acquisition.thompson import DelayedThompsonSampling
 
 __all__ = [
+    "CalibratedConditionalValueAtRisk",
     "CalibratedExpectedImprovement",
     "CalibratedProbabilityOfImprovement",
     "CalibratedUpperConfidenceBound",
+    "CalibratedValueAtRisk",
     "CertifiedSetExpansion",
     "ChanceConstrainedCandidate",
     "ChanceConstraint",

@@ -10,6 +10,7 @@ not normal.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -24,11 +25,10 @@ from botorch.utils.transforms import t_batch_mode_transform
 from torch import Tensor
 
 from botorch_calib._validation import check_count, check_inputs
-from botorch_calib.acquisition.calibrated import fantasy_model
+from botorch_calib.acquisition.calibrated import fantasy_models
+from botorch_calib.acquisition.incumbents import Limits
 from botorch_calib.distributions import PiecewisePredictive
 from botorch_calib.posteriors import CalibratedPosterior
-
-Limits = tuple[float | None, float | None]
 
 
 class _ConstrainedFunction(AcquisitionFunction):
@@ -42,9 +42,9 @@ class _ConstrainedFunction(AcquisitionFunction):
         num_fantasies: int,
     ) -> None:
         super().__init__(model=model)
-        self.constraints = _checked_constraints(constraints, model.num_outputs)
+        self.constraints = checked_constraints(constraints, model.num_outputs)
         self.num_fantasies = check_count("num_fantasies", num_fantasies)
-        self._members = _members(model)
+        self._members = members_of(model)
         self._fantasies: dict[int, Any] | None = None
         self.set_X_pending(X_pending)
 
@@ -65,11 +65,9 @@ class _ConstrainedFunction(AcquisitionFunction):
         self._fantasies = None
         if self.X_pending is None:
             return
-        self._fantasies = {
-            # A seed for each outcome: fantasies of different outcomes are independent.
-            i: fantasy_model(self._members[i], self.X_pending, self.num_fantasies, seed=i)
-            for i in self._outcomes
-        }
+        models = [self._members[i] for i in self._outcomes]
+        fantasies = fantasy_models(models, self.X_pending, self.num_fantasies)
+        self._fantasies = dict(zip(self._outcomes, fantasies, strict=True))
 
     @t_batch_mode_transform(expected_q=1)  # type: ignore[arg-type]
     def forward(self, X: Tensor) -> Tensor:
@@ -82,11 +80,14 @@ class _ConstrainedFunction(AcquisitionFunction):
             Values of shape ``b``, logarithms.
         """
         if self._fantasies is None:
-            return self._log_value({i: self._members[i].posterior(X) for i in self._outcomes})
+            return self._at({i: self._members[i] for i in self._outcomes}, X)
         # The fantasies are the models' batch dimension: b x 1 x 1 x d against num_fantasies.
-        X = X.unsqueeze(-3)
-        values = self._log_value({i: model.posterior(X) for i, model in self._fantasies.items()})
-        return logmeanexp(values, dim=-1)
+        return logmeanexp(self._at(self._fantasies, X.unsqueeze(-3)), dim=-1)
+
+    def _at(self, models: Mapping[int, Any], X: Tensor) -> Tensor:
+        """The value at single points, of their batch shape."""
+        posteriors = {i: model.posterior(X) for i, model in models.items()}
+        return self._log_value(posteriors).squeeze(-1).squeeze(-1)
 
     @property
     def _outcomes(self) -> list[int]:
@@ -94,15 +95,16 @@ class _ConstrainedFunction(AcquisitionFunction):
         return list(self.constraints)
 
     def _log_value(self, posteriors: Mapping[int, Posterior]) -> Tensor:
+        """The value, ``batch_shape x 1 x 1``, from posteriors of the outcomes it depends on."""
         raise NotImplementedError
 
     def _log_feasibility(self, posteriors: Mapping[int, Posterior]) -> Tensor:
-        """Log probability that all constraints hold, of the posteriors' batch shape."""
+        """Log probability that all constraints hold, ``batch_shape x q x 1``."""
         parts = [
             calibrated(posteriors[i]).log_probability_between(lower, upper)
             for i, (lower, upper) in self.constraints.items()
         ]
-        return torch.stack(parts).sum(dim=0).squeeze(-1).squeeze(-1)
+        return torch.stack(parts).sum(dim=0)
 
 
 class LogCalibratedProbabilityOfFeasibility(_ConstrainedFunction):
@@ -115,14 +117,14 @@ class LogCalibratedProbabilityOfFeasibility(_ConstrainedFunction):
     Args:
         model: A ``ModelList`` of models with one output each, calibrated or plain Gaussian ones,
             or a single such model.
-        constraints: ``{i: (lower, upper)}``, limits on outcome ``i`` in its units; None for no
-            limit.
+        constraints: ``{i: (lower, upper)}``, limits on outcome ``i`` in its units; None or
+            infinity for no limit.
         X_pending: Points under evaluation, ``n x d``, whose outcomes are averaged over.
         num_fantasies: Number of fantasies of the outcomes at pending points.
 
     Raises:
         InputDataError: If there are no constraints, limits are crossed or NaN, or an index names no
-            outcome.
+            outcome or one that another names.
         UnsupportedError: If a model has several outputs or a posterior that is not Gaussian.
     """
 
@@ -147,23 +149,33 @@ class LogCalibratedConstrainedExpectedImprovement(_ConstrainedFunction):
     optimization with inequality constraints, 2014). The counterpart of BoTorch's
     ``LogConstrainedExpectedImprovement``, with its arguments.
 
+    With pending points ``P`` the value is the mean over fantasies ``w`` of their outcomes,
+    ``log E_w[E((f~ - best_w)+ | w) prod_i P(lower_i <= y_i <= upper_i | w)]``, and each fantasy has
+    the incumbent that it would leave behind: ``best_w`` is the greatest of ``best_f`` and the
+    posterior means of the objective at those points of ``P`` that are feasible in ``w``, which
+    means with a probability above 1/2. Without noise an outcome in ``w`` is known, its mean is
+    its value, feasibility is certain either way, and of Gaussian processes this is the tower
+    property: the expected improvement over whatever the pending points turn out to give. With
+    noise the incumbent is a plug-in, as in `LogCalibratedExpectedImprovement`.
+
     Args:
         model: A ``ModelList`` of models with one output each, calibrated or plain Gaussian ones.
         best_f: Best feasible value so far, in units of the objective: a scalar, or of shape ``b``.
         objective_index: Which outcome is the objective.
-        constraints: ``{i: (lower, upper)}``, limits on outcome ``i`` in its units; None for no
-            limit.
+        constraints: ``{i: (lower, upper)}``, limits on outcome ``i`` in its units; None or
+            infinity for no limit.
         maximize: Whether the objective is maximised.
         X_pending: Points under evaluation, ``n x d``, whose outcomes are averaged over.
         num_fantasies: Number of fantasies of the outcomes at pending points.
 
     Raises:
         InputDataError: If there are no constraints, limits are crossed or NaN, an index names no
-            outcome, the objective is constrained, or ``best_f`` is NaN.
+            outcome or one that another names, the objective is constrained, or ``best_f`` is NaN.
         UnsupportedError: If a model has several outputs or a posterior that is not Gaussian.
     """
 
     best_f: Tensor
+    _fantasy_best: Tensor | None
 
     def __init__(
         self,
@@ -194,20 +206,46 @@ class LogCalibratedConstrainedExpectedImprovement(_ConstrainedFunction):
         self.register_buffer("best_f", best)
         self.set_X_pending(X_pending)
 
+    def set_X_pending(self, X_pending: Tensor | None = None) -> None:
+        """Account for points under evaluation; each fantasy has an incumbent of its own.
+
+        Args:
+            X_pending: ``n x d``, or None to clear them.
+
+        Raises:
+            BotorchTensorDimensionError: If it does not have the shape ``n x d``.
+            InputDataError: If it holds NaN or infinite values.
+            UnsupportedError: If a model has batch dimensions.
+        """
+        super().set_X_pending(X_pending)
+        self._fantasy_best = None
+        if self._fantasies is not None:
+            self._fantasy_best = self._best_of_pending(self._fantasies)
+
+    @torch.no_grad()
+    def _best_of_pending(self, fantasies: Mapping[int, Any]) -> Tensor:
+        """For each fantasy the best pending point that is feasible; ``-inf`` if there is none."""
+        posteriors = {i: model.posterior(self.X_pending) for i, model in fantasies.items()}
+        feasible = self._log_feasibility(posteriors) > math.log(0.5)
+        means = self._objective(posteriors).mean.masked_fill(~feasible, -torch.inf)
+        return means.squeeze(-1).amax(dim=-1)
+
     @property
     def _outcomes(self) -> list[int]:
         return [self.objective_index, *self.constraints]
 
-    def _log_value(self, posteriors: Mapping[int, Posterior]) -> Tensor:
+    def _objective(self, posteriors: Mapping[int, Posterior]) -> CalibratedPosterior:
+        """Posterior of what is to be maximised."""
         objective = calibrated(posteriors[self.objective_index])
-        best = self.best_f.to(objective.mean)
-        if not self.maximize:
-            objective, best = objective.affine(-1.0), -best
-        # A fantasy's outcomes may have improved on the incumbent; a noisy one is not counted as
-        # such.
-        best = best.unsqueeze(-1) if self._fantasies is not None else best
-        log_ei = objective.log_expected_improvement(best.unsqueeze(-1).unsqueeze(-1))
-        return log_ei.squeeze(-1).squeeze(-1) + self._log_feasibility(posteriors)
+        return objective if self.maximize else objective.affine(-1.0)
+
+    def _log_value(self, posteriors: Mapping[int, Posterior]) -> Tensor:
+        best = self.best_f if self.maximize else -self.best_f
+        if self._fantasy_best is not None:
+            best = torch.maximum(best.unsqueeze(-1), self._fantasy_best.to(best))
+        best = best.unsqueeze(-1).unsqueeze(-1)
+        log_ei = self._objective(posteriors).log_expected_improvement(best)
+        return log_ei + self._log_feasibility(posteriors)
 
 
 def calibrated(posterior: Any) -> CalibratedPosterior:
@@ -224,7 +262,8 @@ def calibrated(posterior: Any) -> CalibratedPosterior:
     return CalibratedPosterior(posterior, nothing, 0.0)
 
 
-def _members(model: Model) -> list[Any]:
+def members_of(model: Model) -> list[Any]:
+    """The models of a model's outcomes, which have one each."""
     members: list[Any] = list(model.models) if isinstance(model, ModelList) else [model]
     for member in members:
         if member.num_outputs != 1:
@@ -235,8 +274,8 @@ def _members(model: Model) -> list[Any]:
     return members
 
 
-def _checked_constraints(constraints: Mapping[int, Limits], num_outputs: int) -> dict[int, Limits]:
-    """Limits by outcome, counted from the front, those without any limit left out."""
+def checked_constraints(constraints: Mapping[int, Limits], num_outputs: int) -> dict[int, Limits]:
+    """Limits by outcome, counted from the front; None for infinite ones, and no entry for two."""
     checked: dict[int, Limits] = {}
     for index, (lower, upper) in constraints.items():
         if not -num_outputs <= index < num_outputs:
@@ -248,10 +287,46 @@ def _checked_constraints(constraints: Mapping[int, Limits], num_outputs: int) ->
                 f"`constraints` of outcome {index}: the lower limit {lower} must be less than the "
                 f"upper one {upper}."
             )
-        if lower is not None or upper is not None:
-            checked[index % num_outputs] = (lower, upper)
+        if index % num_outputs in checked:
+            raise InputDataError(f"`constraints` names outcome {index % num_outputs} twice.")
+        if low > -torch.inf or high < torch.inf:
+            checked[index % num_outputs] = (
+                low if low > -torch.inf else None,
+                high if high < torch.inf else None,
+            )
     if not checked:
         raise InputDataError(
             "`constraints` holds no limit: use an acquisition function without them."
         )
     return checked
+
+
+def limits_of(A: Tensor, b: Tensor) -> dict[int, Limits]:
+    """Constraints ``A y <= b`` on one outcome each as limits by outcome.
+
+    Several constraints on one outcome meet in the narrowest limits. (BoTorch keeps the last.)
+
+    Args:
+        A: Weights, ``k x m``, of ``m`` outcomes in ``k`` constraints.
+        b: Right-hand sides, ``k x 1``.
+
+    Raises:
+        UnsupportedError: If a constraint weighs several outcomes, or none.
+    """
+    limits: dict[int, Limits] = {}
+    for weights, bound in zip(A.tolist(), b.reshape(-1).tolist(), strict=True):
+        named = [i for i, weight in enumerate(weights) if weight != 0.0]
+        if len(named) != 1:
+            raise UnsupportedError(
+                "`constraints_tuple` must bind one outcome at a time, as a closed form needs "
+                f"limits, got the weights {weights}. Monte Carlo acquisition functions, such as "
+                "qLogNoisyExpectedImprovement, take constraints on sums of outcomes."
+            )
+        (i,) = named
+        limit, (lower, upper) = bound / weights[i], limits.get(i, (None, None))
+        if weights[i] > 0:
+            upper = limit if upper is None else min(limit, upper)
+        else:
+            lower = limit if lower is None else max(limit, lower)
+        limits[i] = (lower, upper)
+    return limits

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from botorch.acquisition import AcquisitionFunction
@@ -11,9 +11,9 @@ from botorch.acquisition.input_constructors import (
     ACQF_INPUT_CONSTRUCTOR_REGISTRY,
     acqf_input_constructor,
 )
-from botorch.acquisition.objective import PosteriorTransform
+from botorch.acquisition.objective import PosteriorTransform, ScalarizedPosteriorTransform
+from botorch.exceptions.errors import InputDataError, UnsupportedError
 from botorch.models.model import Model
-from botorch.utils.datasets import SupervisedDataset
 from torch import Tensor
 
 from botorch_calib.acquisition.calibrated import (
@@ -25,8 +25,21 @@ from botorch_calib.acquisition.calibrated import (
 from botorch_calib.acquisition.constrained import (
     LogCalibratedConstrainedExpectedImprovement,
     LogCalibratedProbabilityOfFeasibility,
+    checked_constraints,
+    limits_of,
+    members_of,
 )
 from botorch_calib.acquisition.delayed import DelayedUpperConfidenceBound
+from botorch_calib.acquisition.incumbents import (
+    Limits,
+    TrainingData,
+    best_feasible_observation,
+    best_observation,
+)
+from botorch_calib.acquisition.risk import (
+    CalibratedConditionalValueAtRisk,
+    CalibratedValueAtRisk,
+)
 from botorch_calib.acquisition.robust import (
     RobustUpperConfidenceBound,
     WassersteinUpperConfidenceBound,
@@ -34,8 +47,6 @@ from botorch_calib.acquisition.robust import (
     refuse_pending,
 )
 from botorch_calib.acquisition.thompson import DelayedThompsonSampling
-from botorch_calib.models import CalibratedModel
-from botorch_calib.models.inspection import observed_part, raw_train_targets
 from botorch_calib.robust.contexts import ContextDistribution
 from botorch_calib.robust.sets.base import AmbiguitySet
 
@@ -86,11 +97,11 @@ def forwarding(
 
 
 for _acqf_class in (
+    CalibratedConditionalValueAtRisk,
     CalibratedUpperConfidenceBound,
+    CalibratedValueAtRisk,
     DelayedUpperConfidenceBound,
     DelayedThompsonSampling,
-    LogCalibratedConstrainedExpectedImprovement,
-    LogCalibratedProbabilityOfFeasibility,
 ):
     register_once(_acqf_class)(forwarding(_acqf_class))
 # The paper's beta.
@@ -106,7 +117,7 @@ register_once(WassersteinUpperConfidenceBound)(
 )
 def construct_inputs_calibrated_improvement(
     model: Model,
-    training_data: SupervisedDataset | dict[Hashable, SupervisedDataset],
+    training_data: TrainingData,
     posterior_transform: PosteriorTransform | None = None,
     best_f: float | Tensor | None = None,
     maximize: bool = True,
@@ -115,7 +126,7 @@ def construct_inputs_calibrated_improvement(
 ) -> dict[str, Any]:
     """Arguments of the improvement functions; ``best_f`` defaults to the best observation."""
     if best_f is None:
-        best_f = _best_observation(model, training_data, posterior_transform, maximize)
+        best_f = best_observation(model, training_data, posterior_transform, maximize)
     return {
         "model": model,
         "best_f": best_f,
@@ -126,22 +137,118 @@ def construct_inputs_calibrated_improvement(
     }
 
 
-def _best_observation(
+@register_once(LogCalibratedConstrainedExpectedImprovement)
+def construct_inputs_constrained_ei(
     model: Model,
-    training_data: SupervisedDataset | dict[Hashable, SupervisedDataset],
-    posterior_transform: PosteriorTransform | None,
-    maximize: bool,
-) -> Tensor:
-    """The incumbent, of a minimisation too; outcomes that the model has no part in are left out."""
-    datasets = list(training_data.values()) if isinstance(training_data, dict) else [training_data]
-    if sum(dataset.Y.shape[-1] for dataset in datasets) == 1:
-        Y: Tensor = datasets[0].Y
-    elif isinstance(model, CalibratedModel):
-        Y = raw_train_targets(observed_part(model.model))
-    else:
-        raise NotImplementedError("Give `best_f`: the default needs one dataset with one outcome.")
-    values = Y.squeeze(-1) if posterior_transform is None else posterior_transform.evaluate(Y)
-    return values.amax(dim=-1) if maximize else values.amin(dim=-1)
+    training_data: TrainingData,
+    objective_index: int | None = None,
+    constraints: Any = None,
+    constraints_tuple: tuple[Tensor, Tensor] | None = None,
+    posterior_transform: PosteriorTransform | None = None,
+    best_f: float | Tensor | None = None,
+    maximize: bool = True,
+    X_pending: Tensor | None = None,
+    num_fantasies: int = 16,
+) -> dict[str, Any]:
+    """Arguments of constrained expected improvement.
+
+    Args:
+        model: As of the class.
+        training_data: Data of the model's outcomes, for the default of ``best_f``.
+        objective_index: Which outcome is the objective. May be left out where
+            ``posterior_transform`` tells.
+        constraints: ``{i: (lower, upper)}``. Anything else is overlooked if ``constraints_tuple``
+            is given: Ax gives functions of samples as well, for Monte Carlo.
+        constraints_tuple: ``(A, b)`` with the constraints ``A y <= b``, on one outcome each.
+        posterior_transform: A weight of the objective and 0 of the other outcomes, as Ax gives it.
+            A negative weight turns ``maximize`` around.
+        best_f: As of the class, in units of the outcome; the best feasible observation if omitted.
+        maximize: As of the class.
+        X_pending: As of the class.
+        num_fantasies: As of the class.
+
+    Raises:
+        InputDataError: If no outcome is named the objective, or two are.
+        UnsupportedError: If ``constraints_tuple`` binds several outcomes together, or the objective
+            is a sum of several outcomes.
+    """
+    objective_index, weight = _objective(model, objective_index, posterior_transform)
+    limits = checked_constraints(_limits(constraints, constraints_tuple), model.num_outputs)
+    maximize = maximize == (weight > 0)
+    if best_f is None:
+        best_f = best_feasible_observation(
+            members_of(model), training_data, objective_index, limits, maximize
+        )
+    return {
+        "model": model,
+        "best_f": best_f,
+        "objective_index": objective_index,
+        "constraints": limits,
+        "maximize": maximize,
+        "X_pending": X_pending,
+        "num_fantasies": num_fantasies,
+    }
+
+
+@register_once(LogCalibratedProbabilityOfFeasibility)
+def construct_inputs_probability_of_feasibility(
+    model: Model,
+    constraints: Any = None,
+    constraints_tuple: tuple[Tensor, Tensor] | None = None,
+    X_pending: Tensor | None = None,
+    num_fantasies: int = 16,
+) -> dict[str, Any]:
+    """Arguments of the probability of feasibility; the constraints in either of two forms."""
+    return {
+        "model": model,
+        "constraints": _limits(constraints, constraints_tuple),
+        "X_pending": X_pending,
+        "num_fantasies": num_fantasies,
+    }
+
+
+def _objective(
+    model: Model, objective_index: int | None, transform: PosteriorTransform | None
+) -> tuple[int, float]:
+    """Which outcome is the objective, counted from the front, and its weight."""
+    num, index, weight = model.num_outputs, objective_index, 1.0
+    if transform is not None:
+        if not isinstance(transform, ScalarizedPosteriorTransform):
+            raise UnsupportedError(
+                f"`posterior_transform` {type(transform).__name__} does not tell which outcome is "
+                "the objective: give `objective_index`, or a ScalarizedPosteriorTransform."
+            )
+        weights: list[float] = transform.get_buffer("weights").tolist()
+        named = [i for i, w in enumerate(weights) if w != 0.0]
+        if len(named) != 1 or len(weights) != num:
+            raise UnsupportedError(
+                "`posterior_transform` must weigh one of the model's outcomes, got the weights "
+                f"{weights} for {num}. Of a sum of outcomes qLogNoisyExpectedImprovement, a Monte "
+                "Carlo acquisition function, finds the constrained improvement."
+            )
+        if index is not None and index % num != named[0]:
+            raise InputDataError(
+                f"`objective_index` {index} and `posterior_transform` disagree: the latter weighs "
+                f"outcome {named[0]}."
+            )
+        index, weight = named[0], weights[named[0]]
+    if index is None or not -num <= index < num:
+        raise InputDataError(f"`objective_index` must name one of {num} outcomes, got {index}.")
+    return index % num, weight
+
+
+def _limits(
+    constraints: Any, constraints_tuple: tuple[Tensor, Tensor] | None
+) -> Mapping[int, Limits]:
+    """Limits by outcome, from whichever of the two forms is given."""
+    if isinstance(constraints, Mapping):
+        return constraints
+    if constraints_tuple is None:
+        raise InputDataError(
+            "`constraints` must map outcomes to their limits (lower, upper), or "
+            "`constraints_tuple` be given."
+        )
+    return limits_of(*constraints_tuple)
 
 
 @register_once(RobustUpperConfidenceBound)

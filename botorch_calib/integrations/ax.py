@@ -3,7 +3,9 @@
 It needs Ax (``pip install botorch_calib[ax]``). Importing this module teaches Ax to build, fit,
 cross-validate and store a `ReplayedModel`, and to store the acquisition functions of one. The
 Gaussian process within is the one that Ax would have used: its choice of class, its transforms,
-data and fit. After the fit the calibrator replays the trials in the order of their creation.
+data and fit. After the fit the calibrator replays the trials in the order of their creation. Which
+acquisition function is used is Ax's choice or the user's, save that one objective under outcome
+constraints is given the closed form.
 """
 
 from __future__ import annotations
@@ -13,40 +15,83 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import torch
+
 try:
     from ax.core.search_space import SearchSpaceDigest
 except ImportError as error:
     raise ImportError(
         "botorch_calib.integrations.ax needs Ax: pip install botorch_calib[ax]"
     ) from error
-from ax.generators.torch.botorch_modular.surrogate import Surrogate, submodel_input_constructor
+from ax.adapter.adapter_utils import extract_outcome_constraints
+from ax.api.client import Client
+from ax.api.utils.generation_strategy_dispatch import choose_generation_strategy
+from ax.api.utils.structs import GenerationStrategyDispatchStruct
+from ax.core.experiment import Experiment
+from ax.core.optimization_config import OptimizationConfig
+from ax.core.outcome_constraint import OutcomeConstraint
+from ax.generation_strategy.generation_strategy import GenerationStrategy
+from ax.generators.torch.botorch_modular.acquisition import Acquisition
+from ax.generators.torch.botorch_modular.surrogate import (
+    Surrogate,
+    SurrogateSpec,
+    submodel_input_constructor,
+)
 from ax.generators.torch.botorch_modular.utils import (
     ModelConfig,
     choose_model_class,
     fit_botorch_model,
 )
-from ax.storage.botorch_modular_registry import register_acquisition_function, register_model
+from ax.storage.botorch_modular_registry import (
+    register_acquisition,
+    register_acquisition_function,
+    register_model,
+)
+from botorch.acquisition import AcquisitionFunction
+from botorch.acquisition.logei import qLogNoisyExpectedImprovement, qLogProbabilityOfFeasibility
 from botorch.exceptions.errors import InputDataError, UnsupportedError
-from botorch.models.model import Model
+from botorch.models.model import Model, ModelList
+from botorch.posteriors import GPyTorchPosterior
 from botorch.utils.datasets import MultiTaskDataset, SupervisedDataset
 from gpytorch.mlls import MarginalLogLikelihood
 
 from botorch_calib import calibration
 from botorch_calib._validation import check_one_of
 from botorch_calib.acquisition import (
+    CalibratedConditionalValueAtRisk,
     CalibratedExpectedImprovement,
     CalibratedProbabilityOfImprovement,
     CalibratedUpperConfidenceBound,
+    CalibratedValueAtRisk,
     DelayedUpperConfidenceBound,
+    LogCalibratedConstrainedExpectedImprovement,
     LogCalibratedExpectedImprovement,
+    LogCalibratedProbabilityOfFeasibility,
 )
 from botorch_calib.calibration import Calibrator, LocalizedConformal
 from botorch_calib.models import CalibratedModel
 from botorch_calib.models.residuals import RESIDUALS
+from botorch_calib.posteriors import CalibratedPosterior
 from botorch_calib.posteriors.calibrated import EXCESS
 
 #: Types of the options of a calibrator that Ax can store as JSON.
 PLAIN = (bool, int, float, str, type(None))
+
+#: Closed forms of one outcome, which know nothing of constraints.
+ONE_OUTCOME: tuple[type[AcquisitionFunction], ...] = (
+    CalibratedConditionalValueAtRisk,
+    CalibratedExpectedImprovement,
+    CalibratedProbabilityOfImprovement,
+    CalibratedUpperConfidenceBound,
+    CalibratedValueAtRisk,
+    DelayedUpperConfidenceBound,
+    LogCalibratedExpectedImprovement,
+)
+#: What Ax would choose, and the closed form of the same idea under outcome constraints.
+CLOSED_FORMS: dict[type[AcquisitionFunction], type[AcquisitionFunction]] = {
+    qLogNoisyExpectedImprovement: LogCalibratedConstrainedExpectedImprovement,
+    qLogProbabilityOfFeasibility: LogCalibratedProbabilityOfFeasibility,
+}
 
 
 class ReplayedModel(CalibratedModel):
@@ -107,11 +152,10 @@ def calibrated_model_config(
 ) -> ModelConfig:
     """A configuration that has Ax model an outcome by its own Gaussian process, calibrated.
 
-    The result goes into Ax's ``choose_generation_strategy`` (method ``"custom"``) or, as the only
-    configuration of an outcome, into a ``SurrogateSpec``. The acquisition function may be the one
-    that Ax chooses, or, for one objective without constraints, a closed form such as
-    ``LogCalibratedExpectedImprovement`` as ``botorch_acqf_class``. What is calibrated are outcomes
-    as Ax hands them over, after its transforms: very bad ones are winsorized by default.
+    The result goes into `calibrated_generation_strategy`, into Ax's own
+    ``choose_generation_strategy`` (method ``"custom"``) or, as the only configuration of an
+    outcome, into a ``SurrogateSpec``. What is calibrated are outcomes as Ax hands them over, after
+    its transforms: very bad ones are winsorized by default.
 
     Fields of the configuration that describe the Gaussian process (kernel, likelihood, transforms,
     marginal likelihood) mean what they mean without calibration:
@@ -138,9 +182,8 @@ def calibrated_model_config(
         Exception: Whatever the calibrator raises for its options.
 
     Example:
-        >>> strategy = choose_generation_strategy(
-        ...     GenerationStrategyDispatchStruct(method="custom"),
-        ...     model_config=calibrated_model_config(LocalizedConformal, alpha=0.1),
+        >>> strategy = calibrated_generation_strategy(
+        ...     client, calibrated_model_config(LocalizedConformal, alpha=0.1)
         ... )
         >>> client.set_generation_strategy(strategy)
     """
@@ -213,6 +256,165 @@ def _check_supported(dataset: SupervisedDataset, surrogate: Surrogate) -> None:
             )
 
 
+class ConstrainedClosedForm(Acquisition):
+    """Ax's acquisition, with the closed form in place of samples where constraints allow for one.
+
+    Ax chooses ``qLogNoisyExpectedImprovement`` for one objective, or as long as nothing feasible
+    was observed ``qLogProbabilityOfFeasibility``. Under outcome constraints they become
+    `LogCalibratedConstrainedExpectedImprovement` and `LogCalibratedProbabilityOfFeasibility`, if
+    each constraint is on one metric, the objective is a metric as well and not a sum of them, each
+    metric has a model of its own with a calibrated or Gaussian posterior, and no options were given
+    for what Ax chose. Anything else is left as it is, and so are several objectives.
+    """
+
+    def _instantiate_acquisition(self) -> None:
+        chosen = self.botorch_acqf_classes_with_options
+        self.botorch_acqf_classes_with_options = [
+            (acqf_class if options else self._closed_form(acqf_class), options)
+            for acqf_class, options in chosen
+        ]
+        super()._instantiate_acquisition()
+
+    def _closed_form(self, acqf_class: type[AcquisitionFunction]) -> type[AcquisitionFunction]:
+        weights, constraints = self._objective_weights, self._outcome_constraints
+        if acqf_class not in CLOSED_FORMS or constraints is None or len(weights) > 1:
+            return acqf_class
+        constrained = constraints[0] != 0.0
+        expressible = bool((constrained.sum(dim=-1) == 1).all())
+        if acqf_class is qLogNoisyExpectedImprovement:
+            (objective,) = weights != 0.0
+            clash = (constrained & objective).any()
+            expressible = expressible and int(objective.sum()) == 1 and not clash
+        learned = self._learned_objective_preference_model is not None
+        if not expressible or learned or not self._has_known_posteriors():
+            return acqf_class
+        return CLOSED_FORMS[acqf_class]
+
+    @torch.no_grad()
+    def _has_known_posteriors(self) -> bool:
+        """Whether each outcome has a model of its own whose posterior the closed form can take."""
+        models: list[Any] = (
+            list(self._model.models) if isinstance(self._model, ModelList) else [self._model]
+        )
+        if any(model.num_outputs > 1 for model in models):
+            return False
+        posteriors = [model.posterior(self.surrogate.Xs[0][:1]) for model in models]
+        return all(type(p) in (CalibratedPosterior, GPyTorchPosterior) for p in posteriors)
+
+
+def calibrated_generation_strategy(
+    client: Client | Experiment,
+    model_config: ModelConfig | None = None,
+    metric_configs: Mapping[str, ModelConfig] | None = None,
+    botorch_acqf_class: type[AcquisitionFunction] | None = None,
+    struct: GenerationStrategyDispatchStruct | None = None,
+) -> GenerationStrategy:
+    """Ax's generation strategy with calibrated models, checked against the experiment.
+
+    Unless ``botorch_acqf_class`` is given Ax chooses the acquisition function. One objective under
+    outcome constraints then has a closed form, `ConstrainedClosedForm`; sums of metrics, in the
+    objective or in a constraint, and several objectives are sampled. Pass
+    ``qLogNoisyExpectedImprovement`` to sample in any case.
+
+    Args:
+        client: Whose optimisation has been configured, or an experiment that has an optimisation
+            configuration.
+        model_config: Configuration of the models; `calibrated_model_config` with its defaults if
+            omitted.
+        metric_configs: Other configurations for some of the metrics, by name. So a constraint can
+            be on observations, ``calibrated_model_config(denoise=False)``, while the objective is
+            what lies behind the noise.
+        botorch_acqf_class: The acquisition function.
+        struct: Ax's further choices, as of the initial trials, with the method ``"custom"``.
+
+    Raises:
+        InputDataError: If the optimisation has not been configured, or ``metric_configs`` names a
+            metric that the experiment does not have.
+        UnsupportedError: If ``botorch_acqf_class`` cannot be used for the objectives and outcome
+            constraints of the experiment, if the objective is a sum of metrics without constraints,
+            or if Ax would overlook a metric in a constraint on several.
+
+    Example:
+        >>> client.configure_optimization("yield", outcome_constraints=["cost <= 3"])
+        >>> client.set_generation_strategy(
+        ...     calibrated_generation_strategy(
+        ...         client, metric_configs={"cost": calibrated_model_config(denoise=False)}
+        ...     )
+        ... )
+    """
+    experiment = client._experiment if isinstance(client, Client) else client
+    if experiment.optimization_config is None:
+        raise InputDataError(
+            "`client` has nothing to optimise yet: call `client.configure_optimization` first."
+        )
+    _check_combination(experiment.optimization_config, botorch_acqf_class)
+    model_config = calibrated_model_config() if model_config is None else model_config
+    strategy = choose_generation_strategy(
+        GenerationStrategyDispatchStruct(method="custom") if struct is None else struct,
+        model_config=model_config,
+        botorch_acqf_class=botorch_acqf_class,
+    )
+    by_signature = {}
+    for name, config in (metric_configs or {}).items():
+        if name not in experiment.metrics:
+            known = ", ".join(map(repr, sorted(experiment.metrics)))
+            raise InputDataError(f"`metric_configs` names {name!r}; the metrics are {known}.")
+        by_signature[experiment.metrics[name].signature] = [config]
+    (spec,) = strategy.nodes_by_name["MBM"].generator_specs
+    spec.generator_kwargs["surrogate_spec"] = SurrogateSpec(
+        model_configs=[model_config], metric_to_model_configs=by_signature
+    )
+    if botorch_acqf_class is None:
+        spec.generator_kwargs["acquisition_class"] = ConstrainedClosedForm
+    return strategy
+
+
+def _check_combination(
+    config: OptimizationConfig, acqf_class: type[AcquisitionFunction] | None
+) -> None:
+    """Raise now what Ax would raise after the initial trials, when it builds the acquisition."""
+    objective, constraints = config.objective, config.outcome_constraints
+    for constraint in constraints:
+        # As a plain constraint, which the transforms of Ax make of any. In Ax 1.3 they lose all
+        # metrics but the first.
+        plain = OutcomeConstraint.clone(constraint)
+        rows = extract_outcome_constraints([plain], plain.metric_signatures)
+        if rows is not None and (rows[0] != 0.0).sum() < len(plain.metric_names):
+            raise UnsupportedError(
+                f"Ax reads but one of the metrics in {constraint}: report their sum as a metric of "
+                "its own, and constrain that."
+            )
+    if objective.is_scalarized_objective and not constraints:
+        raise UnsupportedError(
+            "Calibrated models do not support an objective that is a sum of metrics, "
+            f"{objective.expression!r}: report the sum as a metric of its own."
+        )
+    if acqf_class not in (*ONE_OUTCOME, *CLOSED_FORMS.values()):
+        return
+    name = f"`botorch_acqf_class` {acqf_class.__name__}"
+    # The probability of feasibility does without an objective.
+    if not (objective.is_single_objective or acqf_class is LogCalibratedProbabilityOfFeasibility):
+        raise UnsupportedError(
+            f"{name} is of one metric, and the objective is {objective.expression!r}: leave the "
+            "class out, and Ax chooses one that draws samples."
+        )
+    if acqf_class in ONE_OUTCOME:
+        if constraints:
+            raise UnsupportedError(
+                f"{name} does not know of outcome constraints: leave the class out, which gives "
+                f"{LogCalibratedConstrainedExpectedImprovement.__name__}."
+            )
+        return
+    if not constraints:
+        raise UnsupportedError(f"{name} needs outcome constraints, and there are none.")
+    for constraint in constraints:
+        if len(constraint.metric_names) > 1:
+            raise UnsupportedError(
+                f"{name} needs constraints on one metric each, got {constraint}: leave the class "
+                "out, and Ax chooses one that draws samples."
+            )
+
+
 @fit_botorch_model.register(ReplayedModel)
 def _fit_replayed(
     model: ReplayedModel,
@@ -227,11 +429,6 @@ def _fit_replayed(
 
 
 register_model(ReplayedModel)
-for _acquisition in (
-    CalibratedExpectedImprovement,
-    CalibratedProbabilityOfImprovement,
-    CalibratedUpperConfidenceBound,
-    DelayedUpperConfidenceBound,
-    LogCalibratedExpectedImprovement,
-):
+register_acquisition(ConstrainedClosedForm)
+for _acquisition in (*ONE_OUTCOME, *CLOSED_FORMS.values()):
     register_acquisition_function(_acquisition)

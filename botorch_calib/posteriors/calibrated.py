@@ -15,7 +15,7 @@ from botorch.posteriors.posterior import Posterior
 from gpytorch.distributions import MultitaskMultivariateNormal, MultivariateNormal
 from torch import Tensor
 
-from botorch_calib._validation import check_one_of
+from botorch_calib._validation import check_one_of, check_open_unit
 from botorch_calib.distributions.piecewise import PiecewisePredictive
 from botorch_calib.distributions.smoothed import SmoothedPredictive, UnsmoothedPredictive
 
@@ -218,6 +218,23 @@ class CalibratedPosterior(Posterior):
             raise InputDataError(f"`value` must hold levels in (0, 1), got {level}.")
         return (self._location + self._unit * self._distribution.quantile(level)).to(self.dtype)
 
+    def conditional_mean_below(self, level: float) -> Tensor:
+        """``E[f~ | f~ <= Q(level)]``, with exact first derivatives, ``batch_shape x q x 1``.
+
+        The mean of the worst values with a total probability of ``level``, also called expected
+        shortfall or conditional value at risk. Of ``affine(-1.0)`` it is minus the mean of the
+        greatest ones.
+
+        Args:
+            level: In (0, 1).
+
+        Raises:
+            InputDataError: If ``level`` is outside (0, 1).
+        """
+        check_open_unit("level", level)
+        value = self._location + self._unit * self._distribution.mean_below(level)
+        return value.to(self.dtype)
+
     def _at(self, value: Tensor, function: Callable[[Tensor], Tensor]) -> Tensor:
         """A function of numbers in the units of `_distribution`, at ``value``."""
         value = torch.as_tensor(value, dtype=torch.float64, device=self.device)
@@ -271,7 +288,8 @@ class CalibratedPosterior(Posterior):
             upper: Upper limit in units of the outcome, greater than ``lower``, or None for none.
         """
         ends = [None if end is None else self._in_units(end) for end in (lower, upper)]
-        return self._distribution.log_between(*ends).to(self.dtype)
+        # Masses that were rounded may add up to slightly more than 1.
+        return self._distribution.log_between(*ends).clamp(max=0.0).to(self.dtype)
 
     def _in_units(self, value: Tensor | float) -> Tensor:
         """Numbers in units of `_distribution`; infinite ones are far out instead."""

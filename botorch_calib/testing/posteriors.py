@@ -116,6 +116,29 @@ class PosteriorContract:
                 result = posterior.cdf(value)
                 assert_close(result, level.expand_as(result), rtol=0.0, atol=atol)
 
+    def test_conditional_mean_below(self) -> None:
+        """``level`` times it is the integral of the quantile function; at level 1 the mean."""
+        import pytest
+
+        for dtype, batch_shape in product(DTYPES, self.batch_shapes):
+            posterior: Any = self.make_posterior(batch_shape, 2, dtype)
+            if not hasattr(posterior, "conditional_mean_below"):
+                pytest.skip("the posterior has no `conditional_mean_below`")
+            low, high = (posterior.conditional_mean_below(level) for level in (0.12, 0.57))
+            assert low.shape == posterior.mean.shape and low.dtype == dtype
+            assert (low < high).all() and (high < posterior.mean).all()
+            check_gradient(low, leaves_of(low))
+            if dtype != torch.double:  # a difference quotient needs the digits
+                continue
+            for level in (0.12, 0.57):
+                ends = (level - 1e-4, level + 1e-4)
+                low, high = (end * posterior.conditional_mean_below(end) for end in ends)
+                quantile = posterior.quantile(torch.tensor(level, dtype=dtype))
+                assert_close((high - low) / 2e-4, quantile, rtol=1e-5, atol=1e-5)
+            nearly_all = posterior.conditional_mean_below(1 - 1e-9)
+            assert_close(nearly_all, posterior.mean, rtol=1e-6, atol=1e-6)
+            check_raises((BotorchError,), posterior.conditional_mean_below, 0.0)
+
     def test_density_is_the_slope_of_cdf(self) -> None:
         for batch_shape in self.batch_shapes:
             posterior: Any = self.make_posterior(batch_shape, 2, torch.double)

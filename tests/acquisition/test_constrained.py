@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from botorch.acquisition import AcquisitionFunction
 from botorch.acquisition.analytic import (
     LogConstrainedExpectedImprovement,
     LogProbabilityOfFeasibility,
@@ -23,17 +24,20 @@ from botorch_calib.acquisition import (
     LogCalibratedExpectedImprovement,
     LogCalibratedProbabilityOfFeasibility,
 )
+from botorch_calib.acquisition.calibrated import fantasy_models
+from botorch_calib.acquisition.constrained import calibrated
+from botorch_calib.testing import AcquisitionContract
 
 CONSTRAINTS = {1: (None, 0.9), 2: (0.1, 0.4)}
 
 
-def make_gps(dtype: torch.dtype = torch.double) -> list[SingleTaskGP]:
+def make_gps(dtype: torch.dtype = torch.double, sign: float = 1.0) -> list[SingleTaskGP]:
     generator = torch.Generator().manual_seed(0)
     X = torch.rand(25, 2, dtype=torch.double, generator=generator)
     noise = torch.randn(25, 3, dtype=torch.double, generator=generator)
     outcomes = [torch.sin(5 * X).sum(dim=-1), X.sum(dim=-1), X.prod(dim=-1)]
     return [
-        SingleTaskGP(X.to(dtype), (f + 0.2 * noise[:, i]).unsqueeze(-1).to(dtype)).eval()
+        SingleTaskGP(X.to(dtype), sign * (f + 0.2 * noise[:, i]).unsqueeze(-1).to(dtype)).eval()
         for i, f in enumerate(outcomes)
     ]
 
@@ -45,6 +49,24 @@ def make_models(gps: list[SingleTaskGP]) -> list[Model]:
         CalibratedModel.from_history(gps[1], LocalizedConformal(0.2)),
         CalibratedModel.from_history(gps[2], QuantileRecalibrator(), denoise=False),
     ]
+
+
+class TestContract(AcquisitionContract):
+    def make_acquisition(self, dtype: torch.dtype, maximize: bool = True) -> AcquisitionFunction:
+        return LogCalibratedConstrainedExpectedImprovement(
+            ModelList(*make_models(make_gps(dtype))), 0.3, 0, CONSTRAINTS, maximize
+        )
+
+    def make_negated_acquisition(self, dtype: torch.dtype) -> AcquisitionFunction:
+        gps, turned = make_gps(dtype), make_gps(dtype, sign=-1.0)
+        models = ModelList(turned[0], *make_models(gps)[1:])
+        return LogCalibratedConstrainedExpectedImprovement(models, -0.3, 0, CONSTRAINTS)
+
+
+class TestContractOfFeasibility(AcquisitionContract):
+    def make_acquisition(self, dtype: torch.dtype, maximize: bool = True) -> AcquisitionFunction:
+        model = ModelList(*make_models(make_gps(dtype)))
+        return LogCalibratedProbabilityOfFeasibility(model, CONSTRAINTS)
 
 
 def points(num: int, dtype: torch.dtype = torch.double) -> Tensor:
@@ -127,6 +149,60 @@ def test_value_against_sampling(models: list[Model]) -> None:
     assert ((value.exp() - gain.mean(dim=0)).abs() < 4 * error).all()
 
 
+@pytest.mark.parametrize(
+    "limits", [(None, -50.0), (40.0, None), (40.0, 40.125), (0.5, 0.5 + 2**-20), (-(2.0**20), 2e6)]
+)
+def test_plain_models_give_botorchs_values_far_out(gps: list[SingleTaskGP], limits: Any) -> None:
+    values, X = [], points(7).requires_grad_()
+    for acqf in (
+        LogConstrainedExpectedImprovement(ModelListGP(*gps), 0.25, 0, {1: limits}),
+        LogCalibratedConstrainedExpectedImprovement(ModelList(*gps), 0.25, 0, {1: limits}),
+    ):
+        value = acqf(X)
+        values.append((value, torch.autograd.grad(value.sum(), X)[0]))
+    assert_close(*values, rtol=1e-8, atol=1e-8)
+
+
+@pytest.mark.parametrize("i", [0, 1, 2])
+@pytest.mark.parametrize("center", [0.4, 0.8])
+@pytest.mark.parametrize("width", [1e-5, 1e-7, 1e-9])
+def test_narrow_limits(models: list[Model], i: int, center: float, width: float) -> None:
+    """The density times the width, with its gradient."""
+    X = points(12).requires_grad_()
+    value = LogCalibratedProbabilityOfFeasibility(
+        ModelList(*models), {i: (center - width / 2, center + width / 2)}
+    )(X)
+    posterior = calibrated(models[i].posterior(X))
+    expected = (posterior.density(torch.tensor(center)) * width).log().flatten()
+    assert_close(value, expected, rtol=0, atol=1e-5)
+    gradients = [torch.autograd.grad(v.sum(), X)[0] for v in (value, expected)]
+    assert_close(*gradients, rtol=1e-4, atol=1e-4)
+
+
+def test_gradients_in_single_precision() -> None:
+    """Where the probability of feasibility is far below what either precision can hold."""
+    far, results = {1: (None, -60.0), 2: (40.0, 40.1)}, []
+    for dtype in (torch.float, torch.double):
+        X = points(5, dtype).requires_grad_()
+        value = LogCalibratedProbabilityOfFeasibility(ModelList(*make_models(make_gps(dtype))), far)
+        log_p = value(X)
+        (gradient,) = torch.autograd.grad(log_p.sum(), X)
+        assert gradient.isfinite().all() and (log_p < -1e4).any()
+        results.append((log_p.double(), gradient.double()))
+    assert_close(*results, rtol=5e-3, atol=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float, torch.double])
+def test_a_probability_is_never_above_one(dtype: torch.dtype) -> None:
+    model = ModelList(*make_models(make_gps(dtype)))
+    for limits in ((-1e6, 1e6), (None, 1e6), (-1e6, None)):
+        acqf = LogCalibratedProbabilityOfFeasibility(model, dict.fromkeys((1, 2), limits))
+        X = points(30, dtype).requires_grad_()
+        value = acqf(X)
+        assert (value <= 0).all() and (value > -1e-6).all()
+        assert torch.autograd.grad(value.sum(), X)[0].isfinite().all()
+
+
 def test_gradients_where_feasibility_underflows(models: list[Model]) -> None:
     far = {1: (None, -60.0), 2: (40.0, 40.1)}
     X = points(5).requires_grad_()
@@ -159,6 +235,15 @@ def test_feasible_everywhere_changes_nothing(models: list[Model]) -> None:
     assert_close(log_pf, torch.zeros_like(log_pf), rtol=0, atol=1e-9)
 
 
+def test_infinite_limits_are_none(models: list[Model]) -> None:
+    infinite = {1: (-torch.inf, 0.9), 2: (0.1, torch.inf), 0: (-torch.inf, torch.inf)}
+    values = [
+        LogCalibratedProbabilityOfFeasibility(ModelList(*models), constraints)(points(5))
+        for constraints in (infinite, {1: (None, 0.9), 2: (0.1, None)})
+    ]
+    assert_close(*values, rtol=0, atol=0)
+
+
 def test_pending_points_average_over_fantasies(models: list[Model]) -> None:
     X, model = points(4), ModelList(*models)
     X_pending = points(2).squeeze(-2)
@@ -170,6 +255,84 @@ def test_pending_points_average_over_fantasies(models: list[Model]) -> None:
     assert not torch.allclose(acqf(X), plain(X))
     acqf.set_X_pending(None)
     assert_close(acqf(X), plain(X), rtol=0, atol=0)
+
+
+def noise_free_gps(dtype: torch.dtype = torch.double) -> list[Any]:
+    """An objective and a constrained outcome, known exactly where they were observed."""
+    X = points(5, dtype).squeeze(-2)
+    outcomes = [torch.sin(5 * X).sum(dim=-1, keepdim=True), torch.cos(4 * X[:, :1]) + X[:, 1:]]
+    gps = [SingleTaskGP(X, Y, train_Yvar=torch.full_like(Y, 1e-5)).eval() for Y in outcomes]
+    for gp in gps:
+        gp.covar_module.lengthscale = 0.4
+    return gps
+
+
+@pytest.mark.parametrize("maximize", [True, False])
+@pytest.mark.parametrize("limits", [(None, 1.0), (0.7, 1.1)])
+def test_pending_points_against_sampling(maximize: bool, limits: Any) -> None:
+    """The improvement on whatever feasible value the pending points turn out to have."""
+    gps, num, sign = noise_free_gps(), 400_000, 1.0 if maximize else -1.0
+    X = torch.tensor([[0.3, 0.5], [0.2, 0.2], [0.6, 0.9], [0.9, 0.6]], dtype=torch.double)
+    X, X_pending = X.unsqueeze(-2), torch.tensor([[0.35, 0.55], [0.1, 0.1]], dtype=torch.double)
+    best = 0.5 if maximize else 1.0
+    acqf = LogCalibratedConstrainedExpectedImprovement(
+        ModelList(*gps), best, 0, {1: limits}, maximize, X_pending, num_fantasies=4096
+    )
+    together = torch.cat([X, X_pending.expand(4, 2, 2)], dim=-2)
+    torch.manual_seed(0)
+    with torch.no_grad():
+        f, y = (gp.posterior(together).rsample(torch.Size([num])).squeeze(-1) for gp in gps)
+    feasible = (y <= limits[1]) & (y >= (-torch.inf if limits[0] is None else limits[0]))
+    f = sign * f
+    found = f[..., 1:].masked_fill(~feasible[..., 1:], -torch.inf).amax(dim=-1)
+    for incumbent, right in ((found, True), (torch.full_like(found, sign * best), False)):
+        gain = (f[..., 0] - incumbent.clamp(min=sign * best)).clamp(min=0.0) * feasible[..., 0]
+        # Five standard errors, for the quasi-random fantasies have one as well.
+        gap, error = (acqf(X).exp() - gain.mean(dim=0)).abs(), gain.std(dim=0) / num**0.5
+        assert (gap <= 5 * error + 1e-6).all() == right
+
+
+@pytest.mark.parametrize(("maximize", "best_f"), [(True, -0.1), (False, 0.8)])
+def test_pending_points_one_fantasy_at_a_time(
+    models: list[Model], maximize: bool, best_f: float
+) -> None:
+    """Each conditions the models on outcomes, and has an incumbent that is feasible with them."""
+    X, X_pending, sign = points(4), points(3).squeeze(-2), 1.0 if maximize else -1.0
+    acqf = LogCalibratedConstrainedExpectedImprovement(
+        ModelList(*models), best_f, 0, CONSTRAINTS, maximize, X_pending, num_fantasies=8
+    )
+    fantasies: Any = acqf._fantasies
+    raised, values = 0, []
+    for k in range(8):
+        conditioned = []
+        for i, model in enumerate(models):
+            gp: Any = fantasies[i] if i == 0 else fantasies[i].model
+            Y = gp.train_targets[k, -3:].unsqueeze(-1)
+            Y = gp.outcome_transform.untransform(Y)[0] if hasattr(gp, "outcome_transform") else Y
+            conditioned.append(model.condition_on_observations(X_pending, Y))
+        posterior: Any = conditioned[0].posterior(X_pending)
+        means = sign * posterior.mean.flatten()
+        log_pf = LogCalibratedProbabilityOfFeasibility(ModelList(*conditioned), CONSTRAINTS)
+        means = means[log_pf(X_pending.unsqueeze(-2)) > torch.tensor(0.5).log()]
+        best = max([sign * best_f, *means.tolist()])
+        raised += best > sign * best_f
+        values.append(
+            LogCalibratedConstrainedExpectedImprovement(
+                ModelList(*conditioned), sign * best, 0, CONSTRAINTS, maximize
+            )(X)
+        )
+    assert 0 < raised < 8
+    average = torch.stack(values).logsumexp(dim=0) - torch.tensor(8.0).log()
+    assert_close(acqf(X), average, rtol=1e-6, atol=1e-8)
+
+
+def test_fantasies_of_different_outcomes_are_independent(gps: list[SingleTaskGP]) -> None:
+    """Scramblings of one quasi-random sequence are not, whatever their seeds."""
+    num, X_pending = 1024, points(1).squeeze(-2)
+    fantasies = fantasy_models([gps[0]] * 4, X_pending, num)
+    outcomes = torch.stack([model.train_targets[:, -1] for model in fantasies])
+    correlation = outcomes.corrcoef().fill_diagonal_(0.0)
+    assert correlation.abs().max() < 4 / num**0.5
 
 
 def test_float32_and_batches() -> None:
@@ -200,6 +363,9 @@ def test_goes_into_optimize_acqf(models: list[Model]) -> None:
         ({1: (1.0, 0.0)}, "less than"),
         ({1: (float("nan"), None)}, "less than"),
         ({7: (0.0, None)}, "outcome 7 of 3"),
+        ({1: (-torch.inf, torch.inf)}, "no limit"),
+        ({1: (torch.inf, None)}, "less than"),
+        ({1: (0.0, None), -2: (None, 1.0)}, "outcome 1 twice"),
         ({0: (0.0, None)}, "holds the objective"),
     ],
 )

@@ -10,7 +10,7 @@ from torch.testing import assert_close
 
 from botorch_calib.calibration import GaussianScore
 from botorch_calib.distributions.piecewise import PiecewisePredictive
-from botorch_calib.distributions.smoothed import MIN_RATIO, SmoothedPredictive
+from botorch_calib.distributions.smoothed import MIN_RATIO, SmoothedPredictive, UnsmoothedPredictive
 from tests import oracles
 from tests.predictive_examples import DECILES, KINDS, from_pits, random_predictive, uniform
 
@@ -105,6 +105,48 @@ def test_mirrored(kind):
     assert_close(twin.cdf(-x), distribution.log_survival(x).exp())
     assert_close(twin.quantile(0.2), -distribution.quantile(0.8), rtol=1e-8, atol=1e-8)
     assert_close(twin.mirrored().log_excess(x), distribution.log_excess(x))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("level", [1e-6, 0.1, 0.5, 0.77, 1 - 1e-6])
+@pytest.mark.parametrize("noise", [True, False])
+def test_mean_below(kind, level, noise):
+    smoothed, _ = random_case(kind, 12)
+    if not noise:
+        smoothed = UnsmoothedPredictive(smoothed.predictive)
+    value, q = smoothed.mean_below(level), smoothed.quantile(level)
+    ratios = smoothed.ratio.tolist() if noise else [0.0] * 12
+    rows = zip(oracles.unbatched(smoothed.predictive), ratios, q.tolist(), strict=True)
+    expected = torch.tensor([oracles.mean_below(*row) for row in rows], dtype=torch.double)
+    scale = smoothed.variance.sqrt()
+    assert_close(value / scale, expected / scale, rtol=1e-7, atol=1e-8)
+    # The greatest value of the function of q that is taken at the quantile.
+    for shift in (-0.1, 0.1):
+        other = q + shift * scale
+        bound = other - smoothed.mirrored().log_excess(-other).exp() / level
+        assert (bound <= value + 1e-8 * scale).all()
+
+
+@pytest.mark.parametrize("level", [1e-6, 0.1, 0.9])
+def test_mean_below_of_a_normal_law(level):
+    ratio = torch.tensor([1e-3, 1.0, 30.0], dtype=torch.double)
+    gaussian = PiecewisePredictive.gaussian((3,), dtype=torch.double)
+    z = torch.special.ndtri(torch.tensor(level, dtype=torch.double))
+    mills = torch.exp(-z.square() / 2) / math.sqrt(2 * math.pi) / level
+    value = SmoothedPredictive(gaussian, ratio).mean_below(level)
+    assert_close(value, -(1 + ratio.square()).sqrt() * mills)
+
+
+@pytest.mark.parametrize("kind", ["gaussian", "stretched", "recalibrated"])
+@pytest.mark.parametrize("level", [1e-6, 0.1, 0.5, 1 - 1e-6])
+def test_derivative_of_mean_below(kind, level):
+    """The quantile moves as well, which is not felt to first order."""
+    parameters, ratio, _ = parameters_of(kind, 4)
+    for function in (
+        lambda p, r: make(kind, p, r).mean_below(level),
+        lambda p, r: UnsmoothedPredictive(make(kind, p, r).predictive).mean_below(level),
+    ):
+        assert gradcheck(function, (parameters, ratio), atol=1e-6, rtol=1e-4)
 
 
 def test_many_pieces_that_make_a_normal_law():

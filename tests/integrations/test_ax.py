@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -20,28 +21,44 @@ from ax.api.configs import ChoiceParameterConfig, RangeParameterConfig
 from ax.api.utils.generation_strategy_dispatch import choose_generation_strategy
 from ax.api.utils.structs import GenerationStrategyDispatchStruct
 from ax.core.search_space import SearchSpaceDigest
+from ax.generation_strategy.generation_strategy import GenerationStrategy
+from ax.generators.torch.botorch_modular.acquisition import Acquisition
+from ax.generators.torch.botorch_modular.generator import BoTorchGenerator
 from ax.generators.torch.botorch_modular.kernels import ScaleMaternKernel
 from ax.generators.torch.botorch_modular.surrogate import Surrogate, SurrogateSpec
 from ax.generators.torch.botorch_modular.utils import ModelConfig
+from ax.generators.torch_base import TorchOptConfig
 from botorch.acquisition import AcquisitionFunction
 from botorch.acquisition.logei import qLogNoisyExpectedImprovement
+from botorch.acquisition.multi_objective.logei import qLogNoisyExpectedHypervolumeImprovement
 from botorch.exceptions.errors import InputDataError, UnsupportedError
 from botorch.models import ModelList, SingleTaskGP
 from botorch.utils.datasets import MultiTaskDataset, SupervisedDataset
 from torch import Tensor
 
 from botorch_calib import (
+    CalibratedConditionalValueAtRisk,
     CalibratedModel,
     CalibratedUpperConfidenceBound,
+    CalibratedValueAtRisk,
     Calibrator,
     GaussianScore,
     LocalizedConformal,
+    LogCalibratedConstrainedExpectedImprovement,
     LogCalibratedExpectedImprovement,
+    LogCalibratedProbabilityOfFeasibility,
     OnlineConformal,
     QuantileRecalibrator,
 )
 from botorch_calib.exceptions import CalibrationWarning
-from botorch_calib.integrations.ax import ReplayedModel, calibrated_model_config
+from botorch_calib.integrations import ax as integration
+from botorch_calib.integrations.ax import (
+    ConstrainedClosedForm,
+    ReplayedModel,
+    calibrated_generation_strategy,
+    calibrated_model_config,
+)
+from botorch_calib.models.inspection import raw_train_targets
 
 NUM_INITIAL = 4
 
@@ -365,6 +382,297 @@ def test_outcome_constraints() -> None:
     model = model_of(client)
     assert type(model) is ModelList
     assert [type(part) for part in model.models] == [ReplayedModel, ReplayedModel]
+
+
+# ------------------------------------------------------------------ under outcome constraints
+
+THRESHOLDS = ["y >= -2", "w >= 0"]
+
+
+def total(parameters: Any) -> float:
+    return float(parameters["a"] + parameters["b"] / 10)
+
+
+def strategy_for(client: Client, **kwargs: Any) -> GenerationStrategy:
+    struct = GenerationStrategyDispatchStruct(
+        method="custom",
+        initialization_budget=NUM_INITIAL,
+        initialization_random_seed=0,
+        initialize_with_center=False,
+    )
+    return calibrated_generation_strategy(client, struct=struct, **kwargs)
+
+
+def constrained_client(
+    objective: str = "y", constraints: Sequence[str] = ("z <= 0.8",), **kwargs: Any
+) -> Client:
+    client = Client(random_seed=0)
+    client.configure_experiment(parameters=CONTINUOUS)
+    client.configure_optimization(objective=objective, outcome_constraints=constraints)
+    client.set_generation_strategy(strategy_for(client, **kwargs))
+    return client
+
+
+def acquisition_of(client: Client) -> Any:
+    """Ax's, which holds BoTorch's as ``acqf``."""
+    return adapter_of(client).generator._acquisition
+
+
+def class_of(client: Client) -> type[AcquisitionFunction]:
+    return type(acquisition_of(client).acqf)
+
+
+@pytest.fixture
+def not_optimised(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which acquisition function Ax builds, without the time to maximise one by sampling."""
+
+    def optimize(self: Acquisition, n: int, **kwargs: Any) -> tuple[Tensor, Tensor, Tensor]:
+        X = self.surrogate.Xs[0]
+        points = torch.rand(n, X.shape[-1]).to(X)
+        return points, self.acqf(points.unsqueeze(-2)).detach().view(-1), torch.ones(n)
+
+    monkeypatch.setattr(Acquisition, "optimize", optimize)
+
+
+def test_constrained_objective_in_closed_form() -> None:
+    """From the first trial to a few that are chosen, all of them by the default."""
+    client = constrained_client()
+    play(client, NUM_INITIAL + 3, z=total)
+    acqf: Any = acquisition_of(client).acqf
+    assert class_of(client) is LogCalibratedConstrainedExpectedImprovement
+    assert all(type(part) is ReplayedModel for part in acqf.model.models)
+    chosen = [trial.arms[0].parameters for trial in client._experiment.trials.values()]
+    # The best that is feasible is (0.3, 5), of value -0.02.
+    assert max(hill(p) for p in chosen if total(p) <= 0.8) > -0.05
+
+
+@pytest.mark.parametrize(
+    ("constraints", "num_limits"),
+    [(["z <= 0.8", "z >= 0.5"], 2), (["z <= 0.8", "w <= 0.2"], 2), (["2 * z <= 1.6"], 1)],
+)
+@pytest.mark.usefixtures("not_optimised")
+def test_several_constraints(constraints: Sequence[str], num_limits: int) -> None:
+    client = constrained_client(constraints=constraints)
+    play(client, NUM_INITIAL + 1, z=total, w=lambda parameters: 0.5 - parameters["a"])
+    acqf: Any = acquisition_of(client).acqf
+    assert class_of(client) is LogCalibratedConstrainedExpectedImprovement
+    limits = [limit for pair in acqf.constraints.values() for limit in pair if limit is not None]
+    assert len(set(limits)) == num_limits
+
+
+@pytest.mark.usefixtures("not_optimised")
+def test_constrained_incumbent_and_limits_are_in_the_units_of_the_models() -> None:
+    client = constrained_client("-w", ["z >= 0.6"])
+    play(client, NUM_INITIAL + 1, z=total, w=lambda parameters: 100.0 - 7.0 * hill(parameters))
+    acqf: Any = acquisition_of(client).acqf
+    assert not acqf.maximize
+    names = adapter_of(client).outcomes
+    objective, other = (model_of(client).models[names.index(name)] for name in "wz")
+    # Ax models what is only tracked, "y", and leaves it out here.
+    assert [part is objective for part in acqf.model.models] == [True, False]
+    assert acqf.objective_index == 0 and list(acqf.constraints) == [1]
+    chosen = list(client._experiment.trials.values())[:NUM_INITIAL]
+    feasible = [i for i, t in enumerate(chosen) if total(t.arms[0].parameters) >= 0.6]
+    assert 0 < len(feasible) < NUM_INITIAL
+    targets = raw_train_targets(objective.model).flatten()
+    torch.testing.assert_close(acqf.best_f, targets[feasible].min())
+    (limits,) = acqf.constraints.values()
+    held = raw_train_targets(other.model).flatten() >= limits[0]
+    assert held.nonzero().flatten().tolist() == feasible
+
+
+@pytest.mark.usefixtures("not_optimised")
+def test_nothing_feasible_yet() -> None:
+    client = constrained_client(constraints=["z <= -0.3"])
+    play(client, NUM_INITIAL + 1, z=total)
+    assert class_of(client) is LogCalibratedProbabilityOfFeasibility
+
+
+@pytest.mark.usefixtures("not_optimised")
+def test_constraints_relative_to_the_status_quo() -> None:
+    client = constrained_client(constraints=["z <= 1.1 * baseline"])
+    baseline = {"a": 0.25, "b": 5.0}
+    index = client.attach_baseline(baseline)
+    client.complete_trial(index, {"y": hill(baseline), "z": 0.75})
+    play(client, NUM_INITIAL + 1, z=total)
+    acqf: Any = acquisition_of(client).acqf
+    assert class_of(client) is LogCalibratedConstrainedExpectedImprovement
+    (limits,) = acqf.constraints.values()
+    (i,) = acqf.constraints
+    held = raw_train_targets(acqf.model.models[i].model).flatten() <= limits[1]
+    arms = [trial.arms[0].parameters for trial in client._experiment.trials.values()]
+    assert held.tolist() == [total(p) <= 1.1 * 0.75 for p in arms[: len(held)]]
+
+
+def test_pending_trials_of_a_constrained_objective() -> None:
+    client = constrained_client()
+    play(client, NUM_INITIAL, z=total)
+    running = [*client.get_next_trials(max_trials=1).values()]
+    running += client.get_next_trials(max_trials=2).values()
+    assert acquisition_of(client).acqf.X_pending.shape[-2] >= 1
+    places = torch.stack([point(parameters) for parameters in running])
+    assert torch.pdist(places).min() > 0.01
+
+
+@pytest.mark.usefixtures("not_optimised")
+def test_each_metric_in_its_own_way() -> None:
+    client = constrained_client(
+        model_config=calibrated_model_config(alpha=0.3),
+        metric_configs={"z": calibrated_model_config(QuantileRecalibrator, denoise=False)},
+    )
+    play(client, NUM_INITIAL + 1, z=total)
+    names = adapter_of(client).outcomes
+    objective, other = (model_of(client).models[names.index(name)] for name in "yz")
+    assert type(objective.calibrator) is LocalizedConformal and objective.denoise
+    assert objective.calibrator.alpha == 0.3
+    assert type(other.calibrator) is QuantileRecalibrator and not other.denoise
+    assert class_of(client) is LogCalibratedConstrainedExpectedImprovement
+
+
+@pytest.mark.usefixtures("not_optimised")
+def test_a_plain_model_of_the_constraint() -> None:
+    client = constrained_client(metric_configs={"z": ModelConfig(name="plain")})
+    play(client, NUM_INITIAL + 1, z=total)
+    acqf: Any = acquisition_of(client).acqf
+    assert class_of(client) is LogCalibratedConstrainedExpectedImprovement
+    assert {type(part) for part in acqf.model.models} == {ReplayedModel, SingleTaskGP}
+
+
+@pytest.mark.parametrize(
+    ("objective", "constraints", "kwargs", "expected"),
+    [
+        ("y", [], {}, qLogNoisyExpectedImprovement),
+        ("y, w", ["z <= 0.8", *THRESHOLDS], {}, qLogNoisyExpectedHypervolumeImprovement),
+        ("y, w", THRESHOLDS, {}, qLogNoisyExpectedHypervolumeImprovement),
+        ("y + w", ["z <= 0.8"], {}, qLogNoisyExpectedImprovement),
+        # Who asks for samples gets them.
+        (
+            "y",
+            ["z <= 0.8"],
+            {"botorch_acqf_class": qLogNoisyExpectedImprovement},
+            qLogNoisyExpectedImprovement,
+        ),
+        (
+            "y",
+            ["z <= 0.8"],
+            {"botorch_acqf_class": LogCalibratedConstrainedExpectedImprovement},
+            LogCalibratedConstrainedExpectedImprovement,
+        ),
+        ("y", [], {"botorch_acqf_class": CalibratedValueAtRisk}, CalibratedValueAtRisk),
+        (
+            "y",
+            [],
+            {"botorch_acqf_class": CalibratedConditionalValueAtRisk},
+            CalibratedConditionalValueAtRisk,
+        ),
+    ],
+)
+@pytest.mark.usefixtures("not_optimised")
+def test_what_else_is_used(
+    objective: str, constraints: Sequence[str], kwargs: Any, expected: type[AcquisitionFunction]
+) -> None:
+    client = constrained_client(objective, constraints, **kwargs)
+    play(client, NUM_INITIAL + 1, z=total, w=lambda parameters: parameters["a"])
+    assert class_of(client) is expected
+
+
+@pytest.mark.parametrize(
+    ("weights", "A", "expected"),
+    [
+        ([[1.0, 0.0]], [[0.0, 1.0]], LogCalibratedConstrainedExpectedImprovement),
+        ([[-2.0, 0.0]], [[0.0, -3.0]], LogCalibratedConstrainedExpectedImprovement),
+        ([[1.0, 0.0]], [[0.5, 1.0]], qLogNoisyExpectedImprovement),
+        ([[1.0, 0.0]], [[0.0, 1.0], [0.5, 1.0]], qLogNoisyExpectedImprovement),
+        ([[1.0, 0.0]], [[0.0, 1.0], [1.0, 0.0]], qLogNoisyExpectedImprovement),
+        ([[1.0, 0.5]], [[0.0, 1.0]], qLogNoisyExpectedImprovement),
+        ([[1.0, 0.0]], None, qLogNoisyExpectedImprovement),
+    ],
+)
+@pytest.mark.parametrize("options", [{}, {"prune_baseline": False}])
+def test_what_the_closed_form_can_express(
+    weights: Any, A: Any, expected: type[AcquisitionFunction], options: Any
+) -> None:
+    """What Ax hands to BoTorch; all else is sampled, and so is what options were given for."""
+    y = data()
+    z = SupervisedDataset(y.X, -y.Y, feature_names=["a", "b"], outcome_names=["z"])
+    generator = BoTorchGenerator(
+        surrogate_spec=SurrogateSpec(model_configs=[calibrated_model_config()]),
+        acquisition_class=ConstrainedClosedForm,
+        botorch_acqf_options=options,
+    )
+    digest = SearchSpaceDigest(feature_names=["a", "b"], bounds=[(0.0, 1.0), (0.0, 1.0)])
+    generator.fit([y, z], search_space_digest=digest)
+    constraints = None
+    if A is not None:
+        constraints = torch.tensor(A).double(), torch.ones(len(A), 1).double()
+    acquisition = generator._instantiate_acquisition(
+        search_space_digest=digest,
+        torch_opt_config=TorchOptConfig(
+            objective_weights=torch.tensor(weights).double(), outcome_constraints=constraints
+        ),
+        botorch_acqf_options=options,
+    )
+    assert type(acquisition.acqf) is (qLogNoisyExpectedImprovement if options else expected)
+
+
+def test_constraints_on_several_metrics_once_ax_reads_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    def read(constraints: Any, outcomes: Any) -> Any:
+        weights = dict(constraints[0].metric_weights)
+        return np.array([[weights.get(name, 0.0) for name in outcomes]]), np.zeros((1, 1))
+
+    monkeypatch.setattr(integration, "extract_outcome_constraints", read)
+    with pytest.raises(UnsupportedError, match="constraints on one metric each"):
+        constrained_client(
+            "y", ["z + w <= 1"], botorch_acqf_class=LogCalibratedConstrainedExpectedImprovement
+        )
+    assert constrained_client("y", ["z + w <= 1"]) is not None
+
+
+@pytest.mark.parametrize(
+    ("objective", "constraints", "acquisition", "match"),
+    [
+        ("y", ["z <= 1"], LogCalibratedExpectedImprovement, "does not know of outcome constraints"),
+        ("y", ["z <= 1"], CalibratedUpperConfidenceBound, "ConstrainedExpectedImprovement"),
+        ("y", ["z <= 1"], CalibratedValueAtRisk, "does not know"),
+        ("y, z", [], LogCalibratedExpectedImprovement, "of one metric.*'y, z'"),
+        ("y + z", ["w <= 1"], LogCalibratedConstrainedExpectedImprovement, "of one metric"),
+        ("y", [], LogCalibratedConstrainedExpectedImprovement, "needs outcome constraints"),
+        ("y", [], LogCalibratedProbabilityOfFeasibility, "needs outcome constraints"),
+        ("y + z", [], None, "a sum of metrics"),
+        ("y", ["z + w <= 1"], None, "reads but one of the metrics"),
+    ],
+)
+def test_wrong_combinations_fail_before_the_first_trial(
+    objective: str,
+    constraints: Sequence[str],
+    acquisition: type[AcquisitionFunction] | None,
+    match: str,
+) -> None:
+    with pytest.raises(UnsupportedError, match=match):
+        constrained_client(objective, constraints, botorch_acqf_class=acquisition)
+
+
+def test_strategy_needs_to_know_the_experiment() -> None:
+    client = Client()
+    client.configure_experiment(parameters=CONTINUOUS)
+    with pytest.raises(InputDataError, match="configure_optimization"):
+        calibrated_generation_strategy(client)
+    client.configure_optimization("y")
+    with pytest.raises(InputDataError, match=r"names 'z'; the metrics are 'y'\."):
+        calibrated_generation_strategy(client, metric_configs={"z": ModelConfig()})
+
+
+@pytest.mark.usefixtures("not_optimised")
+def test_constrained_experiment_can_be_saved(tmp_path: Path) -> None:
+    client = constrained_client(metric_configs={"z": calibrated_model_config(denoise=False)})
+    play(client, NUM_INITIAL, z=total)
+    path = str(tmp_path / "experiment.json")
+    client.save_to_json_file(path)
+    loaded = Client.load_from_json_file(path)
+    play(loaded, 1, z=total)
+    assert type(acquisition_of(loaded)) is ConstrainedClosedForm
+    assert class_of(loaded) is LogCalibratedConstrainedExpectedImprovement
+    assert [model.denoise for model in model_of(loaded).models] == [True, False]
 
 
 def test_cross_validation_and_importance_of_parameters() -> None:

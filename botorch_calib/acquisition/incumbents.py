@@ -1,0 +1,158 @@
+"""Values to improve upon, from what was observed: the best, or the best that is feasible."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Hashable, Mapping, Sequence
+from typing import NamedTuple
+
+import torch
+from botorch.acquisition.objective import PosteriorTransform, ScalarizedPosteriorTransform
+from botorch.acquisition.utils import get_infeasible_cost
+from botorch.exceptions.warnings import BotorchWarning
+from botorch.models.model import Model
+from botorch.utils.datasets import SupervisedDataset
+from botorch.utils.sampling import draw_sobol_samples
+from torch import Tensor
+
+from botorch_calib.models.inspection import innermost, raw_train_inputs, raw_train_targets
+
+Limits = tuple[float | None, float | None]
+TrainingData = SupervisedDataset | dict[Hashable, SupervisedDataset]
+
+
+class _Observations(NamedTuple):
+    """Of one outcome: where it was observed, ``n x d``, and what, ``n``."""
+
+    X: Tensor | None
+    values: Tensor
+
+
+def best_observation(
+    model: Model,
+    training_data: TrainingData,
+    posterior_transform: PosteriorTransform | None,
+    maximize: bool,
+) -> Tensor:
+    """The best observed value of a model's only outcome, of a minimisation too.
+
+    Args:
+        model: Model with one output.
+        training_data: Data by outcome; outcomes that the model has no part in are left out.
+        posterior_transform: Transform of the outcome, whose units the value is in, if any.
+        maximize: Whether the objective is maximised.
+
+    Raises:
+        NotImplementedError: If the data are those of several outcomes, and the model holds none.
+    """
+    (observed,) = _observations([model], training_data)
+    values = observed.values
+    if posterior_transform is not None:
+        values = posterior_transform.evaluate(values.unsqueeze(-1))
+    return values.amax(dim=-1) if maximize else values.amin(dim=-1)
+
+
+def best_feasible_observation(
+    members: Sequence[Model],
+    training_data: TrainingData,
+    objective_index: int,
+    constraints: Mapping[int, Limits],
+    maximize: bool,
+) -> Tensor:
+    """The best observed value of the objective where all constraints were observed to hold.
+
+    Feasibility is that of the observed values, as in BoTorch. Where outcomes were not all observed
+    at the same points, a point counts if each constraint was observed there, and held each time.
+
+    Where nothing feasible was observed any feasible point is an improvement. As in BoTorch the
+    value is then a bound that the objective hardly ever passes, the smallest ``mean - 6 std``
+    (greatest ``mean + 6 std`` of a minimisation) over the observed points and 32 others around
+    them, or 0 if that is worse. The further off the bound ``M``, the less the objective counts:
+    ``log E(f - M)+`` is then nearly ``log(E f - M)``, which differs between two points by about
+    the difference of their means over ``|M|``. What is left is the probability of feasibility.
+
+    Args:
+        members: A model with one output for each outcome.
+        training_data: Data by outcome; outcomes that no model has a part in are left out.
+        objective_index: Which outcome is the objective.
+        constraints: ``{i: (lower, upper)}``, limits on outcome ``i``; None for no limit.
+        maximize: Whether the objective is maximised.
+
+    Raises:
+        NotImplementedError: If the data are not those of the model's outcomes, and a model holds
+            none.
+
+    Warns:
+        BotorchWarning: If no observation is feasible.
+    """
+    observed = _observations(members, training_data)
+    X, values = observed[objective_index]
+    feasible = torch.ones_like(values, dtype=torch.bool)
+    for i, limits in constraints.items():
+        feasible = feasible & _held(limits, observed[i], X)
+    if feasible.any():
+        values = values[feasible]
+        return values.amax() if maximize else values.amin()
+    warnings.warn(
+        "No observation is feasible: LogCalibratedProbabilityOfFeasibility is to be preferred "
+        "until one is.",
+        BotorchWarning,
+        stacklevel=2,
+    )
+    if X is None:
+        raise _unknown_data()
+    return _hardly_ever_passed(members[objective_index], X, maximize)
+
+
+def _observations(members: Sequence[Model], training_data: TrainingData) -> list[_Observations]:
+    """What was observed of the outcome of each model."""
+    datasets = list(training_data.values()) if isinstance(training_data, dict) else [training_data]
+    observed = [
+        _Observations(dataset.X, values) for dataset in datasets for values in dataset.Y.unbind(-1)
+    ]
+    if len(observed) == len(members):
+        return observed
+    # There are data of further outcomes, and nothing says which: what the models hold is theirs.
+    bases = [innermost(member) for member in members]
+    if not all(base.num_outputs == 1 and hasattr(base, "train_targets") for base in bases):
+        raise _unknown_data()
+    return [
+        _Observations(raw_train_inputs(base), raw_train_targets(base).squeeze(-1)) for base in bases
+    ]
+
+
+def _held(limits: Limits, observed: _Observations, X: Tensor | None) -> Tensor:
+    """For each row of ``X``, whether limits were observed to hold there."""
+    lower, upper = limits
+    holds = torch.ones_like(observed.values, dtype=torch.bool)
+    if lower is not None:
+        holds = holds & (observed.values >= lower)
+    if upper is not None:
+        holds = holds & (observed.values <= upper)
+    if X is None or observed.X is None:
+        raise _unknown_data()
+    if torch.equal(X, observed.X):
+        return holds
+    same = (X.unsqueeze(-2) == observed.X.unsqueeze(-3)).all(dim=-1)
+    return same.any(dim=-1) & ~(same & ~holds).any(dim=-1)
+
+
+@torch.no_grad()
+def _hardly_ever_passed(model: Model, X: Tensor, maximize: bool) -> Tensor:
+    """A value that the outcome of ``model`` is hardly ever worse than, around the points ``X``."""
+    low, high = X.amin(dim=-2), X.amax(dim=-2)
+    margin = 0.1 * (high - low)
+    around = draw_sobol_samples(torch.stack([low - margin, high + margin]), n=32, q=1, seed=0)
+    sign = 1.0 if maximize else -1.0
+    cost = get_infeasible_cost(
+        torch.cat([X, around.squeeze(-2)]),
+        model,
+        posterior_transform=ScalarizedPosteriorTransform(X.new_tensor([sign])),
+    )
+    return -sign * cost.squeeze(-1)
+
+
+def _unknown_data() -> NotImplementedError:
+    return NotImplementedError(
+        "Give `best_f`: its default needs the data of the model's outcomes, one for each output."
+    )

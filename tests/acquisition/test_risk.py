@@ -1,0 +1,244 @@
+"""Value at risk and its conditional mean: quadrature, samples, BoTorch's convention, extremes."""
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from botorch.acquisition import AcquisitionFunction
+from botorch.acquisition.objective import ScalarizedPosteriorTransform
+from botorch.acquisition.risk_measures import CVaR, VaR
+from botorch.exceptions.errors import InputDataError, UnsupportedError
+from botorch.models import ModelList, SingleTaskGP
+from botorch.optim import optimize_acqf
+from botorch.sampling.get_sampler import get_sampler
+from torch import Tensor
+from torch.testing import assert_close
+
+from botorch_calib import (
+    CalibratedConditionalValueAtRisk,
+    CalibratedModel,
+    CalibratedUpperConfidenceBound,
+    CalibratedValueAtRisk,
+    CensoredDelayModel,
+    LocalizedConformal,
+)
+from botorch_calib.testing import AcquisitionContract
+from tests.gps import DOUBLE, GaussianLaw, far_from_gaussian, make_data, make_gp, make_model
+
+CLASSES: list[type[Any]] = [CalibratedValueAtRisk, CalibratedConditionalValueAtRisk]
+each = pytest.mark.parametrize("acqf_class", CLASSES)
+
+
+def grid(num: int = 6, transforms: bool = False) -> Tensor:
+    """Test points ``num x 1 x d``."""
+    return make_data(num, transforms, seed=21)[0].unsqueeze(-2)
+
+
+class Contract(AcquisitionContract):
+    acqf_class: type[Any]
+
+    def make_acquisition(self, dtype: torch.dtype, maximize: bool = True) -> AcquisitionFunction:
+        acqf: AcquisitionFunction = self.acqf_class(make_model(dtype), maximize=maximize)
+        return acqf
+
+    def make_negated_acquisition(self, dtype: torch.dtype) -> AcquisitionFunction:
+        acqf: AcquisitionFunction = self.acqf_class(make_model(dtype, sign=-1.0))
+        return acqf
+
+
+class TestValueAtRisk(Contract):
+    acqf_class = CalibratedValueAtRisk
+
+
+class TestConditionalValueAtRisk(Contract):
+    acqf_class = CalibratedConditionalValueAtRisk
+
+
+@each
+@pytest.mark.parametrize("transforms", [False, True])
+@pytest.mark.parametrize("maximize", [False, True])
+def test_of_the_outcome_whatever_the_model_describes(acqf_class, transforms, maximize):
+    gp, X = make_gp(transforms=transforms), grid(transforms=transforms)
+    values = [
+        acqf_class(CalibratedModel(gp, far_from_gaussian(), denoise=denoise), maximize=maximize)(X)
+        for denoise in (True, False)
+    ]
+    assert_close(*values, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("maximize", [False, True])
+def test_value_at_risk_is_a_confidence_bound_of_the_outcome(maximize):
+    gp = make_gp()
+    observed = CalibratedModel(gp, far_from_gaussian(), denoise=False)
+    risk = CalibratedValueAtRisk(make_model(), alpha=0.8, maximize=maximize)
+    bound = CalibratedUpperConfidenceBound(observed, level=1.0 - 0.8, maximize=maximize)
+    assert_close(risk(grid()), bound(grid()), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("alpha", [1e-6, 0.1, 0.5, 0.9, 1 - 1e-6])
+@pytest.mark.parametrize("maximize", [False, True])
+def test_against_quadrature(alpha, maximize):
+    """The integral of the density below the quantile, on a grid that ends there."""
+    X, sign = grid(4), 1.0 if maximize else -1.0
+    model = CalibratedModel(make_gp(), far_from_gaussian(), denoise=False)
+    posterior = model.posterior(X)
+    var = CalibratedValueAtRisk(model, alpha, maximize=maximize)(X)
+    cvar = CalibratedConditionalValueAtRisk(model, alpha, maximize=maximize)(X)
+    worst = sign * var.view(4, 1, 1)
+    mass = posterior.cdf(worst) if maximize else 1.0 - posterior.cdf(worst)
+    assert_close(mass.flatten(), torch.full_like(var, 1.0 - alpha), rtol=1e-7, atol=1e-9)
+    assert (cvar < var).all()
+    deviation = posterior.variance.sqrt()
+    distance = torch.linspace(0.0, 1.0, 400_001, **DOUBLE).square() * 40
+    points = worst - sign * distance.view(-1, 1, 1, 1) * deviation
+    with torch.no_grad():
+        density = torch.cat([posterior.density(part) for part in points.split(50_000)])
+    total = torch.trapezoid(density, sign * points, dim=0)
+    mean = torch.trapezoid(density * points, sign * points, dim=0) / total
+    assert_close(cvar, sign * mean.flatten(), rtol=0, atol=2e-5)
+
+
+@each
+@pytest.mark.parametrize("maximize", [False, True])
+def test_against_sampling_by_botorchs_risk_measures(acqf_class, maximize):
+    """Its ``alpha``, over samples of the outcome in place of an environment."""
+    X, num, alpha = grid(3), 400_000, 0.85
+    model, sign = make_model(), 1.0 if maximize else -1.0
+    torch.manual_seed(0)
+    with torch.no_grad():
+        y = sign * model.posterior(X, observation_noise=True).rsample(torch.Size([num]))
+    y = y.reshape(num, 3).mT.unsqueeze(-1)  # 3 x (q n_w) x 1
+    conditional = acqf_class is CalibratedConditionalValueAtRisk
+    measure = (CVaR if conditional else VaR)(alpha, n_w=num)
+    value = acqf_class(model, alpha, maximize=maximize)(X)
+    worst = y.squeeze(-1).sort(dim=-1).values[:, : round(num * (1 - alpha))]
+    if conditional:
+        # Of the mean of the worst: their spread, and that of the quantile below which they lie.
+        gap = worst[:, -1] - worst.mean(dim=-1)
+        error = ((worst.var(dim=-1) + alpha * gap.square()) / worst.shape[-1]).sqrt()
+    else:
+        density = model.posterior(X, observation_noise=True).density(sign * value.view(3, 1, 1))
+        error = math.sqrt(alpha * (1 - alpha) / num) / density.flatten()
+    assert ((measure(y).squeeze(-1) - value).abs() < 4 * error).all()
+
+
+@each
+@pytest.mark.parametrize("alpha", [1e-6, 0.3, 0.9, 1 - 1e-6])
+@pytest.mark.parametrize("fixed_noise", [False, True])
+def test_without_calibration(acqf_class, alpha, fixed_noise):
+    gp, X = make_gp(fixed_noise), grid()
+    posterior = gp.posterior(X, observation_noise=True)
+    z = torch.special.ndtri(torch.tensor(1.0 - alpha, **DOUBLE))
+    factor = z
+    if acqf_class is CalibratedConditionalValueAtRisk:
+        factor = -torch.exp(-z.square() / 2) / math.sqrt(2 * math.pi) / (1.0 - alpha)
+    expected = (posterior.mean + factor * posterior.variance.sqrt()).flatten()
+    value = acqf_class(CalibratedModel(gp, GaussianLaw()), alpha)(X)
+    assert_close(value, expected, rtol=1e-9, atol=1e-9)
+
+
+@each
+@pytest.mark.parametrize("alpha", [1e-6, 0.5, 0.9, 1 - 1e-6])
+@pytest.mark.parametrize("pending", [False, True])
+def test_gradients(acqf_class, alpha, pending):
+    kwargs: dict[str, Any] = {}
+    if pending:
+        kwargs = {"X_pending": grid(1).squeeze(-2) + 0.02, "num_fantasies": 2}
+    model = make_model()
+    for parameter in model.parameters():
+        parameter.requires_grad_(False)
+    X = grid(2).requires_grad_()
+    assert torch.autograd.gradcheck(acqf_class(model, alpha, **kwargs), X, atol=1e-5)
+
+
+@each
+@pytest.mark.parametrize("alpha", [1e-6, 0.9, 1 - 1e-6])
+def test_single_precision(acqf_class, alpha):
+    values = []
+    for dtype in (torch.float32, torch.double):
+        X = grid().to(dtype).requires_grad_()
+        value = acqf_class(make_model(dtype), alpha)(X)
+        (gradient,) = torch.autograd.grad(value.sum(), X)
+        assert value.dtype == gradient.dtype == dtype and gradient.isfinite().all()
+        values.append(value.detach().double())
+    assert_close(*values, rtol=1e-3, atol=1e-3)
+
+
+@each
+@pytest.mark.parametrize("maximize", [False, True])
+@pytest.mark.parametrize("fixed_noise", [False, True])
+def test_pending_points_average_over_fantasies(acqf_class, maximize, fixed_noise):
+    model = make_model(fixed_noise=fixed_noise)
+    pending, num = torch.tensor([[0.3, 0.6], [0.8, 0.1]], **DOUBLE), 4
+    acqf = acqf_class(model, maximize=maximize, X_pending=pending, num_fantasies=num)
+    observation = model.posterior(pending, observation_noise=True)
+    outcomes = get_sampler(observation, torch.Size([num]), seed=0)(observation)
+    kwargs = {}
+    if fixed_noise:
+        kwargs["noise"] = model.likelihood.noise.mean().expand(2, 1)
+    each_of_them = [
+        acqf_class(model.condition_on_observations(pending, Y, **kwargs), maximize=maximize)(grid())
+        for Y in outcomes
+    ]
+    assert_close(acqf(grid()), torch.stack(each_of_them).mean(dim=0), rtol=1e-6, atol=1e-8)
+    assert not torch.allclose(acqf(grid()), acqf_class(model, maximize=maximize)(grid()))
+
+
+@each
+def test_scale_of_a_posterior_transform(acqf_class):
+    transform = ScalarizedPosteriorTransform(torch.tensor([-2.0], **DOUBLE), offset=1.0)
+    turned = acqf_class(make_model(), posterior_transform=transform)(grid())
+    assert_close(turned, 1.0 + 2.0 * acqf_class(make_model(), maximize=False)(grid()))
+
+
+@each
+def test_of_a_delayed_model(acqf_class):
+    """Which may stand around the calibrated one or inside of it."""
+    pending = torch.tensor([[0.3, 0.6]], **DOUBLE)
+    gp = make_gp()
+    inside = CalibratedModel(CensoredDelayModel(gp, pending, -3.0), far_from_gaussian())
+    around = CensoredDelayModel(CalibratedModel(gp, far_from_gaussian()), pending, -3.0)
+    values = [acqf_class(model)(grid()) for model in (inside, around)]
+    assert_close(*values)
+    assert not torch.allclose(values[0], acqf_class(make_model())(grid()))
+
+
+@each
+def test_local_noise_counts_against_a_point(acqf_class):
+    """The process knows one noise; calibration tells where observations scatter more than that."""
+    generator = torch.Generator().manual_seed(0)
+    X = torch.rand(120, 1, **DOUBLE, generator=generator)
+    noise = torch.where(X > 0.5, 1.0, 0.05)
+    Y = X + noise * torch.randn(120, 1, **DOUBLE, generator=generator)
+    gp = SingleTaskGP(X, Y)
+    gp.covar_module.lengthscale, gp.likelihood.noise = 1.0, 0.5
+    model = CalibratedModel.from_history(
+        gp.eval(), LocalizedConformal(0.2, lengthscale=0.2, step_size=0.1)
+    )
+    places = torch.tensor([[0.45], [0.95]], **DOUBLE)
+    low, high = model.posterior(places).mean.flatten()
+    assert low < high
+    bounds = torch.tensor([[0.0], [1.0]], **DOUBLE)
+    torch.manual_seed(0)
+    chosen, _ = optimize_acqf(acqf_class(model), bounds, q=1, num_restarts=4, raw_samples=64)
+    assert chosen.item() < 0.55
+    plain, _ = optimize_acqf(
+        acqf_class(CalibratedModel(gp, GaussianLaw())), bounds, q=1, num_restarts=4, raw_samples=64
+    )
+    assert plain.item() > 0.9
+
+
+@each
+@pytest.mark.parametrize("alpha", [0.0, 1.0, -0.1, math.nan])
+def test_alpha_is_checked(acqf_class, alpha):
+    with pytest.raises(InputDataError, match="`alpha`"):
+        acqf_class(make_model(), alpha=alpha)
+
+
+@each
+def test_other_models_are_refused(acqf_class):
+    with pytest.raises(UnsupportedError, match=r"needs a calibrated posterior.*SingleTaskGP"):
+        acqf_class(make_gp())(grid())
+    with pytest.raises(UnsupportedError, match="one output, got 2"):
+        acqf_class(ModelList(make_model(), make_model()))
