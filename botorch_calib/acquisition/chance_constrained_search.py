@@ -13,7 +13,11 @@ from typing import NamedTuple
 
 import torch
 from botorch.acquisition import AcquisitionFunction
-from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError
+from botorch.exceptions.errors import (
+    BotorchTensorDimensionError,
+    InfeasibilityError,
+    InputDataError,
+)
 from botorch.exceptions.warnings import BadInitialCandidatesWarning, OptimizationWarning
 from botorch.generation.gen import gen_candidates_scipy
 from botorch.optim.initializers import initialize_q_batch
@@ -21,7 +25,7 @@ from botorch.optim.parameter_constraints import evaluate_feasibility
 from botorch.utils.sampling import draw_sobol_samples, get_polytope_samples
 from torch import Tensor
 
-from botorch_calib._validation import check_count
+from botorch_calib._validation import check_count, check_finite
 from botorch_calib.acquisition.certified_set_expansion import CertifiedSetExpansion
 from botorch_calib.acquisition.chance_constraints import ChanceConstraint
 from botorch_calib.exceptions import NotCertifiedWarning
@@ -95,7 +99,9 @@ def optimize_chance_constrained(
 
     Raises:
         InputDataError: If there are no constraints, ``choices`` are empty or come with what they
-            exclude, a fixed value is outside its bounds, or a number is out of its range.
+            exclude, bounds are crossed, a fixed value is outside its bounds, or a number is out of
+            its range or not finite.
+        InfeasibilityError: If no point meets the ``inequality_constraints``.
         BotorchTensorDimensionError: If ``bounds`` or ``choices`` have the wrong shape.
 
     Warns:
@@ -106,9 +112,9 @@ def optimize_chance_constrained(
         ...     acqf, [constraint], bounds, fixed_features={2: 0.5}
         ... )
     """
-    several = [constraints] if isinstance(constraints, ChanceConstraint) else list(constraints)
-    if not several:
-        raise InputDataError("`constraints` must hold at least one ChanceConstraint.")
+    several = list(constraints) if isinstance(constraints, Sequence) else [constraints]
+    if not several or not all(isinstance(each, ChanceConstraint) for each in several):
+        raise InputDataError("`constraints` must hold at least one ChanceConstraint, and no other.")
     margin = LeastMargin(several)
     searched = acq_function
     if _expands(expansion_share, several[0].num_observed):
@@ -166,6 +172,24 @@ class LeastMargin(AcquisitionFunction):
         return torch.stack(margins).amin(dim=0)
 
 
+class _Scaled(AcquisitionFunction):
+    """An acquisition function in units of its own, for a search whose tolerances are absolute.
+
+    SLSQP would stop at once on an expected improvement of 1e-8, and on one of 1e6 leave the
+    constraints far behind.
+    """
+
+    def __init__(self, acqf: AcquisitionFunction, scale: Tensor) -> None:
+        # Some wrappers of BoTorch's, such as FixedFeatureAcquisitionFunction, hold no model.
+        super().__init__(model=getattr(acqf, "model", None))  # type: ignore[arg-type]
+        self.acqf = acqf
+        self.scale = scale
+
+    def forward(self, X: Tensor) -> Tensor:
+        """Evaluate the acquisition function, in these units."""
+        return self.acqf(X) / self.scale
+
+
 def _clearance(dtype: torch.dtype) -> float:
     """The margin at which a point is taken for certified.
 
@@ -196,10 +220,14 @@ def _expands(share: float, num_rounds: int) -> bool:
 
 
 class _Region(NamedTuple):
-    """The box, with fixed columns and linear constraints."""
+    """The box, in which fixed columns have no width, with linear constraints.
+
+    With bounds that meet instead of the ``fixed_features`` of BoTorch's functions, all of them
+    see whole points. (Up to version 0.18.1 its search puts fixed values into the argument of a
+    nonlinear constraint twice, see its issue 3332.)
+    """
 
     bounds: Tensor
-    fixed: dict[int, float]
     linear: LinearConstraints | None
 
     @classmethod
@@ -212,31 +240,32 @@ class _Region(NamedTuple):
         if bounds is None or bounds.dim() != 2 or len(bounds) != 2:
             shape = None if bounds is None else tuple(bounds.shape)
             raise BotorchTensorDimensionError(f"`bounds` must have shape 2 x d, got {shape}.")
-        num = bounds.shape[-1]
-        columns: dict[int, float] = {}
+        check_finite("bounds", _floating("bounds", bounds))
+        if (bounds[0] > bounds[1]).any():
+            raise InputDataError("`bounds` must hold the lower bounds first, then the upper ones.")
+        bounds, num = bounds.clone(), bounds.shape[-1]
+        columns = set()
         for column, value in (fixed or {}).items():
             if not -num <= column < num:
                 raise InputDataError(f"`fixed_features` names column {column} of {num}.")
-            low, high = (float(end) for end in bounds[:, column])
-            if not low <= float(value) <= high:
+            low, high = bounds[:, column]
+            at = bounds.new_tensor(float(value))  # in the precision of the bounds
+            if not bool((low <= at) & (at <= high)):
                 raise InputDataError(
                     f"`fixed_features` sets column {column} to {value}, outside of its bounds "
-                    f"{low} and {high}."
+                    f"{float(low)} and {float(high)}."
                 )
-            columns[column % num] = float(value)
+            columns.add(column % num)
+            bounds[:, column] = at
         if len(columns) == num:
             raise InputDataError("`fixed_features` fixes every column: nothing is left to choose.")
-        return cls(bounds, columns, linear)
+        return cls(bounds, linear or None)
 
     def sample(self, num: int) -> Tensor:
         """Points ``num x 1 x d`` spread over the region."""
-        if not self.linear:
-            return self.placed(draw_sobol_samples(self.bounds, n=num, q=1))
-        fixed = [
-            (torch.tensor([column]), self.bounds.new_ones(1), value)
-            for column, value in self.fixed.items()
-        ]
-        points = get_polytope_samples(num, self.bounds, self.linear, fixed or None, n_thinning=4)
+        if self.linear is None:
+            return draw_sobol_samples(self.bounds, n=num, q=1)
+        points = get_polytope_samples(num, self.bounds, self.linear, n_thinning=4)
         return self.placed(points.to(self.bounds).unsqueeze(-2))
 
     def around(self, X: Tensor, num: int) -> Tensor:
@@ -247,13 +276,13 @@ class _Region(NamedTuple):
         return self.placed((X + spreads * (upper - lower) * steps).reshape(-1, 1, X.shape[-1]))
 
     def placed(self, X: Tensor) -> Tensor:
-        """``X`` moved into the box, with the fixed columns set; only what meets the constraints."""
+        """``X`` moved into the box; of it only what meets the linear constraints."""
         X = torch.minimum(torch.maximum(X, self.bounds[0]), self.bounds[1])
-        for column, value in self.fixed.items():
-            X[..., column] = value
-        if self.linear:
-            X = X[evaluate_feasibility(X, inequality_constraints=self.linear)]
-        return X
+        return X[self.allows(X)] if self.linear else X
+
+    def allows(self, X: Tensor) -> Tensor:
+        """Whether points ``b x 1 x d`` meet the linear constraints, up to BoTorch's tolerance."""
+        return evaluate_feasibility(X, inequality_constraints=self.linear)
 
 
 def _checked_choices(choices: Tensor) -> Tensor:
@@ -263,7 +292,13 @@ def _checked_choices(choices: Tensor) -> Tensor:
         )
     if not len(choices):
         raise InputDataError("`choices` is empty.")
-    return choices
+    return check_finite("choices", _floating("choices", choices))
+
+
+def _floating(name: str, values: Tensor) -> Tensor:
+    if not values.is_floating_point():
+        raise InputDataError(f"`{name}` must be floating-point numbers, got {values.dtype}.")
+    return values
 
 
 # ------------------------------------------------------------ the search
@@ -273,28 +308,37 @@ def _search(
     acqf: AcquisitionFunction, margin: LeastMargin, region: _Region, num: int, raw_samples: int
 ) -> tuple[Tensor, bool]:
     """The best certified point found, or that of the largest margin, and which of the two."""
-    pool = _pool(margin, region, num, raw_samples)
-    values = _evaluated(margin, pool)
+    pool, values = _pool(margin, region, num, raw_samples)
     certified = values >= _clearance(pool.dtype)
     if not bool(certified.any()):
-        return _best_of(pool, acqf, margin)
+        return pool[values.argmax()], False
     inside = pool[certified]
-    starts = _starts(inside, _evaluated(acqf, inside), num)
-    ends = _climb(acqf, margin, region, starts)
+    gains = _evaluated(acqf, inside)
+    starts = _starts(inside, gains, num)
+    scaled = _Scaled(acqf, _scale(acqf, region, starts, gains))
+    ends = _climb(scaled, margin, region, starts)
     return _best_of(torch.cat([starts, ends]), acqf, margin)
 
 
-def _pool(margin: LeastMargin, region: _Region, num: int, raw_samples: int) -> Tensor:
-    """Points to start from: samples, known points, and if few are certified the search for more."""
+def _pool(
+    margin: LeastMargin, region: _Region, num: int, raw_samples: int
+) -> tuple[Tensor, Tensor]:
+    """Points to start from, and their margins.
+
+    Samples and known points, and if few of them are certified what a search for more finds.
+    """
     pool = torch.cat([region.sample(raw_samples), _known_points(margin, region)])
+    if not len(pool):
+        raise InfeasibilityError("No point within `bounds` meets the `inequality_constraints`.")
     values = _evaluated(margin, pool)
     share = (values >= _clearance(pool.dtype)).double().mean()
-    if not len(pool) or bool(share >= _RARE):
-        return pool
+    if bool(share >= _RARE):
+        return pool, values
     best = pool[values.topk(min(num, len(pool))).indices]
     climbed = region.placed(_maximize(margin, region, best))
     peaks = torch.cat([best, climbed])
-    return torch.cat([pool, climbed, region.around(peaks, max(1, raw_samples // len(peaks)))])
+    more = torch.cat([climbed, region.around(peaks, max(1, raw_samples // len(peaks)))])
+    return torch.cat([pool, more]), torch.cat([values, _evaluated(margin, more)])
 
 
 def _known_points(margin: LeastMargin, region: _Region) -> Tensor:
@@ -304,8 +348,9 @@ def _known_points(margin: LeastMargin, region: _Region) -> Tensor:
     for constraint in margin.constraints:
         inputs = raw_train_inputs(innermost(constraint.model))
         if inputs is not None and inputs.shape[-1] == width:
-            known.append(region.placed(inputs.to(region.bounds).unsqueeze(-2).clone()))
-    return torch.cat(known)
+            known.append(region.placed(inputs.to(region.bounds).unsqueeze(-2)))
+    # Several outcomes are mostly observed at the same points.
+    return torch.cat(known).unique(dim=0)
 
 
 def _starts(inside: Tensor, values: Tensor, num: int) -> Tensor:
@@ -314,8 +359,32 @@ def _starts(inside: Tensor, values: Tensor, num: int) -> Tensor:
         return inside
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", BadInitialCandidatesWarning)
-        chosen, _ = initialize_q_batch(inside, values, num)
+        chosen, _ = initialize_q_batch(inside, _finite(values), num)
     return torch.cat([chosen, inside[values.argmax()].unsqueeze(0)])[-num:]
+
+
+def _finite(values: Tensor) -> Tensor:
+    """``values`` with infinite ones put at the ends of the others."""
+    others = values[values.isfinite()]
+    if not len(others):
+        return torch.zeros_like(values)
+    return values.clamp(others.min(), others.max())
+
+
+def _scale(acqf: AcquisitionFunction, region: _Region, starts: Tensor, values: Tensor) -> Tensor:
+    """By how much the acquisition function changes over the region.
+
+    Both the spread of the better half of its ``values`` and its slope at the starts, across the
+    box, may be too small: samples may lie close together, starts may be at local maxima.
+    """
+    values = _finite(values)
+    with torch.enable_grad():
+        X = starts.clone().requires_grad_()
+        (gradient,) = torch.autograd.grad(acqf(X).sum(), X)
+    slopes = (gradient * (region.bounds[1] - region.bounds[0])).norm(dim=-1)
+    slope = slopes.nan_to_num(nan=0.0, posinf=0.0).median()
+    scale = torch.maximum(values.max() - values.median(), slope)
+    return torch.where(scale > 0.0, scale, torch.ones_like(scale))
 
 
 def _climb(
@@ -323,8 +392,9 @@ def _climb(
 ) -> Tensor:
     """Ends of a search with constraints from certified points, drawn back until certified.
 
-    SLSQP meets constraints up to its tolerance, and from some starts ends far outside. On the
-    segment back to its start, which is certified, the farthest certified point of a few is taken.
+    SLSQP meets constraints up to its tolerance, and from some starts ends far outside, of the
+    linear ones as well. On the segment back to its start, which meets all of them, the farthest
+    point of a few that does is taken.
     """
 
     def clear(x: Tensor) -> Tensor:
@@ -333,10 +403,11 @@ def _climb(
     ends = _maximize(acqf, region, starts, [(clear, True)])
     shares = torch.tensor(_BACKWARD, dtype=starts.dtype, device=starts.device).view(-1, 1, 1, 1)
     drawn = ends + shares * (starts - ends)
-    certified = _evaluated(margin, drawn.flatten(0, 1)) >= _clearance(starts.dtype)
-    certified = certified.view(len(_BACKWARD), len(starts))
-    certified[-1] = True  # the starts themselves
-    first = certified.double().argmax(dim=0)
+    points = drawn.flatten(0, 1)
+    meets = (_evaluated(margin, points) >= _clearance(starts.dtype)) & region.allows(points)
+    meets = meets.view(len(_BACKWARD), len(starts))
+    meets[-1] = True  # the starts themselves
+    first = meets.double().argmax(dim=0)
     return drawn[first, torch.arange(len(starts), device=starts.device)]
 
 
@@ -361,7 +432,6 @@ def _maximize(
             inequality_constraints=region.linear,
             nonlinear_inequality_constraints=nonlinear,
             options=options,
-            fixed_features=region.fixed or None,
         )
     for w in caught:
         if not issubclass(w.category, OptimizationWarning):
@@ -383,4 +453,4 @@ def _best_of(X: Tensor, acqf: AcquisitionFunction, margin: LeastMargin) -> tuple
 def _evaluated(acqf: AcquisitionFunction, X: Tensor) -> Tensor:
     """Values ``b`` at ``X`` (``b x 1 x d``); a NaN is worse than anything."""
     values = torch.cat([acqf(chunk) for chunk in X.split(_CHUNK)])
-    return values.nan_to_num(nan=-torch.inf)
+    return torch.where(values.isnan(), -torch.inf, values)

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
 from botorch.acquisition import AcquisitionFunction, UpperConfidenceBound
-from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError
+from botorch.exceptions.errors import (
+    BotorchTensorDimensionError,
+    InfeasibilityError,
+    InputDataError,
+)
 from botorch.models import SingleTaskGP
 from botorch.models.transforms import Standardize
 from botorch.utils.sampling import draw_sobol_samples
 from torch import Tensor
 from torch.testing import assert_close
 
+import botorch_calib.acquisition.chance_constrained_search as search_module
 from botorch_calib import CertifiedSetExpansion, ChanceConstraint, optimize_chance_constrained
 from botorch_calib.exceptions import NotCertifiedWarning
 
@@ -48,6 +55,17 @@ def constraint(**kwargs: Any) -> ChanceConstraint:
         **{name: kwargs.pop(name) for name in ("width", "dtype", "peak") if name in kwargs}
     )
     return ChanceConstraint.from_history(gp, **{"upper": 1.0, **kwargs})
+
+
+class Function(AcquisitionFunction):
+    """An acquisition function from a function of points ``b x 1 x d``."""
+
+    def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
+        super().__init__(model=make_gp())
+        self.function = function
+
+    def forward(self, X: Tensor) -> Tensor:
+        return self.function(X)
 
 
 def right() -> Linear:
@@ -155,6 +173,83 @@ def test_fixed_features_stay_and_linear_constraints_hold(linear: bool) -> None:
     assert (value > 1.0) if not linear else (x - z >= 0.2 - 1e-8 and value > 0.75)
 
 
+def test_fixed_features_leave_the_border_within_reach() -> None:
+    """BoTorch 0.18 shows a nonlinear constraint other points than those it fixes."""
+    tested, bounds = constraint(width=3, upper=1.5), torch.tensor([[0.0] * 3, [1.0] * 3]).double()
+    acqf = Linear(torch.tensor([0.1, 1.0, 0.3]))
+    candidate, _, certified = optimize_chance_constrained(
+        acqf, tested, bounds, fixed_features={0: 0.3, 2: 0.6}
+    )
+    assert certified and candidate[0, [0, 2]].tolist() == [0.3, 0.6]
+    assert tested.margin(candidate.unsqueeze(0)).item() < 1e-6
+
+
+def test_a_value_is_fixed_in_the_precision_of_the_bounds() -> None:
+    bounds = torch.tensor([[0.1, 0.0], [1.0, 1.0]])  # 0.1 in single precision is above 0.1
+    tested = constraint(dtype=torch.float)
+    result = optimize_chance_constrained(right(), tested, bounds, fixed_features={0: 0.1})
+    assert result.certified and result.candidate[0, 0] == bounds[0, 0]
+
+
+@pytest.mark.parametrize("scale", [1e-8, 1e3, 1e6])
+@pytest.mark.parametrize("linear", [False, True])
+def test_units_of_the_acquisition_do_not_matter(scale: float, linear: bool) -> None:
+    """SLSQP has absolute tolerances; from large values it ends far outside of every constraint."""
+    tested = constraint(width=3, upper=1.5)
+    bounds = torch.tensor([[0.0] * 3, [1.0] * 3], dtype=torch.double)
+    weights = torch.tensor([5.0, -7.0, 9.0], dtype=torch.double)
+    lines = [(torch.arange(3), weights.sign(), 0.4)] if linear else None
+
+    def found(factor: float) -> tuple[Tensor, Tensor]:
+        torch.manual_seed(0)
+        acqf = Function(lambda X: factor * (X * weights).sin().sum(dim=-1).squeeze(-1))
+        candidate, value, certified = optimize_chance_constrained(
+            acqf, tested, bounds, raw_samples=32, inequality_constraints=lines
+        )
+        assert certified and tested.certified(candidate.unsqueeze(0)).all()
+        assert not linear or (candidate @ weights.sign()).item() >= 0.4 - 1e-8
+        return candidate, value / factor
+
+    for ours, reference in zip(found(scale), found(1.0), strict=True):
+        assert_close(ours, reference, rtol=0, atol=1e-4)
+
+
+def test_ends_of_a_search_that_violate_linear_constraints_are_drawn_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """However it ends: at the far corner here."""
+    monkeypatch.setattr(search_module, "_maximize", lambda acqf, region, X, *_: X * 0 + 1.0)
+    linear = [(torch.tensor([0]), -torch.ones(1, dtype=torch.double), -0.5)]  # x_0 <= 0.5
+    candidate, _, certified = optimize_chance_constrained(
+        right(), constraint(upper=50.0), BOUNDS, inequality_constraints=linear
+    )
+    assert certified and candidate[0, 0].item() <= 0.5 + 1e-8
+
+
+def to_the_left(beyond: float, X: Tensor) -> Tensor:
+    """``x_1 + x_2`` for ``x_1`` up to 0.3."""
+    return torch.where(X[..., 0, 0] > 0.3, beyond, X.sum((-1, -2)))
+
+
+def test_infinite_and_undefined_values_of_the_acquisition_are_the_last_choice() -> None:
+    tested = constraint()
+    for worst in (-torch.inf, torch.nan):
+        candidate, value, certified = optimize_chance_constrained(
+            Function(partial(to_the_left, worst)), tested, BOUNDS, num_restarts=1
+        )
+        assert certified and candidate[0, 0] <= 0.3 and value > 0.8
+    infinite = Function(partial(to_the_left, torch.inf))
+    assert optimize_chance_constrained(infinite, tested, BOUNDS).value == torch.inf
+    nowhere = Function(lambda X: X.sum((-1, -2)) * 0.0 - torch.inf)
+    assert optimize_chance_constrained(nowhere, tested, BOUNDS).certified
+
+
+def test_points_at_which_several_outcomes_were_observed_are_looked_at_once() -> None:
+    margin = search_module.LeastMargin([constraint(), constraint(peak=0.2, upper=2.0)])
+    region = search_module._Region(BOUNDS, None)
+    assert len(search_module._known_points(margin, region)) == 40
+
+
 def test_choices_are_all_that_is_considered() -> None:
     tested, choices = constraint(), torch.rand(300, 2, dtype=torch.double)
     candidate, _, certified = optimize_chance_constrained(right(), tested, None, choices=choices)
@@ -227,6 +322,17 @@ def test_bad_arguments_are_named() -> None:
         search(right(), tested, BOUNDS, fixed_features={0: 0.5, 1: 0.5})
     with pytest.raises(InputDataError, match="excludes"):
         search(right(), tested, BOUNDS, choices=torch.rand(3, 2))
+    for bounds in (BOUNDS.flip(0), BOUNDS / 0.0, BOUNDS.long()):
+        with pytest.raises(InputDataError, match="`bounds`"):
+            search(right(), tested, bounds)
+    for choices in (torch.full((2, 2), torch.nan), torch.zeros(2, 2, dtype=torch.long)):
+        with pytest.raises(InputDataError, match="`choices`"):
+            search(right(), tested, None, choices=choices)
+    with pytest.raises(InputDataError, match="`constraints`"):
+        search(right(), make_gp(), BOUNDS)
+    beyond = [(torch.tensor([0, 1]), torch.ones(2, dtype=torch.double), 3.0)]
+    with pytest.raises(InfeasibilityError):
+        search(right(), tested, BOUNDS, inequality_constraints=beyond)
     with pytest.raises(InputDataError, match="empty"):
         search(right(), tested, None, choices=torch.rand(0, 2))
     with pytest.raises(BotorchTensorDimensionError, match="`choices`"):
