@@ -200,7 +200,7 @@ class _CalibratedCandidates:
             point = torch.rand_like(bounds[:1])
         else:
             point = self.search.maximizer(self._acquisition_function(trials), trials.X)
-        # Rounding may lead out of the box.
+        # Rounding may lead out of the bounds.
         return unnormalize(point, bounds).clamp(bounds[0], bounds[1])
 
     def _acquisition_function(self, trials: _Trials) -> AcquisitionFunction:
@@ -243,11 +243,11 @@ def _trials_in_unit_cube(
     bounds: Tensor,
     pending_x: Tensor | None,
 ) -> _Trials:
-    for name, values in (("objective", train_obj), ("constraint", train_con)):
+    for name, values in (("An objective", train_obj), ("A constraint", train_con)):
         # Optuna itself refuses NaN.
         if values is not None and not torch.isfinite(values).all():
             raise InputDataError(
-                f"An {name} of a complete trial is infinite, which no Gaussian process can be "
+                f"{name} of a complete trial is infinite, which no Gaussian process can be "
                 "fitted to: return a finite value, or prune such trials."
             )
     if pending_x is not None:
