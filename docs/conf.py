@@ -62,6 +62,7 @@ autodoc_inherit_docstrings = False
 autoclass_content = "both"  # as in BoTorch, a constructor's docstring holds its arguments
 autodoc_default_options = {
     "members": True,
+    "exclude-members": "model_post_init",  # of pydantic, which puts it into each class
     "show-inheritance": True,
     # What comes from these is documented by the libraries that they belong to.
     "inherited-members": ", ".join(
@@ -69,15 +70,19 @@ autodoc_default_options = {
             "ABC",
             "AcquisitionFunction",
             "AnalyticAcquisitionFunction",
+            "BaseModel",
             "BaseTestProblem",
             "Enum",
             "Generic",
             "Model",
+            "ModelConstructor",
             "Module",
             "Posterior",
             "Protocol",
+            "StandardModelConstructor",
             "TestCase",
             "Warning",
+            "XoptBaseModel",
             "object",
             "str",
             "tuple",

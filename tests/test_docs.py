@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from docs.api_names import documented_names
-from tests.documentation import DOCS, ROOT, python_blocks, run_blocks
+from tests.documentation import DOCS, ROOT, frozen_heap, python_blocks, run_blocks
 
 PUBLIC_MODULES = (
     "",
@@ -31,7 +31,12 @@ PUBLIC_MODULES = (
     "testing",
 )
 # A page that needs an extra, and the module to look for.
-EXTRAS = {"guides/ax.md": "ax"}
+EXTRAS = {
+    "guides/ax.md": "ax",
+    "guides/baybe.md": "baybe",
+    "guides/optuna.md": "optuna_integration",
+    "guides/xopt.md": "xopt",
+}
 
 PAGES = sorted(
     page.relative_to(DOCS).as_posix() for page in DOCS.rglob("*.md") if python_blocks(page)
@@ -79,7 +84,8 @@ def test_reference_names_exist_and_stand_once(documented: list[str]) -> None:
 @pytest.mark.parametrize("page", PAGES)
 def test_examples_run(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if page in EXTRAS:
-        pytest.importorskip(EXTRAS[page])
+        with frozen_heap():
+            pytest.importorskip(EXTRAS[page])
     monkeypatch.chdir(tmp_path)  # where ledgers are made
     run_blocks(DOCS / page)
 

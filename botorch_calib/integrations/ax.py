@@ -55,7 +55,6 @@ from botorch.posteriors import GPyTorchPosterior
 from botorch.utils.datasets import MultiTaskDataset, SupervisedDataset
 from gpytorch.mlls import MarginalLogLikelihood
 
-from botorch_calib import calibration
 from botorch_calib._validation import check_one_of
 from botorch_calib.acquisition import (
     CalibratedConditionalValueAtRisk,
@@ -69,13 +68,16 @@ from botorch_calib.acquisition import (
     LogCalibratedProbabilityOfFeasibility,
 )
 from botorch_calib.calibration import Calibrator, LocalizedConformal
+from botorch_calib.integrations.stored_calibrators import (
+    calibrator_class,
+    check_calibrator,
+    stored_name,
+    with_default_options,
+)
 from botorch_calib.models import CalibratedModel
 from botorch_calib.models.residuals import RESIDUALS
 from botorch_calib.posteriors import CalibratedPosterior
 from botorch_calib.posteriors.calibrated import EXCESS
-
-#: Types of the options of a calibrator that Ax can store as JSON.
-PLAIN = (bool, int, float, str, type(None))
 
 #: Closed forms of one outcome, which know nothing of constraints.
 ONE_OUTCOME: tuple[type[AcquisitionFunction], ...] = (
@@ -189,15 +191,13 @@ def calibrated_model_config(
     """
     check_one_of("residuals", residuals, RESIDUALS)
     check_one_of("excess", excess, EXCESS)
-    if calibrator is LocalizedConformal and not options:
-        options = {"alpha": 0.2}
-    _check_calibrator(calibrator, options)
-    own = getattr(calibration, calibrator.__name__, None) is calibrator
+    options = with_default_options(calibrator, options)
+    check_calibrator(calibrator, options)
     settings = ", ".join(f"{name}={value}" for name, value in options.items())
     return ModelConfig(
         botorch_model_class=ReplayedModel,
         model_options={
-            "calibrator": calibrator.__name__ if own else calibrator,
+            "calibrator": stored_name(calibrator),
             "calibrator_options": options,
             "denoise": denoise,
             "residuals": residuals,
@@ -205,17 +205,6 @@ def calibrated_model_config(
         },
         name=f"{calibrator.__name__}({settings})",
     )
-
-
-def _check_calibrator(calibrator: type[Calibrator], options: Mapping[str, Any]) -> None:
-    """Raise now what would be raised after the initial trials, or when the experiment is saved."""
-    if not (isinstance(calibrator, type) and issubclass(calibrator, Calibrator)):
-        raise InputDataError(f"`calibrator` must be a class of calibrators, got {calibrator!r}.")
-    for name, value in options.items():
-        items = value if isinstance(value, (list, tuple)) else [value]
-        if not all(isinstance(item, PLAIN) for item in items):
-            raise InputDataError(f"Option `{name}` is not a plain value: {value!r}.")
-    calibrator(**options)
 
 
 @submodel_input_constructor.register(ReplayedModel)
@@ -239,9 +228,8 @@ def _replayed_inputs(
         search_space_digest=search_space_digest,
         surrogate=surrogate,
     )
-    if isinstance(calibrator, str):
-        calibrator = getattr(calibration, calibrator)
-    return {"model": base_class(**inputs), "new_calibrator": partial(calibrator, **settings), **own}
+    new_calibrator = partial(calibrator_class(calibrator), **settings)
+    return {"model": base_class(**inputs), "new_calibrator": new_calibrator, **own}
 
 
 def _check_supported(dataset: SupervisedDataset, surrogate: Surrogate) -> None:

@@ -1,0 +1,302 @@
+"""Calibrated models in Optuna, as the candidates function of its ``BoTorchSampler``.
+
+It needs optuna-integration (``pip install botorch_calib[optuna]``). The sampler encodes trials as
+tensors and decodes the point it is given. What happens in between is here: a Gaussian process for
+each outcome, whose calibrator replays the complete trials in the order of their numbers; an
+acquisition function of these models; and the search for its maximum. Nothing is kept from one trial
+to the next, so a study that is loaded goes on as if it had not been interrupted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+try:
+    import optuna_integration  # noqa: F401, whose sampler calls what is made here
+except ImportError as error:
+    raise ImportError(
+        "botorch_calib.integrations.optuna needs Optuna: pip install botorch_calib[optuna]"
+    ) from error
+import torch
+from botorch.acquisition import AcquisitionFunction
+from botorch.acquisition.multi_objective import IdentityMCMultiOutputObjective
+from botorch.acquisition.multi_objective.logei import qLogNoisyExpectedHypervolumeImprovement
+from botorch.acquisition.multi_objective.utils import get_default_partitioning_alpha
+from botorch.exceptions.errors import InputDataError
+from botorch.models import ModelList
+from botorch.models.model import Model
+from botorch.optim import optimize_acqf
+from botorch.utils.multi_objective.hypervolume import infer_reference_point
+from botorch.utils.multi_objective.pareto import is_non_dominated
+from botorch.utils.transforms import normalize, unnormalize
+from torch import Tensor
+
+from botorch_calib._validation import check_count, check_one_of
+from botorch_calib.acquisition import (
+    LogCalibratedConstrainedExpectedImprovement,
+    LogCalibratedExpectedImprovement,
+    LogCalibratedProbabilityOfFeasibility,
+)
+from botorch_calib.asynchronous.proposer import fit_single_task_gp
+from botorch_calib.calibration import Calibrator, LocalizedConformal
+from botorch_calib.models import CalibratedModel
+from botorch_calib.models.residuals import RESIDUALS
+from botorch_calib.posteriors.calibrated import EXCESS
+
+#: What ``BoTorchSampler`` asks for: the next point, given inputs and objectives of the complete
+#: trials, their constraints if any, the bounds, and the inputs of running trials if considered.
+CandidatesFunction = Callable[[Tensor, Tensor, Tensor | None, Tensor, Tensor | None], Tensor]
+
+
+def calibrated_candidates_func(
+    calibrator: Calibrator | Sequence[Calibrator] | None = None,
+    *,
+    denoise: bool = True,
+    residuals: str = "prequential",
+    excess: str = "noise",
+    fit: Callable[[Tensor, Tensor], Model] | None = None,
+    num_restarts: int = 10,
+    raw_samples: int = 256,
+) -> CandidatesFunction:
+    """A ``candidates_func`` for Optuna's ``BoTorchSampler``, by calibrated models.
+
+    Which acquisition function is maximised follows from the study:
+
+    ==========================  =====================================================
+    one objective               `LogCalibratedExpectedImprovement`
+    ... under constraints       `LogCalibratedConstrainedExpectedImprovement`, and
+                                `LogCalibratedProbabilityOfFeasibility` as long as no
+                                complete trial is feasible
+    several objectives, with    BoTorch's ``qLogNoisyExpectedHypervolumeImprovement``,
+    or without constraints      its reference point inferred from the Pareto front
+    ==========================  =====================================================
+
+    Running trials are accounted for if the sampler is told to consider them. Until two trials are
+    complete, the point is drawn uniformly.
+
+    Args:
+        calibrator: What calibrates the outcomes: one for all of them, or one for each, objectives
+            first and then constraints, as the sampler orders them. Each trial starts from a copy
+            that has learned nothing (default: ``LocalizedConformal(0.2)``).
+        denoise: Whether posteriors are of objectives and constraints behind the noise (the
+            default) or of their observations.
+        residuals: Which residuals of the trials are replayed: ``"prequential"``, one step ahead,
+            or ``"loo"``, leave-one-out.
+        excess: Whose is the spread that a calibrator finds in excess of what its model states:
+            ``"noise"``, for the search, or ``"objective"``. See `CalibratedModel`.
+        fit: Builds a fitted Gaussian process with one output from ``X`` (``n x d``), scaled to the
+            unit cube, and ``Y`` (``n x 1``). The default is a ``SingleTaskGP`` with standardized
+            outcomes, fitted by marginal likelihood.
+        num_restarts: Number of starting points of the gradient-based search.
+        raw_samples: Number of points from which these are chosen.
+
+    Returns:
+        A function as ``BoTorchSampler`` asks for it, which can be pickled if ``fit`` can. It raises
+        an ``InputDataError`` if an objective or a constraint is infinite, or the number of
+        calibrators is not that of the outcomes.
+
+    Raises:
+        InputDataError: If ``calibrator`` holds anything but calibrators, ``residuals`` or
+            ``excess`` is unknown, ``num_restarts`` is not a positive integer, or ``raw_samples``
+            not one at least as large.
+
+    Example:
+        >>> sampler = BoTorchSampler(candidates_func=calibrated_candidates_func())
+        >>> study = optuna.create_study(sampler=sampler)
+    """
+    if calibrator is None:
+        calibrator = LocalizedConformal(0.2)
+    calibrators = tuple(calibrator) if isinstance(calibrator, Sequence) else (calibrator,)
+    if not calibrators or not all(isinstance(item, Calibrator) for item in calibrators):
+        raise InputDataError(
+            "`calibrator` must be a calibrator for all outcomes, or a sequence of one for each, "
+            f"got {calibrator!r}."
+        )
+    return _CalibratedCandidates(
+        calibrators=calibrators,
+        denoise=denoise,
+        residuals=check_one_of("residuals", residuals, RESIDUALS),
+        excess=check_one_of("excess", excess, EXCESS),
+        fit=_fit_in_unit_cube if fit is None else fit,
+        search=_Search(
+            num_restarts=check_count("num_restarts", num_restarts),
+            raw_samples=check_count("raw_samples", raw_samples, least=num_restarts),
+        ),
+    )
+
+
+@dataclass(frozen=True)
+class _Trials:
+    """What the sampler hands over, with inputs in the unit cube; objectives are maximised."""
+
+    X: Tensor
+    objectives: Tensor
+    constraints: Tensor | None
+    X_pending: Tensor | None
+
+    @property
+    def outcomes(self) -> Tensor:
+        """Objectives, then constraints, ``n x m``."""
+        if self.constraints is None:
+            return self.objectives
+        return torch.cat([self.objectives, self.constraints], dim=-1)
+
+    @property
+    def is_feasible(self) -> Tensor:
+        """Which complete trials violate no constraint, ``n`` booleans."""
+        if self.constraints is None:
+            return torch.ones(len(self.X), dtype=torch.bool, device=self.X.device)
+        return (self.constraints <= 0).all(dim=-1)
+
+    @property
+    def num_objectives(self) -> int:
+        return self.objectives.shape[-1]
+
+
+@dataclass(frozen=True)
+class _Search:
+    """How an acquisition function is maximised over the unit cube."""
+
+    num_restarts: int
+    raw_samples: int
+
+    def maximizer(self, acqf: AcquisitionFunction, X: Tensor) -> Tensor:
+        """The point ``1 x d``, in the precision and on the device of ``X``."""
+        point, _ = optimize_acqf(
+            acqf,
+            bounds=_unit_cube(X),
+            q=1,
+            num_restarts=self.num_restarts,
+            raw_samples=self.raw_samples,
+        )
+        return point.detach()
+
+
+@dataclass(frozen=True)
+class _CalibratedCandidates:
+    """What `calibrated_candidates_func` returns: a class, since closures cannot be pickled."""
+
+    calibrators: tuple[Calibrator, ...]
+    denoise: bool
+    residuals: str
+    excess: str
+    fit: Callable[[Tensor, Tensor], Model]
+    search: _Search
+
+    def __call__(
+        self,
+        train_x: Tensor,
+        train_obj: Tensor,
+        train_con: Tensor | None,
+        bounds: Tensor,
+        pending_x: Tensor | None,
+    ) -> Tensor:
+        """The next point ``1 x d`` within ``bounds``, ``2 x d``."""
+        trials = _trials_in_unit_cube(train_x, train_obj, train_con, bounds, pending_x)
+        if len(trials.X) < 2:
+            # The sampler counts running trials among those to start with, so there may be none.
+            point = torch.rand_like(bounds[:1])
+        else:
+            point = self.search.maximizer(self._acquisition_function(trials), trials.X)
+        # Rounding may lead out of the bounds.
+        return unnormalize(point, bounds).clamp(bounds[0], bounds[1])
+
+    def _acquisition_function(self, trials: _Trials) -> AcquisitionFunction:
+        models = self._models(trials)
+        if trials.num_objectives > 1:
+            return _hypervolume_improvement(ModelList(*models), trials)
+        if trials.constraints is not None:
+            return _constrained_improvement(ModelList(*models), trials)
+        return LogCalibratedExpectedImprovement(
+            models[0], best_f=trials.objectives.max(), X_pending=trials.X_pending
+        )
+
+    def _models(self, trials: _Trials) -> list[CalibratedModel]:
+        outcomes = trials.outcomes.split(1, dim=-1)
+        calibrators = self.calibrators
+        if len(calibrators) == 1:
+            calibrators *= len(outcomes)
+        if len(calibrators) != len(outcomes):
+            raise InputDataError(
+                f"`calibrator` holds {len(calibrators)} calibrators, and the study has "
+                f"{len(outcomes)} outcomes: {trials.num_objectives} objectives and "
+                f"{len(outcomes) - trials.num_objectives} constraints."
+            )
+        return [
+            CalibratedModel.from_history(
+                self.fit(trials.X, Y),
+                calibrator.fresh(),
+                denoise=self.denoise,
+                residuals=self.residuals,
+                excess=self.excess,
+            )
+            for Y, calibrator in zip(outcomes, calibrators, strict=True)
+        ]
+
+
+def _trials_in_unit_cube(
+    train_x: Tensor,
+    train_obj: Tensor,
+    train_con: Tensor | None,
+    bounds: Tensor,
+    pending_x: Tensor | None,
+) -> _Trials:
+    for name, values in (("An objective", train_obj), ("A constraint", train_con)):
+        # Optuna itself refuses NaN.
+        if values is not None and not torch.isfinite(values).all():
+            raise InputDataError(
+                f"{name} of a complete trial is infinite, which no Gaussian process can be "
+                "fitted to: return a finite value, or prune such trials."
+            )
+    if pending_x is not None:
+        pending_x = normalize(pending_x, bounds) if len(pending_x) else None
+    return _Trials(normalize(train_x, bounds), train_obj, train_con, pending_x)
+
+
+def _constrained_improvement(model: Model, trials: _Trials) -> AcquisitionFunction:
+    """Of a single objective, outcome 0; constraints, the others, hold where they are at most 0."""
+    limits = {i: (None, 0.0) for i in range(1, model.num_outputs)}
+    feasible = trials.is_feasible
+    if not feasible.any():
+        return LogCalibratedProbabilityOfFeasibility(model, limits, X_pending=trials.X_pending)
+    return LogCalibratedConstrainedExpectedImprovement(
+        model,
+        best_f=trials.objectives[feasible].max(),
+        objective_index=0,
+        constraints=limits,
+        X_pending=trials.X_pending,
+    )
+
+
+def _hypervolume_improvement(model: Model, trials: _Trials) -> AcquisitionFunction:
+    """Of several objectives, the first outcomes; constraints are the others."""
+    num, feasible = trials.num_objectives, trials.is_feasible
+    # Without a feasible trial, the front of all of them still tells the scale.
+    values = trials.objectives[feasible] if feasible.any() else trials.objectives
+    outcomes = range(num, model.num_outputs)
+    return qLogNoisyExpectedHypervolumeImprovement(
+        model,
+        ref_point=infer_reference_point(values[is_non_dominated(values)]),
+        X_baseline=trials.X,
+        objective=IdentityMCMultiOutputObjective(outcomes=list(range(num))),
+        constraints=[partial(_outcome, index=i) for i in outcomes] or None,
+        X_pending=trials.X_pending,
+        prune_baseline=True,
+        alpha=get_default_partitioning_alpha(num),
+        cache_root=False,
+    )
+
+
+def _outcome(samples: Tensor, index: int) -> Tensor:
+    return samples[..., index]
+
+
+def _unit_cube(X: Tensor) -> Tensor:
+    """Its bounds, ``2 x d``, for inputs ``n x d``."""
+    return torch.stack([torch.zeros_like(X[0]), torch.ones_like(X[0])])
+
+
+def _fit_in_unit_cube(X: Tensor, Y: Tensor) -> Model:
+    return fit_single_task_gp(X, Y, _unit_cube(X))

@@ -1,0 +1,50 @@
+"""Calibrators as clients store them in their files: the name of a class, and plain options."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from botorch.exceptions.errors import InputDataError
+
+from botorch_calib import calibration
+from botorch_calib.calibration import Calibrator, LocalizedConformal
+
+#: Types of options that can be stored, alone and in lists.
+PLAIN = (bool, int, float, str, type(None))
+
+
+def with_default_options(
+    calibrator: type[Calibrator], options: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The options, or ``alpha=0.2`` if there are none and it is a `LocalizedConformal`."""
+    if calibrator is LocalizedConformal and not options:
+        return {"alpha": 0.2}
+    return dict(options)
+
+
+def check_calibrator(calibrator: Any, options: Mapping[str, Any]) -> None:
+    """Raise now what would be raised after the initial trials, or when a file is written.
+
+    Raises:
+        InputDataError: If ``calibrator`` is no class of calibrators or an option no plain value.
+        Exception: Whatever the calibrator raises for its options.
+    """
+    if not (isinstance(calibrator, type) and issubclass(calibrator, Calibrator)):
+        raise InputDataError(f"`calibrator` must be a class of calibrators, got {calibrator!r}.")
+    for name, value in options.items():
+        items = value if isinstance(value, (list, tuple)) else [value]
+        if not all(isinstance(item, PLAIN) for item in items):
+            raise InputDataError(f"Option `{name}` is not a plain value: {value!r}.")
+    calibrator(**options)
+
+
+def stored_name(calibrator: type[Calibrator]) -> str | type[Calibrator]:
+    """Under which a class of this package is stored; any other class stands for itself."""
+    name = calibrator.__name__
+    return name if getattr(calibration, name, None) is calibrator else calibrator
+
+
+def calibrator_class(stored: Any) -> Any:
+    """The inverse of `stored_name`; what it does not know is returned as it is."""
+    return getattr(calibration, stored, stored) if isinstance(stored, str) else stored

@@ -1,0 +1,140 @@
+"""Calibrated models in Xopt, as the model constructor of its Bayesian generators.
+
+It needs Xopt (``pip install botorch_calib[xopt]``). The Gaussian processes are those of Xopt's
+``StandardModelConstructor``: its kernels, means, noise priors, transforms and fit. After the fit
+the calibrator of each outcome replays the rows of the data in their order.
+"""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any, Self
+
+try:
+    from xopt import Xopt
+except ImportError as error:
+    raise ImportError(
+        "botorch_calib.integrations.xopt needs Xopt: pip install botorch_calib[xopt]"
+    ) from error
+import yaml
+from botorch.models import ModelList
+from pydantic import Field, field_validator, model_validator
+from xopt.generators.bayesian.models.standard import StandardModelConstructor
+from xopt.pydantic import remove_none_values
+
+from botorch_calib._validation import check_one_of
+from botorch_calib.integrations.stored_calibrators import (
+    calibrator_class,
+    check_calibrator,
+    stored_name,
+    with_default_options,
+)
+from botorch_calib.models import CalibratedModel
+from botorch_calib.models.residuals import RESIDUALS
+from botorch_calib.posteriors.calibrated import EXCESS
+
+#: Under which Xopt stores the constructor.
+NAME = "calibrated"
+
+
+class CalibratedModelConstructor(StandardModelConstructor):
+    """Xopt's standard model constructor, with each outcome calibrated.
+
+    Its fields are those of ``StandardModelConstructor`` and the following; all are given by name.
+    The model is a ``ModelList`` of a `CalibratedModel` for each objective and constraint. Xopt's
+    generators evaluate it by joint samples of the calibrated distributions, except where a single
+    candidate is asked for without constraints: BoTorch's analytic functions, which they use there,
+    read its mean and variance alone.
+
+    Args:
+        calibrator: The class of the calibrator, by its name if it is one of this package. Each fit
+            makes a new one for each outcome.
+        calibrator_options: Arguments of the calibrator, plain values; ``alpha=0.2`` if there are
+            none and it is a `LocalizedConformal`.
+        denoise: Whether posteriors are of the outcomes behind the noise (the default) or of their
+            observations.
+        residuals: Which residuals of the data are replayed: ``"prequential"``, one step ahead, or
+            ``"loo"``, leave-one-out.
+        excess: Whose is the spread that the calibrator finds in excess of what the model states:
+            ``"noise"``, for the search, or ``"objective"``. See `CalibratedModel`.
+
+    Raises:
+        InputDataError: If ``calibrator`` is no class of calibrators, an option is not a plain
+            value, or ``residuals`` or ``excess`` is unknown.
+        Exception: Whatever the calibrator raises for its options.
+
+    Example:
+        >>> constructor = CalibratedModelConstructor(calibrator_options={"alpha": 0.1})
+        >>> generator = ExpectedImprovementGenerator(vocs=vocs, gp_constructor=constructor)
+    """
+
+    name: str = Field(NAME, frozen=True)
+    calibrator: Any = Field("LocalizedConformal", description="class of the calibrators")
+    calibrator_options: dict[str, Any] = Field({}, description="arguments of a calibrator")
+    denoise: bool = Field(True, description="whether posteriors are of noise-free outcomes")
+    residuals: str = Field("prequential", description="which residuals are replayed")
+    excess: str = Field("noise", description="whose is the spread that the model does not state")
+
+    @field_validator("calibrator")
+    @classmethod
+    def _by_name(cls, value: Any) -> Any:
+        return stored_name(value) if isinstance(value, type) else value
+
+    @field_validator("calibrator_options")
+    @classmethod
+    def _with_infinities(cls, options: dict[str, Any]) -> dict[str, Any]:
+        """Xopt writes an infinite number as a string."""
+        return {k: math.inf if value == "inf" else value for k, value in options.items()}
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        check_one_of("residuals", self.residuals, RESIDUALS)
+        check_one_of("excess", self.excess, EXCESS)
+        check_calibrator(calibrator_class(self.calibrator), self._options)
+        return self
+
+    @property
+    def _options(self) -> dict[str, Any]:
+        return with_default_options(calibrator_class(self.calibrator), self.calibrator_options)
+
+    def build_model(self, *args: Any, **kwargs: Any) -> ModelList:
+        """The models that Xopt would have used, fitted by it and then calibrated.
+
+        Args:
+            args: Those of ``StandardModelConstructor.build_model``.
+            kwargs: Likewise.
+        """
+        new_calibrator = calibrator_class(self.calibrator)
+        return ModelList(
+            *(
+                CalibratedModel.from_history(
+                    model,
+                    new_calibrator(**self._options),
+                    denoise=self.denoise,
+                    residuals=self.residuals,
+                    excess=self.excess,
+                )
+                for model in super().build_model(*args, **kwargs).models
+            )
+        )
+
+
+def load_xopt(file: str | Path) -> Xopt:
+    """Load what ``Xopt.dump`` has written, also with a `CalibratedModelConstructor`.
+
+    ``Xopt.from_file`` knows Xopt's own model constructors alone, and raises for this one.
+
+    Args:
+        file: A YAML file of Xopt.
+
+    Example:
+        >>> X.dump("run.yaml")
+        >>> X = load_xopt("run.yaml")
+    """
+    config = remove_none_values(yaml.safe_load(Path(file).read_text(encoding="utf-8")))
+    generator = config["generator"]
+    constructor = generator.get("gp_constructor")
+    if constructor is not None and constructor["name"] == NAME:
+        generator["gp_constructor"] = CalibratedModelConstructor(**constructor)
+    return Xopt.model_validate(config)

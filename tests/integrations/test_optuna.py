@@ -1,0 +1,326 @@
+"""Calibrated models in Optuna: studies by its ``BoTorchSampler``, stored and loaded by Optuna."""
+
+import importlib
+import math
+import pickle
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+pytest.importorskip("optuna_integration")
+
+import optuna
+from botorch.acquisition import AcquisitionFunction
+from botorch.acquisition.multi_objective.logei import qLogNoisyExpectedHypervolumeImprovement
+from botorch.exceptions.errors import InputDataError
+from botorch.models import SingleTaskGP
+from botorch.models.transforms import Standardize
+from optuna_integration import BoTorchSampler
+from torch import Tensor
+
+from botorch_calib import (
+    CalibratedModel,
+    LocalizedConformal,
+    LogCalibratedConstrainedExpectedImprovement,
+    LogCalibratedExpectedImprovement,
+    LogCalibratedProbabilityOfFeasibility,
+    OnlineConformal,
+    QuantileRecalibrator,
+)
+from botorch_calib.integrations import optuna as integration
+from botorch_calib.integrations.optuna import CandidatesFunction, calibrated_candidates_func
+
+NUM_INITIAL = 6
+BOUNDS = torch.tensor([[0.0, -5.0], [1.0, 5.0]], dtype=torch.double)
+
+# Where the acquisition function has kinks or is flat, the line search may stop there.
+pytestmark = pytest.mark.filterwarnings("ignore:Optimization failed:RuntimeWarning")
+
+
+@pytest.fixture(autouse=True)
+def quiet() -> Iterator[None]:
+    """Optuna logs each trial."""
+    level = optuna.logging.get_verbosity()
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    yield
+    optuna.logging.set_verbosity(level)
+
+
+@pytest.fixture
+def searched(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The acquisition functions that were to be maximised; their maximum is not looked for."""
+    found: list[Any] = []
+
+    def centre(acqf: AcquisitionFunction, bounds: Tensor, **settings: Any) -> tuple[Tensor, Tensor]:
+        found.append(acqf)
+        return bounds.mean(dim=0, keepdim=True), torch.zeros(1)
+
+    monkeypatch.setattr(integration, "optimize_acqf", centre)
+    return found
+
+
+def unfitted(X: Tensor, Y: Tensor) -> SingleTaskGP:
+    """A Gaussian process with the hyperparameters that it starts from."""
+    return SingleTaskGP(X, Y, outcome_transform=Standardize(1))
+
+
+def candidates_func(*arguments: Any, **options: Any) -> CandidatesFunction:
+    """In a short search, with a Gaussian process that is not fitted."""
+    settings: dict[str, Any] = {"fit": unfitted, "num_restarts": 2, "raw_samples": 16, **options}
+    return calibrated_candidates_func(*arguments, **settings)
+
+
+def new_sampler(function: CandidatesFunction, **options: Any) -> BoTorchSampler:
+    return BoTorchSampler(candidates_func=function, n_startup_trials=NUM_INITIAL, seed=0, **options)
+
+
+def new_study(function: CandidatesFunction, directions: Any = ("minimize",), **options: Any) -> Any:
+    return optuna.create_study(directions=directions, sampler=new_sampler(function, **options))
+
+
+def mixed(trial: Any) -> float:
+    """Its minimum, 0, is at rate 1e-2, depth 3 and kind "v"."""
+    rate = trial.suggest_float("rate", 1e-4, 1.0, log=True)
+    depth = trial.suggest_int("depth", 1, 5)
+    kind = trial.suggest_categorical("kind", ["u", "v", "w"])
+    return (math.log10(rate) + 2.0) ** 2 + (depth - 3) ** 2 / 4.0 + (kind != "v")
+
+
+def constrained(trial: Any) -> float:
+    """Feasible where ``depth`` exceeds 2."""
+    value = mixed(trial)
+    trial.set_constraint("depth", 2.5 - trial.params["depth"])
+    return value
+
+
+def data(n: int = 12, num_outcomes: int = 1) -> tuple[Tensor, Tensor]:
+    """Inputs within `BOUNDS`, and outcomes."""
+    X = torch.rand(n, 2, dtype=torch.double, generator=torch.Generator().manual_seed(0))
+    phases = torch.arange(num_outcomes, dtype=torch.double)
+    Y = torch.sin(4 * X.sum(dim=-1, keepdim=True) + phases)
+    return BOUNDS[0] + X * (BOUNDS[1] - BOUNDS[0]), Y
+
+
+def in_unit_cube(X: Tensor) -> Tensor:
+    return (X - BOUNDS[0]) / (BOUNDS[1] - BOUNDS[0])
+
+
+class TestStudies:
+    def test_mixed_constrained_study_that_is_saved_and_loaded(self, tmp_path: Path) -> None:
+        function = candidates_func(num_restarts=1, raw_samples=8)
+        study = optuna.create_study(
+            study_name="mixed",
+            storage=f"sqlite:///{tmp_path / 'study.db'}",
+            sampler=new_sampler(function),
+        )
+        study.optimize(constrained, n_trials=18)
+        sampler = pickle.dumps(study.sampler)
+        shutil.copy(tmp_path / "study.db", tmp_path / "copy.db")
+        study.optimize(constrained, n_trials=1)
+        loaded = optuna.load_study(
+            study_name="mixed",
+            storage=f"sqlite:///{tmp_path / 'copy.db'}",
+            sampler=pickle.loads(sampler),
+        )
+        loaded.optimize(constrained, n_trials=7)
+        assert len(loaded.trials) == 25
+        assert loaded.trials[18].params == study.trials[18].params
+        assert loaded.best_trial.params["depth"] > 2
+        assert loaded.best_trial.number >= NUM_INITIAL  # better than all at random
+
+    def test_minimisation_agrees_with_maximisation(self) -> None:
+        studies = [new_study(candidates_func(), [d]) for d in ("minimize", "maximize")]
+        for study, sign in zip(studies, (1.0, -1.0), strict=True):
+            study.optimize(lambda trial, sign=sign: sign * mixed(trial), n_trials=NUM_INITIAL + 2)
+        first, second = ([trial.params for trial in study.trials] for study in studies)
+        assert first == second
+
+    def test_calibrators_replay_trials_in_the_order_of_their_numbers(self) -> None:
+        seen: list[Tensor] = []
+
+        def fit(X: Tensor, Y: Tensor) -> SingleTaskGP:
+            seen.append(Y)
+            return unfitted(X, Y)
+
+        study = new_study(candidates_func(fit=fit), ["maximize"])
+        started = [study.ask() for _ in range(NUM_INITIAL)]
+        for trial in started:
+            trial.suggest_float("x", 0.0, 1.0)
+        for trial in reversed(started):
+            study.tell(trial, float(trial.number))
+        study.ask().suggest_float("x", 0.0, 1.0)
+        expected = torch.arange(NUM_INITIAL, dtype=torch.double).unsqueeze(-1)
+        torch.testing.assert_close(seen[0], expected)
+
+    def test_running_trials(self) -> None:
+        study = new_study(candidates_func(), consider_running_trials=True)
+        study.optimize(lambda trial: (trial.suggest_float("x", 0, 1) - 0.4) ** 2, NUM_INITIAL)
+        first, second = (study.ask().suggest_float("x", 0, 1) for _ in range(2))
+        assert abs(first - second) > 0.01
+
+    def test_all_trials_may_be_running(self) -> None:
+        """The sampler counts them among its startup trials."""
+        study = new_study(candidates_func(), consider_running_trials=True)
+        with pytest.MonkeyPatch.context() as patch:
+            study.optimize(lambda trial: trial.suggest_float("x", 0, 1), n_trials=1)
+            patch.setattr(study.sampler, "_n_startup_trials", 1)
+            for _ in range(3):
+                assert 0 <= study.ask().suggest_float("x", 0, 1) <= 1
+
+    def test_several_objectives_under_a_constraint(self) -> None:
+        def objectives(trial: Any) -> tuple[float, float]:
+            return constrained(trial), trial.params["rate"]
+
+        study = new_study(candidates_func(), ["minimize", "maximize"])
+        study.optimize(objectives, n_trials=NUM_INITIAL + 2)
+        assert len(study.trials) == NUM_INITIAL + 2
+        assert study.best_trials
+
+    def test_infinite_values_are_refused(self) -> None:
+        study = new_study(candidates_func())
+
+        def infinite(trial: Any) -> float:
+            return math.inf if trial.number == 2 else trial.suggest_float("x", 0, 1)
+
+        with pytest.raises(InputDataError, match="objective of a complete trial is infinite"):
+            study.optimize(lambda t: (mixed(t), infinite(t))[1], n_trials=NUM_INITIAL + 1)
+
+
+class TestAcquisitionFunctions:
+    def test_one_objective(self, searched: list[Any]) -> None:
+        X, Y = data()
+        pending = BOUNDS.mean(dim=0, keepdim=True)
+        point = candidates_func()(X, Y, None, BOUNDS, pending)
+        torch.testing.assert_close(point, pending)  # the centre, in units of the parameters
+        (acqf,) = searched
+        assert type(acqf) is LogCalibratedExpectedImprovement
+        assert acqf.maximize and acqf.best_f == Y.max()
+        torch.testing.assert_close(acqf.X_pending, in_unit_cube(pending))
+        gp = unfitted(in_unit_cube(X), Y)
+        model = CalibratedModel.from_history(gp, LocalizedConformal(0.2))
+        expected = LogCalibratedExpectedImprovement(model, Y.max(), X_pending=acqf.X_pending)
+        at = torch.rand(5, 1, 2, dtype=torch.double)
+        torch.testing.assert_close(acqf(at), expected(at), rtol=0, atol=0)
+
+    def test_one_objective_under_constraints(self, searched: list[Any]) -> None:
+        X, Y = data(num_outcomes=3)
+        candidates_func()(X, Y[:, :1], Y[:, 1:], BOUNDS, X[:1])
+        (acqf,) = searched
+        assert type(acqf) is LogCalibratedConstrainedExpectedImprovement
+        feasible = (Y[:, 1:] <= 0).all(dim=-1)
+        assert 0 < feasible.sum() < len(Y)
+        assert acqf.best_f == Y[feasible, 0].max() < Y[:, 0].max()
+        assert (acqf.objective_index, acqf.maximize) == (0, True)
+        assert acqf.constraints == {1: (None, 0.0), 2: (None, 0.0)}
+        torch.testing.assert_close(acqf.X_pending, in_unit_cube(X[:1]))
+
+    def test_no_feasible_trial(self, searched: list[Any]) -> None:
+        X, Y = data(num_outcomes=2)
+        candidates_func()(X, Y[:, :1], Y[:, 1:].abs() + 0.1, BOUNDS, None)
+        (acqf,) = searched
+        assert type(acqf) is LogCalibratedProbabilityOfFeasibility
+        assert acqf.constraints == {1: (None, 0.0)}
+
+    @pytest.mark.parametrize("level", [-2.0, 0.0, 2.0])  # all, some and none of them feasible
+    def test_several_objectives(self, searched: list[Any], level: float) -> None:
+        X, Y = data(num_outcomes=3)
+        objectives, constraint = Y[:, :2] * torch.tensor([1, -1]), Y[:, 2:] + level
+        candidates_func()(X, objectives, constraint, BOUNDS, BOUNDS[1:])
+        acqf = searched[0]
+        assert type(searched[0]) is qLogNoisyExpectedHypervolumeImprovement
+        assert [type(model) for model in acqf.model.models] == [CalibratedModel] * 3
+        considered = objectives if level == 2 else objectives[(constraint <= 0).squeeze(-1)]
+        front = torch.stack(
+            [
+                y
+                for y in considered
+                if not any((o >= y).all() and (o != y).any() for o in considered)
+            ]
+        )
+        assert len(front) > 1
+        nadir, ideal = front.min(dim=0).values, front.max(dim=0).values
+        torch.testing.assert_close(acqf.ref_point, nadir - 0.1 * (ideal - nadir))
+        samples = torch.rand(4, 1, 3, dtype=torch.double)
+        torch.testing.assert_close(acqf.objective(samples), samples[..., :2])
+        (constraint_of_samples,) = acqf.constraints
+        torch.testing.assert_close(constraint_of_samples(samples), samples[..., 2])
+        assert acqf(torch.rand(3, 1, 2, dtype=torch.double)).isfinite().all()
+
+    def test_several_objectives_without_constraints(self, searched: list[Any]) -> None:
+        X, Y = data(num_outcomes=2)
+        candidates_func()(X, Y, None, BOUNDS, X[:0])  # no running trial
+        assert searched[0].constraints is None
+        assert searched[0].X_pending is None
+
+    def test_options_reach_the_models(self, searched: list[Any]) -> None:
+        X, Y = data()
+        calibrator = QuantileRecalibrator(method="exact", step_size=0.5)
+        options: dict[str, Any] = {"residuals": "loo", "excess": "objective"}
+        candidates_func(calibrator, **options)(X, Y, None, BOUNDS, None)
+        gp = unfitted(in_unit_cube(X), Y)
+        expected = CalibratedModel.from_history(gp, calibrator, **options)
+        models = (searched[0].model, expected)
+        variances = (model.posterior(in_unit_cube(X)).variance for model in models)
+        torch.testing.assert_close(*variances, rtol=0, atol=0)
+
+    @pytest.mark.parametrize("denoise", [True, False])
+    def test_the_objective_or_its_observations(self, searched: list[Any], denoise: bool) -> None:
+        X, Y = data()
+        candidates_func(denoise=denoise)(X, Y, None, BOUNDS, None)
+        assert searched[0].model.denoise is denoise
+
+    def test_a_calibrator_for_each_outcome(self, searched: list[Any]) -> None:
+        X, Y = data(num_outcomes=2)
+        learned = OnlineConformal(0.1)
+        learned.update(X, Y[:, 0])
+        function = candidates_func([LocalizedConformal(0.2), learned])
+        for _ in range(2):
+            function(X, Y[:, :1], Y[:, 1:], BOUNDS, None)
+        for acqf in searched:  # which start anew each time, and leave the templates as they are
+            calibrators = [model.calibrator for model in acqf.model.models]
+            assert [type(c) for c in calibrators] == [LocalizedConformal, OnlineConformal]
+            assert [c.num_updates for c in calibrators] == [12, 12]
+        assert learned.num_updates == 12
+
+    def test_wrong_number_of_calibrators(self) -> None:
+        X, Y = data(num_outcomes=2)
+        function = candidates_func([LocalizedConformal(0.2)] * 3)
+        with pytest.raises(InputDataError, match="2 outcomes: 1 objectives and 1 constraints"):
+            function(X, Y[:, :1], Y[:, 1:], BOUNDS, None)
+
+    @pytest.mark.parametrize("n", [0, 1])
+    def test_random_until_two_trials_are_complete(self, searched: list[Any], n: int) -> None:
+        X, Y = data()
+        point = candidates_func()(X[:n], Y[:n], None, BOUNDS, X[n:])
+        assert point.shape == (1, 2)
+        assert ((BOUNDS[0] <= point) & (point <= BOUNDS[1])).all()
+        assert not searched
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        ({"calibrator": LocalizedConformal}, "`calibrator` must be a calibrator"),
+        ({"calibrator": [LocalizedConformal(0.2), "other"]}, "a sequence of one for each"),
+        ({"calibrator": []}, r"got \[\]"),
+        ({"residuals": "all"}, "residuals"),
+        ({"excess": "all"}, "excess"),
+        ({"num_restarts": 0}, "num_restarts"),
+        ({"num_restarts": 8, "raw_samples": 4}, "raw_samples"),
+    ],
+)
+def test_wrong_arguments_are_refused_at_once(options: Any, match: str) -> None:
+    with pytest.raises(InputDataError, match=match):
+        calibrated_candidates_func(**options)
+
+
+def test_without_optuna_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "optuna_integration", None)
+    monkeypatch.delitem(sys.modules, "botorch_calib.integrations.optuna")
+    with pytest.raises(ImportError, match=r"pip install botorch_calib\[optuna\]"):
+        importlib.import_module("botorch_calib.integrations.optuna")
