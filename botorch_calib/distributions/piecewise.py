@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError
@@ -168,8 +169,10 @@ class PiecewisePredictive:
         width = half_width.clamp(min=MIN_HALF_WIDTH, max=max_width)
         knots = torch.stack([-width, width], dim=-1)
         masses = width.new_tensor([alpha / 2, 1 - alpha, alpha / 2])
-        scale = width / -torch.special.ndtri(masses[0]) if tails == "stretched" else None
-        return cls.from_form(knots, masses, _CONFORMAL, scale=scale)
+        if tails == "gaussian":
+            return cls.from_form(knots, masses, _CONFORMAL)
+        scale = width / -torch.special.ndtri(masses[0])
+        return cls.from_form(knots, masses, _STRETCHED, scale=scale)
 
     @classmethod
     def recalibrated(
@@ -352,6 +355,24 @@ class PiecewisePredictive:
         if self.form.is_gaussian:
             z = z.expand(torch.broadcast_shapes(z.shape, self.batch_shape))
             return z if self.scale is None else z * self.scale
+        if self.form.stretched:
+            return self._transport_stretched(z)
+        value = self._transport_pieces(z)
+        return value if self.scale is None else value * self.scale
+
+    def _transport_stretched(self, z: Tensor) -> Tensor:
+        """`transport` of a conformal distribution with stretched tails, of half-width ``w``.
+
+        With ``c = Phi^-1(1 - alpha/2)`` the scale is ``w / c``, so beyond ``c`` both distributions
+        have the same tails: ``T(z) = scale z``. Between, the share of the interval below ``T`` is
+        ``(Phi(z) - alpha/2) / (1 - alpha)``: ``T(z) = w (2 Phi(z) - 1) / (1 - alpha)``.
+        """
+        tail, center, _ = self.masses.unbind(-1)
+        inside = self._knots[..., 1] * (torch.erf(z * math.sqrt(0.5)) / center)
+        return torch.where(z.abs() > -torch.special.ndtri(tail), z * self.scale, inside)
+
+    def _transport_pieces(self, z: Tensor) -> Tensor:
+        """`transport` piece by piece, in units of the scale."""
         below = torch.cat([torch.zeros_like(self.masses[..., :1]), self.masses.cumsum(-1)], -1)
         above = self.masses.flip(-1).cumsum(-1).flip(-1)
         above = torch.cat([above, torch.zeros_like(above[..., :1])], dim=-1)
@@ -375,8 +396,7 @@ class PiecewisePredictive:
         p_side = torch.where(flip, p_high, p_low)
         flags = self.form.is_uniform(z.device)[index.squeeze(-1)]
         value = _piece_quantile(z_side, low, high, mass, p_side, flags)
-        value = torch.where(flip, -value, value)
-        return value if self.scale is None else value * self.scale
+        return torch.where(flip, -value, value)
 
     @property
     def mean(self) -> Tensor:
@@ -426,6 +446,7 @@ class PiecewisePredictive:
 
 _GAUSSIAN = PiecewiseForm((False,), open_low=True, open_high=True)
 _CONFORMAL = PiecewiseForm((False, True, False), open_low=True, open_high=True, around_zero=True)
+_STRETCHED = replace(_CONFORMAL, stretched=True)
 
 
 def _with_open_ends(knots: Tensor, form: PiecewiseForm) -> Tensor:
