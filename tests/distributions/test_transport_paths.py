@@ -16,7 +16,7 @@ MAX_WIDTH = 3.375  # exact in both types
 
 
 def normal(*shape: int, seed: int = 0, dtype: torch.dtype = DOUBLE) -> Tensor:
-    return torch.randn(*shape, generator=Generator().manual_seed(seed), dtype=DOUBLE).to(dtype)
+    return torch.randn(shape, generator=Generator().manual_seed(seed), dtype=DOUBLE).to(dtype)
 
 
 def by_pieces(predictive: PiecewisePredictive, z: Tensor) -> Tensor:
@@ -122,3 +122,85 @@ def test_the_form_is_stated_by_name():
     assert dataclasses.replace(form, stretched=False) == (
         PiecewisePredictive.conformal(0.2, torch.ones(1)).form
     )
+
+
+class TestManyNormalPieces:
+    """Recalibrated distributions, whose masses are common to the batch."""
+
+    levels = torch.linspace(0.05, 0.95, 19, dtype=DOUBLE)
+
+    def knots(self, *batch: int, spread: float = 1.0, shift: float = 0.0) -> Tensor:
+        return torch.special.ndtri(self.levels) * spread + shift + 0.2 * normal(*batch, 19, seed=4)
+
+    def predictive(self, knots: Tensor, tails: str = "stretched") -> PiecewisePredictive:
+        return PiecewisePredictive.recalibrated(self.levels, knots, tails=tails, validate=False)
+
+    @pytest.mark.parametrize("tails", ["gaussian", "stretched"])
+    @pytest.mark.parametrize(
+        ("spread", "shift"),
+        [(1.0, 0.0), (0.3, 0.5), (2.0, -1.0), (0.0, 0.0), (0.05, 6.0), (0.05, -6.0), (9.0, 0.0)],
+    )
+    def test_values_and_gradients(self, tails, spread, shift):
+        """Also where knots are far out, equal or beyond their cap; not at a knot itself."""
+        knots = self.knots(7, spread=spread, shift=shift)
+        z = torch.cat([2 * normal(80), torch.linspace(-45, 45, 30, dtype=DOUBLE)])
+        z = z.unsqueeze(-1).expand(-1, 7)
+        weights = normal(*z.shape, seed=5)
+        short, general = (
+            value_and_gradients(
+                lambda z, knots, way=way: way(self.predictive(knots, tails), z),
+                z,
+                knots,
+                weights=weights,
+            )
+            for way in (PiecewisePredictive.transport, by_pieces)
+        )
+        assert_close(short[0], general[0], rtol=1e-14, atol=1e-14)
+        assert_close(short[1], general[1], rtol=1e-11, atol=1e-12)
+        assert_close(short[2], general[2], rtol=1e-9, atol=1e-9)
+
+    @pytest.mark.parametrize("batch", [(), (1,), (6,), (2, 1), (2, 6)])
+    def test_shapes(self, batch):
+        """Points and distributions broadcast against one another."""
+        predictive = self.predictive(self.knots(*batch))
+        for shape in ((), (5, 1, 6), (6,), (1,)):
+            z = normal(*shape, seed=6)
+            value = predictive.transport(z)
+            assert value.shape == torch.broadcast_shapes(shape, batch)
+            assert_close(value, by_pieces(predictive, z), rtol=1e-14, atol=1e-14)
+
+    def test_derivatives(self):
+        z, knots = 2 * normal(9, 1, seed=7), self.knots(3)
+
+        def function(z, knots):
+            return self.predictive(knots).transport(z)
+
+        inputs = (z.requires_grad_(), knots.requires_grad_())
+        assert gradcheck(function, inputs, atol=1e-6)
+        (first,) = torch.autograd.grad(function(*inputs).sum(), z, create_graph=True)
+        with pytest.raises(RuntimeError):
+            torch.autograd.grad(first.sum(), z)
+
+    def test_extremes_are_finite(self):
+        """Distributions far from zero and without width, at any point."""
+        knots = torch.stack([torch.full((19,), x, dtype=DOUBLE) for x in (-8.0, 0.0, 8.0)])
+        z = torch.tensor([-300.0, -38.0, 0.0, 38.0, 300.0], dtype=DOUBLE).unsqueeze(-1)
+        for tails in ("gaussian", "stretched"):
+            results = value_and_gradients(
+                lambda z, knots, tails=tails: self.predictive(knots, tails).transport(z),
+                z.expand(5, 3),
+                knots,
+            )
+            assert all(result.isfinite().all() for result in results)
+            assert (results[0].diff(dim=0) >= 0).all()
+
+    def test_what_goes_piece_by_piece(self):
+        """Masses with a graph, and single precision."""
+        predictive = self.predictive(self.knots(2))
+        masses = predictive.masses.clone().requires_grad_()
+        own = PiecewisePredictive.from_form(predictive.knots[..., 1:-1], masses, predictive.form)
+        value = own.transport(normal(2))
+        assert torch.autograd.grad(value.sum(), masses)[0].abs().sum() > 0
+        single = predictive.to(SINGLE).transport(normal(2, dtype=SINGLE))
+        assert single.dtype == SINGLE
+        assert_close(single.double(), predictive.transport(normal(2)), rtol=1e-4, atol=1e-4)
