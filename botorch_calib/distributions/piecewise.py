@@ -244,6 +244,22 @@ class PiecewisePredictive:
             shape = torch.broadcast_shapes(shape, *others)
         return shape
 
+    def last_points(self, num: int) -> PiecewisePredictive:
+        """Of a batch ``... x q x 1`` (or one that broadcasts to it), that at the last points.
+
+        Args:
+            num: Number of these points, of the ``q``.
+        """
+
+        def last(values: Tensor, dim: int) -> Tensor:
+            own = values.shape[dim] if values.dim() >= -dim else 1
+            return values if own == 1 else values.narrow(dim, own - num, num)
+
+        scale = None if self.scale is None else last(self.scale, -2)
+        return PiecewisePredictive.from_form(
+            last(self._knots, -3), last(self.masses, -3), self.form, scale=scale
+        )
+
     def mirrored(self) -> PiecewisePredictive:
         """The distribution of ``-z``."""
         return PiecewisePredictive.from_form(
