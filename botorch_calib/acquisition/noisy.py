@@ -27,7 +27,6 @@ from botorch.exceptions.warnings import BotorchWarning
 from botorch.models.model import Model, ModelList
 from botorch.models.model_list_gp_regression import ModelListGP
 from botorch.posteriors import Posterior, PosteriorList
-from botorch.sampling.base import MCSampler
 from botorch.sampling.list_sampler import ListSampler
 from botorch.utils.low_rank import sample_cached_cholesky
 from linear_operator.utils.errors import NanError, NotPSDError
@@ -42,7 +41,7 @@ def keeps_roots(model: Model) -> bool:
     if isinstance(model, CalibratedModel):
         return True
     if isinstance(model, ModelList) and not isinstance(model, ModelListGP):
-        return all(keeps_roots(part) for part in model.models)
+        return all(keeps_roots(part) for part in model.models)  # type: ignore[arg-type]
     return bool(supports_cache_root(model))
 
 
@@ -53,7 +52,7 @@ class _CachedRoots(CachedCholeskyMCSamplerMixin):
     """
 
     _root_is_kept: bool
-    _baseline_L: list[Tensor]
+    _baseline_L: Any  # a tensor in BoTorch's classes
 
     def _decide(self, model: Model, cache_root: bool | None) -> None:
         """Whether to keep roots, before BoTorch's constructor, which only asks for it."""
@@ -75,7 +74,7 @@ class _CachedRoots(CachedCholeskyMCSamplerMixin):
     def _cache_root(self, value: bool) -> None:
         """BoTorch's opinion, which knows its own models alone, is not asked for."""
 
-    def _compute_root_decomposition(self, posterior: Posterior) -> list[Tensor]:
+    def _compute_root_decomposition(self, posterior: Posterior) -> Any:
         roots = []
         for part in _parts(posterior):
             base = part.base_posterior if isinstance(part, CalibratedPosterior) else part
@@ -97,13 +96,10 @@ class _CachedRoots(CachedCholeskyMCSamplerMixin):
 
     def _samples_from_roots(self, posterior: Posterior, q_in: int) -> Tensor:
         """Samples at the last ``q_in`` points, ``sample_shape x batch_shape x q_in x m``."""
-        samplers: list[MCSampler] = (
-            list(self.sampler.samplers) if isinstance(self.sampler, ListSampler) else [self.sampler]
-        )
+        sampler: Any = self.sampler
+        samplers = sampler.samplers if isinstance(sampler, ListSampler) else [sampler]
         samples = []
-        for part, root, sampler in zip(
-            _parts(posterior), self._baseline_L, samplers, strict=True
-        ):
+        for part, root, sampler in zip(_parts(posterior), self._baseline_L, samplers, strict=True):
             arguments: dict[str, Any] = {
                 "sample_shape": sampler.sample_shape,
                 "base_samples": sampler.base_samples,
@@ -167,7 +163,7 @@ class qLogCalibratedNoisyExpectedImprovement(_CachedRoots, qLogNoisyExpectedImpr
         super()._init_baseline(*args, **{**kwargs, "cache_root": None})
 
 
-class qLogCalibratedNoisyExpectedHypervolumeImprovement(
+class qLogCalibratedNoisyExpectedHypervolumeImprovement(  # type: ignore[misc]
     _CachedRoots, qLogNoisyExpectedHypervolumeImprovement
 ):
     r"""Log noisy expected hypervolume improvement of calibrated models, with cached roots.
