@@ -23,6 +23,8 @@ from botorch_calib.acquisition import (
     WassersteinUpperConfidenceBound,
     joint_chance_constraints,
     optimize_chance_constrained,
+    qLogCalibratedNoisyExpectedHypervolumeImprovement,
+    qLogCalibratedNoisyExpectedImprovement,
 )
 from botorch_calib.asynchronous import (
     AsynchronousOptimizer,
@@ -127,4 +129,6 @@ __all__ = [
     "noise_diagnosis",
     "optimize_chance_constrained",
     "prequential_residuals",
+    "qLogCalibratedNoisyExpectedHypervolumeImprovement",
+    "qLogCalibratedNoisyExpectedImprovement",
 ]

@@ -23,6 +23,10 @@ from botorch_calib.acquisition.constrained import (
 )
 from botorch_calib.acquisition.delayed import DelayedUpperConfidenceBound
 from botorch_calib.acquisition.next_query_samples import proposal_samples
+from botorch_calib.acquisition.noisy import (
+    qLogCalibratedNoisyExpectedHypervolumeImprovement,
+    qLogCalibratedNoisyExpectedImprovement,
+)
 from botorch_calib.acquisition.risk import (
     CalibratedConditionalValueAtRisk,
     CalibratedValueAtRisk,
@@ -55,4 +59,6 @@ __all__ = [
     "joint_level",
     "optimize_chance_constrained",
     "proposal_samples",
+    "qLogCalibratedNoisyExpectedHypervolumeImprovement",
+    "qLogCalibratedNoisyExpectedImprovement",
 ]

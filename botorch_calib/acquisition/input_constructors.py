@@ -10,6 +10,8 @@ from botorch.acquisition import AcquisitionFunction
 from botorch.acquisition.input_constructors import (
     ACQF_INPUT_CONSTRUCTOR_REGISTRY,
     acqf_input_constructor,
+    construct_inputs_qLogNEHVI,
+    construct_inputs_qLogNEI,
 )
 from botorch.acquisition.objective import PosteriorTransform, ScalarizedPosteriorTransform
 from botorch.exceptions.errors import InputDataError, UnsupportedError
@@ -35,6 +37,10 @@ from botorch_calib.acquisition.incumbents import (
     TrainingData,
     best_feasible_observation,
     best_observation,
+)
+from botorch_calib.acquisition.noisy import (
+    qLogCalibratedNoisyExpectedHypervolumeImprovement,
+    qLogCalibratedNoisyExpectedImprovement,
 )
 from botorch_calib.acquisition.risk import (
     CalibratedConditionalValueAtRisk,
@@ -104,6 +110,9 @@ for _acqf_class in (
     DelayedThompsonSampling,
 ):
     register_once(_acqf_class)(forwarding(_acqf_class))
+# Their arguments are those of BoTorch's classes.
+register_once(qLogCalibratedNoisyExpectedImprovement)(construct_inputs_qLogNEI)
+register_once(qLogCalibratedNoisyExpectedHypervolumeImprovement)(construct_inputs_qLogNEHVI)
 # The paper's beta.
 register_once(WassersteinUpperConfidenceBound)(
     forwarding(WassersteinUpperConfidenceBound, beta=2.25)

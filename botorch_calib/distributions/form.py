@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
 import torch
@@ -23,12 +23,15 @@ class PiecewiseForm:
         open_high: Whether the last knot is plus infinity.
         around_zero: Whether zero is known to lie between the finite knots. Then each outer
             piece lies on one side of zero.
+        stretched: Whether it is a uniform piece between two open ones that the scaled normal
+            distribution, which has the same masses there, follows itself.
     """
 
     uniform: tuple[bool, ...]
     open_low: bool = False
     open_high: bool = False
     around_zero: bool = False
+    stretched: bool = False
 
     @property
     def num_pieces(self) -> int:
@@ -44,6 +47,11 @@ class PiecewiseForm:
     def is_gaussian(self) -> bool:
         """Whether there is one normal piece without bounds, and nothing else."""
         return self.uniform == (False,) and self.is_open
+
+    @cached_property
+    def is_normal_throughout(self) -> bool:
+        """Whether all pieces are normal and the support is the real line."""
+        return self.is_open and not any(self.uniform)
 
     @cached_property
     def only_tails(self) -> bool:
@@ -67,8 +75,11 @@ class PiecewiseForm:
 
     def mirrored(self) -> PiecewiseForm:
         """The form of the distribution of ``-z``."""
-        return PiecewiseForm(
-            self.uniform[::-1], self.open_high, self.open_low, around_zero=self.around_zero
+        return replace(
+            self,
+            uniform=self.uniform[::-1],
+            open_low=self.open_high,
+            open_high=self.open_low,
         )
 
     def pad(self, values: Tensor, low: float, high: float, dim: int = 0) -> Tensor:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError
@@ -20,6 +21,7 @@ from torch import Tensor
 
 from botorch_calib._validation import check_levels, check_open_unit, check_positive
 from botorch_calib.distributions._normal_functions import LOG_ZERO, log_normal_interval, ndtri_exp
+from botorch_calib.distributions._normal_pieces import NormalPieces
 from botorch_calib.distributions.form import PiecewiseForm
 from botorch_calib.exceptions import CalibrationWarning
 
@@ -168,8 +170,10 @@ class PiecewisePredictive:
         width = half_width.clamp(min=MIN_HALF_WIDTH, max=max_width)
         knots = torch.stack([-width, width], dim=-1)
         masses = width.new_tensor([alpha / 2, 1 - alpha, alpha / 2])
-        scale = width / -torch.special.ndtri(masses[0]) if tails == "stretched" else None
-        return cls.from_form(knots, masses, _CONFORMAL, scale=scale)
+        if tails == "gaussian":
+            return cls.from_form(knots, masses, _CONFORMAL)
+        scale = width / -torch.special.ndtri(masses[0])
+        return cls.from_form(knots, masses, _STRETCHED, scale=scale)
 
     @classmethod
     def recalibrated(
@@ -239,6 +243,22 @@ class PiecewisePredictive:
         if any(other not in ((), shape) for other in others):
             shape = torch.broadcast_shapes(shape, *others)
         return shape
+
+    def last_points(self, num: int) -> PiecewisePredictive:
+        """Of a batch ``... x q x 1`` (or one that broadcasts to it), that at the last points.
+
+        Args:
+            num: Number of these points, of the ``q``.
+        """
+
+        def last(values: Tensor, dim: int) -> Tensor:
+            own = values.shape[dim] if values.dim() >= -dim else 1
+            return values if own == 1 else values.narrow(dim, own - num, num)
+
+        scale = None if self.scale is None else last(self.scale, -2)
+        return PiecewisePredictive.from_form(
+            last(self._knots, -3), last(self.masses, -3), self.form, scale=scale
+        )
 
     def mirrored(self) -> PiecewisePredictive:
         """The distribution of ``-z``."""
@@ -352,18 +372,33 @@ class PiecewisePredictive:
         if self.form.is_gaussian:
             z = z.expand(torch.broadcast_shapes(z.shape, self.batch_shape))
             return z if self.scale is None else z * self.scale
-        below = torch.cat([torch.zeros_like(self.masses[..., :1]), self.masses.cumsum(-1)], -1)
-        above = self.masses.flip(-1).cumsum(-1).flip(-1)
-        above = torch.cat([above, torch.zeros_like(above[..., :1])], dim=-1)
-        # The piece is found on the scale of z, where its ends are Phi^-1 of the masses below
-        # them; each is computed from the smaller one of the masses on its two sides.
-        half = below[..., 1:-1] < 0.5
-        cuts = torch.where(
-            half,
-            torch.special.ndtri(below[..., 1:-1].clamp(0.0, 1.0)),
-            -torch.special.ndtri(above[..., 1:-1].clamp(0.0, 1.0)),
-        )
-        index = (z.unsqueeze(-1) > cuts).sum(dim=-1, keepdim=True)
+        if self.form.stretched and self.scale is not None:
+            return self._transport_stretched(z, self.scale)
+        common = self.masses.dim() == 1 and not self.masses.requires_grad
+        in_double = self._knots.dtype == z.dtype == torch.float64
+        if common and in_double and self.form.is_normal_throughout:
+            below, above = self._probabilities()
+            knots, beyond = self._standardized(self._knots), torch.stack([below[:-1], above[1:]])
+            value = NormalPieces.apply(z, knots, _cuts(below, above), self.masses, beyond)
+        else:
+            value = self._transport_pieces(z)
+        return value if self.scale is None else value * self.scale
+
+    def _transport_stretched(self, z: Tensor, scale: Tensor) -> Tensor:
+        """`transport` of a conformal distribution with stretched tails, of half-width ``w``.
+
+        With ``c = Phi^-1(1 - alpha/2)`` the scale is ``w / c``, so beyond ``c`` both distributions
+        have the same tails: ``T(z) = scale z``. Between, the share of the interval below ``T`` is
+        ``(Phi(z) - alpha/2) / (1 - alpha)``: ``T(z) = w (2 Phi(z) - 1) / (1 - alpha)``.
+        """
+        tail, center, _ = self.masses.unbind(-1)
+        inside = self._knots[..., 1] * (torch.erf(z * math.sqrt(0.5)) / center)
+        return torch.where(z.abs() > -torch.special.ndtri(tail), z * scale, inside)
+
+    def _transport_pieces(self, z: Tensor) -> Tensor:
+        """`transport` piece by piece, in units of the scale."""
+        below, above = self._probabilities()
+        index = (z.unsqueeze(-1) > _cuts(below, above)).sum(dim=-1, keepdim=True)
         knots = self.standard_knots
         low, high = _pick(knots[..., :-1], index), _pick(knots[..., 1:], index)
         mass = _pick(self.masses, index)
@@ -375,8 +410,14 @@ class PiecewisePredictive:
         p_side = torch.where(flip, p_high, p_low)
         flags = self.form.is_uniform(z.device)[index.squeeze(-1)]
         value = _piece_quantile(z_side, low, high, mass, p_side, flags)
-        value = torch.where(flip, -value, value)
-        return value if self.scale is None else value * self.scale
+        return torch.where(flip, -value, value)
+
+    def _probabilities(self) -> tuple[Tensor, Tensor]:
+        """Those below and above each knot, ``... x (K + 1)``."""
+        below = self.masses.cumsum(-1)
+        above = self.masses.flip(-1).cumsum(-1).flip(-1)
+        zero = torch.zeros_like(below[..., :1])
+        return torch.cat([zero, below], dim=-1), torch.cat([above, zero], dim=-1)
 
     @property
     def mean(self) -> Tensor:
@@ -426,6 +467,7 @@ class PiecewisePredictive:
 
 _GAUSSIAN = PiecewiseForm((False,), open_low=True, open_high=True)
 _CONFORMAL = PiecewiseForm((False, True, False), open_low=True, open_high=True, around_zero=True)
+_STRETCHED = replace(_CONFORMAL, stretched=True)
 
 
 def _with_open_ends(knots: Tensor, form: PiecewiseForm) -> Tensor:
@@ -490,6 +532,16 @@ def _spread(knots: Tensor) -> Tensor:
     gap = max(MIN_GAP, 1e4 * torch.finfo(knots.dtype).eps)  # so that a piece has inner points
     steps = gap * torch.arange(knots.shape[-1], dtype=knots.dtype, device=knots.device)
     return (knots - steps).cummax(dim=-1).values + steps
+
+
+def _cuts(below: Tensor, above: Tensor) -> Tensor:
+    """Where ``z`` passes from piece to piece: ``Phi^-1`` of the masses below the inner knots.
+
+    Each is computed from the smaller one of the masses on its two sides.
+    """
+    below, above = below[..., 1:-1], above[..., 1:-1]
+    low = torch.special.ndtri(below.clamp(0.0, 1.0))
+    return torch.where(below < 0.5, low, -torch.special.ndtri(above.clamp(0.0, 1.0)))
 
 
 def _pick(values: Tensor, index: Tensor) -> Tensor:

@@ -5,7 +5,7 @@ cross-validate and store a `ReplayedModel`, and to store the acquisition functio
 Gaussian process within is the one that Ax would have used: its choice of class, its transforms,
 data and fit. After the fit the calibrator replays the trials in the order of their creation. Which
 acquisition function is used is Ax's choice or the user's, save that one objective under outcome
-constraints is given the closed form.
+constraints is given the closed form, and that noisy improvement keeps its root.
 """
 
 from __future__ import annotations
@@ -49,6 +49,7 @@ from ax.storage.botorch_modular_registry import (
 )
 from botorch.acquisition import AcquisitionFunction
 from botorch.acquisition.logei import qLogNoisyExpectedImprovement, qLogProbabilityOfFeasibility
+from botorch.acquisition.multi_objective.logei import qLogNoisyExpectedHypervolumeImprovement
 from botorch.exceptions.errors import InputDataError, UnsupportedError
 from botorch.models.model import Model, ModelList
 from botorch.posteriors import GPyTorchPosterior
@@ -66,6 +67,8 @@ from botorch_calib.acquisition import (
     LogCalibratedConstrainedExpectedImprovement,
     LogCalibratedExpectedImprovement,
     LogCalibratedProbabilityOfFeasibility,
+    qLogCalibratedNoisyExpectedHypervolumeImprovement,
+    qLogCalibratedNoisyExpectedImprovement,
 )
 from botorch_calib.calibration import Calibrator, LocalizedConformal
 from botorch_calib.integrations.stored_calibrators import (
@@ -93,6 +96,11 @@ ONE_OUTCOME: tuple[type[AcquisitionFunction], ...] = (
 CLOSED_FORMS: dict[type[AcquisitionFunction], type[AcquisitionFunction]] = {
     qLogNoisyExpectedImprovement: LogCalibratedConstrainedExpectedImprovement,
     qLogProbabilityOfFeasibility: LogCalibratedProbabilityOfFeasibility,
+}
+#: What Ax would choose, and the same with the roots of calibrated models cached.
+CACHED_ROOTS: dict[type[AcquisitionFunction], type[AcquisitionFunction]] = {
+    qLogNoisyExpectedImprovement: qLogCalibratedNoisyExpectedImprovement,
+    qLogNoisyExpectedHypervolumeImprovement: qLogCalibratedNoisyExpectedHypervolumeImprovement,
 }
 
 
@@ -252,14 +260,15 @@ class ConstrainedClosedForm(Acquisition):
     `LogCalibratedConstrainedExpectedImprovement` and `LogCalibratedProbabilityOfFeasibility`, if
     each constraint is on one metric, the objective is a metric as well and not a sum of them, each
     metric has a model of its own with a calibrated or Gaussian posterior, and no options were given
-    for what Ax chose. Anything else is left as it is, and so are several objectives.
+    for what Ax chose. Other noisy improvement, of one or several objectives, keeps its samples and
+    options, and caches the roots of the models' covariance. Anything else is left as it is.
     """
 
     def _instantiate_acquisition(self) -> None:
         chosen = self.botorch_acqf_classes_with_options
+        closed = [(c if options else self._closed_form(c), options) for c, options in chosen]
         self.botorch_acqf_classes_with_options = [
-            (acqf_class if options else self._closed_form(acqf_class), options)
-            for acqf_class, options in chosen
+            (CACHED_ROOTS.get(acqf_class, acqf_class), options) for acqf_class, options in closed
         ]
         super()._instantiate_acquisition()
 
@@ -418,5 +427,5 @@ def _fit_replayed(
 
 register_model(ReplayedModel)
 register_acquisition(ConstrainedClosedForm)
-for _acquisition in (*ONE_OUTCOME, *CLOSED_FORMS.values()):
+for _acquisition in (*ONE_OUTCOME, *CLOSED_FORMS.values(), *CACHED_ROOTS.values()):
     register_acquisition_function(_acquisition)

@@ -12,6 +12,7 @@ from botorch.exceptions.errors import (
 )
 from botorch.posteriors import GPyTorchPosterior
 from botorch.posteriors.posterior import Posterior
+from botorch.utils.low_rank import sample_cached_cholesky
 from gpytorch.distributions import MultitaskMultivariateNormal, MultivariateNormal
 from torch import Tensor
 
@@ -357,6 +358,45 @@ class CalibratedPosterior(Posterior):
             return self._observed(path(0), base_samples[..., 1:])
         return path(0) if self._corrects_nothing else self._transported(path(0), path(1))
 
+    def rsample_from_cached_root(
+        self, sample_shape: torch.Size, base_samples: Tensor, baseline_L: Tensor, q: int
+    ) -> Tensor:
+        """`rsample_from_base_samples` at the last points alone, given a root at the others.
+
+        Paths of the process at new points follow from the rows that these add to the root of its
+        covariance, and the calibrated samples there from nothing else.
+
+        Args:
+            sample_shape: Shape of the set of samples.
+            base_samples: ``sample_shape x base_sample_shape``, of all points; the t-batch may be
+                collapsed to size 1.
+            baseline_L: Root of the covariance of `base_posterior` at all points but the last.
+            q: Number of these last points.
+
+        Returns:
+            ``sample_shape x batch_shape x q x 1``.
+
+        Raises:
+            NotPSDError: If the root cannot be extended.
+            NanError: If samples are not finite.
+        """
+
+        def paths(columns: Tensor) -> Tensor:
+            # BoTorch's function takes a single sample dimension.
+            lead, point_dims = columns.shape[:-num_dims], columns.shape[-num_dims:]
+            columns = columns.reshape(-1, *point_dims)
+            path = sample_cached_cholesky(
+                self.base_posterior, baseline_L, q, columns, columns.shape[:1]
+            )
+            return path.view(*lead, *path.shape[1:])
+
+        num_dims = base_samples.dim() - 1 - len(sample_shape)
+        if not self.denoise:
+            return self._observed(paths(base_samples[..., 0]), base_samples[..., -q:, 1:])
+        if self._corrects_nothing:
+            return paths(base_samples[..., 0])
+        return self._transported(*paths(base_samples.movedim(-1, 0)))
+
     def rsample(self, sample_shape: torch.Size | None = None) -> Tensor:
         """Differentiable samples, ``sample_shape x batch_shape x q x 1``."""
         shape = torch.Size([1]) if sample_shape is None else sample_shape
@@ -371,7 +411,7 @@ class CalibratedPosterior(Posterior):
         return self.predictive.is_gaussian and self.predictive.scale is None
 
     def _transported(self, path: Tensor, other: Tensor) -> Tensor:
-        """Samples of the objective from two independent paths of the process.
+        """Samples of the objective from two independent paths of the process at the last points.
 
         The noise ``sqrt(n) (f' - mu) / sqrt(v)`` is ``N(0, n)`` at each point and independent of
         ``f``. Between two points with ``r`` the correlation of the paths, that of ``z`` is
@@ -381,24 +421,31 @@ class CalibratedPosterior(Posterior):
         ``(T' - 1) sqrt(v n) / (v + n)``, at most ``|T' - 1| / 2``. With ``excess="objective"``
         the rates are those of ``v'`` and ``T / tau``, times ``sqrt(v' / v)``.
         """
-        deviation, scale, tau = path - self._location, self._deviation, None
+        num = path.shape[-2]
+        location, scale, unit = (
+            _last(x, num) for x in (self._location, self._deviation, self._unit)
+        )
+        deviation, tau = path - location, None
         if self._stretch is not None:
-            root, tau = self._stretch
+            root, tau = (_last(x, num) for x in self._stretch)
             deviation, scale = root * deviation, tau * scale
-            path = self._location + deviation
+            path = location + deviation
         noisy = deviation
         if not self._noiseless:
-            noisy = deviation + self._noise_ratio * (other - self._location)
+            noisy = deviation + _last(self._noise_ratio, num) * (other - location)
         z = noisy / scale
-        moved = self._distribution.predictive.transport(z)
-        return (path + self._unit * (moved - (z if tau is None else tau * z))).to(self.dtype)
+        moved = self._distribution.predictive.last_points(num).transport(z)
+        return (path + unit * (moved - (z if tau is None else tau * z))).to(self.dtype)
 
     def _observed(self, path: Tensor, eps: Tensor) -> Tensor:
-        """Samples of observations from a path of the process and standard normal noise."""
-        noise = self.noise_variance.double().clamp(min=0.0).sqrt() * eps
-        z = (path + noise - self._location) / self._deviation
-        moved = self._distribution.predictive.transport(z)
-        return (self._location + self._unit * moved).to(self.dtype)
+        """Samples of observations from a path of the process and noise at the last points."""
+        num = path.shape[-2]
+        location, scale, variance = (
+            _last(x, num) for x in (self._location, self._deviation, self.noise_variance.double())
+        )
+        z = (path + variance.clamp(min=0.0).sqrt() * eps - location) / scale
+        moved = self._distribution.predictive.last_points(num).transport(z)
+        return (location + scale * moved).to(self.dtype)
 
     @property
     def distribution(self) -> MultivariateNormal:
@@ -445,6 +492,11 @@ class CalibratedPosterior(Posterior):
             denoise=self.denoise,
             excess=self.excess,
         )
+
+
+def _last(values: Tensor, num: int) -> Tensor:
+    """``values`` (``batch_shape x q x 1``, or what broadcasts to it) at the last points."""
+    return values if values.dim() < 2 or values.shape[-2] == 1 else values[..., -num:, :]
 
 
 def _broadcasts_to(shape: torch.Size, target: torch.Size) -> bool:

@@ -9,6 +9,7 @@ import pytest
 import torch
 from botorch.acquisition.input_constructors import get_acqf_input_constructor
 from botorch.acquisition.objective import ScalarizedPosteriorTransform
+from botorch.models.model import ModelList
 from botorch.sampling.get_sampler import get_sampler
 from botorch.sampling.normal import SobolQMCNormalSampler
 from botorch.utils.datasets import SupervisedDataset
@@ -25,6 +26,8 @@ from botorch_calib import (
     RobustUpperConfidenceBound,
     WassersteinUpperConfidenceBound,
     WorstCase,
+    qLogCalibratedNoisyExpectedHypervolumeImprovement,
+    qLogCalibratedNoisyExpectedImprovement,
 )
 from botorch_calib.acquisition.input_constructors import register_once
 from tests.gps import DOUBLE, make_data, make_model
@@ -154,3 +157,31 @@ for _ in range(2):
         del sys.modules[name]
 """
     subprocess.run([sys.executable, "-W", "ignore", "-c", script], check=True)
+
+
+@pytest.mark.parametrize("X_pending", [None, PENDING], ids=["", "pending"])
+def test_noisy_improvement(X_pending):
+    constructor = get_acqf_input_constructor(qLogCalibratedNoisyExpectedImprovement)
+    inputs = constructor(
+        model=make_model(), training_data=DATASET, X_pending=X_pending, prune_baseline=False
+    )
+    acqf = qLogCalibratedNoisyExpectedImprovement(**inputs)
+    assert acqf._cache_root
+    assert acqf.X_baseline.shape == (len(X) + (X_pending is not None), 2)
+    assert acqf(X[:3].unsqueeze(-2) + 0.05).isfinite().all()
+
+
+@pytest.mark.parametrize("X_pending", [None, PENDING], ids=["", "pending"])
+def test_noisy_hypervolume_improvement(X_pending):
+    constructor = get_acqf_input_constructor(qLogCalibratedNoisyExpectedHypervolumeImprovement)
+    inputs = constructor(
+        model=ModelList(make_model(), make_model(sign=-1.0)),
+        training_data={"y": DATASET, "other": OTHER},
+        ref_point=torch.tensor([-1.0, -1.0], **DOUBLE),
+        X_pending=X_pending,
+        prune_baseline=False,
+    )
+    acqf = qLogCalibratedNoisyExpectedHypervolumeImprovement(**inputs)
+    assert acqf._cache_root
+    assert acqf.X_baseline.shape == (len(X) + (X_pending is not None), 2)
+    assert acqf(X[:3].unsqueeze(-2) + 0.05).isfinite().all()

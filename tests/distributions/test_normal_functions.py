@@ -165,3 +165,11 @@ def test_log_h_of_the_oracles():
     t = np.array([-300.0, -38.0, -26.0, -25.001, -24.999, -5.0, -1e-9, 0.0, 1e-9, 0.5, 9.0, 1e4])
     expected = np.array([float(mp.log(h(v))) for v in t])
     np.testing.assert_allclose(oracles.log_h(t), expected, rtol=1e-14, atol=1e-12)
+
+
+def test_lower_quantile_is_ndtri_exp_without_a_graph():
+    log_p = -torch.logspace(-0.5, 6, 400, dtype=torch.double)
+    edge = torch.tensor([-689.9, -690.1, -700.0, -745.0], dtype=torch.double)
+    log_p = torch.cat([log_p, edge])
+    value = functions.lower_quantile(log_p)
+    assert_close(value, functions.ndtri_exp(log_p), rtol=1e-14, atol=1e-14)

@@ -30,7 +30,6 @@ from ax.generators.torch.botorch_modular.utils import ModelConfig
 from ax.generators.torch_base import TorchOptConfig
 from botorch.acquisition import AcquisitionFunction
 from botorch.acquisition.logei import qLogNoisyExpectedImprovement
-from botorch.acquisition.multi_objective.logei import qLogNoisyExpectedHypervolumeImprovement
 from botorch.exceptions.errors import InputDataError, UnsupportedError
 from botorch.models import ModelList, SingleTaskGP
 from botorch.utils.datasets import MultiTaskDataset, SupervisedDataset
@@ -49,10 +48,13 @@ from botorch_calib import (
     LogCalibratedProbabilityOfFeasibility,
     OnlineConformal,
     QuantileRecalibrator,
+    qLogCalibratedNoisyExpectedHypervolumeImprovement,
+    qLogCalibratedNoisyExpectedImprovement,
 )
 from botorch_calib.exceptions import CalibrationWarning
 from botorch_calib.integrations import ax as integration
 from botorch_calib.integrations.ax import (
+    CACHED_ROOTS,
     ConstrainedClosedForm,
     ReplayedModel,
     calibrated_generation_strategy,
@@ -541,10 +543,10 @@ def test_a_plain_model_of_the_constraint() -> None:
 @pytest.mark.parametrize(
     ("objective", "constraints", "kwargs", "expected"),
     [
-        ("y", [], {}, qLogNoisyExpectedImprovement),
-        ("y, w", ["z <= 0.8", *THRESHOLDS], {}, qLogNoisyExpectedHypervolumeImprovement),
-        ("y, w", THRESHOLDS, {}, qLogNoisyExpectedHypervolumeImprovement),
-        ("y + w", ["z <= 0.8"], {}, qLogNoisyExpectedImprovement),
+        ("y", [], {}, qLogCalibratedNoisyExpectedImprovement),
+        ("y, w", ["z <= 0.8", *THRESHOLDS], {}, qLogCalibratedNoisyExpectedHypervolumeImprovement),
+        ("y, w", THRESHOLDS, {}, qLogCalibratedNoisyExpectedHypervolumeImprovement),
+        ("y + w", ["z <= 0.8"], {}, qLogCalibratedNoisyExpectedImprovement),
         # Who asks for samples gets them.
         (
             "y",
@@ -574,6 +576,9 @@ def test_what_else_is_used(
     client = constrained_client(objective, constraints, **kwargs)
     play(client, NUM_INITIAL + 1, z=total, w=lambda parameters: parameters["a"])
     assert class_of(client) is expected
+    if expected in CACHED_ROOTS.values():
+        acqf: Any = acquisition_of(client).acqf
+        assert acqf._cache_root
 
 
 @pytest.mark.parametrize(
@@ -581,11 +586,11 @@ def test_what_else_is_used(
     [
         ([[1.0, 0.0]], [[0.0, 1.0]], LogCalibratedConstrainedExpectedImprovement),
         ([[-2.0, 0.0]], [[0.0, -3.0]], LogCalibratedConstrainedExpectedImprovement),
-        ([[1.0, 0.0]], [[0.5, 1.0]], qLogNoisyExpectedImprovement),
-        ([[1.0, 0.0]], [[0.0, 1.0], [0.5, 1.0]], qLogNoisyExpectedImprovement),
-        ([[1.0, 0.0]], [[0.0, 1.0], [1.0, 0.0]], qLogNoisyExpectedImprovement),
-        ([[1.0, 0.5]], [[0.0, 1.0]], qLogNoisyExpectedImprovement),
-        ([[1.0, 0.0]], None, qLogNoisyExpectedImprovement),
+        ([[1.0, 0.0]], [[0.5, 1.0]], qLogCalibratedNoisyExpectedImprovement),
+        ([[1.0, 0.0]], [[0.0, 1.0], [0.5, 1.0]], qLogCalibratedNoisyExpectedImprovement),
+        ([[1.0, 0.0]], [[0.0, 1.0], [1.0, 0.0]], qLogCalibratedNoisyExpectedImprovement),
+        ([[1.0, 0.5]], [[0.0, 1.0]], qLogCalibratedNoisyExpectedImprovement),
+        ([[1.0, 0.0]], None, qLogCalibratedNoisyExpectedImprovement),
     ],
 )
 @pytest.mark.parametrize("options", [{}, {"prune_baseline": False}])
@@ -612,7 +617,9 @@ def test_what_the_closed_form_can_express(
         ),
         botorch_acqf_options=options,
     )
-    assert type(acquisition.acqf) is (qLogNoisyExpectedImprovement if options else expected)
+    sampled = qLogCalibratedNoisyExpectedImprovement
+    assert type(acquisition.acqf) is (sampled if options else expected)
+    assert getattr(acquisition.acqf, "_cache_root", True)
 
 
 def test_constraints_on_several_metrics_once_ax_reads_them(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,123 @@
+"""Speed of noisy acquisition functions with cached roots, as ratios to BoTorch's.
+
+Importing this module registers the comparisons with `perf.measure`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from botorch.acquisition.logei import qLogNoisyExpectedImprovement
+from botorch.acquisition.multi_objective.logei import qLogNoisyExpectedHypervolumeImprovement
+from botorch.models import ModelListGP
+from botorch.models.model import ModelList
+from botorch.sampling.list_sampler import ListSampler
+from botorch.sampling.normal import SobolQMCNormalSampler
+from botorch.utils.sampling import draw_sobol_samples
+from torch import Tensor
+
+from benchmarks.framework.surrogates import fit_gp
+from benchmarks.perf.comparisons import NUM_INITIAL, automatic_calibrator, local_recalibrator
+from benchmarks.perf.measure import Call, Workload, comparison, value_and_gradient
+from botorch_calib import (
+    CalibratedModel,
+    qLogCalibratedNoisyExpectedHypervolumeImprovement,
+    qLogCalibratedNoisyExpectedImprovement,
+)
+from botorch_calib.calibration import Calibrator
+
+NUM_POINTS = 50
+BATCH = 20
+NUM_SAMPLES = 128
+
+
+def sampler() -> SobolQMCNormalSampler:
+    """The sampler of both sides."""
+    return SobolQMCNormalSampler(torch.Size([NUM_SAMPLES]), seed=0)
+
+
+def batch(work: Workload, q: int) -> Tensor:
+    """New points, ``b x q x d``."""
+    return draw_sobol_samples(work.bounds.cpu(), n=BATCH, q=q, seed=3).to(work.device)
+
+
+def improvement_pair(
+    work: Workload, template: Callable[[], Calibrator], q: int
+) -> tuple[Call, Call]:
+    """Value and gradient of noisy improvement: calibrated, and BoTorch's of the GP beneath."""
+    work = Workload(work.device, NUM_POINTS)
+    calibrated = CalibratedModel.from_history(work.gp, template(), NUM_INITIAL)
+    functions = (
+        qLogCalibratedNoisyExpectedImprovement(
+            calibrated, work.X, sampler=sampler(), prune_baseline=False
+        ),
+        qLogNoisyExpectedImprovement(work.gp, work.X, sampler=sampler(), prune_baseline=False),
+    )
+    new = batch(work, q)
+    measured, reference = (value_and_gradient(function, new) for function in functions)
+    return measured, reference
+
+
+@comparison("calibrated / plain noisy log EI, roots cached, q = 1", repetitions=100, warm_up=10)
+def improvement_ratio(work: Workload) -> tuple[Call, Call]:
+    """Cost of one evaluation: n = 50, b = 20, 128 samples; at most 1.5."""
+    return improvement_pair(work, automatic_calibrator, q=1)
+
+
+@comparison("calibrated / plain noisy log EI, roots cached, q = 4", repetitions=100, warm_up=10)
+def improvement_ratio_of_four(work: Workload) -> tuple[Call, Call]:
+    """The same for four points at once; at most 1.5."""
+    return improvement_pair(work, automatic_calibrator, q=4)
+
+
+@comparison(
+    "locally recalibrated (19 levels) / plain noisy log EI, roots cached, q = 1",
+    repetitions=100,
+    warm_up=10,
+)
+def recalibrated_ratio(work: Workload) -> tuple[Call, Call]:
+    """The same with twenty normal pieces that vary from point to point; at most 2."""
+    return improvement_pair(work, local_recalibrator, q=1)
+
+
+@comparison(
+    "locally recalibrated (19 levels) / plain noisy log EI, roots cached, q = 4",
+    repetitions=100,
+    warm_up=10,
+)
+def recalibrated_ratio_of_four(work: Workload) -> tuple[Call, Call]:
+    """The same for four points at once; at most 2."""
+    return improvement_pair(work, local_recalibrator, q=4)
+
+
+@comparison(
+    "calibrated / plain noisy log hypervolume improvement, roots cached",
+    repetitions=50,
+    warm_up=5,
+)
+def hypervolume_ratio(work: Workload) -> tuple[Call, Call]:
+    """Cost of one evaluation with two objectives, q = 1; at most 1.3."""
+    work = Workload(work.device, NUM_POINTS)
+    # Far from the other objective's optimum, so that the two are in conflict
+    other = -(work.X - work.bounds[0]).norm(dim=-1, keepdim=True)
+    gps = work.gp, fit_gp(work.X, other + 0.1 * work.Y, work.bounds)
+    calibrated = [
+        CalibratedModel.from_history(gp, automatic_calibrator(), NUM_INITIAL) for gp in gps
+    ]
+    ref_point = [work.Y.quantile(0.5).item(), other.quantile(0.5).item()]
+    functions = (
+        qLogCalibratedNoisyExpectedHypervolumeImprovement(
+            ModelList(*calibrated),
+            ref_point,
+            work.X,
+            sampler=ListSampler(sampler(), sampler()),
+            prune_baseline=False,
+        ),
+        qLogNoisyExpectedHypervolumeImprovement(
+            ModelListGP(*gps), ref_point, work.X, sampler=sampler(), prune_baseline=False
+        ),
+    )
+    new = batch(work, q=1)
+    measured, reference = (value_and_gradient(function, new) for function in functions)
+    return measured, reference

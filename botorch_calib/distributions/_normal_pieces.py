@@ -1,0 +1,116 @@
+r"""The monotone map onto a distribution of many normal pieces with common masses.
+
+`PiecewisePredictive.transport` finds the quantile at ``Phi(z)`` of any pieces, piece by piece, with
+a graph through each step. A recalibrated distribution has twenty of them, and joint samples come by
+the ten thousand. Where the masses are common to the batch, the number of the piece depends on ``z``
+alone and is found by bisection; everything that belongs to a piece is computed once per piece and
+picked by its number; and the derivatives are written down. Here all numbers are float64, and knots
+are in units of the scale.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from botorch.utils.probability.utils import log_ndtr, ndtr
+from torch import Tensor
+from torch.autograd import Function
+from torch.autograd.function import once_differentiable
+
+from botorch_calib.distributions._normal_functions import log_normal_interval, lower_quantile
+
+_LARGEST = 700.0  # of exponents, so that what is discarded does not overflow
+
+
+class NormalPieces(Function):
+    r"""``Q(Phi(z))`` of the distribution with the given knots and masses, all pieces normal.
+
+    On a piece ``[low, high]`` of mass ``m`` and natural mass ``N = Phi(high) - Phi(low)``, above
+    the probability ``p``, the value ``T`` is that of ``Phi(T) = Phi(low) + N u`` with
+    ``u = (Phi(z) - p) / m``, in logarithms ``log Phi(T) = log N + log(Phi(low) / N + u)``. A piece
+    that lies above zero is turned over, since ``Phi`` has most digits where it is small. In the
+    lowermost piece ``low = -inf`` and ``p = 0``, so ``log u = log Phi(z) - log m`` does not
+    underflow.
+
+    Its derivatives are ``dT/dz = (N / m) phi(z) / phi(T)``, ``dT/dlow = (1 - u) phi(low) / phi(T)``
+    and ``dT/dhigh = u phi(high) / phi(T)``; the same for a piece turned over, with both signs
+    changed. There are none by the masses, and none of second order.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, z: Tensor, knots: Tensor, cuts: Tensor, masses: Tensor, beyond: Tensor
+    ) -> Tensor:
+        """The values, of the common shape of ``z`` and the batch of ``knots``.
+
+        Args:
+            ctx: Of autograd.
+            z: Standard normal numbers, broadcasting against ``batch_shape``.
+            knots: ``batch_shape x (K - 1)``, finite and increasing, ``K > 1``.
+            cuts: Where ``z`` passes from piece to piece, ``K - 1``.
+            masses: ``K``.
+            beyond: Probabilities below and above each piece, ``2 x K``.
+        """
+        index = torch.bucketize(z.contiguous(), cuts)
+        low = torch.nn.functional.pad(knots, (1, 0), value=-math.inf)
+        high = torch.nn.functional.pad(knots, (0, 1), value=math.inf)
+        turned = low + high > 0
+        low, high = torch.where(turned, -high, low), torch.where(turned, -low, high)
+        log_natural = log_normal_interval(low, high)
+        offset = (log_ndtr(low.clamp(min=-1e150)) - log_natural).exp()
+        # Number of the piece among those of all distributions, which lie in one row
+        num_pieces, batch = masses.shape[-1], knots.shape[:-1]
+        rows = torch.arange(batch.numel(), device=z.device).view(batch)
+        at = index + num_pieces * rows
+
+        def pick(values: Tensor) -> Tensor:
+            return values.reshape(-1)[at]
+
+        sign = pick(1.0 - 2.0 * turned.to(z))
+        mass = masses[index]
+        below = pick(torch.where(turned, beyond[1], beyond[0]))
+        log_natural = pick(log_natural)
+        side = sign * z
+        share = ((ndtr(side) - below) / mass).clamp_(min=0.0, max=1.0)
+        outermost = pick(low) == -math.inf
+        tiny = torch.finfo(z.dtype).tiny
+        log_share = torch.where(
+            outermost, torch.special.log_ndtr(side) - mass.log(), share.clamp(min=tiny).log()
+        )
+        # Phi(T) / N
+        log_value = torch.where(outermost, log_share, (pick(offset) + share.clamp(min=tiny)).log())
+        value = lower_quantile((log_natural + log_value).clamp_(max=-tiny))
+        value = torch.minimum(torch.maximum(value, pick(low)), pick(high)).mul_(sign)
+        log_ratio = log_natural - mass.log()
+        ctx.save_for_backward(z, knots, value, log_share, sign, log_ratio, index, rows)
+        return value
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        """See the class."""
+        z, knots, value, log_share, sign, log_ratio, index, rows = ctx.saved_tensors
+        by_z = by_knots = None
+        square = value.square()
+        if ctx.needs_input_grad[0]:
+            by_z = grad * ((square - z.square()).mul_(0.5) + log_ratio).exp_()
+            by_z = by_z.sum_to_size(z.shape)
+        if ctx.needs_input_grad[1]:
+            # A column in front and one behind take what goes to the infinite ends.
+            padded = torch.nn.functional.pad(knots, (1, 1))
+            total = torch.zeros_like(padded).view(-1)
+            lower = index + padded.shape[-1] * rows
+            turned = (sign < 0).to(lower)
+
+            def share_of(at: Tensor, log_part: Tensor) -> None:
+                exponent = log_part + (square - padded.reshape(-1)[at].square()).mul_(0.5)
+                slope = exponent.clamp_(max=_LARGEST).exp_()
+                total.index_add_(0, at.reshape(-1), (grad * slope).reshape(-1))
+
+            # The end on the side of zero, and the one away from it
+            share_of(lower + 1 - turned, log_share)
+            share_of(lower + turned, torch.log1p(-log_share.exp().clamp_(max=1.0)))
+            by_knots = total.view_as(padded)[..., 1:-1]
+        return by_z, by_knots, None, None, None

@@ -1,0 +1,379 @@
+"""Noisy improvement with cached roots, held against the same without them and BoTorch's own."""
+
+from __future__ import annotations
+
+import pickle
+import warnings
+from copy import deepcopy
+from typing import Any
+
+import pytest
+import torch
+from botorch.acquisition.logei import qLogExpectedImprovement, qLogNoisyExpectedImprovement
+from botorch.acquisition.multi_objective.logei import qLogNoisyExpectedHypervolumeImprovement
+from botorch.acquisition.multi_objective.objective import WeightedMCMultiOutputObjective
+from botorch.acquisition.objective import (
+    GenericMCObjective,
+    LinearMCObjective,
+    ScalarizedPosteriorTransform,
+)
+from botorch.acquisition.risk_measures import CVaR
+from botorch.exceptions.warnings import BotorchWarning
+from botorch.models import ModelListGP, SingleTaskGP
+from botorch.models.model import Model, ModelList
+from botorch.models.transforms import Log, Normalize, Standardize
+from botorch.models.transforms.input import AppendFeatures, InputPerturbation
+from botorch.optim import optimize_acqf
+from botorch.sampling.list_sampler import ListSampler
+from botorch.sampling.normal import IIDNormalSampler, SobolQMCNormalSampler
+from gpytorch.kernels import MaternKernel
+from linear_operator.utils.errors import NotPSDError
+from torch import Tensor
+from torch.testing import assert_close
+
+from botorch_calib import (
+    CalibratedModel,
+    QuantileRecalibrator,
+    qLogCalibratedNoisyExpectedHypervolumeImprovement,
+    qLogCalibratedNoisyExpectedImprovement,
+)
+from botorch_calib.acquisition import noisy
+from tests.gps import DOUBLE, GaussianLaw, far_from_gaussian, make_data
+
+NEI, NEHVI = (
+    qLogCalibratedNoisyExpectedImprovement,
+    qLogCalibratedNoisyExpectedHypervolumeImprovement,
+)
+X, Y, _ = make_data(10)
+REF_POINT = [-0.5, -0.5]
+NUM_SAMPLES = torch.Size([32])
+
+
+def rough_gp(sign: float = 1.0, dtype: torch.dtype = torch.double, **kwargs: Any) -> SingleTaskGP:
+    """A GP whose posterior covariance at its data is well conditioned: no jitter is added."""
+    targets = sign * Y + (0.0 if sign > 0 else X[:, :1])
+    kernel = MaternKernel(nu=2.5, ard_num_dims=2)
+    gp = SingleTaskGP(X.to(dtype), targets.to(dtype), covar_module=kernel, **kwargs)
+    gp.covar_module.lengthscale = 0.2
+    gp.likelihood.noise = 0.3
+    return gp.to(dtype).eval()
+
+
+def calibrated(
+    sign: float = 1.0, dtype: torch.dtype = torch.double, **kwargs: Any
+) -> CalibratedModel:
+    """Such a model with a calibrator that changes a lot."""
+    return CalibratedModel(rough_gp(sign, dtype), far_from_gaussian().to(dtype), **kwargs)
+
+
+def recalibrated(sign: float = 1.0) -> CalibratedModel:
+    """The same with 19 levels that vary from point to point."""
+    model = CalibratedModel.from_history(rough_gp(sign), QuantileRecalibrator(lengthscale=0.5))
+    model._may_warn = False
+    return model
+
+
+def transformed(dtype: torch.dtype = torch.double) -> CalibratedModel:
+    """The same in other units."""
+    gp = rough_gp(input_transform=Normalize(2), outcome_transform=Standardize(1), dtype=dtype)
+    return CalibratedModel(gp, far_from_gaussian().to(dtype))
+
+
+SINGLE: dict[str, Any] = {
+    "conformal": calibrated,
+    "19 levels": recalibrated,
+    "transforms": transformed,
+    "objective's excess": lambda: calibrated(excess="objective"),
+    "observation": lambda: calibrated(denoise=False),
+    "no correction": lambda: CalibratedModel(rough_gp(), GaussianLaw()),
+    "plain": rough_gp,
+}
+SEVERAL: dict[str, Any] = {
+    "calibrated": lambda: ModelList(calibrated(), recalibrated(-1.0)),
+    "with a plain one": lambda: ModelList(calibrated(), rough_gp(-1.0)),
+    "plain": lambda: ModelListGP(rough_gp(), rough_gp(-1.0)),
+}
+
+
+def points(*batch: int, q: int, dtype: torch.dtype = torch.double) -> Tensor:
+    generator = torch.Generator().manual_seed(33)
+    return torch.rand(*batch, q, 2, generator=generator, **DOUBLE).to(dtype).requires_grad_()
+
+
+def sampler(num: int = 1, cls: type = SobolQMCNormalSampler) -> Any:
+    samplers = [cls(NUM_SAMPLES, seed=7 + i) for i in range(num)]
+    return samplers[0] if num == 1 else ListSampler(*samplers)
+
+
+def with_and_without(cls: type, model: Model, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
+    """The same function with cached roots and without, to be evaluated by `compare`."""
+    kwargs.setdefault("sampler", sampler(getattr(model, "num_outputs", 1)))
+    first, second = (
+        cls(model, *args, prune_baseline=False, cache_root=root, **deepcopy(kwargs))
+        for root in (True, False)
+    )
+    assert first._cache_root and not second._cache_root
+    return first, second
+
+
+def value_and_gradient(function: Any, new: Tensor) -> tuple[Tensor, Tensor]:
+    value = function(new)
+    (gradient,) = torch.autograd.grad(value.sum(), new)
+    return value.detach(), gradient
+
+
+def compare(cached: Any, uncached: Any, new: Tensor, rtol: float = 1e-9) -> Tensor:
+    """Values and gradients agree, given the same base samples."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", BotorchWarning)  # no fallback
+        value, gradient = value_and_gradient(cached, new)
+        uncached.sampler = deepcopy(cached.sampler)
+        other_value, other_gradient = value_and_gradient(uncached, new)
+    assert value.dtype == new.dtype and value.isfinite().all() and (gradient != 0).any()
+    assert_close(value, other_value, rtol=rtol, atol=rtol)
+    assert_close(gradient, other_gradient, rtol=rtol, atol=rtol * float(gradient.abs().max()))
+    return value
+
+
+class TestImprovement:
+    @pytest.mark.parametrize("kind", SINGLE)
+    @pytest.mark.parametrize("q", [1, 3])
+    @pytest.mark.parametrize("batch", [(), (4,), (2, 3)])
+    def test_cached_is_uncached(self, kind, q, batch):
+        pair = with_and_without(NEI, SINGLE[kind](), X)
+        assert compare(*pair, points(*batch, q=q)).shape == (batch or (1,))
+
+    @pytest.mark.parametrize("q", [1, 3])
+    def test_other_samplers_and_numbers_of_points_in_turn(self, q):
+        pair = with_and_without(NEI, calibrated(), X, sampler=sampler(cls=IIDNormalSampler))
+        for number in (q, 2, q):
+            compare(*pair, points(4, q=number))
+
+    @pytest.mark.parametrize("incremental", [True, False])
+    def test_pending_points(self, incremental):
+        """Given at once or later, taken back, and again."""
+        pending, new = points(2, q=1)[:, 0].detach() * 0.5, points(4, q=2)
+        pair = with_and_without(NEI, calibrated(), X, incremental=incremental, X_pending=pending)
+        before = compare(*pair, new)
+        if incremental:
+            assert pair[0].X_baseline.shape == (12, 2) and len(pair[0]._baseline_L[0]) == 12
+        late = with_and_without(NEI, calibrated(), X, incremental=incremental)
+        for function in late:
+            function.set_X_pending(pending)
+        assert late[0]._cache_root
+        assert compare(*late, new).shape == before.shape
+        for function in late:
+            function.set_X_pending(None)
+        compare(*late, new)
+        assert late[0].X_baseline.shape == (10, 2)
+
+    def test_posterior_transform(self):
+        negation = ScalarizedPosteriorTransform(torch.tensor([-2.0], **DOUBLE), offset=1.0)
+        pair = with_and_without(NEI, calibrated(), X, posterior_transform=negation)
+        compare(*pair, points(4, q=2))
+
+    @pytest.mark.parametrize("kind", SEVERAL)
+    def test_objective_and_constraints(self, kind):
+        kwargs = {
+            "objective": LinearMCObjective(torch.tensor([1.0, 0.5], **DOUBLE)),
+            "constraints": [lambda samples: samples[..., 1] - 0.4],
+        }
+        model = SEVERAL[kind]()
+        if kind == "plain":
+            kwargs["sampler"] = sampler()
+        pair = with_and_without(NEI, model, X, **kwargs)
+        compare(*pair, points(4, q=2))
+
+    def test_without_a_correction_it_is_botorch(self):
+        """Given the base samples of the paths; the noise, which has its own, does not enter."""
+        new = points(4, q=2)
+        model = SINGLE["no correction"]()
+        ours = NEI(model, X, sampler=sampler(), prune_baseline=False)
+        value, gradient = value_and_gradient(ours, new)
+        own = sampler()
+        own.register_buffer("base_samples", ours.base_sampler.base_samples[..., 0].clone())
+        theirs = qLogNoisyExpectedImprovement(rough_gp(), X, sampler=own, prune_baseline=False)
+        theirs(new)
+        theirs.sampler.base_samples = ours.sampler.base_samples[..., 0].clone()
+        other_value, other_gradient = value_and_gradient(theirs, new)
+        assert_close(value, other_value, rtol=1e-12, atol=1e-12)
+        assert_close(gradient, other_gradient, rtol=1e-12, atol=1e-12)
+
+    def test_of_a_plain_model_it_is_botorch(self):
+        ours, theirs = (
+            cls(rough_gp(), X, sampler=sampler(), prune_baseline=False)
+            for cls in (NEI, qLogNoisyExpectedImprovement)
+        )
+        new = points(4, q=2)
+        assert torch.equal(ours(new), theirs(new))
+
+    def test_samples_are_those_of_botorch_on_the_calibrated_model(self):
+        """Against BoTorch's class, which does not keep the root."""
+        ours = NEI(calibrated(), X, sampler=sampler(), prune_baseline=False)
+        theirs = qLogNoisyExpectedImprovement(
+            calibrated(), X, sampler=sampler(), prune_baseline=False
+        )
+        compare(ours, theirs, points(4, q=3))
+
+    def test_single_precision(self):
+        single = calibrated(dtype=torch.float32)
+        pair = with_and_without(NEI, single, X.float())
+        value = compare(*pair, points(4, q=2, dtype=torch.float32), rtol=2e-3)
+        double = with_and_without(NEI, calibrated(), X)[0]
+        double(points(4, q=2))
+        assert_close(value.double(), double(points(4, q=2)).detach(), rtol=2e-3, atol=2e-3)
+
+    def test_derivatives(self):
+        function = NEI(calibrated(), X, sampler=sampler(), prune_baseline=False)
+        assert torch.autograd.gradcheck(function, (points(2, q=2),), atol=1e-5, rtol=1e-3)
+
+    def test_fallback(self, monkeypatch):
+        """Where the root cannot be extended, the joint covariance is factored."""
+        cached, uncached = with_and_without(NEI, calibrated(), X)
+        new = points(4, q=2)
+        expected = compare(cached, uncached, new)
+
+        def fail(*args: Any, **kwargs: Any) -> None:
+            raise NotPSDError("no root")
+
+        monkeypatch.setattr("botorch_calib.posteriors.calibrated.sample_cached_cholesky", fail)
+        with pytest.warns(BotorchWarning, match="could not be extended"):
+            value = cached(new)
+        assert_close(value, expected, rtol=1e-9, atol=1e-9)
+
+    def test_copies(self):
+        function = NEI(calibrated(), X, sampler=sampler())
+        new = points(4, q=2)
+        value = function(new)
+        for twin in (deepcopy(function), pickle.loads(pickle.dumps(function))):
+            assert_close(twin(new), value, rtol=1e-10, atol=1e-10)
+
+    def test_what_has_no_root(self):
+        skewed = SingleTaskGP(X, Y.exp(), outcome_transform=Log()).eval()
+        model = ModelList(calibrated(), skewed)
+        assert not noisy.keeps_roots(model) and noisy.keeps_roots(SEVERAL["calibrated"]())
+        objective = GenericMCObjective(lambda samples, X: samples[..., 0])
+        kwargs = {"objective": objective, "sampler": sampler(2), "prune_baseline": False}
+        with pytest.warns(BotorchWarning, match="`cache_root` needs"):
+            function = NEI(model, X, cache_root=True, **kwargs)
+        assert not function._cache_root
+        assert not NEI(model, X, **kwargs)._cache_root  # by default without a word
+        assert function(points(4, q=2)).shape == (4,)
+
+    def test_no_warning_of_botorch(self, recwarn):
+        function = NEI(calibrated(), X, cache_root=True)
+        function.set_X_pending(X[:1] + 0.05)
+        function(points(2, q=1))
+        assert not [w for w in recwarn if "cache_root" in str(w.message)]
+
+    @pytest.mark.filterwarnings("ignore:A not p.d.")  # where the two points meet
+    def test_optimization(self):
+        function = NEI(calibrated(), X, sampler=sampler())
+        bounds = torch.tensor([[0.0, 0.0], [1.0, 1.0]], **DOUBLE)
+        for sequential in (True, False):
+            candidates, _ = optimize_acqf(
+                function,
+                bounds,
+                q=2,
+                num_restarts=2,
+                raw_samples=16,
+                sequential=sequential,
+                options={"maxiter": 10},
+            )
+            assert candidates.shape == (2, 2)
+        assert function._cache_root
+
+
+class TestHypervolume:
+    @pytest.mark.parametrize("kind", SEVERAL)
+    @pytest.mark.parametrize("q", [1, 3])
+    def test_cached_is_uncached(self, kind, q):
+        kwargs = {"sampler": sampler()} if kind == "plain" else {}
+        pair = with_and_without(NEHVI, SEVERAL[kind](), REF_POINT, X, **kwargs)
+        compare(*pair, points(4, q=q))
+
+    @pytest.mark.parametrize("incremental", [True, False])
+    @pytest.mark.parametrize("max_iep", [0, 2])
+    def test_pending_points(self, incremental, max_iep):
+        pending, new = points(2, q=1)[:, 0].detach() * 0.5, points(4, q=1)
+        pair = with_and_without(
+            NEHVI,
+            SEVERAL["calibrated"](),
+            REF_POINT,
+            X,
+            incremental_nehvi=incremental,
+            max_iep=max_iep,
+        )
+        compare(*pair, new)
+        for function in pair:
+            function.set_X_pending(pending)
+        cached, uncached = pair
+        value, gradient = value_and_gradient(cached, new)
+        assert len(cached._baseline_L[0]) == (12 if max_iep == 0 else 10)
+        for ours, theirs in zip((value, gradient), value_and_gradient(uncached, new), strict=True):
+            assert_close(ours, theirs, rtol=1e-8, atol=1e-8)
+
+    def test_objective_and_constraints(self):
+        model = ModelList(calibrated(), rough_gp(-1.0), recalibrated(-1.0))
+        pair = with_and_without(
+            NEHVI,
+            model,
+            REF_POINT,
+            X,
+            objective=WeightedMCMultiOutputObjective(
+                torch.tensor([1.0, 2.0], **DOUBLE), outcomes=[0, 1]
+            ),
+            constraints=[lambda samples: samples[..., 2] - 0.5],
+        )
+        compare(*pair, points(4, q=2))
+
+    def test_of_plain_models_it_is_botorch(self):
+        ours, theirs = (
+            cls(SEVERAL["plain"](), REF_POINT, X, sampler=sampler())
+            for cls in (NEHVI, qLogNoisyExpectedHypervolumeImprovement)
+        )
+        new = points(4, q=2)
+        assert torch.equal(ours(new), theirs(new))
+
+
+PERTURBATIONS = 0.1 * torch.tensor([[0.0, 1.0], [1.0, 0.0], [-1.0, -1.0]], **DOUBLE)
+ENVIRONMENTS = torch.tensor([[0.1], [0.4], [0.8]], **DOUBLE)
+RISKY: dict[str, Any] = {
+    # The second column of the inputs is chosen, or that of an environment.
+    "perturbed inputs": (lambda: InputPerturbation(PERTURBATIONS).eval(), 2),
+    "environmental variables": (lambda: AppendFeatures(ENVIRONMENTS).eval(), 1),
+}
+
+
+@pytest.mark.parametrize("kind", RISKY)
+class TestRisk:
+    """Each point stands for three, and a risk measure over these is the objective."""
+
+    def setting(self, kind: str) -> tuple[CalibratedModel, Tensor, Tensor, CVaR]:
+        transform, dim = RISKY[kind]
+        model = CalibratedModel(rough_gp(input_transform=transform()), far_from_gaussian())
+        new = points(4, q=2)[..., :dim].detach().requires_grad_()
+        return model, X[:, :dim], new, CVaR(alpha=0.7, n_w=3)
+
+    def test_against_joint_samples(self, kind):
+        model, baseline, new, objective = self.setting(kind)
+        function = NEI(
+            model, baseline, sampler=sampler(), objective=objective, prune_baseline=False
+        )
+        value, gradient = value_and_gradient(function, new)
+        assert value.shape == (4,) and gradient.isfinite().all() and (gradient != 0).any()
+        samples, values = function._get_samples_and_objectives(new)
+        together = torch.cat([baseline.expand(4, *baseline.shape), new], dim=-2)
+        joint = function.sampler(model.posterior(together))
+        assert_close(samples, joint[..., 30:, :], rtol=1e-9, atol=1e-9)
+        risk = objective(joint)
+        assert_close(values, risk[..., 10:], rtol=1e-9, atol=1e-9)
+        assert_close(function.baseline_obj, risk[:, 0, :10], rtol=1e-9, atol=1e-9)
+
+    def test_expected_improvement_of_botorch(self, kind):
+        model, _, new, objective = self.setting(kind)
+        function = qLogExpectedImprovement(
+            model, best_f=0.0, sampler=sampler(), objective=objective
+        )
+        value, gradient = value_and_gradient(function, new)
+        assert value.isfinite().all() and (gradient != 0).any()

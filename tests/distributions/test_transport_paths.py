@@ -1,0 +1,206 @@
+"""The short ways of the monotone map, held against that of any pieces."""
+
+import dataclasses
+
+import pytest
+import torch
+from torch import Generator, Tensor
+from torch.autograd import gradcheck
+from torch.testing import assert_close
+
+from botorch_calib.distributions.piecewise import MIN_HALF_WIDTH, PiecewisePredictive
+
+DOUBLE, SINGLE = torch.double, torch.float32
+CUT = 1.2815515655446004  # of alpha = 0.2
+MAX_WIDTH = 3.375  # exact in both types
+
+
+def normal(*shape: int, seed: int = 0, dtype: torch.dtype = DOUBLE) -> Tensor:
+    return torch.randn(shape, generator=Generator().manual_seed(seed), dtype=DOUBLE).to(dtype)
+
+
+def by_pieces(predictive: PiecewisePredictive, z: Tensor) -> Tensor:
+    """The map as any distribution has it."""
+    value = predictive._transport_pieces(z)
+    return value if predictive.scale is None else value * predictive.scale
+
+
+def value_and_gradients(
+    function, *inputs: Tensor, weights: Tensor | None = None
+) -> tuple[Tensor, ...]:
+    inputs = tuple(x.clone().requires_grad_() for x in inputs)
+    value = function(*inputs)
+    weights = torch.ones_like(value) if weights is None else weights
+    return value.detach(), *torch.autograd.grad((weights * value).sum(), inputs)
+
+
+class TestStretched:
+    """Conformal intervals whose tails are those of the scaled normal distribution."""
+
+    widths = torch.tensor([1e-9, 0.01, 0.3, 1.0, CUT, 2.0, 3.3, MAX_WIDTH, 70.0], dtype=DOUBLE)
+
+    @staticmethod
+    def predictive(half_width: Tensor, alpha: float = 0.2) -> PiecewisePredictive:
+        return PiecewisePredictive.conformal(
+            alpha, half_width, max_width=MAX_WIDTH, tails="stretched", validate=False
+        )
+
+    def points(self, dtype: torch.dtype) -> Tensor:
+        ends = torch.tensor([-37.0, -9.0, -CUT - 1e-9, CUT - 1e-9, 0.0, 1e-12, 37.0], dtype=dtype)
+        return torch.cat([ends, 2 * normal(200, dtype=dtype)]).unsqueeze(-1)
+
+    @pytest.mark.parametrize("alpha", [0.01, 0.2, 0.9])
+    @pytest.mark.parametrize(("dtype", "tol"), [(DOUBLE, 1e-14), (SINGLE, 1e-6)])
+    def test_values(self, alpha, dtype, tol):
+        predictive, z = self.predictive(self.widths.to(dtype), alpha), self.points(dtype)
+        assert predictive.form.stretched
+        value = predictive.transport(z)
+        assert value.dtype == dtype and value.shape == (len(z), len(self.widths))
+        exact = by_pieces(self.predictive(self.widths.to(dtype).double(), alpha), z.double())
+        assert_close(value.double(), exact, rtol=tol, atol=tol)
+
+    @pytest.mark.parametrize(("dtype", "tol"), [(DOUBLE, 1e-13), (SINGLE, 2e-5)])
+    def test_gradients_also_at_the_caps(self, dtype, tol):
+        """By ``z``, and by half-widths below, between and above what the clamp lets through."""
+        z = 2 * normal(60, len(self.widths), dtype=dtype)
+        weights = normal(*z.shape, seed=1, dtype=dtype)
+        widths = self.widths.to(dtype)
+        short, general = (
+            value_and_gradients(
+                lambda z, width, way=way: way(self.predictive(width), z),
+                z.to(kind),
+                widths.to(kind),
+                weights=weights.to(kind),
+            )
+            for way, kind in ((PiecewisePredictive.transport, dtype), (by_pieces, DOUBLE))
+        )
+        for ours, theirs in zip(short, general, strict=True):
+            assert_close(ours.double(), theirs, rtol=tol, atol=50 * tol)
+        by_width = short[2]
+        assert (by_width[[0, -1]] == 0).all() and (by_width[1:-2] != 0).all()
+
+    def test_derivatives(self):
+        z, width = 2 * normal(9, seed=3), self.widths[1:-2].clone()
+        inputs = (z.unsqueeze(-1).requires_grad_(), width.requires_grad_())
+        assert gradcheck(lambda z, w: self.predictive(w).transport(z), inputs, atol=1e-7)
+
+    def test_what_keeps_the_form_and_what_does_not(self):
+        predictive, z = self.predictive(self.widths), self.points(DOUBLE)
+        mirrored, single = predictive.mirrored(), predictive.to(SINGLE)
+        assert mirrored.form.stretched and single.form.stretched
+        assert torch.equal(mirrored.transport(-z), -predictive.transport(z))
+        back = single.to(DOUBLE)
+        assert_close(back.transport(z), by_pieces(back, z), rtol=1e-6, atol=1e-6)
+        tails = PiecewisePredictive.conformal(0.2, self.widths[:-1], tails="gaussian")
+        assert not tails.form.stretched
+        # Those of the same pieces are not told apart by them: the form says it.
+        same = PiecewisePredictive(
+            predictive.knots, predictive.masses, (False, True, False), scale=predictive.scale
+        )
+        assert not same.form.stretched
+        assert_close(same.transport(z), predictive.transport(z), rtol=1e-14, atol=1e-14)
+
+    def test_the_narrowest_interval_is_finite(self):
+        value = self.predictive(torch.zeros(1, dtype=DOUBLE)).transport(self.points(DOUBLE))
+        assert value.isfinite().all() and value.abs().max() <= 37 * MIN_HALF_WIDTH / CUT + 1e-12
+
+    def test_masses_of_their_own(self):
+        """What builds on the form may give each distribution its miscoverage."""
+        predictives = [self.predictive(self.widths[4:7], alpha) for alpha in (0.1, 0.3)]
+        masses = torch.stack([p.masses.expand(3, 3) for p in predictives])
+        knots, scale = (
+            torch.stack([getattr(p, n) for p in predictives]) for n in ("_knots", "scale")
+        )
+        batch = PiecewisePredictive.from_form(knots, masses, predictives[0].form, scale=scale)
+        z = self.points(DOUBLE)
+        values = torch.stack([p.transport(z) for p in predictives], dim=1)
+        assert_close(batch.transport(z.unsqueeze(-1)), values, rtol=1e-15, atol=1e-15)
+
+
+def test_the_form_is_stated_by_name():
+    form = PiecewisePredictive.conformal(0.2, torch.ones(1), tails="stretched").form
+    assert dataclasses.replace(form, stretched=False) == (
+        PiecewisePredictive.conformal(0.2, torch.ones(1)).form
+    )
+
+
+class TestManyNormalPieces:
+    """Recalibrated distributions, whose masses are common to the batch."""
+
+    levels = torch.linspace(0.05, 0.95, 19, dtype=DOUBLE)
+
+    def knots(self, *batch: int, spread: float = 1.0, shift: float = 0.0) -> Tensor:
+        return torch.special.ndtri(self.levels) * spread + shift + 0.2 * normal(*batch, 19, seed=4)
+
+    def predictive(self, knots: Tensor, tails: str = "stretched") -> PiecewisePredictive:
+        return PiecewisePredictive.recalibrated(self.levels, knots, tails=tails, validate=False)
+
+    @pytest.mark.parametrize("tails", ["gaussian", "stretched"])
+    @pytest.mark.parametrize(
+        ("spread", "shift"),
+        [(1.0, 0.0), (0.3, 0.5), (2.0, -1.0), (0.0, 0.0), (0.05, 6.0), (0.05, -6.0), (9.0, 0.0)],
+    )
+    def test_values_and_gradients(self, tails, spread, shift):
+        """Also where knots are far out, equal or beyond their cap; not at a knot itself."""
+        knots = self.knots(7, spread=spread, shift=shift)
+        z = torch.cat([2 * normal(80), torch.linspace(-45, 45, 30, dtype=DOUBLE)])
+        z = z.unsqueeze(-1).expand(-1, 7)
+        weights = normal(*z.shape, seed=5)
+        short, general = (
+            value_and_gradients(
+                lambda z, knots, way=way: way(self.predictive(knots, tails), z),
+                z,
+                knots,
+                weights=weights,
+            )
+            for way in (PiecewisePredictive.transport, by_pieces)
+        )
+        assert_close(short[0], general[0], rtol=1e-14, atol=1e-14)
+        assert_close(short[1], general[1], rtol=1e-11, atol=1e-12)
+        assert_close(short[2], general[2], rtol=1e-9, atol=1e-9)
+
+    @pytest.mark.parametrize("batch", [(), (1,), (6,), (2, 1), (2, 6)])
+    def test_shapes(self, batch):
+        """Points and distributions broadcast against one another."""
+        predictive = self.predictive(self.knots(*batch))
+        for shape in ((), (5, 1, 6), (6,), (1,)):
+            z = normal(*shape, seed=6)
+            value = predictive.transport(z)
+            assert value.shape == torch.broadcast_shapes(shape, batch)
+            assert_close(value, by_pieces(predictive, z), rtol=1e-14, atol=1e-14)
+
+    def test_derivatives(self):
+        z, knots = 2 * normal(9, 1, seed=7), self.knots(3)
+
+        def function(z, knots):
+            return self.predictive(knots).transport(z)
+
+        inputs = (z.requires_grad_(), knots.requires_grad_())
+        assert gradcheck(function, inputs, atol=1e-6)
+        (first,) = torch.autograd.grad(function(*inputs).sum(), z, create_graph=True)
+        with pytest.raises(RuntimeError):
+            torch.autograd.grad(first.sum(), z)
+
+    def test_extremes_are_finite(self):
+        """Distributions far from zero and without width, at any point."""
+        knots = torch.stack([torch.full((19,), x, dtype=DOUBLE) for x in (-8.0, 0.0, 8.0)])
+        z = torch.tensor([-300.0, -38.0, 0.0, 38.0, 300.0], dtype=DOUBLE).unsqueeze(-1)
+        for tails in ("gaussian", "stretched"):
+            results = value_and_gradients(
+                lambda z, knots, tails=tails: self.predictive(knots, tails).transport(z),
+                z.expand(5, 3),
+                knots,
+            )
+            assert all(result.isfinite().all() for result in results)
+            assert (results[0].diff(dim=0) >= 0).all()
+
+    def test_what_goes_piece_by_piece(self):
+        """Masses with a graph, and single precision."""
+        predictive = self.predictive(self.knots(2))
+        masses = predictive.masses.clone().requires_grad_()
+        own = PiecewisePredictive.from_form(predictive.knots[..., 1:-1], masses, predictive.form)
+        value = own.transport(normal(2))
+        assert torch.autograd.grad(value.sum(), masses)[0].abs().sum() > 0
+        single = predictive.to(SINGLE).transport(normal(2, dtype=SINGLE))
+        assert single.dtype == SINGLE
+        assert_close(single.double(), predictive.transport(normal(2)), rtol=1e-4, atol=1e-4)
