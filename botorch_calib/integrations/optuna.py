@@ -22,7 +22,6 @@ except ImportError as error:
 import torch
 from botorch.acquisition import AcquisitionFunction
 from botorch.acquisition.multi_objective import IdentityMCMultiOutputObjective
-from botorch.acquisition.multi_objective.logei import qLogNoisyExpectedHypervolumeImprovement
 from botorch.acquisition.multi_objective.utils import get_default_partitioning_alpha
 from botorch.exceptions.errors import InputDataError
 from botorch.models import ModelList
@@ -38,6 +37,7 @@ from botorch_calib.acquisition import (
     LogCalibratedConstrainedExpectedImprovement,
     LogCalibratedExpectedImprovement,
     LogCalibratedProbabilityOfFeasibility,
+    qLogCalibratedNoisyExpectedHypervolumeImprovement,
 )
 from botorch_calib.asynchronous.proposer import fit_single_task_gp
 from botorch_calib.calibration import Calibrator, LocalizedConformal
@@ -64,14 +64,14 @@ def calibrated_candidates_func(
 
     Which acquisition function is maximised follows from the study:
 
-    ==========================  =====================================================
+    ==========================  =======================================================
     one objective               `LogCalibratedExpectedImprovement`
     ... under constraints       `LogCalibratedConstrainedExpectedImprovement`, and
                                 `LogCalibratedProbabilityOfFeasibility` as long as no
                                 complete trial is feasible
-    several objectives, with    BoTorch's ``qLogNoisyExpectedHypervolumeImprovement``,
-    or without constraints      its reference point inferred from the Pareto front
-    ==========================  =====================================================
+    several objectives, with    `qLogCalibratedNoisyExpectedHypervolumeImprovement`, its
+    or without constraints      reference point inferred from the Pareto front
+    ==========================  =======================================================
 
     Running trials are accounted for if the sampler is told to consider them. Until two trials are
     complete, the point is drawn uniformly.
@@ -276,7 +276,7 @@ def _hypervolume_improvement(model: Model, trials: _Trials) -> AcquisitionFuncti
     # Without a feasible trial, the front of all of them still tells the scale.
     values = trials.objectives[feasible] if feasible.any() else trials.objectives
     outcomes = range(num, model.num_outputs)
-    return qLogNoisyExpectedHypervolumeImprovement(
+    return qLogCalibratedNoisyExpectedHypervolumeImprovement(
         model,
         ref_point=infer_reference_point(values[is_non_dominated(values)]),
         X_baseline=trials.X,
@@ -285,7 +285,6 @@ def _hypervolume_improvement(model: Model, trials: _Trials) -> AcquisitionFuncti
         X_pending=trials.X_pending,
         prune_baseline=True,
         alpha=get_default_partitioning_alpha(num),
-        cache_root=False,
     )
 
 

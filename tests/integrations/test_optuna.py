@@ -16,7 +16,6 @@ pytest.importorskip("optuna_integration")
 
 import optuna
 from botorch.acquisition import AcquisitionFunction
-from botorch.acquisition.multi_objective.logei import qLogNoisyExpectedHypervolumeImprovement
 from botorch.exceptions.errors import InputDataError
 from botorch.models import SingleTaskGP
 from botorch.models.transforms import Standardize
@@ -31,6 +30,7 @@ from botorch_calib import (
     LogCalibratedProbabilityOfFeasibility,
     OnlineConformal,
     QuantileRecalibrator,
+    qLogCalibratedNoisyExpectedHypervolumeImprovement,
 )
 from botorch_calib.integrations import optuna as integration
 from botorch_calib.integrations.optuna import CandidatesFunction, calibrated_candidates_func
@@ -232,7 +232,7 @@ class TestAcquisitionFunctions:
         objectives, constraint = Y[:, :2] * torch.tensor([1, -1]), Y[:, 2:] + level
         candidates_func()(X, objectives, constraint, BOUNDS, BOUNDS[1:])
         acqf = searched[0]
-        assert type(searched[0]) is qLogNoisyExpectedHypervolumeImprovement
+        assert type(searched[0]) is qLogCalibratedNoisyExpectedHypervolumeImprovement
         assert [type(model) for model in acqf.model.models] == [CalibratedModel] * 3
         considered = objectives if level == 2 else objectives[(constraint <= 0).squeeze(-1)]
         front = torch.stack(
