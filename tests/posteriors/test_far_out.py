@@ -28,8 +28,12 @@ def test_values_are_their_limits(
     X = torch.rand(3, 1, 2, dtype=dtype, requires_grad=True)
     model = CalibratedModel.from_history(make_gp(dtype=dtype), calibrator, denoise=denoise)
     posterior = model.posterior(X)
-    assert (posterior.cdf(far) == 1.0).all() and (posterior.cdf(-far) == 0.0).all()
-    assert (posterior.density(far) == 0.0).all() and (posterior.density(-far) == 0.0).all()
+    assert (posterior.cdf(torch.tensor(far)) == 1.0).all() and (
+        posterior.cdf(torch.tensor(-far)) == 0.0
+    ).all()
+    assert (posterior.density(torch.tensor(far)) == 0.0).all() and (
+        posterior.density(torch.tensor(-far)) == 0.0
+    ).all()
     assert (posterior.probability_of_improvement(-far) == 1.0).all()
     assert (posterior.probability_of_improvement(far) == 0.0).all()
     above = posterior.log_expected_improvement(-far)
