@@ -44,7 +44,12 @@ def test_workload_has_the_stated_size(work) -> None:
     assert Workload(torch.device("cpu"), 200).X.shape == (200, 2)
 
 
-@pytest.mark.parametrize("name", [name for name in perf.COMPARISONS if "19 levels" in name])
+RECALIBRATED = [
+    name for name in perf.COMPARISONS if "19 levels" in name and "roots cached" not in name
+]
+
+
+@pytest.mark.parametrize("name", RECALIBRATED)
 def test_recalibration_runs(work, name) -> None:
     if "leave-one-out" in name:
         pytest.skip("fits a large GP")
