@@ -5,7 +5,9 @@
 * ``suites``: the registry of all suites.
 * ``framework``: what they are made of: the loop of a replicate, configurations, result files, the
   parallel runner, statistics, reports. It knows none of the rooms below.
-* ``calibration``, ``delay``, ``robust``: problems, methods, report and suites of each subject.
+* ``calibration``, ``decisions``, ``delay``, ``robust``: problems, methods, report and suites of
+  each subject.
+* ``protocols``: what suites are to show and how it is decided, written down before they run.
 * ``studies``: single questions with a report of their own.
 * ``perf``: speed ratios. ``demo``: the demonstration.
 """

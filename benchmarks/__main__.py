@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from benchmarks.framework.protocol import ExperimentProtocol, ProtocolError
 from benchmarks.framework.report import FIGURES_DIR, TABLES_DIR, write_report
 from benchmarks.framework.result_store import RESULTS_DIR, ResultStore
 from benchmarks.framework.runner import (
@@ -44,6 +45,7 @@ def build_parser() -> argparse.ArgumentParser:
     report.add_argument("--results", type=Path, default=RESULTS_DIR, metavar="FOLDER")
     report.add_argument("--tables", type=Path, default=TABLES_DIR, metavar="FOLDER")
     report.add_argument("--figures", type=Path, default=FIGURES_DIR, metavar="FOLDER")
+    report.add_argument("--seeds", type=parse_seeds, help="of a pilot, such as 1000:1004")
 
     perf = commands.add_parser("perf", help="measure speed ratios")
     perf.add_argument("--device", default="cpu", help="cpu or cuda")
@@ -71,9 +73,14 @@ def restrict(
 
 def run_command(args: argparse.Namespace) -> int:
     """Run a suite; 1 if anything failed."""
+    suite = get_suite(args.suite)
     try:
+        if suite.protocol is not None:
+            protocol = ExperimentProtocol.load(suite.protocol)
+            protocol.check(suite)
+            print(*protocol.lines(), sep="\n")
         summary = run_suite(
-            restrict(get_suite(args.suite), args.problems, args.methods),
+            restrict(suite, args.problems, args.methods),
             ResultStore(args.results),
             args.seeds,
             jobs=args.jobs,
@@ -95,6 +102,8 @@ def list_command() -> int:
         print("  problems:", ", ".join(problem.name for problem in suite.problems))
         print("  methods: ", ", ".join(method.name for method in suite.methods))
         print(f"  seeds:    {suite.seeds.start}:{suite.seeds.stop}, baseline {suite.baseline}")
+        if suite.protocol is not None:
+            print(f"  protocol: {suite.protocol}")
     return 0
 
 
@@ -102,8 +111,8 @@ def report_command(args: argparse.Namespace) -> int:
     """Write and print the report of a suite."""
     try:
         store = ResultStore(args.results)
-        print(write_report(get_suite(args.suite), store, args.tables, args.figures))
-    except FileNotFoundError as error:
+        print(write_report(get_suite(args.suite), store, args.tables, args.figures, args.seeds))
+    except (FileNotFoundError, ProtocolError) as error:
         print(error, file=sys.stderr)
         return 2
     return 0

@@ -1,4 +1,7 @@
-"""The registry of suites, which the rooms define: ``calibration``, ``delay`` and ``robust``."""
+"""The registry of suites, which the rooms define.
+
+These are ``calibration``, ``decisions``, ``delay`` and ``robust``.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from benchmarks.calibration import suites as calibration
+from benchmarks.decisions import suites as decisions
 from benchmarks.delay import suites as delay
 from benchmarks.framework.suite import Suite
 from benchmarks.robust import suites as robust
@@ -21,7 +25,7 @@ def by_name(suites: Iterable[Suite[Any, Any]]) -> dict[str, Suite[Any, Any]]:
     return found
 
 
-SUITES = by_name([*calibration.SUITES, *delay.SUITES, *robust.SUITES])
+SUITES = by_name([*calibration.SUITES, *decisions.SUITES, *delay.SUITES, *robust.SUITES])
 
 
 def get_suite(name: str) -> Suite[Any, Any]:

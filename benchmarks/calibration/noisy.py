@@ -44,6 +44,20 @@ class Warp:
         return (1.0 - (1.0 - V.clamp(0.0, 1.0)) ** (1.0 / self.b)) ** (1.0 / self.a)
 
 
+class Surface(Protocol):
+    """A noise-free objective on a box; like `Landscape`, hashable."""
+
+    @property
+    def bounds(self) -> Bounds:
+        """The box."""
+
+    def __call__(self, X: Tensor) -> Tensor:
+        """Values ``n x 1`` of ``n x d`` points."""
+
+    def spread(self) -> float:
+        """Standard deviation over the box."""
+
+
 @dataclass(frozen=True)
 class Landscape:
     """A noise-free objective, maximised, of ``n x d`` points: values ``n x 1``.
@@ -91,10 +105,13 @@ class GaussianNoise:
     first: float
     last: float
 
+    def deviation(self, U: Tensor) -> Tensor:
+        """Standard deviations ``n x 1`` at ``n x d`` points of the unit cube."""
+        return self.first + (self.last - self.first) * U[:, :1]
+
     def __call__(self, U: Tensor) -> Tensor:
         """See `Noise`."""
-        deviation = self.first + (self.last - self.first) * U[:, :1]
-        return deviation * torch.randn_like(U[:, :1])
+        return self.deviation(U) * torch.randn_like(U[:, :1])
 
 
 @dataclass(frozen=True)
@@ -114,7 +131,7 @@ class StudentNoise:
 class NoisyLandscape:
     """Makes the oracle of a landscape with noise, the same one for every seed."""
 
-    landscape: Landscape
+    landscape: Surface
     noise: Noise
 
     def __call__(self, seed: int) -> Oracle:

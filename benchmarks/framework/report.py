@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -11,6 +11,7 @@ import numpy as np
 
 from benchmarks.framework.markdown import estimate, number, table
 from benchmarks.framework.metrics import Estimate, PairedTest, final_regrets, paired_test
+from benchmarks.framework.protocol import ExperimentProtocol, ProtocolError
 from benchmarks.framework.result import Result
 from benchmarks.framework.result_store import BENCHMARKS_DIR, ResultStore, write_atomically
 
@@ -41,33 +42,75 @@ def write_report(
     store: ResultStore,
     tables: Path = TABLES_DIR,
     figures: Path = FIGURES_DIR,
+    seeds: Collection[int] | None = None,
 ) -> str:
-    """Write ``tables/SUITE.md`` and ``figures/SUITE.png``; return the markdown."""
-    collected, unfit = collect(suite, store)
+    """Write ``tables/SUITE.md`` and ``figures/SUITE.png``; return the markdown.
+
+    Args:
+        suite: The suite. If it has a protocol, its configuration must be the one stated there, and
+            so must that of all results.
+        store: Where its results are kept.
+        tables: Folder of the table.
+        figures: Folder of the figure.
+        seeds: Report these seeds alone, as a pilot, under the name ``SUITE_pilot``; by default
+            those of the protocol, or all there are.
+
+    Raises:
+        FileNotFoundError: If there are no results.
+        ProtocolError: If the suite or a result is not what the protocol says.
+    """
+    protocol = None
+    if suite.protocol is not None:
+        protocol = ExperimentProtocol.load(suite.protocol)
+        protocol.check(suite)
+    counted = protocol.seeds if protocol is not None and seeds is None else seeds
+    collected, unfit = collect(suite, store, counted)
+    if protocol is not None and unfit:
+        raise ProtocolError(
+            f"{unfit} result files are unreadable or of another configuration than protocol "
+            f"{protocol.name!r} states: run them again (--overwrite), or move them away."
+        )
     if not collected:
         raise FileNotFoundError(f"There are no results of suite {suite.name!r} yet.")
-    text = markdown(suite, collected, unfit)
-    write_atomically(tables / f"{suite.name}.md", text)
+    text = markdown(suite, collected, unfit, protocol, seeds)
+    name = suite.name if seeds is None else f"{suite.name}_pilot"
+    write_atomically(tables / f"{name}.md", text)
     figures.mkdir(parents=True, exist_ok=True)
-    suite.report.figure(collected).savefig(figures / f"{suite.name}.png", dpi=150)
+    suite.report.figure(collected).savefig(figures / f"{name}.png", dpi=150)
     return text
 
 
-def collect(suite: Suite[Any, Any], store: ResultStore) -> tuple[Collected, int]:
+def collect(
+    suite: Suite[Any, Any], store: ResultStore, seeds: Collection[int] | None = None
+) -> tuple[Collected, int]:
     """Results by problem and method, methods without any left out, and the unfit files' count."""
     collected: Collected = {}
     unfit = 0
     for problem in suite.problems:
         for method in suite.methods:
-            results, bad = store.load(suite.name, problem, method)
+            results, bad = store.load(suite.name, problem, method, seeds)
             unfit += bad
             if results:
                 collected.setdefault(problem.name, {})[method.name] = results
     return collected, unfit
 
 
-def markdown(suite: Suite[Any, Any], collected: Collected, unfit: int = 0) -> str:
-    """The report of a suite as markdown."""
+def markdown(
+    suite: Suite[Any, Any],
+    collected: Collected,
+    unfit: int = 0,
+    protocol: ExperimentProtocol | None = None,
+    pilot: Collection[int] | None = None,
+) -> str:
+    """The report of a suite as markdown.
+
+    Args:
+        suite: The suite.
+        collected: Its results.
+        unfit: Number of result files that were left out.
+        protocol: Its protocol, if it has one.
+        pilot: The seeds, if they are not those that count.
+    """
     lines = [
         f"# Suite `{suite.name}`",
         "",
@@ -75,10 +118,32 @@ def markdown(suite: Suite[Any, Any], collected: Collected, unfit: int = 0) -> st
         f"`python -m benchmarks report {suite.name}`.",
         "",
     ]
+    if pilot is not None:
+        lines += [f"**A pilot on the seeds {_listed(pilot)}, no evidence.**", ""]
+    if protocol is not None:
+        lines += [*protocol.lines(), "", _completeness(suite, collected, protocol, pilot), ""]
     if unfit:
         lines += [f"{unfit} unreadable or outdated result files were left out.", ""]
     body = suite.report.lines(suite, collected)
     return "\n".join([*lines, *body, *_versions(collected), ""])
+
+
+def _listed(seeds: Collection[int]) -> str:
+    return ", ".join(map(str, sorted(seeds)))
+
+
+def _completeness(
+    suite: Suite[Any, Any],
+    collected: Collected,
+    protocol: ExperimentProtocol,
+    pilot: Collection[int] | None,
+) -> str:
+    """How much of what the protocol asks for is there."""
+    num_seeds = len(protocol.seeds if pilot is None else pilot)
+    asked = num_seeds * len(suite.problems) * len(suite.methods)
+    there = sum(len(results) for by_method in collected.values() for results in by_method.values())
+    text = f"{there} of {asked} replicates are there."
+    return text if there == asked else f"**Incomplete: {text}**"
 
 
 def _versions(collected: Collected) -> list[str]:

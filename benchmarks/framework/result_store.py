@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -53,14 +53,19 @@ class ResultStore:
             return Status.UNREADABLE
         return Status.FINISHED if result.config_hash == current else Status.CHANGED
 
-    def load(self, suite: str, problem: Named, method: Named) -> tuple[list[Result], int]:
+    def load(
+        self, suite: str, problem: Named, method: Named, seeds: Collection[int] | None = None
+    ) -> tuple[list[Result], int]:
         """The finished results of one method in order of seed, and how many files were unfit.
 
-        A file is unfit if it cannot be read or holds another configuration's result.
+        A file is unfit if it cannot be read or holds another configuration's result. Only those of
+        ``seeds`` are looked at, if given.
         """
         current = config_hash(replicate_config(problem, method))
         results, unfit = [], 0
         for path in self._files(suite, problem.name, method.name):
+            if seeds is not None and seed_of(path) not in seeds:
+                continue
             try:
                 result = Result.from_json(path.read_text())
             except ValueError:
@@ -74,6 +79,11 @@ class ResultStore:
 
     def _files(self, suite: str, problem: str, method: str) -> Iterator[Path]:
         return iter(sorted((self.root / suite / problem / method).glob("seed_*.json")))
+
+
+def seed_of(path: Path) -> int:
+    """The seed of a result file, by its name."""
+    return int(path.stem.removeprefix("seed_"))
 
 
 def write_atomically(path: Path, text: str) -> None:

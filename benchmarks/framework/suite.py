@@ -29,6 +29,7 @@ class Suite(Generic[P, M]):
         replicate: Runs a method on a problem with a seed; problems and methods of another kind
             than those of `framework.sequential` bring their own.
         report: Makes the table and the figure of the results.
+        protocol: The name of its protocol, if it has one (see `framework.protocol`).
     """
 
     name: str
@@ -38,6 +39,7 @@ class Suite(Generic[P, M]):
     seeds: range = range(30)
     replicate: Callable[[Any, Any, int], Result] = sequential.replicate
     report: Report = RegretReport()
+    protocol: str | None = None
 
     def __post_init__(self) -> None:
         names = [method.name for method in self.methods]

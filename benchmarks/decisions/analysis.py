@@ -1,0 +1,304 @@
+"""What runs of suite `decisions` are judged by, and rewards compared at equal rates of violations.
+
+Everything here is a pure function of results. The unit of all intervals and tests is the seed: its
+values are averaged over the functions of a case first, as they share designs and noise streams.
+Rates, which are shares of the certified rounds, are weighted by the number of these: a run that
+certifies one round and violates it has a rate of 1, and says next to nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import NormalDist
+
+import numpy as np
+
+from benchmarks.framework.metrics import SIGNIFICANCE, Score, student_interval, trace
+from benchmarks.framework.result import Result
+
+# Results of one problem by method, and several problems of one case.
+ByMethod = Mapping[str, Sequence[Result]]
+
+POWER = 0.8
+RESAMPLES = 2000
+
+
+# ------------------------------------------------------------ of a single run
+
+
+def violation_rate(result: Result) -> float:
+    """Share of the certified rounds whose outcome violated the limit; 0 if none was certified."""
+    certified = _certified(result)
+    return float(_array(result, "violated")[certified].mean()) if certified.any() else 0.0
+
+
+def miss_rate(result: Result) -> float:
+    """Share of the certified rounds whose outcome exceeded the stated quantile; NaN without any.
+
+    Unlike a violation, a miss does not depend on how far the quantile lay below the limit.
+    """
+    certified = _certified(result)
+    missed = _array(result, "outcome") > _array(result, "quantile")
+    return float(missed[certified].mean()) if certified.any() else math.nan
+
+
+def true_violation_rate(result: Result) -> float:
+    """Mean true probability of a violation over the certified rounds; NaN without any."""
+    certified = _certified(result)
+    return float(_array(result, "probability")[certified].mean()) if certified.any() else math.nan
+
+
+def certified_rounds(result: Result) -> float:
+    """Number of certified rounds."""
+    return float(_certified(result).sum())
+
+
+def certified_share(result: Result) -> float:
+    """Share of the rounds that were certified."""
+    return float(_certified(result).mean())
+
+
+def reward(result: Result) -> float:
+    """Mean noise-free objective over all rounds, certified or not."""
+    return float(np.mean(result.f[result.num_initial :]))
+
+
+@dataclass(frozen=True)
+class ViolationGap:
+    """``|violation rate - stated|``, the primary endpoint.
+
+    Args:
+        stated: The rate of violations that was stated.
+    """
+
+    stated: float
+
+    def __call__(self, result: Result) -> float:
+        """The gap of one run."""
+        return abs(violation_rate(result) - self.stated)
+
+
+@dataclass(frozen=True)
+class RecommendedSafe:
+    """1 if a point is recommended at the end that is truly safe, else 0.
+
+    Args:
+        stated: Probability of a violation that a safe point may have.
+    """
+
+    stated: float
+
+    def __call__(self, result: Result) -> float:
+        """1 or 0."""
+        (probability,) = result.extras["recommended_probability"]
+        return float(probability is not None and probability <= self.stated)
+
+
+@dataclass(frozen=True)
+class RecommendedRegret:
+    """What a truly safe recommended point falls short of the best one; NaN if it is not safe.
+
+    Args:
+        stated: Probability of a violation that a safe point may have.
+    """
+
+    stated: float
+
+    def __call__(self, result: Result) -> float:
+        """The regret of one run."""
+        if not RecommendedSafe(self.stated)(result):
+            return math.nan
+        (best,), (value,) = trace(result, "best_value"), trace(result, "recommended_value")
+        return best - value
+
+
+def _certified(result: Result) -> np.ndarray:
+    return _array(result, "certified") > 0.5
+
+
+def _array(result: Result, name: str) -> np.ndarray:
+    return np.array(trace(result, name))
+
+
+# ------------------------------------------------------------ over the functions of a case
+
+
+def seed_means(
+    case: Sequence[ByMethod], method: str, score: Score, weight: Score | None = None
+) -> dict[int, float]:
+    """A method's score by seed, averaged over the functions that have it.
+
+    Only seeds that all functions have been run with count.
+
+    Args:
+        case: Results of the functions of a case.
+        method: The method.
+        score: The score.
+        weight: The weight of a run in the average; all are equal by default, and where all weigh
+            nothing.
+    """
+    runs = [_by_seed(by_method.get(method, [])) for by_method in case]
+    means = {}
+    for seed in sorted(set.intersection(*map(set, runs))):
+        results = [r[seed] for r in runs if not math.isnan(score(r[seed]))]
+        if not results:
+            continue
+        weights = [1.0 if weight is None else weight(result) for result in results]
+        equal = not any(weights)
+        means[seed] = float(
+            np.average([score(r) for r in results], weights=None if equal else weights)
+        )
+    return means
+
+
+def pooled_rate(results: Sequence[Result]) -> tuple[float, float, float]:
+    """Violations over certified rounds, both summed over the runs, with its 95 % interval.
+
+    That of a ratio, linearised, with Student's quantile; NaN for fewer than two runs. If no round
+    was certified, all three are NaN.
+    """
+    certified = np.array([certified_rounds(result) for result in results])
+    violated = certified * np.array([violation_rate(result) for result in results])
+    if not certified.any():
+        return math.nan, math.nan, math.nan
+    rate = float(violated.sum() / certified.sum())
+    if len(results) < 2:
+        return rate, math.nan, math.nan
+    low, high = student_interval(((violated - rate * certified) / certified.mean()).tolist())
+    return rate, rate + low, rate + high
+
+
+def detectable(differences: Sequence[float], num_tests: int) -> float:
+    """The mean difference that would be found with a power of 80 %.
+
+    By the normal approximation, at the level of the first of ``num_tests`` steps of Holm's
+    correction, which is the strictest.
+    """
+    normal = NormalDist()
+    reach = normal.inv_cdf(1.0 - 0.5 * SIGNIFICANCE / num_tests) + normal.inv_cdf(POWER)
+    return reach * float(np.std(differences, ddof=1)) / math.sqrt(len(differences))
+
+
+def verdict(interval: tuple[float, float], adjusted_p: float, margin: float) -> str:
+    """What a difference of gaps to the baseline's says of a method.
+
+    ``equivalent`` if the interval lies within the margin on either side, whatever the p-value; else
+    ``better`` or ``worse`` if the test is significant; else ``undecided``.
+    """
+    low, high = interval
+    if -margin < low and high < margin:
+        return "equivalent"
+    if adjusted_p >= SIGNIFICANCE:
+        return "undecided"
+    return "better" if low + high < 0.0 else "worse"
+
+
+# ------------------------------------------------------------ rewards at matched violations
+
+
+@dataclass(frozen=True)
+class Matched:
+    """A method's reward less that of the plain quantile times the factor that violates as often.
+
+    Args:
+        difference: Mean over the functions of a case.
+        interval: Its 95 % interval.
+        factors: The factor of each function.
+        outside: Number of functions whose factor lies beyond those that were run, where the
+            nearest stands for it.
+    """
+
+    difference: float
+    interval: tuple[float, float]
+    factors: tuple[float, ...]
+    outside: int
+
+
+def matched_reward(
+    case: Sequence[ByMethod], method: str, multiples: Mapping[str, float]
+) -> Matched | None:
+    """Compare a method's reward with that of the plain quantile at the method's violation rate.
+
+    For each function, rates are violations over certified rounds, both summed over the seeds, and
+    rewards are means over the seeds. Between neighbouring factors rate and reward are interpolated
+    linearly, after the rate was made to fall with the factor (its running minimum). The interval
+    is that of 2000 resamples of the seeds, the same for all functions of the case and for all
+    methods, so that it includes the uncertainty of the factors.
+
+    Args:
+        case: Results of the functions of a case.
+        method: The method.
+        multiples: Factors by the names of the methods that have them, in increasing order.
+
+    Returns:
+        The comparison, or None where a method has not been run or has nothing in common.
+    """
+    names = [method, *multiples]
+    runs = [{name: _by_seed(by_method.get(name, [])) for name in names} for by_method in case]
+    common = set.intersection(*(set(r) for function in runs for r in function.values()))
+    if not common:
+        return None
+    seeds = sorted(common)
+    draws = np.random.default_rng(0).multinomial(
+        len(seeds), np.full(len(seeds), 1 / len(seeds)), RESAMPLES
+    )
+    weights = np.concatenate([np.ones((1, len(seeds))), draws])
+    factors = np.array(list(multiples.values()))
+    differences, found, outside = [], [], 0
+    for function in runs:
+        rates, rewards = _rates_and_rewards(
+            [[function[n][s] for s in seeds] for n in names], weights
+        )
+        position, beyond = _crossing(rates[:, 1:], rates[:, 0])
+        differences.append(rewards[:, 0] - _at(rewards[:, 1:], position))
+        found.append(float(_at(factors[None].repeat(len(position), axis=0), position)[0]))
+        outside += int(beyond[0])
+    mean = np.mean(differences, axis=0)
+    low, high = np.quantile(mean[1:], [0.025, 0.975])
+    return Matched(float(mean[0]), (float(low), float(high)), tuple(found), outside)
+
+
+def _by_seed(results: Sequence[Result]) -> dict[int, Result]:
+    return {result.seed: result for result in results}
+
+
+def _rates_and_rewards(
+    runs: Sequence[Sequence[Result]], weights: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Pooled rates and mean rewards, ``resamples x methods``, of ``methods x seeds`` runs."""
+    certified = np.array([[_certified(r).sum() for r in row] for row in runs])
+    violated = np.array(
+        [[(_array(r, "violated") * _certified(r)).sum() for r in row] for row in runs]
+    )
+    rewards = np.array([[reward(r) for r in row] for row in runs])
+    counts = weights @ certified.T
+    rates = np.divide(weights @ violated.T, counts, out=np.zeros_like(counts), where=counts > 0)
+    return rates, weights @ rewards.T / weights.sum(axis=1, keepdims=True)
+
+
+def _crossing(rates: np.ndarray, target: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Where falling ``rates`` (``b x k``) reach ``target`` (``b``), in steps from 0 to ``k - 1``.
+
+    And whether the target lies beyond them, where that is the nearest end.
+    """
+    falling = np.minimum.accumulate(rates, axis=1)
+    beyond = (target > falling[:, 0]) | (target < falling[:, -1])
+    last = falling.shape[1] - 2
+    # The last segment that begins above the target: of factors with equal rates the smallest
+    # counts, which has the largest reward.
+    left = np.clip((falling > target[:, None]).sum(axis=1) - 1, 0, last)
+    rows = np.arange(len(left))
+    upper, lower = falling[rows, left], falling[rows, left + 1]
+    drop = upper - lower
+    share = np.divide(upper - target, drop, out=(upper > target).astype(float), where=drop > 0)
+    return left + np.clip(share, 0.0, 1.0), beyond
+
+
+def _at(values: np.ndarray, position: np.ndarray) -> np.ndarray:
+    """``values`` (``b x k``) at positions between their columns, linearly interpolated."""
+    left = np.minimum(position.astype(int), values.shape[1] - 2)
+    share, rows = position - left, np.arange(len(left))
+    result: np.ndarray = (1 - share) * values[rows, left] + share * values[rows, left + 1]
+    return result

@@ -1,0 +1,174 @@
+"""The loop of suite `decisions`: a certified choice in each round, and what came of it.
+
+A method states a chance constraint in each round; what is chosen under it follows one rule for
+all: the largest upper confidence bound on the objective among the certified points of a two-step
+search by `optimize_chance_constrained`, or the point of largest margin where nothing is certified.
+So methods differ in what they certify alone. All methods of one seed see the same initial points,
+the same noise and, round by round, the same points to choose from and offsets around the best of
+them.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple, Protocol
+
+import torch
+from botorch.acquisition import AcquisitionFunction, PosteriorMean, UpperConfidenceBound
+from botorch.models import SingleTaskGP
+from botorch.utils.sampling import manual_seed
+from torch import Tensor
+
+from benchmarks.calibration.noisy import ReferenceGP, box
+from benchmarks.decisions.tasks import DecisionTask, LimitedOutcome, cube
+from benchmarks.framework.replicate import OBSERVE, Record, Replicate, stream_seed
+from benchmarks.framework.result import Result
+from benchmarks.framework.surrogates import Surrogate, with_data
+from botorch_calib import ChanceConstraint, optimize_chance_constrained
+
+# Numbers of the random streams, apart from those of other suites. Never renumber.
+DESIGN, CHOICES = 30, 31
+
+
+class Certifier(Protocol):
+    """States the chance constraint of one replicate, round by round."""
+
+    def constraint(self, gp: SingleTaskGP) -> ChanceConstraint:
+        """The constraint of a round, from the outcome's Gaussian process of all data so far."""
+
+    def observe(self, constraint: ChanceConstraint, x: Tensor, y: Tensor) -> None:
+        """Take in the outcome ``y`` (``1 x 1``) at ``x`` (``1 x d``), chosen by ``constraint``."""
+
+
+class DecisionMethod(Protocol):
+    """Makes a certifier. Its description is part of a result's configuration."""
+
+    @property
+    def name(self) -> str:
+        """Names it within a suite, and its folder."""
+
+    def surrogate(self, given: Surrogate) -> Surrogate:
+        """The outcome's Gaussian process, from the one that the task gives."""
+
+    def start(self, outcome: LimitedOutcome) -> Certifier:
+        """The certifier of one replicate; of the outcome it may use limit and level alone."""
+
+
+class Round(NamedTuple):
+    """What the choice of one round rests on."""
+
+    objective: SingleTaskGP
+    constraint: ChanceConstraint
+
+
+def replicate(task: DecisionTask, method: DecisionMethod, seed: int) -> Result:
+    """Run ``method`` on ``task``: deterministic in ``seed``, wall times aside."""
+    return DecisionReplicate(task, method, seed).run()
+
+
+class DecisionReplicate(Replicate[DecisionTask, DecisionMethod, Round]):
+    """Rounds in which a method certifies, chooses, and sees the objective and the outcome."""
+
+    def __init__(self, task: DecisionTask, method: DecisionMethod, seed: int) -> None:
+        super().__init__(task, method, seed, task.num_rounds)
+        self.bounds = box(task.objective.bounds)
+        self.reference = ReferenceGP(task.noisy_objective())
+        self.surrogate = method.surrogate(task.surrogate)
+        self.certifier = method.start(task.outcome)
+        self.gp: SingleTaskGP | None = None
+        self.X = cube(task.dim, task.num_initial, seed=stream_seed(seed, DESIGN))
+        self.objectives, self.outcomes = self._observe(self.X, step=0, time=0.0)
+        self.rounds: dict[str, list[float | None]] = {}
+
+    def fit(self, step: int) -> Round:
+        """The Gaussian processes of all data so far, and the method's constraint."""
+        self.gp = self.surrogate(self.X, self.outcomes, self.bounds, step, self.gp)
+        objective = with_data(self.reference(), self.X, self.objectives)
+        return Round(objective.eval(), self.certifier.constraint(self.gp))
+
+    def propose(self, model: Round) -> Tensor:
+        """The choice of a round, ``1 x d``."""
+        beta = self.problem.search.beta
+        return self._best(UpperConfidenceBound(model.objective, beta=beta), model.constraint)[0]
+
+    def evaluate(self, x: Tensor, model: Round, step: int) -> None:
+        """Observe both at ``x``, and record what was stated of it and what came of it."""
+        time = self._time(step)
+        objective, outcome = self._observe(x, step + 1, time)
+        limited = self.problem.outcome
+        with torch.no_grad():
+            margin = model.constraint.margin(x.unsqueeze(-2)).item()
+        self._note(
+            certified=float(margin >= 0.0),
+            quantile=limited.limit - margin,
+            outcome=outcome.item(),
+            violated=float(outcome.item() > limited.limit),
+            probability=limited.violation_probability(x, time).item(),
+        )
+        self.certifier.observe(model.constraint, x, outcome)
+        self.X = torch.cat([self.X, x])
+        self.objectives = torch.cat([self.objectives, objective])
+        self.outcomes = torch.cat([self.outcomes, outcome])
+
+    def record(self) -> Record:
+        """The run.
+
+        ``X``, ``y`` and ``f`` are of the objective. The extras have one entry for each round:
+        whether the choice was ``certified``, the ``quantile`` that was stated there, the
+        ``outcome``, whether it ``violated`` the limit, and with which true ``probability`` it
+        would. Those of one entry are of the point that is recommended after the last round, if one
+        is certified: the objective there (``recommended_value``), its true probability of
+        violating the limit (``recommended_probability``), and the best value among truly safe
+        points (``best_value``).
+        """
+        extras = {**self.rounds, **self._recommendation()}
+        f = self.problem.objective(self.X).squeeze(-1).tolist()
+        y = self.objectives.squeeze(-1).tolist()
+        return Record(self.problem.num_initial, self.X.tolist(), y, f, extras)
+
+    def _recommendation(self) -> dict[str, list[float | None]]:
+        with self.choosing(self.num_steps):
+            model = self.fit(self.num_steps)
+            x, certified = self._best(PosteriorMean(model.objective), model.constraint)
+        value = self.problem.objective(x).item()
+        probability = self.problem.outcome.violation_probability(x, time=1.0).item()
+        return {
+            "best_value": [self.problem.objective(self.problem.best_safe_point()).item()],
+            "recommended_value": [value if certified else None],
+            "recommended_probability": [probability if certified else None],
+        }
+
+    def _best(self, acqf: AcquisitionFunction, constraint: ChanceConstraint) -> tuple[Tensor, bool]:
+        """The best certified point ``1 x d`` found in two steps, and whether there is one."""
+        search, step = self.problem.search, len(self.X) - self.problem.num_initial
+        seed = stream_seed(self.seed, CHOICES, step)
+        spread = torch.cat([cube(self.problem.dim, search.num_global, seed), self.X])
+        centre = optimize_chance_constrained(acqf, constraint, None, choices=spread).candidate
+        around = torch.cat([centre, (centre + self._offsets(seed)).clamp(0.0, 1.0)])
+        found = optimize_chance_constrained(acqf, constraint, None, choices=around)
+        return found.candidate, found.certified
+
+    def _offsets(self, seed: int) -> Tensor:
+        search = self.problem.search
+        num = search.num_local // len(search.spreads)
+        with manual_seed(seed):
+            steps = torch.randn(len(search.spreads), num, self.problem.dim, dtype=self.X.dtype)
+        return (self.X.new_tensor(search.spreads).view(-1, 1, 1) * steps).flatten(0, 1)
+
+    def _observe(self, X: Tensor, step: int, time: float) -> tuple[Tensor, Tensor]:
+        """Objective and outcome at ``n x d`` points, ``n x 1`` each, with their noise."""
+        with manual_seed(stream_seed(self.seed, OBSERVE, step)):
+            return (
+                self.problem.noisy_objective().observe(X),
+                self.problem.outcome.observe(X, time),
+            )
+
+    def _time(self, step: int) -> float:
+        """From 0 before the first round to 1 in the last one."""
+        return (step + 1) / self.num_steps
+
+    def _note(self, **values: float) -> None:
+        for name, value in values.items():
+            if not math.isfinite(value):
+                raise ValueError(f"Round {len(self.X)} has the {name} {value!r}.")
+            self.rounds.setdefault(name, []).append(value)

@@ -1,0 +1,380 @@
+"""The report of suite `decisions`: violations beside the stated rate, and what they earn."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from benchmarks.decisions import analysis
+from benchmarks.decisions.analysis import ByMethod, RecommendedRegret, RecommendedSafe, ViolationGap
+from benchmarks.framework import metrics
+from benchmarks.framework.markdown import interval, number, table
+from benchmarks.framework.metrics import Estimate, Score, by_seed
+from benchmarks.framework.protocol import ExperimentProtocol
+from benchmarks.framework.suite import Suite
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+RATES = (analysis.violation_rate, analysis.miss_rate, analysis.true_violation_rate)
+
+# Rates of violations from which on a limit is not kept, and up to which it is, to rounding.
+FAILING, KEPT = 0.15 - 1e-9, 0.12 + 1e-9
+
+
+@dataclass(frozen=True)
+class DecisionReport:
+    """Violations, rewards and recommendations by case, and by problem.
+
+    Args:
+        stated: The rate of violations that is stated.
+        cases: Endings of the names of problems that belong together.
+        primary: The method whose comparison with the baseline is primary.
+        multiples: Factors by the names of the methods that state the plain quantile times them, in
+            increasing order.
+        hidden: Those of them that are no methods of their own.
+    """
+
+    stated: float
+    cases: tuple[str, ...]
+    primary: str
+    multiples: Mapping[str, float]
+    hidden: tuple[str, ...]
+
+    def lines(self, suite: Suite[Any, Any], collected: Mapping[str, ByMethod]) -> list[str]:
+        """A legend, tables over the functions of each case, and one for each problem."""
+        cases = self._by_case(collected)
+        lines = [
+            *self._violation_section(cases, suite.baseline, _margin(suite)),
+            *self._regime_section(collected),
+            *self._matched_section(cases),
+            *self._recommendation_section(cases),
+        ]
+        note = "Rates of single problems are over the certified rounds of all seeds together."
+        lines += ["## Problems", "", note, ""]
+        for problem, by_method in collected.items():
+            lines += [f"## {problem}", "", *self._problem_table(by_method), ""]
+        return lines
+
+    def figure(self, collected: Mapping[str, ByMethod]) -> Figure:
+        """Rates of violations with their intervals above, rewards by rate below."""
+        from benchmarks.framework.plots import method_colors, panel_grid, share_legend
+
+        cases = self._by_case(collected)
+        figure, panels = panel_grid(2 * len(cases), len(cases), (3.4, 3.4))
+        colors = method_colors({"": dict.fromkeys(self._shown(collected.values()), ())})
+        columns = zip(panels[: len(cases)], panels[len(cases) :], cases.items(), strict=True)
+        for upper, lower, (name, case) in columns:
+            self._draw_rates(upper, case, colors)
+            upper.set_title(name)
+            self._draw_rewards(lower, case, colors)
+        share_legend(figure, panels[len(cases) :], columns=7)
+        return figure
+
+    # ------------------------------------------------------------ tables
+
+    def _violation_section(
+        self, cases: Mapping[str, list[ByMethod]], baseline: str, margin: float
+    ) -> list[str]:
+        header = [
+            "case",
+            "method",
+            "seeds",
+            "violated, %",
+            "95 % interval",
+            "gap",
+            f"gap less that of {baseline}",
+            "95 % interval",
+            "p",
+            "detectable",
+            "",
+            "missed, %",
+            "true rate, %",
+            "certified, %",
+            "reward",
+        ]
+        compared = self._comparisons(cases, baseline, margin)
+        body = []
+        for name, case in cases.items():
+            for method in self._shown(case):
+                rates = _values(case, method, analysis.violation_rate)
+                gaps = _values(case, method, ViolationGap(self.stated))
+                scores = (
+                    (analysis.miss_rate, 100.0, ".1f"),
+                    (analysis.true_violation_rate, 100.0, ".1f"),
+                    (analysis.certified_share, 100.0, ".0f"),
+                    (analysis.reward, 1.0, ".3f"),
+                )
+                body.append(
+                    [
+                        name,
+                        method,
+                        str(len(rates)),
+                        _mean([100 * rate for rate in rates], ".1f"),
+                        interval([100 * rate for rate in rates], ".1f"),
+                        _mean(gaps, ".4f"),
+                        *compared.get((name, method), ["–"] * 5),
+                        *(
+                            _mean([unit * v for v in _values(case, method, score)], form)
+                            for score, unit, form in scores
+                        ),
+                    ]
+                )
+        return ["## Violations", "", self._legend(baseline, margin), "", *table(header, body), ""]
+
+    def _comparisons(
+        self, cases: Mapping[str, list[ByMethod]], baseline: str, margin: float
+    ) -> dict[tuple[str, str], list[str]]:
+        """The cells that compare each method with the baseline, Holm's correction by family."""
+        cells: dict[tuple[str, str], list[str]] = {}
+        rivals = [m for m in self._shown(r for c in cases.values() for r in c) if m != baseline]
+        for family in ([self.primary], [m for m in rivals if m != self.primary]):
+            tests: dict[tuple[str, str], list[float]] = {}
+            p_values = []
+            for name, case in cases.items():
+                for method in family:
+                    own, other = (
+                        _seed_means(case, m, ViolationGap(self.stated)) for m in (method, baseline)
+                    )
+                    common = sorted(own.keys() & other.keys())
+                    if len(common) < 2:
+                        continue
+                    tests[name, method] = [own[seed] - other[seed] for seed in common]
+                    p_values.append(metrics.paired_test(own, other).wilcoxon_p_value)
+            adjusted = metrics.holm(p_values)
+            for (key, differences), p in zip(tests.items(), adjusted, strict=True):
+                bounds = metrics.student_interval(differences)
+                least = analysis.detectable(differences, len(tests))
+                cells[key] = [
+                    _mean(differences, "+.4f"),
+                    interval(differences, "+.4f"),
+                    number(p, 2),
+                    f"{least:.4f}",
+                    analysis.verdict(bounds, p, margin),
+                ]
+        return cells
+
+    def _legend(self, baseline: str, margin: float) -> str:
+        return (
+            "A round is violated if it was certified and its outcome exceeds the limit, which "
+            f"should be so in {100 * self.stated:g} % of the certified rounds. The gap is the "
+            "distance of a run's rate of violations to that (a run without a certified round has "
+            "the rate 0), the primary endpoint. Values are averaged over the functions of a case "
+            "for each seed, rates and gaps with the numbers of certified rounds as weights; means "
+            "and Student's 95 % intervals are over seeds. p is Wilcoxon's, two-sided, of the gap "
+            f"paired by seed with `{baseline}`, after Holm's correction: over the cases for "
+            f"`{self.primary}`, the primary comparison, and over all other ones together. "
+            "Detectable is the difference found with a power of 80 % at the strictest step. "
+            f"`worse` than `{baseline}` is a larger gap; `equivalent`: the interval lies within "
+            f"± {margin:g}. Missed: the outcome exceeds the quantile stated, which lies below "
+            "the limit where nothing better was found at it. The true rate is the mean true "
+            "probability of a violation. Reward is the mean noise-free objective over all rounds, "
+            "in standard deviations over the box."
+        )
+
+    def _regime_section(self, collected: Mapping[str, ByMethod]) -> list[str]:
+        """Where the primary method violates too often, and what the others do there."""
+        rates = {
+            problem: {name: analysis.pooled_rate(results)[0] for name, results in by_method.items()}
+            for problem, by_method in collected.items()
+        }
+        failing = {
+            problem: by_method
+            for problem, by_method in rates.items()
+            if by_method.get(self.primary, 0.0) >= FAILING
+        }
+        body = []
+        for method in self._shown(failing.values()):
+            found = [r[method] for r in failing.values() if not np.isnan(r.get(method, np.nan))]
+            if not found:
+                continue
+            body.append(
+                [
+                    method,
+                    str(len(found)),
+                    str(sum(rate <= KEPT for rate in found)),
+                    f"{100 * np.mean(found):.1f}",
+                    f"{100 * max(found):.1f}",
+                ]
+            )
+        legend = (
+            f"The problems in which `{self.primary}` violates the limit in "
+            f"{100 * FAILING:.0f} % or more of the certified rounds of all seeds together; kept "
+            f"is a rate of {100 * KEPT:.0f} % or less."
+        )
+        header = ["method", "problems", "kept in", "mean violated, %", "most violated, %"]
+        return ["## Where the limit is not kept", "", legend, "", *table(header, body), ""]
+
+    def _matched_section(self, cases: Mapping[str, list[ByMethod]]) -> list[str]:
+        header = ["case", "method", "reward at matched violations", "95 % interval", "factors", ""]
+        body = []
+        for name, case in cases.items():
+            for method in self._shown(case):
+                found = analysis.matched_reward(case, method, self.multiples)
+                if method in self.multiples or found is None:
+                    continue
+                low, high = found.interval
+                body.append(
+                    [
+                        name,
+                        method,
+                        f"{found.difference:+.3f}",
+                        f"{low:+.3f} to {high:+.3f}",
+                        ", ".join(f"{factor:.2f}" for factor in found.factors),
+                        f"{found.outside} outside" if found.outside else "",
+                    ]
+                )
+        legend = (
+            "Reward, less that of the plain quantile times the factor with which it violates the "
+            "limit as often, function by function: what a method earns that a fixed width, chosen "
+            "in hindsight, would not. Rates are pooled over seeds and interpolated between the "
+            f"factors {', '.join(f'{k:g}' for k in self.multiples.values())}; where the rate lies "
+            "outside of theirs, the nearest one stands in. Intervals are from resampled seeds."
+        )
+        return ["## Reward at matched violations", "", legend, "", *table(header, body), ""]
+
+    def _recommendation_section(self, cases: Mapping[str, list[ByMethod]]) -> list[str]:
+        header = ["case", "method", "truly safe, %", "95 % interval", "regret if safe"]
+        body = []
+        for name, case in cases.items():
+            for method in self._shown(case):
+                safe = [100 * v for v in _values(case, method, RecommendedSafe(self.stated))]
+                regret = Estimate.of(_values(case, method, RecommendedRegret(self.stated)))
+                body.append(
+                    [name, method, _mean(safe, ".0f"), interval(safe, ".0f"), _estimate(regret)]
+                )
+        legend = (
+            "The certified point with the largest posterior mean of the objective after the last "
+            "round. It is truly safe if its outcome exceeds the limit with a probability of at "
+            f"most {100 * self.stated:g} %; none at all counts as not safe. Regret is to the best "
+            "truly safe value, mean ± standard error."
+        )
+        return ["## Recommended points", "", legend, "", *table(header, body), ""]
+
+    def _problem_table(self, by_method: ByMethod) -> list[str]:
+        header = [
+            "method",
+            "seeds",
+            "violated, %",
+            "95 % interval",
+            "gap",
+            "true rate, %",
+            "certified, %",
+            "reward",
+            "safe, %",
+            "regret if safe",
+            "s",
+        ]
+        body = []
+        for method, results in by_method.items():
+            rate, low, high = (100 * value for value in analysis.pooled_rate(results))
+            safe = [100 * RecommendedSafe(self.stated)(r) for r in results]
+            gap, true, certified, earned, regret = (
+                list(by_seed(results, score).values())
+                for score in (
+                    ViolationGap(self.stated),
+                    analysis.true_violation_rate,
+                    analysis.certified_share,
+                    analysis.reward,
+                    RecommendedRegret(self.stated),
+                )
+            )
+            seconds = [sum(r.fit_seconds) + sum(r.acquisition_seconds) for r in results]
+            body.append(
+                [
+                    method,
+                    str(len(results)),
+                    "–" if np.isnan(rate) else f"{rate:.1f}",
+                    "–" if np.isnan(low) else f"{low:.1f} to {high:.1f}",
+                    _mean(gap, ".4f"),
+                    _mean([100 * value for value in true], ".1f"),
+                    _mean([100 * value for value in certified], ".0f"),
+                    _estimate(Estimate.of(earned)),
+                    _mean(safe, ".0f"),
+                    _estimate(Estimate.of(regret)),
+                    _mean(seconds, ".1f"),
+                ]
+            )
+        return table(header, body)
+
+    # ------------------------------------------------------------ panels
+
+    def _draw_rates(self, panel: Axes, case: list[ByMethod], colors: Mapping[str, str]) -> None:
+        methods = self._shown(case)
+        for i, method in enumerate(methods):
+            rates = [100 * rate for rate in _values(case, method, analysis.violation_rate)]
+            if not rates:
+                continue
+            mean = float(np.mean(rates))
+            low, high = metrics.student_interval(rates) if len(rates) > 1 else (mean, mean)
+            panel.errorbar(
+                [i], [mean], [[mean - low], [high - mean]], fmt="o", color=colors[method], capsize=3
+            )
+        panel.axhline(100 * self.stated, color="black", linewidth=0.8, linestyle="--")
+        panel.set_xticks(range(len(methods)), methods, rotation=60, ha="right")
+        panel.set_ylim(bottom=0.0)
+        panel.set_ylabel("violated, %")
+
+    def _draw_rewards(self, panel: Axes, case: list[ByMethod], colors: Mapping[str, str]) -> None:
+        at = {
+            method: (
+                100 * float(np.mean(_values(case, method, analysis.violation_rate))),
+                float(np.mean(_values(case, method, analysis.reward))),
+            )
+            for method in dict.fromkeys(name for by_method in case for name in by_method)
+            if _values(case, method, analysis.reward)
+        }
+        line = [at[name] for name in self.multiples if name in at]
+        panel.plot(*zip(*line, strict=True), ".-", color="grey", label="plain x k", zorder=1)
+        for method in self._shown(case):
+            if method in at:
+                panel.scatter(*at[method], color=colors[method], label=method, zorder=2)
+        panel.axvline(100 * self.stated, color="black", linewidth=0.8, linestyle="--")
+        panel.set(xlabel="violated, %", ylabel="mean reward")
+
+    # ------------------------------------------------------------ who is where
+
+    def _by_case(self, collected: Mapping[str, ByMethod]) -> dict[str, list[ByMethod]]:
+        found = {
+            case: [runs for name, runs in collected.items() if name.endswith(f"_{case}")]
+            for case in self.cases
+        }
+        return {case: runs for case, runs in found.items() if runs}
+
+    def _shown(self, case: Any) -> list[str]:
+        names = dict.fromkeys(name for by_method in case for name in by_method)
+        return [name for name in names if name not in self.hidden]
+
+
+def _values(case: Sequence[ByMethod], method: str, score: Score) -> list[float]:
+    """By seed; rates are weighted by the certified rounds that they are of."""
+    return list(_seed_means(case, method, score).values())
+
+
+def _seed_means(case: Sequence[ByMethod], method: str, score: Score) -> dict[int, float]:
+    of_rates = isinstance(score, ViolationGap) or score in RATES
+    weight = analysis.certified_rounds if of_rates else None
+    return analysis.seed_means(case, method, score, weight)
+
+
+def _mean(values: Sequence[float], form: str) -> str:
+    return f"{np.mean(values):{form}}" if len(values) else "–"
+
+
+def _estimate(value: Estimate) -> str:
+    """With as many decimals as rewards have."""
+    if np.isnan(value.mean):
+        return "–"
+    error = "" if np.isnan(value.standard_error) else f" ± {value.standard_error:.3f}"
+    return f"{value.mean:.3f}{error}"
+
+
+def _margin(suite: Suite[Any, Any]) -> float:
+    """The smallest difference of the primary endpoint that matters, by the suite's protocol."""
+    if suite.protocol is None:
+        raise ValueError(f"Suite {suite.name!r} has no protocol, which states what matters.")
+    return ExperimentProtocol.load(suite.protocol).margin

@@ -1,0 +1,29 @@
+"""The suite on chance constraints."""
+
+from __future__ import annotations
+
+from benchmarks.decisions import methods
+from benchmarks.decisions.replicate import replicate
+from benchmarks.decisions.report import DecisionReport
+from benchmarks.decisions.tasks import CASES, LEVEL, tasks
+from benchmarks.framework.suite import Suite
+
+# Certified choices under a stated probability, judged by how often they violate the limit.
+DECISIONS = Suite(
+    name="decisions",
+    problems=tasks(),
+    methods=methods.compared(),
+    baseline="recalibrated",
+    seeds=range(10000, 10050),
+    replicate=replicate,
+    report=DecisionReport(
+        stated=round(1.0 - LEVEL, 12),
+        cases=tuple(CASES),
+        primary="plain",
+        multiples=methods.factors(),
+        hidden=tuple(method.name for method in methods.multiples()),
+    ),
+    protocol="chance_constraints",
+)
+
+SUITES = (DECISIONS,)

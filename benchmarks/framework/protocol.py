@@ -1,0 +1,169 @@
+"""Protocols: what an experiment decides and how, as files that are older than its results.
+
+A protocol is ``benchmarks/protocols/NAME.md``: a header that is read here, and a text for readers.
+It states the hash of the configurations that are to be run, so neither a problem nor a method can
+change after the protocol without being noticed: a suite that names a protocol is neither run nor
+reported under another hash. Deviations are appended to the text's last section, ``## Deviations``,
+and stand in every report.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from benchmarks.framework.config import config_hash, describe
+from benchmarks.framework.result_store import BENCHMARKS_DIR
+
+if TYPE_CHECKING:
+    from benchmarks.framework.suite import Suite
+
+PROTOCOLS_DIR = BENCHMARKS_DIR / "protocols"
+
+FENCE = "---"
+DEVIATIONS = "## Deviations"
+
+
+class ProtocolError(ValueError):
+    """A protocol cannot be read, or a suite is not what its protocol says."""
+
+
+@dataclass(frozen=True)
+class ExperimentProtocol:
+    """What the header of a protocol states, and its deviations.
+
+    Args:
+        suite: Name of the suite.
+        configuration: `configuration_hash` of the suite.
+        seeds: The seeds that count, as a range ``first:last+1``.
+        endpoint: The one primary endpoint.
+        comparison: Which methods are compared with which, where.
+        test: The test of each comparison.
+        correction: That for their number.
+        margin: The smallest difference in the primary endpoint that matters.
+        deviations: What was done otherwise, as text; empty if nothing.
+        name: Name of the file.
+    """
+
+    suite: str
+    configuration: str
+    seeds: range
+    endpoint: str
+    comparison: str
+    test: str
+    correction: str
+    margin: float
+    deviations: str
+    name: str
+
+    @classmethod
+    def load(cls, name: str, folder: Path = PROTOCOLS_DIR) -> ExperimentProtocol:
+        """Read a protocol by its name.
+
+        Raises:
+            ProtocolError: If there is none, or its header is not as it should be.
+        """
+        path = folder / f"{name}.md"
+        if not path.exists():
+            raise ProtocolError(f"There is no protocol {name!r}: {path.name} is missing.")
+        lines = path.read_text(encoding="utf-8").splitlines()
+        if lines.count(FENCE) < 2 or lines[0] != FENCE:
+            raise ProtocolError(f"Protocol {name!r} must begin with a header between {FENCE!r}.")
+        end = lines.index(FENCE, 1)
+        header = _header(name, lines[1:end])
+        text = "\n".join(lines[end + 1 :])
+        try:
+            seeds, margin = _seeds(header.pop("seeds")), float(header.pop("margin"))
+        except ValueError as error:
+            raise ProtocolError(f"Protocol {name!r}: {error}") from None
+        if not 0.0 < margin < math.inf:
+            raise ProtocolError(f"Protocol {name!r}: the margin must be positive, got {margin}.")
+        return cls(
+            **header, seeds=seeds, margin=margin, deviations=_deviations(name, text), name=name
+        )
+
+    def check(self, suite: Suite[Any, Any]) -> None:
+        """Raise `ProtocolError` unless the suite is the one that the protocol was written for."""
+        present = configuration_hash(suite)
+        if suite.name != self.suite:
+            raise ProtocolError(
+                f"Protocol {self.name!r} is for suite {self.suite!r}, not {suite.name!r}."
+            )
+        if present != self.configuration:
+            raise ProtocolError(
+                f"Suite {suite.name!r} has the configuration {present}, but its protocol "
+                f"{self.name!r} was written for {self.configuration}. A suite that was changed "
+                "needs a protocol of its own; one without results may still be corrected."
+            )
+        if suite.seeds != self.seeds:
+            raise ProtocolError(
+                f"Suite {suite.name!r} runs {suite.seeds}, its protocol {self.name!r} says "
+                f"{self.seeds}."
+            )
+
+    def lines(self) -> list[str]:
+        """The protocol in short, as a list in markdown."""
+        return [
+            f"Protocol [`{self.name}`](../protocols/{self.name}.md), configuration "
+            f"`{self.configuration}`:",
+            "",
+            f"- seeds: {self.seeds.start} to {self.seeds.stop - 1}",
+            f"- primary endpoint: {self.endpoint}",
+            f"- comparison: {self.comparison}",
+            f"- test: {self.test}",
+            f"- correction: {self.correction}",
+            f"- smallest difference that matters: {self.margin:g}",
+            f"- deviations: {self.deviations or 'none'}",
+        ]
+
+
+def configuration_hash(suite: Suite[Any, Any]) -> str:
+    """A hash of what a suite runs and compares: its problems, its methods and its baseline."""
+    return config_hash(
+        {
+            "problems": [describe(problem) for problem in suite.problems],
+            "methods": [describe(method) for method in suite.methods],
+            "baseline": suite.baseline,
+        }
+    )
+
+
+_DERIVED = ("deviations", "name")
+
+
+def _header(name: str, lines: list[str]) -> dict[str, str]:
+    """The entries ``key: value`` of a header; indented lines go on with the value before."""
+    entries: dict[str, str] = {}
+    key = ""
+    for line in lines:
+        if line.startswith(" ") and key:
+            entries[key] += f" {line.strip()}"
+            continue
+        key, colon, value = line.partition(":")
+        if not colon or key in entries:
+            raise ProtocolError(f"Protocol {name!r}: cannot read {line!r} in its header.")
+        entries[key] = value.strip()
+    expected = {field.name for field in fields(ExperimentProtocol)} - set(_DERIVED)
+    if entries.keys() != expected or not all(entries.values()):
+        given = sorted(key for key, value in entries.items() if value)
+        raise ProtocolError(f"Protocol {name!r} states {given}, not {sorted(expected)}.")
+    return entries
+
+
+def _seeds(text: str) -> range:
+    match = re.fullmatch(r"(\d+):(\d+)", text)
+    if match is None or int(match[1]) >= int(match[2]):
+        raise ValueError(f"seeds must be a range such as 10000:10050, got {text!r}.")
+    return range(int(match[1]), int(match[2]))
+
+
+def _deviations(name: str, text: str) -> str:
+    """What stands below the last heading, on one line."""
+    _, heading, after = text.partition(f"\n{DEVIATIONS}\n")
+    if not heading:
+        raise ProtocolError(f"Protocol {name!r} has no section {DEVIATIONS!r}.")
+    found = " ".join(after.split())
+    return "" if found == "None." else found

@@ -1,0 +1,157 @@
+"""The loop: what a method is told, what is chosen, and what is recorded."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import pytest
+import torch
+from botorch.models import SingleTaskGP
+from torch import Tensor
+
+from benchmarks.decisions.methods import GaussianQuantile, Unlearning, compared
+from benchmarks.decisions.replicate import CHOICES, DecisionReplicate, replicate
+from benchmarks.decisions.tasks import DecisionTask, LimitedOutcome, Search, cube, task
+from benchmarks.framework.replicate import stream_seed
+from benchmarks.framework.result import Result
+from benchmarks.framework.runner import without_expected_warnings
+from benchmarks.framework.surrogates import Surrogate
+from botorch_calib import ChanceConstraint
+
+SMALL = replace(task("ackley", "right"), num_rounds=4, search=Search(num_global=64, num_local=32))
+METHODS = {method.name: method for method in compared()}
+
+
+@dataclass(frozen=True)
+class Watching:
+    """States ``factor`` times the Gaussian quantile, and notes what it is shown."""
+
+    name: str = "watching"
+    factor: float = 1.0
+    seen: list[tuple[list[float], float]] = field(default_factory=list)
+    sizes: list[int] = field(default_factory=list)
+
+    def surrogate(self, given: Surrogate) -> Surrogate:
+        return given
+
+    def start(self, outcome: LimitedOutcome) -> WatchingCertifier:
+        return WatchingCertifier(self, Unlearning(outcome, lambda gp: self.factor))
+
+
+@dataclass(frozen=True)
+class WatchingCertifier:
+    method: Watching
+    inner: Unlearning
+
+    def constraint(self, gp: SingleTaskGP) -> ChanceConstraint:
+        self.method.sizes.append(len(gp.train_targets))
+        return self.inner.constraint(gp)
+
+    def observe(self, constraint: ChanceConstraint, x: Tensor, y: Tensor) -> None:
+        self.method.seen.append((x.squeeze(0).tolist(), y.item()))
+
+
+def run(task: DecisionTask, method: object, seed: int = 0) -> Result:
+    with without_expected_warnings():
+        return replicate(task, method, seed)  # type: ignore[arg-type]
+
+
+def without_times(result: Result) -> Result:
+    return replace(result, fit_seconds=[], acquisition_seconds=[])
+
+
+def test_what_is_recorded() -> None:
+    method = Watching()
+    result = run(SMALL, method)
+    outcome, extras = SMALL.outcome, result.extras
+    assert result.num_initial == 10
+    assert np.shape(result.X) == (14, 2)
+    # The method sees all outcomes before each choice and after the last one, and those of its own
+    # rounds as they come in.
+    assert method.sizes == [10, 11, 12, 13, 14]
+    assert [x for x, _ in method.seen] == result.X[10:]
+    assert [y for _, y in method.seen] == extras["outcome"]
+    X = torch.tensor(result.X, dtype=torch.double)
+    assert result.f == pytest.approx(SMALL.objective(X).squeeze(-1).tolist())
+    assert 0.01 < np.std(np.subtract(result.y, result.f)) < 0.3
+    for i, x in enumerate(X[10:]):
+        observed = extras["outcome"][i]
+        assert observed is not None
+        assert extras["violated"][i] == float(observed > outcome.limit)
+        probability = outcome.violation_probability(x.unsqueeze(0), (i + 1) / 4).item()
+        assert extras["probability"][i] == pytest.approx(probability)
+        quantile = extras["quantile"][i]
+        assert quantile is not None
+        assert extras["certified"][i] == float(quantile <= outcome.limit)
+    best = SMALL.objective(SMALL.best_safe_point()).item()
+    assert extras["best_value"] == [pytest.approx(best)]
+    assert len(result.fit_seconds) == len(result.acquisition_seconds) == 4
+    assert Result.from_json(result.to_json()) == result
+
+
+def test_the_choice_is_no_worse_than_any_certified_point_of_the_first_step() -> None:
+    """Each of them evaluated by itself, with BoTorch alone."""
+    started = DecisionReplicate(SMALL, GaussianQuantile("plain"), 3)
+    with without_expected_warnings():
+        model = started.fit(0)
+        chosen = started.propose(model)
+        constrained = model.constraint.model.model
+        assert isinstance(constrained, SingleTaskGP)
+
+    def value(x: Tensor) -> float:
+        with torch.no_grad():
+            limited = constrained.posterior(x, observation_noise=True)
+            objective = model.objective.posterior(x)
+            quantile = limited.mean + 1.2815515655446004 * limited.variance.sqrt()
+            reached = objective.mean + 2.0 * objective.variance.sqrt()
+        return reached.item() if quantile.item() < SMALL.outcome.limit else -torch.inf
+
+    spread = torch.cat([cube(2, 64, stream_seed(3, CHOICES, 0)), started.X]).unsqueeze(-2)
+    values = [value(x) for x in spread]
+    assert -torch.inf in values
+    # The second step, around the best of them, can only find a better one; here it does.
+    assert value(chosen) > max(values) > -torch.inf
+
+
+def test_replicates_are_reproducible_and_share_their_circumstances() -> None:
+    plain, again = (run(SMALL, METHODS["plain"], seed=5) for _ in range(2))
+    assert without_times(again) == without_times(plain)
+    other = run(SMALL, METHODS["plain_300"], seed=5)
+    assert other.X[:10] == plain.X[:10]
+    assert other.y[:10] == plain.y[:10]
+    assert other.X[10] != plain.X[10]
+    # The same noise in the same round, wherever the points lie.
+    for a, b in ((plain, other), (other, plain)):
+        noise = np.subtract(a.y, a.f)[10:]
+        assert noise == pytest.approx(np.subtract(b.y, b.f)[10:])
+    assert run(SMALL, METHODS["plain"], seed=6).X[:10] != plain.X[:10]
+
+
+def test_where_nothing_is_certified_the_largest_margin_is_chosen() -> None:
+    result = run(SMALL, Watching(factor=30.0))
+    assert result.extras["certified"] == [0.0] * 4
+    assert result.extras["recommended_value"] == [None]
+    assert result.extras["recommended_probability"] == [None]
+    quantiles = [q for q in result.extras["quantile"] if q is not None]
+    assert min(quantiles) > SMALL.outcome.limit
+
+
+def test_a_wider_quantile_is_more_cautious() -> None:
+    narrow, wide = (run(SMALL, Watching(factor=k)) for k in (0.5, 2.0))
+    probabilities = [
+        np.mean([p for p in r.extras["probability"] if p is not None]) for r in (narrow, wide)
+    ]
+    assert probabilities[1] < probabilities[0]
+    assert np.mean(wide.f[10:]) < np.mean(narrow.f[10:])
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_method_runs_in_every_kind_of_case(name: str) -> None:
+    for case in ("noise", "drift"):
+        short = replace(task("hartmann3", case), num_rounds=2, search=SMALL.search)
+        result = run(short, METHODS[name])
+        assert len(result.extras["certified"]) == 2
+        if name == "refit":
+            plain = run(short, METHODS["plain"])
+            assert (result.X == plain.X) == (case == "drift")

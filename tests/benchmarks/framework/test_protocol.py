@@ -1,0 +1,205 @@
+"""Protocols: their headers, what they refuse, and what reports say of them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from benchmarks.__main__ import main
+from benchmarks.calibration.suites import SMOKE
+from benchmarks.framework import protocol as protocol_module
+from benchmarks.framework.protocol import (
+    PROTOCOLS_DIR,
+    ExperimentProtocol,
+    ProtocolError,
+    configuration_hash,
+)
+from benchmarks.framework.report import write_report
+from benchmarks.framework.result_store import ResultStore
+from benchmarks.framework.runner import run_suite
+from benchmarks.framework.suite import Suite
+from benchmarks.suites import SUITES
+
+SUITE: Suite = replace(SMOKE, seeds=range(100, 102), protocol="trial")
+
+HEADER = {
+    "suite": "smoke",
+    "configuration": configuration_hash(SUITE),
+    "seeds": "100:102",
+    "endpoint": "regret",
+    "comparison": "none",
+    "test": "Wilcoxon's,\n  two-sided",
+    "correction": "Holm's",
+    "margin": "0.5",
+}
+
+
+NO_DEVIATIONS = "\n## Deviations\n\nNone.\n"
+
+
+def write(folder: Path, text: str = NO_DEVIATIONS, **changes: str | None) -> None:
+    """Write the protocol ``trial``, with some entries changed or, for None, left out."""
+    entries = {key: value for key, value in {**HEADER, **changes}.items() if value is not None}
+    lines = "".join(f"{key}: {value}\n" for key, value in entries.items())
+    (folder / "trial.md").write_text(f"---\n{lines}---\n\n# Trial\n{text}")
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with the protocol, in place of the usual one."""
+    write(tmp_path)
+    load = ExperimentProtocol.load.__func__  # type: ignore[attr-defined]
+    monkeypatch.setattr(ExperimentProtocol, "load", classmethod(partial(load, folder=tmp_path)))
+    return tmp_path
+
+
+def test_a_header_is_read(folder: Path) -> None:
+    assert ExperimentProtocol.load("trial") == ExperimentProtocol(
+        suite="smoke",
+        configuration=HEADER["configuration"],
+        seeds=range(100, 102),
+        endpoint="regret",
+        comparison="none",
+        test="Wilcoxon's, two-sided",
+        correction="Holm's",
+        margin=0.5,
+        deviations="",
+        name="trial",
+    )
+
+
+def test_deviations_are_what_stands_at_the_end(folder: Path) -> None:
+    write(folder, "\n## Deviations\n\n- 2 runs failed.\n- One was\n  slow.\n")
+    loaded = ExperimentProtocol.load("trial")
+    assert loaded.deviations == "- 2 runs failed. - One was slow."
+    assert f"- deviations: {loaded.deviations}" in loaded.lines()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"margin": None}, "not .*margin"),
+        ({"power": "0.8"}, "states .*power"),
+        ({"endpoint": ""}, "states"),
+        ({"seeds": "100"}, "100:102|10000:10050"),
+        ({"seeds": "102:100"}, "range"),
+        ({"margin": "small"}, "small"),
+        ({"margin": "0"}, "positive"),
+        ({"margin": "nan"}, "positive"),
+        ({"endpoint": "a\nb"}, "cannot read 'b'"),
+        ({"endpoint": "a\nsuite: b"}, "cannot read 'suite: b'"),
+    ],
+)
+def test_bad_headers(folder: Path, changes: dict[str, str | None], message: str) -> None:
+    write(folder, NO_DEVIATIONS, **changes)
+    with pytest.raises(ProtocolError, match=message):
+        ExperimentProtocol.load("trial")
+
+
+def test_other_bad_files(folder: Path) -> None:
+    with pytest.raises(ProtocolError, match=r"missing\.md is missing"):
+        ExperimentProtocol.load("missing")
+    write(folder, text="\nNothing.\n")
+    with pytest.raises(ProtocolError, match="Deviations"):
+        ExperimentProtocol.load("trial")
+    (folder / "trial.md").write_text("# Trial\n")
+    with pytest.raises(ProtocolError, match="header"):
+        ExperimentProtocol.load("trial")
+
+
+def test_a_suite_must_be_the_one_of_its_protocol(folder: Path) -> None:
+    protocol = ExperimentProtocol.load("trial")
+    protocol.check(SUITE)
+    with pytest.raises(ProtocolError, match="'other'"):
+        protocol.check(replace(SUITE, name="other"))
+    with pytest.raises(ProtocolError, match="range"):
+        protocol.check(replace(SUITE, seeds=range(3)))
+    (problem,) = SUITE.problems
+    longer = replace(SUITE, problems=(replace(problem, num_evaluations=99),))
+    with pytest.raises(ProtocolError, match=configuration_hash(longer)):
+        protocol.check(longer)
+
+
+def test_the_hash_depends_on_all_that_is_run() -> None:
+    (problem,), (method,) = SUITE.problems, SUITE.methods
+    other = replace(method, name="other")
+    changed = [
+        replace(SUITE, problems=(replace(problem, num_initial=9),)),
+        replace(SUITE, methods=(method, other)),
+        replace(SUITE, methods=(method, other), baseline="other"),
+    ]
+    hashes = {configuration_hash(suite) for suite in [SUITE, *changed]}
+    assert len(hashes) == 4
+    # What is reported is the protocol's business.
+    assert configuration_hash(replace(SUITE, seeds=range(5))) == configuration_hash(SUITE)
+
+
+def test_the_report_states_the_protocol_and_counts_its_seeds_alone(folder: Path) -> None:
+    store = ResultStore(folder / "results")
+    run_suite(SUITE, store, [7, 100], progress=False)
+    text = write_report(SUITE, store, folder, folder)
+    assert f"configuration `{HEADER['configuration']}`" in text
+    assert "- test: Wilcoxon's, two-sided" in text
+    assert "- deviations: none" in text
+    assert "**Incomplete: 1 of 2 replicates are there.**" in text
+    assert "| random | 1 |" in text
+    run_suite(SUITE, store, SUITE.seeds, progress=False)
+    text = write_report(SUITE, store, folder, folder)
+    assert "\n2 of 2 replicates are there.\n" in text
+    assert (folder / "smoke.md").read_text() == text
+
+
+def test_other_seeds_are_reported_as_a_pilot_under_another_name(folder: Path) -> None:
+    store = ResultStore(folder / "results")
+    run_suite(SUITE, store, [7], progress=False)
+    with pytest.raises(FileNotFoundError):
+        write_report(SUITE, store, folder, folder)
+    text = write_report(SUITE, store, folder, folder, seeds=[7])
+    assert "**A pilot on the seeds 7, no evidence.**" in text
+    assert "\n1 of 1 replicates are there.\n" in text
+    assert not (folder / "smoke.md").exists()
+    assert (folder / "smoke_pilot.md").read_text() == text
+
+
+def test_the_report_refuses_results_of_another_configuration(folder: Path) -> None:
+    store = ResultStore(folder / "results")
+    (problem,) = SUITE.problems
+    longer = replace(SUITE, problems=(replace(problem, num_evaluations=1),))
+    run_suite(longer, store, [100], progress=False)
+    run_suite(SUITE, store, [101], progress=False)
+    with pytest.raises(ProtocolError, match="1 result files"):
+        write_report(SUITE, store, folder, folder)
+    # Without a protocol, they are left out.
+    assert "1 unreadable" in write_report(replace(SUITE, protocol=None), store, folder, folder)
+
+
+def test_the_command_line_prints_the_protocol_and_refuses_another_suite(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(SUITES, "smoke", SUITE)
+    results = ["--results", str(folder / "results")]
+    # Parts of a suite are run under the protocol of the whole.
+    assert main(["run", "smoke", "--seeds", "100", "--methods", "random", *results]) == 0
+    assert "- primary endpoint: regret" in capsys.readouterr().out
+    main(["list"])
+    assert "protocol: trial" in capsys.readouterr().out
+    write(folder, configuration="0123456789abcdef")
+    assert main(["run", "smoke", "--seeds", "101", *results]) == 2
+    assert "was written for 0123456789abcdef" in capsys.readouterr().err
+    assert not list((folder / "results").rglob("seed_0101.json"))
+    assert main(["report", "smoke", *results, "--tables", str(folder)]) == 2
+    assert "was written for 0123456789abcdef" in capsys.readouterr().err
+
+
+def test_suites_are_what_their_protocols_say() -> None:
+    named = {suite.protocol: suite for suite in SUITES.values() if suite.protocol is not None}
+    assert named.keys() == {path.stem for path in PROTOCOLS_DIR.glob("*.md")}
+    for name, suite in named.items():
+        ExperimentProtocol.load(name).check(suite)
+
+
+def test_the_folder_is_the_one_beside_the_rooms() -> None:
+    assert PROTOCOLS_DIR == Path(protocol_module.__file__).parents[1] / "protocols"
