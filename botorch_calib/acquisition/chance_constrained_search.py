@@ -421,6 +421,8 @@ def _maximize(
     options: dict[str, object] = {"maxiter": _MAX_ITERATIONS}
     if nonlinear or region.linear:
         options["max_optimization_problem_aggregation_size"] = 1
+        # SLSQP's own tolerance, unless single precision cannot tell such values apart.
+        options["ftol"] = max(1e-6, _clearance(starts.dtype))
     # Where and why it stops does not matter, its ends are looked at. BoTorch shows warnings of that
     # kind whatever the filter, so they are caught and the others passed on.
     with warnings.catch_warnings(record=True) as caught:
