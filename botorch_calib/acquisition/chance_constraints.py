@@ -21,12 +21,19 @@ from botorch.exceptions.errors import (
     InputDataError,
     UnsupportedError,
 )
-from botorch.models.model import Model
+from botorch.models.model import Model, ModelList
 from torch import Tensor
 
 from botorch_calib._validation import check_count, check_open_unit
 from botorch_calib.calibration import Calibrator, OnlineQuantileTracker, QuantileRecalibrator
 from botorch_calib.models import CalibratedModel
+from botorch_calib.models.inspection import (
+    gaussian_part,
+    innermost,
+    observed_part,
+    raw_train_inputs,
+    with_task_feature,
+)
 
 #: Step size of the tracker that `ChanceConstraint.from_history` makes.
 STEP_SIZE = 0.05
@@ -59,7 +66,10 @@ class _Record:
     num_observed: int = 0
     num_certified: int = 0
     num_violations: int = 0
+    num_rounds: int = 0
     num_idle: int = 0  # rounds in a row without a certified point
+    num_taught: int = 0  # points that the tracker has learned from
+    largest_batch: int = 1  # most points that it has learned from in one round
 
 
 class ChanceConstraint:
@@ -89,6 +99,9 @@ class ChanceConstraint:
     they have taken off the threshold in total is no more than its height above the lower end of
     that interval at the start: the moves of the certified rounds then still sum to ``1 + eta`` at
     most.
+
+    The calibrator must learn from this constraint alone. Rounding is not part of the proof: a
+    violation by the last digit, at a margin of the last digit, may go unnoticed.
 
     It is a statement on the outcome. Nothing is guaranteed for the noise-free value behind it, nor
     for points that were not chosen.
@@ -166,7 +179,9 @@ class ChanceConstraint:
         if calibrator is None:
             levels = cls.tracked_levels(upper, lower, check_open_unit("level", level))
             calibrator = QuantileRecalibrator(levels, step_size=STEP_SIZE)
-        calibrated = CalibratedModel.from_history(model, calibrator, num_initial, denoise=False)
+        calibrated = CalibratedModel.from_history(
+            _gaussian(model), calibrator, num_initial, denoise=False
+        )
         return cls(calibrated, upper, lower, level)
 
     @staticmethod
@@ -194,7 +209,7 @@ class ChanceConstraint:
             model: A Gaussian process of the same outcome, fitted to all data so far. Observe new
                 data with the old model first, since it is by its quantiles that they were chosen.
         """
-        calibrated = CalibratedModel(model, self.calibrator, denoise=False)
+        calibrated = CalibratedModel(_gaussian(model), self.calibrator, denoise=False)
         twin = type(self)(calibrated, self.upper, self.lower, self.level)
         twin._record = self._record
         return twin
@@ -221,6 +236,7 @@ class ChanceConstraint:
                 f"`X` must have shape b x 1 x d, one point at a time, got {tuple(X.shape)}."
             )
         mean, deviation = self.model.observation_moments(X)
+        X = with_task_feature(observed_part(self.model.model), X)
         inputs = self.model.transform_inputs(X)
         margins = []
         for side in self._sides:
@@ -248,6 +264,19 @@ class ChanceConstraint:
             Booleans of shape ``b``.
         """
         return self.margin(X) >= 0.0
+
+    @torch.no_grad()
+    def typical_deviation(self) -> Tensor:
+        """Standard deviation of an outcome, the mean over the training inputs (1 without any).
+
+        A unit in which different outcomes compare, and a constant, so that margins keep their
+        shape as functions of the point.
+        """
+        inputs = raw_train_inputs(innermost(self.model))
+        if inputs is None or inputs.shape[-2] == 0:
+            return torch.ones(())
+        _, deviation = self.model.observation_moments(inputs.unsqueeze(-2))
+        return deviation.mean()
 
     def nonlinear_inequality_constraint(self) -> tuple[Callable[[Tensor], Tensor], bool]:
         """The margin as an element of ``optimize_acqf``'s ``nonlinear_inequality_constraints``.
@@ -278,13 +307,16 @@ class ChanceConstraint:
     ) -> None:
         """Learn from the certified rows and condition the model on all of them.
 
-        Rows of one call were chosen together: each is compared with the present quantiles.
+        Rows of one call were chosen together: each is compared with the present quantiles. Whether
+        a row counts as certified is told by them too, so points that were chosen before others
+        were observed may count as uncertified by now.
 
         Args:
             X: Points ``n x d``.
             Y: Their outcomes ``n x 1``, in the units of the outcome.
             Yvar: Their noise variances ``n x 1``, for a model with given noise (default: the mean
-                of its training noise).
+                of its training noise). They condition the model; the quantiles that decided, by
+                which the outcomes are judged, did not know them.
             condition: Whether to also condition the model on them.
 
         Raises:
@@ -301,7 +333,12 @@ class ChanceConstraint:
         teaching = torch.ones_like(certified) if relaxes else certified
         before = self._constants()
         self.model.observe(X, Y, Yvar, condition=condition, learn_from=teaching)
-        record = self._record
+        if not len(X):
+            return
+        record, num_taught = self._record, int(teaching.sum())
+        record.num_rounds += 1
+        record.num_taught += num_taught
+        record.largest_batch = max(record.largest_batch, num_taught)
         record.num_observed += len(X)
         record.num_certified += num_certified
         record.num_violations += int((certified & self.violated(Y).squeeze(-1)).sum())
@@ -314,6 +351,11 @@ class ChanceConstraint:
                     record.guarantee.spare, self._sides, taken, strict=True
                 )
             ]
+
+    @property
+    def num_rounds(self) -> int:
+        """Number of rounds, that is of calls of `observe`."""
+        return self._record.num_rounds
 
     @property
     def num_observed(self) -> int:
@@ -340,18 +382,25 @@ class ChanceConstraint:
 
         Args:
             num_certified: Number of certified points observed.
-            batch_size: Largest number of points that are observed in one call.
+            batch_size: Largest number of points that are observed in one call, if it is larger
+                than it was so far.
 
         Raises:
             InputDataError: If a number is not a positive integer.
-            UnsupportedError: If the calibrator does not track the deciding quantiles online, or is
-                localized without forgetting.
+            UnsupportedError: If the calibrator does not track the deciding quantiles online, is
+                localized without forgetting, or has learned from elsewhere in the meantime.
         """
         check_count("num_certified", num_certified)
-        check_count("batch_size", batch_size)
+        batch_size = max(check_count("batch_size", batch_size), self._record.largest_batch)
         guarantee, tracker = self._record.guarantee, self._tracker
         if guarantee is None or tracker is None:
             raise self._without_bound()
+        if tracker.num_updates != guarantee.num_updates + self._record.num_taught:
+            raise UnsupportedError(
+                "The calibrator has also learned from elsewhere, so nothing bounds this "
+                "constraint's violations: give each constraint a calibrator of its own, and call "
+                "the constraint's `observe`, not that of its model."
+            )
         last = tracker.step_at(guarantee.num_updates + num_certified)
         # Points observed at once lengthen the interval, which was measured for one at a time.
         extra = (batch_size - 1) * tracker.step_size
@@ -448,7 +497,7 @@ def joint_level(level: float, num_constraints: int) -> float:
 
 
 def joint_chance_constraints(
-    models: Sequence[Model],
+    models: Sequence[Model] | ModelList,
     limits: Sequence[tuple[float | None, float | None]],
     level: float = 0.9,
     num_initial: int = 0,
@@ -458,25 +507,39 @@ def joint_chance_constraints(
     Each is stated at `joint_level`, so its own bound counts its own violations; the bounds add up.
 
     Args:
-        models: A fitted Gaussian process for each outcome, on the same inputs.
+        models: A fitted Gaussian process for each outcome, on the same inputs, or a ``ModelList``
+            of them.
         limits: ``(lower, upper)`` of each outcome, None for no limit.
         level: Joint level, in (0, 1).
         num_initial: Number of initial observations (the design) to skip.
 
     Raises:
-        InputDataError: If there are no constraints, or as many ``limits`` as ``models`` are not
-            given, or a constraint's argument is out of its range.
+        InputDataError: If there are no constraints, or as many pairs of ``limits`` as ``models``
+            are not given, or a constraint's argument is out of its range.
     """
+    models = [*models.models] if isinstance(models, ModelList) else list(models)
     if not models or len(models) != len(limits):
         raise InputDataError(
             f"`models` and `limits` must have the same positive length, got {len(models)} and "
             f"{len(limits)}."
         )
+    if not all(isinstance(pair, Sequence) and len(pair) == 2 for pair in limits):
+        raise InputDataError("`limits` must hold a pair `(lower, upper)` for each model.")
     each = joint_level(level, len(models))
     return [
         ChanceConstraint.from_history(model, upper, lower, each, num_initial)
         for model, (lower, upper) in zip(models, limits, strict=True)
     ]
+
+
+def _gaussian(model: Model) -> Model:
+    """``model``, unless it is calibrated already."""
+    if gaussian_part(observed_part(model)) is not observed_part(model):
+        raise UnsupportedError(
+            f"`model` must be a Gaussian process, and this {type(model).__name__} is calibrated "
+            "already: give the model inside it, since the constraint keeps its own calibrator."
+        )
+    return model
 
 
 def _checked_model(model: object) -> CalibratedModel:
@@ -501,7 +564,10 @@ def _checked_model(model: object) -> CalibratedModel:
 def _checked_limit(name: str, limit: float | None) -> float | None:
     if limit is None:
         return None
-    value = float(limit)
+    try:
+        value = float(limit)
+    except (TypeError, ValueError):
+        value = math.nan
     if not math.isfinite(value):
         raise InputDataError(f"`{name}` must be a finite number or None, got {limit!r}.")
     return value

@@ -181,8 +181,9 @@ class CalibratedModel(WrapperModel, FantasizeMixin):
                 model with given noise (default: the mean of its training noise).
             condition: Whether to also condition the base model on the observations.
             learn_from: Which rows teach the calibrator, ``n`` booleans, each compared with its
-                present quantiles; all other rows only condition the model. By default all rows
-                teach, in order.
+                present quantiles, which a decision had to be taken by: for an observation with the
+                model's noise, whatever ``Yvar`` has become of it. All other rows only condition
+                the model. By default all rows teach, in order.
 
         Raises:
             InputDataError: If ``X``, ``Y`` or ``Yvar`` hold NaN or infinite values, or a
@@ -203,7 +204,8 @@ class CalibratedModel(WrapperModel, FantasizeMixin):
                 f"{learn_from.dtype} of shape {tuple(learn_from.shape)}."
             )
         # One point a batch: only the marginals are needed.
-        mean, deviation = self.observation_moments(X.unsqueeze(-2), Yvar)
+        known = Yvar if learn_from is None else None
+        mean, deviation = self.observation_moments(X.unsqueeze(-2), known)
         z = ((Y.unsqueeze(-1) - mean) / deviation).reshape(-1)
         conditioned = self.model
         if condition:

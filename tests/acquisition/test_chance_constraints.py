@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import pickle
 from typing import Any
 
@@ -13,7 +14,7 @@ from botorch.exceptions.errors import (
     InputDataError,
     UnsupportedError,
 )
-from botorch.models import SingleTaskGP
+from botorch.models import ModelListGP, SingleTaskGP
 from botorch.models.transforms import Normalize, Standardize
 from botorch.optim import optimize_acqf
 from torch import Tensor
@@ -29,7 +30,7 @@ from botorch_calib import (
     joint_chance_constraints,
 )
 from botorch_calib.acquisition import joint_level
-from tests.gps import make_gp
+from tests.gps import make_gp, make_multitask
 
 LIMITS: list[dict[str, Any]] = [{"upper": 0.8}, {"lower": -0.5}, {"upper": 1.2, "lower": -0.9}]
 
@@ -223,15 +224,38 @@ def test_after_a_while_rounds_without_a_certified_point_bring_a_threshold_back()
     assert float(before - tracked(tested)) >= min(spare, 400 * 0.005) - 0.006
 
 
-def test_known_noise_is_that_of_the_rows() -> None:
+def test_noise_that_is_reported_afterwards_does_not_excuse_a_violation() -> None:
+    """The quantile that certified did not know it, so it is not what the outcome is judged by."""
     tested = ChanceConstraint.from_history(make_gp(fixed_noise=True), upper=100.0)
     quiet, loud = copy.deepcopy(tested), copy.deepcopy(tested)
-    X = points(1)
-    mean, _ = tested.model.observation_moments(X)
-    Y = mean.detach().view(1, 1) + 1.5
-    quiet.observe(X.squeeze(1), Y, Yvar=torch.full((1, 1), 1e-4).double())
-    loud.observe(X.squeeze(1), Y, Yvar=torch.full((1, 1), 1e4).double())
-    assert tracked(quiet) > tracked(tested) > tracked(loud)
+    X, Y = points(1).squeeze(1), torch.tensor([[101.0]]).double()
+    quiet.observe(X, Y, Yvar=torch.full((1, 1), 1e-4).double())
+    loud.observe(X, Y, Yvar=torch.full((1, 1), 1e8).double())
+    assert torch.equal(tracked(quiet), tracked(loud)) and tracked(loud) > tracked(tested)
+    # It counts in the model, as it should.
+    near = [each.model.observation_moments(points(1))[0] for each in (quiet, loud)]
+    assert near[0] > near[1] + 10
+    for _ in range(100):
+        loud.observe(X, Y, Yvar=torch.full((1, 1), 1e8).double(), condition=False)
+    assert loud.num_violations <= loud.violation_bound(loud.num_certified)
+
+
+@pytest.mark.filterwarnings("ignore:Sparse invariant checks")
+def test_the_column_of_the_output_task_may_be_left_out() -> None:
+    X = points(6)
+    task = torch.zeros(6, 1, 1, dtype=torch.double)
+    for lengthscale in (math.inf, 0.3):
+        calibrator = QuantileRecalibrator([0.9], lengthscale, regularization=0.1)
+        tested = ChanceConstraint.from_history(make_multitask(), upper=0.8, calibrator=calibrator)
+        assert_close(tested.margin(X), tested.margin(torch.cat([X, task], dim=-1)))
+        tested.observe(X.squeeze(1), torch.zeros(6, 1).double(), condition=False)
+
+
+def test_rounds_are_calls_with_points() -> None:
+    tested = constraint(upper=100.0)
+    tested.observe(points(3).squeeze(1), torch.zeros(3, 1).double())
+    tested.observe(torch.zeros(0, 2).double(), torch.zeros(0, 1).double())
+    assert (tested.num_rounds, tested.num_observed) == (1, 3)
 
 
 def test_it_goes_on_with_a_refitted_model() -> None:
@@ -266,6 +290,10 @@ def test_the_bound_is_that_of_the_design() -> None:
     both = ChanceConstraint.from_history(make_gp(), upper=1.0, lower=-1.0)
     assert both.violation_bound(1000) == pytest.approx(100 + 2 * 21)
     assert constraint().violation_bound(1000, batch_size=4) == pytest.approx(100 + 24)
+    batches = constraint(upper=100.0)
+    batches.observe(points(4).squeeze(1), torch.zeros(4, 1).double(), condition=False)
+    assert batches.violation_bound(1000) == pytest.approx(100 + 24)
+    assert batches.violation_bound(1000, batch_size=5) == pytest.approx(100 + 25)
 
 
 @pytest.mark.parametrize(
@@ -291,6 +319,19 @@ def test_a_localized_quantile_needs_to_forget() -> None:
     tested = ChanceConstraint.from_history(make_gp(), upper=0.8, calibrator=never)
     with pytest.raises(UnsupportedError, match="regularization"):
         tested.violation_bound(10)
+
+
+def test_there_is_no_bound_where_others_teach_the_calibrator() -> None:
+    X, Y = points(1).squeeze(1), torch.zeros(1, 1).double()
+    model = CalibratedModel(make_gp(), QuantileRecalibrator([0.9]), denoise=False)
+    first, second = (ChanceConstraint(model, upper=upper) for upper in (50.0, 100.0))
+    first.observe(X, Y)
+    assert first.violation_bound(10) == 10
+    with pytest.raises(UnsupportedError, match="elsewhere"):
+        second.violation_bound(10)
+    first.model.observe(X, Y)
+    with pytest.raises(UnsupportedError, match="elsewhere"):
+        first.violation_bound(10)
 
 
 @pytest.mark.parametrize("limits", LIMITS)
@@ -325,6 +366,8 @@ def test_several_constraints_share_what_may_fail() -> None:
     assert [each.level for each in made] == pytest.approx([0.95, 0.95])
     assert [(each.lower, each.upper) for each in made] == [(None, 0.5), (-1.0, 1.0)]
     assert made[0].calibrator.num_updates == 10
+    listed = joint_chance_constraints(ModelListGP(*models), [(None, 0.5), (-1.0, 1.0)])
+    assert [each.lower for each in listed] == [None, -1.0]
 
 
 # ------------------------------------------------------------ arguments
@@ -354,6 +397,17 @@ def test_bad_arguments_are_named() -> None:
         constraint().violation_bound(0)
     with pytest.raises(InputDataError, match="same positive length"):
         joint_chance_constraints([gp], [])
+    for limits in ([0.5], [(0.5,)], []):
+        with pytest.raises(InputDataError, match="`limits`"):
+            joint_chance_constraints([gp], limits)  # type: ignore[arg-type]
+    for limit in ("high", torch.zeros(2)):
+        with pytest.raises(InputDataError, match="`upper` must be a finite"):
+            ChanceConstraint.from_history(gp, upper=limit)  # type: ignore[arg-type]
+    calibrated = CalibratedModel(gp, QuantileRecalibrator([0.9]))
+    with pytest.raises(UnsupportedError, match="calibrated already"):
+        ChanceConstraint.from_history(calibrated, upper=0.0)
+    with pytest.raises(UnsupportedError, match="calibrated already"):
+        constraint().with_model(calibrated)
     with pytest.raises(InputDataError, match="num_constraints"):
         joint_level(0.9, 0)
 
