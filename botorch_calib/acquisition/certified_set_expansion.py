@@ -16,8 +16,9 @@ from botorch_calib.acquisition.chance_constraints import ChanceConstraint
 class CertifiedSetExpansion(AcquisitionFunction):
     r"""Uncertainty of a constrained outcome at the border of what is certified.
 
-    ``max_i log sigma_i(x) - (m_i(x) / s_i(x))^2 / 2`` over the constraints, with the margin ``m``,
-    the standard deviation ``sigma`` of the noise-free value and that of an outcome ``s``. Far
+    ``max_i log(sigma_i(x) / u_i) - (m_i(x) / s_i(x))^2 / 2`` over the constraints, with the margin
+    ``m``, the standard deviation ``sigma`` of the noise-free value, that of an outcome ``s``, and
+    its mean over the training inputs ``u``, so that the outcomes' units do not matter. Far
     inside, an observation cannot move the border; where the value is known already it does not.
     What SafeOpt calls expanders (Sui et al., Safe exploration for optimization with Gaussian
     processes, 2015), without its grid of points. Meant to be maximised over certified points, by
@@ -36,6 +37,7 @@ class CertifiedSetExpansion(AcquisitionFunction):
             raise InputDataError("`constraints` must hold at least one ChanceConstraint.")
         super().__init__(model=constraints[0].model)
         self.constraints = constraints
+        self.units = [constraint.typical_deviation() for constraint in constraints]
 
     @t_batch_mode_transform(expected_q=1)  # type: ignore[arg-type]
     def forward(self, X: Tensor) -> Tensor:
@@ -47,11 +49,16 @@ class CertifiedSetExpansion(AcquisitionFunction):
         Returns:
             Values of shape ``b``.
         """
-        return torch.stack([self._gain(c, X) for c in self.constraints]).amax(dim=0)
+        gains = [
+            self._gain(constraint, unit, X)
+            for constraint, unit in zip(self.constraints, self.units, strict=True)
+        ]
+        return torch.stack(gains).amax(dim=0)
 
     @staticmethod
-    def _gain(constraint: ChanceConstraint, X: Tensor) -> Tensor:
-        uncertainty = constraint.model.model.posterior(X).variance.clamp_min(1e-12).sqrt()
+    def _gain(constraint: ChanceConstraint, unit: Tensor, X: Tensor) -> Tensor:
+        variance = constraint.model.model.posterior(X).variance / unit.square()
         _, deviation = constraint.model.observation_moments(X)
-        log_sigma, deviation = (v.squeeze(-1).squeeze(-1) for v in (uncertainty.log(), deviation))
+        log_sigma = 0.5 * variance.clamp_min(1e-12).log()
+        log_sigma, deviation = (v.squeeze(-1).squeeze(-1) for v in (log_sigma, deviation))
         return log_sigma - 0.5 * (constraint.margin(X) / deviation).square()

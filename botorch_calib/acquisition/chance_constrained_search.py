@@ -89,9 +89,9 @@ def optimize_chance_constrained(
             the point, as ``(indices, coefficients, rhs)``, as in ``optimize_acqf``.
         choices: ``n x d``: choose among these only.
         expansion_share: Share of the rounds, in [0, 1), that grow the certified set instead, by
-            `CertifiedSetExpansion`: spread evenly over the rounds that the first constraint has
-            observed. Where points known to be safe are few, the optimum is seldom among what they
-            certify.
+            `CertifiedSetExpansion`: spread evenly over the rounds (calls of ``observe``) of the
+            first constraint since it was made, so that has to go on by ``with_model``. Where points
+            known to be safe are few, the optimum is seldom among what they certify.
 
     Returns:
         ``(candidate, value, certified)``, see `ChanceConstrainedCandidate`. In an expanding round
@@ -117,7 +117,7 @@ def optimize_chance_constrained(
         raise InputDataError("`constraints` must hold at least one ChanceConstraint, and no other.")
     margin = LeastMargin(several)
     searched = acq_function
-    if _expands(expansion_share, several[0].num_observed):
+    if _expands(expansion_share, several[0].num_rounds):
         searched = CertifiedSetExpansion(several)
     if choices is not None:
         if bounds is not None or fixed_features or inequality_constraints:
@@ -153,8 +153,7 @@ class LeastMargin(AcquisitionFunction):
     def __init__(self, constraints: Sequence[ChanceConstraint]) -> None:
         super().__init__(model=constraints[0].model)
         self.constraints = list(constraints)
-        # One number for each outcome, so that margins keep their shape as functions of the point.
-        self.scales = [_outcome_deviation(constraint) for constraint in self.constraints]
+        self.scales = [constraint.typical_deviation() for constraint in self.constraints]
 
     def forward(self, X: Tensor) -> Tensor:
         """Evaluate the margin.
@@ -197,16 +196,6 @@ def _clearance(dtype: torch.dtype) -> float:
     is within these of 0 a second look might find the point uncertified.
     """
     return float(torch.finfo(dtype).eps) ** 0.5
-
-
-def _outcome_deviation(constraint: ChanceConstraint) -> Tensor:
-    """Typical standard deviation of the outcome: that at the training data."""
-    inputs = raw_train_inputs(innermost(constraint.model))
-    if inputs is None or inputs.shape[-2] == 0:
-        return torch.ones(())
-    with torch.no_grad():
-        _, deviation = constraint.model.observation_moments(inputs.unsqueeze(-2))
-    return deviation.mean()
 
 
 def _expands(share: float, num_rounds: int) -> bool:

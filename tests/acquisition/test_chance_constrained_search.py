@@ -39,13 +39,17 @@ class Linear(AcquisitionFunction):
 
 
 def make_gp(
-    width: int = 2, dtype: torch.dtype = torch.double, peak: float | None = None
+    width: int = 2,
+    dtype: torch.dtype = torch.double,
+    peak: float | None = None,
+    factor: float = 1.0,
 ) -> SingleTaskGP:
     """A precise model of ``x_1 + ... + x_d``, or of a squared distance from ``peak``."""
     X = draw_sobol_samples(torch.tensor([[0.0] * width, [1.0] * width]), n=40, q=1, seed=3)
     X = X.squeeze(-2).to(dtype)
     Y = X.sum(dim=-1, keepdim=True) if peak is None else 10 * (X - peak).square().sum(-1, True)
-    gp = SingleTaskGP(X, Y, train_Yvar=torch.full_like(Y, 1e-4), outcome_transform=Standardize(1))
+    Y, Yvar = factor * Y, torch.full_like(Y, 1e-4 * factor**2)
+    gp = SingleTaskGP(X, Y, train_Yvar=Yvar, outcome_transform=Standardize(1))
     gp.covar_module.lengthscale = 1.0
     return gp.eval()
 
@@ -288,6 +292,32 @@ def test_a_share_of_the_rounds_expands() -> None:
     grid = draw_sobol_samples(BOUNDS, n=512, q=1, seed=1)
     grid = grid[tested.certified(grid)]
     assert grid[at_border(grid).argmax()].sum() > 0.5
+
+
+def test_rounds_of_several_points_expand_as_often() -> None:
+    tested, expanded = constraint(), []
+    for _ in range(8):
+        candidate, _, _ = optimize_chance_constrained(
+            Linear(-torch.ones(2)), tested, BOUNDS, num_restarts=1, expansion_share=0.25
+        )
+        expanded.append(bool(candidate.sum() > 0.5))
+        X = candidate.expand(4, 2)
+        tested.observe(X, X.sum(dim=-1, keepdim=True), condition=False)
+    assert sum(expanded) == 2
+
+
+def test_expansion_does_not_depend_on_the_units_of_outcomes() -> None:
+    X = draw_sobol_samples(BOUNDS, n=64, q=1, seed=0)
+    values = []
+    for factor in (1.0, 1e-2, 1e6):
+        gp, other = make_gp(factor=factor), make_gp(peak=0.2)
+        several = [
+            ChanceConstraint.from_history(gp, upper=factor),
+            ChanceConstraint.from_history(other, upper=2.0),
+        ]
+        values.append(CertifiedSetExpansion(several)(X))
+    assert_close(values[1], values[0], rtol=1e-6, atol=1e-6)
+    assert_close(values[2], values[0], rtol=1e-6, atol=1e-6)
 
 
 def test_expansion_prefers_the_border_and_what_is_not_known() -> None:
