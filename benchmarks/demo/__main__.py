@@ -1,9 +1,10 @@
 """The demonstration, ``python -m benchmarks.demo``: under three minutes on two cores.
 
 Each of its parts shows one promise of the package: posteriors whose stated coverage is true
-(`demo.coverage`), good decisions while evaluations are running (`demo.delays`), and decisions
-robust to a context that nobody controls (`demo.robustness`). A part prints what came out with its
-uncertainty, whatever that is, and its pictures are written before the next part begins.
+(`demo.coverage`), good decisions while evaluations are running (`demo.delays`), decisions robust to
+a context that nobody controls (`demo.robustness`), and limits that are kept as often as stated
+(`demo.decisions`). A part prints what came out with its uncertainty, whatever that is, and its
+pictures are written before the next part begins.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from pathlib import Path
 import matplotlib
 import matplotlib.pyplot as plt
 
-from benchmarks.demo import coverage, delays, robustness
+from benchmarks.demo import coverage, decisions, delays, robustness
 from benchmarks.demo.common import Budget, Figures
 from benchmarks.framework.runner import one_torch_thread, without_expected_warnings
 
@@ -25,6 +26,7 @@ PARTS: dict[str, tuple[str, Callable[[Budget], Figures]]] = {
     "coverage": (coverage.TITLE, coverage.run),
     "delays": (delays.TITLE, delays.run),
     "robustness": (robustness.TITLE, robustness.run),
+    "decisions": (decisions.TITLE, decisions.run),
 }
 INTERRUPTED = 130  # what shells report of a process that ctrl-C has ended
 
@@ -43,7 +45,7 @@ def build_parser() -> argparse.ArgumentParser:
         "--rounds",
         type=int,
         help=f"at most so many queries of each run (delays: {delays.ROUNDS}, robustness: "
-        f"{robustness.ROUNDS})",
+        f"{robustness.ROUNDS}, decisions: {decisions.ROUNDS})",
     )
     parser.add_argument("--jobs", type=int, default=2, help="processes")
     parser.add_argument("--output", type=Path, default=Path("demo_output"), metavar="FOLDER")

@@ -19,8 +19,8 @@ from benchmarks.framework.runner import Failure, Task, parallel_backend, run_tas
 from benchmarks.framework.suite import Suite
 
 TITLE_SIZE = 14
-# Of the parts on delays and on robustness: apart from the suites' seeds, and from those that
-# settings were chosen on (suite `delay_settings`).
+# Of all parts but the one on coverage: apart from the suites' seeds, and from those that settings
+# were chosen on (suite `delay_settings`).
 FIRST_SEED = 2000
 
 Runs = Mapping[str, Sequence[Result]]
@@ -48,7 +48,7 @@ class Budget:
         return planned if self.rounds is None else min(planned, self.rounds)
 
     def later_seeds(self) -> range:
-        """The seeds of the parts on delays and on robustness."""
+        """The seeds of all parts but the one on coverage."""
         return range(FIRST_SEED, FIRST_SEED + self.seeds)
 
 

@@ -1,0 +1,408 @@
+"""The demonstration's fourth part: decisions by a stated probability.
+
+The classifier of `demo.screening` is tuned for precision, under a limit on the rate of malignant
+cases that it misses: in each round only settings are tried that keep the limit with a probability
+of 90 %. The methods differ in who says so. The model with the reported standard errors believes
+what it is told; another one estimates one noise level; the third is the first one, with quantiles
+that `ChanceConstraint` learns from the rounds. The data, the model of the precision and the rule by
+which it chooses are the same. The limit, the number of training records and of rounds were chosen
+on seeds 0 to 109, before the first run on those shown.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from botorch.acquisition import PosteriorMean, UpperConfidenceBound
+from botorch.fit import fit_gpytorch_mll
+from botorch.models import SingleTaskGP
+from botorch.models.transforms import Normalize, Standardize
+from gpytorch.mlls import ExactMarginalLogLikelihood
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from torch import Tensor
+
+from benchmarks.demo.common import (
+    TITLE_SIZE,
+    Budget,
+    Figures,
+    Runs,
+    align,
+    difference,
+    run_all,
+    show,
+)
+from benchmarks.demo.screening import (
+    BOUNDS,
+    LOG_PENALTIES,
+    SETTINGS,
+    THRESHOLDS,
+    Screening,
+    Trial,
+    Truth,
+)
+from benchmarks.framework.metrics import Score, by_seed, paired_test, trace
+from benchmarks.framework.plots import draw_mean, panel_grid
+from benchmarks.framework.replicate import OBSERVE, Record, Replicate, stream_seed
+from benchmarks.framework.result import Result
+from benchmarks.framework.runner import Task
+from botorch_calib import (
+    CalibratedModel,
+    ChanceConstraint,
+    QuantileRecalibrator,
+    noise_diagnosis,
+    optimize_chance_constrained,
+)
+from botorch_calib.plotting import COLORS
+
+TITLE = "Decisions: limits that are kept as often as stated"
+ROUNDS = 60
+NUM_EARLIER = 20  # settings tried beforehand, whatever they missed
+LIMIT = 0.08
+RISK = 0.1  # stated probability of a violation
+LEVEL = 1.0 - RISK
+REFIT_EVERY = 20
+# Numbers of the random stream of the settings tried beforehand; see `framework.replicate`.
+EARLIER = 30
+
+
+@dataclass(frozen=True)
+class ScreeningTask:
+    """How long to tune."""
+
+    name: str = "screening"
+    num_rounds: int = ROUNDS
+
+
+@dataclass(frozen=True)
+class Guard:
+    """Who says that a setting keeps the limit.
+
+    Args:
+        name: Names the method.
+        uses_reported: Whether the model is given the reported standard errors or fits its noise.
+        learns: Whether the deciding quantile is learned from the rounds.
+    """
+
+    name: str
+    uses_reported: bool
+    learns: bool
+
+
+GUARDS = {
+    "reported": Guard("reported", uses_reported=True, learns=False),
+    "fitted": Guard("fitted", uses_reported=False, learns=False),
+    "calibrated": Guard("calibrated", uses_reported=True, learns=True),
+}
+NAMES = {
+    "reported": "GP, reported errors",
+    "fitted": "GP, fitted noise",
+    "calibrated": "reported errors, calibrated",
+}
+
+
+def run(budget: Budget) -> Figures:
+    """Run the part, print its results and return its figure."""
+    task = ScreeningTask(num_rounds=budget.rounds_of(ROUNDS))
+    print(
+        "Tune a classifier of tumours for precision; at most "
+        f"{100 * LIMIT:.0f} % of the malignant ones may be missed,\nwith a probability of "
+        f"{100 * LEVEL:.0f} %: {budget.seeds} runs of {task.num_rounds} rounds\n",
+        flush=True,
+    )
+    runs = run_guards(task, budget.later_seeds(), budget.jobs)
+    truth = Screening.load().truth(LIMIT)
+    print(decisions_report(runs, truth), flush=True)
+    print(f"\n{noise_report(runs['reported'][0])}", flush=True)
+    return {"decisions.png": decisions_figure(runs, truth)}
+
+
+def run_guards(task: ScreeningTask, seeds: Sequence[int], jobs: int) -> Runs:
+    """All methods, with the same earlier data and the same training records in each round."""
+    tasks = [Task(task, guard, seed, replicate) for seed in seeds for guard in GUARDS.values()]
+    return run_all(tasks, jobs, "limits")
+
+
+# ------------------------------------------------------------ one run
+
+
+def replicate(task: ScreeningTask, guard: Guard, seed: int) -> Result:
+    """Tune with one method: deterministic in ``seed``, wall times aside."""
+    return ScreeningReplicate(task, guard, seed).run()
+
+
+class Models(NamedTuple):
+    """What a round is decided by: models of both outcomes, and the constraint on the first."""
+
+    missed: SingleTaskGP
+    precision: SingleTaskGP
+    constraint: ChanceConstraint
+
+
+class ScreeningReplicate(Replicate[ScreeningTask, Guard, Models]):
+    """Rounds in which a certified setting is chosen and tried."""
+
+    models: Models | None = None  # those of the last round
+
+    def __init__(self, task: ScreeningTask, guard: Guard, seed: int) -> None:
+        super().__init__(task, guard, seed, task.num_rounds)
+        self.screening = Screening.load()
+        rng = np.random.default_rng(stream_seed(seed, EARLIER))
+        self.settings = SETTINGS[rng.choice(len(SETTINGS), NUM_EARLIER, replace=False)]
+        self.trials = [self._try(x, index) for index, x in enumerate(self.settings)]
+        self.certified: list[float | None] = []
+
+    def _try(self, x: Tensor, index: int) -> Trial:
+        rng = np.random.default_rng(stream_seed(self.seed, OBSERVE, index))
+        return self.screening.try_setting(x, rng)
+
+    def _column(self, name: str) -> Tensor:
+        return torch.tensor([[getattr(trial, name)] for trial in self.trials], dtype=torch.double)
+
+    def fit(self, step: int) -> Models:
+        """The models of all data so far; hyperparameters are fitted in some rounds only."""
+        last = self.models
+        kept = None if last is None or step % REFIT_EVERY == 0 else last
+        Yvar = self._column("reported_variance") if self.method.uses_reported else None
+        missed = process(self.settings, self._column("missed"), Yvar, kept and kept.missed)
+        precision = process(self.settings, self._column("precision"), None, kept and kept.precision)
+        if last is not None and self.method.learns:
+            constraint = last.constraint.with_model(missed)
+        else:
+            constraint = constraint_on(missed, learns=self.method.learns)
+        self.models = Models(missed, precision, constraint)
+        return self.models
+
+    def propose(self, model: Models) -> Tensor:
+        """The certified setting whose precision may be largest, length 2."""
+        acqf = UpperConfidenceBound(model.precision, beta=1.0)
+        x, _, certified = optimize_chance_constrained(
+            acqf, model.constraint, None, choices=SETTINGS
+        )
+        self.certified.append(float(certified))
+        return x.squeeze(0)
+
+    def evaluate(self, x: Tensor, model: Models, step: int) -> None:
+        """Try the setting and let the constraint learn from it, before the next fit."""
+        trial = self._try(x, len(self.trials))
+        self.trials.append(trial)
+        self.settings = torch.cat([self.settings, x.unsqueeze(0)])
+        if self.method.learns:
+            missed, variance = x.new_tensor([[[trial.missed]], [[trial.reported_variance]]])
+            model.constraint.observe(x.unsqueeze(0), missed, variance, condition=False)
+
+    def record(self) -> Record:
+        """The run: outcomes are the rates missed; the last of ``X`` is the setting kept in the end.
+
+        Extras: the ``reported_variance`` of each outcome; for each round, whether its setting was
+        ``certified``; once, the ``bound`` on the number of violations, or None.
+        """
+        final = self.fit(step=0)
+        kept, _, _ = optimize_chance_constrained(
+            PosteriorMean(final.precision), final.constraint, None, choices=SETTINGS
+        )
+        learns = self.method.learns
+        return Record(
+            num_initial=NUM_EARLIER,
+            X=torch.cat([self.settings, kept]).tolist(),
+            y=[trial.missed for trial in self.trials],
+            f=[],
+            extras={
+                "reported_variance": [trial.reported_variance for trial in self.trials],
+                "certified": self.certified,
+                "bound": [final.constraint.violation_bound(self.num_steps) if learns else None],
+            },
+        )
+
+
+def process(
+    X: Tensor, Y: Tensor, Yvar: Tensor | None, previous: SingleTaskGP | None
+) -> SingleTaskGP:
+    """A Gaussian process of ``n x 2`` settings, fitted, or with the hyperparameters of another."""
+    gp = SingleTaskGP(
+        X,
+        Y,
+        Yvar,
+        input_transform=Normalize(2, bounds=BOUNDS),
+        outcome_transform=Standardize(1),
+    )
+    if previous is None:
+        fit_gpytorch_mll(ExactMarginalLogLikelihood(gp.likelihood, gp))
+        return gp
+    # Not the whole state, which holds the standardisation of the earlier data.
+    gp.covar_module.load_state_dict(previous.covar_module.state_dict())
+    gp.mean_module.load_state_dict(previous.mean_module.state_dict())
+    if Yvar is None:
+        gp.likelihood.load_state_dict(previous.likelihood.state_dict())
+    return gp.eval()
+
+
+def constraint_on(gp: SingleTaskGP, learns: bool) -> ChanceConstraint:
+    """The limit on what is missed, by quantiles that are learned, or by the model's own."""
+    if learns:
+        return ChanceConstraint.from_history(gp, upper=LIMIT, level=LEVEL)
+    # A calibrator that has learned nothing states what the Gaussian process does.
+    own = CalibratedModel(gp, QuantileRecalibrator([LEVEL]), denoise=False)
+    return ChanceConstraint(own, upper=LIMIT, level=LEVEL)
+
+
+# ------------------------------------------------------------ what came of it
+
+
+def violated(result: Result) -> np.ndarray:
+    """Whether each round violated the limit, the rounds without a certified setting apart."""
+    above = np.array(result.y[result.num_initial :]) > LIMIT
+    return above & (np.array(result.extras["certified"]) == 1.0)
+
+
+def share_violated(result: Result) -> float:
+    """The share of the certified rounds that violated the limit; NaN if there are none."""
+    certified = sum(trace(result, "certified"))
+    return float(violated(result).sum() / certified) if certified else math.nan
+
+
+def share_certified(result: Result) -> float:
+    """The share of the rounds in which there was a certified setting."""
+    return float(np.mean(trace(result, "certified")))
+
+
+def at_settings(values: np.ndarray, result: Result) -> np.ndarray:
+    """Values over all settings at those tried in the rounds and, last, at the one kept."""
+    X = torch.tensor(result.X[result.num_initial :], dtype=torch.double)
+    index = torch.cdist(X, SETTINGS).argmin(dim=-1).numpy()
+    return np.asarray(values.reshape(-1)[index])
+
+
+def columns_of(truth: Truth) -> dict[str, tuple[Score, bool]]:
+    """What the table holds, and whether it is in percent."""
+    return {
+        "certified rounds": (share_certified, True),
+        "violated": (share_violated, True),
+        "precision": (lambda r: float(at_settings(truth.precision, r)[:-1].mean()), False),
+        "kept: violates": (lambda r: float(at_settings(truth.violating, r)[-1]), True),
+        "its precision": (lambda r: float(at_settings(truth.precision, r)[-1]), False),
+    }
+
+
+def decisions_report(runs: Runs, truth: Truth) -> str:
+    """A table of violations, stated and met, and of what keeping the limit costs."""
+    columns = columns_of(truth)
+    rows = [["", *columns]]
+    for method, results in runs.items():
+        cells = [cell(results, score, percent) for score, percent in columns.values()]
+        rows.append([NAMES[method], *cells])
+    own = runs["calibrated"]
+    rounds = len(trace(own[0], "certified"))
+    bound = math.floor(max(trace(result, "bound")[0] for result in own) + 1e-6)
+    most = max(int(violated(result).sum()) for result in own)
+    return "\n".join(
+        [
+            *align(rows),
+            "",
+            *(own_minus(runs, other, truth) for other in ("reported", "fitted")),
+            f"Proved for the calibrated one, whatever happens: at most {bound} violations in "
+            f"{rounds} certified rounds;",
+            f"there were {most} at most. Best precision of a setting that violates in "
+            f"{100 * RISK:.0f} %: {truth.best_precision(RISK):.3f}.",
+            "",
+            f"Stated: violations in {100 * RISK:.0f} % of the certified rounds. Mean ± "
+            "standard error over the",
+            "runs, with Wilcoxon's p-value of paired differences in parentheses. Precision is the",
+            "expected one of the settings tried, or of the one that is kept after the last round.",
+        ]
+    )
+
+
+def cell(results: Sequence[Result], score: Score, percent: bool) -> str:
+    """Mean ± standard error of those runs that have the score."""
+    values = list(by_seed(results, score).values())
+    return show(values, percent=percent, digits=3) if values else "?"
+
+
+def own_minus(runs: Runs, other: str, truth: Truth) -> str:
+    """Paired differences of violations and of precision."""
+    precision, _ = columns_of(truth)["precision"]
+    violations, gain = (
+        paired_test(by_seed(runs["calibrated"], score), by_seed(runs[other], score))
+        for score in (lambda r: 100.0 * share_violated(r), precision)
+    )
+    change = difference(violations, digits=1) if violations.pairs else "?"
+    return (
+        f"Calibrated minus {NAMES[other]}: violations (%) {change}, "
+        f"precision {difference(gain, digits=3)}."
+    )
+
+
+def noise_report(result: Result) -> str:
+    """What the data of one run say about the errors that were reported."""
+    num = len(result.y)
+    X, Y, Yvar = (
+        torch.tensor(values, dtype=torch.double)
+        for values in (result.X[:num], result.y, result.extras["reported_variance"])
+    )
+    gp = process(X, Y.unsqueeze(-1), Yvar.unsqueeze(-1), previous=None)
+    return f"All data of the first run. {noise_diagnosis(gp).summary}."
+
+
+def decisions_figure(runs: Runs, truth: Truth) -> Figure:
+    """Violations by round, where settings were tried, and what they are worth."""
+    figure, (left, middle, right) = panel_grid(3, 3, (5.0, 4.0))
+    draw_violations(left, runs)
+    draw_settings(middle, runs, truth)
+    draw_price(right, runs, truth)
+    figure.suptitle(
+        f"At most {100 * LIMIT:.0f} % missed, with a probability of {100 * LEVEL:.0f} %",
+        fontsize=TITLE_SIZE,
+    )
+    figure.legend(
+        handles=left.get_lines(), loc="outside lower center", ncols=len(runs) + 1, frameon=False
+    )
+    return figure
+
+
+def draw_violations(panel: Axes, runs: Runs) -> None:
+    """The number of violations so far, with bands of one standard error."""
+    panel.set_prop_cycle(color=COLORS)
+    for method, results in runs.items():
+        curves = np.array([violated(result).cumsum() for result in results])
+        draw_mean(panel, NAMES[method], curves, first=1, alpha=0.15)
+    rounds = np.arange(1, len(trace(results[0], "certified")) + 1)
+    panel.plot(rounds, RISK * rounds, "--", color="black", label="as stated")
+    panel.set(xlabel="round", ylabel="violations so far", title="mean ± 1 standard error")
+
+
+def draw_settings(panel: Axes, runs: Runs, truth: Truth) -> None:
+    """How often each setting violates the limit, and those tried in the second half of a run."""
+    mesh = panel.pcolormesh(
+        THRESHOLDS, LOG_PENALTIES, truth.violating, cmap="Greys", vmin=0, vmax=1, shading="nearest"
+    )
+    panel.figure.colorbar(mesh, ax=panel, label="probability of a violation")
+    panel.contour(THRESHOLDS, LOG_PENALTIES, truth.violating, levels=[RISK], colors="black")
+    for (method, results), color in zip(runs.items(), COLORS, strict=False):
+        if method == "fitted":
+            continue  # close to the calibrated one: two clouds can be told apart, three cannot
+        late = [np.array(r.X[r.num_initial : -1])[-len(violated(r)) // 2 :] for r in results]
+        points, counts = np.unique(np.concatenate(late), axis=0, return_counts=True)
+        panel.scatter(points[:, 1], points[:, 0], s=6.0 * counts, color=color, alpha=0.6)
+    panel.set(xlabel="threshold", ylabel="log10 of the penalty")
+    panel.set_title(f"tried in the later rounds; line: {100 * RISK:.0f} %")
+
+
+def draw_price(panel: Axes, runs: Runs, truth: Truth) -> None:
+    """Precision against violations: a point for each run, and the best that a setting can do."""
+    columns = columns_of(truth)
+    (share, _), (precision, _) = columns["violated"], columns["precision"]
+    for (method, results), color in zip(runs.items(), COLORS, strict=False):
+        points = [[score(result) for score in (share, precision)] for result in results]
+        panel.plot(*np.transpose(points), "o", color=color, alpha=0.8, label=NAMES[method])
+    panel.axvline(RISK, linestyle="--", color="black")
+    risks = np.linspace(0.01, 0.5, 50)
+    best = [truth.best_precision(risk) for risk in risks]
+    panel.plot(risks, best, color="0.6", zorder=0)
+    panel.set(xlabel="share of rounds violated", ylabel="expected precision")
+    panel.set_title("each run; grey: best possible")
