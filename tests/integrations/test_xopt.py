@@ -32,6 +32,16 @@ from botorch_calib import (
 )
 from botorch_calib.integrations.xopt import CalibratedModelConstructor, load_xopt
 
+# Its import has made double precision the default of the process. Here that is what users have; the
+# modules of other tests, imported after this one, are to be as they are without Xopt.
+torch.set_default_dtype(torch.float32)
+
+
+@pytest.fixture(autouse=True)
+def precision_of_xopt(default_precision: None) -> None:
+    torch.set_default_dtype(torch.double)
+
+
 NUM_INITIAL = 5
 
 # Where the acquisition function has kinks or is flat, the line search may stop there.
