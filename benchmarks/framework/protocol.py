@@ -107,7 +107,8 @@ class ExperimentProtocol:
     def lines(self) -> list[str]:
         """The protocol in short, as a list in markdown."""
         return [
-            f"Protocol [`{self.name}`](../protocols/{self.name}.md), configuration "
+            # No link: tables are included in pages that lie elsewhere.
+            f"Protocol `benchmarks/protocols/{self.name}.md`, configuration "
             f"`{self.configuration}`:",
             "",
             f"- seeds: {self.seeds.start} to {self.seeds.stop - 1}",
