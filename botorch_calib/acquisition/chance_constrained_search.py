@@ -27,7 +27,7 @@ from torch import Tensor
 
 from botorch_calib._validation import check_count, check_finite
 from botorch_calib.acquisition.certified_set_expansion import CertifiedSetExpansion
-from botorch_calib.acquisition.chance_constraints import ChanceConstraint
+from botorch_calib.acquisition.chance_constraints import ChanceConstraint, clearance
 from botorch_calib.exceptions import NotCertifiedWarning
 from botorch_calib.models.inspection import innermost, raw_train_inputs
 
@@ -189,15 +189,6 @@ class _Scaled(AcquisitionFunction):
         return self.acqf(X) / self.scale
 
 
-def _clearance(dtype: torch.dtype) -> float:
-    """The margin at which a point is taken for certified.
-
-    A posterior that is evaluated at other points beside differs in the last digits: where a margin
-    is within these of 0 a second look might find the point uncertified.
-    """
-    return float(torch.finfo(dtype).eps) ** 0.5
-
-
 def _expands(share: float, num_rounds: int) -> bool:
     """Whether round ``num_rounds`` is one of the ``share`` that expand, spread evenly."""
     if not 0.0 <= share < 1.0:
@@ -298,7 +289,7 @@ def _search(
 ) -> tuple[Tensor, bool]:
     """The best certified point found, or that of the largest margin, and which of the two."""
     pool, values = _pool(margin, region, num, raw_samples)
-    certified = values >= _clearance(pool.dtype)
+    certified = values >= clearance(pool.dtype)
     if not bool(certified.any()):
         return pool[values.argmax()], False
     inside = pool[certified]
@@ -320,7 +311,7 @@ def _pool(
     if not len(pool):
         raise InfeasibilityError("No point within `bounds` meets the `inequality_constraints`.")
     values = _evaluated(margin, pool)
-    share = (values >= _clearance(pool.dtype)).double().mean()
+    share = (values >= clearance(pool.dtype)).double().mean()
     if bool(share >= _RARE):
         return pool, values
     best = pool[values.topk(min(num, len(pool))).indices]
@@ -387,13 +378,13 @@ def _climb(
     """
 
     def clear(x: Tensor) -> Tensor:
-        return margin(x.reshape(1, 1, -1)).squeeze(0) - _clearance(x.dtype)
+        return margin(x.reshape(1, 1, -1)).squeeze(0) - clearance(x.dtype)
 
     ends = _maximize(acqf, region, starts, [(clear, True)])
     shares = torch.tensor(_BACKWARD, dtype=starts.dtype, device=starts.device).view(-1, 1, 1, 1)
     drawn = ends + shares * (starts - ends)
     points = drawn.flatten(0, 1)
-    meets = (_evaluated(margin, points) >= _clearance(starts.dtype)) & region.allows(points)
+    meets = (_evaluated(margin, points) >= clearance(starts.dtype)) & region.allows(points)
     meets = meets.view(len(_BACKWARD), len(starts))
     meets[-1] = True  # the starts themselves
     first = meets.double().argmax(dim=0)
@@ -411,7 +402,7 @@ def _maximize(
     if nonlinear or region.linear:
         options["max_optimization_problem_aggregation_size"] = 1
         # SLSQP's own tolerance, unless single precision cannot tell such values apart.
-        options["ftol"] = max(1e-6, _clearance(starts.dtype))
+        options["ftol"] = max(1e-6, clearance(starts.dtype))
     # Where and why it stops does not matter, its ends are looked at. BoTorch shows warnings of that
     # kind whatever the filter, so they are caught and the others passed on.
     with warnings.catch_warnings(record=True) as caught:
@@ -433,7 +424,7 @@ def _maximize(
 def _best_of(X: Tensor, acqf: AcquisitionFunction, margin: LeastMargin) -> tuple[Tensor, bool]:
     """The best certified one of ``X`` (``b x 1 x d``), else the one with the largest margin."""
     values = _evaluated(margin, X)
-    certified = values >= _clearance(X.dtype)
+    certified = values >= clearance(X.dtype)
     if not bool(certified.any()):
         return X[values.argmax()], False
     inside = X[certified]

@@ -281,14 +281,21 @@ class ChanceConstraint:
     def nonlinear_inequality_constraint(self) -> tuple[Callable[[Tensor], Tensor], bool]:
         """The margin as an element of ``optimize_acqf``'s ``nonlinear_inequality_constraints``.
 
-        That function wants feasible ``batch_initial_conditions`` and ``options={"batch_limit": 1,
-        "maxiter": ...}``, and may end outside by its tolerance:
-        `optimize_chance_constrained` sees to both.
+        That function wants certified ``batch_initial_conditions``, and ``options`` such as
+        ``{"batch_limit": 1, "maxiter": 100, "ftol": 1e-9}``. By default SLSQP may end 1e-6 outside,
+        where BoTorch raises from 1e-8 on; with these the end is certified, since the function is
+        the margin, in standard deviations of the outcome, less a little more than that tolerance.
+        `optimize_chance_constrained` sees to all of it.
 
         Returns:
             A function of a point ``d``, and True, as it is a constraint on single points.
         """
-        return lambda x: self.margin(x.reshape(1, 1, -1)).squeeze(0), True
+        unit = self.typical_deviation()
+
+        def clear(x: Tensor) -> Tensor:
+            return self.margin(x.reshape(1, 1, -1)).squeeze(0) / unit - clearance(x.dtype)
+
+        return clear, True
 
     # ------------------------------------------------------------ what is learned
 
@@ -477,6 +484,15 @@ class ChanceConstraint:
             f"certified={self.num_certified} of {self.num_observed}, "
             f"violations={self.num_violations})"
         )
+
+
+def clearance(dtype: torch.dtype) -> float:
+    """The margin, in standard deviations, from which on a search takes a point for certified.
+
+    A posterior that is evaluated at other points beside differs in the last digits: where a margin
+    is within these of 0 a second look might find the point uncertified.
+    """
+    return float(torch.finfo(dtype).eps) ** 0.5
 
 
 def joint_level(level: float, num_constraints: int) -> float:

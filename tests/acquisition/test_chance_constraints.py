@@ -9,12 +9,14 @@ from typing import Any
 
 import pytest
 import torch
+from botorch.acquisition import AcquisitionFunction
 from botorch.exceptions.errors import (
     BotorchTensorDimensionError,
     InputDataError,
     UnsupportedError,
 )
 from botorch.models import ModelListGP, SingleTaskGP
+from botorch.models.model import Model
 from botorch.models.transforms import Normalize, Standardize
 from botorch.optim import optimize_acqf
 from torch import Tensor
@@ -25,12 +27,11 @@ from botorch_calib import (
     CensoredDelayModel,
     ChanceConstraint,
     LocalizedConformal,
-    LogCalibratedExpectedImprovement,
     QuantileRecalibrator,
     joint_chance_constraints,
 )
 from botorch_calib.acquisition import joint_level
-from tests.gps import make_gp, make_multitask
+from tests.gps import make_data, make_gp, make_multitask
 
 LIMITS: list[dict[str, Any]] = [{"upper": 0.8}, {"lower": -0.5}, {"upper": 1.2, "lower": -0.9}]
 
@@ -148,21 +149,37 @@ def test_pending_points_do_not_certify() -> None:
     assert_close(tested.margin(X), ChanceConstraint.from_history(gp, upper=0.8).margin(X))
 
 
-def test_it_goes_into_optimize_acqf() -> None:
-    tested = ChanceConstraint.from_history(make_gp(), upper=0.5)
-    bounds = torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.double)
-    start = points(400)[tested.certified(points(400))][:1]
-    model = CalibratedModel.from_history(make_gp(), LocalizedConformal(0.2))
+class Nearness(AcquisitionFunction):
+    """How near points are to one that is not certified: the optimum is on the border."""
+
+    def __init__(self, model: Model, target: Tensor) -> None:
+        super().__init__(model=model)
+        self.target = target
+
+    def forward(self, X: Tensor) -> Tensor:
+        """Values ``b`` at ``b x 1 x d``."""
+        return -(X - self.target).square().sum(dim=-1).squeeze(-1)
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e4, 1e-2])
+@pytest.mark.parametrize("seed", range(4))
+def test_where_optimize_acqf_ends_is_certified(seed: int, scale: float) -> None:
+    """With the options of the docstring, in whatever unit the outcome is."""
+    X, Y, _ = make_data()
+    gp = SingleTaskGP(X, scale * Y, outcome_transform=Standardize(1)).eval()
+    tested = ChanceConstraint.from_history(gp, upper=0.5 * scale)
+    X = points(400, seed=seed)
+    certified = tested.certified(X)
     candidate, _ = optimize_acqf(
-        LogCalibratedExpectedImprovement(model, best_f=0.0),
-        bounds,
+        Nearness(tested.model, X[~certified][0, 0]),
+        torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.double),
         q=1,
         num_restarts=1,
-        batch_initial_conditions=start,
+        batch_initial_conditions=X[certified][:1],
         nonlinear_inequality_constraints=[tested.nonlinear_inequality_constraint()],
-        options={"batch_limit": 1, "maxiter": 50},
+        options={"batch_limit": 1, "maxiter": 100, "ftol": 1e-9},
     )
-    assert tested.margin(candidate.unsqueeze(0)).item() >= -1e-6
+    assert bool(tested.certified(candidate.unsqueeze(0)))
 
 
 # ------------------------------------------------------------ what is learned
