@@ -14,7 +14,11 @@ from botorch_calib.plotting.intervals import (
     plot_intervals,
     prediction_interval,
 )
-from botorch_calib.plotting.maps import MAP_RESOLUTION, plot_threshold_map
+from botorch_calib.plotting.maps import (
+    MAP_RESOLUTION,
+    plot_certified_region,
+    plot_threshold_map,
+)
 from botorch_calib.plotting.noise import plot_noise_likelihood
 from botorch_calib.plotting.regret import plot_regret
 from botorch_calib.plotting.reliability import plot_pit_histogram, plot_reliability
@@ -40,6 +44,7 @@ __all__ = [
     "STATUS_STYLES",
     "TICK_SIZE",
     "interval_half_width",
+    "plot_certified_region",
     "plot_coverage_over_time",
     "plot_intervals",
     "plot_noise_likelihood",

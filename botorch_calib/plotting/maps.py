@@ -1,16 +1,19 @@
-"""Maps over the inputs of what a calibrator has learned."""
+"""Maps over two inputs: of what a calibrator has learned, and of what constraints certify."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from statistics import NormalDist
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from botorch.exceptions.errors import BotorchTensorDimensionError
+from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError
 from torch import Tensor
 
 from botorch_calib._validation import check_inputs, check_open_unit
+from botorch_calib.acquisition.chance_constrained_search import LeastMargin
+from botorch_calib.acquisition.chance_constraints import ChanceConstraint
 from botorch_calib.models import CalibratedModel
 from botorch_calib.plotting.intervals import interval_half_width
 from botorch_calib.plotting.style import (
@@ -26,8 +29,10 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
-#: Side of the grid on which `plot_threshold_map` evaluates a model.
+#: Side of the grid on which `plot_threshold_map` and `plot_certified_region` evaluate a model.
 MAP_RESOLUTION = 101
+# Points that a margin is evaluated at at a time.
+_CHUNK = 2048
 
 
 def plot_threshold_map(
@@ -50,22 +55,86 @@ def plot_threshold_map(
         level: Probability of the interval (default: that of the calibrator, or 0.8).
         ax: Axes to draw into.
     """
-    if bounds.shape != (2, 2) or not (bounds[0] < bounds[1]).all():
-        raise BotorchTensorDimensionError("`bounds` must be 2 x 2, the lower corner first.")
+    grid, axes = _grid(bounds)
     if X is not None:
         check_inputs("X", X, 2)
     if level is None:
         level = 1.0 - getattr(model.calibrator, "alpha", 0.2)
     check_open_unit("level", level)
     ax = new_axes((6.8, 5.2)) if ax is None else ax
+    _draw_map(ax, axes, _as_image(interval_half_width(model, grid, level)), level)
+    _draw_queries(ax, {"queries": X})
+    _finish(ax, axes)
+    return ax
+
+
+def plot_certified_region(
+    constraints: ChanceConstraint | Sequence[ChanceConstraint],
+    bounds: Tensor,
+    X: Tensor | None = None,
+    violated: Tensor | None = None,
+    ax: Axes | None = None,
+) -> Axes:
+    """Map of what chance constraints certify over a box in two dimensions.
+
+    Colours are the margin, in units of the outcome, or, of several constraints, the least one, in
+    standard deviations of its outcome. Purple is certified, orange is not, and a line lies between
+    them. The legend stands above the axes: give the figure a title with ``ax.figure.suptitle``.
+
+    Args:
+        constraints: One constraint or several, on two inputs.
+        bounds: The box, ``2 x 2``: lower corner, upper corner.
+        X: Queries to mark, ``n x 2``.
+        violated: Which of their outcomes violated a limit, ``n`` booleans, as by
+            ``constraint.violated(Y)``; they are marked by crosses.
+        ax: Axes to draw into.
+    """
+    grid, axes = _grid(bounds)
+    violations = None
+    if X is not None:
+        check_inputs("X", X, 2)
+        violations = _checked_violations(violated, len(X))
+    elif violated is not None:
+        raise InputDataError("`violated` says which queries violated a limit: give `X` as well.")
+    several = [constraints] if isinstance(constraints, ChanceConstraint) else list(constraints)
+    if not several:
+        raise InputDataError("`constraints` must hold at least one ChanceConstraint.")
+    ax = new_axes((6.8, 5.2)) if ax is None else ax
+    margin = several[0].margin if len(several) == 1 else LeastMargin(several)
+    with torch.no_grad():
+        margins = torch.cat([margin(chunk) for chunk in grid.unsqueeze(-2).split(_CHUNK)])
+    _draw_margins(ax, axes, _as_image(margins), several)
+    queries = {"queries": X}
+    if X is not None and violations is not None:
+        queries = {"within limits": X[~violations], "violations": X[violations]}
+    _draw_queries(ax, queries)
+    _finish(ax, axes)
+    return ax
+
+
+def _grid(bounds: Tensor) -> tuple[Tensor, list[np.ndarray]]:
+    """Points ``n x 2`` of a grid over the box, and the grid's values along both axes."""
+    if bounds.shape != (2, 2) or not (bounds[0] < bounds[1]).all():
+        raise BotorchTensorDimensionError("`bounds` must be 2 x 2, the lower corner first.")
     steps = torch.linspace(0.0, 1.0, MAP_RESOLUTION, dtype=bounds.dtype, device=bounds.device)
     first, second = (low + (high - low) * steps for low, high in bounds.T)
-    grid = torch.cartesian_prod(first, second)
-    widths = interval_half_width(model, grid, level).reshape(len(first), len(second))
-    _draw_map(ax, [to_numpy(first), to_numpy(second)], widths.mT.cpu().numpy(), level)
-    _draw_queries(ax, X)
-    label_axes(ax, "input $x_1$", "input $x_2$")
-    return ax
+    return torch.cartesian_prod(first, second), [to_numpy(first), to_numpy(second)]
+
+
+def _as_image(values: Tensor) -> np.ndarray:
+    """Values at the points of the grid, the second input going down."""
+    return to_numpy(values).reshape(MAP_RESOLUTION, MAP_RESOLUTION).T
+
+
+def _checked_violations(violated: Tensor | None, num: int) -> Tensor | None:
+    if violated is None:
+        return None
+    if violated.dtype != torch.bool or violated.numel() != num:
+        raise BotorchTensorDimensionError(
+            f"`violated` must hold {num} booleans, one for each row of `X`, got "
+            f"{violated.dtype} of shape {tuple(violated.shape)}."
+        )
+    return violated.reshape(-1)
 
 
 def _draw_map(ax: Axes, axes: list[np.ndarray], widths: np.ndarray, level: float) -> None:
@@ -84,16 +153,51 @@ def _draw_map(ax: Axes, axes: list[np.ndarray], widths: np.ndarray, level: float
     ax.plot([], [], **style, label=f"{own:.2f}, the Gaussian process's own")
     if widths.min() < own < widths.max():
         ax.contour(*axes, widths, levels=[own], colors="0.35", linestyles="--", linewidths=1.5)
+
+
+def _draw_margins(
+    ax: Axes, axes: list[np.ndarray], margins: np.ndarray, several: Sequence[ChanceConstraint]
+) -> None:
+    from matplotlib.colors import CenteredNorm
+
+    # Margins far from the line do not matter: the few largest ones would take all the colours.
+    reach = float(np.quantile(np.abs(margins), 0.9)) or 1.0
+    mesh = ax.pcolormesh(
+        *axes, margins, cmap="PuOr", norm=CenteredNorm(halfrange=reach), shading="gouraud"
+    )
+    bar = ax.figure.colorbar(mesh, ax=ax, extend="both")
+    bar.ax.tick_params(labelsize=TICK_SIZE)
+    single = len(several) == 1
+    label = "margin" if single else "least margin\n(standard deviations of the outcome)"
+    bar.set_label(label, fontsize=LABEL_SIZE)
+    style: dict[str, Any] = {"color": "black", "linewidth": 1.8}
+    stated = f"P ≥ {several[0].level:g}" if single else f"all {len(several)} constraints"
+    if margins.min() < 0.0 <= margins.max():
+        ax.contour(*axes, margins, levels=[0.0], colors="black", linewidths=1.8)
+        ax.plot([], [], **style, label=f"certified: {stated}")
+    else:
+        extent = "everything" if margins.min() >= 0.0 else "nothing"
+        ax.plot([], [], " ", label=f"{extent} certified: {stated}")
+
+
+def _finish(ax: Axes, axes: list[np.ndarray]) -> None:
     ax.set(xlim=(axes[0][0], axes[0][-1]), ylim=(axes[1][0], axes[1][-1]))
     ax.locator_params(nbins=5)
+    label_axes(ax, "input $x_1$", "input $x_2$")
 
 
-def _draw_queries(ax: Axes, X: Tensor | None) -> None:
-    if X is not None:
+# White edges keep either kind apart from the map.
+_QUERY_STYLES: dict[str, dict[str, Any]] = {"violations": {"marker": "X", "s": 100, "zorder": 4}}
+
+
+def _draw_queries(ax: Axes, queries: dict[str, Tensor | None]) -> None:
+    for label, X in queries.items():
+        if X is None or not len(X):
+            continue
         x1, x2 = X.detach().cpu().numpy().T
-        style: dict[str, Any] = {"color": "black", "edgecolor": "white", "lw": 0.8}
+        style = {"s": 36, "color": "black", "zorder": 3, **_QUERY_STYLES.get(label, {})}
         # Optimizers like the border, which would otherwise cut the marks in half.
-        ax.scatter(x1, x2, s=36, label="queries", clip_on=False, zorder=3, **style)
+        ax.scatter(x1, x2, label=label, clip_on=False, edgecolor="white", lw=0.8, **style)
     ax.legend(
         loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=2, frameon=False, fontsize=LEGEND_SIZE
     )

@@ -6,10 +6,10 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 import torch
-from botorch.exceptions.errors import BotorchTensorDimensionError
+from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError
 
-from botorch_calib import CalibratedModel, LocalizedConformal, OnlineConformal
-from botorch_calib.plotting import plot_threshold_map
+from botorch_calib import CalibratedModel, ChanceConstraint, LocalizedConformal, OnlineConformal
+from botorch_calib.plotting import plot_certified_region, plot_threshold_map
 from tests.plotting.figures import Z80, Uncorrected, assert_beside_data, labels, make_gp
 
 
@@ -56,3 +56,37 @@ def test_threshold_map_rejects_bad_input():
     with pytest.raises(BotorchTensorDimensionError, match="`X`"):
         plot_threshold_map(model, bounds, X[:, :1])
     assert not plt.get_fignums()
+
+
+def test_certified_region_shows_margins_queries_and_violations():
+    gp, X, _, bounds = make_gp(2)
+    constraint = ChanceConstraint.from_history(gp, upper=0.5)
+    violated = torch.arange(len(X)) < 2
+    ax = plot_certified_region(constraint, bounds, X, violated)
+    mesh = ax.collections[0]
+    points = torch.tensor(np.asarray(mesh.get_coordinates()).reshape(-1, 1, 2))
+    values = np.asarray(mesh.get_array()).reshape(-1)
+    np.testing.assert_allclose(values, constraint.margin(points).detach(), rtol=1e-6, atol=1e-9)
+    by_label = {c.get_label(): c for c in ax.collections}
+    np.testing.assert_allclose(by_label["violations"].get_offsets(), X[:2])
+    np.testing.assert_allclose(by_label["within limits"].get_offsets(), X[2:])
+    assert_beside_data(ax)
+
+
+@pytest.mark.parametrize(("upper", "extent"), [(1e6, "everything"), (-1e6, "nothing")])
+def test_certified_region_says_where_there_is_no_border(upper, extent):
+    gp, _, _, bounds = make_gp(2)
+    several = [ChanceConstraint.from_history(gp, upper=upper) for _ in range(2)]
+    ax = plot_certified_region(several, bounds)
+    assert any(extent in text for text in ax.get_legend_handles_labels()[1])
+
+
+def test_certified_region_names_bad_arguments():
+    gp, X, _, bounds = make_gp(2)
+    constraint = ChanceConstraint.from_history(gp, upper=0.5)
+    with pytest.raises(InputDataError, match="at least one"):
+        plot_certified_region([], bounds)
+    with pytest.raises(InputDataError, match="`X`"):
+        plot_certified_region(constraint, bounds, violated=torch.zeros(2, dtype=torch.bool))
+    with pytest.raises(BotorchTensorDimensionError, match="`violated`"):
+        plot_certified_region(constraint, bounds, X, torch.zeros(1, dtype=torch.bool))
