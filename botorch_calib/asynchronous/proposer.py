@@ -6,21 +6,16 @@ import math
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from numbers import Integral
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from botorch.acquisition import AcquisitionFunction
 from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError
 from botorch.exceptions.warnings import InputDataWarning
-from botorch.fit import fit_gpytorch_mll
-from botorch.models import SingleTaskGP
 from botorch.models.model import Model
-from botorch.models.transforms import Normalize, Standardize
 from botorch.optim import optimize_acqf, optimize_acqf_discrete
-from gpytorch.mlls import ExactMarginalLogLikelihood
 from torch import Tensor
 from torch.quasirandom import SobolEngine
 
@@ -34,9 +29,22 @@ from botorch_calib._validation import (
 from botorch_calib.acquisition.delayed import WINDOWS, DelayedUpperConfidenceBound
 from botorch_calib.acquisition.random_seeds import derived_seed, random_stream
 from botorch_calib.acquisition.thompson import DelayedThompsonSampling
+from botorch_calib.asynchronous.refits import (
+    WarmStartedFit,
+    check_refit_every,
+    fitted_count,
+    with_later_values,
+)
 from botorch_calib.ledger import FeedbackLedger, TrialStatus
 from botorch_calib.models import CensoredDelayModel
-from botorch_calib.models.delayed import HYPERPARAMETERS, IMPUTATIONS, Fit, queries_to_impute
+from botorch_calib.models.delayed import (
+    HYPERPARAMETERS,
+    IMPUTATIONS,
+    Fit,
+    fitted_model,
+    matching_rows,
+    queries_to_impute,
+)
 from botorch_calib.models.inspection import like
 
 Features = Mapping[int, float]
@@ -146,8 +154,11 @@ class DelayAwareProposer:
 
     A proposer is called with a ledger. It fits a model to the values that have arrived, conditions
     it on the pending queries, and maximizes an acquisition function. The result depends on the
-    ledger and the arguments alone: a run that was interrupted continues as if it had not been. The
-    model is fitted again only if a value has arrived since the last call.
+    ledger and the arguments alone: a run that was interrupted continues as if it had not been.
+
+    Hyperparameters are fitted at certain numbers of values (``refit_every``); in between the fitted
+    model is conditioned on the values that have arrived since. From 100 values on, the default
+    ``fit`` starts from its result for the first half of them.
 
     The first ``num_initial`` queries, and all further ones until two values have arrived, are
     scrambled Sobol points, one per trial of the ledger. With ``choices`` they are a random
@@ -172,6 +183,10 @@ class DelayAwareProposer:
         search: Settings of the search for the maximizer, and the seed (default:
             ``SearchSettings()``).
         maximize: Whether the objective is maximized.
+        refit_every: When the model is fitted again. A float is the factor by which the number of
+            values grows from one fit to the next: with the default, it is fitted to every number of
+            values up to 20, and at 1000 to every hundredth. An integer is a number of values: with
+            1 every value is followed by a fit, which takes minutes if there are thousands.
 
     Raises:
         InputDataError: If an argument is unknown, out of its range or not finite.
@@ -193,11 +208,11 @@ class DelayAwareProposer:
         fixed_features: Features | Callable[[FeedbackLedger], Features] | None = None,
         search: SearchSettings | None = None,
         maximize: bool = True,
+        refit_every: int | float = 1.1,
     ) -> None:
         self.bounds = _checked_bounds(bounds)
         self.dim = self.bounds.shape[-1]
         self.strategy = _checked_strategy(strategy)
-        self.fit = partial(fit_single_task_gp, bounds=self.bounds) if fit is None else fit
         self.num_initial = 2 * self.dim + 1
         if num_initial is not None:
             self.num_initial = check_count("num_initial", num_initial, 0)
@@ -211,7 +226,12 @@ class DelayAwareProposer:
                 f"`search` must be SearchSettings or None, got {type(search).__name__}."
             )
         self.maximize = maximize
-        self._fitted: tuple[Tensor, Tensor, Model] | None = None
+        self.refit_every = check_refit_every(refit_every)
+        if fit is None:
+            fit = WarmStartedFit(self.bounds, self.refit_every, self.search.seed)
+        self.fit: Fit = fit
+        self._fitted: _ModelOf | None = None
+        self._extended: _ModelOf | None = None
 
     def __call__(self, ledger: FeedbackLedger) -> Tensor:
         """The next query.
@@ -252,7 +272,7 @@ class DelayAwareProposer:
 
     def __getstate__(self) -> dict[str, Any]:
         # A copy fits again when it is called: a stored fit may be large, and its data outdated.
-        return {**self.__dict__, "_fitted": None}
+        return {**self.__dict__, "_fitted": None, "_extended": None}
 
     def _design_point(self, count: int, fixed: dict[int, float], choices: Tensor | None) -> Tensor:
         """Point ``count`` of the initial design."""
@@ -279,13 +299,9 @@ class DelayAwareProposer:
                 worst = Y.min() if self.maximize else Y.max()
                 return CensoredDelayModel(self._fit(X, Y), ledger.incomplete(now), worst.item())
             return CensoredDelayModel.from_ledger(ledger, self._fit, imputation, now=now)
-        # The fit uses the queries before the last arrival: with later ones it would have to be
-        # repeated after every query.
-        fitted = CensoredDelayModel.from_ledger(
-            ledger, self._fit, imputation, "censored", now=_last_arrival(ledger, now)
-        )
         pending = queries_to_impute(ledger, imputation, now)
-        return CensoredDelayModel(fitted.model, pending, ledger.censor_value, imputation)
+        model = self._fit_with_censored(ledger, now)
+        return CensoredDelayModel(model, pending, ledger.censor_value, imputation)
 
     def _warn_of_wrong_sign(self, ledger: FeedbackLedger, now: float) -> None:
         """Warn if the censoring value is better than all observed ones: its sign may be wrong."""
@@ -302,15 +318,45 @@ class DelayAwareProposer:
         )
 
     def _fit(self, X: Tensor, Y: Tensor) -> Model:
+        """The model of all values, ``n x d`` and ``n x 1`` in order of arrival.
+
+        It is fitted to the first of them, as many as the schedule says.
+        """
+        count = fitted_count(len(Y), self.refit_every)
+        model = self._fit_to_all(X[:count], Y[:count])
+        return self._with_later_values(model, X, Y, slice(count, None))
+
+    def _fit_with_censored(self, ledger: FeedbackLedger, now: float) -> Model:
+        """The model of all values, fitted to these and to censored ones.
+
+        It is fitted as of the arrival of the last value that the schedule counts, to all queries
+        made before. With later queries it would have to be fitted again after each of them.
+        """
+        X, Y = ledger.to_observations(now)
+        then = _arrival(ledger, now, fitted_count(len(Y), self.refit_every))
+        model = fitted_model(ledger, self._fit_to_all, "censored", then)
+        known = torch.cat(ledger.to_observations(then), dim=-1)
+        rows = matching_rows(torch.cat([X, Y], dim=-1), known)
+        later = [index for index, row in enumerate(rows) if row is None]
+        return self._with_later_values(model, X, Y, later)
+
+    def _fit_to_all(self, X: Tensor, Y: Tensor) -> Model:
         """The model fitted to these data; that of the last call if they have not changed."""
-        if self._fitted is not None:
-            known_X, known_Y, model = self._fitted
-            if torch.equal(known_X, X) and torch.equal(known_Y, Y):
-                return model
-        with random_stream(derived_seed(self.search.seed, FIT, len(Y))):
-            model = self.fit(X, Y)
-        self._fitted = (X, Y, model)
-        return model
+        if self._fitted is None or not self._fitted.is_of(X, Y):
+            with random_stream(derived_seed(self.search.seed, FIT, len(Y))):
+                self._fitted = _ModelOf(X, Y, self.fit(X, Y))
+        return self._fitted.model
+
+    def _with_later_values(
+        self, model: Model, X: Tensor, Y: Tensor, later: slice | list[int]
+    ) -> Model:
+        """A model fitted to some of these values and conditioned on the later ones."""
+        if not len(Y[later]):
+            return model
+        if self._extended is None or not self._extended.is_of(X, Y, model):
+            extended = with_later_values(model, X[later], Y[later])
+            self._extended = _ModelOf(X, Y, extended, fitted=model)
+        return self._extended.model
 
     def _acquisition_function(
         self, model: CensoredDelayModel, ledger: FeedbackLedger, now: float, choices: Tensor | None
@@ -375,22 +421,17 @@ class DelayAwareProposer:
         return fixed
 
 
-def fit_single_task_gp(X: Tensor, Y: Tensor, bounds: Tensor) -> SingleTaskGP:
-    """Fit a ``SingleTaskGP`` with ``Normalize`` and ``Standardize`` by marginal likelihood.
+class _ModelOf(NamedTuple):
+    """A model, the data that it knows, and the fitted model that it extends, if it does."""
 
-    Args:
-        X: Inputs ``n x d``.
-        Y: Values ``n x 1``.
-        bounds: The box, ``2 x d``, which ``Normalize`` maps to the unit cube.
-    """
-    gp = SingleTaskGP(
-        X,
-        Y,
-        input_transform=Normalize(X.shape[-1], bounds=bounds),
-        outcome_transform=Standardize(1),
-    )
-    fit_gpytorch_mll(ExactMarginalLogLikelihood(gp.likelihood, gp))
-    return gp
+    X: Tensor
+    Y: Tensor
+    model: Model
+    fitted: Model | None = None
+
+    def is_of(self, X: Tensor, Y: Tensor, fitted: Model | None = None) -> bool:
+        """Whether it is the model of these data, made from the same fit."""
+        return fitted is self.fitted and torch.equal(self.X, X) and torch.equal(self.Y, Y)
 
 
 def _best_of(choices: Tensor, acqf: AcquisitionFunction, model: Model) -> Tensor:
@@ -400,15 +441,15 @@ def _best_of(choices: Tensor, acqf: AcquisitionFunction, model: Model) -> Tensor
     return choices[int((rows == best).all(dim=-1).nonzero()[0])].clone()
 
 
-def _last_arrival(ledger: FeedbackLedger, now: float) -> float:
-    """The earliest time at which all values known at ``now`` had arrived."""
+def _arrival(ledger: FeedbackLedger, now: float, count: int) -> float:
+    """The earliest time at which ``count`` of the values known at ``now`` had arrived."""
     times = [
         # On the clock of iterations a query exists only after its time of submission.
         max(trial.observed_at, float(np.nextafter(trial.submitted_at, np.inf)))
         for trial in ledger.trials_at(now)
         if trial.status is TrialStatus.OBSERVED and trial.observed_at is not None
     ]
-    return min(max(times), now)
+    return min(sorted(times)[count - 1], now)
 
 
 def _with_features(choices: Tensor | None, fixed: dict[int, float]) -> Tensor | None:

@@ -1,0 +1,164 @@
+"""When hyperparameters are fitted again, and how a fit serves the values that arrive after it.
+
+Fitting by marginal likelihood takes a hundred factorizations or more, each ``O(n^3)``; a fitted
+model takes in a further value at ``O(n^2)``. So hyperparameters are fitted at certain numbers of
+values only, and the fitted model is conditioned on the values that came later. These numbers, and
+what each fit starts from, depend on the values and their order alone: a run that is resumed
+computes what it would have computed without the interruption.
+"""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from numbers import Real
+from typing import Any, NamedTuple
+
+import torch
+from botorch.exceptions.errors import InputDataError
+from botorch.fit import fit_gpytorch_mll
+from botorch.models import SingleTaskGP
+from botorch.models.model import Model
+from botorch.models.transforms import Normalize, Standardize
+from gpytorch.mlls import ExactMarginalLogLikelihood
+from torch import Tensor
+
+from botorch_calib._validation import check_count
+from botorch_calib.acquisition.random_seeds import derived_seed, random_stream
+from botorch_calib.models import CalibratedModel
+from botorch_calib.models.inspection import conditioned_on, given_noise, like
+
+# The first fit is to two values: one has no standard deviation.
+FIRST_FIT = 2
+
+# From this many values on a fit starts from another fit. With fewer it costs little, and the
+# marginal likelihood may have its maximum elsewhere.
+LEAST_FOR_WARM_START = 100
+
+# Hyperparameters of a Gaussian process, by its parts.
+State = dict[str, dict[str, Tensor]]
+PARTS = ("mean_module", "covar_module", "likelihood")
+
+
+def check_refit_every(value: Any) -> int | float:
+    """Return ``value`` if it is an integer of at least 1 or a finite float above 1, else raise."""
+    if isinstance(value, Real) and not isinstance(value, bool | int) and 1.0 < value < float("inf"):
+        return float(value)
+    try:
+        return check_count("refit_every", value)
+    except InputDataError:
+        raise InputDataError(
+            "`refit_every` must be a number of values (an integer of at least 1) or a factor by "
+            f"which their number grows (a float above 1), got {value!r}."
+        ) from None
+
+
+def fitted_count(num: int, every: int | float) -> int:
+    """The number of values to which hyperparameters are fitted when there are ``num``.
+
+    The numbers of the schedule are 2, and then, after each ``k``, ``k + every`` for an integer and
+    ``max(k + 1, floor(k every))`` for a float. The result is the largest one up to ``num``.
+
+    Args:
+        num: The number of values, at least 2.
+        every: A number of values, or the factor by which their number grows.
+    """
+    if isinstance(every, int):
+        return num - (num - FIRST_FIT) % every
+    count = following = FIRST_FIT
+    while following <= num:
+        count, following = following, max(following + 1, int(following * every))
+    return count
+
+
+def with_later_values(model: Any, X: Tensor, Y: Tensor) -> Model:
+    """A fitted model conditioned on values that arrived after its fit, which it leaves unchanged.
+
+    Hyperparameters and transforms stay as they are. A calibrator learns from the values one after
+    the other, as it would have learned from each on its arrival.
+
+    Args:
+        model: A fitted model that can be conditioned on observations.
+        X: Inputs ``n x d``, in order of arrival.
+        Y: Their values ``n x 1``.
+    """
+    X, Y = like(model, X), like(model, Y)
+    with torch.no_grad():
+        if not isinstance(model, CalibratedModel):
+            return conditioned_on(model, X, Y, **given_noise(model, Y, None))
+        extended = CalibratedModel(
+            model.model, deepcopy(model.calibrator), denoise=model.denoise, excess=model.excess
+        )
+        for x, y in zip(X.split(1), Y.split(1), strict=True):
+            extended.observe(x, y)
+    return extended
+
+
+def fit_single_task_gp(
+    X: Tensor, Y: Tensor, bounds: Tensor, start: State | None = None
+) -> SingleTaskGP:
+    """Fit a ``SingleTaskGP`` with ``Normalize`` and ``Standardize`` by marginal likelihood.
+
+    Args:
+        X: Inputs ``n x d``.
+        Y: Values ``n x 1``.
+        bounds: The box, ``2 x d``, which ``Normalize`` maps to the unit cube.
+        start: Hyperparameters from which the fit starts (default: those of BoTorch).
+    """
+    gp = SingleTaskGP(
+        X,
+        Y,
+        input_transform=Normalize(X.shape[-1], bounds=bounds),
+        outcome_transform=Standardize(1),
+    )
+    for part, state in (start or {}).items():
+        getattr(gp, part).load_state_dict(state)
+    fit_gpytorch_mll(ExactMarginalLogLikelihood(gp.likelihood, gp))
+    return gp
+
+
+class _Fitted(NamedTuple):
+    """Hyperparameters, and the data to which they were fitted."""
+
+    X: Tensor
+    Y: Tensor
+    state: State
+
+
+class WarmStartedFit:
+    """`fit_single_task_gp`, which with many values starts from a fit to the first half of them.
+
+    A fit to the half costs an eighth, and halving goes on, so a start that has to be computed,
+    because a run was resumed, adds a seventh. Otherwise it is remembered. The result is the same.
+
+    Args:
+        bounds: The box, ``2 x d``.
+        refit_every: The schedule: the fit that is started from is one of its fits (`fitted_count`).
+        seed: Seed of the random numbers of fits that fail at first.
+    """
+
+    def __init__(self, bounds: Tensor, refit_every: int | float, seed: int = 0) -> None:
+        self.bounds = bounds
+        self.refit_every = refit_every
+        self.seed = seed
+        self._known: dict[int, _Fitted] = {}
+
+    def __call__(self, X: Tensor, Y: Tensor) -> SingleTaskGP:
+        """The model fitted to ``X`` (``n x d``) and ``Y`` (``n x 1``)."""
+        start = None
+        if len(Y) >= LEAST_FOR_WARM_START:
+            half = fitted_count(len(Y) // 2, self.refit_every)
+            start = self._state(X[:half], Y[:half])
+        with random_stream(derived_seed(self.seed, len(Y))):
+            gp = fit_single_task_gp(X, Y, self.bounds, start)
+        parts = {part: deepcopy(getattr(gp, part).state_dict()) for part in PARTS}
+        self._known[len(Y)] = _Fitted(X, Y, parts)
+        return gp
+
+    def _state(self, X: Tensor, Y: Tensor) -> State:
+        known = self._known.get(len(Y))
+        if known is None or not (torch.equal(known.X, X) and torch.equal(known.Y, Y)):
+            self(X, Y)
+        return self._known[len(Y)].state
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_known": {}}
