@@ -16,6 +16,7 @@ from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataErro
 from botorch.exceptions.warnings import InputDataWarning
 from botorch.models.model import Model
 from botorch.optim import optimize_acqf, optimize_acqf_discrete
+from botorch.utils.sampling import draw_sobol_samples
 from torch import Tensor
 from torch.quasirandom import SobolEngine
 
@@ -45,14 +46,18 @@ from botorch_calib.models.delayed import (
     matching_rows,
     queries_to_impute,
 )
-from botorch_calib.models.inspection import like
+from botorch_calib.models.inspection import conditioned_on, gaussian_part, given_noise, like
 
 Features = Mapping[int, float]
 
 ACQUISITIONS = ("ucb", "ts")
+FAILURES = ("impute", "ignore")
 
 # What random numbers are used for. Together with the seed and a count this names a stream.
-DESIGN, FIT, SEARCH, DRAW = range(4)
+DESIGN, FIT, SEARCH, DRAW, AGAIN = range(5)
+
+# Closer to a failed query than this, in units of the box in every coordinate, is the same query.
+SAME = 1e-6
 
 
 @dataclass(frozen=True)
@@ -90,6 +95,11 @@ class DelayStrategy:
             ``UpperConfidenceBound`` takes its square.)
         feedback_bound: Factor of the sum over the window, in reciprocal units of the outcome. None
             for one over the standard deviation of the values observed so far.
+        failures: What follows from queries that failed and, unless they are censored, from those
+            that expired. ``"impute"``: to the model they have values, namely its predictions, but
+            none better than the mean of the values observed. The search leaves their neighbourhood
+            alone unless nothing better is in sight. ``"ignore"``: nothing, for failures that
+            have nothing to do with the query. No query that failed is repeated in any case.
 
     Raises:
         InputDataError: If an argument is unknown, negative or not finite.
@@ -101,6 +111,7 @@ class DelayStrategy:
     hyperparameters: str = "observed"
     beta: float = 1.0
     feedback_bound: float | None = None
+    failures: str = "impute"
 
     def __post_init__(self) -> None:
         if not callable(self.acquisition):
@@ -108,6 +119,7 @@ class DelayStrategy:
         check_one_of("imputation", self.imputation, IMPUTATIONS)
         check_one_of("window", self.window, WINDOWS)
         check_one_of("hyperparameters", self.hyperparameters, HYPERPARAMETERS)
+        check_one_of("failures", self.failures, FAILURES)
         object.__setattr__(self, "beta", check_nonnegative("beta", self.beta))
         if self.feedback_bound is not None:
             check_nonnegative("feedback_bound", self.feedback_bound)
@@ -246,7 +258,8 @@ class DelayAwareProposer:
         Raises:
             BotorchTensorDimensionError: If the ledger's queries do not have ``d`` features.
             InputDataError: If ``hyperparameters="censored"`` and the ledger has no
-                ``censor_value``, or if ``fixed_features`` returns invalid features.
+                ``censor_value``, if ``fixed_features`` returns invalid features, or if all
+                ``choices`` have failed.
 
         Warns:
             InputDataWarning: If every observed value is worse than the ``censor_value``, which
@@ -261,14 +274,20 @@ class DelayAwareProposer:
         given = self.fixed_features
         fixed = self._checked_features(given(ledger) if callable(given) else given)
         choices = _with_features(self.choices, fixed)
+        failed = _queries(ledger, now, TrialStatus.FAILED)
+        if choices is not None:
+            choices = _without(choices, failed)
         if count < self.num_initial or len(ledger.to_observations(now)[0]) < 2:
             return self._design_point(count, fixed, choices)
         model = self._model(ledger, now)
         with random_stream(derived_seed(self.search.seed, SEARCH, count)):
             acqf = self._acquisition_function(model, ledger, now, choices)
-            if choices is None:
-                return self._search(acqf, model, fixed)
-            return _best_of(choices, acqf, model)
+            if choices is not None:
+                return _best_of(choices, acqf, model)
+            point = self._search(acqf, model, fixed)
+            if self._is_any_of(point, failed) and len(fixed) < self.dim:
+                point = self._search_elsewhere(acqf, model, fixed, failed)
+            return point
 
     def __getstate__(self) -> dict[str, Any]:
         # A copy fits again when it is called: a stored fit may be large, and its data outdated.
@@ -294,14 +313,42 @@ class DelayAwareProposer:
         if imputation == "censor":
             self._warn_of_wrong_sign(ledger, now)
         if self.strategy.hyperparameters == "observed":
-            if imputation == "censor" and ledger.censor_value is None:
-                X, Y = ledger.to_observations(now)
-                worst = Y.min() if self.maximize else Y.max()
-                return CensoredDelayModel(self._fit(X, Y), ledger.incomplete(now), worst.item())
-            return CensoredDelayModel.from_ledger(ledger, self._fit, imputation, now=now)
+            model = fitted_model(ledger, self._fit, "observed", now)
+        else:
+            model = self._fit_with_censored(ledger, now)
+        lost = self._lost(ledger, now)
+        if len(lost) and self.strategy.failures == "impute":
+            model = self._with_failures(model, lost, ledger.to_observations(now)[1])
         pending = queries_to_impute(ledger, imputation, now)
-        model = self._fit_with_censored(ledger, now)
-        return CensoredDelayModel(model, pending, ledger.censor_value, imputation)
+        censor_value = ledger.censor_value
+        if imputation == "censor" and censor_value is None:
+            censor_value = self._worst(ledger, now)
+        return CensoredDelayModel(model, pending, censor_value, imputation)
+
+    def _lost(self, ledger: FeedbackLedger, now: float) -> Tensor:
+        """Queries ``n x d`` that bring no value: failed and, unless they are censored, expired."""
+        failed = _queries(ledger, now, TrialStatus.FAILED)
+        if self.strategy.imputation == "censor":
+            return failed
+        return torch.cat([failed, _queries(ledger, now, TrialStatus.EXPIRED)])
+
+    def _with_failures(self, model: Any, lost: Tensor, Y: Tensor) -> Model:
+        """The model conditioned on middling values at lost queries, or on poorer predictions.
+
+        The worst value observed would keep the search farther away, but a deep hole bends a smooth
+        model around it, and the best point may lie beside the region that fails.
+        """
+        X, sign = like(model, lost), 1.0 if self.maximize else -1.0
+        middling = (sign * Y).mean().item()
+        gp = gaussian_part(model)
+        with torch.no_grad():
+            values = sign * (sign * gp.posterior(X).mean).clamp_max(middling)
+            return conditioned_on(model, X, values, **given_noise(gp, values, None))
+
+    def _worst(self, ledger: FeedbackLedger, now: float) -> float:
+        """The worst value observed."""
+        _, Y = ledger.to_observations(now)
+        return (Y.min() if self.maximize else Y.max()).item()
 
     def _warn_of_wrong_sign(self, ledger: FeedbackLedger, now: float) -> None:
         """Warn if the censoring value is better than all observed ones: its sign may be wrong."""
@@ -401,6 +448,23 @@ class DelayAwareProposer:
             point[column] = value
         return point
 
+    def _is_any_of(self, points: Tensor, queries: Tensor) -> Tensor:
+        """Which of the points, ``batch_shape x d``, are the same as one of the queries, n x d."""
+        apart = (points.unsqueeze(-2) - queries).abs() / self.bounds.diff(dim=0)
+        return (apart <= SAME).all(dim=-1).any(dim=-1)
+
+    def _search_elsewhere(
+        self, acqf: AcquisitionFunction, model: Model, fixed: dict[int, float], failed: Tensor
+    ) -> Tensor:
+        """The best of a Sobol sample without the failed queries, where these hold the maximizer."""
+        seed = derived_seed(self.search.seed, AGAIN)
+        points = draw_sobol_samples(self.bounds, n=self.search.raw_samples, q=1, seed=seed)
+        for column, value in fixed.items():
+            points[..., column] = value
+        points = points[~self._is_any_of(points.squeeze(-2), failed)]
+        with torch.no_grad():
+            return points[acqf(like(model, points)).argmax(), 0]
+
     def _checked_features(self, features: Features | None) -> dict[int, float]:
         """Check fixed features, and return them by columns counted from the front."""
         fixed: dict[int, float] = {}
@@ -439,6 +503,25 @@ def _best_of(choices: Tensor, acqf: AcquisitionFunction, model: Model) -> Tensor
     rows = like(model, choices)
     best, _ = optimize_acqf_discrete(acqf, q=1, choices=rows)
     return choices[int((rows == best).all(dim=-1).nonzero()[0])].clone()
+
+
+def _queries(ledger: FeedbackLedger, now: float, status: TrialStatus) -> Tensor:
+    """The queries ``n x d`` of trials in one state, by id."""
+    rows = [trial.x for trial in ledger.trials_at(now) if trial.status is status]
+    return torch.stack(rows) if rows else torch.zeros(0, ledger.dim, dtype=torch.double)
+
+
+def _without(choices: Tensor, failed: Tensor) -> Tensor:
+    """The choices that are none of the failed queries."""
+    if not len(failed):
+        return choices
+    left = choices[~torch.tensor([row in failed.tolist() for row in choices.tolist()])]
+    if not len(left):
+        raise InputDataError(
+            "All `choices` have failed: add others, or start with a new ledger if their "
+            "evaluation can succeed now."
+        )
+    return left
 
 
 def _arrival(ledger: FeedbackLedger, now: float, count: int) -> float:
