@@ -2,7 +2,7 @@
 
 Absolute times depend on the machine; a ratio of two calls timed in turn, A, B, A, B, in one
 process hardly does. Every comparison is one registered function, so adding one is adding a
-function to `perf.comparisons`, `perf.decisions`, `perf.noisy` or `perf.robust`.
+function to `perf.comparisons`, `perf.decisions`, `perf.noisy`, `perf.proposals` or `perf.robust`.
 """
 
 from __future__ import annotations

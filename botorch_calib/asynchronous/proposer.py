@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from numbers import Integral
 from typing import Any, NamedTuple
 
@@ -67,8 +67,8 @@ class DelayStrategy:
     ============= ===========================================================================
     algorithm     strategy
     ============= ===========================================================================
-    GP-UCB-SDF    ``DelayStrategy("ucb")``, or with ``window="all"`` as published
-    GP-TS-SDF     ``DelayStrategy("ts")``, or with ``window="all"`` as published
+    GP-UCB-SDF    ``DelayStrategy("ucb", max_censored=None)``; as published, ``window="all"``
+    GP-TS-SDF     ``DelayStrategy("ts", max_censored=None)``; as published, ``window="all"``
     GP-BUCB       ``DelayStrategy("ucb", imputation="hallucinate", window=None)``
     GP-BTS        ``DelayStrategy("ts", imputation="hallucinate", window=None)``
     GP-UCB        ``DelayStrategy("ucb", imputation="none", window=None)``
@@ -76,7 +76,8 @@ class DelayStrategy:
     ============= ===========================================================================
 
     The SDF algorithms are those of Verma, Dai and Low [Verma2022]_. GP-UCB and asy-TS ignore
-    pending queries.
+    pending queries. The default is GP-UCB-SDF up to ``max_censored`` pending queries, and GP-BUCB
+    beyond.
 
     Args:
         acquisition: ``"ucb"`` for `DelayedUpperConfidenceBound`, ``"ts"`` for
@@ -95,6 +96,10 @@ class DelayStrategy:
             ``UpperConfidenceBound`` takes its square.)
         feedback_bound: Factor of the sum over the window, in reciprocal units of the outcome. None
             for one over the standard deviation of the values observed so far.
+        max_censored: Most pending queries that are censored. If more are pending, they are
+            hallucinated, without a window: many values far below what is predicted bend the model
+            everywhere, and their sum in the confidence region leaves nothing of the mean. None for
+            no limit, as in the paper.
         failures: What follows from queries that failed and, unless they are censored, from those
             that expired. ``"impute"``: to the model they have values, namely its predictions, but
             none better than the mean of the values observed. The search leaves their neighbourhood
@@ -111,6 +116,7 @@ class DelayStrategy:
     hyperparameters: str = "observed"
     beta: float = 1.0
     feedback_bound: float | None = None
+    max_censored: int | None = 15
     failures: str = "impute"
 
     def __post_init__(self) -> None:
@@ -123,6 +129,16 @@ class DelayStrategy:
         object.__setattr__(self, "beta", check_nonnegative("beta", self.beta))
         if self.feedback_bound is not None:
             check_nonnegative("feedback_bound", self.feedback_bound)
+        if self.max_censored is not None:
+            object.__setattr__(
+                self, "max_censored", check_count("max_censored", self.max_censored, 0)
+            )
+
+    def with_pending(self, num: int) -> DelayStrategy:
+        """The strategy that applies while ``num`` queries are pending."""
+        if self.imputation != "censor" or self.max_censored is None or num <= self.max_censored:
+            return self
+        return replace(self, imputation="hallucinate", window=None)
 
 
 STRATEGIES = {
@@ -279,9 +295,10 @@ class DelayAwareProposer:
             choices = _without(choices, failed)
         if count < self.num_initial or len(ledger.to_observations(now)[0]) < 2:
             return self._design_point(count, fixed, choices)
-        model = self._model(ledger, now)
+        strategy = self.strategy.with_pending(len(ledger.pending(now)))
+        model = self._model(ledger, now, strategy)
         with random_stream(derived_seed(self.search.seed, SEARCH, count)):
-            acqf = self._acquisition_function(model, ledger, now, choices)
+            acqf = self._acquisition_function(model, ledger, now, choices, strategy)
             if choices is not None:
                 return _best_of(choices, acqf, model)
             point = self._search(acqf, model, fixed)
@@ -307,30 +324,25 @@ class DelayAwareProposer:
             point[column] = value
         return point
 
-    def _model(self, ledger: FeedbackLedger, now: float) -> CensoredDelayModel:
+    def _model(
+        self, ledger: FeedbackLedger, now: float, strategy: DelayStrategy
+    ) -> CensoredDelayModel:
         """The model of what is known at ``now``; its fit changes only when a value arrives."""
-        imputation = self.strategy.imputation
+        imputation = strategy.imputation
         if imputation == "censor":
             self._warn_of_wrong_sign(ledger, now)
-        if self.strategy.hyperparameters == "observed":
+        if strategy.hyperparameters == "observed":
             model = fitted_model(ledger, self._fit, "observed", now)
         else:
             model = self._fit_with_censored(ledger, now)
-        lost = self._lost(ledger, now)
-        if len(lost) and self.strategy.failures == "impute":
+        lost = _lost(ledger, now, strategy)
+        if len(lost) and strategy.failures == "impute":
             model = self._with_failures(model, lost, ledger.to_observations(now)[1])
         pending = queries_to_impute(ledger, imputation, now)
         censor_value = ledger.censor_value
         if imputation == "censor" and censor_value is None:
             censor_value = self._worst(ledger, now)
         return CensoredDelayModel(model, pending, censor_value, imputation)
-
-    def _lost(self, ledger: FeedbackLedger, now: float) -> Tensor:
-        """Queries ``n x d`` that bring no value: failed and, unless they are censored, expired."""
-        failed = _queries(ledger, now, TrialStatus.FAILED)
-        if self.strategy.imputation == "censor":
-            return failed
-        return torch.cat([failed, _queries(ledger, now, TrialStatus.EXPIRED)])
 
     def _with_failures(self, model: Any, lost: Tensor, Y: Tensor) -> Model:
         """The model conditioned on middling values at lost queries, or on poorer predictions.
@@ -406,9 +418,13 @@ class DelayAwareProposer:
         return self._extended.model
 
     def _acquisition_function(
-        self, model: CensoredDelayModel, ledger: FeedbackLedger, now: float, choices: Tensor | None
+        self,
+        model: CensoredDelayModel,
+        ledger: FeedbackLedger,
+        now: float,
+        choices: Tensor | None,
+        strategy: DelayStrategy,
     ) -> AcquisitionFunction:
-        strategy = self.strategy
         if callable(strategy.acquisition):
             return strategy.acquisition(model, ledger)
         arguments: dict[str, Any] = {
@@ -509,6 +525,14 @@ def _queries(ledger: FeedbackLedger, now: float, status: TrialStatus) -> Tensor:
     """The queries ``n x d`` of trials in one state, by id."""
     rows = [trial.x for trial in ledger.trials_at(now) if trial.status is status]
     return torch.stack(rows) if rows else torch.zeros(0, ledger.dim, dtype=torch.double)
+
+
+def _lost(ledger: FeedbackLedger, now: float, strategy: DelayStrategy) -> Tensor:
+    """Queries ``n x d`` that bring no value: failed and, unless they are censored, expired."""
+    failed = _queries(ledger, now, TrialStatus.FAILED)
+    if strategy.imputation == "censor":
+        return failed
+    return torch.cat([failed, _queries(ledger, now, TrialStatus.EXPIRED)])
 
 
 def _without(choices: Tensor, failed: Tensor) -> Tensor:
