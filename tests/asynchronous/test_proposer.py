@@ -306,7 +306,7 @@ def test_censored_hyperparameters(clock, late, monkeypatch):
         ledger.observe(trial_id, 0.1 * trial_id, time=time)
     ledger.fail(3, time=5.5)
     monkeypatch.setattr(FeedbackLedger, "now", lambda self: 9.0)
-    make_proposer(fit=record, hyperparameters="censored")(ledger)
+    make_proposer(fit=record, hyperparameters="censored", failures="ignore")(ledger)
     X, Y = fits[0]
     last = 6 if late == "use" else 4
     expected = [i for i in range(9) if i < last + (clock == "seconds") and (i != 3 or last < 5.5)]
