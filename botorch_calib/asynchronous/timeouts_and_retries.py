@@ -23,15 +23,19 @@ class EvaluationLimits:
         max_retries: How often a trial that was lost with its worker is run again.
         max_consecutive_failures: The run stops with an error once this many trials in a row have
             failed.
+        evaluations_per_process: Number of evaluations after which a process of ``workers`` is
+            replaced by a new one, such as 1 if the objective leaks memory or leaves something
+            behind; None to keep it.
 
     Raises:
-        InputDataError: If ``timeout`` is not positive and finite, or one of the others is not an
-            integer of at least 0 and 1, respectively.
+        InputDataError: If ``timeout`` is not positive and finite, ``max_retries`` is not an integer
+            of at least 0, or one of the others not one of at least 1.
     """
 
     timeout: float | None = None
     max_retries: int = 1
     max_consecutive_failures: int = 10
+    evaluations_per_process: int | None = None
 
     def __post_init__(self) -> None:
         checked = {
@@ -41,6 +45,8 @@ class EvaluationLimits:
                 "max_consecutive_failures", self.max_consecutive_failures, 1
             ),
         }
+        if self.evaluations_per_process is not None:
+            check_count("evaluations_per_process", self.evaluations_per_process, 1)
         for name, value in checked.items():
             object.__setattr__(self, name, value)
 
