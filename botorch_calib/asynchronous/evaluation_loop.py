@@ -128,6 +128,7 @@ class EvaluationLoop:
 
     def _advance(self) -> bool:
         """Record what has arrived, then start one evaluation or wait; False at the end."""
+        self._check_pools()
         self._collect()
         self._take_stock()
         has_started = self._start_next()
@@ -138,6 +139,11 @@ class EvaluationLoop:
             return False
         self._wait()
         return True
+
+    def _check_pools(self) -> None:
+        """Before anything is read of them: what a cluster has lost did not fail."""
+        for pool in {run.pool for run in self._running.values()}:
+            pool.check(self._limits.longest_without_workers)
 
     # ------------------------------------------------------------ starting and waiting
 
@@ -255,6 +261,8 @@ class EvaluationLoop:
         outcome = read_outcome(future, run.pool)
         if outcome.end is End.INTERRUPT:
             raise KeyboardInterrupt from outcome.error
+        if outcome.end is End.LOSS:
+            run.pool.check(None)  # again, as a client may just have lost its scheduler
         if isinstance(outcome.error, BrokenExecutor) and outcome.end is End.LOSS:
             self._rescue(run.pool, outcome)
             return

@@ -26,6 +26,9 @@ GRACE = 5.0
 # Seconds for Dask's scheduler to learn that a task is cancelled.
 CANCEL_SECONDS = 5.0
 
+# Seconds between two questions to Dask's scheduler whether there are workers.
+WORKER_CHECK_SECONDS = 5.0
+
 # Seconds between two checks of a condition that is awaited.
 POLL_SECONDS = 0.01
 
@@ -108,6 +111,13 @@ class WorkerPool:
         """Whether the executor is a process pool, or stores its processes in the same way."""
         return hasattr(self.executor, "_processes")
 
+    def check(self, longest_without_workers: float | None) -> None:
+        """Raise ``EvaluationError`` if nothing will run here any more, as far as this is known.
+
+        Args:
+            longest_without_workers: Seconds for which a cluster may be without any worker.
+        """
+
     def warm_up(self) -> None:
         """Start a process, if there is none: its start is no part of an evaluation's time."""
         self._futures.append(self.executor.submit(os.getpid))
@@ -167,9 +177,36 @@ class DaskPool(WorkerPool):
     def __init__(self, executor: Executor, owned: bool) -> None:
         super().__init__(executor, owned)
         self._keys: WeakKeyDictionary[Future[Any], str] = WeakKeyDictionary()
+        self._last_seen = self._last_look = time.monotonic()
+
+    def check(self, longest_without_workers: float | None) -> None:
+        """Raise ``EvaluationError`` if the scheduler, the client or all workers are gone.
+
+        Dask cancels all tasks of a client that loses its scheduler, also if it finds it again. They
+        are no failures: the run ends, and all that was running stays pending in the ledger.
+        """
+        client = self.executor._client  # type: ignore[attr-defined]
+        if client.status != "running":
+            raise EvaluationError(
+                f"The Dask client has lost its scheduler or was closed (it is {client.status}). "
+                "Trials that were running stay pending in the ledger: connect, and run again."
+            )
+        now = time.monotonic()
+        if longest_without_workers is None or now - self._last_look < WORKER_CHECK_SECONDS:
+            return
+        self._last_look = now
+        if client.nthreads():
+            self._last_seen = now
+        elif now - self._last_seen > longest_without_workers:
+            raise EvaluationError(
+                f"The Dask cluster has had no workers for {now - self._last_seen:.0f} seconds (see "
+                "`EvaluationLimits.longest_without_workers`). Trials that were running stay "
+                "pending in the ledger: start workers, and run again."
+            )
 
     def submit(self, objective: Objective, x: np.ndarray) -> Future[Any]:
         """Start ``objective(x)``."""
+        self.check(None)
         # By default Dask derives a task's key from its arguments. A second evaluation at the same
         # query would then return the value of the first.
         key = f"evaluation-{uuid4().hex}"
