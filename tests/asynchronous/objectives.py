@@ -142,6 +142,15 @@ def die_alone(folder: Path, deadly: float, company: float, x: np.ndarray) -> flo
     return square(x)
 
 
+def die_often(folder: Path, every: int, x: np.ndarray) -> float:
+    """As `noted_square`, but one query in ``every`` always kills its worker, as a segfault does."""
+    note_run(folder, x)
+    if x[0] % every == every - 1:
+        os.kill(os.getpid(), signal.SIGSEGV)
+    time.sleep(0.02)
+    return square(x)
+
+
 def hang_alone(folder: Path, x: np.ndarray) -> float:
     """As `noted_square`; query 0 never returns, 1 takes a while, 2 outlasts the end of 0."""
     note_run(folder, x)

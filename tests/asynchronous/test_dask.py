@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 import os
 import signal
 import threading
@@ -282,3 +283,32 @@ def test_a_closed_client_at_the_start(lonely: tuple[Any, Any]) -> None:
     client.close()
     with pytest.raises(EvaluationError, match="Dask client"):
         make_optimizer(executor, square, ledger).run(1)
+
+
+# The queue of this machine leaves its jobs' pipes to the garbage collector.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_cluster_queue(tmp_path: Path) -> None:
+    """The guide's recipe, on a queue that runs its jobs here; one of them ends before its time."""
+    queues = pytest.importorskip("dask_jobqueue.local")
+    objective = functools.partial(wait_for_go, tmp_path)
+    ledger = FeedbackLedger.open(tmp_path / "ledger", 1)
+
+    def kill_a_job() -> None:
+        os.kill(wait_for_run(tmp_path, 2), signal.SIGKILL)
+        (tmp_path / "go").touch()
+
+    with (
+        queues.LocalCluster(
+            cores=1, memory="1GB", scheduler_options={"dashboard_address": ":0"}
+        ) as cluster,
+        distributed.Client(cluster) as client,
+    ):
+        cluster.scale(jobs=2)
+        client.wait_for_workers(2)
+        killer = threading.Thread(target=kill_a_job)
+        killer.start()
+        make_optimizer(client.get_executor, objective, ledger, max_parallel=2).run(6)
+        killer.join()
+    assert observed(ledger) == {i: float(i * i) for i in range(6)}
+    assert len(runs(tmp_path, 2)) == 2
+    gc.collect()  # its warnings belong to this test

@@ -20,6 +20,7 @@ from botorch_calib.exceptions import EvaluationError
 from botorch_calib.ledger import FeedbackLedger
 from tests.asynchronous.objectives import (
     die_alone,
+    die_often,
     die_once,
     hang_alone,
     is_alive,
@@ -74,6 +75,14 @@ def test_a_crash_costs_nobody_else(tmp_path: Path) -> None:
     assert "its worker died" in ledger.trials[0].note
     assert observed(ledger) == squares(1, 2)
     assert [len(runs(tmp_path, query)) for query in range(3)] == [2, 1, 1]
+
+
+def test_many_crashes(tmp_path: Path) -> None:
+    """Only what crashed is run again: 60 trials, 8 of them bad, take 60 + 8 starts."""
+    ledger = FeedbackLedger(1)
+    optimizer(partial(die_often, tmp_path, 7), ledger, workers=3).run(60)
+    assert ids(ledger, "failed") == list(range(6, 60, 7))
+    assert sum(len(runs(tmp_path, query)) for query in range(60)) == 60 + 8
 
 
 def test_a_crash_is_tried_again(tmp_path: Path) -> None:
