@@ -137,6 +137,7 @@ def test_many_threads_that_finish_out_of_order(strategy: str) -> None:
     study = optuna.create_study(direction="maximize", sampler=new_sampler(strategy))
     study.optimize(objective, n_trials=25, n_jobs=4, catch=(ValueError,))
     for first, second in itertools.combinations(study.trials, 2):
+        assert first.datetime_complete is not None and second.datetime_start is not None
         if second.datetime_start < first.datetime_complete:  # they ran at the same time
             assert first.params != second.params
     assert len(study.trials) == 25
