@@ -41,6 +41,8 @@ from botorch_calib.models.inspection import (
 STEP_SIZE = 0.05
 #: Number of rounds in a row without a certified point after which such rounds teach as well.
 PATIENCE = 3
+# What BoTorch lets a constraint be violated by, and what that stands for, in standard deviations.
+_TOLERANCE, _ROOM = 1e-8, 1e-6
 # Decimals of the bound on a number of violations; rounding leaves the integers within it alone.
 _DECIMALS = 5
 
@@ -112,19 +114,19 @@ class ChanceConstraint:
     *Rounds without a certified point* teach nothing at first, so that decisions are judged by
     decisions alone. But a threshold that has risen too far for any point to be certified could then
     never come back. So from the fourth such round in a row on they teach as well, as long as there
-    is something to spare (under two limits, on both sides). What there is, ``(1 - p) T + (c - a) / eta
-    - V``, is spent on uncertified hits, and earned by uncertified misses and by those certified
+    is something to spare (under two limits, on both sides), that is ``(1 - p) T + (c - a) / eta -
+    V``. It is spent on uncertified hits, and earned by uncertified misses and by those certified
     misses that violate nothing. It is used up only where outcomes have violated the limit more
-    often than stated, by almost ``(c - a) / eta`` times; what is not certified then stays so, since
+    often than stated, by about ``(c - a) / eta`` times; what is not certified then stays so, since
     nothing else keeps the bound.
 
     *Several points in a round*, ``n`` of them, are compared with the same threshold, and the
     interval is longer by ``(n - 1) eta``. *Localized*, ``c`` is the constant under a local part
     that is at most ``G`` in size, and the interval is longer by ``2 G``. *With shrinking steps*,
-    ``eta`` in the inequality is the latest step: as ``c >= a``, a smaller one only adds to its right
-    side. Steps are numbered by the certified points alone, and in an uncertified round one point at
-    most teaches, so that ``eta`` never grows. A calibrator without a bound has nothing to keep:
-    there one point of each such round teaches.
+    ``eta`` in the inequality is the latest step: as ``c >= a``, a smaller one only adds to its
+    right side. Steps are numbered by the certified points alone, and in an uncertified round one
+    point at most teaches, so that ``eta`` never grows. A calibrator without a bound has nothing to
+    keep: there one point of each such round teaches.
 
     The calibrator must learn from this constraint alone.
 
@@ -332,9 +334,9 @@ class ChanceConstraint:
 
         That function wants certified ``batch_initial_conditions``, and ``options`` such as
         ``{"batch_limit": 1, "maxiter": 100, "ftol": 1e-9}``. By default SLSQP may end 1e-6 outside,
-        where BoTorch raises from 1e-8 on; with these the end is certified, since the function is
-        the margin, in standard deviations of the outcome, less a little more than that tolerance.
-        `optimize_chance_constrained` sees to all of it.
+        where BoTorch raises from 1e-8 on. What BoTorch accepts is certified: the function is the
+        margin, in standard deviations of the outcome and less 1e-6 of them, times 0.01, so that
+        1e-8 outside of it is the border. `optimize_chance_constrained` sees to all of it.
 
         Returns:
             A function of a point ``d``, and True, as it is a constraint on single points.
@@ -342,7 +344,8 @@ class ChanceConstraint:
         unit = self.typical_deviation()
 
         def clear(x: Tensor) -> Tensor:
-            return self.margin(x.reshape(1, 1, -1)).squeeze(0) / unit - clearance(x.dtype)
+            room = max(_ROOM, clearance(x.dtype))
+            return (self.margin(x.reshape(1, 1, -1)).squeeze(0) / unit - room) * (_TOLERANCE / room)
 
         return clear, True
 
