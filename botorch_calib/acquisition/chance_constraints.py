@@ -128,7 +128,8 @@ class ChanceConstraint:
     point at most teaches, so that ``eta`` never grows. A calibrator without a bound has nothing to
     keep: there one point of each such round teaches.
 
-    The calibrator must learn from this constraint alone.
+    The calibrator must learn from this constraint alone. How the constant itself is rounded is not
+    part of the proof: in single precision that may come to 1e-6 of a violation in each round.
 
     It is a statement on the outcome. Nothing is guaranteed for the noise-free value behind it, nor
     for points that were not chosen.
@@ -194,7 +195,10 @@ class ChanceConstraint:
             upper: Upper limit of the outcome, or None.
             lower: Lower limit of the outcome, or None.
             level: Probability with which an outcome shall be within the limits.
-            num_initial: Number of initial observations (the design) to skip.
+            num_initial: Number of initial observations (the design) to skip. By default all of them
+                count. With a wrong model the first ones may raise the threshold so far that little
+                is certified for dozens of rounds; skipping them changes which runs are slow, and on
+                average certifies no more and violates more often.
             calibrator: Copied (default: a `QuantileRecalibrator` of the `tracked_levels` with
                 steps of 0.05). For a localized one give it a ``regularization`` too, on which the
                 bound rests.
@@ -357,7 +361,7 @@ class ChanceConstraint:
 
     def _violated_sides(self, Y: Tensor) -> Tensor:
         """Whether outcomes of any shape violate each of the ``s`` limits, ``... x s``."""
-        return torch.stack([side.sign * (Y - side.limit) > 0 for side in self._sides], dim=-1)
+        return torch.stack([side.sign * Y > side.sign * side.limit for side in self._sides], dim=-1)
 
     @torch.no_grad()
     def observe(
