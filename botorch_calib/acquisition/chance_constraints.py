@@ -97,8 +97,9 @@ class ChanceConstraint:
     miss, where the threshold is less than 1, and falls only after a hit, where that is at least 0:
     so it stays in an interval ``[a, b]``, of length ``1 + eta`` unless it starts outside of that
     (`OnlineQuantileTracker.reach`). In a certified round ``q_t(x_t) <= upper``, so a violation
-    ``y_t > upper`` is a miss (and is learned as one, whatever the last digits say). Let ``V`` be
-    the number of violations among the ``T`` certified rounds so far. Then always
+    ``y_t > upper`` is a miss. It is learned as one whatever the last digits say; the threshold is
+    less than 1 then, since a quantile at its cap certifies nothing. Let ``V`` be the number of
+    violations among the ``T`` certified rounds so far. Then always
 
         ``V <= (1 - p) T + (c - a) / eta``.
 
@@ -197,8 +198,8 @@ class ChanceConstraint:
             level: Probability with which an outcome shall be within the limits.
             num_initial: Number of initial observations (the design) to skip. By default all of them
                 count. With a wrong model the first ones may raise the threshold so far that little
-                is certified for dozens of rounds; skipping them changes which runs are slow, and on
-                average certifies no more and violates more often.
+                is certified for dozens of rounds. Skipping them all starts from the model's own
+                quantile, which certifies more in the first rounds, and violates more often.
             calibrator: Copied (default: a `QuantileRecalibrator` of the `tracked_levels` with
                 steps of 0.05). For a localized one give it a ``regularization`` too, on which the
                 bound rests.
