@@ -399,7 +399,7 @@ for seed in range(6000, 6250):
 table(of_means)
 
 # %% [markdown]
-# With the errors as reported, the claims are all but certain, and about one in ten is wrong.
+# With the errors as reported, the claims are all but certain, and about one in seven is wrong.
 # Calibration helps a little: **what is calibrated is the distribution of an observation, and this
 # is a claim about the mean behind it.** To take the noise out one has to believe the stated noise,
 # which a single observation at each setting cannot check. `excess="objective"` puts all the spread
