@@ -102,9 +102,10 @@ class DelayStrategy:
             no limit, as in the paper.
         failures: What follows from queries that failed and, unless they are censored, from those
             that expired. ``"impute"``: to the model they have values, namely its predictions, but
-            none better than the mean of the values observed. The search leaves their neighbourhood
-            alone unless nothing better is in sight. ``"ignore"``: nothing, for failures that
-            have nothing to do with the query. No query that failed is repeated in any case.
+            none better than a poor one, the mean of the values observed less their standard
+            deviation. So the search goes around regions that fail. ``"ignore"``: nothing, for
+            failures that have nothing to do with the query. In either case no query is repeated
+            that has failed.
 
     Raises:
         InputDataError: If an argument is unknown, negative or not finite.
@@ -345,16 +346,17 @@ class DelayAwareProposer:
         return CensoredDelayModel(model, pending, censor_value, imputation)
 
     def _with_failures(self, model: Any, lost: Tensor, Y: Tensor) -> Model:
-        """The model conditioned on middling values at lost queries, or on poorer predictions.
+        """The model conditioned on poor values at lost queries, or on poorer predictions.
 
-        The worst value observed would keep the search farther away, but a deep hole bends a smooth
-        model around it, and the best point may lie beside the region that fails.
+        The poor value is a compromise. The worst one observed makes a deep hole, which bends a
+        smooth model around it, and the best point may lie beside the region that fails; with the
+        mean of the values the search is drawn back into the region two or three times as often.
         """
         X, sign = like(model, lost), 1.0 if self.maximize else -1.0
-        middling = (sign * Y).mean().item()
+        poor = ((sign * Y).mean() - Y.std()).item()
         gp = gaussian_part(model)
         with torch.no_grad():
-            values = sign * (sign * gp.posterior(X).mean).clamp_max(middling)
+            values = sign * (sign * gp.posterior(X).mean).clamp_max(poor)
             return conditioned_on(model, X, values, **given_noise(gp, values, None))
 
     def _worst(self, ledger: FeedbackLedger, now: float) -> float:
