@@ -97,6 +97,8 @@ def test_a_run_goes_around_a_region_that_fails(name, tmp_path):
         )
         summary = optimizer.run(goal, progress=False)
     assert len(objective.asked) == 40 == len(set(objective.asked))
+    # One of the design, and a few at the edge of the region, where the best values are.
+    assert sum(map(fails_in_corner, objective.asked)) <= 5
     assert summary.best is not None and summary.best.y is not None
     assert summary.best.y > 1.65 - 0.15
 
