@@ -54,7 +54,7 @@ class FunctionEvaluator:
 
     def truth(self, x: Tensor) -> float:
         """The value at ``x``, of length ``d``."""
-        lower, upper = self.function.bounds.to(x)
+        lower, upper = self.function.get_buffer("bounds").to(x)
         return float(self.function((lower + x * (upper - lower)).unsqueeze(0)))
 
     def observe(self, x: Tensor, rng: np.random.Generator) -> float:

@@ -9,8 +9,9 @@ computes what it would have computed without the interruption.
 
 from __future__ import annotations
 
+import math
 from copy import deepcopy
-from numbers import Real
+from numbers import Integral, Real
 from typing import Any, NamedTuple
 
 import torch
@@ -46,7 +47,8 @@ PARTS = ("mean_module", "covar_module", "likelihood")
 
 def check_refit_every(value: Any) -> int | float:
     """Return ``value`` if it is an integer of at least 1 or a finite float above 1, else raise."""
-    if isinstance(value, Real) and not isinstance(value, bool | int) and 1.0 < value < float("inf"):
+    is_factor = isinstance(value, Real) and not isinstance(value, Integral)
+    if is_factor and 1.0 < value < math.inf:
         return float(value)
     try:
         return check_count("refit_every", value)

@@ -178,7 +178,9 @@ class Models:
         """What the last model knows beside ``num_values`` values: ``n x 2`` and ``n``."""
         base = self.seen[-1].model
         targets = base.outcome_transform.untransform(base.train_targets.unsqueeze(-1))[0]
-        return raw_train_inputs(base)[num_values:], targets[num_values:, 0]
+        inputs = raw_train_inputs(base)
+        assert inputs is not None
+        return inputs[num_values:], targets[num_values:, 0]
 
 
 @pytest.mark.parametrize("imputation", ["censor", "hallucinate", "none"])

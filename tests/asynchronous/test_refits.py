@@ -80,8 +80,10 @@ def test_bad_schedules_are_named(value):
 
 
 def test_numbers_of_numpy_are_schedules():
-    assert DelayAwareProposer(BOUNDS, refit_every=np.int64(3)).refit_every == 3
-    assert DelayAwareProposer(BOUNDS, refit_every=np.float64(1.5)).refit_every == 1.5
+    """Integers count values, floats are factors, whichever library they come from."""
+    for value, kind in ((np.int64(3), int), (np.float64(1.5), float)):
+        found = DelayAwareProposer(BOUNDS, refit_every=value).refit_every
+        assert found == value and type(found) is kind
 
 
 # ------------------------------------------------------------------ in a proposer

@@ -34,13 +34,14 @@ def test_problems() -> None:
 def test_objectives(name: str) -> None:
     """Values on the box lie between the censoring value and the greatest value."""
     evaluator = workers.function_evaluator(0, name=name)
-    dim = evaluator.function.dim
+    function: Any = evaluator.function
+    dim = function.dim
     X = torch.rand(2000, dim, dtype=torch.double)
     values = torch.tensor([evaluator.truth(x) for x in X])
     assert values.min() > workers.OBJECTIVES[name][1]
     assert values.max() < evaluator.optimal_value
-    optimizer = torch.tensor(evaluator.function._optimizers[0], dtype=torch.double)
-    lower, upper = evaluator.function.bounds.double()
+    optimizer = torch.tensor(function._optimizers[0], dtype=torch.double)
+    lower, upper = function.bounds.double()
     best = evaluator.truth((optimizer - lower) / (upper - lower))
     assert best == pytest.approx(evaluator.optimal_value, abs=1e-4)
 
@@ -60,7 +61,7 @@ def test_each_method_runs_with_all_workers_busy(name: str, monkeypatch: pytest.M
 
         monkeypatch.setattr(kind, "propose", spied)
     task = replace(SUITE.problems[0], delay=workers.FixedDelay(3.0), max_wait=3, num_rounds=6)
-    method = METHODS[name]
+    method: Any = METHODS[name]
     if isinstance(method, workers.Proposals):
         method = replace(method, num_restarts=1, raw_samples=8)
     results = [replicate(task, method, seed) for seed in (1000, 1000, 1001)]

@@ -35,7 +35,7 @@ def test_a_call_records_a_value_and_proposes_without_a_fit(monkeypatch: pytest.M
     call = proposals.proposals(20, 3)
     (ledger,) = ledgers
     assert len(ledger.to_observations()[0]) == 20 and len(ledger.pending()) == 3
-    points = [call(repetition) for repetition in range(2)]
+    points: list[Any] = [call(repetition) for repetition in range(2)]
     assert fits == [20]
     assert len(ledger.to_observations()[0]) == 22 and len(ledger.pending()) == 3
     assert torch.equal(ledger[23].x, points[0])

@@ -9,13 +9,13 @@ import pytest
 pytest.importorskip("optuna")
 
 from benchmarks.studies import proposal_time
+from botorch_calib import DelayAwareProposer
 
 
 def test_both_sides_propose(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Any] = []
-    real = proposal_time.DelayAwareProposer
 
-    class Proposer(real):
+    class Proposer(DelayAwareProposer):
         def __call__(self, ledger: Any) -> Any:
             asked.append(len(ledger))
             return super().__call__(ledger)
