@@ -55,6 +55,31 @@ def as_number(name: str, value: Any, *, finite: bool = True) -> float:
     return number
 
 
+def check_flag(name: str, value: Any) -> bool:
+    """Return a truth value as a ``bool``, or raise ``InputDataError``."""
+    if not isinstance(value, (bool, np.bool_)):
+        raise InputDataError(f"`{name}` must be True or False, got {value!r}.")
+    return bool(value)
+
+
+def as_variance(name: str, value: Any) -> float | None:
+    """Convert a variance to a float; None if there is none.
+
+    Raises:
+        BotorchTensorDimensionError: If ``value`` does not have exactly one element.
+        InputDataError: If it is not a finite number of at least 0.
+    """
+    if value is None:
+        return None
+    variance = as_number(name, value) + 0.0  # no -0.0
+    if variance < 0.0:
+        raise InputDataError(
+            f"`{name}` is a variance, the square of a standard deviation: it must be at least 0, "
+            f"got {variance!r}."
+        )
+    return variance
+
+
 def as_trial_id(value: Any) -> int:
     """Return ``value`` as an integer, or raise ``UnknownTrialError``."""
     try:

@@ -12,10 +12,11 @@ import numpy as np
 from torch import Tensor
 
 from botorch_calib.ledger.argument_checks import as_number, as_query, as_trial_id
-from botorch_calib.ledger.settings import Settings
-from botorch_calib.ledger.storage_in_memory import MemoryStorage, Storage, Table, check_known
+from botorch_calib.ledger.settings import Clock, Settings
+from botorch_calib.ledger.storage_in_memory import MemoryStorage, Storage, check_known
 from botorch_calib.ledger.storage_on_disk import SQLiteStorage
-from botorch_calib.ledger.trials import Trial
+from botorch_calib.ledger.table import Table
+from botorch_calib.ledger.trials import Entry, Trial
 from botorch_calib.ledger.view_at_time import ViewAtTime
 
 
@@ -74,8 +75,8 @@ class FeedbackLedger:
         late: str = "use",
         clock: str = "iterations",
     ) -> None:
-        self._settings = Settings(dim, censor_value, max_wait, late, clock)
-        self._storage: Storage = MemoryStorage(Table(self._settings.dim))
+        settings = Settings(dim, censor_value, max_wait, late, clock)
+        self._storage: Storage = MemoryStorage(Table(settings.dim), settings)
 
     @classmethod
     def open(
@@ -125,16 +126,19 @@ class FeedbackLedger:
             "clock": clock,
         }
         given = {name: value for name, value in settings.items() if value is not None}
-        storage = SQLiteStorage.create_or_open(path, given)
-        return cls._of(storage.settings, storage)
+        return cls._of(SQLiteStorage.create_or_open(path, given))
 
     @classmethod
-    def _of(cls, settings: Settings, storage: Storage) -> Self:
+    def _of(cls, storage: Storage) -> Self:
         ledger = cls.__new__(cls)
-        ledger._settings, ledger._storage = settings, storage
+        ledger._storage = storage
         return ledger
 
     # ------------------------------------------------------------ settings
+
+    @property
+    def _settings(self) -> Settings:
+        return self._storage.settings
 
     @property
     def dim(self) -> int:
@@ -167,8 +171,11 @@ class FeedbackLedger:
         return self._storage.path
 
     def now(self) -> float:
-        """The current time: the number of trials submitted so far, or ``time.time()``."""
-        return self._settings.now(len(self) if self.clock == "iterations" else 0)
+        """The current time: the number of trials submitted so far, or ``time.time()``.
+
+        It is never earlier than what was recorded as happening at the time.
+        """
+        return self._settings.now(*self._storage.extent())
 
     def __repr__(self) -> str:
         settings = ", ".join(f"{name}={value!r}" for name, value in vars(self._settings).items())
@@ -190,11 +197,13 @@ class FeedbackLedger:
             BotorchTensorDimensionError: If ``x`` has another shape.
             InputDataError: If ``x`` or ``time`` holds NaN or infinite values.
         """
-        query = as_query(x, self.dim)
-        at = _as_time(time)
-        return self._storage.append(
-            query, lambda count: self._settings.now(count) if at is None else at
-        )
+        query, at = as_query(x, self.dim), _as_time(time)
+
+        def make(count: int, clock: Clock) -> list[Entry]:
+            return [Entry(count, query, clock.submission(count) if at is None else at)]
+
+        (trial_id,) = self._storage.append(make)
+        return trial_id
 
     def observe(self, trial_id: int, y: Any, time: float | None = None) -> None:
         """Record the value of a pending or expired trial.
@@ -213,10 +222,7 @@ class FeedbackLedger:
             BotorchTensorDimensionError: If ``y`` has several elements or none.
         """
         trial_id, value, at = as_trial_id(trial_id), as_number("y", y), _as_time(time)
-        self._storage.change(
-            trial_id,
-            lambda entry, count: entry.observed(value, at, self._settings.now(count)),
-        )
+        self._storage.change(trial_id, lambda entry, clock: entry.observed(value, None, at, clock))
 
     def fail(self, trial_id: int, reason: str = "", time: float | None = None) -> None:
         """Record that no value will arrive for a trial, which leaves it out of all data.
@@ -234,9 +240,7 @@ class FeedbackLedger:
         trial_id, at = as_trial_id(trial_id), _as_time(time)
         # Messages of exceptions may contain lone surrogates, which UTF-8 cannot encode.
         note = str(reason).encode("utf-8", "backslashreplace").decode()
-        self._storage.change(
-            trial_id, lambda entry, count: entry.failed(note, at, self._settings.now(count))
-        )
+        self._storage.change(trial_id, lambda entry, clock: entry.failed(note, at, clock))
 
     def abandon(self, trial_id: int, time: float | None = None) -> None:
         """Stop waiting for a trial: from now on it counts as expired.
@@ -251,9 +255,7 @@ class FeedbackLedger:
             InputDataError: If ``time`` is NaN, infinite or before the submission.
         """
         trial_id, at = as_trial_id(trial_id), _as_time(time)
-        self._storage.change(
-            trial_id, lambda entry, count: entry.abandoned(at, self._settings.now(count))
-        )
+        self._storage.change(trial_id, lambda entry, clock: entry.abandoned(at, clock))
 
     # ------------------------------------------------------------ trials
 
@@ -272,7 +274,7 @@ class FeedbackLedger:
         return view.trials(np.flatnonzero(view.submitted))
 
     def __len__(self) -> int:
-        return self._storage.count()
+        return self._storage.extent()[0]
 
     def __iter__(self) -> Iterator[Trial]:
         return iter(self.trials)
@@ -387,7 +389,7 @@ class FeedbackLedger:
         If other processes or threads write to the ledger, everything that is read from one
         snapshot is consistent.
         """
-        return self._of(self._settings, MemoryStorage(self._storage.table()))
+        return self._of(MemoryStorage(self._storage.table(), self._settings))
 
     def _view(self, now: float | None) -> ViewAtTime:
         if now is not None:
@@ -395,7 +397,7 @@ class FeedbackLedger:
         return self._view_of(self._storage.table(), now)
 
     def _view_of(self, table: Table, now: float | None) -> ViewAtTime:
-        now = self._settings.now(len(table)) if now is None else now
+        now = self._settings.now(len(table), table.latest) if now is None else now
         return ViewAtTime(table, self._settings, now)
 
 
