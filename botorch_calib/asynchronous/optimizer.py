@@ -20,10 +20,11 @@ from botorch_calib.ledger.ledger import FeedbackLedger
 class AsynchronousOptimizer:
     """Keeps ``max_parallel`` evaluations running, and records everything in a ledger.
 
-    Whenever an evaluation ends, all values that have arrived are recorded, and ``propose`` chooses
-    the next query. Each query is recorded before its evaluation starts. However a run ends,
-    another run with the same ledger file therefore continues it. The time of a value is on the
-    ledger's clock: the number of queries so far, or the time of its arrival.
+    A value is recorded when it arrives, also while a query is being chosen. Whenever an
+    evaluation ends, ``propose`` chooses the next query, which is recorded before its evaluation
+    starts. However a run ends, another run with the same ledger file therefore continues it. The
+    time of a value is on the ledger's clock: the number of queries so far, with the one that is
+    being chosen, or the time of its arrival.
 
     **Failures.** A trial fails if the objective raises an exception or returns anything but one
     finite number. The reason is recorded and logged. If a worker process dies, all evaluations of

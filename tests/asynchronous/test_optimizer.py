@@ -31,9 +31,9 @@ from botorch_calib.asynchronous import (
     timeouts_and_retries,
 )
 from botorch_calib.asynchronous.worker_pools import WorkerPool
-from botorch_calib.exceptions import EvaluationError, EvaluationWarning
+from botorch_calib.exceptions import EvaluationError, EvaluationWarning, LedgerError
 from botorch_calib.ledger import FeedbackLedger
-from tests.asynchronous.objectives import square
+from tests.asynchronous.objectives import square, wait_until
 from tests.asynchronous.runs import (
     Gates,
     Inline,
@@ -134,6 +134,59 @@ class TestOrder:
         assert first.observed_at is not None
         # It is written down after query 1 was submitted, yet with the time before.
         assert first.submitted_at <= first.observed_at <= arrived <= second.submitted_at
+
+
+class TestRecording:
+    @pytest.mark.parametrize("clock", ["iterations", "seconds"])
+    def test_values_are_on_disk_while_a_query_is_chosen(self, tmp_path: Path, clock: str) -> None:
+        """Whatever the main thread does, another process that opens the file finds the value."""
+        gates, path = Gates(), tmp_path / "ledger"
+        ledger = FeedbackLedger.open(path, 1, clock=clock)
+
+        def propose(ledger: FeedbackLedger) -> Tensor:
+            if len(ledger) == 2:
+                gates.open(0, 1)
+                wait_until(lambda: ids(FeedbackLedger.open(path), "observed") == [0, 1])
+            return count_up(ledger)
+
+        gates.open(2)
+        with Threads(3) as pool:
+            make_optimizer(pool, gates, ledger, propose, max_parallel=3).run(3)
+        assert observed(ledger) == {0: 0.0, 1: -1.0, 2: -2.0}
+        if clock == "iterations":  # the choice of query 2 had begun without them
+            assert [ledger[i].observed_at for i in (0, 1)] == [3.0, 3.0]
+        else:
+            assert all((ledger[i].observed_at or 0) <= ledger[2].submitted_at for i in (0, 1))
+
+    def test_a_value_that_cannot_be_written_stops_the_run(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The first attempt fails in the executor's thread, the second in the main one."""
+        ledger, threads = FeedbackLedger(1), []
+
+        def observe(*args: Any) -> None:
+            threads.append(threading.get_ident())
+            raise LedgerError("the disk is full")
+
+        monkeypatch.setattr(ledger, "observe", observe)
+        with ThreadPoolExecutor(1) as pool, pytest.raises(LedgerError, match="disk is full"):
+            make_optimizer(pool, square, ledger).run(1)
+        assert ids(ledger, "pending") == [0]
+        assert threads[-1] == threading.get_ident() and len(threads) <= 3
+
+    def test_what_arrives_after_the_end_is_not_recorded(self) -> None:
+        gates, ledger = Gates(), FeedbackLedger(1)
+
+        def propose(ledger: FeedbackLedger) -> Tensor:
+            if len(ledger) == 1:
+                raise ZeroDivisionError
+            return count_up(ledger)
+
+        with Threads(1) as pool:
+            with pytest.raises(ZeroDivisionError):
+                make_optimizer(pool, gates, ledger, propose, max_parallel=2).run(2)
+            gates.open(0)
+        assert ids(ledger, "pending") == [0]
 
 
 class TestGoal:
