@@ -73,9 +73,12 @@ class AsynchronousOptimizer:
     The objective is pickled for each evaluation. Put it in a module of its own with few imports,
     and workers start fast; they do not import this package.
 
-    Several processes may share a ledger file if each uses ``resume="keep"``. Each of them stops
-    once the ledger holds the desired number of resolved trials; trials that others are running at
-    that time come on top.
+    **Several processes.** Optimizers in several processes of one machine may share a ledger file.
+    They choose queries in turns, each with knowledge of all others, and together they make no
+    more than ``num_evaluations``. A trial belongs to the run that evaluates it. If that run ends
+    or its process dies, others evaluate the trial again; a run that is done otherwise waits for
+    the trials of the others. Several machines need a data base server: see Optuna's and Ax's
+    storages, within which `botorch_calib.integrations` works.
 
     Args:
         executor: A ``concurrent.futures`` executor, which is not shut down here; or a function
@@ -89,14 +92,15 @@ class AsynchronousOptimizer:
         ledger: Where trials are recorded.
         propose: Chooses the next query, such as a `DelayAwareProposer`: a function from the ledger
             to a tensor of shape ``d`` or ``1 x d``. Called in the thread that calls `run`, never
-            twice at the same time.
+            twice at the same time; called again if others have submitted a query meanwhile.
         max_parallel: Number of evaluations to keep running.
         limits: When to give up an evaluation, a trial or the run (default: ``EvaluationLimits()``,
             without a time-out).
         maximize: Whether larger values are better, for the summary and the progress bar.
-        resume: What to do with trials that are pending when a run starts. ``"rerun"``: run them
-            again under their ids. ``"keep"``: leave them alone, as another process runs them.
-            Expired trials are not run again.
+        resume: What to do with pending trials that belong to no living run, because it was ended
+            or they were submitted by hand before the run. ``"rerun"``: run them again under their
+            ids. ``"keep"``: leave them alone, as somebody else evaluates them. Expired trials are
+            not run again.
 
     Raises:
         InputDataError: If an argument has the wrong type or is out of range.

@@ -95,8 +95,11 @@ class FeedbackLedger:
         same time. Once a call has returned, its change is on disk and survives the death of the
         process. While a change is being written, and after a process was killed during one, there
         is a second file whose name ends in ``-journal``. Never delete it, and always move or copy
-        it together with the ledger. Do not put a ledger on a network file system with unreliable
-        locks.
+        it together with the ledger. A file system whose locks do not work is refused, where this
+        can be told. Several machines must not share a ledger: that is what the data base servers
+        behind Optuna's and Ax's storages are for.
+
+        A file of an earlier version is upgraded, after which earlier versions refuse it.
 
         An empty file becomes a new ledger: a process that is killed while it creates a ledger
         leaves an empty file behind.

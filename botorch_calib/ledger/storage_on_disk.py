@@ -38,6 +38,7 @@ from botorch_calib.ledger.file_format import (
     row_of,
     write_header,
 )
+from botorch_calib.ledger.file_locks import check_locks
 from botorch_calib.ledger.owners import Owner
 from botorch_calib.ledger.settings import Settings
 from botorch_calib.ledger.storage_in_memory import LOCK, Change, Storage
@@ -95,11 +96,13 @@ class SQLiteStorage(Storage):
             InputDataError: If the folder does not exist, a setting is invalid or contradicts
                 the file, or ``dim`` is missing for a new file.
             DamagedLedgerError: If the file is damaged, is not a ledger or has a newer format.
-            LedgerError: If the file cannot be used for another reason.
+            LedgerError: If the file cannot be used for another reason, such as a file system
+                without locks.
         """
         path = Path(path).resolve()
         if path.is_dir() or not path.parent.is_dir():
             raise InputDataError(f"`path` must be a file in a folder that exists, got {path}.")
+        check_locks(path.parent)
         new = None
         if "dim" in given:
             new = Header(uuid.uuid4().hex, Settings(**given))
