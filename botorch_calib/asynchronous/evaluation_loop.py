@@ -44,7 +44,6 @@ class RunSettings:
     propose: Callable[[FeedbackLedger], Tensor]
     max_parallel: int
     limits: EvaluationLimits
-    maximize: bool
     resume: str
 
 
@@ -94,7 +93,7 @@ class EvaluationLoop:
         self._pools = pools
         self._goal = num_evaluations
         self._progress = progress
-        self._presence = Presence(settings.ledger)
+        self._presence = Presence(settings.ledger._storage)
         self._best: Trial | None = None
         self._take_stock()
         # Evaluations that were lost with their worker, and run again.
@@ -157,7 +156,7 @@ class EvaluationLoop:
         """Count what is done and under way, here and in other processes."""
         self._stock = self._presence.stock()
         if self._progress:
-            self._best = self._ledger.best(self._settings.maximize)
+            self._best = self._ledger.best()
 
     def _start_next(self) -> bool:
         """Start one evaluation if a slot is free and it is needed, else return False."""

@@ -77,8 +77,8 @@ class AsynchronousOptimizer:
     They choose queries in turns, each with knowledge of all others, and together they make no
     more than ``num_evaluations``. A trial belongs to the run that evaluates it. If that run ends
     or its process dies, others evaluate the trial again; a run that is done otherwise waits for
-    the trials of the others. Several machines need a data base server: see Optuna's and Ax's
-    storages, within which `botorch_calib.integrations` works.
+    the trials of the others. Several machines need a data base server, such as those behind
+    Optuna's and Ax's storages.
 
     Args:
         executor: A ``concurrent.futures`` executor, which is not shut down here; or a function
@@ -96,14 +96,16 @@ class AsynchronousOptimizer:
         max_parallel: Number of evaluations to keep running.
         limits: When to give up an evaluation, a trial or the run (default: ``EvaluationLimits()``,
             without a time-out).
-        maximize: Whether larger values are better, for the summary and the progress bar.
+        maximize: Whether larger values are better, which the ledger records; None for what it
+            says.
         resume: What to do with pending trials that belong to no living run, because it was ended
             or they were submitted by hand before the run. ``"rerun"``: run them again under their
             ids. ``"keep"``: leave them alone, as somebody else evaluates them. Expired trials are
             not run again.
 
     Raises:
-        InputDataError: If an argument has the wrong type or is out of range.
+        InputDataError: If an argument has the wrong type or is out of range, or ``maximize``
+            contradicts the ledger.
     """
 
     def __init__(
@@ -114,7 +116,7 @@ class AsynchronousOptimizer:
         propose: Callable[[FeedbackLedger], Tensor],
         max_parallel: int,
         limits: EvaluationLimits | None = None,
-        maximize: bool = True,
+        maximize: bool | None = None,
         resume: str = "rerun",
     ) -> None:
         if not isinstance(executor, Executor) and not callable(executor):
@@ -133,6 +135,8 @@ class AsynchronousOptimizer:
                 f"`limits` must be EvaluationLimits or None, got {type(limits).__name__}."
             )
         check_one_of("resume", resume, ("rerun", "keep"))
+        if maximize is not None:
+            ledger.declare(maximize)
         self._executor = executor
         self._settings = RunSettings(
             objective=objective,
@@ -140,7 +144,6 @@ class AsynchronousOptimizer:
             propose=propose,
             max_parallel=check_count("max_parallel", max_parallel, 1),
             limits=limits,
-            maximize=bool(maximize),
             resume=resume,
         )
 
@@ -173,4 +176,4 @@ class AsynchronousOptimizer:
         begin = time.monotonic()
         pools = PoolSupply(self._executor, self._settings.objective)
         EvaluationLoop(self._settings, pools, goal, bool(progress)).run()
-        return summarize(self.ledger, self._settings.maximize, time.monotonic() - begin)
+        return summarize(self.ledger, time.monotonic() - begin)

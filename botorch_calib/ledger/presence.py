@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import numpy as np
 
@@ -17,13 +17,10 @@ from botorch_calib.exceptions import LedgerError
 from botorch_calib.ledger.argument_checks import as_query
 from botorch_calib.ledger.owners import BEAT_SECONDS, Owner, Stillness, Watch
 from botorch_calib.ledger.settings import Settings
-from botorch_calib.ledger.storage_in_memory import Change
+from botorch_calib.ledger.storage_in_memory import Change, Storage
 from botorch_calib.ledger.table import Table
 from botorch_calib.ledger.trials import Entry
 from botorch_calib.ledger.view_at_time import ViewAtTime
-
-if TYPE_CHECKING:
-    from botorch_calib.ledger.ledger import FeedbackLedger
 
 logger = logging.getLogger(__name__)
 
@@ -63,19 +60,18 @@ class Presence:
     queries before.
 
     Args:
-        ledger: The ledger.
+        storage: The ledger's storage.
     """
 
-    def __init__(self, ledger: FeedbackLedger) -> None:
-        self._ledger = ledger
-        self._storage = ledger._storage
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
         self._owner = Owner.here()
         self._watch = Watch()
         self._turns = Stillness()
         self._num_turns = 0
         # Trials that were submitted by hand belong to nobody. Those of later on are somebody's
         # whom this run does not know.
-        self._num_before = len(ledger)
+        self._num_before, _ = storage.extent()
         self._over = threading.Event()
         self._heart = threading.Thread(target=self._beat_until_over, daemon=True)
 
@@ -148,7 +144,7 @@ class Presence:
             The id of the trial; None if other queries have been submitted since, which would have
             to be known, or if enough trials are taken.
         """
-        query = as_query(x, self._ledger.dim)
+        query = as_query(x, self._storage.settings.dim)
         with self._storage.transaction() as change:
             self._relist(change, turn=0)
             if change.num_trials != num_trials:

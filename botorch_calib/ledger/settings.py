@@ -54,6 +54,8 @@ class Settings:
         """Raise ``InputDataError`` if any of the ``given`` settings differs from this one's."""
         wanted = replace(self, **given)
         for name in given:
+            if name == "maximize" and self.maximize is None:
+                continue  # nobody has said so yet
             if getattr(wanted, name) != getattr(self, name):
                 raise InputDataError(
                     f"`{name}` is {getattr(self, name)!r} in the ledger {path}, which contradicts "
@@ -99,7 +101,7 @@ class Clock:
             return float(trial_id)  # by definition, whatever else has been recorded
         return self.event()
 
-    def event(self, not_before: float = 0.0, trials_added: int = 0) -> float:
+    def event(self, not_before: float = 0.0) -> float:
         """The time of anything else that happens now, such as the arrival of a value.
 
         The choice of a query that is under way does not see it: on the clock of iterations it
@@ -107,8 +109,7 @@ class Clock:
 
         Args:
             not_before: An earlier event of the same trial.
-            trials_added: Number of trials that the change adds.
         """
-        count = self._num_trials + trials_added + self._is_choosing
+        count = self._num_trials + self._is_choosing
         self.latest = max(self._settings.now(count, self.latest), not_before)
         return self.latest

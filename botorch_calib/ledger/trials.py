@@ -112,6 +112,7 @@ class Entry:
             )
         last = self.earlier[-1].replaced_at if self.earlier else self.observed_at
         at = self._checked_time(time, clock, last, "the last value")
+        yvar = self.yvar if yvar is None else yvar
         return replace(
             self, y=y, yvar=yvar, earlier=(*self.earlier, EarlierValue(self.y, self.yvar, at))
         )

@@ -371,6 +371,19 @@ class TestObjective:
         assert ledger[0].note == f"{type(error).__name__}: {error}"
 
 
+class TestDirection:
+    def test_it_is_the_ledgers(self) -> None:
+        ledger = FeedbackLedger(1, maximize=False)
+        assert make_optimizer(Inline(), square, ledger).run(3).best == ledger[0]
+        with pytest.raises(InputDataError, match="`maximize` is False in the ledger"):
+            make_optimizer(Inline(), square, ledger, maximize=True)
+
+    def test_the_first_who_says_so_decides(self) -> None:
+        ledger = FeedbackLedger(1)
+        optimizer = make_optimizer(Inline(), square, ledger, maximize=False)
+        assert ledger.maximize is False and optimizer.run(3).best == ledger[0]
+
+
 class TestErrors:
     def test_many_failures_in_a_row(self) -> None:
         def objective(x: np.ndarray) -> float:
@@ -851,7 +864,7 @@ def test_owned_threads_end_with_the_run() -> None:
 
 
 def test_loop_and_ledger_import_no_models() -> None:
-    allowed = {"numpy", "torch", "tqdm", "botorch.exceptions", "botorch_calib.ledger"}
+    allowed = {"numpy", "torch", "tqdm", "pandas", "botorch.exceptions", "botorch_calib.ledger"}
     allowed |= {
         "botorch_calib._validation",
         "botorch_calib.exceptions",

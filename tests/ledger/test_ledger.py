@@ -345,7 +345,7 @@ def test_records(make) -> None:
     ledger.observe(0, 0.5)
     first, second = ledger.to_records()
     assert first == {
-        **{"id": 0, "x_0": 1.0, "x_1": 2.5, "x_2": -3.0, "y": 0.5},
+        **{"id": 0, "x_0": 1.0, "x_1": 2.5, "x_2": -3.0, "y": 0.5, "yvar": None},
         **{"submitted_at": 0.0, "observed_at": 2.0, "status": "observed", "note": ""},
     }
     assert second["y"] is None and second["observed_at"] is None and second["status"] == "pending"

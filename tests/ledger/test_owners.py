@@ -83,7 +83,7 @@ class TestHeartbeat:
             (owner,) = ledger._storage.stock()[1].values()
             return owner.beat
 
-        with Presence(ledger):
+        with Presence(ledger._storage):
             while beat() < 3:
                 pass
         assert ledger._storage.stock()[1] == {}
@@ -96,7 +96,7 @@ class TestHeartbeat:
             change.owners[other.name] = other
         trial_id = ledger.submit([0.0])
         ledger._storage.change(trial_id, lambda entry, clock: replace(entry, owner=other.name))
-        with Presence(ledger) as run:
+        with Presence(ledger._storage) as run:
             assert run.stock().num_running == 1 and run.stock().orphans == ()
             assert not run.take_turn() and run.claim(5) is None
             now = 2 * owners.DEAD_SECONDS
@@ -110,7 +110,7 @@ class TestClaims:
         ledger = FeedbackLedger(1)
         for _ in range(3):
             ledger.submit([0.0])
-        with Presence(ledger) as first, Presence(ledger) as second:
+        with Presence(ledger._storage) as first, Presence(ledger._storage) as second:
             assert (first.claim(2), second.claim(2), first.claim(2)) == (0, 1, None)
             ledger.observe(0, 1.0)
             ledger.fail(1)
@@ -122,7 +122,7 @@ class TestClaims:
 
     def test_what_is_submitted_by_hand_during_a_run_is_left_alone(self) -> None:
         ledger = FeedbackLedger(1)
-        with Presence(ledger) as run:
+        with Presence(ledger._storage) as run:
             ledger.submit([0.0])
             assert run.stock().orphans == ()
 
