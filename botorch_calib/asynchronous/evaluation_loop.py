@@ -6,10 +6,11 @@ import contextlib
 import logging
 import queue
 import threading
+import time
 import warnings
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import BrokenExecutor, Future
 from dataclasses import dataclass
 from functools import partial
@@ -17,7 +18,13 @@ from typing import Any
 
 from torch import Tensor
 
-from botorch_calib.asynchronous.evaluation_outcomes import End, Outcome, read_outcome, read_value
+from botorch_calib.asynchronous.evaluation_outcomes import (
+    End,
+    Outcome,
+    describe,
+    read_outcome,
+    read_value,
+)
 from botorch_calib.asynchronous.progress import ProgressBar
 from botorch_calib.asynchronous.timeouts_and_retries import EvaluationLimits, EvaluationTimer
 from botorch_calib.asynchronous.worker_pools import Objective, PoolSupply, WorkerPool
@@ -27,6 +34,9 @@ from botorch_calib.ledger.presence import Presence
 from botorch_calib.ledger.trials import Trial
 
 logger = logging.getLogger(__name__)
+
+# Told of each evaluation that has ended; True ends the run.
+Callback = Callable[[FeedbackLedger, Trial], object]
 
 # The longest wait in seconds; some platforms notice ctrl-C only when a wait ends.
 TICK = 1.0
@@ -45,6 +55,25 @@ class RunSettings:
     max_parallel: int
     limits: EvaluationLimits
     resume: str
+    callbacks: Sequence[Callback]
+
+
+@dataclass(frozen=True)
+class Budget:
+    """When a run has done enough.
+
+    Attributes:
+        num_evaluations: Number of trials of the ledger to resolve, earlier ones included, or
+            infinite.
+        deadline: Time on the monotonic clock from which no evaluation starts, or infinite.
+    """
+
+    num_evaluations: float
+    deadline: float
+
+    def seconds_left(self) -> float:
+        """Seconds in which evaluations may start, negative after the deadline."""
+        return self.deadline - time.monotonic()
 
 
 @dataclass(eq=False)
@@ -79,19 +108,22 @@ class EvaluationLoop:
     Args:
         settings: What to run, and how.
         pools: Where to run it.
-        num_evaluations: Number of trials of the ledger to resolve, earlier ones included.
+        budget: When it has done enough.
         progress: Whether to show a progress bar.
     """
 
     def __init__(
-        self, settings: RunSettings, pools: PoolSupply, num_evaluations: int, progress: bool
+        self, settings: RunSettings, pools: PoolSupply, budget: Budget, progress: bool
     ) -> None:
         self._settings = settings
         self._limits = settings.limits
         self._timer = EvaluationTimer(settings.limits.timeout)
         self._ledger = settings.ledger
         self._pools = pools
-        self._goal = num_evaluations
+        self._budget = budget
+        self._goal = budget.num_evaluations
+        self._was_told_to_end = False
+        self._failed_callbacks: set[int] = set()
         self._progress = progress
         self._presence = Presence(settings.ledger._storage)
         self._best: Trial | None = None
@@ -114,7 +146,7 @@ class EvaluationLoop:
         self._num_failures_in_a_row = 0
         self._has_warned = False
         self._is_turn_of_others = False
-        self._bar = ProgressBar(progress, num_evaluations, self._stock.num_resolved)
+        self._bar = ProgressBar(progress, self._goal, self._stock.num_resolved)
 
     def run(self) -> None:
         """Evaluate until the goal is reached; clean up in any case."""
@@ -145,10 +177,20 @@ class EvaluationLoop:
         self._bar.show(self._stock.num_resolved, len(self._running), self._best)
         if has_started:
             return True
-        if not self._running and not self._waiting and self._stock.num_resolved >= self._goal:
+        if not self._running and self._is_done():
             return False
         self._wait()
         return True
+
+    def _is_done(self) -> bool:
+        """Whether nothing is left to start, neither here nor, should it be lost, elsewhere."""
+        if self._is_over():
+            return True
+        return not self._waiting and self._stock.num_resolved >= self._goal
+
+    def _is_over(self) -> bool:
+        """Whether no evaluation may start any more, whatever the goal."""
+        return self._was_told_to_end or self._budget.seconds_left() <= 0.0
 
     # ------------------------------------------------------------ starting and waiting
 
@@ -161,7 +203,8 @@ class EvaluationLoop:
     def _start_next(self) -> bool:
         """Start one evaluation if a slot is free and it is needed, else return False."""
         self._is_turn_of_others = False
-        if len(self._running) + len(self._overdue) >= self._settings.max_parallel:
+        is_full = len(self._running) + len(self._overdue) >= self._settings.max_parallel
+        if is_full or self._is_over():
             return False
         if self._waiting:
             self._start(self._waiting.popleft())
@@ -186,7 +229,10 @@ class EvaluationLoop:
         if self._presence.take_turn():
             num_trials = len(self._ledger)
             x = self._settings.propose(self._ledger)
-            trial_id = self._presence.submit(x, num_trials, self._goal)
+            if self._is_over():
+                self._presence.pass_turn()
+            else:
+                trial_id = self._presence.submit(x, num_trials, self._goal)
         self._is_turn_of_others = trial_id is None
         return trial_id
 
@@ -225,7 +271,9 @@ class EvaluationLoop:
     def _wait(self) -> None:
         """Wait until an evaluation finishes or may time out, but no longer than a tick."""
         longest = SHORT_TICK if self._is_turn_of_others else TICK
-        patience = self._timer.patience(self._pools_of_running(), longest)
+        if not self._is_over():
+            longest = min(longest, self._budget.seconds_left())
+        patience = self._timer.patience(self._pools_of_running(), max(longest, 0.0))
         with contextlib.suppress(queue.Empty):
             self._wake.get(timeout=patience)
             while True:
@@ -284,7 +332,9 @@ class EvaluationLoop:
             self._observe(future, outcome.value)
         del self._running[future]
         self._pools.release(run.pool)
-        if outcome.end is End.FAILURE:
+        if outcome.end is End.VALUE:
+            self._call_back(run.trial)
+        elif outcome.end is End.FAILURE:
             self._fail(run.trial, outcome.reason, outcome.error)
         elif outcome.end is End.LOSS:
             self._lose(run.evaluation, outcome)
@@ -308,11 +358,29 @@ class EvaluationLoop:
         with self._if_unresolved(trial):
             self._ledger.fail(trial.id, reason)
         self._num_failures_in_a_row += 1
+        self._call_back(trial)
         if self._num_failures_in_a_row >= self._limits.max_consecutive_failures:
             raise EvaluationError(
                 f"{self._num_failures_in_a_row} trials in a row failed, the last one, trial "
                 f"{trial.id}, with: {reason}"
             ) from error
+
+    def _call_back(self, trial: Trial) -> None:
+        """Tell callbacks that an evaluation has ended; their errors cost nothing but a warning."""
+        for number, callback in enumerate(self._settings.callbacks):
+            try:
+                if callback(self._ledger, self._ledger[trial.id]) is True:
+                    self._was_told_to_end = True
+            except Exception as error:
+                logger.error("A callback failed after trial %d", trial.id, exc_info=error)
+                if number not in self._failed_callbacks:
+                    self._failed_callbacks.add(number)
+                    warnings.warn(
+                        f"`callbacks[{number}]` failed after trial {trial.id}, and the run goes "
+                        f"on: {describe(error)}",
+                        EvaluationWarning,
+                        stacklevel=2,
+                    )
 
     @contextlib.contextmanager
     def _if_unresolved(self, trial: Trial) -> Iterator[None]:

@@ -48,7 +48,7 @@ def read_outcome(future: Future[Any], pool: WorkerPool) -> Outcome:
         return Outcome(End.LOSS, reason="its evaluation was cancelled", error=cancelled)
     if error is None:
         return _as_value(future.result())
-    reason = _describe(error)
+    reason = describe(error)
     if isinstance(error, KeyboardInterrupt):
         return Outcome(End.INTERRUPT, reason=reason, error=error)
     if pool.worker_died(error):
@@ -71,7 +71,8 @@ def _as_value(value: Any) -> Outcome:
         return Outcome(End.FAILURE, reason=reason, error=error)
 
 
-def _describe(error: BaseException) -> str:
+def describe(error: BaseException) -> str:
+    """An exception in one line of text, even if it cannot be shown."""
     reason = f"{type(error).__name__}: {_text(error)}"
     # A result that cannot be unpickled breaks a process pool, and only the cause says so.
     cause = _text(error.__cause__ or "").strip("\n' ")

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor
 
 from botorch.exceptions.errors import InputDataError
 from torch import Tensor
 
-from botorch_calib._validation import check_count, check_one_of
-from botorch_calib.asynchronous.evaluation_loop import EvaluationLoop, RunSettings
+from botorch_calib._validation import check_count, check_one_of, check_positive
+from botorch_calib.asynchronous.evaluation_loop import Budget, Callback, EvaluationLoop, RunSettings
 from botorch_calib.asynchronous.progress import RunSummary, summarize
 from botorch_calib.asynchronous.timeouts_and_retries import EvaluationLimits
 from botorch_calib.asynchronous.worker_pools import ExecutorFactory, Objective, PoolSupply
@@ -102,6 +103,11 @@ class AsynchronousOptimizer:
             or they were submitted by hand before the run. ``"rerun"``: run them again under their
             ids. ``"keep"``: leave them alone, as somebody else evaluates them. Expired trials are
             not run again.
+        callbacks: Functions of the ledger and a `Trial`, called in the thread that calls `run`
+            after each evaluation of this run that has brought a value or failed, for example to
+            draw or to report. One that returns True ends the run, as the time budget does. An
+            exception costs no evaluation: it is logged, with an `EvaluationWarning` the first
+            time, and the run goes on.
 
     Raises:
         InputDataError: If an argument has the wrong type or is out of range, or ``maximize``
@@ -118,6 +124,7 @@ class AsynchronousOptimizer:
         limits: EvaluationLimits | None = None,
         maximize: bool | None = None,
         resume: str = "rerun",
+        callbacks: Sequence[Callback] = (),
     ) -> None:
         if not isinstance(executor, Executor) and not callable(executor):
             raise InputDataError(
@@ -129,6 +136,8 @@ class AsynchronousOptimizer:
         for name, function in (("objective", objective), ("propose", propose)):
             if not callable(function):
                 raise InputDataError(f"`{name}` must be callable, got {function!r}.")
+        if not isinstance(callbacks, Iterable) or not all(map(callable, callbacks)):
+            raise InputDataError(f"`callbacks` must be a sequence of functions, got {callbacks!r}.")
         limits = EvaluationLimits() if limits is None else limits
         if not isinstance(limits, EvaluationLimits):
             raise InputDataError(
@@ -145,6 +154,7 @@ class AsynchronousOptimizer:
             max_parallel=check_count("max_parallel", max_parallel, 1),
             limits=limits,
             resume=resume,
+            callbacks=tuple(callbacks),
         )
 
     @property
@@ -152,28 +162,44 @@ class AsynchronousOptimizer:
         """Where trials are recorded."""
         return self._settings.ledger
 
-    def run(self, num_evaluations: int, progress: bool = True) -> RunSummary:
-        """Evaluate until the ledger holds a number of resolved trials, earlier runs included.
+    def run(
+        self,
+        num_evaluations: int | None = None,
+        progress: bool = True,
+        seconds: float | None = None,
+    ) -> RunSummary:
+        """Evaluate until the ledger holds a number of resolved trials, or for some time.
 
         A trial is resolved when its value has arrived, even if too late for the ledger to use
-        it, or when it has failed. No more evaluations are started than needed.
+        it, or when it has failed. No more evaluations are started than needed. Those that run when
+        the time is over are awaited; `EvaluationLimits` bounds how long they take.
 
         Args:
-            num_evaluations: Number of resolved trials at which to stop.
+            num_evaluations: Number of resolved trials at which to stop, those of earlier runs
+                included; None for no limit.
             progress: Whether to show a progress bar.
+            seconds: Time in seconds after which no evaluation starts; None for no limit.
 
         Returns:
             The state of the ledger at the end.
 
         Raises:
-            InputDataError: If ``num_evaluations`` is not a positive integer, ``propose`` returns
-                anything but a query, or the objective cannot be pickled for worker processes.
+            InputDataError: If ``num_evaluations`` is not a positive integer, ``seconds`` is not
+                positive and finite, both are None, ``propose`` returns anything but a query,
+                or the objective cannot be pickled for worker processes.
             BotorchTensorDimensionError: If ``propose`` returns a query of another shape.
+            LedgerError: If something cannot be recorded.
             EvaluationError: If too many trials in a row fail, or an executor breaks that cannot
                 be replaced.
         """
-        goal = check_count("num_evaluations", num_evaluations, 1)
         begin = time.monotonic()
+        if num_evaluations is None and seconds is None:
+            raise InputDataError("`num_evaluations` or `seconds` must say when the run ends.")
+        goal, deadline = math.inf, math.inf
+        if num_evaluations is not None:
+            goal = check_count("num_evaluations", num_evaluations, 1)
+        if seconds is not None:
+            deadline = begin + check_positive("seconds", seconds)
         pools = PoolSupply(self._executor, self._settings.objective)
-        EvaluationLoop(self._settings, pools, goal, bool(progress)).run()
+        EvaluationLoop(self._settings, pools, Budget(goal, deadline), bool(progress)).run()
         return summarize(self.ledger, time.monotonic() - begin)

@@ -60,11 +60,11 @@ class ProgressBar:
 
     Args:
         enabled: Whether to show anything.
-        total: Number of trials to resolve.
+        total: Number of trials to resolve; infinite if it is not known.
         initial: Number of trials that are resolved already.
     """
 
-    def __init__(self, enabled: bool, total: int, initial: int) -> None:
+    def __init__(self, enabled: bool, total: float, initial: int) -> None:
         self._bar: Any = None
         self._drawn: object = None
         if enabled:

@@ -108,7 +108,7 @@ class Presence:
             table, owners = self._storage.stock()
         return self._stock_of(table, owners, self._storage.settings)
 
-    def claim(self, goal: int) -> int | None:
+    def claim(self, goal: float) -> int | None:
         """Make an orphan this run's own, if fewer trials than ``goal`` are taken; its id."""
         with self._storage.transaction() as change:
             stock = self._stock_of(change.table(), change.owners, change.settings)
@@ -121,7 +121,7 @@ class Presence:
             return stock.orphans[0]
 
     def take_turn(self) -> bool:
-        """Whether this run may choose the next query, which `submit` then records."""
+        """Whether this run may choose the next query, after which it must `submit` or pass."""
         with self._storage.transaction() as change:
             for owner in change.owners.values():
                 if owner.turn and not self._is_own(owner):
@@ -131,7 +131,12 @@ class Presence:
             self._relist(change, self._num_turns)
         return True
 
-    def submit(self, x: Any, num_trials: int, goal: int | None = None) -> int | None:
+    def pass_turn(self) -> None:
+        """End the turn without a query."""
+        with self._storage.transaction() as change:
+            self._relist(change, turn=0)
+
+    def submit(self, x: Any, num_trials: int, goal: float | None = None) -> int | None:
         """Record a query, and end the turn.
 
         Args:
