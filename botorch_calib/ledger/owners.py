@@ -16,14 +16,18 @@ from pathlib import Path
 from typing import Self
 from uuid import uuid4
 
-# Seconds between two heartbeats of a run, and without any until it counts as dead.
+# Seconds between two heartbeats of a run, and without any until it counts as dead. Where its
+# process is known to live, that is suspended, or the run has ended without being able to say so.
 BEAT_SECONDS = 10.0
 DEAD_SECONDS = 60.0
+SILENT_SECONDS = 600.0
 
 PROC = Path("/proc")
 
 # Names of the runs of this process that have not ended.
 _own: set[str] = set()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_own.clear)
 
 
 @dataclass(frozen=True)
@@ -60,12 +64,21 @@ class Owner:
         _own.discard(self.name)
 
     def is_alive(self) -> bool | None:
-        """Whether the run has not ended; None if this cannot be looked up from here."""
+        """Whether the process has not ended; None if this cannot be looked up from here."""
         if not self.machine or self.machine != _machine():
             return None
-        if self.pid == os.getpid() and self.started == (_start_of(self.pid) or ""):
-            return self.name in _own
-        return self.started == _start_of(self.pid)
+        started = _start_of(self.pid)
+        if started is None and _exists(self.pid):
+            return None  # some systems hide the processes of other users
+        return self.started == started
+
+    def is_here(self) -> bool:
+        """Whether the process is this one."""
+        return self.pid == os.getpid() and self.is_alive() is True
+
+    def is_running(self) -> bool:
+        """Whether a run of this process has not ended."""
+        return self.name in _own
 
 
 class Watch:
@@ -77,16 +90,16 @@ class Watch:
     def dead(self, owners: Iterable[Owner]) -> set[str]:
         """Names of the dead ones.
 
-        Where processes cannot be looked up, this takes a minute, measured on a clock of this
-        process: those of other machines and containers need not agree with it.
+        Silence is measured on a clock of this process: those of others need not agree with it.
         """
         return {owner.name for owner in owners if not self._lives(owner)}
 
     def _lives(self, owner: Owner) -> bool:
+        if owner.is_running() or owner.is_here():
+            return owner.is_running()
         alive = owner.is_alive()
-        return (
-            self._beats.seconds(owner.name, owner.beat) < DEAD_SECONDS if alive is None else alive
-        )
+        silence = self._beats.seconds(owner.name, owner.beat)
+        return alive is not False and silence < (SILENT_SECONDS if alive else DEAD_SECONDS)
 
 
 class Stillness:
@@ -115,11 +128,22 @@ def _machine() -> str:
 
 
 def _start_of(pid: int) -> str | None:
-    """When a process started, or None if there is none."""
+    """When a process started, empty if it has ended but is not reaped, None if there is none."""
     try:
         text = (PROC / str(pid) / "stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return None
     # The second field, the name in parentheses, may hold anything, spaces and parentheses as well.
     state, *others = text.rpartition(")")[2].split()
-    return None if state in "ZX" else others[18]  # a zombie has ended
+    return "" if state in "ZX" else others[18]
+
+
+def _exists(pid: int) -> bool:
+    """Whether there is a process; only asked where there are signals, as on Linux."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:  # it belongs to somebody else
+        pass
+    return True

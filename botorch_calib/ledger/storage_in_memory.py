@@ -66,7 +66,8 @@ class Change:
     def replace(self, trial_id: int, transition: Transition) -> None:
         """Replace a trial by the result of ``transition``."""
         check_known(trial_id, self.num_trials)
-        self.entries[trial_id] = transition(self._read(trial_id), self.clock)
+        entry = self.entries.get(trial_id) or self._read(trial_id)
+        self.entries[trial_id] = transition(entry, self.clock)
 
     def append(self, entry: Entry) -> None:
         """Add a trial, whose id is ``num_trials``."""

@@ -34,8 +34,8 @@ def slow_count_up(ledger: FeedbackLedger) -> Tensor:
     return x
 
 
-def napping_square(x: np.ndarray) -> float:
-    time.sleep(random.uniform(0.0, 0.05))
+def napping_square(x: np.ndarray, longest: float = 0.05) -> float:
+    time.sleep(random.uniform(0.0, longest))
     return square(x)
 
 
@@ -82,7 +82,11 @@ from tests.asynchronous.runs import make_optimizer
 from tests.asynchronous.test_shared_ledger import napping_square, slow_count_up
 
 folder, what, goal, workers = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
-objective = napping_square if what == "nap" else partial(wait_for_go, folder)
+objective = {
+    "nap": napping_square,
+    "long nap": partial(napping_square, longest=1.0),
+    "wait": partial(wait_for_go, folder),
+}[what]
 ledger = FeedbackLedger.open(folder / "ledger", 1)
 with ThreadPoolExecutor(workers) as pool:
     make_optimizer(pool, objective, ledger, slow_count_up, workers).run(goal)

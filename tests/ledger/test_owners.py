@@ -27,16 +27,16 @@ needs_proc = pytest.mark.skipif(
 class TestLookUp:
     def test_this_process(self) -> None:
         owner = Owner.here()
-        assert owner.is_alive() is True
+        assert owner.is_here() and Watch().dead([owner]) == set()
         owner.ended()
-        assert owner.is_alive() is False
+        assert owner.is_here() and Watch().dead([owner]) == {owner.name}
 
     def test_another_process(self) -> None:
         with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
             started = owners._start_of(process.pid)
             assert started is not None
             owner = replace(Owner.here(), pid=process.pid, started=started)
-            assert owner.is_alive() is True
+            assert owner.is_alive() is True and not owner.is_here()
             # A number that was given again belongs to another process.
             assert replace(owner, started=str(int(started) - 1)).is_alive() is False
             process.kill()
@@ -44,6 +44,13 @@ class TestLookUp:
             os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
             assert owner.is_alive() is False
         assert owner.is_alive() is False
+
+    def test_a_fork_takes_over_nothing(self) -> None:
+        owner = Owner.here()
+        pid = os.fork()
+        if not pid:  # pragma: no cover - a process of its own
+            os._exit(owner.is_running() or owner.is_here())
+        assert os.waitpid(pid, 0)[1] == 0 and owner.is_running()
 
     def test_names_of_processes_may_hold_anything(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -53,6 +60,12 @@ class TestLookUp:
         (tmp_path / "7" / "stat").write_text(f"7 (a) Z (b c) S {numbers}\n")
         monkeypatch.setattr(owners, "PROC", tmp_path)
         assert owners._start_of(7) == "22"  # field 22 of proc(5)
+
+    def test_hidden_processes(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Whether they live cannot be looked up."""
+        owner = Owner.here()
+        monkeypatch.setattr(owners, "PROC", tmp_path)
+        assert owner.is_alive() is None
 
     @pytest.mark.parametrize("machine", ["", "another start of the machine"])
     def test_elsewhere(self, machine: str) -> None:
@@ -64,13 +77,36 @@ class TestHeartbeat:
         """It counts from the first look, on this process's own clock."""
         now = 1000.0
         monkeypatch.setattr(owners, "time", SimpleNamespace(monotonic=lambda: now))
-        watch, owner = Watch(), replace(Owner.here(), machine="elsewhere", beat=5)
+        watch, owner = Watch(), replace(Owner.here(), name="a", machine="elsewhere", beat=5)
         assert watch.dead([owner]) == set()
         now += owners.DEAD_SECONDS - 1
         assert watch.dead([owner]) == set()
         owner = replace(owner, beat=6)
         assert watch.dead([owner]) == set()
         now += owners.DEAD_SECONDS - 1
+        assert watch.dead([owner]) == set()
+        now += 1
+        assert watch.dead([owner]) == {owner.name}
+
+    def test_runs_of_this_process_need_none(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Not even where processes cannot be looked up."""
+        now = 0.0
+        monkeypatch.setattr(owners, "time", SimpleNamespace(monotonic=lambda: now))
+        monkeypatch.setattr(owners, "_machine", lambda: "")
+        watch, owner = Watch(), Owner.here()
+        assert watch.dead([owner]) == set()
+        now = 1e6
+        assert watch.dead([owner]) == set()
+
+    @needs_proc
+    def test_silence_of_a_process_that_lives(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Its run may have ended without being able to say so."""
+        now, parent = 0.0, os.getppid()
+        monkeypatch.setattr(owners, "time", SimpleNamespace(monotonic=lambda: now))
+        owner = replace(Owner.here(), name="a", pid=parent, started=owners._start_of(parent) or "")
+        watch = Watch()
+        assert watch.dead([owner]) == set()
+        now = owners.SILENT_SECONDS - 1
         assert watch.dead([owner]) == set()
         now += 1
         assert watch.dead([owner]) == {owner.name}
@@ -91,7 +127,7 @@ class TestHeartbeat:
     def test_a_dead_run_is_taken_off_the_list(self, monkeypatch: pytest.MonkeyPatch) -> None:
         now, ledger = 0.0, FeedbackLedger(1)
         monkeypatch.setattr(owners, "time", SimpleNamespace(monotonic=lambda: now))
-        other = replace(Owner.here(), machine="elsewhere", turn=1)
+        other = replace(Owner.here(), name="a", machine="elsewhere", turn=1)
         with ledger._storage.transaction() as change:
             change.owners[other.name] = other
         trial_id = ledger.submit([0.0])
