@@ -67,10 +67,10 @@ class Header:
     def of(cls, row: tuple[Any, ...]) -> Self:
         """The header with these values; ``ValueError`` if their checksum is wrong."""
         count = len(fields(Settings))
-        *settings, maximize = row[1 : count + 1]
-        # SQLite has no truth values.
-        maximize = None if maximize is None else bool(maximize)
-        header = cls(row[0], Settings(*settings, maximize), *row[count + 1 : -1])
+        settings: list[Any] = list(row[1 : count + 1])
+        if settings[-1] is not None:
+            settings[-1] = bool(settings[-1])  # SQLite has no truth values
+        header = cls(row[0], Settings(*settings), *row[count + 1 : -1])
         if header.values() != row:
             raise ValueError("the settings do not agree with their checksum")
         return header
@@ -94,8 +94,8 @@ def write_header(database: sqlite3.Connection, header: Header) -> None:
 
 def entry_of(row: tuple[Any, ...]) -> Entry:
     """The trial that a row of table ``trials`` stores."""
-    *values, earlier, _, _ = row
-    return Entry(*values, earlier=unpacked(earlier))
+    values: list[Any] = [*row[:-3], unpacked(row[-3])]
+    return Entry(*values)
 
 
 def row_of(entry: Entry, revision: int) -> tuple[Any, ...]:

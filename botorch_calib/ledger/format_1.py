@@ -71,4 +71,5 @@ def entry_of(row: tuple[Any, ...]) -> Entry:
     data = struct.pack("<2q5d", trial_id, revision, *values) + x + note.encode()
     if checksum(data) != stated:
         raise ValueError(f"trial {trial_id} does not agree with its checksum")
-    return Entry(trial_id, x, *numbers, note=note)
+    submitted_at, y, observed_at, abandoned_at, failed_at = numbers
+    return Entry(trial_id, x, submitted_at, y, observed_at, abandoned_at, failed_at, note=note)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -74,10 +74,10 @@ class Table:
 
     def entry(self, trial_id: int) -> Entry:
         """The stored form of one trial."""
-        submitted_at, *others = self._fields[trial_id].tolist()
-        numbers = (None if math.isnan(number) else number for number in others)
-        x = self._queries[trial_id].astype(DOUBLE).tobytes()
-        return Entry(trial_id, x, submitted_at, *numbers, *self.details(trial_id))
+        fields = self._fields[trial_id].tolist()
+        values: list[Any] = [None if math.isnan(number) else number for number in fields]
+        values += self.details(trial_id)
+        return Entry(trial_id, self._queries[trial_id].astype(DOUBLE).tobytes(), *values)
 
     def write(self, entries: Sequence[Entry]) -> None:
         """Overwrite and append trials; new ids continue the old ones without a gap."""

@@ -254,7 +254,8 @@ class TestImport:
     def test_in_one_transaction(self, make, monkeypatch) -> None:
         """Whoever looks meanwhile sees none of them or all."""
         ledger = make()
-        original, calls = type(ledger._storage).transaction, []
+        original = type(ledger._storage).transaction
+        calls: list[None] = []
 
         def count(self: Any) -> Any:
             calls.append(None)
