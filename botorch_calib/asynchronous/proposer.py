@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from inspect import signature
 from numbers import Integral
 from typing import Any
 
@@ -158,12 +159,14 @@ class DelayAwareProposer:
     1e-6) by that value.
 
     Args:
-        bounds: The box, ``2 x d``: lower bounds, then upper bounds.
+        bounds: The box, ``2 x d``, as a tensor or as lists: lower bounds, then upper bounds.
         strategy: ``"ucb"`` for GP-UCB-SDF, ``"ts"`` for GP-TS-SDF, ``"hallucinate"`` for GP-BUCB,
             or a `DelayStrategy`, whose table lists further algorithms.
         fit: Builds a fitted model from ``X`` (``n x d``) and ``Y`` (``n x 1``). The default is a
             ``SingleTaskGP`` with normalized inputs and standardized outcomes, fitted by marginal
-            likelihood. The model may be in single precision.
+            likelihood. The model may be in single precision. If the ledger knows the noise of all
+            values, a function with a parameter ``Yvar`` is given their variances (``n x 1``) by
+            that name; the default takes them.
         num_initial: Number of queries that are chosen without a model (default: ``2 d + 1``).
         choices: Points to choose from, ``n x d``, instead of the whole box.
         fixed_features: Values, by column, of features that are given rather than chosen, such as a
@@ -171,7 +174,8 @@ class DelayAwareProposer:
             In ``choices`` these columns are overwritten.
         search: Settings of the search for the maximizer, and the seed (default:
             ``SearchSettings()``).
-        maximize: Whether the objective is maximized.
+        maximize: Whether the objective is maximized, which the ledger records on the first call;
+            None for what the ledger says.
 
     Raises:
         InputDataError: If an argument is unknown, out of its range or not finite.
@@ -185,14 +189,14 @@ class DelayAwareProposer:
 
     def __init__(
         self,
-        bounds: Tensor,
+        bounds: Tensor | Sequence[Sequence[float]],
         strategy: str | DelayStrategy = "ucb",
         fit: Fit | None = None,
         num_initial: int | None = None,
         choices: Tensor | None = None,
         fixed_features: Features | Callable[[FeedbackLedger], Features] | None = None,
         search: SearchSettings | None = None,
-        maximize: bool = True,
+        maximize: bool | None = None,
     ) -> None:
         self.bounds = _checked_bounds(bounds)
         self.dim = self.bounds.shape[-1]
@@ -211,7 +215,7 @@ class DelayAwareProposer:
                 f"`search` must be SearchSettings or None, got {type(search).__name__}."
             )
         self.maximize = maximize
-        self._fitted: tuple[Tensor, Tensor, Model] | None = None
+        self._fitted: tuple[Tensor, Tensor, Tensor | None, Model] | None = None
 
     def __call__(self, ledger: FeedbackLedger) -> Tensor:
         """The next query.
@@ -225,17 +229,21 @@ class DelayAwareProposer:
 
         Raises:
             BotorchTensorDimensionError: If the ledger's queries do not have ``d`` features.
-            InputDataError: If ``hyperparameters="censored"`` and the ledger has no
-                ``censor_value``, or if ``fixed_features`` returns invalid features.
+            InputDataError: If ``maximize`` contradicts the ledger, ``hyperparameters="censored"``
+                and the ledger has no ``censor_value``, or ``fixed_features`` returns invalid
+                features.
 
         Warns:
             InputDataWarning: If every observed value is worse than the ``censor_value``, which
-                attracts the search to pending queries.
+                attracts the search to pending queries; or if the noise of only some values is
+                known, or ``fit`` has no parameter ``Yvar``, so that the model learns the noise.
         """
         if ledger.dim != self.dim:
             raise BotorchTensorDimensionError(
                 f"`ledger` holds queries of {ledger.dim} features, and `bounds` is for {self.dim}."
             )
+        if self.maximize is not None:
+            ledger.declare(self.maximize)
         ledger = ledger.snapshot()  # others may write to it meanwhile
         now, count = ledger.now(), len(ledger)
         given = self.fixed_features
@@ -274,11 +282,12 @@ class DelayAwareProposer:
         if imputation == "censor":
             self._warn_of_wrong_sign(ledger, now)
         if self.strategy.hyperparameters == "observed":
+            fit = partial(self._fit, Yvar=self._known_noise(ledger, now))
             if imputation == "censor" and ledger.censor_value is None:
                 X, Y = ledger.to_observations(now)
-                worst = Y.min() if self.maximize else Y.max()
-                return CensoredDelayModel(self._fit(X, Y), ledger.incomplete(now), worst.item())
-            return CensoredDelayModel.from_ledger(ledger, self._fit, imputation, now=now)
+                worst = Y.min() if ledger.maximize else Y.max()
+                return CensoredDelayModel(fit(X, Y), ledger.incomplete(now), worst.item())
+            return CensoredDelayModel.from_ledger(ledger, fit, imputation, now=now)
         # The fit uses the queries before the last arrival: with later ones it would have to be
         # repeated after every query.
         fitted = CensoredDelayModel.from_ledger(
@@ -290,26 +299,45 @@ class DelayAwareProposer:
     def _warn_of_wrong_sign(self, ledger: FeedbackLedger, now: float) -> None:
         """Warn if the censoring value is better than all observed ones: its sign may be wrong."""
         value, (_, Y) = ledger.censor_value, ledger.to_observations(now)
-        if value is None or not (Y < value if self.maximize else Y > value).all():
+        if value is None or not (Y < value if ledger.maximize else Y > value).all():
             return
-        kind = "least" if self.maximize else "greatest"
+        kind = "least" if ledger.maximize else "greatest"
         warnings.warn(
             f"`censor_value` {value} of the ledger is better than every value observed, with "
-            f"`maximize={self.maximize}`. It should be the {kind} value that the objective can "
+            f"`maximize={ledger.maximize}`. It should be the {kind} value that the objective can "
             "take: queries under evaluation now look attractive.",
             InputDataWarning,
             stacklevel=4,
         )
 
-    def _fit(self, X: Tensor, Y: Tensor) -> Model:
+    def _known_noise(self, ledger: FeedbackLedger, now: float) -> Tensor | None:
+        """The variances of all observed values, if they are known and `fit` takes them."""
+        Yvar = ledger.noise_variances(now)
+        unknown = int(Yvar.isnan().sum())
+        if unknown == len(Yvar):
+            return None
+        takes_noise = "Yvar" in signature(self.fit).parameters
+        if not unknown and takes_noise:
+            return Yvar
+        reason = f"{unknown} of {len(Yvar)} are missing" if unknown else "`fit` has no `Yvar`"
+        warnings.warn(
+            f"The variances of the noise that the ledger knows are not used, as {reason}: the "
+            "model learns the noise instead.",
+            InputDataWarning,
+            stacklevel=4,
+        )
+        return None
+
+    def _fit(self, X: Tensor, Y: Tensor, Yvar: Tensor | None = None) -> Model:
         """The model fitted to these data; that of the last call if they have not changed."""
         if self._fitted is not None:
-            known_X, known_Y, model = self._fitted
-            if torch.equal(known_X, X) and torch.equal(known_Y, Y):
+            *known, model = self._fitted
+            if all(map(_equal, known, (X, Y, Yvar))):
                 return model
+        noise = {} if Yvar is None else {"Yvar": Yvar}
         with random_stream(derived_seed(self.search.seed, FIT, len(Y))):
-            model = self.fit(X, Y)
-        self._fitted = (X, Y, model)
+            model = self.fit(X, Y, **noise)
+        self._fitted = (X, Y, Yvar, model)
         return model
 
     def _acquisition_function(
@@ -323,7 +351,7 @@ class DelayAwareProposer:
             "now": now,
             "beta": strategy.beta,
             "feedback_bound": self._feedback_bound(ledger, now),
-            "maximize": self.maximize,
+            "maximize": ledger.maximize,
         }
         if strategy.acquisition == "ucb":
             return DelayedUpperConfidenceBound.from_ledger(model, ledger, **arguments)
@@ -375,22 +403,36 @@ class DelayAwareProposer:
         return fixed
 
 
-def fit_single_task_gp(X: Tensor, Y: Tensor, bounds: Tensor) -> SingleTaskGP:
+def fit_single_task_gp(
+    X: Tensor, Y: Tensor, bounds: Tensor, Yvar: Tensor | None = None
+) -> SingleTaskGP:
     """Fit a ``SingleTaskGP`` with ``Normalize`` and ``Standardize`` by marginal likelihood.
 
     Args:
         X: Inputs ``n x d``.
         Y: Values ``n x 1``.
         bounds: The box, ``2 x d``, which ``Normalize`` maps to the unit cube.
+        Yvar: The variances of their noise, ``n x 1``; None to learn the noise.
     """
+    if Yvar is not None:
+        # GPyTorch raises smaller variances of standardized values to 1e-6, and warns of them.
+        scale = Y.std()
+        Yvar = Yvar.clamp_min(1.01e-6 * (scale.square().item() if scale > 1e-8 else 1.0))
     gp = SingleTaskGP(
         X,
         Y,
+        Yvar,
         input_transform=Normalize(X.shape[-1], bounds=bounds),
         outcome_transform=Standardize(1),
     )
     fit_gpytorch_mll(ExactMarginalLogLikelihood(gp.likelihood, gp))
     return gp
+
+
+def _equal(first: Tensor | None, second: Tensor | None) -> bool:
+    if first is None or second is None:
+        return first is second
+    return torch.equal(first, second)
 
 
 def _best_of(choices: Tensor, acqf: AcquisitionFunction, model: Model) -> Tensor:
@@ -421,8 +463,15 @@ def _with_features(choices: Tensor | None, fixed: dict[int, float]) -> Tensor | 
     return choices.unique(dim=0)
 
 
-def _checked_bounds(bounds: Tensor) -> Tensor:
+def _checked_bounds(bounds: Tensor | Sequence[Sequence[float]]) -> Tensor:
     """The bounds in double precision on the CPU, like a ledger's data."""
+    if not isinstance(bounds, Tensor):
+        try:
+            bounds = torch.tensor(bounds, dtype=torch.double)
+        except (TypeError, ValueError) as error:  # other things, or lists of different lengths
+            raise InputDataError(
+                f"`bounds` must hold two rows of numbers of equal length, got {bounds!r}: {error}"
+            ) from error
     if bounds.dim() != 2 or len(bounds) != 2 or bounds.shape[-1] == 0:
         raise BotorchTensorDimensionError(
             f"`bounds` must have shape 2 x d, got {tuple(bounds.shape)}."
