@@ -201,19 +201,20 @@ class CalibratedPosterior(Posterior):
         """
         return self._at(value, lambda x: self._distribution.log_prob(x).exp() / self._unit)
 
-    def quantile(self, value: Tensor) -> Tensor:
+    def quantile(self, value: Tensor | float) -> Tensor:
         """Quantiles of the marginals, with exact first derivatives.
 
         Args:
             value: Levels in (0, 1), of any shape. As in BoTorch, several give the result leading
-                dimensions of their shape.
+                dimensions of their shape. A number need not be read back from a device.
 
         Raises:
             InputDataError: If a level is outside (0, 1).
         """
-        value = torch.as_tensor(value)
-        if value.numel() > 1:
-            return torch.stack([self.quantile(v) for v in value], dim=0)
+        if not isinstance(value, (int, float)):
+            value = torch.as_tensor(value)
+            if value.numel() > 1:
+                return torch.stack([self.quantile(v) for v in value], dim=0)
         level = float(value)
         if not 0.0 < level < 1.0:
             raise InputDataError(f"`value` must hold levels in (0, 1), got {level}.")
