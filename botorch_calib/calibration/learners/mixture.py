@@ -19,7 +19,6 @@ from botorch_calib._validation import check_count, check_nonnegative, check_posi
 from botorch_calib.calibration.learners.base import (
     QuantileLearner,
     gaussian_correlation,
-    gaussian_correlations,
 )
 from botorch_calib.calibration.learners.online import (
     Local,
@@ -182,7 +181,7 @@ class AggregatedQuantileTracker(QuantileLearner):
         if len(self.centers):
             # The members' functions were averaged when they changed: one product serves them all.
             lengthscales = [at.lengthscale for at in self._localizations]
-            correlations = gaussian_correlations(X.to(self.centers), self.centers, lengthscales)
+            correlations = self._correlations(X, lengthscales)
             mixed = mixed + correlations @ self._mixed_coefficients
         return mixed.clamp(0.0, 1.0) + self._net(self.shortfall, self.step_count + 1)
 
