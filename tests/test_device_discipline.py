@@ -228,7 +228,7 @@ LEARNERS: dict[str, Callable[[], QuantileLearner]] = {
     ),
 }
 # Evaluated to the end of an iteration whose length depends on the numbers.
-ITERATIVE = ("MMDBall", "MMDBall, small", "KLBall", "KLBall, far", "WassersteinBall")
+ITERATIVE = ("MMDBall", "MMDBall, small", "WassersteinBall")
 # Those whose quantile is the root of an equation, and a worst case that iterates.
 SOLVED = (
     "CalibratedUpperConfidenceBound",
