@@ -116,6 +116,7 @@ class AggregatedQuantileTracker(QuantileLearner):
     mixability_gap: Tensor
     _mixed_constants: Tensor
     _mixed_coefficients: Tensor
+    _shift: Tensor
     _scales: Tensor
     _step_sizes: Tensor
 
@@ -147,6 +148,7 @@ class AggregatedQuantileTracker(QuantileLearner):
         # Derived from the above whenever they change
         self.register_buffer("_mixed_constants", self.initial.clone(), persistent=False)
         self.register_buffer("_mixed_coefficients", self.coefficients.clone(), persistent=False)
+        self.register_buffer("_shift", torch.zeros_like(self.shortfall), persistent=False)
         self._mix()
 
     def _initial_constants(self) -> Tensor:
@@ -183,11 +185,15 @@ class AggregatedQuantileTracker(QuantileLearner):
             lengthscales = [at.lengthscale for at in self._localizations]
             correlations = self._correlations(X, lengthscales)
             mixed = mixed + correlations @ self._mixed_coefficients
-        return mixed.clamp(0.0, 1.0) + self._net(self.shortfall, self.step_count + 1)
+        return mixed.clamp(0.0, 1.0) + self._shift
 
     @torch.no_grad()
     def _mix(self) -> None:
-        """Average the members' functions, so that only ``M`` are evaluated, not ``K M``."""
+        """Average the members' functions, so that only ``M`` are evaluated, not ``K M``.
+
+        The safety net's shift of the next thresholds is the same at all inputs, too.
+        """
+        self._shift = self._net(self.shortfall, self.step_count + 1)
         weights = self.weights.to(self.levels).unsqueeze(-1)
         self._mixed_constants = (weights * self.constants).sum(dim=-2)
         coefficients = (self.coefficients * self._scales).unflatten(-1, self.constants.shape)
