@@ -49,8 +49,8 @@ _INV_SQRT_2PI = 1 / math.sqrt(2 * math.pi)
 _LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
 _FAR = 1e30  # stands for an infinite square, without its overflow
 # Relative width, (1 + distance from zero) width, below which an interval mean is a short rule.
-# There the differences have lost a factor of 20, and the first
-# term that the rule leaves out is 0.05^6 / 30240 = 5e-13.
+# There the differences have lost a factor of 20, and the first term that the rule leaves out is
+# 0.05^6 / 30240 = 5e-13.
 _NARROW = 0.05
 
 
