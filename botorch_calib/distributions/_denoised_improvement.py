@@ -24,7 +24,8 @@ finite knots, in their first dimension (after that of the three integrals).
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -48,8 +49,8 @@ _INV_SQRT_2PI = 1 / math.sqrt(2 * math.pi)
 _LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
 _FAR = 1e30  # stands for an infinite square, without its overflow
 # Relative width, (1 + distance from zero) width, below which an interval mean is a short rule.
-# There the differences have lost a factor of 20 of the 2e-12 of `scaled_tails`, and the first
-# term that the rule leaves out is 0.05^6 / 30240 = 5e-13.
+# There the differences have lost a factor of 20, and the first term that the rule leaves out is
+# 0.05^6 / 30240 = 5e-13.
 _NARROW = 0.05
 
 
@@ -58,7 +59,7 @@ _NARROW = 0.05
 
 def piece_values(
     x: Tensor, r: Tensor, knots: Tensor, form: PiecewiseForm
-) -> tuple[Tensor, Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, Tensor | None]:
     """``e, s, p`` of all pieces on a scale on which the largest is about 1, without a graph.
 
     Args:
@@ -70,9 +71,11 @@ def piece_values(
     Returns:
         The values (``3 x num_pieces x n``), the logarithm of the scale (``n``) by which they
         were divided, and that of the natural masses (``num_pieces x n``): the normal mass
-        of a normal piece, the width of a uniform one.
+        of a normal piece, the width of a uniform one. None for a stretched form, of which the
+        derivatives that matter most do without.
     """
-    knots = off_zero(knots)
+    if not form.around_zero:
+        knots = off_zero(knots)
     t = (knots - x) / r
     parts: list[_TailPieces | _UniformPieces] = []
     if not all(form.uniform):
@@ -81,13 +84,28 @@ def piece_values(
     if any(form.uniform):
         parts.append(_UniformPieces(r, knots, t, form))
     log_scale = torch.cat([part.levels for part in parts]).amax(dim=0)
-    values = torch.cat([part.values(log_scale) for part in parts], dim=1)
-    natural = torch.cat([part.log_natural for part in parts])
-    # Where the rows of each piece are. Where all pieces were computed as normal ones, the rows of
-    # the uniform pieces are replaced by those of `_UniformPieces`, which come later.
-    rows = {j: i for i, j in enumerate(j for part in parts for j in part.pieces)}
-    order = [rows[j] for j in range(len(form.uniform))]
-    return _rows(values, order, 1), log_scale, _rows(natural, order)
+    values = _by_piece(parts, [part.values(log_scale) for part in parts], dim=1)
+    if form.stretched:
+        return values, log_scale, None
+    return values, log_scale, _by_piece(parts, [part.log_natural() for part in parts], dim=0)
+
+
+def _by_piece(
+    parts: Sequence[_TailPieces | _UniformPieces], values: Sequence[Tensor], dim: int
+) -> Tensor:
+    """Rows of several parts in the order of the pieces that they belong to.
+
+    Where all pieces were computed as normal ones, the rows of the uniform pieces are replaced by
+    those of `_UniformPieces`, which come later.
+    """
+    if len(parts) == 1:
+        return values[0]
+    rows = {
+        piece: row
+        for part, own in zip(parts, values, strict=True)
+        for piece, row in zip(part.pieces, own.unbind(dim), strict=True)
+    }
+    return torch.stack([rows[piece] for piece in sorted(rows)], dim)
 
 
 class _TailPieces:
@@ -104,8 +122,6 @@ class _TailPieces:
         rows = [ends[j] for j in self.pieces]
         self._set_tails(x, r, _rows(knots, rows), _rows(t, rows))
         self.levels = self.offset
-        # log Phi(-|k|), here from the Mills ratio that the tails needed
-        self.log_natural = self.mills_k.log().sub_(self.half).sub_(_LOG_SQRT_2PI)
 
     def _set_tails(self, x: Tensor, r: Tensor, knots: Tensor, t: Tensor) -> None:
         self.norm = (r * r).add_(1.0).sqrt_()
@@ -114,6 +130,10 @@ class _TailPieces:
         self.mills_k, self.mills_c = mills[:-1], mills[-1]
         self.half = (knots * knots).mul_(0.5)
         self.offset = self.half - nearest
+
+    def log_natural(self) -> Tensor:
+        """``log Phi(-|k|)``, here from the Mills ratio that the tails needed."""
+        return self.mills_k.log().sub_(self.half).sub_(_LOG_SQRT_2PI)
 
     def values(self, log_scale: Tensor) -> Tensor:
         """``e, s, p`` of the tails over ``exp(log_scale)``, ``3 x num_knots x n``."""
@@ -164,7 +184,11 @@ class _NormalPieces(_TailPieces):
         self.low.div_(natural)
         self.high.div_(natural)
         self.whole = around.div_(natural)
-        self.log_natural = natural.log_().sub_(depth).sub_(_LOG_SQRT_2PI)
+        self._log_natural = natural.log_().sub_(depth).sub_(_LOG_SQRT_2PI)
+
+    def log_natural(self) -> Tensor:
+        """Logarithm of the normal mass of each piece."""
+        return self._log_natural
 
     def values(self, log_scale: Tensor) -> Tensor:
         """``e, s, p`` of the pieces over ``exp(log_scale)``, ``3 x num_pieces x n``."""
@@ -200,8 +224,11 @@ class _UniformPieces:
         width = _rows(knots, high) - _rows(knots, low)
         ends = torch.stack([_rows(t, low), _rows(t, high)])
         self.means, offset = interval_means(ends, width / r)
-        self.r, self.levels = r, offset.neg_()
-        self.log_natural = width.log_()
+        self.r, self.levels, self.width = r, offset.neg_(), width
+
+    def log_natural(self) -> Tensor:
+        """Logarithm of the widths."""
+        return self.width.log()
 
     def values(self, log_scale: Tensor) -> Tensor:
         """``e, s, p`` of the pieces over ``exp(log_scale)``, ``3 x (number of them) x n``."""
@@ -324,21 +351,36 @@ class _Derivatives:
         self,
         arguments: tuple[Tensor, Tensor, Tensor],
         logs: tuple[Tensor, Tensor, Tensor],
-        natural: Tensor,
+        natural: Tensor | None,
         form: PiecewiseForm,
         need_knots: bool,
     ) -> None:
-        self.x, self.r, knots = arguments
-        self.logs, self.form, self.need_knots = torch.stack(logs), form, need_knots
-        self.t = (knots - self.x) / self.r
-        # log f at the upper and at the lower knots, with the rows of pieces and knots meant
-        log_shape = log_phi(knots)
-        self.ends = []
-        for pieces, rows in (form.highs, form.lows):
+        self.x, self.r, self.knots = arguments
+        self.logs, self._natural = torch.stack(logs), natural
+        self.form, self.need_knots = form, need_knots
+
+    @cached_property
+    def natural(self) -> Tensor:
+        """Logarithm of the natural mass of each piece."""
+        if self._natural is None:
+            return log_densities(self.x, self.r, self.knots, self.form)[1]
+        return self._natural
+
+    @cached_property
+    def t(self) -> Tensor:
+        """The knots in units of the noise, from ``x``."""
+        return (self.knots - self.x) / self.r
+
+    @cached_property
+    def ends(self) -> list[tuple[slice, slice, Tensor]]:
+        """``log f`` at the upper and at the lower knots, with the rows of pieces and knots."""
+        log_shape, ends = log_phi(self.knots), []
+        for pieces, rows in (self.form.highs, self.form.lows):
             log_f = log_shape[rows]
-            if any(form.uniform):
-                log_f = log_f * form.is_normal(natural)[pieces]
-            self.ends.append((pieces, rows, log_f - natural[pieces]))
+            if any(self.form.uniform):
+                log_f = log_f * self.form.is_normal(self.natural)[pieces]
+            ends.append((pieces, rows, log_f - self.natural[pieces]))
+        return ends
 
     def of_excess(self, weight: Tensor, log_total: Tensor) -> list[Tensor | None]:
         """By ``x``, ``r`` and the knots."""
@@ -439,6 +481,8 @@ class SmoothedIntegrals(Function):
             rest = log_densities(x, r, knots, ctx.form)
         log_p, natural = rest
         need_knots, need_masses = ctx.needs_input_grad[2:4]
+        # In units of the scale these are the same whatever the scale: it is made of them.
+        need_knots = need_knots and not ctx.form.stretched
         logs = (log_e, log_s, log_p)
         terms = _Derivatives((x, r, knots), logs, natural, ctx.form, need_knots)
         parts: list[list[Tensor | None]] = []
