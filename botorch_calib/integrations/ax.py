@@ -274,12 +274,11 @@ class SampledSums(Acquisition):
         objective, transform = super().get_botorch_objective_and_transform(
             botorch_acqf_class, *args, **kwargs
         )
-        if (
-            isinstance(transform, ScalarizedPosteriorTransform)
-            and int((transform.weights != 0.0).sum()) > 1
-            and issubclass(botorch_acqf_class, MCAcquisitionFunction)
-        ):
-            return LinearMCObjective(transform.weights), None
+        if isinstance(transform, ScalarizedPosteriorTransform):
+            weights: Any = transform.weights
+            is_sum = int((weights != 0.0).sum()) > 1
+            if is_sum and issubclass(botorch_acqf_class, MCAcquisitionFunction):
+                return LinearMCObjective(weights), None
         return objective, transform
 
 

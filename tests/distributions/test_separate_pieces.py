@@ -107,7 +107,10 @@ def exact_logs(case: Any) -> list[float]:
     with mp.workdps(40):
         ends, r = [mp.mpf(k) for k in knots], mp.mpf(ratio)
         parts = [
-            [mp.mpf(mass) * value for value in exact_piece(*ends[j : j + 2], flag, r, mp.mpf(x))]
+            [
+                mp.mpf(mass) * value
+                for value in exact_piece(ends[j], ends[j + 1], flag, r, mp.mpf(x))
+            ]
             for j, (flag, mass) in enumerate(zip(flags, masses, strict=True))
             if mass > 0.0
         ]

@@ -700,7 +700,7 @@ def test_sum_of_metrics_as_the_objective() -> None:
         name: raw_train_targets(part.model).flatten()
         for name, part in zip(names, models, strict=True)
     }
-    arms = [trial.arms[0].parameters for trial in client._experiment.trials.values()]
+    arms: list[Any] = [trial.arms[0].parameters for trial in client._experiment.trials.values()]
     sums = torch.tensor([hill(p) + 0.25 * p["a"] for p in arms[: len(targets["y"])]]).double()
     samples = torch.stack([targets[name] for name in names], dim=-1)
     # In the units of the models it is the sum but for one factor and one offset.
@@ -738,7 +738,7 @@ def test_two_objectives_predicted_saved_and_loaded(tmp_path: Path) -> None:
     exact = torch.tensor([[rough_hill(p), other_hill(p)] for p in arms[:NUM_INITIAL]]).double()
     torch.testing.assert_close(chosen[:, :2, 0], exact, atol=0.1, rtol=0.0)
     for predicted in (True, False):
-        front = client.get_pareto_frontier(use_model_predictions=predicted)
+        front: Any = client.get_pareto_frontier(use_model_predictions=predicted)
         assert front
         values = [(outcome["v"][0], outcome["w"][0]) for _, outcome, *_ in front]
         worse = [a < c and b < d for a, b in values for c, d in values]
