@@ -18,6 +18,7 @@ from torch import Tensor
 
 from botorch_calib.asynchronous.evaluation_outcomes import End, Outcome, read_outcome
 from botorch_calib.asynchronous.progress import ProgressBar, is_resolved
+from botorch_calib.asynchronous.termination import termination_as_exit
 from botorch_calib.asynchronous.timeouts_and_retries import EvaluationLimits, EvaluationTimer
 from botorch_calib.asynchronous.worker_pools import Objective, PoolSupply, WorkerPool
 from botorch_calib.exceptions import EvaluationError, EvaluationWarning, TrialStateError
@@ -113,19 +114,21 @@ class EvaluationLoop:
 
     def run(self) -> None:
         """Evaluate until the goal is reached; clean up in any case."""
-        try:
-            while self._advance():
-                pass
-            self._forget_overdue()
-            self._pools.close(wait=not self._overdue, kill=False)
-        except BaseException:
-            self._stop()
-            raise
-        finally:
-            self._bar.close()
+        with termination_as_exit():
+            try:
+                while self._advance():
+                    pass
+                self._forget_overdue()
+                self._pools.close(wait=not self._overdue, kill=False)
+            except BaseException:
+                self._stop()
+                raise
+            finally:
+                self._bar.close()
 
     def _advance(self) -> bool:
         """Record what has arrived, then start one evaluation or wait; False at the end."""
+        self._check_pools()
         self._collect()
         self._take_stock()
         has_started = self._start_next()
@@ -136,6 +139,11 @@ class EvaluationLoop:
             return False
         self._wait()
         return True
+
+    def _check_pools(self) -> None:
+        """Before anything is read of them: what a cluster has lost did not fail."""
+        for pool in {run.pool for run in self._running.values()}:
+            pool.check(self._limits.longest_without_workers)
 
     # ------------------------------------------------------------ starting and waiting
 
@@ -170,15 +178,17 @@ class EvaluationLoop:
         if self._num_resolved + len(self._running) >= self._goal:
             return False
         # First of all: if no executor can be made, no query is chosen in vain or left pending.
-        self._pools.acquire(private=False)
+        # And a new process starts while the query is chosen.
+        pool = self._pools.acquire(private=False)
         trial_id = self._ledger.submit(self._settings.propose(self._ledger))
-        self._start(Evaluation(self._ledger[trial_id]))
+        self._start(Evaluation(self._ledger[trial_id]), pool)
         return True
 
-    def _start(self, evaluation: Evaluation) -> None:
+    def _start(self, evaluation: Evaluation, pool: WorkerPool | None = None) -> None:
         # The objective may modify its array.
         x = evaluation.trial.x.clone().numpy()
-        pool = self._pools.acquire(private=evaluation.num_losses > 0)
+        if pool is None:
+            pool = self._pools.acquire(private=evaluation.num_losses > 0)
         try:
             future = pool.submit(self._settings.objective, x)
         except BrokenExecutor as error:
@@ -251,6 +261,8 @@ class EvaluationLoop:
         outcome = read_outcome(future, run.pool)
         if outcome.end is End.INTERRUPT:
             raise KeyboardInterrupt from outcome.error
+        if outcome.end is End.LOSS:
+            run.pool.check(None)  # again, as a client may just have lost its scheduler
         if isinstance(outcome.error, BrokenExecutor) and outcome.end is End.LOSS:
             self._rescue(run.pool, outcome)
             return
