@@ -20,6 +20,8 @@ from botorch_calib.distributions import (
     SmoothedPredictive,
     UnsmoothedPredictive,
 )
+from botorch_calib.distributions._separate_pieces import SeparatePieces
+from botorch_calib.distributions.form import PiecewiseForm
 from botorch_calib.posteriors import CalibratedPosterior
 
 INF = math.inf
@@ -209,3 +211,15 @@ def test_an_empty_tail_is_no_tail(flat: bool) -> None:
     for name in ("log_excess", "log_survival"):
         pair = [getattr(UnsmoothedPredictive(p), name)(inside) for p in (bounded, hollow)]
         assert_close(pair[1], pair[0], rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("open_low", [False, True])
+def test_knots_that_are_common(open_low: bool) -> None:
+    form = PiecewiseForm((False, False), open_low=open_low)
+    x, r = torch.linspace(-3.0, 4.0, 9).double(), torch.full((9,), 0.3).double()
+    knots = double(-1.0, 0.5, 2.0)[int(open_low) :].unsqueeze(-1)
+    t = (knots - x) / r
+    common, each = (SeparatePieces(x, r, k, t, form) for k in (knots, knots.expand_as(t).clone()))
+    assert_close(common.levels, each.levels, rtol=0.0, atol=0.0)
+    scale = each.levels.amax(dim=0)
+    assert_close(common.values(scale), each.values(scale), rtol=0.0, atol=0.0)
