@@ -17,6 +17,7 @@ arithmetic::
      |     |  all pieces on one scale, so that exp(-700) keeps its digits
      |     +--> interval_means                         _denoised_improvement.py: uniform pieces
      |     +--> bivariate_tails -> _wedge              _bivariate_tails.py: normal pieces
+     |     +--> SeparatePieces                         _separate_pieces.py: if bounded
      |
      +--> UnsmoothedPredictive.log_excess              smoothed.py: z itself, no noise
            |
@@ -32,7 +33,8 @@ What each file holds:
 * ``smoothed.py``: `SmoothedPredictive`, that distribution plus Gaussian noise (the objective), and
   `UnsmoothedPredictive`, the same questions without noise (the observation).
 * ``scoring.py``: scores of forecasts (CRPS, interval score, calibration error).
-* ``_denoised_improvement.py``, ``_bivariate_tails.py``, ``_observation_improvement.py``: integrals.
+* ``_denoised_improvement.py``, ``_bivariate_tails.py``, ``_separate_pieces.py``,
+  ``_observation_improvement.py``: integrals.
 * ``_normal_functions.py``: special functions of the normal distribution, far into its tails.
 """
 

@@ -34,7 +34,7 @@ _CHUNK = 40_000  # numbers per operation at the nodes of V, few enough to stay i
 
 
 @lru_cache(maxsize=32)
-def _graded_rule(order: int, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
+def graded_rule(order: int, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
     """Nodes ``u`` and weights on [0, 1] for a function that falls off exponentially from 0.
 
     The Gauss-Legendre rule in ``v`` with ``u = 0.8 v + 0.2 v^4``, whose nodes crowd less at 1,
@@ -71,7 +71,7 @@ def _wedge(h: Tensor, eta: Tensor, mills_h: Tensor, mills_eta: Tensor) -> Tensor
     width = reach.lerp_(at_corner.mul_(low).div_(high), corner)
 
     # int dist / (dist^2 + y^2) exp((start^2 - y^2) / 2) dy, y - start in [0, width]
-    nodes, weights = _graded_rule(_ORDER, dist.dtype, dist.device)
+    nodes, weights = graded_rule(_ORDER, dist.dtype, dist.device)
     distance2 = torch.addcmul(dist * dist, start, start).view(-1)
     # With y = start + u width the exponent is a polynomial of u, and y^2 = start^2 - 2 exponent.
     terms = torch.stack([start * width, (width * width).mul_(0.5)]).neg_().view(2, -1)

@@ -10,7 +10,8 @@ a distribution of its own, this module computes
 and mixes them by the masses: ``E = sum_j m_j e_j``, ``P = sum_j m_j s_j``. The values
 (`piece_values`) are computed on a scale of their own per number of the batch, on which the largest
 is about 1, so that logarithms keep their digits however small the values are. Those of normal
-pieces come from `_bivariate_tails`, those of uniform ones from `interval_means`.
+pieces come from `_bivariate_tails`, or from `_separate_pieces` where no tail covers them; those of
+uniform ones from `interval_means`.
 
 Derivatives (`SmoothedIntegrals`) need no graph of all this: ``de/dx = -s``, ``ds/dx = -p``, by the
 heat equation ``de/dr = r p`` and ``ds/dr = -r p'``, and with ``f`` the density of ``z`` in the
@@ -42,6 +43,7 @@ from botorch_calib.distributions._normal_functions import (
     log_normal_interval,
     scaled_tails,
 )
+from botorch_calib.distributions._separate_pieces import SeparatePieces
 from botorch_calib.distributions.form import PiecewiseForm
 
 _SQRT_2PI = math.sqrt(2 * math.pi)
@@ -58,7 +60,7 @@ _NARROW = 0.05
 
 
 def piece_values(
-    x: Tensor, r: Tensor, knots: Tensor, form: PiecewiseForm
+    x: Tensor, r: Tensor, knots: Tensor, masses: Tensor, form: PiecewiseForm
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """``e, s, p`` of all pieces on a scale on which the largest is about 1, without a graph.
 
@@ -66,6 +68,7 @@ def piece_values(
         x: ``n`` thresholds, float64.
         r: ``n`` positive ratios of the noise to the scale of the normal pieces.
         knots: ``num_finite_knots x n``.
+        masses: ``num_pieces x n``; a piece of mass 0 does not count as the largest.
         form: Form of the distribution, which is not a single normal piece without bounds.
 
     Returns:
@@ -77,13 +80,17 @@ def piece_values(
     if not form.around_zero:
         knots = off_zero(knots)
     t = (knots - x) / r
-    parts: list[_TailPieces | _UniformPieces] = []
+    parts: list[_TailPieces | _UniformPieces | SeparatePieces] = []
     if not all(form.uniform):
-        kind = _TailPieces if form.only_tails else _NormalPieces
-        parts.append(kind(x, r, knots, t, form))
+        tails = _TailPieces if form.only_tails else _NormalPieces
+        parts.append((tails if form.covered else SeparatePieces)(x, r, knots, t, form))
     if any(form.uniform):
         parts.append(_UniformPieces(r, knots, t, form))
-    log_scale = torch.cat([part.levels for part in parts]).amax(dim=0)
+    if form.covered:
+        log_scale = torch.cat([part.levels for part in parts]).amax(dim=0)
+    else:
+        levels = _by_piece(parts, [part.levels for part in parts], dim=0)
+        log_scale = levels.masked_fill(masses == 0.0, -math.inf).amax(dim=0)
     values = _by_piece(parts, [part.values(log_scale) for part in parts], dim=1)
     if form.stretched:
         return values, log_scale, None
@@ -91,7 +98,9 @@ def piece_values(
 
 
 def _by_piece(
-    parts: Sequence[_TailPieces | _UniformPieces], values: Sequence[Tensor], dim: int
+    parts: Sequence[_TailPieces | _UniformPieces | SeparatePieces],
+    values: Sequence[Tensor],
+    dim: int,
 ) -> Tensor:
     """Rows of several parts in the order of the pieces that they belong to.
 
@@ -154,7 +163,7 @@ class _NormalPieces(_TailPieces):
     zero that with both signs changed; around zero, both tails are taken from the whole line.
 
     Beyond a bounded piece the two tails cancel: its own excess far out has an absolute error only,
-    which shows where no piece further out covers it.
+    which needs a piece further out that covers it. Elsewhere there are `SeparatePieces`.
     """
 
     def __init__(self, x: Tensor, r: Tensor, knots: Tensor, t: Tensor, form: PiecewiseForm) -> None:
@@ -297,7 +306,7 @@ def tail_and_density(
 
     Arguments as for `SmoothedIntegrals`.
     """
-    values, log_scale, _ = piece_values(x, r, knots.contiguous(), form)
+    values, log_scale, _ = piece_values(x, r, knots.contiguous(), masses, form)
     totals = (values[1:] * masses).sum(dim=1).clamp_(min=TINY).log_() + log_scale
     return totals[0], totals[1]
 
@@ -436,7 +445,7 @@ class _Derivatives:
 
 
 def _with_zero(rows: Tensor, first: bool) -> Tensor:
-    zero = torch.zeros_like(rows[:1])
+    zero = rows.new_zeros(1, *rows.shape[1:])  # there may be no rows
     return torch.cat([zero, rows] if first else [rows, zero])
 
 
@@ -462,7 +471,7 @@ class SmoothedIntegrals(Function):
     def forward(
         ctx: Any, x: Tensor, r: Tensor, knots: Tensor, masses: Tensor, form: PiecewiseForm
     ) -> tuple[Tensor, ...]:
-        values, log_scale, natural = piece_values(x, r, knots.contiguous(), form)
+        values, log_scale, natural = piece_values(x, r, knots.contiguous(), masses, form)
         values.clamp_(min=TINY)
         totals = (values * masses).sum(dim=1).clamp_(min=TINY).log_() + log_scale
         log_excess, log_survival, log_density = totals.unbind()

@@ -5,10 +5,10 @@ Notation: ``phi`` and ``Phi`` are the normal density and distribution function,
 units) and ``H(t) = ((t^2 + 1) Phi(t) + t phi(t)) / 2`` is the integral of ``h``.
 All functions work elementwise on tensors of any shape.
 
-Two kinds of functions stand here. Those for the in-place kernels of
-`_denoised_improvement`, `_bivariate_tails` and `_observation_improvement` return ratios to ``phi``
-and build no graph: `mills_ratio`, `ramp_ratio`, `scaled_tails`. Those for everything else
-return logarithms and are differentiable: `log_h`, `log_normal_interval`, `log1mexp`, `ndtri_exp`.
+Two kinds of functions stand here. Those for the in-place kernels (`_denoised_improvement`,
+`_bivariate_tails`, `_separate_pieces`, `_observation_improvement`) return ratios to ``phi`` and
+build no graph: `mills_ratio`, `ramp_ratio`, `scaled_tails`. Those for everything else return
+logarithms and are differentiable: `log_h`, `log_normal_interval`, `log1mexp`, `ndtri_exp`.
 """
 
 from __future__ import annotations

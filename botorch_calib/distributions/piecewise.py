@@ -29,6 +29,8 @@ from botorch_calib.exceptions import CalibrationWarning
 # finite: the learners' raw thresholds are never changed.
 MIN_HALF_WIDTH = 1e-3
 MIN_GAP = 1e-6
+# Smallest mass of an open outer piece beside which cancellation in those within does not show.
+MIN_COVER = 1e-6
 # Stands for an infinite knot where the form does not say that it is one, so that differences
 # from it are finite. Its square does not overflow in double precision.
 _FAR = 1e30
@@ -506,7 +508,8 @@ def _validated(knots: Tensor, masses: Tensor, form: PiecewiseForm) -> tuple[Tens
     if not (gaps >= MIN_GAP).all():
         knots = _spread(knots)
     low, high = (bool(knots[..., i].isinf().all()) for i in (0, -1))
-    form = PiecewiseForm(form.uniform, open_low=low, open_high=high)
+    hollow = bool((masses[..., [0, -1]] < MIN_COVER).any())
+    form = PiecewiseForm(form.uniform, open_low=low, open_high=high, hollow=hollow)
     return _without_open_ends(knots, form), form
 
 
