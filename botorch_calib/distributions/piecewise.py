@@ -266,6 +266,44 @@ class PiecewisePredictive:
             -self._knots.flip(-1), self.masses.flip(-1), self.form.mirrored(), scale=self.scale
         )
 
+    def standardized(self) -> PiecewisePredictive:
+        """The distribution of ``z / scale``, whose normal pieces have the scale 1."""
+        if self.scale is None:
+            return self
+        if self.form.stretched:  # the knots over the scale, without having seen it
+            quantile = -torch.special.ndtri(self.masses[..., 0])
+            knots = torch.stack([-quantile, quantile], dim=-1)
+        else:
+            knots = self.finite_knots / self.scale.unsqueeze(-1)
+        return PiecewisePredictive.from_form(knots, self.masses, self.form)
+
+    def expand(self, shape: torch.Size) -> PiecewisePredictive:
+        """The same distribution for a batch, without a copy.
+
+        Args:
+            shape: Batch shape, to which the present one broadcasts.
+        """
+        num_knots, num_pieces = self._knots.shape[-1], self.masses.shape[-1]
+        masses = self.masses if self.masses.dim() == 1 else self.masses.expand(*shape, num_pieces)
+        return PiecewisePredictive.from_form(
+            self._knots.expand(*shape, num_knots),
+            masses,
+            self.form,
+            scale=None if self.scale is None else self.scale.expand(shape),
+        )
+
+    def without_copies(self) -> PiecewisePredictive:
+        """The same distribution, without batch dimensions if the whole batch is an expanded row.
+
+        That is seen from the strides, so nothing is read back from the device.
+        """
+        parts = [_row(self._knots, 1), _row(self.masses, 1)]
+        if self.scale is not None:
+            parts.append(_row(self.scale, 0))
+        if any(part is None for part in parts):
+            return self
+        return PiecewisePredictive.from_form(*parts[:2], self.form, *parts[2:])  # type: ignore
+
     def to(self, dtype: torch.dtype) -> PiecewisePredictive:
         """The same distribution in another floating point type."""
         if self._knots.dtype == dtype and (self.scale is None or self.scale.dtype == dtype):
@@ -372,8 +410,8 @@ class PiecewisePredictive:
         if self.form.is_gaussian:
             z = z.expand(torch.broadcast_shapes(z.shape, self.batch_shape))
             return z if self.scale is None else z * self.scale
-        if self.form.stretched and self.scale is not None:
-            return self._transport_stretched(z, self.scale)
+        if self.form.stretched:
+            return self._transport_stretched(z, 1.0 if self.scale is None else self.scale)
         common = self.masses.dim() == 1 and not self.masses.requires_grad
         in_double = self._knots.dtype == z.dtype == torch.float64
         if common and in_double and self.form.is_normal_throughout:
@@ -384,7 +422,7 @@ class PiecewisePredictive:
             value = self._transport_pieces(z)
         return value if self.scale is None else value * self.scale
 
-    def _transport_stretched(self, z: Tensor, scale: Tensor) -> Tensor:
+    def _transport_stretched(self, z: Tensor, scale: Tensor | float) -> Tensor:
         """`transport` of a conformal distribution with stretched tails, of half-width ``w``.
 
         With ``c = Phi^-1(1 - alpha/2)`` the scale is ``w / c``, so beyond ``c`` both distributions
@@ -532,6 +570,15 @@ def _spread(knots: Tensor) -> Tensor:
     gap = max(MIN_GAP, 1e4 * torch.finfo(knots.dtype).eps)  # so that a piece has inner points
     steps = gap * torch.arange(knots.shape[-1], dtype=knots.dtype, device=knots.device)
     return (knots - steps).cummax(dim=-1).values + steps
+
+
+def _row(values: Tensor, num_dims: int) -> Tensor | None:
+    """The row that ``values`` repeat along all but the last dimensions, None if they do not."""
+    batch = zip(values.shape, values.stride(), strict=True)
+    own = [size for size, stride in list(batch)[: values.dim() - num_dims] if size > 1 and stride]
+    if own or 0 in values.shape:
+        return None
+    return values[(0,) * (values.dim() - num_dims)]
 
 
 def _cuts(below: Tensor, above: Tensor) -> Tensor:

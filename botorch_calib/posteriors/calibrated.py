@@ -201,18 +201,17 @@ class CalibratedPosterior(Posterior):
         """
         return self._at(value, lambda x: self._distribution.log_prob(x).exp() / self._unit)
 
-    def quantile(self, value: Tensor) -> Tensor:
-        """Quantiles of the marginals, with exact first derivatives.
+    def quantile(self, value: Tensor | float) -> Tensor:
+        """Quantiles of the marginals, with exact derivatives.
 
         Args:
             value: Levels in (0, 1), of any shape. As in BoTorch, several give the result leading
-                dimensions of their shape.
+                dimensions of their shape. A tensor is read back from its device, a number is not.
 
         Raises:
             InputDataError: If a level is outside (0, 1).
         """
-        value = torch.as_tensor(value)
-        if value.numel() > 1:
+        if isinstance(value, Tensor) and value.numel() > 1:
             return torch.stack([self.quantile(v) for v in value], dim=0)
         level = float(value)
         if not 0.0 < level < 1.0:
