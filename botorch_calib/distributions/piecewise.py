@@ -615,8 +615,10 @@ def _piece_quantile(
     # In an open piece p_low is 0 and u = Phi(z) / mass, which may underflow: its logarithm does
     # not.
     log_inside = torch.where(open_low, log_ndtr(z) - mass.log(), inside.clamp(min=tiny).log())
-    log_low = log_ndtr(low.masked_fill(open_low, -1.0)).masked_fill(open_low, LOG_ZERO)
-    log_p = torch.logaddexp(log_low, log_inside + log_normal_interval(low, high))
+    log_low = log_ndtr(low.masked_fill(open_low, -1.0))
+    log_part = log_inside + log_normal_interval(low, high)
+    # Not with a log_low of LOG_ZERO, at which second derivatives of the sum are NaN
+    log_p = torch.where(open_low, log_part, torch.logaddexp(log_low, log_part))
     # At the upper end rounding may exceed Phi(high) slightly.
     normal = ndtri_exp(log_p.clamp(max=-tiny))
     normal = torch.minimum(torch.maximum(normal, low), high)

@@ -11,7 +11,7 @@ from torch.testing import assert_close
 
 from botorch_calib.distributions._normal_functions import ndtri_exp
 from botorch_calib.distributions.piecewise import PiecewisePredictive
-from botorch_calib.distributions.smoothed import SmoothedPredictive
+from botorch_calib.distributions.smoothed import SmoothedPredictive, UnsmoothedPredictive
 from tests.predictive_examples import DECILES, KINDS, from_pits, random_predictive, uniform
 
 LEVELS = [1e-12, 1e-9, 1e-6, 1e-3, 0.05, 0.1, 0.3, 0.5, 0.6, 0.77, 0.9, 0.95, 0.999]
@@ -139,3 +139,27 @@ def test_finite_at_the_limits(kind, ratio):
         (slope,) = torch.autograd.grad(value.sum(), noise)
         assert value.isfinite().all() and slope.isfinite().all()
         assert (value.abs() < 400 * math.hypot(1.0, min(ratio, 1e6))).all()
+
+
+@pytest.mark.parametrize("kind", ["gaussian", "stretched", "masses"])
+@pytest.mark.parametrize("level", [0.02, 0.5, 0.77, 0.95])
+def test_second_derivatives_without_noise(kind, level):
+    parameters, ratio = arguments(kind)
+
+    def function(parameters):
+        return UnsmoothedPredictive(make(kind, parameters, ratio.detach()).predictive).quantile(
+            level
+        )
+
+    assert gradcheck(function, (parameters,), atol=1e-7, rtol=1e-6)
+    assert gradgradcheck(function, (parameters,), atol=1e-6, rtol=1e-5)
+
+
+def test_no_silent_second_derivatives_without_noise():
+    """With many normal pieces of common masses there are first derivatives only."""
+    parameters, ratio = arguments("recalibrated")
+    predictive = make("recalibrated", parameters, ratio).predictive
+    value = UnsmoothedPredictive(predictive).quantile(0.3).sum()
+    (slope,) = torch.autograd.grad(value, parameters, create_graph=True)
+    with pytest.raises(RuntimeError, match="first derivatives only"):
+        torch.autograd.grad(slope.sum(), parameters)
