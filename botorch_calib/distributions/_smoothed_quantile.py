@@ -45,6 +45,7 @@ from botorch_calib.distributions._denoised_improvement import (
 )
 from botorch_calib.distributions.form import PiecewiseForm
 
+STEPS_FROM_TABLE = 1  # where the guess comes from a table of quantiles, at most 1e-4 scores off
 _NUM_ANGLES = 5  # at which the guess is looked for, with both ends
 _SMALL = 0.1  # d times the slope's relative change, squared, below which the expansion serves
 # Of `a` below which the normal integral is an exponential to all digits that matter
@@ -52,6 +53,7 @@ _LOWEST = -30.0
 # Shares of a normal integral that a step keeps to, since its parabola is an approximation
 _LEAST_SHARE, _LARGEST = 1e-9, 1 - 1e-9
 _DEEPEST = -700.0  # logarithm below which probabilities are not told apart: 37 scores
+_ROUNDING = 1e-11  # of scores
 _CLOSE = 1e-9  # distance in scores below which Newton's step leaves the bracket by rounding only
 _INV_SQRT_2PI = 1 / math.sqrt(2 * math.pi)
 
@@ -80,7 +82,7 @@ def num_steps(form: PiecewiseForm) -> int:
     """Number of steps to an error of 1e-8 scores, whatever the numbers; see `tests`."""
     if form.stretched:
         return 3
-    return 6 if form.is_normal_throughout else 8
+    return 5 if form.is_normal_throughout else 8
 
 
 def _is_rough(form: PiecewiseForm) -> bool:
@@ -102,7 +104,8 @@ class SmoothedQuantile(Function):
         r: ``n`` positive ratios of the noise to the scale of the normal pieces, float64.
         knots: ``num_finite_knots x n``, or ``x 1``.
         masses: ``num_pieces x n``, or ``x 1``.
-        points: Candidates for the guess and the two ends of a bracket, ``7 x n``, without gradient.
+        points: Candidates for the guess and the two ends of a bracket, ``7 x n``, or a guess alone,
+            ``1 x n``; without gradient.
         tail: In (0, 1/2].
         form: Form of the distribution, which is not a single normal piece without bounds.
 
@@ -137,13 +140,25 @@ class SmoothedQuantile(Function):
 
 
 def _solve(
-    r: Tensor, knots: Tensor, masses: Tensor, points: Tensor, tail: float, form: PiecewiseForm
+    r: Tensor,
+    knots: Tensor,
+    masses: Tensor,
+    points: Tensor,
+    tail: float,
+    form: PiecewiseForm,
+    more: int = 0,
 ) -> tuple[Tensor, Tensor]:
-    """The quantile, and there the derivative of the log density."""
+    """The quantile, and there the derivative of the log density, with some steps more."""
     zeta, arguments = upper_score(tail), (r, knots, masses, form)
-    x, low, high = points[:-2].amax(dim=0), points[-2], points[-1]
+    if len(points) == 1:
+        x, num, bracketed = points[0], STEPS_FROM_TABLE, False
+        low = high = x
+    else:
+        x, low, high = points[:-2].amax(dim=0), points[-2], points[-1]
+        # The guess is so good there, and the slope so smooth, that no step can fail.
+        num, bracketed = num_steps(form), not form.stretched
     best = least = None
-    for _ in range(num_steps(form)):
+    for _ in range(num + more):
         last = x
         log_tail, log_p, slope, curve = tail_and_slopes(last, *arguments)
         g = -torch.special.ndtri(log_tail.clamp_(min=_DEEPEST).exp_().clamp_(max=_LARGEST))
@@ -153,12 +168,14 @@ def _solve(
         if _is_rough(form):  # keep the point of which the probability is nearest to that wanted
             best = last if best is None else torch.where(size < least, last, best)
             least = size if least is None else torch.minimum(size, least)
-        low, high = torch.where(below, last, low), torch.where(below, high, last)
-        d, a1 = gap / rate, torch.addcmul(slope, g, rate)
+        # Where the density is next to nothing, rounding of the score would be a wide step.
+        d = (gap / rate).masked_fill_(size < _ROUNDING, 0.0)
+        a1 = torch.addcmul(slope, g, rate)
         a2 = torch.addcmul(curve, rate, torch.addcmul(rate, g, a1))
         x = last + _expansion(d, a1, a2)
-        if form.stretched:  # the guess is so good, and the slope so smooth, that nothing can fail
+        if not bracketed:
             continue
+        low, high = torch.where(below, last, low), torch.where(below, high, last)
         x = torch.where(_has_gap(d, a1, a2), last + _over_gap(d, a1, a2), x)
         plain = last + d
         rest = torch.where(size < _CLOSE, last, 0.5 * (low + high))
@@ -192,3 +209,57 @@ def _over_gap(d: Tensor, a1: Tensor, a2: Tensor) -> Tensor:
     share = torch.addcmul(below, d * sign, density.div_(sigma))
     share = torch.maximum(share, below * _LEAST_SHARE).clamp_(max=_LARGEST)
     return torch.special.ndtri(share).sub_(a).mul_(sigma).mul_(sign)
+
+
+class QuantileTable:
+    """The ``tail`` quantile of one distribution as a function of the ratio ``r``, for guesses.
+
+    Of a distribution that all points share, quantiles depend on ``r`` alone. They are tabulated
+    over ``log r``, with their derivative ``dx / d log r = -r^2 p' / p``, and interpolated by cubic
+    polynomials. Below the range of the table the quantile stays, above it grows like ``zeta r``.
+
+    Args:
+        knots: Finite knots.
+        masses: Masses of the pieces.
+        form: Form of the distribution.
+        transport: Quantiles of ``z`` at `normal_points`, ``7``.
+        tail: In (0, 1/2].
+    """
+
+    _LOW, _STEP, _NUM = -18.4, 0.05, 784  # log r from 1e-8 to 1e9
+    _MORE_STEPS = 3
+
+    @torch.no_grad()
+    def __init__(
+        self, knots: Tensor, masses: Tensor, form: PiecewiseForm, transport: Tensor, tail: float
+    ) -> None:
+        self._zeta = upper_score(tail)
+        log_r = torch.arange(self._NUM, dtype=torch.float64, device=knots.device)
+        r = log_r.mul(self._STEP).add(self._LOW).exp()
+        eps = normal_points(tail, knots.device)[1]
+        points = torch.addcmul(transport.unsqueeze(-1), eps.unsqueeze(-1), r)
+        arguments = (knots.unsqueeze(-1), masses.unsqueeze(-1), points, tail, form)
+        x, slope = _solve(r, *arguments, more=self._MORE_STEPS)
+        rate = -self._STEP * r * r * slope
+        rise = x.diff()
+        # Of the cubic polynomial on each cell, by powers of the position in it
+        self._coefficients = torch.stack(
+            [
+                x[:-1],
+                rate[:-1],
+                3 * rise - 2 * rate[:-1] - rate[1:],
+                rate[:-1] + rate[1:] - 2 * rise,
+            ]
+        )
+
+    @torch.no_grad()
+    def __call__(self, r: Tensor) -> Tensor:
+        """Guesses at ratios ``n``."""
+        at = r.log().sub_(self._LOW).div_(self._STEP).clamp_(0.0, self._NUM - 1.0)
+        cell = at.floor().clamp_(max=self._NUM - 2.0)
+        s = at - cell
+        c0, c1, c2, c3 = self._coefficients.index_select(1, cell.long())
+        value = torch.addcmul(c2, c3, s)
+        value = torch.addcmul(c1, value, s)
+        beyond = (r - math.exp(self._LOW + self._STEP * (self._NUM - 1))).clamp_(min=0.0)
+        return torch.addcmul(c0, value, s).add_(beyond, alpha=self._zeta)

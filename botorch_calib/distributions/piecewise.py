@@ -11,8 +11,10 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import lru_cache
+from typing import Any
 
 import torch
 from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError
@@ -22,6 +24,7 @@ from torch import Tensor
 from botorch_calib._validation import check_levels, check_open_unit, check_positive
 from botorch_calib.distributions._normal_functions import LOG_ZERO, log_normal_interval, ndtri_exp
 from botorch_calib.distributions._normal_pieces import NormalPieces
+from botorch_calib.distributions._smoothed_quantile import QuantileTable, normal_points
 from botorch_calib.distributions.form import PiecewiseForm
 from botorch_calib.exceptions import CalibrationWarning
 
@@ -109,6 +112,45 @@ class PiecewisePredictive:
         self, knots: Tensor, masses: Tensor, form: PiecewiseForm, scale: Tensor | None
     ) -> None:
         self._knots, self.masses, self.form, self.scale = knots, masses, form, scale
+        # The distribution that the whole batch shares, and that in units of the scale, if known
+        self._row: PiecewisePredictive | None = None
+        self._standard: PiecewisePredictive | None = None
+        # What follows from this one, of one that is used again and again; see `kept`
+        self._memory: dict[Any, Any] | None = None
+
+    def kept(self) -> PiecewisePredictive:
+        """The same distribution, which remembers what follows from it: one for many batches.
+
+        Where it or what it is made of needs gradients, or in inference mode, nothing is remembered.
+        """
+        tensors = [self._knots, self.masses] + ([] if self.scale is None else [self.scale])
+        if not any(x.requires_grad or x.is_inference() for x in tensors):
+            self._memory = {}
+        return self
+
+    def _remembered(self, key: Any, make: Callable[[], PiecewisePredictive]) -> PiecewisePredictive:
+        if self._memory is None or torch.is_inference_mode_enabled():
+            return make()
+        if key not in self._memory:
+            self._memory[key] = make().kept()
+        return self._memory[key]  # type: ignore[no-any-return]
+
+    def quantile_table(self, tail: float) -> QuantileTable | None:
+        """Its quantiles plus noise as a function of the noise; None unless it remembers it.
+
+        Args:
+            tail: The probability beyond, in (0, 1/2].
+        """
+        if self._memory is None:
+            return None
+        if tail not in self._memory:
+            if torch.is_inference_mode_enabled():
+                return None
+            with torch.no_grad():
+                z = self.transport(normal_points(tail, self._knots.device)[0])
+            table = QuantileTable(self._knots, self.masses, self.form, z, tail)
+            self._memory[tail] = table
+        return self._memory[tail]  # type: ignore[no-any-return]
 
     # ---------------------------------------------------------------- constructors
 
@@ -173,7 +215,9 @@ class PiecewisePredictive:
         if tails == "gaussian":
             return cls.from_form(knots, masses, _CONFORMAL)
         scale = width / -torch.special.ndtri(masses[0])
-        return cls.from_form(knots, masses, _STRETCHED, scale=scale)
+        stretched = cls.from_form(knots, masses, _STRETCHED, scale=scale)
+        stretched._standard = _standard_conformal(alpha, width.dtype, width.device)
+        return stretched
 
     @classmethod
     def recalibrated(
@@ -262,19 +306,33 @@ class PiecewisePredictive:
 
     def mirrored(self) -> PiecewisePredictive:
         """The distribution of ``-z``."""
-        return PiecewisePredictive.from_form(
+        if self._row is not None:
+            return self._row.mirrored().expand(self.batch_shape)
+        return self._remembered("mirrored", self._mirrored)
+
+    def _mirrored(self) -> PiecewisePredictive:
+        mirrored = PiecewisePredictive.from_form(
             -self._knots.flip(-1), self.masses.flip(-1), self.form.mirrored(), scale=self.scale
         )
+        mirrored._standard = None if self._standard is None else self._standard.mirrored()
+        return mirrored
 
     def standardized(self) -> PiecewisePredictive:
         """The distribution of ``z / scale``, whose normal pieces have the scale 1."""
         if self.scale is None:
             return self
+        if self._standard is not None:
+            return self._standard
+        if self._row is not None:
+            return self._row.standardized().expand(self.batch_shape)
+        return self._remembered("standardized", self._standardize)
+
+    def _standardize(self) -> PiecewisePredictive:
         if self.form.stretched:  # the knots over the scale, without having seen it
             quantile = -torch.special.ndtri(self.masses[..., 0])
             knots = torch.stack([-quantile, quantile], dim=-1)
         else:
-            knots = self.finite_knots / self.scale.unsqueeze(-1)
+            knots = self.finite_knots / self.scale.unsqueeze(-1)  # type: ignore[union-attr]
         return PiecewisePredictive.from_form(knots, self.masses, self.form)
 
     def expand(self, shape: torch.Size) -> PiecewisePredictive:
@@ -284,22 +342,25 @@ class PiecewisePredictive:
             shape: Batch shape, to which the present one broadcasts.
         """
         num_knots, num_pieces = self._knots.shape[-1], self.masses.shape[-1]
-        masses = self.masses if self.masses.dim() == 1 else self.masses.expand(*shape, num_pieces)
-        return PiecewisePredictive.from_form(
+        expanded = PiecewisePredictive.from_form(
             self._knots.expand(*shape, num_knots),
-            masses,
+            self.masses if self.masses.dim() == 1 else self.masses.expand(*shape, num_pieces),
             self.form,
             scale=None if self.scale is None else self.scale.expand(shape),
         )
+        expanded._row = self if self.batch_shape == () else None
+        return expanded
 
     def without_copies(self) -> PiecewisePredictive:
         """The same distribution, without batch dimensions if the whole batch is an expanded row.
 
         That is seen from the strides, so nothing is read back from the device.
         """
-        parts = [_row(self._knots, 1), _row(self.masses, 1)]
+        if self._row is not None or self.batch_shape == ():
+            return self if self._row is None else self._row
+        parts = [common_row(self._knots, 1), common_row(self.masses, 1)]
         if self.scale is not None:
-            parts.append(_row(self.scale, 0))
+            parts.append(common_row(self.scale, 0))
         if any(part is None for part in parts):
             return self
         return PiecewisePredictive.from_form(*parts[:2], self.form, *parts[2:])  # type: ignore
@@ -308,12 +369,19 @@ class PiecewisePredictive:
         """The same distribution in another floating point type."""
         if self._knots.dtype == dtype and (self.scale is None or self.scale.dtype == dtype):
             return self
+        if self._row is not None:
+            return self._row.to(dtype).expand(self.batch_shape)
+        return self._remembered(dtype, lambda: self._converted(dtype))
+
+    def _converted(self, dtype: torch.dtype) -> PiecewisePredictive:
         scale = None if self.scale is None else self.scale.to(dtype)
         knots = self._knots.to(dtype)
         if torch.finfo(dtype).eps > torch.finfo(self._knots.dtype).eps:
             # Rounding may have merged some.
             knots = _without_open_ends(_spread(_with_open_ends(knots, self.form)), self.form)
-        return PiecewisePredictive.from_form(knots, self.masses, self.form, scale=scale)
+        converted = PiecewisePredictive.from_form(knots, self.masses, self.form, scale=scale)
+        converted._standard = None if self._standard is None else self._standard.to(dtype)
+        return converted
 
     def __repr__(self) -> str:
         kinds = "".join("u" if flag else "g" for flag in self.uniform)
@@ -508,6 +576,18 @@ _CONFORMAL = PiecewiseForm((False, True, False), open_low=True, open_high=True, 
 _STRETCHED = replace(_CONFORMAL, stretched=True)
 
 
+@lru_cache(maxsize=32)
+def _standard_conformal(
+    alpha: float, dtype: torch.dtype, device: torch.device
+) -> PiecewisePredictive:
+    """A conformal distribution with stretched tails in units of its scale, whatever its width."""
+    with torch.inference_mode(False):  # else no graph could use what the cache holds
+        masses = torch.tensor([alpha / 2, 1 - alpha, alpha / 2], dtype=dtype, device=device)
+        quantile = -torch.special.ndtri(masses[0])
+        knots = torch.stack([-quantile, quantile])
+        return PiecewisePredictive.from_form(knots, masses, _STRETCHED).kept()
+
+
 def _with_open_ends(knots: Tensor, form: PiecewiseForm) -> Tensor:
     return form.pad(knots, -math.inf, math.inf, dim=-1)
 
@@ -572,8 +652,15 @@ def _spread(knots: Tensor) -> Tensor:
     return (knots - steps).cummax(dim=-1).values + steps
 
 
-def _row(values: Tensor, num_dims: int) -> Tensor | None:
-    """The row that ``values`` repeat along all but the last dimensions, None if they do not."""
+def common_row(values: Tensor, num_dims: int) -> Tensor | None:
+    """The row that ``values`` repeat along all but the last dimensions, None if they do not.
+
+    That is seen from the strides, so nothing is read back from the device.
+
+    Args:
+        values: A tensor.
+        num_dims: Number of dimensions of a row.
+    """
     batch = zip(values.shape, values.stride(), strict=True)
     own = [size for size, stride in list(batch)[: values.dim() - num_dims] if size > 1 and stride]
     if own or 0 in values.shape:

@@ -174,7 +174,11 @@ class SmoothedPredictive(_WithTails):
                 _common_or_rows_first(v, shape)
                 for v in (predictive.finite_knots, predictive.masses)
             )
-            points = _candidates(predictive, ratio, shape, tail)
+            table = predictive.quantile_table(tail)
+            if table is None:
+                points = _candidates(predictive, ratio, shape, tail)
+            else:
+                points = table(ratio).unsqueeze(0)
             x = SmoothedQuantile.apply(ratio, knots, masses, points, tail, predictive.form)
             x = x.view(shape)
         return x if self.predictive.scale is None else x * self.predictive.scale

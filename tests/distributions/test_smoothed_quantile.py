@@ -129,6 +129,70 @@ def test_a_row_that_is_common_stays_one():
         assert_close(*values, rtol=1e-9, atol=1e-9)
 
 
+def kept_row(kind: str, row: int) -> PiecewisePredictive:
+    """One distribution of a batch, with a memory."""
+    batch = random_predictive(kind, row + 1, seed=7)
+    scale = None if batch.scale is None else batch.scale[row]
+    knots = batch.finite_knots[row]
+    masses = batch.masses if batch.masses.dim() == 1 else batch.masses[row]
+    return PiecewisePredictive.from_form(knots, masses, batch.form, scale=scale).kept()
+
+
+class TestCommonDistribution:
+    """Of a distribution that all points share the quantiles are tabulated."""
+
+    ratio = torch.logspace(-9, 11, 301, dtype=torch.double)[torch.randperm(301)]
+
+    @pytest.mark.parametrize("kind", [k for k in KINDS if k not in ("gaussian", *BOUNDED)])
+    @pytest.mark.parametrize("row", [0, 4])
+    def test_accuracy(self, kind, row):
+        distribution = SmoothedPredictive(kept_row(kind, row).expand(self.ratio.shape), self.ratio)
+        for level in LEVELS:
+            assert score_errors(distribution, level).max() <= 1e-8
+
+    @pytest.mark.parametrize("level", [0.02, 0.77])
+    def test_derivatives(self, level):
+        predictive = kept_row("knots", 1).expand(torch.Size([4]))
+        ratio = torch.tensor([0.05, 0.4, 1.0, 7.0], dtype=torch.double, requires_grad=True)
+
+        def function(ratio):
+            return SmoothedPredictive(predictive, ratio).quantile(level)
+
+        assert gradcheck(function, (ratio,), atol=1e-7, rtol=1e-6)
+        assert gradgradcheck(function, (ratio,), atol=1e-6, rtol=1e-5)
+
+    def test_what_is_remembered(self):
+        row = kept_row("knots", 1)
+        batch = row.expand(torch.Size([5]))
+        assert batch.without_copies() is row
+        assert batch.mirrored().without_copies() is row.mirrored() is row.mirrored()
+        assert row.quantile_table(0.1) is row.quantile_table(0.1)
+        single = row.expand(torch.Size([5])).to(torch.float32)
+        assert single.without_copies() is row.to(torch.float32)
+        plain = PiecewisePredictive.from_form(row.finite_knots, row.masses, row.form)
+        assert plain.quantile_table(0.1) is None and plain.mirrored() is not plain.mirrored()
+
+    def test_nothing_is_remembered_in_inference_mode_or_with_gradients(self):
+        with torch.inference_mode():
+            row = kept_row("knots", 1)
+            assert row.quantile_table(0.1) is None
+        kept = kept_row("knots", 1)
+        with torch.inference_mode():
+            assert kept.quantile_table(0.1) is None
+        knots = kept.finite_knots.clone().requires_grad_()
+        row = PiecewisePredictive.from_form(knots, kept.masses, kept.form).kept()
+        assert row.quantile_table(0.1) is None
+
+    def test_stretched_tails_are_common_whatever_the_widths(self):
+        width = torch.linspace(0.1, 9.0, 7, dtype=torch.double)
+        a = PiecewisePredictive.conformal(0.2, width, max_width=50.0, tails="stretched")
+        b = PiecewisePredictive.conformal(0.2, 2 * width, max_width=50.0, tails="stretched")
+        assert a.standardized() is b.standardized()
+        assert a.to(torch.float32).standardized().finite_knots.dtype == torch.float32
+        knots = a.finite_knots / a.scale.unsqueeze(-1)
+        assert_close(a.standardized().finite_knots.expand(7, 2), knots)
+
+
 @pytest.mark.parametrize("ratio", [0.0, 1e-12, 1.0, 1e12])
 @pytest.mark.parametrize("kind", KINDS)
 def test_finite_at_the_limits(kind, ratio):
