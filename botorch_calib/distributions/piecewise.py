@@ -35,6 +35,7 @@ MIN_GAP = 1e-6
 # Stands for an infinite knot where the form does not say that it is one, so that differences
 # from it are finite. Its square does not overflow in double precision.
 _FAR = 1e30
+_MOST_REMEMBERED = 100  # things that follow from a distribution
 
 
 class PiecewisePredictive:
@@ -133,24 +134,28 @@ class PiecewisePredictive:
             return make()
         if key not in self._memory:
             self._memory[key] = make().kept()
-        return self._memory[key]  # type: ignore[no-any-return]
+        return self._memory[key]
 
     def quantile_table(self, tail: float) -> QuantileTable | None:
-        """Its quantiles plus noise as a function of the noise; None unless it remembers it.
+        """Its quantiles plus noise as a function of the noise, once it is asked for again.
+
+        None the first time, since a table costs as much as some ten solves, if there are many
+        already, or if nothing is remembered.
 
         Args:
             tail: The probability beyond, in (0, 1/2].
         """
-        if self._memory is None:
+        memory = self._memory
+        if memory is None or torch.is_inference_mode_enabled():
             return None
-        if tail not in self._memory:
-            if torch.is_inference_mode_enabled():
-                return None
-            with torch.no_grad():
-                z = self.transport(normal_points(tail, self._knots.device)[0])
-            table = QuantileTable(self._knots, self.masses, self.form, z, tail)
-            self._memory[tail] = table
-        return self._memory[tail]  # type: ignore[no-any-return]
+        if tail not in memory:
+            if len(memory) < _MOST_REMEMBERED:
+                memory[tail] = None
+            return None
+        if memory[tail] is None:
+            z = self.transport(normal_points(tail, self._knots.device)[0])
+            memory[tail] = QuantileTable(self._knots, self.masses, self.form, z, tail)
+        return memory[tail]  # type: ignore[no-any-return]
 
     # ---------------------------------------------------------------- constructors
 
