@@ -82,6 +82,8 @@ def num_steps(form: PiecewiseForm) -> int:
     """Number of steps to an error of 1e-8 scores, whatever the numbers, as found by tests."""
     if form.stretched:
         return 3
+    if form.only_tails and not form.rare_tails:
+        return 4
     return 5 if form.is_normal_throughout else 8
 
 

@@ -25,6 +25,8 @@ class PiecewiseForm:
             piece lies on one side of zero.
         stretched: Whether it is a uniform piece between two open ones that the scaled normal
             distribution, which has the same masses there, follows itself.
+        rare_tails: Whether the outer pieces hold next to no mass; quantiles then take more
+            steps.
     """
 
     uniform: tuple[bool, ...]
@@ -32,6 +34,7 @@ class PiecewiseForm:
     open_high: bool = False
     around_zero: bool = False
     stretched: bool = False
+    rare_tails: bool = False
 
     @property
     def num_pieces(self) -> int:

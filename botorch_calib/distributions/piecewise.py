@@ -35,6 +35,7 @@ MIN_GAP = 1e-6
 # Stands for an infinite knot where the form does not say that it is one, so that differences
 # from it are finite. Its square does not overflow in double precision.
 _FAR = 1e30
+_RARE = 0.01  # miscoverage below which the tails of a conformal distribution count as rare
 _MOST_REMEMBERED = 100  # things that follow from a distribution
 
 
@@ -218,7 +219,8 @@ class PiecewisePredictive:
         knots = torch.stack([-width, width], dim=-1)
         masses = width.new_tensor([alpha / 2, 1 - alpha, alpha / 2])
         if tails == "gaussian":
-            return cls.from_form(knots, masses, _CONFORMAL)
+            form = replace(_CONFORMAL, rare_tails=alpha < _RARE)
+            return cls.from_form(knots, masses, form)
         scale = width / -torch.special.ndtri(masses[0])
         stretched = cls.from_form(knots, masses, _STRETCHED, scale=scale)
         stretched._standard = _standard_conformal(alpha, width.dtype, width.device)
