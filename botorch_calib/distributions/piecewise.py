@@ -156,7 +156,7 @@ class PiecewisePredictive:
         if memory[tail] is None:
             z = self.transport(normal_points(tail, self._knots.device)[0])
             memory[tail] = QuantileTable(self._knots, self.masses, self.form, z, tail)
-        return memory[tail]  # type: ignore[no-any-return]
+        return memory[tail]
 
     # ---------------------------------------------------------------- constructors
 
