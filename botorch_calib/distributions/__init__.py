@@ -23,7 +23,8 @@ arithmetic::
            |
           ObservationIntegrals.forward (and .backward)   _observation_improvement.py
 
-Probabilities of improvement take the same way through ``log_survival``; quantiles invert it.
+Probabilities of improvement take the same way through ``log_survival``. Quantiles invert it, with
+``SmoothedQuantile`` of ``_smoothed_quantile.py`` in the place of ``SmoothedIntegrals``.
 
 What each file holds:
 
@@ -35,6 +36,7 @@ What each file holds:
 * ``scoring.py``: scores of forecasts (CRPS, interval score, calibration error).
 * ``_denoised_improvement.py``, ``_bivariate_tails.py``, ``_separate_pieces.py``,
   ``_observation_improvement.py``: integrals.
+* ``_smoothed_quantile.py``: quantiles from these, in a fixed number of steps.
 * ``_normal_functions.py``: special functions of the normal distribution, far into its tails.
 """
 

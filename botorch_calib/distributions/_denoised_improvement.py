@@ -60,22 +60,27 @@ _NARROW = 0.05
 
 
 def piece_values(
-    x: Tensor, r: Tensor, knots: Tensor, masses: Tensor, form: PiecewiseForm
+    x: Tensor,
+    r: Tensor,
+    knots: Tensor,
+    masses: Tensor,
+    form: PiecewiseForm,
+    with_natural: bool = True,
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """``e, s, p`` of all pieces on a scale on which the largest is about 1, without a graph.
 
     Args:
         x: ``n`` thresholds, float64.
         r: ``n`` positive ratios of the noise to the scale of the normal pieces.
-        knots: ``num_finite_knots x n``.
+        knots: ``num_finite_knots x n``, or ``x 1`` where they are common.
         masses: ``num_pieces x n``; a piece of mass 0 does not count as the largest.
         form: Form of the distribution, which is not a single normal piece without bounds.
+        with_natural: Whether the natural masses are asked for.
 
     Returns:
         The values (``3 x num_pieces x n``), the logarithm of the scale (``n``) by which they
         were divided, and that of the natural masses (``num_pieces x n``): the normal mass
-        of a normal piece, the width of a uniform one. None for a stretched form, of which the
-        derivatives that matter most do without.
+        of a normal piece, the width of a uniform one; None if that was not asked for.
     """
     if not form.around_zero:
         knots = off_zero(knots)
@@ -92,7 +97,7 @@ def piece_values(
         levels = _by_piece(parts, [part.levels for part in parts], dim=0)
         log_scale = levels.masked_fill(masses == 0.0, -math.inf).amax(dim=0)
     values = _by_piece(parts, [part.values(log_scale) for part in parts], dim=1)
-    if form.stretched:
+    if not with_natural:
         return values, log_scale, None
     return values, log_scale, _by_piece(parts, [part.log_natural() for part in parts], dim=0)
 
@@ -135,8 +140,8 @@ class _TailPieces:
     def _set_tails(self, x: Tensor, r: Tensor, knots: Tensor, t: Tensor) -> None:
         self.norm = (r * r).add_(1.0).sqrt_()
         self.c = x / self.norm
-        self.tails, nearest, mills = bivariate_tails(self.c, knots, t, r, self.norm)
-        self.mills_k, self.mills_c = mills[:-1], mills[-1]
+        tails = bivariate_tails(self.c, knots, t, r, self.norm)
+        self.tails, nearest, self.mills_k, self.mills_c = tails
         self.half = (knots * knots).mul_(0.5)
         self.offset = self.half - nearest
 
@@ -299,16 +304,68 @@ def interval_means(ends: Tensor, width: Tensor) -> tuple[Tensor, Tensor]:
 
 
 @torch.no_grad()
-def tail_and_density(
+def tail_and_slopes(
     x: Tensor, r: Tensor, knots: Tensor, masses: Tensor, form: PiecewiseForm
-) -> tuple[Tensor, Tensor]:
-    """``log P(z + r eps > x)`` and the log density at ``x``, each of shape ``n``, without a graph.
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """``log P(z + r eps > x)``, the log density at ``x`` and its first two derivatives.
 
-    Arguments as for `SmoothedIntegrals`.
+    A piece's density is ``p = int f(z) phi_r(x - z) dz``, with ``phi_r`` the density of ``r eps``
+    and ``f`` that of ``z``. By parts ``p' = int f'(z) phi_r(x - z) dz - c``, with ``c`` the change
+    of ``f(k) phi_r(x - k)`` from the lower to the upper knot. A uniform piece has ``f' = 0``. A
+    normal one has ``f' = -z f``, and given ``z + r eps = x`` the mean of ``z`` is
+    ``x / norm^2`` plus such a term again, ``norm^2 = 1 + r^2``: ``p' = -(x p + c) / norm^2``.
+
+    Arguments as for `SmoothedIntegrals`; each result has the shape ``n`` and no graph.
     """
-    values, log_scale, _ = piece_values(x, r, knots.contiguous(), masses, form)
-    totals = (values[1:] * masses).sum(dim=1).clamp_(min=TINY).log_() + log_scale
-    return totals[0], totals[1]
+    values, log_scale, natural = piece_values(x, r, knots.contiguous(), masses, form)
+    assert natural is not None
+    weighted = values[1:] * masses
+    tail, density = weighted.sum(dim=1).clamp_(min=TINY).unbind()
+    normal, flat = _edge_changes(x, r, knots, masses, form, natural, log_scale)
+    p = weighted[1] if flat is None else weighted[1] * form.is_normal(tail)
+    shrink = (r * r).add_(1.0).reciprocal_()
+    p = p.sum(dim=0)
+    slope = torch.addcmul(normal[0], x, p).mul_(shrink).neg_()
+    curve = torch.addcmul(p.add_(normal[1]), x, slope).mul_(shrink).neg_()
+    if flat is not None:
+        slope, curve = slope - flat[0], curve - flat[1]
+    slope = slope.div_(density)
+    curve = torch.addcmul(curve.div_(density), slope, slope, value=-1)
+    return tail.log_().add_(log_scale), density.log_().add_(log_scale), slope, curve
+
+
+def _edge_changes(
+    x: Tensor,
+    r: Tensor,
+    knots: Tensor,
+    masses: Tensor,
+    form: PiecewiseForm,
+    natural: Tensor,
+    log_scale: Tensor,
+) -> tuple[Tensor, Tensor | None]:
+    """Sum of ``m c`` over the normal and over the uniform pieces, and its derivative by ``x``.
+
+    For ``c`` see `tail_and_slopes`; each result is ``2 x n``, over ``exp(log_scale)``, and the last
+    one None where all pieces are normal.
+    """
+    t = (knots - x) / r
+    log_noise = log_phi(t) - r.log().add_(log_scale)
+    log_shape, steep = log_phi(knots), t / r
+    normal: Tensor | float = 0.0
+    total: Tensor | float = 0.0
+    for sign, (pieces, rows) in zip((1, -1), (form.highs, form.lows), strict=True):
+        log_f = log_shape[rows]
+        if any(form.uniform):
+            log_f = log_f * form.is_normal(natural)[pieces]
+        edge = (log_f + log_noise[rows]).sub_(natural[pieces]).clamp_(LEAST, -LEAST).exp_()
+        edge = edge.mul_(masses[pieces]).mul_(sign)
+        both = torch.stack([edge, edge * steep[rows]])
+        total = total + both.sum(dim=1)
+        if any(form.uniform):
+            normal = normal + (both * form.is_normal(natural)[pieces]).sum(dim=1)
+    if not any(form.uniform):
+        return total, None  # type: ignore[return-value]
+    return normal, total - normal  # type: ignore[return-value]
 
 
 # ------------------------------------------------------------------ derivatives
@@ -353,13 +410,14 @@ class _Derivatives:
     """Products of weights ``w_j`` with the derivatives of ``e_j / total`` or ``s_j / total``.
 
     Here ``total`` is a constant: with ``w = m`` and ``total = E`` their sum over the pieces is
-    a derivative of ``log E``.
+    a derivative of ``log E``. The logarithms are those of ``e``, ``s`` and ``p``, or, for
+    `of_survival` alone, of ``s`` and ``p``.
     """
 
     def __init__(
         self,
         arguments: tuple[Tensor, Tensor, Tensor],
-        logs: tuple[Tensor, Tensor, Tensor],
+        logs: tuple[Tensor, ...],
         natural: Tensor | None,
         form: PiecewiseForm,
         need_knots: bool,
@@ -403,7 +461,7 @@ class _Derivatives:
 
     def of_survival(self, weight: Tensor, log_total: Tensor) -> list[Tensor | None]:
         """By ``x``, ``r`` and the knots."""
-        own, density = _shares(weight, self.logs[1:], log_total).unbind()
+        own, density = _shares(weight, self.logs[-2:], log_total).unbind()
         by_ratio = self.survival_by_ratio(weight, density, log_total)
         by_knots = None
         if self.need_knots:
@@ -471,7 +529,10 @@ class SmoothedIntegrals(Function):
     def forward(
         ctx: Any, x: Tensor, r: Tensor, knots: Tensor, masses: Tensor, form: PiecewiseForm
     ) -> tuple[Tensor, ...]:
-        values, log_scale, natural = piece_values(x, r, knots.contiguous(), masses, form)
+        # The derivatives that matter most of a stretched form do without the natural masses.
+        values, log_scale, natural = piece_values(
+            x, r, knots.contiguous(), masses, form, with_natural=not form.stretched
+        )
         values.clamp_(min=TINY)
         totals = (values * masses).sum(dim=1).clamp_(min=TINY).log_() + log_scale
         log_excess, log_survival, log_density = totals.unbind()
@@ -506,6 +567,47 @@ class SmoothedIntegrals(Function):
                 parts.append([*derivatives(grad_pieces, piece), None])
         columns = zip(*parts, strict=True) if parts else [()] * 4
         return (*(_sum(column) for column in columns), None)
+
+
+def survival_derivatives(
+    grad: Tensor,
+    x: Tensor,
+    r: Tensor,
+    knots: Tensor,
+    masses: Tensor,
+    form: PiecewiseForm,
+    needs: tuple[bool, bool, bool],
+) -> tuple[Tensor | None, ...]:
+    """``grad`` times the derivatives of ``P(z + r eps > x)`` over the density at ``x``.
+
+    Args:
+        grad: ``n`` numbers.
+        x: ``n`` thresholds.
+        r: As for `SmoothedIntegrals`.
+        knots: As for `SmoothedIntegrals`.
+        masses: As for `SmoothedIntegrals`.
+        form: Form of the distribution.
+        needs: Whether those by ``r``, ``knots`` and ``masses`` are needed.
+
+    Returns:
+        Those by ``r``, ``knots`` and ``masses``, None where not needed; with a graph if gradients
+        are enabled.
+    """
+    if torch.is_grad_enabled():
+        _, _, _, log_s, _ = SmoothedIntegrals.apply(x, r, knots, masses, form)
+        log_p, natural = log_densities(x, r, knots, form)
+    else:
+        values, log_scale, natural = piece_values(x, r, knots.contiguous(), masses, form)
+        log_s, log_p = (values[1:].clamp_(min=TINY).log_() + log_scale).unbind()
+    log_total = (log_p + masses.clamp(min=TINY).log()).logsumexp(dim=0)
+    terms = _Derivatives((x, r, knots), (log_s, log_p), natural, form, needs[1])
+    _, by_ratio, by_knots = terms.of_survival(grad * masses, log_total)
+    by_masses = _shares(grad, log_s, log_total) if needs[2] else None
+    parts = zip((by_ratio, by_knots, by_masses), (r, knots, masses), needs, strict=True)
+    return tuple(
+        part.sum_to_size(of.shape) if need and part is not None else None
+        for part, of, need in parts
+    )
 
 
 def _sum(terms: Iterable[Tensor | None]) -> Tensor | None:

@@ -271,19 +271,17 @@ def log1mexp(x: Tensor) -> Tensor:
     return torch.where(near, value_near, value_far)
 
 
-def ndtri_exp(log_p: Tensor) -> Tensor:
-    """Inverse of ``log_ndtr``: the ``z`` with ``log Phi(z) = log_p``, for ``log_p < 0``.
-
-    Meant for lower-tail probabilities (``log_p`` may be far below the underflow of
-    ``exp``); near ``log_p = 0`` it is as accurate as ``log_p`` itself. Differentiable:
-    the last Newton step carries the gradient ``Phi(z) / phi(z)``.
+class _NdtriExp(Function):
+    """`ndtri_exp`; its derivative is ``Phi / phi`` at the value, in turn a differentiable one.
 
     In the deep tail ``log Phi(z)`` is about ``-z^2/2 - log(-z sqrt(2 pi))``. Solved for ``z`` with
     ``z^2 = -2 log_p - log(2 pi)`` in the last term this starts within 0.003 of the root at
     ``log_p = -30``, and closer further down. ``log Phi`` is nearly a parabola there, so each Newton
     step doubles the digits, and three reach rounding.
     """
-    with torch.no_grad():
+
+    @staticmethod
+    def forward(ctx: Any, log_p: Tensor) -> Tensor:
         # Above exp(-30) ndtri is exact to rounding, and exp(log_p) loses 30 eps at most.
         deep = log_p < -30.0
         z = torch.special.ndtri(log_p.masked_fill(deep, -1.0).exp())
@@ -292,12 +290,31 @@ def ndtri_exp(log_p: Tensor) -> Tensor:
         for _ in range(3):
             z_deep = z_deep - (log_ndtr(z_deep) - (-0.5 * tail - _HALF_LOG_2PI)) / hazard(z_deep)
         z = torch.where(deep, z_deep, z)
-        slope = hazard(z)
-    # At z = +-inf there is nothing to correct (and inf - inf must not appear).
-    finite = torch.isfinite(z)
-    z_safe = z.masked_fill(~finite, 0.0)
-    step = (log_ndtr(z_safe) - log_p.masked_fill(~finite, 0.0)) / slope.masked_fill(~finite, 1.0)
-    return torch.where(finite, z_safe - step, z)
+        # At z = +-inf there is nothing to correct (and inf - inf must not appear).
+        finite = torch.isfinite(z)
+        safe = z.masked_fill(~finite, 0.0)
+        step = (log_ndtr(safe) - log_p.masked_fill(~finite, 0.0)) / hazard(safe)
+        z = torch.where(finite, safe - step, z)
+        ctx.save_for_backward(z)
+        return z
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        (z,) = ctx.saved_tensors
+        finite = torch.isfinite(z)
+        safe = z.masked_fill(~finite, 0.0)
+        return grad * torch.exp(log_ndtr(safe) - log_phi(safe)).masked_fill(~finite, 0.0)
+
+
+def ndtri_exp(log_p: Tensor) -> Tensor:
+    """Inverse of ``log_ndtr``: the ``z`` with ``log Phi(z) = log_p``, for ``log_p < 0``.
+
+    Meant for lower-tail probabilities (``log_p`` may be far below the underflow of
+    ``exp``); near ``log_p = 0`` it is as accurate as ``log_p`` itself. Differentiable to every
+    order; where the value is infinite its derivative counts as zero.
+    """
+    out: Tensor = _NdtriExp.apply(log_p)
+    return out
 
 
 def lower_quantile(log_p: Tensor) -> Tensor:

@@ -26,6 +26,8 @@ class PiecewiseForm:
         stretched: Whether it is a uniform piece between two open ones that the scaled normal
             distribution, which has the same masses there, follows itself.
         hollow: Whether an open outer piece may hold next to no mass.
+        rare_tails: Whether the outer pieces hold next to no mass; quantiles then take more
+            steps.
     """
 
     uniform: tuple[bool, ...]
@@ -34,6 +36,7 @@ class PiecewiseForm:
     around_zero: bool = False
     stretched: bool = False
     hollow: bool = False
+    rare_tails: bool = False
 
     @property
     def num_pieces(self) -> int:

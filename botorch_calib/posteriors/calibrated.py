@@ -202,11 +202,11 @@ class CalibratedPosterior(Posterior):
         return self._at(value, lambda x: self._distribution.log_prob(x).exp() / self._unit)
 
     def quantile(self, value: Tensor | float) -> Tensor:
-        """Quantiles of the marginals, with exact first derivatives.
+        """Quantiles of the marginals, with exact derivatives.
 
         Args:
             value: Levels in (0, 1), of any shape. As in BoTorch, several give the result leading
-                dimensions of their shape. A number need not be read back from a device.
+                dimensions of their shape. A tensor is read back from its device, a number is not.
 
         Raises:
             InputDataError: If a level is outside (0, 1).
