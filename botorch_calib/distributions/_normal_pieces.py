@@ -68,7 +68,7 @@ class NormalPieces(Function):
             return values.reshape(-1)[at]
 
         sign = pick(1.0 - 2.0 * turned.to(z))
-        mass = masses[index]
+        mass = masses.take(index)  # indexing by a scalar tensor would read it back
         below = pick(torch.where(turned, beyond[1], beyond[0]))
         log_natural = pick(log_natural)
         side = sign * z
