@@ -10,9 +10,9 @@ from tests.documentation import ROOT, python_blocks, run_blocks
 README = ROOT / "README.md"
 
 
-def test_example_runs() -> None:
-    """By itself: it defines its data."""
-    assert len(python_blocks(README)) == 1
+def test_examples_run() -> None:
+    """By themselves: they define their data."""
+    assert len(python_blocks(README)) == 2
     candidate = run_blocks(README)["candidate"]
     assert isinstance(candidate, torch.Tensor)
     assert candidate.shape == (1, 2)

@@ -190,7 +190,7 @@ for name, imputation, window in (
 # A search that ignores what is running repeats itself; the others do not. Three seeds say little
 # about regret: the suite `delay` of the benchmarks compares nine methods on nine problems.
 #
-# ## For real: a pool of processes, killed and resumed
+# ## For real: processes, killed and resumed
 #
 # `tutorials/scripts/tune_svc.py` tunes a support vector classifier on two worker
 # processes. Its evaluations take between a tenth of a second and two. Start it, and kill it without
@@ -243,6 +243,6 @@ for record in ledger.to_records()[:3]:
 # * **Write queries into a `FeedbackLedger`** before they start: `FeedbackLedger.open(path, dim)`.
 # * **Tell the model what is running**: `CensoredDelayModel.from_ledger(ledger, fit)`, or, with a
 #   model at hand, `CensoredDelayModel(gp, ledger.incomplete(), censor_value)`.
-# * **Or let it all be done**: `AsynchronousOptimizer(make_pool, objective, ledger, propose, ...)`
+# * **Or let it all be done**: `AsynchronousOptimizer(..., workers=4)`
 #   with `propose = DelayAwareProposer(bounds)`, on threads, processes or Dask's
 #   `Client.get_executor()`.

@@ -206,12 +206,16 @@ def own_quantiles(level):
 
 
 # %% [markdown]
+# All settings of this page were chosen on other seeds; those of its campaigns were written down
+# before they were run.
+#
 # First by the quantiles of a Gaussian process that believes the report.
 
 # %%
+SEED = 5000
 figure, panels = plt.subplots(1, 3, figsize=(16, 4.4), layout="constrained")
 panels = dict(zip((0, 10, 40), panels, strict=True))
-constraint, _, _ = campaign(0, REPORTED, 40, own_quantiles(LEVEL), panels)
+constraint, _, _ = campaign(SEED, REPORTED, 40, own_quantiles(LEVEL), panels)
 plt.show()
 print(constraint)
 
@@ -222,7 +226,7 @@ print(constraint)
 # %%
 figure, panels = plt.subplots(1, 3, figsize=(16, 4.4), layout="constrained")
 panels = dict(zip((0, 10, 40), panels, strict=True))
-constraint, X, Y = campaign(0, REPORTED, 40, panels=panels)
+constraint, X, Y = campaign(SEED, REPORTED, 40, panels=panels)
 plt.show()
 print(constraint)
 
@@ -240,7 +244,7 @@ print(diagnosis)
 # %%
 figure, panels = plt.subplots(2, 2, figsize=(12, 9), layout="constrained")
 panels = dict(zip((0, 5, 15, 40), panels.flat, strict=True))
-constraint, X, Y = campaign(0, diagnosis.supported, 40, panels=panels)
+constraint, X, Y = campaign(SEED, diagnosis.supported, 40, panels=panels)
 plt.show()
 print(constraint)
 
@@ -259,7 +263,7 @@ for name, noise, calibrator in (
     ("the model's, true noise", TRUE, own_quantiles(LEVEL)),
 ):
     rows = []
-    for seed in range(100, 108):
+    for seed in range(SEED, SEED + 8):
         done, tried, _ = campaign(seed, noise, 40, calibrator)
         share = done.num_violations / done.num_certified
         area = done.certified(SETTINGS.unsqueeze(-2)).double().mean()
@@ -381,7 +385,7 @@ def table(claims):
 
 
 of_means, of_batches = {}, {}
-for seed in range(250):
+for seed in range(6000, 6250):
     gains, X, Y, noise = trials(seed)
     models = answers(X, Y)
     x = knob[models["as reported"].model.posterior(knob).mean.argmax()].unsqueeze(0)
@@ -395,7 +399,7 @@ for seed in range(250):
 table(of_means)
 
 # %% [markdown]
-# With the errors as reported, the claims are all but certain, and about one in ten is wrong.
+# With the errors as reported, the claims are all but certain, and about one in seven is wrong.
 # Calibration helps a little: **what is calibrated is the distribution of an observation, and this
 # is a claim about the mean behind it.** To take the noise out one has to believe the stated noise,
 # which a single observation at each setting cannot check. `excess="objective"` puts all the spread
@@ -435,7 +439,7 @@ def practice(seed, calibrator, num_batches=50):
 
 
 for name, calibrator in (("the model's", own_quantiles(0.1)), ("learned", None)):
-    done = [practice(seed, calibrator) for seed in range(1000, 1012)]
+    done = [practice(seed, calibrator) for seed in range(7000, 7012)]
     num = sum(constraint.num_certified for constraint in done)
     wrong = sum(constraint.num_violations for constraint in done) / num
     print(f"{name:12} {num:4} of 600 batches certified, of these below today's: {wrong:.1%}")

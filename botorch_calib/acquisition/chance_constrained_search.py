@@ -39,6 +39,9 @@ _RARE = 0.05
 _SPREADS = (0.1, 0.01)
 # How far ends of the search are drawn back towards their certified starts.
 _BACKWARD = (0.0, 1e-8, 1e-6, 1e-4, 1e-3, 1e-2, 0.03, 0.1, 0.2, 0.4, 0.7, 1.0)
+# How many samples of the box are drawn for one that meets the linear constraints; and, where these
+# leave less than that, the steps before the first point of a random walk, which starts inside.
+_OVERSAMPLED, _BURN_IN = 16, 200
 # Points that are evaluated at a time.
 _CHUNK = 2048
 _MAX_ITERATIONS = 100
@@ -99,8 +102,8 @@ def optimize_chance_constrained(
 
     Raises:
         InputDataError: If there are no constraints, ``choices`` are empty or come with what they
-            exclude, bounds are crossed, a fixed value is outside its bounds, or a number is out of
-            its range or not finite.
+            exclude, bounds are crossed, a fixed value is outside its bounds, a number is out of
+            its range or not finite, or ``bounds`` or ``choices`` have not the models' precision.
         InfeasibilityError: If no point meets the ``inequality_constraints``.
         BotorchTensorDimensionError: If ``bounds`` or ``choices`` have the wrong shape.
 
@@ -125,9 +128,12 @@ def optimize_chance_constrained(
                 "`choices` excludes `bounds` (give None), `fixed_features` and "
                 "`inequality_constraints`: leave out the choices that are not wanted."
             )
-        found = _best_of(_checked_choices(choices).unsqueeze(-2), searched, margin)
+        choices = _checked_choices(choices)
+        _check_points("choices", choices, several)
+        found = _best_of(choices.unsqueeze(-2), searched, margin)
     else:
         region = _Region.checked(bounds, fixed_features, inequality_constraints)
+        _check_points("bounds", region.bounds, several)
         count = check_count("num_restarts", num_restarts)
         found = _search(searched, margin, region, count, check_count("raw_samples", raw_samples))
     candidate, certified = found
@@ -245,8 +251,14 @@ class _Region(NamedTuple):
         """Points ``num x 1 x d`` spread over the region."""
         if self.linear is None:
             return draw_sobol_samples(self.bounds, n=num, q=1)
-        points = get_polytope_samples(num, self.bounds, self.linear, n_thinning=4)
-        return self.placed(points.to(self.bounds).unsqueeze(-2))
+        # Rejecting is far cheaper than walking, as long as enough is left.
+        spread = self.placed(draw_sobol_samples(self.bounds, n=_OVERSAMPLED * num, q=1))[:num]
+        if len(spread) == num:
+            return spread
+        walk = get_polytope_samples(
+            num - len(spread), self.bounds, self.linear, n_burnin=_BURN_IN, n_thinning=4
+        )
+        return torch.cat([spread, self.placed(walk.to(self.bounds).unsqueeze(-2))])
 
     def around(self, X: Tensor, num: int) -> Tensor:
         """Points about each of ``X`` (``b x 1 x d``), at several scales."""
@@ -263,6 +275,12 @@ class _Region(NamedTuple):
     def allows(self, X: Tensor) -> Tensor:
         """Whether points ``b x 1 x d`` meet the linear constraints, up to BoTorch's tolerance."""
         return evaluate_feasibility(X, inequality_constraints=self.linear)
+
+
+def _check_points(name: str, X: Tensor, constraints: Sequence[ChanceConstraint]) -> None:
+    """Raise unless ``X`` (``... x d``) suits the models of all constraints."""
+    for constraint in constraints:
+        constraint.check_points(name, X)
 
 
 def _checked_choices(choices: Tensor) -> Tensor:

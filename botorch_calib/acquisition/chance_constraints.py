@@ -11,9 +11,10 @@ certified points.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple, Self
+from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple, Self
 
 import torch
 from botorch.exceptions.errors import (
@@ -28,6 +29,7 @@ from botorch_calib._validation import check_count, check_open_unit
 from botorch_calib.calibration import Calibrator, OnlineQuantileTracker, QuantileRecalibrator
 from botorch_calib.models import CalibratedModel
 from botorch_calib.models.inspection import (
+    check_observations,
     gaussian_part,
     innermost,
     observed_part,
@@ -39,6 +41,10 @@ from botorch_calib.models.inspection import (
 STEP_SIZE = 0.05
 #: Number of rounds in a row without a certified point after which such rounds teach as well.
 PATIENCE = 3
+# What BoTorch lets a constraint be violated by, and what that stands for, in standard deviations.
+_TOLERANCE, _ROOM = 1e-8, 1e-6
+# Decimals of the bound on a number of violations; rounding leaves the integers within it alone.
+_DECIMALS = 5
 
 
 class _Side(NamedTuple):
@@ -54,8 +60,8 @@ class _Guarantee:
     """What the bound on the violations rests on, as it was when the constraint was made."""
 
     num_updates: int  # of the tracker
-    lengths: list[float]  # of the intervals that its constants stay in, for each side
-    spare: list[float]  # how far rounds without a certified point may still relax each constant
+    lowest: list[float]  # ends of the interval that its constant stays in, for each side
+    highest: list[float]
 
 
 @dataclass
@@ -63,13 +69,13 @@ class _Record:
     """What has happened since the constraint was made."""
 
     guarantee: _Guarantee | None
+    violations: list[int]  # of certified points, for each side
     num_observed: int = 0
     num_certified: int = 0
     num_violations: int = 0
     num_rounds: int = 0
     num_idle: int = 0  # rounds in a row without a certified point
-    num_taught: int = 0  # points that the tracker has learned from
-    largest_batch: int = 1  # most points that it has learned from in one round
+    largest_batch: int = 1  # most points that the tracker has learned from in one round
 
 
 class ChanceConstraint:
@@ -85,23 +91,46 @@ class ChanceConstraint:
     ``violation_bound(T) = (1 - level) T + (1 + eta) / eta`` violate a limit (one limit, one point a
     round, constant step ``eta``, no localization).
 
-    *Proof.* Let ``q_t`` be the learned quantile and ``o_t = 1`` if ``y_t <= q_t(x_t)``, else 0. In
-    a certified round ``q_t(x_t) <= upper``, so a violation ``y_t > upper`` is a miss: ``o_t = 0``.
-    The tracker moves by ``c_{t+1} = c_t + eta (level - o_t)``; since it rises only after a miss,
-    where ``c_t < 1``, and falls only after a hit, where ``c_t >= 0``, it stays within an interval
-    of length ``1 + eta`` (`OnlineQuantileTracker.reach`). Summed over the certified rounds, misses
-    number ``(1 - level) T`` plus the sum of the moves over ``eta``, which is at most
-    ``(1 + eta) / eta``. Nothing is assumed of the start: a warm start from history costs nothing.
+    *Proof*, at an upper limit. Let ``p = level``, ``q_t`` the learned quantile, ``c_t`` the
+    tracker's constant in front of round ``t``, and ``o_t = 1`` if ``y_t <= q_t(x_t)``, a hit,
+    else 0, a miss. What teaches moves the constant by ``eta (p - o_t)``. It rises only after a
+    miss, where the threshold is less than 1, and falls only after a hit, where that is at least 0:
+    so it stays in an interval ``[a, b]``, of length ``1 + eta`` unless it starts outside of that
+    (`OnlineQuantileTracker.reach`). In a certified round ``q_t(x_t) <= upper``, so a violation
+    ``y_t > upper`` is a miss. It is learned as one whatever the last digits say; the threshold is
+    less than 1 then, since a quantile at its cap certifies nothing. Let ``V`` be the number of
+    violations among the ``T`` certified rounds so far. Then always
 
-    *Rounds without a certified point* teach nothing at first, so that ``T`` counts the certified
-    ones alone. But a threshold that has risen too far for any point to be certified could then
-    never come back. So from the fourth such round in a row on they teach as well, as long as what
-    they have taken off the threshold in total is no more than its height above the lower end of
-    that interval at the start: the moves of the certified rounds then still sum to ``1 + eta`` at
-    most.
+        ``V <= (1 - p) T + (c - a) / eta``.
 
-    The calibrator must learn from this constraint alone. Rounding is not part of the proof: a
-    violation by the last digit, at a margin of the last digit, may go unnoticed.
+    It holds at the start, where ``V = T = 0`` and ``c >= a``, whatever the start is: a warm start
+    from history costs nothing. A certified hit adds ``1 - p`` to the first term on the right and
+    takes it off the second. A certified miss adds ``1 - p`` to the first and ``p`` to the second,
+    1 in all, and at most 1 to ``V``. An uncertified round that teaches moves the second term alone:
+    a miss adds ``p`` to it, a hit takes ``1 - p`` off it. So it is let teach only where the
+    inequality holds with ``1 - p`` to spare, whatever it brings. Since ``c <= b``, the bound
+    follows. At a lower limit the tracked level is ``1 - p``, violations are hits, and the term is
+    ``(b - c) / eta``.
+
+    *Rounds without a certified point* teach nothing at first, so that decisions are judged by
+    decisions alone. But a threshold that has risen too far for any point to be certified could then
+    never come back. So from the fourth such round in a row on they teach as well, as long as there
+    is something to spare (under two limits, on both sides), that is ``(1 - p) T + (c - a) / eta -
+    V``. It is spent on uncertified hits, and earned by uncertified misses and by those certified
+    misses that violate nothing. It is used up only where outcomes have violated the limit more
+    often than stated, by about ``(c - a) / eta`` times; what is not certified then stays so, since
+    nothing else keeps the bound.
+
+    *Several points in a round*, ``n`` of them, are compared with the same threshold, and the
+    interval is longer by ``(n - 1) eta``. *Localized*, ``c`` is the constant under a local part
+    that is at most ``G`` in size, and the interval is longer by ``2 G``. *With shrinking steps*,
+    ``eta`` in the inequality is the latest step: as ``c >= a``, a smaller one only adds to its
+    right side. Steps are numbered by the certified points alone, and in an uncertified round one
+    point at most teaches, so that ``eta`` never grows. A calibrator without a bound has nothing to
+    keep: there one point of each such round teaches.
+
+    The calibrator must learn from this constraint alone. How the constant itself is rounded is not
+    part of the proof: in single precision that may come to 1e-6 of a violation in each round.
 
     It is a statement on the outcome. Nothing is guaranteed for the noise-free value behind it, nor
     for points that were not chosen.
@@ -145,7 +174,7 @@ class ChanceConstraint:
             raise InputDataError(
                 f"`lower` must be less than `upper`, got {self.lower} and {self.upper}."
             )
-        self._record = _Record(self._guarantee())
+        self._record = _Record(self._guarantee(), [0] * len(self._sides))
 
     @classmethod
     def from_history(
@@ -167,7 +196,10 @@ class ChanceConstraint:
             upper: Upper limit of the outcome, or None.
             lower: Lower limit of the outcome, or None.
             level: Probability with which an outcome shall be within the limits.
-            num_initial: Number of initial observations (the design) to skip.
+            num_initial: Number of initial observations (the design) to skip. By default all of them
+                count. With a wrong model the first ones may raise the threshold so far that little
+                is certified for dozens of rounds. Skipping them all starts from the model's own
+                quantile, which certifies more in the first rounds, and violates more often.
             calibrator: Copied (default: a `QuantileRecalibrator` of the `tracked_levels` with
                 steps of 0.05). For a localized one give it a ``regularization`` too, on which the
                 bound rests.
@@ -230,11 +262,13 @@ class ChanceConstraint:
 
         Raises:
             BotorchTensorDimensionError: If ``X`` does not have the shape ``b x 1 x d``.
+            InputDataError: If it has not the precision of the model.
         """
         if X.dim() < 2 or X.shape[-2] != 1:
             raise BotorchTensorDimensionError(
                 f"`X` must have shape b x 1 x d, one point at a time, got {tuple(X.shape)}."
             )
+        self.check_points("X", X)
         mean, deviation = self.model.observation_moments(X)
         X = with_task_feature(observed_part(self.model.model), X)
         inputs = self.model.transform_inputs(X)
@@ -245,6 +279,28 @@ class ChanceConstraint:
             at_cap = side.sign * quantile >= self.calibrator.max_width
             margins.append(torch.where(at_cap, torch.minimum(margin, -deviation), margin))
         return torch.stack(margins).amin(dim=0).squeeze(-1).squeeze(-1)
+
+    def check_points(self, name: str, X: Tensor) -> None:
+        """Raise unless points ``... x d`` have the width and the precision of the model's inputs.
+
+        Args:
+            name: What they are called where they were given.
+            X: The points; the column of the output task of a multi-task model may be left out.
+
+        Raises:
+            BotorchTensorDimensionError: If they have the wrong width.
+            InputDataError: If they have the wrong precision.
+        """
+        observed = observed_part(self.model.model)
+        inputs = raw_train_inputs(innermost(observed))
+        if inputs is None:
+            return
+        if with_task_feature(observed, X).shape[-1] != inputs.shape[-1]:
+            raise BotorchTensorDimensionError(
+                f"`{name}` must have {inputs.shape[-1]} columns as the model's inputs have, got "
+                f"{X.shape[-1]}."
+            )
+        check_precision(name, X, inputs.dtype)
 
     @property
     def _sides(self) -> list[_Side]:
@@ -283,9 +339,9 @@ class ChanceConstraint:
 
         That function wants certified ``batch_initial_conditions``, and ``options`` such as
         ``{"batch_limit": 1, "maxiter": 100, "ftol": 1e-9}``. By default SLSQP may end 1e-6 outside,
-        where BoTorch raises from 1e-8 on; with these the end is certified, since the function is
-        the margin, in standard deviations of the outcome, less a little more than that tolerance.
-        `optimize_chance_constrained` sees to all of it.
+        where BoTorch raises from 1e-8 on. What BoTorch accepts is certified: the function is the
+        margin, in standard deviations of the outcome and less 1e-6 of them, times 0.01, so that
+        1e-8 outside of it is the border. `optimize_chance_constrained` sees to all of it.
 
         Returns:
             A function of a point ``d``, and True, as it is a constraint on single points.
@@ -293,7 +349,8 @@ class ChanceConstraint:
         unit = self.typical_deviation()
 
         def clear(x: Tensor) -> Tensor:
-            return self.margin(x.reshape(1, 1, -1)).squeeze(0) / unit - clearance(x.dtype)
+            room = max(_ROOM, clearance(x.dtype))
+            return (self.margin(x.reshape(1, 1, -1)).squeeze(0) / unit - room) * (_TOLERANCE / room)
 
         return clear, True
 
@@ -301,12 +358,11 @@ class ChanceConstraint:
 
     def violated(self, Y: Tensor) -> Tensor:
         """Whether outcomes are outside their limits, of the shape of ``Y``."""
-        outside = torch.zeros_like(Y, dtype=torch.bool)
-        if self.upper is not None:
-            outside = outside | (Y > self.upper)
-        if self.lower is not None:
-            outside = outside | (Y < self.lower)
-        return outside
+        return self._violated_sides(Y).any(dim=-1)
+
+    def _violated_sides(self, Y: Tensor) -> Tensor:
+        """Whether outcomes of any shape violate each of the ``s`` limits, ``... x s``."""
+        return torch.stack([side.sign * Y > side.sign * side.limit for side in self._sides], dim=-1)
 
     @torch.no_grad()
     def observe(
@@ -327,37 +383,55 @@ class ChanceConstraint:
             condition: Whether to also condition the model on them.
 
         Raises:
-            InputDataError: If ``X``, ``Y`` or ``Yvar`` hold NaN or infinite values.
+            InputDataError: If ``X``, ``Y`` or ``Yvar`` hold NaN or infinite values, or have not the
+                precision of the model.
             BotorchTensorDimensionError: If their shapes are not ``n x d`` and ``n x 1``.
             UnsupportedError: If the model cannot be conditioned, or the calibrator is mixed
-                (``lengthscale="auto"``) and given several rows at once.
+                (``lengthscale="auto"``) and several of the rows are certified.
         """
         if X.dim() != 2:
             raise BotorchTensorDimensionError(f"`X` must have shape n x d, got {tuple(X.shape)}.")
+        self.check_points("X", X)
+        observed = observed_part(self.model.model)
+        check_observations(observed, with_task_feature(observed, X), Y, Yvar)
+        check_precision("Y", Y, X.dtype)
         certified = self.certified(X.unsqueeze(-2))
+        violated = self._violated_sides(Y.squeeze(-1)) & certified.unsqueeze(-1)
         num_certified = int(certified.sum())
-        relaxes = not num_certified and self._may_relax(len(X))
-        teaching = torch.ones_like(certified) if relaxes else certified
-        before = self._constants()
-        self.model.observe(X, Y, Yvar, condition=condition, learn_from=teaching)
+        teaching = certified
+        if not num_certified:
+            teaching = torch.arange(len(X), device=X.device) < self._num_relaxing(len(X))
+        self.model.observe(
+            X, Y, Yvar, condition=condition, learn_from=teaching, beyond=self._beyond(violated)
+        )
         if not len(X):
             return
         record, num_taught = self._record, int(teaching.sum())
         record.num_rounds += 1
-        record.num_taught += num_taught
         record.largest_batch = max(record.largest_batch, num_taught)
         record.num_observed += len(X)
         record.num_certified += num_certified
-        record.num_violations += int((certified & self.violated(Y).squeeze(-1)).sum())
+        record.num_violations += int(violated.any(dim=-1).sum())
+        record.violations = [
+            before + now
+            for before, now in zip(record.violations, violated.sum(dim=0).tolist(), strict=True)
+        ]
         record.num_idle = 0 if num_certified else record.num_idle + 1
-        if relaxes and record.guarantee is not None:
-            taken = [old - new for old, new in zip(before, self._constants(), strict=True)]
-            record.guarantee.spare = [
-                spare - side.sign * change
-                for spare, side, change in zip(
-                    record.guarantee.spare, self._sides, taken, strict=True
-                )
-            ]
+        tracker = self._tracker
+        if record.guarantee is not None and tracker is not None and not num_certified:
+            # Steps are numbered by the certified points, see the proof.
+            tracker.step_count = tracker.step_count - num_taught
+
+    def _beyond(self, violated: Tensor) -> Tensor | None:
+        """On which side violations ``n x s`` of certified points count, for the proof's sake.
+
+        In exact arithmetic they are beyond the quantile that certified. Other learners than the
+        proof's may use by how far, so these are told nothing.
+        """
+        if self._record.guarantee is None:
+            return None
+        signs = torch.tensor([side.sign for side in self._sides], device=violated.device)
+        return (violated * signs).sum(dim=-1)
 
     @property
     def num_rounds(self) -> int:
@@ -378,6 +452,44 @@ class ChanceConstraint:
     def num_violations(self) -> int:
         """Number of certified points whose outcome violated a limit."""
         return self._record.num_violations
+
+    # ------------------------------------------------------------ what is saved
+
+    def state_dict(self) -> dict[str, Any]:
+        """What has been learned and counted, in tensors and numbers, as ``torch.save`` takes it.
+
+        The model is no part of it, nor are the calibrator's settings, which are only compared.
+        """
+        return {
+            "settings": self._settings(),
+            "record": asdict(self._record),
+            "calibrator": deepcopy(self.calibrator.state_dict()),
+        }
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Go on from where another constraint was saved; the bound then holds of both together.
+
+        Args:
+            state_dict: Of a constraint with the same limits, level and calibrator.
+
+        Raises:
+            InputDataError: If it is of another kind of constraint.
+            RuntimeError: If the calibrator's part does not fit.
+        """
+        if (theirs := state_dict["settings"]) != (own := self._settings()):
+            raise InputDataError(f"`state_dict` is of a constraint with {theirs}, not {own}.")
+        self.calibrator.load_state_dict(state_dict["calibrator"])
+        record = deepcopy(state_dict["record"])
+        if record["guarantee"] is not None:
+            record["guarantee"] = _Guarantee(**record["guarantee"])
+        self._record = _Record(**record)
+
+    def _settings(self) -> dict[str, Any]:
+        """What the counts and the bound are of."""
+        settings = {"lower": self.lower, "upper": self.upper, "level": self.level}
+        names = ("step_size", "step_decay", "scale", "lengthscale", "regularization")
+        tracker = self._tracker
+        return settings | {name: getattr(tracker, name) for name in names if tracker is not None}
 
     # ------------------------------------------------------------ what is guaranteed
 
@@ -402,7 +514,7 @@ class ChanceConstraint:
         guarantee, tracker = self._record.guarantee, self._tracker
         if guarantee is None or tracker is None:
             raise self._without_bound()
-        if tracker.num_updates != guarantee.num_updates + self._record.num_taught:
+        if tracker.num_updates != guarantee.num_updates + self._record.num_certified:
             raise UnsupportedError(
                 "The calibrator has also learned from elsewhere, so nothing bounds this "
                 "constraint's violations: give each constraint a calibrator of its own, and call "
@@ -411,34 +523,54 @@ class ChanceConstraint:
         last = tracker.step_at(guarantee.num_updates + num_certified)
         # Points observed at once lengthen the interval, which was measured for one at a time.
         extra = (batch_size - 1) * tracker.step_size
-        # Of each side: misses = (1 - p) T + sum of moves / eta; by parts where steps shrink.
-        share = (1.0 - self.level) / len(self._sides)
-        bound = sum(share * num_certified + (length + extra) / last for length in guarantee.lengths)
-        return min(bound, float(num_certified))
+        ends = zip(guarantee.lowest, guarantee.highest, strict=True)
+        bound = sum(self._share * num_certified + (b - a + extra) / last for a, b in ends)
+        # Violations are counted: 26.999999999999996 would say 26 where 27 is meant.
+        return min(round(bound, _DECIMALS), float(num_certified))
 
     def _guarantee(self) -> _Guarantee | None:
         """What the bound rests on from now on; None where there is none."""
         tracker, indices = self._tracker, self._indices
         if tracker is None or (tracker.localized and tracker.regularization == 0.0):
             return None
-        low, high = (ends[indices].tolist() for ends in tracker.reach())
-        spare = [
-            (now - a) if side.sign > 0 else (b - now)
-            for a, b, now, side in zip(low, high, self._constants(), self._sides, strict=True)
-        ]
-        lengths = [b - a for a, b in zip(low, high, strict=True)]
-        return _Guarantee(tracker.num_updates, lengths, spare)
+        lowest, highest = (ends[indices].tolist() for ends in tracker.reach())
+        return _Guarantee(tracker.num_updates, lowest, highest)
 
-    def _may_relax(self, num_rows: int) -> bool:
-        """Whether rows of which none is certified may teach: after a while, within what is spare.
+    @property
+    def _share(self) -> float:
+        """The share of violations that is allowed on each side."""
+        return (1.0 - self.level) / len(self._sides)
 
-        Moves by steps of different sizes cannot be set off against each other.
+    def _num_relaxing(self, num_rows: int) -> int:
+        """How many of ``num_rows`` points, of which none is certified, may teach."""
+        if self._record.num_idle < PATIENCE:
+            return 0
+        tracker = self._tracker
+        if self._record.guarantee is None or tracker is None:
+            return min(num_rows, 1)
+        if tracker.step_decay > 0.0:
+            num_rows = min(num_rows, 1)
+        return max(0, min(num_rows, math.floor(self._slack() / self._share)))
+
+    def _slack(self) -> float:
+        """``(1 - p) T + (c - a) / eta - V`` of the class's proof, the least over the sides.
+
+        Each uncertified hit takes ``1 - p`` off it (at a lower limit: each uncertified miss).
         """
-        guarantee, tracker = self._record.guarantee, self._tracker
-        if guarantee is None or tracker is None or self._record.num_idle < PATIENCE:
-            return False
-        most = tracker.next_step * num_rows * (1.0 - self.level) / len(self._sides)
-        return tracker.step_decay == 0.0 and min(guarantee.spare) >= most
+        record, tracker = self._record, self._tracker
+        assert record.guarantee is not None and tracker is not None
+        ends = zip(record.guarantee.lowest, record.guarantee.highest, strict=True)
+        # The end that hits push the constant to, if so many are compared with one threshold.
+        beyond = (record.largest_batch - 1) * tracker.step_size * self._share
+        heights = [
+            (c - a if side.sign > 0 else b - c) + beyond
+            for (a, b), c, side in zip(ends, self._constants(), self._sides, strict=True)
+        ]
+        allowed = self._share * record.num_certified
+        return min(
+            allowed + height / tracker.next_step - violations
+            for height, violations in zip(heights, record.violations, strict=True)
+        )
 
     @property
     def _tracker(self) -> OnlineQuantileTracker | None:
@@ -493,6 +625,15 @@ def clearance(dtype: torch.dtype) -> float:
     is within these of 0 a second look might find the point uncertified.
     """
     return float(torch.finfo(dtype).eps) ** 0.5
+
+
+def check_precision(name: str, values: Tensor, dtype: torch.dtype) -> None:
+    """Raise ``InputDataError`` unless ``values`` have the precision ``dtype`` of the model."""
+    if values.dtype != dtype:
+        raise InputDataError(
+            f"`{name}` must have the precision of the model, {dtype}, got {values.dtype}: give "
+            f"`{name}.to({dtype})`, or fit the model to data in {values.dtype}."
+        )
 
 
 def joint_level(level: float, num_constraints: int) -> float:

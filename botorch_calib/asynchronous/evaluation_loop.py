@@ -26,6 +26,7 @@ from botorch_calib.asynchronous.evaluation_outcomes import (
     read_value,
 )
 from botorch_calib.asynchronous.progress import ProgressBar
+from botorch_calib.asynchronous.termination import termination_as_exit
 from botorch_calib.asynchronous.timeouts_and_retries import EvaluationLimits, EvaluationTimer
 from botorch_calib.asynchronous.worker_pools import Objective, PoolSupply, WorkerPool
 from botorch_calib.exceptions import EvaluationError, EvaluationWarning, TrialStateError
@@ -130,6 +131,8 @@ class EvaluationLoop:
         self._take_stock()
         # Evaluations that were lost with their worker, and run again.
         self._waiting: deque[Evaluation] = deque()
+        # A pool for the next trial that nobody else was faster to choose.
+        self._spare: WorkerPool | None = None
         self._running: dict[Future[Any], Run] = {}
         # Timed out, but occupying a worker until they return.
         self._overdue: set[Future[Any]] = set()
@@ -151,7 +154,7 @@ class EvaluationLoop:
     def run(self) -> None:
         """Evaluate until the goal is reached; clean up in any case."""
         try:
-            with self._presence:
+            with termination_as_exit(), self._presence:
                 self._run()
         finally:
             self._bar.close()
@@ -171,6 +174,7 @@ class EvaluationLoop:
 
     def _advance(self) -> bool:
         """Record what has arrived, then start one evaluation or wait; False at the end."""
+        self._check_pools()
         self._collect()
         self._take_stock()
         has_started = self._start_next()
@@ -192,6 +196,11 @@ class EvaluationLoop:
         """Whether no evaluation may start any more, whatever the goal."""
         return self._was_told_to_end or self._budget.seconds_left() <= 0.0
 
+    def _check_pools(self) -> None:
+        """Before anything is read of them: what a cluster has lost did not fail."""
+        for pool in {run.pool for run in self._running.values()}:
+            pool.check(self._limits.longest_without_workers)
+
     # ------------------------------------------------------------ starting and waiting
 
     def _take_stock(self) -> None:
@@ -212,11 +221,14 @@ class EvaluationLoop:
         if self._stock.num_taken >= self._goal:
             return False
         # First of all: if no executor can be made, no query is chosen in vain or left pending.
-        self._pools.acquire(private=False)
+        # And a new process starts while the query is chosen.
+        if self._spare is None or self._spare.is_killed:
+            self._spare = self._pools.acquire(private=False)
         trial_id = self._next_trial()
         if trial_id is None:
             return False
-        self._start(Evaluation(self._ledger[trial_id]))
+        pool, self._spare = self._spare, None
+        self._start(Evaluation(self._ledger[trial_id]), pool)
         return True
 
     def _next_trial(self) -> int | None:
@@ -236,10 +248,11 @@ class EvaluationLoop:
         self._is_turn_of_others = trial_id is None
         return trial_id
 
-    def _start(self, evaluation: Evaluation) -> None:
+    def _start(self, evaluation: Evaluation, pool: WorkerPool | None = None) -> None:
         # The objective may modify its array.
         x = evaluation.trial.x.clone().numpy()
-        pool = self._pools.acquire(private=evaluation.num_losses > 0)
+        if pool is None:
+            pool = self._pools.acquire(private=evaluation.num_losses > 0)
         try:
             future = pool.submit(self._settings.objective, x)
         except BrokenExecutor as error:
@@ -325,6 +338,8 @@ class EvaluationLoop:
         outcome = read_outcome(future, run.pool)
         if outcome.end is End.INTERRUPT:
             raise KeyboardInterrupt from outcome.error
+        if outcome.end is End.LOSS:
+            run.pool.check(None)  # again, as a client may just have lost its scheduler
         if isinstance(outcome.error, BrokenExecutor) and outcome.end is End.LOSS:
             self._rescue(run.pool, outcome)
             return

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
+from typing import Any, TypeVar
 
 from botorch.exceptions.errors import InputDataError
 from torch import Tensor
@@ -14,8 +15,16 @@ from botorch_calib._validation import check_count, check_one_of, check_positive
 from botorch_calib.asynchronous.evaluation_loop import Budget, Callback, EvaluationLoop, RunSettings
 from botorch_calib.asynchronous.progress import RunSummary, summarize
 from botorch_calib.asynchronous.timeouts_and_retries import EvaluationLimits
-from botorch_calib.asynchronous.worker_pools import ExecutorFactory, Objective, PoolSupply
+from botorch_calib.asynchronous.worker_pools import (
+    ExecutorFactory,
+    ExecutorSupply,
+    Objective,
+    PoolSupply,
+)
+from botorch_calib.asynchronous.worker_processes import ProcessSupply
 from botorch_calib.ledger.ledger import FeedbackLedger
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 class AsynchronousOptimizer:
@@ -56,23 +65,18 @@ class AsynchronousOptimizer:
     Python waits for running threads when it exits. Call `run` in the main thread, which is the
     one that receives ctrl-C.
 
-    **Processes.** torch runs threads, and forking a process that runs threads may deadlock: choose
-    another start method. Let the workers ignore ctrl-C, so that only this process handles it::
+    SIGTERM does the same, and ends in ``SystemExit``, unless the program handles it by itself.
 
-        def make_pool():
-            return ProcessPoolExecutor(
-                max_workers=4,
-                mp_context=multiprocessing.get_context("spawn"),
-                initializer=signal.signal,
-                initargs=(signal.SIGINT, signal.SIG_IGN),
-            )
+    **Processes.** ``workers=4`` runs evaluations in four processes. Each is a pool for itself: one
+    that crashes or has to be killed costs no other its work. They are spawned, start while a query
+    is being chosen (which is no part of an evaluation's time), leave signals to this process, and
+    end when it has ended, even by ``SIGKILL``. The objective is pickled for each evaluation. Put it
+    in a module of its own with few imports, and workers start fast; they do not import this
+    package. Guard what starts the run by ``if __name__ == "__main__":``, as each new process
+    imports the main script.
 
-    If this process is killed by ``SIGKILL``, its idle workers wait forever, since the standard
-    library does not end them. Kill the process group, or let an initializer watch
-    ``multiprocessing.parent_process()``, as the script of the tutorial on delays does.
-
-    The objective is pickled for each evaluation. Put it in a module of its own with few imports,
-    and workers start fast; they do not import this package.
+    A process pool of your own works too, as a function that makes one. Choose a start method other
+    than forking, which may deadlock as torch runs threads, and let its workers ignore ctrl-C.
 
     **Several processes.** Optimizers in several processes of one machine may share a ledger file.
     They choose queries in turns, each with knowledge of all others, and together they make no
@@ -82,7 +86,8 @@ class AsynchronousOptimizer:
     Optuna's and Ax's storages.
 
     Args:
-        executor: A ``concurrent.futures`` executor, which is not shut down here; or a function
+        executor: Where evaluations run, unless ``workers`` is given. A ``concurrent.futures``
+            executor, which is not shut down here; or a function
             without arguments that makes a new one on each call. Executors made by the function are
             replaced when they break, killed if nothing else ends a late evaluation, and
             shut down at the end. For Dask, pass ``client.get_executor()`` or
@@ -94,7 +99,7 @@ class AsynchronousOptimizer:
         propose: Chooses the next query, such as a `DelayAwareProposer`: a function from the ledger
             to a tensor of shape ``d`` or ``1 x d``. Called in the thread that calls `run`, never
             twice at the same time; called again if others have submitted a query meanwhile.
-        max_parallel: Number of evaluations to keep running.
+        max_parallel: Number of evaluations to keep running (default: ``workers``).
         limits: When to give up an evaluation, a trial or the run (default: ``EvaluationLimits()``,
             without a time-out).
         maximize: Whether larger values are better, which the ledger records; None for what it
@@ -108,6 +113,7 @@ class AsynchronousOptimizer:
             draw or to report. One that returns True ends the run, as the time budget does. An
             exception costs no evaluation: it is logged, with an `EvaluationWarning` the first
             time, and the run goes on.
+        workers: Number of processes to run evaluations in, instead of an ``executor``.
 
     Raises:
         InputDataError: If an argument has the wrong type or is out of range, or ``maximize``
@@ -116,33 +122,36 @@ class AsynchronousOptimizer:
 
     def __init__(
         self,
-        executor: Executor | ExecutorFactory,
-        objective: Objective,
-        ledger: FeedbackLedger,
-        propose: Callable[[FeedbackLedger], Tensor],
-        max_parallel: int,
+        executor: Executor | ExecutorFactory | None = None,
+        objective: Objective | None = None,
+        ledger: FeedbackLedger | None = None,
+        propose: Callable[[FeedbackLedger], Tensor] | None = None,
+        max_parallel: int | None = None,
         limits: EvaluationLimits | None = None,
         maximize: bool | None = None,
         resume: str = "rerun",
         callbacks: Sequence[Callback] = (),
+        *,
+        workers: int | None = None,
     ) -> None:
-        if not isinstance(executor, Executor) and not callable(executor):
-            raise InputDataError(
-                "`executor` must be a concurrent.futures.Executor or a function that makes one, "
-                f"got {type(executor).__name__}."
-            )
+        _check_executor(executor, workers)
         if not isinstance(ledger, FeedbackLedger):
             raise InputDataError(f"`ledger` must be a FeedbackLedger, got {type(ledger).__name__}.")
-        for name, function in (("objective", objective), ("propose", propose)):
-            if not callable(function):
-                raise InputDataError(f"`{name}` must be callable, got {function!r}.")
-        if not isinstance(callbacks, Iterable) or not all(map(callable, callbacks)):
+        objective = _check_callable("objective", objective)
+        propose = _check_callable("propose", propose)
+        if not isinstance(callbacks, Sequence) or not all(map(callable, callbacks)):
             raise InputDataError(f"`callbacks` must be a sequence of functions, got {callbacks!r}.")
         limits = EvaluationLimits() if limits is None else limits
         if not isinstance(limits, EvaluationLimits):
             raise InputDataError(
                 f"`limits` must be EvaluationLimits or None, got {type(limits).__name__}."
             )
+        if limits.evaluations_per_process is not None and workers is None:
+            raise InputDataError(
+                "`limits.evaluations_per_process` is for `workers`, not for an `executor`."
+            )
+        if max_parallel is None and workers is None:
+            raise InputDataError("`max_parallel` is needed with an `executor`.")
         check_one_of("resume", resume, ("rerun", "keep"))
         if maximize is not None:
             ledger.declare(maximize)
@@ -151,7 +160,9 @@ class AsynchronousOptimizer:
             objective=objective,
             ledger=ledger,
             propose=propose,
-            max_parallel=check_count("max_parallel", max_parallel, 1),
+            max_parallel=check_count(
+                "max_parallel", workers if max_parallel is None else max_parallel, 1
+            ),
             limits=limits,
             resume=resume,
             callbacks=tuple(callbacks),
@@ -200,6 +211,32 @@ class AsynchronousOptimizer:
             goal = check_count("num_evaluations", num_evaluations, 1)
         if seconds is not None:
             deadline = begin + check_positive("seconds", seconds)
-        pools = PoolSupply(self._executor, self._settings.objective)
+        pools = self._pools()
         EvaluationLoop(self._settings, pools, Budget(goal, deadline), bool(progress)).run()
         return summarize(self.ledger, time.monotonic() - begin)
+
+    def _pools(self) -> PoolSupply:
+        """New pools for a run."""
+        objective, limits = self._settings.objective, self._settings.limits
+        if self._executor is None:
+            return ProcessSupply(objective, limits.evaluations_per_process)
+        return ExecutorSupply(self._executor, objective)
+
+
+def _check_executor(executor: object, workers: int | None) -> None:
+    """Either of them says where evaluations run."""
+    if (executor is None) == (workers is None):
+        raise InputDataError("Give either an `executor` or a number of `workers`.")
+    if workers is not None:
+        check_count("workers", workers, 1)
+    elif not isinstance(executor, Executor) and not callable(executor):
+        raise InputDataError(
+            "`executor` must be a concurrent.futures.Executor or a function that makes one, got "
+            f"{type(executor).__name__}."
+        )
+
+
+def _check_callable(name: str, function: F | None) -> F:
+    if not callable(function):
+        raise InputDataError(f"`{name}` must be callable, got {function!r}.")
+    return function

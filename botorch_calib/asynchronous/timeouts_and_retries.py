@@ -23,26 +23,32 @@ class EvaluationLimits:
         max_retries: How often a trial that was lost with its worker is run again.
         max_consecutive_failures: The run stops with an error once this many trials in a row have
             failed.
+        evaluations_per_process: Number of evaluations after which a process of ``workers`` is
+            replaced by a new one, such as 1 if the objective leaks memory or leaves something
+            behind; None to keep it.
+        longest_without_workers: The run stops with an error once a Dask cluster has had no workers
+            for so many seconds; None to wait for them for ever.
 
     Raises:
-        InputDataError: If ``timeout`` is not positive and finite, or one of the others is not an
-            integer of at least 0 and 1, respectively.
+        InputDataError: If one of the times is not positive and finite, ``max_retries`` is not an
+            integer of at least 0, or one of the others not one of at least 1.
     """
 
     timeout: float | None = None
     max_retries: int = 1
     max_consecutive_failures: int = 10
+    evaluations_per_process: int | None = None
+    longest_without_workers: float | None = 600.0
 
     def __post_init__(self) -> None:
-        checked = {
-            "timeout": None if self.timeout is None else check_positive("timeout", self.timeout),
-            "max_retries": check_count("max_retries", self.max_retries, 0),
-            "max_consecutive_failures": check_count(
-                "max_consecutive_failures", self.max_consecutive_failures, 1
-            ),
-        }
-        for name, value in checked.items():
-            object.__setattr__(self, name, value)
+        for name in ("timeout", "longest_without_workers"):
+            if (seconds := getattr(self, name)) is not None:
+                object.__setattr__(self, name, check_positive(name, seconds))
+        counts = {"max_retries": 0, "max_consecutive_failures": 1}
+        if self.evaluations_per_process is not None:
+            counts["evaluations_per_process"] = 1
+        for name, least in counts.items():
+            object.__setattr__(self, name, check_count(name, getattr(self, name), least))
 
 
 class EvaluationTimer:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor
 from multiprocessing.reduction import ForkingPickler
@@ -24,6 +25,9 @@ GRACE = 5.0
 
 # Seconds for Dask's scheduler to learn that a task is cancelled.
 CANCEL_SECONDS = 5.0
+
+# Seconds between two questions to Dask's scheduler whether there are workers.
+WORKER_CHECK_SECONDS = 5.0
 
 # Seconds between two checks of a condition that is awaited.
 POLL_SECONDS = 0.01
@@ -107,6 +111,17 @@ class WorkerPool:
         """Whether the executor is a process pool, or stores its processes in the same way."""
         return hasattr(self.executor, "_processes")
 
+    def check(self, longest_without_workers: float | None) -> None:
+        """Raise ``EvaluationError`` if nothing will run here any more, as far as this is known.
+
+        Args:
+            longest_without_workers: Seconds for which a cluster may be without any worker.
+        """
+
+    def warm_up(self) -> None:
+        """Start a process, if there is none: its start is no part of an evaluation's time."""
+        self._futures.append(self.executor.submit(os.getpid))
+
     def probe(self) -> None:
         """Raise ``EvaluationError`` if the workers die even without an evaluation."""
         try:
@@ -162,9 +177,36 @@ class DaskPool(WorkerPool):
     def __init__(self, executor: Executor, owned: bool) -> None:
         super().__init__(executor, owned)
         self._keys: WeakKeyDictionary[Future[Any], str] = WeakKeyDictionary()
+        self._last_seen = self._last_look = time.monotonic()
+
+    def check(self, longest_without_workers: float | None) -> None:
+        """Raise ``EvaluationError`` if the scheduler, the client or all workers are gone.
+
+        Dask cancels all tasks of a client that loses its scheduler, also if it finds it again. They
+        are no failures: the run ends, and all that was running stays pending in the ledger.
+        """
+        client = self.executor._client  # type: ignore[attr-defined]
+        if client.status != "running":
+            raise EvaluationError(
+                f"The Dask client has lost its scheduler or was closed (it is {client.status}). "
+                "Trials that were running stay pending in the ledger: connect, and run again."
+            )
+        now = time.monotonic()
+        if longest_without_workers is None or now - self._last_look < WORKER_CHECK_SECONDS:
+            return
+        self._last_look = now
+        if client.nthreads():
+            self._last_seen = now
+        elif now - self._last_seen > longest_without_workers:
+            raise EvaluationError(
+                f"The Dask cluster has had no workers for {now - self._last_seen:.0f} seconds (see "
+                "`EvaluationLimits.longest_without_workers`). Trials that were running stay "
+                "pending in the ledger: start workers, and run again."
+            )
 
     def submit(self, objective: Objective, x: np.ndarray) -> Future[Any]:
         """Start ``objective(x)``."""
+        self.check(None)
         # By default Dask derives a task's key from its arguments. A second evaluation at the same
         # query would then return the value of the first.
         key = f"evaluation-{uuid4().hex}"
@@ -221,8 +263,46 @@ def _is_killed_worker(error: BaseException) -> bool:
     )
 
 
-class PoolSupply:
-    """Provides the pools in which evaluations run.
+class PoolSupply(ABC):
+    """Provides the pools in which evaluations run."""
+
+    @abstractmethod
+    def acquire(self, private: bool) -> WorkerPool:
+        """The pool in which to run an evaluation.
+
+        Args:
+            private: Whether the evaluation gets a pool of its own, if possible, because it may have
+                killed its worker: evaluations that share a pool are lost together.
+        """
+
+    @abstractmethod
+    def release(self, pool: WorkerPool, wait: bool = True) -> None:
+        """Take back a pool whose evaluation has finished."""
+
+    @abstractmethod
+    def discard(self, pool: WorkerPool, error: BaseException | None) -> None:
+        """Kill a pool; evaluations that have not finished by then are lost.
+
+        Args:
+            pool: The pool.
+            error: The exception with which it broke, or None if it is intact.
+
+        Raises:
+            EvaluationError: If the executor was not made here, so that it cannot be replaced.
+        """
+
+    @abstractmethod
+    def close(self, wait: bool, kill: bool) -> None:
+        """Shut down all executors made here.
+
+        Args:
+            wait: Whether to wait for evaluations that cannot be ended, such as threads.
+            kill: Whether to kill processes that are still busy.
+        """
+
+
+class ExecutorSupply(PoolSupply):
+    """Pools of the caller's executors: one for all evaluations, and private ones.
 
     Args:
         executor: An executor, which is never closed here; or a function that makes one, called
@@ -243,12 +323,7 @@ class PoolSupply:
         self._is_checked = False
 
     def acquire(self, private: bool) -> WorkerPool:
-        """The pool in which to run an evaluation.
-
-        Args:
-            private: Whether the evaluation gets a pool of its own, if possible, because it may have
-                killed its worker: evaluations that share a pool are lost together.
-        """
+        """The shared pool, or a private one if a function makes executors."""
         if private and self._factory is not None:
             pool = self._make()
             pool.confine()
@@ -267,15 +342,7 @@ class PoolSupply:
             pool.close(wait)
 
     def discard(self, pool: WorkerPool, error: BaseException | None) -> None:
-        """Kill a pool; evaluations that have not finished by then are lost.
-
-        Args:
-            pool: The pool.
-            error: The exception with which it broke, or None if it is intact.
-
-        Raises:
-            EvaluationError: If the executor was not made here, so that it cannot be replaced.
-        """
+        """Kill a pool that was made here; an ``EvaluationError`` for others."""
         if not pool.owned:
             raise EvaluationError(
                 f"The `executor` is broken ({error}) and cannot be replaced: pass a function that "
@@ -286,12 +353,7 @@ class PoolSupply:
         self._shared = None if pool is self._shared else self._shared
 
     def close(self, wait: bool, kill: bool) -> None:
-        """Shut down all executors made here.
-
-        Args:
-            wait: Whether to wait for evaluations that cannot be ended, such as threads.
-            kill: Whether to kill processes that are still busy.
-        """
+        """Shut down all executors made here."""
         pools = [*self._private, *([self._shared] if self._shared else [])]
         self._private, self._shared = set(), None
         for pool in pools:
@@ -316,13 +378,17 @@ class PoolSupply:
     def _check_objective(self, pool: WorkerPool) -> None:
         """Refuse an objective that no process pool could evaluate; checked once."""
         # Executors of other libraries may be able to pickle more.
-        if self._is_checked or not isinstance(pool.executor, ProcessPoolExecutor):
-            return
-        try:
-            ForkingPickler.dumps(self._objective)
-        except Exception as error:
-            raise InputDataError(
-                "`objective` must be picklable to be sent to worker processes, such as a function "
-                f"at the top level of a module: {error}"
-            ) from error
-        self._is_checked = True
+        if not self._is_checked and isinstance(pool.executor, ProcessPoolExecutor):
+            check_picklable(self._objective)
+            self._is_checked = True
+
+
+def check_picklable(objective: Objective) -> None:
+    """Raise ``InputDataError`` for an objective that cannot be sent to worker processes."""
+    try:
+        ForkingPickler.dumps(objective)
+    except Exception as error:
+        raise InputDataError(
+            "`objective` must be picklable to be sent to worker processes, such as a function "
+            f"at the top level of a module: {error}"
+        ) from error

@@ -94,6 +94,7 @@ class QuantileRecalibrator(TrackedCalibrator):
         self.method = check_one_of("method", method, ("online", "exact"))
         # As numbers too, so that a level is found among them without asking the device.
         self._level_values = levels.tolist()
+        self._level_unit = torch.finfo(levels.dtype).eps
         if tails == "stretched" and len(levels) < 2:
             raise InputDataError(
                 "`tails='stretched'` needs at least two `levels`: for a single one leave it out."
@@ -148,7 +149,10 @@ class QuantileRecalibrator(TrackedCalibrator):
         """The position of ``level`` among the `levels`, or None if it is not one of them."""
         gaps = [abs(own - level) for own in self._level_values]
         index = min(range(len(gaps)), key=gaps.__getitem__)
-        return index if gaps[index] <= 1e-6 else None
+        # Relative to the rarer side, or extreme levels would be taken for one another; numbers of
+        # the precision in which they were given cannot be closer than its unit.
+        tolerance = max(1e-6 * min(level, 1.0 - level), self._level_unit)
+        return index if gaps[index] <= tolerance else None
 
     @property
     def num_needed(self) -> int:

@@ -166,6 +166,7 @@ class CalibratedModel(WrapperModel, FantasizeMixin):
         Yvar: Tensor | None = None,
         condition: bool = True,
         learn_from: Tensor | None = None,
+        beyond: Tensor | None = None,
     ) -> None:
         """Score new observations, update the calibrator, and condition the model on them.
 
@@ -184,6 +185,9 @@ class CalibratedModel(WrapperModel, FantasizeMixin):
                 present quantiles, which a decision had to be taken by: for an observation with the
                 model's noise, whatever ``Yvar`` has become of it. All other rows only condition
                 the model. By default all rows teach, in order.
+            beyond: Rows that teach and are known to lie beyond every quantile they are compared
+                with, whatever rounding makes of it: ``n`` numbers, 1 above it, -1 below it, and 0
+                where the residual tells.
 
         Raises:
             InputDataError: If ``X``, ``Y`` or ``Yvar`` hold NaN or infinite values, or a
@@ -207,6 +211,8 @@ class CalibratedModel(WrapperModel, FantasizeMixin):
         known = Yvar if learn_from is None else None
         mean, deviation = self.observation_moments(X.unsqueeze(-2), known)
         z = ((Y.unsqueeze(-1) - mean) / deviation).reshape(-1)
+        if beyond is not None:
+            z = torch.where(beyond == 0, z, beyond.to(z) * torch.finfo(z.dtype).max)
         conditioned = self.model
         if condition:
             conditioned = _extended_by(self.model, X, Y, Yvar)

@@ -16,7 +16,7 @@ from botorch.exceptions.errors import (
 )
 from botorch.models import SingleTaskGP
 from botorch.models.transforms import Standardize
-from botorch.utils.sampling import draw_sobol_samples
+from botorch.utils.sampling import draw_sobol_samples, get_polytope_samples
 from torch import Tensor
 from torch.testing import assert_close
 
@@ -175,6 +175,31 @@ def test_fixed_features_stay_and_linear_constraints_hold(linear: bool) -> None:
     assert y == 0.25
     # x + y + z is at most about 1.5
     assert (value > 1.0) if not linear else (x - z >= 0.2 - 1e-8 and value > 0.75)
+
+
+@pytest.mark.parametrize(("least", "walks"), [(0.5, False), (2.9, True)])
+def test_linear_constraints_are_met_without_a_long_random_walk(
+    least: float, walks: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By rejection where enough is left, and else with a start that is inside already."""
+    taken: list[int] = []
+
+    def counted(
+        n: int, bounds: Tensor, linear: Any, n_burnin: int = 10_000, n_thinning: int = 32
+    ) -> Tensor:
+        taken.append(n_burnin)
+        return get_polytope_samples(n, bounds, linear, n_burnin=n_burnin, n_thinning=n_thinning)
+
+    monkeypatch.setattr(search_module, "get_polytope_samples", counted)
+    bounds = torch.tensor([[0.0] * 3, [1.0] * 3], dtype=torch.double)
+    region = search_module._Region(bounds, [(torch.arange(3), torch.ones(3).double(), least)])
+    X = region.sample(256)
+    assert X.shape == (256, 1, 3) and region.allows(X).all() and (X.sum(-1) >= least - 1e-8).all()
+    assert taken == ([200] if walks else [])
+    # Spread over all of what is allowed: by symmetry the columns' means agree.
+    spread = X.squeeze(1).std(dim=0) / X.shape[0] ** 0.5
+    means = X.squeeze(1).mean(dim=0)
+    assert (means.max() - means.min()) <= 4 * 2**0.5 * spread.max() * (3.0 if walks else 1.0)
 
 
 def test_fixed_features_leave_the_border_within_reach() -> None:
@@ -338,6 +363,15 @@ def test_expansion_prefers_the_border_and_what_is_not_known() -> None:
 def test_bad_arguments_are_named() -> None:
     tested: Any = constraint()
     search: Any = optimize_chance_constrained
+    wide = torch.tensor([[0.0] * 3, [1.0] * 3]).double()
+    with pytest.raises(BotorchTensorDimensionError, match="`bounds` must have 2 columns"):
+        search(right(), tested, wide)
+    with pytest.raises(BotorchTensorDimensionError, match="`choices` must have 2 columns"):
+        search(right(), tested, None, choices=wide)
+    with pytest.raises(InputDataError, match="`bounds` must have the precision"):
+        search(right(), [constraint(), constraint(dtype=torch.float)], BOUNDS)
+    with pytest.raises(InputDataError, match="`choices` must have the precision"):
+        search(right(), tested, None, choices=BOUNDS.float())
     with pytest.raises(InputDataError, match="at least one"):
         search(right(), [], BOUNDS)
     with pytest.raises(BotorchTensorDimensionError, match="`bounds`"):

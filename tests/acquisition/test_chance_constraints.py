@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import io
 import math
 import pickle
 from typing import Any
@@ -161,6 +162,7 @@ class Nearness(AcquisitionFunction):
         return -(X - self.target).square().sum(dim=-1).squeeze(-1)
 
 
+@pytest.mark.filterwarnings("ignore:Optimization failed in `gen_candidates_scipy`")
 @pytest.mark.parametrize("scale", [1.0, 1e4, 1e-2])
 @pytest.mark.parametrize("seed", range(4))
 def test_where_optimize_acqf_ends_is_certified(seed: int, scale: float) -> None:
@@ -239,6 +241,195 @@ def test_after_a_while_rounds_without_a_certified_point_bring_a_threshold_back()
         tested.observe(X, torch.tensor([[-1e6]]).double(), condition=False)
     assert float(before - tracked(tested)) <= spare + 1e-12
     assert float(before - tracked(tested)) >= min(spare, 400 * 0.005) - 0.006
+    # Several at once: as many as there is something to spare for.
+    tested = constraint(upper=-100.0)
+    before, X = tracked(tested), points(100).squeeze(1)
+    for _ in range(4):
+        tested.observe(X, torch.full((100, 1), -1e6).double(), condition=False)
+    assert float(before - tracked(tested)) == pytest.approx(100 * 0.005)
+    tested.observe(X, torch.full((100, 1), -1e6).double(), condition=False)
+    spare = float(before) + 0.005 + 99 * 0.005  # by 100 at a time it may come down as much further
+    assert float(before - tracked(tested)) == pytest.approx(min(2 * 100 * 0.005, spare), abs=0.005)
+
+
+def at_border(tested: ChanceConstraint, X: Tensor) -> None:
+    """Move an upper limit to where the margin at ``X`` (``1 x d``) is 0."""
+    mean, deviation = tested.model.observation_moments(X.unsqueeze(0))
+    quantile = tested.calibrator.quantile(X, tested.level)
+    tested.upper = (mean + deviation * quantile).item()
+
+
+def relaxed(tested: ChanceConstraint, rounds: int, size: int = 1) -> float:
+    """The least threshold met in rounds of extremely good outcomes that are not certified."""
+    tested.upper, X = -1e9, points(size).squeeze(1)
+    least = math.inf
+    for _ in range(rounds):
+        tested.observe(X, torch.full((size, 1), -1e10).double(), condition=False)
+        least = min(least, float(tracked(tested)))
+    return least
+
+
+def test_misses_that_violate_nothing_pay_for_later_rounds_without_a_certified_point() -> None:
+    """By the budget that it had at the start the threshold could come down to 0.13 only."""
+    tested, X = constraint(upper=1e3), points(1).squeeze(1)
+    for _ in range(3):
+        assert tested.certified(X.unsqueeze(0)).all()
+        tested.observe(X, torch.tensor([[900.0]]).double(), condition=False)
+    assert (tested.num_certified, tested.num_violations) == (3, 0)
+    assert relaxed(tested, 300) <= 0.0
+
+
+def test_violations_pay_for_nothing() -> None:
+    """What the threshold may come down by is its height above -0.005 before them."""
+    tested, X = constraint(upper=100.0), points(1).squeeze(1)
+    for _ in range(3):
+        tested.observe(X, torch.tensor([[900.0]]).double(), condition=False)
+    assert tested.num_violations == 3
+    # Three steps of 0.045 up; the last of 0.005 down is left undone if it would be too much.
+    assert 3 * 0.045 - 0.005 - 1e-9 <= relaxed(tested, 300) <= 3 * 0.045 + 1e-9
+
+
+@pytest.mark.parametrize("limits", [{"upper": 3.0}, {"lower": -3.0}, {"upper": 3.0, "lower": -3.0}])
+@pytest.mark.parametrize("size", [1, 4])
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"step_size": 0.5}, {"step_size": 0.4, "step_decay": 0.5}],
+    ids=["default", "large", "shrinking"],
+)
+def test_the_inequality_of_the_proof_holds_on_any_sequence(
+    limits: dict[str, Any], size: int, settings: dict[str, Any]
+) -> None:
+    """Certified and other rounds in any order, with outcomes of any kind, and refits between."""
+    random = torch.Generator().manual_seed(0)
+    levels = ChanceConstraint.tracked_levels(limits.get("upper"), limits.get("lower"), 0.9)
+    tested = ChanceConstraint.from_history(
+        make_gp(), **limits, calibrator=QuantileRecalibrator(levels, **settings)
+    )
+    tracker: Any = tested.calibrator.get_submodule("tracker")
+    lowest, highest = (ends.tolist() for ends in tracker.reach(size))
+    signs = [s for name, s in (("lower", -1), ("upper", 1)) if name in limits]
+    share, violations, num_taught = 0.1 / len(signs), [0] * len(signs), 0
+    pool, certifying = points(20), True
+    for t in range(150):
+        certifying = certifying ^ bool(torch.rand((), generator=random) < 0.1)
+        chosen = pool[tested.certified(pool) == certifying]
+        chosen = chosen[:size] if len(chosen) else pool[:size]
+        certified = tested.certified(chosen)
+        values = torch.tensor([-9.0, -2.9, 0.0, 0.0, 0.0, 0.0, 2.9, 9.0]).double()
+        Y = values[torch.randint(8, (len(chosen), 1), generator=random)]
+        before = tracked(tested)
+        tested.observe(chosen.squeeze(1), Y, condition=False)
+        num_taught += int(not torch.equal(tracked(tested), before) and not certified.any())
+        last = tracker.step_at(tracker.num_updates)
+        for i, (sign, limit) in enumerate(zip(signs, sorted(limits.values()), strict=True)):
+            violations[i] += int((certified & (sign * (Y.squeeze(-1) - limit) > 0)).sum())
+            c = float(tracked(tested)[i])
+            height = c - lowest[i] if sign > 0 else highest[i] - c
+            # The history is part of the tracker's count, not of T.
+            right = share * tested.num_certified + height / last
+            assert violations[i] <= right + 1e-9, (t, i)
+        if tested.num_certified:
+            assert sum(violations) <= tested.violation_bound(tested.num_certified, size)
+        if t % 50 == 0:
+            tested = tested.with_model(make_gp(num=9 + t // 50))
+    assert num_taught > 0 and tested.num_certified > 0
+
+
+def test_shrinking_steps_relax_too_and_are_numbered_by_certified_points() -> None:
+    calibrator = QuantileRecalibrator([0.9], step_size=0.3, step_decay=0.5)
+    tested = ChanceConstraint.from_history(make_gp(), upper=100.0, calibrator=calibrator)
+    before, bound = float(tracked(tested)), tested.violation_bound(1000)
+    assert relaxed(tested, 60, size=2) < before - 0.1
+    assert tested.violation_bound(1000, 1) == bound
+    assert tested.calibrator.num_updates == 12
+
+
+@pytest.mark.parametrize(
+    "calibrator",
+    [
+        QuantileRecalibrator([0.9], lengthscale="auto"),
+        QuantileRecalibrator([0.9], lengthscale=0.3),
+        QuantileRecalibrator([0.9], method="exact"),
+        LocalizedConformal(0.2, lengthscale=0.3, regularization=0.1),
+    ],
+    ids=["mixed", "never forgets", "exact", "intervals"],
+)
+def test_without_a_bound_to_keep_one_point_of_each_idle_round_teaches(calibrator: Any) -> None:
+    tested = ChanceConstraint.from_history(make_gp(), upper=-1e9, calibrator=calibrator)
+    X, Y = points(3).squeeze(1), torch.full((3, 1), -1e6).double()
+    start = tested.calibrator.num_updates
+    for _ in range(3):
+        tested.observe(X, Y, condition=False)
+    assert tested.calibrator.num_updates == start
+    for _ in range(2):
+        tested.observe(X, Y, condition=False)
+    assert tested.calibrator.num_updates == start + 2
+
+
+def test_a_violation_by_the_last_digit_is_learned_as_one() -> None:
+    """At a margin of 0, where rounding would take half of them for hits."""
+    tested = constraint(upper=100.0, calibrator=QuantileRecalibrator([0.9], step_size=1e-3))
+    mirrored = constraint(
+        upper=None, lower=-100.0, calibrator=QuantileRecalibrator([0.1], step_size=1e-3)
+    )
+    for i in range(50):
+        X = points(1, seed=i).squeeze(1)
+        at_border(tested, X)
+        assert tested.upper is not None
+        mean, deviation = mirrored.model.observation_moments(X.unsqueeze(0))
+        mirrored.lower = (mean + deviation * mirrored.calibrator.quantile(X, 1 - 0.9)).item()
+        for each, limit, sign in ((tested, tested.upper, 1), (mirrored, mirrored.lower, -1)):
+            assert each.certified(X.unsqueeze(0)).all()
+            before = tracked(each)
+            Y = torch.tensor([[math.nextafter(limit, sign * math.inf)]], dtype=torch.double)
+            each.observe(X, Y, condition=False)
+            assert sign * float(tracked(each) - before) == pytest.approx(0.9e-3)
+            assert each.num_violations == i + 1
+
+
+def test_single_precision_learns_violations_as_such() -> None:
+    tested, unit = constraint(torch.float, upper=100.0), torch.finfo(torch.float).eps
+    for i in range(30):
+        X = points(1, torch.float, seed=i).squeeze(1)
+        at_border(tested, X)
+        assert tested.upper is not None
+        before, num_violations = tracked(tested), tested.num_violations
+        Y = torch.tensor([[tested.upper + 2 * unit * abs(tested.upper)]])
+        tested.observe(X, Y, condition=False)
+        if tested.num_violations > num_violations:
+            assert tracked(tested) > before
+        set_constants(tested, [0.8])
+    assert tested.num_violations >= 10
+
+
+def test_what_was_learned_and_counted_is_saved() -> None:
+    """The inequality's ends and counts too: the bound goes on to hold of both parts together."""
+    limits: dict[str, Any] = {"upper": 100.0, "lower": -100.0}
+    tested = ChanceConstraint.from_history(make_gp(), **limits)
+    X = points(3).squeeze(1)
+    for y in (101.0, -101.0, 99.0, 0.0):
+        tested.observe(X, torch.full((3, 1), y).double(), condition=False)
+    buffer = io.BytesIO()
+    torch.save(tested.state_dict(), buffer)
+    buffer.seek(0)
+    twin = ChanceConstraint.from_history(make_gp(num=8), **limits, num_initial=2)
+    twin.load_state_dict(torch.load(buffer, weights_only=True))
+    assert repr(twin) == repr(tested) and torch.equal(tracked(twin), tracked(tested))
+    twin = twin.with_model(tested.model.model)
+    for each in (tested, twin):
+        each.upper = -1e9
+        for _ in range(40):
+            each.observe(X, torch.full((3, 1), -50.0).double(), condition=False)
+        assert each.violation_bound(500) == tested.violation_bound(500)
+    assert torch.equal(tracked(twin), tracked(tested))
+    other = ChanceConstraint.from_history(make_gp(), upper=100.0, lower=-99.0)
+    with pytest.raises(InputDataError, match="`state_dict`"):
+        other.load_state_dict(twin.state_dict())
+    large = QuantileRecalibrator([0.05, 0.95], step_size=0.1)
+    with pytest.raises(InputDataError, match="`state_dict`"):
+        ChanceConstraint.from_history(make_gp(), **limits, calibrator=large).load_state_dict(
+            tested.state_dict()
+        )
 
 
 def test_noise_that_is_reported_afterwards_does_not_excuse_a_violation() -> None:
@@ -311,6 +502,15 @@ def test_the_bound_is_that_of_the_design() -> None:
     batches.observe(points(4).squeeze(1), torch.zeros(4, 1).double(), condition=False)
     assert batches.violation_bound(1000) == pytest.approx(100 + 24)
     assert batches.violation_bound(1000, batch_size=5) == pytest.approx(100 + 25)
+
+
+def test_the_bound_is_an_integer_where_the_arithmetic_says_so() -> None:
+    for dtype in (torch.double, torch.float):
+        tested = ChanceConstraint.from_history(make_gp(dtype=dtype), upper=100.0)
+        bounds = [tested.violation_bound(10 * k) for k in range(1, 400)]
+        assert bounds == [min(10 * k, k + 21) for k in range(1, 400)]
+    both = ChanceConstraint.from_history(make_gp(), upper=1.0, lower=-1.0, level=0.7)
+    assert [both.violation_bound(k) for k in (100, 110, 1000)] == [72, 75, 342]
 
 
 @pytest.mark.parametrize(
@@ -410,6 +610,18 @@ def test_bad_arguments_are_named() -> None:
         ChanceConstraint(gp, upper=0.0)
     with pytest.raises(BotorchTensorDimensionError, match="b x 1 x d"):
         constraint().margin(torch.zeros(3, 2, 2).double())
+    for width in (1, 3):
+        with pytest.raises(BotorchTensorDimensionError, match="`X` must have 2 columns"):
+            constraint().margin(torch.zeros(3, 1, width).double())
+        with pytest.raises(BotorchTensorDimensionError, match="`X` must have 2 columns"):
+            constraint().observe(torch.zeros(3, width).double(), torch.zeros(3, 1).double())
+    for own, other in ((torch.double, torch.float), (torch.float, torch.double)):
+        with pytest.raises(InputDataError, match="`X` must have the precision"):
+            constraint(own).margin(points(3, other))
+        with pytest.raises(InputDataError, match="`X` must have the precision"):
+            constraint(own).observe(points(3, other).squeeze(1), torch.zeros(3, 1, dtype=own))
+        with pytest.raises(InputDataError, match="`Y` must have the precision"):
+            constraint(own).observe(points(3, own).squeeze(1), torch.zeros(3, 1, dtype=other))
     with pytest.raises(InputDataError, match="num_certified"):
         constraint().violation_bound(0)
     with pytest.raises(InputDataError, match="same positive length"):

@@ -129,3 +129,50 @@ def die_by_chance(folder: Path, seed: int, x: np.ndarray) -> float:
 
 def break_inside(x: np.ndarray) -> float:
     raise BrokenExecutor("inside")
+
+
+def die_alone(folder: Path, deadly: float, company: float, x: np.ndarray) -> float:
+    """As `noted_square`, but one query always kills its worker, and another one outlasts that."""
+    note_run(folder, x)
+    if x[0] == deadly:
+        wait_for_run(folder, company)
+        os.kill(os.getpid(), signal.SIGKILL)
+    if x[0] == company:
+        wait_until(lambda: len(runs(folder, deadly)) == 2)
+    return square(x)
+
+
+def die_often(folder: Path, every: int, x: np.ndarray) -> float:
+    """As `noted_square`, but one query in ``every`` always kills its worker, as a segfault does."""
+    note_run(folder, x)
+    if x[0] % every == every - 1:
+        os.kill(os.getpid(), signal.SIGSEGV)
+    time.sleep(0.02)
+    return square(x)
+
+
+def hang_alone(folder: Path, x: np.ndarray) -> float:
+    """As `noted_square`; query 0 never returns, 1 takes a while, 2 outlasts the end of 0."""
+    note_run(folder, x)
+    if x[0] == 0:
+        signal.pause()
+    if x[0] == 1:
+        time.sleep(1.5)
+    if x[0] == 2:
+        wait_until(lambda: not is_alive(wait_for_run(folder, 0)))
+    return square(x)
+
+
+def is_alive(pid: int) -> bool:
+    """Whether there is such a process, dead ones that nobody has waited for included."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def sleep_long(folder: Path, x: np.ndarray) -> float:
+    note_run(folder, x)
+    time.sleep(600.0)
+    return square(x)

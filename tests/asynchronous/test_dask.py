@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 import os
 import signal
 import threading
@@ -18,9 +19,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from botorch_calib.asynchronous import timeouts_and_retries
+from botorch_calib.asynchronous import timeouts_and_retries, worker_pools
 from botorch_calib.asynchronous.worker_pools import DaskPool
-from botorch_calib.exceptions import EvaluationWarning
+from botorch_calib.exceptions import EvaluationError, EvaluationWarning
 from botorch_calib.ledger import FeedbackLedger
 from tests.asynchronous.objectives import (
     break_inside,
@@ -193,7 +194,7 @@ class SlowScheduler:
     """An executor, and its client, whose scheduler learns late that a task is cancelled."""
 
     def __init__(self) -> None:
-        self._client, self.keys, self.looks = self, list[str](), 0
+        self._client, self.status, self.keys, self.looks = self, "running", list[str](), 0
         self.restarted: list[str] = []
 
     def submit(self, objective: Any, x: np.ndarray, key: str) -> Future[Any]:
@@ -216,3 +217,98 @@ def test_a_worker_is_restarted_after_its_task_is_cancelled() -> None:
     assert pool.free(future)
     assert future.cancelled()
     assert executor.restarted == ["busy"]
+
+
+@pytest.fixture
+def lonely() -> Iterator[tuple[Any, Any]]:
+    """A cluster of one worker, and its client, that a test may destroy."""
+    with distributed.LocalCluster(
+        n_workers=1, threads_per_worker=2, processes=True, dashboard_address=":0"
+    ) as cluster:
+        client = distributed.Client(cluster)
+        try:
+            yield cluster, client
+        finally:
+            client.close()
+
+
+def run_until_it_fails(client: Any, folder: Path, accident: Any, **limits: Any) -> None:
+    """Run, destroy something once queries 2 and 3 are running, and check what the ledger keeps."""
+    ledger = FeedbackLedger.open(folder / "ledger", 1)
+    optimizer = make_optimizer(
+        client.get_executor(),
+        functools.partial(wait_for_go, folder),
+        ledger,
+        max_parallel=2,
+        max_retries=0,
+        **limits,
+    )
+
+    def destroy() -> None:
+        wait_for_run(folder, 2)
+        wait_for_run(folder, 3)
+        accident()
+
+    destroyer = threading.Thread(target=destroy)
+    destroyer.start()
+    with pytest.raises(EvaluationError, match="stay pending in the ledger"):
+        optimizer.run(20)
+    destroyer.join()
+    again = FeedbackLedger.open(folder / "ledger")
+    assert observed(again) == {0: 0.0, 1: 1.0}
+    assert ids(again, "pending") == [2, 3]
+
+
+def test_client_that_is_closed(lonely: tuple[Any, Any], tmp_path: Path) -> None:
+    _, client = lonely
+    run_until_it_fails(client, tmp_path, client.close)
+
+
+def test_scheduler_that_is_lost(lonely: tuple[Any, Any], tmp_path: Path) -> None:
+    cluster, client = lonely
+    run_until_it_fails(client, tmp_path, cluster.close)
+
+
+def test_workers_that_are_gone_for_long(
+    lonely: tuple[Any, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker_pools, "WORKER_CHECK_SECONDS", 0.1)
+    cluster, client = lonely
+    run_until_it_fails(client, tmp_path, lambda: cluster.scale(0), longest_without_workers=1.0)
+
+
+def test_a_closed_client_at_the_start(lonely: tuple[Any, Any]) -> None:
+    _, client = lonely
+    executor, ledger = client.get_executor(), FeedbackLedger(1)
+    client.close()
+    with pytest.raises(EvaluationError, match="Dask client"):
+        make_optimizer(executor, square, ledger).run(1)
+
+
+# The queue of this machine leaves its jobs' pipes to the garbage collector.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_cluster_queue(tmp_path: Path) -> None:
+    """The guide's recipe, on a queue that runs its jobs here; one of them ends before its time."""
+    queues = pytest.importorskip("dask_jobqueue.local")
+    objective = functools.partial(wait_for_go, tmp_path)
+    ledger = FeedbackLedger.open(tmp_path / "ledger", 1)
+
+    def kill_a_job() -> None:
+        os.kill(wait_for_run(tmp_path, 2), signal.SIGKILL)
+        (tmp_path / "go").touch()
+
+    with (
+        queues.LocalCluster(
+            cores=1, memory="1GB", scheduler_options={"dashboard_address": ":0"}
+        ) as cluster,
+        distributed.Client(cluster) as client,
+    ):
+        cluster.scale(jobs=2)
+        client.wait_for_workers(2)
+        killer = threading.Thread(target=kill_a_job)
+        killer.start()
+        make_optimizer(client.get_executor, objective, ledger, max_parallel=2).run(6)
+        killer.join()
+    assert observed(ledger) == {i: float(i * i) for i in range(6)}
+    assert len(runs(tmp_path, 2)) == 2
+    gc.collect()  # its warnings belong to this test

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -133,6 +134,27 @@ def test_it_comes_back_after_a_bad_start() -> None:
     before = constraint.num_certified
     play(constraint, lambda c, X, certified, t: cost(X) - 0.3, rounds=300)
     assert constraint.num_certified - before >= 200
+
+
+def test_changes_of_regime_do_not_shut_it_for_good() -> None:
+    """Noise of eight times the size in 40 of 240 rounds, over and over.
+
+    With a budget that is not paid back nothing was certified from round 2600 on.
+    """
+    torch.manual_seed(0)
+    constraint = ChanceConstraint.from_history(make_gp(), upper=1.3, lower=0.4)
+    choices, counts = torch.rand(50, 1, 2, dtype=torch.double), []
+    for t in range(3600):
+        margin = constraint.margin(choices).detach()
+        x = choices[torch.where(margin >= 0, margin, 1e3 - margin).argmin()]
+        deviation = 0.8 if t % 240 >= 200 else 0.1
+        y = cost(x) + deviation * torch.randn(1, 1, dtype=torch.double)
+        constraint.observe(x, y, condition=False)
+        if t % 240 == 239:
+            counts.append(constraint.num_certified)
+            assert constraint.num_violations <= constraint.violation_bound(counts[-1])
+    periods = [after - before for before, after in itertools.pairwise([0, *counts])]
+    assert min(periods[1:]) >= 100
 
 
 # ------------------------------------------------------------ wrong models, chosen at the border

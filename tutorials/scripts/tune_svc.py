@@ -1,4 +1,4 @@
-"""Tune a support vector classifier on a pool of processes. Killed, it goes on where it stopped.
+"""Tune a support vector classifier in several processes. Killed, it goes on where it stopped.
 
     python tutorials/scripts/tune_svc.py run.sqlite --evaluations 30
 
@@ -8,20 +8,14 @@ was running is run again.
 """
 
 import argparse
-import multiprocessing
-import os
-import signal
-import threading
 import time
-from concurrent.futures import ProcessPoolExecutor
-from functools import partial
 
 import numpy as np
 from sklearn.datasets import load_digits
 from sklearn.model_selection import cross_val_score
 from sklearn.svm import SVC
 
-# Only `main` imports BoTorch: the workers of the pool import this file, and start faster without.
+# Only `main` imports BoTorch: worker processes import this file, and start faster without.
 
 LOWER, UPPER = (-2.0, -6.0), (3.0, 0.0)  # log10 of C and of gamma
 NUM_WORKERS = 2
@@ -33,19 +27,6 @@ def accuracy(x: np.ndarray) -> float:
     images, labels = load_digits(return_X_y=True)
     model = SVC(C=10.0 ** x[0], gamma=10.0 ** x[1])
     return float(cross_val_score(model, images[:600], labels[:600], cv=3).mean())
-
-
-def prepare_worker() -> None:
-    """Leave ctrl-C to the parent process, and end when that has ended."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-
-    def follow() -> None:
-        parent.join()
-        os._exit(1)
-
-    threading.Thread(target=follow, daemon=True).start()
 
 
 def main() -> None:
@@ -68,19 +49,12 @@ def main() -> None:
     # No accuracy is below 0: this is the value of an evaluation while it runs.
     ledger = FeedbackLedger.open(arguments.ledger, dim=2, censor_value=0.0)
     propose = DelayAwareProposer(torch.tensor([LOWER, UPPER], dtype=torch.double))
-    make_pool = partial(
-        ProcessPoolExecutor,
-        NUM_WORKERS,
-        mp_context=multiprocessing.get_context("spawn"),
-        initializer=prepare_worker,
-    )
     optimizer = AsynchronousOptimizer(
-        make_pool,
-        accuracy,
-        ledger,
-        propose,
-        max_parallel=NUM_WORKERS,
+        objective=accuracy,
+        ledger=ledger,
+        propose=propose,
         limits=EvaluationLimits(timeout=60.0),
+        workers=NUM_WORKERS,
     )
     summary = optimizer.run(arguments.evaluations)
     print(summary)

@@ -11,12 +11,13 @@ from typing import ClassVar
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from botorch_calib._validation import check_positive, check_width
 from botorch_calib.calibration.learners.base import QuantileLearner, gaussian_correlation
 
-# Rows of the n x M x n table that are in memory at once when a history is replayed.
-_CHUNK = 64
+# Rows of the n x n table of weights that are in memory at once when a history is replayed.
+_CHUNK = 256
 
 
 class ExactQuantileLearner(QuantileLearner):
@@ -117,13 +118,14 @@ def pinball_minimizer(
     increases in ``q``, by jumps at the scores. Let ``u_(1) <= ... <= u_(n)`` be the sorted scores,
     ``C_k`` the weight of the ``k`` smallest and ``a_k = c + eta (p W - C_k)`` the root of
     the subgradient between ``u_(k)`` and ``u_(k+1)``, as if that piece went on for ever. The
-    minimiser is the largest ``q`` at which the subgradient from the left is at most 0, and
+    minimiser is on the first piece that ends beyond its root, ``k`` the least number with
+    ``u_(k+1) >= a_k``. There the subgradient changes its sign, at the root or in the jump before:
 
-        ``q = max_{k = 0..n} min(a_k, u_(k+1))``,  with ``u_(n+1) = inf``.
+        ``q = max(a_k, u_(k))``,  with ``u_(0) = -inf`` and ``u_(n+1) = inf``.
 
-    (Where ``a_k < u_(k)`` the term is below that of ``k - 1``, so it cannot win.) One sort serves
-    all levels and all weights. ``a_k`` and so ``q`` increase with ``p`` if ``c`` does: quantiles
-    do not cross.
+    The condition reads ``u_(k+1) + eta C_k >= c + eta p W``. Its left side increases with ``k`` and
+    is the same for all levels: one sort serves all levels and weights, one search the levels.
+    ``a_k`` and so ``q`` increase with ``p`` if ``c`` does: quantiles do not cross.
 
     Args:
         u: Scores ``n``.
@@ -138,13 +140,12 @@ def pinball_minimizer(
     """
     # The scores' order is the same for all levels and weights, so it is found once.
     ordered, order = u.sort()
+    floor, ceiling = F.pad(ordered, (1, 0), value=-math.inf), F.pad(ordered, (0, 1), value=math.inf)
     weights = torch.ones_like(u) if weights is None else weights
-    cumulative = weights[..., order].cumsum(dim=-1)
-    cumulative = torch.cat([cumulative.new_zeros(*cumulative.shape[:-1], 1), cumulative], dim=-1)
-    ceiling = torch.cat([ordered, ordered.new_full((1,), torch.inf)])
-    # a_k for all levels and k: ... x M x (n + 1)
-    total = cumulative[..., -1:]
-    roots = (center + step_size * levels * total).unsqueeze(-1)
-    roots = roots - step_size * cumulative.unsqueeze(-2)
-    # The maximum over k picks the piece on which the subgradient changes its sign.
-    return torch.minimum(roots, ceiling).amax(dim=-1)
+    cumulative = F.pad(weights[..., order].cumsum(dim=-1), (1, 0))
+    targets = center + step_size * levels * cumulative[..., -1:]
+    ends = (ceiling + step_size * cumulative).detach()
+    piece = torch.searchsorted(ends, targets.detach())
+    # Where rounding picks a neighbour, both have the same value: ``a_k = u_(k+1)`` up to rounding.
+    roots = targets - step_size * cumulative.gather(-1, piece)
+    return torch.maximum(roots, floor[piece])

@@ -9,8 +9,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from itertools import product
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
+import numpy as np
 import torch
 from botorch.exceptions.errors import InputDataError
 from torch import Tensor
@@ -40,6 +41,9 @@ _ROOM, _RAMP = 8.0, 2.0
 # Gaps below this count as none, so that AdaHedge's rate stays finite. At a rate of ln K / 1e-12 a
 # loss that is larger by 1e-10 has a weight of 1e-30 or less: the leaders share all of it.
 _LEAST_GAP = 1e-12
+
+# Rows of numbers: of a loop over rounds in NumPy, otherwise in PyTorch.
+Array = TypeVar("Array", np.ndarray, Tensor)
 
 #: A setting of a tracker: a number, or several to choose from.
 Setting = float | Sequence[float]
@@ -184,7 +188,7 @@ class AggregatedQuantileTracker(QuantileLearner):
             lengthscales = [at.lengthscale for at in self._localizations]
             correlations = gaussian_correlations(X.to(self.centers), self.centers, lengthscales)
             mixed = mixed + correlations @ self._mixed_coefficients
-        return mixed.clamp(0.0, 1.0) + self._net(self.shortfall, self.step_count + 1)
+        return mixed.clamp(0.0, 1.0) + _net(self.shortfall, self._room(self.step_count + 1))
 
     @torch.no_grad()
     def _mix(self) -> None:
@@ -225,11 +229,6 @@ class AggregatedQuantileTracker(QuantileLearner):
         """The width ``h_t``."""
         return _ROOM + 2.0 * (self.levels * (1.0 - self.levels) * t).sqrt()
 
-    def _net(self, shortfall: Tensor, t: Tensor) -> Tensor:
-        """The shift ``r_t(S)`` of the thresholds."""
-        beyond = (shortfall.abs() - self._room(t)).clamp(min=0.0)
-        return shortfall.sign() * beyond / _RAMP
-
     def _learn(self, X: Tensor, u: Tensor) -> Tensor:
         # Members run first and unaware of each other; the weights need all their losses in order.
         times = torch.arange(1, len(u) + 1, dtype=u.dtype, device=u.device) + self.num_updates
@@ -249,13 +248,14 @@ class AggregatedQuantileTracker(QuantileLearner):
 
     def _caught(self, u: Tensor, mixed: Tensor) -> tuple[Tensor, Tensor]:
         """Thresholds ``n x M`` with the safety net, and the shortfall after them."""
-        shortfall, t, used = self.shortfall, self.step_count, []
-        for u_i, average in zip(u.unbind(), mixed.unbind(), strict=True):
-            t = t + 1
-            theta = average + self._net(shortfall, t)
-            shortfall = shortfall + self.levels - (u_i <= theta).to(shortfall)
-            used.append(theta)
-        return torch.stack(used) if used else mixed, shortfall
+        t = torch.arange(1, len(u) + 1, dtype=u.dtype, device=u.device).unsqueeze(-1)
+        room = _as_array(self._room(t + self.num_updates))
+        levels, shortfall = _as_array(self.levels), _as_array(self.shortfall)
+        used = _as_array(mixed).copy()
+        for u_i, theta, h in zip(_as_array(u), used, room, strict=True):
+            theta += _net(shortfall, h)
+            shortfall = shortfall + levels - (u_i <= theta)
+        return torch.from_numpy(used).to(mixed), torch.from_numpy(shortfall).to(mixed)
 
     def _run_members(self, X: Tensor, u: Tensor, decay: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Thresholds met ``n x K x M``, and new constants and coefficients of the members."""
@@ -315,6 +315,11 @@ def _localizations(members: list[Member], num_levels: int) -> list[Localization]
             columns = slice(own[0] * num_levels, (own[-1] + 1) * num_levels)
             found.append(Localization(columns, lengthscale))
     return found
+
+
+def _net(shortfall: Array, room: Array) -> Array:
+    """The shift ``r(S) = sign(S) max(|S| - h, 0) / 2`` of the thresholds."""
+    return (shortfall - shortfall.clip(-room, room)) / _RAMP
 
 
 def quantile_learner(
@@ -394,7 +399,8 @@ def adahedge_weights(losses: Tensor, gap: Tensor) -> Tensor:
     ``w_k ~ exp(-gamma L_k)`` with ``gamma = ln K / Delta`` [deRooij2014]; while ``Delta`` is 0 the
     leaders share all of the weight.
     """
-    return torch.softmax(-_rate(losses, gap) * (losses - losses.amin()), dim=-1)
+    log_weights, _ = _log_weights(_as_array(losses), float(gap))
+    return torch.from_numpy(np.exp(log_weights)).to(losses)
 
 
 def adahedge(rounds: Tensor, losses: Tensor, gap: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -410,22 +416,34 @@ def adahedge(rounds: Tensor, losses: Tensor, gap: Tensor) -> tuple[Tensor, Tenso
     Returns:
         The weights ``n x K`` before each round, and the losses and the gap after the last.
     """
-    rounds = rounds.to(losses)
-    weights = []
-    for loss in rounds.unbind():
-        rate = _rate(losses, gap)
-        w = adahedge_weights(losses, gap)
+    total, gap_now, rows = _as_array(losses), float(gap), _as_array(rounds.to(losses))
+    weights = np.empty_like(rows)
+    for w, loss in zip(weights, rows, strict=True):
+        log_w, rate = _log_weights(total, gap_now)
         # The mix loss -log(sum_k w_k exp(-rate loss_k)) / rate, with the least loss taken out. In
         # logarithms, since a leader's weight may be 1 and that of the next one underflow.
-        least = loss.amin()
-        log_w = torch.log_softmax(-rate * (losses - losses.amin()), dim=-1)
-        mix = least - torch.logsumexp(log_w - rate * (loss - least), dim=-1) / rate
-        weights.append(w)
-        gap = gap + (w @ loss - mix).clamp(min=0.0)
-        losses = losses + loss
-    stacked = torch.stack(weights) if weights else rounds
-    return stacked, losses, gap
+        least = loss.min()
+        mixed = log_w - rate * (loss - least)
+        highest = mixed.max()
+        mix = least - (highest + math.log(np.exp(mixed - highest).sum())) / rate
+        w[:] = np.exp(log_w)
+        gap_now += max(float(w @ loss - mix), 0.0)
+        total = total + loss
+    stacked = torch.from_numpy(weights).to(losses)
+    return stacked, torch.from_numpy(total).to(losses), gap.new_tensor(gap_now)
 
 
-def _rate(losses: Tensor, gap: Tensor) -> Tensor:
-    return math.log(max(losses.shape[-1], 2)) / gap.clamp(min=_LEAST_GAP)
+def _log_weights(losses: np.ndarray, gap: float) -> tuple[np.ndarray, float]:
+    """Logarithms of AdaHedge's weights, and the rate behind them."""
+    rate = math.log(max(len(losses), 2)) / max(gap, _LEAST_GAP)
+    exponents = -rate * (losses - losses.min())
+    return exponents - math.log(np.exp(exponents).sum()), rate
+
+
+def _as_array(values: Tensor) -> np.ndarray:
+    """A tensor for a loop over rounds of a few numbers each.
+
+    NumPy's calls on so short rows take a tenth of the time of PyTorch's, and a GPU would be asked
+    for thousands of tiny operations.
+    """
+    return values.detach().cpu().numpy()

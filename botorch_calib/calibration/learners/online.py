@@ -186,14 +186,15 @@ class OnlineQuantileTracker(QuantileLearner):
                 "A localized tracker has bounded thresholds only if its local part forgets: give "
                 "it a `regularization` greater than 0, such as 0.01."
             )
-        local = torch.zeros_like(self.levels)
+        levels, constants = self.levels.double(), self.constants.double()
+        local = torch.zeros_like(levels)
         if self.localized:
-            m = torch.maximum(self.levels, 1.0 - self.levels)
-            present = self.coefficients.abs().sum(dim=0)
+            m = torch.maximum(levels, 1.0 - levels)
+            present = self.coefficients.double().abs().sum(dim=0)
             local = self.scale * torch.maximum(present, m / self.regularization)
         step = batch_size * self.next_step
-        lowest = torch.minimum(self.constants, -local - step * (1.0 - self.levels))
-        return lowest, torch.maximum(self.constants, 1.0 + local + step * self.levels)
+        lowest = torch.minimum(constants, -local - step * (1.0 - levels))
+        return lowest, torch.maximum(constants, 1.0 + local + step * levels)
 
     @property
     def next_step(self) -> float:

@@ -117,6 +117,16 @@ def test_a_level_is_found_and_read_off_raw() -> None:
     assert (between > knots[1]).all() and (between < knots[0]).all()
 
 
+def test_levels_are_told_apart_relative_to_the_rarer_side() -> None:
+    made = QuantileRecalibrator([1e-7, 0.999999, 0.9999995])
+    assert [made.index_of(p) for p in (0.9999995, 0.999999, 1e-7, 2e-7)] == [2, 1, 0, None]
+    assert made.index_of(1 - 1e-6) == 1 and made.index_of(0.9999992) is None
+    # Levels in single precision are found by the numbers that they stand for.
+    single = QuantileRecalibrator(torch.tensor([0.9, 0.9999, 0.999999]))
+    assert [single.index_of(p) for p in (0.9, 0.9999, 0.999999)] == [0, 1, 2]
+    assert single.index_of(0.9999995) is None
+
+
 def test_a_single_level_needs_no_thought_about_tails() -> None:
     assert QuantileRecalibrator([0.9]).tails == "gaussian"
     assert QuantileRecalibrator([0.1, 0.9]).tails == "stretched"

@@ -1,0 +1,85 @@
+"""Worker processes of our own: each in a pool for itself, so that none costs another its work."""
+
+from __future__ import annotations
+
+import multiprocessing
+import runpy
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+
+from botorch_calib.asynchronous.worker_pools import (
+    Objective,
+    PoolSupply,
+    WorkerPool,
+    check_picklable,
+)
+
+_PREPARATION = str(Path(__file__).with_name("worker_process.py"))
+
+
+class ProcessSupply(PoolSupply):
+    """Pools of one process each, which are used again, and replaced when they break.
+
+    A process pool is lost as a whole when one of its processes dies or has to be killed. With one
+    process in each, a crash or a time-out is the loss of one evaluation.
+
+    Processes are spawned: torch runs threads, and forking a process that runs threads may deadlock.
+    They leave signals to this process, and end when it has ended.
+
+    Args:
+        objective: The function that will run in them.
+        evaluations_per_process: Number of evaluations after which a process is replaced by a new
+            one, or None to keep it.
+
+    Raises:
+        InputDataError: If the objective cannot be sent to processes.
+    """
+
+    def __init__(self, objective: Objective, evaluations_per_process: int | None = None) -> None:
+        check_picklable(objective)
+        self._evaluations_per_process = evaluations_per_process
+        self._num_evaluations: dict[WorkerPool, int] = {}
+        self._idle: list[WorkerPool] = []
+
+    def acquire(self, private: bool) -> WorkerPool:
+        """An idle pool or a new one; always a new one, known to work, if ``private``."""
+        if private:
+            pool = self._make()
+            pool.probe()
+            return pool
+        return self._idle.pop() if self._idle else self._make()
+
+    def release(self, pool: WorkerPool, wait: bool = True) -> None:
+        """Keep a pool for the next evaluation, or close it if it has had enough of them."""
+        self._num_evaluations[pool] += 1
+        if self._num_evaluations[pool] == self._evaluations_per_process:
+            del self._num_evaluations[pool]
+            pool.close(wait)
+        else:
+            self._idle.append(pool)
+
+    def discard(self, pool: WorkerPool, error: BaseException | None) -> None:
+        """Kill a pool."""
+        pool.kill()
+        self._num_evaluations.pop(pool, None)
+
+    def close(self, wait: bool, kill: bool) -> None:
+        """Shut all of them down."""
+        pools, self._num_evaluations, self._idle = list(self._num_evaluations), {}, []
+        for pool in pools:
+            if kill:
+                pool.kill()
+            else:
+                pool.close(wait)
+
+    def _make(self) -> WorkerPool:
+        executor = ProcessPoolExecutor(
+            max_workers=1,
+            mp_context=multiprocessing.get_context("spawn"),
+            initializer=runpy.run_path,
+            initargs=(_PREPARATION, None, "__main__"),
+        )
+        pool = WorkerPool(executor, owned=True)
+        self._num_evaluations[pool] = 0
+        pool.warm_up()
+        return pool

@@ -1,0 +1,206 @@
+"""Delay-aware proposals in Ax: its pending trials become those of a `CensoredDelayModel`.
+
+It needs Ax (``pip install botorch_calib[ax]``). Ax hands pending points to the acquisition
+function; `DelayedUpperConfidenceBound` conditions its model on them, and the model that is built
+here says how: by censoring or by hallucination. Candidates, trials that are staged or run, and
+*abandoned* ones are pending to Ax. *Failed* ones are not, and Ax may suggest their points again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+try:
+    from ax.core.search_space import SearchSpaceDigest
+except ImportError as error:
+    raise ImportError(
+        "botorch_calib.integrations.ax_delays needs Ax: pip install botorch_calib[ax]"
+    ) from error
+from ax.api.client import Client
+from ax.api.utils.generation_strategy_dispatch import choose_generation_strategy
+from ax.api.utils.structs import GenerationStrategyDispatchStruct
+from ax.core.experiment import Experiment
+from ax.generation_strategy.generation_strategy import GenerationStrategy
+from ax.generators.torch.botorch_modular.surrogate import Surrogate, submodel_input_constructor
+from ax.generators.torch.botorch_modular.utils import (
+    ModelConfig,
+    choose_model_class,
+    fit_botorch_model,
+)
+from ax.storage.botorch_modular_registry import register_acquisition_function, register_model
+from botorch.exceptions.errors import InputDataError, UnsupportedError
+from botorch.models.model import Model
+from botorch.utils.datasets import MultiTaskDataset, SupervisedDataset
+from gpytorch.mlls import MarginalLogLikelihood
+from torch import Tensor
+
+from botorch_calib._validation import check_nonnegative, check_one_of
+from botorch_calib.acquisition import DelayedUpperConfidenceBound
+from botorch_calib.integrations.ax import ReplayedModel
+from botorch_calib.models import CensoredDelayModel
+from botorch_calib.models.inspection import gaussian_part, raw_train_targets
+
+# What Ax calls pending has to be imputed, or the search would repeat itself.
+IMPUTATIONS = ("censor", "hallucinate")
+
+
+class PendingAwareModel(CensoredDelayModel):
+    """A model of the observed trials that knows how to be conditioned on pending ones.
+
+    By itself nothing is pending, so Ax's predictions and its cross-validation are those of the
+    model within. Censored values are the worst one observed so far, since what Ax hands over are
+    outcomes after its transforms, in whose units nobody knows a bound.
+
+    Args:
+        model: As Ax makes it, to be fitted; may be a `ReplayedModel`.
+        imputation: ``"censor"`` or ``"hallucinate"``.
+        maximize: Whether the outcome is maximised, which tells its worst value.
+    """
+
+    def __init__(self, model: Model, imputation: str = "censor", maximize: bool = True) -> None:
+        super().__init__(model, imputation=imputation)
+        self.maximize = maximize
+
+    def with_pending(self, X: Tensor) -> CensoredDelayModel:
+        """The model conditioned on pending points, ``n x d``."""
+        Y = raw_train_targets(gaussian_part(self.model))
+        worst = Y.min() if self.maximize else Y.max()
+        return CensoredDelayModel(self.model, X, worst.item(), self.imputation)
+
+
+def delayed_model_config(
+    imputation: str = "censor",
+    *,
+    maximize: bool = True,
+    calibrated: ModelConfig | None = None,
+) -> ModelConfig:
+    """A configuration that has Ax model an outcome by its own Gaussian process, aware of delays.
+
+    It is for `DelayedUpperConfidenceBound`; `delay_aware_generation_strategy` puts both together.
+
+    Args:
+        imputation: What replaces values of pending trials: ``"censor"`` for the worst one observed,
+            ``"hallucinate"`` for the posterior mean.
+        maximize: Whether the outcome is maximised.
+        calibrated: A `calibrated_model_config`, to calibrate the model by the trials observed, or
+            the configuration of a Gaussian process of Ax's; None for Ax's own.
+
+    Raises:
+        InputDataError: If ``imputation`` is unknown.
+    """
+    check_one_of("imputation", imputation, IMPUTATIONS)
+    inner = ModelConfig() if calibrated is None else calibrated
+    inner_class = inner.botorch_model_class
+    if inner_class not in (None, ReplayedModel):
+        raise InputDataError(
+            f"`calibrated` must be a calibrated_model_config, got one of {inner_class}."
+        )
+    return replace(
+        inner,
+        botorch_model_class=PendingAwareModel,
+        model_options={
+            "imputation": imputation,
+            "maximize": bool(maximize),
+            "calibrated": inner_class is ReplayedModel,
+            "inner": dict(inner.model_options),
+        },
+        name="+".join(filter(None, [imputation, inner.name])),
+    )
+
+
+@submodel_input_constructor.register(PendingAwareModel)
+def _pending_aware_inputs(
+    botorch_model_class: type[Model],
+    model_config: ModelConfig,
+    dataset: SupervisedDataset,
+    search_space_digest: SearchSpaceDigest,
+    surrogate: Surrogate,
+) -> dict[str, Any]:
+    """Arguments of `PendingAwareModel`: Ax's own model, or a calibrated one, not fitted yet."""
+    if isinstance(dataset, MultiTaskDataset):
+        raise UnsupportedError("Delay-aware models of several tasks are not supported in Ax.")
+    options = dict(model_config.model_options)
+    inner_options, is_calibrated = options.pop("inner"), options.pop("calibrated")
+    inner_class: type[Model] = ReplayedModel
+    if not is_calibrated:
+        inner_class = choose_model_class(dataset=dataset, search_space_digest=search_space_digest)
+    inputs = submodel_input_constructor(
+        inner_class,
+        model_config=replace(
+            model_config, botorch_model_class=inner_class, model_options=inner_options
+        ),
+        dataset=dataset,
+        search_space_digest=search_space_digest,
+        surrogate=surrogate,
+    )
+    return {"model": inner_class(**inputs), **options}
+
+
+@fit_botorch_model.register(PendingAwareModel)
+def _fit_pending_aware(
+    model: PendingAwareModel,
+    mll_class: type[MarginalLogLikelihood],
+    mll_options: dict[str, Any] | None = None,
+) -> None:
+    """Fit the model within, as Ax does."""
+    fit_botorch_model(model.model, mll_class=mll_class, mll_options=mll_options)
+
+
+def delay_aware_generation_strategy(
+    client: Client | Experiment,
+    imputation: str = "censor",
+    calibrated: ModelConfig | None = None,
+    beta: float = 1.0,
+    struct: GenerationStrategyDispatchStruct | None = None,
+) -> GenerationStrategy:
+    """Ax's generation strategy for one objective while other trials are pending.
+
+    With ``imputation="censor"`` it is GP-UCB-SDF [Verma2022]_, with ``"hallucinate"`` GP-BUCB. See
+    `DelayStrategy` for when to take which.
+
+    Args:
+        client: Whose optimisation has been configured, or an experiment that has an optimisation
+            configuration.
+        imputation: What replaces values of pending trials: ``"censor"`` for the worst one observed,
+            ``"hallucinate"`` for the posterior mean.
+        calibrated: A `calibrated_model_config`, to calibrate the model by the trials observed.
+        beta: Multiplier of the posterior standard deviation if nothing is pending. (BoTorch's
+            ``UpperConfidenceBound`` takes its square.)
+        struct: Ax's further choices, as of the initial trials, with the method ``"custom"``.
+
+    Raises:
+        InputDataError: If the optimisation has not been configured, ``imputation`` is unknown or
+            ``beta`` negative or not finite.
+        UnsupportedError: If there are several objectives, a sum of metrics, or outcome constraints.
+
+    Example:
+        >>> client.configure_optimization("yield")
+        >>> client.set_generation_strategy(delay_aware_generation_strategy(client))
+        >>> client.get_next_trials(max_trials=8)
+    """
+    experiment = client._experiment if isinstance(client, Client) else client
+    config = experiment.optimization_config
+    if config is None:
+        raise InputDataError(
+            "`client` has nothing to optimise yet: call `client.configure_optimization` first."
+        )
+    if not config.objective.is_single_objective or config.outcome_constraints:
+        raise UnsupportedError(
+            "Delay-aware proposals are for one objective without outcome constraints: "
+            "`calibrated_generation_strategy` takes account of pending trials too."
+        )
+    strategy = choose_generation_strategy(
+        GenerationStrategyDispatchStruct(method="custom") if struct is None else struct,
+        model_config=delayed_model_config(
+            imputation, maximize=not config.objective.minimize, calibrated=calibrated
+        ),
+        botorch_acqf_class=DelayedUpperConfidenceBound,
+    )
+    (spec,) = strategy.nodes_by_name["MBM"].generator_specs
+    spec.generator_kwargs["botorch_acqf_options"] = {"beta": check_nonnegative("beta", beta)}
+    return strategy
+
+
+register_model(PendingAwareModel)
+register_acquisition_function(DelayedUpperConfidenceBound)

@@ -1,0 +1,234 @@
+"""Delay-aware proposals in Optuna: its ``BoTorchSampler``, told of all that is known of trials.
+
+It needs optuna-integration (``pip install botorch_calib[optuna]``). For each proposal the trials of
+the study become a `FeedbackLedger`, from which a `DelayAwareProposer` chooses: those that run are
+pending, those that failed have failed. Storages, retries and heartbeats are Optuna's.
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+try:
+    from optuna_integration import BoTorchSampler
+except ImportError as error:
+    raise ImportError(
+        "botorch_calib.integrations.optuna_delays needs Optuna: pip install botorch_calib[optuna]"
+    ) from error
+import numpy as np
+import torch
+from botorch.exceptions.errors import InputDataError, UnsupportedError
+from botorch.models.model import Model
+from optuna import Study
+from optuna._transform import _SearchSpaceTransform
+from optuna.distributions import BaseDistribution
+from optuna.samplers import BaseSampler
+from optuna.study import StudyDirection
+from optuna.trial import FrozenTrial, TrialState
+from torch import Tensor
+
+from botorch_calib.asynchronous.proposer import (
+    DelayAwareProposer,
+    DelayStrategy,
+    SearchSettings,
+    fit_single_task_gp,
+)
+from botorch_calib.calibration import Calibrator
+from botorch_calib.ledger import FeedbackLedger
+from botorch_calib.models import CalibratedModel
+from botorch_calib.models.delayed import Fit
+
+# One proposal at a time: threads share a sampler, each has to know what the one before was given,
+# and the proposer sets torch's random state. Not an attribute, since a sampler is pickled.
+_one_at_a_time = threading.RLock()
+
+
+class _Trials(NamedTuple):
+    """What Optuna's sampler does not hand over: further trials, ``n x d`` in its encoding."""
+
+    failed: Tensor
+    pruned: Tensor
+    running: Tensor
+
+
+class DelayAwareSampler(BoTorchSampler):
+    """A sampler for many workers: trials that still run, and that failed, count in each proposal.
+
+    One objective without constraints. Trials that run are censored or hallucinated, as ``strategy``
+    says; those that were pruned count as trials whose value never comes; and points that have
+    failed are kept away from, however they failed: by an exception, or because the heartbeat of
+    their process stopped. The Gaussian process is that of the complete trials, in the unit cube of
+    Optuna's encoding. Nothing is kept from one trial to the next but the last fit, so a study that
+    is loaded goes on as if it had not been interrupted.
+
+    Args:
+        strategy: ``"ucb"``, ``"ts"``, ``"hallucinate"`` or a `DelayStrategy`.
+        calibrator: What calibrates the Gaussian process, by a replay of the complete trials in the
+            order of their numbers; each fit starts from a copy that has learned nothing. None for
+            none.
+        fit: Builds a fitted Gaussian process from ``X`` (``n x d``), scaled to the unit cube, and
+            ``Y`` (``n x 1``), which is to be maximised. The default is a ``SingleTaskGP``, fitted
+            by marginal likelihood.
+        censor_value: The worst value that the objective can take, as a trial returns it. None for
+            the worst one observed so far, which is milder.
+        num_restarts: Number of starting points of the gradient-based search.
+        raw_samples: Number of points from which these are chosen.
+        n_startup_trials: Number of trials, those that run included, that are drawn at random first.
+        independent_sampler: Draws these, and parameters that are conditional.
+        seed: Seed of all random numbers; processes that share a study need different ones.
+
+    Raises:
+        InputDataError: If a setting is unknown or out of its range.
+        UnsupportedError: On a study with several objectives or with constraints.
+
+    Example:
+        >>> study = optuna.create_study(sampler=DelayAwareSampler(), storage="sqlite:///study.db")
+        >>> study.optimize(objective, n_trials=200, n_jobs=20, catch=(Exception,))
+    """
+
+    def __init__(
+        self,
+        strategy: str | DelayStrategy = "ucb",
+        *,
+        calibrator: Calibrator | None = None,
+        fit: Fit | None = None,
+        censor_value: float | None = None,
+        num_restarts: int = 10,
+        raw_samples: int = 256,
+        n_startup_trials: int = 10,
+        independent_sampler: BaseSampler | None = None,
+        seed: int | None = None,
+    ) -> None:
+        if calibrator is not None and not isinstance(calibrator, Calibrator):
+            raise InputDataError(f"`calibrator` must be a calibrator or None, got {calibrator!r}.")
+        self._strategy = strategy
+        self._fit = _Fit(fit, calibrator)
+        self._censor_value = censor_value
+        # Without a seed of its own Optuna's sampler draws at random: so does the proposer.
+        base = _random_seed() if seed is None else seed
+        self._search = SearchSettings(num_restarts, raw_samples, base)
+        self._proposers: dict[int, DelayAwareProposer] = {}
+        self._handed_out: dict[int, dict[str, Any]] = {}  # by number of trial
+        self._proposer(1)  # so that a wrong setting is noticed now
+        FeedbackLedger(1, censor_value=censor_value)
+        super().__init__(
+            candidates_func=self._candidate,
+            n_startup_trials=n_startup_trials,
+            consider_running_trials=True,
+            independent_sampler=independent_sampler,
+            seed=seed,
+        )
+
+    def sample_relative(
+        self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
+    ) -> dict[str, Any]:
+        """Parameters of the next trial, from Optuna."""
+        if not search_space:
+            return {}
+        if len(study.directions) > 1:
+            raise UnsupportedError(
+                "DelayAwareSampler is for one objective. For several, "
+                "BoTorchSampler(candidates_func=calibrated_candidates_func(), "
+                "consider_running_trials=True) takes account of running trials."
+            )
+        with _one_at_a_time:
+            self._is_minimized = study.direction is StudyDirection.MINIMIZE
+            self._others = self._other_trials(study, search_space)
+            parameters: dict[str, Any] = super().sample_relative(study, trial, search_space)
+            self._handed_out[trial.number] = parameters
+        return parameters
+
+    def _other_trials(self, study: Study, search_space: dict[str, BaseDistribution]) -> _Trials:
+        """Trials that have all parameters of the search space, as far as Optuna's are not those."""
+        transform = _SearchSpaceTransform(search_space)
+
+        def encoded(parameters: list[dict[str, Any]]) -> Tensor:
+            whole = [each for each in parameters if search_space.keys() <= each.keys()]
+            rows = [transform.transform(each) for each in whole]
+            return torch.tensor(np.array(rows)).reshape(-1, len(transform.bounds))
+
+        by_state: dict[TrialState, list[FrozenTrial]] = {
+            state: study.get_trials(deepcopy=False, states=(state,))
+            for state in (TrialState.FAIL, TrialState.PRUNED, TrialState.RUNNING)
+        }
+        # A trial's parameters are in the study when the objective asks for them, and not before.
+        running = {trial.number: trial.params for trial in by_state[TrialState.RUNNING]}
+        self._handed_out = {
+            number: parameters
+            for number, parameters in self._handed_out.items()
+            if number in running and not search_space.keys() <= running[number].keys()
+        }
+        return _Trials(
+            failed=encoded([trial.params for trial in by_state[TrialState.FAIL]]),
+            pruned=encoded([trial.params for trial in by_state[TrialState.PRUNED]]),
+            running=encoded(list(self._handed_out.values())),
+        )
+
+    def reseed_rng(self) -> None:
+        """Draw new seeds, as Optuna asks for in each of its processes."""
+        super().reseed_rng()
+        self._search = replace(self._search, seed=_random_seed())
+        for proposer in self._proposers.values():
+            proposer.search = self._search
+
+    def _candidate(
+        self,
+        X: Tensor,
+        Y: Tensor,
+        constraints: Tensor | None,
+        bounds: Tensor,
+        X_running: Tensor | None,
+    ) -> Tensor:
+        """The next point, length ``d``, within ``bounds``, ``2 x d``; ``Y`` is maximised."""
+        if constraints is not None:
+            raise UnsupportedError(
+                "DelayAwareSampler knows nothing of constraints: "
+                "BoTorchSampler(candidates_func=calibrated_candidates_func(), "
+                "consider_running_trials=True) takes account of running trials and of them."
+            )
+        scale = bounds[1] - bounds[0]
+        ledger = self._ledger(X.shape[-1])
+        for x, y in zip((X - bounds[0]) / scale, Y, strict=True):
+            ledger.observe(ledger.submit(x), y)
+        for x in self._others.failed:
+            ledger.fail(ledger.submit((x - bounds[0]) / scale))
+        for x in self._others.pruned:
+            ledger.abandon(ledger.submit((x - bounds[0]) / scale))
+        for x in [*self._others.running, *([] if X_running is None else X_running)]:
+            ledger.submit((x - bounds[0]) / scale)
+        point = self._proposer(X.shape[-1])(ledger)
+        return (bounds[0] + scale * point.to(bounds)).clamp(bounds[0], bounds[1])
+
+    def _ledger(self, dim: int) -> FeedbackLedger:
+        value = self._censor_value
+        sign = -1.0 if self._is_minimized else 1.0
+        return FeedbackLedger(dim, censor_value=None if value is None else sign * value)
+
+    def _proposer(self, dim: int) -> DelayAwareProposer:
+        """One for each number of encoded parameters, which changes with the search space."""
+        if dim not in self._proposers:
+            unit_cube = torch.stack([torch.zeros(dim), torch.ones(dim)]).double()
+            self._proposers[dim] = DelayAwareProposer(
+                unit_cube, self._strategy, self._fit, num_initial=0, search=self._search
+            )
+        return self._proposers[dim]
+
+
+def _random_seed() -> int:
+    return int(np.random.default_rng().integers(2**31))
+
+
+class _Fit:
+    """Fits the Gaussian process and calibrates it: a class, since closures cannot be pickled."""
+
+    def __init__(self, fit: Fit | None, calibrator: Calibrator | None) -> None:
+        self.fit, self.calibrator = fit, calibrator
+
+    def __call__(self, X: Tensor, Y: Tensor) -> Model:
+        unit_cube = torch.stack([torch.zeros_like(X[0]), torch.ones_like(X[0])])
+        gp = fit_single_task_gp(X, Y, unit_cube) if self.fit is None else self.fit(X, Y)
+        if self.calibrator is None:
+            return gp
+        return CalibratedModel.from_history(gp, self.calibrator.fresh())

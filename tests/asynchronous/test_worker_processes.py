@@ -1,0 +1,233 @@
+"""Worker processes of the optimizer's own: ``workers=...``."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from botorch.exceptions.errors import InputDataError
+
+from botorch_calib.asynchronous import EvaluationLimits, worker_processes
+from botorch_calib.asynchronous.termination import termination_as_exit
+from botorch_calib.exceptions import EvaluationError
+from botorch_calib.ledger import FeedbackLedger
+from tests.asynchronous.objectives import (
+    die_alone,
+    die_often,
+    die_once,
+    hang_alone,
+    is_alive,
+    loaded_heavy_modules,
+    noted_square,
+    runs,
+    square,
+    wait_for_run,
+    wait_until,
+)
+from tests.asynchronous.runs import Quiet, count_up, ids, observed
+from tests.asynchronous.test_processes import leaves_nothing_behind, squares
+
+ROOT = Path(__file__).parents[2]
+
+__all__ = ["leaves_nothing_behind"]  # a fixture
+
+
+def optimizer(objective: Any, ledger: FeedbackLedger, workers: int = 2, **limits: Any) -> Quiet:
+    return Quiet(
+        objective=objective,
+        ledger=ledger,
+        propose=count_up,
+        workers=workers,
+        limits=EvaluationLimits(**limits),
+    )
+
+
+def test_evaluates_in_light_processes() -> None:
+    ledger = FeedbackLedger(1)
+    optimizer(loaded_heavy_modules, ledger).run(5)
+    assert observed(ledger) == dict.fromkeys(range(5), 0.0)
+
+
+def test_processes_are_used_again(tmp_path: Path) -> None:
+    optimizer(partial(noted_square, tmp_path), FeedbackLedger(1)).run(8)
+    assert len({pid for query in range(8) for pid in runs(tmp_path, query)}) <= 2
+
+
+def test_a_process_for_each_evaluation(tmp_path: Path) -> None:
+    ledger = FeedbackLedger(1)
+    optimizer(partial(noted_square, tmp_path), ledger, evaluations_per_process=1).run(5)
+    assert observed(ledger) == squares(*range(5))
+    assert len({pid for query in range(5) for pid in runs(tmp_path, query)}) == 5
+
+
+def test_a_crash_costs_nobody_else(tmp_path: Path) -> None:
+    """The deadly trial is tried twice, and its neighbour runs through."""
+    ledger = FeedbackLedger(1)
+    optimizer(partial(die_alone, tmp_path, 0, 1), ledger).run(3)
+    assert ids(ledger, "failed") == [0]
+    assert "its worker died" in ledger.trials[0].note
+    assert observed(ledger) == squares(1, 2)
+    assert [len(runs(tmp_path, query)) for query in range(3)] == [2, 1, 1]
+
+
+def test_many_crashes(tmp_path: Path) -> None:
+    """Only what crashed is run again: 60 trials, 8 of them bad, take 60 + 8 starts."""
+    ledger = FeedbackLedger(1)
+    optimizer(partial(die_often, tmp_path, 7), ledger, workers=3).run(60)
+    assert ids(ledger, "failed") == list(range(6, 60, 7))
+    assert sum(len(runs(tmp_path, query)) for query in range(60)) == 60 + 8
+
+
+def test_a_crash_is_tried_again(tmp_path: Path) -> None:
+    ledger = FeedbackLedger(1)
+    optimizer(partial(die_once, tmp_path, 1), ledger).run(4)
+    assert observed(ledger) == squares(*range(4))
+
+
+def test_a_timeout_costs_nobody_else(tmp_path: Path) -> None:
+    """What runs beside the late one goes on while that is killed, and is not run again."""
+    ledger = FeedbackLedger(1)
+    optimizer(partial(hang_alone, tmp_path), ledger, timeout=4.0).run(4)
+    assert ids(ledger, "failed") == [0]
+    assert observed(ledger) == squares(1, 2, 3)
+    assert [len(runs(tmp_path, query)) for query in range(4)] == [1, 1, 1, 1]
+
+
+def test_start_up_is_not_part_of_the_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process takes two seconds to start, and an evaluation may take one."""
+    slow = tmp_path / "slow.py"
+    slow.write_text("import time\ntime.sleep(2.0)\n", encoding="ascii")
+    monkeypatch.setattr(worker_processes, "_PREPARATION", str(slow))
+    ledger = FeedbackLedger(1)
+    optimizer(square, ledger, timeout=1.0).run(2)
+    assert observed(ledger) == squares(0, 1)
+
+
+def test_workers_that_cannot_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No trial is blamed for it."""
+    broken = tmp_path / "broken.py"
+    broken.write_text("raise ValueError\n", encoding="ascii")
+    monkeypatch.setattr(worker_processes, "_PREPARATION", str(broken))
+    ledger = FeedbackLedger(1)
+    with pytest.raises(EvaluationError, match="die by themselves"):
+        optimizer(square, ledger).run(2)
+    assert set(ids(ledger, "pending")) == set(range(len(ledger)))
+
+
+SCRIPT = """
+import sys
+from functools import partial
+from pathlib import Path
+
+from tests.asynchronous.objectives import sleep_long
+
+if __name__ == "__main__":
+    from botorch_calib.ledger import FeedbackLedger
+    from tests.asynchronous.test_worker_processes import optimizer
+
+    folder = Path(sys.argv[1])
+    ledger = FeedbackLedger.open(folder / "ledger", 1)
+    optimizer(partial(sleep_long, folder), ledger, workers=3).run(10)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("whole_group", [False, True])
+def test_workers_end_with_their_parent(
+    tmp_path: Path, number: signal.Signals, whole_group: bool
+) -> None:
+    """No orphan holds the pipe, and the trials stay pending."""
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT, encoding="ascii")
+    process = subprocess.Popen(
+        [sys.executable, str(script), str(tmp_path)],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        workers = [wait_for_run(tmp_path, query) for query in range(3)]
+        assert all(map(is_alive, workers))
+        os.killpg(process.pid, number) if whole_group else process.send_signal(number)
+        process.communicate(timeout=60)  # returns when nobody holds the pipe any more
+        assert process.returncode == (143 if number == signal.SIGTERM else -number)
+        wait_until(lambda: not any(map(is_alive, workers)))
+        assert ids(FeedbackLedger.open(tmp_path / "ledger"), "pending") == [0, 1, 2]
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_termination_is_handled_only_where_nobody_else_does() -> None:
+    """The program's own handler stays, and the default one comes back."""
+    with termination_as_exit():
+        assert callable(signal.getsignal(signal.SIGTERM))
+        with pytest.raises(SystemExit, match="143"):
+            signal.raise_signal(signal.SIGTERM)
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    try:
+        with termination_as_exit():
+            assert signal.getsignal(signal.SIGTERM) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(_enter_and_leave).result()
+
+
+def _enter_and_leave() -> None:
+    with termination_as_exit():
+        assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({}, "`executor` or a number of `workers`"),
+        ({"executor": ThreadPoolExecutor, "workers": 2}, "`executor` or a number of `workers`"),
+        ({"workers": 0}, "`workers`"),
+        ({"workers": 2.5}, "`workers`"),
+        ({"executor": ThreadPoolExecutor}, "`max_parallel` is needed"),
+        (
+            {
+                "executor": ThreadPoolExecutor,
+                "max_parallel": 2,
+                "limits": EvaluationLimits(evaluations_per_process=1),
+            },
+            "`limits.evaluations_per_process`",
+        ),
+        ({"workers": 2, "objective": None}, "`objective` must be callable"),
+    ],
+)
+def test_invalid_arguments(arguments: dict[str, Any], message: str) -> None:
+    given = {
+        "objective": square,
+        "ledger": FeedbackLedger(1),
+        "propose": count_up,
+        **arguments,
+    }
+    with pytest.raises(InputDataError, match=message):
+        Quiet(**given)
+
+
+@pytest.mark.parametrize("number", [0, 1.5, "2"])
+def test_invalid_number_of_evaluations(number: Any) -> None:
+    with pytest.raises(InputDataError, match="evaluations_per_process"):
+        EvaluationLimits(evaluations_per_process=number)
+
+
+def test_objective_that_cannot_be_sent() -> None:
+    ledger = FeedbackLedger(1)
+    with pytest.raises(InputDataError, match="`objective` must be picklable"):
+        optimizer(lambda x: 0.0, ledger).run(1)
+    assert len(ledger) == 0

@@ -1,0 +1,235 @@
+"""Delay-aware proposals in Ax: pending, abandoned and failed trials, out of order, stored."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+pytest.importorskip("ax")
+
+from ax.adapter.cross_validation import cross_validate
+from ax.api.client import Client
+from ax.api.configs import ChoiceParameterConfig, RangeParameterConfig
+from ax.api.utils.structs import GenerationStrategyDispatchStruct
+from botorch.exceptions.errors import InputDataError, UnsupportedError
+from torch import Tensor
+
+from botorch_calib import CensoredDelayModel, DelayedUpperConfidenceBound, OnlineConformal
+from botorch_calib.acquisition import delayed
+from botorch_calib.integrations.ax import ReplayedModel, calibrated_model_config
+from botorch_calib.integrations.ax_delays import (
+    PendingAwareModel,
+    delay_aware_generation_strategy,
+    delayed_model_config,
+)
+
+NUM_DESIGNED = 4
+NUM_INITIAL = NUM_DESIGNED + 1
+PARAMETERS = (
+    RangeParameterConfig(name="a", parameter_type="float", bounds=(0, 1)),
+    RangeParameterConfig(name="b", parameter_type="float", bounds=(0, 10)),
+)
+KINDS = ChoiceParameterConfig(name="c", parameter_type="str", values=["u", "v"], is_ordered=False)
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:Optimization failed:RuntimeWarning"),
+    pytest.mark.filterwarnings("ignore::botorch_calib.exceptions.CalibrationWarning"),
+]
+
+
+@pytest.fixture(autouse=True)
+def quiet() -> Iterator[None]:
+    """Ax logs each trial."""
+    logger = logging.getLogger("ax")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    yield
+    logger.setLevel(level)
+
+
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> list[DelayedUpperConfidenceBound]:
+    """The acquisition functions that Ax makes, in the order in which they are."""
+    found: list[DelayedUpperConfidenceBound] = []
+    original = delayed.DelayedUpperConfidenceBound.__init__
+
+    def watched(self: Any, *args: Any, **kwargs: Any) -> None:
+        original(self, *args, **kwargs)
+        found.append(self)
+
+    monkeypatch.setattr(delayed.DelayedUpperConfidenceBound, "__init__", watched)
+    return found
+
+
+def hill(parameters: Any) -> float:
+    """Its maximum, 0, is at (0.4, 6)."""
+    return -((parameters["a"] - 0.4) ** 2) - (parameters["b"] / 10 - 0.6) ** 2
+
+
+def new_client(
+    imputation: str = "censor", objective: str = "y", parameters: Any = PARAMETERS, **options: Any
+) -> Client:
+    client = Client(random_seed=0)
+    client.configure_experiment(parameters=parameters)
+    client.configure_optimization(objective=objective)
+    struct = GenerationStrategyDispatchStruct(
+        method="custom", initialization_budget=NUM_DESIGNED, initialization_random_seed=0
+    )
+    client.set_generation_strategy(
+        delay_aware_generation_strategy(client, imputation, struct=struct, **options)
+    )
+    return client
+
+
+def start(client: Client, sign: float = 1.0) -> None:
+    """Complete the initial trials: the centre, which Ax adds by itself, and a design."""
+    for _ in range(NUM_INITIAL):
+        for trial, parameters in client.get_next_trials(max_trials=1).items():
+            client.complete_trial(trial, {"y": sign * hill(parameters)})
+
+
+def points(X: Tensor) -> set[tuple[float, ...]]:
+    return {tuple(round(value, 6) for value in row) for row in X.tolist()}
+
+
+def test_what_is_pending(made: list[DelayedUpperConfidenceBound]) -> None:
+    """Trials that run, and abandoned ones; not those that failed."""
+    client = new_client()
+    start(client)
+    asked = client.get_next_trials(max_trials=3)
+    running, abandoned, failed = asked
+    client.mark_trial_abandoned(abandoned)
+    client.mark_trial_failed(failed)
+    client.get_next_trials(max_trials=1)
+    X = made[-1].X_pending
+    assert X is not None
+    expected = [[asked[trial]["a"], asked[trial]["b"]] for trial in (running, abandoned)]
+    assert points(X) == points(torch.tensor(expected, dtype=torch.double))
+
+
+@pytest.mark.parametrize(("objective", "worst"), [("y", "min"), ("-y", "max")])
+def test_pending_trials_are_censored_by_the_worst_value(
+    made: list[DelayedUpperConfidenceBound], objective: str, worst: str
+) -> None:
+    client = new_client(objective=objective)
+    start(client)
+    client.get_next_trials(max_trials=2)
+    model: Any = made[-1]._current_model
+    assert type(model) is CensoredDelayModel
+    assert model.imputation == "censor"
+    Y = model.model.train_targets  # Ax has standardised them
+    assert model.censor_value == pytest.approx(getattr(Y, worst)().item())
+    assert len(model.X_pending) == 1  # the first trial of the batch, when the second is chosen
+
+
+def test_minimisation_agrees_with_maximisation() -> None:
+    asked = []
+    for objective, sign in (("y", 1.0), ("-y", -1.0)):
+        client = new_client(objective=objective)
+        start(client, sign)
+        asked.append([tuple(p.values()) for p in client.get_next_trials(max_trials=3).values()])
+    for first, second in zip(*asked, strict=True):
+        assert first == pytest.approx(second, abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("imputation", "calibrated", "num_trials"), [("censor", False, 25), ("hallucinate", True, 15)]
+)
+def test_trials_that_finish_out_of_order(
+    imputation: str, calibrated: bool, num_trials: int
+) -> None:
+    """Three at a time, one abandoned and one failed."""
+    config = calibrated_model_config(OnlineConformal, alpha=0.2) if calibrated else None
+    client = new_client(imputation, calibrated=config)
+    start(client)
+    running = dict(client.get_next_trials(max_trials=3))
+    done = []
+    for number in range(NUM_INITIAL, num_trials):
+        trial = max(running) if number % 2 else min(running)
+        parameters = running.pop(trial)
+        if number == 8:
+            client.mark_trial_abandoned(trial)
+        elif number == 10:
+            client.mark_trial_failed(trial)
+        else:
+            client.complete_trial(trial, {"y": hill(parameters)})
+            done.append(hill(parameters))
+        running.update(client.get_next_trials(max_trials=1))
+    everything: Any = client._experiment.trials.values()
+    trials = [trial for trial in everything if not trial.status.is_failed]
+    arms = [arm.name for trial in trials for arm in trial.arms]
+    assert len(set(arms)) == len(arms)  # no point twice
+    assert max(done) > -0.01  # a tenth of the box from the maximum
+
+
+def test_a_run_that_is_stored_and_loaded(tmp_path: Path) -> None:
+    client = new_client(calibrated=calibrated_model_config(OnlineConformal, alpha=0.2))
+    start(client)
+    client.get_next_trials(max_trials=2)
+    path = str(tmp_path / "client.json")
+    client.save_to_json_file(path)
+    loaded = Client.load_from_json_file(path)
+    for trial in (NUM_INITIAL, NUM_INITIAL + 1):
+        parameters = loaded._experiment.trials[trial].arms[0].parameters
+        loaded.complete_trial(trial, {"y": hill(parameters)})
+    asked = loaded.get_next_trials(max_trials=2)
+    assert len(asked) == 2
+    adapter: Any = loaded._generation_strategy.adapter
+    model: Any = adapter.generator.surrogate.model
+    assert type(model) is PendingAwareModel and type(model.model) is ReplayedModel
+    assert model.model.calibrator.num_updates == NUM_INITIAL + 2
+
+
+@pytest.mark.parametrize("calibrated", [False, True])
+def test_predictions_know_nothing_of_what_is_pending(calibrated: bool) -> None:
+    config = calibrated_model_config(OnlineConformal, alpha=0.2) if calibrated else None
+    client = new_client(calibrated=config)
+    start(client)
+    client.get_next_trials(max_trials=1)
+    adapter: Any = client._generation_strategy.adapter
+    model: Any = adapter.generator.surrogate.model
+    assert type(model) is PendingAwareModel and len(model.X_pending) == 0
+    X = torch.rand(3, 1, 2, dtype=torch.double)
+    posterior: Any = model.posterior(X)
+    torch.testing.assert_close(posterior.mean, model.model.posterior(X).mean)
+    assert len(cross_validate(adapter)) == NUM_INITIAL
+
+
+def test_mixed_parameters() -> None:
+    client = new_client(parameters=(*PARAMETERS, KINDS))
+    start(client)
+    assert {p["c"] for p in client.get_next_trials(max_trials=4).values()} <= {"u", "v"}
+
+
+class TestErrors:
+    def test_nothing_to_optimise(self) -> None:
+        client = Client()
+        client.configure_experiment(parameters=PARAMETERS)
+        with pytest.raises(InputDataError, match="configure_optimization"):
+            delay_aware_generation_strategy(client)
+
+    @pytest.mark.parametrize(
+        ("objective", "constraints"), [("y, z", ()), ("y + z", ()), ("y", ("z <= 1",))]
+    )
+    def test_other_problems(self, objective: str, constraints: tuple[str, ...]) -> None:
+        client = Client()
+        client.configure_experiment(parameters=PARAMETERS)
+        client.configure_optimization(objective=objective, outcome_constraints=constraints)
+        with pytest.raises(UnsupportedError, match="calibrated_generation_strategy"):
+            delay_aware_generation_strategy(client)
+
+    @pytest.mark.parametrize(
+        ("options", "name"), [({"imputation": "none"}, "imputation"), ({"beta": -1.0}, "beta")]
+    )
+    def test_settings(self, options: dict[str, Any], name: str) -> None:
+        with pytest.raises(InputDataError, match=name):
+            new_client(**options)
+
+    def test_a_delayed_configuration_within_another(self) -> None:
+        with pytest.raises(InputDataError, match="calibrated"):
+            delayed_model_config(calibrated=delayed_model_config())

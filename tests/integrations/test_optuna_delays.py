@@ -1,0 +1,248 @@
+"""Delay-aware proposals in Optuna: trials of any state, threads, storages, heartbeats."""
+
+from __future__ import annotations
+
+import itertools
+import pickle
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("optuna_integration")
+
+import optuna
+from botorch.exceptions.errors import BotorchError, InputDataError, UnsupportedError
+from botorch.models import SingleTaskGP
+from botorch.models.transforms import Standardize
+from torch import Tensor
+
+from botorch_calib import CalibratedModel, LocalizedConformal
+from botorch_calib.asynchronous import DelayAwareProposer
+from botorch_calib.integrations import optuna_delays
+from botorch_calib.integrations.optuna_delays import DelayAwareSampler
+from botorch_calib.ledger import FeedbackLedger, TrialStatus
+from tests.integrations.test_optuna import mixed, quiet
+
+__all__ = ["quiet"]  # a fixture
+
+NUM_INITIAL = 4
+
+pytestmark = pytest.mark.filterwarnings("ignore:Optimization failed:RuntimeWarning")
+
+
+def unfitted(X: Tensor, Y: Tensor) -> SingleTaskGP:
+    return SingleTaskGP(X, Y, outcome_transform=Standardize(1))
+
+
+def new_sampler(strategy: Any = "ucb", **options: Any) -> DelayAwareSampler:
+    """In a short search, with a Gaussian process that is not fitted."""
+    settings: dict[str, Any] = {
+        "fit": unfitted,
+        "num_restarts": 2,
+        "raw_samples": 16,
+        "n_startup_trials": NUM_INITIAL,
+        "seed": 0,
+        **options,
+    }
+    return DelayAwareSampler(strategy, **settings)
+
+
+@pytest.fixture
+def ledgers(monkeypatch: pytest.MonkeyPatch) -> list[FeedbackLedger]:
+    """What the proposer was given each time."""
+    found: list[FeedbackLedger] = []
+
+    class Watched(DelayAwareProposer):
+        def __call__(self, ledger: FeedbackLedger) -> Tensor:
+            found.append(ledger)
+            return super().__call__(ledger)
+
+    monkeypatch.setattr(optuna_delays, "DelayAwareProposer", Watched)
+    return found
+
+
+def line(trial: Any) -> float:
+    """Its maximum, 0, is at 30."""
+    x = trial.suggest_float("x", 0.0, 100.0)
+    return -((x - 30.0) ** 2) / 100.0
+
+
+def statuses(ledger: FeedbackLedger) -> list[str]:
+    return [trial.status.value for trial in ledger.trials]
+
+
+def test_states_of_trials(ledgers: list[FeedbackLedger]) -> None:
+    """Of each kind some, in the unit cube, and signs as for a maximum."""
+    study = optuna.create_study(direction="minimize", sampler=new_sampler(censor_value=90.0))
+    states = {
+        10.0: optuna.trial.TrialState.COMPLETE,
+        50.0: optuna.trial.TrialState.FAIL,
+        20.0: optuna.trial.TrialState.COMPLETE,
+        60.0: optuna.trial.TrialState.PRUNED,
+        40.0: optuna.trial.TrialState.COMPLETE,
+        70.0: optuna.trial.TrialState.RUNNING,
+    }
+    for x, state in states.items():
+        study.enqueue_trial({"x": x})
+        trial = study.ask()
+        value = -line(trial)
+        if state is optuna.trial.TrialState.COMPLETE:
+            study.tell(trial, value)
+        elif state is not optuna.trial.TrialState.RUNNING:
+            study.tell(trial, state=state)
+    x = study.ask().suggest_float("x", 0.0, 100.0)
+    assert 0.0 <= x <= 100.0
+    (ledger,) = ledgers
+    assert ledger.censor_value == -90.0
+    told = {round(100 * t.x.item()): (t.status, t.y) for t in ledger.trials}
+    assert told == {
+        10: (TrialStatus.OBSERVED, -4.0),
+        20: (TrialStatus.OBSERVED, -1.0),
+        40: (TrialStatus.OBSERVED, -1.0),
+        50: (TrialStatus.FAILED, None),
+        60: (TrialStatus.EXPIRED, None),
+        70: (TrialStatus.PENDING, None),
+    }
+
+
+def test_minimisation_agrees_with_maximisation() -> None:
+    studies = [
+        optuna.create_study(direction="minimize", sampler=new_sampler()),
+        optuna.create_study(direction="maximize", sampler=new_sampler()),
+    ]
+    studies[0].optimize(lambda trial: -line(trial), n_trials=NUM_INITIAL + 3)
+    studies[1].optimize(line, n_trials=NUM_INITIAL + 3)
+    first, second = ([trial.params for trial in study.trials] for study in studies)
+    assert first == second
+
+
+@pytest.mark.parametrize("strategy", ["ucb", "ts", "hallucinate"])
+def test_many_threads_that_finish_out_of_order(strategy: str) -> None:
+    """Some fail; nothing that runs is asked again, and the study gets near the optimum."""
+    lock, count = threading.Lock(), [0]
+
+    def objective(trial: Any) -> float:
+        value = line(trial)
+        with lock:
+            count[0] += 1
+            number = count[0]
+        time.sleep(0.02 * (number % 3))
+        if trial.params["x"] > 80.0:
+            raise ValueError("too far")
+        return value
+
+    study = optuna.create_study(direction="maximize", sampler=new_sampler(strategy))
+    study.optimize(objective, n_trials=25, n_jobs=4, catch=(ValueError,))
+    for first, second in itertools.combinations(study.trials, 2):
+        assert first.datetime_complete is not None and second.datetime_start is not None
+        if second.datetime_start < first.datetime_complete:  # they ran at the same time
+            assert first.params != second.params
+    assert len(study.trials) == 25
+    assert study.best_value > -1.0
+
+
+def test_mixed_study_that_is_saved_and_loaded(tmp_path: Path) -> None:
+    storage = f"sqlite:///{tmp_path / 'study.db'}"
+    study = optuna.create_study(study_name="mixed", storage=storage, sampler=new_sampler())
+    study.optimize(mixed, n_trials=15)
+    sampler = pickle.loads(pickle.dumps(study.sampler))
+    loaded = optuna.load_study(study_name="mixed", storage=storage, sampler=sampler)
+    loaded.optimize(mixed, n_trials=10)
+    assert len(loaded.trials) == 25
+    assert loaded.best_trial.number >= NUM_INITIAL
+
+
+# Optuna says that heartbeats are experimental, and wants them to be its own.
+@pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning")
+@pytest.mark.filterwarnings("ignore:Heartbeat of storage:UserWarning")
+def test_a_trial_whose_heartbeat_stopped(tmp_path: Path, ledgers: list[FeedbackLedger]) -> None:
+    """Optuna fails it, and from then on the proposer knows."""
+    storage = optuna.storages.RDBStorage(
+        f"sqlite:///{tmp_path / 'study.db'}", heartbeat_interval=1, grace_period=1
+    )
+    study = optuna.create_study(storage=storage, sampler=new_sampler(), direction="maximize")
+    study.optimize(line, n_trials=NUM_INITIAL)
+    dead = study.ask()
+    storage.record_heartbeat(dead._trial_id)
+    dead.suggest_float("x", 0.0, 100.0)
+    study.ask().suggest_float("x", 0.0, 100.0)
+    assert statuses(ledgers[-1]) == ["observed"] * NUM_INITIAL + ["pending"]
+    time.sleep(2.5)
+    optuna.storages.fail_stale_trials(study)
+    study.ask().suggest_float("x", 0.0, 100.0)
+    failed = [trial for trial in ledgers[-1].trials if trial.status is TrialStatus.FAILED]
+    assert [100 * trial.x.item() for trial in failed] == pytest.approx([dead.params["x"]])
+
+
+def test_calibrated() -> None:
+    """The Gaussian process is calibrated by the complete trials in the order of their numbers."""
+    models = []
+
+    class Watched(LocalizedConformal):
+        pass
+
+    def fit(X: Tensor, Y: Tensor) -> SingleTaskGP:
+        models.append((X, Y))
+        return unfitted(X, Y)
+
+    calibrator = Watched(alpha=0.2)
+    sampler = new_sampler(calibrator=calibrator, fit=fit)
+    study = optuna.create_study(direction="maximize", sampler=sampler)
+    study.optimize(line, n_trials=NUM_INITIAL + 3)
+    X, Y = models[-1]
+    assert (100 * X.squeeze(-1)).tolist() == pytest.approx(
+        [trial.params["x"] for trial in study.trials[:-1]]
+    )
+    model = sampler._fit(X, Y)
+    assert isinstance(model, CalibratedModel)
+    assert isinstance(model.calibrator, Watched)
+    assert calibrator.num_updates == 0
+
+
+def test_seeds() -> None:
+    def asked(seed: int | None) -> list[float]:
+        study = optuna.create_study(direction="maximize", sampler=new_sampler(seed=seed))
+        study.optimize(line, n_trials=NUM_INITIAL + 2)
+        return [trial.params["x"] for trial in study.trials]
+
+    assert asked(3) == asked(3)
+    assert asked(None) != asked(None)
+
+
+class TestErrors:
+    @pytest.mark.parametrize(
+        "options",
+        [
+            {"strategy": "greedy"},
+            {"calibrator": "conformal"},
+            {"censor_value": float("nan")},
+            {"num_restarts": 0},
+            {"raw_samples": 1},
+        ],
+    )
+    def test_settings(self, options: dict[str, Any]) -> None:
+        name = next(iter(options))
+        with pytest.raises(BotorchError, match=name):
+            new_sampler(**options)
+
+    def test_several_objectives(self) -> None:
+        study = optuna.create_study(directions=["minimize", "minimize"], sampler=new_sampler())
+        with pytest.raises(UnsupportedError, match="calibrated_candidates_func"):
+            study.optimize(lambda trial: (line(trial), 0.0), n_trials=NUM_INITIAL + 1)
+
+    def test_constraints(self) -> None:
+        def objective(trial: Any) -> float:
+            trial.set_constraint("c", 0.0)
+            return line(trial)
+
+        study = optuna.create_study(sampler=new_sampler())
+        with pytest.raises(UnsupportedError, match="calibrated_candidates_func"):
+            study.optimize(objective, n_trials=NUM_INITIAL + 1)
+
+    def test_infinite_value(self) -> None:
+        study = optuna.create_study(sampler=new_sampler())
+        with pytest.raises(InputDataError, match="finite"):
+            study.optimize(lambda trial: line(trial) * float("inf"), n_trials=NUM_INITIAL + 1)
