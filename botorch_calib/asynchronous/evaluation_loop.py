@@ -131,8 +131,9 @@ class EvaluationLoop:
         self._take_stock()
         # Evaluations that were lost with their worker, and run again.
         self._waiting: deque[Evaluation] = deque()
+        # A pool for the next trial that nobody else was faster to choose.
+        self._spare: WorkerPool | None = None
         self._running: dict[Future[Any], Run] = {}
-        self._spare: WorkerPool | None = None  # where the next one will run
         # Timed out, but occupying a worker until they return.
         self._overdue: set[Future[Any]] = set()
         # Evaluations whose value is in the ledger. Weak, as no reference to a settled future may
@@ -185,11 +186,6 @@ class EvaluationLoop:
         self._wait()
         return True
 
-    def _check_pools(self) -> None:
-        """Before anything is read of them: what a cluster has lost did not fail."""
-        for pool in {run.pool for run in self._running.values()}:
-            pool.check(self._limits.longest_without_workers)
-
     def _is_done(self) -> bool:
         """Whether nothing is left to start, neither here nor, should it be lost, elsewhere."""
         if self._is_over():
@@ -199,6 +195,11 @@ class EvaluationLoop:
     def _is_over(self) -> bool:
         """Whether no evaluation may start any more, whatever the goal."""
         return self._was_told_to_end or self._budget.seconds_left() <= 0.0
+
+    def _check_pools(self) -> None:
+        """Before anything is read of them: what a cluster has lost did not fail."""
+        for pool in {run.pool for run in self._running.values()}:
+            pool.check(self._limits.longest_without_workers)
 
     # ------------------------------------------------------------ starting and waiting
 
@@ -221,7 +222,8 @@ class EvaluationLoop:
             return False
         # First of all: if no executor can be made, no query is chosen in vain or left pending.
         # And a new process starts while the query is chosen.
-        self._spare = self._spare or self._pools.acquire(private=False)
+        if self._spare is None or self._spare.is_killed:
+            self._spare = self._pools.acquire(private=False)
         trial_id = self._next_trial()
         if trial_id is None:
             return False
@@ -423,8 +425,6 @@ class EvaluationLoop:
             loss: Why it broke, which counts as a loss of each evaluation; None if it was intact.
         """
         self._pools.discard(pool, loss.error if loss else None)
-        if pool is self._spare:
-            self._spare = None
         members = self._in_order(f for f, run in self._running.items() if run.pool is pool)
         # The others finished before, and are collected as usual.
         lost = [f for f in members if not f.done() or read_outcome(f, pool).end is End.LOSS]

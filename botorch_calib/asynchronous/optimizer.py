@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from typing import Any, TypeVar
 
@@ -139,7 +139,7 @@ class AsynchronousOptimizer:
             raise InputDataError(f"`ledger` must be a FeedbackLedger, got {type(ledger).__name__}.")
         objective = _check_callable("objective", objective)
         propose = _check_callable("propose", propose)
-        if not isinstance(callbacks, Iterable) or not all(map(callable, callbacks)):
+        if not isinstance(callbacks, Sequence) or not all(map(callable, callbacks)):
             raise InputDataError(f"`callbacks` must be a sequence of functions, got {callbacks!r}.")
         limits = EvaluationLimits() if limits is None else limits
         if not isinstance(limits, EvaluationLimits):
@@ -211,7 +211,8 @@ class AsynchronousOptimizer:
             goal = check_count("num_evaluations", num_evaluations, 1)
         if seconds is not None:
             deadline = begin + check_positive("seconds", seconds)
-        EvaluationLoop(self._settings, self._pools(), Budget(goal, deadline), bool(progress)).run()
+        pools = self._pools()
+        EvaluationLoop(self._settings, pools, Budget(goal, deadline), bool(progress)).run()
         return summarize(self.ledger, time.monotonic() - begin)
 
     def _pools(self) -> PoolSupply:

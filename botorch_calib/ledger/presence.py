@@ -53,7 +53,7 @@ class Stock:
 
 
 class Presence:
-    """A run's use of a ledger, within a ``with`` block; all runs that use it are listed there.
+    """A run's use of a ledger, within a ``with`` block; runs that do something are listed there.
 
     A trial that a run has submitted or claimed is its own until it is resolved. If the run ends
     or dies before, others may claim it. Queries are chosen in turns: a run that chooses sees all
@@ -69,6 +69,7 @@ class Presence:
         self._watch = Watch()
         self._turns = Stillness()
         self._num_turns = 0
+        self._is_listed = False
         # Trials that were submitted by hand belong to nobody. Those of later on are somebody's
         # whom this run does not know.
         self._num_before, _ = storage.extent()
@@ -76,8 +77,6 @@ class Presence:
         self._heart = threading.Thread(target=self._beat_until_over, daemon=True)
 
     def __enter__(self) -> Self:
-        with self._storage.transaction() as change:
-            change.owners[self._owner.name] = self._owner
         if self._storage.path is not None:  # others may be in other processes
             self._heart.start()
         return self
@@ -87,8 +86,9 @@ class Presence:
         try:
             if self._heart.is_alive():
                 self._heart.join()
-            with self._storage.transaction() as change:
-                change.owners.pop(self._owner.name, None)
+            if self._is_listed:
+                with self._storage.transaction() as change:
+                    change.owners.pop(self._owner.name, None)
         except LedgerError as error:
             # Others notice when this process has ended.
             logger.warning("This run stays on the list of those that use the ledger: %s", error)
@@ -137,7 +137,7 @@ class Presence:
             self._relist(change, turn=0)
 
     def submit(self, x: Any, num_trials: int, goal: float | None = None) -> int | None:
-        """Record a query, and end the turn.
+        """Record a query, and end the turn; without a goal, also the place on the list.
 
         Args:
             x: The query, as in `FeedbackLedger.submit`.
@@ -150,24 +150,32 @@ class Presence:
             to be known, or if enough trials are taken.
         """
         query = as_query(x, self._storage.settings.dim)
-        with self._storage.transaction() as change:
-            self._relist(change, turn=0)
-            if change.num_trials != num_trials:
-                return None
-            if goal is not None:
-                stock = self._stock_of(change.table(), change.owners, change.settings)
-                if stock.num_taken >= goal:
+        try:
+            with self._storage.transaction() as change:
+                self._relist(change, turn=0)
+                if change.num_trials != num_trials:
                     return None
-            owner = "" if goal is None else self._owner.name
-            time = change.clock.submission(num_trials)
-            change.append(Entry(num_trials, query, time, owner=owner))
+                if goal is not None:
+                    stock = self._stock_of(change.table(), change.owners, change.settings)
+                    if stock.num_taken >= goal:
+                        return None
+                owner = "" if goal is None else self._owner.name
+                time = change.clock.submission(num_trials)
+                change.append(Entry(num_trials, query, time, owner=owner))
+                if goal is None:
+                    del change.owners[self._owner.name]
+                    self._is_listed = False
+        except BaseException:
+            self._is_listed = True  # nothing has changed, and `__exit__` tries again
+            raise
         return num_trials
 
     def _is_own(self, owner: Owner) -> bool:
         return owner.name == self._owner.name
 
     def _relist(self, change: Change, turn: int | None = None, beats: int = 0) -> None:
-        """Update this run on the list, from which others may have taken it in error."""
+        """Update this run on the list, on which it may not be yet, or in error not any more."""
+        self._is_listed = True
         listed = change.owners.get(self._owner.name, self._owner)
         turn = listed.turn if turn is None else turn
         change.owners[listed.name] = replace(listed, beat=listed.beat + beats, turn=turn)
@@ -188,6 +196,7 @@ class Presence:
         while not self._over.wait(BEAT_SECONDS):
             try:
                 with self._storage.transaction() as change:
-                    self._relist(change, beats=1)
+                    if self._is_listed:
+                        self._relist(change, beats=1)
             except LedgerError as error:
                 logger.debug("A heartbeat was not recorded: %s", error)

@@ -19,8 +19,11 @@ import numpy as np
 import pytest
 from torch import Tensor
 
-from botorch_calib.asynchronous import RunSummary
+from botorch_calib.asynchronous import AsynchronousOptimizer, RunSummary
+from botorch_calib.asynchronous.worker_pools import WorkerPool
+from botorch_calib.asynchronous.worker_processes import ProcessSupply
 from botorch_calib.ledger import FeedbackLedger, presence, storage_on_disk
+from botorch_calib.ledger.presence import Presence
 from tests.asynchronous.objectives import noted_square, runs, square, wait_for_run, wait_until
 from tests.asynchronous.runs import Gates, Inline, Threads, count_up, ids, make_optimizer, observed
 
@@ -208,3 +211,24 @@ def test_a_run_that_was_taken_for_dead_goes_on() -> None:
         gates.open(0, 1, 2)
         assert run.result(60).num_observed == 3
     assert observed(ledger) == {0: 0.0, 1: -1.0, 2: -2.0}
+
+
+def test_waiting_for_a_turn_starts_no_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The one that is ready for the next trial stays ready."""
+    make, made, ledger = ProcessSupply._make, [], FeedbackLedger(1)
+
+    def count(self: ProcessSupply) -> WorkerPool:
+        made.append(make(self))
+        return made[-1]
+
+    monkeypatch.setattr(ProcessSupply, "_make", count)
+    optimizer = AsynchronousOptimizer(objective=square, ledger=ledger, propose=count_up, workers=1)
+    with Presence(ledger._storage) as other, ThreadPoolExecutor(1) as own:
+        assert other.take_turn()
+        run = own.submit(optimizer.run, 2, progress=False)
+        wait_until(lambda: made)
+        time.sleep(0.5)  # many times as long as between two looks
+        assert len(made) == 1 and len(ledger) == 0
+        other.pass_turn()
+        assert run.result(60).num_observed == 2
+    assert len(made) == 1

@@ -17,6 +17,7 @@ from botorch_calib.exceptions import DamagedLedgerError, LedgerError
 from botorch_calib.ledger import FeedbackLedger, file_locks, owners, presence
 from botorch_calib.ledger.owners import Owner, Watch
 from botorch_calib.ledger.presence import Presence
+from botorch_calib.ledger.storage_on_disk import SQLiteStorage
 
 needs_proc = pytest.mark.skipif(
     not Path("/proc/self/stat").exists(), reason="processes are looked up in /proc"
@@ -119,7 +120,8 @@ class TestHeartbeat:
             (owner,) = ledger._storage.stock()[1].values()
             return owner.beat
 
-        with Presence(ledger._storage):
+        with Presence(ledger._storage) as run:
+            run.take_turn()
             while beat() < 3:
                 pass
         assert ledger._storage.stock()[1] == {}
@@ -161,6 +163,21 @@ class TestClaims:
         with Presence(ledger._storage) as run:
             ledger.submit([0.0])
             assert run.stock().orphans == ()
+
+    def test_a_submission_that_cannot_be_written_leaves_no_turn(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def fail(*_: Any) -> None:
+            raise LedgerError("the disk is full")
+
+        ledger = FeedbackLedger.open(tmp_path / "ledger.db", 1)
+        with monkeypatch.context() as patch, Presence(ledger._storage) as run:
+            assert run.take_turn()
+            patch.setattr(SQLiteStorage, "_write", fail)
+            with pytest.raises(LedgerError, match="disk is full"):
+                run.submit([0.0], 0)
+            patch.undo()
+        assert ledger._storage.stock()[1] == {} and len(ledger) == 0
 
     def test_damaged_lists_are_refused(self, tmp_path: Path) -> None:
         ledger = FeedbackLedger.open(tmp_path / "ledger.db", 1)
