@@ -33,4 +33,4 @@ class EvaluationError(BotorchError, RuntimeError):
 
 
 class EvaluationWarning(BotorchWarning):
-    """An evaluation that nobody waits for any more cannot be ended and keeps its worker."""
+    """A late evaluation cannot be ended and keeps its worker, or a callback has failed."""

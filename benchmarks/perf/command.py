@@ -12,6 +12,7 @@ from tqdm.auto import tqdm
 # The last five of this package register their comparisons.
 from benchmarks.framework.result import installed_versions
 from benchmarks.framework.runner import one_torch_thread
+from benchmarks.perf import ax_trial as ax_trial
 from benchmarks.perf import comparisons as comparisons
 from benchmarks.perf import decisions as decisions
 from benchmarks.perf import noisy as noisy

@@ -111,7 +111,7 @@ def local_recalibrated_observation_ratio(work: Workload) -> tuple[Call, Call]:
 
 @comparison("quantile UCB / plain UCB", repetitions=50, warm_up=5)
 def quantile_ratio(work: Workload) -> tuple[Call, Call]:
-    """Cost of a quantile of the denoised posterior, which takes a root solve."""
+    """Cost of a quantile of the denoised posterior, from a table and one step; at most 1.6."""
     calibrated = calibrate(work.gp, recalibrator, NUM_INITIAL)
     return (
         value_and_gradient(calibrated_ucb(calibrated, work.best_f), work.batch),

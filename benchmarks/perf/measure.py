@@ -1,8 +1,10 @@
 """How speed is measured: ratios of two calls that are timed in turn.
 
 Absolute times depend on the machine; a ratio of two calls timed in turn, A, B, A, B, in one
-process hardly does. Every comparison is one registered function, so adding one is adding a
-function to `perf.comparisons`, `perf.decisions`, `perf.noisy`, `perf.proposals` or `perf.robust`.
+process hardly does. Beside the times stand the operations of one call and its host reads
+(`perf.operations`), which tell what a device would be bound by. Every comparison is one registered
+function, so adding one is adding a function to `perf.comparisons`, `perf.decisions`, `perf.noisy`,
+`perf.proposals` or `perf.robust`.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from botorch.utils.sampling import draw_sobol_samples, manual_seed
 from torch import Tensor
 
 from benchmarks.framework.surrogates import fit_gp
+from benchmarks.perf.operations import Operations, count_operations
 from botorch_calib.test_functions import HeteroscedasticAckley
 
 NUM_POINTS = 100
@@ -76,7 +79,7 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Measurement:
-    """Median and quartiles of the ratio of times, and the median times in milliseconds."""
+    """Median and quartiles of the ratio of times, median times in milliseconds, and operations."""
 
     name: str
     ratio: float
@@ -85,6 +88,8 @@ class Measurement:
     measured_ms: float
     reference_ms: float
     repetitions: int
+    measured: Operations
+    reference: Operations
 
 
 COMPARISONS: dict[str, Comparison] = {}
@@ -118,7 +123,7 @@ def value_and_gradient(acquisition: AcquisitionFunction, batch: Tensor) -> Call:
 
 
 def measure(comparison: Comparison, work: Workload) -> Measurement:
-    """Time the two calls of a comparison in turn."""
+    """Time the two calls of a comparison in turn, then count the operations of one of each."""
     measured, reference = comparison.build(work)
     for repetition in range(comparison.warm_up):
         measured(repetition)
@@ -137,6 +142,8 @@ def measure(comparison: Comparison, work: Workload) -> Measurement:
         measured_ms=1e3 * statistics.median(a for a, _ in times),
         reference_ms=1e3 * statistics.median(b for _, b in times),
         repetitions=comparison.repetitions,
+        measured=count_operations(lambda: measured(0)),
+        reference=count_operations(lambda: reference(0)),
     )
 
 
@@ -149,14 +156,23 @@ def _seconds(call: Call, repetition: int, work: Workload) -> float:
 
 
 def table(measurements: Sequence[Measurement]) -> str:
-    """The measurements as a markdown table."""
+    """The measurements as a markdown table.
+
+    Operations are those of the measured call over those of its reference. Host reads are those that
+    this package itself asks for, and behind them those of both calls, whoever asks.
+    """
     lines = [
-        "| comparison | ratio | quartiles | measured ms | reference ms | repetitions |",
-        "| --- | --- | --- | --- | --- | --- |",
+        "| comparison | ratio | quartiles | measured ms | reference ms | repetitions "
+        "| operations | ratio | own host reads | all of measured / reference |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
     for m in measurements:
+        own, reference = m.measured, m.reference
         lines.append(
             f"| {m.name} | {m.ratio:.3g} | {m.lower_quartile:.3g} to {m.upper_quartile:.3g} "
-            f"| {m.measured_ms:.3g} | {m.reference_ms:.3g} | {m.repetitions} |"
+            f"| {m.measured_ms:.3g} | {m.reference_ms:.3g} | {m.repetitions} "
+            f"| {own.dispatched} / {reference.dispatched} "
+            f"| {own.dispatched / max(1, reference.dispatched):.3g} "
+            f"| {own.own_host_reads} | {own.host_reads} / {reference.host_reads} |"
         )
     return "\n".join(lines)

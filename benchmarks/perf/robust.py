@@ -20,7 +20,20 @@ from gpytorch.kernels import Kernel, MaternKernel, RBFKernel
 from torch import Tensor
 
 from benchmarks.perf.measure import Call, Workload, comparison, value_and_gradient
-from botorch_calib.acquisition import WassersteinUpperConfidenceBound
+from botorch_calib.acquisition import (
+    RobustUpperConfidenceBound,
+    WassersteinUpperConfidenceBound,
+)
+from botorch_calib.robust import (
+    AmbiguitySet,
+    ChiSquaredBall,
+    ConditionalValueAtRisk,
+    KLBall,
+    MMDBall,
+    TotalVariationBall,
+    WassersteinBall,
+    WorstCase,
+)
 
 NUM_DECISIONS, FEW_DECISIONS = 64, 4
 BETA = 2.25
@@ -32,6 +45,16 @@ LARGE, SMALL, SMALLEST = (300, 256), (100, 100), (60, 60)
 KERNELS: dict[str, Callable[[], Kernel]] = {
     "RBF": lambda: RBFKernel(ard_num_dims=DIM),
     "Matern 5/2": lambda: MaternKernel(nu=2.5, ard_num_dims=DIM),
+}
+# Each with a radius at which it neither keeps the centre nor is left with the worst context alone.
+SETS: dict[str, AmbiguitySet] = {
+    "exact Wasserstein": WassersteinBall(RADIUS, method="exact"),
+    "KL ball": KLBall(RADIUS),
+    "chi-squared ball": ChiSquaredBall(RADIUS),
+    "total variation ball": TotalVariationBall(RADIUS),
+    "MMD ball": MMDBall(RADIUS),
+    "conditional value at risk": ConditionalValueAtRisk(0.2),
+    "worst case": WorstCase(),
 }
 
 
@@ -66,6 +89,16 @@ def robust_call(
     contexts = sobol(num_contexts, CONTEXT_DIM, 1, work.device)
     acquisition = WassersteinUpperConfidenceBound(gp, BETA, radius, contexts)
     X = sobol(num_decisions, DIM - CONTEXT_DIM, 2, work.device).unsqueeze(-2)
+    return value_and_gradient(acquisition, X)
+
+
+def set_call(work: Workload, size: tuple[int, int], kernel: str, name: str) -> Call:
+    """Value and gradient of the robust bound of an ambiguity set of `SETS`."""
+    num, num_contexts = size
+    gp = contextual_gp(num, KERNELS[kernel], work.device)
+    contexts = sobol(num_contexts, CONTEXT_DIM, 1, work.device)
+    acquisition = RobustUpperConfidenceBound(gp, BETA, SETS[name], contexts)
+    X = sobol(NUM_DECISIONS, DIM - CONTEXT_DIM, 2, work.device).unsqueeze(-2)
     return value_and_gradient(acquisition, X)
 
 
@@ -130,6 +163,20 @@ def register_overhead(size: tuple[int, int], kernel: str) -> None:
             measured = robust_call(work, size, kernel, radius, FEW_DECISIONS)
             return measured, plain_call(work, size, kernel, FEW_DECISIONS)
 
+
+def register_set(size: tuple[int, int], kernel: str, name: str) -> None:
+    """Register the cost of an ambiguity set, in units of the Lipschitz form of the robust bound."""
+    num, num_contexts = size
+    end = f"n={num}, M={num_contexts}, b={NUM_DECISIONS}, {kernel} / Lipschitz form"
+
+    @comparison(f"{name}, {end}", repetitions=31, warm_up=3)
+    def set_ratio(work: Workload) -> tuple[Call, Call]:
+        return set_call(work, size, kernel, name), robust_call(work, size, kernel, RADIUS)
+
+
+for _name in SETS:
+    # The exact Wasserstein bound: at most 3 times.
+    register_set((100, 256), "RBF", _name)
 
 for _kernel in KERNELS:
     # At most 3 and 6 products, and at most 1.3 times the cost without robustness.

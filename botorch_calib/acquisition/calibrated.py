@@ -310,4 +310,4 @@ class CalibratedUpperConfidenceBound(CalibratedAcquisitionFunction):
         self.level = float(level)
 
     def _value(self, posterior: CalibratedPosterior) -> Tensor:
-        return posterior.quantile(torch.tensor(self.level, dtype=torch.float64))
+        return posterior.quantile(self.level)

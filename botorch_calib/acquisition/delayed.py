@@ -144,11 +144,12 @@ class DelayAwareAcquisitionFunction(AcquisitionFunction, ABC):
                 ``"all"``, as published, for all queries submitted within the last
                 ``ledger.max_wait``, with or without a value; None for no window.
             now: Time as of which the ledger is read (default: the current time).
-            kwargs: Further arguments of the constructor.
+            kwargs: Further arguments of the constructor. ``maximize`` is the ledger's.
 
         Raises:
-            InputDataError: If ``window`` is unknown.
+            InputDataError: If ``window`` is unknown or ``maximize`` contradicts the ledger.
         """
+        kwargs["maximize"] = ledger.checked_maximize(kwargs.get("maximize"))
         if window not in WINDOWS:
             raise InputDataError(f'`window` must be "pending", "all" or None, got {window!r}.')
         if window is None:

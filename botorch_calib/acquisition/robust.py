@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from copy import copy
 from typing import Any
 
 import torch
@@ -49,7 +50,7 @@ from botorch_calib.robust.gp.closed_form_bound import ClosedFormConfidenceBound,
 from botorch_calib.robust.gp.stationary_gp import closed_form_state
 from botorch_calib.robust.joint_inputs import Columns
 from botorch_calib.robust.sets.base import AmbiguitySet
-from botorch_calib.robust.sets.wasserstein import WassersteinBall
+from botorch_calib.robust.sets.wasserstein import DEFAULT_SMOOTHING, WassersteinBall
 
 
 class ContextRobustFunction(AcquisitionFunction, ABC):
@@ -122,7 +123,10 @@ class ContextRobustFunction(AcquisitionFunction, ABC):
         contexts = self.contexts.to(X.dtype, X.device)
         self._check_width(X, contexts)
         rows = X.reshape(-1, X.shape[-1])
-        values = self.ambiguity.evaluate(self._function(X), rows, contexts)
+        function, others = self._function(X), contexts.lipschitz_points
+        # A distribution's tensors are its own copies.
+        function.treat_as_constant(contexts.points, *([] if others is None else [others]))
+        values = self.ambiguity.evaluate(function, rows, contexts)
         return values.reshape(X.shape[:-2])
 
     @torch.no_grad()
@@ -377,6 +381,27 @@ class WassersteinUpperConfidenceBound(RobustUpperConfidenceBound):
     def radius(self) -> float:
         """The radius of the ball."""
         return self.ambiguity.radius  # type: ignore[attr-defined]
+
+    def smoothed(self, smoothing: float = DEFAULT_SMOOTHING) -> RobustUpperConfidenceBound:
+        """The same bound with a smooth maximum of the gradient norms, to search with.
+
+        At the kinks of the maximum a quasi-Newton search loses its time: with the smooth one it
+        takes about a third of the evaluations. A maximum at a kink is missed by a little, and the
+        search gets stuck less often. Each end of it is then judged by the bound itself:
+
+            >>> ends, _ = optimize_acqf(
+            ...     acqf.smoothed(), bounds, q=1, num_restarts=4, raw_samples=128,
+            ...     return_best_only=False,
+            ... )
+            >>> candidate = ends[acqf(ends).argmax()]
+
+        Args:
+            smoothing: From 0, none, to 1; see `WassersteinBall`.
+        """
+        search = copy(self)
+        search._cache = self._cache  # the same function, which a copy would make anew
+        search.ambiguity = self.ambiguity.smoothed(smoothing)  # type: ignore[attr-defined]
+        return search
 
 
 # ------------------------------------------------------------ arguments

@@ -5,30 +5,45 @@ from __future__ import annotations
 import contextlib
 import logging
 import queue
+import threading
 import time
 import warnings
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import BrokenExecutor, Future
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from torch import Tensor
 
-from botorch_calib.asynchronous.evaluation_outcomes import End, Outcome, read_outcome
-from botorch_calib.asynchronous.progress import ProgressBar, is_resolved
+from botorch_calib.asynchronous.evaluation_outcomes import (
+    End,
+    Outcome,
+    describe,
+    read_outcome,
+    read_value,
+)
+from botorch_calib.asynchronous.progress import ProgressBar
 from botorch_calib.asynchronous.termination import termination_as_exit
 from botorch_calib.asynchronous.timeouts_and_retries import EvaluationLimits, EvaluationTimer
 from botorch_calib.asynchronous.worker_pools import Objective, PoolSupply, WorkerPool
 from botorch_calib.exceptions import EvaluationError, EvaluationWarning, TrialStateError
 from botorch_calib.ledger.ledger import FeedbackLedger
-from botorch_calib.ledger.trials import Trial, TrialStatus
+from botorch_calib.ledger.presence import Presence
+from botorch_calib.ledger.trials import Trial
 
 logger = logging.getLogger(__name__)
 
+# Told of each evaluation that has ended; True ends the run.
+Callback = Callable[[FeedbackLedger, Trial], object]
+
 # The longest wait in seconds; some platforms notice ctrl-C only when a wait ends.
 TICK = 1.0
+
+# The longest wait in seconds while another run chooses a query.
+SHORT_TICK = 0.05
 
 
 @dataclass(frozen=True)
@@ -40,8 +55,26 @@ class RunSettings:
     propose: Callable[[FeedbackLedger], Tensor]
     max_parallel: int
     limits: EvaluationLimits
-    maximize: bool
     resume: str
+    callbacks: Sequence[Callback]
+
+
+@dataclass(frozen=True)
+class Budget:
+    """When a run has done enough.
+
+    Attributes:
+        num_evaluations: Number of trials of the ledger to resolve, earlier ones included, or
+            infinite.
+        deadline: Time on the monotonic clock from which no evaluation starts, or infinite.
+    """
+
+    num_evaluations: float
+    deadline: float
+
+    def seconds_left(self) -> float:
+        """Seconds in which evaluations may start, negative after the deadline."""
+        return self.deadline - time.monotonic()
 
 
 @dataclass(eq=False)
@@ -76,55 +109,68 @@ class EvaluationLoop:
     Args:
         settings: What to run, and how.
         pools: Where to run it.
-        num_evaluations: Number of trials of the ledger to resolve, earlier ones included.
+        budget: When it has done enough.
         progress: Whether to show a progress bar.
     """
 
     def __init__(
-        self, settings: RunSettings, pools: PoolSupply, num_evaluations: int, progress: bool
+        self, settings: RunSettings, pools: PoolSupply, budget: Budget, progress: bool
     ) -> None:
         self._settings = settings
         self._limits = settings.limits
         self._timer = EvaluationTimer(settings.limits.timeout)
         self._ledger = settings.ledger
         self._pools = pools
-        self._goal = num_evaluations
+        self._budget = budget
+        self._goal = budget.num_evaluations
+        self._was_told_to_end = False
+        self._failed_callbacks: set[int] = set()
         self._progress = progress
-        self._num_trials = 0
-        self._unresolved: set[int] = set()
-        # Trials that this run has resolved. If the system clock was set back, the ledger does not
-        # show them as resolved yet.
-        self._settled: set[int] = set()
+        self._presence = Presence(settings.ledger._storage)
         self._best: Trial | None = None
         self._take_stock()
-        # Started before any new query: what an earlier run or a dead worker left behind.
-        self._waiting = deque(Evaluation(trial) for trial in self._left_behind())
+        # Evaluations that were lost with their worker, and run again.
+        self._waiting: deque[Evaluation] = deque()
+        # A pool for the next trial that nobody else was faster to choose.
+        self._spare: WorkerPool | None = None
         self._running: dict[Future[Any], Run] = {}
         # Timed out, but occupying a worker until they return.
         self._overdue: set[Future[Any]] = set()
-        # Times of arrival. Weak, as no reference to a settled future may remain: as long as there
-        # is one, Dask evaluates it again if the worker that holds its result dies.
-        self._arrivals: weakref.WeakKeyDictionary[Future[Any], float] = weakref.WeakKeyDictionary()
+        # Evaluations whose value is in the ledger. Weak, as no reference to a settled future may
+        # remain: as long as there is one, Dask evaluates it again if the worker that holds its
+        # result dies.
+        self._recorded: weakref.WeakSet[Future[Any]] = weakref.WeakSet()
+        # Values are recorded by this thread and by those of the executor.
+        self._recording = threading.Lock()
+        self._has_ended = False
         # Other threads write to this queue. Unlike `concurrent.futures.wait`, waiting for it holds
         # no lock that ctrl-C could leave locked.
         self._wake: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._num_failures_in_a_row = 0
         self._has_warned = False
-        self._bar = ProgressBar(progress, num_evaluations, self._num_resolved)
+        self._is_turn_of_others = False
+        self._bar = ProgressBar(progress, self._goal, self._stock.num_resolved)
 
     def run(self) -> None:
         """Evaluate until the goal is reached; clean up in any case."""
-        with termination_as_exit():
-            try:
-                while self._advance():
-                    pass
-                self._forget_overdue()
-                self._pools.close(wait=not self._overdue, kill=False)
-            except BaseException:
-                self._stop()
-                raise
-            finally:
-                self._bar.close()
+        try:
+            with termination_as_exit(), self._presence:
+                self._run()
+        finally:
+            self._bar.close()
+
+    def _run(self) -> None:
+        try:
+            while self._advance():
+                pass
+            self._forget_overdue()
+            self._pools.close(wait=not self._overdue, kill=False)
+        except BaseException:
+            self._stop()
+            raise
+        finally:
+            with self._recording:
+                self._has_ended = True
 
     def _advance(self) -> bool:
         """Record what has arrived, then start one evaluation or wait; False at the end."""
@@ -132,13 +178,23 @@ class EvaluationLoop:
         self._collect()
         self._take_stock()
         has_started = self._start_next()
-        self._bar.show(self._num_resolved, len(self._running), self._best)
+        self._bar.show(self._stock.num_resolved, len(self._running), self._best)
         if has_started:
             return True
-        if not self._running and not self._waiting and self._num_resolved >= self._goal:
+        if not self._running and self._is_done():
             return False
         self._wait()
         return True
+
+    def _is_done(self) -> bool:
+        """Whether nothing is left to start, neither here nor, should it be lost, elsewhere."""
+        if self._is_over():
+            return True
+        return not self._waiting and self._stock.num_resolved >= self._goal
+
+    def _is_over(self) -> bool:
+        """Whether no evaluation may start any more, whatever the goal."""
+        return self._was_told_to_end or self._budget.seconds_left() <= 0.0
 
     def _check_pools(self) -> None:
         """Before anything is read of them: what a cluster has lost did not fail."""
@@ -147,42 +203,50 @@ class EvaluationLoop:
 
     # ------------------------------------------------------------ starting and waiting
 
-    def _left_behind(self) -> list[Trial]:
-        """Trials that an earlier run left pending, as many as are needed."""
-        if self._settings.resume == "keep":
-            return []
-        pending = [t for t in self._ledger.trials if t.status is TrialStatus.PENDING]
-        return pending[: max(self._goal - self._num_resolved, 0)]
-
     def _take_stock(self) -> None:
-        """Count resolved trials, including those that other processes resolved."""
-        ledger = self._ledger.snapshot()
-        known = {*self._unresolved, *range(self._num_trials, len(ledger))} - self._settled
-        self._num_trials = len(ledger)
-        # A resolved trial stays resolved, so it need not be looked at again.
-        self._unresolved = {trial for trial in known if not is_resolved(ledger[trial])}
+        """Count what is done and under way, here and in other processes."""
+        self._stock = self._presence.stock()
         if self._progress:
-            self._best = ledger.best(self._settings.maximize)
-
-    @property
-    def _num_resolved(self) -> int:
-        return self._num_trials - len(self._unresolved)
+            self._best = self._ledger.best()
 
     def _start_next(self) -> bool:
         """Start one evaluation if a slot is free and it is needed, else return False."""
-        if len(self._running) + len(self._overdue) >= self._settings.max_parallel:
+        self._is_turn_of_others = False
+        is_full = len(self._running) + len(self._overdue) >= self._settings.max_parallel
+        if is_full or self._is_over():
             return False
         if self._waiting:
             self._start(self._waiting.popleft())
             return True
-        if self._num_resolved + len(self._running) >= self._goal:
+        if self._stock.num_taken >= self._goal:
             return False
         # First of all: if no executor can be made, no query is chosen in vain or left pending.
         # And a new process starts while the query is chosen.
-        pool = self._pools.acquire(private=False)
-        trial_id = self._ledger.submit(self._settings.propose(self._ledger))
+        if self._spare is None or self._spare.is_killed:
+            self._spare = self._pools.acquire(private=False)
+        trial_id = self._next_trial()
+        if trial_id is None:
+            return False
+        pool, self._spare = self._spare, None
         self._start(Evaluation(self._ledger[trial_id]), pool)
         return True
+
+    def _next_trial(self) -> int | None:
+        """A trial that another run has left behind, or a new one; None if others come first."""
+        if self._settings.resume == "rerun" and self._stock.orphans:
+            claimed = self._presence.claim(self._goal)
+            if claimed is not None:
+                return claimed
+        trial_id = None
+        if self._presence.take_turn():
+            num_trials = len(self._ledger)
+            x = self._settings.propose(self._ledger)
+            if self._is_over():
+                self._presence.pass_turn()
+            else:
+                trial_id = self._presence.submit(x, num_trials, self._goal)
+        self._is_turn_of_others = trial_id is None
+        return trial_id
 
     def _start(self, evaluation: Evaluation, pool: WorkerPool | None = None) -> None:
         # The objective may modify its array.
@@ -200,16 +264,29 @@ class EvaluationLoop:
             except BrokenExecutor as again:
                 raise EvaluationError(f"A new executor broke at once: {again}") from again
         self._running[future] = Run(evaluation, pool)
-        future.add_done_callback(self._on_done)
+        future.add_done_callback(partial(self._on_done, evaluation.trial))
 
-    def _on_done(self, future: Future[Any]) -> None:
-        """Note the time of arrival and wake the loop; called in a thread of the executor."""
-        self._arrivals[future] = time.time()
-        self._wake.put(None)
+    def _on_done(self, trial: Trial, future: Future[Any]) -> None:
+        """Record a value and wake the loop; called in a thread of the executor.
+
+        The loop may be choosing a query, which can take minutes. It records what cannot be
+        recorded here, or raises what prevents that.
+        """
+        try:
+            outcome = read_value(future)
+            if outcome is not None and outcome.end is End.VALUE:
+                self._record(trial, future, outcome.value)
+        except Exception as error:
+            logger.debug("Trial %d is recorded later: %s", trial.id, error)
+        finally:
+            self._wake.put(None)
 
     def _wait(self) -> None:
         """Wait until an evaluation finishes or may time out, but no longer than a tick."""
-        patience = self._timer.patience(self._pools_of_running(), TICK)
+        longest = SHORT_TICK if self._is_turn_of_others else TICK
+        if not self._is_over():
+            longest = min(longest, self._budget.seconds_left())
+        patience = self._timer.patience(self._pools_of_running(), max(longest, 0.0))
         with contextlib.suppress(queue.Empty):
             self._wake.get(timeout=patience)
             while True:
@@ -270,34 +347,55 @@ class EvaluationLoop:
             self._observe(future, outcome.value)
         del self._running[future]
         self._pools.release(run.pool)
-        if outcome.end is End.FAILURE:
+        if outcome.end is End.VALUE:
+            self._call_back(run.trial)
+        elif outcome.end is End.FAILURE:
             self._fail(run.trial, outcome.reason, outcome.error)
         elif outcome.end is End.LOSS:
             self._lose(run.evaluation, outcome)
 
     def _observe(self, future: Future[Any], value: float) -> None:
-        trial = self._running[future].trial
-        moment = None
-        if self._ledger.clock == "seconds":
-            # The value may have arrived long ago, while the next query was being chosen.
-            moment = max(self._arrivals.get(future, time.time()), trial.submitted_at)
-        with self._if_unresolved(trial):
-            self._ledger.observe(trial.id, value, time=moment)
-        self._settled.add(trial.id)
+        self._record(self._running[future].trial, future, value)
         self._num_failures_in_a_row = 0
+
+    def _record(self, trial: Trial, future: Future[Any], value: float) -> None:
+        """Write a value to the ledger, once, and not after the run has ended."""
+        with self._recording:
+            if future in self._recorded or self._has_ended:
+                return
+            with self._if_unresolved(trial):
+                self._ledger.observe(trial.id, value)
+            self._recorded.add(future)
 
     def _fail(self, trial: Trial, reason: str, error: BaseException | None) -> None:
         logger.warning("Trial %d failed: %s", trial.id, reason)
         logger.debug("Trial %d failed with:", trial.id, exc_info=error)
         with self._if_unresolved(trial):
             self._ledger.fail(trial.id, reason)
-        self._settled.add(trial.id)
         self._num_failures_in_a_row += 1
+        self._call_back(trial)
         if self._num_failures_in_a_row >= self._limits.max_consecutive_failures:
             raise EvaluationError(
                 f"{self._num_failures_in_a_row} trials in a row failed, the last one, trial "
                 f"{trial.id}, with: {reason}"
             ) from error
+
+    def _call_back(self, trial: Trial) -> None:
+        """Tell callbacks that an evaluation has ended; their errors cost nothing but a warning."""
+        for number, callback in enumerate(self._settings.callbacks):
+            try:
+                if callback(self._ledger, self._ledger[trial.id]) is True:
+                    self._was_told_to_end = True
+            except Exception as error:
+                logger.error("A callback failed after trial %d", trial.id, exc_info=error)
+                if number not in self._failed_callbacks:
+                    self._failed_callbacks.add(number)
+                    warnings.warn(
+                        f"`callbacks[{number}]` failed after trial {trial.id}, and the run goes "
+                        f"on: {describe(error)}",
+                        EvaluationWarning,
+                        stacklevel=2,
+                    )
 
     @contextlib.contextmanager
     def _if_unresolved(self, trial: Trial) -> Iterator[None]:

@@ -47,8 +47,8 @@ def read_outcome(future: Future[Any], pool: WorkerPool) -> Outcome:
     except CancelledError as cancelled:
         return Outcome(End.LOSS, reason="its evaluation was cancelled", error=cancelled)
     if error is None:
-        return _read_value(future.result())
-    reason = _describe(error)
+        return _as_value(future.result())
+    reason = describe(error)
     if isinstance(error, KeyboardInterrupt):
         return Outcome(End.INTERRUPT, reason=reason, error=error)
     if pool.worker_died(error):
@@ -56,7 +56,14 @@ def read_outcome(future: Future[Any], pool: WorkerPool) -> Outcome:
     return Outcome(End.FAILURE, reason=reason, error=error)
 
 
-def _read_value(value: Any) -> Outcome:
+def read_value(future: Future[Any]) -> Outcome | None:
+    """Read what a finished future returned; None if it was cancelled or raised an exception."""
+    if future.cancelled() or future.exception(timeout=0) is not None:
+        return None
+    return _as_value(future.result(timeout=0))
+
+
+def _as_value(value: Any) -> Outcome:
     try:
         return Outcome(End.VALUE, value=as_number("value", value))
     except BotorchError as error:
@@ -64,7 +71,8 @@ def _read_value(value: Any) -> Outcome:
         return Outcome(End.FAILURE, reason=reason, error=error)
 
 
-def _describe(error: BaseException) -> str:
+def describe(error: BaseException) -> str:
+    """An exception in one line of text, even if it cannot be shown."""
     reason = f"{type(error).__name__}: {_text(error)}"
     # A result that cannot be unpickled breaks a process pool, and only the cause says so.
     cause = _text(error.__cause__ or "").strip("\n' ")

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from typing import Any, TypeVar
 
 from botorch.exceptions.errors import InputDataError
 from torch import Tensor
 
-from botorch_calib._validation import check_count, check_one_of
-from botorch_calib.asynchronous.evaluation_loop import EvaluationLoop, RunSettings
+from botorch_calib._validation import check_count, check_one_of, check_positive
+from botorch_calib.asynchronous.evaluation_loop import Budget, Callback, EvaluationLoop, RunSettings
 from botorch_calib.asynchronous.progress import RunSummary, summarize
 from botorch_calib.asynchronous.timeouts_and_retries import EvaluationLimits
 from botorch_calib.asynchronous.worker_pools import (
@@ -29,10 +30,11 @@ F = TypeVar("F", bound=Callable[..., Any])
 class AsynchronousOptimizer:
     """Keeps ``max_parallel`` evaluations running, and records everything in a ledger.
 
-    Whenever an evaluation ends, all values that have arrived are recorded, and ``propose`` chooses
-    the next query. Each query is recorded before its evaluation starts. However a run ends,
-    another run with the same ledger file therefore continues it. The time of a value is on the
-    ledger's clock: the number of queries so far, or the time of its arrival.
+    A value is recorded when it arrives, also while a query is being chosen. Whenever an
+    evaluation ends, ``propose`` chooses the next query, which is recorded before its evaluation
+    starts. However a run ends, another run with the same ledger file therefore continues it. The
+    time of a value is on the ledger's clock: the number of queries so far, with the one that is
+    being chosen, or the time of its arrival.
 
     **Failures.** A trial fails if the objective raises an exception or returns anything but one
     finite number. The reason is recorded and logged. If a worker process dies, all evaluations of
@@ -76,9 +78,12 @@ class AsynchronousOptimizer:
     A process pool of your own works too, as a function that makes one. Choose a start method other
     than forking, which may deadlock as torch runs threads, and let its workers ignore ctrl-C.
 
-    Several processes may share a ledger file if each uses ``resume="keep"``. Each of them stops
-    once the ledger holds the desired number of resolved trials; trials that others are running at
-    that time come on top.
+    **Several processes.** Optimizers in several processes of one machine may share a ledger file.
+    They choose queries in turns, each with knowledge of all others, and together they make no
+    more than ``num_evaluations``. A trial belongs to the run that evaluates it. If that run ends
+    or its process dies, others evaluate the trial again; a run that is done otherwise waits for
+    the trials of the others. Several machines need a data base server, such as those behind
+    Optuna's and Ax's storages.
 
     Args:
         executor: Where evaluations run, unless ``workers`` is given. A ``concurrent.futures``
@@ -93,18 +98,26 @@ class AsynchronousOptimizer:
         ledger: Where trials are recorded.
         propose: Chooses the next query, such as a `DelayAwareProposer`: a function from the ledger
             to a tensor of shape ``d`` or ``1 x d``. Called in the thread that calls `run`, never
-            twice at the same time.
+            twice at the same time; called again if others have submitted a query meanwhile.
         max_parallel: Number of evaluations to keep running (default: ``workers``).
         limits: When to give up an evaluation, a trial or the run (default: ``EvaluationLimits()``,
             without a time-out).
-        maximize: Whether larger values are better, for the summary and the progress bar.
-        resume: What to do with trials that are pending when a run starts. ``"rerun"``: run them
-            again under their ids. ``"keep"``: leave them alone, as another process runs them.
-            Expired trials are not run again.
+        maximize: Whether larger values are better, which the ledger records; None for what it
+            says.
+        resume: What to do with pending trials that belong to no living run, because it was ended
+            or they were submitted by hand before the run. ``"rerun"``: run them again under their
+            ids. ``"keep"``: leave them alone, as somebody else evaluates them. Expired trials are
+            not run again.
+        callbacks: Functions of the ledger and a `Trial`, called in the thread that calls `run`
+            after each evaluation of this run that has brought a value or failed, for example to
+            draw or to report. One that returns True ends the run, as the time budget does. An
+            exception costs no evaluation: it is logged, with an `EvaluationWarning` the first
+            time, and the run goes on.
         workers: Number of processes to run evaluations in, instead of an ``executor``.
 
     Raises:
-        InputDataError: If an argument has the wrong type or is out of range.
+        InputDataError: If an argument has the wrong type or is out of range, or ``maximize``
+            contradicts the ledger.
     """
 
     def __init__(
@@ -115,8 +128,9 @@ class AsynchronousOptimizer:
         propose: Callable[[FeedbackLedger], Tensor] | None = None,
         max_parallel: int | None = None,
         limits: EvaluationLimits | None = None,
-        maximize: bool = True,
+        maximize: bool | None = None,
         resume: str = "rerun",
+        callbacks: Sequence[Callback] = (),
         *,
         workers: int | None = None,
     ) -> None:
@@ -125,6 +139,8 @@ class AsynchronousOptimizer:
             raise InputDataError(f"`ledger` must be a FeedbackLedger, got {type(ledger).__name__}.")
         objective = _check_callable("objective", objective)
         propose = _check_callable("propose", propose)
+        if not isinstance(callbacks, Sequence) or not all(map(callable, callbacks)):
+            raise InputDataError(f"`callbacks` must be a sequence of functions, got {callbacks!r}.")
         limits = EvaluationLimits() if limits is None else limits
         if not isinstance(limits, EvaluationLimits):
             raise InputDataError(
@@ -137,6 +153,8 @@ class AsynchronousOptimizer:
         if max_parallel is None and workers is None:
             raise InputDataError("`max_parallel` is needed with an `executor`.")
         check_one_of("resume", resume, ("rerun", "keep"))
+        if maximize is not None:
+            ledger.declare(maximize)
         self._executor = executor
         self._settings = RunSettings(
             objective=objective,
@@ -146,8 +164,8 @@ class AsynchronousOptimizer:
                 "max_parallel", workers if max_parallel is None else max_parallel, 1
             ),
             limits=limits,
-            maximize=bool(maximize),
             resume=resume,
+            callbacks=tuple(callbacks),
         )
 
     @property
@@ -155,31 +173,47 @@ class AsynchronousOptimizer:
         """Where trials are recorded."""
         return self._settings.ledger
 
-    def run(self, num_evaluations: int, progress: bool = True) -> RunSummary:
-        """Evaluate until the ledger holds a number of resolved trials, earlier runs included.
+    def run(
+        self,
+        num_evaluations: int | None = None,
+        progress: bool = True,
+        seconds: float | None = None,
+    ) -> RunSummary:
+        """Evaluate until the ledger holds a number of resolved trials, or for some time.
 
         A trial is resolved when its value has arrived, even if too late for the ledger to use
-        it, or when it has failed. No more evaluations are started than needed.
+        it, or when it has failed. No more evaluations are started than needed. Those that run when
+        the time is over are awaited; `EvaluationLimits` bounds how long they take.
 
         Args:
-            num_evaluations: Number of resolved trials at which to stop.
+            num_evaluations: Number of resolved trials at which to stop, those of earlier runs
+                included; None for no limit.
             progress: Whether to show a progress bar.
+            seconds: Time in seconds after which no evaluation starts; None for no limit.
 
         Returns:
             The state of the ledger at the end.
 
         Raises:
-            InputDataError: If ``num_evaluations`` is not a positive integer, ``propose`` returns
-                anything but a query, or the objective cannot be pickled for worker processes.
+            InputDataError: If ``num_evaluations`` is not a positive integer, ``seconds`` is not
+                positive and finite, both are None, ``propose`` returns anything but a query,
+                or the objective cannot be pickled for worker processes.
             BotorchTensorDimensionError: If ``propose`` returns a query of another shape.
+            LedgerError: If something cannot be recorded.
             EvaluationError: If too many trials in a row fail, or an executor breaks that cannot
                 be replaced.
         """
-        goal = check_count("num_evaluations", num_evaluations, 1)
         begin = time.monotonic()
+        if num_evaluations is None and seconds is None:
+            raise InputDataError("`num_evaluations` or `seconds` must say when the run ends.")
+        goal, deadline = math.inf, math.inf
+        if num_evaluations is not None:
+            goal = check_count("num_evaluations", num_evaluations, 1)
+        if seconds is not None:
+            deadline = begin + check_positive("seconds", seconds)
         pools = self._pools()
-        EvaluationLoop(self._settings, pools, goal, bool(progress)).run()
-        return summarize(self.ledger, self._settings.maximize, time.monotonic() - begin)
+        EvaluationLoop(self._settings, pools, Budget(goal, deadline), bool(progress)).run()
+        return summarize(self.ledger, time.monotonic() - begin)
 
     def _pools(self) -> PoolSupply:
         """New pools for a run."""

@@ -1,4 +1,4 @@
-"""How far a run has come: what counts as resolved, the progress bar, and the final summary."""
+"""How far a run has come: the progress bar, and the final summary."""
 
 from __future__ import annotations
 
@@ -10,11 +10,6 @@ from tqdm.auto import tqdm
 
 from botorch_calib.ledger.ledger import FeedbackLedger
 from botorch_calib.ledger.trials import Trial, TrialStatus
-
-
-def is_resolved(trial: Trial) -> bool:
-    """Whether a trial needs no evaluation: it has a value, in time or late, or it has failed."""
-    return trial.y is not None or trial.status is TrialStatus.FAILED
 
 
 @dataclass(frozen=True)
@@ -36,19 +31,18 @@ class RunSummary:
     seconds: float
 
 
-def summarize(ledger: FeedbackLedger, maximize: bool, seconds: float) -> RunSummary:
+def summarize(ledger: FeedbackLedger, seconds: float) -> RunSummary:
     """Summarize a ledger after a run.
 
     Args:
         ledger: The ledger.
-        maximize: Whether the greatest value is best, or the least.
         seconds: Duration of the run.
     """
     trials = ledger.trials
     status = Counter(trial.status for trial in trials)
     return RunSummary(
-        best=ledger.best(maximize=maximize),
-        num_observed=sum(map(is_resolved, trials)) - status[TrialStatus.FAILED],
+        best=ledger.best(),
+        num_observed=sum(trial.y is not None for trial in trials),
         num_failed=status[TrialStatus.FAILED],
         num_pending=status[TrialStatus.PENDING],
         seconds=seconds,
@@ -66,11 +60,11 @@ class ProgressBar:
 
     Args:
         enabled: Whether to show anything.
-        total: Number of trials to resolve.
+        total: Number of trials to resolve; infinite if it is not known.
         initial: Number of trials that are resolved already.
     """
 
-    def __init__(self, enabled: bool, total: int, initial: int) -> None:
+    def __init__(self, enabled: bool, total: float, initial: int) -> None:
         self._bar: Any = None
         self._drawn: object = None
         if enabled:

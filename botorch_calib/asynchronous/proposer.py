@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from inspect import signature
 from numbers import Integral
 from typing import Any, NamedTuple
 
@@ -33,6 +35,7 @@ from botorch_calib.acquisition.thompson import DelayedThompsonSampling
 from botorch_calib.asynchronous.refits import (
     WarmStartedFit,
     check_refit_every,
+    equal,
     fitted_count,
     with_later_values,
 )
@@ -198,12 +201,14 @@ class DelayAwareProposer:
     1e-6) by that value.
 
     Args:
-        bounds: The box, ``2 x d``: lower bounds, then upper bounds.
+        bounds: The box, ``2 x d``, as a tensor or as lists: lower bounds, then upper bounds.
         strategy: ``"ucb"`` for GP-UCB-SDF, ``"ts"`` for GP-TS-SDF, ``"hallucinate"`` for GP-BUCB,
             or a `DelayStrategy`, whose table lists further algorithms.
         fit: Builds a fitted model from ``X`` (``n x d``) and ``Y`` (``n x 1``). The default is a
             ``SingleTaskGP`` with normalized inputs and standardized outcomes, fitted by marginal
-            likelihood. The model may be in single precision.
+            likelihood. The model may be in single precision. If the ledger knows the noise of all
+            values, a function with a parameter ``Yvar`` is given their variances (``n x 1``) by
+            that name; the default takes them.
         num_initial: Number of queries that are chosen without a model (default: ``2 d + 1``).
         choices: Points to choose from, ``n x d``, instead of the whole box.
         fixed_features: Values, by column, of features that are given rather than chosen, such as a
@@ -211,7 +216,8 @@ class DelayAwareProposer:
             In ``choices`` these columns are overwritten.
         search: Settings of the search for the maximizer, and the seed (default:
             ``SearchSettings()``).
-        maximize: Whether the objective is maximized.
+        maximize: Whether the objective is maximized, which the ledger records on the first call;
+            None for what the ledger says.
         refit_every: When the model is fitted again. A float is the factor by which the number of
             values grows from one fit to the next: with the default, it is fitted to every number of
             values up to 20, and at 1000 to every hundredth. An integer is a number of values: with
@@ -229,14 +235,14 @@ class DelayAwareProposer:
 
     def __init__(
         self,
-        bounds: Tensor,
+        bounds: Tensor | Sequence[Sequence[float]],
         strategy: str | DelayStrategy = "ucb",
         fit: Fit | None = None,
         num_initial: int | None = None,
         choices: Tensor | None = None,
         fixed_features: Features | Callable[[FeedbackLedger], Features] | None = None,
         search: SearchSettings | None = None,
-        maximize: bool = True,
+        maximize: bool | None = None,
         refit_every: int | float = 1.1,
     ) -> None:
         self.bounds = _checked_bounds(bounds)
@@ -274,18 +280,21 @@ class DelayAwareProposer:
 
         Raises:
             BotorchTensorDimensionError: If the ledger's queries do not have ``d`` features.
-            InputDataError: If ``hyperparameters="censored"`` and the ledger has no
-                ``censor_value``, if ``fixed_features`` returns invalid features, or if all
-                ``choices`` have failed.
+            InputDataError: If ``maximize`` contradicts the ledger, ``hyperparameters="censored"``
+                and the ledger has no ``censor_value``, ``fixed_features`` returns invalid
+                features, or all ``choices`` have failed.
 
         Warns:
             InputDataWarning: If every observed value is worse than the ``censor_value``, which
-                attracts the search to pending queries.
+                attracts the search to pending queries; or if the noise of only some values is
+                known, or ``fit`` has no parameter ``Yvar``, so that the model learns the noise.
         """
         if ledger.dim != self.dim:
             raise BotorchTensorDimensionError(
                 f"`ledger` holds queries of {ledger.dim} features, and `bounds` is for {self.dim}."
             )
+        if self.maximize is not None:
+            ledger.declare(self.maximize)
         ledger = ledger.snapshot()  # others may write to it meanwhile
         now, count = ledger.now(), len(ledger)
         given = self.fixed_features
@@ -333,59 +342,60 @@ class DelayAwareProposer:
         if imputation == "censor":
             self._warn_of_wrong_sign(ledger, now)
         if strategy.hyperparameters == "observed":
-            model = fitted_model(ledger, self._fit, "observed", now)
+            fit = partial(self._fit, Yvar=self._known_noise(ledger, now))
+            model = fitted_model(ledger, fit, "observed", now)
         else:
             model = self._fit_with_censored(ledger, now)
         lost = _lost(ledger, now, strategy)
         if len(lost) and strategy.failures == "impute":
-            model = self._with_failures(model, lost, ledger.to_observations(now)[1])
+            model = _with_failures(model, lost, ledger.to_observations(now)[1], ledger.maximize)
         pending = queries_to_impute(ledger, imputation, now)
         censor_value = ledger.censor_value
         if imputation == "censor" and censor_value is None:
-            censor_value = self._worst(ledger, now)
+            _, Y = ledger.to_observations(now)
+            censor_value = (Y.min() if ledger.maximize else Y.max()).item()
         return CensoredDelayModel(model, pending, censor_value, imputation)
-
-    def _with_failures(self, model: Any, lost: Tensor, Y: Tensor) -> Model:
-        """The model conditioned on poor values at lost queries, or on poorer predictions.
-
-        The poor value is a compromise. The worst one observed makes a deep hole, which bends a
-        smooth model around it, and the best point may lie beside the region that fails; with the
-        mean of the values the search is drawn back into the region two or three times as often.
-        """
-        X, sign = like(model, lost), 1.0 if self.maximize else -1.0
-        poor = ((sign * Y).mean() - Y.std()).item()
-        gp = gaussian_part(model)
-        with torch.no_grad():
-            values = sign * (sign * gp.posterior(X).mean).clamp_max(poor)
-            return conditioned_on(model, X, values, **given_noise(gp, values, None))
-
-    def _worst(self, ledger: FeedbackLedger, now: float) -> float:
-        """The worst value observed."""
-        _, Y = ledger.to_observations(now)
-        return (Y.min() if self.maximize else Y.max()).item()
 
     def _warn_of_wrong_sign(self, ledger: FeedbackLedger, now: float) -> None:
         """Warn if the censoring value is better than all observed ones: its sign may be wrong."""
         value, (_, Y) = ledger.censor_value, ledger.to_observations(now)
-        if value is None or not (Y < value if self.maximize else Y > value).all():
+        if value is None or not (Y < value if ledger.maximize else Y > value).all():
             return
-        kind = "least" if self.maximize else "greatest"
+        kind = "least" if ledger.maximize else "greatest"
         warnings.warn(
             f"`censor_value` {value} of the ledger is better than every value observed, with "
-            f"`maximize={self.maximize}`. It should be the {kind} value that the objective can "
+            f"`maximize={ledger.maximize}`. It should be the {kind} value that the objective can "
             "take: queries under evaluation now look attractive.",
             InputDataWarning,
             stacklevel=4,
         )
 
-    def _fit(self, X: Tensor, Y: Tensor) -> Model:
+    def _known_noise(self, ledger: FeedbackLedger, now: float) -> Tensor | None:
+        """The variances of all observed values, if they are known and `fit` takes them."""
+        Yvar = ledger.noise_variances(now)
+        unknown = int(Yvar.isnan().sum())
+        if unknown == len(Yvar):
+            return None
+        takes_noise = "Yvar" in signature(self.fit).parameters
+        if not unknown and takes_noise:
+            return Yvar
+        reason = f"{unknown} of {len(Yvar)} are missing" if unknown else "`fit` has no `Yvar`"
+        warnings.warn(
+            f"The variances of the noise that the ledger knows are not used, as {reason}: the "
+            "model learns the noise instead.",
+            InputDataWarning,
+            stacklevel=4,
+        )
+        return None
+
+    def _fit(self, X: Tensor, Y: Tensor, Yvar: Tensor | None = None) -> Model:
         """The model of all values, ``n x d`` and ``n x 1`` in order of arrival.
 
         It is fitted to the first of them, as many as the schedule says.
         """
         count = fitted_count(len(Y), self.refit_every)
-        model = self._fit_to_all(X[:count], Y[:count])
-        return self._with_later_values(model, X, Y, slice(count, None))
+        model = self._fit_to_all(X[:count], Y[:count], None if Yvar is None else Yvar[:count])
+        return self._with_later_values(model, X, Y, Yvar, slice(count, None))
 
     def _fit_with_censored(self, ledger: FeedbackLedger, now: float) -> Model:
         """The model of all values, fitted to these and to censored ones.
@@ -399,24 +409,26 @@ class DelayAwareProposer:
         known = torch.cat(ledger.to_observations(then), dim=-1)
         rows = matching_rows(torch.cat([X, Y], dim=-1), known)
         later = [index for index, row in enumerate(rows) if row is None]
-        return self._with_later_values(model, X, Y, later)
+        return self._with_later_values(model, X, Y, None, later)
 
-    def _fit_to_all(self, X: Tensor, Y: Tensor) -> Model:
+    def _fit_to_all(self, X: Tensor, Y: Tensor, Yvar: Tensor | None = None) -> Model:
         """The model fitted to these data; that of the last call if they have not changed."""
-        if self._fitted is None or not self._fitted.is_of(X, Y):
+        if self._fitted is None or not self._fitted.is_of((X, Y, Yvar)):
+            noise = {} if Yvar is None else {"Yvar": Yvar}
             with random_stream(derived_seed(self.search.seed, FIT, len(Y))):
-                self._fitted = _ModelOf(X, Y, self.fit(X, Y))
+                self._fitted = _ModelOf((X, Y, Yvar), self.fit(X, Y, **noise))
         return self._fitted.model
 
     def _with_later_values(
-        self, model: Model, X: Tensor, Y: Tensor, later: slice | list[int]
+        self, model: Model, X: Tensor, Y: Tensor, Yvar: Tensor | None, later: slice | list[int]
     ) -> Model:
         """A model fitted to some of these values and conditioned on the later ones."""
         if not len(Y[later]):
             return model
-        if self._extended is None or not self._extended.is_of(X, Y, model):
-            extended = with_later_values(model, X[later], Y[later])
-            self._extended = _ModelOf(X, Y, extended, fitted=model)
+        if self._extended is None or not self._extended.is_of((X, Y, Yvar), model):
+            noise = None if Yvar is None else Yvar[later]
+            extended = with_later_values(model, X[later], Y[later], noise)
+            self._extended = _ModelOf((X, Y, Yvar), extended, fitted=model)
         return self._extended.model
 
     def _acquisition_function(
@@ -434,7 +446,7 @@ class DelayAwareProposer:
             "now": now,
             "beta": strategy.beta,
             "feedback_bound": self._feedback_bound(ledger, now),
-            "maximize": self.maximize,
+            "maximize": ledger.maximize,
         }
         if strategy.acquisition == "ucb":
             return DelayedUpperConfidenceBound.from_ledger(model, ledger, **arguments)
@@ -503,17 +515,20 @@ class DelayAwareProposer:
         return fixed
 
 
+# Inputs, values and, where they are known, the variances of their noise.
+_Data = tuple[Tensor, Tensor, Tensor | None]
+
+
 class _ModelOf(NamedTuple):
     """A model, the data that it knows, and the fitted model that it extends, if it does."""
 
-    X: Tensor
-    Y: Tensor
+    data: _Data
     model: Model
     fitted: Model | None = None
 
-    def is_of(self, X: Tensor, Y: Tensor, fitted: Model | None = None) -> bool:
+    def is_of(self, data: _Data, fitted: Model | None = None) -> bool:
         """Whether it is the model of these data, made from the same fit."""
-        return fitted is self.fitted and torch.equal(self.X, X) and torch.equal(self.Y, Y)
+        return fitted is self.fitted and all(map(equal, self.data, data))
 
 
 def _best_of(choices: Tensor, acqf: AcquisitionFunction, model: Model) -> Tensor:
@@ -527,6 +542,21 @@ def _queries(ledger: FeedbackLedger, now: float, status: TrialStatus) -> Tensor:
     """The queries ``n x d`` of trials in one state, by id."""
     rows = [trial.x for trial in ledger.trials_at(now) if trial.status is status]
     return torch.stack(rows) if rows else torch.zeros(0, ledger.dim, dtype=torch.double)
+
+
+def _with_failures(model: Any, lost: Tensor, Y: Tensor, maximize: bool) -> Model:
+    """The model conditioned on poor values at lost queries, or on poorer predictions.
+
+    The poor value is a compromise. The worst one observed makes a deep hole, which bends a smooth
+    model around it, and the best point may lie beside the region that fails; with the mean of the
+    values the search is drawn back into the region two or three times as often.
+    """
+    X, sign = like(model, lost), 1.0 if maximize else -1.0
+    poor = ((sign * Y).mean() - Y.std()).item()
+    gp = gaussian_part(model)
+    with torch.no_grad():
+        values = sign * (sign * gp.posterior(X).mean).clamp_max(poor)
+        return conditioned_on(model, X, values, **given_noise(gp, values, None))
 
 
 def _lost(ledger: FeedbackLedger, now: float, strategy: DelayStrategy) -> Tensor:
@@ -571,8 +601,15 @@ def _with_features(choices: Tensor | None, fixed: dict[int, float]) -> Tensor | 
     return choices.unique(dim=0)
 
 
-def _checked_bounds(bounds: Tensor) -> Tensor:
+def _checked_bounds(bounds: Tensor | Sequence[Sequence[float]]) -> Tensor:
     """The bounds in double precision on the CPU, like a ledger's data."""
+    if not isinstance(bounds, Tensor):
+        try:
+            bounds = torch.tensor(bounds, dtype=torch.double)
+        except (TypeError, ValueError) as error:  # other things, or lists of different lengths
+            raise InputDataError(
+                f"`bounds` must hold two rows of numbers of equal length, got {bounds!r}: {error}"
+            ) from error
     if bounds.dim() != 2 or len(bounds) != 2 or bounds.shape[-1] == 0:
         raise BotorchTensorDimensionError(
             f"`bounds` must have shape 2 x d, got {tuple(bounds.shape)}."

@@ -20,13 +20,14 @@ from botorch.fit import fit_gpytorch_mll
 from botorch.models import SingleTaskGP
 from botorch.models.model import Model
 from botorch.models.transforms import Normalize, Standardize
+from gpytorch.likelihoods import FixedNoiseGaussianLikelihood
 from gpytorch.mlls import ExactMarginalLogLikelihood
 from torch import Tensor
 
 from botorch_calib._validation import check_count
 from botorch_calib.acquisition.random_seeds import derived_seed, random_stream
 from botorch_calib.models import CalibratedModel
-from botorch_calib.models.inspection import conditioned_on, given_noise, like
+from botorch_calib.models.inspection import conditioned_on, gaussian_part, given_noise, like
 
 # The first fit is to two values: one has no standard deviation.
 FIRST_FIT = 2
@@ -43,6 +44,9 @@ TOLERANCE = 1e-6
 # Hyperparameters of a Gaussian process, by its parts.
 State = dict[str, dict[str, Tensor]]
 PARTS = ("mean_module", "covar_module", "likelihood")
+
+# GPyTorch raises smaller given variances of standardized values to 1e-6, and warns of them.
+LEAST_NOISE = 1.01e-6
 
 
 def check_refit_every(value: Any) -> int | float:
@@ -77,7 +81,7 @@ def fitted_count(num: int, every: int | float) -> int:
     return count
 
 
-def with_later_values(model: Any, X: Tensor, Y: Tensor) -> Model:
+def with_later_values(model: Any, X: Tensor, Y: Tensor, Yvar: Tensor | None = None) -> Model:
     """A fitted model conditioned on values that arrived after its fit, which it leaves unchanged.
 
     Hyperparameters and transforms stay as they are. A calibrator learns from the values one after
@@ -87,21 +91,34 @@ def with_later_values(model: Any, X: Tensor, Y: Tensor) -> Model:
         model: A fitted model that can be conditioned on observations.
         X: Inputs ``n x d``, in order of arrival.
         Y: Their values ``n x 1``.
+        Yvar: The variances of their noise, ``n x 1``, which a model that learns the noise does not
+            take; None if they are not known.
     """
     X, Y = like(model, X), like(model, Y)
+    if not isinstance(gaussian_part(model).likelihood, FixedNoiseGaussianLikelihood):
+        Yvar = None
+    elif Yvar is not None:
+        Yvar = like(model, Yvar)
     with torch.no_grad():
         if not isinstance(model, CalibratedModel):
-            return conditioned_on(model, X, Y, **given_noise(model, Y, None))
+            noise = given_noise(model, Y, Yvar)
+            noise = {name: each.clamp_min(LEAST_NOISE) for name, each in noise.items()}
+            return conditioned_on(model, X, Y, **noise)
         extended = CalibratedModel(
             model.model, deepcopy(model.calibrator), denoise=model.denoise, excess=model.excess
         )
-        for x, y in zip(X.split(1), Y.split(1), strict=True):
-            extended.observe(x, y)
+        for i in range(len(Y)):
+            row = slice(i, i + 1)
+            extended.observe(X[row], Y[row], None if Yvar is None else Yvar[row])
     return extended
 
 
 def fit_single_task_gp(
-    X: Tensor, Y: Tensor, bounds: Tensor, start: State | None = None
+    X: Tensor,
+    Y: Tensor,
+    bounds: Tensor,
+    Yvar: Tensor | None = None,
+    start: State | None = None,
 ) -> SingleTaskGP:
     """Fit a ``SingleTaskGP`` with ``Normalize`` and ``Standardize`` by marginal likelihood.
 
@@ -109,12 +126,17 @@ def fit_single_task_gp(
         X: Inputs ``n x d``.
         Y: Values ``n x 1``.
         bounds: The box, ``2 x d``, which ``Normalize`` maps to the unit cube.
+        Yvar: The variances of their noise, ``n x 1``; None to learn the noise.
         start: Hyperparameters from which the fit starts (default: those of BoTorch). From there it
             stops at `TOLERANCE`.
     """
+    if Yvar is not None:
+        scale = Y.std()
+        Yvar = Yvar.clamp_min(LEAST_NOISE * (scale.square().item() if scale > 1e-8 else 1.0))
     gp = SingleTaskGP(
         X,
         Y,
+        Yvar,
         input_transform=Normalize(X.shape[-1], bounds=bounds),
         outcome_transform=Standardize(1),
     )
@@ -125,11 +147,19 @@ def fit_single_task_gp(
     return gp
 
 
+def equal(first: Tensor | None, second: Tensor | None) -> bool:
+    """Whether both are None, or tensors with equal elements."""
+    if first is None or second is None:
+        return first is second
+    return torch.equal(first, second)
+
+
 class _Fitted(NamedTuple):
     """Hyperparameters, and the data to which they were fitted."""
 
     X: Tensor
     Y: Tensor
+    Yvar: Tensor | None
     state: State
 
 
@@ -151,22 +181,24 @@ class WarmStartedFit:
         self.seed = seed
         self._known: dict[int, _Fitted] = {}
 
-    def __call__(self, X: Tensor, Y: Tensor) -> SingleTaskGP:
-        """The model fitted to ``X`` (``n x d``) and ``Y`` (``n x 1``)."""
+    def __call__(self, X: Tensor, Y: Tensor, Yvar: Tensor | None = None) -> SingleTaskGP:
+        """The model fitted to ``X`` (``n x d``), ``Y`` and perhaps ``Yvar`` (``n x 1``)."""
         start = None
         if len(Y) >= LEAST_FOR_WARM_START:
             half = fitted_count(len(Y) // 2, self.refit_every)
-            start = self._state(X[:half], Y[:half])
+            start = self._state(X[:half], Y[:half], None if Yvar is None else Yvar[:half])
         with random_stream(derived_seed(self.seed, len(Y))):
-            gp = fit_single_task_gp(X, Y, self.bounds, start)
-        parts = {part: deepcopy(getattr(gp, part).state_dict()) for part in PARTS}
-        self._known[len(Y)] = _Fitted(X, Y, parts)
+            gp = fit_single_task_gp(X, Y, self.bounds, Yvar, start)
+        # Given noise is data, of which there is another amount next time.
+        parts = PARTS if Yvar is None else PARTS[:-1]
+        state = {part: deepcopy(getattr(gp, part).state_dict()) for part in parts}
+        self._known[len(Y)] = _Fitted(X, Y, Yvar, state)
         return gp
 
-    def _state(self, X: Tensor, Y: Tensor) -> State:
+    def _state(self, X: Tensor, Y: Tensor, Yvar: Tensor | None) -> State:
         known = self._known.get(len(Y))
-        if known is None or not (torch.equal(known.X, X) and torch.equal(known.Y, Y)):
-            self(X, Y)
+        if known is None or not all(map(equal, known[:3], (X, Y, Yvar))):
+            self(X, Y, Yvar)
         return self._known[len(Y)].state
 
     def __getstate__(self) -> dict[str, Any]:

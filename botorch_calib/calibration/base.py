@@ -22,7 +22,7 @@ from torch.nn import Module
 from botorch_calib._validation import check_finite, check_inputs
 from botorch_calib.calibration.learners.base import QuantileLearner
 from botorch_calib.calibration.scores import Score
-from botorch_calib.distributions.piecewise import PiecewisePredictive
+from botorch_calib.distributions.piecewise import PiecewisePredictive, common_row
 
 #: Forms of the tails that `PiecewisePredictive` knows: scaled with what was learned, or not.
 TAILS = ("gaussian", "stretched")
@@ -147,6 +147,8 @@ class TrackedCalibrator(Calibrator):
 
     tracker: QuantileLearner
     score: Score
+    # The learner's thresholds, their version, and the distribution they make for all points
+    _common: tuple[Tensor, int, PiecewisePredictive | None] | None = None
 
     @property
     def max_width(self) -> float:  # type: ignore[override]
@@ -167,7 +169,30 @@ class TrackedCalibrator(Calibrator):
         Args:
             X: Inputs ``batch_shape x q x d`` in the base model's transformed space.
         """
-        return self._predictive_from(self.tracker.threshold(X))
+        theta = self.tracker.threshold(X)
+        # Thresholds without a local part are an expanded view of the learner's.
+        source = theta._base
+        row = None if source is None else common_row(theta, 1)
+        if row is None or source is None or theta.requires_grad or theta.is_inference():
+            return self._predictive_from(theta)
+        return self._common_predictive(source, row).expand(torch.Size([*X.shape[:-1], 1]))
+
+    def _common_predictive(self, source: Tensor, row: Tensor) -> PiecewisePredictive:
+        """The distribution that all points share, remembered once it is asked for again.
+
+        Args:
+            source: The learner's tensor; what is remembered holds until it changes.
+            row: The thresholds in it, ``M``.
+        """
+        if self._common is not None:
+            known, version, predictive = self._common
+            if known is source and version == source._version:
+                if predictive is None:
+                    predictive = self._predictive_from(row).without_copies().kept()
+                    self._common = source, version, predictive
+                return predictive
+        self._common = source, source._version, None
+        return self._predictive_from(row).without_copies()
 
     @torch.no_grad()
     def update(self, X: Tensor, z: Tensor) -> PiecewisePredictive:

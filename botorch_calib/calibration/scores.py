@@ -14,11 +14,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import NormalDist
+from typing import Any
 
 import torch
 from botorch.exceptions.errors import InputDataError
 from botorch.utils.probability.utils import ndtr
 from torch import Tensor
+from torch.autograd import Function
 
 from botorch_calib._validation import check_open_unit, check_positive
 from botorch_calib.distributions.piecewise import MIN_HALF_WIDTH
@@ -270,14 +272,39 @@ def _bounded_inverse(
 ) -> Tensor:
     """``inverse(theta)`` between two (threshold, value) ends, held at their values beyond.
 
-    The argument of ``inverse`` is clamped first (double ``where``), so that neither values
-    nor gradients of the masked branch are infinite.
+    The argument of ``inverse`` is clamped first, so that neither values nor gradients are infinite
+    beyond the ends.
     """
     # Sorted by threshold: of p-values, small ones belong to the largest width.
-    (lower, at_lower), (upper, at_upper) = sorted(ends)
+    lower, upper = sorted(ends)
     info = torch.finfo(theta.dtype)
-    inside = theta.clamp(max(lower, info.tiny), min(upper, 1.0 - info.eps))
-    # An extra clamp: rounding in the inverse may overshoot an end by an ulp.
-    value = inverse(inside).clamp(min(at_lower, at_upper), max(at_lower, at_upper))
-    value = torch.where(theta <= lower, at_lower, value)
-    return torch.where(theta >= upper, at_upper, value)
+    inside = theta.clamp(max(lower[0], info.tiny), min(upper[0], 1.0 - info.eps))
+    held: Tensor = _HeldAtEnds.apply(inverse(inside), theta, lower, upper)
+    return held
+
+
+class _HeldAtEnds(Function):
+    """A value that is exactly the stated one beyond the ends, whose gradient is 0 there already.
+
+    Of what comes from a clamped argument only the value is changed, by rounding: the gradient
+    passes through.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        value: Tensor,
+        theta: Tensor,
+        lower: tuple[float, float],
+        upper: tuple[float, float],
+    ) -> Tensor:
+        low, high = sorted((lower[1], upper[1]))
+        # A clamp too: rounding in the inverse may overshoot an end by an ulp.
+        held = value.clamp(low, high)
+        return held.masked_fill_(theta <= lower[0], lower[1]).masked_fill_(
+            theta >= upper[0], upper[1]
+        )
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
+        return grad, None, None, None

@@ -17,12 +17,14 @@ arithmetic::
      |     |  all pieces on one scale, so that exp(-700) keeps its digits
      |     +--> interval_means                         _denoised_improvement.py: uniform pieces
      |     +--> bivariate_tails -> _wedge              _bivariate_tails.py: normal pieces
+     |     +--> SeparatePieces                         _separate_pieces.py: if bounded
      |
      +--> UnsmoothedPredictive.log_excess              smoothed.py: z itself, no noise
            |
           ObservationIntegrals.forward (and .backward)   _observation_improvement.py
 
-Probabilities of improvement take the same way through ``log_survival``; quantiles invert it.
+Probabilities of improvement take the same way through ``log_survival``. Quantiles invert it, with
+``SmoothedQuantile`` of ``_smoothed_quantile.py`` in the place of ``SmoothedIntegrals``.
 
 What each file holds:
 
@@ -32,7 +34,9 @@ What each file holds:
 * ``smoothed.py``: `SmoothedPredictive`, that distribution plus Gaussian noise (the objective), and
   `UnsmoothedPredictive`, the same questions without noise (the observation).
 * ``scoring.py``: scores of forecasts (CRPS, interval score, calibration error).
-* ``_denoised_improvement.py``, ``_bivariate_tails.py``, ``_observation_improvement.py``: integrals.
+* ``_denoised_improvement.py``, ``_bivariate_tails.py``, ``_separate_pieces.py``,
+  ``_observation_improvement.py``: integrals.
+* ``_smoothed_quantile.py``: quantiles from these, in a fixed number of steps.
 * ``_normal_functions.py``: special functions of the normal distribution, far into its tails.
 """
 

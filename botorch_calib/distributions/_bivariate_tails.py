@@ -34,7 +34,7 @@ _CHUNK = 40_000  # numbers per operation at the nodes of V, few enough to stay i
 
 
 @lru_cache(maxsize=32)
-def _graded_rule(order: int, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
+def graded_rule(order: int, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
     """Nodes ``u`` and weights on [0, 1] for a function that falls off exponentially from 0.
 
     The Gauss-Legendre rule in ``v`` with ``u = 0.8 v + 0.2 v^4``, whose nodes crowd less at 1,
@@ -71,7 +71,7 @@ def _wedge(h: Tensor, eta: Tensor, mills_h: Tensor, mills_eta: Tensor) -> Tensor
     width = reach.lerp_(at_corner.mul_(low).div_(high), corner)
 
     # int dist / (dist^2 + y^2) exp((start^2 - y^2) / 2) dy, y - start in [0, width]
-    nodes, weights = _graded_rule(_ORDER, dist.dtype, dist.device)
+    nodes, weights = graded_rule(_ORDER, dist.dtype, dist.device)
     distance2 = torch.addcmul(dist * dist, start, start).view(-1)
     # With y = start + u width the exponent is a polynomial of u, and y^2 = start^2 - 2 exponent.
     terms = torch.stack([start * width, (width * width).mul_(0.5)]).neg_().view(2, -1)
@@ -101,7 +101,7 @@ def off_zero(knots: Tensor) -> Tensor:
 
 def bivariate_tails(
     c: Tensor, knots: Tensor, t: Tensor, r: Tensor, norm: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     r"""Integrals over the tails of a normal piece beyond its knots, scaled, without a graph.
 
     ``(X, Z)`` is standard bivariate normal with correlation ``(1 + r^2)^(-1/2)``. The tail
@@ -113,25 +113,28 @@ def bivariate_tails(
 
     Args:
         c: Threshold on ``X``, of the shape ``batch_shape``.
-        knots: ``num_knots x batch_shape``, none zero (see `off_zero`).
-        t: ``(knot - c norm) / r``, which is ``-eta_k``; of the shape of ``knots``.
+        knots: ``num_knots x batch_shape``, or ``x 1`` where they are common; none zero (see
+            `off_zero`).
+        t: ``(knot - c norm) / r``, which is ``-eta_k``, ``num_knots x batch_shape``.
         r: Noise-to-signal ratio, of the shape of ``c``.
         norm: ``sqrt(1 + r^2)``.
 
     Returns:
         ``3 x num_knots x batch_shape``: ``E[(X - c)+ ; s Z > k]``, ``P(X > c, s Z > k)`` and
         ``phi(c) P(s Z > k | X = c)``, divided by the normal density at the distance of the
-        region from the origin; half the square of that distance; the Mills ratios of ``k``,
-        and in the last row that of ``|c|``.
+        region from the origin; half the square of that distance; the Mills ratios of ``k``, of
+        the shape of ``knots``, and that of ``|c|``.
     """
     side = knots.sign()
     eta = torch.stack([torch.addcmul(t, r, knots).mul_(side).div_(norm), -t])
-    dist = torch.stack([c.expand_as(t), knots]).abs_()
+    dist = torch.stack([c.expand_as(t), knots.expand_as(t)]).abs_()
     height, below = eta.abs(), less(eta, 0.0)
     num = len(knots)
-    mills = mills_ratio(torch.cat([dist[1], dist[0, :1], *height]))
-    mills_k, mills_eta = mills[: num + 1], mills[num + 1 :].view_as(eta)
-    mills_dist = torch.stack([mills_k[num:].expand_as(t), mills_k[:num]])
+    own = [dist[1]] if knots.shape == t.shape else []
+    mills = mills_ratio(torch.cat([*own, dist[0, :1], *height]))
+    mills_c, mills_eta = mills[-2 * num - 1], mills[-2 * num :].view_as(eta)
+    mills_k = mills[:num] if own else mills_ratio(knots.abs())
+    mills_dist = torch.stack([mills_c.expand_as(t), mills_k.expand_as(t)])
 
     # The region is nearest to the origin at its corner, or at the foot of the perpendicular to one
     # of its two sides, if that foot lies on its border (eta < 0).
@@ -148,4 +151,4 @@ def bivariate_tails(
     (wedge_c, wedge_k), (edge_c, edge_k) = torch.lerp(part, whole - part, below)
     prob = torch.addcmul(wedge_k, c.sign(), wedge_c)  # at c = 0 the other one vanishes
     excess = torch.addcmul(edge_c, c, prob, value=-1) + edge_k.mul_(side).div_(norm)
-    return torch.stack([excess, prob, edge_c]), nearest2.mul_(0.5), mills_k
+    return torch.stack([excess, prob, edge_c]), nearest2.mul_(0.5), mills_k, mills_c

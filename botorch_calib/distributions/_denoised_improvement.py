@@ -10,7 +10,8 @@ a distribution of its own, this module computes
 and mixes them by the masses: ``E = sum_j m_j e_j``, ``P = sum_j m_j s_j``. The values
 (`piece_values`) are computed on a scale of their own per number of the batch, on which the largest
 is about 1, so that logarithms keep their digits however small the values are. Those of normal
-pieces come from `_bivariate_tails`, those of uniform ones from `interval_means`.
+pieces come from `_bivariate_tails`, or from `_separate_pieces` where no tail covers them; those of
+uniform ones from `interval_means`.
 
 Derivatives (`SmoothedIntegrals`) need no graph of all this: ``de/dx = -s``, ``ds/dx = -p``, by the
 heat equation ``de/dr = r p`` and ``ds/dr = -r p'``, and with ``f`` the density of ``z`` in the
@@ -24,7 +25,8 @@ finite knots, in their first dimension (after that of the three integrals).
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -41,6 +43,7 @@ from botorch_calib.distributions._normal_functions import (
     log_normal_interval,
     scaled_tails,
 )
+from botorch_calib.distributions._separate_pieces import SeparatePieces
 from botorch_calib.distributions.form import PiecewiseForm
 
 _SQRT_2PI = math.sqrt(2 * math.pi)
@@ -48,8 +51,8 @@ _INV_SQRT_2PI = 1 / math.sqrt(2 * math.pi)
 _LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
 _FAR = 1e30  # stands for an infinite square, without its overflow
 # Relative width, (1 + distance from zero) width, below which an interval mean is a short rule.
-# There the differences have lost a factor of 20 of the 2e-12 of `scaled_tails`, and the first
-# term that the rule leaves out is 0.05^6 / 30240 = 5e-13.
+# There the differences have lost a factor of 20, and the first term that the rule leaves out is
+# 0.05^6 / 30240 = 5e-13.
 _NARROW = 0.05
 
 
@@ -57,37 +60,66 @@ _NARROW = 0.05
 
 
 def piece_values(
-    x: Tensor, r: Tensor, knots: Tensor, form: PiecewiseForm
-) -> tuple[Tensor, Tensor, Tensor]:
+    x: Tensor,
+    r: Tensor,
+    knots: Tensor,
+    masses: Tensor,
+    form: PiecewiseForm,
+    with_natural: bool = True,
+) -> tuple[Tensor, Tensor, Tensor | None]:
     """``e, s, p`` of all pieces on a scale on which the largest is about 1, without a graph.
 
     Args:
         x: ``n`` thresholds, float64.
         r: ``n`` positive ratios of the noise to the scale of the normal pieces.
-        knots: ``num_finite_knots x n``.
+        knots: ``num_finite_knots x n``, or ``x 1`` where they are common.
+        masses: ``num_pieces x n``; a piece of mass 0 does not count as the largest.
         form: Form of the distribution, which is not a single normal piece without bounds.
+        with_natural: Whether the natural masses are asked for.
 
     Returns:
         The values (``3 x num_pieces x n``), the logarithm of the scale (``n``) by which they
         were divided, and that of the natural masses (``num_pieces x n``): the normal mass
-        of a normal piece, the width of a uniform one.
+        of a normal piece, the width of a uniform one; None if that was not asked for.
     """
-    knots = off_zero(knots)
+    if not form.around_zero:
+        knots = off_zero(knots)
     t = (knots - x) / r
-    parts: list[_TailPieces | _UniformPieces] = []
+    parts: list[_TailPieces | _UniformPieces | SeparatePieces] = []
     if not all(form.uniform):
-        kind = _TailPieces if form.only_tails else _NormalPieces
-        parts.append(kind(x, r, knots, t, form))
+        tails = _TailPieces if form.only_tails else _NormalPieces
+        parts.append((tails if form.covered else SeparatePieces)(x, r, knots, t, form))
     if any(form.uniform):
         parts.append(_UniformPieces(r, knots, t, form))
-    log_scale = torch.cat([part.levels for part in parts]).amax(dim=0)
-    values = torch.cat([part.values(log_scale) for part in parts], dim=1)
-    natural = torch.cat([part.log_natural for part in parts])
-    # Where the rows of each piece are. Where all pieces were computed as normal ones, the rows of
-    # the uniform pieces are replaced by those of `_UniformPieces`, which come later.
-    rows = {j: i for i, j in enumerate(j for part in parts for j in part.pieces)}
-    order = [rows[j] for j in range(len(form.uniform))]
-    return _rows(values, order, 1), log_scale, _rows(natural, order)
+    if form.covered:
+        log_scale = torch.cat([part.levels for part in parts]).amax(dim=0)
+    else:
+        levels = _by_piece(parts, [part.levels for part in parts], dim=0)
+        log_scale = levels.masked_fill(masses == 0.0, -math.inf).amax(dim=0)
+    values = _by_piece(parts, [part.values(log_scale) for part in parts], dim=1)
+    if not with_natural:
+        return values, log_scale, None
+    return values, log_scale, _by_piece(parts, [part.log_natural() for part in parts], dim=0)
+
+
+def _by_piece(
+    parts: Sequence[_TailPieces | _UniformPieces | SeparatePieces],
+    values: Sequence[Tensor],
+    dim: int,
+) -> Tensor:
+    """Rows of several parts in the order of the pieces that they belong to.
+
+    Where all pieces were computed as normal ones, the rows of the uniform pieces are replaced by
+    those of `_UniformPieces`, which come later.
+    """
+    if len(parts) == 1:
+        return values[0]
+    rows = {
+        piece: row
+        for part, own in zip(parts, values, strict=True)
+        for piece, row in zip(part.pieces, own.unbind(dim), strict=True)
+    }
+    return torch.stack([rows[piece] for piece in sorted(rows)], dim)
 
 
 class _TailPieces:
@@ -104,16 +136,18 @@ class _TailPieces:
         rows = [ends[j] for j in self.pieces]
         self._set_tails(x, r, _rows(knots, rows), _rows(t, rows))
         self.levels = self.offset
-        # log Phi(-|k|), here from the Mills ratio that the tails needed
-        self.log_natural = self.mills_k.log().sub_(self.half).sub_(_LOG_SQRT_2PI)
 
     def _set_tails(self, x: Tensor, r: Tensor, knots: Tensor, t: Tensor) -> None:
         self.norm = (r * r).add_(1.0).sqrt_()
         self.c = x / self.norm
-        self.tails, nearest, mills = bivariate_tails(self.c, knots, t, r, self.norm)
-        self.mills_k, self.mills_c = mills[:-1], mills[-1]
+        tails = bivariate_tails(self.c, knots, t, r, self.norm)
+        self.tails, nearest, self.mills_k, self.mills_c = tails
         self.half = (knots * knots).mul_(0.5)
         self.offset = self.half - nearest
+
+    def log_natural(self) -> Tensor:
+        """``log Phi(-|k|)``, here from the Mills ratio that the tails needed."""
+        return self.mills_k.log().sub_(self.half).sub_(_LOG_SQRT_2PI)
 
     def values(self, log_scale: Tensor) -> Tensor:
         """``e, s, p`` of the tails over ``exp(log_scale)``, ``3 x num_knots x n``."""
@@ -134,7 +168,7 @@ class _NormalPieces(_TailPieces):
     zero that with both signs changed; around zero, both tails are taken from the whole line.
 
     Beyond a bounded piece the two tails cancel: its own excess far out has an absolute error only,
-    which shows where no piece further out covers it.
+    which needs a piece further out that covers it. Elsewhere there are `SeparatePieces`.
     """
 
     def __init__(self, x: Tensor, r: Tensor, knots: Tensor, t: Tensor, form: PiecewiseForm) -> None:
@@ -164,7 +198,11 @@ class _NormalPieces(_TailPieces):
         self.low.div_(natural)
         self.high.div_(natural)
         self.whole = around.div_(natural)
-        self.log_natural = natural.log_().sub_(depth).sub_(_LOG_SQRT_2PI)
+        self._log_natural = natural.log_().sub_(depth).sub_(_LOG_SQRT_2PI)
+
+    def log_natural(self) -> Tensor:
+        """Logarithm of the normal mass of each piece."""
+        return self._log_natural
 
     def values(self, log_scale: Tensor) -> Tensor:
         """``e, s, p`` of the pieces over ``exp(log_scale)``, ``3 x num_pieces x n``."""
@@ -200,8 +238,11 @@ class _UniformPieces:
         width = _rows(knots, high) - _rows(knots, low)
         ends = torch.stack([_rows(t, low), _rows(t, high)])
         self.means, offset = interval_means(ends, width / r)
-        self.r, self.levels = r, offset.neg_()
-        self.log_natural = width.log_()
+        self.r, self.levels, self.width = r, offset.neg_(), width
+
+    def log_natural(self) -> Tensor:
+        """Logarithm of the widths."""
+        return self.width.log()
 
     def values(self, log_scale: Tensor) -> Tensor:
         """``e, s, p`` of the pieces over ``exp(log_scale)``, ``3 x (number of them) x n``."""
@@ -263,16 +304,68 @@ def interval_means(ends: Tensor, width: Tensor) -> tuple[Tensor, Tensor]:
 
 
 @torch.no_grad()
-def tail_and_density(
+def tail_and_slopes(
     x: Tensor, r: Tensor, knots: Tensor, masses: Tensor, form: PiecewiseForm
-) -> tuple[Tensor, Tensor]:
-    """``log P(z + r eps > x)`` and the log density at ``x``, each of shape ``n``, without a graph.
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """``log P(z + r eps > x)``, the log density at ``x`` and its first two derivatives.
 
-    Arguments as for `SmoothedIntegrals`.
+    A piece's density is ``p = int f(z) phi_r(x - z) dz``, with ``phi_r`` the density of ``r eps``
+    and ``f`` that of ``z``. By parts ``p' = int f'(z) phi_r(x - z) dz - c``, with ``c`` the change
+    of ``f(k) phi_r(x - k)`` from the lower to the upper knot. A uniform piece has ``f' = 0``. A
+    normal one has ``f' = -z f``, and given ``z + r eps = x`` the mean of ``z`` is
+    ``x / norm^2`` plus such a term again, ``norm^2 = 1 + r^2``: ``p' = -(x p + c) / norm^2``.
+
+    Arguments as for `SmoothedIntegrals`; each result has the shape ``n`` and no graph.
     """
-    values, log_scale, _ = piece_values(x, r, knots.contiguous(), form)
-    totals = (values[1:] * masses).sum(dim=1).clamp_(min=TINY).log_() + log_scale
-    return totals[0], totals[1]
+    values, log_scale, natural = piece_values(x, r, knots.contiguous(), masses, form)
+    assert natural is not None
+    weighted = values[1:] * masses
+    tail, density = weighted.sum(dim=1).clamp_(min=TINY).unbind()
+    normal, flat = _edge_changes(x, r, knots, masses, form, natural, log_scale)
+    p = weighted[1] if flat is None else weighted[1] * form.is_normal(tail)
+    shrink = (r * r).add_(1.0).reciprocal_()
+    p = p.sum(dim=0)
+    slope = torch.addcmul(normal[0], x, p).mul_(shrink).neg_()
+    curve = torch.addcmul(p.add_(normal[1]), x, slope).mul_(shrink).neg_()
+    if flat is not None:
+        slope, curve = slope - flat[0], curve - flat[1]
+    slope = slope.div_(density)
+    curve = torch.addcmul(curve.div_(density), slope, slope, value=-1)
+    return tail.log_().add_(log_scale), density.log_().add_(log_scale), slope, curve
+
+
+def _edge_changes(
+    x: Tensor,
+    r: Tensor,
+    knots: Tensor,
+    masses: Tensor,
+    form: PiecewiseForm,
+    natural: Tensor,
+    log_scale: Tensor,
+) -> tuple[Tensor, Tensor | None]:
+    """Sum of ``m c`` over the normal and over the uniform pieces, and its derivative by ``x``.
+
+    For ``c`` see `tail_and_slopes`; each result is ``2 x n``, over ``exp(log_scale)``, and the last
+    one None where all pieces are normal.
+    """
+    t = (knots - x) / r
+    log_noise = log_phi(t) - r.log().add_(log_scale)
+    log_shape, steep = log_phi(knots), t / r
+    normal: Tensor | float = 0.0
+    total: Tensor | float = 0.0
+    for sign, (pieces, rows) in zip((1, -1), (form.highs, form.lows), strict=True):
+        log_f = log_shape[rows]
+        if any(form.uniform):
+            log_f = log_f * form.is_normal(natural)[pieces]
+        edge = (log_f + log_noise[rows]).sub_(natural[pieces]).clamp_(LEAST, -LEAST).exp_()
+        edge = edge.mul_(masses[pieces]).mul_(sign)
+        both = torch.stack([edge, edge * steep[rows]])
+        total = total + both.sum(dim=1)
+        if any(form.uniform):
+            normal = normal + (both * form.is_normal(natural)[pieces]).sum(dim=1)
+    if not any(form.uniform):
+        return total, None  # type: ignore[return-value]
+    return normal, total - normal  # type: ignore[return-value]
 
 
 # ------------------------------------------------------------------ derivatives
@@ -317,28 +410,44 @@ class _Derivatives:
     """Products of weights ``w_j`` with the derivatives of ``e_j / total`` or ``s_j / total``.
 
     Here ``total`` is a constant: with ``w = m`` and ``total = E`` their sum over the pieces is
-    a derivative of ``log E``.
+    a derivative of ``log E``. The logarithms are those of ``e``, ``s`` and ``p``, or, for
+    `of_survival` alone, of ``s`` and ``p``.
     """
 
     def __init__(
         self,
         arguments: tuple[Tensor, Tensor, Tensor],
-        logs: tuple[Tensor, Tensor, Tensor],
-        natural: Tensor,
+        logs: tuple[Tensor, ...],
+        natural: Tensor | None,
         form: PiecewiseForm,
         need_knots: bool,
     ) -> None:
-        self.x, self.r, knots = arguments
-        self.logs, self.form, self.need_knots = torch.stack(logs), form, need_knots
-        self.t = (knots - self.x) / self.r
-        # log f at the upper and at the lower knots, with the rows of pieces and knots meant
-        log_shape = log_phi(knots)
-        self.ends = []
-        for pieces, rows in (form.highs, form.lows):
+        self.x, self.r, self.knots = arguments
+        self.logs, self._natural = torch.stack(logs), natural
+        self.form, self.need_knots = form, need_knots
+
+    @cached_property
+    def natural(self) -> Tensor:
+        """Logarithm of the natural mass of each piece."""
+        if self._natural is None:
+            return log_densities(self.x, self.r, self.knots, self.form)[1]
+        return self._natural
+
+    @cached_property
+    def t(self) -> Tensor:
+        """The knots in units of the noise, from ``x``."""
+        return (self.knots - self.x) / self.r
+
+    @cached_property
+    def ends(self) -> list[tuple[slice, slice, Tensor]]:
+        """``log f`` at the upper and at the lower knots, with the rows of pieces and knots."""
+        log_shape, ends = log_phi(self.knots), []
+        for pieces, rows in (self.form.highs, self.form.lows):
             log_f = log_shape[rows]
-            if any(form.uniform):
-                log_f = log_f * form.is_normal(natural)[pieces]
-            self.ends.append((pieces, rows, log_f - natural[pieces]))
+            if any(self.form.uniform):
+                log_f = log_f * self.form.is_normal(self.natural)[pieces]
+            ends.append((pieces, rows, log_f - self.natural[pieces]))
+        return ends
 
     def of_excess(self, weight: Tensor, log_total: Tensor) -> list[Tensor | None]:
         """By ``x``, ``r`` and the knots."""
@@ -352,7 +461,7 @@ class _Derivatives:
 
     def of_survival(self, weight: Tensor, log_total: Tensor) -> list[Tensor | None]:
         """By ``x``, ``r`` and the knots."""
-        own, density = _shares(weight, self.logs[1:], log_total).unbind()
+        own, density = _shares(weight, self.logs[-2:], log_total).unbind()
         by_ratio = self.survival_by_ratio(weight, density, log_total)
         by_knots = None
         if self.need_knots:
@@ -394,7 +503,7 @@ class _Derivatives:
 
 
 def _with_zero(rows: Tensor, first: bool) -> Tensor:
-    zero = torch.zeros_like(rows[:1])
+    zero = rows.new_zeros(1, *rows.shape[1:])  # there may be no rows
     return torch.cat([zero, rows] if first else [rows, zero])
 
 
@@ -420,7 +529,10 @@ class SmoothedIntegrals(Function):
     def forward(
         ctx: Any, x: Tensor, r: Tensor, knots: Tensor, masses: Tensor, form: PiecewiseForm
     ) -> tuple[Tensor, ...]:
-        values, log_scale, natural = piece_values(x, r, knots.contiguous(), form)
+        # The derivatives that matter most of a stretched form do without the natural masses.
+        values, log_scale, natural = piece_values(
+            x, r, knots.contiguous(), masses, form, with_natural=not form.stretched
+        )
         values.clamp_(min=TINY)
         totals = (values * masses).sum(dim=1).clamp_(min=TINY).log_() + log_scale
         log_excess, log_survival, log_density = totals.unbind()
@@ -439,6 +551,8 @@ class SmoothedIntegrals(Function):
             rest = log_densities(x, r, knots, ctx.form)
         log_p, natural = rest
         need_knots, need_masses = ctx.needs_input_grad[2:4]
+        # In units of the scale these are the same whatever the scale: it is made of them.
+        need_knots = need_knots and not ctx.form.stretched
         logs = (log_e, log_s, log_p)
         terms = _Derivatives((x, r, knots), logs, natural, ctx.form, need_knots)
         parts: list[list[Tensor | None]] = []
@@ -453,6 +567,47 @@ class SmoothedIntegrals(Function):
                 parts.append([*derivatives(grad_pieces, piece), None])
         columns = zip(*parts, strict=True) if parts else [()] * 4
         return (*(_sum(column) for column in columns), None)
+
+
+def survival_derivatives(
+    grad: Tensor,
+    x: Tensor,
+    r: Tensor,
+    knots: Tensor,
+    masses: Tensor,
+    form: PiecewiseForm,
+    needs: tuple[bool, bool, bool],
+) -> tuple[Tensor | None, ...]:
+    """``grad`` times the derivatives of ``P(z + r eps > x)`` over the density at ``x``.
+
+    Args:
+        grad: ``n`` numbers.
+        x: ``n`` thresholds.
+        r: As for `SmoothedIntegrals`.
+        knots: As for `SmoothedIntegrals`.
+        masses: As for `SmoothedIntegrals`.
+        form: Form of the distribution.
+        needs: Whether those by ``r``, ``knots`` and ``masses`` are needed.
+
+    Returns:
+        Those by ``r``, ``knots`` and ``masses``, None where not needed; with a graph if gradients
+        are enabled.
+    """
+    if torch.is_grad_enabled():
+        _, _, _, log_s, _ = SmoothedIntegrals.apply(x, r, knots, masses, form)
+        log_p, natural = log_densities(x, r, knots, form)
+    else:
+        values, log_scale, natural = piece_values(x, r, knots.contiguous(), masses, form)
+        log_s, log_p = (values[1:].clamp_(min=TINY).log_() + log_scale).unbind()
+    log_total = (log_p + masses.clamp(min=TINY).log()).logsumexp(dim=0)
+    terms = _Derivatives((x, r, knots), (log_s, log_p), natural, form, needs[1])
+    _, by_ratio, by_knots = terms.of_survival(grad * masses, log_total)
+    by_masses = _shares(grad, log_s, log_total) if needs[2] else None
+    parts = zip((by_ratio, by_knots, by_masses), (r, knots, masses), needs, strict=True)
+    return tuple(
+        part.sum_to_size(of.shape) if need and part is not None else None
+        for part, of, need in parts
+    )
 
 
 def _sum(terms: Iterable[Tensor | None]) -> Tensor | None:

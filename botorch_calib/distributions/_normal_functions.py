@@ -5,10 +5,10 @@ Notation: ``phi`` and ``Phi`` are the normal density and distribution function,
 units) and ``H(t) = ((t^2 + 1) Phi(t) + t phi(t)) / 2`` is the integral of ``h``.
 All functions work elementwise on tensors of any shape.
 
-Two kinds of functions stand here. Those for the in-place kernels of
-`_denoised_improvement`, `_bivariate_tails` and `_observation_improvement` return ratios to ``phi``
-and build no graph: `mills_ratio`, `ramp_ratio`, `scaled_tails`. Those for everything else
-return logarithms and are differentiable: `log_h`, `log_normal_interval`, `log1mexp`, `ndtri_exp`.
+Two kinds of functions stand here. Those for the in-place kernels (`_denoised_improvement`,
+`_bivariate_tails`, `_separate_pieces`, `_observation_improvement`) return ratios to ``phi`` and
+build no graph: `mills_ratio`, `ramp_ratio`, `scaled_tails`. Those for everything else return
+logarithms and are differentiable: `log_h`, `log_normal_interval`, `log1mexp`, `ndtri_exp`.
 """
 
 from __future__ import annotations
@@ -35,13 +35,10 @@ _SQRT_HALF = math.sqrt(0.5)
 _SQRT_HALF_PI = math.sqrt(math.pi / 2)
 _HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
 _INV_SQRT_2PI = 1 / math.sqrt(2 * math.pi)
-# Close to zero H(-x) comes from two successive differences that cancel like x^2 each: the error is
-# x^4 eps, 2e-12 at 12. From there on a continued fraction of this depth is as accurate.
-_FAR, _DEPTH = 12.0, 8
-# Coefficients, by powers of (x - 5)/(x + 5), of (1 + x) Phi(-x)/phi(x) and (1 + x)^2 h(-x)/phi(x)
-# for x >= 0: Chebyshev series computed with 40 digits, cut off at 1e-15 and rearranged. The factors
-# take out the decay like 1/x and 1/x^2, and the map takes [0, inf) to [-1, 1), so that one
-# polynomial serves everywhere.
+# Coefficients, by powers of (x - 5)/(x + 5), of (1 + x) Phi(-x)/phi(x), (1 + x)^2 h(-x)/phi(x) and
+# (1 + x)^3 H(-x)/phi(x) for x >= 0: Chebyshev series computed with 40 digits, cut off at 1e-15 and
+# rearranged. The factors take out the decay like 1/x, 1/x^2 and 1/x^3, and the map takes [0, inf)
+# to [-1, 1), so that one polynomial serves everywhere.
 _MILLS = (
     1.1568486282918942,
     -0.2294875382521184,
@@ -93,6 +90,36 @@ _RAMP = (
     -1.1626132425962912e-08,
     -9.684045797029939e-09,
 )
+_AREA = (
+    1.4051580406066682,
+    -0.38877684122300665,
+    -0.34243173952461636,
+    0.6565626748658616,
+    -0.4572997740189959,
+    0.06495369890172588,
+    0.174034022880147,
+    -0.1727293070925873,
+    0.061492194388280304,
+    0.017958777717068157,
+    -0.029583813158052533,
+    0.01103768905279188,
+    0.001732642183794708,
+    -0.0027460777569571146,
+    0.00033679378571455125,
+    0.0004806175703342735,
+    -0.00013745432869142178,
+    -8.281906172560058e-05,
+    3.333682291970946e-05,
+    1.568852925259317e-05,
+    -6.6550481146115015e-06,
+    -3.1055914504650055e-06,
+    1.0293503371724116e-06,
+    5.185494951380123e-07,
+    -8.961051621203573e-08,
+    -4.878967760889192e-08,
+)
+_BLOCK = 8  # coefficients of a polynomial that one row of a matrix product sums up
+_CHUNK = 8192  # numbers at a time, few enough for the powers of all to stay in a CPU's cache
 _MANY = 3000  # numbers from which the polynomial beats ``erfcx`` on a CPU
 
 
@@ -102,12 +129,6 @@ def unit_legendre(order: int, dtype: torch.dtype, device: torch.device) -> tuple
     with torch.inference_mode(False):  # else no graph could use what the cache holds
         nodes, weights = leggauss(order, dtype=dtype, device=device)
         return (nodes + 1) / 2, weights / 2
-
-
-@lru_cache(maxsize=8)
-def _one(dtype: torch.dtype, device: torch.device) -> Tensor:
-    with torch.inference_mode(False):
-        return torch.ones((), dtype=dtype, device=device)
 
 
 def less(x: Tensor, bound: Tensor | float) -> Tensor:
@@ -122,13 +143,13 @@ def less(x: Tensor, bound: Tensor | float) -> Tensor:
 def mills_ratio(x: Tensor) -> Tensor:
     """``Phi(-x) / phi(x)`` for ``x >= 0``, float64, without a graph, accurate to 1e-15.
 
-    On a CPU ``erfcx`` runs number by number. The polynomial takes some 25 vectorised operations:
+    On a CPU ``erfcx`` runs number by number. The polynomial takes some 15 vectorised operations:
     more than that for few numbers, a quarter of it for many. On a device ``erfcx``
     is one kernel.
     """
     if x.is_cuda or x.numel() < _MANY:
         return torch.special.erfcx(_SQRT_HALF * x).mul_(_SQRT_HALF_PI)
-    return _polynomial(x, _MILLS).div_(x + 1.0)
+    return _polynomials(x, (_MILLS,))[0].div_(x + 1.0)
 
 
 def ramp_ratio(x: Tensor) -> Tensor:
@@ -136,46 +157,55 @@ def ramp_ratio(x: Tensor) -> Tensor:
 
     Always the polynomial: ``1 - x mills_ratio(x)`` loses digits like ``x^2``.
     """
-    return _polynomial(x, _RAMP).div_((x + 1.0).square_())
-
-
-def _polynomial(x: Tensor, coefficients: tuple[float, ...]) -> Tensor:
-    """A polynomial in ``(x - 5) / (x + 5) = 1 - 10 / (x + 5)``, by Horner's rule."""
-    t = (x + 5.0).reciprocal_().mul_(-10.0).add_(1.0)
-    last, *rest = _as_numbers(coefficients, x.dtype, x.device)
-    value = last.expand_as(t).clone()
-    for coefficient in rest:
-        torch.addcmul(coefficient, value, t, out=value)
-    return value
-
-
-@lru_cache(maxsize=16)
-def _as_numbers(
-    coefficients: tuple[float, ...], dtype: torch.dtype, device: torch.device
-) -> tuple[Tensor, ...]:
-    """Coefficients as tensors without dimensions, that of the highest power first."""
-    with torch.inference_mode(False):
-        return torch.tensor(coefficients[::-1], dtype=dtype, device=device).unbind()
+    return _polynomials(x, (_RAMP,))[0].div_((x + 1.0).square_())
 
 
 def scaled_tails(x: Tensor) -> Tensor:
     """``(Phi(-x), h(-x), H(-x)) / phi(x)`` for ``x >= 0``, ``3 x shape``, float64, without a graph.
 
-    Close to zero ``h(-x) = phi(x) - x Phi(-x)`` and ``2 H(-x) = Phi(-x) - x h(-x)``, which cancel
-    like ``x^2`` and ``x^4``. Far out the same recurrence is run in its stable direction: the
-    repeated integrals of ``Phi(-x)`` have the ratio
-    ``H(-x) / h(-x) = 1/(x + 3/(x + 4/(x + ...)))``, and ``h(-x) = Phi(-x) / (x + 2 H(-x)/h(-x))``.
+    All by polynomials: the recurrences ``h(-x) = phi(x) - x Phi(-x)`` and
+    ``2 H(-x) = Phi(-x) - x h(-x)`` lose digits like ``x^2`` and ``x^4``.
     """
-    one = _one(x.dtype, x.device)
-    mills = mills_ratio(x)
-    h = torch.addcmul(one, x, mills, value=-1)
-    big_h = torch.addcmul(mills, x, h, value=-1).mul_(0.5)
-    safe = fraction = x.clamp(min=1.0)  # finite where the result is not used
-    for n in range(_DEPTH + 2, 2, -1):
-        fraction = torch.addcdiv(safe, one, fraction, value=n)
-    h_far = mills / torch.addcdiv(safe, one, fraction, value=2)
-    near = less(x, _FAR)
-    return torch.stack([mills, torch.lerp(h_far, h, near), (h_far / fraction).lerp_(big_h, near)])
+    values, decay = _polynomials(x, (_MILLS, _RAMP, _AREA)), (x + 1.0).reciprocal_()
+    for k in range(3):
+        values[k:].mul_(decay)
+    return values
+
+
+def _polynomials(x: Tensor, polynomials: tuple[tuple[float, ...], ...]) -> Tensor:
+    """Polynomials in ``(x - 5) / (x + 5) = 1 - 10 / (x + 5)``, ``num x shape``.
+
+    Horner's rule in the eighth power of the argument, whose coefficients, polynomials of degree 7,
+    come from one matrix product: a few large operations instead of many small ones.
+    """
+    if x.numel() > _CHUNK and not x.is_cuda:
+        parts = [_polynomials(part, polynomials) for part in x.reshape(-1).split(_CHUNK)]
+        return torch.cat(parts, dim=1).view(-1, *x.shape)
+    constant, others = _in_blocks(polynomials, x.dtype, x.device)
+    powers = x.new_empty(_BLOCK, x.numel())
+    t = torch.add(x.reshape(-1), 5.0, out=powers[0])
+    t.reciprocal_().mul_(-10.0).add_(1.0)
+    for done in (1, 2, 4):  # t^2 from t, then the third and fourth, and the other four
+        torch.mul(powers[:done], powers[done - 1], out=powers[done : 2 * done])
+    num = len(polynomials)
+    blocks = torch.addmm(constant, others, powers[:-1]).unflatten(0, (-1, num))
+    *rest, value = blocks.unbind()
+    for block in reversed(rest):
+        value = torch.addcmul(block, value, powers[-1])
+    return value.view(num, *x.shape)
+
+
+@lru_cache(maxsize=16)
+def _in_blocks(
+    polynomials: tuple[tuple[float, ...], ...], dtype: torch.dtype, device: torch.device
+) -> tuple[Tensor, Tensor]:
+    """Coefficients of each block's constants, ``(num_blocks num) x 1``, and of the other powers."""
+    num_blocks = -(-max(map(len, polynomials)) // _BLOCK)
+    padded = [[*row, *[0.0] * (num_blocks * _BLOCK - len(row))] for row in polynomials]
+    with torch.inference_mode(False):  # else no graph could use what the cache holds
+        table = torch.tensor(padded, dtype=dtype, device=device)
+        table = table.view(-1, num_blocks, _BLOCK).transpose(0, 1).reshape(-1, _BLOCK)
+        return table[:, :1].contiguous(), table[:, 1:].contiguous()
 
 
 class _LogH(Function):
@@ -241,19 +271,17 @@ def log1mexp(x: Tensor) -> Tensor:
     return torch.where(near, value_near, value_far)
 
 
-def ndtri_exp(log_p: Tensor) -> Tensor:
-    """Inverse of ``log_ndtr``: the ``z`` with ``log Phi(z) = log_p``, for ``log_p < 0``.
-
-    Meant for lower-tail probabilities (``log_p`` may be far below the underflow of
-    ``exp``); near ``log_p = 0`` it is as accurate as ``log_p`` itself. Differentiable:
-    the last Newton step carries the gradient ``Phi(z) / phi(z)``.
+class _NdtriExp(Function):
+    """`ndtri_exp`; its derivative is ``Phi / phi`` at the value, in turn a differentiable one.
 
     In the deep tail ``log Phi(z)`` is about ``-z^2/2 - log(-z sqrt(2 pi))``. Solved for ``z`` with
     ``z^2 = -2 log_p - log(2 pi)`` in the last term this starts within 0.003 of the root at
     ``log_p = -30``, and closer further down. ``log Phi`` is nearly a parabola there, so each Newton
     step doubles the digits, and three reach rounding.
     """
-    with torch.no_grad():
+
+    @staticmethod
+    def forward(ctx: Any, log_p: Tensor) -> Tensor:
         # Above exp(-30) ndtri is exact to rounding, and exp(log_p) loses 30 eps at most.
         deep = log_p < -30.0
         z = torch.special.ndtri(log_p.masked_fill(deep, -1.0).exp())
@@ -262,12 +290,31 @@ def ndtri_exp(log_p: Tensor) -> Tensor:
         for _ in range(3):
             z_deep = z_deep - (log_ndtr(z_deep) - (-0.5 * tail - _HALF_LOG_2PI)) / hazard(z_deep)
         z = torch.where(deep, z_deep, z)
-        slope = hazard(z)
-    # At z = +-inf there is nothing to correct (and inf - inf must not appear).
-    finite = torch.isfinite(z)
-    z_safe = z.masked_fill(~finite, 0.0)
-    step = (log_ndtr(z_safe) - log_p.masked_fill(~finite, 0.0)) / slope.masked_fill(~finite, 1.0)
-    return torch.where(finite, z_safe - step, z)
+        # At z = +-inf there is nothing to correct (and inf - inf must not appear).
+        finite = torch.isfinite(z)
+        safe = z.masked_fill(~finite, 0.0)
+        step = (log_ndtr(safe) - log_p.masked_fill(~finite, 0.0)) / hazard(safe)
+        z = torch.where(finite, safe - step, z)
+        ctx.save_for_backward(z)
+        return z
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        (z,) = ctx.saved_tensors
+        finite = torch.isfinite(z)
+        safe = z.masked_fill(~finite, 0.0)
+        return grad * torch.exp(log_ndtr(safe) - log_phi(safe)).masked_fill(~finite, 0.0)
+
+
+def ndtri_exp(log_p: Tensor) -> Tensor:
+    """Inverse of ``log_ndtr``: the ``z`` with ``log Phi(z) = log_p``, for ``log_p < 0``.
+
+    Meant for lower-tail probabilities (``log_p`` may be far below the underflow of
+    ``exp``); near ``log_p = 0`` it is as accurate as ``log_p`` itself. Differentiable to every
+    order; where the value is infinite its derivative counts as zero.
+    """
+    out: Tensor = _NdtriExp.apply(log_p)
+    return out
 
 
 def lower_quantile(log_p: Tensor) -> Tensor:

@@ -17,7 +17,6 @@ import torch
 from botorch.utils.probability.utils import log_ndtr, ndtr
 from torch import Tensor
 from torch.autograd import Function
-from torch.autograd.function import once_differentiable
 
 from botorch_calib.distributions._normal_functions import log_normal_interval, lower_quantile
 
@@ -36,7 +35,7 @@ class NormalPieces(Function):
 
     Its derivatives are ``dT/dz = (N / m) phi(z) / phi(T)``, ``dT/dlow = (1 - u) phi(low) / phi(T)``
     and ``dT/dhigh = u phi(high) / phi(T)``; the same for a piece turned over, with both signs
-    changed. There are none by the masses, and none of second order.
+    changed. There are none by the masses. To differentiate them again is an error.
     """
 
     @staticmethod
@@ -69,7 +68,7 @@ class NormalPieces(Function):
             return values.reshape(-1)[at]
 
         sign = pick(1.0 - 2.0 * turned.to(z))
-        mass = masses[index]
+        mass = masses.take(index)  # indexing by a scalar tensor would read it back
         below = pick(torch.where(turned, beyond[1], beyond[0]))
         log_natural = pick(log_natural)
         side = sign * z
@@ -88,9 +87,22 @@ class NormalPieces(Function):
         return value
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         """See the class."""
+        with torch.no_grad():
+            by_z, by_knots = NormalPieces._derivatives(ctx, grad)
+        if torch.is_grad_enabled():
+            # PyTorch's `once_differentiable` sees the argument `grad` only: where that has no graph
+            # it would return constants, and second derivatives would lack a term silently.
+            z, knots, *_ = ctx.saved_tensors
+            by_z, by_knots = (
+                None if by is None else _OnceDifferentiable.apply(by, grad, z, knots)
+                for by in (by_z, by_knots)
+            )
+        return by_z, by_knots, None, None, None
+
+    @staticmethod
+    def _derivatives(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None]:
         z, knots, value, log_share, sign, log_ratio, index, rows = ctx.saved_tensors
         by_z = by_knots = None
         square = value.square()
@@ -113,4 +125,19 @@ class NormalPieces(Function):
             share_of(lower + 1 - turned, log_share)
             share_of(lower + turned, torch.log1p(-log_share.exp().clamp_(max=1.0)))
             by_knots = total.view_as(padded)[..., 1:-1]
-        return by_z, by_knots, None, None, None
+        return by_z, by_knots
+
+
+class _OnceDifferentiable(Function):
+    """A derivative that depends on tensors in a way that nobody has written down."""
+
+    @staticmethod
+    def forward(ctx: Any, derivative: Tensor, *tensors: Tensor) -> Tensor:
+        return derivative.view_as(derivative)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        raise RuntimeError(  # as autograd itself would
+            "Quantiles and samples of a recalibrated distribution have first derivatives only. For "
+            "second ones take those of a posterior with observation noise and `denoise=True`."
+        )

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
@@ -186,6 +187,36 @@ def _parts(x: Tensor, masses: Tensor, place: _Place, log_mass: Tensor, offset: T
         log_share = log_share.masked_fill(place.outside, 2 * LOG_ZERO)
     rise = place.ends[:-1] - x + offset[:-1]
     return _Parts(masses * place.is_above, rise, mass, log_share, offset[-1])
+
+
+def normal_pieces_above(
+    x: Tensor, knots: Tensor, form: PiecewiseForm
+) -> tuple[Tensor, Tensor, Tensor]:
+    """What of each piece lies above ``x``, all pieces taken for normal ones, without a graph.
+
+    Args:
+        x: ``n`` numbers, float64.
+        knots: ``num_finite_knots x n``.
+        form: Form of the distribution.
+
+    Returns:
+        Three tensors ``num_pieces x n``: the logarithm of the natural mass; that of the share of it
+        above ``x``, `LOG_ZERO` or less where there is none; and the mean of that share less ``x``.
+    """
+    all_normal = replace(form, uniform=(False,) * form.num_pieces)
+    place = _locate(x, knots, knots.new_empty(form.num_pieces, 0), all_normal)
+    log_mass, offset, *_ = _normal_moments(place.ends, place.start, place.own)
+    own_share = log_mass[-1:] - log_mass.gather(0, place.own)
+    if place.outside is not None:
+        own_share = own_share.masked_fill(place.outside, 2 * LOG_ZERO)
+    is_above = place.is_above > 0.0
+    log_share = torch.zeros_like(log_mass[:-1]).masked_fill_(~is_above, 2 * LOG_ZERO)
+    rise = (place.ends[:-1] - x + offset[:-1]).masked_fill_(~is_above, 0.0)
+    # Where x lies below all pieces, that named its own is above it like the others.
+    below = is_above.gather(0, place.own)
+    own_rise = torch.where(below, rise.gather(0, place.own), offset[-1:])
+    log_share.scatter_(0, place.own, own_share.masked_fill(below, 0.0))
+    return log_mass[:-1], log_share, rise.scatter_(0, place.own, own_rise)
 
 
 def _log_integrals(parts: _Parts) -> tuple[Tensor, Tensor]:

@@ -25,6 +25,9 @@ class PiecewiseForm:
             piece lies on one side of zero.
         stretched: Whether it is a uniform piece between two open ones that the scaled normal
             distribution, which has the same masses there, follows itself.
+        hollow: Whether an open outer piece may hold next to no mass.
+        rare_tails: Whether the outer pieces hold next to no mass; quantiles then take more
+            steps.
     """
 
     uniform: tuple[bool, ...]
@@ -32,6 +35,8 @@ class PiecewiseForm:
     open_high: bool = False
     around_zero: bool = False
     stretched: bool = False
+    hollow: bool = False
+    rare_tails: bool = False
 
     @property
     def num_pieces(self) -> int:
@@ -42,6 +47,11 @@ class PiecewiseForm:
     def is_open(self) -> bool:
         """Whether both outer knots are infinite: the support is the real line."""
         return self.open_low and self.open_high
+
+    @cached_property
+    def covered(self) -> bool:
+        """Whether open pieces that hold mass lie beyond all others, on both sides."""
+        return self.is_open and not self.hollow
 
     @cached_property
     def is_gaussian(self) -> bool:

@@ -11,8 +11,10 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import lru_cache
+from typing import Any
 
 import torch
 from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError
@@ -22,6 +24,7 @@ from torch import Tensor
 from botorch_calib._validation import check_levels, check_open_unit, check_positive
 from botorch_calib.distributions._normal_functions import LOG_ZERO, log_normal_interval, ndtri_exp
 from botorch_calib.distributions._normal_pieces import NormalPieces
+from botorch_calib.distributions._smoothed_quantile import QuantileTable, normal_points
 from botorch_calib.distributions.form import PiecewiseForm
 from botorch_calib.exceptions import CalibrationWarning
 
@@ -29,9 +32,13 @@ from botorch_calib.exceptions import CalibrationWarning
 # finite: the learners' raw thresholds are never changed.
 MIN_HALF_WIDTH = 1e-3
 MIN_GAP = 1e-6
+# Smallest mass of an open outer piece beside which cancellation in those within does not show.
+MIN_COVER = 1e-6
 # Stands for an infinite knot where the form does not say that it is one, so that differences
 # from it are finite. Its square does not overflow in double precision.
 _FAR = 1e30
+_RARE = 0.01  # miscoverage below which the tails of a conformal distribution count as rare
+_MOST_REMEMBERED = 100  # things that follow from a distribution
 
 
 class PiecewisePredictive:
@@ -109,6 +116,49 @@ class PiecewisePredictive:
         self, knots: Tensor, masses: Tensor, form: PiecewiseForm, scale: Tensor | None
     ) -> None:
         self._knots, self.masses, self.form, self.scale = knots, masses, form, scale
+        # The distribution that the whole batch shares, and that in units of the scale, if known
+        self._row: PiecewisePredictive | None = None
+        self._standard: PiecewisePredictive | None = None
+        # What follows from this one, of one that is used again and again; see `kept`
+        self._memory: dict[Any, Any] | None = None
+
+    def kept(self) -> PiecewisePredictive:
+        """The same distribution, which remembers what follows from it: one for many batches.
+
+        Where it or what it is made of needs gradients, or in inference mode, nothing is remembered.
+        """
+        tensors = [self._knots, self.masses] + ([] if self.scale is None else [self.scale])
+        if not any(x.requires_grad or x.is_inference() for x in tensors):
+            self._memory = {}
+        return self
+
+    def _remembered(self, key: Any, make: Callable[[], PiecewisePredictive]) -> PiecewisePredictive:
+        if self._memory is None or torch.is_inference_mode_enabled():
+            return make()
+        if key not in self._memory:
+            self._memory[key] = make().kept()
+        return self._memory[key]
+
+    def quantile_table(self, tail: float) -> QuantileTable | None:
+        """Its quantiles plus noise as a function of the noise, once it is asked for again.
+
+        None the first time, since a table costs as much as some ten solves, if there are many
+        already, or if nothing is remembered.
+
+        Args:
+            tail: The probability beyond, in (0, 1/2].
+        """
+        memory = self._memory
+        if memory is None or torch.is_inference_mode_enabled():
+            return None
+        if tail not in memory:
+            if len(memory) < _MOST_REMEMBERED:
+                memory[tail] = None
+            return None
+        if memory[tail] is None:
+            z = self.transport(normal_points(tail, self._knots.device)[0])
+            memory[tail] = QuantileTable(self._knots, self.masses, self.form, z, tail)
+        return memory[tail]
 
     # ---------------------------------------------------------------- constructors
 
@@ -171,9 +221,12 @@ class PiecewisePredictive:
         knots = torch.stack([-width, width], dim=-1)
         masses = width.new_tensor([alpha / 2, 1 - alpha, alpha / 2])
         if tails == "gaussian":
-            return cls.from_form(knots, masses, _CONFORMAL)
+            form = replace(_CONFORMAL, rare_tails=alpha < _RARE)
+            return cls.from_form(knots, masses, form)
         scale = width / -torch.special.ndtri(masses[0])
-        return cls.from_form(knots, masses, _STRETCHED, scale=scale)
+        stretched = cls.from_form(knots, masses, _STRETCHED, scale=scale)
+        stretched._standard = _standard_conformal(alpha, width.dtype, width.device)
+        return stretched
 
     @classmethod
     def recalibrated(
@@ -262,20 +315,82 @@ class PiecewisePredictive:
 
     def mirrored(self) -> PiecewisePredictive:
         """The distribution of ``-z``."""
-        return PiecewisePredictive.from_form(
+        if self._row is not None:
+            return self._row.mirrored().expand(self.batch_shape)
+        return self._remembered("mirrored", self._mirrored)
+
+    def _mirrored(self) -> PiecewisePredictive:
+        mirrored = PiecewisePredictive.from_form(
             -self._knots.flip(-1), self.masses.flip(-1), self.form.mirrored(), scale=self.scale
         )
+        mirrored._standard = None if self._standard is None else self._standard.mirrored()
+        return mirrored
+
+    def standardized(self) -> PiecewisePredictive:
+        """The distribution of ``z / scale``, whose normal pieces have the scale 1."""
+        if self.scale is None:
+            return self
+        if self._standard is not None:
+            return self._standard
+        if self._row is not None:
+            return self._row.standardized().expand(self.batch_shape)
+        return self._remembered("standardized", self._standardize)
+
+    def _standardize(self) -> PiecewisePredictive:
+        if self.form.stretched:  # the knots over the scale, without having seen it
+            quantile = -torch.special.ndtri(self.masses[..., 0])
+            knots = torch.stack([-quantile, quantile], dim=-1)
+        else:
+            knots = self.finite_knots / self.scale.unsqueeze(-1)  # type: ignore[union-attr]
+        return PiecewisePredictive.from_form(knots, self.masses, self.form)
+
+    def expand(self, shape: torch.Size) -> PiecewisePredictive:
+        """The same distribution for a batch, without a copy.
+
+        Args:
+            shape: Batch shape, to which the present one broadcasts.
+        """
+        num_knots, num_pieces = self._knots.shape[-1], self.masses.shape[-1]
+        expanded = PiecewisePredictive.from_form(
+            self._knots.expand(*shape, num_knots),
+            self.masses if self.masses.dim() == 1 else self.masses.expand(*shape, num_pieces),
+            self.form,
+            scale=None if self.scale is None else self.scale.expand(shape),
+        )
+        expanded._row = self if self.batch_shape == () else None
+        return expanded
+
+    def without_copies(self) -> PiecewisePredictive:
+        """The same distribution, without batch dimensions if the whole batch is an expanded row.
+
+        That is seen from the strides, so nothing is read back from the device.
+        """
+        if self._row is not None or self.batch_shape == ():
+            return self if self._row is None else self._row
+        parts = [common_row(self._knots, 1), common_row(self.masses, 1)]
+        if self.scale is not None:
+            parts.append(common_row(self.scale, 0))
+        if any(part is None for part in parts):
+            return self
+        return PiecewisePredictive.from_form(*parts[:2], self.form, *parts[2:])  # type: ignore
 
     def to(self, dtype: torch.dtype) -> PiecewisePredictive:
         """The same distribution in another floating point type."""
         if self._knots.dtype == dtype and (self.scale is None or self.scale.dtype == dtype):
             return self
+        if self._row is not None:
+            return self._row.to(dtype).expand(self.batch_shape)
+        return self._remembered(dtype, lambda: self._converted(dtype))
+
+    def _converted(self, dtype: torch.dtype) -> PiecewisePredictive:
         scale = None if self.scale is None else self.scale.to(dtype)
         knots = self._knots.to(dtype)
         if torch.finfo(dtype).eps > torch.finfo(self._knots.dtype).eps:
             # Rounding may have merged some.
             knots = _without_open_ends(_spread(_with_open_ends(knots, self.form)), self.form)
-        return PiecewisePredictive.from_form(knots, self.masses, self.form, scale=scale)
+        converted = PiecewisePredictive.from_form(knots, self.masses, self.form, scale=scale)
+        converted._standard = None if self._standard is None else self._standard.to(dtype)
+        return converted
 
     def __repr__(self) -> str:
         kinds = "".join("u" if flag else "g" for flag in self.uniform)
@@ -372,8 +487,8 @@ class PiecewisePredictive:
         if self.form.is_gaussian:
             z = z.expand(torch.broadcast_shapes(z.shape, self.batch_shape))
             return z if self.scale is None else z * self.scale
-        if self.form.stretched and self.scale is not None:
-            return self._transport_stretched(z, self.scale)
+        if self.form.stretched:
+            return self._transport_stretched(z, 1.0 if self.scale is None else self.scale)
         common = self.masses.dim() == 1 and not self.masses.requires_grad
         in_double = self._knots.dtype == z.dtype == torch.float64
         if common and in_double and self.form.is_normal_throughout:
@@ -384,7 +499,7 @@ class PiecewisePredictive:
             value = self._transport_pieces(z)
         return value if self.scale is None else value * self.scale
 
-    def _transport_stretched(self, z: Tensor, scale: Tensor) -> Tensor:
+    def _transport_stretched(self, z: Tensor, scale: Tensor | float) -> Tensor:
         """`transport` of a conformal distribution with stretched tails, of half-width ``w``.
 
         With ``c = Phi^-1(1 - alpha/2)`` the scale is ``w / c``, so beyond ``c`` both distributions
@@ -470,6 +585,18 @@ _CONFORMAL = PiecewiseForm((False, True, False), open_low=True, open_high=True, 
 _STRETCHED = replace(_CONFORMAL, stretched=True)
 
 
+@lru_cache(maxsize=32)
+def _standard_conformal(
+    alpha: float, dtype: torch.dtype, device: torch.device
+) -> PiecewisePredictive:
+    """A conformal distribution with stretched tails in units of its scale, whatever its width."""
+    with torch.inference_mode(False):  # else no graph could use what the cache holds
+        masses = torch.tensor([alpha / 2, 1 - alpha, alpha / 2], dtype=dtype, device=device)
+        quantile = -torch.special.ndtri(masses[0])
+        knots = torch.stack([-quantile, quantile])
+        return PiecewisePredictive.from_form(knots, masses, _STRETCHED).kept()
+
+
 def _with_open_ends(knots: Tensor, form: PiecewiseForm) -> Tensor:
     return form.pad(knots, -math.inf, math.inf, dim=-1)
 
@@ -506,7 +633,8 @@ def _validated(knots: Tensor, masses: Tensor, form: PiecewiseForm) -> tuple[Tens
     if not (gaps >= MIN_GAP).all():
         knots = _spread(knots)
     low, high = (bool(knots[..., i].isinf().all()) for i in (0, -1))
-    form = PiecewiseForm(form.uniform, open_low=low, open_high=high)
+    hollow = bool((masses[..., [0, -1]] < MIN_COVER).any())
+    form = PiecewiseForm(form.uniform, open_low=low, open_high=high, hollow=hollow)
     return _without_open_ends(knots, form), form
 
 
@@ -532,6 +660,22 @@ def _spread(knots: Tensor) -> Tensor:
     gap = max(MIN_GAP, 1e4 * torch.finfo(knots.dtype).eps)  # so that a piece has inner points
     steps = gap * torch.arange(knots.shape[-1], dtype=knots.dtype, device=knots.device)
     return (knots - steps).cummax(dim=-1).values + steps
+
+
+def common_row(values: Tensor, num_dims: int) -> Tensor | None:
+    """The row that ``values`` repeat along all but the last dimensions, None if they do not.
+
+    That is seen from the strides, so nothing is read back from the device.
+
+    Args:
+        values: A tensor.
+        num_dims: Number of dimensions of a row.
+    """
+    batch = zip(values.shape, values.stride(), strict=True)
+    own = [size for size, stride in list(batch)[: values.dim() - num_dims] if size > 1 and stride]
+    if own or 0 in values.shape:
+        return None
+    return values[(0,) * (values.dim() - num_dims)]
 
 
 def _cuts(below: Tensor, above: Tensor) -> Tensor:
@@ -568,8 +712,10 @@ def _piece_quantile(
     # In an open piece p_low is 0 and u = Phi(z) / mass, which may underflow: its logarithm does
     # not.
     log_inside = torch.where(open_low, log_ndtr(z) - mass.log(), inside.clamp(min=tiny).log())
-    log_low = log_ndtr(low.masked_fill(open_low, -1.0)).masked_fill(open_low, LOG_ZERO)
-    log_p = torch.logaddexp(log_low, log_inside + log_normal_interval(low, high))
+    log_low = log_ndtr(low.masked_fill(open_low, -1.0))
+    log_part = log_inside + log_normal_interval(low, high)
+    # Not with a log_low of LOG_ZERO, at which second derivatives of the sum are NaN
+    log_p = torch.where(open_low, log_part, torch.logaddexp(log_low, log_part))
     # At the upper end rounding may exceed Phi(high) slightly.
     normal = ndtri_exp(log_p.clamp(max=-tiny))
     normal = torch.minimum(torch.maximum(normal, low), high)

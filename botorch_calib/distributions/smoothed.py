@@ -16,27 +16,23 @@ cost.
 
 from __future__ import annotations
 
-import math
-
 import torch
-from botorch.utils.probability.utils import log_ndtr, log_phi
+from botorch.utils.probability.utils import log_ndtr
 from torch import Tensor
 
-from botorch_calib._root_finding import bracketed_newton
-from botorch_calib.distributions._denoised_improvement import (
-    SmoothedIntegrals,
-    log_densities,
-    tail_and_density,
-)
-from botorch_calib.distributions._normal_functions import log1mexp, log_h, ndtri_exp
+from botorch_calib.distributions._denoised_improvement import SmoothedIntegrals, log_densities
+from botorch_calib.distributions._normal_functions import log1mexp, log_h
 from botorch_calib.distributions._observation_improvement import ObservationIntegrals
-from botorch_calib.distributions.form import PiecewiseForm
+from botorch_calib.distributions._smoothed_quantile import (
+    SmoothedQuantile,
+    normal_points,
+    upper_score,
+)
 from botorch_calib.distributions.piecewise import PiecewisePredictive
 
 # Below the smallest ratio smoothing is not felt (it adds r^2 to the variance, 1e-12), above the
 # largest one nothing else is. The noise-free distribution is the limit at the smallest.
 MIN_RATIO, MAX_RATIO = 1e-6, 1e6
-_ROOT_STEPS = 60  # of the root solve for a quantile: bisection alone would reach rounding
 
 
 class _WithTails:
@@ -161,44 +157,42 @@ class SmoothedPredictive(_WithTails):
         return log_p if self.predictive.scale is None else log_p - self.predictive.scale.log()
 
     def quantile(self, level: float) -> Tensor:
-        """The ``level``-quantile, ``level`` in (0, 1), with its exact first derivative."""
+        """The ``level``-quantile, ``level`` in (0, 1), with exact derivatives of every order."""
         if level < 0.5:  # work with the tail probability that is small, hence exact
             return -self.mirrored()._upper_quantile(level)
         return self._upper_quantile(1 - level)
 
     def _upper_quantile(self, tail: float) -> Tensor:
-        """The point beyond which lies the probability ``tail``.
-
-        A bracketing solve without a graph, then one differentiable Newton step, which
-        carries the derivative given by the implicit function theorem.
-        """
-        shape, points, ratio, knots = self._columns(*self._quantile_bracket(tail))
-        predictive, scale = self.predictive, self.predictive.scale
+        """The point beyond which lies the probability ``tail``, at most 1/2."""
+        predictive, ratio = self._in_standard_units()
+        shape = torch.broadcast_shapes(ratio.shape, predictive.batch_shape)
         if predictive.is_gaussian:
-            x = -(1 + ratio.square()).sqrt() * float(ndtri_exp(ratio.new_tensor(math.log(tail))))
+            x = ((1 + ratio.square()).sqrt() * upper_score(tail)).expand(shape)
         else:
-            arguments = (ratio, knots, _rows_first(predictive.masses, shape), predictive.form)
-            x = _solve_quantile(tail, points, arguments)
-            _, log_tail, *_, log_density = SmoothedIntegrals.apply(x, *arguments)
-            x = x + (log_tail.exp() - tail) / log_density.exp()
-        x = x.view(shape)
-        return x if scale is None else x * scale
+            ratio = ratio.expand(shape).reshape(-1)
+            knots, masses = (
+                _common_or_rows_first(v, shape)
+                for v in (predictive.finite_knots, predictive.masses)
+            )
+            table = predictive.quantile_table(tail)
+            if table is None:
+                points = _candidates(predictive, ratio, shape, tail)
+            else:
+                points = table(ratio).unsqueeze(0)
+            x = SmoothedQuantile.apply(ratio, knots, masses, points, tail, predictive.form)
+            x = x.view(shape)
+        return x if self.predictive.scale is None else x * self.predictive.scale
 
-    @torch.no_grad()
-    def _quantile_bracket(self, tail: float) -> Tensor:
-        """Points with more and with less than ``tail`` beyond them, and a guess between.
+    def _in_standard_units(self) -> tuple[PiecewisePredictive, Tensor]:
+        """The piecewise distribution, and the ratio, in units of the scale of the normal pieces.
 
-        With ``Q'`` the quantile function of the mirrored distribution,
-        ``P(z + r eps > -Q'(tail/2) - r Phi^-1(tail/2)) <= tail``, and likewise from below. The
-        guess adds deviations as if both were normal. Shape ``3 x batch_shape``.
+        What is common to the batch has no batch dimensions then: that a row is common is seen from
+        its strides. In these units a conformal distribution with stretched tails is always common.
         """
-        levels = [math.log1p(-tail / 2), math.log(tail / 2), math.log(tail)]
-        z = ndtri_exp(self.ratio.new_tensor(levels))
-        shape = torch.broadcast_shapes(self.ratio.shape, self.predictive.batch_shape)
-        noise = -self.ratio * z.view(3, *[1] * len(shape))
-        points = -self.predictive.mirrored().transport(z.view(3, *[1] * len(shape)))
-        guess = torch.where(points[2] > 0, torch.hypot(points[2], noise[2]), points[2] + noise[2])
-        return torch.cat([points[:2] + noise[:2], guess.expand(1, *shape)])
+        predictive, scale = self.predictive, self.predictive.scale
+        if scale is None:
+            return predictive.without_copies(), self.ratio
+        return predictive.standardized().without_copies(), self.ratio / scale
 
     def _columns(self, *points: Tensor) -> tuple[torch.Size, list[Tensor], Tensor, Tensor]:
         """The common batch shape, and points, ratios and finite knots for its ``n`` numbers.
@@ -279,23 +273,15 @@ class UnsmoothedPredictive(_WithTails):
 
 
 @torch.no_grad()
-def _solve_quantile(
-    tail: float, points: list[Tensor], arguments: tuple[Tensor, Tensor, Tensor, PiecewiseForm]
+def _candidates(
+    predictive: PiecewisePredictive, ratio: Tensor, shape: torch.Size, tail: float
 ) -> Tensor:
-    """Root of ``Phi^-1(tail) - Phi^-1(P(z + r eps > x))``, nearly linear in ``x``."""
-    low, high, guess = points
-    target = float(ndtri_exp(low.new_tensor(math.log(tail))))
-    ratio, knots, masses, form = arguments
-
-    def gap(x: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
-        some = (ratio, knots, masses)
-        if len(rows) < len(low):
-            some = (ratio[rows], knots[:, rows], masses[:, rows])
-        log_tail, log_p = tail_and_density(x, *some, form)
-        z = ndtri_exp(log_tail.clamp(max=-1e-300))
-        return target - z, torch.exp(log_p - log_phi(z))
-
-    return bracketed_newton(gap, low, high, guess, _ROOT_STEPS, tol=1e-8)
+    """Points ``T(u) + r eps`` for `SmoothedQuantile`, ``7 x n``."""
+    u, eps = normal_points(tail, ratio.device)
+    batch = predictive.batch_shape
+    z = predictive.transport(u.view(-1, *[1] * len(batch)))
+    z = z.expand(len(u), *shape).reshape(len(u), -1) if batch else z.unsqueeze(-1)
+    return torch.addcmul(z, eps.unsqueeze(-1), ratio)
 
 
 def _in_units_of_scale(
@@ -315,3 +301,8 @@ def _rows_first(values: Tensor, shape: torch.Size) -> Tensor:
     """
     num = values.shape[-1]
     return values.expand(*shape, num).reshape(shape.numel(), num).t()
+
+
+def _common_or_rows_first(values: Tensor, shape: torch.Size) -> Tensor:
+    """`_rows_first`, or ``K x 1`` for values without batch dimensions."""
+    return values.unsqueeze(-1) if values.dim() == 1 else _rows_first(values, shape)

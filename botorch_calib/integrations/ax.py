@@ -49,7 +49,14 @@ from ax.storage.botorch_modular_registry import (
 )
 from botorch.acquisition import AcquisitionFunction
 from botorch.acquisition.logei import qLogNoisyExpectedImprovement, qLogProbabilityOfFeasibility
+from botorch.acquisition.monte_carlo import MCAcquisitionFunction
 from botorch.acquisition.multi_objective.logei import qLogNoisyExpectedHypervolumeImprovement
+from botorch.acquisition.objective import (
+    LinearMCObjective,
+    MCAcquisitionObjective,
+    PosteriorTransform,
+    ScalarizedPosteriorTransform,
+)
 from botorch.exceptions.errors import InputDataError, UnsupportedError
 from botorch.models.model import Model, ModelList
 from botorch.posteriors import GPyTorchPosterior
@@ -170,8 +177,8 @@ def calibrated_model_config(
     Fields of the configuration that describe the Gaussian process (kernel, likelihood, transforms,
     marginal likelihood) mean what they mean without calibration:
     ``dataclasses.replace(calibrated_model_config(), covar_module_class=...)``. Not supported are
-    objectives that are sums of several outcomes, tasks, and Ax's selection among models; its
-    sensitivity analysis asks for Gaussian posteriors.
+    tasks and Ax's selection among models; its sensitivity analysis asks for Gaussian posteriors. An
+    objective that is a sum of outcomes needs `calibrated_generation_strategy`, or constraints.
 
     To save an experiment as JSON the calibrator must be a class of this package. To load one,
     import this module first.
@@ -252,7 +259,30 @@ def _check_supported(dataset: SupervisedDataset, surrogate: Surrogate) -> None:
             )
 
 
-class ConstrainedClosedForm(Acquisition):
+class SampledSums(Acquisition):
+    """Ax's acquisition, in which a sum of outcomes is taken of samples.
+
+    Ax takes an objective that is a sum of outcomes, without constraints, of their joint normal
+    distribution. Calibrated outcomes have none, but functions that draw samples can sum these, as
+    they do in Ax under constraints.
+    """
+
+    def get_botorch_objective_and_transform(
+        self, botorch_acqf_class: type[AcquisitionFunction], *args: Any, **kwargs: Any
+    ) -> tuple[MCAcquisitionObjective | None, PosteriorTransform | None]:
+        """Ax's, with a sum of samples in place of the sum of a posterior's outputs."""
+        objective, transform = super().get_botorch_objective_and_transform(
+            botorch_acqf_class, *args, **kwargs
+        )
+        if isinstance(transform, ScalarizedPosteriorTransform):
+            weights: Any = transform.weights
+            is_sum = int((weights != 0.0).sum()) > 1
+            if is_sum and issubclass(botorch_acqf_class, MCAcquisitionFunction):
+                return LinearMCObjective(weights), None
+        return objective, transform
+
+
+class ConstrainedClosedForm(SampledSums):
     """Ax's acquisition, with the closed form in place of samples where constraints allow for one.
 
     Ax chooses ``qLogNoisyExpectedImprovement`` for one objective, or as long as nothing feasible
@@ -328,8 +358,8 @@ def calibrated_generation_strategy(
         InputDataError: If the optimisation has not been configured, or ``metric_configs`` names a
             metric that the experiment does not have.
         UnsupportedError: If ``botorch_acqf_class`` cannot be used for the objectives and outcome
-            constraints of the experiment, if the objective is a sum of metrics without constraints,
-            or if Ax would overlook a metric in a constraint on several.
+            constraints of the experiment, if Ax would overlook a metric in a constraint on several,
+            or if a constraint or threshold is relative to a baseline that was not attached yet.
 
     Example:
         >>> client.configure_optimization("yield", outcome_constraints=["cost <= 3"])
@@ -345,6 +375,7 @@ def calibrated_generation_strategy(
             "`client` has nothing to optimise yet: call `client.configure_optimization` first."
         )
     _check_combination(experiment.optimization_config, botorch_acqf_class)
+    _check_baseline(experiment)
     model_config = calibrated_model_config() if model_config is None else model_config
     strategy = choose_generation_strategy(
         GenerationStrategyDispatchStruct(method="custom") if struct is None else struct,
@@ -361,9 +392,23 @@ def calibrated_generation_strategy(
     spec.generator_kwargs["surrogate_spec"] = SurrogateSpec(
         model_configs=[model_config], metric_to_model_configs=by_signature
     )
-    if botorch_acqf_class is None:
-        spec.generator_kwargs["acquisition_class"] = ConstrainedClosedForm
+    chosen_by_ax = botorch_acqf_class is None
+    spec.generator_kwargs["acquisition_class"] = (
+        ConstrainedClosedForm if chosen_by_ax else SampledSums
+    )
     return strategy
+
+
+def _check_baseline(experiment: Experiment) -> None:
+    """Raise now what Ax would raise after the initial trials, when it looks for the baseline."""
+    config = experiment.optimization_config
+    assert config is not None
+    for constraint in config.all_constraints:
+        if constraint.relative and experiment.status_quo is None:
+            raise UnsupportedError(
+                f"{constraint} is relative to a baseline, and there is none: call "
+                "`client.attach_baseline` first."
+            )
 
 
 def _check_combination(
@@ -381,14 +426,17 @@ def _check_combination(
                 f"Ax reads but one of the metrics in {constraint}: report their sum as a metric of "
                 "its own, and constrain that."
             )
-    if objective.is_scalarized_objective and not constraints:
+    if acqf_class is None:
+        return
+    name = f"`botorch_acqf_class` {acqf_class.__name__}"
+    samples = issubclass(acqf_class, MCAcquisitionFunction)
+    if objective.is_scalarized_objective and not (constraints or samples):
         raise UnsupportedError(
-            "Calibrated models do not support an objective that is a sum of metrics, "
-            f"{objective.expression!r}: report the sum as a metric of its own."
+            f"{name} is of one metric, and the objective is the sum {objective.expression!r}: "
+            "leave the class out, and Ax chooses one that draws samples."
         )
     if acqf_class not in (*ONE_OUTCOME, *CLOSED_FORMS.values()):
         return
-    name = f"`botorch_acqf_class` {acqf_class.__name__}"
     # The probability of feasibility does without an objective.
     if not (objective.is_single_objective or acqf_class is LogCalibratedProbabilityOfFeasibility):
         raise UnsupportedError(
@@ -426,6 +474,7 @@ def _fit_replayed(
 
 
 register_model(ReplayedModel)
+register_acquisition(SampledSums)
 register_acquisition(ConstrainedClosedForm)
 for _acquisition in (*ONE_OUTCOME, *CLOSED_FORMS.values(), *CACHED_ROOTS.values()):
     register_acquisition_function(_acquisition)

@@ -55,6 +55,31 @@ def as_number(name: str, value: Any, *, finite: bool = True) -> float:
     return number
 
 
+def check_flag(name: str, value: Any) -> bool:
+    """Return a truth value as a ``bool``, or raise ``InputDataError``."""
+    if not isinstance(value, (bool, np.bool_)):
+        raise InputDataError(f"`{name}` must be True or False, got {value!r}.")
+    return bool(value)
+
+
+def as_variance(name: str, value: Any) -> float | None:
+    """Convert a variance to a float; None if there is none.
+
+    Raises:
+        BotorchTensorDimensionError: If ``value`` does not have exactly one element.
+        InputDataError: If it is not a finite number of at least 0.
+    """
+    if value is None:
+        return None
+    variance = as_number(name, value) + 0.0  # no -0.0
+    if variance < 0.0:
+        raise InputDataError(
+            f"`{name}` is a variance, the square of a standard deviation: it must be at least 0, "
+            f"got {variance!r}."
+        )
+    return variance
+
+
 def as_trial_id(value: Any) -> int:
     """Return ``value`` as an integer, or raise ``UnknownTrialError``."""
     try:
@@ -74,24 +99,64 @@ def as_query(x: Any, dim: int) -> bytes:
         BotorchTensorDimensionError: If ``x`` has another shape.
         InputDataError: If ``x`` holds NaN, infinite values or anything but real numbers.
     """
-    if not isinstance(x, Tensor):
-        x = torch.from_numpy(_as_doubles(x))
-    if x.shape not in ((dim,), (1, dim)):
+    values = _as_tensor("x", x)
+    if values.shape not in ((dim,), (1, dim)):
         raise BotorchTensorDimensionError(
-            f"`x` must have shape {dim} or 1 x {dim}, got {tuple(x.shape)}."
+            f"`x` must have shape {dim} or 1 x {dim}, got {tuple(values.shape)}."
         )
-    if x.is_complex():
-        raise InputDataError("`x` must hold real numbers, got complex ones.")
-    values = x.detach().to(device="cpu", dtype=torch.double).reshape(-1)
-    return check_finite("x", values).numpy().astype(DOUBLE).tobytes()
+    return _checked_numbers("x", values).reshape(-1).tobytes()
 
 
-def _as_doubles(x: Any) -> NDArray[np.float64]:
+def as_queries(X: Any, dim: int) -> list[bytes]:
+    """Convert ``n`` queries, ``n x d``, as `as_query` does with one."""
+    values = _as_tensor("X", X)
+    if values.dim() != 2 or values.shape[-1] != dim:
+        raise BotorchTensorDimensionError(
+            f"`X` must have shape n x {dim}, got {tuple(values.shape)}."
+        )
+    return [row.tobytes() for row in _checked_numbers("X", values)]
+
+
+def as_values(name: str, values: Any, count: int) -> list[float]:
+    """Convert ``count`` numbers, ``n x 1`` or ``n``, to floats.
+
+    Args:
+        name: The argument's name, for error messages.
+        values: A tensor or array-like.
+        count: The number ``n``.
+
+    Raises:
+        BotorchTensorDimensionError: If ``values`` has another shape.
+        InputDataError: If it holds NaN, infinite values or anything but real numbers.
+    """
+    tensor = _as_tensor(name, values)
+    if tensor.shape not in ((count,), (count, 1)):
+        raise BotorchTensorDimensionError(
+            f"`{name}` must have shape {count} x 1, one row for each of `X`, got "
+            f"{tuple(tensor.shape)}."
+        )
+    numbers: list[float] = _checked_numbers(name, tensor).reshape(-1).tolist()
+    return numbers
+
+
+def _as_tensor(name: str, values: Any) -> Tensor:
+    return values if isinstance(values, Tensor) else torch.from_numpy(_as_doubles(name, values))
+
+
+def _checked_numbers(name: str, values: Tensor) -> NDArray[np.float64]:
+    if values.is_complex():
+        raise InputDataError(f"`{name}` must hold real numbers, got complex ones.")
+    doubles = values.detach().to(device="cpu", dtype=torch.double)
+    array: NDArray[np.float64] = check_finite(name, doubles).numpy().astype(DOUBLE)
+    return array
+
+
+def _as_doubles(name: str, x: Any) -> NDArray[np.float64]:
     """A writable copy; torch warns about arrays that are read-only."""
     try:
         array = np.asarray(x)
     except ValueError:  # lists of different lengths
         array = np.empty(0, dtype=object)
     if array.dtype.kind not in "biuf":
-        raise InputDataError(f"`x` must hold real numbers, got {x!r}.")
+        raise InputDataError(f"`{name}` must hold real numbers, got {x!r}.")
     return array.astype(np.float64)

@@ -4,19 +4,38 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator
+import time as system_time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
+from botorch.exceptions.errors import InputDataError
 from torch import Tensor
 
-from botorch_calib.ledger.argument_checks import as_number, as_query, as_trial_id
-from botorch_calib.ledger.settings import Settings
-from botorch_calib.ledger.storage_in_memory import MemoryStorage, Storage, Table, check_known
+from botorch_calib.ledger.argument_checks import (
+    as_number,
+    as_queries,
+    as_query,
+    as_trial_id,
+    as_values,
+    as_variance,
+    check_flag,
+)
+from botorch_calib.ledger.presence import TURN_POLL, Presence
+from botorch_calib.ledger.settings import Clock, Settings
+from botorch_calib.ledger.storage_in_memory import MemoryStorage, Storage, check_known
 from botorch_calib.ledger.storage_on_disk import SQLiteStorage
-from botorch_calib.ledger.trials import Trial
+from botorch_calib.ledger.table import Table
+from botorch_calib.ledger.trials import Entry, Trial
 from botorch_calib.ledger.view_at_time import ViewAtTime
+
+if TYPE_CHECKING:
+    import pandas
+
+# Chooses a query, of shape ``d`` or ``1 x d``, from a ledger.
+Propose = Callable[["FeedbackLedger"], Any]
 
 
 class FeedbackLedger:
@@ -41,6 +60,12 @@ class FeedbackLedger:
     ``d_s = observed_at - submitted_at``; ``censor_value`` takes the place of 0. With
     ``late="use"`` the condition is ``d_s <= t - s``.
 
+    **Clocks that are set back.** What is recorded without a time has happened: the ledger's clock
+    stands still until the system's has caught up, and hides no value meanwhile.
+
+    **Ask and tell.** `ask` chooses and submits a query, `tell` is `observe` with the variance of
+    the noise, where that is known, and `amend` corrects a value. What was there before is kept.
+
     Threads and forked processes may share a ledger. Pickling a ledger in memory copies it; a
     pickled ledger in a file refers to the same file.
 
@@ -52,19 +77,27 @@ class FeedbackLedger:
         max_wait: How long to wait for a value: ``m`` iterations, or seconds.
         late: What to do with values that arrive after ``max_wait``: ``"use"`` or ``"discard"``.
         clock: ``"iterations"`` or ``"seconds"``.
+        maximize: Whether the greatest value is best, or the least. Proposers, optimizers and `best`
+            read it from here, and none of them can contradict it. None leaves it to the first of
+            them that says so; until then, values are maximized.
+        propose: What `ask` asks for a query, such as a `DelayAwareProposer`. It is not stored in a
+            file.
 
     Raises:
         InputDataError: If ``dim`` is not a positive integer, ``censor_value`` is not a finite
-            number, ``max_wait`` is negative or NaN, or ``late`` or ``clock`` is unknown.
+            number, ``max_wait`` is negative or NaN, ``late`` or ``clock`` is unknown, ``maximize``
+            is not a truth value, or ``propose`` is not callable.
 
     Example:
-        >>> ledger = FeedbackLedger(dim=2, censor_value=0.0, max_wait=20)
-        >>> trial_id = ledger.submit(torch.tensor([0.3, 0.7]))
+        >>> ledger = FeedbackLedger(dim=2, propose=DelayAwareProposer([[0, 0], [1, 1]]))
+        >>> trial = ledger.ask()
         >>> ledger.pending().shape
         torch.Size([1, 2])
-        >>> ledger.observe(trial_id, 0.9)
+        >>> ledger.tell(trial.id, 0.9)
         >>> X, Y = ledger.training_data()
     """
+
+    _propose: Propose | None = None
 
     def __init__(
         self,
@@ -73,9 +106,12 @@ class FeedbackLedger:
         max_wait: float = math.inf,
         late: str = "use",
         clock: str = "iterations",
+        maximize: bool | None = None,
+        propose: Propose | None = None,
     ) -> None:
-        self._settings = Settings(dim, censor_value, max_wait, late, clock)
-        self._storage: Storage = MemoryStorage(Table(self._settings.dim))
+        settings = Settings(dim, censor_value, max_wait, late, clock, maximize)
+        self._propose = _checked_proposer(propose)
+        self._storage: Storage = MemoryStorage(Table(settings.dim), settings)
 
     @classmethod
     def open(
@@ -87,6 +123,8 @@ class FeedbackLedger:
         max_wait: float | None = None,
         late: str | None = None,
         clock: str | None = None,
+        maximize: bool | None = None,
+        propose: Propose | None = None,
     ) -> Self:
         """Open the ledger in a file, or create it if the file does not exist.
 
@@ -94,8 +132,11 @@ class FeedbackLedger:
         same time. Once a call has returned, its change is on disk and survives the death of the
         process. While a change is being written, and after a process was killed during one, there
         is a second file whose name ends in ``-journal``. Never delete it, and always move or copy
-        it together with the ledger. Do not put a ledger on a network file system with unreliable
-        locks.
+        it together with the ledger. A file system whose locks do not work is refused, where this
+        can be told. Several machines must not share a ledger: that is what the data base servers
+        behind Optuna's and Ax's storages are for.
+
+        A file of an earlier version is upgraded, after which earlier versions refuse it.
 
         An empty file becomes a new ledger: a process that is killed while it creates a ledger
         leaves an empty file behind.
@@ -110,6 +151,9 @@ class FeedbackLedger:
             max_wait: How long to wait for a value, in iterations or seconds.
             late: What to do with values that arrive after ``max_wait``: ``"use"`` or ``"discard"``.
             clock: ``"iterations"`` or ``"seconds"``.
+            maximize: Whether the greatest value is best, or the least. If nobody has said so in an
+                existing file, it is recorded.
+            propose: What `ask` asks for a query.
 
         Raises:
             InputDataError: If a setting is invalid or contradicts the file, ``dim`` is missing for
@@ -123,18 +167,27 @@ class FeedbackLedger:
             "max_wait": max_wait,
             "late": late,
             "clock": clock,
+            "maximize": maximize,
         }
         given = {name: value for name, value in settings.items() if value is not None}
-        storage = SQLiteStorage.create_or_open(path, given)
-        return cls._of(storage.settings, storage)
+        propose = _checked_proposer(propose)
+        ledger = cls._of(SQLiteStorage.create_or_open(path, given))
+        ledger._propose = propose
+        if maximize is not None:
+            ledger.declare(maximize)
+        return ledger
 
     @classmethod
-    def _of(cls, settings: Settings, storage: Storage) -> Self:
+    def _of(cls, storage: Storage) -> Self:
         ledger = cls.__new__(cls)
-        ledger._settings, ledger._storage = settings, storage
+        ledger._storage = storage
         return ledger
 
     # ------------------------------------------------------------ settings
+
+    @property
+    def _settings(self) -> Settings:
+        return self._storage.settings
 
     @property
     def dim(self) -> int:
@@ -162,13 +215,60 @@ class FeedbackLedger:
         return self._settings.clock
 
     @property
+    def maximize(self) -> bool:
+        """Whether the greatest value is best: True unless somebody has said otherwise."""
+        return self.checked_maximize()
+
+    def checked_maximize(self, given: bool | None = None) -> bool:
+        """Whether the greatest value is best, after a check of what somebody else takes for it.
+
+        Args:
+            given: What somebody takes for it, or None for whatever the ledger says.
+
+        Raises:
+            InputDataError: If ``given`` contradicts the ledger.
+        """
+        if self._settings.maximize is None:
+            self._storage.extent()  # another process may have said so since
+        stated = self._settings.maximize
+        if given is None:
+            return stated is not False
+        given = check_flag("maximize", given)
+        if stated not in (None, given):
+            raise InputDataError(
+                f"`maximize` is {stated} in the ledger {self.path or 'in memory'}, which "
+                f"contradicts the given {given}: say it once, where the ledger is made."
+            )
+        return given
+
+    def declare(self, maximize: bool) -> None:
+        """Record whether the greatest value is best, or the least.
+
+        Args:
+            maximize: What `best` and all that choose queries go by from now on.
+
+        Raises:
+            InputDataError: If the ledger says otherwise.
+        """
+        self.checked_maximize(maximize)
+        if self._settings.maximize is not None:
+            return
+        with self._storage.transaction() as change:
+            if change.settings.maximize is None:
+                change.settings = replace(change.settings, maximize=maximize)
+        self.checked_maximize(maximize)  # somebody else may have been faster
+
+    @property
     def path(self) -> Path | None:
         """The file, or None for a ledger in memory."""
         return self._storage.path
 
     def now(self) -> float:
-        """The current time: the number of trials submitted so far, or ``time.time()``."""
-        return self._settings.now(len(self) if self.clock == "iterations" else 0)
+        """The current time: the number of trials submitted so far, or ``time.time()``.
+
+        It is never earlier than what was recorded as happening at the time.
+        """
+        return self._settings.now(*self._storage.extent())
 
     def __repr__(self) -> str:
         settings = ", ".join(f"{name}={value!r}" for name, value in vars(self._settings).items())
@@ -190,14 +290,77 @@ class FeedbackLedger:
             BotorchTensorDimensionError: If ``x`` has another shape.
             InputDataError: If ``x`` or ``time`` holds NaN or infinite values.
         """
-        query = as_query(x, self.dim)
-        at = _as_time(time)
-        return self._storage.append(
-            query, lambda count: self._settings.now(count) if at is None else at
+        query, at = as_query(x, self.dim), _as_time(time)
+
+        def make(count: int, clock: Clock) -> list[Entry]:
+            return [Entry(count, query, clock.submission(count) if at is None else at)]
+
+        (trial_id,) = self._storage.append(make)
+        return trial_id
+
+    def ask(self, propose: Propose | None = None) -> Trial:
+        """Choose a query, and submit it; its value is to be told by `tell`.
+
+        If somebody else submits a query meanwhile, in this process or in others, it is chosen
+        again with knowledge of that. While another run is choosing, this waits.
+
+        Args:
+            propose: What to ask (default: the ledger's): a function from the ledger to a tensor of
+                shape ``d`` or ``1 x d``.
+
+        Returns:
+            The new trial. It belongs to nobody: an `AsynchronousOptimizer` that starts before its
+            value is told evaluates it, unless its ``resume`` is ``"keep"``.
+
+        Raises:
+            InputDataError: If there is nothing to ask, or the answer holds NaN or infinite values.
+            BotorchTensorDimensionError: If the answer has another shape.
+        """
+        propose = self._propose if propose is None else _checked_proposer(propose)
+        if propose is None:
+            raise InputDataError(
+                "`propose` is needed to ask for a query, here or where the ledger is made: for "
+                "example a DelayAwareProposer."
+            )
+        with Presence(self._storage) as presence:
+            while True:
+                presence.stock()  # a run that died while it was choosing keeps nobody waiting
+                if not presence.take_turn():
+                    system_time.sleep(TURN_POLL)
+                    continue
+                num_trials = len(self)
+                trial_id = presence.submit(propose(self), num_trials)
+                if trial_id is not None:
+                    return self[trial_id]
+
+    def tell(
+        self, trial_id: int, y: Any, yvar: float | None = None, time: float | None = None
+    ) -> None:
+        """Record the value of a trial, with the variance of its noise where that is known.
+
+        Args:
+            trial_id: The trial's id, ``ask().id``.
+            y: Its value, a finite number or a tensor of one element.
+            yvar: The variance of the noise of ``y``, in squared units of ``y``: of a mean of ``k``
+                repetitions, their variance over ``k``. A `DelayAwareProposer` uses the variances
+                once those of all values are known.
+            time: Time of arrival (default: now), as in `observe`.
+
+        Raises:
+            UnknownTrialError: If there is no such trial.
+            TrialStateError: If the trial already has a value or has failed.
+            InputDataError: If ``y``, ``yvar`` or ``time`` is NaN or infinite, ``yvar`` is negative,
+                or ``time`` lies before the submission.
+            BotorchTensorDimensionError: If ``y`` or ``yvar`` has several elements or none.
+        """
+        trial_id, value, at = as_trial_id(trial_id), as_number("y", y), _as_time(time)
+        variance = as_variance("yvar", yvar)
+        self._storage.change(
+            trial_id, lambda entry, clock: entry.observed(value, variance, at, clock)
         )
 
     def observe(self, trial_id: int, y: Any, time: float | None = None) -> None:
-        """Record the value of a pending or expired trial.
+        """Record the value of a pending or expired trial, whose noise is not known.
 
         Args:
             trial_id: The trial's id.
@@ -212,11 +375,67 @@ class FeedbackLedger:
                 submission.
             BotorchTensorDimensionError: If ``y`` has several elements or none.
         """
+        self.tell(trial_id, y, time=time)
+
+    def amend(
+        self, trial_id: int, y: Any, yvar: float | None = None, time: float | None = None
+    ) -> None:
+        """Replace the value of a trial, for example after a slip of the pen.
+
+        The value that stood before is kept in `Trial.earlier`, and views of earlier times show it.
+
+        Args:
+            trial_id: The trial's id.
+            y: The right value, a finite number or a tensor of one element.
+            yvar: The variance of its noise (default: as before).
+            time: Time from which it stands (default: now).
+
+        Raises:
+            UnknownTrialError: If there is no such trial.
+            TrialStateError: If the trial has no value.
+            InputDataError: If ``y``, ``yvar`` or ``time`` is NaN or infinite, ``yvar`` is negative,
+                or ``time`` lies before that of the last value.
+            BotorchTensorDimensionError: If ``y`` or ``yvar`` has several elements or none.
+        """
         trial_id, value, at = as_trial_id(trial_id), as_number("y", y), _as_time(time)
+        variance = as_variance("yvar", yvar)
         self._storage.change(
-            trial_id,
-            lambda entry, count: entry.observed(value, at, self._settings.now(count)),
+            trial_id, lambda entry, clock: entry.amended(value, variance, at, clock)
         )
+
+    def add(self, X: Any, Y: Any, Yvar: Any = None, time: float | None = None) -> list[int]:
+        """Record queries with their values, such as data from before; all of them or none.
+
+        Args:
+            X: The queries, a tensor or array ``n x d``.
+            Y: Their values, ``n x 1`` or ``n``.
+            Yvar: The variances of their noise, of the shape of ``Y``, or None.
+            time: Time of submission and arrival (default: now).
+
+        Returns:
+            The ids of the new trials.
+
+        Raises:
+            BotorchTensorDimensionError: If shapes are other than these.
+            InputDataError: If anything is NaN, infinite or no real number, or a variance is
+                negative.
+        """
+        queries = as_queries(X, self.dim)
+        values = as_values("Y", Y, len(queries))
+        variances: list[Any] = [None] * len(queries)
+        if Yvar is not None:
+            variances = as_values("Yvar", Yvar, len(queries))
+        variances = [as_variance("Yvar", variance) for variance in variances]
+        at = _as_time(time)
+
+        def make(count: int, clock: Clock) -> list[Entry]:
+            entries = []
+            for i, (x, y, yvar) in enumerate(zip(queries, values, variances, strict=True), count):
+                moment = clock.submission(i) if at is None else at
+                entries.append(Entry(i, x, moment, y, moment, yvar=yvar))
+            return entries
+
+        return self._storage.append(make)
 
     def fail(self, trial_id: int, reason: str = "", time: float | None = None) -> None:
         """Record that no value will arrive for a trial, which leaves it out of all data.
@@ -234,9 +453,7 @@ class FeedbackLedger:
         trial_id, at = as_trial_id(trial_id), _as_time(time)
         # Messages of exceptions may contain lone surrogates, which UTF-8 cannot encode.
         note = str(reason).encode("utf-8", "backslashreplace").decode()
-        self._storage.change(
-            trial_id, lambda entry, count: entry.failed(note, at, self._settings.now(count))
-        )
+        self._storage.change(trial_id, lambda entry, clock: entry.failed(note, at, clock))
 
     def abandon(self, trial_id: int, time: float | None = None) -> None:
         """Stop waiting for a trial: from now on it counts as expired.
@@ -251,9 +468,7 @@ class FeedbackLedger:
             InputDataError: If ``time`` is NaN, infinite or before the submission.
         """
         trial_id, at = as_trial_id(trial_id), _as_time(time)
-        self._storage.change(
-            trial_id, lambda entry, count: entry.abandoned(at, self._settings.now(count))
-        )
+        self._storage.change(trial_id, lambda entry, clock: entry.abandoned(at, clock))
 
     # ------------------------------------------------------------ trials
 
@@ -272,7 +487,7 @@ class FeedbackLedger:
         return view.trials(np.flatnonzero(view.submitted))
 
     def __len__(self) -> int:
-        return self._storage.count()
+        return self._storage.extent()[0]
 
     def __iter__(self) -> Iterator[Trial]:
         return iter(self.trials)
@@ -283,15 +498,20 @@ class FeedbackLedger:
         check_known(trial_id, len(table))
         return self._view_of(table, None).trials(np.array([trial_id]))[0]
 
-    def best(self, maximize: bool = True, now: float | None = None) -> Trial | None:
+    def best(self, maximize: bool | None = None, now: float | None = None) -> Trial | None:
         """The trial with the best usable value, or None if there is no value.
 
         Of equal values, the one that arrived first counts.
 
         Args:
-            maximize: Whether the greatest value is best, or the least.
+            maximize: Whether the greatest value is best, or the least (default: what the ledger
+                says).
             now: Time as of which the ledger is read (default: the current time).
+
+        Raises:
+            InputDataError: If ``maximize`` contradicts the ledger.
         """
+        maximize = self.checked_maximize(maximize)
         view = self._view(now)
         rows = view.by_arrival(view.usable)
         if not len(rows):
@@ -311,6 +531,17 @@ class FeedbackLedger:
         view = self._view(now)
         rows = view.by_arrival(view.usable)
         return view.queries(rows), view.values(rows)
+
+    def noise_variances(self, now: float | None = None) -> Tensor:
+        """Variances ``n x 1`` of the noise of the values of `to_observations`, in their order.
+
+        They are NaN where they are not known.
+
+        Args:
+            now: Time as of which the ledger is read (default: the current time).
+        """
+        view = self._view(now)
+        return view.variances(view.by_arrival(view.usable))
 
     def training_data(self, now: float | None = None) -> tuple[Tensor, Tensor]:
         """``X`` (``n x d``) and ``Y`` (``n x 1``) of eq. 1: all queries, censored.
@@ -362,8 +593,8 @@ class FeedbackLedger:
     def to_records(self, now: float | None = None) -> list[dict[str, Any]]:
         """The trials as dictionaries of plain Python values, by id, ready for pandas.
 
-        The keys are ``id``, ``x_0``, ``x_1``, ..., ``y``, ``submitted_at``, ``observed_at``,
-        ``status`` and ``note``, with the meanings they have in `Trial`.
+        The keys are ``id``, ``x_0``, ``x_1``, ..., ``y``, ``yvar``, ``submitted_at``,
+        ``observed_at``, ``status`` and ``note``, with the meanings they have in `Trial`.
 
         Args:
             now: Time as of which the ledger is read (default: the current time).
@@ -373,6 +604,7 @@ class FeedbackLedger:
                 "id": trial.id,
                 **{f"x_{i}": value for i, value in enumerate(trial.x.tolist())},
                 "y": trial.y,
+                "yvar": trial.yvar,
                 "submitted_at": trial.submitted_at,
                 "observed_at": trial.observed_at,
                 "status": trial.status.value,
@@ -381,13 +613,35 @@ class FeedbackLedger:
             for trial in self.trials_at(now)
         ]
 
+    def to_dataframe(self, now: float | None = None) -> pandas.DataFrame:
+        """The records of `to_records` as a data frame of pandas, one row for each trial.
+
+        Args:
+            now: Time as of which the ledger is read (default: the current time).
+
+        Raises:
+            ImportError: If pandas is not installed.
+        """
+        try:
+            import pandas
+        except ImportError as error:
+            raise ImportError(
+                "`to_dataframe` needs pandas (pip install pandas); `to_records` does without it."
+            ) from error
+        names = ["id", *(f"x_{i}" for i in range(self.dim)), "y", "yvar"]
+        names += ["submitted_at", "observed_at", "status", "note"]
+        frame = pandas.DataFrame(self.to_records(now), columns=names)
+        # Columns in which every number is missing would hold None.
+        numbers = {name: "float64" for name in ("y", "yvar", "submitted_at", "observed_at")}
+        return frame.astype({"id": "int64", **numbers})
+
     def snapshot(self) -> Self:
         """A copy in memory, which later entries do not change.
 
         If other processes or threads write to the ledger, everything that is read from one
         snapshot is consistent.
         """
-        return self._of(self._settings, MemoryStorage(self._storage.table()))
+        return self._of(MemoryStorage(self._storage.table(), self._settings))
 
     def _view(self, now: float | None) -> ViewAtTime:
         if now is not None:
@@ -395,10 +649,16 @@ class FeedbackLedger:
         return self._view_of(self._storage.table(), now)
 
     def _view_of(self, table: Table, now: float | None) -> ViewAtTime:
-        now = self._settings.now(len(table)) if now is None else now
+        now = self._settings.now(len(table), table.latest) if now is None else now
         return ViewAtTime(table, self._settings, now)
 
 
 def _as_time(time: float | None) -> float | None:
     # Adding 0 turns -0.0, which a file would not preserve, into 0.0.
     return None if time is None else as_number("time", time) + 0.0
+
+
+def _checked_proposer(propose: Propose | None) -> Propose | None:
+    if propose is not None and not callable(propose):
+        raise InputDataError(f"`propose` must be callable, got {propose!r}.")
+    return propose

@@ -10,7 +10,7 @@ from typing import Any
 from botorch.exceptions.errors import InputDataError
 
 from botorch_calib._validation import check_count, check_one_of
-from botorch_calib.ledger.argument_checks import as_number
+from botorch_calib.ledger.argument_checks import as_number, check_flag
 
 CLOCKS = ("iterations", "seconds")
 LATE = ("use", "discard")
@@ -26,6 +26,7 @@ class Settings:
         max_wait: How long to wait for a value, in units of the clock.
         late: One of `LATE`: whether values that arrive after ``max_wait`` are used.
         clock: One of `CLOCKS`.
+        maximize: Whether the greatest value is best, or the least; None if nobody has said so.
     """
 
     dim: int
@@ -33,6 +34,7 @@ class Settings:
     max_wait: float = math.inf
     late: str = "use"
     clock: str = "iterations"
+    maximize: bool | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "dim", check_count("dim", self.dim))
@@ -45,17 +47,69 @@ class Settings:
         object.__setattr__(self, "max_wait", wait)
         for name, choices in (("late", LATE), ("clock", CLOCKS)):
             check_one_of(name, getattr(self, name), choices)
+        if self.maximize is not None:
+            object.__setattr__(self, "maximize", check_flag("maximize", self.maximize))
 
     def check_agrees(self, given: dict[str, Any], path: object) -> None:
         """Raise ``InputDataError`` if any of the ``given`` settings differs from this one's."""
         wanted = replace(self, **given)
         for name in given:
+            if name == "maximize" and self.maximize is None:
+                continue  # nobody has said so yet
             if getattr(wanted, name) != getattr(self, name):
                 raise InputDataError(
                     f"`{name}` is {getattr(self, name)!r} in the ledger {path}, which contradicts "
                     f"the given {given[name]!r}."
                 )
 
-    def now(self, num_trials: int) -> float:
-        """The time on the ledger's clock when it holds ``num_trials`` trials."""
-        return float(num_trials) if self.clock == "iterations" else time.time()
+    def now(self, num_trials: int, latest: float) -> float:
+        """The present time on the ledger's clock.
+
+        Args:
+            num_trials: Number of trials so far.
+            latest: The latest time that this clock has given to an event. The clock never runs
+                behind it: what it has recorded has happened, even if the system's clock was set
+                back since.
+        """
+        return max(float(num_trials) if self.clock == "iterations" else time.time(), latest)
+
+
+class Clock:
+    """A ledger's clock during one change: it tells times, and keeps the latest that it told.
+
+    Args:
+        settings: The ledger's settings.
+        num_trials: Number of trials before the change.
+        latest: The latest time that the clock has told in earlier changes.
+        is_choosing: Whether a query is being chosen, by anybody.
+
+    Attributes:
+        latest: The latest time that the clock has told.
+    """
+
+    def __init__(
+        self, settings: Settings, num_trials: int, latest: float, is_choosing: bool
+    ) -> None:
+        self._settings = settings
+        self._num_trials = num_trials
+        self._is_choosing = is_choosing
+        self.latest = latest
+
+    def submission(self, trial_id: int) -> float:
+        """The time at which a trial with this id is submitted."""
+        if self._settings.clock == "iterations":
+            return float(trial_id)  # by definition, whatever else has been recorded
+        return self.event()
+
+    def event(self, not_before: float = 0.0) -> float:
+        """The time of anything else that happens now, such as the arrival of a value.
+
+        The choice of a query that is under way does not see it: on the clock of iterations it
+        happens in the next one.
+
+        Args:
+            not_before: An earlier event of the same trial.
+        """
+        count = self._num_trials + self._is_choosing
+        self.latest = max(self._settings.now(count, self.latest), not_before)
+        return self.latest

@@ -10,6 +10,7 @@ from botorch.exceptions.errors import InputDataError
 from torch import Tensor
 
 from botorch_calib.exceptions import TrialStateError
+from botorch_calib.ledger.settings import Clock
 
 
 class TrialStatus(StrEnum):
@@ -19,6 +20,21 @@ class TrialStatus(StrEnum):
     OBSERVED = "observed"
     EXPIRED = "expired"
     FAILED = "failed"
+
+
+@dataclass(frozen=True)
+class EarlierValue:
+    """A value of a trial that `FeedbackLedger.amend` has replaced.
+
+    Attributes:
+        y: The value that stood before.
+        yvar: The variance of its noise, or None.
+        replaced_at: Time from which the next value stands, on the ledger's clock.
+    """
+
+    y: float
+    yvar: float | None
+    replaced_at: float
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,6 +50,9 @@ class Trial:
         observed_at: Time of arrival of ``y``, or None.
         status: Pending, observed, expired or failed.
         note: Why the trial failed, or empty.
+        yvar: The variance of the noise of ``y``, in squared units of the outcome, or None if it
+            is not known.
+        earlier: What stood before ``y``, the oldest value first.
     """
 
     id: int
@@ -43,6 +62,8 @@ class Trial:
     observed_at: float | None
     status: TrialStatus
     note: str
+    yvar: float | None = None
+    earlier: tuple[EarlierValue, ...] = ()
 
     def _scalars(self) -> tuple[object, ...]:
         return tuple(getattr(self, item.name) for item in fields(self) if item.name != "x")
@@ -60,7 +81,8 @@ class Trial:
 class Entry:
     """The stored form of one trial. Times of events that have not happened are None.
 
-    ``x`` holds the query as consecutive little-endian doubles.
+    ``x`` holds the query as consecutive little-endian doubles, and ``owner`` the name of the run
+    that evaluates the trial, as long as it does.
     """
 
     id: int
@@ -70,38 +92,65 @@ class Entry:
     observed_at: float | None = None
     abandoned_at: float | None = None
     failed_at: float | None = None
+    yvar: float | None = None
     note: str = ""
+    owner: str = ""
+    earlier: tuple[EarlierValue, ...] = ()
 
-    def observed(self, y: float, time: float | None, now: float) -> Entry:
-        """This trial with its value, which arrived at ``time`` (default: ``now``)."""
+    def observed(self, y: float, yvar: float | None, time: float | None, clock: Clock) -> Entry:
+        """This trial with its value, which arrived at ``time`` (default: now)."""
         self._refuse_if_closed("observed")
-        return replace(self, y=y, observed_at=self._checked_time(time, now))
+        at = self._checked_time(time, clock)
+        return replace(self, y=y, yvar=yvar, observed_at=at, owner="")
 
-    def failed(self, reason: str, time: float | None, now: float) -> Entry:
-        """This trial marked as failed at ``time`` (default: ``now``)."""
+    def amended(self, y: float, yvar: float | None, time: float | None, clock: Clock) -> Entry:
+        """This trial with another value from ``time`` on (default: now)."""
+        if self.y is None or self.observed_at is None:
+            state = "has failed" if self.failed_at is not None else "has none yet"
+            raise TrialStateError(
+                f"Trial {self.id} has no value that could be amended: it {state}."
+            )
+        last = self.earlier[-1].replaced_at if self.earlier else self.observed_at
+        at = self._checked_time(time, clock, last, "the last value")
+        yvar = self.yvar if yvar is None else yvar
+        return replace(
+            self, y=y, yvar=yvar, earlier=(*self.earlier, EarlierValue(self.y, self.yvar, at))
+        )
+
+    def failed(self, reason: str, time: float | None, clock: Clock) -> Entry:
+        """This trial marked as failed at ``time`` (default: now)."""
         self._refuse_if_closed("marked as failed")
-        return replace(self, note=reason, failed_at=self._checked_time(time, now))
+        return replace(self, note=reason, failed_at=self._checked_time(time, clock), owner="")
 
-    def abandoned(self, time: float | None, now: float) -> Entry:
-        """This trial, expired from ``time`` on (default: ``now``)."""
+    def abandoned(self, time: float | None, clock: Clock) -> Entry:
+        """This trial, expired from ``time`` on (default: now)."""
         self._refuse_if_closed("abandoned")
         if self.abandoned_at is not None:
             raise TrialStateError(f"Trial {self.id} has been abandoned already.")
-        return replace(self, abandoned_at=self._checked_time(time, now))
+        return replace(self, abandoned_at=self._checked_time(time, clock))
 
     def _refuse_if_closed(self, change: str) -> None:
         if self.y is not None:
-            raise TrialStateError(f"Trial {self.id} has a value already: it cannot be {change}.")
+            hint = ": `amend` replaces it" if change == "observed" else ""
+            raise TrialStateError(
+                f"Trial {self.id} has a value already{hint or f': it cannot be {change}'}."
+            )
         if self.failed_at is not None:
             raise TrialStateError(f"Trial {self.id} has failed: it cannot be {change}.")
 
-    def _checked_time(self, time: float | None, now: float) -> float:
+    def _checked_time(
+        self,
+        time: float | None,
+        clock: Clock,
+        earliest: float | None = None,
+        event: str = "the submission",
+    ) -> float:
+        earliest = self.submitted_at if earliest is None else earliest
         if time is None:
-            # If the system clock was set back, `now` may lie before the submission.
-            return max(now, self.submitted_at)
-        if time < self.submitted_at:
+            # The submission may have been given a time that has not come yet.
+            return clock.event(not_before=earliest)
+        if time < earliest:
             raise InputDataError(
-                f"`time` {time!r} lies before the submission of trial {self.id} "
-                f"at {self.submitted_at!r}."
+                f"`time` {time!r} lies before {event} of trial {self.id} at {earliest!r}."
             )
         return time

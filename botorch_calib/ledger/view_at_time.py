@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from botorch_calib.ledger.settings import Settings
-from botorch_calib.ledger.storage_in_memory import Table
-from botorch_calib.ledger.trials import Trial, TrialStatus
+from botorch_calib.ledger.table import Table
+from botorch_calib.ledger.trials import EarlierValue, Trial, TrialStatus
 
 Mask = NDArray[np.bool_]
 Rows = NDArray[np.intp]
@@ -43,6 +43,11 @@ class ViewAtTime:
         # NaN marks times of events that have not happened; its comparisons are all False.
         self.failed: Mask = self.submitted & (table.column("failed_at") <= now)
         self._arrived: Mask = self.submitted & (table.column("observed_at") <= now)
+
+    @cached_property
+    def resolved(self) -> Mask:
+        """Trials that need no evaluation: with a value, in time or late, or failed."""
+        return self._arrived | self.failed
 
     @cached_property
     def usable(self) -> Mask:
@@ -102,15 +107,36 @@ class ViewAtTime:
 
     def values(self, rows: Rows, censor_value: float = math.nan) -> Tensor:
         """The values ``k x 1`` of ``k`` rows, ``censor_value`` where none is usable."""
-        values = np.where(self.usable[rows], self._table.column("y")[rows], censor_value)
+        values = np.where(self.usable[rows], self._standing["y"][rows], censor_value)
         return torch.from_numpy(values).unsqueeze(-1)
+
+    def variances(self, rows: Rows) -> Tensor:
+        """The variances ``k x 1`` of the noise of ``k`` rows, NaN where they are not known."""
+        return torch.from_numpy(self._standing["yvar"][rows]).unsqueeze(-1)
+
+    @cached_property
+    def _standing(self) -> dict[str, NDArray[np.float64]]:
+        """Values and variances of all trials, without amendments that came later."""
+        columns = {name: self._table.column(name).copy() for name in ("y", "yvar")}
+        for trial_id, earlier in self._table.amended():
+            for value in earlier:
+                if value.replaced_at > self.now:  # the first such value is the one that stood
+                    columns["y"][trial_id] = value.y
+                    columns["yvar"][trial_id] = math.nan if value.yvar is None else value.yvar
+                    break
+        return columns
+
+    def _earlier(self, trial_id: int) -> tuple[EarlierValue, ...]:
+        values = self._table.details(trial_id).earlier
+        return tuple(value for value in values if value.replaced_at <= self.now)
 
     def trials(self, rows: Rows) -> tuple[Trial, ...]:
         """The trials of some rows. One that is submitted only after ``now`` counts as pending."""
         # Selecting rows copies them once; one tensor per row lets each trial be pickled alone.
         queries = [torch.from_numpy(x) for x in self._table.X[rows]]
-        columns = (self._table.column(name)[rows] for name in ("y", "submitted_at", "observed_at"))
-        y, submitted_at, observed_at = (column.tolist() for column in columns)
+        times = (self._table.column(name)[rows] for name in ("submitted_at", "observed_at"))
+        submitted_at, observed_at = (column.tolist() for column in times)
+        y, yvar = (self._standing[name][rows].tolist() for name in ("y", "yvar"))
         arrived = self._arrived[rows].tolist()
         return tuple(
             Trial(
@@ -120,7 +146,9 @@ class ViewAtTime:
                 submitted_at=submitted_at[i],
                 observed_at=observed_at[i] if arrived[i] else None,
                 status=status,
-                note=self._table.note(row) if status is TrialStatus.FAILED else "",
+                note=self._table.details(row).note if status is TrialStatus.FAILED else "",
+                yvar=yvar[i] if arrived[i] and not math.isnan(yvar[i]) else None,
+                earlier=self._earlier(row) if arrived[i] else (),
             )
             for i, (row, status) in enumerate(zip(rows.tolist(), self._statuses(rows), strict=True))
         )

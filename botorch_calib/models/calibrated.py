@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from copy import deepcopy
-from typing import Any
+from typing import Any, Self
 
 import torch
 from botorch.acquisition.objective import PosteriorTransform
@@ -86,6 +86,16 @@ class CalibratedModel(WrapperModel, FantasizeMixin):
         >>> model = CalibratedModel.from_history(gp, LocalizedConformal(0.2, lengthscale=0.25))
         >>> acqf = LogCalibratedExpectedImprovement(model, best_f=Y.max())
     """
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+        """Refuse training data, which BoTorch's ``batch_cross_validation`` gives to a class."""
+        if "train_X" in kwargs:
+            raise UnsupportedError(
+                f"{cls.__name__} takes a model, not training data. Cross-validate the Gaussian "
+                "process; `calibration_report` and `from_history(..., residuals='loo')` judge and "
+                "calibrate it by what was held out."
+            )
+        return super().__new__(cls)
 
     def __init__(
         self,

@@ -201,19 +201,20 @@ class CalibratedPosterior(Posterior):
         """
         return self._at(value, lambda x: self._distribution.log_prob(x).exp() / self._unit)
 
-    def quantile(self, value: Tensor) -> Tensor:
-        """Quantiles of the marginals, with exact first derivatives.
+    def quantile(self, value: Tensor | float) -> Tensor:
+        """Quantiles of the marginals, with exact derivatives.
 
         Args:
             value: Levels in (0, 1), of any shape. As in BoTorch, several give the result leading
-                dimensions of their shape.
+                dimensions of their shape. A tensor is read back from its device, a number is not.
 
         Raises:
             InputDataError: If a level is outside (0, 1).
         """
-        value = torch.as_tensor(value)
-        if value.numel() > 1:
-            return torch.stack([self.quantile(v) for v in value], dim=0)
+        if not isinstance(value, (int, float)):
+            value = torch.as_tensor(value)
+            if value.numel() > 1:
+                return torch.stack([self.quantile(v) for v in value], dim=0)
         level = float(value)
         if not 0.0 < level < 1.0:
             raise InputDataError(f"`value` must hold levels in (0, 1), got {level}.")
@@ -268,9 +269,10 @@ class CalibratedPosterior(Posterior):
     def _log_improvement(self, best_f: Tensor | float) -> Tensor:
         """`log_expected_improvement` in float64."""
         best = torch.as_tensor(best_f, dtype=torch.float64, device=self.device)
-        log_ei = self._unit.log() + self._distribution.log_excess(self._in_units(best))
+        near = best.clamp(-_FAR, _FAR)
+        log_ei = self._unit.log() + self._distribution.log_excess(self._from_location(near))
         # So far below, the distribution is a point: the improvement is -best. So far above it is 0.
-        return torch.where(best.abs() > _FAR, (-best).clamp(min=0.0).log(), log_ei)
+        return torch.where(best != near, (-best).clamp(min=0.0).log(), log_ei)
 
     def probability_of_improvement(self, best_f: Tensor | float) -> Tensor:
         """``P(f~ > best_f)``, ``batch_shape x q x 1``.
@@ -295,7 +297,10 @@ class CalibratedPosterior(Posterior):
     def _in_units(self, value: Tensor | float) -> Tensor:
         """Numbers in units of `_distribution`; infinite ones are far out instead."""
         value = torch.as_tensor(value, dtype=torch.float64, device=self.device)
-        return (value.clamp(-_FAR, _FAR) - self._location) / self._unit
+        return self._from_location(value.clamp(-_FAR, _FAR))
+
+    def _from_location(self, value: Tensor) -> Tensor:
+        return (value - self._location) / self._unit
 
     # ------------------------------------------------------------ joint samples
 

@@ -19,6 +19,7 @@ from botorch.exceptions.errors import InputDataError, UnsupportedError
 from botorch.models import ModelList
 from botorch.sampling.get_sampler import get_sampler
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from botorch_calib import (
     CalibratedExpectedImprovement,
@@ -27,6 +28,7 @@ from botorch_calib import (
     CalibratedUpperConfidenceBound,
     LogCalibratedExpectedImprovement,
 )
+from botorch_calib.calibration import LocalizedConformal, OnlineConformal, QuantileRecalibrator
 from botorch_calib.testing import AcquisitionContract
 from tests.gps import (
     DOUBLE,
@@ -407,3 +409,52 @@ def test_docstrings_describe_every_argument_once(acquisition):
     assert lines.count("Args:") == lines.count("Raises:") == 1
     for name in inspect.signature(acquisition).parameters:
         assert sum(line.startswith(f"    {name}: ") for line in lines) == 1
+
+
+class HostReads(TorchDispatchMode):
+    """Counts operations that wait for the device, or whose result has a shape that is read."""
+
+    NAMES = ("aten::_local_scalar_dense", "aten::nonzero", "aten::masked_select", "aten::unique")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        by_mask = func.name().startswith("aten::index.") and any(
+            index is not None and index.dtype == torch.bool for index in args[1]
+        )
+        self.count += by_mask or func.name().split(".")[0] in self.NAMES
+        return func(*args, **(kwargs or {}))
+
+
+CALIBRATORS = {
+    "global": lambda: OnlineConformal(alpha=0.2),
+    "local": lambda: LocalizedConformal(alpha=0.2),
+    "gaussian tails": lambda: LocalizedConformal(alpha=0.2, lengthscale=0.3, tails="gaussian"),
+    "quantiles": lambda: QuantileRecalibrator(),
+    "local quantiles": lambda: QuantileRecalibrator(lengthscale=0.3),
+}
+
+
+@pytest.mark.parametrize("name", CALIBRATORS)
+@pytest.mark.parametrize("level", [0.9, 0.3])
+def test_quantile_reads_nothing_back(name, level):
+    """Value and gradient of the quantile wait for the device as often as the Gaussian process."""
+    gp = make_gp()
+    model = CalibratedModel.from_history(gp, CALIBRATORS[name](), 5)
+
+    def reads(acquisition: AcquisitionFunction, batch: int) -> int:
+        points = torch.rand(batch, 1, 2, **DOUBLE).requires_grad_()
+        with HostReads() as mode:
+            torch.autograd.grad(acquisition(points).sum(), points)
+        return mode.count
+
+    own, plain = CalibratedUpperConfidenceBound(model, level=level), UpperConfidenceBound(gp, 2.0)
+    reads(own, 3), reads(plain, 3)  # caches
+    for batch in (3, 40):
+        assert reads(own, batch) <= reads(plain, batch)
+    with HostReads() as mode:  # the instrument itself
+        ones = torch.ones(3)
+        float(ones.sum()), ones[ones > 0], ones.nonzero()
+    assert mode.count >= 3

@@ -28,8 +28,13 @@ def count_up(ledger: FeedbackLedger) -> Tensor:
 class Quiet(AsynchronousOptimizer):
     """By default without a progress bar."""
 
-    def run(self, num_evaluations: int, progress: bool = False) -> RunSummary:
-        return super().run(num_evaluations, progress)
+    def run(
+        self,
+        num_evaluations: int | None = None,
+        progress: bool = False,
+        seconds: float | None = None,
+    ) -> RunSummary:
+        return super().run(num_evaluations, progress, seconds)
 
 
 def make_optimizer(

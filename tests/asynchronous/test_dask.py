@@ -289,7 +289,10 @@ def test_a_closed_client_at_the_start(lonely: tuple[Any, Any]) -> None:
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_cluster_queue(tmp_path: Path) -> None:
     """The guide's recipe, on a queue that runs its jobs here; one of them ends before its time."""
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     queues = pytest.importorskip("dask_jobqueue.local")
+    for number, handler in handlers.items():  # its import sets others
+        signal.signal(number, handler)
     objective = functools.partial(wait_for_go, tmp_path)
     ledger = FeedbackLedger.open(tmp_path / "ledger", 1)
 

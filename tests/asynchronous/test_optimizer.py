@@ -14,6 +14,7 @@ from fractions import Fraction
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -31,9 +32,10 @@ from botorch_calib.asynchronous import (
     timeouts_and_retries,
 )
 from botorch_calib.asynchronous.worker_pools import WorkerPool
-from botorch_calib.exceptions import EvaluationError, EvaluationWarning
-from botorch_calib.ledger import FeedbackLedger
-from tests.asynchronous.objectives import square
+from botorch_calib.exceptions import EvaluationError, EvaluationWarning, LedgerError
+from botorch_calib.ledger import FeedbackLedger, Trial, settings
+from botorch_calib.ledger.presence import Presence
+from tests.asynchronous.objectives import square, wait_until
 from tests.asynchronous.runs import (
     Gates,
     Inline,
@@ -136,6 +138,59 @@ class TestOrder:
         assert first.submitted_at <= first.observed_at <= arrived <= second.submitted_at
 
 
+class TestRecording:
+    @pytest.mark.parametrize("clock", ["iterations", "seconds"])
+    def test_values_are_on_disk_while_a_query_is_chosen(self, tmp_path: Path, clock: str) -> None:
+        """Whatever the main thread does, another process that opens the file finds the value."""
+        gates, path = Gates(), tmp_path / "ledger"
+        ledger = FeedbackLedger.open(path, 1, clock=clock)
+
+        def propose(ledger: FeedbackLedger) -> Tensor:
+            if len(ledger) == 2:
+                gates.open(0, 1)
+                wait_until(lambda: ids(FeedbackLedger.open(path), "observed") == [0, 1])
+            return count_up(ledger)
+
+        gates.open(2)
+        with Threads(3) as pool:
+            make_optimizer(pool, gates, ledger, propose, max_parallel=3).run(3)
+        assert observed(ledger) == {0: 0.0, 1: -1.0, 2: -2.0}
+        if clock == "iterations":  # the choice of query 2 had begun without them
+            assert [ledger[i].observed_at for i in (0, 1)] == [3.0, 3.0]
+        else:
+            assert all((ledger[i].observed_at or 0) <= ledger[2].submitted_at for i in (0, 1))
+
+    def test_a_value_that_cannot_be_written_stops_the_run(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The first attempt fails in the executor's thread, the second in the main one."""
+        ledger, threads = FeedbackLedger(1), []
+
+        def observe(*args: Any) -> None:
+            threads.append(threading.get_ident())
+            raise LedgerError("the disk is full")
+
+        monkeypatch.setattr(ledger, "observe", observe)
+        with ThreadPoolExecutor(1) as pool, pytest.raises(LedgerError, match="disk is full"):
+            make_optimizer(pool, square, ledger).run(1)
+        assert ids(ledger, "pending") == [0]
+        assert threads[-1] == threading.get_ident() and len(threads) <= 3
+
+    def test_what_arrives_after_the_end_is_not_recorded(self) -> None:
+        gates, ledger = Gates(), FeedbackLedger(1)
+
+        def propose(ledger: FeedbackLedger) -> Tensor:
+            if len(ledger) == 1:
+                raise ZeroDivisionError
+            return count_up(ledger)
+
+        with Threads(1) as pool:
+            with pytest.raises(ZeroDivisionError):
+                make_optimizer(pool, gates, ledger, propose, max_parallel=2).run(2)
+            gates.open(0)
+        assert ids(ledger, "pending") == [0]
+
+
 class TestGoal:
     def test_never_starts_more_than_needed(self) -> None:
         ledger, pool = FeedbackLedger(1), Inline()
@@ -202,9 +257,8 @@ class TestGoal:
         optimizers = [make_optimizer(Inline(), square, ledger, resume="keep") for _ in range(2)]
         with ThreadPoolExecutor(2) as pool:
             summaries = list(pool.map(lambda optimizer: optimizer.run(30), optimizers))
-        # Either may have had one more under way when the goal was reached.
-        assert 30 <= len(ledger) <= 31 and len(observed(ledger)) == len(ledger)
-        assert all(summary.num_observed >= 30 for summary in summaries)
+        assert len(ledger) == len(observed(ledger)) == 30
+        assert all(summary.num_observed == 30 for summary in summaries)
 
     def test_trial_that_is_no_longer_waited_for_is_not_rerun(self) -> None:
         ledger = FeedbackLedger(1, max_wait=2.0)
@@ -317,6 +371,194 @@ class TestObjective:
         ledger = FeedbackLedger(1)
         make_optimizer(Inline(), objective, ledger).run(1)
         assert ledger[0].note == f"{type(error).__name__}: {error}"
+
+
+class TestDirection:
+    def test_it_is_the_ledgers(self) -> None:
+        ledger = FeedbackLedger(1, maximize=False)
+        assert make_optimizer(Inline(), square, ledger).run(3).best == ledger[0]
+        with pytest.raises(InputDataError, match="`maximize` is False in the ledger"):
+            make_optimizer(Inline(), square, ledger, maximize=True)
+
+    def test_the_first_who_says_so_decides(self) -> None:
+        ledger = FeedbackLedger(1)
+        optimizer = make_optimizer(Inline(), square, ledger, maximize=False)
+        assert ledger.maximize is False and optimizer.run(3).best == ledger[0]
+
+
+class TestCallbacks:
+    def test_they_are_told_of_every_end(self) -> None:
+        def objective(x: np.ndarray) -> float:
+            if x[0] == 1:
+                raise ValueError("no")
+            return square(x)
+
+        ledger, told = FeedbackLedger(1), []
+        first = Mock(
+            side_effect=lambda ledger, trial: told.append((trial.id, trial.status, trial.y))
+        )
+        second = Mock(return_value=1)  # only True itself ends a run
+        make_optimizer(Inline(), objective, ledger, callbacks=[first, second]).run(3)
+        assert told == [(0, "observed", 0.0), (1, "failed", None), (2, "observed", 4.0)]
+        assert [call.args for call in second.call_args_list] == [
+            (ledger, trial) for trial in ledger
+        ]
+
+    def test_they_run_in_the_thread_of_the_loop(self) -> None:
+        threads = []
+        with ThreadPoolExecutor(2) as pool:
+            make_optimizer(
+                pool,
+                square,
+                FeedbackLedger(1),
+                max_parallel=2,
+                callbacks=[lambda *_: threads.append(threading.get_ident())],
+            ).run(4)
+        assert threads == [threading.get_ident()] * 4
+
+    def test_an_error_costs_no_evaluation(self, caplog: pytest.LogCaptureFixture) -> None:
+        ledger, other = FeedbackLedger(1), Mock(return_value=None)
+        bad = Mock(side_effect=[Unshowable(), ZeroDivisionError("again"), None])
+        with pytest.warns(EvaluationWarning, match=r"`callbacks\[0\]` failed.*Unsh") as warned:
+            make_optimizer(Inline(), square, ledger, callbacks=[bad, other]).run(3)
+        assert len(warned) == 1 and caplog.text.count("A callback failed") == 2
+        assert len(observed(ledger)) == bad.call_count == other.call_count == 3
+
+    def test_an_interrupt_ends_the_run(self) -> None:
+        ledger = FeedbackLedger(1)
+        with pytest.raises(KeyboardInterrupt):
+            make_optimizer(
+                Inline(), square, ledger, callbacks=[Mock(side_effect=KeyboardInterrupt)]
+            ).run(3)
+        assert observed(ledger) == {0: 0.0}
+        assert make_optimizer(Inline(), square, ledger).run(3).num_observed == 3
+
+    def test_one_that_returns_true_ends_the_run(self) -> None:
+        """What runs is awaited, and told of."""
+        gates, ledger, told = Gates(), FeedbackLedger(1), []
+
+        def stop(ledger: FeedbackLedger, trial: Trial) -> bool:
+            told.append(trial.id)
+            gates.open(0, 1)
+            return trial.id == 2
+
+        gates.open(2)
+        with Threads(3) as pool:
+            summary = make_optimizer(pool, gates, ledger, max_parallel=3, callbacks=[stop]).run(99)
+        assert sorted(told) == ids(ledger, "observed") == [0, 1, 2] and told[0] == 2
+        assert summary.num_pending == 0 and len(ledger) == 3
+
+    def test_the_last_failures_are_told_of(self) -> None:
+        def objective(x: np.ndarray) -> float:
+            raise ValueError
+
+        callback = Mock(return_value=None)
+        with pytest.raises(EvaluationError):
+            make_optimizer(
+                Inline(),
+                objective,
+                FeedbackLedger(1),
+                max_consecutive_failures=2,
+                callbacks=[callback],
+            ).run(9)
+        assert callback.call_count == 2
+
+    @pytest.mark.parametrize("callbacks", [3, print, "text", [print, None]])
+    def test_arguments(self, callbacks: Any) -> None:
+        with pytest.raises(InputDataError, match="`callbacks`"):
+            make_optimizer(Inline(), square, FeedbackLedger(1), callbacks=callbacks)
+
+
+class TestTimeBudget:
+    @pytest.fixture
+    def clock(self, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+        """The loop's monotonic clock, set by hand."""
+        clock = SimpleNamespace(now=100.0)
+        clock.monotonic = lambda: clock.now
+        monkeypatch.setattr(evaluation_loop, "time", clock)
+        monkeypatch.setattr(optimizer, "time", clock)
+        return clock
+
+    @pytest.mark.parametrize("num_evaluations", [None, 50])
+    def test_nothing_starts_after_it(self, clock: SimpleNamespace, num_evaluations: Any) -> None:
+        def objective(x: np.ndarray) -> float:
+            clock.now += 1.0
+            return square(x)
+
+        ledger = FeedbackLedger(1)
+        run = make_optimizer(Inline(), objective, ledger).run
+        summary = run(num_evaluations, seconds=3.5)
+        assert summary.num_observed == len(ledger) == 4 and summary.seconds == 4.0
+        # A budget counts from its run, and the goal counts as always.
+        assert run(6, seconds=100.0).num_observed == 6
+
+    def test_what_runs_is_awaited(self, clock: SimpleNamespace) -> None:
+        """A query that was chosen too long is not submitted; an evaluation is not cut short."""
+
+        def propose(ledger: FeedbackLedger) -> Tensor:
+            if len(ledger) == 2:
+                clock.now += 10.0
+                gates.open(0, 1)
+            return count_up(ledger)
+
+        gates, ledger = Gates(), FeedbackLedger(1)
+        with Threads(3) as pool:
+            loop = make_optimizer(pool, gates, ledger, propose, max_parallel=3)
+            summary = loop.run(seconds=5.0)
+        assert ids(ledger, "observed") == [0, 1] and len(ledger) == 2
+        assert summary.num_pending == 0
+
+    def test_lost_evaluations_stay_pending(self, clock: SimpleNamespace) -> None:
+        class Losing(Inline):
+            def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
+                clock.now += 10.0
+                future: Future[Any] = Future()
+                future.cancel()
+                future.set_running_or_notify_cancel()
+                return future
+
+        ledger = FeedbackLedger(1)
+        loop = make_optimizer(Losing(), square, ledger, max_retries=5)
+        assert loop.run(seconds=5.0).num_pending == 1
+        assert make_optimizer(Inline(), square, ledger).run(1).num_observed == 1
+
+    def test_a_run_that_waits_for_others_ends_in_time(self) -> None:
+        ledger = FeedbackLedger(1)
+        with Presence(ledger._storage) as other:
+            assert other.take_turn() and other.submit([0.0], 0, goal=1) == 0
+            loop = make_optimizer(Inline(), square, ledger)
+            summary = loop.run(1, seconds=0.1)
+        assert summary.num_pending == len(ledger) == 1
+
+    def test_bar_without_a_goal(self, capsys: pytest.CaptureFixture[str]) -> None:
+        loop = make_optimizer(Inline(), square, FeedbackLedger(1), callbacks=[lambda *_: True])
+        loop.run(progress=True, seconds=1000.0)
+        assert "evaluations: 1it" in capsys.readouterr().err.split("\r")[-1]
+
+    @pytest.mark.parametrize("seconds", [0, -1.0, math.inf, math.nan, "60"])
+    def test_arguments(self, seconds: Any) -> None:
+        loop = make_optimizer(Inline(), square, FeedbackLedger(1))
+        with pytest.raises(InputDataError, match="`seconds`"):
+            loop.run(3, seconds=seconds)
+        with pytest.raises(InputDataError, match="`num_evaluations` or `seconds`"):
+            loop.run()
+
+
+def test_a_clock_that_is_set_back_in_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Values stay visible, so that no trial is run again and the run ends when it should."""
+    now, seen = 2_000_000_000.0, []
+
+    def propose(ledger: FeedbackLedger) -> Tensor:
+        nonlocal now
+        seen.append(len(ledger.to_observations()[0]))
+        now -= 3600.0
+        return count_up(ledger)
+
+    monkeypatch.setattr(settings, "time", SimpleNamespace(time=lambda: now))
+    ledger = FeedbackLedger(1, clock="seconds")
+    assert make_optimizer(Inline(), square, ledger, propose).run(4).num_observed == 4
+    assert seen == [0, 1, 2, 3] and len(ledger) == 4
+    assert ids(ledger, "observed") == [0, 1, 2, 3]
 
 
 class TestErrors:
@@ -799,7 +1041,7 @@ def test_owned_threads_end_with_the_run() -> None:
 
 
 def test_loop_and_ledger_import_no_models() -> None:
-    allowed = {"numpy", "torch", "tqdm", "botorch.exceptions", "botorch_calib.ledger"}
+    allowed = {"numpy", "torch", "tqdm", "pandas", "botorch.exceptions", "botorch_calib.ledger"}
     allowed |= {
         "botorch_calib._validation",
         "botorch_calib.exceptions",

@@ -25,7 +25,7 @@ from botorch_calib.acquisition import (
     DelayedThompsonSampling,
     DelayedUpperConfidenceBound,
 )
-from botorch_calib.asynchronous import DelayAwareProposer, DelayStrategy, SearchSettings
+from botorch_calib.asynchronous import DelayAwareProposer, DelayStrategy, SearchSettings, refits
 from botorch_calib.asynchronous import proposer as proposer_module
 from botorch_calib.calibration import OnlineConformal
 from botorch_calib.ledger import FeedbackLedger
@@ -630,3 +630,88 @@ def test_many_workers_do_not_drive_the_search_to_the_bounds(strategy):
     assert sum(objective(x) > median for x in asked) >= 15
     on_bounds = ((asked == BOUNDS[0]) | (asked == BOUNDS[1])).sum(dim=-1)
     assert (on_bounds == 2).sum() <= 2
+
+
+# ------------------------------------------------------------------ what the ledger says
+
+
+def test_bounds_may_be_lists():
+    ledger = make_ledger()
+    assert torch.equal(make_proposer(BOUNDS.tolist())(ledger), make_proposer()(ledger))
+    for bounds in ([[0, 0], [1]], [["0", "1"]], 3, None):
+        with pytest.raises((InputDataError, BotorchTensorDimensionError), match="`bounds`"):
+            make_proposer(bounds)
+
+
+def test_the_direction_is_the_ledgers():
+    choice = make_proposer(maximize=False)(make_ledger(censor_value=2.0, maximize=False))
+    ledger = make_ledger(censor_value=2.0, maximize=False)
+    assert torch.equal(make_proposer()(ledger), choice)
+    with pytest.raises(InputDataError, match="`maximize` is False in the ledger"):
+        make_proposer(maximize=True)(ledger)
+    # The first who says so decides.
+    ledger = make_ledger(censor_value=2.0)
+    assert torch.equal(make_proposer(maximize=False)(ledger), choice)
+    assert ledger.maximize is False
+
+
+def with_noise(ledger: FeedbackLedger, variances: dict[int, float]) -> FeedbackLedger:
+    """A copy in which the variances of some trials' values are known."""
+    copied = FeedbackLedger(2, censor_value=ledger.censor_value)
+    for trial in ledger.trials:
+        copied.submit(trial.x)
+    for trial in ledger.trials:
+        if trial.y is not None:
+            copied.tell(trial.id, trial.y, variances.get(trial.id), time=trial.observed_at)
+    return copied
+
+
+@pytest.mark.parametrize("censor_value", [CENSOR, None])
+def test_known_noise_reaches_the_model(censor_value, monkeypatch):
+    """In the units of the outcome, in the order of the values."""
+    plain = make_ledger(censor_value=censor_value)
+    known = {i: 0.01 * (i + 1) for i in range(6)}
+    spy = Spy(monkeypatch)
+    make_proposer(fit=None)(with_noise(plain, known))
+    gp: Any = spy.seen[-1].model.model
+    scale = gp.outcome_transform.stdvs.squeeze() ** 2
+    noise = gp.likelihood.noise_covar.noise * scale
+    expected = torch.tensor(list(known.values()), **DOUBLE)
+    assert len(plain.to_observations()[1]) == 6
+    assert_close(noise[..., :6].squeeze(), expected)
+
+
+def test_a_fit_of_the_users_own_may_take_the_noise():
+    seen: list[Any] = []
+
+    def own(X: Tensor, Y: Tensor, Yvar: Tensor | None = None) -> SingleTaskGP:
+        seen.append(Yvar)
+        return fit(X, Y)
+
+    ledger = with_noise(make_ledger(), dict.fromkeys(range(6), 0.5))
+    propose = make_proposer(fit=own)
+    propose(ledger)
+    propose(ledger)
+    assert len(seen) == 1 and seen[0].tolist() == [[0.5]] * 6
+    ledger.amend(0, ledger[0].y, yvar=0.25)  # other data, though the values are the same
+    propose(ledger)
+    assert len(seen) == 2 and sorted(seen[1].flatten().tolist()) == [0.25] + [0.5] * 5
+
+
+@pytest.mark.parametrize(("own", "known"), [(fit, 6), (None, 5)])
+def test_known_noise_that_is_not_used_is_warned_of(own, known):
+    ledger = with_noise(make_ledger(), dict.fromkeys(range(known), 0.5))
+    reason = "has no `Yvar`" if known == 6 else "1 of 6 are missing"
+    with pytest.warns(InputDataWarning, match=f"variances .* not used, as .*{reason}"):
+        make_proposer(fit=own)(ledger)
+
+
+def test_noise_free_values_can_be_fitted():
+    """GPyTorch warns of variances below its least one; a warning is an error here."""
+    X = draw_sobol_samples(BOUNDS, n=8, q=1, seed=3).squeeze(-2)
+    Yvar = torch.zeros(8, 1, **DOUBLE)
+    gp = refits.fit_single_task_gp(X, X[:, :1] * 1e4, BOUNDS, Yvar)
+    assert gp.posterior(X).mean.isfinite().all()
+    with pytest.warns(InputDataWarning, match="not standardized"):  # equal values cannot be
+        gp = refits.fit_single_task_gp(X, torch.ones(8, 1, **DOUBLE), BOUNDS, Yvar)
+    assert gp.posterior(X).mean.isfinite().all()

@@ -154,9 +154,11 @@ class Starts:
         self.seen: list[tuple[int, Any]] = []
         fitted = refits.fit_single_task_gp
 
-        def recorded(X: Tensor, Y: Tensor, bounds: Tensor, start: Any = None) -> SingleTaskGP:
+        def recorded(
+            X: Tensor, Y: Tensor, bounds: Tensor, Yvar: Any = None, start: Any = None
+        ) -> SingleTaskGP:
             self.seen.append((len(Y), start))
-            return fitted(X, Y, bounds, start)
+            return fitted(X, Y, bounds, Yvar, start)
 
         monkeypatch.setattr(refits, "fit_single_task_gp", recorded)
 

@@ -1,6 +1,8 @@
 """Quantile recalibration: its distribution, its bound, and what leaving one out costs and gives."""
 
+import copy
 import math
+import pickle
 
 import pytest
 import torch
@@ -245,3 +247,56 @@ def test_single_level_and_infinite_lengthscale():
     calibrator.update(*make_data())
     predictive = calibrator.predictive(make_data(2)[0])
     assert predictive.quantile(torch.tensor(0.5, **DOUBLE)).shape == (2, 1)
+
+
+class TestCommonDistribution:
+    """Without a local part all points share one distribution, remembered while it holds."""
+
+    X = torch.rand(6, 1, 2, dtype=torch.double, generator=torch.Generator().manual_seed(0))
+
+    @staticmethod
+    def learned() -> QuantileRecalibrator:
+        calibrator = QuantileRecalibrator()
+        generator = torch.Generator().manual_seed(1)
+        inputs = torch.rand(30, 2, dtype=torch.double, generator=generator)
+        calibrator.update(inputs, torch.randn(30, dtype=torch.double, generator=generator))
+        return calibrator
+
+    def test_one_row_for_all_points(self):
+        calibrator = self.learned()
+        first, second, third = (calibrator.predictive(self.X) for _ in range(3))
+        expected = calibrator._predictive_from(calibrator.tracker.threshold(self.X).clone())
+        for predictive in (first, second, third):
+            assert predictive.batch_shape == (6, 1, 1)
+            assert torch.equal(predictive.knots, expected.knots)
+        assert second.without_copies() is third.without_copies() is not first.without_copies()
+
+    def test_forgotten_when_something_is_learned(self):
+        calibrator = self.learned()
+        before = [calibrator.predictive(self.X) for _ in range(2)][1]
+        calibrator.update(self.X[:, 0], torch.full((6,), 3.0, dtype=torch.double))
+        after = [calibrator.predictive(self.X) for _ in range(2)][1]
+        fresh = calibrator._predictive_from(calibrator.tracker.threshold(self.X).clone())
+        assert torch.equal(after.knots, fresh.knots)
+        assert not torch.equal(after.knots, before.knots)
+
+    def test_loaded_and_copied(self):
+        calibrator, other = self.learned(), QuantileRecalibrator()
+        for _ in range(2):
+            calibrator.predictive(self.X), other.predictive(self.X)
+        other.load_state_dict(calibrator.state_dict())
+        twin = copy.deepcopy(calibrator)
+        twin = pickle.loads(pickle.dumps(twin))
+        for _ in range(2):
+            expected = calibrator.predictive(self.X).knots
+            assert torch.equal(other.predictive(self.X).knots, expected)
+            assert torch.equal(twin.predictive(self.X).knots, expected)
+
+    def test_local_thresholds_are_not_common(self):
+        calibrator = QuantileRecalibrator(lengthscale=0.3)
+        calibrator.update(self.X[:, 0], torch.randn(6, dtype=torch.double))
+        X = self.X[:1].clone().requires_grad_()
+        predictive = calibrator.predictive(X)
+        assert predictive.without_copies().quantile_table(0.1) is None
+        (slope,) = torch.autograd.grad(predictive.knots[..., 1:-1].sum(), X)
+        assert slope.abs().max() > 0

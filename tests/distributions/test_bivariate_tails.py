@@ -33,7 +33,7 @@ def log_tails(c, k, r, side) -> tuple[torch.Tensor, torch.Tensor]:
     """Logarithms of ``E[(X - c)+ ; side Z > k]`` and of ``P(X > c, side Z > k)``."""
     c, k, r, side = torch.broadcast_tensors(c, k, r, side)
     knots, norm = off_zero(side * k).unsqueeze(0), (1 + r.square()).sqrt()
-    values, half, _ = bivariate_tails(c, knots, (knots - c * norm) / r, r, norm)
+    values, half, *_ = bivariate_tails(c, knots, (knots - c * norm) / r, r, norm)
     logs = values[:2, 0].clamp(min=1e-300).log() - half[0] - 0.5 * math.log(2 * math.pi)
     return logs[0], logs[1]
 

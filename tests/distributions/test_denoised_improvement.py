@@ -114,12 +114,12 @@ class TestDerivatives:
 def test_natural_masses_agree(name):
     """The mass of a piece has one definition and, for speed, three computations."""
     form = FORMS[name]
-    x, r, knots, _ = (v.detach() for v in case(form, 300))
+    x, r, knots, masses = (v.detach() for v in case(form, 300))
     ends = form.pad(knots, -math.inf, math.inf)
     is_normal = form.is_normal(x) > 0
     expected = log_normal_interval(ends[:-1], ends[1:])
     expected = torch.where(is_normal, expected, ends.diff(dim=0).log())
-    assert_close(piece_values(x, r, knots, form)[2], expected, rtol=0.0, atol=1e-12)
+    assert_close(piece_values(x, r, knots, masses, form)[2], expected, rtol=0.0, atol=1e-12)
     assert_close(log_densities(x, r, knots, form)[1], expected, rtol=0.0, atol=1e-12)
     far, own = form.pad(knots, -1e30, 1e30), torch.zeros(1, 300, dtype=torch.long)
     normal = torch.cat([form.is_normal(x).expand(-1, 300), form.is_normal(x)[:1].expand(1, 300)])

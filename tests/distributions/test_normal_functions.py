@@ -142,6 +142,14 @@ def test_ndtri_exp():
     (slope,) = torch.autograd.grad(functions.ndtri_exp(safe).sum(), safe)
     expected = double(*(Phi(v) / phi(v) for v in z))
     assert_close(slope, expected, rtol=1e-9, atol=0.0)
+    assert gradgradcheck(functions.ndtri_exp, (safe,), atol=1e-6)
+
+
+def test_ndtri_exp_has_a_zero_slope_where_it_is_infinite():
+    log_p = double(0.0).requires_grad_()
+    value = functions.ndtri_exp(log_p)
+    assert value.tolist() == [math.inf]
+    assert torch.autograd.grad(value.sum(), log_p)[0].tolist() == [0.0]
 
 
 def test_hazard():

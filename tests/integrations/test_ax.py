@@ -2,6 +2,7 @@
 
 import importlib
 import logging
+import math
 import sys
 from collections.abc import Iterator, Sequence
 from copy import deepcopy
@@ -16,10 +17,13 @@ import torch
 pytest.importorskip("ax")
 
 from ax.adapter.cross_validation import cross_validate
+from ax.analysis.plotly.surface.contour import ContourPlot
+from ax.analysis.plotly.surface.slice import SlicePlot
 from ax.api.client import Client
 from ax.api.configs import ChoiceParameterConfig, RangeParameterConfig
 from ax.api.utils.generation_strategy_dispatch import choose_generation_strategy
 from ax.api.utils.structs import GenerationStrategyDispatchStruct
+from ax.core.analysis_card import AnalysisCardGroup, ErrorAnalysisCard
 from ax.core.search_space import SearchSpaceDigest
 from ax.generation_strategy.generation_strategy import GenerationStrategy
 from ax.generators.torch.botorch_modular.acquisition import Acquisition
@@ -29,6 +33,7 @@ from ax.generators.torch.botorch_modular.surrogate import Surrogate, SurrogateSp
 from ax.generators.torch.botorch_modular.utils import ModelConfig
 from ax.generators.torch_base import TorchOptConfig
 from botorch.acquisition import AcquisitionFunction
+from botorch.acquisition.analytic import LogExpectedImprovement
 from botorch.acquisition.logei import qLogNoisyExpectedImprovement
 from botorch.exceptions.errors import InputDataError, UnsupportedError
 from botorch.models import ModelList, SingleTaskGP
@@ -92,6 +97,17 @@ MIXED = (
 def hill(parameters: Any) -> float:
     """Its maximum, 0, is at (0.4, 6)."""
     return -((parameters["a"] - 0.4) ** 2) - (parameters["b"] / 10 - 0.6) ** 2
+
+
+def rough_hill(parameters: Any) -> float:
+    """Rough enough for a model to take it for noisy."""
+    return hill(parameters) + 0.03 * math.cos(57.0 * parameters["a"] + 71.0 * parameters["b"])
+
+
+def other_hill(parameters: Any) -> float:
+    """Its maximum, about 0, is at (0.9, 1); rough enough for a model to take it for noisy."""
+    smooth = -((parameters["a"] - 0.9) ** 2) - (parameters["b"] / 10 - 0.1) ** 2
+    return smooth + 0.03 * math.sin(91.0 * parameters["a"] + 37.0 * parameters["b"])
 
 
 def point(parameters: Any) -> Tensor:
@@ -492,10 +508,13 @@ def test_nothing_feasible_yet() -> None:
 
 @pytest.mark.usefixtures("not_optimised")
 def test_constraints_relative_to_the_status_quo() -> None:
-    client = constrained_client(constraints=["z <= 1.1 * baseline"])
+    client = Client(random_seed=0)
+    client.configure_experiment(parameters=CONTINUOUS)
+    client.configure_optimization(objective="y", outcome_constraints=["z <= 1.1 * baseline"])
     baseline = {"a": 0.25, "b": 5.0}
     index = client.attach_baseline(baseline)
     client.complete_trial(index, {"y": hill(baseline), "z": 0.75})
+    client.set_generation_strategy(strategy_for(client))
     play(client, NUM_INITIAL + 1, z=total)
     acqf: Any = acquisition_of(client).acqf
     assert class_of(client) is LogCalibratedConstrainedExpectedImprovement
@@ -547,10 +566,17 @@ def test_a_plain_model_of_the_constraint() -> None:
         ("y, w", ["z <= 0.8", *THRESHOLDS], {}, qLogCalibratedNoisyExpectedHypervolumeImprovement),
         ("y, w", THRESHOLDS, {}, qLogCalibratedNoisyExpectedHypervolumeImprovement),
         ("y + w", ["z <= 0.8"], {}, qLogCalibratedNoisyExpectedImprovement),
+        ("y + w", [], {}, qLogCalibratedNoisyExpectedImprovement),
         # Who asks for samples gets them.
         (
             "y",
             ["z <= 0.8"],
+            {"botorch_acqf_class": qLogNoisyExpectedImprovement},
+            qLogNoisyExpectedImprovement,
+        ),
+        (
+            "y + w",
+            [],
             {"botorch_acqf_class": qLogNoisyExpectedImprovement},
             qLogNoisyExpectedImprovement,
         ),
@@ -574,7 +600,7 @@ def test_what_else_is_used(
     objective: str, constraints: Sequence[str], kwargs: Any, expected: type[AcquisitionFunction]
 ) -> None:
     client = constrained_client(objective, constraints, **kwargs)
-    play(client, NUM_INITIAL + 1, z=total, w=lambda parameters: parameters["a"])
+    play(client, NUM_INITIAL + 1, z=total, w=lambda p: other_hill(p) + 2.0)
     assert class_of(client) is expected
     if expected in CACHED_ROOTS.values():
         acqf: Any = acquisition_of(client).acqf
@@ -645,8 +671,12 @@ def test_constraints_on_several_metrics_once_ax_reads_them(monkeypatch: pytest.M
         ("y + z", ["w <= 1"], LogCalibratedConstrainedExpectedImprovement, "of one metric"),
         ("y", [], LogCalibratedConstrainedExpectedImprovement, "needs outcome constraints"),
         ("y", [], LogCalibratedProbabilityOfFeasibility, "needs outcome constraints"),
-        ("y + z", [], None, "a sum of metrics"),
+        ("y + z", [], LogCalibratedExpectedImprovement, r"the sum 'y \+ z'"),
+        ("y + z", [], LogExpectedImprovement, r"the sum 'y \+ z'"),
         ("y", ["z + w <= 1"], None, "reads but one of the metrics"),
+        ("y", ["z + w <= 1.1 * baseline"], None, "reads but one of the metrics"),
+        ("y", ["z <= 1.1 * baseline"], None, "attach_baseline"),
+        ("y, w", ["w >= 0.5 * baseline"], None, "attach_baseline"),
     ],
 )
 def test_wrong_combinations_fail_before_the_first_trial(
@@ -657,6 +687,119 @@ def test_wrong_combinations_fail_before_the_first_trial(
 ) -> None:
     with pytest.raises(UnsupportedError, match=match):
         constrained_client(objective, constraints, botorch_acqf_class=acquisition)
+
+
+def test_sum_of_metrics_as_the_objective() -> None:
+    """Sampled; the maximum, 0.1156, is at (0.525, 6)."""
+    client = constrained_client("y + 0.25*w", ())
+    play(client, NUM_INITIAL + 4, w=lambda parameters: parameters["a"])
+    acqf: Any = acquisition_of(client).acqf
+    weights = acqf.objective.weights
+    names, models = adapter_of(client).outcomes, model_of(client).models
+    targets = {
+        name: raw_train_targets(part.model).flatten()
+        for name, part in zip(names, models, strict=True)
+    }
+    arms: list[Any] = [trial.arms[0].parameters for trial in client._experiment.trials.values()]
+    sums = torch.tensor([hill(p) + 0.25 * p["a"] for p in arms[: len(targets["y"])]]).double()
+    samples = torch.stack([targets[name] for name in names], dim=-1)
+    # In the units of the models it is the sum but for one factor and one offset.
+    seen = (samples @ weights.to(samples)).diff()
+    torch.testing.assert_close(seen / seen[0], sums.diff() / sums.diff()[0], rtol=1e-6, atol=1e-6)
+    assert max(hill(p) + 0.25 * p["a"] for p in arms) > 0.11
+
+
+# ------------------------------------------------------------------ what Ax makes of the models
+
+
+def summaries(client: Client, points: Sequence[Any]) -> Tensor:
+    """Means and standard errors that Ax predicts, by point and metric."""
+    rows = [[row[name] for name in sorted(row)] for row in client.predict(points)]
+    return torch.tensor(rows, dtype=torch.double)
+
+
+def saved_and_loaded(client: Client, path: Path) -> Client:
+    client.save_to_json_file(str(path / "experiment.json"))
+    loaded: Client = Client.load_from_json_file(str(path / "experiment.json"))
+    return loaded
+
+
+@pytest.mark.usefixtures("not_optimised")
+# BoTorch's, where paths that go through the trials leave nothing open in between
+@pytest.mark.filterwarnings("ignore:A not p.d.")
+def test_two_objectives_predicted_saved_and_loaded(tmp_path: Path) -> None:
+    client = constrained_client("v, w", ["v >= -1", "w >= -1"])
+    metrics = {"v": rough_hill, "w": other_hill}
+    play(client, NUM_INITIAL + 4, **metrics)
+    arms = [trial.arms[0].parameters for trial in client._experiment.trials.values()]
+    chosen = summaries(client, arms[:NUM_INITIAL])
+    assert chosen.shape == (NUM_INITIAL, 3, 2) and (chosen[..., 1] > 0).all()
+    # In the order of the names, "y" being tracked
+    exact = torch.tensor([[rough_hill(p), other_hill(p)] for p in arms[:NUM_INITIAL]]).double()
+    torch.testing.assert_close(chosen[:, :2, 0], exact, atol=0.1, rtol=0.0)
+    for predicted in (True, False):
+        front: Any = client.get_pareto_frontier(use_model_predictions=predicted)
+        assert front
+        values = [(outcome["v"][0], outcome["w"][0]) for _, outcome, *_ in front]
+        worse = [a < c and b < d for a, b in values for c, d in values]
+        assert not any(worse)
+    loaded = saved_and_loaded(client, tmp_path)
+    play(loaded, 1, **metrics)
+    assert class_of(loaded) is qLogCalibratedNoisyExpectedHypervolumeImprovement
+    assert {type(part) for part in model_of(loaded).models} == {ReplayedModel}
+    assert model_of(loaded).models[0].calibrator.num_updates == NUM_INITIAL + 4
+    assert loaded.get_pareto_frontier()
+
+
+@pytest.mark.usefixtures("not_optimised")
+def test_mixed_space_predicted_saved_and_loaded(tmp_path: Path) -> None:
+    client = new_client(calibrated_model_config(), None, MIXED)
+    play(client, NUM_INITIAL + 2)
+    points = [{"a": 0.2, "b": 3, "c": c} for c in "uv"]
+    before = summaries(client, points)
+    assert before.shape == (2, 1, 2) and before.isfinite().all()
+    best, *_ = client.get_best_parameterization(use_model_predictions=True)
+    assert best.keys() == {"a", "b", "c"}
+    loaded = saved_and_loaded(client, tmp_path)
+    for again in (client, loaded):  # both fitted to all trials now
+        again.get_next_trials(max_trials=1)
+    assert type(model_of(loaded)) is ReplayedModel
+    torch.testing.assert_close(
+        summaries(loaded, points), summaries(client, points), atol=1e-3, rtol=1e-3
+    )
+
+
+def leaves(cards: Sequence[Any]) -> Iterator[Any]:
+    for card in cards:
+        if isinstance(card, AnalysisCardGroup):
+            yield from leaves(card.children)
+        else:
+            yield card
+
+
+@pytest.mark.parametrize(
+    ("parameters", "objective", "constraints"),
+    [(CONTINUOUS, "y, w", ["z <= 1.1"]), (MIXED, "y", []), (CONTINUOUS, "y", ["z <= 0.8"])],
+)
+@pytest.mark.usefixtures("not_optimised")
+@pytest.mark.filterwarnings("ignore")  # those of Ax and of Plotly
+def test_analyses(parameters: Any, objective: str, constraints: Sequence[str]) -> None:
+    """Only the sensitivity analysis asks for the type of a posterior."""
+    client = Client(random_seed=0)
+    client.configure_experiment(parameters=parameters)
+    client.configure_optimization(objective=objective, outcome_constraints=constraints)
+    client.set_generation_strategy(strategy_for(client))
+    play(client, NUM_INITIAL + 2, z=total, w=lambda p: p["a"])
+    cards = list(leaves(client.compute_analyses(display=False)))
+    wrong = [card for card in cards if isinstance(card, ErrorAnalysisCard)]
+    assert {card.name for card in wrong} <= {"TopSurfacesAnalysis"}
+    assert all("GPyTorchPosterior" in card.blob for card in wrong)
+    assert {"ArmEffectsPlot", "CrossValidationPlot", "Summary"} <= {card.name for card in cards}
+    # The curves and surfaces that it would have chosen can be asked for.
+    surfaces = [SlicePlot("a", "y"), ContourPlot("a", "b", "y")]
+    drawn = list(leaves(client.compute_analyses(surfaces, display=False)))
+    assert [card.name for card in drawn] == ["SlicePlot", "ContourPlot"]
+    assert not any(isinstance(card, ErrorAnalysisCard) for card in drawn)
 
 
 def test_strategy_needs_to_know_the_experiment() -> None:

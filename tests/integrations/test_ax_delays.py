@@ -138,7 +138,7 @@ def test_minimisation_agrees_with_maximisation() -> None:
 
 
 @pytest.mark.parametrize(
-    ("imputation", "calibrated", "num_trials"), [("censor", True, 25), ("hallucinate", False, 15)]
+    ("imputation", "calibrated", "num_trials"), [("censor", False, 25), ("hallucinate", True, 15)]
 )
 def test_trials_that_finish_out_of_order(
     imputation: str, calibrated: bool, num_trials: int
@@ -164,8 +164,7 @@ def test_trials_that_finish_out_of_order(
     trials = [trial for trial in everything if not trial.status.is_failed]
     arms = [arm.name for trial in trials for arm in trial.arms]
     assert len(set(arms)) == len(arms)  # no point twice
-    designed = [hill(trials[index].arm.parameters) for index in range(NUM_INITIAL)]
-    assert max(done) > max(designed)
+    assert max(done) > -0.01  # a tenth of the box from the maximum
 
 
 def test_a_run_that_is_stored_and_loaded(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import struct
 import threading
 import time
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ import torch
 from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError
 
 from botorch_calib.exceptions import LedgerError, TrialStateError, UnknownTrialError
-from botorch_calib.ledger import FeedbackLedger, TrialStatus, storage_on_disk
+from botorch_calib.ledger import FeedbackLedger, TrialStatus, settings, storage_on_disk
 
 DOUBLE: dict[str, Any] = {"dtype": torch.double}
 CENSOR = -3.0
@@ -258,9 +259,42 @@ def test_a_clock_that_was_set_back_loses_no_value(make) -> None:
     ledger = make(clock="seconds")
     ledger.submit(point(1), time=time.time() + 3600)
     ledger.observe(0, 2.0)
-    (trial,) = ledger.trials_at(math.inf)
+    (trial,) = ledger.trials
     assert trial.observed_at == trial.submitted_at
-    assert ledger.to_observations(math.inf)[1].tolist() == [[2.0]]
+    assert ledger.to_observations()[1].tolist() == [[2.0]]
+
+
+def test_a_clock_that_was_set_back_hides_no_value(make, monkeypatch) -> None:
+    """Time stands still until the system's clock has caught up."""
+    now = 5000.0
+    monkeypatch.setattr(settings, "time", SimpleNamespace(time=lambda: now))
+    ledger = make(clock="seconds", max_wait=100)
+    for _ in range(3):
+        ledger.submit(point(0))
+    ledger.observe(0, 1.0)
+    now = 1000.0
+    for known in (ledger, ledger.snapshot(), pickle.loads(pickle.dumps(ledger))):
+        assert [trial.status for trial in known.trials] == ["observed", "pending", "pending"]
+        assert known.now() == 5000.0 and known.best() is not None
+    ledger.observe(1, 2.0)
+    ledger.submit(point(1))
+    assert ledger[1].observed_at == ledger[3].submitted_at == 5000.0
+    assert ledger.to_observations()[1].tolist() == [[1.0], [2.0]]
+    now = 5050.0
+    ledger.fail(2)
+    assert ledger[2].status == "failed" and ledger.now() == 5050.0
+    now = 5101.0
+    assert ledger[3].status == "expired"
+    if ledger.path is not None:
+        now = 1000.0
+        assert len(FeedbackLedger.open(ledger.path).to_observations()[0]) == 2
+
+
+def test_times_that_are_given_may_lie_in_the_future(make) -> None:
+    ledger = make(clock="seconds")
+    ledger.submit(point(0))
+    ledger.observe(0, 1.0, time=time.time() + 1000.0)
+    assert ledger[0].status == "pending" and ledger.trials_at(math.inf)[0].y == 1.0
 
 
 @pytest.mark.parametrize("late", ["use", "discard"])
@@ -345,7 +379,7 @@ def test_records(make) -> None:
     ledger.observe(0, 0.5)
     first, second = ledger.to_records()
     assert first == {
-        **{"id": 0, "x_0": 1.0, "x_1": 2.5, "x_2": -3.0, "y": 0.5},
+        **{"id": 0, "x_0": 1.0, "x_1": 2.5, "x_2": -3.0, "y": 0.5, "yvar": None},
         **{"submitted_at": 0.0, "observed_at": 2.0, "status": "observed", "note": ""},
     }
     assert second["y"] is None and second["observed_at"] is None and second["status"] == "pending"

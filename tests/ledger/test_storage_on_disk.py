@@ -14,7 +14,7 @@ import torch
 from botorch.exceptions.errors import InputDataError
 
 from botorch_calib.exceptions import DamagedLedgerError, LedgerError, UnknownTrialError
-from botorch_calib.ledger import FeedbackLedger, storage_on_disk
+from botorch_calib.ledger import FeedbackLedger, format_1, storage_on_disk
 from tests.ledger.running import run_writers
 
 
@@ -158,6 +158,68 @@ def test_a_link_is_the_same_ledger(path) -> None:
     assert FeedbackLedger.open(link).path == path
 
 
+# ---------------------------------------------------------------- files of earlier versions
+
+
+@pytest.fixture
+def old_path(tmp_path) -> Path:
+    """A file that the last version with format 1 wrote, and whose trials are known."""
+    path = tmp_path / "ledger.db"
+    path.write_bytes(Path(__file__).with_name("format_1.db").read_bytes())
+    return path
+
+
+def test_files_of_format_1_are_read_and_continued(old_path) -> None:
+    expected = FeedbackLedger(2, censor_value=-1.5, max_wait=6, late="discard")
+    for i in range(8):
+        expected.submit([i / 7, -0.1 * i])
+    expected.observe(0, 1 / 3)
+    expected.observe(2, -0.0)
+    expected.fail(3, "power \N{SNOWMAN} cut")
+    expected.abandon(4)
+    expected.observe(5, 1e-300)
+    expected.observe(4, 7.25)
+    for _ in range(2):  # as it was, and as it has become
+        ledger = FeedbackLedger.open(old_path)
+        assert ledger.trials == expected.trials
+        assert ledger.training_data()[1].tolist() == expected.training_data()[1].tolist()
+    assert str(ledger[2].y) == "-0.0"
+    ledger.observe(7, 2.5)
+    assert ledger.submit([1.0, 2.0]) == 8
+    assert FeedbackLedger.open(old_path)[7].y == 2.5
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "UPDATE trials SET y = 1.25 WHERE id = 7",
+        "UPDATE trials SET x = 5 WHERE id = 7",
+        "DELETE FROM trials WHERE id = 7",
+        "UPDATE ledger SET max_wait = 8",
+        "DELETE FROM ledger",
+        "CREATE TABLE more (id)",
+    ],
+)
+def test_damaged_files_of_format_1_are_left_alone(old_path, statement) -> None:
+    rewrite(old_path, statement)
+    before = old_path.read_bytes()
+    with pytest.raises(DamagedLedgerError, match=r"ledger\.db"):
+        FeedbackLedger.open(old_path)
+    assert old_path.read_bytes() == before
+
+
+def test_an_upgrade_that_is_cut_short_is_undone(old_path, monkeypatch) -> None:
+    def fail(*_: Any) -> Any:
+        raise KeyboardInterrupt
+
+    before = old_path.read_bytes()
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(format_1, "row_of", fail)
+        FeedbackLedger.open(old_path)
+    assert old_path.read_bytes() == before
+    assert len(FeedbackLedger.open(old_path)) == 8
+
+
 # ---------------------------------------------------------------- several users
 
 
@@ -174,13 +236,13 @@ def test_two_ledgers_of_one_file_see_each_other(path) -> None:
 def test_only_what_has_changed_is_read_again(path, monkeypatch) -> None:
     ledger, other = FeedbackLedger.open(path), FeedbackLedger.open(path)
     taken: list[int] = []
-    check = storage_on_disk._check_rows
+    check = storage_on_disk.check_rows
 
     def count(rows: list[Any], *args: Any) -> None:
         taken.append(len(rows))
         check(rows, *args)
 
-    monkeypatch.setattr(storage_on_disk, "_check_rows", count)
+    monkeypatch.setattr(storage_on_disk, "check_rows", count)
     ledger.training_data()
     assert taken == []
     new = other.submit([0.1, 0.2, 0.3])
@@ -238,7 +300,7 @@ def test_a_failing_transition_is_undone(path) -> None:
     def fail(*_: Any) -> Any:
         raise KeyboardInterrupt
 
-    for change in (lambda: storage.change(3, fail), lambda: storage.append(bytes(24), fail)):
+    for change in (lambda: storage.change(3, fail), lambda: storage.append(fail)):
         with pytest.raises(KeyboardInterrupt):
             change()
         assert contents(path) == before
@@ -276,12 +338,12 @@ def test_files_of_something_else(tmp_path, size, fill_byte) -> None:
     assert_refused(path, "not a ledger|damaged")
 
 
-@pytest.mark.parametrize("page", range(3))
+@pytest.mark.parametrize("page", range(4))
 @pytest.mark.parametrize("value", [0, 255, None])
 def test_overwritten_pages(path, page, value) -> None:
     data = bytearray(path.read_bytes())
     size = 4096
-    assert len(data) == 3 * size
+    assert len(data) == 4 * size
     new = random.Random(page).randbytes(size) if value is None else bytes([value]) * size
     data[page * size : (page + 1) * size] = new
     path.write_bytes(data)
@@ -335,7 +397,7 @@ def rewrite(path: Path, *statements: str) -> None:
         "DELETE FROM trials WHERE id = 59",
         "DELETE FROM trials",
         "INSERT INTO trials SELECT 60, x, submitted_at, y, observed_at, abandoned_at, failed_at,"
-        " note, revision, checksum FROM trials WHERE id = 5",
+        " yvar, note, owner, earlier, revision, checksum FROM trials WHERE id = 5",
         "UPDATE trials SET id = -1 WHERE id = 0",
         "UPDATE trials SET y = 1.25 WHERE id = 7",
         "UPDATE trials SET y = 'text' WHERE id = 7",
@@ -360,8 +422,8 @@ def test_changes_by_other_programs(path, statement) -> None:
 
 
 def test_newer_formats(path) -> None:
-    rewrite(path, "PRAGMA user_version = 2")
-    assert_refused(path, "has format 2; this version of botorch_calib reads formats up to 1")
+    rewrite(path, "PRAGMA user_version = 3")
+    assert_refused(path, "has format 3; this version of botorch_calib reads formats up to 2")
 
 
 def test_databases_of_others(tmp_path) -> None:

@@ -45,6 +45,8 @@ class QuantileLearner(Module, ABC):
     centers: Tensor
     step_count: Tensor
 
+    # Of `_correlations`: centers and lengthscales, the first center and the right factor.
+    _factors: tuple[Tensor, tuple[float, ...], Tensor, Tensor] | None = None
     _payload: ClassVar[str] = "coefficients"
     _settings: ClassVar[tuple[str, ...]] = ("levels", "initial")
 
@@ -154,6 +156,20 @@ class QuantileLearner(Module, ABC):
         setattr(self, self._payload, self._rows[:0].clone())
         self.step_count = torch.zeros_like(self.step_count)
 
+    def _correlations(self, X: Tensor, lengthscales: Sequence[float]) -> Tensor:
+        """`gaussian_correlations` of ``X`` with the centers, what these alone decide being kept."""
+        kept = self._factors
+        # Centers are replaced, never written to.
+        if kept is None or kept[0] is not self.centers or kept[1] != tuple(lengthscales):
+            with torch.inference_mode(False):  # else no graph could use it
+                shift = self.centers[0].double()
+                right = right_factor(self.centers, lengthscales)
+            self._factors = kept = (self.centers, tuple(lengthscales), shift, right)
+        return correlations_with(X.to(self.centers), *kept[2:])
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_factors": None}
+
     @property
     def _rows(self) -> Tensor:
         rows: Tensor = getattr(self, self._payload)
@@ -244,14 +260,23 @@ def gaussian_correlations(X1: Tensor, X2: Tensor, lengthscales: Sequence[float])
     the inputs spread over more than 1e6 lengthscales. It is not clamped at 0, since that
     would falsify second derivatives where points coincide.
     """
-    dtype, shift = X1.dtype, X2[0].double()
-    X1, X2 = X1.double() - shift, X2.double() - shift
-    # Squares go in elementwise on the left: summing the larger side would cost more.
-    left = torch.cat([X1, X1 * X1, X1.new_ones(*X1.shape[:-1], 1)], dim=-1)
-    squares = -(X2 * X2).sum(dim=-1, keepdim=True)
-    right = torch.cat([2.0 * X2, torch.full_like(X2, -1.0), squares], dim=-1)
+    return correlations_with(X1, X2[0].double(), right_factor(X2, lengthscales))
+
+
+def right_factor(X: Tensor, lengthscales: Sequence[float]) -> Tensor:
+    """The factor of `gaussian_correlations` that depends on its second argument alone."""
+    X = X.double() - X[0].double()
+    squares = -(X * X).sum(dim=-1, keepdim=True)
+    right = torch.cat([2.0 * X, torch.full_like(X, -1.0), squares], dim=-1)
     # One product for all: the right factors, divided by each squared lengthscale.
-    right = torch.cat([right / (scale * scale) for scale in lengthscales])
+    return torch.cat([right / (scale * scale) for scale in lengthscales])
+
+
+def correlations_with(X: Tensor, shift: Tensor, right: Tensor) -> Tensor:
+    """`gaussian_correlations` of ``X`` with points of which the first, and a factor, are known."""
+    dtype, X = X.dtype, X.double() - shift
+    # Squares go in elementwise on the left: summing the larger side would cost more.
+    left = torch.cat([X, X * X, X.new_ones(*X.shape[:-1], 1)], dim=-1)
     return (left @ right.mT).exp().to(dtype)
 
 

@@ -20,7 +20,6 @@ from botorch_calib._validation import check_count, check_nonnegative, check_posi
 from botorch_calib.calibration.learners.base import (
     QuantileLearner,
     gaussian_correlation,
-    gaussian_correlations,
 )
 from botorch_calib.calibration.learners.online import (
     Local,
@@ -121,6 +120,7 @@ class AggregatedQuantileTracker(QuantileLearner):
     mixability_gap: Tensor
     _mixed_constants: Tensor
     _mixed_coefficients: Tensor
+    _shift: Tensor
     _scales: Tensor
     _step_sizes: Tensor
 
@@ -152,6 +152,7 @@ class AggregatedQuantileTracker(QuantileLearner):
         # Derived from the above whenever they change
         self.register_buffer("_mixed_constants", self.initial.clone(), persistent=False)
         self.register_buffer("_mixed_coefficients", self.coefficients.clone(), persistent=False)
+        self.register_buffer("_shift", torch.zeros_like(self.shortfall), persistent=False)
         self._mix()
 
     def _initial_constants(self) -> Tensor:
@@ -186,13 +187,17 @@ class AggregatedQuantileTracker(QuantileLearner):
         if len(self.centers):
             # The members' functions were averaged when they changed: one product serves them all.
             lengthscales = [at.lengthscale for at in self._localizations]
-            correlations = gaussian_correlations(X.to(self.centers), self.centers, lengthscales)
+            correlations = self._correlations(X, lengthscales)
             mixed = mixed + correlations @ self._mixed_coefficients
-        return mixed.clamp(0.0, 1.0) + _net(self.shortfall, self._room(self.step_count + 1))
+        return mixed.clamp(0.0, 1.0) + self._shift
 
     @torch.no_grad()
     def _mix(self) -> None:
-        """Average the members' functions, so that only ``M`` are evaluated, not ``K M``."""
+        """Average the members' functions, so that only ``M`` are evaluated, not ``K M``.
+
+        The safety net's shift of the next thresholds is the same at all inputs, too.
+        """
+        self._shift = _net(self.shortfall, self._room(self.step_count + 1))
         weights = self.weights.to(self.levels).unsqueeze(-1)
         self._mixed_constants = (weights * self.constants).sum(dim=-2)
         coefficients = (self.coefficients * self._scales).unflatten(-1, self.constants.shape)

@@ -244,7 +244,7 @@ class OnlineQuantileTracker(QuantileLearner):
         return Local(values, [kernel], [everything], scale, shrink)
 
     def _local_values(self, X: Tensor) -> Tensor:
-        correlation = gaussian_correlation(X, self.centers, self.lengthscale)
+        correlation = self._correlations(X, [self.lengthscale])
         return correlation @ (self.scale * self.coefficients)
 
 

@@ -49,7 +49,7 @@ class ClosedFormConfidenceBound(ContextualFunction):
         self._decisions = _Part.of(gp, columns.decision)
         self._contexts = _Part.of(gp, columns.context)
         self._all = _Part.of(gp, columns.decision + columns.context)
-        self._kept: tuple[tuple[Tensor, Tensor, Tensor], ...] = ()
+        self._kept: tuple[tuple[Tensor, Tensor, tuple[Tensor, Tensor]], ...] = ()
         self._weights = sign * gp.weights
         # Numbers, which enter operations at less cost than tensors do.
         self._width = float(beta.double().sqrt())
@@ -89,13 +89,15 @@ class ClosedFormConfidenceBound(ContextualFunction):
     def _context_side(self, contexts: Tensor) -> tuple[Tensor, Tensor]:
         """`_Part.side` of contexts, which is kept, as they are mostly those of the last calls."""
         contexts = contexts.to(self._weights)
-        for kept, points, distances in self._kept:
-            if torch.equal(kept, contexts):
-                return points, distances
+        constant = self._is_constant(contexts)
+        for source, kept, side in self._kept:
+            # Compared by value only where that is necessary, as it waits for the device.
+            if (constant and source is contexts) or torch.equal(kept, contexts):
+                return side
         side = self._contexts.side(contexts)
-        # A copy, compared by value: whoever owns the contexts may change them. Two are kept, for
-        # the expectation and for the steepness.
-        self._kept = ((contexts.clone(), *side), *self._kept[:1])
+        # A copy: whoever owns the contexts may change them. Two are kept, for the expectation and
+        # for the steepness.
+        self._kept = ((contexts, contexts.clone(), side), *self._kept[:1])
         return side
 
     def _chunk(

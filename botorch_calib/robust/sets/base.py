@@ -89,7 +89,8 @@ class AmbiguitySet:
         Returns:
             A tensor of shape ``b``.
         """
-        return self.worst_case(function(X, contexts.points), contexts)
+        # Values are not checked, which would wait for the device: NaN gives NaN.
+        return self._worst_case(function(X, contexts.points), contexts)
 
     def worst_case(self, values: Tensor, contexts: ContextDistribution) -> Tensor:
         """Smallest expectation over the set, differentiable with respect to ``values``.
@@ -106,6 +107,10 @@ class AmbiguitySet:
             BotorchTensorDimensionError: If ``values`` does not end in a dimension of ``M``.
             InputDataError: If ``values`` is not floating-point, or holds NaN or infinity.
         """
+        check_values(values, contexts)
+        return self._worst_case(values, contexts)
+
+    def _worst_case(self, values: Tensor, contexts: ContextDistribution) -> Tensor:
         return torch.linalg.vecdot(self._minimiser(values, contexts), values)
 
     def worst_case_weights(self, values: Tensor, contexts: ContextDistribution) -> Tensor:
@@ -127,6 +132,7 @@ class AmbiguitySet:
             raise UnsupportedError(
                 f"{self!r} is a bound that no distribution attains: use `worst_case`."
             )
+        check_values(values, contexts)
         return self._minimiser(values, contexts)
 
     def __repr__(self) -> str:
@@ -140,7 +146,6 @@ class AmbiguitySet:
     @torch.no_grad()
     def _minimiser(self, values: Tensor, contexts: ContextDistribution) -> Tensor:
         """Weights ``... x M`` whose product with ``values`` is the worst case."""
-        check_values(values, contexts)
         contexts = contexts.to(torch.double, values.device)
         u = values.detach().double().reshape(-1, contexts.num_points)
         support = contexts.support() if self._keeps_support else None

@@ -7,15 +7,20 @@ import math
 import torch
 from torch import Tensor
 
-from botorch_calib._root_finding import bracketed_newton
 from botorch_calib.robust.contexts import ContextDistribution
 from botorch_calib.robust.sets.base import Ball
 
 # Below exp(-_FLOOR) the mass of an atom is 0 in float64.
 _FLOOR = 800.0
+# Stands for a divergence or a slope of 0.
+_LEAST = 1e-300
 # Where |t| is below this, r log r - r + 1 with r = exp(t) is summed as a power series in t.
 _SMALL = 0.1
-_TOLERANCE, _MAX_STEPS = 1e-13, 200
+# The search: points at once and rounds of such a grid, each of which leaves a fifth of the bracket,
+# then Newton steps inside it, and accurate ones. Far more than needed but for the worst instances.
+_POINTS, _ROUNDS, _STEPS, _ACCURATE_STEPS = 4, 5, 4, 2
+# From this radius on a divergence may be computed as a difference of terms of order 1.
+_LARGE = 1e-3
 
 
 class KLBall(Ball):
@@ -23,7 +28,8 @@ class KLBall(Ball):
 
     The worst-case distribution is exponentially tilted, ``p_i = w_i exp(-s u_i)`` up to a factor,
     with ``s`` at which the radius is met: the root of an increasing function of ``log s``, found by
-    Newton's method inside a bracket. If the radius is at least ``-log W``, with ``W`` the weight of
+    a search on grids and Newton's method, whose steps are as many for all instances, so that a
+    device is never waited for. If the radius is at least ``-log W``, with ``W`` the weight of
     the atoms of the smallest value, it is the centre restricted to these.
 
     Args:
@@ -40,38 +46,73 @@ class KLBall(Ball):
         weights = contexts.weights
         if self.radius == 0:
             return weights.expand_as(u)
-        least = u <= 0
-        worst = weights * least
+        worst = weights * (u <= 0)
         mass = worst.sum(dim=-1, keepdim=True)
-        worst = worst / mass
-        inner = -mass.squeeze(-1).log() > self.radius
-        if bool(inner.any()):
-            worst[inner] = self._tilted(u[inner], weights)
-        return worst
+        inner = -mass.log() > self.radius
+        return torch.where(inner, self._tilted(u, weights), worst / mass)
 
     def _tilted(self, u: Tensor, weights: Tensor) -> Tensor:
         """Worst cases where all mass on the smallest value lies outside of the ball."""
-        target = math.log(self.radius)
-
-        def function(x: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
-            tilted, size, scaled = tilt(u[rows], weights, x.exp())
-            mean = (tilted * scaled).sum(dim=-1, keepdim=True)
+        root = self._search(u, weights)
+        worst, size, scaled = tilt(u, weights, root.exp())
+        for _ in range(_ACCURATE_STEPS):
             # d divergence / d log s = s^2 Var u under the tilted distribution.
-            slope = (tilted * (scaled - mean).square()).sum(dim=-1)
-            size = size.clamp(min=torch.finfo(size.dtype).tiny)
-            return size.log() - target, slope / size
+            mean = torch.linalg.vecdot(worst, scaled).unsqueeze(-1)
+            slope = torch.linalg.vecdot(worst, (scaled - mean).square())
+            error = (size.clamp(min=_LEAST) / self.radius).log()
+            # Where the divergence does not reach the radius, whatever s, the slope vanishes.
+            root = root - (error * size / slope.clamp(min=_LEAST)).clamp(-0.5, 0.5)
+            worst, size, scaled = tilt(u, weights, root.exp())
+        # Convexity: a step back to the centre takes what rounding has left outside of the ball.
+        share = (self.radius / size.clamp(min=_LEAST)).clamp(max=1.0).unsqueeze(-1)
+        return torch.lerp(weights.expand_as(worst), worst, share)
 
+    def _search(self, u: Tensor, weights: Tensor) -> Tensor:
+        """``log s``, ``b``, close enough for Newton's method to converge at once."""
         # The divergence is at most s^2 / 8 (Hoeffding), and the variance is its curvature at 0.
         low = torch.full_like(u[:, 0], 0.5 * math.log(8 * self.radius))
         gap = u.masked_fill(u <= 0, math.inf).amin(dim=-1)
         high = torch.maximum((_FLOOR / gap).log(), low)
-        variance = u.square() @ weights - (u @ weights).square()
-        guess = 0.5 * (2 * self.radius / variance.clamp(min=1e-300)).log()
-        root = bracketed_newton(function, low, high, guess, _MAX_STEPS, _TOLERANCE)
-        worst, size, _ = tilt(u, weights, root.exp())
-        # Convexity: a step back to the centre takes what rounding has left outside of the ball.
-        share = (self.radius / size.clamp(min=1e-300)).clamp(max=1.0).unsqueeze(-1)
-        return torch.lerp(weights.expand_as(worst), worst, share)
+        parts = torch.arange(_POINTS + 2, dtype=u.dtype, device=u.device) / (_POINTS + 1)
+        for _ in range(_ROUNDS):
+            grid = torch.lerp(low.unsqueeze(-1), high.unsqueeze(-1), parts)
+            size, _ = self._divergence(u.unsqueeze(-2), weights, grid[:, 1:-1].exp())
+            place = (size < self.radius).sum(dim=-1, keepdim=True)
+            low, high = (grid.gather(-1, place + i).squeeze(-1) for i in (0, 1))
+        # What rounding leaves of the divergence; steps below that are Newton's, whatever it says.
+        noise = 1e-9 + 1e-14 / math.sqrt(self.radius)
+        x = 0.5 * (low + high)
+        for _ in range(_STEPS):
+            size, slope = self._divergence(u, weights, x.exp())
+            size = size.clamp(min=_LEAST)
+            error = (size / self.radius).log()
+            below = error < 0
+            low, high = torch.where(below, x, low), torch.where(below, high, x)
+            step = x - error * size / slope.clamp(min=_LEAST)
+            is_newton = ((step > low) & (step < high)) | (error.abs() < noise)
+            step = torch.minimum(torch.maximum(step, low), high)
+            x = torch.where(is_newton, step, 0.5 * (low + high))
+        return x
+
+    def _divergence(self, u: Tensor, weights: Tensor, s: Tensor) -> tuple[Tensor, Tensor]:
+        """Divergence at tilts ``s``, and its derivative by ``log s``, both of the shape of ``s``.
+
+        A shorter `tilt` for the search. With ``Z = E exp(-s u)`` and means under the tilted
+        distribution the divergence is ``-s E[u] - log Z``. Of small ones that leaves no digit:
+        there it is the sum of ``r log r - r + 1``, as in `tilt`.
+        """
+        scaled = (s.unsqueeze(-1) * u).clamp(max=_FLOOR)
+        tilted = (-scaled).exp_().mul_(weights)
+        total = tilted.sum(dim=-1, keepdim=True)
+        tilted.div_(total)
+        mean = torch.linalg.vecdot(tilted, scaled).unsqueeze(-1)
+        log_total = total.log()
+        if self.radius >= _LARGE:
+            size = -(mean + log_total).squeeze(-1)
+        else:
+            log_ratio = -scaled - log_total
+            size = (tilted * log_ratio - weights * log_ratio.expm1()).sum(dim=-1)
+        return size, torch.linalg.vecdot(tilted, (scaled - mean).square_())
 
 
 def tilt(u: Tensor, weights: Tensor, s: Tensor) -> tuple[Tensor, Tensor, Tensor]:

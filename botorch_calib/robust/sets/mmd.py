@@ -175,7 +175,8 @@ class MMDBall(Ball):
         if bool(info > 0):
             raise InputDataError("The matrix of `kernel` is not positive definite: raise `jitter`.")
         # With 1~ = R^-1 1, the c that makes |R^-1 (u - c)| smallest is 1~' R^-1 u / |1~|^2.
-        inverse = torch.linalg.solve_triangular(root, torch.eye(num).to(root), upper=False)
+        eye = torch.eye(num, dtype=root.dtype, device=root.device)
+        inverse = torch.linalg.solve_triangular(root, eye, upper=False)
         ones = inverse.sum(dim=-1, keepdim=True)
         whiten = inverse - ones * ((ones.mT @ inverse) / ones.square().sum())
         return _Matrices(root, whiten, (root - contexts.weights @ root).norm(dim=-1))

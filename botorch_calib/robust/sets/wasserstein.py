@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from botorch.exceptions.errors import (
     BotorchTensorDimensionError,
+    InputDataError,
     UnsupportedError,
 )
 from torch import Tensor
 
-from botorch_calib._validation import check_one_of
+from botorch_calib._validation import check_nonnegative, check_one_of
 from botorch_calib.robust.contexts import ContextDistribution
 from botorch_calib.robust.contextual_function import ContextualFunction
 from botorch_calib.robust.sets.base import Ball
 
+#: Smoothing of the maximum in a search: the norm of order 256, within 1.1 % of it.
+DEFAULT_SMOOTHING = 1.0 / 256.0
 # Largest gap between primal and dual values, for values that range over [0, 1].
 _GAP = 1e-12
 # The cutting planes are finite; this many never occurred.
@@ -44,20 +48,50 @@ class WassersteinBall(Ball):
     If ``L`` is the Lipschitz constant of ``u`` in the context,
     ``E u - radius L <= exact <= E u`` and ``exact >= min u``.
 
+    The maximum has kinks, at which a quasi-Newton search loses its time. ``smoothing=s`` takes the
+    norm of order ``1 / s`` of the largest gradient norms in its place, the maximum times 1 to
+    ``16^s``: a lower bound still, and as good as smooth. Search with it, and choose among the ends
+    by the bound itself (`smoothed`).
+
     Args:
         radius: Radius in the unit of the contexts: a number of at least 0, a tensor with one
             element, or a schedule (see `Ball`).
         method: ``"exact"``, or ``"lipschitz"`` for the bound by gradients.
+        smoothing: Of the maximum in the bound by gradients, from 0, none, to 1.
 
     Raises:
-        InputDataError: If ``radius`` is negative, infinite or NaN, or ``method`` is unknown.
+        InputDataError: If ``radius`` is negative, infinite or NaN, ``method`` is unknown, or
+            ``smoothing`` is outside [0, 1] or given for another method.
     """
 
     def __init__(
-        self, radius: float | Tensor | Callable[[int], float], method: str = "exact"
+        self,
+        radius: float | Tensor | Callable[[int], float],
+        method: str = "exact",
+        smoothing: float = 0.0,
     ) -> None:
         super().__init__(radius)
         self.method = check_one_of("method", method, ("exact", "lipschitz"))
+        self.smoothing = check_nonnegative("smoothing", smoothing)
+        if self.smoothing > (1.0 if self.needs_gradients else 0.0):
+            raise InputDataError(
+                "`smoothing` must lie in [0, 1], and be 0 unless method='lipschitz', got "
+                f"{smoothing!r}."
+            )
+
+    def smoothed(self, smoothing: float = DEFAULT_SMOOTHING) -> WassersteinBall:
+        """The same bound by gradients with a smooth maximum, to search with.
+
+        Args:
+            smoothing: From 0, none, to 1.
+        """
+        return WassersteinBall(self._radius, "lipschitz", smoothing)
+
+    def _arguments(self) -> dict[str, Any]:
+        arguments = super()._arguments()
+        if not self.smoothing:
+            arguments.pop("smoothing")
+        return arguments
 
     @property
     def needs_gradients(self) -> bool:
@@ -69,7 +103,7 @@ class WassersteinBall(Ball):
     ) -> Tensor:
         """Worst cases at decisions: exact ones, or the Lipschitz bound with the true gradient.
 
-        The largest gradient norm is taken over ``contexts.lipschitz_points``.
+        The largest gradient norm, or its smooth form, is taken over ``contexts.lipschitz_points``.
 
         Args:
             function: The function ``u`` to be maximised.
@@ -84,7 +118,9 @@ class WassersteinBall(Ball):
             return contexts.expectation(function(X, contexts.points))
         if not self.needs_gradients:
             return super().evaluate(function, X, contexts)
-        values, steepness = function.with_steepness(X, contexts.points, contexts.lipschitz_points)
+        values, steepness = function.with_steepness(
+            X, contexts.points, contexts.lipschitz_points, self.smoothing
+        )
         return self.lipschitz_bound(contexts.expectation(values), steepness)
 
     def lipschitz_bound(self, expectation: Tensor, gradient_norm: Tensor) -> Tensor:
@@ -162,18 +198,18 @@ class _Transport:
             gamma = (near.mean - far.mean) / (far.cost - near.cost)
             bound = near.mean + gamma * (near.cost - self.radius)
             unsettled = (near.target != far.target) & (self.weights > 0) & ~done.unsqueeze(-1)
-            if not bool(unsettled.any()):
+            rows, atoms = unsettled.nonzero(as_tuple=True)
+            if len(rows) == 0:
                 break
-            plan = _Plan(self, self._cheapest(gamma, unsettled, far.target))
+            plan = _Plan(self, self._cheapest(gamma, rows, atoms, far.target))
             done = done | (plan.mean + gamma * (plan.cost - self.radius) >= bound - _GAP)
             within = plan.cost <= self.radius
             near.update(plan, within & ~done)
             far.update(plan, ~within & ~done)
         return self._mixture(near, far)
 
-    def _cheapest(self, gamma: Tensor, unsettled: Tensor, target: Tensor) -> Tensor:
-        """Targets with those of the ``unsettled`` atoms replaced by the cheapest at ``gamma``."""
-        rows, atoms = unsettled.nonzero(as_tuple=True)
+    def _cheapest(self, gamma: Tensor, rows: Tensor, atoms: Tensor, target: Tensor) -> Tensor:
+        """Targets with those of some atoms of some rows replaced by the cheapest at ``gamma``."""
         size = max(1, _BLOCK // self.u.shape[-1])
         found = []
         for row, atom in zip(rows.split(size), atoms.split(size), strict=True):

@@ -10,6 +10,7 @@ import torch
 from benchmarks.perf import command
 from benchmarks.perf import measure as perf
 from benchmarks.perf.measure import Call, Comparison, Measurement, Workload, measure, table
+from benchmarks.perf.operations import Operations
 
 
 @pytest.fixture(scope="module")
@@ -21,7 +22,8 @@ def test_ratio_of_interleaved_times_by_hand(monkeypatch, work) -> None:
     clock, calls = [0.0], []
 
     def advance(label: str, seconds: list[float]) -> Call:
-        durations = itertools.chain([100.0], seconds)  # the first call is the warm-up
+        # The first call is the warm-up, the last one counts operations and is not timed.
+        durations = itertools.chain([100.0], seconds, [100.0])
 
         def call(repetition: int) -> None:
             calls.append(label)
@@ -32,7 +34,7 @@ def test_ratio_of_interleaved_times_by_hand(monkeypatch, work) -> None:
     monkeypatch.setattr(perf.time, "perf_counter", lambda: clock[0])
     pair = advance("A", [2.0, 6.0, 8.0]), advance("B", [1.0, 2.0, 2.0])
     result = measure(Comparison("x", lambda work: pair, repetitions=3, warm_up=1), work)
-    assert calls == ["A", "B"] * 4
+    assert calls == ["A", "B"] * 5
     assert (result.ratio, result.lower_quartile, result.upper_quartile) == (3.0, 2.5, 3.5)
     assert (result.measured_ms, result.reference_ms) == (6000.0, 2000.0)
 
@@ -59,8 +61,9 @@ def test_recalibration_runs(work, name) -> None:
 
 
 def test_table() -> None:
-    text = table([Measurement("x", 1.234, 1.0, 2.0, 3.0, 4.0, 5)])
-    assert "| x | 1.23 | 1 to 2 | 3 | 4 | 5 |" in text
+    counts = Operations(30, 5, 2), Operations(20, 3, 0)
+    text = table([Measurement("x", 1.234, 1.0, 2.0, 3.0, 4.0, 5, *counts)])
+    assert "| x | 1.23 | 1 to 2 | 3 | 4 | 5 | 30 / 20 | 1.5 | 2 | 5 / 3 |" in text
 
 
 def test_a_name_is_registered_once() -> None:

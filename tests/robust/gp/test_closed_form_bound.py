@@ -384,6 +384,23 @@ class TestGradients:
         assert_close(steepest, gradients[:, 2].norm(dim=-1), rtol=1e-9, atol=1e-9)
         assert not bound.with_steepness(X.detach(), C)[1].requires_grad
 
+    @pytest.mark.parametrize("path", PATHS)
+    @pytest.mark.parametrize("smoothing", [1.0, 0.25, 1 / 32])
+    def test_smooth_steepness_is_a_norm_of_the_norms(self, path, smoothing):
+        columns = Columns(4, 2)
+        bound = PATHS[path](make_gp(), columns)
+        X, C = decisions(6, columns).requires_grad_(), contexts_of(9, columns)
+        values, steepness = bound.with_steepness(X, C, smoothing=smoothing)
+        norms = bound.with_gradients(X, C)[1].norm(dim=-1)
+        assert_close(steepness, norms.norm(p=1 / smoothing, dim=-1), rtol=1e-9, atol=1e-9)
+        assert torch.equal(values, bound(X, C))
+        assert torch.autograd.gradcheck(
+            lambda x: bound.with_steepness(x, C, C[:4], smoothing)[1], (X,), eps=1e-5, atol=1e-4
+        )
+        flat = bound.with_steepness(X.detach(), C, smoothing=smoothing)[1]
+        assert not flat.requires_grad
+        assert_close(flat, steepness.detach(), rtol=1e-12, atol=1e-12)
+
     @pytest.mark.parametrize("kernel", KERNELS)
     @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
     def test_at_observed_points(self, kernel, dtype):
@@ -541,3 +558,15 @@ class TestSupport:
     def test_wrong_columns(self, width, num, indices):
         with pytest.raises(InputDataError, match="context"):
             Columns(width, num, indices)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_smooth_maximum_at_extremes(dtype):
+    values = torch.tensor([[0.0, 0.0], [1e-30, 0.0], [1e30, 1e30], [3.0, 1.0]], dtype=dtype)
+    norm, slopes = contextual_function._smooth_maximum(values, 1 / 32)
+    assert norm.isfinite().all() and slopes.isfinite().all()
+    assert_close(
+        norm / torch.tensor([1.0, 1e-30, 1e30 * 2 ** (1 / 32), 3.0], dtype=dtype),
+        torch.tensor([0.0, 1.0, 1.0, 1.0], dtype=dtype),
+    )
+    assert (slopes[0] == 0).all() and slopes[3, 0] == 1.0

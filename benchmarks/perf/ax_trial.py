@@ -1,0 +1,100 @@
+"""Speed of a trial in Ax under an outcome constraint, as a ratio to that with plain models.
+
+Importing this module registers the comparison with `perf.measure`, if Ax is installed.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+from benchmarks.perf.measure import Call, Workload, comparison
+from botorch_calib.test_functions import HeteroscedasticAckley
+
+if TYPE_CHECKING:
+    from ax.api.client import Client
+
+NUM_TRIALS = 20
+LIMIT = 13.0
+
+
+def outcomes(work: Workload, parameters: Any) -> dict[str, float]:
+    """Minus Ackley's function with noise, and a constrained distance from a corner."""
+    x = work.X.new_tensor([parameters["a"], parameters["b"]])
+    value = float(HeteroscedasticAckley()(x.unsqueeze(0)))
+    return {"y": value, "z": float((x - work.bounds[0]).norm()) + 0.1 * value}
+
+
+def started_client(work: Workload, set_strategy: Callable[[Client, Any], None]) -> Client:
+    """A client with twenty completed trials, the same whatever the models."""
+    from ax.api.client import Client
+    from ax.api.configs import RangeParameterConfig
+    from ax.api.utils.structs import GenerationStrategyDispatchStruct
+
+    logging.getLogger("ax.api.client").setLevel(logging.ERROR)
+    client = Client(random_seed=0)
+    ends = work.bounds.t().tolist()
+    client.configure_experiment(
+        [
+            RangeParameterConfig(name=name, parameter_type="float", bounds=tuple(bounds))
+            for name, bounds in zip("ab", ends, strict=True)
+        ]
+    )
+    client.configure_optimization("y", outcome_constraints=[f"z <= {LIMIT}"])
+    # The points are attached: what Ax would draw at first is of no interest.
+    struct = GenerationStrategyDispatchStruct(
+        method="custom",
+        initialization_budget=NUM_TRIALS,
+        use_existing_trials_for_initialization=True,
+        initialize_with_center=False,
+    )
+    set_strategy(client, struct)
+    for a, b in work.X[:NUM_TRIALS].tolist():
+        parameters = {"a": a, "b": b}
+        client.complete_trial(client.attach_trial(parameters), outcomes(work, parameters))
+    return client
+
+
+def calibrated_strategy(client: Client, struct: Any) -> None:
+    """Calibrated models, and the acquisition function that goes with them."""
+    from botorch_calib.integrations.ax import calibrated_generation_strategy
+
+    client.set_generation_strategy(calibrated_generation_strategy(client, struct=struct))
+
+
+def plain_strategy(client: Client, struct: Any) -> None:
+    """Ax's own models and acquisition function, with the same initial trials."""
+    from ax.api.utils.generation_strategy_dispatch import choose_generation_strategy
+    from ax.generators.torch.botorch_modular.utils import ModelConfig
+
+    client.set_generation_strategy(
+        choose_generation_strategy(struct, model_config=ModelConfig(name="plain"))
+    )
+
+
+def trial_of(work: Workload, client: Client) -> Call:
+    """Ask for a trial, which fits the models anew, and complete it."""
+
+    def trial(repetition: int) -> object:
+        (item,) = client.get_next_trials(max_trials=1).items()
+        index, parameters = item
+        return client.complete_trial(index, outcomes(work, parameters))
+
+    return trial
+
+
+def trial_ratio(work: Workload) -> tuple[Call, Call]:
+    """Cost of a trial, fits included, with one constraint and 20 trials or more; at most 1.6."""
+    calibrated, plain = (
+        trial_of(work, started_client(work, strategy))
+        for strategy in (calibrated_strategy, plain_strategy)
+    )
+    return calibrated, plain
+
+
+if find_spec("ax") is not None:
+    comparison("calibrated / plain trial in Ax, one constraint", repetitions=15, warm_up=2)(
+        trial_ratio
+    )

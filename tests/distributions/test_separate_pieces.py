@@ -1,0 +1,225 @@
+"""Distributions with a bounded support, however far from it: mpmath, gradients, extremes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import mpmath as mp
+import pytest
+import torch
+from botorch.posteriors import GPyTorchPosterior
+from gpytorch.distributions import MultivariateNormal
+from torch import Tensor
+from torch.autograd import gradcheck, gradgradcheck
+from torch.testing import assert_close
+
+from botorch_calib.distributions import (
+    PiecewisePredictive,
+    SmoothedPredictive,
+    UnsmoothedPredictive,
+)
+from botorch_calib.distributions._separate_pieces import SeparatePieces
+from botorch_calib.distributions.form import PiecewiseForm
+from botorch_calib.posteriors import CalibratedPosterior
+
+INF = math.inf
+#: Flags, knots, masses, ratio, x.
+CASES: list[tuple[tuple[bool, ...], tuple[float, ...], tuple[float, ...], float, float]] = [
+    ((False,), (-1.0, 2.0), (1.0,), 0.1, 5.0),
+    ((False,), (-1.0, 2.0), (1.0,), 0.1, -4.0),
+    ((False,), (-1.0, 2.0), (1.0,), 1e-6, 2.0 + 3e-6),
+    ((False,), (-1.0, 2.0), (1.0,), 1e-6, 2.0 - 1e-8),
+    ((False,), (-1.0, 2.0), (1.0,), 30.0, -7.0),
+    ((False,), (-1.0, 2.0), (1.0,), 1e-3, 1e3),
+    ((False,), (-1.0, 2.0), (1.0,), 1e-3, -1e3),
+    ((False,), (-1.0, 2.0), (1.0,), 1e3, 1e3),
+    ((False,), (20.0, 20.001), (1.0,), 0.01, 19.9),
+    ((False,), (-30.0, -28.0), (1.0,), 0.2, -28.1),
+    ((False,), (-30.0, -28.0), (1.0,), 5.0, 0.0),
+    ((True,), (-1.0, 2.0), (1.0,), 0.1, 5.0),
+    ((True,), (-1.0, 2.0), (1.0,), 1e-3, -1e3),
+    ((False,), (-INF, 2.0), (1.0,), 0.2, 5.0),
+    ((False,), (-INF, -2.0), (1.0,), 0.2, 1.0),
+    ((False,), (-2.0, INF), (1.0,), 0.2, -4.0),
+    ((True, False), (-1.0, 0.5, 2.0), (0.4, 0.6), 0.1, 4.0),
+    ((False, True), (-1.0, 0.5, 2.0), (0.4, 0.6), 0.1, -4.0),
+    # Nothing above, or next to it
+    ((False, False), (-1.0, 0.5, 2.0), (1.0, 0.0), 0.1, 4.0),
+    ((True, True), (-1.0, 0.5, 2.0), (1.0, 0.0), 0.01, 4.0),
+    ((False, False, False), (-INF, -1.0, 0.5, INF), (0.0, 1.0, 0.0), 0.1, 4.0),
+    ((False, False, False), (-INF, -1.0, 0.5, INF), (0.2, 0.8 - 1e-12, 1e-12), 0.1, 2.0),
+    ((False, True, False), (-INF, -1.0, 0.5, INF), (0.0, 1.0, 0.0), 0.1, -4.0),
+]
+
+
+def double(*values: float) -> Tensor:
+    return torch.tensor(values, dtype=torch.double)
+
+
+def distribution(case: Any, knots: Tensor | None = None) -> SmoothedPredictive:
+    flags, ends, masses, ratio, _ = case
+    ends = double(*ends) if knots is None else knots
+    return SmoothedPredictive(
+        PiecewisePredictive(ends, double(*masses), flags), torch.tensor(ratio, dtype=torch.double)
+    )
+
+
+def h(t: Any) -> Any:
+    """``phi(t) + t Phi(t)``, by as many more digits as it loses."""
+    with mp.workdps(60 + int(4 * mp.log10(10 + abs(t)))):
+        return mp.npdf(t) + t * mp.erfc(-t / mp.sqrt(2)) / 2
+
+
+def scaled_quad(function: Callable[[Any], Any], ends: list[Any]) -> Any:
+    """Quadrature whose error is relative, though that of mpmath's rule is absolute."""
+    panels = [(a, b) for a, b in zip(ends, ends[1:], strict=False) if b > a]
+    unit = max(function(z) for a, b in panels for z in (a, (a + b) / 2, b))
+    parts = [mp.quad(lambda z: function(z) / unit / (b - a), [a, b]) * (b - a) for a, b in panels]  # noqa: B023
+    return unit * mp.fsum(parts)
+
+
+def exact_piece(low: Any, high: Any, flat: bool, r: Any, x: Any) -> list[Any]:
+    """Excess, survival, cdf and density of a piece of mass 1."""
+    low, high = max(low, mp.mpf(-60)), min(high, mp.mpf(60))
+    centers = [low, high, x, mp.mpf(0)] if flat else [low, high, x, x / (1 + r * r), mp.mpf(0)]
+    edge = high if x > high else low
+    steps = [r, r / mp.sqrt(1 + r * r), 1 / (1 + abs(low)), 1 / (1 + abs(x - edge) / r**2)]
+    points = {
+        c + s * d * k for c in centers for d in steps for k in (0.5, 3, 12, 60) for s in (1, -1)
+    }
+    ends = sorted(p for p in points | set(centers) if low <= p <= high)
+
+    def shape(z: Any) -> Any:
+        return mp.mpf(1) if flat else mp.npdf(z)
+
+    functions = [
+        lambda z: shape(z) * r * h((z - x) / r),
+        lambda z: shape(z) * mp.erfc((x - z) / r / mp.sqrt(2)) / 2,
+        lambda z: shape(z) * mp.erfc((z - x) / r / mp.sqrt(2)) / 2,
+        lambda z: shape(z) * mp.npdf((z - x) / r) / r,
+    ]
+    mass = scaled_quad(shape, ends)
+    return [scaled_quad(function, ends) / mass for function in functions]
+
+
+def exact_logs(case: Any) -> list[float]:
+    flags, knots, masses, ratio, x = case
+    with mp.workdps(40):
+        ends, r = [mp.mpf(k) for k in knots], mp.mpf(ratio)
+        parts = [
+            [
+                mp.mpf(mass) * value
+                for value in exact_piece(ends[j], ends[j + 1], flag, r, mp.mpf(x))
+            ]
+            for j, (flag, mass) in enumerate(zip(flags, masses, strict=True))
+            if mass > 0.0
+        ]
+        return [float(mp.log(mp.fsum(column))) for column in zip(*parts, strict=True)]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_against_mpmath(case: Any) -> None:
+    smoothed, x = distribution(case), torch.tensor(case[-1], dtype=torch.double)
+    got = [
+        smoothed.log_excess(x),
+        smoothed.log_survival(x),
+        smoothed.mirrored().log_survival(-x),
+        smoothed.log_prob(x),
+    ]
+    assert_close(torch.stack(got), double(*exact_logs(case)), rtol=1e-13, atol=1e-10)
+
+
+@pytest.mark.parametrize("case", [c for c in CASES if abs(c[-1]) < 100 and c[3] > 1e-3])
+@pytest.mark.parametrize("name", ["log_excess", "log_survival", "log_prob"])
+def test_gradients(case: Any, name: str) -> None:
+    """By ``x`` and the finite knots, in units in which the function changes by about 1."""
+    flags, ends, masses, ratio, point = case
+    finite = double(*ends).isfinite()
+    step = 0.05 * min([ratio, *(b - a for a, b in zip(ends, ends[1:], strict=False))])
+
+    def function(moves: Tensor, x: Tensor) -> Tensor:
+        knots = double(*ends)
+        knots = knots.masked_scatter(finite, knots[finite] + step * moves)
+        value: Tensor = getattr(distribution(case, knots), name)(point + step * x)
+        return value
+
+    inputs = torch.zeros(int(finite.sum())).double(), torch.zeros(()).double()
+    arguments = tuple(v.requires_grad_() for v in inputs)
+    assert gradcheck(function, arguments, eps=1e-4, atol=1e-6, rtol=1e-4)
+    if name == "log_excess":
+        assert gradgradcheck(function, arguments, eps=1e-4, atol=1e-5, rtol=1e-3)
+
+
+@pytest.mark.parametrize("flags", [(False,), (True,), (False, True), (True, False)])
+@pytest.mark.parametrize("ratio", [0.0, 1e-6, 1e-3, 1.0, 1e3, 1e6])
+def test_finite_at_any_distance(flags: tuple[bool, ...], ratio: float) -> None:
+    x = double(*(s * v for v in (0.0, 1e-8, 0.4, 2.0, 37.0, 1e3, 1e6) for s in (1, -1)))
+    knots = torch.linspace(-1.0, 2.0, len(flags) + 1).double()
+    masses = torch.full((len(flags),), 1 / len(flags)).double()
+    inputs = [v.requires_grad_() for v in (knots, masses, torch.tensor(ratio).double(), x)]
+    smoothed = SmoothedPredictive(PiecewisePredictive(knots, masses, flags), inputs[2])
+    values = [smoothed.log_excess(x), smoothed.log_survival(x), smoothed.log_prob(x)]
+    values += [smoothed.quantile(0.01), smoothed.quantile(0.9), smoothed.cdf(x)]
+    for value in values:
+        grads = torch.autograd.grad(value.sum(), inputs, retain_graph=True, allow_unused=True)
+        assert all(v is None or v.isfinite().all() for v in (value, *grads))
+    excess, survival, log_p = (v.exp() for v in values[:3])
+    seen = torch.stack([excess, survival, log_p]).amin(dim=0) > 1e-250
+    slopes = [torch.autograd.grad(v.sum(), x, retain_graph=True)[0] for v in values[:2]]
+    assert_close(slopes[0][seen], -(survival / excess)[seen], rtol=1e-6, atol=0.0)
+    assert_close(slopes[1][seen], -(log_p / survival)[seen], rtol=1e-6, atol=0.0)
+
+
+@pytest.mark.parametrize("flat", [True, False])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_one_bounded_piece_as_a_posterior(flat: bool, dtype: torch.dtype) -> None:
+    """Improvement far out, quantiles and samples of the objective and of the observation."""
+    mean = torch.zeros(3, 2, dtype=dtype)
+    base = GPyTorchPosterior(MultivariateNormal(mean, torch.eye(2, dtype=dtype).expand(3, 2, 2)))
+    predictive = PiecewisePredictive(
+        torch.tensor([-1.0, 2.0], dtype=dtype), torch.ones(1, dtype=dtype), (flat,)
+    )
+    for noise, denoise in [(0.0, True), (0.01, True), (0.01, False)]:
+        posterior = CalibratedPosterior(base, predictive, noise, denoise=denoise)
+        for best in (-1e3, 0.0, 1e3):
+            log_ei = posterior.log_expected_improvement(best)
+            assert log_ei.isfinite().all() and log_ei.dtype == dtype
+        quantiles = posterior.quantile(double(0.01, 0.5, 0.999))
+        assert quantiles.isfinite().all() and (quantiles.diff(dim=0) > 0).all()
+        samples = posterior.rsample(torch.Size([50]))
+        assert samples.shape == (50, 3, 2, 1) and samples.isfinite().all()
+        if noise == 0.0 or not denoise:
+            scale = math.sqrt(1 + noise)
+            assert (samples >= -1.001 * scale).all() and (samples <= 2.001 * scale).all()
+
+
+@pytest.mark.parametrize("flat", [True, False])
+def test_an_empty_tail_is_no_tail(flat: bool) -> None:
+    x = double(-30.0, -2.0, 0.1, 0.6, 30.0, 1e3)
+    ratio = torch.tensor(0.05, dtype=torch.double)
+    knots = double(-1.0, 0.5)
+    bounded = PiecewisePredictive(knots, double(1.0), (flat,))
+    hollow = PiecewisePredictive(knots, double(0.0, 1.0, 0.0), (False, flat, False))
+    for name in ("log_excess", "log_survival", "log_prob", "cdf"):
+        pair = [getattr(SmoothedPredictive(p, ratio), name)(x) for p in (bounded, hollow)]
+        assert_close(pair[1], pair[0], rtol=1e-12, atol=1e-12)
+    pair = [SmoothedPredictive(p, ratio).quantile(0.9) for p in (bounded, hollow)]
+    assert_close(pair[1], pair[0], rtol=1e-9, atol=1e-9)
+    inside = x.clamp(-0.9, 0.4)
+    for name in ("log_excess", "log_survival"):
+        pair = [getattr(UnsmoothedPredictive(p), name)(inside) for p in (bounded, hollow)]
+        assert_close(pair[1], pair[0], rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("open_low", [False, True])
+def test_knots_that_are_common(open_low: bool) -> None:
+    form = PiecewiseForm((False, False), open_low=open_low)
+    x, r = torch.linspace(-3.0, 4.0, 9).double(), torch.full((9,), 0.3).double()
+    knots = double(-1.0, 0.5, 2.0)[int(open_low) :].unsqueeze(-1)
+    t = (knots - x) / r
+    common, each = (SeparatePieces(x, r, k, t, form) for k in (knots, knots.expand_as(t).clone()))
+    assert_close(common.levels, each.levels, rtol=0.0, atol=0.0)
+    scale = each.levels.amax(dim=0)
+    assert_close(common.values(scale), each.values(scale), rtol=0.0, atol=0.0)

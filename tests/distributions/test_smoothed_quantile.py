@@ -1,0 +1,235 @@
+"""Quantiles of the smoothed distribution: accurate in a fixed number of steps, all derivatives."""
+
+import math
+from statistics import NormalDist
+
+import pytest
+import torch
+from torch import Generator, Tensor
+from torch.autograd import gradcheck, gradgradcheck
+from torch.testing import assert_close
+
+from botorch_calib.distributions._normal_functions import ndtri_exp
+from botorch_calib.distributions.piecewise import PiecewisePredictive
+from botorch_calib.distributions.smoothed import SmoothedPredictive, UnsmoothedPredictive
+from tests.predictive_examples import DECILES, KINDS, from_pits, random_predictive, uniform
+
+LEVELS = [1e-12, 1e-9, 1e-6, 1e-3, 0.05, 0.1, 0.3, 0.5, 0.6, 0.77, 0.9, 0.95, 0.999]
+LEVELS += [1 - 1e-6, 1 - 1e-9, 1 - 1e-12]
+# Beyond a bounded normal piece that is not covered probabilities themselves have errors.
+BOUNDED = ("mixed", "truncated")
+
+
+def score_errors(distribution: SmoothedPredictive, level: float) -> Tensor:
+    """Distance of the quantile's own probability from the level, in normal scores."""
+    x = distribution.quantile(level)
+    if level < 0.5:
+        log_tail, tail = distribution.mirrored().log_survival(-x), level
+    else:
+        log_tail, tail = distribution.log_survival(x), 1 - level
+    return (ndtri_exp(log_tail.clamp(max=-1e-300)) - NormalDist().inv_cdf(tail)).abs()
+
+
+def smoothed(kind: str, num: int, seed: int, ratios: tuple[float, float]) -> SmoothedPredictive:
+    """Random distributions and ratios, the latter between two powers of ten."""
+    low, high = ratios
+    ratio = 10 ** (low + (high - low) * uniform(num, generator=Generator().manual_seed(seed)))
+    return SmoothedPredictive(random_predictive(kind, num, seed=seed), ratio)
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in BOUNDED])
+@pytest.mark.parametrize("ratios", [(-6.0, 6.0), (-2.0, 1.0)], ids=["any", "usual"])
+def test_accuracy_over_800_distributions(kind, ratios):
+    distribution = smoothed(kind, 50, 3, ratios)
+    for level in LEVELS:
+        assert score_errors(distribution, level).max() <= 1e-8
+
+
+@pytest.mark.parametrize("kind", BOUNDED)
+def test_accuracy_without_tails(kind):
+    distribution = smoothed(kind, 50, 3, (-6.0, 6.0))
+    for level in LEVELS:
+        assert score_errors(distribution, level).max() <= (1e-8 if 0.04 < level < 0.96 else 1e-3)
+
+
+@pytest.mark.parametrize("alpha", [1e-3, 0.01, 0.1, 0.5, 0.9, 0.99])
+@pytest.mark.parametrize("tails", ["stretched", "gaussian"])
+def test_accuracy_by_miscoverage(alpha, tails):
+    half_width = torch.logspace(-3, 1.6, 12, dtype=torch.double).unsqueeze(-1)
+    predictive = PiecewisePredictive.conformal(alpha, half_width, max_width=50.0, tails=tails)
+    ratio = torch.logspace(-6, 6, 49, dtype=torch.double)
+    distribution = SmoothedPredictive(predictive, ratio)
+    for level in (*LEVELS, alpha / 2, 1 - alpha / 2):
+        assert score_errors(distribution, level).max() <= 1e-8
+
+
+def make(kind: str, parameters: Tensor, ratio: Tensor) -> SmoothedPredictive:
+    """A distribution as a function of half-widths ``n``, thresholds ``n x 3`` or masses."""
+    if kind == "recalibrated":
+        return SmoothedPredictive(from_pits(DECILES[[2, 8, 15]], parameters), ratio)
+    if kind == "masses":
+        knots = torch.tensor([-1.0, -0.2, 0.7], dtype=torch.double)
+        masses = torch.cat([parameters, 1 - parameters.sum(-1, keepdim=True)], dim=-1)
+        flags = (False, True, False, False)
+        return SmoothedPredictive(PiecewisePredictive(knots, masses, flags, validate=False), ratio)
+    return SmoothedPredictive(
+        PiecewisePredictive.conformal(0.2, parameters, tails=kind, validate=False), ratio
+    )
+
+
+def arguments(kind: str) -> tuple[Tensor, Tensor]:
+    generator = Generator().manual_seed(5)
+    u, v = uniform(3, generator=generator), uniform(3, 3, generator=generator)
+    parameters = {"recalibrated": 0.1 + 0.8 * v, "masses": 0.1 + 0.2 * v}.get(kind, 2 * u + 0.3)
+    ratio = 0.2 + 1.5 * uniform(3, generator=generator)
+    return parameters.requires_grad_(), ratio.requires_grad_()
+
+
+@pytest.mark.parametrize("kind", ["gaussian", "stretched", "recalibrated", "masses"])
+@pytest.mark.parametrize("level", [0.02, 0.5, 0.77, 0.9])
+class TestDerivatives:
+    def test_first_and_second(self, kind, level):
+        def function(parameters, ratio):
+            return make(kind, parameters, ratio).quantile(level)
+
+        assert gradcheck(function, arguments(kind), atol=1e-7, rtol=1e-6)
+        assert gradgradcheck(function, arguments(kind), atol=1e-6, rtol=1e-5)
+
+    def test_the_two_ways_to_the_first(self, kind, level):
+        """With a graph it comes from the quantile's equation, without one from the solve."""
+        inputs = arguments(kind)
+        value = make(kind, *inputs).quantile(level).sum()
+        plain = torch.autograd.grad(value, inputs, retain_graph=True)
+        with_graph = torch.autograd.grad(value, inputs, create_graph=True)
+        for a, b in zip(plain, with_graph, strict=True):
+            assert_close(a, b.detach(), rtol=1e-8, atol=1e-9)
+
+
+def test_second_derivative_of_a_normal_distribution():
+    ratio = torch.tensor([1e-3, 0.5, 4.0], dtype=torch.double, requires_grad=True)
+    levels = torch.tensor([0.3, 0.8], dtype=torch.double)
+    pieces = SmoothedPredictive(from_pits(levels, levels.expand(3, 2)), ratio)
+    (first,) = torch.autograd.grad(pieces.quantile(0.9).sum(), ratio, create_graph=True)
+    (second,) = torch.autograd.grad(first.sum(), ratio)
+    z = NormalDist().inv_cdf(0.9)
+    assert_close(first.detach(), (z * ratio / (1 + ratio**2).sqrt()).detach())
+    assert_close(second, (z * (1 + ratio**2) ** -1.5).detach(), rtol=1e-7, atol=1e-9)
+
+
+def test_a_row_that_is_common_stays_one():
+    """The same numbers, whether a distribution is repeated by strides or in memory."""
+    row = random_predictive("recalibrated", 1, seed=2)
+    ratio = torch.logspace(-3, 3, 40, dtype=torch.double)
+    common = row.expand(torch.Size([40]))
+    assert common.finite_knots.stride(0) == 0 and common.without_copies().batch_shape == ()
+    copied = PiecewisePredictive.from_form(common.finite_knots.contiguous(), row.masses, row.form)
+    assert copied.without_copies() is copied
+    for level in (0.02, 0.9, 1 - 1e-9):
+        values = [SmoothedPredictive(p, ratio).quantile(level) for p in (common, copied)]
+        assert_close(*values, rtol=1e-9, atol=1e-9)
+
+
+def kept_row(kind: str, row: int) -> PiecewisePredictive:
+    """One distribution of a batch, with a memory."""
+    batch = random_predictive(kind, row + 1, seed=7)
+    scale = None if batch.scale is None else batch.scale[row]
+    knots = batch.finite_knots[row]
+    masses = batch.masses if batch.masses.dim() == 1 else batch.masses[row]
+    return PiecewisePredictive.from_form(knots, masses, batch.form, scale=scale).kept()
+
+
+class TestCommonDistribution:
+    """Of a distribution that all points share the quantiles are tabulated."""
+
+    ratio = torch.logspace(-9, 11, 301, dtype=torch.double)[torch.randperm(301)]
+
+    @pytest.mark.parametrize("kind", [k for k in KINDS if k not in ("gaussian", *BOUNDED)])
+    @pytest.mark.parametrize("row", [0, 4])
+    def test_accuracy(self, kind, row):
+        distribution = SmoothedPredictive(kept_row(kind, row).expand(self.ratio.shape), self.ratio)
+        for level in LEVELS:
+            for _ in range(2):  # from a solve, and from the table
+                assert score_errors(distribution, level).max() <= 1e-8
+        row = distribution.predictive.without_copies().standardized()
+        assert row.quantile_table(0.5) is not None
+
+    @pytest.mark.parametrize("level", [0.02, 0.77])
+    def test_derivatives(self, level):
+        row = kept_row("knots", 1)
+        predictive = row.expand(torch.Size([4]))
+        ratio = torch.tensor([0.05, 0.4, 1.0, 7.0], dtype=torch.double, requires_grad=True)
+
+        def function(ratio):
+            return SmoothedPredictive(predictive, ratio).quantile(level)
+
+        assert gradcheck(function, (ratio,), atol=1e-7, rtol=1e-6)
+        assert gradgradcheck(function, (ratio,), atol=1e-6, rtol=1e-5)
+
+    def test_what_is_remembered(self):
+        row = kept_row("knots", 1)
+        batch = row.expand(torch.Size([5]))
+        assert batch.without_copies() is row
+        assert batch.mirrored().without_copies() is row.mirrored() is row.mirrored()
+        assert row.quantile_table(0.1) is None
+        table = row.quantile_table(0.1)
+        assert table is not None and row.quantile_table(0.1) is table
+        single = row.expand(torch.Size([5])).to(torch.float32)
+        assert single.without_copies() is row.to(torch.float32)
+        plain = PiecewisePredictive.from_form(row.finite_knots, row.masses, row.form)
+        assert plain.quantile_table(0.1) is None and plain.mirrored() is not plain.mirrored()
+
+    def test_nothing_is_remembered_in_inference_mode_or_with_gradients(self):
+        with torch.inference_mode():
+            row = kept_row("knots", 1)
+            assert row.quantile_table(0.1) is row.quantile_table(0.1) is None
+        kept = kept_row("knots", 1)
+        with torch.inference_mode():
+            assert kept.quantile_table(0.1) is kept.quantile_table(0.1) is None
+        knots = kept.finite_knots.clone().requires_grad_()
+        row = PiecewisePredictive.from_form(knots, kept.masses, kept.form).kept()
+        assert row.quantile_table(0.1) is row.quantile_table(0.1) is None
+
+    def test_stretched_tails_are_common_whatever_the_widths(self):
+        width = torch.linspace(0.1, 9.0, 7, dtype=torch.double)
+        a = PiecewisePredictive.conformal(0.2, width, max_width=50.0, tails="stretched")
+        b = PiecewisePredictive.conformal(0.2, 2 * width, max_width=50.0, tails="stretched")
+        assert a.standardized() is b.standardized()
+        assert a.to(torch.float32).standardized().finite_knots.dtype == torch.float32
+        knots = a.finite_knots / a.scale.unsqueeze(-1)
+        assert_close(a.standardized().finite_knots.expand(7, 2), knots)
+
+
+@pytest.mark.parametrize("ratio", [0.0, 1e-12, 1.0, 1e12])
+@pytest.mark.parametrize("kind", KINDS)
+def test_finite_at_the_limits(kind, ratio):
+    noise = torch.full((30,), ratio, dtype=torch.double, requires_grad=True)
+    for level in (1e-15, 0.4, 0.9, 1 - 1e-15):
+        distribution = SmoothedPredictive(random_predictive(kind, 30, seed=4), noise)
+        value = distribution.quantile(level)
+        (slope,) = torch.autograd.grad(value.sum(), noise)
+        assert value.isfinite().all() and slope.isfinite().all()
+        assert (value.abs() < 400 * math.hypot(1.0, min(ratio, 1e6))).all()
+
+
+@pytest.mark.parametrize("kind", ["gaussian", "stretched", "masses"])
+@pytest.mark.parametrize("level", [0.02, 0.5, 0.77, 0.95])
+def test_second_derivatives_without_noise(kind, level):
+    parameters, ratio = arguments(kind)
+
+    def function(parameters):
+        return UnsmoothedPredictive(make(kind, parameters, ratio.detach()).predictive).quantile(
+            level
+        )
+
+    assert gradcheck(function, (parameters,), atol=1e-7, rtol=1e-6)
+    assert gradgradcheck(function, (parameters,), atol=1e-6, rtol=1e-5)
+
+
+def test_no_silent_second_derivatives_without_noise():
+    """With many normal pieces of common masses there are first derivatives only."""
+    parameters, ratio = arguments("recalibrated")
+    predictive = make("recalibrated", parameters, ratio).predictive
+    value = UnsmoothedPredictive(predictive).quantile(0.3).sum()
+    (slope,) = torch.autograd.grad(value, parameters, create_graph=True)
+    with pytest.raises(RuntimeError, match="first derivatives only"):
+        torch.autograd.grad(slope.sum(), parameters)

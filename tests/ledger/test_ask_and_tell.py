@@ -1,0 +1,340 @@
+"""Asking and telling by name, amendments, imported data, and the direction of optimization."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import pickle
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError
+
+from botorch_calib.exceptions import TrialStateError, UnknownTrialError
+from botorch_calib.ledger import EarlierValue, FeedbackLedger, storage_on_disk
+
+
+@pytest.fixture(params=["memory", "file"])
+def make(request, tmp_path, monkeypatch):
+    """A function that makes ledgers; none of these tests needs files that outlast power."""
+    monkeypatch.setattr(storage_on_disk, "SYNCHRONOUS", "OFF")
+    numbers = itertools.count()
+
+    def make_ledger(dim: int = 2, **settings: Any) -> FeedbackLedger:
+        if request.param == "memory":
+            return FeedbackLedger(dim, **settings)
+        return FeedbackLedger.open(tmp_path / f"{next(numbers)}.db", dim, **settings)
+
+    return make_ledger
+
+
+def count_up(ledger: FeedbackLedger) -> list[float]:
+    return [float(len(ledger))] * ledger.dim
+
+
+class TestAskAndTell:
+    def test_in_turn(self, make) -> None:
+        ledger = make(propose=count_up)
+        for i in range(3):
+            trial = ledger.ask()
+            assert (trial.id, trial.x.tolist(), trial.status) == (i, [i, i], "pending")
+            ledger.tell(trial.id, 0.5 * i)
+        assert [trial.y for trial in ledger.trials] == [0.0, 0.5, 1.0]
+        assert [trial.observed_at for trial in ledger.trials] == [1.0, 2.0, 3.0]
+        assert ledger.ask(lambda ledger: [7.0, 8.0]).x.tolist() == [7.0, 8.0]
+        assert ledger._storage.stock()[1] == {}  # nobody is listed any more
+
+    def test_nothing_to_ask(self, make) -> None:
+        with pytest.raises(InputDataError, match="`propose` is needed"):
+            make().ask()
+        for use in (lambda: make(propose=3), lambda: make().ask(3)):
+            with pytest.raises(InputDataError, match="`propose` must be callable"):
+                use()
+
+    @pytest.mark.parametrize(
+        ("answer", "error"),
+        [([math.nan, 0.0], InputDataError), ([0.0], BotorchTensorDimensionError)],
+    )
+    def test_answers_that_are_no_queries(self, make, answer, error) -> None:
+        ledger = make(propose=lambda ledger: answer)
+        with pytest.raises(error, match="`x`"):
+            ledger.ask()
+        assert len(ledger) == 0
+        assert ledger.ask(count_up).id == 0  # nobody's turn is left over
+
+    def test_an_error_of_the_proposer(self, make) -> None:
+        def fail(ledger: FeedbackLedger) -> None:
+            raise ZeroDivisionError
+
+        ledger = make()
+        with pytest.raises(ZeroDivisionError):
+            ledger.ask(fail)
+        assert ledger.ask(count_up).id == 0
+
+    def test_many_ask_at_the_same_time(self, make) -> None:
+        """Each query is chosen with knowledge of all others."""
+        ledger, barrier = make(), threading.Barrier(4)
+
+        def ask(_: int) -> list[float]:
+            barrier.wait(60)
+            return [ledger.ask(count_up).x[0].item() for _ in range(5)]
+
+        with ThreadPoolExecutor(4) as pool:
+            answers = sorted(itertools.chain(*pool.map(ask, range(4))))
+        assert answers == list(range(20))
+
+    def test_a_query_of_somebody_else_comes_between(self, make) -> None:
+        def propose(ledger: FeedbackLedger) -> list[float]:
+            x = count_up(ledger)
+            if len(ledger) == 0:
+                ledger.submit([5.0, 5.0])
+            return x
+
+        assert make().ask(propose).x.tolist() == [1.0, 1.0]
+
+    def test_a_value_that_is_told_during_a_choice_belongs_to_the_next(self, make) -> None:
+        ledger = make()
+        ledger.submit([0.0, 0.0])
+
+        def propose(ledger: FeedbackLedger) -> list[float]:
+            ledger.tell(0, 1.0)
+            assert ledger[0].y == 1.0  # it is not hidden meanwhile
+            return count_up(ledger)
+
+        ledger.ask(propose)
+        assert ledger[0].observed_at == 2.0 and ledger.trials_at(1)[0].y is None
+
+
+class TestNoise:
+    def test_variances_are_in_the_order_of_values(self, make) -> None:
+        ledger = make()
+        for _ in range(4):
+            ledger.submit([0.0, 0.0])
+        ledger.tell(2, 1.0, yvar=0.25)
+        ledger.submit([0.0, 0.0])
+        ledger.tell(0, 2.0)
+        ledger.tell(1, 3.0, torch.tensor([[0.5]]))
+        ledger.fail(3)
+        Y, Yvar = ledger.to_observations()[1], ledger.noise_variances()
+        assert Y.squeeze(-1).tolist() == [1.0, 2.0, 3.0]
+        assert Yvar.shape == Y.shape and Yvar.dtype == torch.double
+        assert Yvar[[0, 2], 0].tolist() == [0.25, 0.5] and Yvar[1].isnan().all()
+        assert [trial.yvar for trial in ledger.trials] == [None, 0.5, 0.25, None, None]
+        assert ledger.noise_variances(now=4).tolist() == [[0.25]]
+        assert ledger.snapshot().noise_variances().shape == (3, 1)
+
+    def test_no_values(self, make) -> None:
+        assert make().noise_variances().shape == (0, 1)
+
+
+NAN, INF = math.nan, math.inf
+MISUSE = {
+    "unknown id": (lambda b: b.tell(9, 1.0), UnknownTrialError, "no trial 9"),
+    "twice": (lambda b: b.tell(1, 2.0), TrialStateError, "has a value already: `amend`"),
+    "failed": (lambda b: b.tell(2, 2.0), TrialStateError, "Trial 2 has failed"),
+    "NaN": (lambda b: b.tell(0, NAN), InputDataError, "`y`"),
+    "infinite": (lambda b: b.tell(0, np.inf), InputDataError, "`y`"),
+    "two values": (lambda b: b.tell(0, [1.0, 2.0]), InputDataError, "`y`"),
+    "wrong shape": (lambda b: b.tell(0, torch.ones(2)), BotorchTensorDimensionError, "`y`"),
+    "negative variance": (lambda b: b.tell(0, 1.0, -1e-9), InputDataError, "`yvar` is a variance"),
+    "NaN variance": (lambda b: b.tell(0, 1.0, NAN), InputDataError, "`yvar`"),
+    "infinite variance": (lambda b: b.tell(0, 1.0, INF), InputDataError, "`yvar`"),
+    "two variances": (lambda b: b.tell(0, 1.0, torch.ones(2)), BotorchTensorDimensionError, "yvar"),
+    "too early": (lambda b: b.tell(0, 1.0, time=-1.0), InputDataError, "`time`"),
+    "amending nothing": (lambda b: b.amend(0, 1.0), TrialStateError, "Trial 0 .* has none yet"),
+    "amending a failure": (lambda b: b.amend(2, 1.0), TrialStateError, "Trial 2 .* has failed"),
+    "amending the unknown": (lambda b: b.amend(9, 1.0), UnknownTrialError, "no trial 9"),
+    "amending to NaN": (lambda b: b.amend(1, NAN), InputDataError, "`y`"),
+    "amending the past": (lambda b: b.amend(1, 1.0, time=2.0), InputDataError, "last value"),
+    "amending by a negative variance": (lambda b: b.amend(1, 1.0, -1.0), InputDataError, "`yvar`"),
+    "adding too few": (lambda b: b.add([[1, 2]], [1, 2]), BotorchTensorDimensionError, "`Y`"),
+    "adding a vector": (lambda b: b.add([1, 2], [1]), BotorchTensorDimensionError, "`X`"),
+    "adding width": (lambda b: b.add([[1, 2, 3]], [1]), BotorchTensorDimensionError, "`X`"),
+    "adding NaN": (lambda b: b.add([[1, 2], [3, NAN]], [1, 2]), InputDataError, "`X`"),
+    "adding no value": (lambda b: b.add([[1, 2], [3, 4]], [1, NAN]), InputDataError, "`Y`"),
+    "adding text": (lambda b: b.add([[1, 2]], ["1"]), InputDataError, "`Y`"),
+    "adding a negative variance": (
+        lambda b: b.add([[1, 2], [3, 4]], [1, 2], [1, -1]),
+        InputDataError,
+        "`Yvar`",
+    ),
+    "adding few variances": (
+        lambda b: b.add([[1, 2], [3, 4]], [1, 2], [1]),
+        BotorchTensorDimensionError,
+        "`Yvar`",
+    ),
+}
+
+
+@pytest.mark.parametrize(("misuse", "error", "message"), MISUSE.values(), ids=MISUSE)
+def test_misuse_is_refused_and_changes_nothing(make, misuse, error, message) -> None:
+    ledger = make()
+    for _ in range(3):
+        ledger.submit([0.0, 0.0])
+    ledger.tell(1, 1.0)
+    ledger.fail(2)
+    before = ledger.trials_at(INF)
+    with pytest.raises(error, match=message):
+        misuse(ledger)
+    assert ledger.trials_at(INF) == before and ledger.now() == 3.0
+    ledger.tell(0, 1.0)
+
+
+class TestAmendments:
+    def test_what_stood_before_is_kept(self, make) -> None:
+        ledger = make(clock="seconds", censor_value=0.0)
+        ledger.submit([1.0, 1.0], time=0.0)
+        ledger.submit([2.0, 2.0], time=0.0)
+        ledger.tell(0, 10.0, 0.5, time=1.0)
+        ledger.tell(1, 5.0, time=2.0)
+        ledger.amend(0, 1.0, time=3.0)
+        ledger.amend(0, 2.0, 0.25, time=4.0)
+        trial = ledger[0]
+        assert (trial.y, trial.yvar, trial.observed_at) == (2.0, 0.25, 1.0)
+        assert trial.earlier == (EarlierValue(10.0, 0.5, 3.0), EarlierValue(1.0, 0.5, 4.0))
+        # Views of the past are those that were seen when it was the present.
+        for now, y, yvar in [(1.0, 10.0, 0.5), (2.9, 10.0, 0.5), (3.0, 1.0, 0.5), (4.0, 2.0, 0.25)]:
+            assert ledger.to_observations(now)[1][0].item() == y
+            assert ledger.noise_variances(now)[0].item() == yvar
+            assert ledger.training_data(now)[1][0].item() == y
+            assert ledger.trials_at(now)[0].y == ledger.to_records(now)[0]["y"] == y
+            assert len(ledger.trials_at(now)[0].earlier) == (now >= 3.0) + (now >= 4.0)
+        assert ledger.best(now=2.5) == ledger.trials_at(2.5)[0]
+        best = ledger.best()
+        assert best is not None and best.id == 1
+        assert ledger.to_observations()[0].tolist() == [[1.0, 1.0], [2.0, 2.0]]
+
+    def test_copies_hold_them(self, make) -> None:
+        ledger = make()
+        ledger.submit([0.0, 0.0])
+        ledger.tell(0, -0.0)
+        ledger.amend(0, 1.0)
+        for other in (pickle.loads(pickle.dumps(ledger)), ledger.snapshot()):
+            assert other.trials == ledger.trials and len(other[0].earlier) == 1
+        assert str(ledger[0].earlier[0].y) == "-0.0"
+        if ledger.path is not None:
+            assert FeedbackLedger.open(ledger.path).trials == ledger.trials
+
+    def test_the_variance_stays_unless_another_is_given(self, make) -> None:
+        ledger = make()
+        ledger.add([[0.0, 0.0]], [1.0], [0.5])
+        ledger.amend(0, 2.0)
+        assert ledger[0].yvar == 0.5
+        ledger.amend(0, 2.0, yvar=0.0)
+        assert ledger[0].yvar == 0.0
+
+
+class TestImport:
+    @pytest.mark.parametrize("clock", ["iterations", "seconds"])
+    @pytest.mark.parametrize("late", ["use", "discard"])
+    def test_data_from_before(self, make, clock, late) -> None:
+        """They are there at once, and none of them has come late."""
+        ledger = make(clock=clock, late=late, max_wait=1)
+        ledger.submit([9.0, 9.0])
+        X = torch.arange(12, dtype=torch.float32).reshape(6, 2)
+        assert ledger.add(X, X[:, :1], 0.1 * X[:, 1:]) == [1, 2, 3, 4, 5, 6]
+        assert ledger.to_observations()[0].tolist() == X.tolist()
+        assert ledger.to_observations()[1].tolist() == X[:, :1].tolist()
+        assert ledger.noise_variances().tolist() == (0.1 * X[:, 1:]).double().tolist()
+        assert ledger.submit([0.0, 0.0]) == 7
+
+    def test_lists_and_vectors(self, make) -> None:
+        ledger = make()
+        assert ledger.add([[1, 2], [3, 4]], np.array([5, 6])) == [0, 1]
+        assert ledger.add(np.zeros((0, 2)), []) == []
+        assert [trial.y for trial in ledger.trials] == [5.0, 6.0]
+        assert ledger.add([[0.0, 0.0]], [0.0], time=1.0) == [2]
+        assert ledger[2].submitted_at == ledger[2].observed_at == 1.0
+
+    def test_in_one_transaction(self, make, monkeypatch) -> None:
+        """Whoever looks meanwhile sees none of them or all."""
+        ledger = make()
+        original = type(ledger._storage).transaction
+        calls: list[None] = []
+
+        def count(self: Any) -> Any:
+            calls.append(None)
+            return original(self)
+
+        monkeypatch.setattr(type(ledger._storage), "transaction", count)
+        ledger.add(torch.zeros(50, 2), torch.zeros(50))
+        assert len(calls) == 1 and len(ledger) == 50
+
+
+class TestDirection:
+    def test_it_is_said_once(self, make) -> None:
+        ledger = make(maximize=False)
+        for i in range(3):
+            ledger.add([[i, i]], [i])
+        assert ledger.maximize is False
+        assert ledger.best() == ledger.best(maximize=False) == ledger[0]
+        for use in (
+            lambda: ledger.best(maximize=True),
+            lambda: ledger.declare(True),
+            lambda: ledger.checked_maximize(True),
+        ):
+            with pytest.raises(InputDataError, match="`maximize` is False in the ledger"):
+                use()
+        ledger.declare(False)
+        assert ledger.snapshot().maximize is False
+
+    def test_nobody_has_said_so(self, make) -> None:
+        ledger = make()
+        ledger.add([[0, 0], [1, 1]], [0, 1])
+        assert ledger.maximize is True
+        assert ledger.best() == ledger[1] and ledger.best(maximize=False) == ledger[0]
+        ledger.declare(False)
+        assert ledger.maximize is False and ledger.best() == ledger[0]
+
+    @pytest.mark.parametrize("value", [1, "max", 0.0])
+    def test_it_is_a_truth_value(self, make, value) -> None:
+        for use in (lambda: make(maximize=value), lambda: make().declare(value)):
+            with pytest.raises(InputDataError, match="`maximize` must be True or False"):
+                use()
+
+    def test_files_keep_it(self, tmp_path) -> None:
+        path = tmp_path / "ledger.db"
+        FeedbackLedger.open(path, 1)
+        first, second = FeedbackLedger.open(path), FeedbackLedger.open(path)
+        first.declare(False)
+        assert second.maximize is False  # though it was opened before
+        assert FeedbackLedger.open(path, maximize=False).maximize is False
+        with pytest.raises(InputDataError, match="`maximize` is False in the ledger .*ledger.db"):
+            FeedbackLedger.open(path, maximize=True)
+
+    def test_opening_may_say_so_later(self, tmp_path) -> None:
+        path = tmp_path / "ledger.db"
+        FeedbackLedger.open(path, 1)
+        assert FeedbackLedger.open(path, maximize=False).maximize is False
+        assert FeedbackLedger.open(path).maximize is False
+
+
+class TestDataFrame:
+    def test_rows_and_columns(self, make) -> None:
+        ledger = make()
+        ledger.submit([0.5, 1.5])
+        ledger.add([[1, 2]], [3], [0.1])
+        ledger.submit([0.0, 0.0])
+        ledger.fail(2, "lost")
+        frame = ledger.to_dataframe()
+        names = ["id", "x_0", "x_1", "y", "yvar", "submitted_at", "observed_at", "status", "note"]
+        assert list(frame.columns) == names and len(frame) == 3
+        assert frame["y"].dtype == frame["yvar"].dtype == np.float64
+        assert frame["y"].isna().tolist() == [True, False, True] and frame["y"][1] == 3.0
+        assert frame["status"].tolist() == ["pending", "observed", "failed"]
+        assert frame["note"].tolist() == ["", "", "lost"]
+        assert len(ledger.to_dataframe(now=1)) == 1
+
+    def test_empty(self, make) -> None:
+        frame = make(dim=1).to_dataframe()
+        assert len(frame) == 0 and list(frame.columns)[:2] == ["id", "x_0"]
+
+    def test_without_pandas(self, make, monkeypatch) -> None:
+        monkeypatch.setitem(sys.modules, "pandas", None)
+        with pytest.raises(ImportError, match="`to_dataframe` needs pandas"):
+            make().to_dataframe()

@@ -1,0 +1,151 @@
+"""Sample paths of calibrated models are functions of x with the posterior's marginals."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from botorch.acquisition.thompson_sampling import PathwiseThompsonSampling
+from botorch.exceptions.errors import UnsupportedError
+from botorch.models.deterministic import MatheronPathModel
+from botorch.optim import optimize_acqf
+from botorch.sampling.pathwise import draw_kernel_feature_paths, draw_matheron_paths
+from torch import Size, Tensor
+from torch.testing import assert_close
+
+from botorch_calib import CalibratedModel, CensoredDelayModel, LocalizedConformal
+from botorch_calib.calibration import Calibrator, QuantileRecalibrator
+from botorch_calib.models.sample_paths import CalibratedPath
+from tests.gps import make_data, make_gp, make_multitask, make_variational
+
+CALIBRATORS: list[Calibrator] = [
+    LocalizedConformal(0.2, lengthscale=0.25, step_size=0.3),
+    QuantileRecalibrator(step_size=0.3),
+]
+
+
+def model(calibrator: Calibrator = CALIBRATORS[0], **kwargs: Any) -> CalibratedModel:
+    transforms = kwargs.pop("transforms", False)
+    return CalibratedModel.from_history(make_gp(transforms=transforms), calibrator, **kwargs)
+
+
+def points(transforms: bool = False) -> Tensor:
+    """Two visited points and three others."""
+    X, _, _ = make_data(transforms=transforms)
+    new = 0.5 * (X[2:5] + X[6:9])
+    return torch.cat([X[:2], new])
+
+
+def paths(calibrated: CalibratedModel, sample_shape: Size, seed: int = 0) -> CalibratedPath:
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        path: Any = draw_matheron_paths(calibrated, sample_shape)
+    assert type(path) is CalibratedPath
+    return path
+
+
+@pytest.mark.parametrize("calibrator", CALIBRATORS)
+@pytest.mark.parametrize("excess", ["noise", "objective"])
+@pytest.mark.parametrize("transforms", [False, True])
+def test_marginals_are_those_of_the_posterior(
+    calibrator: Calibrator, excess: str, transforms: bool
+) -> None:
+    calibrated, X = model(calibrator, excess=excess, transforms=transforms), points(transforms)
+    num = 4000
+    values = paths(calibrated, Size([num]))(X)
+    assert values.shape == (num, 5)
+    pits = calibrated.posterior(X).cdf(values.unsqueeze(-1)).squeeze(-1).sort(dim=0).values
+    grid = (torch.arange(num, dtype=torch.double) + 0.5) / num
+    distance = (pits - grid.unsqueeze(-1)).abs().amax(dim=0)
+    # Kolmogorov's and Smirnov's test at a level of 1e-4, for five points; it tells the calibrated
+    # distribution from the plain one.
+    assert (distance < 2.4 / num**0.5).all()
+    plain = calibrated.model.posterior(X)
+    z = (values - plain.mean.squeeze(-1)) / plain.variance.sqrt().squeeze(-1)
+    wrong = (torch.special.ndtr(z).sort(dim=0).values - grid.unsqueeze(-1)).abs().amax(dim=0)
+    assert wrong.amax() > 2.4 / num**0.5
+
+
+@pytest.mark.parametrize("calibrator", CALIBRATORS)
+def test_paths_are_the_transport_of_the_formula(calibrator: Calibrator) -> None:
+    calibrated, X = model(calibrator), points()
+    drawn = paths(calibrated, Size([7]))
+    posterior, base = calibrated.posterior(X), calibrated.model.posterior(X)
+    mean, v = base.mean.squeeze(-1), base.variance.squeeze(-1)
+    noise = calibrated.model.likelihood.noise
+    f, other = drawn.path(X), drawn.other(X)
+    sy = (v + noise).sqrt()
+    z = (f + (noise / v).sqrt() * (other - mean) - mean) / sy
+    moved = posterior.predictive.transport(z.unsqueeze(-1)).squeeze(-1)
+    assert_close(drawn(X), f + v / sy * (moved - z), rtol=1e-10, atol=1e-10)
+    assert not torch.allclose(f, other)
+
+
+def test_paths_are_functions_of_x() -> None:
+    """Equal rows, in any company and shape, have equal values; and gradients are right."""
+    drawn, X = paths(model(), Size([3])), points()
+    values = drawn(X)
+    assert_close(drawn(torch.cat([X, X.flip(0)])), torch.cat([values, values.flip(-1)], dim=-1))
+    assert_close(drawn(X[3:4]), values[:, 3:4])
+    batch = X.expand(3, 5, 2)
+    assert_close(drawn(batch), values)
+    assert paths(model(), Size([3, 1]))(X.expand(4, 5, 2)).shape == (3, 4, 5)
+    assert paths(model(), Size([]))(X.expand(4, 5, 2)).shape == (4, 5)
+    new = X[2:].clone().requires_grad_()
+    assert torch.autograd.gradcheck(drawn, (new,), atol=1e-5, rtol=1e-4)
+
+
+def test_an_uncalibrated_model_keeps_its_paths() -> None:
+    gp = make_gp()
+    calibrated = CalibratedModel(gp, QuantileRecalibrator())
+    drawn = paths(calibrated, Size([4]))
+    assert_close(drawn(points()), drawn.path(points()), rtol=1e-6, atol=1e-6)
+
+
+def test_thompson_sampling_of_botorch() -> None:
+    calibrated = model()
+    bounds = torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.double)
+    torch.manual_seed(0)
+    acqf = PathwiseThompsonSampling(calibrated)
+    candidates, _ = optimize_acqf(acqf, bounds, q=2, num_restarts=2, raw_samples=8)
+    assert candidates.shape == (2, 2) and (candidates[0] - candidates[1]).norm() > 1e-3
+    path_model = MatheronPathModel(calibrated, sample_shape=Size([2]), seed=1)
+    assert path_model(points()).shape == (2, 5, 1)
+
+
+def test_pending_points_shape_the_paths() -> None:
+    pending = points()[2:3]
+    delayed = CensoredDelayModel(make_gp(), pending, censor_value=-3.0)
+    calibrated = CalibratedModel.from_history(delayed, CALIBRATORS[0])
+    values = paths(calibrated, Size([500]))(pending)
+    expected = calibrated.posterior(pending)
+    assert_close(values.mean(), expected.mean.squeeze(), rtol=0.0, atol=0.1)
+    assert expected.mean.squeeze() < model().posterior(pending).mean.squeeze() - 0.3
+
+
+def test_samplers_are_passed_on() -> None:
+    shapes = []
+
+    def weights(shape: Size) -> Tensor:
+        shapes.append(shape)
+        return torch.randn(shape, dtype=torch.double)
+
+    sampler = partial(draw_kernel_feature_paths, weight_generator=weights)
+    drawn = draw_matheron_paths(model(), Size([2]), prior_sampler=sampler)
+    assert drawn(points()).shape == (2, 5)
+    assert [shape[0] for shape in shapes] == [2, 2]  # two independent paths
+
+
+@pytest.mark.parametrize(
+    ("make", "match"),
+    [
+        (lambda: model(denoise=False), "denoise=True"),
+        (lambda: CalibratedModel(make_multitask(), CALIBRATORS[0]), "one task"),
+        (lambda: CalibratedModel(make_variational(), CALIBRATORS[0]), "exact"),
+    ],
+)
+def test_what_has_no_paths(make: Any, match: str) -> None:
+    with pytest.raises(UnsupportedError, match=match):
+        draw_matheron_paths(make(), Size([2]))

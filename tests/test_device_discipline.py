@@ -1,0 +1,377 @@
+"""Nothing is made on a default device, and nothing is read back from one: no GPU is needed.
+
+Objects are built on the CPU. They are evaluated while PyTorch's default device is ``meta``, whose
+tensors hold no numbers: one that is made without a device is an error, at once.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import torch
+from botorch.acquisition import AcquisitionFunction
+from botorch.models import ModelList
+from botorch.sampling.list_sampler import ListSampler
+from botorch.sampling.normal import SobolQMCNormalSampler
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from benchmarks.perf.operations import count_operations
+from botorch_calib import acquisition, calibration, robust
+from botorch_calib.acquisition import (
+    CalibratedConditionalValueAtRisk,
+    CalibratedExpectedImprovement,
+    CalibratedProbabilityOfImprovement,
+    CalibratedUpperConfidenceBound,
+    CalibratedValueAtRisk,
+    CertifiedSetExpansion,
+    ChanceConstraint,
+    DelayedThompsonSampling,
+    DelayedUpperConfidenceBound,
+    LogCalibratedConstrainedExpectedImprovement,
+    LogCalibratedExpectedImprovement,
+    LogCalibratedProbabilityOfFeasibility,
+    RobustAcquisition,
+    RobustUpperConfidenceBound,
+    WassersteinUpperConfidenceBound,
+    qLogCalibratedNoisyExpectedHypervolumeImprovement,
+    qLogCalibratedNoisyExpectedImprovement,
+)
+from botorch_calib.acquisition.chance_constrained_search import LeastMargin
+from botorch_calib.calibration import (
+    AggregatedQuantileTracker,
+    Calibrator,
+    ExactQuantileLearner,
+    GaussianScore,
+    LocalizedConformal,
+    OnlineConformal,
+    OnlineQuantileTracker,
+    QuantileRecalibrator,
+    WeightedConformal,
+)
+from botorch_calib.calibration.learners.base import QuantileLearner
+from botorch_calib.models import CalibratedModel, CensoredDelayModel
+from botorch_calib.robust import (
+    AmbiguitySet,
+    ChiSquaredBall,
+    ConditionalValueAtRisk,
+    ContextDistribution,
+    KLBall,
+    MMDBall,
+    TotalVariationBall,
+    WassersteinBall,
+    WorstCase,
+)
+from tests.gps import DOUBLE, make_data, make_gp
+
+X = make_data(5, seed=21)[0].unsqueeze(-2)
+DECISIONS = X[..., :1]
+PENDING = make_data(3, seed=22)[0]
+CONTEXTS = torch.linspace(0, 1, 9, **DOUBLE).unsqueeze(-1)
+
+
+def calibrated(calibrator: Calibrator | None = None, **kwargs: Any) -> CalibratedModel:
+    calibrator = LocalizedConformal(0.2, lengthscale=0.5) if calibrator is None else calibrator
+    return CalibratedModel.from_history(make_gp(), calibrator, **kwargs)
+
+
+def outcomes() -> ModelList:
+    return ModelList(make_gp(), calibrated(), calibrated(QuantileRecalibrator()))
+
+
+def sampler() -> SobolQMCNormalSampler:
+    return SobolQMCNormalSampler(torch.Size([8]), seed=0)
+
+
+def constraint() -> ChanceConstraint:
+    return ChanceConstraint.from_history(make_gp(), upper=0.5, lower=-2.0)
+
+
+def robust_bound(ambiguity: AmbiguitySet) -> AcquisitionFunction:
+    weights = torch.tensor([0.1, 0.2, 0.05, 0.15, 0.0, 0.1, 0.1, 0.2, 0.1], **DOUBLE)
+    contexts = ContextDistribution(CONTEXTS, weights)
+    return RobustUpperConfidenceBound(make_gp(), 2.25, ambiguity, contexts)
+
+
+LIMITS = {1: (None, 0.9), 2: (0.1, 0.4)}
+ACQUISITIONS: dict[str, Callable[[], AcquisitionFunction]] = {
+    "CalibratedConditionalValueAtRisk": lambda: CalibratedConditionalValueAtRisk(calibrated()),
+    "CalibratedExpectedImprovement": lambda: CalibratedExpectedImprovement(calibrated(), 0.5),
+    "CalibratedProbabilityOfImprovement": (
+        lambda: CalibratedProbabilityOfImprovement(calibrated(), 0.5)
+    ),
+    "CalibratedUpperConfidenceBound": lambda: CalibratedUpperConfidenceBound(calibrated()),
+    "CalibratedUpperConfidenceBound, many levels": (
+        lambda: CalibratedUpperConfidenceBound(calibrated(QuantileRecalibrator()))
+    ),
+    "CalibratedValueAtRisk": lambda: CalibratedValueAtRisk(calibrated()),
+    "CalibratedValueAtRisk, many levels": (
+        lambda: CalibratedValueAtRisk(calibrated(QuantileRecalibrator(lengthscale=0.3)))
+    ),
+    "CertifiedSetExpansion": lambda: CertifiedSetExpansion([constraint()]),
+    "LeastMargin": lambda: LeastMargin([constraint()]),
+    "DelayedThompsonSampling": (
+        lambda: DelayedThompsonSampling(
+            CensoredDelayModel(make_gp(), PENDING, -1.5), 0.7, PENDING, feedback_bound=0.2, seed=3
+        )
+    ),
+    "DelayedUpperConfidenceBound": (
+        lambda: DelayedUpperConfidenceBound(
+            CensoredDelayModel(make_gp(), PENDING, -1.5), 0.7, PENDING
+        )
+    ),
+    "DelayedUpperConfidenceBound, calibrated": (
+        lambda: DelayedUpperConfidenceBound(
+            CensoredDelayModel(calibrated(), PENDING, -1.5), 0.7, PENDING
+        )
+    ),
+    "LogCalibratedConstrainedExpectedImprovement": (
+        lambda: LogCalibratedConstrainedExpectedImprovement(outcomes(), 0.3, 0, LIMITS)
+    ),
+    "LogCalibratedConstrainedExpectedImprovement, pending": (
+        lambda: LogCalibratedConstrainedExpectedImprovement(
+            outcomes(), 0.3, 0, LIMITS, X_pending=PENDING, num_fantasies=4
+        )
+    ),
+    "LogCalibratedExpectedImprovement": lambda: LogCalibratedExpectedImprovement(calibrated(), 0.5),
+    "LogCalibratedExpectedImprovement, minimised": (
+        lambda: LogCalibratedExpectedImprovement(calibrated(), -0.5, maximize=False)
+    ),
+    "LogCalibratedExpectedImprovement, pending": (
+        lambda: LogCalibratedExpectedImprovement(calibrated(), 0.5, X_pending=PENDING)
+    ),
+    "LogCalibratedExpectedImprovement, objective's excess": (
+        lambda: LogCalibratedExpectedImprovement(calibrated(excess="objective"), 0.5)
+    ),
+    "LogCalibratedExpectedImprovement, observation": (
+        lambda: LogCalibratedExpectedImprovement(calibrated(denoise=False), 0.5)
+    ),
+    "LogCalibratedProbabilityOfFeasibility": (
+        lambda: LogCalibratedProbabilityOfFeasibility(outcomes(), LIMITS)
+    ),
+    "RobustAcquisition": (
+        lambda: RobustAcquisition(
+            LogCalibratedExpectedImprovement(calibrated(), 0.5), WassersteinBall(0.1), CONTEXTS
+        )
+    ),
+    "RobustAcquisition, Lipschitz": (
+        lambda: RobustAcquisition(
+            LogCalibratedExpectedImprovement(calibrated(), 0.5),
+            WassersteinBall(0.1, "lipschitz"),
+            CONTEXTS,
+        )
+    ),
+    "RobustUpperConfidenceBound": lambda: robust_bound(TotalVariationBall(0.1)),
+    "RobustUpperConfidenceBound, calibrated": (
+        lambda: RobustUpperConfidenceBound(calibrated(), 2.25, TotalVariationBall(0.1), CONTEXTS)
+    ),
+    "WassersteinUpperConfidenceBound": (
+        lambda: WassersteinUpperConfidenceBound(make_gp(), 2.25, 0.1, CONTEXTS)
+    ),
+    "WassersteinUpperConfidenceBound, Lipschitz contexts": (
+        lambda: WassersteinUpperConfidenceBound(
+            make_gp(), 2.25, 0.1, CONTEXTS, lipschitz_contexts=CONTEXTS[::2]
+        )
+    ),
+    "qLogCalibratedNoisyExpectedHypervolumeImprovement": (
+        lambda: qLogCalibratedNoisyExpectedHypervolumeImprovement(
+            ModelList(calibrated(), calibrated(QuantileRecalibrator())),
+            [-1.0, -1.0],
+            make_data()[0],
+            sampler=ListSampler(sampler(), sampler()),
+            prune_baseline=False,
+        )
+    ),
+    "qLogCalibratedNoisyExpectedImprovement": (
+        lambda: qLogCalibratedNoisyExpectedImprovement(
+            calibrated(), make_data()[0], sampler=sampler(), prune_baseline=False
+        )
+    ),
+}
+SETS: dict[str, AmbiguitySet] = {
+    "ChiSquaredBall": ChiSquaredBall(0.1),
+    "ConditionalValueAtRisk": ConditionalValueAtRisk(0.3),
+    "KLBall": KLBall(0.1),
+    "KLBall, far": KLBall(5.0),
+    "MMDBall": MMDBall(0.2),
+    "MMDBall, small": MMDBall(1e-3),
+    "MMDBall, minimax": MMDBall(0.2, method="minimax", lengthscale=0.3),
+    "MMDBall, sensitivity": MMDBall(0.2, method="sensitivity"),
+    "TotalVariationBall": TotalVariationBall(0.3),
+    "WassersteinBall": WassersteinBall(0.1),
+    "WassersteinBall, Lipschitz": WassersteinBall(0.1, method="lipschitz"),
+    "WorstCase": WorstCase(),
+}
+CALIBRATORS: dict[str, Callable[[], Calibrator]] = {
+    "LocalizedConformal": lambda: LocalizedConformal(0.2, lengthscale=0.5),
+    "LocalizedConformal, mixed": lambda: LocalizedConformal(0.2),
+    "LocalizedConformal, as published": (
+        lambda: LocalizedConformal(0.2, lengthscale=0.5, score=GaussianScore(), tails="gaussian")
+    ),
+    "OnlineConformal": lambda: OnlineConformal(0.2),
+    "QuantileRecalibrator": lambda: QuantileRecalibrator(),
+    "QuantileRecalibrator, local": lambda: QuantileRecalibrator(lengthscale=0.5),
+    "QuantileRecalibrator, exact": lambda: QuantileRecalibrator(method="exact"),
+    "WeightedConformal": lambda: WeightedConformal(0.2, density_ratio=one_more_to_the_right),
+}
+LEARNERS: dict[str, Callable[[], QuantileLearner]] = {
+    "AggregatedQuantileTracker": lambda: AggregatedQuantileTracker([0.2]),
+    "ExactQuantileLearner": lambda: ExactQuantileLearner([0.2, 0.7], 0.05),
+    "OnlineQuantileTracker": (
+        lambda: OnlineQuantileTracker([0.2, 0.7], 0.05, scale=1.0, lengthscale=0.5)
+    ),
+}
+# Evaluated to the end of an iteration whose length depends on the numbers.
+ITERATIVE = ("MMDBall", "MMDBall, small", "WassersteinBall")
+# A worst case that iterates.
+ITERATED = ("RobustAcquisition",)
+
+
+def one_more_to_the_right(points: Tensor) -> Tensor:
+    return points.sum(dim=-1).exp()
+
+
+def forget_constants() -> None:
+    """Empty the caches of constants, which hide how these are made."""
+    for name, module in list(sys.modules.items()):
+        if name.partition(".")[0] == "botorch_calib":
+            for _, function in inspect.getmembers(module, lambda f: hasattr(f, "cache_clear")):
+                function.cache_clear()
+
+
+class _NothingWithoutDevice(TorchDispatchMode):
+    """Raises where an operation gives a tensor on ``meta``, the default device.
+
+    Left alone, some operations on it and a tensor of the CPU would go on with garbage.
+    """
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        for tensor in tree_leaves(result):
+            if isinstance(tensor, Tensor) and tensor.is_meta:
+                raise RuntimeError(f"{func} made a tensor on the default device.")
+        return result
+
+
+@contextmanager
+def nothing_without_device() -> Iterator[None]:
+    """Make the default device one without numbers, and its use an error."""
+    forget_constants()
+    try:
+        with torch.device("meta"), _NothingWithoutDevice():
+            yield
+    finally:
+        forget_constants()
+
+
+def value_and_gradient(function: Callable[[Tensor], Tensor], points: Tensor) -> Tensor:
+    points = points.clone().requires_grad_()
+    value = function(points)
+    (gradient,) = torch.autograd.grad(value.sum(), points)
+    return gradient
+
+
+def decisions_of(function: AcquisitionFunction) -> Tensor:
+    return DECISIONS if hasattr(function, "ambiguity") else X
+
+
+def exported(module: Any, base: type) -> set[str]:
+    """Names of the classes that a module exports and that can be made."""
+    known = {name: getattr(module, name) for name in module.__all__}
+    return {
+        name
+        for name, found in known.items()
+        if inspect.isclass(found) and issubclass(found, base) and not inspect.isabstract(found)
+    }
+
+
+@pytest.mark.parametrize(
+    ("module", "base", "covered", "abstract"),
+    [
+        (acquisition, AcquisitionFunction, ACQUISITIONS, set()),
+        (robust, AmbiguitySet, SETS, {"AmbiguitySet"}),
+        (calibration, Calibrator, CALIBRATORS, set()),
+        (calibration, QuantileLearner, LEARNERS, set()),
+    ],
+)
+def test_every_class_is_covered(module, base, covered, abstract) -> None:
+    names = {name.partition(",")[0] for name in covered}
+    assert exported(module, base) - abstract <= names
+
+
+def test_a_tensor_without_a_device_is_found() -> None:
+    for careless in (
+        lambda points: points @ torch.eye(2, dtype=torch.double),
+        lambda points: points * torch.ones(2, dtype=torch.double),
+        lambda points: points * float(torch.tensor(2.0)),
+    ):
+        with nothing_without_device(), pytest.raises(RuntimeError):
+            value_and_gradient(careless, X)
+
+
+@pytest.mark.parametrize("name", ACQUISITIONS)
+def test_acquisition_functions(name) -> None:
+    function = ACQUISITIONS[name]()
+    points = decisions_of(function)
+    expected = value_and_gradient(function, points)
+    # Once more from the start, without what was computed and kept.
+    function = ACQUISITIONS[name]()
+    with nothing_without_device():
+        gradient = value_and_gradient(function, points)
+    assert torch.equal(gradient, expected)
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_ambiguity_sets(name) -> None:
+    function = robust_bound(SETS[name])
+    with nothing_without_device():
+        gradient = value_and_gradient(function, DECISIONS)
+    assert gradient.isfinite().all()
+
+
+@pytest.mark.parametrize("name", CALIBRATORS)
+def test_calibrators(name) -> None:
+    calibrator = CALIBRATORS[name]()
+    points, z = make_data()[0], torch.linspace(-2, 2, 12, **DOUBLE)
+    with nothing_without_device():
+        calibrator.update(points, z)
+        gradient = value_and_gradient(
+            lambda x: calibrator.predictive(x).log_prob(0.3 + 0 * x[..., :1]), X
+        )
+        quantile = calibrator.quantile(X, 0.9)
+    assert gradient.device.type == quantile.device.type == "cpu"
+
+
+@pytest.mark.parametrize("name", LEARNERS)
+def test_learners(name) -> None:
+    learner = LEARNERS[name]()
+    points, u = make_data()[0], torch.linspace(0.05, 0.95, 12, **DOUBLE)
+    with nothing_without_device():
+        learner.update(points, u)
+        thresholds = learner.threshold(X)
+    assert thresholds.device.type == "cpu"
+
+
+def own_host_reads(function: AcquisitionFunction) -> int:
+    """How often an evaluation waits for the device, once what it keeps has been computed."""
+    points = decisions_of(function)
+    value_and_gradient(function, points)
+    return count_operations(lambda: value_and_gradient(function, points)).own_host_reads
+
+
+@pytest.mark.parametrize("name", [name for name in ACQUISITIONS if name not in ITERATED])
+def test_acquisition_functions_read_nothing_back(name) -> None:
+    # A closed form asks once whether the model is still the one that it was made from.
+    closed_form = "ConfidenceBound" in name and name.startswith(("Robust", "Wasserstein"))
+    assert own_host_reads(ACQUISITIONS[name]()) <= int(closed_form)
+
+
+@pytest.mark.parametrize("name", [name for name in SETS if name not in ITERATIVE])
+def test_robust_bounds_read_once_at_most(name) -> None:
+    assert own_host_reads(robust_bound(SETS[name])) <= 1
