@@ -120,7 +120,7 @@ class DelayStrategy:
     hyperparameters: str = "observed"
     beta: float = 1.0
     feedback_bound: float | None = None
-    max_censored: int | None = 15
+    max_censored: int | None = 10
     failures: str = "impute"
 
     def __post_init__(self) -> None:

@@ -608,7 +608,7 @@ def test_more_pending_queries_than_a_limit_are_hallucinated(
 
 def test_few_pending_queries_are_censored_by_default():
     assert DelayStrategy().with_pending(10) == DelayStrategy()
-    assert DelayStrategy().with_pending(20) == DelayStrategy(imputation="hallucinate", window=None)
+    assert DelayStrategy().with_pending(11) == DelayStrategy(imputation="hallucinate", window=None)
     published = DelayStrategy(window="all", max_censored=None)
     assert published.with_pending(200) is published
     ignoring = DelayStrategy(imputation="none", window=None)

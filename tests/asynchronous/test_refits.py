@@ -234,3 +234,55 @@ def test_a_calibrator_learns_from_later_values_in_turn():
     for name, value in before.items():
         assert torch.equal(model.calibrator.state_dict()[name], value)
     assert_close(extended.posterior(X).mean, reference.posterior(X).mean)
+
+
+# ------------------------------------------------------------------ known noise
+
+
+def fit_given(X: Tensor, Y: Tensor, Yvar: Tensor) -> SingleTaskGP:
+    gp = SingleTaskGP(X, Y, Yvar, outcome_transform=None)
+    gp.covar_module.lengthscale = 0.4
+    return gp.eval()
+
+
+def test_later_values_keep_their_known_noise():
+    (X, Y), Yvar = data(12), torch.linspace(0.01, 0.3, 12, **DOUBLE).unsqueeze(-1)
+    want = fit_given(X, Y, Yvar).posterior(X)
+    extended: Any = with_later_values(fit_given(X[:8], Y[:8], Yvar[:8]), X[8:], Y[8:], Yvar[8:])
+    found = extended.posterior(X)
+    assert_close(found.mean, want.mean, rtol=0, atol=1e-9)
+    assert_close(found.variance, want.variance, rtol=0, atol=1e-9)
+    # A model that learns the noise has no use for it.
+    learned: Any = with_later_values(fit(X[:8], Y[:8]), X[8:], Y[8:], Yvar[8:])
+    assert_close(learned.posterior(X).mean, fit(X, Y).posterior(X).mean, rtol=0, atol=1e-9)
+
+
+def test_a_proposer_hands_the_noise_to_fits_and_later_values():
+    """The schedule's values come with their variances, and so do those after them."""
+    seen: list[Tensor] = []
+
+    def own(X: Tensor, Y: Tensor, Yvar: Tensor) -> SingleTaskGP:
+        seen.append(Yvar)
+        return fit_given(X, Y, Yvar)
+
+    ledger = FeedbackLedger(2, censor_value=-2.0)
+    (X, Y), Yvar = data(10), torch.linspace(0.01, 0.3, 10, **DOUBLE).unsqueeze(-1)
+    for x, y, variance in zip(X, Y, Yvar, strict=True):
+        ledger.tell(ledger.submit(x), y.item(), variance.item())
+    propose = DelayAwareProposer(BOUNDS, fit=own, num_initial=0, search=CHEAP, refit_every=6)
+    model = propose._model(ledger.snapshot(), ledger.now(), propose.strategy)
+    assert_close(seen[0], Yvar[:8])
+    want = fit_given(X, Y, Yvar).posterior(X).mean
+    assert_close(model.model.posterior(X).mean, want, rtol=0, atol=1e-9)
+
+
+def test_starts_with_known_noise(monkeypatch):
+    """A start is from a fit with the same noise; with other noise it is another one."""
+    monkeypatch.setattr(refits, "LEAST_FOR_WARM_START", 20)
+    starts, (X, Y), Yvar = Starts(monkeypatch), data(24), torch.full((24, 1), 0.01, **DOUBLE)
+    warm = WarmStartedFit(BOUNDS, 1.1)
+    assert warm(X, Y, Yvar).posterior(X).mean.isfinite().all()
+    warm(X, Y, Yvar)
+    assert [num for num, _ in starts.seen] == [12, 24, 24]
+    warm(X, Y, 2 * Yvar)
+    assert [num for num, _ in starts.seen] == [12, 24, 24, 12, 24]
