@@ -190,6 +190,10 @@ for name, imputation, window in (
 # A search that ignores what is running repeats itself; the others do not. Three seeds say little
 # about regret: the suite `delay` of the benchmarks compares nine methods on nine problems.
 #
+# Censoring is for few workers. With dozens of values pending at -310 the model would bend
+# everywhere, so if more than 15 are pending, a `DelayAwareProposer` hallucinates them. The suite
+# `delay_workers` is on 10 to 100 workers.
+#
 # ## For real: processes, killed and resumed
 #
 # `tutorials/scripts/tune_svc.py` tunes a support vector classifier on two worker
