@@ -154,9 +154,11 @@ class Starts:
         self.seen: list[tuple[int, Any]] = []
         fitted = refits.fit_single_task_gp
 
-        def recorded(X: Tensor, Y: Tensor, bounds: Tensor, start: Any = None) -> SingleTaskGP:
+        def recorded(
+            X: Tensor, Y: Tensor, bounds: Tensor, Yvar: Tensor | None = None, start: Any = None
+        ) -> SingleTaskGP:
             self.seen.append((len(Y), start))
-            return fitted(X, Y, bounds, start)
+            return fitted(X, Y, bounds, Yvar, start)
 
         monkeypatch.setattr(refits, "fit_single_task_gp", recorded)
 
@@ -232,3 +234,34 @@ def test_a_calibrator_learns_from_later_values_in_turn():
     for name, value in before.items():
         assert torch.equal(model.calibrator.state_dict()[name], value)
     assert_close(extended.posterior(X).mean, reference.posterior(X).mean)
+
+
+# ------------------------------------------------------------------ known noise
+
+
+def noise_of(gp: Any) -> Tensor:
+    """Variances of the training noise in the units of the outcome."""
+    variances: Tensor = gp.likelihood.noise_covar.noise * gp.outcome_transform.stdvs.squeeze() ** 2
+    return variances.flatten()
+
+
+def test_known_noise_of_later_values():
+    X, Y = data(12)
+    Yvar = torch.linspace(0.01, 0.1, 12, dtype=torch.double).unsqueeze(-1)
+    gp = WarmStartedFit(BOUNDS, 1.1)(X[:9], Y[:9], Yvar[:9])
+    extended = with_later_values(gp, X[9:], Y[9:], Yvar[9:])
+    assert_close(noise_of(extended), Yvar.flatten())
+    assert_close(noise_of(gp), Yvar[:9].flatten())  # left unchanged
+
+
+def test_known_noise_with_a_warm_start(monkeypatch):
+    monkeypatch.setattr(refits, "LEAST_FOR_WARM_START", 20)
+    X, Y = data(40)
+    Yvar = torch.full_like(Y, 0.01)
+    warm = WarmStartedFit(BOUNDS, 1.1)
+    gp = warm(X, Y, Yvar)
+    assert_close(noise_of(gp), Yvar.flatten())
+    # A fit under other noise starts from another one.
+    starts = Starts(monkeypatch)
+    warm(X, Y, 4.0 * Yvar)
+    assert [num for num, _ in starts.seen] == [10, 20, 40]
