@@ -348,13 +348,32 @@ class DelayAwareProposer:
             model = self._fit_with_censored(ledger, now)
         lost = _lost(ledger, now, strategy)
         if len(lost) and strategy.failures == "impute":
-            model = _with_failures(model, lost, ledger.to_observations(now)[1], ledger.maximize)
+            model = self._with_failures(model, lost, ledger, now)
         pending = queries_to_impute(ledger, imputation, now)
         censor_value = ledger.censor_value
         if imputation == "censor" and censor_value is None:
-            _, Y = ledger.to_observations(now)
-            censor_value = (Y.min() if ledger.maximize else Y.max()).item()
+            censor_value = self._worst(ledger, now)
         return CensoredDelayModel(model, pending, censor_value, imputation)
+
+    def _with_failures(self, model: Any, lost: Tensor, ledger: FeedbackLedger, now: float) -> Model:
+        """The model conditioned on poor values at lost queries, or on poorer predictions.
+
+        The poor value is a compromise. The worst one observed makes a deep hole, which bends a
+        smooth model around it, and the best point may lie beside the region that fails; with the
+        mean of the values the search is drawn back into the region two or three times as often.
+        """
+        _, Y = ledger.to_observations(now)
+        X, sign = like(model, lost), 1.0 if ledger.maximize else -1.0
+        poor = ((sign * Y).mean() - Y.std()).item()
+        gp = gaussian_part(model)
+        with torch.no_grad():
+            values = sign * (sign * gp.posterior(X).mean).clamp_max(poor)
+            return conditioned_on(model, X, values, **given_noise(gp, values, None))
+
+    def _worst(self, ledger: FeedbackLedger, now: float) -> float:
+        """The worst value observed."""
+        _, Y = ledger.to_observations(now)
+        return (Y.min() if ledger.maximize else Y.max()).item()
 
     def _warn_of_wrong_sign(self, ledger: FeedbackLedger, now: float) -> None:
         """Warn if the censoring value is better than all observed ones: its sign may be wrong."""
@@ -389,7 +408,7 @@ class DelayAwareProposer:
         return None
 
     def _fit(self, X: Tensor, Y: Tensor, Yvar: Tensor | None = None) -> Model:
-        """The model of all values, ``n x d`` and ``n x 1`` in order of arrival.
+        """The model of all values, ``n x d`` and ``n x 1`` in order of arrival, and their noise.
 
         It is fitted to the first of them, as many as the schedule says.
         """
@@ -413,10 +432,10 @@ class DelayAwareProposer:
 
     def _fit_to_all(self, X: Tensor, Y: Tensor, Yvar: Tensor | None = None) -> Model:
         """The model fitted to these data; that of the last call if they have not changed."""
-        if self._fitted is None or not self._fitted.is_of((X, Y, Yvar)):
+        if self._fitted is None or not self._fitted.is_of(X, Y, Yvar):
             noise = {} if Yvar is None else {"Yvar": Yvar}
             with random_stream(derived_seed(self.search.seed, FIT, len(Y))):
-                self._fitted = _ModelOf((X, Y, Yvar), self.fit(X, Y, **noise))
+                self._fitted = _ModelOf(X, Y, Yvar, self.fit(X, Y, **noise))
         return self._fitted.model
 
     def _with_later_values(
@@ -425,10 +444,10 @@ class DelayAwareProposer:
         """A model fitted to some of these values and conditioned on the later ones."""
         if not len(Y[later]):
             return model
-        if self._extended is None or not self._extended.is_of((X, Y, Yvar), model):
+        if self._extended is None or not self._extended.is_of(X, Y, Yvar, model):
             noise = None if Yvar is None else Yvar[later]
             extended = with_later_values(model, X[later], Y[later], noise)
-            self._extended = _ModelOf((X, Y, Yvar), extended, fitted=model)
+            self._extended = _ModelOf(X, Y, Yvar, extended, fitted=model)
         return self._extended.model
 
     def _acquisition_function(
@@ -515,20 +534,19 @@ class DelayAwareProposer:
         return fixed
 
 
-# Inputs, values and, where they are known, the variances of their noise.
-_Data = tuple[Tensor, Tensor, Tensor | None]
-
-
 class _ModelOf(NamedTuple):
     """A model, the data that it knows, and the fitted model that it extends, if it does."""
 
-    data: _Data
+    X: Tensor
+    Y: Tensor
+    Yvar: Tensor | None
     model: Model
     fitted: Model | None = None
 
-    def is_of(self, data: _Data, fitted: Model | None = None) -> bool:
+    def is_of(self, X: Tensor, Y: Tensor, Yvar: Tensor | None, fitted: Model | None = None) -> bool:
         """Whether it is the model of these data, made from the same fit."""
-        return fitted is self.fitted and all(map(equal, self.data, data))
+        known, given = (self.X, self.Y, self.Yvar), (X, Y, Yvar)
+        return fitted is self.fitted and all(map(equal, known, given))
 
 
 def _best_of(choices: Tensor, acqf: AcquisitionFunction, model: Model) -> Tensor:
@@ -542,21 +560,6 @@ def _queries(ledger: FeedbackLedger, now: float, status: TrialStatus) -> Tensor:
     """The queries ``n x d`` of trials in one state, by id."""
     rows = [trial.x for trial in ledger.trials_at(now) if trial.status is status]
     return torch.stack(rows) if rows else torch.zeros(0, ledger.dim, dtype=torch.double)
-
-
-def _with_failures(model: Any, lost: Tensor, Y: Tensor, maximize: bool) -> Model:
-    """The model conditioned on poor values at lost queries, or on poorer predictions.
-
-    The poor value is a compromise. The worst one observed makes a deep hole, which bends a smooth
-    model around it, and the best point may lie beside the region that fails; with the mean of the
-    values the search is drawn back into the region two or three times as often.
-    """
-    X, sign = like(model, lost), 1.0 if maximize else -1.0
-    poor = ((sign * Y).mean() - Y.std()).item()
-    gp = gaussian_part(model)
-    with torch.no_grad():
-        values = sign * (sign * gp.posterior(X).mean).clamp_max(poor)
-        return conditioned_on(model, X, values, **given_noise(gp, values, None))
 
 
 def _lost(ledger: FeedbackLedger, now: float, strategy: DelayStrategy) -> Tensor:

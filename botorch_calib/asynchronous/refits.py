@@ -45,9 +45,6 @@ TOLERANCE = 1e-6
 State = dict[str, dict[str, Tensor]]
 PARTS = ("mean_module", "covar_module", "likelihood")
 
-# GPyTorch raises smaller given variances of standardized values to 1e-6, and warns of them.
-LEAST_NOISE = 1.01e-6
-
 
 def check_refit_every(value: Any) -> int | float:
     """Return ``value`` if it is an integer of at least 1 or a finite float above 1, else raise."""
@@ -91,25 +88,21 @@ def with_later_values(model: Any, X: Tensor, Y: Tensor, Yvar: Tensor | None = No
         model: A fitted model that can be conditioned on observations.
         X: Inputs ``n x d``, in order of arrival.
         Y: Their values ``n x 1``.
-        Yvar: The variances of their noise, ``n x 1``, which a model that learns the noise does not
-            take; None if they are not known.
+        Yvar: The variances of their noise, ``n x 1``, if they are known. A model that learns the
+            noise does not take them.
     """
     X, Y = like(model, X), like(model, Y)
-    if not isinstance(gaussian_part(model).likelihood, FixedNoiseGaussianLikelihood):
-        Yvar = None
-    elif Yvar is not None:
-        Yvar = like(model, Yvar)
+    takes_noise = isinstance(gaussian_part(model).likelihood, FixedNoiseGaussianLikelihood)
+    Yvar = like(model, Yvar) if takes_noise and Yvar is not None else None
     with torch.no_grad():
         if not isinstance(model, CalibratedModel):
-            noise = given_noise(model, Y, Yvar)
-            noise = {name: each.clamp_min(LEAST_NOISE) for name, each in noise.items()}
-            return conditioned_on(model, X, Y, **noise)
+            return conditioned_on(model, X, Y, **given_noise(model, Y, Yvar))
         extended = CalibratedModel(
             model.model, deepcopy(model.calibrator), denoise=model.denoise, excess=model.excess
         )
-        for i in range(len(Y)):
-            row = slice(i, i + 1)
-            extended.observe(X[row], Y[row], None if Yvar is None else Yvar[row])
+        noises = [None] * len(Y) if Yvar is None else Yvar.split(1)
+        for x, y, noise in zip(X.split(1), Y.split(1), noises, strict=True):
+            extended.observe(x, y, noise)
     return extended
 
 
@@ -131,8 +124,9 @@ def fit_single_task_gp(
             stops at `TOLERANCE`.
     """
     if Yvar is not None:
+        # GPyTorch raises smaller variances of standardized values to 1e-6, and warns of them.
         scale = Y.std()
-        Yvar = Yvar.clamp_min(LEAST_NOISE * (scale.square().item() if scale > 1e-8 else 1.0))
+        Yvar = Yvar.clamp_min(1.01e-6 * (scale.square().item() if scale > 1e-8 else 1.0))
     gp = SingleTaskGP(
         X,
         Y,
@@ -145,13 +139,6 @@ def fit_single_task_gp(
     options = {"options": {"ftol": TOLERANCE}} if start else None
     fit_gpytorch_mll(ExactMarginalLogLikelihood(gp.likelihood, gp), optimizer_kwargs=options)
     return gp
-
-
-def equal(first: Tensor | None, second: Tensor | None) -> bool:
-    """Whether both are None, or tensors with equal elements."""
-    if first is None or second is None:
-        return first is second
-    return torch.equal(first, second)
 
 
 class _Fitted(NamedTuple):
@@ -182,17 +169,15 @@ class WarmStartedFit:
         self._known: dict[int, _Fitted] = {}
 
     def __call__(self, X: Tensor, Y: Tensor, Yvar: Tensor | None = None) -> SingleTaskGP:
-        """The model fitted to ``X`` (``n x d``), ``Y`` and perhaps ``Yvar`` (``n x 1``)."""
+        """The model fitted to ``X`` (``n x d``), ``Y`` (``n x 1``) and, if known, its noise."""
         start = None
         if len(Y) >= LEAST_FOR_WARM_START:
             half = fitted_count(len(Y) // 2, self.refit_every)
             start = self._state(X[:half], Y[:half], None if Yvar is None else Yvar[:half])
         with random_stream(derived_seed(self.seed, len(Y))):
             gp = fit_single_task_gp(X, Y, self.bounds, Yvar, start)
-        # Given noise is data, of which there is another amount next time.
-        parts = PARTS if Yvar is None else PARTS[:-1]
-        state = {part: deepcopy(getattr(gp, part).state_dict()) for part in parts}
-        self._known[len(Y)] = _Fitted(X, Y, Yvar, state)
+        parts = {part: deepcopy(getattr(gp, part).state_dict()) for part in PARTS}
+        self._known[len(Y)] = _Fitted(X, Y, Yvar, parts)
         return gp
 
     def _state(self, X: Tensor, Y: Tensor, Yvar: Tensor | None) -> State:
@@ -203,3 +188,10 @@ class WarmStartedFit:
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_known": {}}
+
+
+def equal(first: Tensor | None, second: Tensor | None) -> bool:
+    """Whether two tensors are equal, or neither is there."""
+    if first is None or second is None:
+        return first is second
+    return torch.equal(first, second)

@@ -155,7 +155,7 @@ class Starts:
         fitted = refits.fit_single_task_gp
 
         def recorded(
-            X: Tensor, Y: Tensor, bounds: Tensor, Yvar: Any = None, start: Any = None
+            X: Tensor, Y: Tensor, bounds: Tensor, Yvar: Tensor | None = None, start: Any = None
         ) -> SingleTaskGP:
             self.seen.append((len(Y), start))
             return fitted(X, Y, bounds, Yvar, start)
@@ -239,50 +239,39 @@ def test_a_calibrator_learns_from_later_values_in_turn():
 # ------------------------------------------------------------------ known noise
 
 
-def fit_given(X: Tensor, Y: Tensor, Yvar: Tensor) -> SingleTaskGP:
-    gp = SingleTaskGP(X, Y, Yvar, outcome_transform=None)
-    gp.covar_module.lengthscale = 0.4
-    return gp.eval()
+def noise_of(gp: Any) -> Tensor:
+    """Variances of the training noise in the units of the outcome."""
+    variances: Tensor = gp.likelihood.noise_covar.noise * gp.outcome_transform.stdvs.squeeze() ** 2
+    return variances.flatten()
 
 
-def test_later_values_keep_their_known_noise():
-    (X, Y), Yvar = data(12), torch.linspace(0.01, 0.3, 12, **DOUBLE).unsqueeze(-1)
-    want = fit_given(X, Y, Yvar).posterior(X)
-    extended: Any = with_later_values(fit_given(X[:8], Y[:8], Yvar[:8]), X[8:], Y[8:], Yvar[8:])
-    found = extended.posterior(X)
-    assert_close(found.mean, want.mean, rtol=0, atol=1e-9)
-    assert_close(found.variance, want.variance, rtol=0, atol=1e-9)
-    # A model that learns the noise has no use for it.
-    learned: Any = with_later_values(fit(X[:8], Y[:8]), X[8:], Y[8:], Yvar[8:])
-    assert_close(learned.posterior(X).mean, fit(X, Y).posterior(X).mean, rtol=0, atol=1e-9)
+def test_known_noise_of_later_values():
+    X, Y = data(12)
+    Yvar = torch.linspace(0.01, 0.1, 12, dtype=torch.double).unsqueeze(-1)
+    gp = WarmStartedFit(BOUNDS, 1.1)(X[:9], Y[:9], Yvar[:9])
+    extended = with_later_values(gp, X[9:], Y[9:], Yvar[9:])
+    assert_close(noise_of(extended), Yvar.flatten())
+    assert_close(noise_of(gp), Yvar[:9].flatten())  # left unchanged
 
 
-def test_a_proposer_hands_the_noise_to_fits_and_later_values():
-    """The schedule's values come with their variances, and so do those after them."""
-    seen: list[Tensor] = []
-
-    def own(X: Tensor, Y: Tensor, Yvar: Tensor) -> SingleTaskGP:
-        seen.append(Yvar)
-        return fit_given(X, Y, Yvar)
-
-    ledger = FeedbackLedger(2, censor_value=-2.0)
-    (X, Y), Yvar = data(10), torch.linspace(0.01, 0.3, 10, **DOUBLE).unsqueeze(-1)
-    for x, y, variance in zip(X, Y, Yvar, strict=True):
-        ledger.tell(ledger.submit(x), y.item(), variance.item())
-    propose = DelayAwareProposer(BOUNDS, fit=own, num_initial=0, search=CHEAP, refit_every=6)
-    model = propose._model(ledger.snapshot(), ledger.now(), propose.strategy)
-    assert_close(seen[0], Yvar[:8])
-    want = fit_given(X, Y, Yvar).posterior(X).mean
-    assert_close(model.model.posterior(X).mean, want, rtol=0, atol=1e-9)
-
-
-def test_starts_with_known_noise(monkeypatch):
-    """A start is from a fit with the same noise; with other noise it is another one."""
+def test_known_noise_with_a_warm_start(monkeypatch):
     monkeypatch.setattr(refits, "LEAST_FOR_WARM_START", 20)
-    starts, (X, Y), Yvar = Starts(monkeypatch), data(24), torch.full((24, 1), 0.01, **DOUBLE)
+    X, Y = data(40)
+    Yvar = torch.full_like(Y, 0.01)
     warm = WarmStartedFit(BOUNDS, 1.1)
-    assert warm(X, Y, Yvar).posterior(X).mean.isfinite().all()
-    warm(X, Y, Yvar)
-    assert [num for num, _ in starts.seen] == [12, 24, 24]
-    warm(X, Y, 2 * Yvar)
-    assert [num for num, _ in starts.seen] == [12, 24, 24, 12, 24]
+    gp = warm(X, Y, Yvar)
+    assert_close(noise_of(gp), Yvar.flatten())
+    # A fit under other noise starts from another one.
+    starts = Starts(monkeypatch)
+    warm(X, Y, 4.0 * Yvar)
+    assert [num for num, _ in starts.seen] == [10, 20, 40]
+
+
+def test_a_model_that_learns_the_noise_has_no_use_for_known_noise():
+    X, Y = data(12)
+    Yvar = torch.full((4, 1), 0.1, **DOUBLE)
+    plain = fit(X[:8], Y[:8])
+    for model in (plain, CalibratedModel.from_history(plain, OnlineConformal(0.2))):
+        given: Any = with_later_values(model, X[8:], Y[8:], Yvar)
+        without: Any = with_later_values(model, X[8:], Y[8:])
+        assert_close(given.posterior(X).mean, without.posterior(X).mean)
