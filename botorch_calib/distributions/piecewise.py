@@ -140,10 +140,10 @@ class PiecewisePredictive:
         return self._memory[key]
 
     def quantile_table(self, tail: float) -> QuantileTable | None:
-        """Its quantiles plus noise as a function of the noise, once it is asked for again.
+        """Its quantiles plus noise as a function of the noise.
 
-        None the first time, since a table costs as much as some ten solves, if there are many
-        already, or if nothing is remembered.
+        None if there are many already, or if nothing is remembered. A table costs as much as some
+        ten solves; it is made the first time, so that a value is the same whenever it is asked for.
 
         Args:
             tail: The probability beyond, in (0, 1/2].
@@ -152,10 +152,8 @@ class PiecewisePredictive:
         if memory is None or torch.is_inference_mode_enabled():
             return None
         if tail not in memory:
-            if len(memory) < _MOST_REMEMBERED:
-                memory[tail] = None
-            return None
-        if memory[tail] is None:
+            if len(memory) >= _MOST_REMEMBERED:
+                return None
             z = self.transport(normal_points(tail, self._knots.device)[0])
             memory[tail] = QuantileTable(self._knots, self.masses, self.form, z, tail)
         return memory[tail]
