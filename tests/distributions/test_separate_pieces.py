@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
 from torch.testing import assert_close
 
+from botorch_calib.calibration import QuantileRecalibrator
 from botorch_calib.distributions import (
     PiecewisePredictive,
     SmoothedPredictive,
@@ -237,3 +238,17 @@ def test_quantiles_of_one_bounded_distribution_with_any_noise(flags: tuple[bool,
     assert_close(pair[0], pair[1], rtol=1e-9, atol=1e-9)
     pair = [torch.autograd.grad(value.sum(), knots)[0] for value in pair]
     assert_close(pair[0], pair[1], rtol=1e-8, atol=1e-9)
+
+
+@pytest.mark.parametrize("outer", [1e-8, 1e-12, 1e-14])
+def test_levels_that_leave_next_to_nothing_beyond_them(outer: float) -> None:
+    """As if given by masses, which are looked at: tails do not cover the differences there."""
+    levels, knots = double(outer, 0.3, 0.9, 1.0 - outer), double(-8.0, -7.9, 0.5, 6.0)
+    predictive = PiecewisePredictive.recalibrated(levels, knots)
+    calibrator = QuantileRecalibrator(levels, tails="gaussian")
+    assert predictive.form.hollow and calibrator.predictive(double(0.5).view(1, 1)).form.hollow
+    checked = PiecewisePredictive(knots, predictive.masses, predictive.uniform)
+    x, ratio = double(-9.0, 6.5, 8.4, 11.2), torch.tensor(0.3, dtype=torch.double)
+    for name in ("log_excess", "log_survival"):
+        pair = [getattr(SmoothedPredictive(p, ratio), name)(x) for p in (predictive, checked)]
+        assert_close(pair[0], pair[1], rtol=1e-12, atol=1e-12)
