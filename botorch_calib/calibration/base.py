@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from copy import deepcopy
-from typing import Self
+from typing import Any, Self
 
 import torch
 from botorch.exceptions.errors import BotorchTensorDimensionError, UnsupportedError
@@ -149,6 +149,11 @@ class TrackedCalibrator(Calibrator):
     score: Score
     # The learner's thresholds, their version, and the distribution they make for all points
     _common: tuple[Tensor, int, PiecewisePredictive | None] | None = None
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(name, value)
+        if name != "_common":  # what is remembered was made with the earlier settings
+            self._common = None
 
     @property
     def max_width(self) -> float:  # type: ignore[override]

@@ -15,7 +15,7 @@ from botorch_calib.calibration.learners.base import as_vector
 from botorch_calib.calibration.learners.exact import ExactQuantileLearner
 from botorch_calib.calibration.learners.mixture import Setting, quantile_learner
 from botorch_calib.calibration.scores import DEFAULT_SCORE, Score, check_score
-from botorch_calib.distributions.piecewise import PiecewisePredictive
+from botorch_calib.distributions.piecewise import PiecewisePredictive, has_rare_ends
 
 #: Default number of levels: 0.05, 0.10, ..., 0.95.
 NUM_LEVELS = 19
@@ -95,6 +95,7 @@ class QuantileRecalibrator(TrackedCalibrator):
         # As numbers too, so that a level is found among them without asking the device.
         self._level_values = levels.tolist()
         self._level_unit = torch.finfo(levels.dtype).eps
+        self._hollow = has_rare_ends(levels)
         if tails == "stretched" and len(levels) < 2:
             raise InputDataError(
                 "`tails='stretched'` needs at least two `levels`: for a single one leave it out."
@@ -170,6 +171,7 @@ class QuantileRecalibrator(TrackedCalibrator):
             max_width=self.score.max_width,
             tails=self.tails,
             validate=False,
+            hollow=self._hollow,
         )
 
 

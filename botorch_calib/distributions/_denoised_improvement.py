@@ -84,6 +84,8 @@ def piece_values(
     """
     if not form.around_zero:
         knots = off_zero(knots)
+    if not form.covered:  # then natural masses have one row per number too, whatever the part
+        knots = knots.expand(-1, len(x))
     t = (knots - x) / r
     parts: list[_TailPieces | _UniformPieces | SeparatePieces] = []
     if not all(form.uniform):

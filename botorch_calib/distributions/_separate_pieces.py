@@ -47,14 +47,13 @@ class SeparatePieces:
     Args:
         x: ``n`` thresholds, float64.
         r: ``n`` positive ratios of the noise to the scale of the normal pieces.
-        knots: ``num_finite_knots x n``, or ``x 1`` where they are common.
-        t: ``(knots - x) / r``, ``num_finite_knots x n``.
+        knots: ``num_finite_knots x n``.
+        t: ``(knots - x) / r``, of the shape of ``knots``.
         form: Form of the distribution.
     """
 
     def __init__(self, x: Tensor, r: Tensor, knots: Tensor, t: Tensor, form: PiecewiseForm) -> None:
         self.pieces = list(range(form.num_pieces))
-        knots = knots.expand_as(t)
         self.r, norm = r, (r * r).add_(1.0).sqrt_()
         c, side = (x / norm).abs_(), torch.where(x < 0.0, -1.0, 1.0).to(x)
         self._log_natural, self.log_share, self.rise = normal_pieces_above(x, knots, form)

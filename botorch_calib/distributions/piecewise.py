@@ -234,6 +234,7 @@ class PiecewisePredictive:
         max_width: float = 8.0,
         tails: str = "gaussian",
         validate: bool = True,
+        hollow: bool = False,
     ) -> PiecewisePredictive:
         """The distribution whose ``levels[j]``-quantile is ``knots[..., j]``.
 
@@ -249,7 +250,10 @@ class PiecewisePredictive:
             tails: ``"gaussian"`` keeps the shape of the normal density between and beyond the
                 quantiles; ``"stretched"`` scales it with their spread, the distance of the
                 outermost two over that of the standard normal distribution.
-            validate: Whether to check ``levels``, which reads them back from the device.
+            validate: Whether to check ``levels``, which reads them back from the device, and to see
+                from them whether it is ``hollow``.
+            hollow: Whether the tails may hold next to no mass, see `has_rare_ends`. Then pieces
+                are integrated each, at some cost.
 
         Raises:
             InputDataError: If ``levels`` do not increase inside (0, 1), ``max_width`` is not
@@ -258,6 +262,7 @@ class PiecewisePredictive:
         """
         if validate:
             check_levels("levels", levels)
+            hollow = hollow or has_rare_ends(levels)
         check_positive("max_width", max_width)
         if knots.shape[-1] != levels.shape[-1]:
             raise BotorchTensorDimensionError(
@@ -266,7 +271,7 @@ class PiecewisePredictive:
         knots = _spread(knots.clamp(min=-max_width, max=max_width).sort(dim=-1).values)
         padded = torch.cat([levels.new_zeros(1), levels, levels.new_ones(1)])
         masses, scale = padded.diff().to(knots), _tail_scale(tails, levels, knots)
-        form = PiecewiseForm((False,) * len(masses), open_low=True, open_high=True)
+        form = PiecewiseForm((False,) * len(masses), open_low=True, open_high=True, hollow=hollow)
         return cls.from_form(knots, masses, form, scale=scale)
 
     # ---------------------------------------------------------------- description
@@ -634,6 +639,15 @@ def _validated(knots: Tensor, masses: Tensor, form: PiecewiseForm) -> tuple[Tens
     hollow = bool((masses[..., [0, -1]] < MIN_COVER).any())
     form = PiecewiseForm(form.uniform, open_low=low, open_high=high, hollow=hollow)
     return _without_open_ends(knots, form), form
+
+
+def has_rare_ends(levels: Tensor) -> bool:
+    """Whether the outermost of increasing ``levels`` leave next to no mass beyond them.
+
+    Far out the integrals over pieces between two knots cancel then, beside tails that are too
+    light to cover it. It reads the levels back from their device.
+    """
+    return bool(min(levels[0], 1.0 - levels[-1]) < MIN_COVER)
 
 
 def _tail_scale(tails: str, levels: Tensor, knots: Tensor) -> Tensor | None:

@@ -200,10 +200,10 @@ class CalibratedModel(WrapperModel, FantasizeMixin):
                 where the residual tells.
 
         Raises:
-            InputDataError: If ``X``, ``Y`` or ``Yvar`` hold NaN or infinite values, or a
-                variance is negative.
+            InputDataError: If ``X``, ``Y`` or ``Yvar`` hold NaN or infinite values, a variance is
+                negative, or ``beyond`` holds other numbers than -1, 0 and 1.
             BotorchTensorDimensionError: If their shapes are not ``n x d`` and ``n x 1``, or that
-                of ``learn_from`` is not ``n``.
+                of ``learn_from`` or ``beyond`` is not ``n``.
             UnsupportedError: If the base model is a batch of models or cannot be conditioned.
         """
         observed = observed_part(self.model)
@@ -217,6 +217,8 @@ class CalibratedModel(WrapperModel, FantasizeMixin):
                 f"`learn_from` must hold {len(X)} booleans, one for each row of `X`, got "
                 f"{learn_from.dtype} of shape {tuple(learn_from.shape)}."
             )
+        if beyond is not None:
+            _check_beyond(beyond, len(X))
         # One point a batch: only the marginals are needed.
         known = Yvar if learn_from is None else None
         mean, deviation = self.observation_moments(X.unsqueeze(-2), known)
@@ -371,6 +373,16 @@ class CalibratedModel(WrapperModel, FantasizeMixin):
             "model": standardized_gp(**data),
             "calibrator": default if calibrator is None else calibrator,
         }
+
+
+def _check_beyond(beyond: Tensor, num: int) -> None:
+    if beyond.shape != (num,):
+        raise BotorchTensorDimensionError(
+            f"`beyond` must hold {num} numbers, one for each row of `X`, got the shape "
+            f"{tuple(beyond.shape)}."
+        )
+    if not ((beyond == 0) | (beyond.abs() == 1)).all():
+        raise InputDataError(f"`beyond` must hold -1, 0 and 1 only, got {beyond.tolist()}.")
 
 
 def _extended_by(model: Any, X: Tensor, Y: Tensor, Yvar: Tensor | None) -> Model:

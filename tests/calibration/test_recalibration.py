@@ -280,6 +280,18 @@ class TestCommonDistribution:
         assert torch.equal(after.knots, fresh.knots)
         assert not torch.equal(after.knots, before.knots)
 
+    @pytest.mark.parametrize(
+        ("name", "value"), [("tails", "gaussian"), ("score", GaussianScore(1.0))]
+    )
+    def test_forgotten_when_a_setting_is_changed(self, name, value):
+        calibrator = self.learned()
+        before = [calibrator.predictive(self.X) for _ in range(2)][1]
+        setattr(calibrator, name, value)
+        after = calibrator.predictive(self.X)
+        fresh = calibrator._predictive_from(calibrator.tracker.threshold(self.X).clone())
+        assert torch.equal(after.variance, fresh.variance)
+        assert not torch.allclose(after.variance, before.variance)
+
     def test_loaded_and_copied(self):
         calibrator, other = self.learned(), QuantileRecalibrator()
         for _ in range(2):

@@ -15,12 +15,13 @@ from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
 from torch.testing import assert_close
 
+from botorch_calib.calibration import QuantileRecalibrator
 from botorch_calib.distributions import (
     PiecewisePredictive,
     SmoothedPredictive,
     UnsmoothedPredictive,
 )
-from botorch_calib.distributions._separate_pieces import SeparatePieces
+from botorch_calib.distributions._denoised_improvement import piece_values
 from botorch_calib.distributions.form import PiecewiseForm
 from botorch_calib.posteriors import CalibratedPosterior
 
@@ -214,12 +215,40 @@ def test_an_empty_tail_is_no_tail(flat: bool) -> None:
 
 
 @pytest.mark.parametrize("open_low", [False, True])
-def test_knots_that_are_common(open_low: bool) -> None:
-    form = PiecewiseForm((False, False), open_low=open_low)
+@pytest.mark.parametrize("flags", [(False, False), (False, True), (True, True)])
+def test_knots_that_are_common(open_low: bool, flags: tuple[bool, bool]) -> None:
+    form = PiecewiseForm((False, *flags) if open_low else flags, open_low=open_low)
     x, r = torch.linspace(-3.0, 4.0, 9).double(), torch.full((9,), 0.3).double()
-    knots = double(-1.0, 0.5, 2.0)[int(open_low) :].unsqueeze(-1)
-    t = (knots - x) / r
-    common, each = (SeparatePieces(x, r, k, t, form) for k in (knots, knots.expand_as(t).clone()))
-    assert_close(common.levels, each.levels, rtol=0.0, atol=0.0)
-    scale = each.levels.amax(dim=0)
-    assert_close(common.values(scale), each.values(scale), rtol=0.0, atol=0.0)
+    knots = double(-1.0, 0.5, 2.0).unsqueeze(-1)
+    masses = torch.full((form.num_pieces, 1), 1 / form.num_pieces, dtype=torch.double)
+    each = (knots.expand(-1, 9).clone(), masses.expand(-1, 9).clone())
+    pair = [piece_values(x, r, *shared, form) for shared in ((knots, masses), each)]
+    for common, own in zip(*pair, strict=True):
+        assert_close(common, own, rtol=0.0, atol=0.0)
+
+
+@pytest.mark.parametrize("flags", [(False, True), (True, False, True)])
+def test_quantiles_of_one_bounded_distribution_with_any_noise(flags: tuple[bool, ...]) -> None:
+    knots = torch.linspace(-1.0, 2.0, len(flags) + 1, dtype=torch.double, requires_grad=True)
+    masses = torch.full((len(flags),), 1 / len(flags), dtype=torch.double)
+    ratio = double(0.01, 0.3, 2.0)
+    one = PiecewisePredictive(knots, masses, flags)
+    several = PiecewisePredictive(knots.expand(3, -1).clone(), masses, flags)
+    pair = [SmoothedPredictive(p, ratio).quantile(0.9) for p in (one, several)]
+    assert_close(pair[0], pair[1], rtol=1e-9, atol=1e-9)
+    pair = [torch.autograd.grad(value.sum(), knots)[0] for value in pair]
+    assert_close(pair[0], pair[1], rtol=1e-8, atol=1e-9)
+
+
+@pytest.mark.parametrize("outer", [1e-8, 1e-12, 1e-14])
+def test_levels_that_leave_next_to_nothing_beyond_them(outer: float) -> None:
+    """As if given by masses, which are looked at: tails do not cover the differences there."""
+    levels, knots = double(outer, 0.3, 0.9, 1.0 - outer), double(-8.0, -7.9, 0.5, 6.0)
+    predictive = PiecewisePredictive.recalibrated(levels, knots)
+    calibrator = QuantileRecalibrator(levels, tails="gaussian")
+    assert predictive.form.hollow and calibrator.predictive(double(0.5).view(1, 1)).form.hollow
+    checked = PiecewisePredictive(knots, predictive.masses, predictive.uniform)
+    x, ratio = double(-9.0, 6.5, 8.4, 11.2), torch.tensor(0.3, dtype=torch.double)
+    for name in ("log_excess", "log_survival"):
+        pair = [getattr(SmoothedPredictive(p, ratio), name)(x) for p in (predictive, checked)]
+        assert_close(pair[0], pair[1], rtol=1e-12, atol=1e-12)
