@@ -26,6 +26,8 @@ _GAP = 1e-12
 _MAX_STEPS = 200
 # Numbers in one block of costs: small enough for a processor's cache.
 _BLOCK = 2**17
+# Share of unsettled atoms above which looking at all costs less than gathering those.
+_MOST = 0.4
 
 
 class WassersteinBall(Ball):
@@ -201,23 +203,41 @@ class _Transport:
             rows, atoms = unsettled.nonzero(as_tuple=True)
             if len(rows) == 0:
                 break
-            plan = _Plan(self, self._cheapest(gamma, rows, atoms, far.target))
+            if len(rows) > _MOST * unsettled.numel():
+                target = torch.where(unsettled, self._all_cheapest(gamma), far.target)
+            else:
+                target = far.target.clone()
+                target[rows, atoms] = self._cheapest(gamma, rows, atoms)
+            plan = _Plan(self, target)
             done = done | (plan.mean + gamma * (plan.cost - self.radius) >= bound - _GAP)
             within = plan.cost <= self.radius
             near.update(plan, within & ~done)
             far.update(plan, ~within & ~done)
         return self._mixture(near, far)
 
-    def _cheapest(self, gamma: Tensor, rows: Tensor, atoms: Tensor, target: Tensor) -> Tensor:
-        """Targets with those of some atoms of some rows replaced by the cheapest at ``gamma``."""
+    # In both, ``min`` with its indices takes half the time of ``argmin``.
+
+    def _all_cheapest(self, gamma: Tensor) -> Tensor:
+        """Where the mass of each atom goes at ``gamma``, ``b x M``: no row has to be gathered."""
+        size = max(1, _BLOCK // self.u.shape[-1] ** 2)
+        values = self.u.unsqueeze(-2).split(size)
+        factors = gamma.view(-1, 1, 1).split(size)
+        return torch.cat(
+            [
+                torch.addcmul(u, factor, self.distances).min(dim=-1).indices
+                for u, factor in zip(values, factors, strict=True)
+            ]
+        )
+
+    def _cheapest(self, gamma: Tensor, rows: Tensor, atoms: Tensor) -> Tensor:
+        """The same for some atoms of some rows."""
         size = max(1, _BLOCK // self.u.shape[-1])
         found = []
         for row, atom in zip(rows.split(size), atoms.split(size), strict=True):
-            cost = self.distances[atom].mul_(gamma[row].unsqueeze(-1)).add_(self.u[row])
-            found.append(cost.argmin(dim=-1))
-        target = target.clone()
-        target[rows, atoms] = torch.cat(found)
-        return target
+            u, distances = self.u.index_select(0, row), self.distances.index_select(0, atom)
+            cost = u.addcmul_(gamma.index_select(0, row).unsqueeze(-1), distances)
+            found.append(cost.min(dim=-1).indices)
+        return torch.cat(found)
 
     def _mixture(self, near: _Plan, far: _Plan) -> Tensor:
         """Where the mixture of two plans leads that costs the radius, or less if ``far`` does."""

@@ -308,6 +308,17 @@ def test_wasserstein_is_solved_in_blocks(monkeypatch: pytest.MonkeyPatch) -> Non
     assert torch.equal(WassersteinBall(0.1).worst_case(values, centre), wanted)
 
 
+@pytest.mark.parametrize("share", [0.0, 1.0])
+def test_wasserstein_looks_at_all_atoms_or_at_some(
+    monkeypatch: pytest.MonkeyPatch, share: float
+) -> None:
+    values, centre = instance(2, num=30, rows=7)
+    values[3] = values[3, 0]  # a row that is settled before the others
+    wanted = WassersteinBall(0.1).worst_case_weights(values, centre)
+    monkeypatch.setattr("botorch_calib.robust.sets.wasserstein._MOST", share)
+    assert torch.equal(WassersteinBall(0.1).worst_case_weights(values, centre), wanted)
+
+
 def test_wasserstein_mixes_plans_to_spend_the_budget() -> None:
     values, centre = instance(2, num=200, rows=8)
     weights = WassersteinBall(0.05).worst_case_weights(values, centre)
