@@ -149,7 +149,7 @@ class CalibratedPosterior(Posterior):
             self._distribution = UnsmoothedPredictive(self.predictive)
             return
         # The small number keeps the derivative of the root finite where there is no noise.
-        self._noise_ratio = ratio = (noise.clamp(min=0.0) / variance + 1e-300).sqrt()
+        self._noise_ratio = ratio = (noise.clamp(min=1e-200) / variance).sqrt()
         self._unit = variance / self._deviation
         if self.excess == "objective":
             growth, spread = self._growth(ratio)

@@ -274,10 +274,12 @@ def right_factor(X: Tensor, lengthscales: Sequence[float]) -> Tensor:
 
 def correlations_with(X: Tensor, shift: Tensor, right: Tensor) -> Tensor:
     """`gaussian_correlations` of ``X`` with points of which the first, and a factor, are known."""
-    dtype, X = X.dtype, X.double() - shift
+    dtype, shape, X = X.dtype, X.shape[:-1], X.double() - shift
     # Squares go in elementwise on the left: summing the larger side would cost more.
-    left = torch.cat([X, X * X, X.new_ones(*X.shape[:-1], 1)], dim=-1)
-    return (left @ right.mT).exp().to(dtype)
+    left = torch.cat([X, X * X], dim=-1).reshape(-1, right.shape[-1] - 1)
+    # The last column of `right` belongs to a constant 1 on the left.
+    exponent = torch.addmm(right[:, -1], left, right[:, :-1].mT)
+    return exponent.exp().view(*shape, len(right)).to(dtype)
 
 
 # ------------------------------------------------------------ levels and initial thresholds

@@ -188,7 +188,9 @@ class AggregatedQuantileTracker(QuantileLearner):
             # The members' functions were averaged when they changed: one product serves them all.
             lengthscales = [at.lengthscale for at in self._localizations]
             correlations = self._correlations(X, lengthscales)
-            mixed = mixed + correlations @ self._mixed_coefficients
+            correlations = correlations.reshape(-1, correlations.shape[-1])
+            values = torch.addmm(self._mixed_constants, correlations, self._mixed_coefficients)
+            mixed = values.view_as(mixed)
         return mixed.clamp(0.0, 1.0) + self._shift
 
     @torch.no_grad()
