@@ -26,8 +26,8 @@ class PiecewiseForm:
         stretched: Whether it is a uniform piece between two open ones that the scaled normal
             distribution, which has the same masses there, follows itself.
         hollow: Whether an open outer piece may hold next to no mass.
-        rare_tails: Whether the outer pieces hold next to no mass; quantiles then take more
-            steps.
+        rare_tails: Whether the outer pieces, or all others, hold next to no mass; quantiles then
+            take more steps.
     """
 
     uniform: tuple[bool, ...]

@@ -37,7 +37,7 @@ MIN_COVER = 1e-6
 # Stands for an infinite knot where the form does not say that it is one, so that differences
 # from it are finite. Its square does not overflow in double precision.
 _FAR = 1e30
-_RARE = 0.01  # miscoverage below which the tails of a conformal distribution count as rare
+_RARE = 0.01  # below which the tails of a conformal distribution, or its centre, count as rare
 _MOST_REMEMBERED = 100  # things that follow from a distribution
 
 
@@ -218,11 +218,11 @@ class PiecewisePredictive:
         width = half_width.clamp(min=MIN_HALF_WIDTH, max=max_width)
         knots = torch.stack([-width, width], dim=-1)
         masses = width.new_tensor([alpha / 2, 1 - alpha, alpha / 2])
+        form = _conformal_form(alpha, stretched=tails == "stretched")
         if tails == "gaussian":
-            form = replace(_CONFORMAL, rare_tails=alpha < _RARE)
             return cls.from_form(knots, masses, form)
         scale = width / -torch.special.ndtri(masses[0])
-        stretched = cls.from_form(knots, masses, _STRETCHED, scale=scale)
+        stretched = cls.from_form(knots, masses, form, scale=scale)
         stretched._standard = _standard_conformal(alpha, width.dtype, width.device)
         return stretched
 
@@ -585,7 +585,10 @@ class PiecewisePredictive:
 
 _GAUSSIAN = PiecewiseForm((False,), open_low=True, open_high=True)
 _CONFORMAL = PiecewiseForm((False, True, False), open_low=True, open_high=True, around_zero=True)
-_STRETCHED = replace(_CONFORMAL, stretched=True)
+
+
+def _conformal_form(alpha: float, stretched: bool) -> PiecewiseForm:
+    return replace(_CONFORMAL, stretched=stretched, rare_tails=min(alpha, 1 - alpha) < _RARE)
 
 
 @lru_cache(maxsize=32)
@@ -597,7 +600,8 @@ def _standard_conformal(
         masses = torch.tensor([alpha / 2, 1 - alpha, alpha / 2], dtype=dtype, device=device)
         quantile = -torch.special.ndtri(masses[0])
         knots = torch.stack([-quantile, quantile])
-        return PiecewisePredictive.from_form(knots, masses, _STRETCHED).kept()
+        form = _conformal_form(alpha, stretched=True)
+        return PiecewisePredictive.from_form(knots, masses, form).kept()
 
 
 def _with_open_ends(knots: Tensor, form: PiecewiseForm) -> Tensor:

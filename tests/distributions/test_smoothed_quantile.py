@@ -223,3 +223,24 @@ def test_no_silent_second_derivatives_without_noise():
     (slope,) = torch.autograd.grad(value, parameters, create_graph=True)
     with pytest.raises(RuntimeError, match="first derivatives only"):
         torch.autograd.grad(slope.sum(), parameters)
+
+
+@pytest.mark.parametrize(
+    ("alpha", "tails", "level", "half_width", "ratio"),
+    [
+        (1e-12, "stretched", 5e-13, 16.042, 3.16e-6),
+        (1e-8, "gaussian", 5.0005e-9, 16.042, 1.995e-5),
+        (1e-5, "gaussian", 4.9995e-6, 0.526, 1.2589e-4),
+        (1e-4, "gaussian", 4.9995e-5, 0.00976, 7.94e-4),
+        (0.00999, "gaussian", 0.0049945005, 0.001, 1.2589e-4),
+        (1 - 1e-10, "gaussian", 0.49999999995, 50.1187, 10.0),
+    ],
+)
+def test_levels_at_the_edge_of_a_piece_that_holds_next_to_nothing(
+    alpha: float, tails: str, level: float, half_width: float, ratio: float
+) -> None:
+    """The score climbs like a cliff there."""
+    width = torch.tensor([half_width], dtype=torch.double)
+    predictive = PiecewisePredictive.conformal(alpha, width, max_width=60.0, tails=tails)
+    ratios = ratio * 10 ** torch.linspace(-0.02, 0.02, 41, dtype=torch.double)
+    assert (score_errors(SmoothedPredictive(predictive, ratios), level) <= 1e-8).all()
