@@ -72,9 +72,26 @@ class TestCommands:
         assert told == "trial 152, x = [152.0, 0.5, -1.0]: y = -1.5"
         assert amended == "trial 152, x = [152.0, 0.5, -1.0]: y = 2.0, in the place of -1.5"
 
+    def test_negative_numbers_of_all_kinds(self, path) -> None:
+        assert run("tell", path, 152, "-1e-3") == 0
+        assert run("tell", path, 154, "-.5E+2", "--yvar", "1e-6") == 0
+        ledger = FeedbackLedger.open(path)
+        assert (ledger[152].y, ledger[154].y, ledger[154].yvar) == (-1e-3, -50.0, 1e-6)
+
+    def test_errors_are_one_line(self, path, capsys) -> None:
+        """SQLite's quote the statement that is damaged, which has several."""
+        data = path.read_bytes()
+        assert data.count(b"    failed_at REAL") == 1
+        path.write_bytes(data.replace(b"    failed_at REAL", b"    failed\xffat REAL"))
+        assert run("status", path) == 1
+        captured = capsys.readouterr().err
+        assert captured.startswith("error: ") and captured.count("\n") == 1
+
     @pytest.mark.parametrize(
         ("words", "message"),
         [
+            (("tell", "FILE", 152, "-inf"), "`y`"),
+            (("tell", "FILE", 152, 1, "--yvar", "-1e-9"), "`yvar` is a variance"),
             (("tell", "FILE", 151, 1.0), "has a value already"),
             (("tell", "FILE", 999, 1.0), "no trial 999"),
             (("tell", "FILE", 152, "nan"), "`y`"),
