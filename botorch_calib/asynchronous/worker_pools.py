@@ -429,10 +429,10 @@ class ExecutorSupply(PoolSupply):
             self._is_checked = True
 
 
-def check_picklable(objective: Objective) -> None:
-    """Raise ``InputDataError`` for an objective that cannot be sent to worker processes."""
+def check_picklable(objective: Objective) -> bytes:
+    """The pickled objective, or ``InputDataError`` if no worker processes can be sent it."""
     try:
-        ForkingPickler.dumps(objective)
+        return bytes(ForkingPickler.dumps(objective))
     except Exception as error:
         raise InputDataError(
             "`objective` must be picklable to be sent to worker processes, such as a function "

@@ -5,9 +5,12 @@ from __future__ import annotations
 import logging
 import multiprocessing
 import runpy
+import sys
 import time
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
+
+from botorch.exceptions.errors import InputDataError
 
 from botorch_calib.asynchronous.worker_pools import (
     EXIT_SECONDS,
@@ -38,11 +41,11 @@ class ProcessSupply(PoolSupply):
             one, or None to keep it.
 
     Raises:
-        InputDataError: If the objective cannot be sent to processes.
+        InputDataError: If the objective cannot be sent to processes, or they cannot import it.
     """
 
     def __init__(self, objective: Objective, evaluations_per_process: int | None = None) -> None:
-        check_picklable(objective)
+        _check_importable(check_picklable(objective))
         self._evaluations_per_process = evaluations_per_process
         self._num_evaluations: dict[WorkerPool, int] = {}
         self._idle: list[WorkerPool] = []
@@ -102,3 +105,18 @@ class ProcessSupply(PoolSupply):
         self._num_evaluations[pool] = 0
         pool.warm_up()
         return pool
+
+
+def _check_importable(objective: bytes) -> None:
+    """Refuse what new processes cannot import, before every trial would fail for it."""
+    main = sys.modules["__main__"]
+    file = getattr(main, "__file__", None)
+    is_stdin = file is not None and file.startswith("<")
+    has_script = file is not None or getattr(main, "__spec__", None) is not None
+    if is_stdin or (not has_script and b"__main__" in objective):
+        raise InputDataError(
+            "`objective` has to be imported by worker processes, and a notebook, `python -c` and "
+            "the standard input cannot be: put it into a file of its own, and import it."
+            + " The program itself has to be a file as well."
+            * is_stdin
+        )

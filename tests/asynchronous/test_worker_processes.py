@@ -9,6 +9,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -261,3 +262,34 @@ def test_objective_that_cannot_be_sent() -> None:
     with pytest.raises(InputDataError, match="`objective` must be picklable"):
         optimizer(lambda x: 0.0, ledger).run(1)
     assert len(ledger) == 0
+
+
+class TestObjectivesThatCannotBeImported:
+    """Their trials would all fail, and stay failed in the ledger."""
+
+    @pytest.fixture
+    def main(self, monkeypatch: pytest.MonkeyPatch) -> Any:
+        """A main module without a file, as in a notebook."""
+        module = ModuleType("__main__")
+        exec("def objective(x):\n    return float(x[0] ** 2)", module.__dict__)
+        monkeypatch.setitem(sys.modules, "__main__", module)
+        return module
+
+    @pytest.mark.parametrize("wrapped", [False, True])
+    def test_in_a_notebook(self, main: Any, wrapped: bool) -> None:
+        ledger = FeedbackLedger(1)
+        objective = partial(main.objective) if wrapped else main.objective
+        with pytest.raises(InputDataError, match="into a file of its own"):
+            optimizer(objective, ledger).run(1)
+        assert len(ledger) == 0
+
+    def test_of_a_module_in_a_notebook(self, main: Any) -> None:
+        ledger = FeedbackLedger(1)
+        optimizer(square, ledger).run(2)
+        assert observed(ledger) == squares(0, 1)
+
+    def test_on_the_standard_input(self, main: Any) -> None:
+        """Processes import the main module, whatever the objective."""
+        main.__file__ = "<stdin>"
+        with pytest.raises(InputDataError, match="program itself has to be a file"):
+            optimizer(square, FeedbackLedger(1)).run(1)
