@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import csv
+import os
 import sys
 from collections import Counter
 from collections.abc import Sequence
@@ -45,7 +46,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args([f" {word}" if _is_negative(word) else word for word in words])
     try:
         options.run(options)
-    except BotorchError as error:
+        sys.stdout.flush()
+    except BrokenPipeError:  # such as by `head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the flush at exit
+        return 1
+    except (BotorchError, OSError) as error:
         print("error:", *str(error).splitlines(), file=sys.stderr)  # SQLite's may be several lines
         return 1
     return 0

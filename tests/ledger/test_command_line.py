@@ -111,17 +111,40 @@ class TestCommands:
         assert captured.out == "" and path.read_bytes() == before
         assert [entry.name for entry in path.parent.iterdir()] == ["ledger.db"]
 
+    def test_files_that_cannot_be_read(self, path, capsys, monkeypatch) -> None:
+        def refuse(path: Path) -> bool:
+            raise PermissionError(13, "Permission denied", str(path))
+
+        monkeypatch.setattr(Path, "is_file", refuse)
+        for command in ("status", "salvage"):
+            assert run(command, path) == 1
+            assert capsys.readouterr().err.startswith("error: [Errno 13]")
+
     def test_as_a_program(self, path) -> None:
-        command = [sys.executable, "-m", "botorch_calib.ledger"]
-        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-        done = subprocess.run(
-            [*command, "tell", str(path), "152", "1.5"],
-            capture_output=True,
-            text=True,
-            env=environment,
-        )
-        assert done.returncode == 0, done.stderr
+        with program("tell", path, "152", "1.5") as process:
+            _, errors = process.communicate()
+        assert process.returncode == 0, errors
         assert FeedbackLedger.open(path)[152].y == 1.5
+
+    @pytest.mark.parametrize("command", ["status", "salvage"])
+    def test_output_that_nobody_reads(self, path, command) -> None:
+        """As that of a command before ``| head``."""
+        with program(command, path) as process:
+            assert process.stdout is not None
+            process.stdout.close()
+            process.wait()
+            assert process.stderr is not None
+            assert "Traceback" not in process.stderr.read() and process.returncode == 1
+
+
+def program(*words: object) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "botorch_calib.ledger", *map(str, words)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
 
 
 def records(path: Path, capsys: Any, *words: object) -> dict[int, dict[str, str]]:
