@@ -71,8 +71,8 @@ class AsynchronousOptimizer:
     that crashes or has to be killed costs no other its work. They are spawned, start while a query
     is being chosen (which is no part of an evaluation's time), leave signals to this process, and
     end when it has ended, even by ``SIGKILL``. On POSIX each leads a session of its own: programs
-    that the objective has started are killed with it. The objective is pickled for each evaluation. Put it
-    in a module of its own with few imports, and workers start fast; they do not import this
+    that the objective has started are killed with it. The objective is pickled for each evaluation.
+    Put it in a module of its own with few imports, and workers start fast; they do not import this
     package. Guard what starts the run by ``if __name__ == "__main__":``, as each new process
     imports the main script.
 
