@@ -19,6 +19,7 @@ import numpy as np
 from botorch.exceptions.errors import InputDataError
 
 from botorch_calib.exceptions import EvaluationError
+from botorch_calib.ledger.owners import is_process
 
 logger = logging.getLogger(__name__)
 
@@ -274,20 +275,10 @@ def _kill_group(process: Any) -> None:
         return
     # The number of a process is not given again as long as its group has members. So if it has
     # been, the group is not this one.
-    if process.exitcode is not None and _is_process(process.pid):
+    if process.exitcode is not None and is_process(process.pid):
         return
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
-
-
-def _is_process(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        pass
-    return True
 
 
 def _workers_with(client: Any, key: str) -> list[str]:
