@@ -1,1 +1,1 @@
-"""Suites `delay` and `delay_settings`: values that arrive late."""
+"""Suites `delay`, `delay_settings` and `delay_workers`: values that arrive late."""

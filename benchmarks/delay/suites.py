@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from benchmarks.delay import methods
+from benchmarks.delay import methods, workers
 from benchmarks.delay.replicate import replicate, tasks
 from benchmarks.delay.report import DelayReport
+from benchmarks.delay.workers_report import WorkersReport
 from benchmarks.framework.suite import Suite
 
 # Values that arrive late; the settings of our own methods are chosen on other seeds.
@@ -28,4 +29,15 @@ DELAY_SETTINGS = Suite(
     report=DelayReport(),
 )
 
-SUITES = (DELAY, DELAY_SETTINGS)
+DELAY_WORKERS = Suite(
+    name="delay_workers",
+    problems=workers.tasks(),
+    methods=workers.compared(),
+    baseline="default",
+    seeds=range(10000, 10020),
+    replicate=replicate,
+    report=WorkersReport(rivals=("ucb_hallucinate", "ts_hallucinate", "qlogei_pending")),
+    protocol="many_workers",
+)
+
+SUITES = (DELAY, DELAY_SETTINGS, DELAY_WORKERS)

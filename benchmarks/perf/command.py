@@ -16,6 +16,7 @@ from benchmarks.perf import ax_trial as ax_trial
 from benchmarks.perf import comparisons as comparisons
 from benchmarks.perf import decisions as decisions
 from benchmarks.perf import noisy as noisy
+from benchmarks.perf import proposals as proposals
 from benchmarks.perf import robust as robust
 from benchmarks.perf.measure import COMPARISONS, Workload, measure, table
 

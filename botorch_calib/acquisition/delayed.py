@@ -14,6 +14,14 @@ multiplier of ``sigma``:
 where the sum is over the queries of the last ``m`` iterations, ``s = max(1, t - m), ..., t - 1``.
 (In the paper it starts at ``t - m``, which lies before the first query while ``t <= m``.) Only
 queries without a value cause a bias, so a sum over these alone is a valid and smaller multiplier.
+
+With many pending queries the sum outweighs the mean. It is not tight. Let ``v`` be the covariances
+of ``f(x)`` with the ``f(x_s)``, ``S`` the covariance matrix of the latter, and ``e`` the errors
+``c - y_s``. Their joint covariance matrix is positive semidefinite, so ``(v'e)^2`` is at most
+``sigma(x)^2 e'Se``: ``feedback_bound * sqrt(sum_st |S_st|)`` covers the bias as well, and grows
+with the root of the number of distant queries. In experiments that did not mend the search: what it
+suffers from is the mean, which many values far below it bend everywhere. A `DelayAwareProposer`
+therefore hallucinates if many queries are pending.
 """
 
 from __future__ import annotations

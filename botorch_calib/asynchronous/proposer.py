@@ -5,23 +5,20 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from inspect import signature
 from numbers import Integral
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from botorch.acquisition import AcquisitionFunction
 from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError
 from botorch.exceptions.warnings import InputDataWarning
-from botorch.fit import fit_gpytorch_mll
-from botorch.models import SingleTaskGP
 from botorch.models.model import Model
-from botorch.models.transforms import Normalize, Standardize
 from botorch.optim import optimize_acqf, optimize_acqf_discrete
-from gpytorch.mlls import ExactMarginalLogLikelihood
+from botorch.utils.sampling import draw_sobol_samples
 from torch import Tensor
 from torch.quasirandom import SobolEngine
 
@@ -35,17 +32,35 @@ from botorch_calib._validation import (
 from botorch_calib.acquisition.delayed import WINDOWS, DelayedUpperConfidenceBound
 from botorch_calib.acquisition.random_seeds import derived_seed, random_stream
 from botorch_calib.acquisition.thompson import DelayedThompsonSampling
+from botorch_calib.asynchronous.refits import (
+    WarmStartedFit,
+    check_refit_every,
+    equal,
+    fitted_count,
+    with_later_values,
+)
 from botorch_calib.ledger import FeedbackLedger, TrialStatus
 from botorch_calib.models import CensoredDelayModel
-from botorch_calib.models.delayed import HYPERPARAMETERS, IMPUTATIONS, Fit, queries_to_impute
-from botorch_calib.models.inspection import like
+from botorch_calib.models.delayed import (
+    HYPERPARAMETERS,
+    IMPUTATIONS,
+    Fit,
+    fitted_model,
+    matching_rows,
+    queries_to_impute,
+)
+from botorch_calib.models.inspection import conditioned_on, gaussian_part, given_noise, like
 
 Features = Mapping[int, float]
 
 ACQUISITIONS = ("ucb", "ts")
+FAILURES = ("impute", "ignore")
 
 # What random numbers are used for. Together with the seed and a count this names a stream.
-DESIGN, FIT, SEARCH, DRAW = range(4)
+DESIGN, FIT, SEARCH, DRAW, AGAIN = range(5)
+
+# Closer to a failed query than this, in units of the box in every coordinate, is the same query.
+SAME = 1e-6
 
 
 @dataclass(frozen=True)
@@ -55,8 +70,8 @@ class DelayStrategy:
     ============= ===========================================================================
     algorithm     strategy
     ============= ===========================================================================
-    GP-UCB-SDF    ``DelayStrategy("ucb")``, or with ``window="all"`` as published
-    GP-TS-SDF     ``DelayStrategy("ts")``, or with ``window="all"`` as published
+    GP-UCB-SDF    ``DelayStrategy("ucb", max_censored=None)``; as published, ``window="all"``
+    GP-TS-SDF     ``DelayStrategy("ts", max_censored=None)``; as published, ``window="all"``
     GP-BUCB       ``DelayStrategy("ucb", imputation="hallucinate", window=None)``
     GP-BTS        ``DelayStrategy("ts", imputation="hallucinate", window=None)``
     GP-UCB        ``DelayStrategy("ucb", imputation="none", window=None)``
@@ -64,7 +79,8 @@ class DelayStrategy:
     ============= ===========================================================================
 
     The SDF algorithms are those of Verma, Dai and Low [Verma2022]_. GP-UCB and asy-TS ignore
-    pending queries.
+    pending queries. The default is GP-UCB-SDF up to ``max_censored`` pending queries, and GP-BUCB
+    beyond.
 
     Args:
         acquisition: ``"ucb"`` for `DelayedUpperConfidenceBound`, ``"ts"`` for
@@ -83,6 +99,16 @@ class DelayStrategy:
             ``UpperConfidenceBound`` takes its square.)
         feedback_bound: Factor of the sum over the window, in reciprocal units of the outcome. None
             for one over the standard deviation of the values observed so far.
+        max_censored: Most pending queries that are censored. If more are pending, they are
+            hallucinated, without a window: many values far below what is predicted bend the model
+            everywhere, and their sum in the confidence region leaves nothing of the mean. None for
+            no limit, as in the paper.
+        failures: What follows from queries that failed and, unless they are censored, from those
+            that expired. ``"impute"``: to the model they have values, namely its predictions, but
+            none better than a poor one, the mean of the values observed less their standard
+            deviation. So the search goes around regions that fail. ``"ignore"``: nothing, for
+            failures that have nothing to do with the query. In either case no query is repeated
+            that has failed.
 
     Raises:
         InputDataError: If an argument is unknown, negative or not finite.
@@ -94,6 +120,8 @@ class DelayStrategy:
     hyperparameters: str = "observed"
     beta: float = 1.0
     feedback_bound: float | None = None
+    max_censored: int | None = 10
+    failures: str = "impute"
 
     def __post_init__(self) -> None:
         if not callable(self.acquisition):
@@ -101,9 +129,20 @@ class DelayStrategy:
         check_one_of("imputation", self.imputation, IMPUTATIONS)
         check_one_of("window", self.window, WINDOWS)
         check_one_of("hyperparameters", self.hyperparameters, HYPERPARAMETERS)
+        check_one_of("failures", self.failures, FAILURES)
         object.__setattr__(self, "beta", check_nonnegative("beta", self.beta))
         if self.feedback_bound is not None:
             check_nonnegative("feedback_bound", self.feedback_bound)
+        if self.max_censored is not None:
+            object.__setattr__(
+                self, "max_censored", check_count("max_censored", self.max_censored, 0)
+            )
+
+    def with_pending(self, num: int) -> DelayStrategy:
+        """The strategy that applies while ``num`` queries are pending."""
+        if self.imputation != "censor" or self.max_censored is None or num <= self.max_censored:
+            return self
+        return replace(self, imputation="hallucinate", window=None)
 
 
 STRATEGIES = {
@@ -147,8 +186,11 @@ class DelayAwareProposer:
 
     A proposer is called with a ledger. It fits a model to the values that have arrived, conditions
     it on the pending queries, and maximizes an acquisition function. The result depends on the
-    ledger and the arguments alone: a run that was interrupted continues as if it had not been. The
-    model is fitted again only if a value has arrived since the last call.
+    ledger and the arguments alone: a run that was interrupted continues as if it had not been.
+
+    Hyperparameters are fitted at certain numbers of values (``refit_every``); in between the fitted
+    model is conditioned on the values that have arrived since. From 100 values on, the default
+    ``fit`` starts from its result for the first half of them.
 
     The first ``num_initial`` queries, and all further ones until two values have arrived, are
     scrambled Sobol points, one per trial of the ledger. With ``choices`` they are a random
@@ -176,6 +218,10 @@ class DelayAwareProposer:
             ``SearchSettings()``).
         maximize: Whether the objective is maximized, which the ledger records on the first call;
             None for what the ledger says.
+        refit_every: When the model is fitted again. A float is the factor by which the number of
+            values grows from one fit to the next: with the default, it is fitted to every number of
+            values up to 20, and at 1000 to every hundredth. An integer is a number of values: with
+            1 every value is followed by a fit, which takes minutes if there are thousands.
 
     Raises:
         InputDataError: If an argument is unknown, out of its range or not finite.
@@ -197,11 +243,11 @@ class DelayAwareProposer:
         fixed_features: Features | Callable[[FeedbackLedger], Features] | None = None,
         search: SearchSettings | None = None,
         maximize: bool | None = None,
+        refit_every: int | float = 1.1,
     ) -> None:
         self.bounds = _checked_bounds(bounds)
         self.dim = self.bounds.shape[-1]
         self.strategy = _checked_strategy(strategy)
-        self.fit = partial(fit_single_task_gp, bounds=self.bounds) if fit is None else fit
         self.num_initial = 2 * self.dim + 1
         if num_initial is not None:
             self.num_initial = check_count("num_initial", num_initial, 0)
@@ -215,7 +261,12 @@ class DelayAwareProposer:
                 f"`search` must be SearchSettings or None, got {type(search).__name__}."
             )
         self.maximize = maximize
-        self._fitted: tuple[Tensor, Tensor, Tensor | None, Model] | None = None
+        self.refit_every = check_refit_every(refit_every)
+        if fit is None:
+            fit = WarmStartedFit(self.bounds, self.refit_every, self.search.seed)
+        self.fit: Fit = fit
+        self._fitted: _ModelOf | None = None
+        self._extended: _ModelOf | None = None
 
     def __call__(self, ledger: FeedbackLedger) -> Tensor:
         """The next query.
@@ -230,8 +281,8 @@ class DelayAwareProposer:
         Raises:
             BotorchTensorDimensionError: If the ledger's queries do not have ``d`` features.
             InputDataError: If ``maximize`` contradicts the ledger, ``hyperparameters="censored"``
-                and the ledger has no ``censor_value``, or ``fixed_features`` returns invalid
-                features.
+                and the ledger has no ``censor_value``, ``fixed_features`` returns invalid
+                features, or all ``choices`` have failed.
 
         Warns:
             InputDataWarning: If every observed value is worse than the ``censor_value``, which
@@ -249,18 +300,25 @@ class DelayAwareProposer:
         given = self.fixed_features
         fixed = self._checked_features(given(ledger) if callable(given) else given)
         choices = _with_features(self.choices, fixed)
+        failed = _queries(ledger, now, TrialStatus.FAILED)
+        if choices is not None:
+            choices = _without(choices, failed)
         if count < self.num_initial or len(ledger.to_observations(now)[0]) < 2:
             return self._design_point(count, fixed, choices)
-        model = self._model(ledger, now)
+        strategy = self.strategy.with_pending(len(ledger.pending(now)))
+        model = self._model(ledger, now, strategy)
         with random_stream(derived_seed(self.search.seed, SEARCH, count)):
-            acqf = self._acquisition_function(model, ledger, now, choices)
-            if choices is None:
-                return self._search(acqf, model, fixed)
-            return _best_of(choices, acqf, model)
+            acqf = self._acquisition_function(model, ledger, now, choices, strategy)
+            if choices is not None:
+                return _best_of(choices, acqf, model)
+            point = self._search(acqf, model, fixed)
+            if self._is_any_of(point, failed) and len(fixed) < self.dim:
+                point = self._search_elsewhere(acqf, model, fixed, failed)
+            return point
 
     def __getstate__(self) -> dict[str, Any]:
         # A copy fits again when it is called: a stored fit may be large, and its data outdated.
-        return {**self.__dict__, "_fitted": None}
+        return {**self.__dict__, "_fitted": None, "_extended": None}
 
     def _design_point(self, count: int, fixed: dict[int, float], choices: Tensor | None) -> Tensor:
         """Point ``count`` of the initial design."""
@@ -276,25 +334,46 @@ class DelayAwareProposer:
             point[column] = value
         return point
 
-    def _model(self, ledger: FeedbackLedger, now: float) -> CensoredDelayModel:
+    def _model(
+        self, ledger: FeedbackLedger, now: float, strategy: DelayStrategy
+    ) -> CensoredDelayModel:
         """The model of what is known at ``now``; its fit changes only when a value arrives."""
-        imputation = self.strategy.imputation
+        imputation = strategy.imputation
         if imputation == "censor":
             self._warn_of_wrong_sign(ledger, now)
-        if self.strategy.hyperparameters == "observed":
+        if strategy.hyperparameters == "observed":
             fit = partial(self._fit, Yvar=self._known_noise(ledger, now))
-            if imputation == "censor" and ledger.censor_value is None:
-                X, Y = ledger.to_observations(now)
-                worst = Y.min() if ledger.maximize else Y.max()
-                return CensoredDelayModel(fit(X, Y), ledger.incomplete(now), worst.item())
-            return CensoredDelayModel.from_ledger(ledger, fit, imputation, now=now)
-        # The fit uses the queries before the last arrival: with later ones it would have to be
-        # repeated after every query.
-        fitted = CensoredDelayModel.from_ledger(
-            ledger, self._fit, imputation, "censored", now=_last_arrival(ledger, now)
-        )
+            model = fitted_model(ledger, fit, "observed", now)
+        else:
+            model = self._fit_with_censored(ledger, now)
+        lost = _lost(ledger, now, strategy)
+        if len(lost) and strategy.failures == "impute":
+            model = self._with_failures(model, lost, ledger, now)
         pending = queries_to_impute(ledger, imputation, now)
-        return CensoredDelayModel(fitted.model, pending, ledger.censor_value, imputation)
+        censor_value = ledger.censor_value
+        if imputation == "censor" and censor_value is None:
+            censor_value = self._worst(ledger, now)
+        return CensoredDelayModel(model, pending, censor_value, imputation)
+
+    def _with_failures(self, model: Any, lost: Tensor, ledger: FeedbackLedger, now: float) -> Model:
+        """The model conditioned on poor values at lost queries, or on poorer predictions.
+
+        The poor value is a compromise. The worst one observed makes a deep hole, which bends a
+        smooth model around it, and the best point may lie beside the region that fails; with the
+        mean of the values the search is drawn back into the region two or three times as often.
+        """
+        _, Y = ledger.to_observations(now)
+        X, sign = like(model, lost), 1.0 if ledger.maximize else -1.0
+        poor = ((sign * Y).mean() - Y.std()).item()
+        gp = gaussian_part(model)
+        with torch.no_grad():
+            values = sign * (sign * gp.posterior(X).mean).clamp_max(poor)
+            return conditioned_on(model, X, values, **given_noise(gp, values, None))
+
+    def _worst(self, ledger: FeedbackLedger, now: float) -> float:
+        """The worst value observed."""
+        _, Y = ledger.to_observations(now)
+        return (Y.min() if ledger.maximize else Y.max()).item()
 
     def _warn_of_wrong_sign(self, ledger: FeedbackLedger, now: float) -> None:
         """Warn if the censoring value is better than all observed ones: its sign may be wrong."""
@@ -329,21 +408,56 @@ class DelayAwareProposer:
         return None
 
     def _fit(self, X: Tensor, Y: Tensor, Yvar: Tensor | None = None) -> Model:
+        """The model of all values, ``n x d`` and ``n x 1`` in order of arrival, and their noise.
+
+        It is fitted to the first of them, as many as the schedule says.
+        """
+        count = fitted_count(len(Y), self.refit_every)
+        model = self._fit_to_all(X[:count], Y[:count], None if Yvar is None else Yvar[:count])
+        return self._with_later_values(model, X, Y, Yvar, slice(count, None))
+
+    def _fit_with_censored(self, ledger: FeedbackLedger, now: float) -> Model:
+        """The model of all values, fitted to these and to censored ones.
+
+        It is fitted as of the arrival of the last value that the schedule counts, to all queries
+        made before. With later queries it would have to be fitted again after each of them.
+        """
+        X, Y = ledger.to_observations(now)
+        then = _arrival(ledger, now, fitted_count(len(Y), self.refit_every))
+        model = fitted_model(ledger, self._fit_to_all, "censored", then)
+        known = torch.cat(ledger.to_observations(then), dim=-1)
+        rows = matching_rows(torch.cat([X, Y], dim=-1), known)
+        later = [index for index, row in enumerate(rows) if row is None]
+        return self._with_later_values(model, X, Y, None, later)
+
+    def _fit_to_all(self, X: Tensor, Y: Tensor, Yvar: Tensor | None = None) -> Model:
         """The model fitted to these data; that of the last call if they have not changed."""
-        if self._fitted is not None:
-            *known, model = self._fitted
-            if all(map(_equal, known, (X, Y, Yvar))):
-                return model
-        noise = {} if Yvar is None else {"Yvar": Yvar}
-        with random_stream(derived_seed(self.search.seed, FIT, len(Y))):
-            model = self.fit(X, Y, **noise)
-        self._fitted = (X, Y, Yvar, model)
-        return model
+        if self._fitted is None or not self._fitted.is_of(X, Y, Yvar):
+            noise = {} if Yvar is None else {"Yvar": Yvar}
+            with random_stream(derived_seed(self.search.seed, FIT, len(Y))):
+                self._fitted = _ModelOf(X, Y, Yvar, self.fit(X, Y, **noise))
+        return self._fitted.model
+
+    def _with_later_values(
+        self, model: Model, X: Tensor, Y: Tensor, Yvar: Tensor | None, later: slice | list[int]
+    ) -> Model:
+        """A model fitted to some of these values and conditioned on the later ones."""
+        if not len(Y[later]):
+            return model
+        if self._extended is None or not self._extended.is_of(X, Y, Yvar, model):
+            noise = None if Yvar is None else Yvar[later]
+            extended = with_later_values(model, X[later], Y[later], noise)
+            self._extended = _ModelOf(X, Y, Yvar, extended, fitted=model)
+        return self._extended.model
 
     def _acquisition_function(
-        self, model: CensoredDelayModel, ledger: FeedbackLedger, now: float, choices: Tensor | None
+        self,
+        model: CensoredDelayModel,
+        ledger: FeedbackLedger,
+        now: float,
+        choices: Tensor | None,
+        strategy: DelayStrategy,
     ) -> AcquisitionFunction:
-        strategy = self.strategy
         if callable(strategy.acquisition):
             return strategy.acquisition(model, ledger)
         arguments: dict[str, Any] = {
@@ -383,6 +497,23 @@ class DelayAwareProposer:
             point[column] = value
         return point
 
+    def _is_any_of(self, points: Tensor, queries: Tensor) -> Tensor:
+        """Which of the points, ``batch_shape x d``, are the same as one of the queries, n x d."""
+        apart = (points.unsqueeze(-2) - queries).abs() / self.bounds.diff(dim=0)
+        return (apart <= SAME).all(dim=-1).any(dim=-1)
+
+    def _search_elsewhere(
+        self, acqf: AcquisitionFunction, model: Model, fixed: dict[int, float], failed: Tensor
+    ) -> Tensor:
+        """The best of a Sobol sample without the failed queries, where these hold the maximizer."""
+        seed = derived_seed(self.search.seed, AGAIN)
+        points = draw_sobol_samples(self.bounds, n=self.search.raw_samples, q=1, seed=seed)
+        for column, value in fixed.items():
+            points[..., column] = value
+        points = points[~self._is_any_of(points.squeeze(-2), failed)]
+        with torch.no_grad():
+            return points[acqf(like(model, points)).argmax(), 0]
+
     def _checked_features(self, features: Features | None) -> dict[int, float]:
         """Check fixed features, and return them by columns counted from the front."""
         fixed: dict[int, float] = {}
@@ -403,36 +534,19 @@ class DelayAwareProposer:
         return fixed
 
 
-def fit_single_task_gp(
-    X: Tensor, Y: Tensor, bounds: Tensor, Yvar: Tensor | None = None
-) -> SingleTaskGP:
-    """Fit a ``SingleTaskGP`` with ``Normalize`` and ``Standardize`` by marginal likelihood.
+class _ModelOf(NamedTuple):
+    """A model, the data that it knows, and the fitted model that it extends, if it does."""
 
-    Args:
-        X: Inputs ``n x d``.
-        Y: Values ``n x 1``.
-        bounds: The box, ``2 x d``, which ``Normalize`` maps to the unit cube.
-        Yvar: The variances of their noise, ``n x 1``; None to learn the noise.
-    """
-    if Yvar is not None:
-        # GPyTorch raises smaller variances of standardized values to 1e-6, and warns of them.
-        scale = Y.std()
-        Yvar = Yvar.clamp_min(1.01e-6 * (scale.square().item() if scale > 1e-8 else 1.0))
-    gp = SingleTaskGP(
-        X,
-        Y,
-        Yvar,
-        input_transform=Normalize(X.shape[-1], bounds=bounds),
-        outcome_transform=Standardize(1),
-    )
-    fit_gpytorch_mll(ExactMarginalLogLikelihood(gp.likelihood, gp))
-    return gp
+    X: Tensor
+    Y: Tensor
+    Yvar: Tensor | None
+    model: Model
+    fitted: Model | None = None
 
-
-def _equal(first: Tensor | None, second: Tensor | None) -> bool:
-    if first is None or second is None:
-        return first is second
-    return torch.equal(first, second)
+    def is_of(self, X: Tensor, Y: Tensor, Yvar: Tensor | None, fitted: Model | None = None) -> bool:
+        """Whether it is the model of these data, made from the same fit."""
+        known, given = (self.X, self.Y, self.Yvar), (X, Y, Yvar)
+        return fitted is self.fitted and all(map(equal, known, given))
 
 
 def _best_of(choices: Tensor, acqf: AcquisitionFunction, model: Model) -> Tensor:
@@ -442,15 +556,42 @@ def _best_of(choices: Tensor, acqf: AcquisitionFunction, model: Model) -> Tensor
     return choices[int((rows == best).all(dim=-1).nonzero()[0])].clone()
 
 
-def _last_arrival(ledger: FeedbackLedger, now: float) -> float:
-    """The earliest time at which all values known at ``now`` had arrived."""
+def _queries(ledger: FeedbackLedger, now: float, status: TrialStatus) -> Tensor:
+    """The queries ``n x d`` of trials in one state, by id."""
+    rows = [trial.x for trial in ledger.trials_at(now) if trial.status is status]
+    return torch.stack(rows) if rows else torch.zeros(0, ledger.dim, dtype=torch.double)
+
+
+def _lost(ledger: FeedbackLedger, now: float, strategy: DelayStrategy) -> Tensor:
+    """Queries ``n x d`` that bring no value: failed and, unless they are censored, expired."""
+    failed = _queries(ledger, now, TrialStatus.FAILED)
+    if strategy.imputation == "censor":
+        return failed
+    return torch.cat([failed, _queries(ledger, now, TrialStatus.EXPIRED)])
+
+
+def _without(choices: Tensor, failed: Tensor) -> Tensor:
+    """The choices that are none of the failed queries."""
+    if not len(failed):
+        return choices
+    left = choices[~torch.tensor([row in failed.tolist() for row in choices.tolist()])]
+    if not len(left):
+        raise InputDataError(
+            "All `choices` have failed: add others, or start with a new ledger if their "
+            "evaluation can succeed now."
+        )
+    return left
+
+
+def _arrival(ledger: FeedbackLedger, now: float, count: int) -> float:
+    """The earliest time at which ``count`` of the values known at ``now`` had arrived."""
     times = [
         # On the clock of iterations a query exists only after its time of submission.
         max(trial.observed_at, float(np.nextafter(trial.submitted_at, np.inf)))
         for trial in ledger.trials_at(now)
         if trial.status is TrialStatus.OBSERVED and trial.observed_at is not None
     ]
-    return min(max(times), now)
+    return min(sorted(times)[count - 1], now)
 
 
 def _with_features(choices: Tensor | None, fixed: dict[int, float]) -> Tensor | None:

@@ -593,6 +593,7 @@ def survival_derivatives(
         Those by ``r``, ``knots`` and ``masses``, None where not needed; with a graph if gradients
         are enabled.
     """
+    natural: Tensor | None
     if torch.is_grad_enabled():
         _, _, _, log_s, _ = SmoothedIntegrals.apply(x, r, knots, masses, form)
         log_p, natural = log_densities(x, r, knots, form)

@@ -39,7 +39,7 @@ from botorch_calib.acquisition import (
     LogCalibratedProbabilityOfFeasibility,
     qLogCalibratedNoisyExpectedHypervolumeImprovement,
 )
-from botorch_calib.asynchronous.proposer import fit_single_task_gp
+from botorch_calib.asynchronous.refits import fit_single_task_gp
 from botorch_calib.calibration import Calibrator, LocalizedConformal
 from botorch_calib.models import CalibratedModel
 from botorch_calib.models.residuals import RESIDUALS

@@ -40,8 +40,8 @@ from botorch_calib.asynchronous.proposer import (
     DelayAwareProposer,
     DelayStrategy,
     SearchSettings,
-    fit_single_task_gp,
 )
+from botorch_calib.asynchronous.refits import fit_single_task_gp
 from botorch_calib.calibration import Calibrator
 from botorch_calib.ledger import FeedbackLedger
 from botorch_calib.models import CalibratedModel

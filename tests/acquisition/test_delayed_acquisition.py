@@ -179,8 +179,9 @@ def test_a_ledger_is_read_at_a_time():
 def test_the_bias_of_censoring_is_covered(transforms, fixed_noise):
     """Equation 5 of the proof with the noise variance: ``feedback_bound = B_y / noise``.
 
-    The bound holds for any values within ``B_y`` of the censoring value, and is attained for one
-    pending query at its own place, so no smaller factor would do.
+    So does the smaller one by the root of the sum of covariances. The bound holds for any values
+    within ``B_y`` of the censoring value, and is attained for one pending query at its own place,
+    so no smaller factor would do.
     """
     pending, X = pending_points(4, transforms), new_points(50, transforms)
     low = censor_value(transforms)
@@ -189,12 +190,16 @@ def test_the_bias_of_censoring_is_covered(transforms, fixed_noise):
     censored = Dense.make(pending, low, transforms, fixed_noise)
     factor = spread / censored.noise[-1]
     width = confidence_width(model, 0.0, pending, factor)
+    joint = model.posterior(pending).distribution.covariance_matrix.detach()
+    smaller = factor * joint.abs().sum().sqrt().item()
+    assert smaller < 0.9 * width.item()
     sigma = model.posterior(X).variance.squeeze(-1).squeeze(-1).sqrt().detach().numpy()
     rng = np.random.default_rng(0)
     for _ in range(20):
         values = low + spread * rng.choice([0.0, 0.5, 1.0], size=4)
         truth, _ = Dense.make(pending, values, transforms, fixed_noise)(X, transforms)
         mean, _ = censored(X, transforms)
+        assert (np.abs(mean - truth) <= smaller * sigma * (1 + 1e-9)).all()
         assert (np.abs(mean - truth) <= width.item() * sigma * (1 + 1e-9)).all()
     one = pending[:1]
     alone = CensoredDelayModel(make_gp(fixed_noise, transforms), one, low)

@@ -27,6 +27,7 @@ from botorch_calib.acquisition import (
 )
 from botorch_calib.asynchronous import DelayAwareProposer, DelayStrategy, SearchSettings
 from botorch_calib.asynchronous import proposer as proposer_module
+from botorch_calib.asynchronous.refits import fit_single_task_gp
 from botorch_calib.calibration import OnlineConformal
 from botorch_calib.ledger import FeedbackLedger
 from botorch_calib.models import CalibratedModel, CensoredDelayModel
@@ -306,7 +307,7 @@ def test_censored_hyperparameters(clock, late, monkeypatch):
         ledger.observe(trial_id, 0.1 * trial_id, time=time)
     ledger.fail(3, time=5.5)
     monkeypatch.setattr(FeedbackLedger, "now", lambda self: 9.0)
-    make_proposer(fit=record, hyperparameters="censored")(ledger)
+    make_proposer(fit=record, hyperparameters="censored", failures="ignore")(ledger)
     X, Y = fits[0]
     last = 6 if late == "use" else 4
     expected = [i for i in range(9) if i < last + (clock == "seconds") and (i != 3 or last < 5.5)]
@@ -655,8 +656,63 @@ def test_noise_free_values_can_be_fitted():
     """GPyTorch warns of variances below its least one; a warning is an error here."""
     X = draw_sobol_samples(BOUNDS, n=8, q=1, seed=3).squeeze(-2)
     Yvar = torch.zeros(8, 1, **DOUBLE)
-    gp = proposer_module.fit_single_task_gp(X, X[:, :1] * 1e4, BOUNDS, Yvar)
+    gp = fit_single_task_gp(X, X[:, :1] * 1e4, BOUNDS, Yvar)
     assert gp.posterior(X).mean.isfinite().all()
     with pytest.warns(InputDataWarning, match="not standardized"):  # equal values cannot be
-        gp = proposer_module.fit_single_task_gp(X, torch.ones(8, 1, **DOUBLE), BOUNDS, Yvar)
+        gp = fit_single_task_gp(X, torch.ones(8, 1, **DOUBLE), BOUNDS, Yvar)
     assert gp.posterior(X).mean.isfinite().all()
+
+
+# ------------------------------------------------------------------ many pending queries
+
+
+@pytest.mark.parametrize("acquisition", ["ucb", "ts"])
+@pytest.mark.parametrize("limit, num, censors", [(4, 4, True), (4, 5, False), (None, 30, True)])
+def test_more_pending_queries_than_a_limit_are_hallucinated(
+    acquisition, limit, num, censors, monkeypatch
+):
+    spy = Spy(monkeypatch)
+    ledger = make_ledger(num + 6, delay=num)
+    make_proposer(acquisition=acquisition, max_censored=limit)(ledger)
+    (acqf,) = spy.seen
+    assert len(acqf.model.X_pending) == num
+    imputed = acqf.model.Y_imputed
+    if censors:
+        assert (imputed == CENSOR).all() and acqf.nu > 1.0
+        reference = make_proposer(acquisition=acquisition, max_censored=None)(ledger)
+    else:
+        predicted = fit(*ledger.to_observations()).posterior(ledger.pending()).mean
+        assert_close(imputed, predicted)
+        assert acqf.nu == 1.0
+        reference = make_proposer(acquisition=acquisition, imputation="hallucinate", window=None)(
+            ledger
+        )
+    assert torch.equal(
+        make_proposer(acquisition=acquisition, max_censored=limit)(ledger), reference
+    )
+
+
+def test_few_pending_queries_are_censored_by_default():
+    assert DelayStrategy().with_pending(10) == DelayStrategy()
+    assert DelayStrategy().with_pending(11) == DelayStrategy(imputation="hallucinate", window=None)
+    published = DelayStrategy(window="all", max_censored=None)
+    assert published.with_pending(200) is published
+    ignoring = DelayStrategy(imputation="none", window=None)
+    assert ignoring.with_pending(200) is ignoring
+    for value in (-1, 2.5, True, "few"):
+        with pytest.raises(InputDataError, match="`max_censored`"):
+            DelayStrategy(max_censored=value)
+
+
+@pytest.mark.parametrize("strategy", ["ucb", "ts", "hallucinate"])
+def test_many_workers_do_not_drive_the_search_to_the_bounds(strategy):
+    """Of the next 20 queries with 40 pending, most have good values, none lies in a corner."""
+    ledger = make_ledger(60, delay=40)
+    propose = DelayAwareProposer(BOUNDS, strategy, fit, search=SearchSettings(2, 64))
+    for _ in range(20):
+        step(ledger, propose(ledger), delay=40)
+    asked = torch.stack([trial.x for trial in ledger.trials[60:]])
+    median = ledger.to_observations()[1][:20].median().item()
+    assert sum(objective(x) > median for x in asked) >= 15
+    on_bounds = ((asked == BOUNDS[0]) | (asked == BOUNDS[1])).sum(dim=-1)
+    assert (on_bounds == 2).sum() <= 2

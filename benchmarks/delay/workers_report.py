@@ -1,0 +1,108 @@
+"""The report of suite `delay_workers`: regret in units of random search, by number of workers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from benchmarks.delay.report import ByMethod, delay_figure, simple_regret
+from benchmarks.framework import metrics
+from benchmarks.framework.markdown import estimate, interval, number, table
+from benchmarks.framework.metrics import Estimate, by_seed
+from benchmarks.framework.suite import Suite
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+RANDOM = "random"
+
+LEGEND = (
+    "Final simple regret, of the queries whose values had arrived by the end, in percent of random "
+    "search's mean on the problem, averaged over the problems of a row for each seed: mean ± "
+    "standard error over seeds, lower is better."
+)
+
+
+@dataclass(frozen=True)
+class WorkersReport:
+    """Regret in units of random search, and the default beside its rivals.
+
+    Args:
+        rivals: The methods that the baseline is compared with.
+    """
+
+    rivals: tuple[str, ...]
+
+    def lines(self, suite: Suite[Any, Any], collected: Mapping[str, ByMethod]) -> list[str]:
+        """A table by number of workers, comparisons over all problems, a table of problems."""
+        methods = [method.name for method in suite.methods]
+        groups = {"all": dict(collected), **_by_workers(collected)}
+        rows = [
+            [name, *(estimate(_estimate(shares(runs, method))) for method in methods)]
+            for name, runs in groups.items()
+        ]
+        lines = [LEGEND, "", *table(["workers", *methods], rows), ""]
+        lines += ["## Comparisons", "", *self._comparisons(suite.baseline, collected), ""]
+        problems = [
+            [problem, *(estimate(_estimate(_regrets(runs, method))) for method in methods)]
+            for problem, runs in collected.items()
+        ]
+        return [*lines, "## Simple regret", "", *table(["problem", *methods], problems), ""]
+
+    def figure(self, collected: Mapping[str, ByMethod]) -> Figure:
+        """Regret curves."""
+        return delay_figure(collected)
+
+    def _comparisons(self, baseline: str, collected: Mapping[str, ByMethod]) -> list[str]:
+        """The baseline minus each rival over all problems, paired by seed."""
+        own = shares(collected, baseline)
+        tests = [metrics.paired_test(own, shares(collected, rival)) for rival in self.rivals]
+        adjusted = metrics.holm([test.wilcoxon_p_value for test in tests])
+        rows = []
+        for rival, test, p in zip(self.rivals, tests, adjusted, strict=True):
+            other = shares(collected, rival)
+            differences = [own[seed] - other[seed] for seed in sorted(own.keys() & other.keys())]
+            rows.append(
+                [rival, estimate(test.difference), interval(differences, ".1f"), number(p, 2)]
+            )
+        note = (
+            f"`{baseline}` minus the rival, in the same unit, over all problems; Student's "
+            "interval, and Wilcoxon's p-value after Holm's correction for the number of rivals."
+        )
+        return [note, "", *table(["rival", "difference", "95 % interval", "p"], rows)]
+
+
+def shares(collected: Mapping[str, ByMethod], method: str) -> dict[int, float]:
+    """By seed: regret in percent of random search's mean, averaged over problems.
+
+    Only problems that have both methods count, and seeds that are complete on these.
+    """
+    scaled = []
+    for runs in collected.values():
+        own, random = _regrets(runs, method), _regrets(runs, RANDOM)
+        if own and random:
+            unit = float(np.mean(list(random.values())))
+            scaled.append({seed: 100.0 * value / unit for seed, value in own.items()})
+    if not scaled:
+        return {}
+    complete = set.intersection(*(set(each) for each in scaled))
+    return {seed: float(np.mean([each[seed] for each in scaled])) for seed in sorted(complete)}
+
+
+def _regrets(runs: ByMethod, method: str) -> dict[int, float]:
+    return by_seed(runs.get(method, []), simple_regret)
+
+
+def _estimate(values: Mapping[int, float]) -> Estimate:
+    return Estimate.of(list(values.values()))
+
+
+def _by_workers(collected: Mapping[str, ByMethod]) -> dict[str, dict[str, ByMethod]]:
+    """Problems by the number at the end of their names."""
+    groups: dict[str, dict[str, Mapping[str, Sequence[Any]]]] = {}
+    for problem, runs in collected.items():
+        groups.setdefault(problem.rpartition("_")[2], {})[problem] = runs
+    return groups

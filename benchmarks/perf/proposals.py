@@ -1,0 +1,88 @@
+"""Speed of proposals between two fits of hyperparameters, and how it grows.
+
+Importing this module registers the comparisons with `perf.measure`.
+"""
+
+from __future__ import annotations
+
+import itertools
+from functools import partial
+
+import torch
+from botorch.models import SingleTaskGP
+from botorch.models.transforms import Normalize, Standardize
+from botorch.test_functions import Hartmann
+from torch import Tensor
+from torch.quasirandom import SobolEngine
+
+from benchmarks.perf.measure import Call, Workload, comparison
+from botorch_calib import DelayAwareProposer, FeedbackLedger
+
+DIM = 6
+LEAST_VALUES, MANY_VALUES = 250, (500, 1000, 2000)
+FEW_PENDING, MANY_PENDING = 10, (50, 200)
+# A fit to 200 values of Hartmann's function: the model is not fitted in these comparisons.
+LENGTHSCALES = (0.28, 0.42, 1.06, 0.42, 0.40, 0.29)
+NOISE = 5e-3
+
+BOUNDS = torch.tensor([[0.0] * DIM, [1.0] * DIM], dtype=torch.double)
+
+
+def set_gp(X: Tensor, Y: Tensor) -> SingleTaskGP:
+    """The proposer's default model with set hyperparameters."""
+    gp = SingleTaskGP(
+        X, Y, input_transform=Normalize(DIM, bounds=BOUNDS), outcome_transform=Standardize(1)
+    )
+    gp.covar_module.lengthscale = torch.tensor(LENGTHSCALES, dtype=torch.double)
+    gp.likelihood.noise = NOISE
+    return gp.eval()
+
+
+def proposals(num_values: int, num_pending: int) -> Call:
+    """A call that records one value and one query, and chooses the next query.
+
+    The model was fitted before: a call conditions it on the values since, and on what is pending.
+    """
+    objective = Hartmann(DIM, negate=True)
+    ledger = FeedbackLedger(DIM, censor_value=0.0)
+    engine = SobolEngine(DIM, scramble=True, seed=0)
+    for x in engine.draw(num_values + num_pending, dtype=torch.double):
+        ledger.submit(x)
+    numbers = itertools.count()
+
+    def observe() -> None:
+        number = next(numbers)
+        ledger.observe(number, objective(ledger[number].x.unsqueeze(0)).item())
+
+    for _ in range(num_values):
+        observe()
+    propose = DelayAwareProposer(BOUNDS, fit=set_gp, refit_every=num_values - 2)
+    propose(ledger)
+
+    def call(repetition: int) -> Tensor:
+        observe()
+        point = propose(ledger)
+        ledger.submit(point)
+        return point
+
+    return call
+
+
+def growth(many: tuple[int, int], few: tuple[int, int], work: Workload) -> tuple[Call, Call]:
+    """Proposals with many and with few values and pending queries; always on the CPU."""
+    return proposals(*many), proposals(*few)
+
+
+for _values in MANY_VALUES:
+    comparison(
+        f"proposal between fits, n = {_values} / n = {LEAST_VALUES}, {FEW_PENDING} pending",
+        repetitions=11,
+        warm_up=1,
+    )(partial(growth, (_values, FEW_PENDING), (LEAST_VALUES, FEW_PENDING)))
+
+for _pending in MANY_PENDING:
+    comparison(
+        f"proposal between fits, {_pending} / {FEW_PENDING} pending, n = {LEAST_VALUES}",
+        repetitions=11,
+        warm_up=1,
+    )(partial(growth, (LEAST_VALUES, _pending), (LEAST_VALUES, FEW_PENDING)))

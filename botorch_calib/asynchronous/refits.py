@@ -1,0 +1,197 @@
+"""When hyperparameters are fitted again, and how a fit serves the values that arrive after it.
+
+Fitting by marginal likelihood takes a hundred factorizations or more, each ``O(n^3)``; a fitted
+model takes in a further value at ``O(n^2)``. So hyperparameters are fitted at certain numbers of
+values only, and the fitted model is conditioned on the values that came later. These numbers, and
+what each fit starts from, depend on the values and their order alone: a run that is resumed
+computes what it would have computed without the interruption.
+"""
+
+from __future__ import annotations
+
+import math
+from copy import deepcopy
+from numbers import Integral, Real
+from typing import Any, NamedTuple
+
+import torch
+from botorch.exceptions.errors import InputDataError
+from botorch.fit import fit_gpytorch_mll
+from botorch.models import SingleTaskGP
+from botorch.models.model import Model
+from botorch.models.transforms import Normalize, Standardize
+from gpytorch.likelihoods import FixedNoiseGaussianLikelihood
+from gpytorch.mlls import ExactMarginalLogLikelihood
+from torch import Tensor
+
+from botorch_calib._validation import check_count
+from botorch_calib.acquisition.random_seeds import derived_seed, random_stream
+from botorch_calib.models import CalibratedModel
+from botorch_calib.models.inspection import conditioned_on, gaussian_part, given_noise, like
+
+# The first fit is to two values: one has no standard deviation.
+FIRST_FIT = 2
+
+# From this many values on a fit starts from another fit. With fewer it costs little, and the
+# marginal likelihood may have its maximum elsewhere.
+LEAST_FOR_WARM_START = 100
+
+# Relative decrease of the objective at which a fit that starts from another one stops. The marginal
+# likelihood is divided by the number of values: what is left to gain is a few tenths of a unit in
+# all, for a half to a tenth of the evaluations that L-BFGS-B's default of 2e-9 takes.
+TOLERANCE = 1e-6
+
+# Hyperparameters of a Gaussian process, by its parts.
+State = dict[str, dict[str, Tensor]]
+PARTS = ("mean_module", "covar_module", "likelihood")
+
+
+def check_refit_every(value: Any) -> int | float:
+    """Return ``value`` if it is an integer of at least 1 or a finite float above 1, else raise."""
+    is_factor = isinstance(value, Real) and not isinstance(value, Integral)
+    if is_factor and 1.0 < value < math.inf:
+        return float(value)
+    try:
+        return check_count("refit_every", value)
+    except InputDataError:
+        raise InputDataError(
+            "`refit_every` must be a number of values (an integer of at least 1) or a factor by "
+            f"which their number grows (a float above 1), got {value!r}."
+        ) from None
+
+
+def fitted_count(num: int, every: int | float) -> int:
+    """The number of values to which hyperparameters are fitted when there are ``num``.
+
+    The numbers of the schedule are 2, and then, after each ``k``, ``k + every`` for an integer and
+    ``max(k + 1, floor(k every))`` for a float. The result is the largest one up to ``num``.
+
+    Args:
+        num: The number of values, at least 2.
+        every: A number of values, or the factor by which their number grows.
+    """
+    if isinstance(every, int):
+        return num - (num - FIRST_FIT) % every
+    count = following = FIRST_FIT
+    while following <= num:
+        count, following = following, max(following + 1, int(following * every))
+    return count
+
+
+def with_later_values(model: Any, X: Tensor, Y: Tensor, Yvar: Tensor | None = None) -> Model:
+    """A fitted model conditioned on values that arrived after its fit, which it leaves unchanged.
+
+    Hyperparameters and transforms stay as they are. A calibrator learns from the values one after
+    the other, as it would have learned from each on its arrival.
+
+    Args:
+        model: A fitted model that can be conditioned on observations.
+        X: Inputs ``n x d``, in order of arrival.
+        Y: Their values ``n x 1``.
+        Yvar: The variances of their noise, ``n x 1``, if they are known. A model that learns the
+            noise does not take them.
+    """
+    X, Y = like(model, X), like(model, Y)
+    takes_noise = isinstance(gaussian_part(model).likelihood, FixedNoiseGaussianLikelihood)
+    Yvar = like(model, Yvar) if takes_noise and Yvar is not None else None
+    with torch.no_grad():
+        if not isinstance(model, CalibratedModel):
+            return conditioned_on(model, X, Y, **given_noise(model, Y, Yvar))
+        extended = CalibratedModel(
+            model.model, deepcopy(model.calibrator), denoise=model.denoise, excess=model.excess
+        )
+        noises = [None] * len(Y) if Yvar is None else Yvar.split(1)
+        for x, y, noise in zip(X.split(1), Y.split(1), noises, strict=True):
+            extended.observe(x, y, noise)
+    return extended
+
+
+def fit_single_task_gp(
+    X: Tensor,
+    Y: Tensor,
+    bounds: Tensor,
+    Yvar: Tensor | None = None,
+    start: State | None = None,
+) -> SingleTaskGP:
+    """Fit a ``SingleTaskGP`` with ``Normalize`` and ``Standardize`` by marginal likelihood.
+
+    Args:
+        X: Inputs ``n x d``.
+        Y: Values ``n x 1``.
+        bounds: The box, ``2 x d``, which ``Normalize`` maps to the unit cube.
+        Yvar: The variances of their noise, ``n x 1``; None to learn the noise.
+        start: Hyperparameters from which the fit starts (default: those of BoTorch). From there it
+            stops at `TOLERANCE`.
+    """
+    if Yvar is not None:
+        # GPyTorch raises smaller variances of standardized values to 1e-6, and warns of them.
+        scale = Y.std()
+        Yvar = Yvar.clamp_min(1.01e-6 * (scale.square().item() if scale > 1e-8 else 1.0))
+    gp = SingleTaskGP(
+        X,
+        Y,
+        Yvar,
+        input_transform=Normalize(X.shape[-1], bounds=bounds),
+        outcome_transform=Standardize(1),
+    )
+    for part, state in (start or {}).items():
+        getattr(gp, part).load_state_dict(state)
+    options = {"options": {"ftol": TOLERANCE}} if start else None
+    fit_gpytorch_mll(ExactMarginalLogLikelihood(gp.likelihood, gp), optimizer_kwargs=options)
+    return gp
+
+
+class _Fitted(NamedTuple):
+    """Hyperparameters, and the data to which they were fitted."""
+
+    X: Tensor
+    Y: Tensor
+    Yvar: Tensor | None
+    state: State
+
+
+class WarmStartedFit:
+    """`fit_single_task_gp`, which with many values starts from a fit to the first half of them.
+
+    A fit to the half costs an eighth, and halving goes on, so a start that has to be computed,
+    because a run was resumed, adds a seventh. Otherwise it is remembered. The result is the same.
+
+    Args:
+        bounds: The box, ``2 x d``.
+        refit_every: The schedule: the fit that is started from is one of its fits (`fitted_count`).
+        seed: Seed of the random numbers of fits that fail at first.
+    """
+
+    def __init__(self, bounds: Tensor, refit_every: int | float, seed: int = 0) -> None:
+        self.bounds = bounds
+        self.refit_every = refit_every
+        self.seed = seed
+        self._known: dict[int, _Fitted] = {}
+
+    def __call__(self, X: Tensor, Y: Tensor, Yvar: Tensor | None = None) -> SingleTaskGP:
+        """The model fitted to ``X`` (``n x d``), ``Y`` (``n x 1``) and, if known, its noise."""
+        start = None
+        if len(Y) >= LEAST_FOR_WARM_START:
+            half = fitted_count(len(Y) // 2, self.refit_every)
+            start = self._state(X[:half], Y[:half], None if Yvar is None else Yvar[:half])
+        with random_stream(derived_seed(self.seed, len(Y))):
+            gp = fit_single_task_gp(X, Y, self.bounds, Yvar, start)
+        parts = {part: deepcopy(getattr(gp, part).state_dict()) for part in PARTS}
+        self._known[len(Y)] = _Fitted(X, Y, Yvar, parts)
+        return gp
+
+    def _state(self, X: Tensor, Y: Tensor, Yvar: Tensor | None) -> State:
+        known = self._known.get(len(Y))
+        if known is None or not all(map(equal, known[:3], (X, Y, Yvar))):
+            self(X, Y, Yvar)
+        return self._known[len(Y)].state
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_known": {}}
+
+
+def equal(first: Tensor | None, second: Tensor | None) -> bool:
+    """Whether two tensors are equal, or neither is there."""
+    if first is None or second is None:
+        return first is second
+    return torch.equal(first, second)

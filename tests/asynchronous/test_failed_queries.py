@@ -1,0 +1,263 @@
+"""Failed and expired queries reach the proposer: none is repeated, their region is left alone."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from botorch.acquisition import UpperConfidenceBound
+from botorch.exceptions.errors import InputDataError
+from botorch.models import SingleTaskGP
+from botorch.models.transforms import Normalize, Standardize
+from torch import Tensor
+from torch.testing import assert_close
+
+from botorch_calib.asynchronous import (
+    AsynchronousOptimizer,
+    DelayAwareProposer,
+    DelayStrategy,
+    EvaluationLimits,
+    SearchSettings,
+)
+from botorch_calib.asynchronous import proposer as proposer_module
+from botorch_calib.ledger import FeedbackLedger, TrialStatus
+from botorch_calib.models.inspection import raw_train_inputs
+from tests.asynchronous.runs import Inline
+from tests.gps import DOUBLE
+
+BOUNDS = torch.tensor([[-1.0, 0.0], [1.0, 5.0]], **DOUBLE)
+CENSOR = -2.0
+SEARCH = SearchSettings(2, 32)
+
+
+def fit(X: Tensor, Y: Tensor) -> SingleTaskGP:
+    """A model with set hyperparameters."""
+    gp = SingleTaskGP(
+        X, Y, input_transform=Normalize(2, bounds=BOUNDS), outcome_transform=Standardize(1)
+    )
+    gp.covar_module.lengthscale = 0.4
+    gp.likelihood.noise = 1e-3
+    return gp.eval()
+
+
+def slope(x: Any) -> float:
+    """Best in the corner (1, 5), the maximizer of any strategy's bound."""
+    return float(x[0] + x[1] / 5.0)
+
+
+def fails_in_corner(x: Any) -> bool:
+    """In 22 % of the box, with the best value."""
+    return bool(x[0] > -0.25 and x[1] > 3.25)
+
+
+def queries(ledger: FeedbackLedger, status: str) -> Tensor:
+    return torch.stack([trial.x for trial in ledger.trials if trial.status == status])
+
+
+STRATEGIES: dict[str, Any] = {
+    "ucb": "ucb",
+    "ts": "ts",
+    "hallucinate": "hallucinate",
+    "none": DelayStrategy(imputation="none", window=None),
+    "own": DelayStrategy(
+        lambda model, ledger: UpperConfidenceBound(model, 1.0), imputation="hallucinate"
+    ),
+}
+
+
+class Objective:
+    """Raises in the corner; counts its calls."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[float, ...]] = []
+
+    def __call__(self, x: np.ndarray) -> float:
+        self.asked.append(tuple(x.tolist()))
+        if fails_in_corner(x):
+            raise RuntimeError("no value here")
+        return slope(x)
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_a_run_goes_around_a_region_that_fails(name, tmp_path):
+    """40 evaluations, stopped and resumed after 20, with the best value near the best possible.
+
+    It stops at five failures in a row. The greatest value below the corner is 1.65, at (1, 3.25).
+    """
+    objective, path = Objective(), tmp_path / "run"
+    for goal in (20, 40):
+        optimizer = AsynchronousOptimizer(
+            Inline(),
+            objective,
+            FeedbackLedger.open(path, dim=2, censor_value=CENSOR),
+            DelayAwareProposer(BOUNDS, STRATEGIES[name], search=SEARCH),
+            max_parallel=1,
+            limits=EvaluationLimits(max_consecutive_failures=5),
+        )
+        summary = optimizer.run(goal, progress=False)
+    assert len(objective.asked) == 40 == len(set(objective.asked))
+    # One of the design, and a few at the edge of the region, where the best values are.
+    assert sum(map(fails_in_corner, objective.asked)) <= 5
+    assert summary.best is not None and summary.best.y is not None
+    assert summary.best.y > 1.65 - 0.15
+
+
+@pytest.mark.parametrize("failures", ["impute", "ignore"])
+@pytest.mark.parametrize("acquisition", ["ucb", "ts"])
+@pytest.mark.parametrize("imputation", ["censor", "hallucinate", "none"])
+def test_no_failed_choice_is_asked_again(imputation, acquisition, failures):
+    """Of 12 choices, 8 fail: each is asked once, then never; at last there are none."""
+    choices = torch.cartesian_prod(
+        torch.linspace(-1.0, 1.0, 4, **DOUBLE), torch.linspace(0.0, 5.0, 3, **DOUBLE)
+    )
+    strategy = DelayStrategy(acquisition, imputation, None, failures=failures)
+    ledger = FeedbackLedger(2, censor_value=CENSOR)
+    for _ in range(16):
+        propose = DelayAwareProposer(BOUNDS, strategy, fit, 5, choices, search=SEARCH)
+        trial = ledger.submit(propose(ledger))
+        if ledger[trial].x[0] > -0.5:
+            ledger.fail(trial)
+        else:
+            ledger.observe(trial, slope(ledger[trial].x))
+    failed = queries(ledger, "failed")
+    assert len(failed.unique(dim=0)) == len(failed)
+    only = DelayAwareProposer(BOUNDS, strategy, fit, 0, failed[:1], search=SEARCH)
+    with pytest.raises(InputDataError, match="All `choices` have failed"):
+        only(ledger)
+
+
+def test_the_design_over_choices_skips_what_has_failed():
+    choices = torch.rand(4, 2, **DOUBLE)
+    ledger = FeedbackLedger(2)
+    propose = DelayAwareProposer(BOUNDS, num_initial=12, choices=choices)
+    ledger.fail(ledger.submit(propose(ledger)))
+    for _ in range(6):
+        x = propose(ledger)
+        assert not torch.equal(x, ledger[0].x)
+        ledger.submit(x)
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_a_failed_maximizer_is_not_proposed_again(name, monkeypatch):
+    """Even if the search returns it, or a point that differs by rounding only."""
+    ledger = FeedbackLedger(2, censor_value=CENSOR)
+    for x in torch.tensor([[-1.0, 0.0], [0.0, 2.0], [1.0, 0.0]], **DOUBLE):
+        ledger.observe(ledger.submit(x), slope(x))
+    corner = BOUNDS[1]
+    ledger.fail(ledger.submit(corner))
+
+    def search(acqf: Any, **kwargs: Any) -> tuple[Tensor, None]:
+        return corner.unsqueeze(0) - 1e-8, None
+
+    monkeypatch.setattr(proposer_module, "optimize_acqf", search)
+    make = lambda **kwargs: DelayAwareProposer(  # noqa: E731
+        BOUNDS, STRATEGIES[name], fit, 0, search=SEARCH, **kwargs
+    )
+    point = make()(ledger)
+    assert ((point - corner).abs() > 1e-3).any()
+    assert torch.equal(make()(ledger), point)
+    along = make(fixed_features={0: 1.0})(ledger)
+    assert along[0] == 1.0 and along[1] < 5.0 - 1e-3
+    # Where nothing is left to choose, the given point is returned.
+    assert torch.equal(make(fixed_features={0: 1.0, 1: 5.0})(ledger), corner)
+
+
+class Models:
+    """An acquisition function that keeps the models it is made for."""
+
+    def __init__(self, maximize: bool = True) -> None:
+        self.seen: list[Any] = []
+        self.maximize = maximize
+
+    def __call__(self, model: Any, ledger: FeedbackLedger) -> UpperConfidenceBound:
+        self.seen.append(model)
+        return UpperConfidenceBound(model, 1.0, maximize=self.maximize)
+
+    def failures(self, num_values: int) -> tuple[Tensor, Tensor]:
+        """What the last model knows beside ``num_values`` values: ``n x 2`` and ``n``."""
+        base = self.seen[-1].model
+        targets = base.outcome_transform.untransform(base.train_targets.unsqueeze(-1))[0]
+        inputs = raw_train_inputs(base)
+        assert inputs is not None
+        return inputs[num_values:], targets[num_values:, 0]
+
+
+@pytest.mark.parametrize("imputation", ["censor", "hallucinate", "none"])
+def test_which_queries_count_as_failures(imputation):
+    """Failed ones and, unless they are censored, expired ones; pending ones never."""
+    models = Models()
+    ledger = FeedbackLedger(2, censor_value=CENSOR, max_wait=5)
+    X = BOUNDS[0] + torch.rand(10, 2, **DOUBLE) * (BOUNDS[1] - BOUNDS[0])
+    for x in X:
+        ledger.submit(x)
+    for trial in (1, 2, 5):
+        ledger.observe(trial, slope(X[trial]))
+    ledger.fail(3)
+    ledger.fail(8)
+    expired = [trial.id for trial in ledger.trials if trial.status is TrialStatus.EXPIRED]
+    assert expired == [0, 4]
+    for failures in ("impute", "ignore"):
+        strategy = DelayStrategy(models, imputation, None, failures=failures)
+        DelayAwareProposer(BOUNDS, strategy, fit, 0, search=SEARCH)(ledger)
+        lost = [3, 8] if imputation == "censor" else [3, 8, 0, 4]
+        assert torch.equal(models.failures(3)[0], X[lost if failures == "impute" else []])
+
+
+@pytest.mark.parametrize("maximize", [True, False])
+def test_failures_are_poor_values(maximize):
+    """Of two failures, one where a worse value is predicted, and one where a better one is."""
+    models, sign = Models(maximize), 1.0 if maximize else -1.0
+    ledger = FeedbackLedger(2)
+    X = torch.tensor([[-0.8, 0.5], [-0.9, 0.1], [0.9, 4.5], [0.5, 2.0], [0.2, 3.5]], **DOUBLE)
+    for x in X:
+        trial = ledger.submit(x)
+        ledger.observe(trial, sign * slope(x))
+    lost = torch.tensor([[-0.95, 0.05], [0.95, 4.8]], **DOUBLE)
+    for x in lost:
+        ledger.fail(ledger.submit(x))
+    predicted = fit(*ledger.to_observations()).posterior(lost).mean.detach().flatten()
+    Y = ledger.to_observations()[1]
+    poor = Y.mean() - sign * Y.std()
+    assert sign * predicted[0] < sign * poor < sign * predicted[1]
+    DelayAwareProposer(BOUNDS, DelayStrategy(models), fit, 0, maximize=maximize, search=SEARCH)(
+        ledger
+    )
+    at, values = models.failures(5)
+    assert_close(at, lost)
+    assert_close(values, torch.stack([predicted[0], poor]))
+
+
+def test_expired_queries_are_not_asked_again_and_again():
+    """Values that never come leave the mean as it is; the bound must not return to them."""
+    ledger = FeedbackLedger(2, max_wait=2)
+    propose = DelayAwareProposer(BOUNDS, "hallucinate", fit, search=SEARCH)
+    for _ in range(20):
+        trial = ledger.submit(propose(ledger))
+        if not fails_in_corner(ledger[trial].x):
+            ledger.observe(trial, slope(ledger[trial].x))
+    asked = torch.stack([trial.x for trial in ledger.trials])
+    same = (asked.unsqueeze(0) - asked.unsqueeze(1)).abs().amax(dim=-1) < 1e-3
+    assert same.sum(dim=-1).max() <= 2
+    assert sum(fails_in_corner(x) for x in asked) <= 8
+
+
+def test_unknown_ways_are_named():
+    with pytest.raises(InputDataError, match="`failures`"):
+        DelayStrategy(failures="retry")
+
+
+def test_a_resumed_run_knows_the_failures(tmp_path: Path):
+    """A new proposer on the file proposes what the running one does, failures included."""
+    ledger = FeedbackLedger.open(tmp_path / "run", dim=2, censor_value=CENSOR)
+    running = DelayAwareProposer(BOUNDS, "ts", fit, search=SEARCH)
+    for _ in range(12):
+        point = running(ledger)
+        resumed = DelayAwareProposer(BOUNDS, "ts", fit, search=SEARCH)
+        assert torch.equal(resumed(FeedbackLedger.open(tmp_path / "run")), point)
+        trial = ledger.submit(point)
+        if fails_in_corner(point):
+            ledger.fail(trial)
+        else:
+            ledger.observe(trial, slope(point))
+    assert len(queries(ledger, "failed"))

@@ -1,0 +1,277 @@
+"""When hyperparameters are fitted again, from what, and what is known in between."""
+
+import copy
+import pickle
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from botorch.exceptions.errors import InputDataError
+from botorch.models import SingleTaskGP
+from botorch.utils.sampling import draw_sobol_samples
+from torch import Tensor
+from torch.testing import assert_close
+
+from botorch_calib.asynchronous import DelayAwareProposer, DelayStrategy, SearchSettings, refits
+from botorch_calib.asynchronous.refits import WarmStartedFit, fitted_count, with_later_values
+from botorch_calib.calibration import OnlineConformal
+from botorch_calib.ledger import FeedbackLedger
+from botorch_calib.models import CalibratedModel
+from tests.gps import DOUBLE
+
+BOUNDS = torch.tensor([[0.0, 0.0], [1.0, 1.0]], **DOUBLE)
+CHEAP = SearchSettings(2, 16)
+
+# Outcomes are not transformed, so that models of few and of many values have the same units.
+pytestmark = pytest.mark.filterwarnings("ignore:Data.*not standardized")
+
+
+def data(num: int) -> tuple[Tensor, Tensor]:
+    X = draw_sobol_samples(BOUNDS, n=num, q=1, seed=3).squeeze(-2)
+    return X, torch.sin(5 * X[:, :1]) + X[:, 1:] ** 2
+
+
+def fit(X: Tensor, Y: Tensor) -> SingleTaskGP:
+    """Set hyperparameters, and no outcome transform that would depend on the number of values."""
+    gp = SingleTaskGP(X, Y, outcome_transform=None)
+    gp.covar_module.lengthscale = 0.4
+    gp.likelihood.noise = 1e-2
+    return gp.eval()
+
+
+class CountedFit:
+    """Counts the values of its calls."""
+
+    def __init__(self) -> None:
+        self.sizes: list[int] = []
+
+    def __call__(self, X: Tensor, Y: Tensor) -> SingleTaskGP:
+        self.sizes.append(len(Y))
+        return fit(X, Y)
+
+
+# ------------------------------------------------------------------ the schedule
+
+
+@pytest.mark.parametrize("every", [1, 2, 7, 1.05, 1.1, 1.5, 2.0, 3.7])
+def test_the_schedule(every):
+    """Each number of the schedule follows from the one before; between two, the first holds."""
+    counts = [2]
+    while counts[-1] < 300:
+        step = every if isinstance(every, int) else max(1, int(counts[-1] * every) - counts[-1])
+        counts.append(counts[-1] + step)
+    for num in range(2, 300):
+        assert fitted_count(num, every) == max(count for count in counts if count <= num)
+
+
+def test_numbers_of_the_default_schedule():
+    found = sorted({fitted_count(num, 1.1) for num in range(2, 2100)})
+    assert found[:24] == [*range(2, 20), 20, 22, 24, 26, 28, 30]
+    assert (
+        max(after / before for before, after in zip(found[18:-1], found[19:], strict=True)) <= 1.1
+    )
+
+
+@pytest.mark.parametrize("value", [0, -1, 1.0, 0.5, torch.inf, torch.nan, "always", True, None])
+def test_bad_schedules_are_named(value):
+    with pytest.raises(InputDataError, match="`refit_every`"):
+        DelayAwareProposer(BOUNDS, refit_every=value)
+
+
+def test_numbers_of_numpy_are_schedules():
+    """Integers count values, floats are factors, whichever library they come from."""
+    for value, kind in ((np.int64(3), int), (np.float64(1.5), float)):
+        found = DelayAwareProposer(BOUNDS, refit_every=value).refit_every
+        assert found == value and type(found) is kind
+
+
+# ------------------------------------------------------------------ in a proposer
+
+
+@pytest.mark.parametrize("hyperparameters", ["observed", "censored"])
+@pytest.mark.parametrize("every", [1, 4, 1.5])
+def test_a_proposer_fits_by_its_schedule_and_knows_every_value(every, hyperparameters):
+    """Between two fits its model is that of all values, with the hyperparameters of the first."""
+    counted = CountedFit()
+    strategy = DelayStrategy(hyperparameters=hyperparameters)
+    ledger = FeedbackLedger(2, censor_value=-2.0)
+    X, Y = data(16)
+    for x in X:
+        ledger.submit(x)
+    for trial, y in enumerate(Y):
+        ledger.observe(trial, y.item(), time=21.0 + trial)
+    propose = DelayAwareProposer(
+        BOUNDS, strategy, counted, num_initial=0, search=CHEAP, refit_every=every
+    )
+    expected = []
+    for num in range(2, 16):
+        known, before = ledger.to_observations(20.0 + num), len(counted.sizes)
+        model = propose._model(ledger.snapshot(), 20.0 + num, strategy)
+        values = fitted_count(num, every)
+        if hyperparameters == "observed":
+            expected = sorted({*expected, values})
+            assert counted.sizes == expected
+        elif values < num:
+            assert len(counted.sizes) == before
+        assert torch.equal(model.X_pending, X[num:])
+        assert len(model.model.train_targets) == num
+        want = fit(*known).posterior(X).mean
+        assert_close(model.model.posterior(X).mean, want, rtol=0, atol=1e-9)
+
+
+def submit_all(path: Any, num: int) -> FeedbackLedger:
+    ledger = FeedbackLedger.open(path, dim=2, censor_value=-2.0)
+    X, Y = data(num + 2)
+    for x in X:
+        ledger.submit(x)
+    for trial, y in enumerate(Y[:num]):
+        ledger.observe(trial, y.item())
+    return ledger
+
+
+@pytest.mark.parametrize("strategy", ["ucb", "ts", DelayStrategy(hyperparameters="censored")])
+def test_a_resumed_proposer_repeats_fits_and_starts(strategy, tmp_path, monkeypatch):
+    """With warm starts, and between two fits: to the last bit what one proposer computes."""
+    monkeypatch.setattr(refits, "LEAST_FOR_WARM_START", 8)
+    ledger = submit_all(tmp_path / "run", 8)
+    running = DelayAwareProposer(BOUNDS, strategy, search=CHEAP, refit_every=1.3)
+    for num in range(8, 15):
+        point = running(ledger)
+        resumed = DelayAwareProposer(BOUNDS, strategy, search=CHEAP, refit_every=1.3)
+        assert torch.equal(resumed(FeedbackLedger.open(tmp_path / "run")), point), num
+        trial = ledger.submit(point)
+        ledger.observe(trial, float(point.sum()))
+
+
+# ------------------------------------------------------------------ starts of the default fit
+
+
+class Starts:
+    """Keeps the starts of `fit_single_task_gp`, by the number of values."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.seen: list[tuple[int, Any]] = []
+        fitted = refits.fit_single_task_gp
+
+        def recorded(
+            X: Tensor, Y: Tensor, bounds: Tensor, Yvar: Tensor | None = None, start: Any = None
+        ) -> SingleTaskGP:
+            self.seen.append((len(Y), start))
+            return fitted(X, Y, bounds, Yvar, start)
+
+        monkeypatch.setattr(refits, "fit_single_task_gp", recorded)
+
+
+def test_starts_are_fits_to_half_of_the_values(monkeypatch):
+    monkeypatch.setattr(refits, "LEAST_FOR_WARM_START", 20)
+    starts, (X, Y) = Starts(monkeypatch), data(40)
+    warm = WarmStartedFit(BOUNDS, 1.1)
+    gp = warm(X, Y)
+    assert [num for num, _ in starts.seen] == [10, 20, 40]  # the innermost first
+    assert starts.seen[0][1] is None
+    for (_, start), half in zip(starts.seen[1:], (10, 20), strict=True):
+        gp_of_half = WarmStartedFit(BOUNDS, 1.1)(X[:half], Y[:half])
+        for part, state in start.items():
+            for name, value in getattr(gp_of_half, part).state_dict().items():
+                assert torch.equal(state[name], value)
+    # What is known is not computed again, and changes nothing.
+    starts.seen.clear()
+    again = warm(X, Y)
+    assert [num for num, _ in starts.seen] == [40]
+    for name, value in gp.state_dict().items():
+        assert torch.equal(again.state_dict()[name], value)
+    # Other values are other data, and a copy remembers nothing.
+    starts.seen.clear()
+    warm(X, -Y)
+    assert [num for num, _ in starts.seen] == [10, 20, 40]
+    for twin in (copy.deepcopy(warm), pickle.loads(pickle.dumps(warm))):
+        starts.seen.clear()
+        twin(X, Y)
+        assert [num for num, _ in starts.seen] == [10, 20, 40]
+
+
+def test_few_values_are_fitted_from_scratch(monkeypatch):
+    starts = Starts(monkeypatch)
+    WarmStartedFit(BOUNDS, 1.1)(*data(refits.LEAST_FOR_WARM_START - 1))
+    assert [start for _, start in starts.seen] == [None]
+
+
+# ------------------------------------------------------------------ values after a fit
+
+
+@pytest.mark.parametrize("dtype", [torch.double, torch.float32])
+def test_later_values(dtype):
+    X, Y = data(12)
+    gp = fit(X[:8], Y[:8]).to(dtype)
+    extended: Any = with_later_values(gp, X[8:], Y[8:])
+    assert len(gp.train_targets) == 8 and len(extended.train_targets) == 12
+    tolerance = {torch.double: 1e-10, torch.float32: 1e-3}[dtype]
+    want = fit(X, Y).posterior(X)
+    found = extended.posterior(X.to(dtype))
+    assert found.mean.dtype == dtype
+    assert_close(found.mean.double(), want.mean, rtol=0, atol=tolerance)
+    assert_close(found.variance.double(), want.variance, rtol=0, atol=tolerance)
+
+
+def test_a_calibrator_learns_from_later_values_in_turn():
+    X, Y = data(12)
+
+    def calibrated(num: int) -> CalibratedModel:
+        return CalibratedModel.from_history(fit(X[:num], Y[:num]), OnlineConformal(0.2))
+
+    model, reference = calibrated(8), calibrated(8)
+    before = copy.deepcopy(model.calibrator.state_dict())
+    extended: Any = with_later_values(model, X[8:], Y[8:])
+    for i in range(8, 12):
+        reference.observe(X[i : i + 1], Y[i : i + 1])
+    for name, value in reference.calibrator.state_dict().items():
+        assert torch.equal(extended.calibrator.state_dict()[name], value)
+    assert any(
+        not torch.equal(extended.calibrator.state_dict()[name], value)
+        for name, value in before.items()
+    )
+    for name, value in before.items():
+        assert torch.equal(model.calibrator.state_dict()[name], value)
+    assert_close(extended.posterior(X).mean, reference.posterior(X).mean)
+
+
+# ------------------------------------------------------------------ known noise
+
+
+def noise_of(gp: Any) -> Tensor:
+    """Variances of the training noise in the units of the outcome."""
+    variances: Tensor = gp.likelihood.noise_covar.noise * gp.outcome_transform.stdvs.squeeze() ** 2
+    return variances.flatten()
+
+
+def test_known_noise_of_later_values():
+    X, Y = data(12)
+    Yvar = torch.linspace(0.01, 0.1, 12, dtype=torch.double).unsqueeze(-1)
+    gp = WarmStartedFit(BOUNDS, 1.1)(X[:9], Y[:9], Yvar[:9])
+    extended = with_later_values(gp, X[9:], Y[9:], Yvar[9:])
+    assert_close(noise_of(extended), Yvar.flatten())
+    assert_close(noise_of(gp), Yvar[:9].flatten())  # left unchanged
+
+
+def test_known_noise_with_a_warm_start(monkeypatch):
+    monkeypatch.setattr(refits, "LEAST_FOR_WARM_START", 20)
+    X, Y = data(40)
+    Yvar = torch.full_like(Y, 0.01)
+    warm = WarmStartedFit(BOUNDS, 1.1)
+    gp = warm(X, Y, Yvar)
+    assert_close(noise_of(gp), Yvar.flatten())
+    # A fit under other noise starts from another one.
+    starts = Starts(monkeypatch)
+    warm(X, Y, 4.0 * Yvar)
+    assert [num for num, _ in starts.seen] == [10, 20, 40]
+
+
+def test_a_model_that_learns_the_noise_has_no_use_for_known_noise():
+    X, Y = data(12)
+    Yvar = torch.full((4, 1), 0.1, **DOUBLE)
+    plain = fit(X[:8], Y[:8])
+    for model in (plain, CalibratedModel.from_history(plain, OnlineConformal(0.2))):
+        given: Any = with_later_values(model, X[8:], Y[8:], Yvar)
+        without: Any = with_later_values(model, X[8:], Y[8:])
+        assert_close(given.posterior(X).mean, without.posterior(X).mean)

@@ -1,0 +1,123 @@
+"""Suite `delay_workers`: its problems and methods, and its report by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from benchmarks.delay import workers
+from benchmarks.delay.replicate import replicate
+from benchmarks.delay.workers_report import WorkersReport, shares
+from benchmarks.framework.result import Result
+from benchmarks.suites import get_suite
+from botorch_calib.ledger import FeedbackLedger
+
+SUITE = get_suite("delay_workers")
+METHODS = {method.name: method for method in workers.compared()}
+
+
+def test_problems() -> None:
+    assert [task.name for task in SUITE.problems] == [
+        f"{name}_{number}"
+        for name in ("branin", "levy4", "hartmann6")
+        for number in (10, 20, 50, 100)
+    ]
+    assert {task.num_rounds for task in SUITE.problems} == {80, 100, 160, 260}
+    assert list(SUITE.seeds) == list(range(10000, 10020))
+
+
+@pytest.mark.parametrize("name", workers.OBJECTIVES)
+def test_objectives(name: str) -> None:
+    """Values on the box lie between the censoring value and the greatest value."""
+    evaluator = workers.function_evaluator(0, name=name)
+    function: Any = evaluator.function
+    dim = function.dim
+    X = torch.rand(2000, dim, dtype=torch.double)
+    values = torch.tensor([evaluator.truth(x) for x in X])
+    assert values.min() > workers.OBJECTIVES[name][1]
+    assert values.max() < evaluator.optimal_value
+    optimizer = torch.tensor(function._optimizers[0], dtype=torch.double)
+    lower, upper = function.bounds.double()
+    best = evaluator.truth((optimizer - lower) / (upper - lower))
+    assert best == pytest.approx(evaluator.optimal_value, abs=1e-4)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_each_method_runs_with_all_workers_busy(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A replicate is a function of the seed, and the others are pending at each choice."""
+    pending: list[int] = []
+    kinds = (workers.ProposalsStrategy, workers.RandomStrategy)
+    for kind in kinds:
+
+        def spied(
+            self: Any, model: Any, ledger: FeedbackLedger, choices: Any, real: Any = kind.propose
+        ) -> Tensor:
+            pending.append(len(ledger.pending()))
+            return real(self, model, ledger, choices)
+
+        monkeypatch.setattr(kind, "propose", spied)
+    task = replace(SUITE.problems[0], delay=workers.FixedDelay(3.0), max_wait=3, num_rounds=6)
+    method: Any = METHODS[name]
+    if isinstance(method, workers.Proposals):
+        method = replace(method, num_restarts=1, raw_samples=8)
+    results = [replicate(task, method, seed) for seed in (1000, 1000, 1001)]
+    assert pending == 3 * [0, 1, 2, 2, 2, 2]
+    assert results[0].X == results[1].X and results[0].X != results[2].X
+    assert torch.tensor(results[0].X).min() >= 0.0 and torch.tensor(results[0].X).max() <= 1.0
+
+
+def fake(problem: str, method: str, seed: int, regret: float) -> Result:
+    return Result(
+        problem=problem,
+        method=method,
+        seed=seed,
+        config={},
+        num_initial=0,
+        X=[],
+        y=[],
+        f=[],
+        inference_by_outcome=[],
+        regret_by_outcome=[],
+        inference_by_mean=None,
+        regret_by_mean=None,
+        extras={"simple_regret": [9.0, regret]},
+        fit_seconds=[],
+        acquisition_seconds=[],
+    )
+
+
+def collected() -> dict[str, dict[str, list[Result]]]:
+    regrets = {
+        "f_10": {"default": (1.0, 2.0), "ucb_hallucinate": (2.0, 2.0), "random": (3.0, 5.0)},
+        "f_20": {"default": (0.1, 0.3), "ucb_hallucinate": (0.1, 0.1), "random": (1.0, 1.0)},
+    }
+    return {
+        problem: {
+            method: [fake(problem, method, seed, value) for seed, value in enumerate(values)]
+            for method, values in by_method.items()
+        }
+        for problem, by_method in regrets.items()
+    }
+
+
+def test_shares() -> None:
+    """Percent of random search's mean, averaged over problems: (25 + 10)/2 and (50 + 30)/2."""
+    found = shares(collected(), "default")
+    assert found == pytest.approx({0: 17.5, 1: 40.0})
+    assert shares(collected(), "ts_hallucinate") == {}
+    incomplete = collected()
+    del incomplete["f_20"]["default"][1]
+    assert shares(incomplete, "default") == pytest.approx({0: 17.5})
+
+
+def test_report() -> None:
+    text = "\n".join(WorkersReport(("ucb_hallucinate",)).lines(SUITE, collected()))
+    assert "| all | 28.8 ± 11 |" in text
+    assert "| 10 | 37.5 ± 12 |" in text and "| 20 | 20 ± 10 |" in text
+    # 17.5 - 30 and 40 - 30
+    assert "| ucb_hallucinate | -1.25 ± 11 |" in text
+    assert "| f_10 | 1.5 ± 0.5 |" in text
