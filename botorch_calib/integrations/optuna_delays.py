@@ -276,10 +276,10 @@ def _all_values(distribution: BaseDistribution) -> Sequence[Any]:
     return [distribution.low + i * distribution.step for i in range(last + 1)]
 
 
-def _without(points: Tensor, excluded: Tensor) -> Tensor:
-    """The points that are not excluded, or all of them if none is left."""
+def _without(points: Tensor, excluded: Tensor) -> Tensor | None:
+    """The points that are not excluded; None if none is left, for a search of the whole box."""
     is_free = (torch.cdist(points, excluded, p=math.inf) > SAME).all(dim=-1)
-    return points[is_free] if bool(is_free.any()) else points
+    return points[is_free] if bool(is_free.any()) else None
 
 
 def _random_seed() -> int:

@@ -170,7 +170,7 @@ def test_failed_points_of_a_grid_are_not_asked_again(strategy: str, n_jobs: int)
         kind = trial.suggest_categorical("kind", ["plain", "gated"])
         if trial.number >= NUM_INITIAL and kind == "gated":
             raise ValueError("diverged")
-        return float(number + step)
+        return float(number + step + 0.001 * trial.number)  # not all alike
 
     study = optuna.create_study(direction="maximize", sampler=new_sampler(strategy))
     study.optimize(objective, n_trials=40, n_jobs=n_jobs, catch=(ValueError,))
@@ -223,11 +223,27 @@ def test_points_of_a_grid() -> None:
     assert optuna_delays._all_points({"many": IntDistribution(0, 10**15)}) is None
 
 
-def test_a_grid_that_has_failed_everywhere() -> None:
+def test_points_that_are_left() -> None:
     points = torch.tensor([[0.0], [0.5], [1.0]], dtype=torch.double)
-    assert optuna_delays._without(points, points[1:] + 1e-12).tolist() == [[0.0]]
-    assert torch.equal(optuna_delays._without(points, points), points)
-    assert torch.equal(optuna_delays._without(points, points[:0]), points)
+    left = optuna_delays._without(points, points[1:] + 1e-12)
+    assert left is not None and left.tolist() == [[0.0]]
+    assert optuna_delays._without(points, points) is None
+    everything = optuna_delays._without(points, points[:0])
+    assert everything is not None and torch.equal(everything, points)
+
+
+def test_a_grid_that_has_failed_everywhere() -> None:
+    """Points that brought values before fail now: the study goes on."""
+
+    def objective(trial: Any) -> float:
+        x = trial.suggest_int("x", 0, 1)
+        if trial.number >= NUM_INITIAL:
+            raise ValueError("diverged")
+        return float(x + trial.number)  # not all alike
+
+    study = optuna.create_study(direction="maximize", sampler=new_sampler())
+    study.optimize(objective, n_trials=NUM_INITIAL + 4, catch=(ValueError,))
+    assert len(study.trials) == NUM_INITIAL + 4
 
 
 # Optuna says that heartbeats are experimental, and wants them to be its own.
