@@ -4,13 +4,17 @@ That the site builds without a warning is for ``make docs`` to say.
 """
 
 import importlib
+import os
 import runpy
+import subprocess
+import sys
 from functools import reduce
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from botorch_calib import FeedbackLedger
 from docs.api_names import documented_names
 from tests.documentation import DOCS, ROOT, frozen_heap, python_blocks, run_blocks
 
@@ -88,6 +92,25 @@ def test_examples_run(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
             pytest.importorskip(EXTRAS[page])
     monkeypatch.chdir(tmp_path)  # where ledgers are made
     run_blocks(DOCS / page)
+
+
+def test_shortest_script_runs_as_a_file(tmp_path: Path) -> None:
+    """In under ten lines, with worker processes, and again where it stopped."""
+    page = (DOCS / "guides" / "delays.md").read_text(encoding="utf-8")
+    script = page.partition("```{code-block} python\n")[2].partition("```")[0]
+    assert "workers=4" in script and len([line for line in script.splitlines() if line]) < 10
+    (tmp_path / "script.py").write_text(script, encoding="utf-8")
+    for _ in range(2):
+        done = subprocess.run(
+            [sys.executable, "script.py"],
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.startswith("Trial(id=")
+    assert len(FeedbackLedger.open(tmp_path / "run.ledger").to_observations()[0]) == 10
 
 
 def test_every_table_and_tutorial_has_its_page() -> None:

@@ -70,8 +70,9 @@ class AsynchronousOptimizer:
     **Processes.** ``workers=4`` runs evaluations in four processes. Each is a pool for itself: one
     that crashes or has to be killed costs no other its work. They are spawned, start while a query
     is being chosen (which is no part of an evaluation's time), leave signals to this process, and
-    end when it has ended, even by ``SIGKILL``. The objective is pickled for each evaluation. Put it
-    in a module of its own with few imports, and workers start fast; they do not import this
+    end when it has ended, even by ``SIGKILL``. On POSIX each leads a session of its own: programs
+    that the objective has started are killed with it. The objective is pickled for each evaluation.
+    Put it in a module of its own with few imports, and workers start fast; they do not import this
     package. Guard what starts the run by ``if __name__ == "__main__":``, as each new process
     imports the main script.
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
+import signal
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -17,11 +19,15 @@ import numpy as np
 from botorch.exceptions.errors import InputDataError
 
 from botorch_calib.exceptions import EvaluationError
+from botorch_calib.ledger.owners import is_process
 
 logger = logging.getLogger(__name__)
 
 # Seconds for a process pool's thread to notice that the processes have died.
 GRACE = 5.0
+
+# Seconds for idle processes to end by themselves, with what was registered for their exit.
+EXIT_SECONDS = 30.0
 
 # Seconds for Dask's scheduler to learn that a task is cancelled.
 CANCEL_SECONDS = 5.0
@@ -54,6 +60,9 @@ class WorkerPool:
         self.owned = owned
         self.is_killed = False
         self._futures: list[Future[Any]] = []
+        # What a process pool forgets once it is shut down.
+        self._thread: Any = None
+        self._processes: list[Any] = []
 
     def submit(self, objective: Objective, x: np.ndarray) -> Future[Any]:
         """Start ``objective(x)``; raises ``BrokenExecutor`` if the workers are dead."""
@@ -143,26 +152,42 @@ class WorkerPool:
         return future.cancel() or future.done()
 
     def kill(self) -> None:
-        """End the processes at once. Evaluations that have not finished are lost."""
+        """End the processes at once. Evaluations that have not finished are lost.
+
+        What they have started ends as well if they lead groups of processes, as those of
+        `ProcessSupply` do.
+        """
         self.is_killed = True
-        processes = list((getattr(self.executor, "_processes", None) or {}).values())
-        for process in processes:
+        self._remember()
+        for process in self._processes:
+            _kill_group(process)
             process.kill()
-        for process in processes:
+        for process in self._processes:
             process.join()
         # If a process was killed while it sent a long result, the executor's thread waits for the
         # rest as long as any process has the pipe open for writing. This process does.
-        thread = getattr(self.executor, "_executor_manager_thread", None)
         results: Any = getattr(self.executor, "_result_queue", None)
         if hasattr(results, "_writer"):
             results._writer.close()
-        self.executor.shutdown(wait=thread is None)
-        if thread is not None:
-            thread.join(GRACE)
+        self.executor.shutdown(wait=self._thread is None)
+        if self._thread is not None:
+            self._thread.join(GRACE)
 
     def close(self, wait: bool) -> None:
         """Shut the executor down, and optionally wait for what runs in it."""
+        self._remember()
         self.executor.shutdown(wait=wait)
+
+    def has_ended(self, seconds: float) -> bool:
+        """Whether the processes of a pool that was closed end within a number of seconds."""
+        if self._thread is not None:
+            self._thread.join(seconds)
+        return self._thread is None or not self._thread.is_alive()
+
+    def _remember(self) -> None:
+        self._thread = getattr(self.executor, "_executor_manager_thread", None) or self._thread
+        processes = getattr(self.executor, "_processes", None)
+        self._processes = list(processes.values()) if processes else self._processes
 
 
 class DaskPool(WorkerPool):
@@ -242,6 +267,18 @@ def _wait_for(condition: Callable[[], bool], seconds: float) -> bool:
     while not (holds := condition()) and time.monotonic() < deadline:
         time.sleep(POLL_SECONDS)
     return holds
+
+
+def _kill_group(process: Any) -> None:
+    """Kill the group of processes that a process leads or, if it has ended, has led."""
+    if not hasattr(os, "killpg"):
+        return
+    # The number of a process is not given again as long as its group has members. So if it has
+    # been, the group is not this one.
+    if process.exitcode is not None and is_process(process.pid):
+        return
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
 
 
 def _workers_with(client: Any, key: str) -> list[str]:
@@ -383,10 +420,10 @@ class ExecutorSupply(PoolSupply):
             self._is_checked = True
 
 
-def check_picklable(objective: Objective) -> None:
-    """Raise ``InputDataError`` for an objective that cannot be sent to worker processes."""
+def check_picklable(objective: Objective) -> bytes:
+    """The pickled objective, or ``InputDataError`` if no worker processes can be sent it."""
     try:
-        ForkingPickler.dumps(objective)
+        return bytes(ForkingPickler.dumps(objective))
     except Exception as error:
         raise InputDataError(
             "`objective` must be picklable to be sent to worker processes, such as a function "

@@ -7,7 +7,9 @@ pending, those that failed have failed. Storages, retries and heartbeats are Opt
 
 from __future__ import annotations
 
+import math
 import threading
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -23,7 +25,12 @@ from botorch.exceptions.errors import InputDataError, UnsupportedError
 from botorch.models.model import Model
 from optuna import Study
 from optuna._transform import _SearchSpaceTransform
-from optuna.distributions import BaseDistribution
+from optuna.distributions import (
+    BaseDistribution,
+    CategoricalDistribution,
+    FloatDistribution,
+    IntDistribution,
+)
 from optuna.samplers import BaseSampler
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
@@ -45,12 +52,20 @@ from botorch_calib.models.delayed import Fit
 _one_at_a_time = threading.RLock()
 
 
+# The largest number of points of a space without continuous parameters that is searched as it is.
+MOST_POINTS = 2048
+
+# Two points of the unit cube are the same if no element differs more: steps may be rounded.
+SAME = 1e-9
+
+
 class _Trials(NamedTuple):
-    """What Optuna's sampler does not hand over: further trials, ``n x d`` in its encoding."""
+    """What Optuna's sampler does not hand over, ``n x d`` in its encoding."""
 
     failed: Tensor
     pruned: Tensor
     running: Tensor
+    points: Tensor | None  # all points of the search space, if they are few
 
 
 class DelayAwareSampler(BoTorchSampler):
@@ -59,9 +74,11 @@ class DelayAwareSampler(BoTorchSampler):
     One objective without constraints. Trials that run are censored or hallucinated, as ``strategy``
     says; those that were pruned count as trials whose value never comes; and points that have
     failed are kept away from, however they failed: by an exception, or because the heartbeat of
-    their process stopped. The Gaussian process is that of the complete trials, in the unit cube of
-    Optuna's encoding. Nothing is kept from one trial to the next but the last fit, so a study that
-    is loaded goes on as if it had not been interrupted.
+    their process stopped. If all parameters are integers, categories or have steps, and there are
+    at most 2048 points, the search is among these, and a point that failed, was pruned or runs is
+    asked again only if there is no other. The Gaussian process is that of the complete trials, in
+    the unit cube of Optuna's encoding. Nothing is kept from one trial to the next but the last fit,
+    so a study that is loaded goes on as if it had not been interrupted.
 
     Args:
         strategy: ``"ucb"``, ``"ts"``, ``"hallucinate"`` or a `DelayStrategy`.
@@ -141,7 +158,7 @@ class DelayAwareSampler(BoTorchSampler):
         return parameters
 
     def _other_trials(self, study: Study, search_space: dict[str, BaseDistribution]) -> _Trials:
-        """Trials that have all parameters of the search space, as far as Optuna's are not those."""
+        """Trials without a value that have all parameters of the search space."""
         transform = _SearchSpaceTransform(search_space)
 
         def encoded(parameters: list[dict[str, Any]]) -> Tensor:
@@ -149,21 +166,22 @@ class DelayAwareSampler(BoTorchSampler):
             rows = [transform.transform(each) for each in whole]
             return torch.tensor(np.array(rows)).reshape(-1, len(transform.bounds))
 
-        by_state: dict[TrialState, list[FrozenTrial]] = {
-            state: study.get_trials(deepcopy=False, states=(state,))
-            for state in (TrialState.FAIL, TrialState.PRUNED, TrialState.RUNNING)
-        }
+        # In one look, and not from Optuna's own, which follows: what ends in between is overlooked.
+        parameters: dict[TrialState, dict[int, dict[str, Any]]] = {s: {} for s in TrialState}
+        for trial in study.get_trials(deepcopy=False):
+            parameters[trial.state][trial.number] = trial.params
         # A trial's parameters are in the study when the objective asks for them, and not before.
-        running = {trial.number: trial.params for trial in by_state[TrialState.RUNNING]}
+        running = parameters[TrialState.RUNNING]
         self._handed_out = {
             number: parameters
             for number, parameters in self._handed_out.items()
             if number in running and not search_space.keys() <= running[number].keys()
         }
         return _Trials(
-            failed=encoded([trial.params for trial in by_state[TrialState.FAIL]]),
-            pruned=encoded([trial.params for trial in by_state[TrialState.PRUNED]]),
-            running=encoded(list(self._handed_out.values())),
+            failed=encoded(list(parameters[TrialState.FAIL].values())),
+            pruned=encoded(list(parameters[TrialState.PRUNED].values())),
+            running=encoded([*self._handed_out.values(), *running.values()]),
+            points=_all_points(search_space),
         )
 
     def reseed_rng(self) -> None:
@@ -192,13 +210,21 @@ class DelayAwareSampler(BoTorchSampler):
         ledger = self._ledger(X.shape[-1])
         for x, y in zip((X - bounds[0]) / scale, Y, strict=True):
             ledger.observe(ledger.submit(x), y)
-        for x in self._others.failed:
+        others = self._others
+        for x in others.failed:
             ledger.fail(ledger.submit((x - bounds[0]) / scale))
-        for x in self._others.pruned:
+        for x in others.pruned:
             ledger.abandon(ledger.submit((x - bounds[0]) / scale))
-        for x in [*self._others.running, *([] if X_running is None else X_running)]:
+        for x in others.running:
             ledger.submit((x - bounds[0]) / scale)
-        point = self._proposer(X.shape[-1])(ledger)
+        proposer = self._proposer(X.shape[-1])
+        proposer.choices = None
+        if others.points is not None:
+            without_value = torch.cat([others.failed, others.pruned, others.running])
+            proposer.choices = _without(
+                (others.points - bounds[0]) / scale, (without_value - bounds[0]) / scale
+            )
+        point = proposer(ledger)
         return (bounds[0] + scale * point.to(bounds)).clamp(bounds[0], bounds[1])
 
     def _ledger(self, dim: int) -> FeedbackLedger:
@@ -214,6 +240,46 @@ class DelayAwareSampler(BoTorchSampler):
                 unit_cube, self._strategy, self._fit, num_initial=0, search=self._search
             )
         return self._proposers[dim]
+
+
+def _all_points(search_space: dict[str, BaseDistribution]) -> Tensor | None:
+    """All points ``n x d``, encoded, of a space without continuous parameters; None if many.
+
+    Between them the acquisition function may have a maximum whose rounding is always one and the
+    same point.
+    """
+    values = [_all_values(distribution) for distribution in search_space.values()]
+    sizes = [len(each) for each in values]
+    if not all(sizes) or math.prod(sizes) > MOST_POINTS:
+        return None
+    columns = []
+    for (name, distribution), index in zip(
+        search_space.items(), np.indices(sizes).reshape(len(sizes), -1), strict=True
+    ):
+        transform = _SearchSpaceTransform({name: distribution})
+        rows = [transform.transform({name: value}) for value in _all_values(distribution)]
+        columns.append(np.array(rows)[index])
+    return torch.from_numpy(np.concatenate(columns, axis=1))
+
+
+def _all_values(distribution: BaseDistribution) -> Sequence[Any]:
+    """The values of a parameter, none if they are continuous or many."""
+    if isinstance(distribution, CategoricalDistribution):
+        return distribution.choices
+    assert isinstance(distribution, IntDistribution | FloatDistribution)
+    if distribution.step is None:
+        return ()
+    # Optuna sees to it that the greatest value is a whole number of steps above the least one.
+    last = round((distribution.high - distribution.low) / distribution.step)
+    if last >= MOST_POINTS:
+        return ()
+    return [distribution.low + i * distribution.step for i in range(last + 1)]
+
+
+def _without(points: Tensor, excluded: Tensor) -> Tensor | None:
+    """The points that are not excluded; None if none is left, for a search of the whole box."""
+    is_free = (torch.cdist(points, excluded, p=math.inf) > SAME).all(dim=-1)
+    return points[is_free] if bool(is_free.any()) else None
 
 
 def _random_seed() -> int:

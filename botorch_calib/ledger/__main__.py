@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import csv
+import os
 import sys
 from collections import Counter
 from collections.abc import Sequence
@@ -40,13 +41,28 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns:
         The exit status: 0, or 1 after an error, which is printed.
     """
-    options = _parser().parse_args(arguments)
+    words = sys.argv[1:] if arguments is None else arguments
+    # argparse takes a word like -1e-3 for an option, unless there is a space in it.
+    options = _parser().parse_args([f" {word}" if _is_negative(word) else word for word in words])
     try:
         options.run(options)
-    except BotorchError as error:
-        print(f"error: {error}", file=sys.stderr)
+        sys.stdout.flush()
+    except BrokenPipeError:  # such as by `head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the flush at exit
+        return 1
+    except (BotorchError, OSError) as error:
+        print("error:", *str(error).splitlines(), file=sys.stderr)  # SQLite's may be several lines
         return 1
     return 0
+
+
+def _is_negative(word: str) -> bool:
+    """Whether a word is a number with a minus sign."""
+    try:
+        float(word)
+    except ValueError:
+        return False
+    return word.startswith("-")
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -68,7 +84,7 @@ def _parser() -> argparse.ArgumentParser:
     ):
         command = add(name, run, text)
         command.add_argument("id", type=int, help="the trial's number")
-        command.add_argument("y", type=float, help="its value; write -- before one like -1e-3")
+        command.add_argument("y", type=float, help="its value")
         command.add_argument("--yvar", type=float, help="the variance of its noise, where known")
     command = add("salvage", _salvage, "print what an intact part of a damaged file holds")
     command.add_argument("--into", type=Path, metavar="NEW", help="make a new ledger of it")

@@ -68,7 +68,7 @@ class Owner:
         if not self.machine or self.machine != _machine():
             return None
         started = _start_of(self.pid)
-        if started is None and _exists(self.pid):
+        if started is None and is_process(self.pid):
             return None  # some systems hide the processes of other users
         return self.started == started
 
@@ -138,8 +138,8 @@ def _start_of(pid: int) -> str | None:
     return "" if state in "ZX" else others[18]
 
 
-def _exists(pid: int) -> bool:
-    """Whether there is a process; only asked where there are signals, as on Linux."""
+def is_process(pid: int) -> bool:
+    """Whether there is such a process; only for where there are signals, as on Linux."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

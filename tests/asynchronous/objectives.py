@@ -5,7 +5,9 @@ A query is one number, by which an objective knows what to do. Folders tell what
 
 import os
 import signal
+import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import BrokenExecutor
@@ -173,6 +175,25 @@ def is_alive(pid: int) -> bool:
 
 
 def sleep_long(folder: Path, x: np.ndarray) -> float:
+    """As `noted_square`, after ten minutes in a program of its own."""
     note_run(folder, x)
-    time.sleep(600.0)
+    subprocess.run(["sleep", "600"])
+    return square(x)
+
+
+def leave_programs_behind(folder: Path, x: np.ndarray) -> float:
+    """As `noted_square`, but query 0 waits for a program, and 1 crashes while one is running."""
+    note_run(folder, x)
+    if x[0] == 0:
+        subprocess.run(["sleep", "600"])
+    if x[0] == 1:
+        subprocess.Popen(["sleep", "600"])
+        os.kill(os.getpid(), signal.SIGSEGV)
+    return square(x)
+
+
+def leave_thread_behind(folder: Path, x: np.ndarray) -> float:
+    """As `noted_square`, but a thread goes on for which its process waits when it is to end."""
+    note_run(folder, x)
+    threading.Thread(target=time.sleep, args=(600.0,)).start()
     return square(x)

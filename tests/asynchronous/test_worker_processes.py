@@ -9,6 +9,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -24,6 +25,7 @@ from tests.asynchronous.objectives import (
     die_once,
     hang_alone,
     is_alive,
+    leave_thread_behind,
     loaded_heavy_modules,
     noted_square,
     runs,
@@ -126,28 +128,24 @@ import sys
 from functools import partial
 from pathlib import Path
 
-from tests.asynchronous.objectives import sleep_long
+from tests.asynchronous import objectives
 
 if __name__ == "__main__":
     from botorch_calib.ledger import FeedbackLedger
     from tests.asynchronous.test_worker_processes import optimizer
 
-    folder = Path(sys.argv[1])
+    folder, objective, limits = Path(sys.argv[1]), getattr(objectives, sys.argv[2]), sys.argv[3]
     ledger = FeedbackLedger.open(folder / "ledger", 1)
-    optimizer(partial(sleep_long, folder), ledger, workers=3).run(10)
+    optimizer(partial(objective, folder), ledger, workers=3, **eval(limits)).run(4)
 """
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
-@pytest.mark.parametrize("whole_group", [False, True])
-def test_workers_end_with_their_parent(
-    tmp_path: Path, number: signal.Signals, whole_group: bool
-) -> None:
-    """No orphan holds the pipe, and the trials stay pending."""
-    script = tmp_path / "script.py"
+def start(folder: Path, objective: str, **limits: Any) -> subprocess.Popen[str]:
+    """Run an optimizer in a program, whose output ends when nobody can write to it any more."""
+    script = folder / "script.py"
     script.write_text(SCRIPT, encoding="ascii")
-    process = subprocess.Popen(
-        [sys.executable, str(script), str(tmp_path)],
+    return subprocess.Popen(
+        [sys.executable, str(script), str(folder), objective, repr(limits)],
         cwd=ROOT,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         stdout=subprocess.PIPE,
@@ -155,17 +153,50 @@ def test_workers_end_with_their_parent(
         text=True,
         start_new_session=True,
     )
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("whole_group", [False, True])
+def test_workers_end_with_their_parent(
+    tmp_path: Path, number: signal.Signals, whole_group: bool
+) -> None:
+    """Neither a worker nor what it has started holds the pipe, and the trials stay pending."""
+    process = start(tmp_path, "sleep_long")
     try:
         workers = [wait_for_run(tmp_path, query) for query in range(3)]
         assert all(map(is_alive, workers))
         os.killpg(process.pid, number) if whole_group else process.send_signal(number)
-        process.communicate(timeout=60)  # returns when nobody holds the pipe any more
+        process.communicate(timeout=60)
         assert process.returncode == (143 if number == signal.SIGTERM else -number)
         wait_until(lambda: not any(map(is_alive, workers)))
         assert ids(FeedbackLedger.open(tmp_path / "ledger"), "pending") == [0, 1, 2]
     finally:
         process.kill()
         process.communicate()
+
+
+def test_programs_end_with_the_worker_that_started_them(tmp_path: Path) -> None:
+    """One is killed after a time-out, and another one has crashed."""
+    process = start(tmp_path, "leave_programs_behind", timeout=2.0, max_retries=0)
+    try:
+        output, _ = process.communicate(timeout=60)
+        assert process.returncode == 0, output
+        ledger = FeedbackLedger.open(tmp_path / "ledger")
+        assert observed(ledger) == squares(2, 3) and ids(ledger, "failed") == [0, 1]
+    finally:
+        process.kill()
+
+
+@pytest.mark.parametrize("number", [None, 1])
+def test_processes_that_do_not_end_by_themselves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int | None
+) -> None:
+    """A run neither waits for them for ever nor leaves them behind."""
+    monkeypatch.setattr(worker_processes, "EXIT_SECONDS", 0.5)
+    objective, ledger = partial(leave_thread_behind, tmp_path), FeedbackLedger(1)
+    optimizer(objective, ledger, evaluations_per_process=number).run(3)
+    assert observed(ledger) == squares(*range(3))
+    assert not any(is_alive(pid) for query in range(3) for pid in runs(tmp_path, query))
 
 
 def test_termination_is_handled_only_where_nobody_else_does() -> None:
@@ -231,3 +262,34 @@ def test_objective_that_cannot_be_sent() -> None:
     with pytest.raises(InputDataError, match="`objective` must be picklable"):
         optimizer(lambda x: 0.0, ledger).run(1)
     assert len(ledger) == 0
+
+
+class TestObjectivesThatCannotBeImported:
+    """Their trials would all fail, and stay failed in the ledger."""
+
+    @pytest.fixture
+    def main(self, monkeypatch: pytest.MonkeyPatch) -> Any:
+        """A main module without a file, as in a notebook."""
+        module = ModuleType("__main__")
+        exec("def objective(x):\n    return float(x[0] ** 2)", module.__dict__)
+        monkeypatch.setitem(sys.modules, "__main__", module)
+        return module
+
+    @pytest.mark.parametrize("wrapped", [False, True])
+    def test_in_a_notebook(self, main: Any, wrapped: bool) -> None:
+        ledger = FeedbackLedger(1)
+        objective = partial(main.objective) if wrapped else main.objective
+        with pytest.raises(InputDataError, match="into a file of its own"):
+            optimizer(objective, ledger).run(1)
+        assert len(ledger) == 0
+
+    def test_of_a_module_in_a_notebook(self, main: Any) -> None:
+        ledger = FeedbackLedger(1)
+        optimizer(square, ledger).run(2)
+        assert observed(ledger) == squares(0, 1)
+
+    def test_on_the_standard_input(self, main: Any) -> None:
+        """Processes import the main module, whatever the objective."""
+        main.__file__ = "<stdin>"
+        with pytest.raises(InputDataError, match="program itself has to be a file"):
+            optimizer(square, FeedbackLedger(1)).run(1)

@@ -13,10 +13,14 @@ import pytest
 
 pytest.importorskip("optuna_integration")
 
+import numpy as np
 import optuna
+import torch
 from botorch.exceptions.errors import BotorchError, InputDataError, UnsupportedError
 from botorch.models import SingleTaskGP
 from botorch.models.transforms import Standardize
+from optuna._transform import _SearchSpaceTransform
+from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 from torch import Tensor
 
 from botorch_calib import CalibratedModel, LocalizedConformal
@@ -153,6 +157,93 @@ def test_mixed_study_that_is_saved_and_loaded(tmp_path: Path) -> None:
     loaded.optimize(mixed, n_trials=10)
     assert len(loaded.trials) == 25
     assert loaded.best_trial.number >= NUM_INITIAL
+
+
+@pytest.mark.parametrize("strategy", ["ucb", "ts", "hallucinate"])
+@pytest.mark.parametrize("n_jobs", [1, 4])
+def test_failed_points_of_a_grid_are_not_asked_again(strategy: str, n_jobs: int) -> None:
+    """Without the grid, what is rounded to a failed point is asked for over and over."""
+
+    def objective(trial: Any) -> float:
+        number = trial.suggest_int("number", 1, 4, log=True)
+        step = trial.suggest_float("step", 0.0, 0.3, step=0.1)
+        kind = trial.suggest_categorical("kind", ["plain", "gated"])
+        if trial.number >= NUM_INITIAL and kind == "gated":
+            raise ValueError("diverged")
+        return float(number + step + 0.001 * trial.number)  # not all alike
+
+    study = optuna.create_study(direction="maximize", sampler=new_sampler(strategy))
+    study.optimize(objective, n_trials=40, n_jobs=n_jobs, catch=(ValueError,))
+    failed = [
+        tuple(trial.params.values())
+        for trial in study.trials
+        if trial.state is optuna.trial.TrialState.FAIL
+    ]
+    assert len(set(failed)) == len(failed)
+
+
+def test_a_trial_that_fails_meanwhile(ledgers: list[FeedbackLedger]) -> None:
+    """Between two looks at the study it ends: it runs or has failed, and is not overlooked."""
+    study = optuna.create_study(direction="maximize", sampler=new_sampler())
+    study.optimize(line, n_trials=NUM_INITIAL)
+    running = study.ask()
+    line(running)
+    look = study.get_trials
+
+    def look_and_fail(*args: Any, **kwargs: Any) -> Any:
+        found = look(*args, **kwargs)
+        if look(states=(optuna.trial.TrialState.RUNNING,))[0].number == running.number:
+            study.tell(running, state=optuna.trial.TrialState.FAIL)
+        return found
+
+    study.get_trials = look_and_fail  # type: ignore[method-assign]
+    line(study.ask())
+    assert len(ledgers[-1]) == NUM_INITIAL + 1
+
+
+def test_points_of_a_grid() -> None:
+    """They are what Optuna makes of the values, in its order of columns."""
+    space = {
+        "kind": CategoricalDistribution(["plain", None, 3]),
+        "number": IntDistribution(1, 8, log=True),
+        "even": IntDistribution(0, 4, step=2),
+        "step": FloatDistribution(-0.3, 0.4, step=0.1),
+    }
+    names = [["plain", None, 3], range(1, 9), [0, 2, 4], [-0.3 + 0.1 * i for i in range(8)]]
+    transform = _SearchSpaceTransform(space)
+    expected = [
+        transform.transform(dict(zip(space, values, strict=True)))
+        for values in itertools.product(*names)
+    ]
+    points = optuna_delays._all_points(space)
+    assert points is not None and points.shape == (3 * 8 * 3 * 8, 6)
+    torch.testing.assert_close(points, torch.tensor(np.array(expected)), rtol=0, atol=1e-12)
+    assert optuna_delays._all_points({**space, "x": FloatDistribution(0.0, 1.0)}) is None
+    assert optuna_delays._all_points({**space, "many": IntDistribution(0, 4)}) is None
+    assert optuna_delays._all_points({"many": IntDistribution(0, 10**15)}) is None
+
+
+def test_points_that_are_left() -> None:
+    points = torch.tensor([[0.0], [0.5], [1.0]], dtype=torch.double)
+    left = optuna_delays._without(points, points[1:] + 1e-12)
+    assert left is not None and left.tolist() == [[0.0]]
+    assert optuna_delays._without(points, points) is None
+    everything = optuna_delays._without(points, points[:0])
+    assert everything is not None and torch.equal(everything, points)
+
+
+def test_a_grid_that_has_failed_everywhere() -> None:
+    """Points that brought values before fail now: the study goes on."""
+
+    def objective(trial: Any) -> float:
+        x = trial.suggest_int("x", 0, 1)
+        if trial.number >= NUM_INITIAL:
+            raise ValueError("diverged")
+        return float(x + trial.number)  # not all alike
+
+    study = optuna.create_study(direction="maximize", sampler=new_sampler())
+    study.optimize(objective, n_trials=NUM_INITIAL + 4, catch=(ValueError,))
+    assert len(study.trials) == NUM_INITIAL + 4
 
 
 # Optuna says that heartbeats are experimental, and wants them to be its own.

@@ -72,9 +72,26 @@ class TestCommands:
         assert told == "trial 152, x = [152.0, 0.5, -1.0]: y = -1.5"
         assert amended == "trial 152, x = [152.0, 0.5, -1.0]: y = 2.0, in the place of -1.5"
 
+    def test_negative_numbers_of_all_kinds(self, path) -> None:
+        assert run("tell", path, 152, "-1e-3") == 0
+        assert run("tell", path, 154, "-.5E+2", "--yvar", "1e-6") == 0
+        ledger = FeedbackLedger.open(path)
+        assert (ledger[152].y, ledger[154].y, ledger[154].yvar) == (-1e-3, -50.0, 1e-6)
+
+    def test_errors_are_one_line(self, path, capsys) -> None:
+        """SQLite's quote the statement that is damaged, which has several."""
+        data = path.read_bytes()
+        assert data.count(b"    failed_at REAL") == 1
+        path.write_bytes(data.replace(b"    failed_at REAL", b"    failed\xffat REAL"))
+        assert run("status", path) == 1
+        captured = capsys.readouterr().err
+        assert captured.startswith("error: ") and captured.count("\n") == 1
+
     @pytest.mark.parametrize(
         ("words", "message"),
         [
+            (("tell", "FILE", 152, "-inf"), "`y`"),
+            (("tell", "FILE", 152, 1, "--yvar", "-1e-9"), "`yvar` is a variance"),
             (("tell", "FILE", 151, 1.0), "has a value already"),
             (("tell", "FILE", 999, 1.0), "no trial 999"),
             (("tell", "FILE", 152, "nan"), "`y`"),
@@ -94,17 +111,40 @@ class TestCommands:
         assert captured.out == "" and path.read_bytes() == before
         assert [entry.name for entry in path.parent.iterdir()] == ["ledger.db"]
 
+    def test_files_that_cannot_be_read(self, path, capsys, monkeypatch) -> None:
+        def refuse(path: Path) -> bool:
+            raise PermissionError(13, "Permission denied", str(path))
+
+        monkeypatch.setattr(Path, "is_file", refuse)
+        for command in ("status", "salvage"):
+            assert run(command, path) == 1
+            assert capsys.readouterr().err.startswith("error: [Errno 13]")
+
     def test_as_a_program(self, path) -> None:
-        command = [sys.executable, "-m", "botorch_calib.ledger"]
-        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-        done = subprocess.run(
-            [*command, "tell", str(path), "152", "1.5"],
-            capture_output=True,
-            text=True,
-            env=environment,
-        )
-        assert done.returncode == 0, done.stderr
+        with program("tell", path, "152", "1.5") as process:
+            _, errors = process.communicate()
+        assert process.returncode == 0, errors
         assert FeedbackLedger.open(path)[152].y == 1.5
+
+    @pytest.mark.parametrize("command", ["status", "salvage"])
+    def test_output_that_nobody_reads(self, path, command) -> None:
+        """As that of a command before ``| head``."""
+        with program(command, path) as process:
+            assert process.stdout is not None
+            process.stdout.close()
+            process.wait()
+            assert process.stderr is not None
+            assert "Traceback" not in process.stderr.read() and process.returncode == 1
+
+
+def program(*words: object) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "botorch_calib.ledger", *map(str, words)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
 
 
 def records(path: Path, capsys: Any, *words: object) -> dict[int, dict[str, str]]:
