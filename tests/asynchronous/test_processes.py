@@ -31,6 +31,7 @@ from tests.asynchronous.objectives import (
     die_once,
     hang,
     interrupt,
+    is_alive,
     loaded_heavy_modules,
     noted_square,
     raise_stubborn,
@@ -53,14 +54,6 @@ ROOT = Path(__file__).parents[2]
 
 def squares(*queries: int) -> dict[int, float]:
     return {query: float(query**2) for query in queries}
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
 
 
 @pytest.fixture(autouse=True)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +25,9 @@ from botorch_calib.integrations.ax_delays import (
     delay_aware_generation_strategy,
     delayed_model_config,
 )
+from tests.integrations.test_ax import hill, quiet
+
+__all__ = ["quiet"]  # a fixture
 
 NUM_DESIGNED = 4
 NUM_INITIAL = NUM_DESIGNED + 1
@@ -42,16 +43,6 @@ pytestmark = [
 ]
 
 
-@pytest.fixture(autouse=True)
-def quiet() -> Iterator[None]:
-    """Ax logs each trial."""
-    logger = logging.getLogger("ax")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
-    yield
-    logger.setLevel(level)
-
-
 @pytest.fixture
 def made(monkeypatch: pytest.MonkeyPatch) -> list[DelayedUpperConfidenceBound]:
     """The acquisition functions that Ax makes, in the order in which they are."""
@@ -64,11 +55,6 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[DelayedUpperConfidenceBound]:
 
     monkeypatch.setattr(delayed.DelayedUpperConfidenceBound, "__init__", watched)
     return found
-
-
-def hill(parameters: Any) -> float:
-    """Its maximum, 0, is at (0.4, 6)."""
-    return -((parameters["a"] - 0.4) ** 2) - (parameters["b"] / 10 - 0.6) ** 2
 
 
 def new_client(

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from botorch_calib.ledger import FeedbackLedger
-from tests.asynchronous.objectives import die_by_chance, runs, wait_until
+from tests.asynchronous.objectives import die_by_chance, is_alive, runs, wait_until
 from tests.asynchronous.runs import make_optimizer, observed, processes
 
 pytestmark = pytest.mark.slow
@@ -40,14 +40,6 @@ if __name__ == "__main__":
     print("begin", flush=True)
     optimizer.run(int(sys.argv[2]))
 """
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
 
 
 @pytest.mark.parametrize("seed", range(3))
