@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import math
+import os
 import signal
 import sys
 import threading
@@ -751,6 +752,7 @@ class TestLostWorkers:
             """Breaks on the third submission; when killed, it delivers the second value."""
 
             _broken = False
+            exitcode, pid = 0, os.getpid()  # it leads no group of processes
 
             def __init__(self) -> None:
                 super().__init__()
