@@ -259,6 +259,10 @@ def fork(folder: Path, forks: int) -> dict[str, int]:
     """Fork while threads are in the midst of writing; the children use the same ledgers."""
     memory, path = FeedbackLedger(DIM), folder / "forked.db"
     file = FeedbackLedger.open(path, DIM)
+    # PyTorch prepares each of its operations at the first call. A process that is forked meanwhile
+    # waits for ever for a thread that it does not have.
+    first = FeedbackLedger(DIM)
+    first.observe(first.submit([0.0] * DIM), value_at([0.0] * DIM))
     children = []
     with busy_threads([memory, file]) as counts:
         for i in range(forks):
