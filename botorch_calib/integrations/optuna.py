@@ -119,7 +119,7 @@ def calibrated_candidates_func(
         denoise=denoise,
         residuals=check_one_of("residuals", residuals, RESIDUALS),
         excess=check_one_of("excess", excess, EXCESS),
-        fit=_fit_in_unit_cube if fit is None else fit,
+        fit=fit_in_unit_cube if fit is None else fit,
         search=_Search(
             num_restarts=check_count("num_restarts", num_restarts),
             raw_samples=check_count("raw_samples", raw_samples, least=num_restarts),
@@ -297,5 +297,6 @@ def _unit_cube(X: Tensor) -> Tensor:
     return torch.stack([torch.zeros_like(X[0]), torch.ones_like(X[0])])
 
 
-def _fit_in_unit_cube(X: Tensor, Y: Tensor) -> Model:
+def fit_in_unit_cube(X: Tensor, Y: Tensor) -> Model:
+    """The Gaussian process that is fitted by default, of inputs ``n x d`` in the unit cube."""
     return fit_single_task_gp(X, Y, _unit_cube(X))

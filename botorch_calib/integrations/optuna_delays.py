@@ -41,8 +41,8 @@ from botorch_calib.asynchronous.proposer import (
     DelayStrategy,
     SearchSettings,
 )
-from botorch_calib.asynchronous.refits import fit_single_task_gp
 from botorch_calib.calibration import Calibrator
+from botorch_calib.integrations.optuna import fit_in_unit_cube
 from botorch_calib.ledger import FeedbackLedger
 from botorch_calib.models import CalibratedModel
 from botorch_calib.models.delayed import Fit
@@ -290,11 +290,11 @@ class _Fit:
     """Fits the Gaussian process and calibrates it: a class, since closures cannot be pickled."""
 
     def __init__(self, fit: Fit | None, calibrator: Calibrator | None) -> None:
-        self.fit, self.calibrator = fit, calibrator
+        self.fit = fit_in_unit_cube if fit is None else fit
+        self.calibrator = calibrator
 
     def __call__(self, X: Tensor, Y: Tensor) -> Model:
-        unit_cube = torch.stack([torch.zeros_like(X[0]), torch.ones_like(X[0])])
-        gp = fit_single_task_gp(X, Y, unit_cube) if self.fit is None else self.fit(X, Y)
+        gp = self.fit(X, Y)
         if self.calibrator is None:
             return gp
         return CalibratedModel.from_history(gp, self.calibrator.fresh())
