@@ -25,7 +25,7 @@ from botorch.exceptions.errors import (
 from botorch.models.model import Model, ModelList
 from torch import Tensor
 
-from botorch_calib._validation import check_count, check_open_unit
+from botorch_calib._validation import check_count, check_nonnegative, check_open_unit
 from botorch_calib.calibration import Calibrator, OnlineQuantileTracker, QuantileRecalibrator
 from botorch_calib.models import CalibratedModel
 from botorch_calib.models.inspection import (
@@ -39,6 +39,11 @@ from botorch_calib.models.inspection import (
 
 #: Step size of the tracker that `ChanceConstraint.from_history` makes.
 STEP_SIZE = 0.05
+#: Default of ``integral_gain``: how fast an excess of violations is made up for.
+INTEGRAL_GAIN = 0.05
+# The rate of violations aimed at meanwhile differs from the stated one by at most this share of it:
+# a long safe past is no licence for a spell of violations, nor do a few violations shut everything.
+_LEEWAY = 0.5
 #: Number of rounds in a row without a certified point after which such rounds teach as well.
 PATIENCE = 3
 # What BoTorch lets a constraint be violated by, and what that stands for, in standard deviations.
@@ -129,6 +134,19 @@ class ChanceConstraint:
     point at most teaches, so that ``eta`` never grows. A calibrator without a bound has nothing to
     keep: there one point of each such round teaches.
 
+    **What learning has cost is made up for.** With a tracker alone ``V - (1 - p) T`` is about
+    ``(c - c_1) / eta``: where the model's quantile is wrong, so that the constant has to move, the
+    violations on the way there stay in excess for good, two or three of them by default. So after
+    each round with a certified point the constant also moves by
+
+        ``eta min(max(integral_gain (V - (1 - p) T), -(1 - p) / 2), (1 - p) / 2)``,
+
+    never out of ``[a, b]``: until the books are balanced, the rate aimed at is up to half lower, or
+    up to half higher, than ``1 - p``. It is the integral term of control theory, see Angelopoulos,
+    Candes & Tibshirani (2023, Conformal PID control for time series prediction). The proof stands:
+    where ``V > (1 - p) T`` it raises the constant, which only adds to the right side of the
+    inequality; elsewhere that holds by its first term alone, as ``c >= a``.
+
     The calibrator must learn from this constraint alone. How the constant itself is rounded is not
     part of the proof: in single precision that may come to 1e-6 of a violation in each round.
 
@@ -142,10 +160,12 @@ class ChanceConstraint:
         upper: Upper limit of the outcome, in its units, or None.
         lower: Lower limit of the outcome, in its units, or None.
         level: Probability, in (0, 1), with which an outcome shall be within the limits.
+        integral_gain: How fast violations in excess, or in want, of the stated share are made up
+            for, see above; 0 leaves all to the tracker. Without effect where there is no bound.
 
     Raises:
-        InputDataError: If there is no limit, the limits are crossed or not finite, or ``level`` is
-            outside (0, 1).
+        InputDataError: If there is no limit, the limits are crossed or not finite, ``level`` is
+            outside (0, 1), or ``integral_gain`` is negative or not finite.
         UnsupportedError: If ``model`` is not a `CalibratedModel`, is one of the objective
             (``denoise=True``) or a batch of models.
 
@@ -163,11 +183,13 @@ class ChanceConstraint:
         upper: float | None = None,
         lower: float | None = None,
         level: float = 0.9,
+        integral_gain: float = INTEGRAL_GAIN,
     ) -> None:
         self.model = _checked_model(model)
         self.upper = _checked_limit("upper", upper)
         self.lower = _checked_limit("lower", lower)
         self.level = check_open_unit("level", level)
+        self.integral_gain = check_nonnegative("integral_gain", integral_gain)
         if self.upper is None and self.lower is None:
             raise InputDataError("Give `upper`, `lower` or both: there is nothing to constrain.")
         if self.upper is not None and self.lower is not None and not self.lower < self.upper:
@@ -185,6 +207,7 @@ class ChanceConstraint:
         level: float = 0.9,
         num_initial: int = 0,
         calibrator: Calibrator | None = None,
+        integral_gain: float = INTEGRAL_GAIN,
     ) -> Self:
         """A constraint whose quantiles start from the residuals of a fitted Gaussian process.
 
@@ -203,9 +226,11 @@ class ChanceConstraint:
             calibrator: Copied (default: a `QuantileRecalibrator` of the `tracked_levels` with
                 steps of 0.05). For a localized one give it a ``regularization`` too, on which the
                 bound rests.
+            integral_gain: See the class.
 
         Raises:
-            InputDataError: If a limit, ``level`` or ``num_initial`` is out of its range.
+            InputDataError: If a limit, ``level``, ``num_initial`` or ``integral_gain`` is out of
+                its range.
             UnsupportedError: If ``model`` is not an exact Gaussian process with one output.
         """
         if calibrator is None:
@@ -214,7 +239,7 @@ class ChanceConstraint:
         calibrated = CalibratedModel.from_history(
             _gaussian(model), calibrator, num_initial, denoise=False
         )
-        return cls(calibrated, upper, lower, level)
+        return cls(calibrated, upper, lower, level, integral_gain)
 
     @staticmethod
     def tracked_levels(upper: float | None, lower: float | None, level: float) -> list[float]:
@@ -242,7 +267,7 @@ class ChanceConstraint:
                 data with the old model first, since it is by its quantiles that they were chosen.
         """
         calibrated = CalibratedModel(_gaussian(model), self.calibrator, denoise=False)
-        twin = type(self)(calibrated, self.upper, self.lower, self.level)
+        twin = type(self)(calibrated, self.upper, self.lower, self.level, self.integral_gain)
         twin._record = self._record
         return twin
 
@@ -418,9 +443,32 @@ class ChanceConstraint:
         ]
         record.num_idle = 0 if num_certified else record.num_idle + 1
         tracker = self._tracker
-        if record.guarantee is not None and tracker is not None and not num_certified:
+        if record.guarantee is None or tracker is None:
+            return
+        if num_certified:
+            self._balance(record, record.guarantee, tracker)
+        else:
             # Steps are numbered by the certified points, see the proof.
             tracker.step_count = tracker.step_count - num_taught
+
+    def _balance(
+        self, record: _Record, guarantee: _Guarantee, tracker: OnlineQuantileTracker
+    ) -> None:
+        """Move the constants towards where violations in excess, or in want, are made up for."""
+        share, constants = self._share, tracker.constants.clone()
+        ends = zip(guarantee.lowest, guarantee.highest, strict=True)
+        sides = zip(self._indices, self._sides, record.violations, ends, strict=True)
+        for index, side, violations, (lowest, highest) in sides:
+            excess = self.integral_gain * (violations - share * record.num_certified)
+            move = tracker.next_step * min(max(excess, -_LEEWAY * share), _LEEWAY * share)
+            # Several points in a round may have pushed the constant out of the interval: it is not
+            # pulled back, which the proof would not allow, but not pushed farther either.
+            c = constants[index]
+            if side.sign * move > 0.0:
+                constants[index] = torch.maximum(c, (c + abs(move)).clamp(max=highest))
+            else:
+                constants[index] = torch.minimum(c, (c - abs(move)).clamp(min=lowest))
+        tracker.constants = constants
 
     def _beyond(self, violated: Tensor) -> Tensor | None:
         """On which side violations ``n x s`` of certified points count, for the proof's sake.

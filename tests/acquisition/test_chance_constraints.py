@@ -188,7 +188,7 @@ def test_where_optimize_acqf_ends_is_certified(seed: int, scale: float) -> None:
 
 
 def test_only_certified_rows_teach_and_all_condition() -> None:
-    tested = constraint(level=0.8)
+    tested = constraint(level=0.8, integral_gain=0.0)
     X = points(60)
     certified = tested.certified(X)
     inside, outside = X[certified][0, 0], X[~certified][0, 0]
@@ -206,7 +206,7 @@ def test_only_certified_rows_teach_and_all_condition() -> None:
 
 
 def test_rows_of_one_call_are_compared_with_the_same_quantiles() -> None:
-    tested = constraint(upper=100.0)
+    tested = constraint(upper=100.0, integral_gain=0.0)
     X = points(3)
     mean, deviation = tested.model.observation_moments(X)
     quantile = mean + deviation * tested.calibrator.quantile(X, 0.9)
@@ -335,6 +335,66 @@ def test_the_inequality_of_the_proof_holds_on_any_sequence(
     assert num_taught > 0 and tested.num_certified > 0
 
 
+def wrong_model_rounds(tested: ChanceConstraint, factor: float, rounds: int) -> list[bool]:
+    """Violations at the border of a model that states ``1 / factor`` times the true deviation."""
+    random, violations = torch.Generator().manual_seed(1), []
+    for i in range(rounds):
+        X = points(1, seed=i).squeeze(1)
+        at_border(tested, X)
+        assert tested.upper is not None
+        tested.upper += 1e-9  # within it, whatever the last digits say
+        mean, deviation = tested.model.observation_moments(X.unsqueeze(0))
+        noise = factor * torch.randn((), generator=random, dtype=torch.double)
+        before = tested.num_violations
+        tested.observe(X, (mean + noise * deviation).reshape(1, 1).detach(), condition=False)
+        violations.append(tested.num_violations > before)
+    assert tested.num_certified == rounds
+    return violations
+
+
+@pytest.mark.parametrize("factor", [0.6, 1.0, 3.0])
+def test_what_learning_has_cost_is_made_up_for(factor: float) -> None:
+    """A tracker alone keeps ``(c_T - c_1) / eta`` violations too many, or too few, for good."""
+    start = {"upper": 100.0, "num_initial": len(make_gp().train_targets)}
+    balanced = sum(wrong_model_rounds(constraint(**start), factor, 150))
+    tracker = constraint(**start, integral_gain=0.0)
+    before = float(tracked(tracker))
+    alone = sum(wrong_model_rounds(tracker, factor, 150))
+    assert alone - 15 == pytest.approx((float(tracked(tracker)) - before) / 0.05)
+    assert abs(balanced - 15) <= 1
+    assert factor <= 1.0 or alone - 15 >= 2
+
+
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_the_constant_moves_by_the_stated_amount(sign: float) -> None:
+    limits = {"upper": 1e6, "lower": None} if sign > 0 else {"upper": None, "lower": -1e6}
+    tested, X = constraint(**limits), points(1).squeeze(1)
+
+    def moved(y: float) -> float:
+        before = tracked(tested)
+        tested.observe(X, torch.tensor([[sign * y]]).double(), condition=False)
+        return sign * float(tracked(tested) - before)
+
+    for t in range(1, 31):
+        aim = min(0.05 * 0.1 * t, 0.05)  # more violations are never aimed at than half of 0.1
+        assert moved(-1e3) == pytest.approx(0.05 * (-0.1 - aim))
+    for t in range(31, 36):
+        excess = (t - 30) - 0.1 * t
+        assert moved(2e6) == pytest.approx(0.05 * (0.9 + min(max(0.05 * excess, -0.05), 0.05)))
+    tested.integral_gain = 10.0  # more than half of 0.1 is never made up for at once
+    assert moved(-1e3) == pytest.approx(0.05 * (-0.1 + 0.05))
+
+
+def test_a_constant_stays_where_the_proof_needs_it() -> None:
+    tested, X = constraint(upper=1e6, integral_gain=10.0), points(1).squeeze(1)
+    tracker: Any = tested.calibrator.get_submodule("tracker")
+    lowest, highest = (float(end) for end in tracker.reach())
+    for y in (-1e3, 2e6, -1e3):
+        for _ in range(300):
+            tested.observe(X, torch.tensor([[y]]).double(), condition=False)
+            assert lowest - 1e-12 <= float(tracked(tested)) <= highest + 1e-12
+
+
 def test_shrinking_steps_relax_too_and_are_numbered_by_certified_points() -> None:
     calibrator = QuantileRecalibrator([0.9], step_size=0.3, step_decay=0.5)
     tested = ChanceConstraint.from_history(make_gp(), upper=100.0, calibrator=calibrator)
@@ -368,9 +428,14 @@ def test_without_a_bound_to_keep_one_point_of_each_idle_round_teaches(calibrator
 
 def test_a_violation_by_the_last_digit_is_learned_as_one() -> None:
     """At a margin of 0, where rounding would take half of them for hits."""
-    tested = constraint(upper=100.0, calibrator=QuantileRecalibrator([0.9], step_size=1e-3))
+    tested = constraint(
+        upper=100.0, calibrator=QuantileRecalibrator([0.9], step_size=1e-3), integral_gain=0.0
+    )
     mirrored = constraint(
-        upper=None, lower=-100.0, calibrator=QuantileRecalibrator([0.1], step_size=1e-3)
+        upper=None,
+        lower=-100.0,
+        calibrator=QuantileRecalibrator([0.1], step_size=1e-3),
+        integral_gain=0.0,
     )
     for i in range(50):
         X = points(1, seed=i).squeeze(1)
@@ -604,6 +669,9 @@ def test_bad_arguments_are_named() -> None:
             ChanceConstraint(model, upper=0.0, level=level)
         with pytest.raises(InputDataError, match="level"):
             ChanceConstraint.from_history(gp, upper=0.0, level=level)
+    for gain in (-0.1, math.nan, math.inf):
+        with pytest.raises(InputDataError, match="integral_gain"):
+            ChanceConstraint.from_history(gp, upper=0.0, integral_gain=gain)
     with pytest.raises(UnsupportedError, match="denoise=False"):
         ChanceConstraint(CalibratedModel(gp, QuantileRecalibrator([0.9])), upper=0.0)
     with pytest.raises(UnsupportedError, match="from_history"):
