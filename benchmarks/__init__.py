@@ -8,6 +8,7 @@
 * ``calibration``, ``decisions``, ``delay``, ``robust``: problems, methods, report and suites of
   each subject.
 * ``protocols``: what suites are to show and how it is decided, written down before they run.
+* ``results-archive``: condensed results of suites (see ``framework.archive``).
 * ``studies``: single questions with a report of their own.
 * ``perf``: speed ratios. ``demo``: the demonstration.
 """

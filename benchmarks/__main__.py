@@ -1,4 +1,4 @@
-"""Command line: ``python -m benchmarks {list,run,report,perf}``."""
+"""Command line: ``python -m benchmarks {list,run,report,archive,perf}``."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from benchmarks.framework.archiving import update_archive
+from benchmarks.framework.condensation import ArchiveError
 from benchmarks.framework.protocol import ExperimentProtocol, ProtocolError
 from benchmarks.framework.report import FIGURES_DIR, TABLES_DIR, write_report
-from benchmarks.framework.result_store import RESULTS_DIR, ResultStore
+from benchmarks.framework.result_store import ARCHIVES_DIR, RESULTS_DIR, ResultStore
 from benchmarks.framework.runner import (
     BACKENDS,
     StaleResultsError,
@@ -38,20 +40,39 @@ def build_parser() -> argparse.ArgumentParser:
     run.add_argument("--backend", choices=BACKENDS, default="loky")
     run.add_argument("--scheduler", metavar="ADDRESS", help="address of a Dask scheduler")
     run.add_argument("--overwrite", action="store_true", help="run outdated results again")
-    run.add_argument("--results", type=Path, default=RESULTS_DIR, metavar="FOLDER")
+    _add_folders(run)
 
     report = commands.add_parser("report", help="write the table and the figure of a suite")
     report.add_argument("suite", choices=sorted(SUITES))
-    report.add_argument("--results", type=Path, default=RESULTS_DIR, metavar="FOLDER")
+    _add_folders(report)
     report.add_argument("--tables", type=Path, default=TABLES_DIR, metavar="FOLDER")
     report.add_argument("--figures", type=Path, default=FIGURES_DIR, metavar="FOLDER")
     report.add_argument("--seeds", type=parse_seeds, help="of a pilot, such as 1000:1004")
+
+    archive = commands.add_parser("archive", help="condense results into the committed archive")
+    archive.add_argument("suite", choices=sorted(SUITES))
+    _add_folders(archive)
+    archive.add_argument("--seeds", type=parse_seeds, help="by default the suite's")
+    archive.add_argument(
+        "--overwrite", action="store_true", help="from local results alone, whatever it holds"
+    )
 
     perf = commands.add_parser("perf", help="measure speed ratios")
     perf.add_argument("--device", default="cpu", help="cpu or cuda")
     perf.add_argument("--json", action="store_true", help="print JSON instead of a table")
     perf.add_argument("--only", nargs="+", metavar="NAME", help="only these comparisons")
     return parser
+
+
+def _add_folders(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--results", type=Path, default=RESULTS_DIR, metavar="FOLDER")
+    parser.add_argument(
+        "--archives",
+        type=Path,
+        default=ARCHIVES_DIR,
+        metavar="FOLDER",
+        help="of archives, whose results count as finished where there is no result file",
+    )
 
 
 def restrict(
@@ -81,7 +102,7 @@ def run_command(args: argparse.Namespace) -> int:
             print(*protocol.lines(), sep="\n")
         summary = run_suite(
             restrict(suite, args.problems, args.methods),
-            ResultStore(args.results),
+            ResultStore(args.results, args.archives),
             args.seeds,
             jobs=args.jobs,
             backend=args.backend,
@@ -110,11 +131,23 @@ def list_command() -> int:
 def report_command(args: argparse.Namespace) -> int:
     """Write and print the report of a suite."""
     try:
-        store = ResultStore(args.results)
+        store = ResultStore(args.results, args.archives)
         print(write_report(get_suite(args.suite), store, args.tables, args.figures, args.seeds))
-    except (FileNotFoundError, ProtocolError) as error:
+    except (FileNotFoundError, ProtocolError, ArchiveError) as error:
         print(error, file=sys.stderr)
         return 2
+    return 0
+
+
+def archive_command(args: argparse.Namespace) -> int:
+    """Write the archive of a suite."""
+    try:
+        store = ResultStore(args.results, args.archives)
+        summary = update_archive(get_suite(args.suite), store, args.seeds, overwrite=args.overwrite)
+    except (FileNotFoundError, ArchiveError) as error:
+        print(error, file=sys.stderr)
+        return 2
+    print(summary)
     return 0
 
 
@@ -127,6 +160,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return run_command(args)
     if args.command == "report":
         return report_command(args)
+    if args.command == "archive":
+        return archive_command(args)
     from benchmarks.perf import command
 
     return command.main(args.device, as_json=args.json, only=args.only)

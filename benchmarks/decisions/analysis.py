@@ -15,6 +15,15 @@ from statistics import NormalDist
 
 import numpy as np
 
+from benchmarks.framework.condensation import (
+    Average,
+    Condensation,
+    Decimals,
+    Derived,
+    Exact,
+    Flags,
+    Significant,
+)
 from benchmarks.framework.metrics import SIGNIFICANCE, Score, student_interval, trace
 from benchmarks.framework.result import Result
 
@@ -40,14 +49,13 @@ def miss_rate(result: Result) -> float:
     Unlike a violation, a miss does not depend on how far the quantile lay below the limit.
     """
     certified = _certified(result)
-    missed = _array(result, "outcome") > _array(result, "quantile")
+    missed = _derived(result, "missed") > 0.5
     return float(missed[certified].mean()) if certified.any() else math.nan
 
 
 def true_violation_rate(result: Result) -> float:
     """Mean true probability of a violation over the certified rounds; NaN without any."""
-    certified = _certified(result)
-    return float(_array(result, "probability")[certified].mean()) if certified.any() else math.nan
+    return float(_derived(result, "true_rate")[0])
 
 
 def certified_rounds(result: Result) -> float:
@@ -62,7 +70,7 @@ def certified_share(result: Result) -> float:
 
 def reward(result: Result) -> float:
     """Mean noise-free objective over all rounds, certified or not."""
-    return float(np.mean(result.f[result.num_initial :]))
+    return float(_derived(result, "mean_reward")[0])
 
 
 @dataclass(frozen=True)
@@ -112,6 +120,60 @@ class RecommendedRegret:
             return math.nan
         (best,), (value,) = trace(result, "best_value"), trace(result, "recommended_value")
         return best - value
+
+
+def _missed(result: Result) -> list[float]:
+    """Whether the outcome of each round exceeded the quantile that was stated."""
+    return [float(m) for m in _array(result, "outcome") > _array(result, "quantile")]
+
+
+def _rewards(result: Result) -> list[float]:
+    """The noise-free objective of each round."""
+    return result.f[result.num_initial :]
+
+
+def _mean_reward(result: Result) -> list[float]:
+    return [float(np.mean(_rewards(result)))]
+
+
+def _true_rate(result: Result) -> list[float | None]:
+    certified = _certified(result)
+    if not certified.any():
+        return [None]
+    return [float(_array(result, "probability")[certified].mean())]
+
+
+# What is computed from raw results alone, and kept by an archive: flags that rounding could change,
+# rewards without the initial points, and means, which would inherit the rounding of a point that is
+# chosen round after round.
+DERIVED: dict[str, Derived] = {
+    "missed": Derived(_missed, Flags()),
+    "reward": Derived(_rewards, Significant(3)),
+    "mean_reward": Derived(_mean_reward, Significant(6)),
+    "true_rate": Derived(_true_rate, Significant(6)),
+}
+
+# Round by round flags, rewards and how safe they were; of a recommendation every digit, on which it
+# depends whether it is safe.
+ARCHIVED = Condensation(
+    fields={"fit_seconds": Average(), "acquisition_seconds": Average()},
+    extras={
+        "certified": Flags(),
+        "violated": Flags(),
+        "probability": Decimals(3),
+        "best_value": Exact(),
+        "recommended_value": Exact(),
+        "recommended_probability": Exact(),
+    },
+    derived=DERIVED,
+)
+
+
+def _derived(result: Result, name: str) -> np.ndarray:
+    """One of `DERIVED`, NaN where it has no value: as it was archived, or from the raw result."""
+    if name in result.extras:
+        return _array(result, name)
+    return np.array(DERIVED[name].trace(result), dtype=float)
 
 
 def _certified(result: Result) -> np.ndarray:

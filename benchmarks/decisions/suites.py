@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from benchmarks.decisions import methods
+from benchmarks.decisions.analysis import ARCHIVED
 from benchmarks.decisions.replicate import replicate
 from benchmarks.decisions.report import DecisionReport
 from benchmarks.decisions.tasks import CASES, LEVEL, tasks
@@ -24,6 +25,7 @@ DECISIONS = Suite(
         hidden=tuple(method.name for method in methods.multiples()),
     ),
     protocol="chance_constraints",
+    archive=ARCHIVED,
 )
 
 SUITES = (DECISIONS,)

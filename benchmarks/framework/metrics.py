@@ -146,6 +146,9 @@ def regret_trace(result: Result, inference: str) -> list[float]:
     if inference == "outcome":
         return result.regret_by_outcome
     if inference == "evaluated":
+        # What an archive keeps in place of the values themselves.
+        if "regret_evaluated" in result.extras:
+            return trace(result, "regret_evaluated")
         optimum = result.regret_by_outcome[0] + result.f[result.inference_by_outcome[0]]
         best = np.maximum.accumulate(result.f)[result.num_initial - 1 :]
         return (optimum - best).tolist()

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from benchmarks.framework.condensation import ArchivedResult
 from benchmarks.framework.markdown import estimate, number, table
 from benchmarks.framework.metrics import Estimate, PairedTest, final_regrets, paired_test
 from benchmarks.framework.protocol import ExperimentProtocol, ProtocolError
@@ -122,10 +124,17 @@ def markdown(
         lines += [f"**A pilot on the seeds {_listed(pilot)}, no evidence.**", ""]
     if protocol is not None:
         lines += [*protocol.lines(), "", _completeness(suite, collected, protocol, pilot), ""]
+    archived = sum(isinstance(r, ArchivedResult) for runs in collected.values() for r in _all(runs))
+    if archived:
+        lines += [f"{archived} replicates are read from the archive, which holds them rounded.", ""]
     if unfit:
         lines += [f"{unfit} unreadable or outdated result files were left out.", ""]
     body = suite.report.lines(suite, collected)
     return "\n".join([*lines, *body, *_versions(collected), ""])
+
+
+def _all(by_method: Mapping[str, Sequence[Result]]) -> Iterable[Result]:
+    return chain.from_iterable(by_method.values())
 
 
 def _listed(seeds: Collection[int]) -> str:

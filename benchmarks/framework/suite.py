@@ -9,6 +9,7 @@ from typing import Any, Generic
 from typing_extensions import TypeVar
 
 from benchmarks.framework import sequential
+from benchmarks.framework.condensation import REGRETS, Condensation
 from benchmarks.framework.report import RegretReport, Report
 from benchmarks.framework.result import Named, Result
 
@@ -30,6 +31,8 @@ class Suite(Generic[P, M]):
             than those of `framework.sequential` bring their own.
         report: Makes the table and the figure of the results.
         protocol: The name of its protocol, if it has one (see `framework.protocol`).
+        archive: What its archive keeps of a result (see `framework.archive`), by default regrets
+            and records.
     """
 
     name: str
@@ -40,6 +43,7 @@ class Suite(Generic[P, M]):
     replicate: Callable[[Any, Any, int], Result] = sequential.replicate
     report: Report = RegretReport()
     protocol: str | None = None
+    archive: Condensation = REGRETS
 
     def __post_init__(self) -> None:
         names = [method.name for method in self.methods]

@@ -25,6 +25,26 @@ def test_run_then_report(tmp_path: Path, capsys) -> None:
     assert (tmp_path / "f" / "smoke.png").exists()
 
 
+def test_an_archive_is_reported_and_not_run_again(tmp_path: Path, capsys) -> None:
+    archives = ["--archives", str(tmp_path / "archives")]
+    results = ["--results", str(tmp_path / "results"), *archives]
+    assert main(["archive", "smoke", *results]) == 2
+    assert "no results" in capsys.readouterr().err
+    assert main(["run", "smoke", "--seeds", "0:2", *results]) == 0
+    assert main(["archive", "smoke", *results]) == 0
+    assert "smoke.jsonl.xz: 2 results, 2 new" in capsys.readouterr().out
+    elsewhere = ["--results", str(tmp_path / "none"), *archives]
+    assert main(["run", "smoke", "--seeds", "0:2", *elsewhere]) == 0
+    assert "0 run, 2 finished before" in capsys.readouterr().out
+    folders = ["--tables", str(tmp_path / "t"), "--figures", str(tmp_path / "f")]
+    assert main(["report", "smoke", *elsewhere, *folders]) == 0
+    assert "| random | 2 |" in capsys.readouterr().out
+    (tmp_path / "archives" / "smoke.jsonl.xz").write_bytes(b"damaged")
+    for command in (["run"], ["report"], ["archive"]):
+        assert main([*command, "smoke", *elsewhere]) == 2
+        assert "cannot be read" in capsys.readouterr().err
+
+
 def test_list(capsys) -> None:
     assert main(["list"]) == 0
     text = capsys.readouterr().out

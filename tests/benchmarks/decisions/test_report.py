@@ -9,12 +9,18 @@ from typing import Any
 import numpy as np
 import pytest
 
+from benchmarks.decisions import analysis
+from benchmarks.decisions.replicate import replicate
 from benchmarks.decisions.report import DecisionReport
 from benchmarks.decisions.suites import DECISIONS
+from benchmarks.decisions.tasks import Search
+from benchmarks.framework.archive import Entry
+from benchmarks.framework.archiving import update_archive
 from benchmarks.framework.protocol import ExperimentProtocol
-from benchmarks.framework.report import markdown, write_report
+from benchmarks.framework.report import Collected, collect, markdown, write_report
 from benchmarks.framework.result import Result, replicate_config
 from benchmarks.framework.result_store import ResultStore
+from benchmarks.framework.runner import without_expected_warnings
 from benchmarks.framework.suite import Suite
 from tests.benchmarks.decisions.test_analysis import BAD, FINE, OFF, run
 
@@ -204,3 +210,52 @@ def test_the_report_states_the_protocol(tmp_path: Path) -> None:
 
 def test_seeds_are_those_of_the_protocol() -> None:
     assert DECISIONS.seeds == PROTOCOL.seeds == range(10000, 10050)
+
+
+def test_from_the_archive_the_report_is_the_same(tmp_path: Path) -> None:
+    task = replace(SUITE.problems[0], num_rounds=12, search=Search(64, 32))
+    methods = tuple(m for m in SUITE.methods if m.name in ("plain", "recalibrated"))
+    suite = replace(SUITE, problems=(task,), methods=methods, seeds=range(3))
+    store = ResultStore(tmp_path / "results", tmp_path / "archives")
+    with without_expected_warnings():
+        for method in methods:
+            for seed in suite.seeds:
+                times = [0.125] * task.num_rounds
+                result = replicate(task, method, seed)
+                timed = replace(result, fit_seconds=times, acquisition_seconds=times)
+                store.write(suite.name, timed)
+    update_archive(suite, store)
+    raw, unfit = collect(suite, store)
+    archived, unfit_archived = collect(suite, replace(store, root=tmp_path / "none"))
+    assert unfit == unfit_archived == 0
+    assert suite.report.lines(suite, archived) == suite.report.lines(suite, raw)
+    for ours, theirs in zip(_all(archived), _all(raw), strict=True):
+        for score in (analysis.violation_rate, analysis.miss_rate, analysis.certified_share):
+            assert score(ours) == pytest.approx(score(theirs), abs=0.0, nan_ok=True)
+        assert ours.extras["recommended_probability"] == theirs.extras["recommended_probability"]
+        rewards = theirs.f[theirs.num_initial :]
+        assert ours.extras["reward"] == pytest.approx(rewards, rel=5e-3)
+
+
+def _all(collected: Collected) -> list[Result]:
+    return [r for by_method in collected.values() for runs in by_method.values() for r in runs]
+
+
+def test_made_up_runs_are_reported_alike_from_the_archive(tmp_path: Path) -> None:
+    store = ResultStore(tmp_path / "results", tmp_path / "archives")
+    suite = replace(SUITE, seeds=SEEDS)
+    for made in _all(COLLECTED):
+        store.write(suite.name, made)
+    update_archive(suite, store)
+    archived, _ = collect(suite, replace(store, root=tmp_path / "none"))
+    assert suite.report.lines(suite, archived) == suite.report.lines(SUITE, COLLECTED)
+
+
+def test_a_run_that_certifies_nothing_has_no_rates_in_the_archive_either() -> None:
+    made = run([OFF] * 4, 0, 1.0, None)
+    entry = Entry.of(made, DECISIONS.archive)
+    restored = entry.result()
+    for score in (analysis.miss_rate, analysis.true_violation_rate):
+        assert np.isnan(score(made)) and np.isnan(score(restored))
+    assert analysis.violation_rate(restored) == 0.0
+    assert analysis.reward(restored) == analysis.reward(made)

@@ -11,10 +11,13 @@ from torch import Tensor
 
 from benchmarks.delay import workers
 from benchmarks.delay.replicate import replicate
+from benchmarks.delay.report import compare
 from benchmarks.delay.workers_report import WorkersReport, shares
+from benchmarks.framework.archive import Entry
 from benchmarks.framework.result import Result
 from benchmarks.suites import get_suite
 from botorch_calib.ledger import FeedbackLedger
+from botorch_calib.test_functions.delayed import FixedDelay
 
 SUITE = get_suite("delay_workers")
 METHODS = {method.name: method for method in workers.compared()}
@@ -121,3 +124,21 @@ def test_report() -> None:
     # 17.5 - 30 and 40 - 30
     assert "| ucb_hallucinate | -1.25 ± 11 |" in text
     assert "| f_10 | 1.5 ± 0.5 |" in text
+
+
+def test_what_is_archived_suffices_for_the_report() -> None:
+    task = replace(SUITE.problems[0], num_rounds=20, max_wait=3, delay=FixedDelay(3.0))
+    raw = [SUITE.replicate(task, METHODS["random"], seed) for seed in range(2)]
+    kept = [Entry.of(result, SUITE.archive).result() for result in raw]
+    for ours, theirs in zip(kept, raw, strict=True):
+        assert ours.inference_by_outcome == theirs.inference_by_outcome
+        assert ours.regret_by_outcome == pytest.approx(theirs.regret_by_outcome, rel=5e-4)
+        for name in ("simple_regret", "cumulative_regret", "cumulative_regret_all"):
+            assert ours.extras[name] == pytest.approx(theirs.extras[name], rel=5e-4)
+        assert ours.extras["best_arrived"] == pytest.approx(theirs.extras["best_arrived"], rel=5e-6)
+    runs = {task.name: {"default": kept, "random": kept}}
+    report = WorkersReport(("random",))
+    assert "| all | 100 ±" in "\n".join(report.lines(SUITE, runs))
+    assert len(report.figure(runs).axes) == 1
+    compared = compare("default", runs[task.name], "random")
+    assert compared.seeds == 2 and compared.fit_seconds >= 0.0
