@@ -32,7 +32,7 @@ from benchmarks.decisions.replicate import Certifier
 from benchmarks.decisions.tasks import REFIT_EVERY, LimitedOutcome
 from benchmarks.framework.surrogates import Fixed, Surrogate
 from botorch_calib import CalibratedModel, ChanceConstraint
-from botorch_calib.acquisition.chance_constraints import STEP_SIZE
+from botorch_calib.acquisition.chance_constraints import INTEGRAL_GAIN, STEP_SIZE
 from botorch_calib.calibration import Calibrator, QuantileRecalibrator
 from botorch_calib.models import loo_residuals
 
@@ -127,10 +127,12 @@ class Recalibrated:
     Args:
         name: Names the method.
         calibrator: Makes its calibrator from a list of one level.
+        integral_gain: How fast violations in excess are made up for.
     """
 
     name: str
     calibrator: Callable[[list[float]], Calibrator]
+    integral_gain: float = INTEGRAL_GAIN
 
     def surrogate(self, given: Surrogate) -> Surrogate:
         """See `DecisionMethod`."""
@@ -138,7 +140,7 @@ class Recalibrated:
 
     def start(self, outcome: LimitedOutcome) -> Certifier:
         """See `DecisionMethod`."""
-        return Learning(outcome, self.calibrator)
+        return Learning(outcome, self.calibrator, self.integral_gain)
 
 
 class Learning:
@@ -147,12 +149,16 @@ class Learning:
     Args:
         outcome: The outcome.
         calibrator: See `Recalibrated`.
+        integral_gain: See `Recalibrated`.
     """
 
     def __init__(
-        self, outcome: LimitedOutcome, calibrator: Callable[[list[float]], Calibrator]
+        self,
+        outcome: LimitedOutcome,
+        calibrator: Callable[[list[float]], Calibrator],
+        integral_gain: float,
     ) -> None:
-        self.outcome = outcome
+        self.outcome, self.integral_gain = outcome, integral_gain
         self.calibrator = calibrator([outcome.level])
         self.kept: ChanceConstraint | None = None
 
@@ -160,7 +166,11 @@ class Learning:
         """See `Certifier`."""
         if self.kept is None:
             self.kept = ChanceConstraint.from_history(
-                gp, self.outcome.limit, level=self.outcome.level, calibrator=self.calibrator
+                gp,
+                self.outcome.limit,
+                level=self.outcome.level,
+                calibrator=self.calibrator,
+                integral_gain=self.integral_gain,
             )
         else:
             self.kept = self.kept.with_model(gp)
