@@ -6,7 +6,8 @@ of 90 %. The methods differ in who says so. The model with the reported standard
 what it is told; another one estimates one noise level; the third is the first one, with quantiles
 that `ChanceConstraint` learns from the rounds. The data, the model of the precision and the rule by
 which it chooses are the same. The limit, the number of training records and of rounds were chosen
-on seeds 0 to 109, before the first run on those shown.
+on seeds 0 to 109, before the first run on those shown; how the constraint learns was changed once
+after it, by a look at other problems (`benchmarks/protocols/chance_constraints.md`).
 """
 
 from __future__ import annotations
