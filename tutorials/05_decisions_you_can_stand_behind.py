@@ -279,9 +279,9 @@ print(f"the brightest setting with a risk of 10 %: {best:.2f}")
 
 # %% [markdown]
 # By the model's own quantile, three times as many violations as stated; by the learned one, about
-# as many. The price is brightness: much of what the first campaigns found was not allowed. With
-# the noise corrected more is certified. Nobody tells you how wrong your model is, so improve it
-# *and* calibrate.
+# as many. The price is brightness: much of what the first campaigns found was not allowed. The
+# model that knows the true noise pays it too: its quantile is as wide from the start as what is
+# learned. Nobody tells you how wrong your model is, so improve it *and* calibrate.
 #
 # ## In a call of `optimize_acqf`
 #
