@@ -49,20 +49,21 @@ ALPHA, LENGTHSCALE, KAPPA = 0.25, 1 / 3, 2.0
 STEP_SIZE, STEP_DECAY, REGULARIZATION = 5e-3, 5e-3, 1e-4
 
 
-def moves(problem: Problem, seed: int, X: Tensor, Y: Tensor) -> Tensor:
-    """The candidates of a round: one station of the incumbent moved, ``100 x 18``.
+def moves(problem: Problem, seed: int, X: Tensor, Y: Tensor, num: int = NUM_CANDIDATES) -> Tensor:
+    """The candidates of a round: one station of the incumbent moved, ``num x 18``.
 
     Args:
         problem: The problem; the last of its initial points is the start.
         seed: The seed of the replicate.
         X: All points so far, ``n x 18``.
         Y: Their outcomes, ``n x 1``.
+        num: Number of candidates.
     """
     start, step = problem.num_initial - 1, len(X) - problem.num_initial
     incumbent = X[start + int(Y[start:].argmax())]
     generator = torch.Generator().manual_seed(stream_seed(seed, MOVES, step))
-    pairs = torch.rand(NUM_CANDIDATES, 2, generator=generator, dtype=X.dtype)
-    candidates = incumbent.repeat(NUM_CANDIDATES, 1)
+    pairs = torch.rand(num, 2, generator=generator, dtype=X.dtype)
+    candidates = incumbent.repeat(num, 1)
     station = step % NUM_STATIONS
     candidates[:, [station, NUM_STATIONS + station]] = pairs
     return candidates
@@ -84,10 +85,12 @@ class StationStrategy(AcquisitionStrategy):
     The calibrator, if there is one, is handed on from model to model.
 
     Args:
+        num_candidates: Number of candidates.
         denoise: Whether the calibrated distribution is made one of the objective.
     """
 
     alpha: float = ALPHA
+    num_candidates: int = NUM_CANDIDATES
     denoise: bool = True
     model: CalibratedModel | None = field(default=None, init=False, repr=False)
     num_seen: int = field(default=0, init=False, repr=False)
@@ -110,7 +113,7 @@ class StationStrategy(AcquisitionStrategy):
     def propose(self, model: Model | None, X: Tensor, Y: Tensor) -> Tensor:
         """The best candidate, ``1 x 18``."""
         assert model is not None
-        candidates = moves(self.problem, self.seed, X, Y)
+        candidates = moves(self.problem, self.seed, X, Y, self.num_candidates)
         improvement = ACQUISITIONS[self.acquisition, self.calibrated](model, self.best(Y))
         with torch.no_grad():
             values = improvement(candidates.unsqueeze(-2))

@@ -43,12 +43,12 @@ def network(seed: int, *, num_fading: int, uav_weight: float, uav_fading: bool) 
     return Oracle(observe, truth)
 
 
-def random_points_and_start(n: int, seed: int) -> Tensor:
-    """``n - 1`` uniform points and then the start, ``n x 18``."""
+def random_points_and_start(n: int, seed: int, *, start: tuple[float, float]) -> Tensor:
+    """``n - 1`` uniform points, then ``start`` as power and tilt of all stations: ``n x 18``."""
     generator = torch.Generator().manual_seed(stream_seed(seed, DESIGN))
     points = torch.rand(n - 1, 2 * NUM_STATIONS, generator=generator, dtype=torch.double)
-    start = points.new_tensor(START).repeat_interleave(NUM_STATIONS)
-    return torch.cat([points, start.unsqueeze(0)])
+    last = points.new_tensor(start).repeat_interleave(NUM_STATIONS)
+    return torch.cat([points, last.unsqueeze(0)])
 
 
 def corridors(num_fading: int) -> Problem:
@@ -58,7 +58,7 @@ def corridors(num_fading: int) -> Problem:
         build=partial(network, num_fading=num_fading, uav_weight=0.7, uav_fading=True),
         bounds=((0.0, 1.0),) * (2 * NUM_STATIONS),
         optimal_value=0.0,
-        initial_design=random_points_and_start,
+        initial_design=partial(random_points_and_start, start=START),
         num_initial=NUM_RANDOM + 1,
         num_evaluations=NUM_ROUNDS,
         surrogate=Refitted(every=REFIT_EVERY),
