@@ -1,6 +1,6 @@
 """The registry of suites, which the rooms define.
 
-These are ``calibration``, ``decisions``, ``delay`` and ``robust``.
+These are ``calibration``, ``decisions``, ``delay``, ``radio`` and ``robust``.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from benchmarks.calibration import suites as calibration
 from benchmarks.decisions import suites as decisions
 from benchmarks.delay import suites as delay
 from benchmarks.framework.suite import Suite
+from benchmarks.radio import suites as radio
 from benchmarks.robust import suites as robust
 
 
@@ -25,7 +26,9 @@ def by_name(suites: Iterable[Suite[Any, Any]]) -> dict[str, Suite[Any, Any]]:
     return found
 
 
-SUITES = by_name([*calibration.SUITES, *decisions.SUITES, *delay.SUITES, *robust.SUITES])
+ROOMS = (calibration, decisions, delay, radio, robust)
+
+SUITES = by_name([suite for room in ROOMS for suite in room.SUITES])
 
 
 def get_suite(name: str) -> Suite[Any, Any]:

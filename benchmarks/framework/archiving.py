@@ -66,8 +66,8 @@ def update_archive(
         raise ArchiveError("The store has no folder of archives.")
     statement = suite.archive.statement()
     old = None if overwrite else read_archive(store.archives, suite.name)
-    entries = {} if old is None else dict(old.entries)
-    held = {} if old is None else dict(old.entries)
+    held = {} if old is None else old.entries
+    entries = dict(held)
     unfit = 0
     for problem in suite.problems:
         for method in suite.methods:

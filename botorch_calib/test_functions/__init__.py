@@ -26,6 +26,7 @@ from botorch_calib.test_functions.heteroscedastic import (
     IntervalStudy1d,
     one_sided_initial_design,
 )
+from botorch_calib.test_functions.radio import RadioCorridors
 
 __all__ = [
     "Arrival",
@@ -45,6 +46,7 @@ __all__ = [
     "ModifiedBranin",
     "Newsvendor",
     "PoissonDelay",
+    "RadioCorridors",
     "ThreeHumpCamel",
     "draw_delay",
     "one_sided_initial_design",

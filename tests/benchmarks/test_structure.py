@@ -6,7 +6,7 @@ import ast
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2] / "benchmarks"
-ROOMS = {"calibration", "decisions", "delay", "robust", "perf", "demo", "studies"}
+ROOMS = {"calibration", "decisions", "delay", "radio", "robust", "perf", "demo", "studies"}
 
 
 def imported_rooms(path: Path) -> set[str]:
@@ -35,6 +35,6 @@ def test_the_framework_knows_no_room() -> None:
 
 
 def test_rooms_with_suites_do_not_know_the_registry() -> None:
-    for room in ("calibration", "decisions", "delay", "robust"):
+    for room in ("calibration", "decisions", "delay", "radio", "robust"):
         for path in (ROOT / room).glob("*.py"):
             assert not imported_rooms(path) & {"suites", "perf", "demo", "studies"}, path

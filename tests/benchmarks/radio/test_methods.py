@@ -1,0 +1,230 @@
+"""The loop: which station moves from where, who chooses, and what a calibrator is told."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache, partial
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from botorch.models import SingleTaskGP
+from botorch.models.transforms import Normalize, Standardize
+from botorch.posteriors import GPyTorchPosterior
+from scipy.stats import norm
+from torch import Tensor
+
+from benchmarks.framework.replicate import stream_seed
+from benchmarks.framework.result import Result
+from benchmarks.framework.runner import without_expected_warnings
+from benchmarks.framework.sequential import Problem, replicate
+from benchmarks.radio.methods import StationStrategy, compared, moves
+from benchmarks.radio.problems import MOVES, corridors, network, problems
+from botorch_calib import CalibratedModel
+from botorch_calib.calibration import OnlineConformal
+from botorch_calib.test_functions import RadioCorridors
+
+METHODS = {method.name: method for method in compared()}
+BOUNDS = corridors(1).bounds_tensor()
+SMALL = replace(corridors(1), num_initial=8, num_evaluations=11)
+
+
+def run(problem: Problem, name: str, seed: int = 0) -> Result:
+    with without_expected_warnings():
+        return replicate(problem, METHODS[name], seed)
+
+
+@cache
+def small_run(name: str) -> Result:
+    return run(SMALL, name)
+
+
+def data(n: int) -> tuple[Tensor, Tensor]:
+    X = SMALL.initial_design(SMALL.num_initial, 0)
+    more = torch.rand(n, 18, dtype=torch.double, generator=torch.Generator().manual_seed(0))
+    Y = torch.arange(len(X) + n, dtype=torch.double).unsqueeze(-1)
+    return torch.cat([X, more]), Y
+
+
+# ------------------------------------------------------------ problems
+
+
+def test_problems() -> None:
+    one, four = problems()
+    assert (one.name, four.name) == ("fading_1", "fading_4")
+    for problem in (one, four):
+        assert (problem.num_initial, problem.num_evaluations) == (51, 250)
+    design = one.initial_design(51, 3)
+    assert design.shape == (51, 18)
+    assert design.min() >= 0.0 and design.max() <= 1.0 and len(design.unique(dim=0)) == 51
+    # The start: full power, and level antennas.
+    assert design[-1].tolist() == [1.0] * 9 + [0.5] * 9
+    assert torch.equal(design, four.initial_design(51, 3))
+    assert not torch.equal(design, one.initial_design(51, 4))
+
+
+@pytest.mark.parametrize("num_fading", [1, 4])
+def test_each_seed_has_its_network(num_fading: int) -> None:
+    oracle = corridors(num_fading).build(7)
+    X = SMALL.initial_design(5, 0)
+    own = RadioCorridors(num_fading, user_seed=7)
+    torch.testing.assert_close(oracle.truth(X).squeeze(-1), own(X, noise=False))
+    other = RadioCorridors(num_fading, user_seed=8)
+    assert not torch.allclose(oracle.truth(X).squeeze(-1), other(X, noise=False))
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        observed = oracle.observe(X)
+        torch.manual_seed(0)
+        torch.testing.assert_close(observed.squeeze(-1), own(X))
+
+
+def test_both_weightings_can_be_run() -> None:
+    build = partial(network, num_fading=1, uav_weight=0.3, uav_fading=False)
+    X = SMALL.initial_design(3, 0)
+    expected = RadioCorridors(1, 0.3, False, user_seed=2)(X, noise=False)
+    torch.testing.assert_close(build(2).truth(X).squeeze(-1), expected)
+
+
+# ------------------------------------------------------------ moves
+
+
+def test_one_station_moves_from_the_incumbent() -> None:
+    X, Y = data(5)
+    Y[3] = 100.0  # a random point: not since the start
+    Y[9] = 50.0
+    found = moves(SMALL, 0, X, Y)
+    assert found.shape == (100, 18)
+    # The sixth round, whose station is number 5.
+    fixed = [i for i in range(18) if i not in (5, 14)]
+    assert torch.equal(found[:, fixed], X[9, fixed].expand(100, 16))
+    generator = torch.Generator().manual_seed(stream_seed(0, MOVES, 5))
+    pairs = torch.rand(100, 2, generator=generator, dtype=torch.double)
+    assert torch.equal(found[:, [5, 14]], pairs)
+
+
+def test_the_first_move_is_from_the_start() -> None:
+    X, Y = data(0)
+    Y[:-1] += 100.0
+    found = moves(SMALL, 0, X, Y)
+    assert (found[:, 1:9] == 1.0).all() and (found[:, 10:] == 0.5).all()
+
+
+@pytest.mark.parametrize("name", [name for name in METHODS if name != "random"])
+def test_runs_follow_the_loop(name: str) -> None:
+    result = small_run(name)
+    X, y = torch.tensor(result.X, dtype=torch.double), torch.tensor(result.y).unsqueeze(-1)
+    for n in range(8, 19):
+        candidates = moves(SMALL, 0, X[:n], y[:n])
+        distance = (candidates - X[n]).abs().amax(dim=-1)
+        assert distance.min() == 0.0
+        if name == "random_move":
+            assert distance[0] == 0.0
+
+
+def test_methods_share_design_and_noise() -> None:
+    runs = [small_run(name) for name in METHODS]
+    for result in runs:
+        assert result.X[:8] == runs[0].X[:8] and result.y[:8] == runs[0].y[:8]
+    assert len({str(result.X) for result in runs}) > 3
+
+
+def test_a_replicate_is_a_function_of_the_seed() -> None:
+    first, again, other = small_run("locbo"), run(SMALL, "locbo"), run(SMALL, "locbo", seed=1)
+    assert again.X == first.X and again.y == first.y
+    assert other.X != again.X
+
+
+# ------------------------------------------------------------ choices
+
+
+def make_gp(
+    X: Tensor,
+    Y: Tensor,
+    bounds: Tensor,
+    step: int = 0,
+    previous: SingleTaskGP | None = None,
+) -> SingleTaskGP:
+    """Without a fit."""
+    gp = SingleTaskGP(
+        X, Y, input_transform=Normalize(18, bounds=bounds), outcome_transform=Standardize(1)
+    )
+    return gp.eval()
+
+
+def test_the_plain_choice_by_hand() -> None:
+    """Expected improvement on the best outcome since the start, by its textbook form."""
+    strategy = StationStrategy(replace(SMALL, surrogate=make_gp), 0)
+    X, _ = data(3)
+    Y = torch.tensor([[5.0], [1.0], [2.0], [0.0], [3.0], [2.5], [1.0], [1.5], [2.0], [2.5], [1.0]])
+    model = strategy.fit(X, Y.double())
+    chosen = strategy.propose(model, X, Y.double())
+    candidates = moves(SMALL, 0, X, Y.double())
+    with torch.no_grad():
+        posterior = model.posterior(candidates)
+    assert isinstance(posterior, GPyTorchPosterior)
+    mean = posterior.mean.squeeze(-1).numpy()
+    deviation = posterior.variance.sqrt().squeeze(-1).numpy()
+    u = (mean - 2.5) / deviation
+    improvement = deviation * (u * norm.cdf(u) + norm.pdf(u))
+    assert torch.equal(chosen[0], candidates[int(np.argmax(improvement))])
+
+
+def test_each_outcome_is_scored_once_by_the_model_that_chose_it() -> None:
+    strategy = StationStrategy(
+        replace(SMALL, surrogate=make_gp), 0, partial(OnlineConformal, alpha=0.25)
+    )
+    X, Y = data(4)
+    Y = torch.sin(3.0 * Y)
+    expected = []
+    for n in range(8, 13):
+        model = strategy.fit(X[:n], Y[:n])
+        assert isinstance(model, CalibratedModel)
+        assert model.calibrator.num_updates == n - 8
+        if n < 12:
+            # The Gaussian process of the data before, with its noise.
+            with torch.no_grad():
+                posterior = make_gp(X[:n], Y[:n], BOUNDS).posterior(
+                    X[n : n + 1], observation_noise=True
+                )
+            expected.append(((Y[n] - posterior.mean) / posterior.variance.sqrt()).item())
+    calibrator = OnlineConformal(alpha=0.25)
+    calibrator.update(X[8:12], torch.tensor(expected, dtype=torch.double))
+    assert isinstance(model, CalibratedModel)
+    found = model.calibrator
+    assert isinstance(found, OnlineConformal)
+    torch.testing.assert_close(found.half_width(X[:1]), calibrator.half_width(X[:1]))
+
+
+def test_settings_are_those_of_the_paper() -> None:
+    def calibrator(name: str) -> Any:
+        build: Any = METHODS[name].build
+        return build.keywords["calibrator"](), build.keywords.get("denoise", True)
+
+    for name in ("locbo", "ocbo_localized"):
+        tracker = calibrator(name)[0].tracker
+        assert (tracker.lengthscale, tracker.scale) == (1 / 3, 2.0)
+        assert (tracker.step_size, tracker.step_decay) == (5e-3, 5e-3)
+        assert tracker.regularization == 1e-4
+    assert calibrator("locbo")[0].alpha == calibrator("locbo_global")[0].alpha == 0.25
+    # A constant kernel of 2 beside the constant of the threshold: three steps at once.
+    assert calibrator("locbo_global")[0].tracker.step_size == pytest.approx(0.015)
+    assert calibrator("ocbo")[0].tracker.step_size == 5e-3
+    assert [name for name in METHODS if "ocbo" in name and not calibrator(name)[1]] == [
+        "ocbo",
+        "ocbo_localized",
+    ]
+
+
+def test_records() -> None:
+    for name in METHODS:
+        result = small_run(name)
+        assert len(result.regret_by_outcome) == 12
+        # The optimal value is 0.
+        best = [-result.f[i] for i in result.inference_by_outcome]
+        assert result.regret_by_outcome == pytest.approx(best)
+        if name.startswith("random"):
+            assert result.regret_by_mean is None and "covered" not in result.extras
+        else:
+            assert len(result.extras["covered"]) == 11
+            assert set(result.extras["covered"]) <= {0.0, 1.0}
