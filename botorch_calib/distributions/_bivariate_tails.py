@@ -30,7 +30,7 @@ _SQRT_HALF_PI = math.sqrt(math.pi / 2)
 _ORDER = 17  # of the rule for V: relative error about 1e-13 far out, 1e-12 near the origin
 _CORNER = 2.5  # below it V is computed from its complement, a smooth arctangent integral
 _CUT = 64.0  # the integrand of V is dropped once it has fallen by exp(-32)
-_CHUNK = 40_000  # numbers per operation at the nodes of V, few enough to stay in the cache
+_CHUNK = 32_000  # numbers per operation at the nodes of V, few enough to stay in the cache
 
 
 @lru_cache(maxsize=32)
@@ -75,14 +75,15 @@ def _wedge(h: Tensor, eta: Tensor, mills_h: Tensor, mills_eta: Tensor) -> Tensor
     distance2 = torch.addcmul(dist * dist, start, start).view(-1)
     # With y = start + u width the exponent is a polynomial of u, and y^2 = start^2 - 2 exponent.
     terms = torch.stack([start * width, (width * width).mul_(0.5)]).neg_().view(2, -1)
-    total = torch.zeros_like(distance2)
-    step = max(1, _CHUNK // max(1, dist.numel()))
-    for u, weight in zip(nodes.split(step), weights.split(step), strict=True):
-        exponent = torch.mm(u, terms)
-        kernel = torch.sub(distance2, exponent, alpha=2)
+    integral = torch.empty_like(distance2)
+    num = max(1, _CHUNK // _ORDER)
+    parts = (distance2.split(num), terms.split(num, dim=1), integral.split(num))
+    for part, polynomial, total in zip(*parts, strict=True):
+        exponent = torch.mm(nodes, polynomial)
+        kernel = torch.sub(part, exponent, alpha=2)
         torch.div(exponent.exp_(), kernel, out=kernel)
-        torch.addmv(total, kernel.t(), weight, out=total)
-    integral = total.view(dist.shape).mul_(width).mul_(dist)
+        torch.mv(kernel.t(), weights, out=total)
+    integral = integral.view(dist.shape).mul_(width).mul_(dist)
 
     near = torch.minimum(mills_h, mills_eta).mul_(_SQRT_HALF_PI).sub_(integral)
     near.mul_((low * low).mul_(0.5).clamp_(max=_CORNER**2).exp_())
@@ -100,7 +101,12 @@ def off_zero(knots: Tensor) -> Tensor:
 
 
 def bivariate_tails(
-    c: Tensor, knots: Tensor, t: Tensor, r: Tensor, norm: Tensor
+    c: Tensor,
+    knots: Tensor,
+    t: Tensor,
+    r: Tensor,
+    norm: Tensor,
+    mills_k: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     r"""Integrals over the tails of a normal piece beyond its knots, scaled, without a graph.
 
@@ -118,6 +124,7 @@ def bivariate_tails(
         t: ``(knot - c norm) / r``, which is ``-eta_k``, ``num_knots x batch_shape``.
         r: Noise-to-signal ratio, of the shape of ``c``.
         norm: ``sqrt(1 + r^2)``.
+        mills_k: Mills ratios of ``|knots|``, if known.
 
     Returns:
         ``3 x num_knots x batch_shape``: ``E[(X - c)+ ; s Z > k]``, ``P(X > c, s Z > k)`` and
@@ -130,10 +137,11 @@ def bivariate_tails(
     dist = torch.stack([c.expand_as(t), knots.expand_as(t)]).abs_()
     height, below = eta.abs(), less(eta, 0.0)
     num = len(knots)
-    own = [dist[1]] if knots.shape == t.shape else []
+    own = [dist[1]] if mills_k is None and knots.shape == t.shape else []
     mills = mills_ratio(torch.cat([*own, dist[0, :1], *height]))
     mills_c, mills_eta = mills[-2 * num - 1], mills[-2 * num :].view_as(eta)
-    mills_k = mills[:num] if own else mills_ratio(knots.abs())
+    if mills_k is None:
+        mills_k = mills[:num] if own else mills_ratio(knots.abs())
     mills_dist = torch.stack([mills_c.expand_as(t), mills_k.expand_as(t)])
 
     # The region is nearest to the origin at its corner, or at the foot of the perpendicular to one
