@@ -23,6 +23,7 @@ from botorch_calib.acquisition import (
     WassersteinUpperConfidenceBound,
     joint_chance_constraints,
     optimize_chance_constrained,
+    optimize_robust,
     qLogCalibratedNoisyExpectedHypervolumeImprovement,
     qLogCalibratedNoisyExpectedImprovement,
 )
@@ -128,6 +129,7 @@ __all__ = [
     "loo_residuals",
     "noise_diagnosis",
     "optimize_chance_constrained",
+    "optimize_robust",
     "prequential_residuals",
     "qLogCalibratedNoisyExpectedHypervolumeImprovement",
     "qLogCalibratedNoisyExpectedImprovement",

@@ -13,9 +13,10 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from botorch.acquisition import UpperConfidenceBound
+from botorch.acquisition import AcquisitionFunction, UpperConfidenceBound
 from botorch.models import SingleTaskGP
-from botorch.utils.sampling import draw_sobol_samples
+from botorch.optim import optimize_acqf
+from botorch.utils.sampling import draw_sobol_samples, manual_seed
 from gpytorch.kernels import Kernel, MaternKernel, RBFKernel
 from torch import Tensor
 
@@ -23,6 +24,7 @@ from benchmarks.perf.measure import Call, Workload, comparison, value_and_gradie
 from botorch_calib.acquisition import (
     RobustUpperConfidenceBound,
     WassersteinUpperConfidenceBound,
+    optimize_robust,
 )
 from botorch_calib.robust import (
     AmbiguitySet,
@@ -34,11 +36,18 @@ from botorch_calib.robust import (
     WassersteinBall,
     WorstCase,
 )
+from botorch_calib.test_functions import ContextShift, ContextualAckley, ContextualProblem
+
+# What finds the best decision.
+Search = Callable[..., Any]
 
 NUM_DECISIONS, FEW_DECISIONS = 64, 4
 BETA = 2.25
 RADIUS = 0.1
 DIM, CONTEXT_DIM = 4, 2
+
+# Of the choice: the data, and the contexts over which the steepest one is looked for.
+NUM_ROUNDS, LIPSCHITZ_CONTEXTS = 60, 100
 
 # Number of training points and of contexts.
 LARGE, SMALL, SMALLEST = (300, 256), (100, 100), (60, 60)
@@ -100,6 +109,33 @@ def set_call(work: Workload, size: tuple[int, int], kernel: str, name: str) -> C
     acquisition = RobustUpperConfidenceBound(gp, BETA, SETS[name], contexts)
     X = sobol(NUM_DECISIONS, DIM - CONTEXT_DIM, 2, work.device).unsqueeze(-2)
     return value_and_gradient(acquisition, X)
+
+
+def choice_call(work: Workload, problem: ContextualProblem, radius: float, search: Search) -> Call:
+    """A choice in the unit cube, as in the suite `robust`; each repetition has its own seed."""
+    lower, upper = problem.bounds.to(work.device)
+    num = problem.num_decisions
+    X, first, second = (
+        sobol(count, problem.dim, seed, work.device)
+        for seed, count in enumerate((NUM_ROUNDS, NUM_ROUNDS, LIPSCHITZ_CONTEXTS))
+    )
+    Y = problem(lower + (upper - lower) * X, noise=False).unsqueeze(-1)
+    gp = SingleTaskGP(X, (Y - Y.mean()) / Y.std(), outcome_transform=None)
+    covariance: Any = gp.covar_module
+    covariance.lengthscale = torch.full((problem.dim,), 0.3, dtype=torch.double)
+    gp.likelihood.noise = 1e-3
+    contexts, others = first[:, num:], second[:, num:]
+    acquisition = WassersteinUpperConfidenceBound(
+        gp.eval(), BETA, radius, contexts, lipschitz_contexts=others
+    )
+    decisions = X.new_tensor([[0.0] * num, [1.0] * num])
+
+    def call(repetition: int) -> Tensor:
+        with manual_seed(repetition):
+            decision: Tensor = search(acquisition, decisions, num_restarts=4, raw_samples=128)[0]
+            return decision
+
+    return call
 
 
 def plain_call(work: Workload, size: tuple[int, int], kernel: str, num_points: int) -> Call:
@@ -164,6 +200,24 @@ def register_overhead(size: tuple[int, int], kernel: str) -> None:
             return measured, plain_call(work, size, kernel, FEW_DECISIONS)
 
 
+def acqf_search(acquisition: AcquisitionFunction, bounds: Tensor, **kwargs: Any) -> Any:
+    """BoTorch's search."""
+    return optimize_acqf(acquisition, bounds, q=1, **kwargs)
+
+
+def register_choice(name: str, problem: ContextualProblem) -> None:
+    """Register the cost of a choice, without the fit before it, in units of one without robustness.
+
+    A run of the suite `robust` takes at most 1.8 times that of ERBO if a choice takes 2.2 times.
+    """
+    for how, search in (("", optimize_robust), (" by optimize_acqf", acqf_search)):
+
+        @comparison(f"WDRBO choice{how}, {name} / ERBO choice", repetitions=31, warm_up=2)
+        def choice_ratio(work: Workload, search: Search = search) -> tuple[Call, Call]:
+            measured = choice_call(work, problem, 0.1, search)
+            return measured, choice_call(work, problem, 0.0, acqf_search)
+
+
 def register_set(size: tuple[int, int], kernel: str, name: str) -> None:
     """Register the cost of an ambiguity set, in units of the Lipschitz form of the robust bound."""
     num, num_contexts = size
@@ -173,6 +227,9 @@ def register_set(size: tuple[int, int], kernel: str, name: str) -> None:
     def set_ratio(work: Workload) -> tuple[Call, Call]:
         return set_call(work, size, kernel, name), robust_call(work, size, kernel, RADIUS)
 
+
+register_choice("contextual Ackley", ContextualAckley())
+register_choice("context shift", ContextShift())
 
 for _name in SETS:
     # The exact Wasserstein bound: at most 3 times.

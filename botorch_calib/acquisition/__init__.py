@@ -36,6 +36,7 @@ from botorch_calib.acquisition.robust import (
     RobustUpperConfidenceBound,
     WassersteinUpperConfidenceBound,
 )
+from botorch_calib.acquisition.robust_search import optimize_robust
 from botorch_calib.acquisition.thompson import DelayedThompsonSampling
 
 __all__ = [
@@ -58,6 +59,7 @@ __all__ = [
     "joint_chance_constraints",
     "joint_level",
     "optimize_chance_constrained",
+    "optimize_robust",
     "proposal_samples",
     "qLogCalibratedNoisyExpectedHypervolumeImprovement",
     "qLogCalibratedNoisyExpectedImprovement",

@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from copy import copy
-from typing import Any
+from typing import Any, Self
 
 import torch
 from botorch.acquisition import AcquisitionFunction
@@ -153,6 +153,25 @@ class ContextRobustFunction(AcquisitionFunction, ABC):
         values = self._function(X)(X.reshape(-1, X.shape[-1]), contexts.points)
         weights = self.ambiguity.worst_case_weights(values, contexts)
         return weights.reshape(*X.shape[:-2], contexts.num_points)
+
+    def contextual_function(self, X: Tensor) -> ContextualFunction:
+        """The function of decisions and contexts whose worst case this is.
+
+        Args:
+            X: Decisions ``... x d_x``, for their width alone.
+        """
+        return self._function(X)
+
+    def with_ambiguity(self, ambiguity: AmbiguitySet) -> Self:
+        """The worst case of the same function, computed once for both, over another set.
+
+        Args:
+            ambiguity: The set. A schedule of its radius is resolved as at first.
+        """
+        other = copy(self)
+        other._cache = self._cache  # which a copy would make anew
+        other.ambiguity = at_observations(ambiguity, self.model)
+        return other
 
     def _check_width(self, X: Tensor, contexts: ContextDistribution) -> None:
         if self.num_columns is None:
@@ -382,26 +401,17 @@ class WassersteinUpperConfidenceBound(RobustUpperConfidenceBound):
         """The radius of the ball."""
         return self.ambiguity.radius  # type: ignore[attr-defined]
 
-    def smoothed(self, smoothing: float = DEFAULT_SMOOTHING) -> RobustUpperConfidenceBound:
+    def smoothed(self, smoothing: float = DEFAULT_SMOOTHING) -> Self:
         """The same bound with a smooth maximum of the gradient norms, to search with.
 
         At the kinks of the maximum a quasi-Newton search loses its time: with the smooth one it
-        takes about a third of the evaluations. A maximum at a kink is missed by a little, and the
-        search gets stuck less often. Each end of it is then judged by the bound itself:
-
-            >>> ends, _ = optimize_acqf(
-            ...     acqf.smoothed(), bounds, q=1, num_restarts=4, raw_samples=128,
-            ...     return_best_only=False,
-            ... )
-            >>> candidate = ends[acqf(ends).argmax()]
+        takes about a third of the evaluations, and misses a maximum at a kink by a little.
+        `optimize_robust` searches with both; this is for searches of another kind.
 
         Args:
             smoothing: From 0, none, to 1; see `WassersteinBall`.
         """
-        search = copy(self)
-        search._cache = self._cache  # the same function, which a copy would make anew
-        search.ambiguity = self.ambiguity.smoothed(smoothing)  # type: ignore[attr-defined]
-        return search
+        return self.with_ambiguity(self.ambiguity.smoothed(smoothing))  # type: ignore[attr-defined]
 
 
 # ------------------------------------------------------------ arguments

@@ -151,7 +151,7 @@ class ContextualFunction(ABC):
             steepness, weights = _smooth_maximum(norms, smoothing)
             if not _wants_gradient(X):
                 return values, steepness
-            slopes = self._slopes(X, steepness_contexts[places])
+            slopes = self.norms_with_slopes(X, steepness_contexts[places])[1]
             return values, with_jacobian(X, steepness, torch.einsum("bk,bkd->bd", weights, slopes))
         steepness, places = norms.max(dim=-1)
         if not _wants_gradient(X):
@@ -172,19 +172,26 @@ class ContextualFunction(ABC):
         Returns:
             Norms ``b x M``.
         """
-        gradients = self._evaluate(X.detach(), contexts, gradients=True)[1]
-        norms = torch.linalg.vector_norm(gradients[..., X.shape[-1] :], dim=-1)
         if not _wants_gradient(X):
-            return norms
-        return with_jacobian(X, norms, self._slopes(X, contexts.expand(len(X), -1, -1)))
+            return torch.linalg.vector_norm(self.with_gradients(X, contexts)[1], dim=-1)
+        return with_jacobian(X, *self.norms_with_slopes(X, contexts))
 
-    def _slopes(self, X: Tensor, contexts: Tensor) -> Tensor:
-        """Derivatives ``b x k x d_x`` by the decisions of the norms at contexts ``b x k x d_c``."""
-        num, width = contexts.shape[1], X.shape[-1]
-        rows = X.detach().repeat_interleave(num, dim=0).split(_PAIRS)
-        others = contexts.reshape(-1, contexts.shape[-1]).split(_PAIRS)
-        slopes = [self._gradient_norm(x, c)[1] for x, c in zip(rows, others, strict=True)]
-        return torch.cat(slopes).view(-1, num, width)
+    def norms_with_slopes(self, X: Tensor, contexts: Tensor) -> tuple[Tensor, Tensor]:
+        """`gradient_norms`, and their derivatives by the decisions, both without a graph.
+
+        Args:
+            X: Decisions ``b x d_x``.
+            contexts: ``M x d_c``, or ``b x M x d_c`` if each decision has its own.
+
+        Returns:
+            Norms ``b x M`` and slopes ``b x M x d_x``.
+        """
+        shape = (len(X), contexts.shape[-2])
+        rows = X.detach().repeat_interleave(shape[1], dim=0).split(_PAIRS)
+        others = contexts.expand(len(X), -1, -1).reshape(-1, contexts.shape[-1]).split(_PAIRS)
+        parts = [self._gradient_norm(x, c) for x, c in zip(rows, others, strict=True)]
+        norms, slopes = (torch.cat(part) for part in zip(*parts, strict=True))
+        return norms.view(shape), slopes.view(*shape, -1)
 
     def _together(self, contexts: Tensor, others: Tensor) -> Tensor:
         """Both one after the other, each time the same tensor if they are constant."""

@@ -35,8 +35,10 @@ _NEGATIVE = 1.0
 _SPARSE_ROWS = 512
 # Its steps after which rows are left to the other method; most kernels and radii need 5 to 50.
 _ACTIVE_SET_STEPS = 96
-# Places for atoms and for the centre: at first, and at most, which is a multiple of the former.
-_WIDTH, _MOST = 8, 64
+# Of these, those from one look at which rows have ended, which a device is waited for, to the next.
+_STEPS = 4
+# Places for atoms and for the centre, at most.
+_MOST = 64
 
 # Steps of the interior-point method; about 6 to 12 are needed.
 _INTERIOR_POINT_STEPS = 40
@@ -145,32 +147,57 @@ class _ActiveSet:
         self.values = torch.nn.functional.pad(u - (u @ weights).unsqueeze(-1), (0, 1))
         self.rows = torch.arange(len(u), device=device)
         self.empty = torch.arange(size, size + _MOST, device=device)
-        self.places = self.empty[:_WIDTH].repeat(len(u), 1)
+        self.places = self.empty[:2].repeat(len(u), 1)
         self.places[:, 0], self.places[:, 1] = self.num, u.argmin(dim=-1)
         self.shares = torch.full_like(self.places, _TINY, dtype=u.dtype)
         self.shares[:, 0] = 1.0
+        # Which rows are not at their end; which are solved; the multiplier's inverse of each.
+        self.going = torch.ones_like(self.places[:, :1], dtype=torch.bool)
+        self.solved = torch.zeros_like(self.going)
+        self.inverse = torch.full_like(u[:, :1], torch.nan)
         # Of atoms and the centre, in the end; NaN in rows that this method does not solve.
         self.masses = torch.full_like(self.values, torch.nan)
         self.length = torch.full_like(u[:, :1], torch.nan)
 
     def solve(self) -> tuple[Tensor, Tensor]:
         """Minimisers ``b x M`` and their excess ``b``, infinite where there is none."""
-        for _ in range(_ACTIVE_SET_STEPS):
+        for _ in range(_ACTIVE_SET_STEPS // _STEPS):
             if not len(self.rows):
                 break
-            atoms = self.places.clamp(max=self.num)
-            target, length, level = self._best_mixture(self.values.gather(-1, atoms))
-            place, drops = self._move(target)
-            mass = torch.zeros_like(self.values).scatter_(-1, atoms, self.shares)
-            pull = mass @ self.products
-            least, atom = torch.addcdiv(self.values, pull, length).min(dim=-1, keepdim=True)
-            # The duality gap and the decrease of the best mixture.
-            small = level - least <= EXCESS * (1 / length - level + _FLOOR)
-            solved = small & ~drops
-            leave = solved | ~(length > 0) | self._exchange(place, drops, atom)
-            if bool(leave.any()):
-                self._leave(leave.squeeze(-1), solved.squeeze(-1), length)
+            self._make_room()
+            for _ in range(_STEPS):
+                self._step()
+            self._leave()
         return self._certified()
+
+    def _make_room(self) -> None:
+        """Add empty places for the atoms that the next steps let in."""
+        width = self.places.shape[-1]
+        used = int((self.places <= self.num).sum(dim=-1).max())
+        more = min(_MOST, used + _STEPS) - width
+        if more > 0:
+            spare = self.empty[width : width + more].expand(len(self.places), -1)
+            self.places = torch.cat([self.places, spare], dim=-1)
+            self.shares = torch.nn.functional.pad(self.shares, (0, more), value=_TINY)
+
+    def _step(self) -> None:
+        """A step of the rows that are going; the others are computed and left as they are."""
+        atoms = self.places.clamp(max=self.num)
+        target, length, level = self._best_mixture(self.values.gather(-1, atoms))
+        shares, place, drops = self._moved(target)
+        mass = torch.zeros_like(self.values).scatter_(-1, atoms, shares)
+        pull = mass @ self.products
+        least, atom = torch.addcdiv(self.values, pull, length).min(dim=-1, keepdim=True)
+        # The duality gap and the decrease of the best mixture.
+        small = level - least <= EXCESS * (1 / length - level + _FLOOR)
+        places, full = self._exchanged(place, drops, atom)
+        going = self.going
+        self.shares = torch.where(going, shares, self.shares)
+        self.places = torch.where(going, places, self.places)
+        self.inverse = torch.where(going, length, self.inverse)
+        solved = small & ~drops
+        self.solved = self.solved | (going & solved)
+        self.going = going & ~(solved | ~(length > 0) | full)
 
     def _best_mixture(self, values: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Shares of any sign that are best, ``b x k``, given the values of what is mixed.
@@ -195,37 +222,30 @@ class _ActiveSet:
         target = nearest - length * descent
         return target[:, :-1], length, target[:, -1:] / -length
 
-    def _move(self, target: Tensor) -> tuple[Tensor, Tensor]:
-        """Move towards ``target``; which place loses its share, and whether one does, ``b x 1``."""
+    def _moved(self, target: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Shares on the way to ``target``; which place loses its own, and whether one does."""
         limit = self.shares / (self.shares - target.clamp(max=0.0))
         step, place = limit.min(dim=-1, keepdim=True)
-        self.shares = torch.lerp(self.shares, target, step).clamp_(min=_TINY)
-        return place, step < 1
+        return torch.lerp(self.shares, target, step).clamp_(min=_TINY), place, step < 1
 
-    def _exchange(self, place: Tensor, drops: Tensor, atom: Tensor) -> Tensor:
-        """Empty the place, or give an empty one to the atom; whether there was none, ``b x 1``."""
+    def _exchanged(self, place: Tensor, drops: Tensor, atom: Tensor) -> tuple[Tensor, Tensor]:
+        """The place emptied, or an empty one given to the atom; whether there was none."""
         last, spare = self.places.max(dim=-1, keepdim=True)
-        full = last <= self.num
-        width = self.places.shape[-1]
-        if width < _MOST and bool(full.any()):
-            more = self.empty[width : width + _WIDTH].expand(len(last), -1)
-            self.places = torch.cat([self.places, more], dim=-1)
-            self.shares = torch.nn.functional.pad(self.shares, (0, _WIDTH), value=_TINY)
-            full, spare = torch.zeros_like(full), self.places.argmax(dim=-1, keepdim=True)
         index = torch.where(drops, place + (self.num + 1), atom)
-        self.places = self.places.scatter(-1, torch.where(drops, place, spare), index)
-        return full
+        places = self.places.scatter(-1, torch.where(drops, place, spare), index)
+        return places, last <= self.num
 
-    def _leave(self, leave: Tensor, solved: Tensor, length: Tensor) -> None:
-        """Take rows out, and keep the solutions of the solved ones."""
-        rows = self.rows[solved]
+    def _leave(self) -> None:
+        """Take out the rows that have ended, and keep the solutions of the solved ones."""
+        rows = self.rows
         # Added up, since the atom that has just joined may have been there.
         masses = self.u.new_zeros(len(rows), self.num + 1 + _MOST)
-        masses.scatter_add_(-1, self.places[solved], self.shares[solved])
-        self.masses[rows] = masses[:, : self.num + 1]
-        self.length[rows] = length[solved]
-        for name in ("rows", "values", "places", "shares"):
-            setattr(self, name, getattr(self, name)[~leave])
+        masses.scatter_add_(-1, self.places, self.shares)
+        self.masses[rows] = torch.where(self.solved, masses[:, : self.num + 1], torch.nan)
+        self.length[rows] = torch.where(self.solved, self.inverse, torch.nan)
+        left = self.going.squeeze(-1).nonzero().squeeze(-1)
+        for name in ("rows", "values", "places", "shares", "inverse", "going", "solved"):
+            setattr(self, name, getattr(self, name)[left])
 
     def _certified(self) -> tuple[Tensor, Tensor]:
         """Solutions of all rows, corrected for rounding to lie in the set, and their excess."""

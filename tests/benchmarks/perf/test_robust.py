@@ -8,6 +8,7 @@ import torch
 from benchmarks.perf import measure as perf
 from benchmarks.perf import robust as perf_robust
 from benchmarks.perf.measure import Workload
+from botorch_calib.test_functions import ContextShift
 
 
 @pytest.fixture(scope="module")
@@ -27,6 +28,15 @@ def test_growth_and_overhead_are_registered() -> None:
             assert f"{start}, n=300, M=256, b=64, {kernel}" in names
         for start in ("WDRBO", "ERBO"):
             assert f"{start}, n=60, M=60, b=4, {kernel} / BoTorch's UCB at b points" in names
+
+
+def test_choices(work) -> None:
+    names = [name for name in perf.COMPARISONS if name.startswith("WDRBO choice")]
+    assert len(names) == 4
+    problem = ContextShift()
+    for search in (perf_robust.optimize_robust, perf_robust.acqf_search):
+        decision = perf_robust.choice_call(work, problem, 0.1, search)(0)
+        assert isinstance(decision, torch.Tensor) and decision.shape == (1, 1)
 
 
 @pytest.mark.parametrize("kernel", perf_robust.KERNELS)

@@ -16,6 +16,7 @@ from botorch.exceptions.warnings import NumericsWarning
 from torch import Tensor
 from torch.testing import assert_close
 
+from benchmarks.perf.operations import count_operations
 from botorch_calib.robust import (
     AmbiguitySet,
     ChiSquaredBall,
@@ -30,6 +31,8 @@ from botorch_calib.robust import (
 )
 from botorch_calib.robust.sets import mmd
 from tests.robust import programs
+
+TRANSPORT = "botorch_calib.robust.sets.wasserstein._Transport"
 
 # Sets as functions of a size: larger sizes give larger sets.
 SETS: dict[str, Callable[[float], AmbiguitySet]] = {
@@ -317,6 +320,23 @@ def test_wasserstein_looks_at_all_atoms_or_at_some(
     wanted = WassersteinBall(0.1).worst_case_weights(values, centre)
     monkeypatch.setattr("botorch_calib.robust.sets.wasserstein._MOST", share)
     assert torch.equal(WassersteinBall(0.1).worst_case_weights(values, centre), wanted)
+
+
+@pytest.mark.parametrize("blind_steps", [1, 2, 16])
+def test_wasserstein_as_on_a_device(monkeypatch: pytest.MonkeyPatch, blind_steps: int) -> None:
+    centre = instance(0, num=60, rows=1)[1]
+    smooth = (7 * centre.points[:, 0] + torch.arange(9.0, dtype=torch.double).unsqueeze(-1)).sin()
+    settled = torch.ones(1, 60, dtype=torch.double)
+    values = torch.cat([instance(0, num=60, rows=9)[0], smooth, smooth.round(), settled])
+    balls = [WassersteinBall(radius) for radius in (1e-4, 0.03, 0.3, 5.0)]
+    wanted = [ball.worst_case_weights(values, centre) for ball in balls]
+    monkeypatch.setattr(f"{TRANSPORT}.on_processor", False)
+    monkeypatch.setattr("botorch_calib.robust.sets.wasserstein._BLIND_STEPS", blind_steps)
+    for ball, weights in zip(balls, wanted, strict=True):
+        assert torch.equal(ball.worst_case_weights(values, centre), weights)
+        # One look ends what took at most 16 steps; checks of the arguments read, too.
+        reads = count_operations(lambda ball=ball: ball._minimiser(values, centre)).own_host_reads
+        assert reads <= 1 or blind_steps < 16
 
 
 def test_wasserstein_mixes_plans_to_spend_the_budget() -> None:

@@ -1,0 +1,239 @@
+"""`optimize_robust`: the best decision by a robust bound whose kinks stop a quasi-Newton search.
+
+The bound ``E u(x) - radius max_c |grad_c u(x, c)|`` has a kink wherever the steepest context
+changes, and its maxima mostly lie on kinks. There a line search along a gradient finds nothing, and
+the ordinary search spends most of its evaluations on learning that. Here a smooth form of the bound
+is climbed from several starts, roughly, and the best end is improved in the form without kinks
+
+    maximise ``E u(x) - radius t``  subject to  ``t >= |grad_c u(x, c)|`` for the contexts ``c``,
+
+by sequential quadratic programming, which converges on a kink as fast as anywhere else. Of the
+contexts only the steepest ones enter, and those that turn out to be steeper at its end.
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from botorch.acquisition import AcquisitionFunction
+from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError
+from botorch.exceptions.warnings import BadInitialCandidatesWarning, OptimizationWarning
+from botorch.generation.gen import gen_candidates_scipy
+from botorch.optim import optimize_acqf
+from botorch.optim.initializers import initialize_q_batch
+from botorch.utils.sampling import draw_sobol_samples
+from scipy.optimize import minimize
+from torch import Tensor
+
+from botorch_calib._validation import check_count, check_finite
+from botorch_calib.acquisition.robust import ContextRobustFunction
+from botorch_calib.robust.sets.wasserstein import WassersteinBall
+
+Array = npt.NDArray[np.float64]
+
+# The smooth form: the norm of order 32 of the gradient norms, within 9 % of the largest one. Closer
+# ones take more steps, and the end of the search makes up for it.
+_SMOOTHING = 1.0 / 32.0
+# Its search is rough: relative to the spread of the values over the box.
+_ROUGH = {"maxiter": 10, "ftol": 1e-2, "factr": None}
+# Of the exact end: its accuracy, in units of that spread, and the most steps.
+_FINE: dict[str, Any] = {"ftol": 1e-6, "maxiter": 50}
+# Contexts that enter it, and how often others may be added.
+_STEEPEST, _ROUNDS = 32, 3
+
+
+def optimize_robust(
+    acq_function: AcquisitionFunction,
+    bounds: Tensor,
+    num_restarts: int = 4,
+    raw_samples: int = 128,
+) -> tuple[Tensor, Tensor]:
+    """Maximise a robust acquisition function over decisions.
+
+    For the Lipschitz bound of a Wasserstein ball, `WassersteinUpperConfidenceBound` among them,
+    this takes about half the time of BoTorch's ``optimize_acqf``, and finds maxima on kinks more
+    accurately. Any other function is handed to ``optimize_acqf``.
+
+    Args:
+        acq_function: The function, of decisions ``b x 1 x d_x``, to be maximised.
+        bounds: ``2 x d_x`` lower and upper bounds of the decisions. A column whose bounds are equal
+            is fixed.
+        num_restarts: Number of points from which the search climbs.
+        raw_samples: Number of Sobol points from which these are picked.
+
+    Returns:
+        The decision, ``1 x d_x``, and the value there, a scalar, as ``optimize_acqf`` returns them.
+
+    Raises:
+        InputDataError: If ``bounds`` are not finite floating-point numbers or crossed, or a number
+            is no integer of at least 1.
+        BotorchTensorDimensionError: If ``bounds`` are not ``2 x d_x``.
+
+    Example:
+        >>> acqf = WassersteinUpperConfidenceBound(gp, 2.25, RadiusSchedule(0.3), contexts)
+        >>> decision, value = optimize_robust(acqf, bounds)
+    """
+    bounds = _checked(bounds)
+    num = check_count("num_restarts", num_restarts)
+    raw_samples = max(num, check_count("raw_samples", raw_samples))
+    if not _is_lipschitz_bound(acq_function):
+        return optimize_acqf(acq_function, bounds, q=1, num_restarts=num, raw_samples=raw_samples)
+    with torch.no_grad():
+        pool = draw_sobol_samples(bounds, n=raw_samples, q=1)
+        values = acq_function(pool)
+        scale = float(values.std(correction=0))
+        best = values.argmax()
+        if not 0.0 < scale < float("inf"):  # nothing to climb, or nothing to climb by
+            return pool[best], values[best]
+        climbed = _climbed(acq_function, bounds, pool, values, num, scale)
+        ends = torch.cat([climbed, pool[best].unsqueeze(0)])
+        values = acq_function(ends)
+        best = values.argmax()
+        return _finished(acq_function, bounds, ends[best], values[best], scale)
+
+
+def _checked(bounds: Tensor) -> Tensor:
+    if bounds.dim() != 2 or len(bounds) != 2:
+        raise BotorchTensorDimensionError(
+            f"`bounds` must have shape 2 x d, got {tuple(bounds.shape)}."
+        )
+    if not bounds.is_floating_point():
+        raise InputDataError(f"`bounds` must be floating-point numbers, got {bounds.dtype}.")
+    if (check_finite("bounds", bounds)[0] > bounds[1]).any():
+        raise InputDataError("`bounds` must hold the lower bounds first, then the upper ones.")
+    return bounds
+
+
+def _is_lipschitz_bound(acqf: AcquisitionFunction) -> bool:
+    """Whether a function is the bound with kinks that `_Epigraph` describes."""
+    ball = acqf.ambiguity if isinstance(acqf, ContextRobustFunction) else None
+    return isinstance(ball, WassersteinBall) and ball.needs_gradients and ball.radius > 0.0
+
+
+# ------------------------------------------------------------ the rough search
+
+
+def _climbed(
+    acqf: Any, bounds: Tensor, pool: Tensor, values: Tensor, num: int, scale: float
+) -> Tensor:
+    """Ends ``num x 1 x d_x`` of a search by the smooth form, from promising ones of the pool."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", BadInitialCandidatesWarning)
+        starts, _ = initialize_q_batch(pool, values, num)
+    smooth = acqf.with_ambiguity(acqf.ambiguity.smoothed(_SMOOTHING))
+    centre = float(values.mean())
+    # BoTorch shows warnings of why it stops whatever the filter. The ends are looked at.
+    with torch.enable_grad(), warnings.catch_warnings(record=True) as caught:
+        ends, _ = gen_candidates_scipy(
+            starts,
+            # Its tolerance is relative to the value: a level, or a unit, must not count.
+            lambda X: (smooth(X) - centre) / scale,  # type: ignore[arg-type]
+            lower_bounds=bounds[0],
+            upper_bounds=bounds[1],
+            options=dict(_ROUGH),
+        )
+    for w in caught:
+        if not issubclass(w.category, OptimizationWarning):
+            warnings.warn_explicit(w.message, w.category, w.filename, w.lineno)
+    return ends.detach()
+
+
+# ------------------------------------------------------------ its end
+
+
+def _finished(
+    acqf: Any, bounds: Tensor, x: Tensor, value: Tensor, scale: float
+) -> tuple[Tensor, Tensor]:
+    """The point ``1 x d_x`` and its value, after a search of the form without kinks."""
+    problem = _Epigraph(acqf, bounds, scale)
+    start = x
+    for _ in range(_ROUNDS):
+        problem.add_steepest(start)
+        end, promised = problem.solve(start)
+        reached = acqf(end)
+        if not reached.isfinite():
+            break
+        if reached > value:
+            x, value = end, reached.squeeze()
+        # The promise misses the contexts left out. It is kept unless these matter.
+        if promised - float(reached) <= _FINE["ftol"] * scale:
+            break
+        start = end
+    return x, value
+
+
+class _Epigraph:
+    """``E u(x) - radius t`` under ``t >= |grad_c u(x, c)|``, for some contexts ``c``.
+
+    Decisions are measured in widths of the box, values and ``radius t`` in units of ``scale``.
+    """
+
+    def __init__(self, acqf: Any, bounds: Tensor, scale: float) -> None:
+        contexts = acqf.contexts.to(bounds.dtype, bounds.device)
+        self.function = acqf.contextual_function(bounds[:1])
+        self.contexts = contexts
+        others = contexts.lipschitz_points
+        self.candidates = contexts.points if others is None else others
+        self.lower, self.width = bounds[0], bounds[1] - bounds[0]
+        self.scale, self.factor = scale, acqf.ambiguity.radius / scale
+        self.chosen = self.candidates[:0]
+        self._known: tuple[bytes, Array, Array, Array, Array] | None = None
+
+    def add_steepest(self, x: Tensor) -> None:
+        """Let the steepest contexts at a point ``1 x d_x`` enter."""
+        _, gradients = self.function.with_gradients(x, self.candidates)
+        norms = torch.linalg.vector_norm(gradients[0], dim=-1)
+        places = norms.topk(min(_STEEPEST, len(norms))).indices
+        self.chosen = torch.cat([self.chosen, self.candidates[places]]).unique(dim=0)
+        self._known = None
+
+    def solve(self, start: Tensor) -> tuple[Tensor, float]:
+        """The end ``1 x d_x`` of a search from a point, and what the value is, as it promises."""
+        # A column without width stays where it is.
+        share = torch.where(self.width > 0, (start[0] - self.lower) / self.width, 0.0)
+        x = share.clamp(0.0, 1.0).double().cpu().numpy()
+        first = np.append(x, self._at(x)[2].max())
+        result = minimize(
+            lambda z: z[-1] - self._at(z[:-1])[0],
+            first,
+            jac=lambda z: np.append(-self._at(z[:-1])[1], 1.0),
+            method="SLSQP",
+            bounds=[(0.0, 1.0)] * len(x) + [(0.0, None)],
+            constraints={
+                "type": "ineq",
+                "fun": lambda z: z[-1] - self._at(z[:-1])[2],
+                "jac": lambda z: np.pad(
+                    -self._at(z[:-1])[3], ((0, 0), (0, 1)), constant_values=1.0
+                ),
+            },
+            options=_FINE,
+        )
+        x = np.clip(result.x[:-1], 0.0, 1.0)
+        expectation, _, norms, _ = self._at(x)
+        return self._point(x), self.scale * float(expectation - norms.max())
+
+    def _point(self, x: Array) -> Tensor:
+        return (self.lower + self.width * torch.as_tensor(x).to(self.lower)).unsqueeze(0)
+
+    def _at(self, x: Array) -> tuple[Array, Array, Array, Array]:
+        """Expectation and its derivatives, and penalties and theirs, in the search's units."""
+        key = x.tobytes()
+        if self._known is None or self._known[0] != key:
+            with torch.enable_grad():
+                X = self._point(x).requires_grad_()
+                value = self.contexts.expectation(self.function(X, self.contexts.points)).squeeze()
+                (slope,) = torch.autograd.grad(value, X)
+            norms, slopes = self.function.norms_with_slopes(X.detach(), self.chosen)
+            width = self.width / self.scale
+            results = (
+                value.detach() / self.scale,
+                slope[0] * width,
+                self.factor * norms[0],
+                self.factor * self.width * slopes[0],
+            )
+            self._known = key, *(each.double().cpu().numpy() for each in results)
+        return self._known[1:]
