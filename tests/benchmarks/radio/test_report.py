@@ -77,7 +77,7 @@ def test_comparisons() -> None:
     assert ("fading_1", "random", "ei") in compared
     assert ("fading_1", "ei", "locbo") not in compared
     assert ("fading_1", "locbo", "ocbo_localized") not in compared
-    # Within a margin of 3 % of one another: 0 to 2 %.
+    # Within the margin of one another: 0 to 2 %.
     assert compared["fading_1", "locbo", "locbo_global"][-1] == "equivalent"
     # Secondary: 3.6 against 5, in both problems and all seeds; five comparisons are left.
     assert compared["fading_1", "random", "ei"][1] == f"{100.0 * math.log(3.6 / 5.0):+.1f}"
