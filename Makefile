@@ -53,6 +53,10 @@ test: $(STAMP) ## Run the tests, without the slow ones
 test-slow: $(STAMP) ## Run the slow tests: statistical validity and crashes
 	$(ONE_THREAD) $(BIN)/python -m pytest -n $(WORKERS) -m slow
 
+.PHONY: test-cuda
+test-cuda: $(STAMP) ## Run the tests that have a device on a GPU
+	$(BIN)/python -m pytest --device cuda
+
 .PHONY: lint
 lint: $(STAMP) ## Check style, format and types
 	$(BIN)/ruff check .
@@ -67,6 +71,10 @@ format: $(STAMP) ## Sort imports, apply the safe fixes and format
 .PHONY: bench
 bench: $(STAMP) ## Measure speed
 	$(BIN)/python -m benchmarks perf
+
+.PHONY: gpu
+gpu: $(STAMP) ## Measure speed on a GPU; writes benchmarks/tables/gpu.md
+	$(BIN)/python -m benchmarks gpu
 
 .PHONY: tutorials
 tutorials: $(NOTEBOOKS) ## Execute the tutorials that are stale; notebooks go to build/tutorials

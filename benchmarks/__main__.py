@@ -1,4 +1,4 @@
-"""Command line: ``python -m benchmarks {list,run,report,archive,perf}``."""
+"""Command line: ``python -m benchmarks {list,run,report,archive,perf,gpu}``."""
 
 from __future__ import annotations
 
@@ -61,6 +61,11 @@ def build_parser() -> argparse.ArgumentParser:
     perf.add_argument("--device", default="cpu", help="cpu or cuda")
     perf.add_argument("--json", action="store_true", help="print JSON instead of a table")
     perf.add_argument("--only", nargs="+", metavar="NAME", help="only these comparisons")
+
+    gpu = commands.add_parser("gpu", help="measure large batches on a device; writes gpu.md")
+    gpu.add_argument("--device", default="cuda", help="cuda, or cpu to try it out")
+    gpu.add_argument("--small", action="store_true", help="tiny sizes, to try it out")
+    gpu.add_argument("--tables", type=Path, default=TABLES_DIR, metavar="FOLDER")
     return parser
 
 
@@ -162,6 +167,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         return report_command(args)
     if args.command == "archive":
         return archive_command(args)
+    if args.command == "gpu":
+        from benchmarks.perf import gpu
+
+        return gpu.main(args.device, args.tables, small=args.small)
     from benchmarks.perf import command
 
     return command.main(args.device, as_json=args.json, only=args.only)

@@ -1,10 +1,71 @@
-"""What all tests need."""
+"""What all tests need, and the option ``--device``."""
 
 import signal
 from collections.abc import Iterator
 
 import pytest
 import torch
+
+from botorch_calib.testing import (
+    AcquisitionContract,
+    CalibratorContract,
+    ModelContract,
+    PosteriorContract,
+)
+
+CONTRACTS = (AcquisitionContract, CalibratorContract, ModelContract, PosteriorContract)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add ``--device``, such as cuda: contracts and tests marked ``device`` run there."""
+    parser.addoption("--device", default="cpu", help="cuda: contracts and tests marked `device`")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Refuse a device that is not there."""
+    check_device(config.getoption("--device"))
+
+
+def check_device(name: str) -> None:
+    """Raise ``UsageError`` unless tests can run on a device of this name."""
+    try:
+        kind = torch.device(name).type
+    except RuntimeError as error:
+        raise pytest.UsageError(f"--device {name}: {error}") from error
+    if kind not in ("cpu", "cuda"):
+        raise pytest.UsageError(f"--device {name}: cpu and cuda are what the tests know.")
+    if kind == "cuda" and not torch.cuda.is_available():
+        raise pytest.UsageError(f"--device {name}: PyTorch finds no CUDA here.")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """On another device keep contracts and what is marked: other tests have oracles on the CPU."""
+    if config.getoption("--device") == "cpu":
+        return
+    kept = [item for item in items if item.get_closest_marker("device") or is_contract(item)]
+    config.hook.pytest_deselected(items=[item for item in items if item not in kept])
+    items[:] = kept
+
+
+def is_contract(item: pytest.Item) -> bool:
+    """Whether a test is one of `botorch_calib.testing`."""
+    return issubclass(getattr(item, "cls", None) or object, CONTRACTS)
+
+
+@pytest.fixture
+def device(request: pytest.FixtureRequest) -> torch.device:
+    """The device of ``--device``."""
+    return torch.device(request.config.getoption("--device"))
+
+
+@pytest.fixture(autouse=True)
+def default_device(device: torch.device) -> Iterator[None]:
+    """Tensors are made on the device of ``--device`` by default."""
+    if device.type == "cpu":  # as it is already
+        yield
+        return
+    with device:
+        yield
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -23,14 +23,15 @@ X_LOW, X_RANGE, Y_MEAN, Y_SCALE = -5.0, 10.0, 30.0, 7.0
 def make_data(num: int = 12, transforms: bool = False, seed: int = 3) -> tuple[Tensor, ...]:
     """``X`` (``num x 2``), ``Y`` and ``Yvar`` (``num x 1``), far from standard on demand."""
     generator = torch.Generator().manual_seed(seed)
-    X = torch.rand(num, 2, **DOUBLE, generator=generator)
+    X = torch.rand(num, 2, **DOUBLE, generator=generator, device="cpu")
     Y = (6 * X).sin().sum(dim=-1, keepdim=True)
     if num > 1:
         Y = (Y - Y.mean()) / Y.std()
-    Yvar = 0.02 + 0.1 * torch.rand(num, 1, **DOUBLE, generator=generator)
+    Yvar = 0.02 + 0.1 * torch.rand(num, 1, **DOUBLE, generator=generator, device="cpu")
     if transforms:
         X, Y, Yvar = X_RANGE * X + X_LOW, Y_SCALE * Y + Y_MEAN, Y_SCALE**2 * Yvar
-    return X, Y, Yvar
+    here = torch.get_default_device()
+    return X.to(here), Y.to(here), Yvar.to(here)
 
 
 def make_gp(

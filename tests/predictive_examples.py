@@ -25,7 +25,8 @@ KINDS = [
 
 
 def uniform(*shape: int, generator: Generator) -> Tensor:
-    return torch.rand(*shape, dtype=torch.double, generator=generator)
+    points = torch.rand(*shape, dtype=torch.double, generator=generator, device="cpu")
+    return points.to(torch.get_default_device())
 
 
 def from_pits(levels: Tensor, thresholds: Tensor, max_width: float = 8.0) -> PiecewisePredictive:

@@ -123,33 +123,36 @@ class TestDelayedThompsonSampling(AcquisitionContract):
         return DelayedThompsonSampling(model, 0.7, window, feedback_bound=0.2, seed=3)
 
 
-# The models have two inputs, of which the second is the context.
-CONTEXTS = torch.tensor([[0.2], [0.5], [0.9]], dtype=torch.double)
+def make_contexts(dtype: torch.dtype) -> Tensor:
+    """Of models of two inputs, the second of which is the context."""
+    return torch.tensor([[0.2], [0.5], [0.9]], dtype=dtype)
 
 
 class TestWassersteinConfidenceBound(AcquisitionContract):
     dim = 1
 
     def make_acquisition(self, dtype, maximize=True):
-        contexts = CONTEXTS.to(dtype)
+        contexts = make_contexts(dtype)
         return WassersteinUpperConfidenceBound(
             make_gp(dtype), 2.25, 0.1, contexts, maximize=maximize
         )
 
     def make_negated_acquisition(self, dtype):
-        return WassersteinUpperConfidenceBound(make_gp(dtype, -1.0), 2.25, 0.1, CONTEXTS.to(dtype))
+        return WassersteinUpperConfidenceBound(
+            make_gp(dtype, -1.0), 2.25, 0.1, make_contexts(dtype)
+        )
 
 
 class TestRobustCalibratedConfidenceBound(AcquisitionContract):
     dim = 1
 
     def make_acquisition(self, dtype, maximize=True):
-        ball, contexts = WassersteinBall(0.1, "lipschitz"), CONTEXTS.to(dtype)
+        ball, contexts = WassersteinBall(0.1, "lipschitz"), make_contexts(dtype)
         model = make_calibrated(dtype)
         return RobustUpperConfidenceBound(model, 2.25, ball, contexts, maximize=maximize)
 
     def make_negated_acquisition(self, dtype):
-        ball, contexts = WassersteinBall(0.1, "lipschitz"), CONTEXTS.to(dtype)
+        ball, contexts = WassersteinBall(0.1, "lipschitz"), make_contexts(dtype)
         return RobustUpperConfidenceBound(make_calibrated(dtype, -1.0), 2.25, ball, contexts)
 
 
@@ -158,12 +161,12 @@ class TestRobustDelayedConfidenceBound(AcquisitionContract):
 
     def make_acquisition(self, dtype, maximize=True):
         model, _ = make_delayed(dtype)
-        contexts = CONTEXTS.to(dtype)
+        contexts = make_contexts(dtype)
         return WassersteinUpperConfidenceBound(model, 2.25, 0.1, contexts, maximize=maximize)
 
     def make_negated_acquisition(self, dtype):
         model, _ = make_delayed(dtype, sign=-1.0)
-        return WassersteinUpperConfidenceBound(model, 2.25, 0.1, CONTEXTS.to(dtype))
+        return WassersteinUpperConfidenceBound(model, 2.25, 0.1, make_contexts(dtype))
 
 
 class TestRobustAcquisition(AcquisitionContract):
@@ -171,7 +174,7 @@ class TestRobustAcquisition(AcquisitionContract):
 
     def make_acquisition(self, dtype, maximize=True):
         quantile = CalibratedUpperConfidenceBound(make_calibrated(dtype), level=0.8)
-        return RobustAcquisition(quantile, TotalVariationBall(0.2), CONTEXTS.to(dtype))
+        return RobustAcquisition(quantile, TotalVariationBall(0.2), make_contexts(dtype))
 
 
 class TestLocalizedConformal(CalibratorContract):

@@ -19,6 +19,7 @@ from botorch.models import ModelList
 from botorch.sampling.list_sampler import ListSampler
 from botorch.sampling.normal import SobolQMCNormalSampler
 from torch import Tensor
+from torch.testing import assert_close
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -68,12 +69,22 @@ from botorch_calib.robust import (
     WassersteinBall,
     WorstCase,
 )
+from botorch_calib.testing._common import uniform
+from tests import predictive_examples as examples
+from tests.conftest import check_device
 from tests.gps import DOUBLE, make_data, make_gp
+
+pytestmark = pytest.mark.device
 
 X = make_data(5, seed=21)[0].unsqueeze(-2)
 DECISIONS = X[..., :1]
 PENDING = make_data(3, seed=22)[0]
 CONTEXTS = torch.linspace(0, 1, 9, **DOUBLE).unsqueeze(-1)
+
+
+def here(points: Tensor) -> Tensor:
+    """Points on the default device."""
+    return points.to(torch.get_default_device())
 
 
 def calibrated(calibrator: Calibrator | None = None, **kwargs: Any) -> CalibratedModel:
@@ -95,7 +106,7 @@ def constraint() -> ChanceConstraint:
 
 def robust_bound(ambiguity: AmbiguitySet) -> AcquisitionFunction:
     weights = torch.tensor([0.1, 0.2, 0.05, 0.15, 0.0, 0.1, 0.1, 0.2, 0.1], **DOUBLE)
-    contexts = ContextDistribution(CONTEXTS, weights)
+    contexts = ContextDistribution(here(CONTEXTS), weights)
     return RobustUpperConfidenceBound(make_gp(), 2.25, ambiguity, contexts)
 
 
@@ -118,17 +129,21 @@ ACQUISITIONS: dict[str, Callable[[], AcquisitionFunction]] = {
     "LeastMargin": lambda: LeastMargin([constraint()]),
     "DelayedThompsonSampling": (
         lambda: DelayedThompsonSampling(
-            CensoredDelayModel(make_gp(), PENDING, -1.5), 0.7, PENDING, feedback_bound=0.2, seed=3
+            CensoredDelayModel(make_gp(), here(PENDING), -1.5),
+            0.7,
+            here(PENDING),
+            feedback_bound=0.2,
+            seed=3,
         )
     ),
     "DelayedUpperConfidenceBound": (
         lambda: DelayedUpperConfidenceBound(
-            CensoredDelayModel(make_gp(), PENDING, -1.5), 0.7, PENDING
+            CensoredDelayModel(make_gp(), here(PENDING), -1.5), 0.7, here(PENDING)
         )
     ),
     "DelayedUpperConfidenceBound, calibrated": (
         lambda: DelayedUpperConfidenceBound(
-            CensoredDelayModel(calibrated(), PENDING, -1.5), 0.7, PENDING
+            CensoredDelayModel(calibrated(), here(PENDING), -1.5), 0.7, here(PENDING)
         )
     ),
     "LogCalibratedConstrainedExpectedImprovement": (
@@ -136,7 +151,7 @@ ACQUISITIONS: dict[str, Callable[[], AcquisitionFunction]] = {
     ),
     "LogCalibratedConstrainedExpectedImprovement, pending": (
         lambda: LogCalibratedConstrainedExpectedImprovement(
-            outcomes(), 0.3, 0, LIMITS, X_pending=PENDING, num_fantasies=4
+            outcomes(), 0.3, 0, LIMITS, X_pending=here(PENDING), num_fantasies=4
         )
     ),
     "LogCalibratedExpectedImprovement": lambda: LogCalibratedExpectedImprovement(calibrated(), 0.5),
@@ -144,7 +159,7 @@ ACQUISITIONS: dict[str, Callable[[], AcquisitionFunction]] = {
         lambda: LogCalibratedExpectedImprovement(calibrated(), -0.5, maximize=False)
     ),
     "LogCalibratedExpectedImprovement, pending": (
-        lambda: LogCalibratedExpectedImprovement(calibrated(), 0.5, X_pending=PENDING)
+        lambda: LogCalibratedExpectedImprovement(calibrated(), 0.5, X_pending=here(PENDING))
     ),
     "LogCalibratedExpectedImprovement, objective's excess": (
         lambda: LogCalibratedExpectedImprovement(calibrated(excess="objective"), 0.5)
@@ -157,26 +172,30 @@ ACQUISITIONS: dict[str, Callable[[], AcquisitionFunction]] = {
     ),
     "RobustAcquisition": (
         lambda: RobustAcquisition(
-            LogCalibratedExpectedImprovement(calibrated(), 0.5), WassersteinBall(0.1), CONTEXTS
+            LogCalibratedExpectedImprovement(calibrated(), 0.5),
+            WassersteinBall(0.1),
+            here(CONTEXTS),
         )
     ),
     "RobustAcquisition, Lipschitz": (
         lambda: RobustAcquisition(
             LogCalibratedExpectedImprovement(calibrated(), 0.5),
             WassersteinBall(0.1, "lipschitz"),
-            CONTEXTS,
+            here(CONTEXTS),
         )
     ),
     "RobustUpperConfidenceBound": lambda: robust_bound(TotalVariationBall(0.1)),
     "RobustUpperConfidenceBound, calibrated": (
-        lambda: RobustUpperConfidenceBound(calibrated(), 2.25, TotalVariationBall(0.1), CONTEXTS)
+        lambda: RobustUpperConfidenceBound(
+            calibrated(), 2.25, TotalVariationBall(0.1), here(CONTEXTS)
+        )
     ),
     "WassersteinUpperConfidenceBound": (
-        lambda: WassersteinUpperConfidenceBound(make_gp(), 2.25, 0.1, CONTEXTS)
+        lambda: WassersteinUpperConfidenceBound(make_gp(), 2.25, 0.1, here(CONTEXTS))
     ),
     "WassersteinUpperConfidenceBound, Lipschitz contexts": (
         lambda: WassersteinUpperConfidenceBound(
-            make_gp(), 2.25, 0.1, CONTEXTS, lipschitz_contexts=CONTEXTS[::2]
+            make_gp(), 2.25, 0.1, here(CONTEXTS), lipschitz_contexts=here(CONTEXTS[::2])
         )
     ),
     "qLogCalibratedNoisyExpectedHypervolumeImprovement": (
@@ -311,56 +330,79 @@ def test_a_tensor_without_a_device_is_found() -> None:
         lambda points: points * torch.ones(2, dtype=torch.double),
         lambda points: points * float(torch.tensor(2.0)),
     ):
+        at = here(X)
         with nothing_without_device(), pytest.raises(RuntimeError):
-            value_and_gradient(careless, X)
+            value_and_gradient(careless, at)
+
+
+def test_examples_follow_the_default_device() -> None:
+    with torch.device("meta"):
+        made = [*make_data(), uniform(2, 3), examples.uniform(2, 3, generator=torch.Generator())]
+    assert all(tensor.is_meta for tensor in made)
+
+
+def test_a_device_that_is_missing_is_refused(monkeypatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    check_device("cpu")
+    for name, match in (("cuda", "no CUDA"), ("cuda:1", "no CUDA"), ("meta", "know"), ("x", "x")):
+        with pytest.raises(pytest.UsageError, match=match):
+            check_device(name)
 
 
 @pytest.mark.parametrize("name", ACQUISITIONS)
-def test_acquisition_functions(name) -> None:
-    function = ACQUISITIONS[name]()
-    points = decisions_of(function)
-    expected = value_and_gradient(function, points)
+def test_acquisition_functions(name, device) -> None:
+    with torch.device("cpu"):
+        function = ACQUISITIONS[name]()
+        expected = value_and_gradient(function, decisions_of(function))
     # Once more from the start, without what was computed and kept.
     function = ACQUISITIONS[name]()
+    points = decisions_of(function).to(device)
     with nothing_without_device():
         gradient = value_and_gradient(function, points)
-    assert torch.equal(gradient, expected)
+    assert gradient.device.type == device.type
+    if device.type == "cpu":
+        assert torch.equal(gradient, expected)
+    elif name != "DelayedThompsonSampling":  # a device draws other numbers
+        assert_close(gradient.cpu(), expected, rtol=1e-5, atol=1e-7)
 
 
 @pytest.mark.parametrize("name", SETS)
-def test_ambiguity_sets(name) -> None:
-    function = robust_bound(SETS[name])
+def test_ambiguity_sets(name, device) -> None:
+    with torch.device("cpu"):
+        expected = value_and_gradient(robust_bound(SETS[name]), DECISIONS)
+    function, points = robust_bound(SETS[name]), DECISIONS.to(device)
     with nothing_without_device():
-        gradient = value_and_gradient(function, DECISIONS)
-    assert gradient.isfinite().all()
+        gradient = value_and_gradient(function, points)
+    assert gradient.device.type == device.type
+    assert_close(gradient.cpu(), expected, rtol=1e-5, atol=1e-7)
 
 
 @pytest.mark.parametrize("name", CALIBRATORS)
-def test_calibrators(name) -> None:
-    calibrator = CALIBRATORS[name]()
+def test_calibrators(name, device) -> None:
+    calibrator, at = CALIBRATORS[name](), here(X)
     points, z = make_data()[0], torch.linspace(-2, 2, 12, **DOUBLE)
     with nothing_without_device():
         calibrator.update(points, z)
         gradient = value_and_gradient(
-            lambda x: calibrator.predictive(x).log_prob(0.3 + 0 * x[..., :1]), X
+            lambda x: calibrator.predictive(x).log_prob(0.3 + 0 * x[..., :1]), at
         )
-        quantile = calibrator.quantile(X, 0.9)
-    assert gradient.device.type == quantile.device.type == "cpu"
+        quantile = calibrator.quantile(at, 0.9)
+    assert gradient.device.type == quantile.device.type == device.type
 
 
 @pytest.mark.parametrize("name", LEARNERS)
-def test_learners(name) -> None:
-    learner = LEARNERS[name]()
+def test_learners(name, device) -> None:
+    learner, at = LEARNERS[name](), here(X)
     points, u = make_data()[0], torch.linspace(0.05, 0.95, 12, **DOUBLE)
     with nothing_without_device():
         learner.update(points, u)
-        thresholds = learner.threshold(X)
-    assert thresholds.device.type == "cpu"
+        thresholds = learner.threshold(at)
+    assert thresholds.device.type == device.type
 
 
 def own_host_reads(function: AcquisitionFunction) -> int:
     """How often an evaluation waits for the device, once what it keeps has been computed."""
-    points = decisions_of(function)
+    points = here(decisions_of(function))
     value_and_gradient(function, points)
     return count_operations(lambda: value_and_gradient(function, points)).own_host_reads
 

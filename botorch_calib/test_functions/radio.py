@@ -124,7 +124,7 @@ class RadioCorridors(SyntheticTestFunction):
         self,
         num_fading: int = 1,
         uav_weight: float = 0.7,
-        uav_fading: bool = True,
+        uav_fading: bool = False,
         user_seed: int = 0,
         negate: bool = False,
         dtype: torch.dtype = torch.double,

@@ -15,9 +15,10 @@ DTYPES = (torch.float32, torch.float64)
 
 
 def uniform(*shape: int, seed: int = 0) -> Tensor:
-    """Fixed points of the unit cube."""
+    """Fixed points of the unit cube, the same ones on any default device."""
     generator = torch.Generator().manual_seed(seed)
-    return torch.rand(*shape, dtype=torch.double, generator=generator)
+    points = torch.rand(*shape, dtype=torch.double, generator=generator, device="cpu")
+    return points.to(torch.get_default_device())
 
 
 def copies(value: Any) -> list[Any]:

@@ -31,8 +31,9 @@ class CalibratorContract:
 
     def _data(self, num: int) -> tuple[Tensor, Tensor]:
         generator = torch.Generator().manual_seed(1)
-        z = 2 * torch.randn(num, dtype=torch.double, generator=generator)
-        return uniform(num, self.dim, seed=2), z
+        z = 2 * torch.randn(num, dtype=torch.double, generator=generator, device="cpu")
+        X = uniform(num, self.dim, seed=2)
+        return X, z.to(X)
 
     def _quantiles(self, calibrator: Any, dtype: torch.dtype = torch.double) -> Tensor:
         """Quantiles at fixed points, which tell predictive distributions apart."""

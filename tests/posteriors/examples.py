@@ -59,4 +59,6 @@ def make(kind: str, X: Tensor, noise: Tensor | float = NOISE, **kwargs: Any) -> 
 def draws_for(posterior: CalibratedPosterior, num: int, seed: int = 0) -> Tensor:
     """Independent standard normal base samples."""
     shape = (num, *posterior.base_sample_shape)
-    return torch.randn(shape, dtype=torch.double, generator=Generator().manual_seed(seed))
+    generator = Generator().manual_seed(seed)
+    draws = torch.randn(shape, dtype=torch.double, generator=generator, device="cpu")
+    return draws.to(torch.get_default_device())

@@ -21,6 +21,8 @@ from botorch_calib.robust.joint_inputs import Columns
 # Pairs per chunk: few enough for the buffers to stay in the cache, where that is possible.
 _BUFFER_ELEMENTS = 2**18
 _LEAST_ROWS, _MOST_ROWS = 256, 1024
+# On a device, whose launches have to be few, three or four buffers of half a gigabyte.
+_DEVICE_ELEMENTS = 2**26
 
 
 class ClosedFormConfidenceBound(ContextualFunction):
@@ -139,7 +141,7 @@ class ClosedFormConfidenceBound(ContextualFunction):
     def _chunks(self, b: int, M: int) -> Iterator[tuple[slice, slice, list[Tensor]]]:
         """Rows and columns of the results, and buffers for them."""
         n = len(self._weights)
-        most = max(_LEAST_ROWS, min(_MOST_ROWS, _BUFFER_ELEMENTS // max(n, 1)))
+        most = rows_per_chunk(n, self._weights.device)
         num = min(M, most)
         step = min(b, max(1, most // max(num, 1)))
         storage = self._weights.new_empty(3 if self.gp.root is None else 4, step * num * n)
@@ -184,6 +186,13 @@ class ClosedFormConfidenceBound(ContextualFunction):
         """Gradients ``b x d``, ``2 sum_i factors_i (s - s_i)`` in the units of inputs."""
         sums = (factors / self.gp.profile.slope) @ self._padded
         return torch.addcmul(sums[:, :-1], points * self._all.unit, sums[:, -1:])
+
+
+def rows_per_chunk(num: int, device: torch.device) -> int:
+    """Pairs that pass through the buffers together, for ``num`` training points."""
+    if device.type == "cpu":
+        return max(_LEAST_ROWS, min(_MOST_ROWS, _BUFFER_ELEMENTS // max(num, 1)))
+    return max(_LEAST_ROWS, _DEVICE_ELEMENTS // max(num, 1))
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,0 +1,125 @@
+"""``python -m benchmarks gpu``: what a device makes of large batches, written as ``tables/gpu.md``.
+
+A robust confidence bound needs the product of all covariances with an inverse, ``(b M x n)(n x n)``
+in double precision. Here its value and gradient are timed against that product alone, as the same
+device makes it in large pieces: at most twice its time is at least half of its rate. Log expected
+improvement of a calibrated model at many points is timed against that of the plain one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from benchmarks.framework.result import installed_versions
+from benchmarks.framework.strategies import calibrate
+from benchmarks.perf.comparisons import NUM_INITIAL, calibrator, log_ei_pair
+from benchmarks.perf.measure import Call, Comparison, Measurement, Workload, measure, table
+from benchmarks.perf.robust import RADIUS, robust_call
+
+# Rows of one piece of the product.
+PIECE = 2**16
+
+
+@dataclass(frozen=True)
+class Size:
+    """How large the batches are.
+
+    Args:
+        num: Training points of the robust bound, ``n``.
+        num_contexts: Its contexts, ``M``.
+        num_decisions: Its decisions, ``b``.
+        num_points: Points of log expected improvement.
+    """
+
+    num: int = 2000
+    num_contexts: int = 4096
+    num_decisions: int = 512
+    num_points: int = 10_000
+
+    @property
+    def flops(self) -> float:
+        """Floating-point operations of the product."""
+        return 2.0 * self.num_decisions * self.num_contexts * self.num**2
+
+
+SMALL = Size(num=40, num_contexts=32, num_decisions=16, num_points=64)
+
+
+def product_call(work: Workload, size: Size) -> Call:
+    """The product of the same size, piece by piece, as whole it would not fit into the memory."""
+    rows = size.num_decisions * size.num_contexts
+    left = torch.rand(min(PIECE, rows), size.num, dtype=torch.double, device=work.device)
+    right = torch.rand(size.num, size.num, dtype=torch.double, device=work.device)
+    out = torch.empty_like(left)
+
+    def call(repetition: int) -> Tensor:
+        for _ in range(-(-rows // len(left))):
+            torch.mm(left, right, out=out)
+        return out
+
+    return call
+
+
+def comparisons(size: Size) -> list[Comparison]:
+    """What is measured."""
+
+    def robust(work: Workload) -> tuple[Call, Call]:
+        bound = robust_call(work, (size.num, size.num_contexts), "RBF", RADIUS, size.num_decisions)
+        return bound, product_call(work, size)
+
+    def improvement(work: Workload) -> tuple[Call, Call]:
+        work.batch = work.batch.repeat(-(-size.num_points // len(work.batch)), 1, 1)
+        work.batch = work.batch[: size.num_points]
+        return log_ei_pair(work, calibrate(work.gp, calibrator, NUM_INITIAL))
+
+    robust_name = f"n={size.num}, M={size.num_contexts}, b={size.num_decisions}"
+    return [
+        Comparison(f"robust UCB, {robust_name} / one product", robust, 11, 2),
+        Comparison(f"calibrated / plain log EI, b={size.num_points}", improvement, 51, 5),
+    ]
+
+
+def device_name(device: torch.device) -> str:
+    """What the table calls the device."""
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
+
+
+def report(device: torch.device, size: Size, measurements: list[Measurement]) -> str:
+    """The page."""
+    robust = measurements[0]
+    teraflops = size.flops / robust.reference_ms / 1e9
+    versions = ", ".join(f"{name} {version}" for name, version in installed_versions().items())
+    return "\n".join(
+        [
+            "# `gpu`",
+            "",
+            f"`python -m benchmarks gpu`, on {device_name(device)}. The robust bound, value and "
+            f"gradient, ran at {100 / robust.ratio:.0f} % of the rate of its double-precision "
+            f"matrix product alone, which was {teraflops:.3g} TFLOP/s.",
+            "",
+            table(measurements),
+            "",
+            versions,
+            "",
+        ]
+    )
+
+
+def main(device: str, folder: Path, *, small: bool = False) -> int:
+    """Measure, print and write the table; 2 if there is no such device."""
+    if torch.device(device).type == "cuda" and not torch.cuda.is_available():
+        print("CUDA is not available.")
+        return 2
+    size = SMALL if small else Size()
+    place = torch.device(device)
+    # Each with data of its own, of which a comparison may change the batch.
+    measurements = [measure(each, Workload(place)) for each in comparisons(size)]
+    page = report(place, size, measurements)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "gpu.md").write_text(page, encoding="utf-8")
+    print(page)
+    return 0

@@ -1,0 +1,45 @@
+"""The measurement of a device, tried out on the CPU."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from benchmarks.__main__ import main
+from benchmarks.perf import gpu
+from benchmarks.perf.measure import Workload
+from botorch_calib.robust.gp.closed_form_bound import rows_per_chunk
+
+
+def test_a_small_size_on_the_cpu(tmp_path, capsys) -> None:
+    assert main(["gpu", "--device", "cpu", "--small", "--tables", str(tmp_path)]) == 0
+    page = (tmp_path / "gpu.md").read_text(encoding="utf-8")
+    assert page in capsys.readouterr().out
+    assert "robust UCB, n=40, M=32, b=16 / one product" in page
+    assert "calibrated / plain log EI, b=64" in page and "TFLOP/s" in page
+
+
+def test_what_is_measured() -> None:
+    work = Workload(torch.device("cpu"))
+    bound, product = gpu.comparisons(gpu.SMALL)[0].build(work)
+    gradient, piece = bound(0), product(0)
+    assert isinstance(gradient, torch.Tensor) and gradient.shape == (16, 1, 2)
+    assert isinstance(piece, torch.Tensor) and piece.shape == (16 * 32, 40)
+    _, improvement = gpu.comparisons(gpu.Size(num_points=700))
+    for call in improvement.build(work):
+        gradient = call(0)
+        assert isinstance(gradient, torch.Tensor) and gradient.shape == (700, 1, 2)
+    assert gpu.Size().flops == 2.0 * 512 * 4096 * 2000**2
+
+
+def test_a_missing_device(tmp_path, capsys, monkeypatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert main(["gpu", "--tables", str(tmp_path)]) == 2
+    assert "not available" in capsys.readouterr().out and not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("num", [0, 1, 100, 2000, 10**9])
+def test_chunks_are_larger_on_a_device(num) -> None:
+    few, many = (rows_per_chunk(num, torch.device(kind)) for kind in ("cpu", "cuda"))
+    assert 256 <= few <= 1024 and few <= many
+    assert many * num <= max(2**26, 256 * num)
