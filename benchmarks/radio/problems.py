@@ -55,7 +55,7 @@ def corridors(num_fading: int) -> Problem:
     """The network observed with so many draws of the fading, weighted as in the paper."""
     return Problem(
         name=f"fading_{num_fading}",
-        build=partial(network, num_fading=num_fading, uav_weight=0.7, uav_fading=True),
+        build=partial(network, num_fading=num_fading, uav_weight=0.7, uav_fading=False),
         bounds=((0.0, 1.0),) * (2 * NUM_STATIONS),
         optimal_value=0.0,
         initial_design=partial(random_points_and_start, start=START),

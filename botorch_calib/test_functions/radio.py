@@ -68,8 +68,8 @@ class RadioCorridors(SyntheticTestFunction):
       from the antenna, the azimuth from the middle of its sector; azimuths count counter-clockwise
       from the x-axis. Distances hold the difference of heights. There is no shadow fading.
     * **Rate.** ``log2(1 + SINR)`` bit/s/Hz (eq. 43). The serving station is the one of the largest
-      mean power, and all others interfere. The power of each link is multiplied by an independent
-      exponential variable of mean 1 (Rayleigh fading).
+      mean power, and all others interfere. The power of each link to the ground is multiplied by an
+      independent exponential variable of mean 1 (Rayleigh fading); UAVs are in line of sight.
     * **Objective.** ``uav_weight`` times the mean rate of the UAVs plus the rest times that of the
       ground users (eq. 44), in expectation over the fading.
     * **Observation.** The same, averaged over ``num_fading`` draws of the fading (eq. 45): noise
@@ -84,9 +84,9 @@ class RadioCorridors(SyntheticTestFunction):
     clipped, and plateaus in the tilt of an antenna that points away from all users. Arithmetic is
     in double precision; values have the dtype of the inputs. The largest value is not known.
 
-    The paper's text has ``uav_weight=0.7`` and fading for all users. Its published code swaps the
-    weights (``uav_weight=0.3``) and lets only ground users fade (``uav_fading=False``: line of
-    sight), among other differences that are not offered here.
+    The paper has ``uav_weight=0.7`` (eq. 44). By its text all links fade (``uav_fading=True``); its
+    experiments were run with UAVs in line of sight, as is the default here. They also swap the
+    weights (``uav_weight=0.3``), and differ in other ways that are not offered.
 
     Args:
         num_fading: Number of draws of the fading in an observation.
