@@ -140,13 +140,17 @@ class ContextualReplicate(Replicate[ContextualTask, RobustMethod, Model]):
         self.strategy = method.start(task, self.function)
         # Drawn in advance, so that they do not depend on what a method does.
         draws = torch.Generator().manual_seed(stream_seed(seed, CONTEXTS))
-        self.contexts = self.function.sample_contexts(task.num_initial + task.num_rounds, draws)
+        self.contexts = self.draw_contexts(task.num_initial + task.num_rounds, draws)
         self.reference = reference_contexts(task, self.function)
         self.X = self.contexts.new_empty(0, self.function.dim)
         self.y: list[float] = []
         self.f: list[float] = []
         for x in initial_decisions(self.function, task.num_initial, seed):
             self._query(x)
+
+    def draw_contexts(self, num: int, draws: torch.Generator) -> Tensor:
+        """Contexts from their true distribution, ``num x d_c``."""
+        return self.function.sample_contexts(num, draws)
 
     def prepare(self, step: int) -> None:
         """Gather what the method knows."""

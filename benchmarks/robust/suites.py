@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from benchmarks.framework.suite import Suite
-from benchmarks.robust import methods
+from benchmarks.robust import methods, shift
 from benchmarks.robust.replicate import replicate, tasks
 from benchmarks.robust.report import RobustReport
+from benchmarks.robust.shift_report import ShiftReport
 
 # Contexts that the environment draws, from a distribution that is not known.
 ROBUST = Suite(
@@ -18,4 +19,16 @@ ROBUST = Suite(
     report=RobustReport(),
 )
 
-SUITES = (ROBUST,)
+# A stated distribution of the context that is wrong by more or less: shift against radius.
+ROBUST_SHIFT = Suite(
+    name="robust_shift",
+    problems=shift.tasks(),
+    methods=shift.compared(),
+    baseline="erbo",
+    seeds=range(10000, 10012),
+    replicate=shift.replicate,
+    report=ShiftReport(),
+    protocol="robust_shift",
+)
+
+SUITES = (ROBUST, ROBUST_SHIFT)

@@ -81,7 +81,11 @@ def optimize_robust(
     num = check_count("num_restarts", num_restarts)
     raw_samples = max(num, check_count("raw_samples", raw_samples))
     if not _is_lipschitz_bound(acq_function):
-        return optimize_acqf(acq_function, bounds, q=1, num_restarts=num, raw_samples=raw_samples)
+        candidate, value = optimize_acqf(
+            acq_function, bounds, q=1, num_restarts=num, raw_samples=raw_samples
+        )
+        assert value is not None  # as the best one alone is returned
+        return candidate, value
     with torch.no_grad():
         pool = draw_sobol_samples(bounds, n=raw_samples, q=1)
         values = acq_function(pool)
@@ -181,7 +185,7 @@ class _Epigraph:
         self.lower, self.width = bounds[0], bounds[1] - bounds[0]
         self.scale, self.factor = scale, acqf.ambiguity.radius / scale
         self.chosen = self.candidates[:0]
-        self._known: tuple[bytes, Array, Array, Array, Array] | None = None
+        self._known: tuple[bytes, tuple[Array, Array, Array, Array]] | None = None
 
     def add_steepest(self, x: Tensor) -> None:
         """Let the steepest contexts at a point ``1 x d_x`` enter."""
@@ -197,21 +201,24 @@ class _Epigraph:
         share = torch.where(self.width > 0, (start[0] - self.lower) / self.width, 0.0)
         x = share.clamp(0.0, 1.0).double().cpu().numpy()
         first = np.append(x, self._at(x)[2].max())
-        result = minimize(
-            lambda z: z[-1] - self._at(z[:-1])[0],
-            first,
-            jac=lambda z: np.append(-self._at(z[:-1])[1], 1.0),
-            method="SLSQP",
-            bounds=[(0.0, 1.0)] * len(x) + [(0.0, None)],
-            constraints={
-                "type": "ineq",
-                "fun": lambda z: z[-1] - self._at(z[:-1])[2],
-                "jac": lambda z: np.pad(
-                    -self._at(z[:-1])[3], ((0, 0), (0, 1)), constant_values=1.0
-                ),
-            },
-            options=_FINE,
-        )
+        with warnings.catch_warnings():
+            # Of steps that leave the bounds by rounding, which are moved back.
+            warnings.simplefilter("ignore", RuntimeWarning)
+            result = minimize(
+                lambda z: z[-1] - self._at(z[:-1])[0],
+                first,
+                jac=lambda z: np.append(-self._at(z[:-1])[1], 1.0),
+                method="SLSQP",
+                bounds=[(0.0, 1.0)] * len(x) + [(0.0, None)],
+                constraints={
+                    "type": "ineq",
+                    "fun": lambda z: z[-1] - self._at(z[:-1])[2],
+                    "jac": lambda z: np.pad(
+                        -self._at(z[:-1])[3], ((0, 0), (0, 1)), constant_values=1.0
+                    ),
+                },
+                options=_FINE,
+            )
         x = np.clip(result.x[:-1], 0.0, 1.0)
         expectation, _, norms, _ = self._at(x)
         return self._point(x), self.scale * float(expectation - norms.max())
@@ -229,11 +236,12 @@ class _Epigraph:
                 (slope,) = torch.autograd.grad(value, X)
             norms, slopes = self.function.norms_with_slopes(X.detach(), self.chosen)
             width = self.width / self.scale
-            results = (
+            found = (
                 value.detach() / self.scale,
                 slope[0] * width,
                 self.factor * norms[0],
                 self.factor * self.width * slopes[0],
             )
-            self._known = key, *(each.double().cpu().numpy() for each in results)
-        return self._known[1:]
+            first, second, third, fourth = (each.double().cpu().numpy() for each in found)
+            self._known = key, (first, second, third, fourth)
+        return self._known[1]

@@ -1,0 +1,139 @@
+"""The report of suite `robust_shift`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from benchmarks.decisions.analysis import detectable, verdict
+from benchmarks.framework import metrics
+from benchmarks.framework.markdown import estimate, number, table
+from benchmarks.framework.metrics import Estimate, by_seed, trace
+from benchmarks.framework.result import Result
+from benchmarks.framework.suite import Suite
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+ByMethod = Mapping[str, Sequence[Result]]
+
+# Compared with the baseline, as the protocol says; the margin is in logarithms.
+PRIMARY, MARGIN = ("exact_0.1", "exact_measured", "observed"), 0.2
+
+CRITERIA = {
+    "regret": "Regret under the true distribution",
+    "worst_regret": "Regret under the worst distribution within the size of the shift",
+    "nominal_regret": "Regret under the stated distribution",
+    "surplus": "True value less what was promised",
+    "radius": "Radius",
+}
+
+
+def mean_of(name: str) -> Callable[[Result], float]:
+    """The mean of a trace over all rounds, as a score."""
+    return lambda result: float(np.mean(trace(result, name)))
+
+
+def log_regret(result: Result) -> float:
+    """The primary endpoint: the logarithm of the mean regret under the true distribution."""
+    return math.log(mean_of("regret")(result))
+
+
+@dataclass(frozen=True)
+class ShiftReport:
+    """Means by method and shift for each function, and the primary comparisons."""
+
+    def lines(self, suite: Suite[Any, Any], collected: Mapping[str, ByMethod]) -> list[str]:
+        """A legend, the primary comparisons and a table for each function and criterion."""
+        legend = (
+            "Means over all rounds, then over seeds, with standard errors. The number behind a "
+            "function is the distance of the true from the stated distribution of contexts, that "
+            "behind a method its radius."
+        )
+        lines = [legend, "", "## Primary comparisons", "", *primary(collected, suite.baseline), ""]
+        for name, title in CRITERIA.items():
+            lines += [f"## {title}", "", *means(collected, name), ""]
+        return lines
+
+    def figure(self, collected: Mapping[str, ByMethod]) -> Figure:
+        """Regret by shift, a panel for each function."""
+        return shift_figure(collected)
+
+
+def primary(collected: Mapping[str, ByMethod], baseline: str) -> list[str]:
+    """Differences of log regret to the baseline's, corrected for the number of all of them."""
+    found = []
+    for problem, by_method in collected.items():
+        reference = by_seed(by_method.get(baseline, []), log_regret)
+        for method in PRIMARY:
+            own = by_seed(by_method.get(method, []), log_regret)
+            differences = [own[seed] - reference[seed] for seed in sorted(own.keys() & reference)]
+            if len(differences) > 1:
+                found.append((problem, method, differences, metrics.paired_test(own, reference)))
+    adjusted = metrics.holm([test.wilcoxon_p_value for *_, test in found])
+    rows = []
+    for (problem, method, differences, test), p in zip(found, adjusted, strict=True):
+        low, high = metrics.student_interval(differences)
+        rows.append(
+            [
+                problem,
+                method,
+                str(test.pairs),
+                f"{100 * math.expm1(test.difference.mean):+.0f} %",
+                f"{100 * math.expm1(low):+.0f} to {100 * math.expm1(high):+.0f} %",
+                number(p, 2),
+                verdict((low, high), p, MARGIN),
+                f"{100 * math.expm1(detectable(differences, len(found))):.0f} %",
+            ]
+        )
+    header = [
+        "problem",
+        "method",
+        "seeds",
+        f"regret to {baseline}",
+        "95 % interval",
+        "corrected p",
+        f"within {100 * math.expm1(MARGIN):.0f} %",
+        "detectable",
+    ]
+    return table(header, rows)
+
+
+def means(collected: Mapping[str, ByMethod], name: str) -> list[str]:
+    """One criterion: a row for each method, a column for each problem."""
+    methods = list(dict.fromkeys(method for runs in collected.values() for method in runs))
+    rows = [
+        [method]
+        + [
+            estimate(Estimate.of([mean_of(name)(result) for result in runs.get(method, [])]))
+            for runs in collected.values()
+        ]
+        for method in methods
+    ]
+    return table(["method", *collected], rows)
+
+
+def shift_figure(collected: Mapping[str, ByMethod]) -> Figure:
+    """Mean regret of each method by the size of the shift."""
+    from benchmarks.framework.plots import method_colors, panel_grid, share_legend
+
+    functions = list(dict.fromkeys(problem.rpartition("_")[0] for problem in collected))
+    figure, panels = panel_grid(len(functions), len(functions), (5.0, 4.0))
+    colors = method_colors(collected)
+    for panel, function in zip(panels, functions, strict=True):
+        curves: dict[str, list[tuple[float, float]]] = {}
+        for problem, by_method in collected.items():
+            start, _, shift = problem.rpartition("_")
+            for method, results in by_method.items() if start == function else ():
+                mean = float(np.mean([mean_of("regret")(result) for result in results]))
+                curves.setdefault(method, []).append((float(shift), mean))
+        for method, points in curves.items():
+            style = "--" if method in ("erbo", "observed") else "-"
+            panel.plot(*zip(*sorted(points), strict=True), style, label=method, c=colors[method])
+        panel.set(title=function, xlabel="shift", ylabel="mean regret")
+    share_legend(figure, panels)
+    return figure

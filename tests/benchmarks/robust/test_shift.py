@@ -1,0 +1,142 @@
+"""Suite `robust_shift`: its criteria by loops, the measured radius, a short run and its report."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from scipy.stats import wasserstein_distance
+
+from benchmarks.framework.metrics import trace
+from benchmarks.framework.protocol import ExperimentProtocol
+from benchmarks.framework.report import markdown
+from benchmarks.robust import shift as shift_suite
+from benchmarks.robust.shift import (
+    ATOMS,
+    FUNCTIONS,
+    SHIFTS,
+    ShiftTask,
+    compared,
+    criteria,
+    measured_radius,
+    optima,
+    quantiles,
+    replicate,
+    tasks,
+)
+from benchmarks.robust.shift_report import ShiftReport, log_regret, mean_of, primary
+from benchmarks.suites import get_suite
+from botorch_calib.test_functions import ContextShift, Newsvendor
+
+UNIT = torch.tensor([[0.0], [1.0]], dtype=torch.double)
+METHODS = {method.name: method for method in compared()}
+SHORT = ShiftTask("newsvendor_0.2", Newsvendor, num_rounds=4, shift=-0.2)
+
+
+def test_tasks_and_methods() -> None:
+    assert len(tasks()) == len(FUNCTIONS) * len(SHIFTS) == 12 and len(METHODS) == 10
+    for task in tasks():
+        _, _, size = task.name.rpartition("_")
+        assert abs(task.shift) == float(size)
+    assert all(task.shift <= 0 for task in tasks() if task.name.startswith("newsvendor"))
+
+
+@pytest.mark.parametrize("shift", [-0.2, 0.1])
+def test_the_distance_is_the_shift(shift) -> None:
+    stated, true = quantiles(64, 0.0, UNIT).flatten(), quantiles(64, shift, UNIT).flatten()
+    assert abs(wasserstein_distance(stated, true) - abs(shift)) < 1e-12
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_criteria_by_loops(name) -> None:
+    problem = FUNCTIONS[name][0]()
+    lower, upper = problem.decision_bounds
+    X = lower + (upper - lower) * torch.tensor([[0.2], [0.7]], dtype=torch.double)
+    values = criteria(problem, 0.1, X)
+    for i, x in enumerate(X):
+        for key, moved in (("truth", 0.1), ("nominal", 0.0)):
+            points = quantiles(ATOMS, moved, problem.context_bounds)
+            total = sum(float(problem(torch.cat([x, c]), noise=False)) for c in points)
+            assert abs(float(values[key][i]) - total / ATOMS) < 1e-9
+    # The truth is in the ball, up to the places that mass may move to.
+    assert (values["worst"] <= values["truth"] + 1e-2).all()
+    assert (values["worst"] <= values["nominal"]).all()
+    without = criteria(problem, 0.0, X)
+    assert torch.equal(without["truth"], without["nominal"])
+    assert torch.allclose(without["worst"], without["nominal"], rtol=0, atol=1e-12)
+
+
+def test_optima_are_not_exceeded() -> None:
+    task = ShiftTask("context_shift_0.1", ContextShift, shift=0.1)
+    best = optima(task)
+    X = 2 * torch.rand(50, 1, dtype=torch.double, generator=torch.Generator().manual_seed(0)) - 1
+    for name, values in criteria(ContextShift(), 0.1, X).items():
+        assert (values <= best[name] + 1e-4).all()
+
+
+def test_the_measured_radius() -> None:
+    stated = quantiles(64, 0.0, UNIT)
+    generator = torch.Generator().manual_seed(0)
+    z = 0.1 * torch.randn(200, 20, 1, dtype=torch.double, generator=generator)
+    found = {
+        size: torch.tensor([measured_radius(0.5 + size + draw, stated) for draw in z])
+        for size in (0.0, 0.1, 0.2)
+    }
+    # The mean of 20 contexts has a standard deviation of 0.1 / sqrt(20) = 0.022, which is what
+    # decides where a shift is; what chance adds, 0.03, is taken off.
+    assert 0.3 < (found[0.0] == 0.0).double().mean() < 0.8 and found[0.0].mean() < 0.02
+    for size in (0.1, 0.2):
+        assert abs(found[size].mean() - (size - 0.03)) < 0.02
+    assert measured_radius(stated, stated) == 0.0
+
+
+@pytest.mark.parametrize("name", ["erbo", "observed", "wdrbo_measured", "exact_0.1"])
+def test_a_run(name) -> None:
+    result = replicate(SHORT, METHODS[name], 1000)
+    extras = result.extras
+    assert all(len(extras[key]) == 4 for key in ("regret", "worst_regret", "surplus", "radius"))
+    for key in ("regret", "worst_regret", "nominal_regret"):
+        assert min(trace(result, key)) >= 0.0
+    radius = METHODS[name].radius
+    assert all(r == radius for r in extras["radius"]) or radius is None
+    again = replicate(SHORT, METHODS[name], 1000)
+    assert again.extras == extras and again.X == result.X
+    # Contexts are those of the shifted distribution, and the same for all methods.
+    contexts = torch.tensor(result.X)[:, 1]
+    other = replicate(SHORT, METHODS["erbo"], 1000)
+    assert torch.equal(contexts, torch.tensor(other.X)[:, 1]) and contexts.mean() < 0.45
+
+
+def test_the_promise_is_the_mean_under_the_centre() -> None:
+    class Noting(shift_suite.ShiftReplicate):
+        def evaluate(self, x, model, step):
+            super().evaluate(x, model, step)
+            stated = quantiles(64, 0.0, UNIT)
+            joint = torch.cat([x.expand(64, 1), stated], dim=-1).unsqueeze(1)
+            mean = model.posterior(joint).mean.mean()
+            assert abs(float(mean) - self.promised[-1]) < 1e-6
+
+    Noting(SHORT, METHODS["erbo"], 1000).run()
+
+
+def test_report(tmp_path) -> None:
+    seeds = (1000, 1001)
+    runs = {
+        name: [replicate(SHORT, METHODS[name], seed) for seed in seeds]
+        for name in ("erbo", "exact_0.1", "observed")
+    }
+    collected = {SHORT.name: runs, "newsvendor_0": runs}
+    suite = replace(get_suite("robust_shift"), protocol=None)
+    text = markdown(suite, collected)
+    assert "Primary comparisons" in text and "## Radius" in text and "exact_0.1" in text
+    assert len(primary(collected, "erbo")) == 2 + 4
+    first = runs["erbo"][0]
+    assert mean_of("radius")(first) == 0.0 and log_regret(first) < 10.0
+    figure = ShiftReport().figure(collected)
+    assert len(figure.axes) == 1
+    figure.savefig(tmp_path / "figure.png")
+
+
+def test_the_protocol_is_that_of_the_suite() -> None:
+    ExperimentProtocol.load("robust_shift").check(get_suite("robust_shift"))
