@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from benchmarks.framework.comparisons import ByMethod
+from benchmarks.framework.comparisons import ByMethod, pooled_ratio
 from benchmarks.framework.condensation import (
     Average,
     Condensation,
@@ -24,7 +24,7 @@ from benchmarks.framework.condensation import (
     Flags,
     Significant,
 )
-from benchmarks.framework.metrics import student_interval, trace
+from benchmarks.framework.metrics import trace
 from benchmarks.framework.result import Result
 
 RESAMPLES = 2000
@@ -184,20 +184,10 @@ def _array(result: Result, name: str) -> np.ndarray:
 
 
 def pooled_rate(results: Sequence[Result]) -> tuple[float, float, float]:
-    """Violations over certified rounds, both summed over the runs, with its 95 % interval.
-
-    That of a ratio, linearised, with Student's quantile; NaN for fewer than two runs. If no round
-    was certified, all three are NaN.
-    """
-    certified = np.array([certified_rounds(result) for result in results])
-    violated = certified * np.array([violation_rate(result) for result in results])
-    if not certified.any():
-        return math.nan, math.nan, math.nan
-    rate = float(violated.sum() / certified.sum())
-    if len(results) < 2:
-        return rate, math.nan, math.nan
-    low, high = student_interval(((violated - rate * certified) / certified.mean()).tolist())
-    return rate, rate + low, rate + high
+    """Violations over certified rounds, both summed over the runs, with its 95 % interval."""
+    certified = [certified_rounds(result) for result in results]
+    violated = [n * violation_rate(result) for n, result in zip(certified, results, strict=True)]
+    return pooled_ratio(violated, certified)
 
 
 # ------------------------------------------------------------ rewards at matched violations

@@ -49,7 +49,7 @@ def seed_means(
     """
     runs = [{r.seed: r for r in by_method.get(method, [])} for by_method in case]
     means = {}
-    for seed in sorted(set.intersection(*map(set, runs))):
+    for seed in sorted(set.intersection(*map(set, runs)) if runs else ()):
         results = [r[seed] for r in runs if not math.isnan(score(r[seed]))]
         if not results:
             continue
@@ -59,6 +59,24 @@ def seed_means(
             np.average([score(r) for r in results], weights=None if equal else weights)
         )
     return means
+
+
+def pooled_ratio(
+    numerators: Sequence[float], denominators: Sequence[float]
+) -> tuple[float, float, float]:
+    """The ratio of two sums over seeds or runs, with its 95 % interval.
+
+    That of a ratio, linearised, with Student's quantile; NaN for fewer than two. If the
+    denominators are all 0, all three are NaN.
+    """
+    above, below = np.array(numerators, dtype=float), np.array(denominators, dtype=float)
+    if not below.any():
+        return math.nan, math.nan, math.nan
+    ratio = float(above.sum() / below.sum())
+    if len(below) < 2:
+        return ratio, math.nan, math.nan
+    low, high = student_interval(((above - ratio * below) / below.mean()).tolist())
+    return ratio, ratio + low, ratio + high
 
 
 @dataclass(frozen=True)
