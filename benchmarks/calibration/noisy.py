@@ -145,6 +145,18 @@ class NoisyLandscape:
         return self.landscape(X) + self.landscape.spread() * noise
 
 
+def noise_deviation(objective: NoisyLandscape, X: Tensor) -> Tensor:
+    """Standard deviations ``n x 1`` of outcomes at ``n x d`` points.
+
+    Raises:
+        TypeError: If the noise is not Gaussian.
+    """
+    if not isinstance(objective.noise, GaussianNoise):
+        raise TypeError(f"The noise must be Gaussian, got {objective.noise!r}.")
+    lower, upper = box(objective.landscape.bounds)
+    return objective.landscape.spread() * objective.noise.deviation((X - lower) / (upper - lower))
+
+
 @dataclass(frozen=True)
 class ReferenceGP:
     """The Gaussian process fitted to many noisy Sobol points: as right as its kind can be.

@@ -5,13 +5,17 @@ from __future__ import annotations
 from benchmarks.calibration import (
     ackley,
     baselines,
+    claims,
     methods,
     misspecified,
+    remedies,
     stateful,
     synthetic,
+    understated,
     wellspecified,
 )
 from benchmarks.calibration.report import CalibrationReport
+from benchmarks.calibration.understated_report import UnderstatedReport
 from benchmarks.framework import strategies
 from benchmarks.framework.suite import Suite
 
@@ -49,6 +53,24 @@ MISSPECIFIED = Suite(
     report=CalibrationReport(inference="evaluated", groups=tuple(misspecified.CASES)),
 )
 
+# Reported standard errors that are too small: calibration beside what else a user can do.
+UNDERSTATED_NOISE = Suite(
+    name="understated_noise",
+    problems=understated.problems(),
+    methods=remedies.compared(),
+    baseline="plain",
+    seeds=range(10000, 10100),
+    replicate=claims.replicate,
+    report=UnderstatedReport(
+        primary=("recalibrated", "localized"),
+        control="refit",
+        baseline="plain",
+        former=tuple(misspecified.FUNCTIONS),
+    ),
+    protocol="understated_noise",
+    archive=claims.ARCHIVED,
+)
+
 WELLSPECIFIED = Suite(
     name="wellspecified",
     problems=wellspecified.problems(),
@@ -75,4 +97,12 @@ SMOKE = Suite(
     seeds=range(2),
 )
 
-SUITES = (LOCBO, LOCBO_SETTINGS, MISSPECIFIED, WELLSPECIFIED, CALIBRATION, SMOKE)
+SUITES = (
+    LOCBO,
+    LOCBO_SETTINGS,
+    MISSPECIFIED,
+    UNDERSTATED_NOISE,
+    WELLSPECIFIED,
+    CALIBRATION,
+    SMOKE,
+)

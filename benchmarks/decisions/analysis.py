@@ -11,10 +11,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from statistics import NormalDist
 
 import numpy as np
 
+from benchmarks.framework.comparisons import ByMethod, pooled_ratio
 from benchmarks.framework.condensation import (
     Average,
     Condensation,
@@ -24,13 +24,9 @@ from benchmarks.framework.condensation import (
     Flags,
     Significant,
 )
-from benchmarks.framework.metrics import SIGNIFICANCE, Score, student_interval, trace
+from benchmarks.framework.metrics import trace
 from benchmarks.framework.result import Result
 
-# Results of one problem by method, and several problems of one case.
-ByMethod = Mapping[str, Sequence[Result]]
-
-POWER = 0.8
 RESAMPLES = 2000
 
 
@@ -184,77 +180,14 @@ def _array(result: Result, name: str) -> np.ndarray:
     return np.array(trace(result, name))
 
 
-# ------------------------------------------------------------ over the functions of a case
-
-
-def seed_means(
-    case: Sequence[ByMethod], method: str, score: Score, weight: Score | None = None
-) -> dict[int, float]:
-    """A method's score by seed, averaged over the functions that have it.
-
-    Only seeds that all functions have been run with count.
-
-    Args:
-        case: Results of the functions of a case.
-        method: The method.
-        score: The score.
-        weight: The weight of a run in the average; all are equal by default, and where all weigh
-            nothing.
-    """
-    runs = [_by_seed(by_method.get(method, [])) for by_method in case]
-    means = {}
-    for seed in sorted(set.intersection(*map(set, runs))):
-        results = [r[seed] for r in runs if not math.isnan(score(r[seed]))]
-        if not results:
-            continue
-        weights = [1.0 if weight is None else weight(result) for result in results]
-        equal = not any(weights)
-        means[seed] = float(
-            np.average([score(r) for r in results], weights=None if equal else weights)
-        )
-    return means
+# ------------------------------------------------------------ over all seeds
 
 
 def pooled_rate(results: Sequence[Result]) -> tuple[float, float, float]:
-    """Violations over certified rounds, both summed over the runs, with its 95 % interval.
-
-    That of a ratio, linearised, with Student's quantile; NaN for fewer than two runs. If no round
-    was certified, all three are NaN.
-    """
-    certified = np.array([certified_rounds(result) for result in results])
-    violated = certified * np.array([violation_rate(result) for result in results])
-    if not certified.any():
-        return math.nan, math.nan, math.nan
-    rate = float(violated.sum() / certified.sum())
-    if len(results) < 2:
-        return rate, math.nan, math.nan
-    low, high = student_interval(((violated - rate * certified) / certified.mean()).tolist())
-    return rate, rate + low, rate + high
-
-
-def detectable(differences: Sequence[float], num_tests: int) -> float:
-    """The mean difference that would be found with a power of 80 %.
-
-    By the normal approximation, at the level of the first of ``num_tests`` steps of Holm's
-    correction, which is the strictest.
-    """
-    normal = NormalDist()
-    reach = normal.inv_cdf(1.0 - 0.5 * SIGNIFICANCE / num_tests) + normal.inv_cdf(POWER)
-    return reach * float(np.std(differences, ddof=1)) / math.sqrt(len(differences))
-
-
-def verdict(interval: tuple[float, float], adjusted_p: float, margin: float) -> str:
-    """What a difference of gaps to the baseline's says of a method.
-
-    ``equivalent`` if the interval lies within the margin on either side, whatever the p-value; else
-    ``better`` or ``worse`` if the test is significant; else ``undecided``.
-    """
-    low, high = interval
-    if -margin < low and high < margin:
-        return "equivalent"
-    if adjusted_p >= SIGNIFICANCE:
-        return "undecided"
-    return "better" if low + high < 0.0 else "worse"
+    """Violations over certified rounds, both summed over the runs, with its 95 % interval."""
+    certified = [certified_rounds(result) for result in results]
+    violated = [n * violation_rate(result) for n, result in zip(certified, results, strict=True)]
+    return pooled_ratio(violated, certified)
 
 
 # ------------------------------------------------------------ rewards at matched violations

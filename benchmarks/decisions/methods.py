@@ -23,14 +23,12 @@ from functools import partial
 from statistics import NormalDist
 
 import torch
-from botorch.fit import fit_gpytorch_mll
 from botorch.models import SingleTaskGP
-from gpytorch.mlls import ExactMarginalLogLikelihood
 from torch import Tensor
 
 from benchmarks.decisions.replicate import Certifier
 from benchmarks.decisions.tasks import REFIT_EVERY, LimitedOutcome
-from benchmarks.framework.surrogates import Fixed, Surrogate
+from benchmarks.framework.surrogates import Fixed, NoiseRefitted, Surrogate
 from botorch_calib import CalibratedModel, ChanceConstraint
 from botorch_calib.acquisition.chance_constraints import INTEGRAL_GAIN, STEP_SIZE
 from botorch_calib.calibration import Calibrator, QuantileRecalibrator
@@ -180,30 +178,6 @@ class Learning:
         """See `Certifier`."""
         # The next round has a model of all data, so this one need not be conditioned.
         constraint.observe(x, y, condition=False)
-
-
-@dataclass(frozen=True)
-class NoiseRefitted:
-    """A Gaussian process whose hyperparameters are given, but for a noise variance that is fitted.
-
-    Args:
-        given: Makes the process with all hyperparameters as given.
-        every: Steps from one fit to the next.
-    """
-
-    given: Fixed
-    every: int
-
-    def __call__(
-        self, X: Tensor, Y: Tensor, bounds: Tensor, step: int, previous: SingleTaskGP | None
-    ) -> SingleTaskGP:
-        """See `Surrogate`."""
-        gp = self.given(X, Y, bounds, step, previous)
-        if previous is None or step % self.every == 0:
-            for name, parameter in gp.named_parameters():
-                parameter.requires_grad_(name.startswith("likelihood."))
-            fit_gpytorch_mll(ExactMarginalLogLikelihood(gp.likelihood, gp))
-        return gp
 
 
 # ------------------------------------------------------------ those that are compared

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from benchmarks.decisions import analysis
-from benchmarks.decisions.analysis import ByMethod, RecommendedRegret, RecommendedSafe, ViolationGap
-from benchmarks.framework import metrics
-from benchmarks.framework.markdown import interval, number, table
+from benchmarks.decisions.analysis import RecommendedRegret, RecommendedSafe, ViolationGap
+from benchmarks.framework import comparisons, metrics
+from benchmarks.framework.comparisons import ByMethod
+from benchmarks.framework.markdown import interval, table
 from benchmarks.framework.metrics import Estimate, Score, by_seed
-from benchmarks.framework.protocol import ExperimentProtocol
+from benchmarks.framework.protocol import margin_of
 from benchmarks.framework.suite import Suite
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ class DecisionReport:
         """A legend, tables over the functions of each case, and one for each problem."""
         cases = self._by_case(collected)
         lines = [
-            *self._violation_section(cases, suite.baseline, _margin(suite)),
+            *self._violation_section(cases, suite.baseline, margin_of(suite)),
             *self._regime_section(collected),
             *self._matched_section(cases),
             *self._recommendation_section(cases),
@@ -132,30 +133,18 @@ class DecisionReport:
         """The cells that compare each method with the baseline, Holm's correction by family."""
         cells: dict[tuple[str, str], list[str]] = {}
         rivals = [m for m in self._shown(r for c in cases.values() for r in c) if m != baseline]
-        for family in ([self.primary], [m for m in rivals if m != self.primary]):
-            tests: dict[tuple[str, str], list[float]] = {}
-            p_values = []
-            for name, case in cases.items():
-                for method in family:
-                    own, other = (
-                        _seed_means(case, m, ViolationGap(self.stated)) for m in (method, baseline)
-                    )
-                    common = sorted(own.keys() & other.keys())
-                    if len(common) < 2:
-                        continue
-                    tests[name, method] = [own[seed] - other[seed] for seed in common]
-                    p_values.append(metrics.paired_test(own, other).wilcoxon_p_value)
-            adjusted = metrics.holm(p_values)
-            for (key, differences), p in zip(tests.items(), adjusted, strict=True):
-                bounds = metrics.student_interval(differences)
-                least = analysis.detectable(differences, len(tests))
-                cells[key] = [
-                    _mean(differences, "+.4f"),
-                    interval(differences, "+.4f"),
-                    number(p, 2),
-                    f"{least:.4f}",
-                    analysis.verdict(bounds, p, margin),
-                ]
+        gap = ViolationGap(self.stated)
+        for methods in ([self.primary], [m for m in rivals if m != self.primary]):
+            pairs = {
+                (name, method): (
+                    _seed_means(case, method, gap),
+                    _seed_means(case, baseline, gap),
+                )
+                for name, case in cases.items()
+                for method in methods
+            }
+            for key, difference in comparisons.family(pairs).items():
+                cells[key] = difference.cells(".4f", margin)
         return cells
 
     def _legend(self, baseline: str, margin: float) -> str:
@@ -358,7 +347,7 @@ def _values(case: Sequence[ByMethod], method: str, score: Score) -> list[float]:
 def _seed_means(case: Sequence[ByMethod], method: str, score: Score) -> dict[int, float]:
     of_rates = isinstance(score, ViolationGap) or score in RATES
     weight = analysis.certified_rounds if of_rates else None
-    return analysis.seed_means(case, method, score, weight)
+    return comparisons.seed_means(case, method, score, weight)
 
 
 def _mean(values: Sequence[float], form: str) -> str:
@@ -371,10 +360,3 @@ def _estimate(value: Estimate) -> str:
         return "–"
     error = "" if np.isnan(value.standard_error) else f" ± {value.standard_error:.3f}"
     return f"{value.mean:.3f}{error}"
-
-
-def _margin(suite: Suite[Any, Any]) -> float:
-    """The smallest difference of the primary endpoint that matters, by the suite's protocol."""
-    if suite.protocol is None:
-        raise ValueError(f"Suite {suite.name!r} has no protocol, which states what matters.")
-    return ExperimentProtocol.load(suite.protocol).margin

@@ -132,6 +132,17 @@ def configuration_hash(suite: Suite[Any, Any]) -> str:
     )
 
 
+def margin_of(suite: Suite[Any, Any]) -> float:
+    """The smallest difference of the primary endpoint that matters, by the suite's protocol.
+
+    Raises:
+        ValueError: If the suite has none.
+    """
+    if suite.protocol is None:
+        raise ValueError(f"Suite {suite.name!r} has no protocol, which states what matters.")
+    return ExperimentProtocol.load(suite.protocol).margin
+
+
 _DERIVED = ("deviations", "name")
 
 

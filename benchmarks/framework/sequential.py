@@ -146,7 +146,7 @@ class SequentialReplicate(Replicate[Problem, Method, Model | None]):
         with self.choosing(self.num_steps):
             model = self.fit(self.num_steps)
             self._infer_by_mean(model)
-        self._judge_objective(model)
+        self.judge(model)
         f = self.oracle.truth(self.X).squeeze(-1).tolist()
         y = self.Y.squeeze(-1).tolist()
         by_outcome = incumbents(y, self.problem.num_initial)
@@ -175,18 +175,23 @@ class SequentialReplicate(Replicate[Problem, Method, Model | None]):
             return
         self.by_mean.append(int(posterior_mean(model, self.X).argmax()))
 
-    def _judge_objective(self, model: Model | None) -> None:
+    def judge(self, model: Model | None) -> None:
         """Record where the final model's intervals of the objective hold it.
 
         Of the points visited every one, of the box the share of many points.
         """
-        box = draw_sobol_samples(self.problem.bounds_tensor(), n=NUM_SPACE, q=1, seed=0).squeeze(-2)
         visited, space = (
-            self.strategy.objective_covered(model, X, self.oracle.truth(X)) for X in (self.X, box)
+            self.strategy.objective_covered(model, X, self.oracle.truth(X))
+            for X in (self.X, self.space())
         )
         if visited is not None and space is not None:
             self.extras["objective_covered"] = visited.double().tolist()
             self.extras["objective_covered_in_box"] = [space.double().mean().item()]
+
+    def space(self) -> Tensor:
+        """The points of the box at which statements are judged, ``NUM_SPACE x d``."""
+        box = self.problem.bounds_tensor()
+        return draw_sobol_samples(box, n=NUM_SPACE, q=1, seed=0).squeeze(-2)
 
     def _regret(self, f: list[float], inference: list[int]) -> list[float]:
         optimum = self.oracle.optimal_value

@@ -40,7 +40,11 @@ class Surrogate(Protocol):
 
 
 def fit_gp(
-    X: Tensor, Y: Tensor, bounds: Tensor, warp: InputTransform | None = None
+    X: Tensor,
+    Y: Tensor,
+    bounds: Tensor,
+    warp: InputTransform | None = None,
+    Yvar: Tensor | None = None,
 ) -> SingleTaskGP:
     """Fit a Gaussian process with an isotropic Matern-5/2 kernel.
 
@@ -52,6 +56,8 @@ def fit_gp(
         Y: Outcomes, ``batch_shape x n x 1``.
         bounds: The box, ``2 x d``.
         warp: Transform of the points in the unit cube, fitted along with the rest, if given.
+        Yvar: Variances of the outcomes, of their shape, which are taken for true; by default the
+            noise variance is fitted.
     """
     shape = X.shape[:-2]
     kernel = ScaleKernel(
@@ -65,6 +71,7 @@ def fit_gp(
     gp = SingleTaskGP(
         X,
         Y,
+        Yvar,
         covar_module=kernel,
         input_transform=scaling,
         outcome_transform=Standardize(1, batch_shape=shape),
@@ -73,7 +80,7 @@ def fit_gp(
     return gp
 
 
-def with_data(gp: SingleTaskGP, X: Tensor, Y: Tensor) -> SingleTaskGP:
+def with_data(gp: SingleTaskGP, X: Tensor, Y: Tensor, Yvar: Tensor | None = None) -> SingleTaskGP:
     """The same Gaussian process with other data: nothing is fitted.
 
     The outcome transform is kept too, as the hyperparameters are in its units.
@@ -82,15 +89,17 @@ def with_data(gp: SingleTaskGP, X: Tensor, Y: Tensor) -> SingleTaskGP:
         gp: The process; its parts are shared with the result.
         X: Points, ``n x d``.
         Y: Outcomes, ``n x 1``.
+        Yvar: Their variances, ``n x 1``, in place of the likelihood of ``gp``, if given.
     """
     transform = getattr(gp, "outcome_transform", None)
     if transform is not None:
         transform.eval()
-        Y, _ = transform(Y)
+        Y, Yvar = transform(Y, Yvar)
     other = SingleTaskGP(
         X,
         Y,
-        likelihood=gp.likelihood,
+        Yvar,
+        likelihood=gp.likelihood if Yvar is None else None,
         covar_module=gp.covar_module,
         mean_module=gp.mean_module,
         input_transform=getattr(gp, "input_transform", None),
@@ -153,4 +162,28 @@ class Fixed:
         kernel = gp.covar_module.base_kernel
         kernel.lengthscale = kernel.lengthscale.detach() * self.lengthscale_factor
         gp.likelihood.noise = gp.likelihood.noise.detach() * self.noise_factor
+        return gp
+
+
+@dataclass(frozen=True)
+class NoiseRefitted:
+    """A Gaussian process whose hyperparameters are given, but for a noise variance that is fitted.
+
+    Args:
+        given: Makes the process with all hyperparameters as given.
+        every: Steps from one fit to the next.
+    """
+
+    given: Fixed
+    every: int
+
+    def __call__(
+        self, X: Tensor, Y: Tensor, bounds: Tensor, step: int, previous: SingleTaskGP | None
+    ) -> SingleTaskGP:
+        """See `Surrogate`."""
+        gp = self.given(X, Y, bounds, step, previous)
+        if previous is None or step % self.every == 0:
+            for name, parameter in gp.named_parameters():
+                parameter.requires_grad_(name.startswith("likelihood."))
+            fit_gpytorch_mll(ExactMarginalLogLikelihood(gp.likelihood, gp))
         return gp

@@ -13,11 +13,9 @@ from benchmarks.decisions.analysis import (
     RecommendedRegret,
     RecommendedSafe,
     ViolationGap,
-    detectable,
     matched_reward,
-    seed_means,
-    verdict,
 )
+from benchmarks.framework.comparisons import seed_means
 from benchmarks.framework.result import Result
 
 OFF, FINE, BAD = "off", "fine", "bad"
@@ -148,19 +146,6 @@ def test_intervals_of_pooled_rates_cover() -> None:
         covered.append(low < (20 * 0.2 + 5 * 0.6) / 25 < high)
     # Three standard errors of 1.1 %, and a little for the linearisation.
     assert np.mean(covered) == pytest.approx(0.95, abs=0.04)
-
-
-def test_detectable_difference() -> None:
-    # Two-sided 5 % over five tests: 2.5758; power 80 %: 0.8416. Deviation 1, four seeds.
-    values = [0.5 * math.sqrt(3) * sign for sign in (1, 1, -1, -1)]
-    assert detectable(values, 5) == pytest.approx((2.5758 + 0.8416) / 2, abs=1e-4)
-
-
-def test_verdicts() -> None:
-    assert verdict((-0.01, 0.015), 0.001, 0.02) == "equivalent"
-    assert verdict((-0.01, 0.03), 0.2, 0.02) == "undecided"
-    assert verdict((0.01, 0.03), 0.01, 0.02) == "worse"
-    assert verdict((-0.05, -0.01), 0.01, 0.02) == "better"
 
 
 # ------------------------------------------------------------ matched rewards

@@ -14,14 +14,13 @@ from torch import Tensor
 from benchmarks.decisions.methods import (
     GaussianQuantile,
     LeaveOneOut,
-    NoiseRefitted,
     Recalibrated,
     compared,
     factors,
     leave_one_out_factor,
 )
 from benchmarks.decisions.tasks import DecisionTask, task
-from benchmarks.framework.surrogates import Fixed, with_data
+from benchmarks.framework.surrogates import Fixed, NoiseRefitted, with_data
 from botorch_calib import ChanceConstraint
 
 METHODS = {method.name: method for method in compared()}

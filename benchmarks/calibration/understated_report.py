@@ -1,0 +1,380 @@
+"""The report of suite `understated_noise`: regret, coverage and claims, each with its interval."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from benchmarks.calibration.claims import CLAIM, EXCESS, FLOOR, Claims, LogRegret, Share
+from benchmarks.calibration.methods import ALPHA
+from benchmarks.framework import comparisons, metrics
+from benchmarks.framework.comparisons import ByMethod, pooled_ratio, seed_means
+from benchmarks.framework.markdown import interval, table
+from benchmarks.framework.metrics import Score
+from benchmarks.framework.protocol import margin_of
+from benchmarks.framework.suite import Suite
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+RECOMMENDED, EVALUATED = LogRegret("mean"), LogRegret("evaluated")
+
+# Records whose means are shown, by their headings; those of the objective come in two versions.
+OF_OBJECTIVE = {"f, visited": "objective_covered", "f, box": "objective_covered_in_box"}
+OF_OUTCOME = {
+    "y, visited": "outcome_covered",
+    "y, box": "outcome_covered_in_box",
+    "y, as it came": "covered",
+}
+
+OVER = ("start", "incumbent", "visited")
+
+
+@dataclass(frozen=True)
+class Statement:
+    """A row of the tables on statements: a method, and whose the excess of spread is."""
+
+    method: str
+    ending: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.method}, excess objective's" if self.ending else self.method
+
+
+@dataclass(frozen=True)
+class UnderstatedReport:
+    """Regret in comparison, the coverage of intervals, and claims of superiority.
+
+    Args:
+        primary: The methods whose comparisons with the baseline are primary.
+        control: The method that these are compared with besides.
+        baseline: The method that all others are compared with, for the figure.
+        former: The problems that suite `misspecified` has as well.
+    """
+
+    primary: tuple[str, ...]
+    control: str
+    baseline: str
+    former: tuple[str, ...] = ()
+
+    def lines(self, suite: Suite[Any, Any], collected: Mapping[str, ByMethod]) -> list[str]:
+        """Tables over all problems, and one of each."""
+        case = list(collected.values())
+        methods = list(dict.fromkeys(name for by_method in case for name in by_method))
+        lines = [
+            *self._comparison_section(case, methods, margin_of(suite)),
+            *_regret_section(case, methods),
+            *self._problem_section(collected, methods),
+            *_coverage_section(case, methods),
+            *_claim_section(case, methods),
+            "## Problems",
+            "",
+        ]
+        for problem, by_method in collected.items():
+            lines += [f"### {problem}", "", *_problem_table(by_method), ""]
+        return lines
+
+    def figure(self, collected: Mapping[str, ByMethod]) -> Figure:
+        """Differences of regret, coverage and false claims, with 95 % intervals."""
+        from benchmarks.framework.plots import method_colors, panel_grid
+
+        case = list(collected.values())
+        methods = list(dict.fromkeys(name for by_method in case for name in by_method))
+        colors = method_colors({"": dict.fromkeys(methods, ())})
+        figure, (regret, coverage, claims) = panel_grid(3, 3, (5.0, 4.2))
+        self._draw_regret(regret, collected, methods, colors)
+        _draw_coverage(coverage, case, methods)
+        _draw_claims(claims, case, methods)
+        return figure
+
+    def _comparison_section(
+        self, case: Sequence[ByMethod], methods: Sequence[str], margin: float
+    ) -> list[str]:
+        others = [m for m in methods if m not in (self.baseline, *self.primary)]
+        families = {
+            "primary": [(method, self.baseline) for method in self.primary],
+            "secondary": [(method, self.baseline) for method in others]
+            + [(method, self.control) for method in self.primary],
+        }
+        body = []
+        for name, pairs in families.items():
+            recommended, evaluated = (
+                comparisons.family({pair: _both(case, pair, score) for pair in pairs})
+                for score in (RECOMMENDED, EVALUATED)
+            )
+            for pair, found in recommended.items():
+                differences, bounds, *rest = found.cells(".3f", margin)
+                beside = evaluated[pair].cells(".3f", margin)
+                body.append(
+                    [
+                        name,
+                        " − ".join(pair),
+                        str(len(found.values)),
+                        differences,
+                        bounds,
+                        _percent(found.values),
+                        *rest,
+                        *beside[:2],
+                    ]
+                )
+        header = ["family", "comparison", "seeds", "difference", "95 % interval", "in %", "p"]
+        header += ["detectable", "", "best evaluated", "95 % interval"]
+        legend = (
+            "The primary endpoint is the decimal logarithm of the final simple regret at the "
+            "recommended point, the evaluated one with the largest posterior mean, in standard "
+            f"deviations of the objective over the box and {FLOOR:g} at the least. It is averaged "
+            "over the problems for each seed; differences are paired by seed, and less is better. "
+            "In %: the change of the geometric mean of regrets, with its interval. p is "
+            "Wilcoxon's, two-sided, after Holm's correction within the family; detectable is the "
+            "difference found with a power of 80 % at its strictest step. `equivalent`: the "
+            f"interval lies within ± {margin:g}. Beside it the same of the best point evaluated, "
+            "without a test."
+        )
+        return ["## Comparisons", "", legend, "", *table(header, body), ""]
+
+    def _problem_section(
+        self, collected: Mapping[str, ByMethod], methods: Sequence[str]
+    ) -> list[str]:
+        others = [method for method in methods if method != self.baseline]
+        named = [collected[problem] for problem in self.former if problem in collected]
+        groups = {
+            "all": list(collected.values()),
+            f"the {len(named)} of `misspecified`": named,
+            **{problem: [by_method] for problem, by_method in collected.items()},
+        }
+        legend = (
+            f"Differences of the logarithms of regret to `{self.baseline}`, with 95 % intervals, "
+            "without tests."
+        )
+        lines = ["## By problem", "", legend, ""]
+        for heading, score in (("recommended", RECOMMENDED), ("best evaluated", EVALUATED)):
+            body = []
+            for name, case in groups.items():
+                pairs = [_both(case, (method, self.baseline), score) for method in others]
+                body.append([name, *(_estimate(_differences(*pair), "+.2f") for pair in pairs)])
+            lines += [*table([heading, *others], body), ""]
+        return lines
+
+    def _draw_regret(
+        self,
+        panel: Axes,
+        collected: Mapping[str, ByMethod],
+        methods: Sequence[str],
+        colors: Mapping[str, str],
+    ) -> None:
+        """All problems together as large points, single ones as small ones below."""
+        others = [method for method in methods if method != self.baseline]
+        groups = {"all": list(collected.values())} | {p: [r] for p, r in collected.items()}
+        for row, method in enumerate(others):
+            for i, (name, case) in enumerate(groups.items()):
+                values = _differences(*_both(case, (method, self.baseline), RECOMMENDED))
+                if not values:
+                    continue
+                style: dict[str, Any] = (
+                    {"fmt": "o", "capsize": 3} if name == "all" else {"fmt": ".", "alpha": 0.4}
+                )
+                height = -row - 0.8 * i / len(groups)
+                _draw_interval(panel, values, height, color=colors[method], **style)
+        panel.axvline(0.0, color="black", linewidth=0.8, linestyle="--")
+        panel.set_yticks([-row for row in range(len(others))], others)
+        panel.set_xlabel(f"log10 regret, recommended, less that of {self.baseline}")
+
+
+# ------------------------------------------------------------ tables
+
+
+def _regret_section(case: Sequence[ByMethod], methods: Sequence[str]) -> list[str]:
+    body = []
+    for method in methods:
+        scores = [list(seed_means(case, method, s).values()) for s in (RECOMMENDED, EVALUATED)]
+        body.append([method, str(len(scores[0])), *map(_geometric, scores)])
+    legend = (
+        "The geometric mean of regrets over problems and seeds, in standard deviations of the "
+        "objective, with its 95 % interval."
+    )
+    header = ["method", "seeds", "recommended", "best evaluated"]
+    return ["## Regret", "", legend, "", *table(header, body), ""]
+
+
+def _coverage_section(case: Sequence[ByMethod], methods: Sequence[str]) -> list[str]:
+    body = []
+    for row in _statements(case, methods):
+        cells = []
+        for record in OF_OBJECTIVE.values():
+            cells.append(_percentage(case, row.method, Share(record + row.ending)))
+        for record in OF_OUTCOME.values():
+            # Of the outcome nothing changes with whose the excess is.
+            cells.append("–" if row.ending else _percentage(case, row.method, Share(record)))
+        body.append([str(row), *cells])
+    legend = (
+        f"Coverage of {100 * (1 - ALPHA):g} % intervals, in percent, averaged over the problems "
+        "for each seed, with 95 % intervals over seeds. By the last model of a run: of the "
+        "noise-free objective f and of a new outcome y, at the points visited and at points of "
+        "the box. And of each outcome as it came, by the model that chose its point."
+    )
+    header = ["method", *OF_OBJECTIVE, *OF_OUTCOME]
+    return ["## Coverage", "", legend, "", *table(header, body), ""]
+
+
+def _claim_section(case: Sequence[ByMethod], methods: Sequence[str]) -> list[str]:
+    body = []
+    for row in _statements(case, methods):
+        cells = []
+        for over in OVER:
+            made = seed_means(case, row.method, Claims(over, row.ending))
+            cells += [f"{np.mean(list(made.values())):.2f}", _false(case, row, over)]
+        body.append([str(row), *cells])
+    legend = (
+        "A claim: after the last outcome the model gives a probability of at least "
+        f"{100 * CLAIM:g} % to the recommended point being better than another. Over the start "
+        "(of the initial points the one with the largest outcome), over the incumbent (the largest "
+        "outcome of all), and over each of the points visited. Claims per run, and in percent how "
+        "many of the claims of all runs are false, with the 95 % interval of this ratio; "
+        f"{100 * (1 - CLAIM):g} % at the most would be so if stated probabilities were true."
+    )
+    header = ["method"]
+    for over in OVER:
+        header += [f"over {over}", "false, %"]
+    return ["## Claims of superiority", "", legend, "", *table(header, body), ""]
+
+
+def _problem_table(by_method: ByMethod) -> list[str]:
+    header = ["method", "seeds", "recommended", "best evaluated", *OF_OBJECTIVE, *OF_OUTCOME, "s"]
+    body = []
+    for method, results in by_method.items():
+        case = [by_method]
+        scores = [list(seed_means(case, method, s).values()) for s in (RECOMMENDED, EVALUATED)]
+        shares = [
+            _percentage(case, method, Share(record))
+            for record in (*OF_OBJECTIVE.values(), *OF_OUTCOME.values())
+        ]
+        seconds = [sum(r.fit_seconds) + sum(r.acquisition_seconds) for r in results]
+        body.append(
+            [
+                method,
+                str(len(results)),
+                *map(_geometric, scores),
+                *shares,
+                f"{np.mean(seconds):.1f}",
+            ]
+        )
+    return table(header, body)
+
+
+def _statements(case: Sequence[ByMethod], methods: Sequence[str]) -> list[Statement]:
+    """Each method, and those again that state the objective in two ways."""
+    rows = [Statement(method) for method in methods if seed_means(case, method, RECOMMENDED)]
+    return [
+        version
+        for row in rows
+        for version in (row, Statement(row.method, EXCESS))
+        if seed_means(case, version.method, Claims("visited", version.ending))
+    ]
+
+
+# ------------------------------------------------------------ cells
+
+
+def _both(
+    case: Sequence[ByMethod], pair: tuple[str, str], score: Score
+) -> tuple[dict[int, float], dict[int, float]]:
+    own, other = (seed_means(case, method, score) for method in pair)
+    return own, other
+
+
+def _differences(own: Mapping[int, float], other: Mapping[int, float]) -> list[float]:
+    return [own[seed] - other[seed] for seed in sorted(own.keys() & other.keys())]
+
+
+def _estimate(values: Sequence[float], form: str) -> str:
+    """A mean with its interval; a dash without values."""
+    return f"{np.mean(values):{form}} ({interval(values, form)})" if len(values) else "–"
+
+
+def _geometric(logarithms: Sequence[float]) -> str:
+    """The number whose logarithm is the mean, with its interval."""
+    if len(logarithms) < 2:
+        return "–"
+    low, high = metrics.student_interval(logarithms)
+    return f"{10 ** np.mean(logarithms):.3g} ({10**low:.3g} to {10**high:.3g})"
+
+
+def _percent(differences: Sequence[float]) -> str:
+    """A difference of logarithms as a change in percent, with its interval."""
+    low, high = metrics.student_interval(differences)
+    changes = (100.0 * (10.0**value - 1.0) for value in (np.mean(differences), low, high))
+    return "{:+.0f} ({:+.0f} to {:+.0f})".format(*changes)
+
+
+def _percentage(case: Sequence[ByMethod], method: str, score: Score) -> str:
+    return _estimate([100.0 * v for v in seed_means(case, method, score).values()], ".1f")
+
+
+def _false(case: Sequence[ByMethod], row: Statement, over: str) -> str:
+    rate, low, high = _false_claims(case, row, over)
+    if np.isnan(rate):
+        return "–"
+    bounds = "–" if np.isnan(low) else f"{100 * low:.1f} to {100 * high:.1f}"
+    return f"{100 * rate:.1f} ({bounds})"
+
+
+def _false_claims(
+    case: Sequence[ByMethod], row: Statement, over: str
+) -> tuple[float, float, float]:
+    """Of all claims over all problems and seeds the share that is false, with its interval."""
+    made, false = (
+        seed_means(case, row.method, Claims(over, row.ending, false)) for false in (False, True)
+    )
+    return pooled_ratio(list(false.values()), list(made.values()))
+
+
+# ------------------------------------------------------------ panels
+
+
+def _draw_interval(panel: Axes, values: Sequence[float], height: float, **style: Any) -> None:
+    mean = float(np.mean(values))
+    low, high = metrics.student_interval(values) if len(values) > 1 else (mean, mean)
+    panel.errorbar([mean], [height], xerr=[[mean - low], [high - mean]], **style)
+
+
+def _draw_coverage(panel: Axes, case: Sequence[ByMethod], methods: Sequence[str]) -> None:
+    rows = _statements(case, methods)
+    for i, (heading, record) in enumerate({**OF_OBJECTIVE, **OF_OUTCOME}.items()):
+        label = heading
+        for at, row in enumerate(rows):
+            if row.ending and record not in OF_OBJECTIVE.values():
+                continue
+            values = list(seed_means(case, row.method, Share(record + row.ending)).values())
+            if values:
+                scaled = [100.0 * value for value in values]
+                style: dict[str, Any] = {"fmt": ".", "color": f"C{i}", "label": label}
+                _draw_interval(panel, scaled, -at - 0.14 * i, **style)
+                label = ""
+    panel.axvline(100 * (1 - ALPHA), color="black", linewidth=0.8, linestyle="--")
+    _finish(panel, rows, "coverage, %")
+
+
+def _draw_claims(panel: Axes, case: Sequence[ByMethod], methods: Sequence[str]) -> None:
+    rows = _statements(case, methods)
+    for i, over in enumerate(OVER):
+        label = f"over {over}"
+        for at, row in enumerate(rows):
+            rate, low, high = (100.0 * v for v in _false_claims(case, row, over))
+            if np.isnan(rate):
+                continue
+            reach = None if np.isnan(low) else [[rate - low], [high - rate]]
+            style: dict[str, Any] = {"fmt": ".", "color": f"C{i}", "label": label}
+            panel.errorbar([rate], [-at - 0.2 * i], xerr=reach, **style)
+            label = ""
+    panel.axvline(100 * (1 - CLAIM), color="black", linewidth=0.8, linestyle="--")
+    _finish(panel, rows, "false claims, %")
+
+
+def _finish(panel: Axes, rows: Sequence[Statement], label: str) -> None:
+    panel.set_yticks([-at for at in range(len(rows))], [str(row) for row in rows])
+    panel.set_xlabel(label)
+    panel.legend(fontsize="small")

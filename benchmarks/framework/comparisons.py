@@ -1,0 +1,154 @@
+"""Comparisons that a protocol declares: paired by seed, with intervals, corrected for their number.
+
+The unit of all intervals and tests is the seed: a seed draws the same designs and noise streams on
+all problems, so its values are averaged over problems first. Everything here is a pure function of
+results and of numbers read off them; what is compared is the better for being smaller.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import NormalDist
+from typing import TypeVar
+
+import numpy as np
+
+from benchmarks.framework.markdown import interval, number
+from benchmarks.framework.metrics import (
+    SIGNIFICANCE,
+    Score,
+    holm,
+    paired_test,
+    student_interval,
+)
+from benchmarks.framework.result import Result
+
+# Results of one problem by method.
+ByMethod = Mapping[str, Sequence[Result]]
+
+K = TypeVar("K", bound=Hashable)
+
+POWER = 0.8
+
+
+def seed_means(
+    case: Sequence[ByMethod], method: str, score: Score, weight: Score | None = None
+) -> dict[int, float]:
+    """A method's score by seed, averaged over the problems that have it.
+
+    Only seeds that all problems have been run with count.
+
+    Args:
+        case: Results of the problems that belong together.
+        method: The method.
+        score: The score.
+        weight: The weight of a run in the average; all are equal by default, and where all weigh
+            nothing.
+    """
+    runs = [{r.seed: r for r in by_method.get(method, [])} for by_method in case]
+    means = {}
+    for seed in sorted(set.intersection(*map(set, runs)) if runs else ()):
+        results = [r[seed] for r in runs if not math.isnan(score(r[seed]))]
+        if not results:
+            continue
+        weights = [1.0 if weight is None else weight(result) for result in results]
+        equal = not any(weights)
+        means[seed] = float(
+            np.average([score(r) for r in results], weights=None if equal else weights)
+        )
+    return means
+
+
+def pooled_ratio(
+    numerators: Sequence[float], denominators: Sequence[float]
+) -> tuple[float, float, float]:
+    """The ratio of two sums over seeds or runs, with its 95 % interval.
+
+    That of a ratio, linearised, with Student's quantile; NaN for fewer than two. If the
+    denominators are all 0, all three are NaN.
+    """
+    above, below = np.array(numerators, dtype=float), np.array(denominators, dtype=float)
+    if not below.any():
+        return math.nan, math.nan, math.nan
+    ratio = float(above.sum() / below.sum())
+    if len(below) < 2:
+        return ratio, math.nan, math.nan
+    low, high = student_interval(((above - ratio * below) / below.mean()).tolist())
+    return ratio, ratio + low, ratio + high
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One comparison of a family.
+
+    Args:
+        values: The differences by seed, at least two.
+        p: Wilcoxon's p-value, two-sided, after Holm's correction for the family.
+        detectable: See `detectable`.
+    """
+
+    values: tuple[float, ...]
+    p: float
+    detectable: float
+
+    def verdict(self, margin: float) -> str:
+        """See `verdict`."""
+        return verdict(student_interval(self.values), self.p, margin)
+
+    def cells(self, form: str, margin: float) -> list[str]:
+        """Mean, 95 % interval, p-value, detectable difference and verdict, for a table."""
+        return [
+            f"{np.mean(self.values):+{form}}",
+            interval(self.values, f"+{form}"),
+            number(self.p, 2),
+            f"{self.detectable:{form}}",
+            self.verdict(margin),
+        ]
+
+
+def family(
+    pairs: Mapping[K, tuple[Mapping[int, float], Mapping[int, float]]],
+) -> dict[K, Difference]:
+    """The first values less the second ones, by seed, corrected for the number of comparisons.
+
+    Comparisons with fewer than two seeds in common are left out.
+    """
+    differences: dict[K, tuple[float, ...]] = {}
+    p_values = []
+    for key, (own, other) in pairs.items():
+        common = sorted(own.keys() & other.keys())
+        if len(common) < 2:
+            continue
+        differences[key] = tuple(own[seed] - other[seed] for seed in common)
+        p_values.append(paired_test(dict(own), dict(other)).wilcoxon_p_value)
+    return {
+        key: Difference(values, p, detectable(values, len(differences)))
+        for (key, values), p in zip(differences.items(), holm(p_values), strict=True)
+    }
+
+
+def detectable(differences: Sequence[float], num_tests: int) -> float:
+    """The mean difference that would be found with a power of 80 %.
+
+    By the normal approximation, at the level of the first of ``num_tests`` steps of Holm's
+    correction, which is the strictest.
+    """
+    normal = NormalDist()
+    reach = normal.inv_cdf(1.0 - 0.5 * SIGNIFICANCE / num_tests) + normal.inv_cdf(POWER)
+    return reach * float(np.std(differences, ddof=1)) / math.sqrt(len(differences))
+
+
+def verdict(interval: tuple[float, float], adjusted_p: float, margin: float) -> str:
+    """What a difference to the baseline says of a method.
+
+    ``equivalent`` if the interval lies within the margin on either side, whatever the p-value; else
+    ``better`` or ``worse`` if the test is significant; else ``undecided``.
+    """
+    low, high = interval
+    if -margin < low and high < margin:
+        return "equivalent"
+    if adjusted_p >= SIGNIFICANCE:
+        return "undecided"
+    return "better" if low + high < 0.0 else "worse"

@@ -1,0 +1,194 @@
+"""Statements of final models against other computations, and what runs are judged by."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from botorch.utils.sampling import manual_seed
+from torch import Tensor
+
+from benchmarks.calibration import claims
+from benchmarks.calibration.claims import (
+    ARCHIVED,
+    CLAIM,
+    EXCESS,
+    Claims,
+    LogRegret,
+    Share,
+    outcome_coverage,
+    statements,
+    superiority,
+)
+from benchmarks.calibration.misspecified import misspecified
+from benchmarks.calibration.remedies import compared
+from benchmarks.calibration.understated import understated
+from benchmarks.framework.archive import Entry
+from benchmarks.framework.result import Result
+from benchmarks.framework.runner import without_expected_warnings
+from benchmarks.framework.strategies import random_search
+from botorch_calib import CalibratedModel, OnlineConformal
+
+PROBLEM = replace(understated("branin"), num_evaluations=2)
+BOUNDS = PROBLEM.bounds_tensor()
+METHODS = {method.name: method for method in compared()}
+
+
+def data(n: int) -> tuple[Tensor, Tensor]:
+    with manual_seed(n):
+        X = BOUNDS[0] + (BOUNDS[1] - BOUNDS[0]) * torch.rand(n, 2, dtype=torch.double)
+        return X, PROBLEM.build(0).observe(X)
+
+
+def test_superiority_of_a_gaussian_process_is_a_normal_probability() -> None:
+    X, Y = data(15)
+    gp = PROBLEM.surrogate(X, Y, BOUNDS, 0, None)
+    with torch.no_grad():
+        posterior = gp.posterior(X)
+        mean, K = posterior.mean.squeeze(-1), posterior.distribution.covariance_matrix
+    best = int(mean.argmax())
+    spread = K.diagonal() + K[best, best] - 2 * K[best]
+    others = [i for i in range(len(X)) if i != best]
+    expected = torch.special.ndtr((mean[best] - mean) / spread.sqrt())[others]
+    with manual_seed(0):
+        found = superiority(gp, X, best)[others]
+    # Four standard errors at the most, of a probability of a half.
+    assert (found - expected).abs().max() < 4 * 0.5 / claims.NUM_SAMPLES**0.5
+
+
+def test_coverage_of_outcomes_is_that_of_many_draws() -> None:
+    X, Y = data(15)
+    gp = PROBLEM.surrogate(X, Y, BOUNDS, 0, None)
+    model = CalibratedModel.from_history(gp, OnlineConformal(0.2), num_initial=5)
+    objective: Any = PROBLEM.build
+    at, _ = data(4)
+    for stated in (gp, model):
+        with torch.no_grad():
+            posterior = stated.posterior(at.unsqueeze(-2), observation_noise=True)
+            lower, upper = posterior.quantile(at.new_tensor([0.1, 0.9])).flatten(1)
+        with manual_seed(3):
+            drawn = torch.stack([objective.observe(at).squeeze(-1) for _ in range(4000)])
+        frequency = ((drawn >= lower) & (drawn <= upper)).double().mean(dim=0)
+        assert (
+            outcome_coverage(stated, at, objective) - frequency
+        ).abs().max() < 4 * 0.5 / 4000**0.5
+
+
+def test_calibrated_models_state_the_objective_in_two_ways() -> None:
+    X, Y = data(30)
+    gp = PROBLEM.surrogate(X, Y, BOUNDS, 0, None)
+    assert list(statements(gp)) == [""]
+    model = CalibratedModel.from_history(gp, OnlineConformal(0.2), num_initial=5)
+    found = statements(model)
+    assert list(found) == ["", EXCESS]
+    with torch.no_grad():
+        narrow, wide = (found[ending].posterior(X).variance for ending in ("", EXCESS))
+    assert (wide >= narrow - 1e-9).all()
+    assert wide.mean() > 1.5 * narrow.mean()
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_run_records_its_statements(name: str) -> None:
+    with without_expected_warnings():
+        result = claims.replicate(PROBLEM, METHODS[name], 2000)
+        again = claims.replicate(PROBLEM, METHODS[name], 2000)
+    assert again.extras == result.extras
+    num = PROBLEM.num_initial + PROBLEM.num_evaluations
+    assert result.inference_by_mean is not None
+    recommended = result.inference_by_mean[-1]
+    calibrated = name in ("recalibrated", "localized")
+    endings = ("", EXCESS) if calibrated else ("",)
+    for ending in endings:
+        stated = result.extras[f"superiority{ending}"]
+        claimed = result.extras[f"claimed{ending}"]
+        assert len(stated) == len(claimed) == num
+        assert [i for i, value in enumerate(stated) if value is None] == [recommended]
+        assert [None if p is None else float(p >= CLAIM) for p in stated] == claimed
+        assert len(result.extras[f"objective_covered{ending}"]) == num
+    assert (f"claimed{EXCESS}" in result.extras) == calibrated
+    expected = [
+        None if i == recommended else float(result.f[recommended] > value)
+        for i, value in enumerate(result.f)
+    ]
+    assert result.extras["better"] == expected
+    # What is archived gives the same numbers.
+    entry = Entry.of(result, ARCHIVED).result()
+    scores = [
+        *(LogRegret(inference) for inference in ("mean", "evaluated")),
+        *(Share(record) for record in ("covered", "objective_covered", "outcome_covered_in_box")),
+        *(Claims(o, e, f) for o in ("start", "visited") for e in endings for f in (False, True)),
+    ]
+    for score in scores:
+        assert score(entry) == pytest.approx(score(result), rel=1e-4, abs=1e-4)
+
+
+def test_statements_need_a_model_and_known_noise() -> None:
+    with pytest.raises(TypeError, match="a model"):
+        claims.replicate(PROBLEM, random_search(), 0)
+    heavy = replace(misspecified("branin", "student_t"), num_evaluations=0)
+    with pytest.raises(TypeError, match="must be Gaussian"):
+        claims.replicate(heavy, METHODS["plain"], 0)
+
+
+def run(
+    regret: float = 1.0,
+    claimed: tuple[float | None, ...] = (1.0, 0.0, None, 1.0),
+    better: tuple[float | None, ...] = (1.0, 1.0, None, 0.0),
+    start: int = 0,
+    incumbent: int = 3,
+    **fields: Any,
+) -> Result:
+    """A run with a spread of 2 that recommends the third of its four points."""
+    made = {
+        "problem": "problem",
+        "method": "method",
+        "seed": 0,
+        "num_initial": 2,
+        "X": [],
+        "y": [],
+        "f": [],
+        "inference_by_outcome": [start, start, incumbent],
+        "inference_by_mean": [0, 0, 2],
+        "regret_by_outcome": [4.0, 4.0, 4.0],
+        "regret_by_mean": [5.0, 5.0, regret],
+        "fit_seconds": [0.25, 0.25],
+        "acquisition_seconds": [0.25, 0.25],
+        "extras": {
+            "spread": [2.0],
+            "regret_evaluated": [4.0, 4.0, 0.2],
+            "claimed": list(claimed),
+            "better": list(better),
+            "covered": [1.0, 0.0],
+            "objective_covered": [1.0, 1.0, 0.0, 0.0],
+            "objective_covered_in_box": [0.9],
+            "outcome_covered": [0.7],
+            "outcome_covered_in_box": [0.6],
+        },
+        "config": {},
+        "versions": {"python": "3"},
+    }
+    return Result(**{**made, **fields})
+
+
+def test_logarithms_of_regret_have_a_floor() -> None:
+    assert LogRegret("mean")(run(0.2)) == pytest.approx(-1.0)
+    assert LogRegret("evaluated")(run(0.2)) == pytest.approx(-1.0)
+    assert LogRegret("mean")(run(0.0)) == LogRegret("mean")(run(0.02)) == pytest.approx(-2.0)
+
+
+def test_claims_are_counted() -> None:
+    made = run()
+    assert [Claims(o)(made) for o in ("start", "incumbent", "visited")] == [1.0, 1.0, 2.0]
+    assert [Claims(o, false=True)(made) for o in ("start", "incumbent", "visited")] == [0, 1, 1]
+    # The recommended point is no rival of its own.
+    itself = run(incumbent=2)
+    assert Claims("incumbent")(itself) == Claims("incumbent", false=True)(itself) == 0.0
+    assert math.isnan(Claims("visited", EXCESS)(made))
+
+
+def test_shares_of_records() -> None:
+    assert Share("objective_covered")(run()) == 0.5
+    assert math.isnan(Share("objective_covered" + EXCESS)(run()))

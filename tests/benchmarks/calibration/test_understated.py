@@ -1,0 +1,196 @@
+"""Reported errors that are too small, and what each remedy makes of them, by other computations."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from botorch.models import SingleTaskGP
+from botorch.utils.sampling import manual_seed
+from torch import Tensor
+
+from benchmarks.calibration.remedies import (
+    LeaveOneOutScaled,
+    RelevancePursuit,
+    RemediedStrategy,
+    compared,
+    fitted_noise,
+)
+from benchmarks.calibration.understated import (
+    FUNCTIONS,
+    NUM_INITIAL,
+    ReportedErrors,
+    problems,
+    understated,
+)
+from benchmarks.calibration.wellspecified import problems as other_problems
+from benchmarks.framework.surrogates import NoiseRefitted
+from botorch_calib.models import loo_residuals
+
+PROBLEM = understated("branin")
+BOUNDS = PROBLEM.bounds_tensor()
+REPORTED: Any = PROBLEM.surrogate
+
+
+def data(n: int) -> tuple[Tensor, Tensor]:
+    with manual_seed(n):
+        X = BOUNDS[0] + (BOUNDS[1] - BOUNDS[0]) * torch.rand(n, 2, dtype=torch.double)
+        return X, PROBLEM.build(0).observe(X)
+
+
+def predicted(gp: SingleTaskGP, X: Tensor) -> tuple[Tensor, Tensor]:
+    with torch.no_grad():
+        posterior = gp.posterior(X)
+    return posterior.mean.squeeze(-1), posterior.variance.squeeze(-1)
+
+
+def by_hand(X: Tensor, Y: Tensor, variances: Tensor, at: Tensor) -> tuple[Tensor, Tensor]:
+    """The posterior of the template's prior by dense algebra."""
+    gp: Any = REPORTED.template()
+    shift, scale = gp.outcome_transform.means.squeeze(), gp.outcome_transform.stdvs.squeeze()
+    U, V = ((points - BOUNDS[0]) / (BOUNDS[1] - BOUNDS[0]) for points in (X, at))
+    with torch.no_grad():
+        constant = gp.mean_module.constant
+        K = gp.covar_module(U).to_dense() + torch.diag(variances.squeeze(-1) / scale**2)
+        k = gp.covar_module(V, U).to_dense()
+        prior = gp.covar_module(V).diagonal(dim1=-2, dim2=-1)
+    residual = (Y.squeeze(-1) - shift) / scale - constant
+    mean = constant + k @ torch.linalg.solve(K, residual)
+    variance = prior - (k * torch.linalg.solve(K, k.T).T).sum(dim=-1)
+    return shift + scale * mean, scale**2 * variance
+
+
+def test_six_functions_with_their_designs() -> None:
+    found = {problem.name: problem for problem in problems()}
+    assert list(found) == list(FUNCTIONS)
+    assert list(found)[-2:] == ["levy4", "hartmann6"]
+    for problem in found.values():
+        X = problem.initial_design(problem.num_initial, 10000)
+        assert X.shape == (NUM_INITIAL[len(problem.bounds)], len(problem.bounds))
+        # The optimum is one: nothing in the box is better.
+        assert problem.build(0).truth(X).max() <= problem.optimal_value
+
+
+def test_reported_variances_are_ten_times_too_small() -> None:
+    X, _ = data(6)
+    with manual_seed(1):
+        at = X[:1].expand(20_000, -1)
+        outcomes = PROBLEM.build(0).observe(at)
+    reported = REPORTED.variances(X)
+    assert reported.shape == (6, 1)
+    # Four relative standard errors sqrt(2 / n).
+    assert outcomes.var().item() == pytest.approx(10 * reported[0].item(), rel=0.04)
+
+
+def test_the_reported_errors_are_taken_for_true() -> None:
+    X, Y = data(12)
+    at, _ = data(7)
+    gp = REPORTED(X, Y, BOUNDS, 0, None)
+    expected = by_hand(X, Y, REPORTED.variances(X), at)
+    for value, reference in zip(predicted(gp, at), expected, strict=True):
+        torch.testing.assert_close(value, reference)
+    # Nothing is carried over from an earlier step.
+    again = REPORTED(X, Y, BOUNDS, 3, REPORTED(*data(5), BOUNDS, 2, None))
+    torch.testing.assert_close(predicted(again, at)[0], expected[0])
+
+
+def test_refit_fits_the_noise_and_nothing_else() -> None:
+    X, Y = data(60)
+    surrogate = fitted_noise(REPORTED)
+    assert isinstance(surrogate, NoiseRefitted)
+    gp: Any = surrogate(X, Y, BOUNDS, 0, None)
+    template: Any = REPORTED.template()
+    kernel = gp.covar_module
+    assert torch.equal(kernel.outputscale, template.covar_module.outputscale)
+    assert torch.equal(
+        kernel.base_kernel.lengthscale, template.covar_module.base_kernel.lengthscale
+    )
+    true = 10 * REPORTED.variances(X)[0].item()
+    found = gp.likelihood.noise.item() * template.outcome_transform.stdvs.item() ** 2
+    assert 0.5 * true < found < 2.0 * true
+
+
+def test_leave_one_out_scales_all_variances() -> None:
+    X, Y = data(40)
+    at, _ = data(7)
+    plain = REPORTED(X, Y, BOUNDS, 0, None)
+    surrogate = LeaveOneOutScaled(REPORTED)
+    scaled = surrogate(X, Y, BOUNDS, 0, None)
+    factor = loo_residuals(plain).square().mean()
+    assert factor > 2.0
+    torch.testing.assert_close(predicted(scaled, at)[0], predicted(plain, at)[0])
+    torch.testing.assert_close(predicted(scaled, at)[1], factor * predicted(plain, at)[1])
+    assert loo_residuals(scaled).square().mean().item() == pytest.approx(1.0)
+    # From step to step it does not add up.
+    again = surrogate(X, Y, BOUNDS, 1, scaled)
+    torch.testing.assert_close(predicted(again, at)[1], predicted(scaled, at)[1])
+
+
+def test_relevance_pursuit_gives_outliers_variance_of_their_own() -> None:
+    X, _ = data(25)
+    Y = PROBLEM.build(0).truth(X)
+    Y[7] += 20 * REPORTED.variances(X)[0, 0].sqrt()
+    surrogate = RelevancePursuit(REPORTED, every=5)
+    variances = REPORTED.variances(X)
+    added = surrogate.added(X, Y, variances)
+    assert added.argmax().item() == 7
+    assert added[7] > 50 * variances[7]
+    assert added.ge(0.0).all()
+    gp: Any = surrogate(X, Y, BOUNDS, 0, None)
+    at, _ = data(4)
+    for value, reference in zip(
+        predicted(gp, at), by_hand(X, Y, variances + added, at), strict=True
+    ):
+        torch.testing.assert_close(value, reference)
+    # Until the next fit a new outcome has what was reported, and the others what they had.
+    new, outcome = data(1)
+    next_gp: Any = surrogate(torch.cat([X, new]), torch.cat([Y, outcome]), BOUNDS, 1, gp)
+    noise = next_gp.likelihood.noise
+    torch.testing.assert_close(noise[:-1], gp.likelihood.noise)
+    unit = REPORTED.template().outcome_transform.stdvs.item() ** 2
+    assert noise[-1].item() * unit == pytest.approx(REPORTED.variances(new).item())
+
+
+def test_the_template_stays_as_it_is() -> None:
+    before = {name: value.clone() for name, value in REPORTED.template().state_dict().items()}
+    X, Y = data(10)
+    for surrogate in (
+        REPORTED,
+        fitted_noise(REPORTED),
+        LeaveOneOutScaled(REPORTED),
+        RelevancePursuit(REPORTED),
+    ):
+        surrogate(X, Y, BOUNDS, 0, None)
+    after = REPORTED.template().state_dict()
+    assert before.keys() == after.keys()
+    assert all(torch.equal(after[name], value) for name, value in before.items())
+    assert all(p.requires_grad for p in REPORTED.template().parameters())
+
+
+def test_the_methods_of_the_protocol() -> None:
+    assert [method.name for method in compared()] == [
+        "plain",
+        "refit",
+        "loo",
+        "robust",
+        "recalibrated",
+        "localized",
+    ]
+    built = {method.name: method.build(PROBLEM, 0) for method in compared()}
+    made = {name: getattr(built[name], "surrogate", REPORTED) for name in built}
+    assert {name: type(surrogate) for name, surrogate in made.items()} == {
+        "plain": ReportedErrors,
+        "refit": NoiseRefitted,
+        "loo": LeaveOneOutScaled,
+        "robust": RelevancePursuit,
+        "recalibrated": ReportedErrors,
+        "localized": ReportedErrors,
+    }
+
+
+def test_a_remedy_needs_reported_errors() -> None:
+    with pytest.raises(ValueError, match="reported errors"):
+        RemediedStrategy(other_problems()[0], 0, remedy=LeaveOneOutScaled)
+    with pytest.raises(ValueError, match="remedy is needed"):
+        RemediedStrategy(PROBLEM, 0)
