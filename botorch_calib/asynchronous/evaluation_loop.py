@@ -164,7 +164,7 @@ class EvaluationLoop:
             while self._advance():
                 pass
             self._forget_overdue()
-            self._pools.close(wait=not self._overdue, kill=False)
+            self._pools.close(kill=False)
         except BaseException:
             self._stop()
             raise
@@ -312,7 +312,7 @@ class EvaluationLoop:
                         self._observe(future, outcome.value)
             self._forget_overdue()
         finally:  # a second ctrl-C must not leave processes behind either
-            self._pools.close(wait=False, kill=True)
+            self._pools.close(kill=True)
 
     def _forget_overdue(self) -> None:
         """Make Dask forget tasks that it would run again if a worker died."""
@@ -460,4 +460,4 @@ class EvaluationLoop:
             return
         if not pool.free(future):
             self._overdue.add(future)
-        self._pools.release(pool, wait=future not in self._overdue)
+        self._pools.release(pool)

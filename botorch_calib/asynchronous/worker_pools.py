@@ -97,6 +97,11 @@ class WorkerPool:
         return [future for future in self._futures if not future.done()]
 
     @property
+    def is_busy(self) -> bool:
+        """Whether an evaluation has not finished, such as one that is late and cannot be ended."""
+        return bool(self._unfinished())
+
+    @property
     def is_broken(self) -> bool:
         """Whether the executor can run nothing any more; True if it does not report this."""
         return bool(getattr(self.executor, "_broken", True))
@@ -313,7 +318,7 @@ class PoolSupply(ABC):
         """
 
     @abstractmethod
-    def release(self, pool: WorkerPool, wait: bool = True) -> None:
+    def release(self, pool: WorkerPool) -> None:
         """Take back a pool whose evaluation has finished."""
 
     @abstractmethod
@@ -329,11 +334,10 @@ class PoolSupply(ABC):
         """
 
     @abstractmethod
-    def close(self, wait: bool, kill: bool) -> None:
-        """Shut down all executors made here.
+    def close(self, kill: bool) -> None:
+        """Shut down all executors made here; late evaluations in threads are not waited for.
 
         Args:
-            wait: Whether to wait for evaluations that cannot be ended, such as threads.
             kill: Whether to kill processes that are still busy.
         """
 
@@ -372,11 +376,11 @@ class ExecutorSupply(PoolSupply):
         self._check_objective(self._shared)
         return self._shared
 
-    def release(self, pool: WorkerPool, wait: bool = True) -> None:
+    def release(self, pool: WorkerPool) -> None:
         """Take back a pool whose evaluation has finished; a private one is closed."""
         if pool in self._private:
             self._private.remove(pool)
-            pool.close(wait)
+            pool.close(wait=not pool.is_busy)
 
     def discard(self, pool: WorkerPool, error: BaseException | None) -> None:
         """Kill a pool that was made here; an ``EvaluationError`` for others."""
@@ -389,7 +393,7 @@ class ExecutorSupply(PoolSupply):
         self._private.discard(pool)
         self._shared = None if pool is self._shared else self._shared
 
-    def close(self, wait: bool, kill: bool) -> None:
+    def close(self, kill: bool) -> None:
         """Shut down all executors made here."""
         pools = [*self._private, *([self._shared] if self._shared else [])]
         self._private, self._shared = set(), None
@@ -397,7 +401,7 @@ class ExecutorSupply(PoolSupply):
             if pool.owned and kill and pool.is_killable:
                 pool.kill()
             elif pool.owned:
-                pool.close(wait)
+                pool.close(wait=not kill and not pool.is_busy)
 
     def _make(self) -> WorkerPool:
         assert self._factory is not None

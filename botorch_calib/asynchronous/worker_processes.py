@@ -59,7 +59,7 @@ class ProcessSupply(PoolSupply):
             return pool
         return self._idle.pop() if self._idle else self._make()
 
-    def release(self, pool: WorkerPool, wait: bool = True) -> None:
+    def release(self, pool: WorkerPool) -> None:
         """Keep a pool for the next evaluation, or close it if it has had enough of them."""
         self._num_evaluations[pool] += 1
         if self._num_evaluations[pool] == self._evaluations_per_process:
@@ -75,7 +75,7 @@ class ProcessSupply(PoolSupply):
         pool.kill()
         self._num_evaluations.pop(pool, None)
 
-    def close(self, wait: bool, kill: bool) -> None:
+    def close(self, kill: bool) -> None:
         """Shut all of them down, and kill those that do not end by themselves.
 
         A thread that an objective has left running, for example, keeps its process.

@@ -235,16 +235,39 @@ def _replayed_inputs(
     options = dict(model_config.model_options)
     calibrator, settings = options.pop("calibrator"), options.pop("calibrator_options")
     own = {name: options.pop(name) for name in ("denoise", "residuals", "excess")}
-    base_class = choose_model_class(dataset=dataset, search_space_digest=search_space_digest)
+    model = model_within(None, options, model_config, dataset, search_space_digest, surrogate)
+    new_calibrator = partial(calibrator_class(calibrator), **settings)
+    return {"model": model, "new_calibrator": new_calibrator, **own}
+
+
+def model_within(
+    model_class: type[Model] | None,
+    options: dict[str, Any],
+    model_config: ModelConfig,
+    dataset: SupervisedDataset,
+    search_space_digest: SearchSpaceDigest,
+    surrogate: Surrogate,
+) -> Model:
+    """The model that another one is to wrap, as Ax makes it, not fitted yet.
+
+    Args:
+        model_class: Its class, or None for the one that Ax chooses.
+        options: Its options, in place of those of ``model_config``.
+        model_config: The configuration of the model around it.
+        dataset: The data of its outcome.
+        search_space_digest: Ax's description of the search space.
+        surrogate: The surrogate that it will be part of.
+    """
+    if model_class is None:
+        model_class = choose_model_class(dataset=dataset, search_space_digest=search_space_digest)
     inputs = submodel_input_constructor(
-        base_class,
-        model_config=replace(model_config, botorch_model_class=base_class, model_options=options),
+        model_class,
+        model_config=replace(model_config, botorch_model_class=model_class, model_options=options),
         dataset=dataset,
         search_space_digest=search_space_digest,
         surrogate=surrogate,
     )
-    new_calibrator = partial(calibrator_class(calibrator), **settings)
-    return {"model": base_class(**inputs), "new_calibrator": new_calibrator, **own}
+    return model_class(**inputs)
 
 
 def _check_supported(dataset: SupervisedDataset, surrogate: Surrogate) -> None:

@@ -25,7 +25,6 @@ from ax.generation_strategy.generation_strategy import GenerationStrategy
 from ax.generators.torch.botorch_modular.surrogate import Surrogate, submodel_input_constructor
 from ax.generators.torch.botorch_modular.utils import (
     ModelConfig,
-    choose_model_class,
     fit_botorch_model,
 )
 from ax.storage.botorch_modular_registry import register_acquisition_function, register_model
@@ -37,7 +36,7 @@ from torch import Tensor
 
 from botorch_calib._validation import check_nonnegative, check_one_of
 from botorch_calib.acquisition import DelayedUpperConfidenceBound
-from botorch_calib.integrations.ax import ReplayedModel
+from botorch_calib.integrations.ax import ReplayedModel, model_within
 from botorch_calib.models import CensoredDelayModel
 from botorch_calib.models.inspection import gaussian_part, raw_train_targets
 
@@ -122,19 +121,11 @@ def _pending_aware_inputs(
         raise UnsupportedError("Delay-aware models of several tasks are not supported in Ax.")
     options = dict(model_config.model_options)
     inner_options, is_calibrated = options.pop("inner"), options.pop("calibrated")
-    inner_class: type[Model] = ReplayedModel
-    if not is_calibrated:
-        inner_class = choose_model_class(dataset=dataset, search_space_digest=search_space_digest)
-    inputs = submodel_input_constructor(
-        inner_class,
-        model_config=replace(
-            model_config, botorch_model_class=inner_class, model_options=inner_options
-        ),
-        dataset=dataset,
-        search_space_digest=search_space_digest,
-        surrogate=surrogate,
+    inner_class = ReplayedModel if is_calibrated else None
+    model = model_within(
+        inner_class, inner_options, model_config, dataset, search_space_digest, surrogate
     )
-    return {"model": inner_class(**inputs), **options}
+    return {"model": model, **options}
 
 
 @fit_botorch_model.register(PendingAwareModel)
