@@ -80,8 +80,9 @@ class DelayStrategy:
     ============= ===========================================================================
 
     The SDF algorithms are those of Verma, Dai and Low [Verma2022]_. GP-UCB and asy-TS ignore
-    pending queries. The default is GP-UCB-SDF up to ``max_censored`` pending queries, and GP-BUCB
-    beyond.
+    pending queries. A `DelayStrategy` without arguments is GP-UCB-SDF up to ``max_censored``
+    pending queries, and GP-BUCB beyond; a `DelayAwareProposer` hallucinates by default, with
+    ``beta=2``.
 
     Args:
         acquisition: ``"ucb"`` for `DelayedUpperConfidenceBound`, ``"ts"`` for
@@ -149,6 +150,8 @@ class DelayStrategy:
         return replace(self, imputation="hallucinate", window=None)
 
 
+# Hallucinated values make the model surer than it is, so GP-BUCB widens its confidence region: with
+# a multiplier of 1 it misses the best of many peaks.
 STRATEGIES = {
     "ucb": DelayStrategy("ucb"),
     "ts": DelayStrategy("ts"),
@@ -206,8 +209,8 @@ class DelayAwareProposer:
 
     Args:
         bounds: The box, ``2 x d``, as a tensor or as lists: lower bounds, then upper bounds.
-        strategy: ``"ucb"`` for GP-UCB-SDF, ``"ts"`` for GP-TS-SDF, ``"hallucinate"`` for GP-BUCB,
-            or a `DelayStrategy`, whose table lists further algorithms.
+        strategy: ``"hallucinate"`` for GP-BUCB with ``beta=2``, ``"ucb"`` for GP-UCB-SDF, ``"ts"``
+            for GP-TS-SDF, or a `DelayStrategy`, whose table lists further algorithms.
         fit: Builds a fitted model from ``X`` (``n x d``) and ``Y`` (``n x 1``). The default is a
             ``SingleTaskGP`` with normalized inputs and standardized outcomes, fitted by marginal
             likelihood. The model may be in single precision. If the ledger knows the noise of all
@@ -240,7 +243,7 @@ class DelayAwareProposer:
     def __init__(
         self,
         bounds: Tensor | Sequence[Sequence[float]],
-        strategy: str | DelayStrategy = "ucb",
+        strategy: str | DelayStrategy = "hallucinate",
         fit: Fit | None = None,
         num_initial: int | None = None,
         choices: Tensor | None = None,

@@ -255,7 +255,8 @@ def test_which_queries_count_as_failures(imputation, monkeypatch):
     for failures in ("avoid", "impute", "ignore"):
         strategy = DelayStrategy("ucb", imputation, None, failures=failures)
         DelayAwareProposer(BOUNDS, strategy, fit, 0, search=SEARCH)(ledger)
-    assert len(known) == 2 and torch.equal(known[0], X[[1, 2, 5]]) and torch.equal(known[1], X[lost])
+    values, at_failures = known
+    assert torch.equal(values, X[[1, 2, 5]]) and torch.equal(at_failures, X[lost])
 
 
 @pytest.mark.parametrize("maximize", [True, False])

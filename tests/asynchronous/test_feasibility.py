@@ -1,4 +1,4 @@
-"""Where queries bring values: the prediction by dense linear algebra, and what is made of it."""
+"""Where queries bring values: the prediction beside dense algebra, and what is made of it."""
 
 import math
 
