@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from benchmarks.decisions.analysis import detectable, verdict
 from benchmarks.framework import metrics
+from benchmarks.framework.comparisons import detectable, verdict
 from benchmarks.framework.markdown import estimate, interval, number, table
 from benchmarks.framework.metrics import Estimate, Score, by_seed
 from benchmarks.framework.protocol import ExperimentProtocol

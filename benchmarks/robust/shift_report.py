@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from benchmarks.decisions.analysis import detectable, verdict
 from benchmarks.framework import metrics
+from benchmarks.framework.comparisons import detectable, verdict
 from benchmarks.framework.markdown import estimate, number, table
 from benchmarks.framework.metrics import Estimate, by_seed, trace
 from benchmarks.framework.result import Result
