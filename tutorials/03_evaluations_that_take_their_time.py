@@ -191,8 +191,9 @@ for name, imputation, window in (
 # about regret: the suite `delay` of the benchmarks compares nine methods on nine problems.
 #
 # Censoring is for few workers. With dozens of values pending at -310 the model would bend
-# everywhere, so if more than 10 are pending, a `DelayAwareProposer` hallucinates them, unless it is
-# told not to, as here (`max_censored=None`). The suite `delay_workers` is on 10 to 100 workers.
+# everywhere. A `DelayAwareProposer` hallucinates by default, with `beta=2`, and if it is to censor,
+# it still hallucinates if more than 10 are pending, unless it is told not to, as here
+# (`max_censored=None`). The suite `delay_workers` is on 10 to 100 workers.
 #
 # ## For real: processes, killed and resumed
 #

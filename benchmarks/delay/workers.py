@@ -173,7 +173,7 @@ class RandomStrategy:
 def compared() -> tuple[Proposals | RandomQueries, ...]:
     """The default strategy, its rivals, the paper's rule and random search."""
     return (
-        Proposals("default", DelayStrategy()),
+        Proposals("default", DelayStrategy(imputation="hallucinate", window=None, beta=2.0)),
         Proposals("ucb_sdf", DelayStrategy(max_censored=None)),
         Proposals("ucb_hallucinate", DelayStrategy(imputation="hallucinate", window=None)),
         Proposals("ts_hallucinate", DelayStrategy("ts", "hallucinate", window=None)),

@@ -10,6 +10,7 @@ file                         content
 ``worker_pools``             executors: whether workers have died, how they are killed and replaced
 ``progress``                 the progress bar, and `RunSummary`
 ``proposer``                 `DelayAwareProposer`: chooses the next query
+``feasibility``              where queries bring values, from those that failed
 ``refits``                   when its model is fitted again, and what is known in between
 ============================ ===================================================================
 """

@@ -32,6 +32,7 @@ from botorch_calib._validation import (
 from botorch_calib.acquisition.delayed import WINDOWS, DelayedUpperConfidenceBound
 from botorch_calib.acquisition.random_seeds import derived_seed, random_stream
 from botorch_calib.acquisition.thompson import DelayedThompsonSampling
+from botorch_calib.asynchronous.feasibility import Feasibility, FeasibleAcquisition
 from botorch_calib.asynchronous.refits import (
     WarmStartedFit,
     check_refit_every,
@@ -54,7 +55,7 @@ from botorch_calib.models.inspection import conditioned_on, gaussian_part, given
 Features = Mapping[int, float]
 
 ACQUISITIONS = ("ucb", "ts")
-FAILURES = ("impute", "ignore")
+FAILURES = ("avoid", "impute", "ignore")
 
 # What random numbers are used for. Together with the seed and a count this names a stream.
 DESIGN, FIT, SEARCH, DRAW, AGAIN = range(5)
@@ -79,8 +80,9 @@ class DelayStrategy:
     ============= ===========================================================================
 
     The SDF algorithms are those of Verma, Dai and Low [Verma2022]_. GP-UCB and asy-TS ignore
-    pending queries. The default is GP-UCB-SDF up to ``max_censored`` pending queries, and GP-BUCB
-    beyond.
+    pending queries. A `DelayStrategy` without arguments is GP-UCB-SDF up to ``max_censored``
+    pending queries, and GP-BUCB beyond; a `DelayAwareProposer` hallucinates by default, with
+    ``beta=2``.
 
     Args:
         acquisition: ``"ucb"`` for `DelayedUpperConfidenceBound`, ``"ts"`` for
@@ -104,11 +106,14 @@ class DelayStrategy:
             everywhere, and their sum in the confidence region leaves nothing of the mean. None for
             no limit, as in the paper.
         failures: What follows from queries that failed and, unless they are censored, from those
-            that expired. ``"impute"``: to the model they have values, namely its predictions, but
-            none better than a poor one, the mean of the values observed less their standard
-            deviation. So the search goes around regions that fail. ``"ignore"``: nothing, for
-            failures that have nothing to do with the query. In either case no query is repeated
-            that has failed.
+            that expired. ``"avoid"``: the search goes around regions that fail, by a model of
+            where queries bring values beside that of the objective (`Feasibility`); an acquisition
+            function of one's own, whose unit is not known, is treated as by ``"impute"``.
+            ``"impute"``: to the model of the objective they have values, namely its predictions,
+            but none better than a poor one, the mean of the values observed less their standard
+            deviation. It fails less often at the edge of such a region, and finds less there.
+            ``"ignore"``: nothing, for failures that have nothing to do with the query. In any case
+            no query is repeated that has failed.
 
     Raises:
         InputDataError: If an argument is unknown, negative or not finite.
@@ -121,7 +126,7 @@ class DelayStrategy:
     beta: float = 1.0
     feedback_bound: float | None = None
     max_censored: int | None = 10
-    failures: str = "impute"
+    failures: str = "avoid"
 
     def __post_init__(self) -> None:
         if not callable(self.acquisition):
@@ -145,10 +150,12 @@ class DelayStrategy:
         return replace(self, imputation="hallucinate", window=None)
 
 
+# Hallucinated values make the model surer than it is, so GP-BUCB widens its confidence region: with
+# a multiplier of 1 it misses the best of many peaks.
 STRATEGIES = {
     "ucb": DelayStrategy("ucb"),
     "ts": DelayStrategy("ts"),
-    "hallucinate": DelayStrategy("ucb", imputation="hallucinate", window=None),
+    "hallucinate": DelayStrategy("ucb", imputation="hallucinate", window=None, beta=2.0),
 }
 
 
@@ -202,8 +209,8 @@ class DelayAwareProposer:
 
     Args:
         bounds: The box, ``2 x d``, as a tensor or as lists: lower bounds, then upper bounds.
-        strategy: ``"ucb"`` for GP-UCB-SDF, ``"ts"`` for GP-TS-SDF, ``"hallucinate"`` for GP-BUCB,
-            or a `DelayStrategy`, whose table lists further algorithms.
+        strategy: ``"hallucinate"`` for GP-BUCB with ``beta=2``, ``"ucb"`` for GP-UCB-SDF, ``"ts"``
+            for GP-TS-SDF, or a `DelayStrategy`, whose table lists further algorithms.
         fit: Builds a fitted model from ``X`` (``n x d``) and ``Y`` (``n x 1``). The default is a
             ``SingleTaskGP`` with normalized inputs and standardized outcomes, fitted by marginal
             likelihood. The model may be in single precision. If the ledger knows the noise of all
@@ -236,7 +243,7 @@ class DelayAwareProposer:
     def __init__(
         self,
         bounds: Tensor | Sequence[Sequence[float]],
-        strategy: str | DelayStrategy = "ucb",
+        strategy: str | DelayStrategy = "hallucinate",
         fit: Fit | None = None,
         num_initial: int | None = None,
         choices: Tensor | None = None,
@@ -309,6 +316,7 @@ class DelayAwareProposer:
         model = self._model(ledger, now, strategy)
         with random_stream(derived_seed(self.search.seed, SEARCH, count)):
             acqf = self._acquisition_function(model, ledger, now, choices, strategy)
+            acqf = self._where_feasible(acqf, model, ledger, now, strategy)
             if choices is not None:
                 return _best_of(choices, acqf, model)
             point = self._search(acqf, model, fixed)
@@ -347,7 +355,7 @@ class DelayAwareProposer:
         else:
             model = self._fit_with_censored(ledger, now)
         lost = _lost(ledger, now, strategy)
-        if len(lost) and strategy.failures == "impute":
+        if len(lost) and _imputes_failures(strategy):
             model = self._with_failures(model, lost, ledger, now)
         pending = queries_to_impute(ledger, imputation, now)
         censor_value = ledger.censor_value
@@ -362,9 +370,8 @@ class DelayAwareProposer:
         smooth model around it, and the best point may lie beside the region that fails; with the
         mean of the values the search is drawn back into the region two or three times as often.
         """
-        _, Y = ledger.to_observations(now)
         X, sign = like(model, lost), 1.0 if ledger.maximize else -1.0
-        poor = ((sign * Y).mean() - Y.std()).item()
+        poor = _poor_value(ledger, now)
         gp = gaussian_part(model)
         with torch.no_grad():
             values = sign * (sign * gp.posterior(X).mean).clamp_max(poor)
@@ -474,6 +481,22 @@ class DelayAwareProposer:
             model, ledger, choices=choices, seed=seed, **arguments
         )
 
+    def _where_feasible(
+        self,
+        acqf: AcquisitionFunction,
+        model: CensoredDelayModel,
+        ledger: FeedbackLedger,
+        now: float,
+        strategy: DelayStrategy,
+    ) -> AcquisitionFunction:
+        """The acquisition function that counts where queries bring values, if some have failed."""
+        lost = _lost(ledger, now, strategy)
+        if not len(lost) or strategy.failures != "avoid" or _imputes_failures(strategy):
+            return acqf
+        X, _ = ledger.to_observations(now)
+        feasibility = Feasibility(X, lost, self.bounds)
+        return FeasibleAcquisition(acqf, model, feasibility, _poor_value(ledger, now))
+
     def _feedback_bound(self, ledger: FeedbackLedger, now: float) -> float:
         if self.strategy.feedback_bound is not None:
             return self.strategy.feedback_bound
@@ -568,6 +591,18 @@ def _lost(ledger: FeedbackLedger, now: float, strategy: DelayStrategy) -> Tensor
     if strategy.imputation == "censor":
         return failed
     return torch.cat([failed, _queries(ledger, now, TrialStatus.EXPIRED)])
+
+
+def _imputes_failures(strategy: DelayStrategy) -> bool:
+    """Whether failures have values to the model: also if an acquisition function has no units."""
+    is_own = callable(strategy.acquisition)
+    return strategy.failures == "impute" or (strategy.failures == "avoid" and is_own)
+
+
+def _poor_value(ledger: FeedbackLedger, now: float) -> float:
+    """The mean of the values less their standard deviation, with their sign if minimized."""
+    _, Y = ledger.to_observations(now)
+    return float((Y if ledger.maximize else -Y).mean() - Y.std())
 
 
 def _without(choices: Tensor, failed: Tensor) -> Tensor:

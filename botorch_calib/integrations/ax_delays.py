@@ -36,6 +36,7 @@ from torch import Tensor
 
 from botorch_calib._validation import check_nonnegative, check_one_of
 from botorch_calib.acquisition import DelayedUpperConfidenceBound
+from botorch_calib.asynchronous.proposer import STRATEGIES
 from botorch_calib.integrations.ax import ReplayedModel, model_within
 from botorch_calib.models import CensoredDelayModel
 from botorch_calib.models.inspection import gaussian_part, raw_train_targets
@@ -140,9 +141,9 @@ def _fit_pending_aware(
 
 def delay_aware_generation_strategy(
     client: Client | Experiment,
-    imputation: str = "censor",
+    imputation: str = "hallucinate",
     calibrated: ModelConfig | None = None,
-    beta: float = 1.0,
+    beta: float | None = None,
     struct: GenerationStrategyDispatchStruct | None = None,
 ) -> GenerationStrategy:
     """Ax's generation strategy for one objective while other trials are pending.
@@ -153,11 +154,12 @@ def delay_aware_generation_strategy(
     Args:
         client: Whose optimisation has been configured, or an experiment that has an optimisation
             configuration.
-        imputation: What replaces values of pending trials: ``"censor"`` for the worst one observed,
-            ``"hallucinate"`` for the posterior mean.
+        imputation: What replaces values of pending trials: ``"hallucinate"`` for the posterior
+            mean, ``"censor"`` for the worst value observed.
         calibrated: A `calibrated_model_config`, to calibrate the model by the trials observed.
-        beta: Multiplier of the posterior standard deviation if nothing is pending. (BoTorch's
-            ``UpperConfidenceBound`` takes its square.)
+        beta: Multiplier of the posterior standard deviation if nothing is pending; None for 2 if
+            values are hallucinated and 1 if they are censored, as in `DelayAwareProposer`.
+            (BoTorch's ``UpperConfidenceBound`` takes its square.)
         struct: Ax's further choices, as of the initial trials, with the method ``"custom"``.
 
     Raises:
@@ -189,6 +191,8 @@ def delay_aware_generation_strategy(
         botorch_acqf_class=DelayedUpperConfidenceBound,
     )
     (spec,) = strategy.nodes_by_name["MBM"].generator_specs
+    if beta is None:
+        beta = STRATEGIES["hallucinate" if imputation == "hallucinate" else "ucb"].beta
     spec.generator_kwargs["botorch_acqf_options"] = {"beta": check_nonnegative("beta", beta)}
     return strategy
 

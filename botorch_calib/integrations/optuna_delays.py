@@ -23,6 +23,7 @@ import numpy as np
 import torch
 from botorch.exceptions.errors import InputDataError, UnsupportedError
 from botorch.models.model import Model
+from botorch.utils.sampling import draw_sobol_samples
 from optuna import Study
 from optuna._transform import _SearchSpaceTransform
 from optuna.distributions import (
@@ -66,6 +67,7 @@ class _Trials(NamedTuple):
     pruned: Tensor
     running: Tensor
     points: Tensor | None  # all points of the search space, if they are few
+    transform: _SearchSpaceTransform
 
 
 class DelayAwareSampler(BoTorchSampler):
@@ -76,12 +78,13 @@ class DelayAwareSampler(BoTorchSampler):
     failed are kept away from, however they failed: by an exception, or because the heartbeat of
     their process stopped. If all parameters are integers, categories or have steps, and there are
     at most 2048 points, the search is among these, and a point that failed, was pruned or runs is
-    asked again only if there is no other. The Gaussian process is that of the complete trials, in
+    asked again only if there is no other. Elsewhere a point that Optuna would round to that of an
+    earlier trial gives way to a new one. The Gaussian process is that of the complete trials, in
     the unit cube of Optuna's encoding. Nothing is kept from one trial to the next but the last fit,
     so a study that is loaded goes on as if it had not been interrupted.
 
     Args:
-        strategy: ``"ucb"``, ``"ts"``, ``"hallucinate"`` or a `DelayStrategy`.
+        strategy: ``"hallucinate"``, ``"ucb"``, ``"ts"`` or a `DelayStrategy`.
         calibrator: What calibrates the Gaussian process, by a replay of the complete trials in the
             order of their numbers; each fit starts from a copy that has learned nothing. None for
             none.
@@ -107,7 +110,7 @@ class DelayAwareSampler(BoTorchSampler):
 
     def __init__(
         self,
-        strategy: str | DelayStrategy = "ucb",
+        strategy: str | DelayStrategy = "hallucinate",
         *,
         calibrator: Calibrator | None = None,
         fit: Fit | None = None,
@@ -182,6 +185,7 @@ class DelayAwareSampler(BoTorchSampler):
             pruned=encoded(list(parameters[TrialState.PRUNED].values())),
             running=encoded([*self._handed_out.values(), *running.values()]),
             points=_all_points(search_space),
+            transform=transform,
         )
 
     def reseed_rng(self) -> None:
@@ -225,7 +229,31 @@ class DelayAwareSampler(BoTorchSampler):
                 (others.points - bounds[0]) / scale, (without_value - bounds[0]) / scale
             )
         point = proposer(ledger)
+        if others.points is None and _rounds(others.transform):
+            point = self._unless_repeated(point, proposer, ledger, bounds)
         return (bounds[0] + scale * point.to(bounds)).clamp(bounds[0], bounds[1])
+
+    def _unless_repeated(
+        self, point: Tensor, proposer: DelayAwareProposer, ledger: FeedbackLedger, bounds: Tensor
+    ) -> Tensor:
+        """The point or, if Optuna would round it to that of an earlier trial, one that is new.
+
+        It is chosen from a Sobol sample of rounded points, all in the unit cube.
+        """
+        transform, scale = self._others.transform, bounds[1] - bounds[0]
+
+        def rounded(points: Tensor) -> Tensor:
+            rows = (bounds[0] + scale * points).numpy()
+            return (_rounded(transform, rows) - bounds[0]) / scale
+
+        known = torch.stack([trial.x for trial in ledger.trials])
+        if _without(rounded(point.unsqueeze(0)), known) is not None:
+            return point
+        sample = draw_sobol_samples(
+            proposer.bounds, n=self._search.raw_samples, q=1, seed=self._search.seed + len(ledger)
+        )
+        proposer.choices = _without(rounded(sample.squeeze(-2)).unique(dim=0), known)
+        return point if proposer.choices is None else proposer(ledger)
 
     def _ledger(self, dim: int) -> FeedbackLedger:
         value = self._censor_value
@@ -260,6 +288,21 @@ def _all_points(search_space: dict[str, BaseDistribution]) -> Tensor | None:
         rows = [transform.transform({name: value}) for value in _all_values(distribution)]
         columns.append(np.array(rows)[index])
     return torch.from_numpy(np.concatenate(columns, axis=1))
+
+
+def _rounds(transform: _SearchSpaceTransform) -> bool:
+    """Whether a search space holds integers, categories or steps."""
+    return any(
+        not isinstance(each, FloatDistribution) or each.step is not None
+        for each in transform._search_space.values()
+    )
+
+
+def _rounded(transform: _SearchSpaceTransform, rows: np.ndarray) -> Tensor:
+    """Encoded points ``n x d`` as Optuna rounds them."""
+    return torch.from_numpy(
+        np.array([transform.transform(transform.untransform(row)) for row in rows])
+    )
 
 
 def _all_values(distribution: BaseDistribution) -> Sequence[Any]:

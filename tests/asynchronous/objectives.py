@@ -197,3 +197,15 @@ def leave_thread_behind(folder: Path, x: np.ndarray) -> float:
     note_run(folder, x)
     threading.Thread(target=time.sleep, args=(600.0,)).start()
     return square(x)
+
+
+def in_hanging_region(x: np.ndarray) -> bool:
+    """A disc in the unit square that holds the maximizer of `hang_at_the_top`."""
+    return float(((x - 0.6) ** 2).sum()) < 0.2**2
+
+
+def hang_at_the_top(x: np.ndarray) -> float:
+    """Best at (0.6, 0.6), in a region where no evaluation returns."""
+    if in_hanging_region(x):
+        time.sleep(600.0)
+    return 1.0 - 4.0 * float(((x - 0.6) ** 2).sum())

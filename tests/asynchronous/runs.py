@@ -99,6 +99,26 @@ class Inline(Executor):
         self.is_shut_down = True
 
 
+class Held(Executor):
+    """Evaluates the oldest of a number of queries when so many are there, and at last all."""
+
+    def __init__(self, number: int, total: int) -> None:
+        self.number, self.num_missing = number, total
+        self.waiting: list[tuple[Future[Any], Any]] = []
+
+    def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        self.waiting.append((future, functools.partial(fn, *args, **kwargs)))
+        self.num_missing -= 1
+        while self.waiting and (len(self.waiting) == self.number or self.num_missing == 0):
+            first, call = self.waiting.pop(0)
+            try:
+                first.set_result(call())
+            except Exception as error:
+                first.set_exception(error)
+        return future
+
+
 class Threads(ThreadPoolExecutor):
     """Threads whose futures a test can wait for, in order of submission."""
 

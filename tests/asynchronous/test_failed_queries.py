@@ -1,5 +1,6 @@
 """Failed and expired queries reach the proposer: none is repeated, their region is left alone."""
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +22,10 @@ from botorch_calib.asynchronous import (
     SearchSettings,
 )
 from botorch_calib.asynchronous import proposer as proposer_module
+from botorch_calib.asynchronous.feasibility import Feasibility
 from botorch_calib.ledger import FeedbackLedger, TrialStatus
 from botorch_calib.models.inspection import raw_train_inputs
-from tests.asynchronous.runs import Inline
+from tests.asynchronous.runs import Held, Inline
 from tests.gps import DOUBLE
 
 BOUNDS = torch.tensor([[-1.0, 0.0], [1.0, 5.0]], **DOUBLE)
@@ -103,7 +105,48 @@ def test_a_run_goes_around_a_region_that_fails(name, tmp_path):
     assert summary.best.y > 1.65 - 0.15
 
 
-@pytest.mark.parametrize("failures", ["impute", "ignore"])
+def bowl(x: Any) -> float:
+    """Best at (0.9, 0.9, 0.9)."""
+    return 1.5 - 2.0 * float(((x - 0.9) ** 2).sum())
+
+
+def in_upper_corner(x: Any) -> bool:
+    """Around the best point of `bowl`."""
+    return bool((x > 0.6).all())
+
+
+# Objective, where it fails, bounds, a lower bound of values, and the greatest value elsewhere.
+REGIONS: dict[str, Any] = {
+    "corner": (slope, fails_in_corner, BOUNDS, CENSOR, 1.65),
+    "around the best point": (bowl, in_upper_corner, [[0.0] * 3, [1.0] * 3], -3.5, 1.32),
+}
+
+
+def failing(objective: Any, fails: Any, x: Any) -> float:
+    if fails(x):
+        raise RuntimeError("no value here")
+    return float(objective(x))
+
+
+@pytest.mark.parametrize("strategy", ["ucb", "ts", "hallucinate"])
+@pytest.mark.parametrize("region", REGIONS)
+def test_four_at_a_time_go_around_a_region_that_fails(region, strategy):
+    """Three others run whenever a query is chosen, and the best values are where queries fail."""
+    objective, fails, bounds, least, best = REGIONS[region]
+    ledger = FeedbackLedger(len(bounds[0]), censor_value=least)
+    AsynchronousOptimizer(
+        Held(4, 40),
+        partial(failing, objective, fails),
+        ledger,
+        DelayAwareProposer(bounds, strategy, search=SEARCH),
+        max_parallel=4,
+    ).run(40, progress=False)
+    assert ledger.best().y > best - 0.15
+    failed = queries(ledger, "failed")
+    assert len(failed.unique(dim=0)) == len(failed) <= 10
+
+
+@pytest.mark.parametrize("failures", ["avoid", "impute", "ignore"])
 @pytest.mark.parametrize("acquisition", ["ucb", "ts"])
 @pytest.mark.parametrize("imputation", ["censor", "hallucinate", "none"])
 def test_no_failed_choice_is_asked_again(imputation, acquisition, failures):
@@ -184,7 +227,7 @@ class Models:
 
 
 @pytest.mark.parametrize("imputation", ["censor", "hallucinate", "none"])
-def test_which_queries_count_as_failures(imputation):
+def test_which_queries_count_as_failures(imputation, monkeypatch):
     """Failed ones and, unless they are censored, expired ones; pending ones never."""
     models = Models()
     ledger = FeedbackLedger(2, censor_value=CENSOR, max_wait=5)
@@ -197,11 +240,23 @@ def test_which_queries_count_as_failures(imputation):
     ledger.fail(8)
     expired = [trial.id for trial in ledger.trials if trial.status is TrialStatus.EXPIRED]
     assert expired == [0, 4]
-    for failures in ("impute", "ignore"):
+    lost = [3, 8] if imputation == "censor" else [3, 8, 0, 4]
+    for failures in ("avoid", "impute", "ignore"):
         strategy = DelayStrategy(models, imputation, None, failures=failures)
         DelayAwareProposer(BOUNDS, strategy, fit, 0, search=SEARCH)(ledger)
-        lost = [3, 8] if imputation == "censor" else [3, 8, 0, 4]
-        assert torch.equal(models.failures(3)[0], X[lost if failures == "impute" else []])
+        assert torch.equal(models.failures(3)[0], X[[] if failures == "ignore" else lost])
+    known: list[Tensor] = []
+
+    def keep(X: Tensor, X_failed: Tensor, bounds: Tensor) -> Feasibility:
+        known.extend([X, X_failed])
+        return Feasibility(X, X_failed, bounds)
+
+    monkeypatch.setattr(proposer_module, "Feasibility", keep)
+    for failures in ("avoid", "impute", "ignore"):
+        strategy = DelayStrategy("ucb", imputation, None, failures=failures)
+        DelayAwareProposer(BOUNDS, strategy, fit, 0, search=SEARCH)(ledger)
+    values, at_failures = known
+    assert torch.equal(values, X[[1, 2, 5]]) and torch.equal(at_failures, X[lost])
 
 
 @pytest.mark.parametrize("maximize", [True, False])

@@ -482,11 +482,11 @@ def test_names_of_strategies():
     expected = {
         "ucb": DelayStrategy(),
         "ts": DelayStrategy(acquisition="ts"),
-        "hallucinate": DelayStrategy(imputation="hallucinate", window=None),
+        "hallucinate": DelayStrategy(imputation="hallucinate", window=None, beta=2.0),
     }
     for name, strategy in expected.items():
         assert DelayAwareProposer(BOUNDS, name).strategy == strategy
-    assert DelayAwareProposer(BOUNDS).strategy == expected["ucb"]
+    assert DelayAwareProposer(BOUNDS).strategy == expected["hallucinate"]
     assert DelayAwareProposer(BOUNDS).search == SearchSettings(10, 256, 0)
 
 

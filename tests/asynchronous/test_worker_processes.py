@@ -14,8 +14,14 @@ from typing import Any
 
 import pytest
 from botorch.exceptions.errors import InputDataError
+from torch import Tensor
 
-from botorch_calib.asynchronous import EvaluationLimits, worker_processes
+from botorch_calib.asynchronous import (
+    DelayAwareProposer,
+    EvaluationLimits,
+    SearchSettings,
+    worker_processes,
+)
 from botorch_calib.asynchronous.termination import termination_as_exit
 from botorch_calib.exceptions import EvaluationError
 from botorch_calib.ledger import FeedbackLedger
@@ -24,6 +30,7 @@ from tests.asynchronous.objectives import (
     die_often,
     die_once,
     hang_alone,
+    hang_at_the_top,
     is_alive,
     leave_thread_behind,
     loaded_heavy_modules,
@@ -121,6 +128,36 @@ def test_workers_that_cannot_start(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     with pytest.raises(EvaluationError, match="die by themselves"):
         optimizer(square, ledger).run(2)
     assert set(ids(ledger, "pending")) == set(range(len(ledger)))
+
+
+@pytest.mark.parametrize("strategy", ["ucb", "hallucinate"])
+def test_a_region_that_hangs_costs_few_timeouts(strategy: str) -> None:
+    """The best value is in the region, and whoever asks there sleeps for ten minutes.
+
+    As long as no time-out is known, nothing is: each of four workers may be asked in the region.
+    Then the search goes around it, and its edge costs a time-out now and then.
+    """
+    ledger = FeedbackLedger(2, censor_value=-2.0)
+    known = []  # whether a time-out was known when a query was chosen
+    propose = DelayAwareProposer([[0, 0], [1, 1]], strategy, search=SearchSettings(2, 32))
+
+    def note(ledger: FeedbackLedger) -> Tensor:
+        point = propose(ledger)
+        known.append(bool(ids(ledger, "failed")))
+        return point
+
+    Quiet(
+        objective=hang_at_the_top,
+        ledger=ledger,
+        propose=note,
+        workers=4,
+        limits=EvaluationLimits(timeout=1.0),
+    ).run(25)
+    late = ids(ledger, "failed")
+    assert late and all("timed out" in ledger[trial].note for trial in late)
+    assert sum(not known[trial] for trial in late) <= 4
+    assert sum(known[trial] for trial in late) <= 6
+    assert ledger.best().y > 0.84 - 0.15  # the greatest value outside of the region is 0.84
 
 
 SCRIPT = """

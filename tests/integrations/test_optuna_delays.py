@@ -182,6 +182,24 @@ def test_failed_points_of_a_grid_are_not_asked_again(strategy: str, n_jobs: int)
     assert len(set(failed)) == len(failed)
 
 
+@pytest.mark.parametrize("is_mixed", [True, False])
+def test_no_point_is_rounded_to_an_earlier_one(is_mixed: bool) -> None:
+    """Integers and categories beside a number that is best at its bound, or many integers."""
+
+    def objective(trial: Any) -> float:
+        kind = trial.suggest_categorical("kind", ["plain", "gated", "open"])
+        number = trial.suggest_int("number", 1, 3 if is_mixed else 1000)
+        rate = trial.suggest_float("rate", 0.1, 1.0, log=True) if is_mixed else 0.0
+        if trial.number >= NUM_INITIAL and kind == "gated":
+            raise ValueError("diverged")
+        return float(number * (2.0 if kind == "gated" else 1.0) + rate)
+
+    study = optuna.create_study(direction="maximize", sampler=new_sampler("hallucinate"))
+    study.optimize(objective, n_trials=20, catch=(ValueError,))
+    asked = [tuple(trial.params.values()) for trial in study.trials]
+    assert len(set(asked)) == len(asked)
+
+
 def test_a_trial_that_fails_meanwhile(ledgers: list[FeedbackLedger]) -> None:
     """Between two looks at the study it ends: it runs or has failed, and is not overlooked."""
     study = optuna.create_study(direction="maximize", sampler=new_sampler())

@@ -1,0 +1,122 @@
+"""Where queries bring values: a model of failures beside that of the objective."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from botorch.acquisition import AcquisitionFunction
+from botorch.models.model import Model
+from botorch.utils.transforms import t_batch_mode_transform
+from torch import Tensor
+
+# Lengthscales that are compared, in units of the box, times the square root of the dimension.
+LENGTHSCALES = (0.1, 0.2, 0.4, 0.8)
+
+# Variance of a label about the model, in units of its prior variance: neighbours may differ.
+NOISE = 1e-2
+
+# How sharply what is predicted to succeed is told from what is predicted to fail.
+WIDTH = 0.1
+
+# After so many failures the share of success that is asked for is half way from 1/2 to 1.
+CAUTION = 4.0
+
+
+class Feasibility:
+    r"""Predicts from values and failures whether a query brings a value.
+
+    Labels are 1 where a value has arrived and 0 where the query has failed. Their model is a
+    Gaussian process with mean 1 (what nobody has tried succeeds) and an isotropic Matern-5/2 kernel
+    over the unit cube, with the lengthscale of `LENGTHSCALES` at which the likelihood is greatest,
+    the variance being chosen for each. With the labels less 1 as ``r``, ``K`` their correlation
+    matrix with `NOISE` on its diagonal, and ``k(x)`` the correlations with ``x``, the prediction is
+    ``p(x) = 1 + k(x)' K^{-1} r``. The variance that maximizes the likelihood is ``r'K^{-1}r / n``,
+    and the log likelihood then is, up to a constant, ``-n/2 log(r'K^{-1}r / n) - 1/2 log det K``.
+
+    A Gaussian process of labels needs no iterations, and ``p`` comes near 1/2 half way between a
+    value and a failure. The score of a query is
+
+        ``Phi((p(x) - t) / 0.1)``  with  ``t = 1 - 1 / (2 (1 + F / 4))``
+
+    after ``F`` failures. At first the border of a region that fails is halved again and again, as
+    its best point may lie there; the more has failed, the closer to known values the search stays.
+
+    Args:
+        X: Queries that brought values, ``n x d``.
+        X_failed: Queries that failed, ``m x d``, with ``m`` at least 1.
+        bounds: The box, ``2 x d``.
+    """
+
+    def __init__(self, X: Tensor, X_failed: Tensor, bounds: Tensor) -> None:
+        self.bounds = bounds
+        self.X = self._in_unit_cube(torch.cat([X, X_failed]))
+        residuals = torch.cat([X.new_zeros(len(X), 1), -X.new_ones(len(X_failed), 1)])
+        self.threshold = 1.0 - 0.5 / (1.0 + len(X_failed) / CAUTION)
+        best = -math.inf
+        for factor in LENGTHSCALES:
+            lengthscale = factor * math.sqrt(X.shape[-1])
+            K = _matern(torch.cdist(self.X, self.X) / lengthscale)
+            root = torch.linalg.cholesky(K + NOISE * torch.eye(len(K)).to(K))
+            weights = torch.cholesky_solve(residuals, root)
+            variance = (residuals * weights).mean()
+            likelihood = -0.5 * len(K) * variance.log() - root.diagonal().log().sum()
+            if likelihood > best:
+                best, self.lengthscale, self.weights = float(likelihood), lengthscale, weights
+
+    def _in_unit_cube(self, X: Tensor) -> Tensor:
+        return (X - self.bounds[0]) / (self.bounds[1] - self.bounds[0])
+
+    def predict(self, X: Tensor) -> Tensor:
+        """The predicted label at ``X``, ``batch_shape x d``: about 1 or 0, of shape batch_shape."""
+        X = self._in_unit_cube(X.to(self.bounds))
+        k = _matern(torch.cdist(X, self.X) / self.lengthscale)
+        return 1.0 + (k @ self.weights).squeeze(-1)
+
+    def score(self, X: Tensor) -> Tensor:
+        """How far to rely on a value at ``X``, ``batch_shape x d``: from 0 to 1."""
+        return torch.special.ndtr((self.predict(X) - self.threshold) / WIDTH)
+
+
+class FeasibleAcquisition(AcquisitionFunction):
+    """An acquisition function in units of the outcome that counts where queries bring values.
+
+    A query that fails is as good as a poor value. With the score ``s`` of its success and the
+    acquisition value ``a``, the result is ``poor + s (a - poor)`` if ``a`` is better than poor,
+    and ``a`` otherwise.
+
+    Args:
+        acqf: Values of points ``b x 1 x d``, in units of the outcome, the greater the better.
+        model: Its model.
+        feasibility: Where queries bring values.
+        poor: A poor value, in the same sense.
+    """
+
+    def __init__(
+        self, acqf: AcquisitionFunction, model: Model, feasibility: Feasibility, poor: float
+    ) -> None:
+        super().__init__(model=model)
+        self.acqf = acqf
+        self.feasibility = feasibility
+        self.poor = poor
+
+    @t_batch_mode_transform(expected_q=1)  # type: ignore[arg-type]
+    def forward(self, X: Tensor) -> Tensor:
+        """Evaluate it.
+
+        Args:
+            X: ``b x 1 x d``.
+
+        Returns:
+            Values of shape ``b``.
+        """
+        values: Tensor = self.acqf(X)
+        gains = values - self.poor
+        scores = self.feasibility.score(X.squeeze(-2)).to(values)
+        return self.poor + torch.where(gains > 0.0, scores * gains, gains)
+
+
+def _matern(distances: Tensor) -> Tensor:
+    """Matern-5/2 correlations at distances in units of the lengthscale."""
+    scaled = math.sqrt(5.0) * distances
+    return (1.0 + scaled + scaled.square() / 3.0) * (-scaled).exp()

@@ -1,0 +1,122 @@
+"""Where queries bring values: the prediction beside dense algebra, and what is made of it."""
+
+import math
+
+import pytest
+import torch
+from botorch.acquisition import AcquisitionFunction, UpperConfidenceBound
+from botorch.models import SingleTaskGP
+from scipy.stats import multivariate_normal, norm
+from torch import Tensor
+from torch.testing import assert_close
+
+from botorch_calib.asynchronous.feasibility import (
+    LENGTHSCALES,
+    NOISE,
+    Feasibility,
+    FeasibleAcquisition,
+)
+from botorch_calib.models.inspection import standardized_gp
+from tests.gps import DOUBLE
+
+BOUNDS = torch.tensor([[-1.0, 10.0], [1.0, 40.0]], **DOUBLE)
+
+
+def points(num: int, seed: int) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    unit = torch.rand(num, 2, generator=generator, **DOUBLE)
+    return BOUNDS[0] + unit * (BOUNDS[1] - BOUNDS[0])
+
+
+def correlation(first: Tensor, second: Tensor, lengthscale: float) -> float:
+    r = math.sqrt(5.0) * math.dist(first.tolist(), second.tolist()) / lengthscale
+    return (1.0 + r + r**2 / 3.0) * math.exp(-r)
+
+
+@pytest.mark.parametrize("num_failed", [1, 4])
+def test_prediction_beside_the_formula(num_failed: int) -> None:
+    """Each lengthscale with the variance that suits it best, by SciPy's density."""
+    X, X_failed, at = points(9, 1), points(num_failed, 2), points(5, 3)
+    unit = [(each - BOUNDS[0]) / (BOUNDS[1] - BOUNDS[0]) for each in (X, X_failed, at)]
+    data, residuals = torch.cat(unit[:2]), torch.tensor([0.0] * 9 + [-1.0] * num_failed, **DOUBLE)
+    best, predicted = -math.inf, torch.empty(0)
+    for factor in LENGTHSCALES:
+        lengthscale = factor * math.sqrt(2.0)
+        K = torch.tensor([[correlation(a, b, lengthscale) for b in data] for a in data], **DOUBLE)
+        k = torch.tensor(
+            [[correlation(a, b, lengthscale) for b in data] for a in unit[2]], **DOUBLE
+        )
+        K = K + NOISE * torch.eye(len(K), **DOUBLE)
+        weights = torch.linalg.solve(K, residuals)
+        likelihood = max(
+            multivariate_normal(cov=(scale * K).numpy()).logpdf(residuals.numpy())
+            for scale in float(residuals @ weights) / len(K) * torch.tensor([0.99, 1.0, 1.01])
+        )
+        if likelihood > best:
+            best, predicted = likelihood, 1.0 + k.to(weights) @ weights
+    model = Feasibility(X, X_failed, BOUNDS)
+    assert_close(model.predict(at), predicted, rtol=1e-7, atol=1e-9)
+    assert_close(model.predict(at.reshape(5, 1, 2)), predicted.unsqueeze(-1), rtol=1e-7, atol=1e-9)
+    expected = norm.cdf((predicted.numpy() - model.threshold) / 0.1)
+    assert_close(model.score(at), torch.from_numpy(expected), rtol=1e-6, atol=1e-12)
+
+
+def test_success_where_values_are_and_failure_where_none_came() -> None:
+    X, X_failed = points(6, 4), points(3, 5)
+    model = Feasibility(X, X_failed, BOUNDS)
+    assert (model.predict(X) > 0.9).all() and (model.predict(X_failed) < 0.1).all()
+    assert (model.score(X) > 0.9).all() and (model.score(X_failed) < 1e-3).all()
+
+
+def test_what_nobody_has_tried_succeeds() -> None:
+    corner, far = BOUNDS[:1], BOUNDS[1:]
+    model = Feasibility(corner + 0.01, corner, BOUNDS)  # neighbours: a short lengthscale
+    assert_close(model.predict(far), torch.ones(1, **DOUBLE), rtol=0.0, atol=1e-2)
+
+
+def test_caution_grows_with_the_number_of_failures() -> None:
+    X = points(6, 4)
+    thresholds = [Feasibility(X, points(num, 5), BOUNDS).threshold for num in (1, 2, 8, 40)]
+    assert thresholds == sorted(thresholds) and 0.5 < thresholds[0] and thresholds[-1] < 1.0
+
+
+def test_many_failures_at_one_point() -> None:
+    """Points that a ledger holds twice make no covariance matrix singular."""
+    x = points(1, 1)
+    model = Feasibility(points(4, 2), x.expand(50, -1), BOUNDS)
+    assert model.predict(x).item() == pytest.approx(0.0, abs=1e-2)
+
+
+class Given(AcquisitionFunction):
+    """The first coordinate."""
+
+    def forward(self, X: Tensor) -> Tensor:
+        return X[..., 0, 0]
+
+
+def test_a_failure_is_worth_a_poor_value() -> None:
+    model, (X, X_failed) = standardized_gp_of(6), (points(6, 4), points(2, 5))
+    feasibility = Feasibility(X, X_failed, BOUNDS)
+    acqf = FeasibleAcquisition(Given(model), model, feasibility, poor=-0.5)
+    for x in torch.cat([X, X_failed, torch.tensor([[-0.9, 20.0]], **DOUBLE)]):
+        a, score = x[0].item(), feasibility.score(x.unsqueeze(0)).item()
+        expected = -0.5 + score * (a + 0.5) if a > -0.5 else a
+        assert acqf(x.reshape(1, 1, 2)).item() == pytest.approx(expected, rel=1e-12)
+    assert acqf(points(6, 7).reshape(3, 2, 1, 2)[:, 0]).shape == (3,)
+
+
+def standardized_gp_of(num: int, dtype: torch.dtype = torch.double) -> SingleTaskGP:
+    X = points(num, 4).to(dtype)
+    return standardized_gp(train_X=X, train_Y=X.sum(dim=-1, keepdim=True)).eval()
+
+
+@pytest.mark.parametrize("dtype", [torch.double, torch.float])
+def test_gradients_and_precision(dtype: torch.dtype) -> None:
+    model = standardized_gp_of(6, dtype)
+    feasibility = Feasibility(points(6, 4), points(2, 5), BOUNDS)
+    acqf = FeasibleAcquisition(UpperConfidenceBound(model, 4.0), model, feasibility, poor=20.0)
+    x = points(3, 8).unsqueeze(-2).to(dtype).requires_grad_()
+    values = acqf(x)
+    assert values.dtype == dtype and values.isfinite().all()
+    if dtype == torch.double:
+        torch.autograd.gradcheck(acqf, x, atol=1e-4)
