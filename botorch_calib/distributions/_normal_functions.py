@@ -118,8 +118,7 @@ _AREA = (
     -8.961051621203573e-08,
     -4.878967760889192e-08,
 )
-_BLOCK = 8  # coefficients of a polynomial that one row of a matrix product sums up
-_CHUNK = 8192  # numbers at a time, few enough for the powers of all to stay in a CPU's cache
+_CHUNK = 2**15  # numbers at a time, few enough to stay in a CPU's cache
 _MANY = 3000  # numbers from which the polynomial beats ``erfcx`` on a CPU
 
 
@@ -143,9 +142,8 @@ def less(x: Tensor, bound: Tensor | float) -> Tensor:
 def mills_ratio(x: Tensor) -> Tensor:
     """``Phi(-x) / phi(x)`` for ``x >= 0``, float64, without a graph, accurate to 1e-15.
 
-    On a CPU ``erfcx`` runs number by number. The polynomial takes some 15 vectorised operations:
-    more than that for few numbers, a quarter of it for many. On a device ``erfcx``
-    is one kernel.
+    On a CPU ``erfcx`` runs number by number. The polynomial takes some 20 vectorised operations:
+    more than that for few numbers, half of it for many. On a device ``erfcx`` is one kernel.
     """
     if x.is_cuda or x.numel() < _MANY:
         return torch.special.erfcx(_SQRT_HALF * x).mul_(_SQRT_HALF_PI)
@@ -158,6 +156,14 @@ def ramp_ratio(x: Tensor) -> Tensor:
     Always the polynomial: ``1 - x mills_ratio(x)`` loses digits like ``x^2``.
     """
     return _polynomials(x, (_RAMP,))[0].div_((x + 1.0).square_())
+
+
+def first_tails(x: Tensor) -> Tensor:
+    """`mills_ratio` and `ramp_ratio` together, ``2 x shape``."""
+    values, decay = _polynomials(x, (_MILLS, _RAMP)), (x + 1.0).reciprocal_()
+    values.mul_(decay)
+    values[1].mul_(decay)
+    return values
 
 
 def scaled_tails(x: Tensor) -> Tensor:
@@ -173,39 +179,47 @@ def scaled_tails(x: Tensor) -> Tensor:
 
 
 def _polynomials(x: Tensor, polynomials: tuple[tuple[float, ...], ...]) -> Tensor:
-    """Polynomials in ``(x - 5) / (x + 5) = 1 - 10 / (x + 5)``, ``num x shape``.
+    """Polynomials in ``t = (x - 5) / (x + 5) = 1 - 10 / (x + 5)``, ``num x shape``.
 
-    Horner's rule in the eighth power of the argument, whose coefficients, polynomials of degree 7,
-    come from one matrix product: a few large operations instead of many small ones.
+    Each is split into polynomials in ``t^2``, or ``t^4``, of coefficients that many places apart:
+    ``p(t) = p_0(t^2) + t p_1(t^2)``. They run through Horner's rule side by side, and fewer,
+    larger operations take the place of many small ones. Of many numbers on a CPU an operation costs
+    what it moves, so they are split less.
     """
     if x.numel() > _CHUNK and not x.is_cuda:
         parts = [_polynomials(part, polynomials) for part in x.reshape(-1).split(_CHUNK)]
         return torch.cat(parts, dim=1).view(-1, *x.shape)
-    constant, others = _in_blocks(polynomials, x.dtype, x.device)
-    powers = x.new_empty(_BLOCK, x.numel())
-    t = torch.add(x.reshape(-1), 5.0, out=powers[0])
-    t.reciprocal_().mul_(-10.0).add_(1.0)
-    for done in (1, 2, 4):  # t^2 from t, then the third and fourth, and the other four
-        torch.mul(powers[:done], powers[done - 1], out=powers[done : 2 * done])
-    num = len(polynomials)
-    blocks = torch.addmm(constant, others, powers[:-1]).unflatten(0, (-1, num))
-    *rest, value = blocks.unbind()
-    for block in reversed(rest):
-        value = torch.addcmul(block, value, powers[-1])
-    return value.view(num, *x.shape)
+    num_parts = 2 if x.numel() > _MANY and not x.is_cuda else 4
+    *rest, value = _coefficients(polynomials, num_parts, x.dtype, x.device)
+    t = torch.add(x.reshape(-1), 5.0).reciprocal_().mul_(-10.0).add_(1.0)
+    powers = [t, t * t]
+    if num_parts == 4:
+        powers.append(powers[1] * powers[1])
+    for row in reversed(rest):
+        value = torch.addcmul(row, value, powers[-1])
+    for power in reversed(powers[:-1]):
+        even, odd = value.chunk(2)
+        value = torch.addcmul(even, odd, power)
+    return value.view(len(polynomials), *x.shape)
 
 
-@lru_cache(maxsize=16)
-def _in_blocks(
-    polynomials: tuple[tuple[float, ...], ...], dtype: torch.dtype, device: torch.device
-) -> tuple[Tensor, Tensor]:
-    """Coefficients of each block's constants, ``(num_blocks num) x 1``, and of the other powers."""
-    num_blocks = -(-max(map(len, polynomials)) // _BLOCK)
-    padded = [[*row, *[0.0] * (num_blocks * _BLOCK - len(row))] for row in polynomials]
+@lru_cache(maxsize=32)
+def _coefficients(
+    polynomials: tuple[tuple[float, ...], ...],
+    num_parts: int,
+    dtype: torch.dtype,
+    device: torch.device,
+) -> tuple[Tensor, ...]:
+    """Those of each power of ``t^num_parts``, from the lowest, ``num_parts x num x 1``.
+
+    Of part ``i`` they are those of the polynomial that is multiplied with ``t^i``.
+    """
+    num_rows = -(-max(map(len, polynomials)) // num_parts)
+    padded = [[*row, *[0.0] * (num_rows * num_parts - len(row))] for row in polynomials]
     with torch.inference_mode(False):  # else no graph could use what the cache holds
         table = torch.tensor(padded, dtype=dtype, device=device)
-        table = table.view(-1, num_blocks, _BLOCK).transpose(0, 1).reshape(-1, _BLOCK)
-        return table[:, :1].contiguous(), table[:, 1:].contiguous()
+        table = table.view(-1, num_rows, num_parts).permute(1, 2, 0).contiguous()
+        return table.unsqueeze(-1).unbind()
 
 
 class _LogH(Function):

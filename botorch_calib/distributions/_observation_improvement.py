@@ -29,9 +29,8 @@ from botorch_calib.distributions._normal_functions import (
     LEAST,
     LOG_ZERO,
     TINY,
+    first_tails,
     less,
-    mills_ratio,
-    ramp_ratio,
 )
 from botorch_calib.distributions.form import PiecewiseForm
 
@@ -355,7 +354,7 @@ def _normal_moments(ends: Tensor, x: Tensor, own: Tensor) -> tuple[Tensor, Tenso
 def _turned_tails(ends: Tensor, x: Tensor, own: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
     """Tail mass and excess over density at ``|a|`` and ``|b|``, ``2 x (num_pieces + 1) x n``."""
     distance = torch.cat([ends, x.unsqueeze(0)]).abs_()
-    table = torch.stack([mills_ratio(distance), ramp_ratio(distance)])
+    table = first_tails(distance)
     last = len(ends)
     at_own = table[:, :last].gather(1, (own + 1).expand(2, 1, -1))
     low = torch.cat([table[:, : last - 1], table[:, last:]], dim=1)

@@ -31,7 +31,7 @@ import torch
 from torch import Tensor
 
 from botorch_calib.distributions._bivariate_tails import graded_rule
-from botorch_calib.distributions._normal_functions import LEAST, LOG_ZERO, mills_ratio, ramp_ratio
+from botorch_calib.distributions._normal_functions import LEAST, LOG_ZERO, first_tails
 from botorch_calib.distributions._observation_improvement import normal_pieces_above
 from botorch_calib.distributions.form import PiecewiseForm
 
@@ -135,8 +135,8 @@ class _Panels:
         t = t.add_(self.places).clamp_(min=0.0)
         mass = torch.addcmul(y * start, y, y, value=0.5).neg_().exp_().mul_(unit)
         mass.mul_(weights.view(-1, 1, 1, 1))
-        ratios = (ramp_ratio(t), mills_ratio(t), 1.0)
-        excess, survival, density = ((mass * ratio).sum(dim=0) for ratio in ratios)
+        mills, ramp = first_tails(t)
+        excess, survival, density = ((mass * ratio).sum(dim=0) for ratio in (ramp, mills, 1.0))
         # Panels below and above x
         survival = survival[0] + survival[1] - survival[2]
         return torch.stack([excess.sum(dim=0), survival, density.sum(dim=0)])
