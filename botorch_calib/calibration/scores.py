@@ -95,6 +95,7 @@ class Score(ABC):
         """Thresholds at which the Gaussian model's own quantiles lie, of ``levels``' shape."""
         return self.signed(_ndtri(levels))
 
+    @abstractmethod
     def half_width(self, theta: Tensor) -> Tensor:
         """Half-width in z units of the interval with threshold ``theta``.
 
@@ -105,9 +106,8 @@ class Score(ABC):
             Half-widths in ``[MIN_HALF_WIDTH, max_width]`` of the shape of ``theta``,
             differentiable inside and with zero gradient at the bounds.
         """
-        ends = [(self._two_sided_at(width), width) for width in (MIN_HALF_WIDTH, self.max_width)]
-        return _bounded_inverse(theta, self._width, ends)
 
+    @abstractmethod
     def knots(self, theta: Tensor) -> Tensor:
         """Quantiles in z units at signed thresholds ``theta``, clamped to ``+-max_width``.
 
@@ -118,24 +118,6 @@ class Score(ABC):
             Knots of the shape of ``theta``, increasing in it, differentiable inside the bounds
             and with zero gradient at them.
         """
-        ends = [(self._signed_at(knot), knot) for knot in (-self.max_width, self.max_width)]
-        return _bounded_inverse(theta, self._knot, ends)
-
-    @abstractmethod
-    def _two_sided_at(self, width: float) -> float:
-        """The two-sided score of one residual, as a number."""
-
-    @abstractmethod
-    def _signed_at(self, knot: float) -> float:
-        """The signed score of one residual, as a number."""
-
-    @abstractmethod
-    def _width(self, theta: Tensor) -> Tensor:
-        """Inverse of the two-sided score for ``theta`` in the open (0, 1)."""
-
-    @abstractmethod
-    def _knot(self, theta: Tensor) -> Tensor:
-        """Inverse of the signed score for ``theta`` in the open (0, 1)."""
 
 
 @dataclass(frozen=True)
@@ -176,18 +158,16 @@ class GaussianScore(Score):
         """The levels themselves, since the PIT of a correct model is uniform."""
         return levels.clone()
 
-    def _two_sided_at(self, width: float) -> float:
-        return math.erfc(_SQRT_HALF * width)
-
-    def _signed_at(self, knot: float) -> float:
-        return 0.5 * math.erfc(-_SQRT_HALF * knot)
-
-    def _width(self, theta: Tensor) -> Tensor:
+    def half_width(self, theta: Tensor) -> Tensor:
+        """``-Phi^-1(theta / 2)`` within its bounds, see `Score.half_width`."""
+        ends = [(math.erfc(_SQRT_HALF * w), w) for w in (MIN_HALF_WIDTH, self.max_width)]
         # Phi^-1 near 0 keeps all digits, where Phi^-1(1 - theta / 2) would have none left.
-        return -_ndtri(0.5 * theta)
+        return _bounded_inverse(theta, lambda inside: -_ndtri(0.5 * inside), ends)
 
-    def _knot(self, theta: Tensor) -> Tensor:
-        return _ndtri(theta)
+    def knots(self, theta: Tensor) -> Tensor:
+        """``Phi^-1(theta)`` within its bounds, see `Score.knots`."""
+        ends = [(0.5 * math.erfc(-_SQRT_HALF * k), k) for k in (-self.max_width, self.max_width)]
+        return _bounded_inverse(theta, _ndtri, ends)
 
 
 @dataclass(frozen=True)
@@ -218,25 +198,55 @@ class RationalScore(Score):
 
     def initial_two_sided(self, alpha: float) -> float:
         """``w / (1 + w)`` at the Gaussian half-width ``w = Phi^{-1}(1 - alpha/2)``."""
-        return self._two_sided_at(-NormalDist().inv_cdf(0.5 * check_open_unit("alpha", alpha)))
+        width = -NormalDist().inv_cdf(0.5 * check_open_unit("alpha", alpha))
+        return width / (1.0 + width)
 
     def signed(self, z: Tensor) -> Tensor:
         """``(1 + z / (1 + |z|)) / 2``, tracked at the quantile level itself."""
         return 0.5 * (1.0 + _softsign(z))
 
-    def _two_sided_at(self, width: float) -> float:
-        return width / (1.0 + width)
+    def half_width(self, theta: Tensor) -> Tensor:
+        """``theta / (1 - theta)`` within its bounds, see `Score.half_width`."""
+        width: Tensor = _InverseSoftsign.apply(theta, False, MIN_HALF_WIDTH, self.max_width)
+        return width
 
-    def _signed_at(self, knot: float) -> float:
-        return 0.5 * (1.0 + knot / (1.0 + abs(knot)))
+    def knots(self, theta: Tensor) -> Tensor:
+        """``c / (1 - |c|)``, ``c = 2 theta - 1``, within its bounds, see `Score.knots`."""
+        knots: Tensor = _InverseSoftsign.apply(theta, True, -self.max_width, self.max_width)
+        return knots
 
-    def _width(self, theta: Tensor) -> Tensor:
-        return theta / (1.0 - theta)
 
-    def _knot(self, theta: Tensor) -> Tensor:
-        # Near 0 the lower knot overflows (theta near 1 is as coarse as the dtype already).
-        centred = 2.0 * theta.clamp(min=torch.finfo(theta.dtype).eps) - 1.0
-        return centred / (1.0 - centred.abs())
+class _InverseSoftsign(Function):
+    """`_bounded_inverse` of `_softsign` in one operation for autograd.
+
+    ``z = c / (1 - |c|)`` has the derivative ``dz/dc = 1 / (1 - |c|)^2 = (1 + |z|)^2``, a
+    differentiable function of the value, so that derivatives of every order are exact. From
+    ``|c| = 1`` on the denominator stays at a number that leads beyond the bounds.
+
+    Args:
+        theta: Thresholds.
+        signed: Whether ``c = 2 theta - 1``, else ``c = theta``.
+        low: Smallest value.
+        high: Largest value.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, theta: Tensor, signed: bool, low: float, high: float) -> Tensor:
+        c = theta.mul(2.0).sub_(1.0) if signed else theta
+        room = c.abs().neg_().add_(1.0).clamp_(min=min(torch.finfo(c.dtype).eps, 0.5 / high))
+        value = torch.div(c, room, out=room).clamp_(low, high)
+        ctx.save_for_backward(value)
+        ctx.signed, ctx.ends = signed, (low, high)
+        return value
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
+        (value,) = ctx.saved_tensors
+        low, high = ctx.ends
+        inside = (value > low).logical_and_(value < high)
+        root = value.abs().add(1.0) * inside  # masked before the square can overflow
+        slope = root * root
+        return grad * (2.0 * slope if ctx.signed else slope), None, None, None
 
 
 #: The score of calibrators that are not given one.

@@ -68,7 +68,7 @@ class ObservationIntegrals(Function):
         place = _locate(x, knots, masses, form)
         log_mass, offset, at_low, at_high = _moments(*place.interval)
         parts = _parts(x, masses, place, log_mass, offset)
-        logs = _log_integrals(parts)
+        logs = _log_integrals(parts).unbind()
         where = (place.ends, place.own, place.is_above)
         ctx.save_for_backward(x, knots, masses, *logs, *where, *parts, offset, at_low, at_high)
         ctx.form = form
@@ -218,10 +218,13 @@ def normal_pieces_above(
     return log_mass[:-1], log_share, rise.scatter_(0, place.own, own_rise)
 
 
-def _log_integrals(parts: _Parts) -> tuple[Tensor, Tensor]:
-    log_own = parts.log_share + parts.offset.log()
-    excess = _log_total((parts.above * parts.rise).sum(dim=0), parts.mass, log_own)
-    return excess, _log_total(parts.above.sum(dim=0), parts.mass, parts.log_share)
+def _log_integrals(parts: _Parts) -> Tensor:
+    """Both logarithms, ``2 x n``, without a graph."""
+    above = torch.stack([parts.above * parts.rise, parts.above]).sum(dim=1).log_()
+    log_own = parts.log_share + parts.mass.log()
+    own = torch.stack([log_own + parts.offset.log(), log_own])
+    # Where nothing lies above x, both are minus infinity.
+    return torch.logaddexp(above, own).clamp_(min=LOG_ZERO)
 
 
 def _integrals(
@@ -230,11 +233,17 @@ def _integrals(
     """`ObservationIntegrals` with an ordinary graph."""
     with torch.enable_grad():
         place = _locate(x, knots, masses, form)
-        return _log_integrals(_parts(x, masses, place, *_Moments.apply(*place.interval)))
+        parts = _parts(x, masses, place, *_Moments.apply(*place.interval))
+        log_own = parts.log_share + parts.offset.log()
+        excess = _log_total((parts.above * parts.rise).sum(dim=0), parts.mass, log_own)
+        return excess, _log_total(parts.above.sum(dim=0), parts.mass, parts.log_share)
 
 
 def _log_total(above: Tensor, mass: Tensor, log_own: Tensor) -> Tensor:
-    """``log(above + mass exp(log_own))``, without underflow of the last exponential."""
+    """``log(above + mass exp(log_own))``, without underflow of the last exponential.
+
+    Unlike ``logaddexp`` it has derivatives where one of the terms is 0.
+    """
     with torch.no_grad():
         log_above = above.clamp(min=TINY).log_()
         log_scale = torch.maximum(log_own, log_above.masked_fill_(above == 0.0, LOG_ZERO))

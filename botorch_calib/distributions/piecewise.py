@@ -20,6 +20,7 @@ import torch
 from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError
 from botorch.utils.probability.utils import log_ndtr, log_phi, ndtr
 from torch import Tensor
+from torch.autograd import Function
 
 from botorch_calib._validation import check_levels, check_open_unit, check_positive
 from botorch_calib.distributions._normal_functions import LOG_ZERO, log_normal_interval, ndtri_exp
@@ -268,7 +269,7 @@ class PiecewisePredictive:
             raise BotorchTensorDimensionError(
                 f"`levels` has {levels.shape[-1]} entries, `knots` {knots.shape[-1]}."
             )
-        knots = _spread(knots.clamp(min=-max_width, max=max_width).sort(dim=-1).values)
+        knots = _Rearranged.apply(knots, max_width)
         padded = torch.cat([levels.new_zeros(1), levels, levels.new_ones(1)])
         masses, scale = padded.diff().to(knots), _tail_scale(tails, levels, knots)
         form = PiecewiseForm((False,) * len(masses), open_low=True, open_high=True, hollow=hollow)
@@ -667,15 +668,41 @@ def _tail_scale(tails: str, levels: Tensor, knots: Tensor) -> Tensor | None:
     return ratio.clamp(min=MIN_HALF_WIDTH)
 
 
+class _Rearranged(Function):
+    """Knots within ``+-max_width``, sorted and at least a small gap apart.
+
+    Each is one of those given, plus a constant: the derivative takes the gradient back to where it
+    came from, and does not depend on the numbers.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, knots: Tensor, max_width: float) -> Tensor:
+        ordered, index = knots.clamp(-max_width, max_width).sort(dim=-1)
+        steps = _gaps(knots)
+        spread, source = ordered.sub_(steps).cummax(dim=-1)
+        ctx.save_for_backward(knots.abs() <= max_width, index.gather(-1, source))
+        return spread.add_(steps)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        inside, index = ctx.saved_tensors
+        return torch.zeros_like(grad).scatter_add(-1, index, grad) * inside, None
+
+
 def _spread(knots: Tensor) -> Tensor:
     """Sorted knots, moved apart to at least a small gap (infinite ones stay).
 
     With ``j`` gaps taken off knot ``j``, knots too close to their neighbours are those that
     decrease: the running maximum lifts them, and the gaps are put back.
     """
-    gap = max(MIN_GAP, 1e4 * torch.finfo(knots.dtype).eps)  # so that a piece has inner points
-    steps = gap * torch.arange(knots.shape[-1], dtype=knots.dtype, device=knots.device)
+    steps = _gaps(knots)
     return (knots - steps).cummax(dim=-1).values + steps
+
+
+def _gaps(knots: Tensor) -> Tensor:
+    """What many gaps between them add to each of ``num`` knots, ``num``."""
+    gap = max(MIN_GAP, 1e4 * torch.finfo(knots.dtype).eps)  # so that a piece has inner points
+    return gap * torch.arange(knots.shape[-1], dtype=knots.dtype, device=knots.device)
 
 
 def common_row(values: Tensor, num_dims: int) -> Tensor | None:
