@@ -30,7 +30,7 @@ _SQRT_HALF_PI = math.sqrt(math.pi / 2)
 _ORDER = 17  # of the rule for V: relative error about 1e-13 far out, 1e-12 near the origin
 _CORNER = 2.5  # below it V is computed from its complement, a smooth arctangent integral
 _CUT = 64.0  # the integrand of V is dropped once it has fallen by exp(-32)
-_CHUNK = 40_000  # numbers per operation at the nodes of V, few enough to stay in the cache
+_CHUNK = 32_000  # numbers per operation at the nodes of V, few enough to stay in the cache
 
 
 @lru_cache(maxsize=32)
@@ -75,14 +75,15 @@ def _wedge(h: Tensor, eta: Tensor, mills_h: Tensor, mills_eta: Tensor) -> Tensor
     distance2 = torch.addcmul(dist * dist, start, start).view(-1)
     # With y = start + u width the exponent is a polynomial of u, and y^2 = start^2 - 2 exponent.
     terms = torch.stack([start * width, (width * width).mul_(0.5)]).neg_().view(2, -1)
-    total = torch.zeros_like(distance2)
-    step = max(1, _CHUNK // max(1, dist.numel()))
-    for u, weight in zip(nodes.split(step), weights.split(step), strict=True):
-        exponent = torch.mm(u, terms)
-        kernel = torch.sub(distance2, exponent, alpha=2)
+    integral = torch.empty_like(distance2)
+    num = max(1, _CHUNK // _ORDER)
+    parts = (distance2.split(num), terms.split(num, dim=1), integral.split(num))
+    for part, polynomial, total in zip(*parts, strict=True):
+        exponent = torch.mm(nodes, polynomial)
+        kernel = torch.sub(part, exponent, alpha=2)
         torch.div(exponent.exp_(), kernel, out=kernel)
-        torch.addmv(total, kernel.t(), weight, out=total)
-    integral = total.view(dist.shape).mul_(width).mul_(dist)
+        torch.mv(kernel.t(), weights, out=total)
+    integral = integral.view(dist.shape).mul_(width).mul_(dist)
 
     near = torch.minimum(mills_h, mills_eta).mul_(_SQRT_HALF_PI).sub_(integral)
     near.mul_((low * low).mul_(0.5).clamp_(max=_CORNER**2).exp_())

@@ -73,7 +73,7 @@ def piece_values(
         x: ``n`` thresholds, float64.
         r: ``n`` positive ratios of the noise to the scale of the normal pieces.
         knots: ``num_finite_knots x n``, or ``x 1`` where they are common.
-        masses: ``num_pieces x n``; a piece of mass 0 does not count as the largest.
+        masses: ``num_pieces x n``, or ``x 1``; a piece of mass 0 does not count as the largest.
         form: Form of the distribution, which is not a single normal piece without bounds.
         with_natural: Whether the natural masses are asked for.
 
@@ -518,8 +518,8 @@ class SmoothedIntegrals(Function):
     Args:
         x: ``n`` thresholds, float64.
         r: ``n`` positive ratios of the noise to the scale of the normal pieces.
-        knots: ``num_finite_knots x n``.
-        masses: ``num_pieces x n``; may hold zeros.
+        knots: ``num_finite_knots x n``, or ``x 1`` where they are common.
+        masses: ``num_pieces x n``, or ``x 1``; may hold zeros.
         form: Form of the distribution, which is not a single normal piece without bounds.
 
     Returns:

@@ -17,7 +17,7 @@ cost.
 from __future__ import annotations
 
 import torch
-from botorch.utils.probability.utils import log_ndtr
+from botorch.utils.probability.utils import log_ndtr, log_phi
 from torch import Tensor
 
 from botorch_calib.distributions._denoised_improvement import SmoothedIntegrals, log_densities
@@ -126,33 +126,31 @@ class SmoothedPredictive(_WithTails):
 
     def log_excess(self, x: Tensor) -> Tensor:
         """``log E(z + r eps - x)+``: log expected improvement in units of ``b``."""
-        shape, (x,), ratio, knots = self._columns(x)
-        predictive, scale = self.predictive, self.predictive.scale
-        if predictive.is_gaussian:
+        shape, x, ratio, knots, masses = self._columns(x)
+        if self.predictive.is_gaussian:
             deviation = (1 + ratio.square()).sqrt()
             log_excess = log_h(-x / deviation) + deviation.log()
         else:
-            masses = _rows_first(predictive.masses, shape)
-            log_excess, *_ = SmoothedIntegrals.apply(x, ratio, knots, masses, predictive.form)
-        log_excess = log_excess.view(shape)
+            form = self.predictive.form
+            log_excess, *_ = SmoothedIntegrals.apply(x, ratio, knots, masses, form)
+        log_excess, scale = log_excess.view(shape), self.predictive.scale
         return log_excess if scale is None else log_excess + scale.log()
 
     def log_survival(self, x: Tensor) -> Tensor:
         """``log P(z + r eps > x)``: log probability of improvement."""
-        shape, (x,), ratio, knots = self._columns(x)
-        predictive = self.predictive
-        if predictive.is_gaussian:
+        shape, x, ratio, knots, masses = self._columns(x)
+        if self.predictive.is_gaussian:
             log_survival = log_ndtr(-x / (1 + ratio.square()).sqrt())
         else:
-            masses = _rows_first(predictive.masses, shape)
-            _, log_survival, *_ = SmoothedIntegrals.apply(x, ratio, knots, masses, predictive.form)
+            form = self.predictive.form
+            _, log_survival, *_ = SmoothedIntegrals.apply(x, ratio, knots, masses, form)
         return log_survival.view(shape)
 
     def log_prob(self, x: Tensor) -> Tensor:
         """Log density at ``x``."""
-        shape, (x,), ratio, knots = self._columns(x)
+        shape, x, ratio, knots, _ = self._columns(x)
         log_p, _ = log_densities(x, ratio, knots, self.predictive.form)
-        log_masses = _rows_first(self.predictive.log_masses, shape)
+        log_masses = _common_or_rows_first(self.predictive.log_masses, shape)
         log_p = (log_p + log_masses).logsumexp(dim=0).view(shape)
         return log_p if self.predictive.scale is None else log_p - self.predictive.scale.log()
 
@@ -171,8 +169,8 @@ class SmoothedPredictive(_WithTails):
         else:
             ratio = ratio.expand(shape).reshape(-1)
             knots, masses = (
-                _common_or_rows_first(v, shape)
-                for v in (predictive.finite_knots, predictive.masses)
+                _common_or_rows_first(values, shape)
+                for values in (predictive.finite_knots, predictive.masses)
             )
             table = predictive.quantile_table(tail)
             if table is None:
@@ -194,20 +192,22 @@ class SmoothedPredictive(_WithTails):
             return predictive.without_copies(), self.ratio
         return predictive.standardized().without_copies(), self.ratio / scale
 
-    def _columns(self, *points: Tensor) -> tuple[torch.Size, list[Tensor], Tensor, Tensor]:
-        """The common batch shape, and points, ratios and finite knots for its ``n`` numbers.
+    def _columns(self, x: Tensor) -> tuple[torch.Size, Tensor, Tensor, Tensor, Tensor]:
+        """The common batch shape, and for its ``n`` numbers points, ratios, knots and masses.
 
-        All are in units of the scale of the normal pieces; the knots are ``num_knots x n``.
+        All are in units of the scale of the normal pieces. Finite knots and masses are
+        ``num x n``, or ``num x 1`` where they are common to the batch.
         """
-        predictive, ratio = self.predictive, self.ratio
-        points, knots = _in_units_of_scale(predictive, *points)
-        ratio = ratio if predictive.scale is None else ratio / predictive.scale
-        shape = predictive.batch_shape
-        if any(values.shape != shape for values in (*points, ratio)):
-            shape = torch.broadcast_shapes(*(x.shape for x in points), ratio.shape, shape)
-            points, ratio = tuple(x.expand(shape) for x in points), ratio.expand(shape)
-        columns = [x.reshape(-1) for x in points]
-        return shape, columns, ratio.reshape(-1), _rows_first(knots, shape)
+        predictive, ratio = self._in_standard_units()
+        if self.predictive.scale is not None:
+            x = x / self.predictive.scale
+        shape = torch.broadcast_shapes(x.shape, ratio.shape, self.predictive.batch_shape)
+        x, ratio = (values.expand(shape).reshape(-1) for values in (x, ratio))
+        knots, masses = (
+            _common_or_rows_first(values, shape)
+            for values in (predictive.finite_knots, predictive.masses)
+        )
+        return shape, x, ratio, knots, masses
 
 
 class UnsmoothedPredictive(_WithTails):
@@ -236,6 +236,8 @@ class UnsmoothedPredictive(_WithTails):
 
     def log_excess(self, x: Tensor) -> Tensor:
         """``log E(z - x)+``; `LOG_ZERO` beyond the end of a bounded support."""
+        if self.predictive.form.stretched:
+            return self._log_stretched_excess(x)
         shape, x, knots, masses = self._columns(x)
         predictive, scale = self.predictive, self.predictive.scale
         if predictive.is_gaussian:
@@ -247,11 +249,44 @@ class UnsmoothedPredictive(_WithTails):
 
     def log_survival(self, x: Tensor) -> Tensor:
         """``log P(z > x)``; `LOG_ZERO` beyond the end of a bounded support."""
+        if self.predictive.form.stretched:
+            return self._log_stretched_survival(x)
         shape, x, knots, masses = self._columns(x)
         if self.predictive.is_gaussian:
             return log_ndtr(-x).view(shape)
         _, log_survival = ObservationIntegrals.apply(x, knots, masses, self.predictive.form)
         return log_survival.view(shape)
+
+    def _log_stretched_excess(self, x: Tensor) -> Tensor:
+        """`log_excess` of a uniform piece between stretched tails.
+
+        In units of the scale let it reach from ``-c`` to ``c``, with the mass ``p`` between two
+        tails of mass ``q = Phi(-c)``. They are those of the normal distribution, and so is the
+        mean, 0: for ``|x| >= c`` the excess is ``h(-x)``. Between, with ``v = c - x``, the tail
+        adds ``h(-c) + q v`` and the uniform piece ``p v^2 / (4 c)``.
+        """
+        x, c, room, tail, center = self._in_stretched_units(x)
+        at_end = log_phi(c).exp() - c * tail
+        inner = torch.addcmul(at_end, room, tail + room * (center / (4.0 * c))).log()
+        log_excess = torch.where(x.abs() < c, inner, log_h(-x))
+        scale = self.predictive.scale
+        return log_excess if scale is None else log_excess + scale.log()
+
+    def _log_stretched_survival(self, x: Tensor) -> Tensor:
+        """`log_survival` of a uniform piece between stretched tails, with the same symbols."""
+        x, c, room, tail, center = self._in_stretched_units(x)
+        inner = (tail + room * (center / (2.0 * c))).log()
+        return torch.where(x.abs() < c, inner, log_ndtr(-x))
+
+    def _in_stretched_units(self, x: Tensor) -> tuple[Tensor, ...]:
+        """``x``, ``c`` and ``max(0, c - x)`` in units of the scale, ``q`` and ``p``."""
+        predictive = self.predictive
+        if predictive.scale is not None:
+            x = x / predictive.scale
+        tail, center, _ = predictive.masses.unbind(-1)
+        c = -torch.special.ndtri(tail)
+        x = x.expand(torch.broadcast_shapes(x.shape, predictive.batch_shape))
+        return x, c, (c - x).clamp(min=0.0), tail, center
 
     def log_prob(self, x: Tensor) -> Tensor:
         """Log density at ``x``, ``-inf`` beyond the ends of a bounded support."""
@@ -266,9 +301,11 @@ class UnsmoothedPredictive(_WithTails):
 
         All are in units of the scale of the normal pieces; the last two are ``num x n``.
         """
-        shape = torch.broadcast_shapes(x.shape, self.predictive.batch_shape)
-        (x,), knots = _in_units_of_scale(self.predictive, x)
-        masses, knots = _rows_first(self.predictive.masses, shape), _rows_first(knots, shape)
+        predictive, knots = self.predictive, self.predictive.finite_knots
+        shape = torch.broadcast_shapes(x.shape, predictive.batch_shape)
+        if predictive.scale is not None:
+            x, knots = x / predictive.scale, knots / predictive.scale.unsqueeze(-1)
+        masses, knots = _rows_first(predictive.masses, shape), _rows_first(knots, shape)
         return shape, x.expand(shape).reshape(-1), knots, masses
 
 
@@ -282,16 +319,6 @@ def _candidates(
     z = predictive.transport(u.view(-1, *[1] * len(batch)))
     z = z.expand(len(u), *shape).reshape(len(u), -1) if batch else z.unsqueeze(-1)
     return torch.addcmul(z, eps.unsqueeze(-1), ratio)
-
-
-def _in_units_of_scale(
-    predictive: PiecewisePredictive, *points: Tensor
-) -> tuple[tuple[Tensor, ...], Tensor]:
-    """Points and the finite knots in units of the scale of the normal pieces."""
-    scale, knots = predictive.scale, predictive.finite_knots
-    if scale is None:
-        return points, knots
-    return tuple(x / scale for x in points), knots / scale.unsqueeze(-1)
 
 
 def _rows_first(values: Tensor, shape: torch.Size) -> Tensor:
