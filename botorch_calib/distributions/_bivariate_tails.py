@@ -101,7 +101,12 @@ def off_zero(knots: Tensor) -> Tensor:
 
 
 def bivariate_tails(
-    c: Tensor, knots: Tensor, t: Tensor, r: Tensor, norm: Tensor
+    c: Tensor,
+    knots: Tensor,
+    t: Tensor,
+    r: Tensor,
+    norm: Tensor,
+    mills_k: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     r"""Integrals over the tails of a normal piece beyond its knots, scaled, without a graph.
 
@@ -119,6 +124,7 @@ def bivariate_tails(
         t: ``(knot - c norm) / r``, which is ``-eta_k``, ``num_knots x batch_shape``.
         r: Noise-to-signal ratio, of the shape of ``c``.
         norm: ``sqrt(1 + r^2)``.
+        mills_k: Mills ratios of ``|knots|``, if known.
 
     Returns:
         ``3 x num_knots x batch_shape``: ``E[(X - c)+ ; s Z > k]``, ``P(X > c, s Z > k)`` and
@@ -131,10 +137,11 @@ def bivariate_tails(
     dist = torch.stack([c.expand_as(t), knots.expand_as(t)]).abs_()
     height, below = eta.abs(), less(eta, 0.0)
     num = len(knots)
-    own = [dist[1]] if knots.shape == t.shape else []
+    own = [dist[1]] if mills_k is None and knots.shape == t.shape else []
     mills = mills_ratio(torch.cat([*own, dist[0, :1], *height]))
     mills_c, mills_eta = mills[-2 * num - 1], mills[-2 * num :].view_as(eta)
-    mills_k = mills[:num] if own else mills_ratio(knots.abs())
+    if mills_k is None:
+        mills_k = mills[:num] if own else mills_ratio(knots.abs())
     mills_dist = torch.stack([mills_c.expand_as(t), mills_k.expand_as(t)])
 
     # The region is nearest to the origin at its corner, or at the foot of the perpendicular to one

@@ -82,33 +82,61 @@ def piece_values(
         were divided, and that of the natural masses (``num_pieces x n``): the normal mass
         of a normal piece, the width of a uniform one; None if that was not asked for.
     """
-    if not form.around_zero:
-        knots = off_zero(knots)
-    if not form.covered:  # then natural masses have one row per number too, whatever the part
-        knots = knots.expand(-1, len(x))
-    t = (knots - x) / r
-    parts: list[_TailPieces | _UniformPieces | SeparatePieces] = []
-    if not all(form.uniform):
-        tails = _TailPieces if form.only_tails else _NormalPieces
-        parts.append((tails if form.covered else SeparatePieces)(x, r, knots, t, form))
-    if any(form.uniform):
-        parts.append(_UniformPieces(r, knots, t, form))
-    if form.covered:
-        log_scale = torch.cat([part.levels for part in parts]).amax(dim=0)
-    else:
-        levels = _by_piece(parts, [part.levels for part in parts], dim=0)
-        log_scale = levels.masked_fill(masses == 0.0, -math.inf).amax(dim=0)
-    values = _by_piece(parts, [part.values(log_scale) for part in parts], dim=1)
+    parts = _parts(x, r, knots, form)
+    values, log_scale = _on_one_scale(parts, masses, form)
     if not with_natural:
         return values, log_scale, None
     return values, log_scale, _by_piece(parts, [part.log_natural() for part in parts], dim=0)
 
 
-def _by_piece(
-    parts: Sequence[_TailPieces | _UniformPieces | SeparatePieces],
-    values: Sequence[Tensor],
-    dim: int,
-) -> Tensor:
+def _parts(
+    x: Tensor,
+    r: Tensor,
+    knots: Tensor,
+    form: PiecewiseForm,
+    like: Sequence[_Part] | None = None,
+) -> Sequence[_Part]:
+    """The pieces at ``x``, by kind.
+
+    Args:
+        x: Thresholds.
+        r: Ratios.
+        knots: Finite knots.
+        form: Form of the distribution.
+        like: The same at other thresholds; what does not depend on these is taken from them.
+    """
+    if not form.around_zero:
+        knots = off_zero(knots)
+    if not form.covered:  # then natural masses have one row per number too, whatever the part
+        knots = knots.expand(-1, len(x))
+    t = (knots - x) / r
+    parts: list[_Part] = []
+    if not all(form.uniform):
+        if form.covered:
+            tails = _TailPieces if form.only_tails else _NormalPieces
+            earlier = None if like is None else like[0]
+            assert not isinstance(earlier, (_UniformPieces, SeparatePieces))
+            parts.append(tails(x, r, knots, t, form, earlier))
+        else:
+            parts.append(SeparatePieces(x, r, knots, t, form))
+    if any(form.uniform):
+        parts.append(_UniformPieces(r, knots, t, form))
+    return parts
+
+
+def _on_one_scale(
+    parts: Sequence[_Part], masses: Tensor, form: PiecewiseForm
+) -> tuple[Tensor, Tensor]:
+    """``e, s, p`` of all pieces over a common scale per number, and its logarithm."""
+    if form.covered:
+        log_scale = torch.cat([part.levels for part in parts]).amax(dim=0)
+    else:
+        levels = _by_piece(parts, [part.levels for part in parts], dim=0)
+        log_scale = levels.masked_fill(masses == 0.0, -math.inf).amax(dim=0)
+    return _by_piece(parts, [part.values(log_scale) for part in parts], dim=1), log_scale
+
+
+def _by_piece(parts: Sequence[_Part], values: Sequence[Tensor], dim: int) -> Tensor:
     """Rows of several parts in the order of the pieces that they belong to.
 
     Where all pieces were computed as normal ones, the rows of the uniform pieces are replaced by
@@ -132,19 +160,36 @@ class _TailPieces:
     the logarithm of the scale of the means is half the difference of the two squares.
     """
 
-    def __init__(self, x: Tensor, r: Tensor, knots: Tensor, t: Tensor, form: PiecewiseForm) -> None:
+    def __init__(
+        self,
+        x: Tensor,
+        r: Tensor,
+        knots: Tensor,
+        t: Tensor,
+        form: PiecewiseForm,
+        like: _TailPieces | None = None,
+    ) -> None:
         ends = {0: 0, len(form.uniform) - 1: len(knots) - 1}
         self.pieces = [j for j in ends if not form.uniform[j]]
         rows = [ends[j] for j in self.pieces]
-        self._set_tails(x, r, _rows(knots, rows), _rows(t, rows))
+        self._set_tails(x, r, _rows(knots, rows), _rows(t, rows), like)
         self.levels = self.offset
 
-    def _set_tails(self, x: Tensor, r: Tensor, knots: Tensor, t: Tensor) -> None:
-        self.norm = (r * r).add_(1.0).sqrt_()
-        self.c = x / self.norm
-        tails = bivariate_tails(self.c, knots, t, r, self.norm)
+    def _set_tails(
+        self,
+        x: Tensor,
+        r: Tensor,
+        knots: Tensor,
+        t: Tensor,
+        like: _TailPieces | None,
+    ) -> None:
+        if like is None:
+            self.norm, self.half = (r * r).add_(1.0).sqrt_(), (knots * knots).mul_(0.5)
+        else:
+            self.norm, self.half = like.norm, like.half
+        self.c, mills = x / self.norm, None if like is None else like.mills_k
+        tails = bivariate_tails(self.c, knots, t, r, self.norm, mills)
         self.tails, nearest, self.mills_k, self.mills_c = tails
-        self.half = (knots * knots).mul_(0.5)
         self.offset = self.half - nearest
 
     def log_natural(self) -> Tensor:
@@ -173,12 +218,24 @@ class _NormalPieces(_TailPieces):
     which needs a piece further out that covers it. Elsewhere there are `SeparatePieces`.
     """
 
-    def __init__(self, x: Tensor, r: Tensor, knots: Tensor, t: Tensor, form: PiecewiseForm) -> None:
+    def __init__(
+        self,
+        x: Tensor,
+        r: Tensor,
+        knots: Tensor,
+        t: Tensor,
+        form: PiecewiseForm,
+        like: _TailPieces | None = None,
+    ) -> None:
         self.form, self.pieces = form, list(range(len(form.uniform)))
-        self._set_tails(x, r, knots, t)
+        self._set_tails(x, r, knots, t, like)
         self.peak = self.c.clamp(min=0.0).square_().mul_(-0.5)
         self.levels = torch.cat([self.offset, self.peak.unsqueeze(0)])
-        self._set_weights(knots.sign())
+        if isinstance(like, _NormalPieces):
+            self.low, self.high, self.whole = like.low, like.high, like.whole
+            self._log_natural = like._log_natural
+        else:
+            self._set_weights(knots.sign())
 
     def _set_weights(self, side: Tensor) -> None:
         """Shares of the two tails and of the whole line in the mass of each piece.
@@ -254,6 +311,9 @@ class _UniformPieces:
         return values
 
 
+_Part = _TailPieces | _UniformPieces | SeparatePieces
+
+
 def _rows(values: Tensor, rows: list[int], dim: int = 0) -> Tensor:
     """Some rows of a tensor, without a copy if they are neighbours in order."""
     if rows == list(range(rows[0], rows[0] + len(rows))):
@@ -305,11 +365,8 @@ def interval_means(ends: Tensor, width: Tensor) -> tuple[Tensor, Tensor]:
     return torch.lerp(wide, narrow, relative.lt_(_NARROW)), offset
 
 
-@torch.no_grad()
-def tail_and_slopes(
-    x: Tensor, r: Tensor, knots: Tensor, masses: Tensor, form: PiecewiseForm
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """``log P(z + r eps > x)``, the log density at ``x`` and its first two derivatives.
+class SurvivalCurve:
+    """``log P(z + r eps > x)``, the log density and its derivatives, as functions of ``x`` alone.
 
     A piece's density is ``p = int f(z) phi_r(x - z) dz``, with ``phi_r`` the density of ``r eps``
     and ``f`` that of ``z``. By parts ``p' = int f'(z) phi_r(x - z) dz - c``, with ``c`` the change
@@ -317,57 +374,91 @@ def tail_and_slopes(
     normal one has ``f' = -z f``, and given ``z + r eps = x`` the mean of ``z`` is
     ``x / norm^2`` plus such a term again, ``norm^2 = 1 + r^2``: ``p' = -(x p + c) / norm^2``.
 
-    Arguments as for `SmoothedIntegrals`; each result has the shape ``n`` and no graph.
+    What does not depend on ``x`` is computed at the first one. Nothing here has a graph.
+
+    Args:
+        r: As for `SmoothedIntegrals`, like the others.
+        knots: Finite knots.
+        masses: Masses of the pieces.
+        form: Form of the distribution.
     """
-    values, log_scale, natural = piece_values(x, r, knots.contiguous(), masses, form)
-    assert natural is not None
-    weighted = values[1:] * masses
-    tail, density = weighted.sum(dim=1).clamp_(min=TINY).unbind()
-    normal, flat = _edge_changes(x, r, knots, masses, form, natural, log_scale)
-    p = weighted[1] if flat is None else weighted[1] * form.is_normal(tail)
-    shrink = (r * r).add_(1.0).reciprocal_()
-    p = p.sum(dim=0)
-    slope = torch.addcmul(normal[0], x, p).mul_(shrink).neg_()
-    curve = torch.addcmul(p.add_(normal[1]), x, slope).mul_(shrink).neg_()
-    if flat is not None:
-        slope, curve = slope - flat[0], curve - flat[1]
-    slope = slope.div_(density)
-    curve = torch.addcmul(curve.div_(density), slope, slope, value=-1)
-    return tail.log_().add_(log_scale), density.log_().add_(log_scale), slope, curve
 
+    def __init__(self, r: Tensor, knots: Tensor, masses: Tensor, form: PiecewiseForm) -> None:
+        self.r, self.knots, self.masses, self.form = r, knots.contiguous(), masses, form
+        self._shrink, self._log_r = (r * r).add_(1.0).reciprocal_(), r.log()
+        self._parts: Sequence[_Part] | None = None
 
-def _edge_changes(
-    x: Tensor,
-    r: Tensor,
-    knots: Tensor,
-    masses: Tensor,
-    form: PiecewiseForm,
-    natural: Tensor,
-    log_scale: Tensor,
-) -> tuple[Tensor, Tensor | None]:
-    """Sum of ``m c`` over the normal and over the uniform pieces, and its derivative by ``x``.
+    def __call__(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """The four at ``n`` points, each ``n``."""
+        parts = _parts(x, self.r, self.knots, self.form, self._parts)
+        if self._parts is None:
+            self.natural = _by_piece(parts, [part.log_natural() for part in parts], dim=0)
+            self._set_edges()
+        self._parts = parts
+        values, log_scale = _on_one_scale(parts, self.masses, self.form)
+        self.last, self.values, self.log_scale = x, values[1:], log_scale
+        self._t = (self.knots - x).div_(self.r)
+        weighted = self.values * self.masses
+        tail, density = weighted.sum(dim=1).clamp_(min=TINY).unbind()
+        is_mixed = len(self._jumps) > 1
+        p = (weighted[1] * self.form.is_normal(tail) if is_mixed else weighted[1]).sum(dim=0)
+        noise = self._noise()
+        normal, *flat = (self._sums(jumps * noise) for jumps in self._jumps)
+        slope = torch.addcmul(normal[0], x, p).mul_(self._shrink).neg_()
+        curve = torch.addcmul(p.add_(normal[1]), x, slope).mul_(self._shrink).neg_()
+        for change, curved in flat:
+            slope, curve = slope - change, curve - curved
+        slope = slope.div_(density)
+        curve = torch.addcmul(curve.div_(density), slope, slope, value=-1)
+        return tail.log_().add_(log_scale), density.log_().add_(log_scale), slope, curve
 
-    For ``c`` see `tail_and_slopes`; each result is ``2 x n``, over ``exp(log_scale)``, and the last
-    one None where all pieces are normal.
-    """
-    t = (knots - x) / r
-    log_noise = log_phi(t) - r.log().add_(log_scale)
-    log_shape, steep = log_phi(knots), t / r
-    normal: Tensor | float = 0.0
-    total: Tensor | float = 0.0
-    for sign, (pieces, rows) in zip((1, -1), (form.highs, form.lows), strict=True):
-        log_f = log_shape[rows]
-        if any(form.uniform):
-            log_f = log_f * form.is_normal(natural)[pieces]
-        edge = (log_f + log_noise[rows]).sub_(natural[pieces]).clamp_(LEAST, -LEAST).exp_()
-        edge = edge.mul_(masses[pieces]).mul_(sign)
-        both = torch.stack([edge, edge * steep[rows]])
-        total = total + both.sum(dim=1)
-        if any(form.uniform):
-            normal = normal + (both * form.is_normal(natural)[pieces]).sum(dim=1)
-    if not any(form.uniform):
-        return total, None  # type: ignore[return-value]
-    return normal, total - normal  # type: ignore[return-value]
+    def _set_edges(self) -> None:
+        """``f`` at the knots of the pieces, and how much ``m f`` falls at each of the knots.
+
+        The latter is apart for normal and for uniform pieces, if there are such.
+        """
+        log_shape, is_normal = log_phi(self.knots), self.form.is_normal(self.natural)
+        kinds = [is_normal, 1.0 - is_normal] if any(self.form.uniform) else [None]
+        columns = (values.shape[1] for values in (self.knots, self.natural, self.masses))
+        zeros = self.knots.new_zeros(len(self.knots), max(columns))
+        self._edges, self._jumps = [], [zeros.clone() for _ in kinds]
+        for sign, (pieces, rows) in ((1, self.form.highs), (-1, self.form.lows)):
+            log_f = log_shape[rows]
+            if kinds[0] is not None:
+                log_f = log_f * is_normal[pieces]
+            f = (log_f - self.natural[pieces]).clamp_(LEAST, -LEAST).exp_()
+            self._edges.append((sign, pieces, rows, f))
+            share = f * self.masses[pieces]
+            for jumps, kind in zip(self._jumps, kinds, strict=True):
+                jumps[rows].add_(share if kind is None else share * kind[pieces], alpha=sign)
+
+    def _noise(self) -> Tensor:
+        """Density of the noise between the knots and the last point, ``num_knots x n``."""
+        exponent = log_phi(self._t).sub_(self._log_r + self.log_scale)
+        return exponent.clamp_(LEAST, -LEAST).exp_()
+
+    def _sums(self, edge: Tensor) -> tuple[Tensor, Tensor]:
+        """Of terms at the knots, and of their derivatives by ``x``."""
+        steep = (edge * self._t).sum(dim=0).div_(self.r)
+        return edge.sum(dim=0), steep
+
+    def logs_at(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """``log s`` and ``log p`` of the pieces at ``x``, next to the last point.
+
+        By ``s' = -p`` and ``p'``, to the second and the first order in the distance. Here it is
+        that which the last step of a solve has left.
+        """
+        s, p = self.values
+        noise, change = self._noise(), torch.zeros_like(p)
+        for sign, pieces, rows, f in self._edges:
+            change[pieces].addcmul_(f, noise[rows], value=sign)
+        is_normal, step = self.form.is_normal(p), x - self.last
+        rate = torch.lerp(torch.ones_like(self._shrink), self._shrink, is_normal)
+        rise = change.addcmul_(is_normal * self.last, p).mul_(rate).mul_(step)  # -p' step
+        s = s - step * torch.sub(p, rise, alpha=0.5)
+        logs = torch.stack([s, p - rise]).clamp_(min=TINY).log_() + self.log_scale
+        log_s, log_p = logs.unbind()
+        return log_s, log_p
 
 
 # ------------------------------------------------------------------ derivatives
@@ -579,6 +670,7 @@ def survival_derivatives(
     masses: Tensor,
     form: PiecewiseForm,
     needs: tuple[bool, bool, bool],
+    near: SurvivalCurve,
 ) -> tuple[Tensor | None, ...]:
     """``grad`` times the derivatives of ``P(z + r eps > x)`` over the density at ``x``.
 
@@ -590,18 +682,17 @@ def survival_derivatives(
         masses: As for `SmoothedIntegrals`.
         form: Form of the distribution.
         needs: Whether those by ``r``, ``knots`` and ``masses`` are needed.
+        near: The function at a point next to ``x``.
 
     Returns:
         Those by ``r``, ``knots`` and ``masses``, None where not needed; with a graph if gradients
         are enabled.
     """
-    natural: Tensor | None
     if torch.is_grad_enabled():
         _, _, _, log_s, _ = SmoothedIntegrals.apply(x, r, knots, masses, form)
         log_p, natural = log_densities(x, r, knots, form)
     else:
-        values, log_scale, natural = piece_values(x, r, knots.contiguous(), masses, form)
-        log_s, log_p = (values[1:].clamp_(min=TINY).log_() + log_scale).unbind()
+        (log_s, log_p), natural = near.logs_at(x), near.natural
     log_total = (log_p + masses.clamp(min=TINY).log()).logsumexp(dim=0)
     terms = _Derivatives((x, r, knots), (log_s, log_p), natural, form, needs[1])
     _, by_ratio, by_knots = terms.of_survival(grad * masses, log_total)

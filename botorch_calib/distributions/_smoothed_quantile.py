@@ -39,10 +39,7 @@ from botorch.utils.probability.utils import log_phi, ndtr
 from torch import Tensor
 from torch.autograd import Function
 
-from botorch_calib.distributions._denoised_improvement import (
-    survival_derivatives,
-    tail_and_slopes,
-)
+from botorch_calib.distributions._denoised_improvement import SurvivalCurve, survival_derivatives
 from botorch_calib.distributions.form import PiecewiseForm
 
 STEPS_FROM_TABLE = 1  # where the guess is that of a `QuantileTable`, 1e-6 scores off
@@ -55,6 +52,7 @@ _LEAST_SHARE, _LARGEST = 1e-9, 1 - 1e-9
 _DEEPEST = -700.0  # logarithm below which probabilities are not told apart: 37 scores
 _ROUNDING = 1e-11  # of scores
 _CLOSE = 1e-9  # distance in scores below which Newton's step leaves the bracket by rounding only
+_WIDE = 1e-6  # steps over such a distance where the score hardly changes
 _INV_SQRT_2PI = 1 / math.sqrt(2 * math.pi)
 
 
@@ -123,9 +121,10 @@ class SmoothedQuantile(Function):
         tail: float,
         form: PiecewiseForm,
     ) -> Tensor:
-        x, score_slope = _solve(r, knots, masses, points, tail, form)
+        near = SurvivalCurve(r, knots, masses, form)
+        x, score_slope = _solve(near, points, tail)
         ctx.save_for_backward(x, r, knots, masses, score_slope)
-        ctx.form = form
+        ctx.form, ctx.near = form, near
         return x
 
     @staticmethod
@@ -135,21 +134,16 @@ class SmoothedQuantile(Function):
         if not (torch.is_grad_enabled() or needs[1] or needs[2]):
             # By the heat equation dS/dr = -r p'
             return (-grad * r * slope, *[None] * 5)
-        parts = survival_derivatives(grad, x, r, knots, masses, ctx.form, needs)
+        parts = survival_derivatives(grad, x, r, knots, masses, ctx.form, needs, ctx.near)
         return (*parts, None, None, None)
 
 
+@torch.no_grad()
 def _solve(
-    r: Tensor,
-    knots: Tensor,
-    masses: Tensor,
-    points: Tensor,
-    tail: float,
-    form: PiecewiseForm,
-    more: int = 0,
+    survival: SurvivalCurve, points: Tensor, tail: float, more: int = 0
 ) -> tuple[Tensor, Tensor]:
     """The quantile, and there the derivative of the log density, with some steps more."""
-    zeta, arguments = upper_score(tail), (r, knots, masses, form)
+    zeta, form = upper_score(tail), survival.form
     if len(points) == 1:
         x, num, bracketed = points[0], STEPS_FROM_TABLE, False
         low = high = x
@@ -159,13 +153,15 @@ def _solve(
         num, bracketed = num_steps(form), form.rare_tails or not form.stretched
     for _ in range(num + more):
         last = x
-        log_tail, log_p, slope, curve = tail_and_slopes(last, *arguments)
+        log_tail, log_p, slope, curve = survival(last)
         g = -torch.special.ndtri(log_tail.clamp_(min=_DEEPEST).exp_().clamp_(max=_LARGEST))
         rate = torch.exp(log_p - log_phi(g))
         gap = zeta - g
         size, below = gap.abs(), gap > 0
         # Where the density is next to nothing, rounding of the score would be a wide step.
         d = (gap / rate).masked_fill_(size < _ROUNDING, 0.0)
+        if not bracketed:  # nor where the score is right and the step still wide
+            d.masked_fill_((size < _CLOSE).logical_and_(d.abs() > _WIDE), 0.0)
         a1 = torch.addcmul(slope, g, rate)
         a2 = torch.addcmul(curve, rate, torch.addcmul(rate, g, a1))
         x = last + _expansion(d, a1, a2)
@@ -232,8 +228,8 @@ class QuantileTable:
         r = log_r.mul(self._STEP).add(self._LOW).exp()
         eps = normal_points(tail, knots.device)[1]
         points = torch.addcmul(transport.unsqueeze(-1), eps.unsqueeze(-1), r)
-        arguments = (knots.unsqueeze(-1), masses.unsqueeze(-1), points, tail, form)
-        x, slope = _solve(r, *arguments, more=self._MORE_STEPS)
+        survival = SurvivalCurve(r, knots.unsqueeze(-1), masses.unsqueeze(-1), form)
+        x, slope = _solve(survival, points, tail, more=self._MORE_STEPS)
         rate = -self._STEP * r * r * slope
         rise = x.diff()
         # Of the cubic polynomial on each cell, by powers of the position in it

@@ -23,7 +23,12 @@ from torch import Tensor
 from torch.autograd import Function
 
 from botorch_calib._validation import check_levels, check_open_unit, check_positive
-from botorch_calib.distributions._normal_functions import LOG_ZERO, log_normal_interval, ndtri_exp
+from botorch_calib.distributions._normal_functions import (
+    LOG_ZERO,
+    log_normal_interval,
+    lower_quantile,
+    ndtri_exp,
+)
 from botorch_calib.distributions._normal_pieces import NormalPieces
 from botorch_calib.distributions._smoothed_quantile import QuantileTable, normal_points
 from botorch_calib.distributions.form import PiecewiseForm
@@ -760,6 +765,7 @@ def _piece_quantile(
     # Not with a log_low of LOG_ZERO, at which second derivatives of the sum are NaN
     log_p = torch.where(open_low, log_part, torch.logaddexp(log_low, log_part))
     # At the upper end rounding may exceed Phi(high) slightly.
-    normal = ndtri_exp(log_p.clamp(max=-tiny))
+    plain = z.dtype == torch.float64 and not torch.is_grad_enabled()
+    normal = (lower_quantile if plain else ndtri_exp)(log_p.clamp(max=-tiny))
     normal = torch.minimum(torch.maximum(normal, low), high)
     return torch.where(uniform, flat, normal)
