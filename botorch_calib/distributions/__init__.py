@@ -11,7 +11,7 @@ arithmetic::
      |
      +--> SmoothedPredictive.log_excess                smoothed.py: denoised, z + r eps
      |     |  units of z -> standard units of the normal pieces, batch -> columns
-     |    SmoothedIntegrals.forward (and .backward)    _denoised_improvement.py
+     |    SmoothedExcess.forward (and .backward)       _denoised_improvement.py
      |     |  pieces mixed by their masses; derivatives in closed form
      |    piece_values                                 _denoised_improvement.py
      |     |  all pieces on one scale, so that exp(-700) keeps its digits
@@ -23,8 +23,8 @@ arithmetic::
            |
           ObservationIntegrals.forward (and .backward)   _observation_improvement.py
 
-Probabilities of improvement take the same way through ``log_survival``. Quantiles invert it, with
-``SmoothedQuantile`` of ``_smoothed_quantile.py`` in the place of ``SmoothedIntegrals``.
+Probabilities of improvement take the same way through ``log_survival`` and ``SmoothedIntegrals``.
+Quantiles invert it, with ``SmoothedQuantile`` of ``_smoothed_quantile.py`` in that place.
 
 What each file holds:
 

@@ -662,6 +662,55 @@ class SmoothedIntegrals(Function):
         return (*(_sum(column) for column in columns), None)
 
 
+class SmoothedExcess(Function):
+    """The first output of `SmoothedIntegrals`, differentiable to any order.
+
+    With ``de/dx = -s`` and ``de/dr = r p`` its derivatives by ``x`` and ``r`` need no more than the
+    totals, so the pieces' own logarithms are taken only where knots or masses ask for them. Where
+    derivatives are to be differentiated again, the graph of `SmoothedIntegrals` takes their place.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, r: Tensor, knots: Tensor, masses: Tensor, form: PiecewiseForm
+    ) -> Tensor:
+        # In units of the scale knots of a stretched form are the same whatever the scale.
+        need_knots = ctx.needs_input_grad[2] and not form.stretched
+        need_masses = ctx.needs_input_grad[3]
+        values, log_scale, natural = piece_values(
+            x, r, knots.contiguous(), masses, form, with_natural=need_knots
+        )
+        totals = (values * masses).sum(dim=1).clamp_(min=TINY).log_().add_(log_scale)
+        pieces = (values[0], log_scale, natural) if need_knots or need_masses else ()
+        ctx.save_for_backward(x, r, knots, masses, totals, *pieces)
+        ctx.form, ctx.needs = form, (need_knots, need_masses)
+        return totals[0].clone()  # what is saved must not be what is returned
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        x, r, knots, masses, totals, *pieces = ctx.saved_tensors
+        arguments, needed = (x, r, knots, masses), ctx.needs_input_grad[:4]
+        if torch.is_grad_enabled():
+            inputs = [v for v, need in zip(arguments, needed, strict=True) if need]
+            log_excess, *_ = SmoothedIntegrals.apply(*arguments, ctx.form)
+            found = iter(
+                torch.autograd.grad(log_excess, inputs, grad, create_graph=True, allow_unused=True)
+            )
+            return (*(next(found) if need else None for need in needed), None)
+        total = totals[0]
+        by_x, by_r = _shares(grad, totals[1:], total).unbind()
+        by_knots = by_masses = None
+        if pieces:
+            excess, log_scale, natural = pieces
+            log_e = excess.clamp(min=TINY).log_().add_(log_scale)
+            by_masses = _shares(grad, log_e, total)
+            if ctx.needs[0]:
+                terms = _Derivatives(arguments[:3], (log_e,), natural, ctx.form, True)
+                log_g = log_h(terms.t) + r.log()
+                by_knots = terms.by_knots(grad * masses, by_masses * masses, log_g, total)
+        return -by_x, r * by_r, by_knots, by_masses if ctx.needs[1] else None, None
+
+
 def survival_derivatives(
     grad: Tensor,
     x: Tensor,

@@ -20,7 +20,11 @@ import torch
 from botorch.utils.probability.utils import log_ndtr, log_phi
 from torch import Tensor
 
-from botorch_calib.distributions._denoised_improvement import SmoothedIntegrals, log_densities
+from botorch_calib.distributions._denoised_improvement import (
+    SmoothedExcess,
+    SmoothedIntegrals,
+    log_densities,
+)
 from botorch_calib.distributions._normal_functions import log1mexp, log_h
 from botorch_calib.distributions._observation_improvement import ObservationIntegrals
 from botorch_calib.distributions._smoothed_quantile import (
@@ -131,8 +135,7 @@ class SmoothedPredictive(_WithTails):
             deviation = (1 + ratio.square()).sqrt()
             log_excess = log_h(-x / deviation) + deviation.log()
         else:
-            form = self.predictive.form
-            log_excess, *_ = SmoothedIntegrals.apply(x, ratio, knots, masses, form)
+            log_excess = SmoothedExcess.apply(x, ratio, knots, masses, self.predictive.form)
         log_excess, scale = log_excess.view(shape), self.predictive.scale
         return log_excess if scale is None else log_excess + scale.log()
 
