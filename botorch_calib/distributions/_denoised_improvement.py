@@ -393,17 +393,16 @@ class SurvivalCurve:
         parts = _parts(x, self.r, self.knots, self.form, self._parts)
         if self._parts is None:
             self.natural = _by_piece(parts, [part.log_natural() for part in parts], dim=0)
-            self._set_edges()
+            self._set_jumps()
         self._parts = parts
         values, log_scale = _on_one_scale(parts, self.masses, self.form)
-        self.last, self.values, self.log_scale = x, values[1:], log_scale
-        self._t = (self.knots - x).div_(self.r)
-        weighted = self.values * self.masses
+        weighted = values[1:] * self.masses
         tail, density = weighted.sum(dim=1).clamp_(min=TINY).unbind()
         is_mixed = len(self._jumps) > 1
         p = (weighted[1] * self.form.is_normal(tail) if is_mixed else weighted[1]).sum(dim=0)
-        noise = self._noise()
-        normal, *flat = (self._sums(jumps * noise) for jumps in self._jumps)
+        t = (self.knots - x).div_(self.r)
+        noise = log_phi(t).sub_(self._log_r + log_scale).clamp_(LEAST, -LEAST).exp_()
+        normal, *flat = (self._sums(jumps * noise, t) for jumps in self._jumps)
         slope = torch.addcmul(normal[0], x, p).mul_(self._shrink).neg_()
         curve = torch.addcmul(p.add_(normal[1]), x, slope).mul_(self._shrink).neg_()
         for change, curved in flat:
@@ -412,52 +411,31 @@ class SurvivalCurve:
         curve = torch.addcmul(curve.div_(density), slope, slope, value=-1)
         return tail.log_().add_(log_scale), density.log_().add_(log_scale), slope, curve
 
-    def _set_edges(self) -> None:
-        """``f`` at the knots of the pieces, and how much ``m f`` falls at each of the knots.
-
-        The latter is apart for normal and for uniform pieces, if there are such.
-        """
+    def _set_jumps(self) -> None:
+        """How much ``m f`` falls at each knot, apart for normal and uniform pieces, if any."""
         log_shape, is_normal = log_phi(self.knots), self.form.is_normal(self.natural)
         kinds = [is_normal, 1.0 - is_normal] if any(self.form.uniform) else [None]
         columns = (values.shape[1] for values in (self.knots, self.natural, self.masses))
         zeros = self.knots.new_zeros(len(self.knots), max(columns))
-        self._edges, self._jumps = [], [zeros.clone() for _ in kinds]
+        self._jumps = [zeros.clone() for _ in kinds]
         for sign, (pieces, rows) in ((1, self.form.highs), (-1, self.form.lows)):
             log_f = log_shape[rows]
             if kinds[0] is not None:
                 log_f = log_f * is_normal[pieces]
             f = (log_f - self.natural[pieces]).clamp_(LEAST, -LEAST).exp_()
-            self._edges.append((sign, pieces, rows, f))
             share = f * self.masses[pieces]
             for jumps, kind in zip(self._jumps, kinds, strict=True):
                 jumps[rows].add_(share if kind is None else share * kind[pieces], alpha=sign)
 
-    def _noise(self) -> Tensor:
-        """Density of the noise between the knots and the last point, ``num_knots x n``."""
-        exponent = log_phi(self._t).sub_(self._log_r + self.log_scale)
-        return exponent.clamp_(LEAST, -LEAST).exp_()
-
-    def _sums(self, edge: Tensor) -> tuple[Tensor, Tensor]:
+    def _sums(self, edge: Tensor, t: Tensor) -> tuple[Tensor, Tensor]:
         """Of terms at the knots, and of their derivatives by ``x``."""
-        steep = (edge * self._t).sum(dim=0).div_(self.r)
-        return edge.sum(dim=0), steep
+        return edge.sum(dim=0), (edge * t).sum(dim=0).div_(self.r)
 
     def logs_at(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """``log s`` and ``log p`` of the pieces at ``x``, next to the last point.
-
-        By ``s' = -p`` and ``p'``, to the second and the first order in the distance. Here it is
-        that which the last step of a solve has left.
-        """
-        s, p = self.values
-        noise, change = self._noise(), torch.zeros_like(p)
-        for sign, pieces, rows, f in self._edges:
-            change[pieces].addcmul_(f, noise[rows], value=sign)
-        is_normal, step = self.form.is_normal(p), x - self.last
-        rate = torch.lerp(torch.ones_like(self._shrink), self._shrink, is_normal)
-        rise = change.addcmul_(is_normal * self.last, p).mul_(rate).mul_(step)  # -p' step
-        s = s - step * torch.sub(p, rise, alpha=0.5)
-        logs = torch.stack([s, p - rise]).clamp_(min=TINY).log_() + self.log_scale
-        log_s, log_p = logs.unbind()
+        """``log s`` and ``log p`` of the pieces at ``x``, once there has been another point."""
+        parts = _parts(x, self.r, self.knots, self.form, self._parts)
+        values, log_scale = _on_one_scale(parts, self.masses, self.form)
+        log_s, log_p = values[1:].clamp_(min=TINY).log_().add_(log_scale).unbind()
         return log_s, log_p
 
 
@@ -719,7 +697,7 @@ def survival_derivatives(
     masses: Tensor,
     form: PiecewiseForm,
     needs: tuple[bool, bool, bool],
-    near: SurvivalCurve,
+    survival: SurvivalCurve | None,
 ) -> tuple[Tensor | None, ...]:
     """``grad`` times the derivatives of ``P(z + r eps > x)`` over the density at ``x``.
 
@@ -731,7 +709,7 @@ def survival_derivatives(
         masses: As for `SmoothedIntegrals`.
         form: Form of the distribution.
         needs: Whether those by ``r``, ``knots`` and ``masses`` are needed.
-        near: The function at a point next to ``x``.
+        survival: The probability as a function of ``x``; not needed for a graph.
 
     Returns:
         Those by ``r``, ``knots`` and ``masses``, None where not needed; with a graph if gradients
@@ -741,7 +719,8 @@ def survival_derivatives(
         _, _, _, log_s, _ = SmoothedIntegrals.apply(x, r, knots, masses, form)
         log_p, natural = log_densities(x, r, knots, form)
     else:
-        (log_s, log_p), natural = near.logs_at(x), near.natural
+        assert survival is not None
+        (log_s, log_p), natural = survival.logs_at(x), survival.natural
     log_total = (log_p + masses.clamp(min=TINY).log()).logsumexp(dim=0)
     terms = _Derivatives((x, r, knots), (log_s, log_p), natural, form, needs[1])
     _, by_ratio, by_knots = terms.of_survival(grad * masses, log_total)

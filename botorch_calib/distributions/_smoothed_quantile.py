@@ -121,10 +121,10 @@ class SmoothedQuantile(Function):
         tail: float,
         form: PiecewiseForm,
     ) -> Tensor:
-        near = SurvivalCurve(r, knots, masses, form)
-        x, score_slope = _solve(near, points, tail)
+        survival = SurvivalCurve(r, knots, masses, form)
+        x, score_slope = _solve(survival, points, tail)
         ctx.save_for_backward(x, r, knots, masses, score_slope)
-        ctx.form, ctx.near = form, near
+        ctx.form, ctx.survival = form, survival if any(ctx.needs_input_grad[1:3]) else None
         return x
 
     @staticmethod
@@ -134,7 +134,7 @@ class SmoothedQuantile(Function):
         if not (torch.is_grad_enabled() or needs[1] or needs[2]):
             # By the heat equation dS/dr = -r p'
             return (-grad * r * slope, *[None] * 5)
-        parts = survival_derivatives(grad, x, r, knots, masses, ctx.form, needs, ctx.near)
+        parts = survival_derivatives(grad, x, r, knots, masses, ctx.form, needs, ctx.survival)
         return (*parts, None, None, None)
 
 

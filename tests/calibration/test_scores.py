@@ -10,6 +10,7 @@ import torch
 from botorch.exceptions.errors import InputDataError
 from mpmath import erfc, mp, mpf
 from scipy.stats import norm
+from torch.autograd import gradcheck, gradgradcheck
 
 from botorch_calib.calibration import GaussianScore, RationalScore, pit, two_sided_p_value
 
@@ -92,6 +93,13 @@ def test_gradients(score):
         (score.signed, z),
     ):
         assert torch.autograd.gradcheck(function, (argument,))
+
+
+@pytest.mark.parametrize("score", SCORES)
+def test_second_derivatives(score):
+    theta = torch.tensor([-0.2, 0.04, 0.3, 0.45, 0.7, 0.93, 1.1], **DOUBLE, requires_grad=True)
+    for inverse in (score.half_width, score.knots):
+        assert gradcheck(inverse, (theta,)) and gradgradcheck(inverse, (theta,))
 
 
 @pytest.mark.parametrize("score", SCORES)

@@ -300,3 +300,26 @@ conformal, recalibrated = PiecewisePredictive.conformal, PiecewisePredictive.rec
 def test_errors_name_the_argument(constructor, args, kwargs, error, name):
     with pytest.raises(error, match=f"`{name}`"):
         constructor(*args, **kwargs)
+
+
+def test_gradients_of_crossing_knots():
+    """They go back to where a knot came from, and stop at the cap."""
+    raw = double(0.3, 1.4, -2.0, 0.9, 5.0, -7.0).view(2, 3).requires_grad_()
+
+    def knots(raw):
+        return PiecewisePredictive.recalibrated(double(0.2, 0.5, 0.7), raw, 4.0).finite_knots
+
+    assert_close(knots(raw), double(-2.0, 0.3, 1.4, -4.0, 0.9, 4.0).view(2, 3))
+    weights = double(1.0, 2.0, 4.0).expand(2, 3)
+    (slopes,) = torch.autograd.grad((knots(raw) * weights).sum(), raw)
+    assert_close(slopes, double(2.0, 4.0, 1.0, 2.0, 0.0, 0.0).view(2, 3))
+    assert gradcheck(knots, (raw,)) and gradgradcheck(lambda v: knots(v).square(), (raw,))
+
+
+def test_gradients_of_knots_that_meet():
+    """Of knots pushed apart all move with the largest before them."""
+    raw = double(0.5, 0.5, 2.0).requires_grad_()
+    predictive = PiecewisePredictive.recalibrated(double(0.2, 0.5, 0.7), raw)
+    assert predictive.finite_knots.diff().min() >= 0.9 * MIN_GAP
+    total = sum(torch.autograd.grad(predictive.finite_knots[1], raw))
+    assert_close(total.sum(), double(1.0).squeeze())

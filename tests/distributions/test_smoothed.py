@@ -9,6 +9,7 @@ from torch.autograd import gradcheck, gradgradcheck
 from torch.testing import assert_close
 
 from botorch_calib.calibration import GaussianScore
+from botorch_calib.distributions._denoised_improvement import SmoothedExcess, SmoothedIntegrals
 from botorch_calib.distributions.piecewise import PiecewisePredictive
 from botorch_calib.distributions.smoothed import MIN_RATIO, SmoothedPredictive, UnsmoothedPredictive
 from tests import oracles
@@ -329,3 +330,50 @@ class TestLimits:
         distribution = SmoothedPredictive(random_predictive(kind, 40, seed=1), ratio)
         t = torch.randn(40, dtype=torch.double, generator=Generator().manual_seed(0))
         assert_close(distribution.cdf(ratio * t), torch.special.ndtr(t), rtol=0.0, atol=1e-3)
+
+
+@pytest.mark.parametrize("alpha", [1e-6, 0.05, 0.2, 0.9, 1 - 1e-6])
+def test_stretched_without_noise_is_the_sum_of_its_pieces(alpha):
+    """The closed form against the pieces, far below, at and near the ends, within and above."""
+    width = torch.tensor([0.02, 1.0, 7.0], dtype=torch.double, requires_grad=True)
+    share = [-200, -3, -1 - 1e-9, -1, -0.999999, -0.4, 0, 0.7, 0.999999, 1, 1 + 1e-9, 1.5, 8]
+    points = torch.tensor(share, dtype=torch.double).unsqueeze(-1) * width.detach()
+    points.requires_grad_()
+    stretched = PiecewisePredictive.conformal(alpha, width, max_width=50.0, tails="stretched")
+    knots, scale = stretched.finite_knots, stretched.scale
+    pieces = PiecewisePredictive(knots, stretched.masses, (False, True, False), scale=scale)
+    assert stretched.form.stretched and not pieces.form.stretched
+    for name in ("log_excess", "log_survival"):
+        results = []
+        for predictive in (stretched, pieces):
+            value = getattr(UnsmoothedPredictive(predictive), name)(points)
+            # At the ends the density jumps.
+            smooth = value[[i for i, at in enumerate(share) if abs(at) != 1]].sum()
+            slopes = torch.autograd.grad(smooth, (points, width), retain_graph=True)
+            results.append((value, *slopes))
+        for own, expected in zip(*results, strict=True):
+            assert_close(own, expected, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("kind", ["conformal", "stretched", "recalibrated", "knots", "mixed"])
+@pytest.mark.parametrize("common", [False, True])
+def test_excess_by_totals_and_by_pieces(kind, common):
+    """The value and its derivatives, with and without a graph, are those by pieces."""
+    row = random_predictive(kind, 7, seed=8).standardized()
+    knots, masses = row.finite_knots.expand(7, -1).t(), row.masses.expand(7, -1).t()
+    if common:
+        knots, masses = knots[:, :1], masses[:, :1]
+    x, ratio = torch.linspace(-2.0, 9.0, 7).double(), torch.logspace(-2, 1, 7).double()
+    inputs = [v.clone().requires_grad_() for v in (x, ratio, knots, masses)]
+    by_pieces, *_ = SmoothedIntegrals.apply(*inputs, row.form)
+    expected = torch.autograd.grad(by_pieces.sum(), inputs, allow_unused=True)
+    value = SmoothedExcess.apply(*inputs, row.form)
+    assert_close(value, by_pieces, rtol=1e-13, atol=1e-13)
+    for graph in (True, False):
+        slopes = torch.autograd.grad(
+            value.sum(), inputs, create_graph=graph, retain_graph=True, allow_unused=True
+        )
+        for own, other in zip(slopes, expected, strict=True):
+            assert (own is None) == (other is None)
+            if own is not None and other is not None:
+                assert_close(own.detach(), other, rtol=1e-9, atol=1e-12)
