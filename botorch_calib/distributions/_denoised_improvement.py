@@ -160,6 +160,11 @@ class _TailPieces:
     the logarithm of the scale of the means is half the difference of the two squares.
     """
 
+    norm: Tensor
+    half: Tensor
+    mills_k: Tensor
+    offset: Tensor
+
     def __init__(
         self,
         x: Tensor,
@@ -217,6 +222,11 @@ class _NormalPieces(_TailPieces):
     Beyond a bounded piece the two tails cancel: its own excess far out has an absolute error only,
     which needs a piece further out that covers it. Elsewhere there are `SeparatePieces`.
     """
+
+    low: Tensor
+    high: Tensor
+    whole: Tensor
+    _log_natural: Tensor
 
     def __init__(
         self,

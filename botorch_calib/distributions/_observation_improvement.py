@@ -68,11 +68,11 @@ class ObservationIntegrals(Function):
         place = _locate(x, knots, masses, form)
         log_mass, offset, at_low, at_high = _moments(*place.interval)
         parts = _parts(x, masses, place, log_mass, offset)
-        logs = _log_integrals(parts).unbind()
+        log_excess, log_survival = logs = _log_integrals(parts).unbind()
         where = (place.ends, place.own, place.is_above)
         ctx.save_for_backward(x, knots, masses, *logs, *where, *parts, offset, at_low, at_high)
         ctx.form = form
-        return logs
+        return log_excess, log_survival
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
