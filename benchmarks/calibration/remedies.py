@@ -20,7 +20,7 @@ import warnings
 from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from botorch.exceptions.warnings import InputDataWarning
@@ -164,7 +164,8 @@ class RelevancePursuit:
 
 def _unit(gp: SingleTaskGP) -> Tensor:
     """A variance of transformed outcomes in squared units of the outcomes themselves."""
-    stdvs: Tensor = gp.outcome_transform.stdvs.squeeze()
+    transform: Any = gp.outcome_transform
+    stdvs: Tensor = transform.stdvs.squeeze()
     return stdvs.square()
 
 

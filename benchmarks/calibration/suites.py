@@ -8,12 +8,14 @@ from benchmarks.calibration import (
     claims,
     methods,
     misspecified,
+    published,
     remedies,
     stateful,
     synthetic,
     understated,
     wellspecified,
 )
+from benchmarks.calibration.published_report import PublishedReport, Run
 from benchmarks.calibration.report import CalibrationReport
 from benchmarks.calibration.understated_report import UnderstatedReport
 from benchmarks.framework import strategies
@@ -42,6 +44,47 @@ LOCBO_SETTINGS = Suite(
         methods.locbo_published(),
     ),
     baseline="bo",
+)
+
+# The published example in full: with the Gaussian process of the paper and those of today, and all
+# calibrators, replayed and stateful.
+LOCBO_FULL = Suite(
+    name="locbo_full",
+    problems=published.problems(),
+    methods=published.compared(),
+    baseline="bo",
+    seeds=range(10000, 10040),
+    report=PublishedReport(
+        primary=tuple(
+            (
+                Run(f"{published.NOISY}_{gp}", "locbo_published"),
+                Run(f"{published.NOISY}_{gp}", "bo"),
+            )
+            for gp in published.GPS
+        ),
+        others=tuple(
+            (Run(f"{function}_{gp}", "bo"), Run(f"{function}_raw", "bo"))
+            for function in (published.NOISY, published.NOISE_FREE)
+            for gp in ("normalized", "default")
+        ),
+    ),
+    protocol="locbo_full",
+)
+
+# How it depends on the lengthscale of localization and on the level.
+LOCBO_SWEEPS = Suite(
+    name="locbo_sweeps",
+    problems=published.swept_problems(),
+    methods=published.swept(),
+    baseline="bo",
+    seeds=range(10000, 10040),
+    report=PublishedReport(
+        primary=tuple(
+            (Run(problem.name, "l_5"), Run(problem.name, "l_inf"))
+            for problem in published.swept_problems()
+        ),
+    ),
+    protocol="locbo_sweeps",
 )
 
 # The regime that calibration is for, and the one in which it can only do harm.
@@ -100,6 +143,8 @@ SMOKE = Suite(
 SUITES = (
     LOCBO,
     LOCBO_SETTINGS,
+    LOCBO_FULL,
+    LOCBO_SWEEPS,
     MISSPECIFIED,
     UNDERSTATED_NOISE,
     WELLSPECIFIED,

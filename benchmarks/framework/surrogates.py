@@ -44,7 +44,7 @@ def fit_gp(
     Y: Tensor,
     bounds: Tensor,
     warp: InputTransform | None = None,
-    Yvar: Tensor | None = None,
+    normalized: bool = True,
 ) -> SingleTaskGP:
     """Fit a Gaussian process with an isotropic Matern-5/2 kernel.
 
@@ -55,9 +55,8 @@ def fit_gp(
         X: Points, ``batch_shape x n x d``; each batch gets hyperparameters of its own.
         Y: Outcomes, ``batch_shape x n x 1``.
         bounds: The box, ``2 x d``.
-        warp: Transform of the points in the unit cube, fitted along with the rest, if given.
-        Yvar: Variances of the outcomes, of their shape, which are taken for true; by default the
-            noise variance is fitted.
+        warp: Transform of the points after scaling, fitted along with the rest, if given.
+        normalized: Whether points are scaled to the unit cube, for which the priors are meant.
     """
     shape = X.shape[:-2]
     kernel = ScaleKernel(
@@ -65,13 +64,12 @@ def fit_gp(
         outputscale_prior=GammaPrior(2.0, 0.15),
         batch_shape=shape,
     )
-    scaling: InputTransform = Normalize(X.shape[-1], bounds=bounds)
+    scaling: InputTransform | None = Normalize(X.shape[-1], bounds=bounds) if normalized else None
     if warp is not None:
-        scaling = ChainedInputTransform(scaling=scaling, warp=warp)
+        scaling = warp if scaling is None else ChainedInputTransform(scaling=scaling, warp=warp)
     gp = SingleTaskGP(
         X,
         Y,
-        Yvar,
         covar_module=kernel,
         input_transform=scaling,
         outcome_transform=Standardize(1, batch_shape=shape),

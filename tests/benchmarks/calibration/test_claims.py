@@ -27,6 +27,7 @@ from benchmarks.calibration.misspecified import misspecified
 from benchmarks.calibration.remedies import compared
 from benchmarks.calibration.understated import understated
 from benchmarks.framework.archive import Entry
+from benchmarks.framework.metrics import Score
 from benchmarks.framework.result import Result
 from benchmarks.framework.runner import without_expected_warnings
 from benchmarks.framework.strategies import random_search
@@ -47,7 +48,7 @@ def test_superiority_of_a_gaussian_process_is_a_normal_probability() -> None:
     X, Y = data(15)
     gp = PROBLEM.surrogate(X, Y, BOUNDS, 0, None)
     with torch.no_grad():
-        posterior = gp.posterior(X)
+        posterior: Any = gp.posterior(X)
         mean, K = posterior.mean.squeeze(-1), posterior.distribution.covariance_matrix
     best = int(mean.argmax())
     spread = K.diagonal() + K[best, best] - 2 * K[best]
@@ -85,7 +86,8 @@ def test_calibrated_models_state_the_objective_in_two_ways() -> None:
     found = statements(model)
     assert list(found) == ["", EXCESS]
     with torch.no_grad():
-        narrow, wide = (found[ending].posterior(X).variance for ending in ("", EXCESS))
+        stated: list[Any] = [model.posterior(X) for model in found.values()]
+    narrow, wide = (posterior.variance for posterior in stated)
     assert (wide >= narrow - 1e-9).all()
     assert wide.mean() > 1.5 * narrow.mean()
 
@@ -116,7 +118,7 @@ def test_a_run_records_its_statements(name: str) -> None:
     assert result.extras["better"] == expected
     # What is archived gives the same numbers.
     entry = Entry.of(result, ARCHIVED).result()
-    scores = [
+    scores: list[Score] = [
         *(LogRegret(inference) for inference in ("mean", "evaluated")),
         *(Share(record) for record in ("covered", "objective_covered", "outcome_covered_in_box")),
         *(Claims(o, e, f) for o in ("start", "visited") for e in endings for f in (False, True)),
