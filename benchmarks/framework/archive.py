@@ -79,8 +79,15 @@ class Entry:
 
     @classmethod
     def of(cls, result: Result, condensation: Condensation) -> Entry:
-        """Condense a result."""
-        kept = {"seed": result.seed, **condensation.condense(result)}
+        """Condense a result; raises `ArchiveError` with its name if it cannot be kept."""
+        try:
+            kept = {"seed": result.seed, **condensation.condense(result)}
+            _line(kept)
+        except (ValueError, TypeError, AttributeError) as error:
+            raise ArchiveError(
+                f"Seed {result.seed} of {result.method} on {result.problem} cannot be archived: "
+                f"{error}. Run it again, or change what the suite's archive keeps."
+            ) from error
         left_out = sorted(result.extras.keys() - kept["extras"].keys())
         shared = {name: getattr(result, name) for name in _SHARED[:-1]} | {"left_out": left_out}
         return cls(Group(_line({"group": shared})), kept)
@@ -181,7 +188,7 @@ def _parse(text: str) -> Archive:
             raise ValueError(f"{entry.key} is there twice")
         entry.result()
         entries[entry.key] = entry
-    return Archive(head["archive"], head["kept"], entries)
+    return Archive(head["archive"], dict(head["kept"]), entries)
 
 
 def _lines(entries: Iterable[Entry]) -> Iterator[str]:

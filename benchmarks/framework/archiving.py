@@ -59,7 +59,8 @@ def update_archive(
 
     Raises:
         ArchiveError: If the old archive cannot be read, holds results of other configurations or
-            keeps other things of them than the suite now says.
+            keeps other things of them than the suite now says, or if a local result holds what
+            cannot be kept.
         FileNotFoundError: If there are no results.
     """
     if store.archives is None:
@@ -69,10 +70,11 @@ def update_archive(
     held = {} if old is None else old.entries
     entries = dict(held)
     unfit = 0
+    seeds = suite.seeds if seeds is None else seeds
     for problem in suite.problems:
         for method in suite.methods:
             files = ResultStore(store.root)
-            results, bad = files.load(suite.name, problem, method, seeds or suite.seeds)
+            results, bad = files.load(suite.name, problem, method, seeds)
             unfit += bad
             for result in results:
                 entry = Entry.of(result, suite.archive)

@@ -145,7 +145,14 @@ class ChanceConstraint:
     up to half higher, than ``1 - p``. It is the integral term of control theory, see Angelopoulos,
     Candes & Tibshirani (2023, Conformal PID control for time series prediction). The proof stands:
     where ``V > (1 - p) T`` it raises the constant, which only adds to the right side of the
-    inequality; elsewhere that holds by its first term alone, as ``c >= a``.
+    inequality; elsewhere that holds by its first term alone, as ``c >= a``. (With several points in
+    a round ``a`` is the end of the longer interval.)
+
+    Two things follow. Certified rounds well inside the limit, where a miss violates nothing, leave
+    violations in want: the deciding quantile is then one of a lower level, down to ``1 - 1.5 (1 -
+    p)``, and so is the border when it is reached, until as many violations have come. And what the
+    constant moves by here answers to no outcome, so that `OnlineQuantileTracker.coverage_bound` is
+    no bound on this tracker's misses. With ``integral_gain=0`` neither is the case.
 
     The calibrator must learn from this constraint alone. How the constant itself is rounded is not
     part of the proof: in single precision that may come to 1e-6 of a violation in each round.

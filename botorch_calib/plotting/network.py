@@ -47,12 +47,12 @@ def plot_radio_network(
         ax: Axes to draw into.
 
     Raises:
-        BotorchTensorDimensionError: If the shapes do not fit together.
+        BotorchTensorDimensionError: If the shapes do not fit together, or there are no users.
     """
     for name, positions in (("antennas", antennas), ("users", users)):
         if positions.ndim != 2 or positions.shape[-1] != 3:
             raise BotorchTensorDimensionError(
-                f"`{name}` must be ... x 3, one row each, got shape {tuple(positions.shape)}."
+                f"`{name}` must have three columns, got shape {tuple(positions.shape)}."
             )
     if azimuths.shape != antennas.shape[:1]:
         raise BotorchTensorDimensionError(
@@ -62,6 +62,8 @@ def plot_radio_network(
         raise BotorchTensorDimensionError(
             f"`rates` must be one number for each user, got shape {tuple(rates.shape)}."
         )
+    if len(users) == 0:
+        raise BotorchTensorDimensionError("`users` must hold at least one row.")
     ax = new_axes((8.4, 6.0)) if ax is None else ax
     angles = torch.deg2rad(azimuths)
     ax.quiver(
@@ -78,10 +80,13 @@ def plot_radio_network(
     )
     ax.scatter(*_places(antennas), marker="^", s=70, color="black", label="base stations", zorder=3)
     high = users[:, 2] > antennas[:, 2].max()
+    rates = None if rates is None else rates.detach()
     # One scale for both kinds.
     limits = None if rates is None else (0.0, max(float(rates.max()), 1e-12))
     kinds = (("ground users", ~high, "o", COLORS[0]), ("UAVs", high, "D", COLORS[1]))
     for name, chosen, marker, color in kinds:
+        if not chosen.any():
+            continue
         places = _places(users[chosen])
         if rates is None or limits is None:
             ax.scatter(*places, marker=marker, s=34, color=color, label=name, zorder=3)

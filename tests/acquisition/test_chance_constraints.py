@@ -293,17 +293,26 @@ def test_violations_pay_for_nothing() -> None:
 @pytest.mark.parametrize("size", [1, 4])
 @pytest.mark.parametrize(
     "settings",
-    [{}, {"step_size": 0.5}, {"step_size": 0.4, "step_decay": 0.5}],
-    ids=["default", "large", "shrinking"],
+    [
+        {},
+        {"step_size": 0.5},
+        {"step_size": 0.4, "step_decay": 0.5},
+        {"lengthscale": 0.3, "scale": 1.0, "regularization": 0.1},
+    ],
+    ids=["default", "large", "shrinking", "localized"],
 )
+@pytest.mark.parametrize("gain", [0.05, 10.0])
 def test_the_inequality_of_the_proof_holds_on_any_sequence(
-    limits: dict[str, Any], size: int, settings: dict[str, Any]
+    limits: dict[str, Any], size: int, settings: dict[str, Any], gain: float
 ) -> None:
     """Certified and other rounds in any order, with outcomes of any kind, and refits between."""
     random = torch.Generator().manual_seed(0)
     levels = ChanceConstraint.tracked_levels(limits.get("upper"), limits.get("lower"), 0.9)
     tested = ChanceConstraint.from_history(
-        make_gp(), **limits, calibrator=QuantileRecalibrator(levels, **settings)
+        make_gp(),
+        **limits,
+        calibrator=QuantileRecalibrator(levels, **settings),
+        integral_gain=gain,
     )
     tracker: Any = tested.calibrator.get_submodule("tracker")
     lowest, highest = (ends.tolist() for ends in tracker.reach(size))

@@ -39,11 +39,22 @@ def test_rates(problem):
     assert_beside_data(ax)
 
 
+@pytest.mark.parametrize(("kept", "name"), [(slice(36), "ground users"), (slice(36, 64), "UAVs")])
+def test_a_kind_without_users_is_not_mentioned(problem, kept, name):
+    rates = problem.rates(torch.full((18,), 0.6, dtype=torch.double, requires_grad=True))[kept]
+    ax = plot_radio_network(problem.antennas, problem.azimuths, problem.users[kept], rates)
+    assert labels(ax)[1:] == [f"{name}, mean {rates.mean():.2f}"]
+    ax = plot_radio_network(problem.antennas, problem.azimuths, problem.users[kept])
+    assert labels(ax)[1:] == [name]
+
+
 def test_shapes(problem):
     good = (problem.antennas, problem.azimuths, problem.users)
     for i, name in enumerate(("antennas", "azimuths", "users")):
         bad = [value[..., :2] if j == i else value for j, value in enumerate(good)]
         with pytest.raises(BotorchTensorDimensionError, match=name):
             plot_radio_network(*bad)
+    with pytest.raises(BotorchTensorDimensionError, match="at least one"):
+        plot_radio_network(problem.antennas, problem.azimuths, problem.users[:0])
     with pytest.raises(BotorchTensorDimensionError, match="rates"):
         plot_radio_network(*good, torch.rand(3))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import lzma
+import math
 import os
 import random
 import threading
@@ -210,6 +211,9 @@ def compressed(lines: list[str]) -> bytes:
         lambda content, lines: compressed([*lines[:-1], '{"seed":9}']),
         lambda content, lines: compressed([*lines[:-1], "[]"]),
         lambda content, lines: compressed([lines[0].replace('"format":1', '"format":2')]),
+        lambda content, lines: compressed(
+            [json.dumps({**json.loads(lines[0]), "kept": None}), *lines[1:]]
+        ),
     ],
     ids=[
         "truncated",
@@ -222,6 +226,7 @@ def compressed(lines: list[str]) -> bytes:
         "no traces",
         "no object",
         "format",
+        "nothing stated",
     ],
 )
 def test_a_damaged_archive_is_an_error(store, damage) -> None:
@@ -236,6 +241,25 @@ def test_a_damaged_archive_is_an_error(store, damage) -> None:
         with pytest.raises(ArchiveError, match=r"smoke\.jsonl\.xz cannot be read"):
             use()
     assert update_archive(SUITE, store, overwrite=True).total == 4
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"regret_by_outcome": [math.nan] * 4}, "not JSON compliant"),
+        ({"extras": {"covered": [0.5]}}, r"got 0\.5"),
+        ({"extras": None}, "items"),
+    ],
+    ids=["NaN", "no flag", "no records"],
+)
+def test_a_result_that_cannot_be_kept_is_named(store, change, reason) -> None:
+    archived(store, RESULTS[:2])
+    content = archive_path(folder(store), "smoke").read_bytes()
+    changed = json.loads(RESULTS[2].to_json()) | change
+    store.path("smoke", PROBLEM.name, METHOD.name, 2).write_text(json.dumps(changed))
+    with pytest.raises(ArchiveError, match=f"Seed 2 of {METHOD.name}.*{reason}"):
+        update_archive(SUITE, store)
+    assert archive_path(folder(store), "smoke").read_bytes() == content
 
 
 def test_the_archive_of_another_suite(store) -> None:
