@@ -39,9 +39,9 @@ from botorch_calib.models.inspection import (
 
 #: Step size of the tracker that `ChanceConstraint.from_history` makes.
 STEP_SIZE = 0.05
-#: Default of ``integral_gain``: how fast an excess of violations is made up for.
+#: Default of ``integral_gain``: how fast an excess of misses is made up for.
 INTEGRAL_GAIN = 0.05
-# The rate of violations aimed at meanwhile differs from the stated one by at most this share of it:
+# The rate of misses aimed at meanwhile differs from the stated one by at most this share of it:
 # a long safe past is no licence for a spell of violations, nor do a few violations shut everything.
 _LEEWAY = 0.5
 #: Number of rounds in a row without a certified point after which such rounds teach as well.
@@ -60,6 +60,13 @@ class _Side(NamedTuple):
     sign: float  # 1 at an upper limit, -1 at a lower one
 
 
+class _Stated(NamedTuple):
+    """What a constraint states of ``b`` points."""
+
+    margins: Tensor  # b
+    quantiles: Tensor  # b x s, those that decide, in units of the outcome
+
+
 @dataclass
 class _Guarantee:
     """What the bound on the violations rests on, as it was when the constraint was made."""
@@ -75,6 +82,7 @@ class _Record:
 
     guarantee: _Guarantee | None
     violations: list[int]  # of certified points, for each side
+    misses: list[int]  # outcomes of certified points beyond the deciding quantile, for each side
     num_observed: int = 0
     num_certified: int = 0
     num_violations: int = 0
@@ -134,25 +142,23 @@ class ChanceConstraint:
     point at most teaches, so that ``eta`` never grows. A calibrator without a bound has nothing to
     keep: there one point of each such round teaches.
 
-    **What learning has cost is made up for.** With a tracker alone ``V - (1 - p) T`` is about
-    ``(c - c_1) / eta``: where the model's quantile is wrong, so that the constant has to move, the
-    violations on the way there stay in excess for good, two or three of them by default. So after
-    each round with a certified point the constant also moves by
+    **What learning has cost is made up for.** With a tracker alone the number ``M`` of misses in
+    the certified rounds is about ``(1 - p) T + (c - c_1) / eta``: where the model's quantile is
+    wrong, so that the constant has to move, the misses on the way there stay in excess for good,
+    two or three of them by default. So after each round with a certified point the constant also
+    moves by
 
-        ``eta min(max(integral_gain (V - (1 - p) T), -(1 - p) / 2), (1 - p) / 2)``,
+        ``eta min(max(integral_gain (M - (1 - p) T), -(1 - p) / 2), (1 - p) / 2)``,
 
-    never out of ``[a, b]``: until the books are balanced, the rate aimed at is up to half lower, or
-    up to half higher, than ``1 - p``. It is the integral term of control theory, see Angelopoulos,
-    Candes & Tibshirani (2023, Conformal PID control for time series prediction). The proof stands:
-    where ``V > (1 - p) T`` it raises the constant, which only adds to the right side of the
-    inequality; elsewhere that holds by its first term alone, as ``c >= a``. (With several points in
-    a round ``a`` is the end of the longer interval.)
-
-    Two things follow. Certified rounds well inside the limit, where a miss violates nothing, leave
-    violations in want: the deciding quantile is then one of a lower level, down to ``1 - 1.5 (1 -
-    p)``, and so is the border when it is reached, until as many violations have come. And what the
-    constant moves by here answers to no outcome, so that `OnlineQuantileTracker.coverage_bound` is
-    no bound on this tracker's misses. With ``integral_gain=0`` neither is the case.
+    never out of ``[a, b]``: until the books are balanced, the rate aimed at is up to half lower,
+    or up to half higher, than ``1 - p``. It is the integral term of control theory, see
+    Angelopoulos, Candes & Tibshirani (2023, Conformal PID control for time series prediction).
+    Misses are counted, not violations, so that rounds well inside the limit, where a miss violates
+    nothing, are no credit for later ones at the border. The proof stands: where ``M > (1 - p) T``
+    it raises the constant, which only adds to the right side of the inequality; elsewhere ``V <= M
+    <= (1 - p) T``, and it holds by its first term alone, as ``c >= a``. (With several points in a
+    round ``a`` is the end of the longer interval.) What the constant moves by here answers to no
+    outcome, so that `OnlineQuantileTracker.coverage_bound` is no bound on this tracker's misses.
 
     The calibrator must learn from this constraint alone. How the constant itself is rounded is not
     part of the proof: in single precision that may come to 1e-6 of a violation in each round.
@@ -167,8 +173,8 @@ class ChanceConstraint:
         upper: Upper limit of the outcome, in its units, or None.
         lower: Lower limit of the outcome, in its units, or None.
         level: Probability, in (0, 1), with which an outcome shall be within the limits.
-        integral_gain: How fast violations in excess, or in want, of the stated share are made up
-            for, see above; 0 leaves all to the tracker. Without effect where there is no bound.
+        integral_gain: How fast misses in excess, or in want, of the stated share are made up for,
+            see above; 0 leaves all to the tracker. Without effect where there is no bound.
 
     Raises:
         InputDataError: If there is no limit, the limits are crossed or not finite, ``level`` is
@@ -203,7 +209,8 @@ class ChanceConstraint:
             raise InputDataError(
                 f"`lower` must be less than `upper`, got {self.lower} and {self.upper}."
             )
-        self._record = _Record(self._guarantee(), [0] * len(self._sides))
+        num = len(self._sides)
+        self._record = _Record(self._guarantee(), violations=[0] * num, misses=[0] * num)
 
     @classmethod
     def from_history(
@@ -301,16 +308,23 @@ class ChanceConstraint:
                 f"`X` must have shape b x 1 x d, one point at a time, got {tuple(X.shape)}."
             )
         self.check_points("X", X)
+        return self._stated(X).margins
+
+    def _stated(self, X: Tensor) -> _Stated:
+        """What is stated of points ``b x 1 x d``."""
         mean, deviation = self.model.observation_moments(X)
         X = with_task_feature(observed_part(self.model.model), X)
         inputs = self.model.transform_inputs(X)
-        margins = []
+        margins, quantiles = [], []
         for side in self._sides:
-            quantile = self.calibrator.quantile(inputs, side.level)
-            margin = side.sign * (side.limit - (mean + deviation * quantile))
-            at_cap = side.sign * quantile >= self.calibrator.max_width
+            score = self.calibrator.quantile(inputs, side.level)
+            quantile = mean + deviation * score
+            margin = side.sign * (side.limit - quantile)
+            at_cap = side.sign * score >= self.calibrator.max_width
             margins.append(torch.where(at_cap, torch.minimum(margin, -deviation), margin))
-        return torch.stack(margins).amin(dim=0).squeeze(-1).squeeze(-1)
+            quantiles.append(quantile)
+        margin = torch.stack(margins).amin(dim=0).squeeze(-1).squeeze(-1)
+        return _Stated(margin, torch.cat(quantiles, dim=-1).squeeze(-2))
 
     def check_points(self, name: str, X: Tensor) -> None:
         """Raise unless points ``... x d`` have the width and the precision of the model's inputs.
@@ -396,6 +410,11 @@ class ChanceConstraint:
         """Whether outcomes of any shape violate each of the ``s`` limits, ``... x s``."""
         return torch.stack([side.sign * Y > side.sign * side.limit for side in self._sides], dim=-1)
 
+    def _beyond_quantiles(self, Y: Tensor, quantiles: Tensor) -> Tensor:
+        """Whether outcomes ``n x 1`` are beyond each of the quantiles ``n x s``."""
+        signs = torch.tensor([side.sign for side in self._sides]).to(Y)
+        return signs * Y > signs * quantiles
+
     @torch.no_grad()
     def observe(
         self, X: Tensor, Y: Tensor, Yvar: Tensor | None = None, condition: bool = True
@@ -427,8 +446,10 @@ class ChanceConstraint:
         observed = observed_part(self.model.model)
         check_observations(observed, with_task_feature(observed, X), Y, Yvar)
         check_precision("Y", Y, X.dtype)
-        certified = self.certified(X.unsqueeze(-2))
+        stated = self._stated(X.unsqueeze(-2))
+        certified = stated.margins >= 0.0
         violated = self._violated_sides(Y.squeeze(-1)) & certified.unsqueeze(-1)
+        missed = self._beyond_quantiles(Y, stated.quantiles) & certified.unsqueeze(-1) | violated
         num_certified = int(certified.sum())
         teaching = certified
         if not num_certified:
@@ -444,10 +465,8 @@ class ChanceConstraint:
         record.num_observed += len(X)
         record.num_certified += num_certified
         record.num_violations += int(violated.any(dim=-1).sum())
-        record.violations = [
-            before + now
-            for before, now in zip(record.violations, violated.sum(dim=0).tolist(), strict=True)
-        ]
+        record.violations = _sums(record.violations, violated)
+        record.misses = _sums(record.misses, missed)
         record.num_idle = 0 if num_certified else record.num_idle + 1
         tracker = self._tracker
         if record.guarantee is None or tracker is None:
@@ -461,12 +480,12 @@ class ChanceConstraint:
     def _balance(
         self, record: _Record, guarantee: _Guarantee, tracker: OnlineQuantileTracker
     ) -> None:
-        """Move the constants towards where violations in excess, or in want, are made up for."""
+        """Move the constants towards where misses in excess, or in want, are made up for."""
         share, constants = self._share, tracker.constants.clone()
         ends = zip(guarantee.lowest, guarantee.highest, strict=True)
-        sides = zip(self._indices, self._sides, record.violations, ends, strict=True)
-        for index, side, violations, (lowest, highest) in sides:
-            excess = self.integral_gain * (violations - share * record.num_certified)
+        sides = zip(self._indices, self._sides, record.misses, ends, strict=True)
+        for index, side, misses, (lowest, highest) in sides:
+            excess = self.integral_gain * (misses - share * record.num_certified)
             move = tracker.next_step * min(max(excess, -_LEEWAY * share), _LEEWAY * share)
             # Several points in a round may have pushed the constant out of the interval: it is not
             # pulled back, which the proof would not allow, but not pushed farther either.
@@ -671,6 +690,11 @@ class ChanceConstraint:
             f"certified={self.num_certified} of {self.num_observed}, "
             f"violations={self.num_violations})"
         )
+
+
+def _sums(before: list[int], now: Tensor) -> list[int]:
+    """Counts ``s`` after rows of booleans ``n x s``."""
+    return [count + more for count, more in zip(before, now.sum(dim=0).tolist(), strict=True)]
 
 
 def clearance(dtype: torch.dtype) -> float:

@@ -364,7 +364,7 @@ def wrong_model_rounds(tested: ChanceConstraint, factor: float, rounds: int) -> 
 @pytest.mark.parametrize("factor", [0.6, 1.0, 3.0])
 def test_what_learning_has_cost_is_made_up_for(factor: float) -> None:
     """A tracker alone keeps ``(c_T - c_1) / eta`` violations too many, or too few, for good."""
-    start = {"upper": 100.0, "num_initial": len(make_gp().train_targets)}
+    start: dict[str, Any] = {"upper": 100.0, "num_initial": len(make_gp().train_targets)}
     balanced = sum(wrong_model_rounds(constraint(**start), factor, 150))
     tracker = constraint(**start, integral_gain=0.0)
     before = float(tracked(tracker))
@@ -376,7 +376,7 @@ def test_what_learning_has_cost_is_made_up_for(factor: float) -> None:
 
 @pytest.mark.parametrize("sign", [1.0, -1.0])
 def test_the_constant_moves_by_the_stated_amount(sign: float) -> None:
-    limits = {"upper": 1e6, "lower": None} if sign > 0 else {"upper": None, "lower": -1e6}
+    limits: dict[str, Any] = {"upper": 1e6} if sign > 0 else {"upper": None, "lower": -1e6}
     tested, X = constraint(**limits), points(1).squeeze(1)
 
     def moved(y: float) -> float:
@@ -392,6 +392,21 @@ def test_the_constant_moves_by_the_stated_amount(sign: float) -> None:
         assert moved(2e6) == pytest.approx(0.05 * (0.9 + min(max(0.05 * excess, -0.05), 0.05)))
     tested.integral_gain = 10.0  # more than half of 0.1 is never made up for at once
     assert moved(-1e3) == pytest.approx(0.05 * (-0.1 + 0.05))
+
+
+@pytest.mark.parametrize("limits", [{"upper": 100.0}, {"lower": -100.0, "upper": None}])
+def test_misses_count_where_they_violate_nothing(limits: dict[str, Any]) -> None:
+    """Rounds well inside the limit, which cannot violate it, are no credit for later ones."""
+    tested, sign = constraint(**limits), 1.0 if limits["upper"] else -1.0
+    for t in range(1, 61):
+        before, X = tracked(tested), points(1, seed=t).squeeze(1)
+        missed = t % 10 == 0
+        Y = torch.tensor([[50.0 * sign if missed else -50.0 * sign]]).double()
+        tested.observe(X, Y, condition=False)
+        moved = sign * float(tracked(tested) - before)
+        balance = t // 10 - 0.1 * t
+        assert moved == pytest.approx(0.05 * (missed - 0.1 + 0.05 * balance))
+    assert (tested.num_certified, tested.num_violations) == (60, 0)
 
 
 def test_a_constant_stays_where_the_proof_needs_it() -> None:
