@@ -419,6 +419,33 @@ def test_a_constant_stays_where_the_proof_needs_it() -> None:
             assert lowest - 1e-12 <= float(tracked(tested)) <= highest + 1e-12
 
 
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_making_up_ends_where_the_tracker_does(sign: float) -> None:
+    """An outcome moves the constant almost to its end, and what makes up goes on just to it."""
+    limits = {"upper": 1e6, "lower": None} if sign > 0 else {"upper": None, "lower": -1e6}
+    X = points(1).squeeze(1)
+    for near, y, at_end in ((0.99, 2e6, 1.0 + 0.5 * 0.9), (0.01, -1e3, -0.5 * 0.1)):
+        calibrator = QuantileRecalibrator([0.9 if sign > 0 else 0.1], step_size=0.5)
+        tested = constraint(**limits, calibrator=calibrator, integral_gain=10.0)
+        set_constants(tested, [near if sign > 0 else 1.0 - near])
+        tested.observe(X, torch.tensor([[sign * y]]).double(), condition=False)
+        expected = at_end if sign > 0 else 1.0 - at_end
+        assert tested.num_certified == 1
+        assert float(tracked(tested)) == pytest.approx(expected, abs=1e-9)
+
+
+@pytest.mark.parametrize(("y", "certain"), [(2e6, 0.99), (-1e3, 0.01)])
+def test_a_constant_that_a_batch_has_moved_too_far_is_not_pulled_back(
+    y: float, certain: float
+) -> None:
+    tested, X = constraint(upper=1e6), points(4).squeeze(1)
+    set_constants(tested, [certain])
+    tested.observe(X, torch.full((4, 1), y).double(), condition=False)
+    moved = 4 * 0.05 * (0.9 if y > 0 else -0.1)
+    assert tested.num_certified == 4
+    assert float(tracked(tested)) == pytest.approx(certain + moved)
+
+
 def test_shrinking_steps_relax_too_and_are_numbered_by_certified_points() -> None:
     calibrator = QuantileRecalibrator([0.9], step_size=0.3, step_decay=0.5)
     tested = ChanceConstraint.from_history(make_gp(), upper=100.0, calibrator=calibrator)
