@@ -31,7 +31,7 @@ from benchmarks.framework.strategies import (
     AcquisitionStrategy,
     RandomStrategy,
 )
-from benchmarks.radio.problems import MOVES, NUM_STATIONS
+from benchmarks.radio.problems import MOVES
 from botorch_calib import CalibratedModel
 from botorch_calib.acquisition.next_query_samples import proposal_samples
 from botorch_calib.calibration import (
@@ -43,6 +43,7 @@ from botorch_calib.calibration import (
     QuantileRecalibrator,
     WeightedConformal,
 )
+from botorch_calib.test_functions.radio import NUM_STATIONS
 
 NUM_CANDIDATES = 100
 ALPHA, LENGTHSCALE, KAPPA = 0.25, 1 / 3, 2.0

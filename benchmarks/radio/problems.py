@@ -19,11 +19,11 @@ from benchmarks.framework.replicate import stream_seed
 from benchmarks.framework.sequential import Oracle, Problem
 from benchmarks.framework.surrogates import Refitted
 from botorch_calib.test_functions import RadioCorridors
+from botorch_calib.test_functions.radio import NUM_STATIONS
 
 # Numbers of the random streams, apart from those of other suites. Never renumber.
 DESIGN, MOVES = 40, 41
 
-NUM_STATIONS = 9
 NUM_RANDOM, NUM_ROUNDS, REFIT_EVERY = 50, 250, 10
 
 # Power and tilt of every station at the start: 46 dBm, 0 degrees.
