@@ -79,7 +79,8 @@ def optimize_robust(
     """
     bounds = _checked(bounds)
     num = check_count("num_restarts", num_restarts)
-    raw_samples = max(num, check_count("raw_samples", raw_samples))
+    # The spread of the values tells their unit, which takes two of them.
+    raw_samples = max(num, 2, check_count("raw_samples", raw_samples))
     if not _is_lipschitz_bound(acq_function):
         candidate, value = optimize_acqf(
             acq_function, bounds, q=1, num_restarts=num, raw_samples=raw_samples
@@ -90,13 +91,13 @@ def optimize_robust(
         pool = draw_sobol_samples(bounds, n=raw_samples, q=1)
         values = acq_function(pool)
         scale = float(values.std(correction=0))
-        best = values.argmax()
+        best = _place_of_best(values)
         if not 0.0 < scale < float("inf"):  # nothing to climb, or nothing to climb by
             return pool[best], values[best]
         climbed = _climbed(acq_function, bounds, pool, values, num, scale)
         ends = torch.cat([climbed, pool[best].unsqueeze(0)])
         values = acq_function(ends)
-        best = values.argmax()
+        best = _place_of_best(values)
         return _finished(acq_function, bounds, ends[best], values[best], scale)
 
 
@@ -115,7 +116,17 @@ def _checked(bounds: Tensor) -> Tensor:
 def _is_lipschitz_bound(acqf: AcquisitionFunction) -> bool:
     """Whether a function is the bound with kinks that `_Epigraph` describes."""
     ball = acqf.ambiguity if isinstance(acqf, ContextRobustFunction) else None
-    return isinstance(ball, WassersteinBall) and ball.needs_gradients and ball.radius > 0.0
+    return (
+        isinstance(ball, WassersteinBall)
+        and ball.needs_gradients
+        and ball.smoothing == 0.0
+        and ball.radius > 0.0
+    )
+
+
+def _place_of_best(values: Tensor) -> Tensor:
+    """Where the greatest value is; not where one is NaN, which PyTorch takes for the greatest."""
+    return torch.where(values.isnan(), -torch.inf, values).argmax()
 
 
 # ------------------------------------------------------------ the rough search

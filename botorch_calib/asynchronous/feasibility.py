@@ -56,7 +56,7 @@ class Feasibility:
         best = -math.inf
         for factor in LENGTHSCALES:
             lengthscale = factor * math.sqrt(X.shape[-1])
-            K = _matern(torch.cdist(self.X, self.X) / lengthscale)
+            K = _matern(_distances(self.X, self.X) / lengthscale)
             root = torch.linalg.cholesky(K + NOISE * torch.eye(len(K)).to(K))
             weights = torch.cholesky_solve(residuals, root)
             variance = (residuals * weights).mean()
@@ -70,7 +70,7 @@ class Feasibility:
     def predict(self, X: Tensor) -> Tensor:
         """The predicted label at ``X``, ``batch_shape x d``: about 1 or 0, of shape batch_shape."""
         X = self._in_unit_cube(X.to(self.bounds))
-        k = _matern(torch.cdist(X, self.X) / self.lengthscale)
+        k = _matern(_distances(X, self.X) / self.lengthscale)
         return 1.0 + (k @ self.weights).squeeze(-1)
 
     def score(self, X: Tensor) -> Tensor:
@@ -114,6 +114,15 @@ class FeasibleAcquisition(AcquisitionFunction):
         gains = values - self.poor
         scores = self.feasibility.score(X.squeeze(-2)).to(values)
         return self.poor + torch.where(gains > 0.0, scores * gains, gains)
+
+
+def _distances(X: Tensor, others: Tensor) -> Tensor:
+    """Distances between rows, by their differences.
+
+    By products they cancel where fixed features lie far outside of the box, and the matrix of
+    correlations may lose its positive definiteness.
+    """
+    return torch.cdist(X, others, compute_mode="donot_use_mm_for_euclid_dist")
 
 
 def _matern(distances: Tensor) -> Tensor:

@@ -4,6 +4,7 @@ It needs Ax (``pip install botorch_calib[ax]``). Ax hands pending points to the 
 function; `DelayedUpperConfidenceBound` conditions its model on them, and the model that is built
 here says how: by censoring or by hallucination. Candidates, trials that are staged or run, and
 *abandoned* ones are pending to Ax. *Failed* ones are not, and Ax may suggest their points again.
+Abandoned trials keep the search away from their neighbourhood if they are censored, and only then.
 """
 
 from __future__ import annotations
@@ -155,7 +156,8 @@ def delay_aware_generation_strategy(
         client: Whose optimisation has been configured, or an experiment that has an optimisation
             configuration.
         imputation: What replaces values of pending trials: ``"hallucinate"`` for the posterior
-            mean, ``"censor"`` for the worst value observed.
+            mean, ``"censor"`` for the worst value observed. Ax has abandoned trials among the
+            pending ones: where points cannot be evaluated, censor them.
         calibrated: A `calibrated_model_config`, to calibrate the model by the trials observed.
         beta: Multiplier of the posterior standard deviation if nothing is pending; None for 2 if
             values are hallucinated and 1 if they are censored, as in `DelayAwareProposer`.

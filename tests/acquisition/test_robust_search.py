@@ -133,7 +133,14 @@ def test_contexts_that_are_steep_elsewhere_enter() -> None:
         assert found(acqf)[1] >= long_search(acqf) - 1e-5
 
 
-@pytest.mark.parametrize("ambiguity", [WassersteinBall(0.0, "lipschitz"), TotalVariationBall(0.2)])
+@pytest.mark.parametrize(
+    "ambiguity",
+    [
+        WassersteinBall(0.0, "lipschitz"),
+        WassersteinBall(RADIUS, "lipschitz", smoothing=0.25),
+        TotalVariationBall(0.2),
+    ],
+)
 def test_other_functions_are_left_to_botorch(ambiguity) -> None:
     acqf = RobustUpperConfidenceBound(wavy_gp(), BETA, ambiguity, CONTEXTS)
     with manual_seed(0):
@@ -195,6 +202,23 @@ def test_a_value_that_is_nan_is_returned_not_climbed() -> None:
 
     acqf = Broken(wavy_gp(), BETA, RADIUS, CONTEXTS)
     assert found(acqf)[1].isnan()
+
+
+def test_no_value_that_is_nan_where_there_are_others() -> None:
+    class Partial(WassersteinUpperConfidenceBound):
+        def forward(self, X: Tensor) -> Tensor:
+            return super().forward(X).where(X[..., 0, 0] > 0.5, torch.nan)
+
+    acqf = Partial(wavy_gp(), BETA, RADIUS, CONTEXTS)
+    decision, value = found(acqf)
+    assert decision[0, 0] > 0.5 and value.isfinite()
+
+
+def test_one_sample_is_enough() -> None:
+    decision, value = found(wasserstein(wavy_gp()), num_restarts=1, raw_samples=1)
+    expected, best = found(wasserstein(wavy_gp()))
+    assert_close(decision, expected, rtol=0, atol=1e-3)
+    assert_close(value, best, rtol=0, atol=1e-4)
 
 
 @pytest.mark.parametrize(

@@ -87,6 +87,17 @@ def test_many_failures_at_one_point() -> None:
     assert model.predict(x).item() == pytest.approx(0.0, abs=1e-2)
 
 
+@pytest.mark.parametrize("level", [1e6, 1e9])
+def test_a_fixed_feature_far_outside_of_the_box(level: float) -> None:
+    """Only differences matter; the many points are those for which PyTorch takes products."""
+    X, X_failed, at = points(60, 1), points(9, 2), points(40, 3)
+    models = []
+    for each in (0.0, level):
+        X[:, 1] = X_failed[:, 1] = at[:, 1] = each
+        models.append(Feasibility(X, X_failed, BOUNDS).predict(at))
+    assert_close(*models, rtol=0.0, atol=1e-9)
+
+
 class Given(AcquisitionFunction):
     """The first coordinate."""
 
