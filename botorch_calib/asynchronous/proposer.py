@@ -530,7 +530,8 @@ class DelayAwareProposer:
     ) -> Tensor:
         """The best of a Sobol sample without the failed queries, where these hold the maximizer."""
         seed = derived_seed(self.search.seed, AGAIN)
-        points = draw_sobol_samples(self.bounds, n=self.search.raw_samples, q=1, seed=seed)
+        num = self.search.raw_samples + len(failed)  # as many as may fall away
+        points = draw_sobol_samples(self.bounds, n=num, q=1, seed=seed)
         for column, value in fixed.items():
             points[..., column] = value
         points = points[~self._is_any_of(points.squeeze(-2), failed)]
