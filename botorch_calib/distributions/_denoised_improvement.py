@@ -654,7 +654,9 @@ class SmoothedExcess(Function):
     """The first output of `SmoothedIntegrals`, differentiable to any order.
 
     With ``de/dx = -s`` and ``de/dr = r p`` its derivatives by ``x`` and ``r`` need no more than the
-    totals, so the pieces' own logarithms are taken only where knots or masses ask for them. Where
+    ratios ``S / E`` and ``P / E`` of the totals on their common scale. (Of the difference of two
+    logarithms of order ``x^2`` rounding would leave nothing far out, and the exponential explode.)
+    The pieces' own logarithms are taken only where knots or masses ask for them. Where
     derivatives are to be differentiated again, the graph of `SmoothedIntegrals` takes their place.
     """
 
@@ -668,15 +670,17 @@ class SmoothedExcess(Function):
         values, log_scale, natural = piece_values(
             x, r, knots.contiguous(), masses, form, with_natural=need_knots
         )
-        totals = (values * masses).sum(dim=1).clamp_(min=TINY).log_().add_(log_scale)
+        totals = (values * masses).sum(dim=1).clamp_(min=TINY)
+        ratios = totals[1:] / totals[0]
+        log_excess = totals[0].log().add_(log_scale)
         pieces = (values[0], log_scale, natural) if need_knots or need_masses else ()
-        ctx.save_for_backward(x, r, knots, masses, totals, *pieces)
+        ctx.save_for_backward(x, r, knots, masses, log_excess, ratios, *pieces)
         ctx.form, ctx.needs = form, (need_knots, need_masses)
-        return totals[0].clone()  # what is saved must not be what is returned
+        return log_excess
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        x, r, knots, masses, totals, *pieces = ctx.saved_tensors
+        x, r, knots, masses, total, ratios, *pieces = ctx.saved_tensors
         arguments, needed = (x, r, knots, masses), ctx.needs_input_grad[:4]
         if torch.is_grad_enabled():
             inputs = [v for v, need in zip(arguments, needed, strict=True) if need]
@@ -685,8 +689,7 @@ class SmoothedExcess(Function):
                 torch.autograd.grad(log_excess, inputs, grad, create_graph=True, allow_unused=True)
             )
             return (*(next(found) if need else None for need in needed), None)
-        total = totals[0]
-        by_x, by_r = _shares(grad, totals[1:], total).unbind()
+        by_x, by_r = (grad * ratios).unbind()
         by_knots = by_masses = None
         if pieces:
             excess, log_scale, natural = pieces

@@ -119,6 +119,7 @@ _AREA = (
     -4.878967760889192e-08,
 )
 _CHUNK = 2**15  # numbers at a time, few enough to stay in a CPU's cache
+_DEEP = -1e3  # from which down Phi / h is -(t + 2 / t) to 1e-11; above, its logarithm to 1e-10
 _MANY = 3000  # numbers from which the polynomial beats ``erfcx`` on a CPU
 
 
@@ -238,7 +239,12 @@ class _LogH(Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Tensor:
         t, value = ctx.saved_tensors
-        return grad * torch.exp(log_ndtr(t) - value)
+        # Far down both logarithms are about -t^2 / 2, and rounding leaves nothing of their
+        # difference: there the asymptotic series, Phi / h = -(t + 2 / t - 6 / t^3 + ...).
+        far = t.clamp(max=_DEEP)
+        # The bound keeps what is replaced finite.
+        ratio = torch.exp((log_ndtr(t) - value).clamp(max=math.log(-2.0 * _DEEP)))
+        return grad * torch.where(t < _DEEP, -(far + 2.0 / far), ratio)
 
 
 def log_h(t: Tensor) -> Tensor:

@@ -685,13 +685,13 @@ class _Rearranged(Function):
         ordered, index = knots.clamp(-max_width, max_width).sort(dim=-1)
         steps = _gaps(knots)
         spread, source = ordered.sub_(steps).cummax(dim=-1)
-        ctx.save_for_backward(knots.abs() <= max_width, index.gather(-1, source))
+        ctx.save_for_backward(knots.abs() > max_width, index.gather(-1, source))
         return spread.add_(steps)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        inside, index = ctx.saved_tensors
-        return torch.zeros_like(grad).scatter_add(-1, index, grad) * inside, None
+        beyond, index = ctx.saved_tensors
+        return torch.zeros_like(grad).scatter_add(-1, index, grad).masked_fill(beyond, 0.0), None
 
 
 def _spread(knots: Tensor) -> Tensor:

@@ -99,6 +99,17 @@ def test_log_h():
     assert gradgradcheck(functions.log_h, inputs, atol=1e-5, rtol=1e-4)
 
 
+def test_slope_of_log_h_far_down():
+    """``Phi / h`` is ``x + 2 / x - ...`` at ``t = -x``, though both logarithms are of order x^2."""
+    x = torch.logspace(2, 300, 50, dtype=torch.double)
+    t = torch.cat([-x, double(-999.0, -1001.0)]).requires_grad_()
+    (slope,) = torch.autograd.grad(functions.log_h(t).sum(), t, create_graph=True)
+    (second,) = torch.autograd.grad(slope.sum(), t)
+    distance = -t.detach()
+    assert_close(slope.detach(), distance + 2 / distance, rtol=1e-7, atol=0.0)
+    assert_close(second, torch.full_like(second, -1.0), rtol=1e-3, atol=0.0)
+
+
 @pytest.mark.parametrize("bounds", INTERVALS)
 def test_log_normal_interval(bounds):
     low, high = double(bounds[0]), double(bounds[1])

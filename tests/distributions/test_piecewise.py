@@ -316,6 +316,14 @@ def test_gradients_of_crossing_knots():
     assert gradcheck(knots, (raw,)) and gradgradcheck(lambda v: knots(v).square(), (raw,))
 
 
+def test_gradient_of_a_capped_knot_is_zero_whatever_comes_back():
+    raw = double(-9.0, 0.3, 7.0).requires_grad_()
+    knots = PiecewisePredictive.recalibrated(double(0.2, 0.5, 0.7), raw, 4.0).finite_knots
+    coming = double(math.nan, 2.0, math.inf)
+    (slopes,) = torch.autograd.grad(knots, raw, coming)
+    assert_close(slopes, double(0.0, 2.0, 0.0))
+
+
 def test_gradients_of_knots_that_meet():
     """Of knots pushed apart all move with the largest before them."""
     raw = double(0.5, 0.5, 2.0).requires_grad_()

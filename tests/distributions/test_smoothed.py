@@ -355,6 +355,23 @@ def test_stretched_without_noise_is_the_sum_of_its_pieces(alpha):
             assert_close(own, expected, rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.parametrize("kind", ["conformal", "stretched", "recalibrated"])
+def test_slopes_of_the_excess_far_out(kind):
+    """There the tail is normal: with its norm ``n`` they are ``-x / n^2`` and ``r x^2 / n^4``.
+
+    Beyond 1e5, where rounding of ``x^2`` is felt, they keep their sign and do not explode.
+    """
+    predictive = random_predictive(kind, 1, seed=5).standardized()
+    x = torch.logspace(3, 12, 10, dtype=torch.double).requires_grad_()
+    ratio = torch.full_like(x, 0.5).requires_grad_()
+    value = SmoothedPredictive(predictive, ratio).log_excess(x)
+    by_x, by_ratio = torch.autograd.grad(value.sum(), (x, ratio))
+    at, norm2 = x.detach(), 1.25
+    for own, expected in ((-by_x, at / norm2), (by_ratio, 0.5 * at.square() / norm2**2)):
+        assert_close(own[:3], expected[:3], rtol=1e-5, atol=0.0)
+        assert (own > 0).all() and (own < 1.001 * expected).all()
+
+
 @pytest.mark.parametrize("kind", ["conformal", "stretched", "recalibrated", "knots", "mixed"])
 @pytest.mark.parametrize("common", [False, True])
 def test_excess_by_totals_and_by_pieces(kind, common):
