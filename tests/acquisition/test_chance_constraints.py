@@ -422,7 +422,7 @@ def test_a_constant_stays_where_the_proof_needs_it() -> None:
 @pytest.mark.parametrize("sign", [1.0, -1.0])
 def test_making_up_ends_where_the_tracker_does(sign: float) -> None:
     """An outcome moves the constant almost to its end, and what makes up goes on just to it."""
-    limits = {"upper": 1e6, "lower": None} if sign > 0 else {"upper": None, "lower": -1e6}
+    limits: dict[str, Any] = {"upper": 1e6} if sign > 0 else {"upper": None, "lower": -1e6}
     X = points(1).squeeze(1)
     for near, y, at_end in ((0.99, 2e6, 1.0 + 0.5 * 0.9), (0.01, -1e3, -0.5 * 0.1)):
         calibrator = QuantileRecalibrator([0.9 if sign > 0 else 0.1], step_size=0.5)
