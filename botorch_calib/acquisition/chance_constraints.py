@@ -409,12 +409,13 @@ class ChanceConstraint:
 
     def _violated_sides(self, Y: Tensor) -> Tensor:
         """Whether outcomes of any shape violate each of the ``s`` limits, ``... x s``."""
-        return torch.stack([side.sign * Y > side.sign * side.limit for side in self._sides], dim=-1)
+        limits = Y.new_tensor([side.limit for side in self._sides])
+        return self._outside(Y.unsqueeze(-1), limits)
 
-    def _beyond_quantiles(self, Y: Tensor, quantiles: Tensor) -> Tensor:
-        """Whether outcomes ``n x 1`` are beyond each of the quantiles ``n x s``."""
-        signs = torch.tensor([side.sign for side in self._sides]).to(Y)
-        return signs * Y > signs * quantiles
+    def _outside(self, Y: Tensor, ends: Tensor) -> Tensor:
+        """Whether outcomes ``... x 1`` are beyond each of the ends ``... x s`` of the sides."""
+        signs = Y.new_tensor([side.sign for side in self._sides])
+        return signs * Y > signs * ends
 
     @torch.no_grad()
     def observe(
@@ -450,7 +451,7 @@ class ChanceConstraint:
         stated = self._stated(X.unsqueeze(-2))
         certified = stated.margins >= 0.0
         violated = self._violated_sides(Y.squeeze(-1)) & certified.unsqueeze(-1)
-        missed = self._beyond_quantiles(Y, stated.quantiles) & certified.unsqueeze(-1) | violated
+        missed = self._outside(Y, stated.quantiles) & certified.unsqueeze(-1) | violated
         num_certified = int(certified.sum())
         teaching = certified
         if not num_certified:
