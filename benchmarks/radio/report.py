@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from benchmarks.framework import metrics
-from benchmarks.framework.comparisons import detectable, verdict
+from benchmarks.framework.comparisons import family, verdict
 from benchmarks.framework.markdown import estimate, interval, number, table
 from benchmarks.framework.metrics import Estimate, Score, by_seed
 from benchmarks.framework.protocol import ExperimentProtocol
@@ -127,29 +127,27 @@ def _comparisons(
     collected: Mapping[str, ByMethod], pairs: Sequence[tuple[str, str]], margin: float
 ) -> list[str]:
     """The methods of each pair on each problem."""
-    tested: list[tuple[list[str], list[float]]] = []
-    p_values = []
-    for problem, by_method in collected.items():
-        for method, rival in pairs:
-            own, other = (by_seed(by_method.get(m, []), log_recommended) for m in (method, rival))
-            common = sorted(own.keys() & other.keys())
-            if len(common) < 2:
-                continue
-            tested.append(([problem, method, rival], [own[s] - other[s] for s in common]))
-            p_values.append(metrics.paired_test(own, other).wilcoxon_p_value)
+    scores = {
+        (problem, method, rival): (
+            by_seed(by_method.get(method, []), log_recommended),
+            by_seed(by_method.get(rival, []), log_recommended),
+        )
+        for problem, by_method in collected.items()
+        for method, rival in pairs
+    }
     body = []
-    for (names, differences), p in zip(tested, metrics.holm(p_values), strict=True):
-        low, high = metrics.student_interval(differences)
+    for names, found in family(scores).items():
+        low, high = metrics.student_interval(found.values)
         body.append(
             [
                 *names,
-                str(len(differences)),
-                f"{np.mean(differences):+.1f}",
-                interval(differences, "+.1f"),
-                number(p, 2),
-                f"{detectable(differences, len(tested)):.1f}",
+                str(len(found.values)),
+                f"{np.mean(found.values):+.1f}",
+                interval(found.values, "+.1f"),
+                number(found.p, 2),
+                f"{found.detectable:.1f}",
                 # There, less is better.
-                verdict((-high, -low), p, margin),
+                verdict((-high, -low), found.p, margin),
             ]
         )
     header = ["problem", "method", "rival", "seeds", "difference, %", "95 % interval", "p"]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from benchmarks.framework import metrics
-from benchmarks.framework.comparisons import detectable, verdict
+from benchmarks.framework.comparisons import family
 from benchmarks.framework.markdown import estimate, number, table
 from benchmarks.framework.metrics import Estimate, by_seed, trace
 from benchmarks.framework.result import Result
@@ -66,28 +66,26 @@ class ShiftReport:
 
 def primary(collected: Mapping[str, ByMethod], baseline: str) -> list[str]:
     """Differences of log regret to the baseline's, corrected for the number of all of them."""
-    found = []
-    for problem, by_method in collected.items():
-        reference = by_seed(by_method.get(baseline, []), log_regret)
-        for method in PRIMARY:
-            own = by_seed(by_method.get(method, []), log_regret)
-            differences = [own[seed] - reference[seed] for seed in sorted(own.keys() & reference)]
-            if len(differences) > 1:
-                found.append((problem, method, differences, metrics.paired_test(own, reference)))
-    adjusted = metrics.holm([test.wilcoxon_p_value for *_, test in found])
+    scores = {
+        (problem, method): (
+            by_seed(by_method.get(method, []), log_regret),
+            by_seed(by_method.get(baseline, []), log_regret),
+        )
+        for problem, by_method in collected.items()
+        for method in PRIMARY
+    }
     rows = []
-    for (problem, method, differences, test), p in zip(found, adjusted, strict=True):
-        low, high = metrics.student_interval(differences)
+    for names, found in family(scores).items():
+        low, high = metrics.student_interval(found.values)
         rows.append(
             [
-                problem,
-                method,
-                str(test.pairs),
-                f"{100 * math.expm1(test.difference.mean):+.0f} %",
+                *names,
+                str(len(found.values)),
+                f"{100 * math.expm1(np.mean(found.values)):+.0f} %",
                 f"{100 * math.expm1(low):+.0f} to {100 * math.expm1(high):+.0f} %",
-                number(p, 2),
-                verdict((low, high), p, MARGIN),
-                f"{100 * math.expm1(detectable(differences, len(found))):.0f} %",
+                number(found.p, 2),
+                found.verdict(MARGIN),
+                f"{100 * math.expm1(found.detectable):.0f} %",
             ]
         )
     header = [
