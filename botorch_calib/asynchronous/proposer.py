@@ -33,6 +33,7 @@ from botorch_calib.acquisition.delayed import WINDOWS, DelayedUpperConfidenceBou
 from botorch_calib.acquisition.random_seeds import derived_seed, random_stream
 from botorch_calib.acquisition.thompson import DelayedThompsonSampling
 from botorch_calib.asynchronous.feasibility import Feasibility, FeasibleAcquisition
+from botorch_calib.asynchronous.overdue import with_overdue_failed
 from botorch_calib.asynchronous.refits import (
     WarmStartedFit,
     check_refit_every,
@@ -106,9 +107,11 @@ class DelayStrategy:
             everywhere, and their sum in the confidence region leaves nothing of the mean. None for
             no limit, as in the paper.
         failures: What follows from queries that failed and, unless they are censored, from those
-            that expired. ``"avoid"``: the search goes around regions that fail, by a model of
-            where queries bring values beside that of the objective (`Feasibility`); an acquisition
-            function of one's own, whose unit is not known, is treated as by ``"impute"``.
+            that expired. So do, until they bring a value, pending queries that more later ones
+            have overtaken than ever before, such as one that hangs. ``"avoid"``: the search goes
+            around regions that fail, by a model of where queries bring values beside that of the
+            objective (`Feasibility`); an acquisition function of one's own, whose unit is not
+            known, is treated as by ``"impute"``.
             ``"impute"``: to the model of the objective they have values, namely its predictions,
             but none better than a poor one, the mean of the values observed less their standard
             deviation. It fails less often at the edge of such a region, and finds less there.
@@ -312,6 +315,8 @@ class DelayAwareProposer:
             choices = _without(choices, failed)
         if count < self.num_initial or len(ledger.to_observations(now)[0]) < 2:
             return self._design_point(count, fixed, choices)
+        if self.strategy.failures != "ignore":
+            ledger = with_overdue_failed(ledger, now)
         strategy = self.strategy.with_pending(len(ledger.pending(now)))
         model = self._model(ledger, now, strategy)
         with random_stream(derived_seed(self.search.seed, SEARCH, count)):

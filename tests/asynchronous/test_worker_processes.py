@@ -135,7 +135,8 @@ def test_a_region_that_hangs_costs_few_timeouts(strategy: str) -> None:
     """The best value is in the region, and whoever asks there sleeps for ten minutes.
 
     As long as no time-out is known, nothing is: each of four workers may be asked in the region.
-    Then the search goes around it, and its edge costs a time-out now and then.
+    Then the search goes around it, and its edge costs a time-out now and then: of the first 25
+    queries at most six, and of 40 at most ten.
     """
     ledger = FeedbackLedger(2, censor_value=-2.0)
     known = []  # whether a time-out was known when a query was chosen
@@ -152,11 +153,12 @@ def test_a_region_that_hangs_costs_few_timeouts(strategy: str) -> None:
         propose=note,
         workers=4,
         limits=EvaluationLimits(timeout=1.0),
-    ).run(25)
+    ).run(40)
     late = ids(ledger, "failed")
     assert late and all("timed out" in ledger[trial].note for trial in late)
     assert sum(not known[trial] for trial in late) <= 4
-    assert sum(known[trial] for trial in late) <= 6
+    assert sum(known[trial] for trial in late if trial < 25) <= 6
+    assert sum(known[trial] for trial in late) <= 10
     best = ledger.best()
     assert best is not None and best.y is not None
     assert best.y > 0.84 - 0.15  # the greatest value outside of the region is 0.84

@@ -1,0 +1,208 @@
+"""Queries that more later ones have overtaken than ever before count as failed meanwhile."""
+
+import heapq
+import math
+import random
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+from torch import Tensor
+
+from botorch_calib.asynchronous import DelayAwareProposer, DelayStrategy, SearchSettings
+from botorch_calib.asynchronous import proposer as proposer_module
+from botorch_calib.asynchronous.overdue import overdue, with_overdue_failed
+from botorch_calib.ledger import FeedbackLedger, TrialStatus
+from tests.gps import DOUBLE
+
+CLOCKS = ("iterations", "seconds")
+
+
+def submitted(count: int, clock: str = "iterations") -> FeedbackLedger:
+    """A ledger of so many queries, of which on a clock of seconds one is made each second."""
+    ledger = FeedbackLedger(1, clock=clock)
+    for i in range(count):
+        submit(ledger, i, 0)
+    return ledger
+
+
+def submit(ledger: FeedbackLedger, x: float, now: float) -> int:
+    return ledger.submit([x], time=now if ledger.clock == "seconds" else None)
+
+
+def observe(ledger: FeedbackLedger, trial: int, now: float) -> None:
+    ledger.observe(trial, 0.0, time=now if ledger.clock == "seconds" else None)
+
+
+def late(ledger: FeedbackLedger) -> list[int]:
+    return overdue(ledger, ledger.now())
+
+
+def counted(trials: list[tuple[int, float | None]]) -> list[int]:
+    """The definition, pair by pair: trials by id with their times of arrival, or None."""
+    pending = [i for i, at in trials if at is None]
+    arrived = [(i, at) for i, at in trials if at is not None]
+    most = [
+        sum(j > i and (then, j) < (at, i) for j, then in arrived)
+        for i, at in arrived  # `then < at`; at equal times ids decide, which then are in order
+    ]
+    if not arrived:
+        return []
+    limit = max(len(pending), *most)
+    return [i for i in pending if sum(j > i for j, _ in arrived) > limit]
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_it_is_the_definition(seed):
+    random.seed(seed)
+    ledger, trials = FeedbackLedger(1, clock="seconds"), []
+    for i in range(random.randint(1, 30)):
+        ledger.submit([0.0], time=float(i))
+        at = None if random.random() < 0.2 else i + random.choice([1.0, 3.0, 20.0])
+        if at is not None and at <= 30.0:
+            ledger.observe(i, 0.0, time=at)
+        trials.append((i, at if at is not None and at <= 30.0 else None))
+    assert overdue(ledger, 30.0) == counted(trials)
+
+
+@pytest.mark.parametrize("clock", CLOCKS)
+def test_one_that_hangs_while_others_go_on(clock):
+    """Two workers: the other one may finish two queries, and the third makes it overdue."""
+    ledger = submitted(2, clock)
+    for done in range(1, 4):
+        assert late(ledger) == []
+        observe(ledger, done, done)
+        submit(ledger, 0.0, done)
+    assert late(ledger) == [0]
+    observe(ledger, 0, 4)
+    assert late(ledger) == []
+    # Three have overtaken it by now, and that is no longer unheard of.
+    for done in range(5, 8):
+        submit(ledger, 0.0, done)
+        observe(ledger, done, done)
+        assert late(ledger) == []
+    submit(ledger, 0.0, 8)
+    observe(ledger, 8, 8)
+    assert late(ledger) == [4]
+
+
+@pytest.mark.parametrize("clock", CLOCKS)
+def test_a_batch_after_queries_one_by_one(clock):
+    """However many are asked at once and however long they take, none has been overtaken."""
+    ledger = FeedbackLedger(1, clock=clock)
+    for i in range(5):
+        submit(ledger, 0.0, i)
+        observe(ledger, i, i)
+    for _ in range(50):
+        submit(ledger, 0.0, 1e6)
+    assert late(ledger) == []
+
+
+def test_nothing_is_overdue_at_the_start():
+    assert late(FeedbackLedger(1)) == []
+    assert late(submitted(5)) == []
+
+
+def test_the_ledger_itself_is_left_alone():
+    ledger = submitted(3)
+    assert with_overdue_failed(ledger, ledger.now()) is ledger
+    for trial in (1, 2):
+        ledger.observe(trial, 0.0)
+    changed = with_overdue_failed(ledger, ledger.now())
+    assert [trial.status for trial in changed] == ["failed", "observed", "observed"]
+    assert [trial.status for trial in ledger] == ["pending", "observed", "observed"]
+
+
+def test_a_value_recorded_ahead_of_its_time_will_come():
+    ledger = FeedbackLedger(1, clock="seconds")
+    for i in range(4):
+        ledger.submit([0.0], time=float(i))
+    ledger.observe(0, 1.0, time=100.0)
+    for i in (1, 2, 3):
+        ledger.observe(i, 1.0, time=10.0)
+    assert overdue(ledger, 20.0) == [0]
+    assert with_overdue_failed(ledger, 20.0).trials_at(20.0)[0].status is TrialStatus.PENDING
+
+
+@pytest.mark.parametrize("failures", ["avoid", "impute", "ignore"])
+def test_proposals_without_and_with_it(failures, monkeypatch):
+    """With ``"ignore"`` it makes no difference, as no failure does."""
+    ledger = FeedbackLedger(2)
+    X = torch.rand(9, 2, generator=torch.Generator().manual_seed(0), **DOUBLE)
+    X[0] = 0.9
+    for x in X:
+        ledger.submit(x)
+    for i in range(1, 9):
+        ledger.observe(i, float(X[i].sum()))
+    assert late(ledger) == [0]
+    propose = DelayAwareProposer(
+        [[0, 0], [1, 1]], DelayStrategy(failures=failures), search=SearchSettings(2, 32)
+    )
+    proposed = propose(ledger)
+    monkeypatch.setattr(proposer_module, "with_overdue_failed", lambda ledger, now: ledger)
+    assert torch.equal(propose(ledger), proposed) == (failures == "ignore")
+
+
+def disc(x: Tensor) -> float:
+    """Best at (0.6, 0.6), where it hangs; 0.84 at the edge of that region."""
+    return 1.0 - 4.0 * float(((x - 0.6) ** 2).sum())
+
+
+def hangs_in_disc(x: Tensor) -> bool:
+    return float(((x - 0.6) ** 2).sum()) < 0.2**2
+
+
+def bowl(x: Tensor) -> float:
+    """Best at (0.9, 0.9, 0.9), where it hangs; 1.32 at the edge of that region."""
+    return 1.5 - 2.0 * float(((x - 0.9) ** 2).sum())
+
+
+def hangs_in_corner(x: Tensor) -> bool:
+    return bool((x > 0.6).all())
+
+
+def arrivals(
+    propose: Callable[[FeedbackLedger], Tensor],
+    ledger: FeedbackLedger,
+    hangs: Callable[[Tensor], bool],
+    timeout: float,
+) -> Iterator[tuple[float, int, bool]]:
+    """Forty queries on four workers, one of which takes about one unit of time, or the time-out."""
+    generator, now = random.Random(0), 0.0
+    running: list[tuple[float, int, bool]] = []
+    for count in range(44):
+        if count >= 4:
+            now, trial, fails = heapq.heappop(running)
+            yield now, trial, fails
+        if count < 40:
+            x = propose(ledger)
+            length = timeout if hangs(x) else generator.uniform(0.7, 1.3)
+            heapq.heappush(running, (now + length, ledger.submit(x), hangs(x)))
+
+
+@pytest.mark.parametrize(
+    ("strategy", "objective", "hangs", "dim", "best"),
+    [
+        ("hallucinate", disc, hangs_in_disc, 2, 0.84),
+        ("hallucinate", bowl, hangs_in_corner, 3, 1.32),
+        ("ucb", disc, hangs_in_disc, 2, 0.84),
+    ],
+)
+def test_a_region_that_hangs(strategy, objective, hangs, dim, best):
+    """The best value is in the region. It is found out long before the first time-out.
+
+    All four workers may be in it by then; they wait side by side. In all, three time-outs pass.
+    """
+    ledger, timeout = FeedbackLedger(dim, censor_value=-4.0), 30.0
+    propose = DelayAwareProposer(
+        [[0.0] * dim, [1.0] * dim], strategy, search=SearchSettings(2, 32, seed=1)
+    )
+    now, values = 0.0, [-math.inf]
+    for now, trial, fails in arrivals(propose, ledger, hangs, timeout):  # noqa: B007
+        if fails:
+            ledger.fail(trial)
+        else:
+            values.append(objective(ledger[trial].x))
+            ledger.observe(trial, values[-1])
+    assert max(values) > best - 0.15
+    assert now < 3.0 * timeout + 10.0
