@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from benchmarks.delay.report import ByMethod, delay_figure, simple_regret
-from benchmarks.framework import metrics
-from benchmarks.framework.markdown import estimate, interval, number, table
+from benchmarks.framework.comparisons import family
+from benchmarks.framework.markdown import estimate, table
 from benchmarks.framework.metrics import Estimate, by_seed
 from benchmarks.framework.suite import Suite
 
@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 RANDOM = "random"
+
+# Of the comparisons, in percent of random search, as the protocol says.
+MARGIN = 5.0
 
 LEGEND = (
     "Final simple regret, of the queries whose values had arrived by the end, in percent of random "
@@ -59,20 +62,16 @@ class WorkersReport:
     def _comparisons(self, baseline: str, collected: Mapping[str, ByMethod]) -> list[str]:
         """The baseline minus each rival over all problems, paired by seed."""
         own = shares(collected, baseline)
-        tests = [metrics.paired_test(own, shares(collected, rival)) for rival in self.rivals]
-        adjusted = metrics.holm([test.wilcoxon_p_value for test in tests])
-        rows = []
-        for rival, test, p in zip(self.rivals, tests, adjusted, strict=True):
-            other = shares(collected, rival)
-            differences = [own[seed] - other[seed] for seed in sorted(own.keys() & other.keys())]
-            rows.append(
-                [rival, estimate(test.difference), interval(differences, ".1f"), number(p, 2)]
-            )
+        found = family({rival: (own, shares(collected, rival)) for rival in self.rivals})
+        rows = [[rival, *difference.cells(".1f", MARGIN)] for rival, difference in found.items()]
         note = (
             f"`{baseline}` minus the rival, in the same unit, over all problems; Student's "
-            "interval, and Wilcoxon's p-value after Holm's correction for the number of rivals."
+            "interval, Wilcoxon's p-value after Holm's correction for the number of rivals, the "
+            "difference that would be found with a power of 80 %, and what follows for "
+            f"`{baseline}` with a margin of {MARGIN:.0f}."
         )
-        return [note, "", *table(["rival", "difference", "95 % interval", "p"], rows)]
+        header = ["rival", "difference", "95 % interval", "p", "detectable", "verdict"]
+        return [note, "", *table(header, rows)]
 
 
 def shares(collected: Mapping[str, ByMethod], method: str) -> dict[int, float]:

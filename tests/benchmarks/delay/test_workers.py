@@ -122,7 +122,7 @@ def test_report() -> None:
     assert "| all | 28.8 ± 11 |" in text
     assert "| 10 | 37.5 ± 12 |" in text and "| 20 | 20 ± 10 |" in text
     # 17.5 - 30 and 40 - 30
-    assert "| ucb_hallucinate | -1.25 ± 11 |" in text
+    assert "| ucb_hallucinate | -1.2 | -144.2 to +141.7 | 1 |" in text
     assert "| f_10 | 1.5 ± 0.5 |" in text
 
 
