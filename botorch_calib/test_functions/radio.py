@@ -18,6 +18,7 @@ References:
 from __future__ import annotations
 
 import math
+from numbers import Real
 
 import torch
 from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError
@@ -131,7 +132,7 @@ class RadioCorridors(SyntheticTestFunction):
     ) -> None:
         super().__init__(negate=negate, dtype=dtype)
         self.num_fading = check_count("num_fading", num_fading)
-        if not 0.0 <= uav_weight <= 1.0:
+        if not isinstance(uav_weight, Real) or not 0.0 <= uav_weight <= 1.0:
             raise InputDataError(f"`uav_weight` must lie in [0, 1], got {uav_weight!r}.")
         self.uav_weight = float(uav_weight)
         self.uav_fading = uav_fading

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -304,7 +305,8 @@ def test_bad_arguments() -> None:
     for arguments in ({"num_fading": 0}, {"num_fading": 1.5}):
         with pytest.raises(InputDataError, match="num_fading"):
             RadioCorridors(**arguments)
-    for weight in (-0.1, 1.1, math.nan):
+    weights: tuple[Any, ...] = (-0.1, 1.1, math.nan, "0.7")
+    for weight in weights:
         with pytest.raises(InputDataError, match="uav_weight"):
             RadioCorridors(uav_weight=weight)
     problem = RadioCorridors()
