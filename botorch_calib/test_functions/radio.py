@@ -18,7 +18,6 @@ References:
 from __future__ import annotations
 
 import math
-from numbers import Real
 
 import torch
 from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError
@@ -26,7 +25,7 @@ from botorch.test_functions.base import validate_inputs
 from botorch.test_functions.synthetic import SyntheticTestFunction
 from torch import Generator, Tensor
 
-from botorch_calib._validation import check_count
+from botorch_calib._validation import check_count, check_nonnegative
 
 SITES = ((0.0, 0.0), (0.0, 200.0), (171.0, 100.0))
 AZIMUTHS = (90.0, 210.0, 330.0)
@@ -132,9 +131,9 @@ class RadioCorridors(SyntheticTestFunction):
     ) -> None:
         super().__init__(negate=negate, dtype=dtype)
         self.num_fading = check_count("num_fading", num_fading)
-        if not isinstance(uav_weight, Real) or not 0.0 <= uav_weight <= 1.0:
+        self.uav_weight = check_nonnegative("uav_weight", uav_weight)
+        if self.uav_weight > 1.0:
             raise InputDataError(f"`uav_weight` must lie in [0, 1], got {uav_weight!r}.")
-        self.uav_weight = float(uav_weight)
         self.uav_fading = uav_fading
         azimuths = torch.tensor(AZIMUTHS, dtype=torch.double).repeat(len(SITES))
         antennas = _antennas(azimuths)
