@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from benchmarks.delay import methods, workers
+from benchmarks.delay import methods, sdf_published, sdf_sweeps, workers
 from benchmarks.delay.replicate import replicate, tasks
-from benchmarks.delay.report import DelayReport
+from benchmarks.delay.report import DelayReport, cumulative_regret_all, mean_simple_regret
+from benchmarks.delay.sdf_report import SdfReport
 from benchmarks.delay.workers_report import WorkersReport
 from benchmarks.framework.condensation import Average, Condensation, Exact, Significant
 from benchmarks.framework.suite import Suite
@@ -60,4 +61,30 @@ DELAY_WORKERS = Suite(
     archive=ARCHIVED,
 )
 
-SUITES = (DELAY, DELAY_SETTINGS, DELAY_WORKERS)
+# GP-UCB-SDF by the authors' script, and what turns its comparison with contexts round.
+SDF_PUBLISHED = Suite(
+    name="sdf_published",
+    problems=sdf_published.tasks(),
+    methods=sdf_published.compared(),
+    baseline="ucb",
+    seeds=range(10000, 10010),
+    replicate=replicate,
+    report=SdfReport(cumulative_regret_all, sdf_published.PRIMARY),
+    protocol="sdf_published",
+    archive=ARCHIVED,
+)
+
+# By the mean delay and by m.
+SDF_SWEEPS = Suite(
+    name="sdf_sweeps",
+    problems=sdf_sweeps.tasks(),
+    methods=methods.compared(),
+    baseline="ucb",
+    seeds=range(10000, 10030),
+    replicate=replicate,
+    report=SdfReport(mean_simple_regret, sdf_sweeps.PRIMARY),
+    protocol="sdf_sweeps",
+    archive=ARCHIVED,
+)
+
+SUITES = (DELAY, DELAY_SETTINGS, DELAY_WORKERS, SDF_PUBLISHED, SDF_SWEEPS)
