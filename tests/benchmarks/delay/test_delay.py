@@ -617,9 +617,12 @@ def test_published_means_stand_beside_ours() -> None:
     runs = {"ucb_sdf": [result("ucb_sdf", s, [1.0], [0.0], 0.75 + 0.01 * s) for s in range(3)]}
     text = markdown(TOY_SUITE, {"svm_poisson": runs, "svm_fixed": runs})
     # The interval reaches 4.303 standard errors, 0.01 / sqrt(3), to each side.
-    row = "| svm_poisson | ucb_sdf | 3 | 0.76 ± 0.0058 | 0.735 to 0.785 | 0.757 | 0.003 |"
+    row = "| svm_poisson | ucb_sdf | 3 | 0.76 ± 0.0058 | 0.735 to 0.785 | 0.757 ± 0.0075 | 0.003 |"
     assert row in text
-    assert "| svm_fixed | ucb_sdf | 3 | 0.76 ± 0.0058 | 0.735 to 0.785 | 0.764 | -0.004 |" in text
+    assert (
+        "| svm_fixed | ucb_sdf | 3 | 0.76 ± 0.0058 | 0.735 to 0.785 | 0.764 ± 0.0015 | -0.004 |"
+        in text
+    )
 
 
 def test_figure_has_a_panel_per_problem() -> None:
