@@ -74,6 +74,19 @@ SDF_PUBLISHED = Suite(
     archive=ARCHIVED,
 )
 
+# Its control: the rule that ignores delays, with the hyperparameters of GP-UCB-SDF.
+SDF_HYPERPARAMETERS = Suite(
+    name="sdf_hyperparameters",
+    problems=sdf_published.raw_tasks(),
+    methods=sdf_published.same_hyperparameters(),
+    baseline="ucb_censored_fit",
+    seeds=range(10010, 10020),
+    replicate=replicate,
+    report=SdfReport(cumulative_regret_all, sdf_published.PRIMARY_OF_HYPERPARAMETERS),
+    protocol="sdf_hyperparameters",
+    archive=ARCHIVED,
+)
+
 # By the mean delay and by m.
 SDF_SWEEPS = Suite(
     name="sdf_sweeps",
@@ -87,4 +100,11 @@ SDF_SWEEPS = Suite(
     archive=ARCHIVED,
 )
 
-SUITES = (DELAY, DELAY_SETTINGS, DELAY_WORKERS, SDF_PUBLISHED, SDF_SWEEPS)
+SUITES = (
+    DELAY,
+    DELAY_SETTINGS,
+    DELAY_WORKERS,
+    SDF_PUBLISHED,
+    SDF_HYPERPARAMETERS,
+    SDF_SWEEPS,
+)

@@ -27,6 +27,7 @@ from botorch_calib.ledger import FeedbackLedger
 from botorch_calib.test_functions.delayed import FixedDelay, PoissonDelay
 
 PUBLISHED, SWEEPS = get_suite("sdf_published"), get_suite("sdf_sweeps")
+HYPERPARAMETERS = get_suite("sdf_hyperparameters")
 METHODS = {method.name: method for method in sdf_published.compared()}
 GRID = torch.linspace(0.0, 1.0, 11, dtype=torch.double).unsqueeze(-1)
 
@@ -82,12 +83,13 @@ def test_sweeps_differ_in_the_delay_and_in_m() -> None:
     assert SWEEPS.methods == get_suite("delay").methods
 
 
-@pytest.mark.parametrize("suite", [PUBLISHED, SWEEPS])
+@pytest.mark.parametrize("suite", [PUBLISHED, HYPERPARAMETERS, SWEEPS])
 def test_what_is_compared_is_run(suite) -> None:
     problems = {problem.name for problem in suite.problems}
     methods = {method.name for method in suite.methods}
     primary = suite.report.primary
-    assert len(set(primary)) == len(primary) == {"sdf_published": 10, "sdf_sweeps": 13}[suite.name]
+    numbers = {"sdf_published": 10, "sdf_hyperparameters": 2, "sdf_sweeps": 13}
+    assert len(set(primary)) == len(primary) == numbers[suite.name]
     for run in (run for pair in primary for run in pair):
         assert run.problem in problems and run.method in methods
 
@@ -110,6 +112,31 @@ def test_censoring_at_zero_is_censoring_at_the_prior_mean_of_the_raw_process() -
         with torch.no_grad():
             values.append(acquisition(GRID.unsqueeze(-2)))
     assert torch.equal(*values)
+
+
+def test_the_control_shares_the_hyperparameters_and_nothing_else() -> None:
+    assert [task.name for task in HYPERPARAMETERS.problems] == ["contexts_raw", "contexts_all"]
+    # No seed of the suite that the question came from.
+    assert not set(HYPERPARAMETERS.seeds) & set(PUBLISHED.seeds)
+    generator = torch.Generator().manual_seed(0)
+    X = torch.rand(12, 1, dtype=torch.double, generator=generator)
+    ledger = FeedbackLedger(1, censor_value=0.0)
+    for number, x in enumerate(X):
+        trial = ledger.submit(x)
+        if number < 9:
+            ledger.observe(trial, 0.7 + 0.1 * math.sin(6.0 * x.item()))
+    bounds = torch.tensor([[0.0], [1.0]], dtype=torch.double)
+    control, script = (
+        method.start(HYPERPARAMETERS.problems[0], bounds) for method in HYPERPARAMETERS.methods
+    )
+    models: list[Any] = [strategy.fit(ledger, 0) for strategy in (control, script)]
+    assert control.gp is not None and script.gp is not None
+    assert hyperparameters(control.gp) == hyperparameters(script.gp)
+    # The control's posterior is that of the nine values, with nu = 1.
+    assert len(models[0].conditioned_model.train_targets) == 9
+    assert len(models[1].conditioned_model.train_targets) == 12
+    assert control.acquisition_function(models[0], ledger, GRID).nu == 1.0
+    assert script.acquisition_function(models[1], ledger, GRID).nu > 1.0
 
 
 def wave(seed: int) -> TableEvaluator:
