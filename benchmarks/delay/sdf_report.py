@@ -19,7 +19,7 @@ from benchmarks.delay.report import (
 )
 from benchmarks.framework.comparisons import Pair, Run, family, seed_means
 from benchmarks.framework.markdown import estimate, number, table
-from benchmarks.framework.metrics import Estimate, Score
+from benchmarks.framework.metrics import Estimate, Score, trace
 from benchmarks.framework.protocol import margin_of
 from benchmarks.framework.result import Result
 from benchmarks.framework.suite import Suite
@@ -27,11 +27,36 @@ from benchmarks.framework.suite import Suite
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+
+def new_points(result: Result) -> list[float]:
+    """By query, the initial ones apart: 1 where the point had not been queried before, else 0.
+
+    A point in another context is another one.
+    """
+    seen: set[tuple[float, ...]] = set()
+    flags = []
+    for x in map(tuple, result.X):
+        flags.append(float(x not in seen))
+        seen.add(x)
+    return flags[result.num_initial :]
+
+
+def share_of_new_points(result: Result) -> float:
+    """How many of the queries were of points that had not been queried before, in percent."""
+    archived = NEW_POINTS in result.extras
+    flags = trace(result, NEW_POINTS) if archived else new_points(result)
+    return 100.0 * sum(flags) / len(flags)
+
+
+# The name under which an archive keeps them.
+NEW_POINTS = "new_points"
+
 CRITERIA: dict[str, Score] = {
     "simple regret": simple_regret,
     "averaged over rounds": mean_simple_regret,
     "cumulative, arrived": cumulative_regret,
     "cumulative, all": cumulative_regret_all,
+    "new points, %": share_of_new_points,
 }
 
 

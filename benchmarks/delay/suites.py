@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from benchmarks.delay import methods, sdf_published, sdf_sweeps, workers
 from benchmarks.delay.replicate import replicate, tasks
 from benchmarks.delay.report import DelayReport, cumulative_regret_all, mean_simple_regret
-from benchmarks.delay.sdf_report import SdfReport
+from benchmarks.delay.sdf_report import NEW_POINTS, SdfReport, new_points
 from benchmarks.delay.workers_report import WorkersReport
-from benchmarks.framework.condensation import Average, Condensation, Exact, Significant
+from benchmarks.framework.condensation import (
+    Average,
+    Condensation,
+    Derived,
+    Exact,
+    Flags,
+    Significant,
+)
 from benchmarks.framework.suite import Suite
 
 # Regrets are steps; what they follow from, query by query, is left out.
@@ -25,6 +34,9 @@ ARCHIVED = Condensation(
         "best_arrived": Significant(6),
     },
 )
+
+# With how many of the points were new.
+ARCHIVED_SDF = replace(ARCHIVED, derived={NEW_POINTS: Derived(new_points, Flags())})
 
 # Values that arrive late; the settings of our own methods are chosen on other seeds.
 DELAY = Suite(
@@ -71,7 +83,7 @@ SDF_PUBLISHED = Suite(
     replicate=replicate,
     report=SdfReport(cumulative_regret_all, sdf_published.PRIMARY),
     protocol="sdf_published",
-    archive=ARCHIVED,
+    archive=ARCHIVED_SDF,
 )
 
 # Its control: the rule that ignores delays, with the hyperparameters of GP-UCB-SDF.
@@ -84,7 +96,7 @@ SDF_HYPERPARAMETERS = Suite(
     replicate=replicate,
     report=SdfReport(cumulative_regret_all, sdf_published.PRIMARY_OF_HYPERPARAMETERS),
     protocol="sdf_hyperparameters",
-    archive=ARCHIVED,
+    archive=ARCHIVED_SDF,
 )
 
 # By the mean delay and by m.
@@ -97,7 +109,7 @@ SDF_SWEEPS = Suite(
     replicate=replicate,
     report=SdfReport(mean_simple_regret, sdf_sweeps.PRIMARY),
     protocol="sdf_sweeps",
-    archive=ARCHIVED,
+    archive=ARCHIVED_SDF,
 )
 
 SUITES = (

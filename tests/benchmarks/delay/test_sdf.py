@@ -15,7 +15,7 @@ from benchmarks.delay import sdf_published
 from benchmarks.delay.replicate import DelayedTask, replicate
 from benchmarks.delay.replicate import tasks as tasks_of_delay
 from benchmarks.delay.report import cumulative_regret_all, mean_simple_regret
-from benchmarks.delay.sdf_report import SdfReport, means
+from benchmarks.delay.sdf_report import SdfReport, means, share_of_new_points
 from benchmarks.delay.value_tables import TableEvaluator
 from benchmarks.framework.archive import Entry
 from benchmarks.framework.comparisons import Run
@@ -170,8 +170,8 @@ def fake(problem: str, method: str, seed: int, every: Sequence[float]) -> Result
         method=method,
         seed=seed,
         config={},
-        num_initial=0,
-        X=[],
+        num_initial=1,
+        X=[[0.5], [0.5], [0.1], [0.1], [0.2], [0.5]],
         y=[],
         f=[],
         inference_by_outcome=[],
@@ -200,7 +200,9 @@ def test_report_by_hand(tmp_path: Path) -> None:
     assert row in text
     # Twice and as much: the geometric mean is 1.41.
     assert f"| secondary | {first} | ucb_hallucinate on contexts_ours | 2 | +41 % |" in text
-    assert "| contexts_ours | ucb | 2 | – | – | 3 ± 1 | 3 ± 1 | 3 |" in text
+    # Two of the five points are new: the first one was among the initial ones.
+    assert share_of_new_points(collected["contexts_ours"]["ucb"][0]) == 40.0
+    assert "| contexts_ours | ucb | 2 | – | – | 3 ± 1 | 3 ± 1 | 40 ± 0 | 3 |" in text
     assert f"within {100 * math.expm1(margin_of(PUBLISHED)):.0f} %" in text
     assert "published means" not in text
     report.figure(collected).savefig(tmp_path / "figure.png")
