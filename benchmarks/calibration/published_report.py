@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from benchmarks.calibration.claims import FLOOR, LogRegret
 from benchmarks.calibration.report import CalibrationReport
 from benchmarks.framework import comparisons
-from benchmarks.framework.comparisons import ByMethod, seed_means
+from benchmarks.framework.comparisons import ByMethod, Pair, Run, seed_means
 from benchmarks.framework.markdown import table
 from benchmarks.framework.protocol import margin_of
 from benchmarks.framework.suite import Suite
@@ -19,19 +19,6 @@ if TYPE_CHECKING:
 
 # The published endpoint, and what a user gets.
 BY_OUTCOME, RECOMMENDED = LogRegret("outcome"), LogRegret("mean")
-
-
-class Run(NamedTuple):
-    """A method on a problem."""
-
-    problem: str
-    method: str
-
-    def __str__(self) -> str:
-        return f"{self.method} on {self.problem}"
-
-
-Pair = tuple[Run, Run]
 
 
 @dataclass(frozen=True)

@@ -15,10 +15,11 @@ from benchmarks.calibration import (
     understated,
     wellspecified,
 )
-from benchmarks.calibration.published_report import PublishedReport, Run
+from benchmarks.calibration.published_report import PublishedReport
 from benchmarks.calibration.report import CalibrationReport
 from benchmarks.calibration.understated_report import UnderstatedReport
 from benchmarks.framework import strategies
+from benchmarks.framework.comparisons import Run
 from benchmarks.framework.suite import Suite
 
 LOCBO = Suite(

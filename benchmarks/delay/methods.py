@@ -49,7 +49,8 @@ class DelayedAcquisition:
         feedback_bound: The factor of their sum of standard deviations, these being in units of
             the standard deviation of the observed outcomes.
         censor_at: What a censored value is taken to be: the ``"least"`` value that the objective
-            can take, as in the paper, or the ``"worst"`` one observed so far.
+            can take, as in the paper, the ``"worst"`` one observed so far, or the ``"prior"`` mean
+            of the process.
         hyperparameters: ``"observed"``, or ``"censored"`` as in the paper: fitted to the
             observed values, or to them and the censored ones.
         beta: The multiplier of the standard deviation (not its square).
@@ -73,7 +74,7 @@ class DelayedAcquisition:
     def __post_init__(self) -> None:
         if self.acquisition not in ACQUISITIONS:
             raise ValueError(f"There is no acquisition function {self.acquisition!r}.")
-        if self.censor_at not in ("least", "worst"):
+        if self.censor_at not in ("least", "worst", "prior"):
             raise ValueError(f"Nothing is censored at {self.censor_at!r}.")
 
     def start(self, task: DelayedTask, bounds: Tensor) -> DelayedAcquisitionStrategy:
@@ -101,10 +102,11 @@ class DelayedAcquisitionStrategy:
             self.gp = self.task.surrogate(X, Y, self.bounds, step, self.gp)
             return self.gp
 
-        if self.settings.censor_at == "worst":
+        if self.settings.censor_at != "least":
             X, Y = ledger.to_observations()
-            worst = Y.min().item()
-            return CensoredDelayModel(fit_gp(X, Y), ledger.incomplete(), worst)
+            gp = fit_gp(X, Y)
+            value = prior_mean(gp) if self.settings.censor_at == "prior" else Y.min().item()
+            return CensoredDelayModel(gp, ledger.incomplete(), value)
         return CensoredDelayModel.from_ledger(
             ledger,
             fit_gp,
@@ -157,11 +159,18 @@ class DelayedAcquisitionStrategy:
         return qLogExpectedImprovement(model, best_f=Y.max(), sampler=sampler, X_pending=X_pending)
 
     def _outcome_scale(self) -> float:
-        """The standard deviation by which the process standardises outcomes."""
+        """The standard deviation by which the process standardises outcomes, if it does."""
         if self.gp is None:
             raise ValueError("The acquisition function needs a fitted model.")
-        standardize: Any = self.gp.outcome_transform
-        return standardize.stdvs.item()
+        standardize: Any = getattr(self.gp, "outcome_transform", None)
+        return 1.0 if standardize is None else standardize.stdvs.item()
+
+
+def prior_mean(gp: SingleTaskGP) -> float:
+    """The constant prior mean of a process, in units of the outcome."""
+    constant = gp.mean_module.constant.reshape(1, 1)
+    standardize: Any = getattr(gp, "outcome_transform", None)
+    return (constant if standardize is None else standardize.untransform(constant)[0]).item()
 
 
 def sdf(name: str, acquisition: str, **changes: Any) -> DelayedAcquisition:

@@ -31,7 +31,12 @@ import torch
 from torch import Tensor
 
 from benchmarks.delay.networks import CnnTask, LogisticTask, TrainingTask
-from benchmarks.delay.svm import SVM_BOUNDS, GrowingDataTask, svm_evaluator
+from benchmarks.delay.svm import (
+    SVM_BOUNDS,
+    GrowingDataTask,
+    LinearGrowingDataTask,
+    svm_evaluator,
+)
 from benchmarks.delay.value_tables import (
     TableEvaluator,
     contextual_table_evaluator,
@@ -160,13 +165,25 @@ def _training(task: TrainingTask) -> DelayedObjective:
     return DelayedObjective(task.name, partial(table_evaluator, task=task), bounds, 0.0)
 
 
-def nonstationary() -> DelayedObjective:
-    """The support vector machine while its data grow: 20 contexts, 30 queries in each."""
-    task = GrowingDataTask()
+def nonstationary(num_contexts: int = 20) -> DelayedObjective:
+    """The support vector machine while its data grow: 30 queries in each context."""
+    task = GrowingDataTask(num_contexts)
+    return _growing(task, (task.log_c, task.log_gamma))
+
+
+def nonstationary_linear(num_contexts: int = 20) -> DelayedObjective:
+    """As `nonstationary`, on the linear scale of the paper's box."""
+    task = LinearGrowingDataTask(num_contexts)
+    return _growing(task, (task.c, task.gamma))
+
+
+def _growing(
+    task: GrowingDataTask | LinearGrowingDataTask, axes: tuple[tuple[float, ...], ...]
+) -> DelayedObjective:
     return DelayedObjective(
         name=task.name,
         build=partial(contextual_table_evaluator, task=task),
-        bounds=tuple((min(axis), max(axis)) for axis in (task.log_c, task.log_gamma)),
+        bounds=tuple((min(axis), max(axis)) for axis in axes),
         censor_value=0.0,
         num_contexts=task.num_contexts,
         rounds_per_context=30,

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
-from benchmarks.delay import methods, workers
+from dataclasses import replace
+
+from benchmarks.delay import methods, sdf_published, sdf_sweeps, workers
 from benchmarks.delay.replicate import replicate, tasks
-from benchmarks.delay.report import DelayReport
+from benchmarks.delay.report import DelayReport, cumulative_regret_all, mean_simple_regret
+from benchmarks.delay.sdf_report import NEW_POINTS, SdfReport, new_points
 from benchmarks.delay.workers_report import WorkersReport
-from benchmarks.framework.condensation import Average, Condensation, Exact, Significant
+from benchmarks.framework.condensation import (
+    Average,
+    Condensation,
+    Derived,
+    Exact,
+    Flags,
+    Significant,
+)
 from benchmarks.framework.suite import Suite
 
 # Regrets are steps; what they follow from, query by query, is left out.
@@ -24,6 +34,9 @@ ARCHIVED = Condensation(
         "best_arrived": Significant(6),
     },
 )
+
+# With how many of the points were new.
+ARCHIVED_SDF = replace(ARCHIVED, derived={NEW_POINTS: Derived(new_points, Flags())})
 
 # Values that arrive late; the settings of our own methods are chosen on other seeds.
 DELAY = Suite(
@@ -60,4 +73,50 @@ DELAY_WORKERS = Suite(
     archive=ARCHIVED,
 )
 
-SUITES = (DELAY, DELAY_SETTINGS, DELAY_WORKERS)
+# GP-UCB-SDF by the authors' script, and what turns its comparison with contexts round.
+SDF_PUBLISHED = Suite(
+    name="sdf_published",
+    problems=sdf_published.tasks(),
+    methods=sdf_published.compared(),
+    baseline="ucb",
+    seeds=range(10000, 10010),
+    replicate=replicate,
+    report=SdfReport(cumulative_regret_all, sdf_published.PRIMARY),
+    protocol="sdf_published",
+    archive=ARCHIVED_SDF,
+)
+
+# Its control: the rule that ignores delays, with the hyperparameters of GP-UCB-SDF.
+SDF_HYPERPARAMETERS = Suite(
+    name="sdf_hyperparameters",
+    problems=sdf_published.raw_tasks(),
+    methods=sdf_published.same_hyperparameters(),
+    baseline="ucb_censored_fit",
+    seeds=range(10010, 10020),
+    replicate=replicate,
+    report=SdfReport(cumulative_regret_all, sdf_published.PRIMARY_OF_HYPERPARAMETERS),
+    protocol="sdf_hyperparameters",
+    archive=ARCHIVED_SDF,
+)
+
+# By the mean delay and by m.
+SDF_SWEEPS = Suite(
+    name="sdf_sweeps",
+    problems=sdf_sweeps.tasks(),
+    methods=methods.compared(),
+    baseline="ucb",
+    seeds=range(10000, 10030),
+    replicate=replicate,
+    report=SdfReport(mean_simple_regret, sdf_sweeps.PRIMARY),
+    protocol="sdf_sweeps",
+    archive=ARCHIVED_SDF,
+)
+
+SUITES = (
+    DELAY,
+    DELAY_SETTINGS,
+    DELAY_WORKERS,
+    SDF_PUBLISHED,
+    SDF_HYPERPARAMETERS,
+    SDF_SWEEPS,
+)

@@ -194,10 +194,7 @@ class GrowingDataTask:
 
     def choices(self) -> Tensor:
         """See `TabulatedTask`."""
-        contexts = torch.linspace(0.0, 1.0, self.num_contexts, dtype=torch.double)
-        cells = cartesian(self.log_c, self.log_gamma)
-        column = contexts.repeat_interleave(len(cells)).unsqueeze(-1)
-        return torch.cat([cells.repeat(self.num_contexts, 1), column], dim=-1)
+        return in_each_context(cartesian(self.log_c, self.log_gamma), self.num_contexts)
 
     def data_key(self) -> str:
         """See `TabulatedTask`."""
@@ -205,10 +202,52 @@ class GrowingDataTask:
 
     def compute(self) -> Tensor:
         """See `TabulatedTask`: a minute on one core."""
-        patients, cells = pima(), (10.0 ** cartesian(self.log_c, self.log_gamma)).tolist()
-        values = [
-            patients.accuracy(c, gamma, share=(context + 1) / self.num_contexts)
-            for context in range(self.num_contexts)
-            for c, gamma in cells
-        ]
-        return torch.tensor(values, dtype=torch.double)
+        return growing_accuracies(10.0 ** cartesian(self.log_c, self.log_gamma), self.num_contexts)
+
+
+@dataclass(frozen=True)
+class LinearGrowingDataTask:
+    """As `GrowingDataTask`, but on the linear scale of the paper's box.
+
+    The choices are rows ``(C, gamma, k / (K - 1))``. Of the values of gamma only the least, a row
+    along one edge of the box, is small enough for the kernel to see any neighbours.
+    """
+
+    num_contexts: int = 20
+    c: tuple[float, ...] = spaced(*SVM_BOUNDS[0], 11)
+    gamma: tuple[float, ...] = spaced(*SVM_BOUNDS[1], 31)
+
+    @property
+    def name(self) -> str:
+        """See `TabulatedTask`."""
+        return "nonstationary_linear"
+
+    def choices(self) -> Tensor:
+        """See `TabulatedTask`."""
+        return in_each_context(cartesian(self.c, self.gamma), self.num_contexts)
+
+    def data_key(self) -> str:
+        """See `TabulatedTask`."""
+        return SvmSearch().data_key()
+
+    def compute(self) -> Tensor:
+        """See `TabulatedTask`: a minute on one core."""
+        return growing_accuracies(cartesian(self.c, self.gamma), self.num_contexts)
+
+
+def in_each_context(cells: Tensor, num_contexts: int) -> Tensor:
+    """Cells ``n x d``, repeated with the context ``k / (K - 1)`` behind them: ``K n x (d + 1)``."""
+    contexts = torch.linspace(0.0, 1.0, num_contexts, dtype=torch.double)
+    column = contexts.repeat_interleave(len(cells)).unsqueeze(-1)
+    return torch.cat([cells.repeat(num_contexts, 1), column], dim=-1)
+
+
+def growing_accuracies(cells: Tensor, num_contexts: int) -> Tensor:
+    """The accuracies of cells ``(C, gamma)``, ``n x 2``, context by context: ``K n``."""
+    patients = pima()
+    values = [
+        patients.accuracy(c, gamma, share=(context + 1) / num_contexts)
+        for context in range(num_contexts)
+        for c, gamma in cells.tolist()
+    ]
+    return torch.tensor(values, dtype=torch.double)

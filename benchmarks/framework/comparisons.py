@@ -11,7 +11,7 @@ import math
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
@@ -31,6 +31,20 @@ ByMethod = Mapping[str, Sequence[Result]]
 K = TypeVar("K", bound=Hashable)
 
 POWER = 0.8
+
+
+class Run(NamedTuple):
+    """A method on a problem."""
+
+    problem: str
+    method: str
+
+    def __str__(self) -> str:
+        return f"{self.method} on {self.problem}"
+
+
+# The first is compared with the second.
+Pair = tuple[Run, Run]
 
 
 def seed_means(
@@ -105,6 +119,18 @@ class Difference:
             number(self.p, 2),
             f"{self.detectable:{form}}",
             self.verdict(margin),
+        ]
+
+    def percent_cells(self, margin: float) -> list[str]:
+        """The number of seeds, and as `cells`, for natural logarithms: percent of the second."""
+        low, high = student_interval(self.values)
+        return [
+            str(len(self.values)),
+            f"{100 * math.expm1(np.mean(self.values)):+.0f} %",
+            f"{100 * math.expm1(low):+.0f} to {100 * math.expm1(high):+.0f} %",
+            number(self.p, 2),
+            self.verdict(margin),
+            f"{100 * math.expm1(self.detectable):.0f} %",
         ]
 
 

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from benchmarks.framework import metrics
 from benchmarks.framework.comparisons import family
-from benchmarks.framework.markdown import estimate, number, table
+from benchmarks.framework.markdown import estimate, table
 from benchmarks.framework.metrics import Estimate, by_seed, trace
 from benchmarks.framework.result import Result
 from benchmarks.framework.suite import Suite
@@ -74,20 +73,7 @@ def primary(collected: Mapping[str, ByMethod], baseline: str) -> list[str]:
         for problem, by_method in collected.items()
         for method in PRIMARY
     }
-    rows = []
-    for names, found in family(scores).items():
-        low, high = metrics.student_interval(found.values)
-        rows.append(
-            [
-                *names,
-                str(len(found.values)),
-                f"{100 * math.expm1(np.mean(found.values)):+.0f} %",
-                f"{100 * math.expm1(low):+.0f} to {100 * math.expm1(high):+.0f} %",
-                number(found.p, 2),
-                found.verdict(MARGIN),
-                f"{100 * math.expm1(found.detectable):.0f} %",
-            ]
-        )
+    rows = [[*names, *found.percent_cells(MARGIN)] for names, found in family(scores).items()]
     header = [
         "problem",
         "method",

@@ -28,7 +28,14 @@ from benchmarks.delay import objectives as delay_objectives
 from benchmarks.delay import svm as delay_svm
 from benchmarks.delay import value_tables as delay_tables
 from benchmarks.delay.networks import CnnTask, LogisticTask, batches, initial_parameters
-from benchmarks.delay.svm import PIMA_VARIABLE, GrowingDataTask, SvmSearch, pima, svm_evaluator
+from benchmarks.delay.svm import (
+    PIMA_VARIABLE,
+    GrowingDataTask,
+    LinearGrowingDataTask,
+    SvmSearch,
+    pima,
+    svm_evaluator,
+)
 from benchmarks.delay.value_tables import (
     ContextualTableEvaluator,
     TableEvaluator,
@@ -332,6 +339,19 @@ def test_contexts_by_the_plain_recipe(patients) -> None:
     # The last context has all of the data.
     x = SMALL_GROWTH.choices()[-4]
     assert evaluator.truth(x) == svm_evaluator(0).truth(10.0 ** x[:2])
+
+
+def test_contexts_on_the_linear_scale(patients) -> None:
+    """The same cells have the same values; only the coordinates differ."""
+    linear = LinearGrowingDataTask(4, (0.1, 100.0), (1e-4, 1e-2))
+    logarithmic = GrowingDataTask(4, (-1.0, 2.0), (-4.0, -2.0))
+    assert torch.equal(table_values(linear), table_values(logarithmic))
+    expected = logarithmic.choices()
+    expected[:, :2] = 10.0 ** expected[:, :2]
+    assert torch.allclose(linear.choices(), expected, rtol=1e-12)
+    objective = delay_objectives.nonstationary_linear(10)
+    assert objective.bounds == delay_objectives.svm().bounds
+    assert (objective.num_contexts, objective.rounds_per_context) == (10, 30)
 
 
 def test_contexts_grow(patients) -> None:

@@ -7,7 +7,7 @@ import math
 import pytest
 from scipy import stats
 
-from benchmarks.framework.comparisons import detectable, family, verdict
+from benchmarks.framework.comparisons import Run, detectable, family, verdict
 
 
 def test_detectable_difference() -> None:
@@ -43,3 +43,17 @@ def test_a_family_is_paired_by_seed_and_corrected() -> None:
     assert bounds == "-0.155 to -0.115"
     assert least == f"{found['less'].detectable:.3f}"
     assert family({}) == {}
+
+
+def test_differences_of_logarithms_as_percent() -> None:
+    first = {seed: math.log(0.5 + 0.01 * (-1) ** seed) for seed in range(8)}
+    found = family({"half": (first, dict.fromkeys(range(8), 0.0))})["half"]
+    seeds, mean, bounds, p, said, least = found.percent_cells(0.1)
+    assert (seeds, mean, p, said) == ("8", "-50 %", "0.0078", "better")
+    # -0.6933 ± 2.365 x 0.0214 / sqrt 8 in logarithms
+    assert bounds == "-51 to -49 %"
+    assert least == f"{100 * math.expm1(found.detectable):.0f} %"
+
+
+def test_a_run_names_itself() -> None:
+    assert str(Run("branin", "bo")) == "bo on branin"

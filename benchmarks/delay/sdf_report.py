@@ -1,0 +1,146 @@
+"""The report of suites `sdf_published` and `sdf_sweeps`: declared comparisons, then means."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from benchmarks.delay.report import (
+    PUBLISHED_SVM,
+    ByMethod,
+    cumulative_regret,
+    cumulative_regret_all,
+    delay_figure,
+    mean_simple_regret,
+    published_table,
+    simple_regret,
+)
+from benchmarks.framework.comparisons import Pair, Run, family, seed_means
+from benchmarks.framework.markdown import estimate, number, table
+from benchmarks.framework.metrics import Estimate, Score, trace
+from benchmarks.framework.protocol import margin_of
+from benchmarks.framework.result import Result
+from benchmarks.framework.suite import Suite
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+def new_points(result: Result) -> list[float]:
+    """By query, the initial ones apart: 1 where the point had not been queried before, else 0.
+
+    A point in another context is another one.
+    """
+    seen: set[tuple[float, ...]] = set()
+    flags = []
+    for x in map(tuple, result.X):
+        flags.append(float(x not in seen))
+        seen.add(x)
+    return flags[result.num_initial :]
+
+
+def share_of_new_points(result: Result) -> float:
+    """How many of the queries were of points that had not been queried before, in percent."""
+    archived = NEW_POINTS in result.extras
+    flags = trace(result, NEW_POINTS) if archived else new_points(result)
+    return 100.0 * sum(flags) / len(flags)
+
+
+# The name under which an archive keeps them.
+NEW_POINTS = "new_points"
+
+CRITERIA: dict[str, Score] = {
+    "simple regret": simple_regret,
+    "averaged over rounds": mean_simple_regret,
+    "cumulative, arrived": cumulative_regret,
+    "cumulative, all": cumulative_regret_all,
+    "new points, %": share_of_new_points,
+}
+
+
+@dataclass(frozen=True)
+class SdfReport:
+    """Comparisons of the logarithm of one regret, and the means of all.
+
+    Args:
+        endpoint: The regret.
+        primary: The primary comparisons, the first of a pair beside the second.
+    """
+
+    endpoint: Score
+    primary: tuple[Pair, ...]
+
+    def lines(self, suite: Suite[Any, Any], collected: Mapping[str, ByMethod]) -> list[str]:
+        """The comparisons, the published means where there are any, and a table of problems."""
+        margin = margin_of(suite)
+        secondary = tuple(pair for pair in with_hallucination(suite) if pair not in self.primary)
+        rows = [
+            [name, *map(str, pair), *cells]
+            for name, pairs in (("primary", self.primary), ("secondary", secondary))
+            for pair, cells in self.compared(pairs, collected, margin).items()
+        ]
+        header = ["family", "first", "second", "seeds", "difference", "95 % interval", "p"]
+        header += [f"within {100 * math.expm1(margin):.0f} %", "detectable"]
+        legend = (
+            "The regret of the primary endpoint: the first in percent more or less than the "
+            "second, by the mean of the differences of logarithms, paired by seed. p is "
+            "Wilcoxon's, two-sided, after Holm's correction within the family; detectable is the "
+            "difference found with a power of 80 % at its strictest step."
+        )
+        lines = ["## Comparisons", "", legend, "", *table(header, rows), ""]
+        if any(problem in PUBLISHED_SVM for problem in collected):
+            lines += ["## Beside the published means", "", *published_table(collected), ""]
+        return [*lines, "## All problems", "", *means(collected), ""]
+
+    def compared(
+        self, pairs: Sequence[Pair], collected: Mapping[str, ByMethod], margin: float
+    ) -> dict[Pair, list[str]]:
+        """The cells of each pair of which both have been run with two seeds at least."""
+
+        def values(run: Run) -> dict[int, float]:
+            return seed_means([collected.get(run.problem, {})], run.method, self._logarithm)
+
+        found = family({pair: (values(pair[0]), values(pair[1])) for pair in pairs})
+        return {pair: difference.percent_cells(margin) for pair, difference in found.items()}
+
+    def figure(self, collected: Mapping[str, ByMethod]) -> Figure:
+        """Regret curves."""
+        return delay_figure(collected)
+
+    def _logarithm(self, result: Result) -> float:
+        """The endpoint; NaN, which does not count, for problems that do not have this regret."""
+        regret = self.endpoint(result)
+        return math.log(regret) if regret > 0.0 else math.nan
+
+
+def with_hallucination(suite: Suite[Any, Any]) -> list[Pair]:
+    """Each way of censoring beside the rule that hallucinates, on all problems."""
+    return [
+        (Run(problem.name, method.name), Run(problem.name, "ucb_hallucinate"))
+        for problem in suite.problems
+        for method in suite.methods
+        if method.name.startswith("ucb_sdf")
+    ]
+
+
+def means(collected: Mapping[str, ByMethod]) -> list[str]:
+    """Means with standard errors, a row for each method on each problem."""
+    rows = [
+        [
+            problem,
+            method,
+            str(len(results)),
+            *(
+                estimate(Estimate.of([score(result) for result in results]))
+                for score in CRITERIA.values()
+            ),
+            number(
+                sum(sum(r.fit_seconds) + sum(r.acquisition_seconds) for r in results) / len(results)
+            ),
+        ]
+        for problem, by_method in collected.items()
+        for method, results in by_method.items()
+    ]
+    return table(["problem", "method", "seeds", *CRITERIA, "seconds"], rows)

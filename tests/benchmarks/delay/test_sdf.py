@@ -1,0 +1,208 @@
+"""Suites `sdf_published` and `sdf_sweeps`: what differs and is compared, and the report by hand."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from benchmarks.delay import sdf_published
+from benchmarks.delay.replicate import DelayedTask, replicate
+from benchmarks.delay.replicate import tasks as tasks_of_delay
+from benchmarks.delay.report import cumulative_regret_all, mean_simple_regret
+from benchmarks.delay.sdf_report import SdfReport, means, share_of_new_points
+from benchmarks.delay.value_tables import TableEvaluator
+from benchmarks.framework.archive import Entry
+from benchmarks.framework.comparisons import Run
+from benchmarks.framework.protocol import margin_of
+from benchmarks.framework.rbf_surrogate import RawRBF, RefittedRBF, hyperparameters
+from benchmarks.framework.result import Result
+from benchmarks.suites import get_suite
+from botorch_calib.ledger import FeedbackLedger
+from botorch_calib.test_functions.delayed import FixedDelay, PoissonDelay
+
+PUBLISHED, SWEEPS = get_suite("sdf_published"), get_suite("sdf_sweeps")
+HYPERPARAMETERS = get_suite("sdf_hyperparameters")
+METHODS = {method.name: method for method in sdf_published.compared()}
+GRID = torch.linspace(0.0, 1.0, 11, dtype=torch.double).unsqueeze(-1)
+
+
+def differences(first: DelayedTask, second: DelayedTask) -> set[str]:
+    """The fields in which two tasks differ, but for their names."""
+
+    def told(task: DelayedTask, name: str) -> Any:
+        value = getattr(task, name)
+        return value.name if name == "objective" else value
+
+    names = {field.name for field in fields(DelayedTask)} - {"name"}
+    return {name for name in names if told(first, name) != told(second, name)}
+
+
+def test_contextual_problems_differ_in_what_they_are_named_for() -> None:
+    ours, raw, linear, initial, everything = sdf_published.contextual_tasks()
+    assert differences(ours, raw) == {"surrogate"}
+    assert differences(ours, linear) == {"objective"}
+    assert differences(ours, initial) == {"num_initial"}
+    assert differences(ours, everything) == {"surrogate", "objective", "num_initial"}
+    assert (ours.surrogate, raw.surrogate) == (RefittedRBF(), RawRBF())
+    assert (ours.num_initial, initial.num_initial) == (3, 5)
+    # Suite `delay`'s but for the number of contexts.
+    (of_delay,) = (task for task in tasks_of_delay() if task.contextual)
+    assert differences(ours, of_delay) == {"num_rounds"}
+    assert (ours.num_rounds, ours.objective.num_contexts) == (300, 10)
+
+
+def test_the_svm_is_that_of_the_script() -> None:
+    poisson, fixed = sdf_published.svm_tasks()
+    assert (poisson.delay, poisson.max_wait) == (PoissonDelay(10.0), 20)
+    assert (fixed.delay, fixed.max_wait) == (FixedDelay(10.0), 10)
+    for task in (poisson, fixed):
+        assert (task.num_initial, task.num_rounds, task.surrogate) == (5, 100, RawRBF())
+
+
+def test_sweeps_differ_in_the_delay_and_in_m() -> None:
+    assert [task.name for task in SWEEPS.problems] == [
+        "mean_2_m_4",
+        "mean_5_m_10",
+        "mean_10_m_20",
+        "mean_20_m_40",
+        "mean_10_m_5",
+        "mean_10_m_10",
+        "mean_10_m_40",
+    ]
+    (of_delay,) = (task for task in tasks_of_delay() if task.name == "gp_sample_poisson")
+    for task in SWEEPS.problems:
+        _, mean, _, max_wait = task.name.split("_")
+        assert (task.delay, task.max_wait) == (PoissonDelay(float(mean)), int(max_wait))
+        assert differences(task, of_delay) <= {"delay", "max_wait"}
+    assert SWEEPS.methods == get_suite("delay").methods
+
+
+@pytest.mark.parametrize("suite", [PUBLISHED, HYPERPARAMETERS, SWEEPS])
+def test_what_is_compared_is_run(suite) -> None:
+    problems = {problem.name for problem in suite.problems}
+    methods = {method.name for method in suite.methods}
+    primary = suite.report.primary
+    numbers = {"sdf_published": 10, "sdf_hyperparameters": 2, "sdf_sweeps": 13}
+    assert len(set(primary)) == len(primary) == numbers[suite.name]
+    for run in (run for pair in primary for run in pair):
+        assert run.problem in problems and run.method in methods
+
+
+def test_censoring_at_zero_is_censoring_at_the_prior_mean_of_the_raw_process() -> None:
+    ledger = FeedbackLedger(1, censor_value=0.0)
+    for x, y in ((0.1, 0.7), (0.5, 0.6), (0.9, 0.75)):
+        ledger.observe(ledger.submit([x]), y)
+    ledger.submit([0.3])
+    bounds = torch.tensor([[0.0], [1.0]], dtype=torch.double)
+    values = []
+    for name in ("ucb_sdf", "ucb_sdf_prior"):
+        strategy = METHODS[name].start(sdf_published.contextual_tasks()[1], bounds)
+        model = strategy.fit(ledger, 0)
+        assert strategy.gp is not None and hyperparameters(strategy.gp).mean == 0.0
+        acquisition = strategy.acquisition_function(model, ledger, GRID)
+        sigma = model.posterior(ledger.pending().unsqueeze(-2)).variance.sum().sqrt()
+        # Outcomes are not standardised, so the bound of feedback in [0, 1] is 1.
+        assert acquisition.nu.item() == pytest.approx(1.0 + sigma.item())
+        with torch.no_grad():
+            values.append(acquisition(GRID.unsqueeze(-2)))
+    assert torch.equal(*values)
+
+
+def test_the_control_shares_the_hyperparameters_and_nothing_else() -> None:
+    assert [task.name for task in HYPERPARAMETERS.problems] == ["contexts_raw", "contexts_all"]
+    # No seed of the suite that the question came from.
+    assert not set(HYPERPARAMETERS.seeds) & set(PUBLISHED.seeds)
+    generator = torch.Generator().manual_seed(0)
+    X = torch.rand(12, 1, dtype=torch.double, generator=generator)
+    ledger = FeedbackLedger(1, censor_value=0.0)
+    for number, x in enumerate(X):
+        trial = ledger.submit(x)
+        if number < 9:
+            ledger.observe(trial, 0.7 + 0.1 * math.sin(6.0 * x.item()))
+    bounds = torch.tensor([[0.0], [1.0]], dtype=torch.double)
+    control, script = (
+        method.start(HYPERPARAMETERS.problems[0], bounds) for method in HYPERPARAMETERS.methods
+    )
+    models: list[Any] = [strategy.fit(ledger, 0) for strategy in (control, script)]
+    assert control.gp is not None and script.gp is not None
+    assert hyperparameters(control.gp) == hyperparameters(script.gp)
+    # The control's posterior is that of the nine values, with nu = 1.
+    assert len(models[0].conditioned_model.train_targets) == 9
+    assert len(models[1].conditioned_model.train_targets) == 12
+    assert control.acquisition_function(models[0], ledger, GRID).nu == 1.0
+    assert script.acquisition_function(models[1], ledger, GRID).nu > 1.0
+
+
+def wave(seed: int) -> TableEvaluator:
+    return TableEvaluator(GRID, 0.7 + 0.1 * (6.0 * GRID[:, 0]).sin())
+
+
+def short(surrogate: Any) -> DelayedTask:
+    """A run of the raw or of our process in no time."""
+    full = sdf_published.svm_tasks()[0]
+    objective = replace(full.objective, build=wave, bounds=((0.0, 1.0),))
+    return replace(full, objective=objective, num_rounds=14, surrogate=surrogate)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_each_method_runs_and_its_archive_suffices_for_the_report(name) -> None:
+    raw = [replicate(short(RawRBF()), METHODS[name], seed) for seed in (1000, 1000, 1001)]
+    assert raw[0].X == raw[1].X != raw[2].X
+    kept = [Entry.of(result, PUBLISHED.archive).result() for result in raw[1:]]
+    rows = [means({"svm_poisson": {name: runs}}) for runs in (raw[1:], kept)]
+    assert rows[0] == rows[1]
+    report = SdfReport(mean_simple_regret, ((Run("x", "ucb"), Run("x", "ucb")),))
+    collected = {"svm_poisson": {method: kept for method in METHODS}}
+    lines = report.lines(PUBLISHED, collected)
+    assert "## Beside the published means" in lines
+    assert len(report.figure(collected).axes) == 1
+
+
+def fake(problem: str, method: str, seed: int, every: Sequence[float]) -> Result:
+    return Result(
+        problem=problem,
+        method=method,
+        seed=seed,
+        config={},
+        num_initial=1,
+        X=[[0.5], [0.5], [0.1], [0.1], [0.2], [0.5]],
+        y=[],
+        f=[],
+        inference_by_outcome=[],
+        regret_by_outcome=[],
+        inference_by_mean=None,
+        regret_by_mean=None,
+        extras={"cumulative_regret_all": list(every), "cumulative_regret": list(every)},
+        fit_seconds=[0.5, 1.5],
+        acquisition_seconds=[1.0],
+    )
+
+
+def test_report_by_hand(tmp_path: Path) -> None:
+    regrets = {"ucb": (4.0, 2.0), "ucb_hallucinate": (1.0, 1.0), "ucb_sdf": (2.0, 1.0)}
+    collected = {
+        "contexts_ours": {
+            method: [fake("contexts_ours", method, seed, [0.0, r]) for seed, r in enumerate(pair)]
+            for method, pair in regrets.items()
+        }
+    }
+    report = SdfReport(cumulative_regret_all, sdf_published.PRIMARY)
+    text = "\n".join(report.lines(PUBLISHED, collected))
+    first = "ucb_sdf on contexts_ours"
+    # Half in both seeds: a difference that is the same everywhere has a width of zero.
+    row = f"| primary | {first} | ucb on contexts_ours | 2 | -50 % | -50 to -50 % |"
+    assert row in text
+    # Twice and as much: the geometric mean is 1.41.
+    assert f"| secondary | {first} | ucb_hallucinate on contexts_ours | 2 | +41 % |" in text
+    # Two of the five points are new: the first one was among the initial ones.
+    assert share_of_new_points(collected["contexts_ours"]["ucb"][0]) == 40.0
+    assert "| contexts_ours | ucb | 2 | – | – | 3 ± 1 | 3 ± 1 | 40 ± 0 | 3 |" in text
+    assert f"within {100 * math.expm1(margin_of(PUBLISHED)):.0f} %" in text
+    assert "published means" not in text
+    report.figure(collected).savefig(tmp_path / "figure.png")
