@@ -152,7 +152,9 @@ def short(surrogate: Any) -> DelayedTask:
 
 @pytest.mark.parametrize("name", METHODS)
 def test_each_method_runs_and_its_archive_suffices_for_the_report(name) -> None:
-    raw = [replicate(short(RawRBF()), METHODS[name], seed) for seed in (1000, 1000, 1001)]
+    runs = [replicate(short(RawRBF()), METHODS[name], seed) for seed in (1000, 1000, 1001)]
+    # Measured times would differ from call to call, and now and then in the last digit shown.
+    raw = [replace(run, fit_seconds=[0.5] * 14, acquisition_seconds=[0.25] * 14) for run in runs]
     assert raw[0].X == raw[1].X != raw[2].X
     kept = [Entry.of(result, PUBLISHED.archive).result() for result in raw[1:]]
     rows = [means({"svm_poisson": {name: runs}}) for runs in (raw[1:], kept)]
