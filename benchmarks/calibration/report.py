@@ -121,10 +121,21 @@ class CalibrationReport:
 
     def _pooled_table(self, collected: Mapping[str, ByMethod], baseline: str) -> list[str]:
         """Differences to the baseline pooled over all problems, and over each group of them."""
+        # There is no percentage of nothing.
+        solved = [
+            problem
+            for problem, runs in collected.items()
+            if baseline in runs
+            and not any(metrics.final_regrets(runs[baseline], self.inference).values())
+        ]
         header = ["problems", "method", f"difference to {baseline}, %", "t-test p", "Wilcoxon p"]
         body = []
         for group in ("", *self.groups):
-            chosen = [runs for name, runs in collected.items() if name.endswith(group)]
+            chosen = [
+                runs
+                for name, runs in collected.items()
+                if name.endswith(group) and name not in solved
+            ]
             for method in dict.fromkeys(name for runs in chosen for name in runs):
                 both = [r for r in chosen if method in r and baseline in r]
                 if method == baseline or not both:
@@ -142,6 +153,8 @@ class CalibrationReport:
             "are views of the same runs. A problem on which the baseline's regret is close to "
             "zero rules the average of those which fail there."
         )
+        if solved:
+            note += f" Without {', '.join(solved)}, where {baseline} has no regret in any run."
         return [*table(header, body), "", note]
 
 

@@ -6,15 +6,18 @@ from benchmarks.calibration import (
     ackley,
     baselines,
     claims,
+    designs,
     methods,
     misspecified,
     published,
     remedies,
     stateful,
     synthetic,
+    tasks,
     understated,
     wellspecified,
 )
+from benchmarks.calibration.ocbo_report import OcboReport
 from benchmarks.calibration.published_report import PublishedReport
 from benchmarks.calibration.report import CalibrationReport
 from benchmarks.calibration.understated_report import UnderstatedReport
@@ -132,6 +135,35 @@ CALIBRATION = Suite(
     report=CalibrationReport(),
 )
 
+# What online calibrated Bayesian optimization owes to its initial points, and a long run.
+OCBO_DESIGNS = Suite(
+    name="ocbo_designs",
+    problems=designs.problems(),
+    methods=designs.methods(),
+    baseline="bo",
+    seeds=range(10000, 10012),
+    report=OcboReport(
+        subject="ocbo",
+        groups={
+            "Forrester, six designs": tuple(map(designs.forrester_name, designs.DESIGNS)),
+            "Alpine, 100 steps": (designs.ALPINE,),
+        },
+    ),
+    protocol="ocbo_designs",
+)
+
+# Its hyperparameter experiments.
+OCBO_TASKS = Suite(
+    name="ocbo_tasks",
+    problems=tasks.problems(),
+    methods=tasks.methods(),
+    baseline="bo",
+    seeds=range(10000, 10016),
+    replicate=tasks.replicate,
+    report=OcboReport(subject="ocbo", groups=tasks.groups()),
+    protocol="ocbo_tasks",
+)
+
 # Runs in seconds: for trying out a back end, and for the tests.
 SMOKE = Suite(
     name="smoke",
@@ -150,5 +182,7 @@ SUITES = (
     UNDERSTATED_NOISE,
     WELLSPECIFIED,
     CALIBRATION,
+    OCBO_DESIGNS,
+    OCBO_TASKS,
     SMOKE,
 )

@@ -111,6 +111,22 @@ def test_report_of_a_suite_that_compares_calibration() -> None:
     assert lines[-1] == "python 3"
 
 
+def test_percentages_leave_out_what_the_baseline_solves() -> None:
+    hard = {"random": BASELINE, "other": METHOD}
+    solved = {
+        name: [replace(r, problem="easy", regret_by_mean=[4.0, 3.0, last]) for r in runs]
+        for name, runs, last in (("random", BASELINE, 0.0), ("other", METHOD, 1.0))
+    }
+    text = markdown(SUITE, {"hard": hard, "easy": solved})
+    alone = markdown(SUITE, {"hard": hard})
+    # Differences of -1, -2 and 0 in units of 2.5.
+    row = "| all | other | -40 ± 23 |"
+    assert row in text
+    assert row in alone
+    assert "Without easy, where random has no regret in any run." in text
+    assert "Without" not in alone
+
+
 def test_coverage_of_the_objective_is_reported_where_it_is_known() -> None:
     known = [
         replace(

@@ -1,0 +1,112 @@
+"""The report of suites `ocbo_designs` and `ocbo_tasks`, from made-up runs."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from benchmarks.calibration.ocbo_report import Area
+from benchmarks.calibration.suites import OCBO_DESIGNS, OCBO_TASKS
+from benchmarks.framework import metrics
+from benchmarks.framework.report import Collected, markdown
+from benchmarks.framework.result import replicate_config
+from tests.benchmarks.calibration.test_claims import run
+
+SUITES = pytest.mark.parametrize("suite", [OCBO_DESIGNS, OCBO_TASKS], ids=lambda suite: suite.name)
+
+# Regret after the initial points, differently large on each problem.
+START = {"forrester_random_3": 8.0, "forrester_random_4": 2.0}
+
+
+def made_up(suite: Any, seeds: range = range(10000, 10006)) -> Collected:
+    """Curves of regret fall to a half of their start, those of `ocbo` to a quarter.
+
+    They do so after the first of two evaluations.
+    """
+    found: Collected = {}
+    for problem in suite.problems:
+        start = START.get(problem.name, 4.0)
+        for method in suite.methods:
+            share = 0.25 if method.name == "ocbo" else 0.5
+            for i, seed in enumerate(seeds):
+                regret = share * start * (1 + 0.01 * math.sin(7 * i + len(method.name)))
+                result = run(
+                    regret,
+                    problem=problem.name,
+                    method=method.name,
+                    seed=seed,
+                    regret_by_outcome=[start, start, regret],
+                    config=replicate_config(problem, method),
+                )
+                del result.extras["spread"]
+                result.extras["pit"] = [0.3, 0.6] if method.name == "ocbo" else [0.01, 0.02]
+                found.setdefault(problem.name, {}).setdefault(method.name, []).append(result)
+    return found
+
+
+def cells(text: str, *start: str) -> list[str]:
+    (row,) = (
+        line for line in text.splitlines() if line.startswith("| " + " | ".join(start) + " |")
+    )
+    return row.strip("| ").split(" | ")[len(start) :]
+
+
+def test_an_area_is_in_units_of_the_problem() -> None:
+    collected = made_up(OCBO_DESIGNS)
+    area = Area.of(collected, "bo")
+    assert area.scales["forrester_random_3"] == 8.0
+    for problem in START:
+        (result, *_) = collected[problem]["bo"]
+        # The mean of 1 and about a half.
+        assert area(result) == pytest.approx(0.75, abs=0.005)
+
+
+@SUITES
+def test_declared_comparisons_are_reported(suite: Any) -> None:
+    collected = made_up(suite)
+    text = markdown(suite, collected)
+    for group in suite.report.groups:
+        found = cells(text, "primary", group, "ocbo")
+        assert found[0] == "6"
+        # (1 + 1/4) / 2 - (1 + 1/2) / 2.
+        assert float(found[1]) == pytest.approx(-0.125, abs=0.005)
+        # All six of one sign, in two comparisons.
+        assert found[3] == "0.062"
+        assert float(found[6]) == pytest.approx(-math.log10(2), abs=0.02)
+        ocbo, bo = (
+            metrics.calibration_error(collected[suite.problems[0].name][name][0])
+            for name in ("ocbo", "bo")
+        )
+        assert float(found[8]) == pytest.approx(ocbo - bo, abs=0.006)
+        for method in ("ocbo_l", "locbo"):
+            other = cells(text, "secondary", group, method)
+            assert float(other[1]) == pytest.approx(0.0, abs=0.005)
+            assert other[5] == "equivalent"
+    families = [line.split(" | ")[0] for line in text.splitlines() if "ndary |" in line]
+    assert len(families) == 4
+    assert len(suite.report.figure(collected).axes) == len(suite.problems)
+
+
+@SUITES
+def test_areas_are_given_for_each_problem(suite: Any) -> None:
+    text = markdown(suite, made_up(suite))
+    for problem in suite.problems:
+        bo, ocbo, *others = cells(text, problem.name)
+        assert float(bo.split()[0]) == pytest.approx(0.75, abs=0.005)
+        assert float(ocbo.split()[0]) == pytest.approx(-0.125, abs=0.005)
+        assert len(others) == 2
+
+
+@SUITES
+def test_incomplete_results_are_reported(suite: Any) -> None:
+    collected = made_up(suite)
+    first, second = (problem.name for problem in suite.problems[:2])
+    del collected[second]["bo"], collected[first]["locbo"]
+    text = markdown(suite, {name: collected[name] for name in (first, second)})
+    group, other = suite.report.groups
+    assert float(cells(text, "primary", group, "ocbo")[1]) == pytest.approx(-0.125, abs=0.005)
+    assert f"| primary | {other} |" not in text
+    assert cells(text, first)[-1] == "–"
+    assert not any(line.startswith(f"| {second} |") for line in text.splitlines())
