@@ -38,31 +38,64 @@ def late(ledger: FeedbackLedger) -> list[int]:
     return overdue(ledger, ledger.now())
 
 
-def counted(trials: list[tuple[int, float | None]]) -> list[int]:
-    """The definition, pair by pair: trials by id with their times of arrival, or None."""
-    pending = [i for i, at in trials if at is None]
-    arrived = [(i, at) for i, at in trials if at is not None]
-    most = [
-        sum(j > i and (then, j) < (at, i) for j, then in arrived)
-        for i, at in arrived  # `then < at`; at equal times ids decide, which then are in order
-    ]
+def one_hangs(X: Tensor, clock: str = "iterations") -> FeedbackLedger:
+    """Trial 0 is pending, beside which the others are evaluated, one after the other."""
+    ledger = FeedbackLedger(X.shape[-1], clock=clock)
+    for i, x in enumerate(X):
+        ledger.submit(x, time=float(i) if clock == "seconds" else None)
+        if i:
+            ledger.observe(i, float(x.sum()), time=i + 0.5 if clock == "seconds" else None)
+    return ledger
+
+
+def counted(trials: list[tuple[float, float | None]]) -> list[int]:
+    """The definition, trial by trial, of times of submission and of arrival, or None."""
+    pending = [i for i, (_, at) in enumerate(trials) if at is None]
+    arrived = [(i, at) for i, (_, at) in enumerate(trials) if at is not None]
     if not arrived:
         return []
-    limit = max(len(pending), *most)
-    return [i for i in pending if sum(j > i for j, _ in arrived) > limit]
+    most = max(sum(j > i and then < at for j, then in arrived) for i, at in arrived)
+
+    def at_once(start: float) -> int:
+        """Of those submitted until then, how many had no value."""
+        return sum(s <= start and (at is None or at > start) for s, at in trials)
+
+    late = []
+    for i in pending:
+        widest = max(at_once(s) for s, _ in trials[i:])
+        if sum(j > i for j, _ in arrived) > max(widest, most):
+            late.append(i)
+    return late
 
 
 @pytest.mark.parametrize("seed", range(30))
 def test_it_is_the_definition(seed):
     random.seed(seed)
-    ledger, trials = FeedbackLedger(1, clock="seconds"), []
-    for i in range(random.randint(1, 30)):
+    ledger = FeedbackLedger(1, clock="seconds")
+    trials: list[tuple[float, float | None]] = []
+    for i in range(random.randint(1, 40)):
         ledger.submit([0.0], time=float(i))
-        at = None if random.random() < 0.2 else i + random.choice([1.0, 3.0, 20.0])
-        if at is not None and at <= 30.0:
-            ledger.observe(i, 0.0, time=at)
-        trials.append((i, at if at is not None and at <= 30.0 else None))
-    assert overdue(ledger, 30.0) == counted(trials)
+        # A random part, so that no two values arrive at once, nor with a submission.
+        length = random.choice([1.2, 3.4, 9.6]) + random.random() / 10 if i % 5 else 100.0
+        arrives = i + length
+        if arrives <= 40.0:
+            ledger.observe(i, 0.0, time=arrives)
+        trials.append((float(i), arrives if arrives <= 40.0 else None))
+    assert overdue(ledger, 40.0) == counted(trials)
+
+
+@pytest.mark.parametrize("clock", CLOCKS)
+@pytest.mark.parametrize("last_first", [False, True])
+def test_the_values_of_batches_come_in_any_order(clock, last_first):
+    """Four batches of twenty; also while a part of one is known."""
+    ledger = FeedbackLedger(1, clock=clock)
+    for start in range(0, 80, 20):
+        for _ in range(20):
+            submit(ledger, 0.0, start)
+        batch = range(start, start + 20)
+        for count, trial in enumerate(reversed(batch) if last_first else batch):
+            observe(ledger, trial, start + 1 + count / 100)
+            assert late(ledger) == []
 
 
 @pytest.mark.parametrize("clock", CLOCKS)
@@ -104,22 +137,17 @@ def test_nothing_is_overdue_at_the_start():
 
 
 def test_the_ledger_itself_is_left_alone():
-    ledger = submitted(3)
+    ledger = one_hangs(torch.zeros(3, 1, **DOUBLE))
     assert with_overdue_failed(ledger, ledger.now()) is ledger
-    for trial in (1, 2):
-        ledger.observe(trial, 0.0)
+    ledger = one_hangs(torch.zeros(4, 1, **DOUBLE))
     changed = with_overdue_failed(ledger, ledger.now())
-    assert [trial.status for trial in changed] == ["failed", "observed", "observed"]
-    assert [trial.status for trial in ledger] == ["pending", "observed", "observed"]
+    assert [trial.status for trial in changed] == ["failed", *3 * ["observed"]]
+    assert [trial.status for trial in ledger] == ["pending", *3 * ["observed"]]
 
 
 def test_a_value_recorded_ahead_of_its_time_will_come():
-    ledger = FeedbackLedger(1, clock="seconds")
-    for i in range(4):
-        ledger.submit([0.0], time=float(i))
+    ledger = one_hangs(torch.zeros(4, 1, **DOUBLE), "seconds")
     ledger.observe(0, 1.0, time=100.0)
-    for i in (1, 2, 3):
-        ledger.observe(i, 1.0, time=10.0)
     assert overdue(ledger, 20.0) == [0]
     assert with_overdue_failed(ledger, 20.0).trials_at(20.0)[0].status is TrialStatus.PENDING
 
@@ -127,13 +155,9 @@ def test_a_value_recorded_ahead_of_its_time_will_come():
 @pytest.mark.parametrize("failures", ["avoid", "impute", "ignore"])
 def test_proposals_without_and_with_it(failures, monkeypatch):
     """With ``"ignore"`` it makes no difference, as no failure does."""
-    ledger = FeedbackLedger(2)
     X = torch.rand(9, 2, generator=torch.Generator().manual_seed(0), **DOUBLE)
     X[0] = 0.9
-    for x in X:
-        ledger.submit(x)
-    for i in range(1, 9):
-        ledger.observe(i, float(X[i].sum()))
+    ledger = one_hangs(X)
     assert late(ledger) == [0]
     propose = DelayAwareProposer(
         [[0, 0], [1, 1]], DelayStrategy(failures=failures), search=SearchSettings(2, 32)
