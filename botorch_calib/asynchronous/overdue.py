@@ -3,35 +3,43 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_right, insort
 from contextlib import suppress
+from itertools import groupby
 
 import numpy as np
+from numpy.typing import NDArray
 
 from botorch_calib.exceptions import TrialStateError
-from botorch_calib.ledger import FeedbackLedger, TrialStatus
+from botorch_calib.ledger import FeedbackLedger, Trial, TrialStatus
 
 
 def overdue(ledger: FeedbackLedger, now: float) -> list[int]:
     r"""Ids of pending trials that more later trials have overtaken than ever before.
 
-    One trial overtakes another if it was submitted later and has its value earlier. Of ``W``
+    One trial overtakes another if it was submitted later and has its value no later. Of ``W``
     evaluations of similar length at a time, one is overtaken by fewer than ``W`` others; one that
     hangs is overtaken by all that the other workers finish. It is overdue if it has been overtaken
     by more than ``max(W, M)`` trials, where ``W`` is the most trials that were pending at once
     since it was submitted, and ``M`` the most that have overtaken a trial with a value. As trials
     are counted instead of time, the rule is the same on both clocks of the ledger, and neither
-    pauses nor batches of queries matter to it, in whatever order their values come.
+    pauses nor batches of queries matter to it, in whatever order their values come. Values that
+    were known upon submission, as those that `FeedbackLedger.add` imports, overtake nothing.
 
-    Where lengths vary widely some trials set a record and bring a value nevertheless. Of ``n``
-    exchangeable trials about ``log n`` do.
+    Where lengths vary widely some trials set a record and bring a value nevertheless: of 120 with
+    exponential or log-normal lengths, 2 to 4 with four workers and 6 to 12 with twenty.
 
     Args:
         ledger: The queries so far.
         now: Time as of which it is read.
     """
-    kinds = (TrialStatus.PENDING, TrialStatus.OBSERVED)
-    trials = [trial for trial in ledger.trials_at(now) if trial.status in kinds]
-    ids = np.array([trial.id for trial in trials])
+    trials = [
+        trial
+        for trial in ledger.trials_at(now)
+        if trial.status is TrialStatus.PENDING
+        or (trial.status is TrialStatus.OBSERVED and _took_time(trial))
+    ]
+    trials.sort(key=lambda trial: trial.submitted_at)  # times may be stated out of order
     # A value that has not arrived has the time infinity.
     times = np.array([math.inf if t.observed_at is None else t.observed_at for t in trials])
     arrived = np.isfinite(times)
@@ -41,12 +49,26 @@ def overdue(ledger: FeedbackLedger, now: float) -> list[int]:
     known = np.searchsorted(np.sort(times), submitted, side="right")
     at_once = np.arange(1, len(trials) + 1) - known  # upon each submission
     widest = np.maximum.accumulate(at_once[::-1])[::-1]
-    order = ids[arrived][np.argsort(times[arrived], kind="stable")]
-    later = order[:, None] < order  # row: a trial with a value; column: one submitted later
-    record = int(np.tril(later).sum(axis=1).max())
-    overtaken = len(order) - np.searchsorted(np.sort(order), ids)
-    late = ~arrived & (overtaken > np.maximum(widest, record))
-    return [int(trial_id) for trial_id in ids[late]]
+    overtaken = arrived[::-1].cumsum()[::-1]
+    late = ~arrived & (overtaken > np.maximum(widest, _most_overtaken(times)))
+    return [trials[place].id for place in np.flatnonzero(late)]
+
+
+def _took_time(trial: Trial) -> bool:
+    return trial.observed_at is not None and trial.observed_at > trial.submitted_at
+
+
+def _most_overtaken(times: NDArray[np.float64]) -> int:
+    """The most that have overtaken one with a value; times of arrival in order of submission."""
+    known: list[int] = []  # places of what has arrived, in order
+    most = 0
+    places = sorted(np.flatnonzero(np.isfinite(times)).tolist(), key=lambda place: times[place])
+    for _, group in groupby(places, key=lambda place: times[place]):
+        together = list(group)
+        for place in together:
+            insort(known, place)
+        most = max(most, *(len(known) - bisect_right(known, place) for place in together))
+    return most
 
 
 def with_overdue_failed(ledger: FeedbackLedger, now: float) -> FeedbackLedger:

@@ -81,14 +81,16 @@ class DelayStrategy:
     ============= ===========================================================================
 
     The SDF algorithms are those of Verma, Dai and Low [Verma2022]_. GP-UCB and asy-TS ignore
-    pending queries. A `DelayStrategy` without arguments is GP-UCB-SDF up to ``max_censored``
+    pending queries. None of them says what to do about queries that fail or hang: to do nothing,
+    pass ``failures="ignore"``. A `DelayStrategy` without arguments is GP-UCB-SDF up to ``max_censored``
     pending queries, and GP-BUCB beyond; a `DelayAwareProposer` hallucinates by default, with
     ``beta=2``.
 
     Args:
         acquisition: ``"ucb"`` for `DelayedUpperConfidenceBound`, ``"ts"`` for
             `DelayedThompsonSampling`, or a function of the model and the ledger that returns an
-            acquisition function for single points.
+            acquisition function for single points. In the ledger that it is given, queries that
+            hang have failed (see ``failures``).
         imputation: What replaces the values of pending queries in the model: ``"censor"`` for the
             ledger's ``censor_value``, ``"hallucinate"`` for the posterior mean, ``"none"`` to
             ignore these queries. If the ledger has no ``censor_value``, the worst value observed so
@@ -315,10 +317,11 @@ class DelayAwareProposer:
             choices = _without(choices, failed)
         if count < self.num_initial or len(ledger.to_observations(now)[0]) < 2:
             return self._design_point(count, fixed, choices)
+        real = ledger
         if self.strategy.failures != "ignore":
             ledger = with_overdue_failed(ledger, now)
         strategy = self.strategy.with_pending(len(ledger.pending(now)))
-        model = self._model(ledger, now, strategy)
+        model = self._model(ledger, now, strategy, real)
         with random_stream(derived_seed(self.search.seed, SEARCH, count)):
             acqf = self._acquisition_function(model, ledger, now, choices, strategy)
             acqf = self._where_feasible(acqf, model, ledger, now, strategy)
@@ -348,9 +351,13 @@ class DelayAwareProposer:
         return point
 
     def _model(
-        self, ledger: FeedbackLedger, now: float, strategy: DelayStrategy
+        self, ledger: FeedbackLedger, now: float, strategy: DelayStrategy, real: FeedbackLedger
     ) -> CensoredDelayModel:
-        """The model of what is known at ``now``; its fit changes only when a value arrives."""
+        """The model of what is known at ``now``; its fit changes only when a value arrives.
+
+        Hyperparameters are fitted to the ``real`` ledger, in which overdue queries are pending:
+        a censored fit is as of an earlier time, at which it would not know of them.
+        """
         imputation = strategy.imputation
         if imputation == "censor":
             self._warn_of_wrong_sign(ledger, now)
@@ -358,7 +365,7 @@ class DelayAwareProposer:
             fit = partial(self._fit, Yvar=self._known_noise(ledger, now))
             model = fitted_model(ledger, fit, "observed", now)
         else:
-            model = self._fit_with_censored(ledger, now)
+            model = self._fit_with_censored(real, now)
         lost = _lost(ledger, now, strategy)
         if len(lost) and _imputes_failures(strategy):
             model = self._with_failures(model, lost, ledger, now)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 import torch
+from botorch.models import SingleTaskGP
 from torch import Tensor
 
 from botorch_calib.asynchronous import DelayAwareProposer, DelayStrategy, SearchSettings
@@ -54,7 +55,7 @@ def counted(trials: list[tuple[float, float | None]]) -> list[int]:
     arrived = [(i, at) for i, (_, at) in enumerate(trials) if at is not None]
     if not arrived:
         return []
-    most = max(sum(j > i and then < at for j, then in arrived) for i, at in arrived)
+    most = max(sum(j > i and then <= at for j, then in arrived) for i, at in arrived)
 
     def at_once(start: float) -> int:
         """Of those submitted until then, how many had no value."""
@@ -75,8 +76,8 @@ def test_it_is_the_definition(seed):
     trials: list[tuple[float, float | None]] = []
     for i in range(random.randint(1, 40)):
         ledger.submit([0.0], time=float(i))
-        # A random part, so that no two values arrive at once, nor with a submission.
-        length = random.choice([1.2, 3.4, 9.6]) + random.random() / 10 if i % 5 else 100.0
+        # Not whole, so that no value arrives upon a submission; often some arrive at once.
+        length = random.choice([1.2, 3.2, 9.2, 9.6]) if i % 5 else 100.0
         arrives = i + length
         if arrives <= 40.0:
             ledger.observe(i, 0.0, time=arrives)
@@ -104,18 +105,18 @@ def test_one_that_hangs_while_others_go_on(clock):
     ledger = submitted(2, clock)
     for done in range(1, 4):
         assert late(ledger) == []
-        observe(ledger, done, done)
-        submit(ledger, 0.0, done)
+        observe(ledger, done, done + 0.5)
+        submit(ledger, 0.0, done + 0.5)
     assert late(ledger) == [0]
-    observe(ledger, 0, 4)
+    observe(ledger, 0, 4.5)
     assert late(ledger) == []
     # Three have overtaken it by now, and that is no longer unheard of.
     for done in range(5, 8):
         submit(ledger, 0.0, done)
-        observe(ledger, done, done)
+        observe(ledger, done, done + 0.5)
         assert late(ledger) == []
     submit(ledger, 0.0, 8)
-    observe(ledger, 8, 8)
+    observe(ledger, 8, 8.5)
     assert late(ledger) == [4]
 
 
@@ -129,6 +130,58 @@ def test_a_batch_after_queries_one_by_one(clock):
     for _ in range(50):
         submit(ledger, 0.0, 1e6)
     assert late(ledger) == []
+
+
+def test_imported_values_overtake_nothing():
+    ledger = submitted(4)
+    ledger.add(torch.zeros(9, 1), torch.zeros(9))
+    assert late(ledger) == []
+
+
+def test_what_is_usual_is_the_same_on_both_clocks():
+    """Each slow trial is overtaken by nine others, whose values come together with its own."""
+    for clock in CLOCKS:
+        ledger = FeedbackLedger(1, clock=clock)
+        for start in range(0, 100, 10):
+            submit(ledger, 0.0, start)
+            for i in range(start + 1, start + 10):
+                submit(ledger, 0.0, i)
+                observe(ledger, i, i + 0.5)
+                assert late(ledger) == ([0] if start == 0 and i >= 3 else [])
+            observe(ledger, start, start + 9.5)
+
+
+def test_later_is_by_the_times_of_submission():
+    ledger = FeedbackLedger(1, clock="seconds")
+    ledger.submit([0.9], time=100.0)
+    for time in range(5):
+        ledger.observe(ledger.submit([0.3], time=float(time)), 0.0, time=time + 0.5)
+    assert overdue(ledger, 101.0) == []
+
+
+def test_a_censored_fit_keeps_its_schedule():
+    """Hyperparameters are fitted as often as if no query were overdue."""
+    X = torch.rand(24, 2, generator=torch.Generator().manual_seed(1), **DOUBLE)
+    sizes: list[list[int]] = []
+    for failures in ("avoid", "ignore"):
+        sizes.append([])
+
+        def fit(X: Tensor, Y: Tensor, found: list[int] = sizes[-1]) -> SingleTaskGP:
+            found.append(len(Y))
+            return SingleTaskGP(X, Y).eval()
+
+        strategy = DelayStrategy(hyperparameters="censored", failures=failures)
+        propose = DelayAwareProposer(
+            [[0, 0], [1, 1]], strategy, fit, 0, search=SearchSettings(1, 8), refit_every=10
+        )
+        ledger = FeedbackLedger(2, censor_value=-1.0)
+        for i, x in enumerate(X):
+            if i > 2:
+                propose(ledger)
+            ledger.submit(x)
+            if i:
+                ledger.observe(i, float(x.sum()))
+    assert sizes[0] == sizes[1] and len(sizes[0]) >= 3
 
 
 def test_nothing_is_overdue_at_the_start():
