@@ -82,9 +82,9 @@ class DelayStrategy:
 
     The SDF algorithms are those of Verma, Dai and Low [Verma2022]_. GP-UCB and asy-TS ignore
     pending queries. None of them says what to do about queries that fail or hang: to do nothing,
-    pass ``failures="ignore"``. A `DelayStrategy` without arguments is GP-UCB-SDF up to ``max_censored``
-    pending queries, and GP-BUCB beyond; a `DelayAwareProposer` hallucinates by default, with
-    ``beta=2``.
+    pass ``failures="ignore"``. A `DelayStrategy` without arguments is GP-UCB-SDF up to
+    ``max_censored`` pending queries, and GP-BUCB beyond; a `DelayAwareProposer` hallucinates by
+    default, with ``beta=2``.
 
     Args:
         acquisition: ``"ucb"`` for `DelayedUpperConfidenceBound`, ``"ts"`` for
