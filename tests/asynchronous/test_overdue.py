@@ -263,6 +263,7 @@ def arrivals(
         ("hallucinate", disc, hangs_in_disc, 2, 0.84),
         ("hallucinate", bowl, hangs_in_corner, 3, 1.32),
         ("ucb", disc, hangs_in_disc, 2, 0.84),
+        ("ucb", bowl, hangs_in_corner, 3, 1.32),
     ],
 )
 def test_a_region_that_hangs(strategy, objective, hangs, dim, best):
