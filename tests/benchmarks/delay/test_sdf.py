@@ -103,9 +103,9 @@ def test_censoring_at_zero_is_censoring_at_the_prior_mean_of_the_raw_process() -
     values = []
     for name in ("ucb_sdf", "ucb_sdf_prior"):
         strategy = METHODS[name].start(sdf_published.contextual_tasks()[1], bounds)
-        model = strategy.fit(ledger, 0)
+        model: Any = strategy.fit(ledger, 0)
         assert strategy.gp is not None and hyperparameters(strategy.gp).mean == 0.0
-        acquisition = strategy.acquisition_function(model, ledger, GRID)
+        acquisition: Any = strategy.acquisition_function(model, ledger, GRID)
         sigma = model.posterior(ledger.pending().unsqueeze(-2)).variance.sum().sqrt()
         # Outcomes are not standardised, so the bound of feedback in [0, 1] is 1.
         assert acquisition.nu.item() == pytest.approx(1.0 + sigma.item())
