@@ -12,15 +12,13 @@ from benchmarks.delay.report import ByMethod, delay_figure, simple_regret
 from benchmarks.framework.comparisons import family
 from benchmarks.framework.markdown import estimate, table
 from benchmarks.framework.metrics import Estimate, by_seed
+from benchmarks.framework.protocol import margin_of
 from benchmarks.framework.suite import Suite
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 RANDOM = "random"
-
-# Of the comparisons, in percent of random search, as the protocol says.
-MARGIN = 5.0
 
 LEGEND = (
     "Final simple regret, of the queries whose values had arrived by the end, in percent of random "
@@ -48,7 +46,7 @@ class WorkersReport:
             for name, runs in groups.items()
         ]
         lines = [LEGEND, "", *table(["workers", *methods], rows), ""]
-        lines += ["## Comparisons", "", *self._comparisons(suite.baseline, collected), ""]
+        lines += ["## Comparisons", "", *self._comparisons(suite, collected), ""]
         problems = [
             [problem, *(estimate(_estimate(_regrets(runs, method))) for method in methods)]
             for problem, runs in collected.items()
@@ -59,16 +57,17 @@ class WorkersReport:
         """Regret curves."""
         return delay_figure(collected)
 
-    def _comparisons(self, baseline: str, collected: Mapping[str, ByMethod]) -> list[str]:
+    def _comparisons(self, suite: Suite[Any, Any], collected: Mapping[str, ByMethod]) -> list[str]:
         """The baseline minus each rival over all problems, paired by seed."""
+        baseline, margin = suite.baseline, margin_of(suite)
         own = shares(collected, baseline)
         found = family({rival: (own, shares(collected, rival)) for rival in self.rivals})
-        rows = [[rival, *difference.cells(".1f", MARGIN)] for rival, difference in found.items()]
+        rows = [[rival, *difference.cells(".1f", margin)] for rival, difference in found.items()]
         note = (
             f"`{baseline}` minus the rival, in the same unit, over all problems; Student's "
             "interval, Wilcoxon's p-value after Holm's correction for the number of rivals, the "
             "difference that would be found with a power of 80 %, and what follows for "
-            f"`{baseline}` with a margin of {MARGIN:.0f}."
+            f"`{baseline}` with a margin of {margin:.0f}."
         )
         header = ["rival", "difference", "95 % interval", "p", "detectable", "verdict"]
         return [note, "", *table(header, rows)]

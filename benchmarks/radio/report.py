@@ -13,7 +13,7 @@ from benchmarks.framework import metrics
 from benchmarks.framework.comparisons import family, verdict
 from benchmarks.framework.markdown import estimate, interval, number, table
 from benchmarks.framework.metrics import Estimate, Score, by_seed
-from benchmarks.framework.protocol import ExperimentProtocol
+from benchmarks.framework.protocol import margin_of
 from benchmarks.framework.result import Result
 from benchmarks.framework.suite import Suite
 
@@ -84,9 +84,7 @@ class RadioReport:
 
     def lines(self, suite: Suite[Any, Any], collected: Mapping[str, ByMethod]) -> list[str]:
         """The comparisons, and a table for each problem."""
-        if suite.protocol is None:
-            raise ValueError(f"Suite {suite.name!r} has no protocol, which states what matters.")
-        margin = ExperimentProtocol.load(suite.protocol).margin
+        margin = margin_of(suite)
         others = [m.name for m in suite.methods if m.name != suite.baseline]
         primary = [(self.subject, rival) for rival in self.rivals]
         secondary = [(name, suite.baseline) for name in others]

@@ -33,6 +33,8 @@ def overdue(ledger: FeedbackLedger, now: float) -> list[int]:
         ledger: The queries so far.
         now: Time as of which it is read.
     """
+    if not len(ledger.pending(now)):
+        return []
     trials = [
         trial
         for trial in ledger.trials_at(now)
@@ -43,7 +45,7 @@ def overdue(ledger: FeedbackLedger, now: float) -> list[int]:
     # A value that has not arrived has the time infinity.
     times = np.array([math.inf if t.observed_at is None else t.observed_at for t in trials])
     arrived = np.isfinite(times)
-    if arrived.all() or not arrived.any():
+    if not arrived.any():
         return []
     submitted = np.array([trial.submitted_at for trial in trials])
     known = np.searchsorted(np.sort(times), submitted, side="right")

@@ -13,6 +13,7 @@ from benchmarks.framework import metrics
 from benchmarks.framework.report import Collected, markdown
 from benchmarks.framework.result import replicate_config
 from tests.benchmarks.calibration.test_claims import run
+from tests.benchmarks.calibration.test_published import cells
 
 SUITES = pytest.mark.parametrize("suite", [OCBO_DESIGNS, OCBO_TASKS], ids=lambda suite: suite.name)
 
@@ -44,13 +45,6 @@ def made_up(suite: Any, seeds: range = range(10000, 10006)) -> Collected:
                 result.extras["pit"] = [0.3, 0.6] if method.name == "ocbo" else [0.01, 0.02]
                 found.setdefault(problem.name, {}).setdefault(method.name, []).append(result)
     return found
-
-
-def cells(text: str, *start: str) -> list[str]:
-    (row,) = (
-        line for line in text.splitlines() if line.startswith("| " + " | ".join(start) + " |")
-    )
-    return row.strip("| ").split(" | ")[len(start) :]
 
 
 def test_an_area_is_in_units_of_the_problem() -> None:
