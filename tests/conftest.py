@@ -12,8 +12,12 @@ from botorch_calib.testing import (
     ModelContract,
     PosteriorContract,
 )
+from tests import timeouts
 
 CONTRACTS = (AcquisitionContract, CalibratorContract, ModelContract, PosteriorContract)
+
+# Seconds that a slow test may take. All of them together take about a quarter of an hour.
+SLOW_TIMEOUT = 1200
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -22,7 +26,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Refuse a device that is not there."""
+    """Refuse a device that is not there, and end tests that hang."""
+    config.pluginmanager.register(timeouts)
     check_device(config.getoption("--device"))
 
 
@@ -39,6 +44,14 @@ def check_device(name: str) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Give slow tests their time, and select the tests that run on ``--device``."""
+    for item in items:
+        if item.get_closest_marker("slow") and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(SLOW_TIMEOUT))
+    select_for_device(config, items)
+
+
+def select_for_device(config: pytest.Config, items: list[pytest.Item]) -> None:
     """On another device keep contracts and what is marked: other tests have oracles on the CPU."""
     if config.getoption("--device") == "cpu":
         return

@@ -1,0 +1,83 @@
+"""A test that hangs ends its process: xdist reports it by name and goes on in another process.
+
+A plugin of pytest-timeout, whose own ways do not suffice. Its signal raises in the main thread only:
+it cannot end compiled code, and a test that leaves a ``with`` block of an executor waits there for
+ever. Its thread exits, but what it prints is lost under xdist, and a forked child of the test keeps
+the pipe open by which xdist would notice.
+"""
+
+import faulthandler
+import os
+import signal
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+STDERR = pytest.StashKey[int]()
+SECONDS = pytest.StashKey[float]()
+TIMER = pytest.StashKey[threading.Timer]()
+# Seconds after which a watchdog in C ends a process whose Python threads cannot run.
+GRACE = 30.0
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Keep the standard error of the process, which is redirected while tests run."""
+    with config.pluginmanager.get_plugin("capturemanager").global_and_fixture_disabled():  # type: ignore[union-attr]
+        config.stash[STDERR] = os.dup(2)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_timeout_set_timer(item: pytest.Item, settings: Any) -> bool:
+    """Start the clock of a test."""
+    item.stash[SECONDS] = settings.timeout
+    start_clock(item)
+    return True
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_timeout_cancel_timer(item: pytest.Item) -> bool:
+    """Stop the clock of a test: it has ended, or failed and may now be looked at in a debugger."""
+    faulthandler.cancel_dump_traceback_later()
+    if TIMER in item.stash:
+        item.stash[TIMER].cancel()
+    return True
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_teardown(item: pytest.Item) -> None:
+    """Start the clock anew, as what a failed test has left unfinished likes to hang here."""
+    if TIMER in item.stash:
+        item.stash[TIMER].cancel()
+        start_clock(item)
+
+
+def start_clock(item: pytest.Item) -> None:
+    """End the process after the seconds of a test, unless its timer is cancelled."""
+    stderr, seconds = item.config.stash[STDERR], item.stash[SECONDS]
+    item.stash[TIMER] = timer = threading.Timer(
+        seconds, end_process, (item.nodeid, seconds, stderr)
+    )
+    timer.daemon = True
+    timer.start()
+    faulthandler.dump_traceback_later(seconds + GRACE, exit=True, file=stderr)
+
+
+def end_process(name: str, seconds: float, stderr: int) -> None:
+    """Say which test hangs and where, and end this process with all that it has started."""
+    os.write(stderr, f"\n{name} took more than {seconds:g} s. Its threads:\n".encode())
+    faulthandler.dump_traceback(file=stderr)
+    end_children(os.getpid())
+    os._exit(1)
+
+
+def end_children(pid: int) -> None:
+    """Kill what a process has started, where the system tells (Linux)."""
+    for path in Path(f"/proc/{pid}/task").glob("*/children"):
+        for child in map(int, path.read_text().split()):
+            end_children(child)
+            try:
+                os.kill(child, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
