@@ -1,6 +1,6 @@
 """A test that hangs ends its process: xdist reports it by name and goes on in another process.
 
-A plugin of pytest-timeout, whose own ways do not suffice. Its signal raises in the main thread only:
+A plugin of pytest-timeout, whose own ways do not suffice. Its signal raises in the main thread:
 it cannot end compiled code, and a test that leaves a ``with`` block of an executor waits there for
 ever. Its thread exits, but what it prints is lost under xdist, and a forked child of the test keeps
 the pipe open by which xdist would notice.
