@@ -13,7 +13,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple, Self
 
 import torch
@@ -26,6 +25,12 @@ from botorch.models.model import Model, ModelList
 from torch import Tensor
 
 from botorch_calib._validation import check_count, check_nonnegative, check_open_unit
+from botorch_calib.acquisition.violation_account import (
+    INTEGRAL_GAIN,
+    TrackerStart,
+    TrackerState,
+    ViolationAccount,
+)
 from botorch_calib.calibration import Calibrator, OnlineQuantileTracker, QuantileRecalibrator
 from botorch_calib.models import CalibratedModel
 from botorch_calib.models.inspection import (
@@ -39,17 +44,8 @@ from botorch_calib.models.inspection import (
 
 #: Step size of the tracker that `ChanceConstraint.from_history` makes.
 STEP_SIZE = 0.05
-#: Default of ``integral_gain``: how fast an excess of misses is made up for.
-INTEGRAL_GAIN = 0.05
-# The rate of misses aimed at meanwhile differs from the stated one by at most this share of it:
-# a long safe past is no licence for a spell of violations, nor do a few violations shut everything.
-_LEEWAY = 0.5
-#: Number of rounds in a row without a certified point after which such rounds teach as well.
-PATIENCE = 3
 # What BoTorch lets a constraint be violated by, and what that stands for, in standard deviations.
 _TOLERANCE, _ROOM = 1e-8, 1e-6
-# Decimals of the bound on a number of violations; rounding leaves the integers within it alone.
-_DECIMALS = 5
 
 
 class _Side(NamedTuple):
@@ -67,30 +63,6 @@ class _Stated(NamedTuple):
     quantiles: Tensor  # b x s, those that decide, in units of the outcome
 
 
-@dataclass
-class _Guarantee:
-    """What the bound on the violations rests on, as it was when the constraint was made."""
-
-    num_updates: int  # of the tracker
-    lowest: list[float]  # ends of the interval that its constant stays in, for each side
-    highest: list[float]
-
-
-@dataclass
-class _Record:
-    """What has happened since the constraint was made."""
-
-    guarantee: _Guarantee | None
-    violations: list[int]  # of certified points, for each side
-    misses: list[int]  # outcomes of certified points beyond the deciding quantile, for each side
-    num_observed: int = 0
-    num_certified: int = 0
-    num_violations: int = 0
-    num_rounds: int = 0
-    num_idle: int = 0  # rounds in a row without a certified point
-    largest_batch: int = 1  # most points that the tracker has learned from in one round
-
-
 class ChanceConstraint:
     r"""``P(lower <= y <= upper) >= level`` for an outcome ``y``, an observation with its noise.
 
@@ -104,61 +76,21 @@ class ChanceConstraint:
     ``violation_bound(T) = (1 - level) T + (1 + eta) / eta`` violate a limit (one limit, one point a
     round, constant step ``eta``, no localization).
 
-    *Proof*, at an upper limit. Let ``p = level``, ``q_t`` the learned quantile, ``c_t`` the
-    tracker's constant in front of round ``t``, and ``o_t = 1`` if ``y_t <= q_t(x_t)``, a hit,
-    else 0, a miss. What teaches moves the constant by ``eta (p - o_t)``. It rises only after a
-    miss, where the threshold is less than 1, and falls only after a hit, where that is at least 0:
-    so it stays in an interval ``[a, b]``, of length ``1 + eta`` unless it starts outside of that
-    (`OnlineQuantileTracker.reach`). In a certified round ``q_t(x_t) <= upper``, so a violation
-    ``y_t > upper`` is a miss. It is learned as one whatever the last digits say; the threshold is
-    less than 1 then, since a quantile at its cap certifies nothing. Let ``V`` be the number of
-    violations among the ``T`` certified rounds so far. Then always
+    `ViolationAccount` has the proof, and keeps the books that it rests on:
 
-        ``V <= (1 - p) T + (c - a) / eta``.
-
-    It holds at the start, where ``V = T = 0`` and ``c >= a``, whatever the start is: a warm start
-    from history costs nothing. A certified hit adds ``1 - p`` to the first term on the right and
-    takes it off the second. A certified miss adds ``1 - p`` to the first and ``p`` to the second,
-    1 in all, and at most 1 to ``V``. An uncertified round that teaches moves the second term alone:
-    a miss adds ``p`` to it, a hit takes ``1 - p`` off it. So it is let teach only where the
-    inequality holds with ``1 - p`` to spare, whatever it brings. Since ``c <= b``, the bound
-    follows. At a lower limit the tracked level is ``1 - p``, violations are hits, and the term is
-    ``(b - c) / eta``.
-
-    *Rounds without a certified point* teach nothing at first, so that decisions are judged by
-    decisions alone. But a threshold that has risen too far for any point to be certified could then
-    never come back. So from the fourth such round in a row on they teach as well, as long as there
-    is something to spare (under two limits, on both sides), that is ``(1 - p) T + (c - a) / eta -
-    V``. It is spent on uncertified hits, and earned by uncertified misses and by those certified
-    misses that violate nothing. It is used up only where outcomes have violated the limit more
-    often than stated, by about ``(c - a) / eta`` times; what is not certified then stays so, since
-    nothing else keeps the bound.
-
-    *Several points in a round*, ``n`` of them, are compared with the same threshold, and the
-    interval is longer by ``(n - 1) eta``. *Localized*, ``c`` is the constant under a local part
-    that is at most ``G`` in size, and the interval is longer by ``2 G``. *With shrinking steps*,
-    ``eta`` in the inequality is the latest step: as ``c >= a``, a smaller one only adds to its
-    right side. Steps are numbered by the certified points alone, and in an uncertified round one
-    point at most teaches, so that ``eta`` never grows. A calibrator without a bound has nothing to
-    keep: there one point of each such round teaches.
-
-    **What learning has cost is made up for.** With a tracker alone the number ``M`` of misses in
-    the certified rounds is about ``(1 - p) T + (c - c_1) / eta``: where the model's quantile is
-    wrong, so that the constant has to move, the misses on the way there stay in excess for good,
-    two or three of them by default. So after each round with a certified point the constant also
-    moves by
-
-        ``eta min(max(integral_gain (M - (1 - p) T), -(1 - p) / 2), (1 - p) / 2)``,
-
-    never out of ``[a, b]``: until the books are balanced, the rate aimed at is up to half lower,
-    or up to half higher, than ``1 - p``. It is the integral term of control theory, see
-    Angelopoulos, Candes & Tibshirani (2023, Conformal PID control for time series prediction).
-    Misses are counted, not violations, so that rounds well inside the limit, where a miss violates
-    nothing, are no credit for later ones at the border. The proof stands: where ``M > (1 - p) T``
-    it raises the constant, which only adds to the right side of the inequality; elsewhere ``V <= M
-    <= (1 - p) T``, and it holds by its first term alone, as ``c >= a``. (With several points in a
-    round ``a`` is the end of the longer interval.) What the constant moves by here answers to no
-    outcome, so that `OnlineQuantileTracker.coverage_bound` is no bound on this tracker's misses.
+    * *Rounds without a certified point* teach nothing at first, so that decisions are judged by
+      decisions alone. But a threshold that has risen too far for any point to be certified could
+      then never come back. So from the fourth such round in a row on they teach as well, as long as
+      the bound holds whatever they bring. Where outcomes have violated the limit more often than
+      stated, nothing else keeps the bound, and what is not certified stays so.
+    * *What learning has cost is made up for.* Where the model's quantile is wrong, so that the
+      constant has to move, the violations on the way there would stay in excess for good. So the
+      constant also moves, within what the proof allows, towards a rate up to half lower, or up to
+      half higher, than stated until the books are balanced. What it moves by answers to no outcome,
+      so that `OnlineQuantileTracker.coverage_bound` is no bound on this tracker's misses.
+    * *Several points in a round*, localized thresholds and shrinking steps have bounds of their
+      own, see `violation_bound`. A calibrator without a bound has nothing to keep: one point of
+      each round without a certified one teaches it, from the fourth on.
 
     The calibrator must learn from this constraint alone. How the constant itself is rounded is not
     part of the proof: in single precision that may come to 1e-6 of a violation in each round.
@@ -210,8 +142,8 @@ class ChanceConstraint:
             raise InputDataError(
                 f"`lower` must be less than `upper`, got {self.lower} and {self.upper}."
             )
-        num = len(self._sides)
-        self._record = _Record(self._guarantee(), violations=[0] * num, misses=[0] * num)
+        signs = [side.sign for side in self._sides]
+        self._account = ViolationAccount((1.0 - self.level) / len(signs), signs, self._start())
 
     @classmethod
     def from_history(
@@ -283,7 +215,7 @@ class ChanceConstraint:
         """
         calibrated = CalibratedModel(_gaussian(model), self.calibrator, denoise=False)
         twin = type(self)(calibrated, self.upper, self.lower, self.level, self.integral_gain)
-        twin._record = self._record
+        twin._account = self._account
         return twin
 
     # ------------------------------------------------------------ what is certified
@@ -455,48 +387,38 @@ class ChanceConstraint:
         num_certified = int(certified.sum())
         teaching = certified
         if not num_certified:
-            teaching = torch.arange(len(X), device=X.device) < self._num_relaxing(len(X))
+            teaching = torch.arange(len(X), device=X.device) < self._num_idle_teachers(len(X))
         self.model.observe(
             X, Y, Yvar, condition=condition, learn_from=teaching, beyond=self._beyond(violated)
         )
         if not len(X):
             return
-        record, num_taught = self._record, int(teaching.sum())
-        record.num_rounds += 1
-        record.largest_batch = max(record.largest_batch, num_taught)
-        record.num_observed += len(X)
-        record.num_certified += num_certified
-        record.num_violations += int(violated.any(dim=-1).sum())
-        record.violations = _sums(record.violations, violated)
-        record.misses = _sums(record.misses, missed)
-        record.num_idle = 0 if num_certified else record.num_idle + 1
+        num_taught = int(teaching.sum())
+        self._account.record(violated, missed, num_certified, num_taught)
         tracker = self._tracker
-        if record.guarantee is None or tracker is None:
+        if self._account.start is None or tracker is None:
             return
         if num_certified:
-            self._balance(record, record.guarantee, tracker)
+            constants = tracker.constants.clone()
+            constants[self._indices] = self._account.balanced(
+                constants[self._indices], tracker.next_step, self.integral_gain
+            )
+            tracker.constants = constants
         else:
             # Steps are numbered by the certified points, see the proof.
             tracker.step_count = tracker.step_count - num_taught
 
-    def _balance(
-        self, record: _Record, guarantee: _Guarantee, tracker: OnlineQuantileTracker
-    ) -> None:
-        """Move the constants towards where misses in excess, or in want, are made up for."""
-        share, constants = self._share, tracker.constants.clone()
-        ends = zip(guarantee.lowest, guarantee.highest, strict=True)
-        sides = zip(self._indices, self._sides, record.misses, ends, strict=True)
-        for index, side, misses, (lowest, highest) in sides:
-            excess = self.integral_gain * (misses - share * record.num_certified)
-            move = tracker.next_step * min(max(excess, -_LEEWAY * share), _LEEWAY * share)
-            # Several points in a round may have pushed the constant out of the interval: it is not
-            # pulled back, which the proof would not allow, but not pushed farther either.
-            c = constants[index]
-            if side.sign * move > 0.0:
-                constants[index] = torch.maximum(c, (c + abs(move)).clamp(max=highest))
-            else:
-                constants[index] = torch.minimum(c, (c - abs(move)).clamp(min=lowest))
-        tracker.constants = constants
+    def _num_idle_teachers(self, num_rows: int) -> int:
+        """How many of ``num_rows`` points, of which none is certified, teach."""
+        tracker = self._tracker
+        if self._account.start is None or tracker is None:
+            return self._account.num_idle_teachers(num_rows)
+        # With shrinking steps one at most, so that the step never grows, see the proof.
+        num_rows = min(num_rows, 1) if tracker.step_decay > 0.0 else num_rows
+        state = TrackerState(
+            tracker.constants[self._indices].tolist(), tracker.next_step, tracker.step_size
+        )
+        return self._account.num_idle_teachers(num_rows, state)
 
     def _beyond(self, violated: Tensor) -> Tensor | None:
         """On which side violations ``n x s`` of certified points count, for the proof's sake.
@@ -504,7 +426,7 @@ class ChanceConstraint:
         In exact arithmetic they are beyond the quantile that certified. Other learners than the
         proof's may use by how far, so these are told nothing.
         """
-        if self._record.guarantee is None:
+        if self._account.start is None:
             return None
         signs = torch.tensor([side.sign for side in self._sides], device=violated.device)
         return (violated * signs).sum(dim=-1)
@@ -512,22 +434,22 @@ class ChanceConstraint:
     @property
     def num_rounds(self) -> int:
         """Number of rounds, that is of calls of `observe`."""
-        return self._record.num_rounds
+        return self._account.counts.num_rounds
 
     @property
     def num_observed(self) -> int:
         """Number of points observed."""
-        return self._record.num_observed
+        return self._account.counts.num_observed
 
     @property
     def num_certified(self) -> int:
         """Number of points observed that were certified."""
-        return self._record.num_certified
+        return self._account.counts.num_certified
 
     @property
     def num_violations(self) -> int:
         """Number of certified points whose outcome violated a limit."""
-        return self._record.num_violations
+        return self._account.counts.num_violations
 
     # ------------------------------------------------------------ what is saved
 
@@ -538,7 +460,7 @@ class ChanceConstraint:
         """
         return {
             "settings": self._settings(),
-            "record": asdict(self._record),
+            "record": self._account.state_dict(),
             "calibrator": deepcopy(self.calibrator.state_dict()),
         }
 
@@ -556,10 +478,7 @@ class ChanceConstraint:
         if (theirs := state_dict["settings"]) != (own := self._settings()):
             raise InputDataError(f"`state_dict` is of a constraint with {theirs}, not {own}.")
         self.calibrator.load_state_dict(state_dict["calibrator"])
-        record = deepcopy(state_dict["record"])
-        if record["guarantee"] is not None:
-            record["guarantee"] = _Guarantee(**record["guarantee"])
-        self._record = _Record(**record)
+        self._account.load_state_dict(state_dict["record"])
 
     def _settings(self) -> dict[str, Any]:
         """What the counts and the bound are of."""
@@ -587,67 +506,26 @@ class ChanceConstraint:
                 localized without forgetting, or has learned from elsewhere in the meantime.
         """
         check_count("num_certified", num_certified)
-        batch_size = max(check_count("batch_size", batch_size), self._record.largest_batch)
-        guarantee, tracker = self._record.guarantee, self._tracker
-        if guarantee is None or tracker is None:
+        check_count("batch_size", batch_size)
+        start, tracker = self._account.start, self._tracker
+        if start is None or tracker is None:
             raise self._without_bound()
-        if tracker.num_updates != guarantee.num_updates + self._record.num_certified:
+        if tracker.num_updates != start.num_updates + self.num_certified:
             raise UnsupportedError(
                 "The calibrator has also learned from elsewhere, so nothing bounds this "
                 "constraint's violations: give each constraint a calibrator of its own, and call "
                 "the constraint's `observe`, not that of its model."
             )
-        last = tracker.step_at(guarantee.num_updates + num_certified)
-        # Points observed at once lengthen the interval, which was measured for one at a time.
-        extra = (batch_size - 1) * tracker.step_size
-        ends = zip(guarantee.lowest, guarantee.highest, strict=True)
-        bound = sum(self._share * num_certified + (b - a + extra) / last for a, b in ends)
-        # Violations are counted: 26.999999999999996 would say 26 where 27 is meant.
-        return min(round(bound, _DECIMALS), float(num_certified))
+        last = tracker.step_at(start.num_updates + num_certified)
+        return self._account.bound(num_certified, last, tracker.step_size, batch_size)
 
-    def _guarantee(self) -> _Guarantee | None:
+    def _start(self) -> TrackerStart | None:
         """What the bound rests on from now on; None where there is none."""
         tracker, indices = self._tracker, self._indices
         if tracker is None or (tracker.localized and tracker.regularization == 0.0):
             return None
         lowest, highest = (ends[indices].tolist() for ends in tracker.reach())
-        return _Guarantee(tracker.num_updates, lowest, highest)
-
-    @property
-    def _share(self) -> float:
-        """The share of violations that is allowed on each side."""
-        return (1.0 - self.level) / len(self._sides)
-
-    def _num_relaxing(self, num_rows: int) -> int:
-        """How many of ``num_rows`` points, of which none is certified, may teach."""
-        if self._record.num_idle < PATIENCE:
-            return 0
-        tracker = self._tracker
-        if self._record.guarantee is None or tracker is None:
-            return min(num_rows, 1)
-        if tracker.step_decay > 0.0:
-            num_rows = min(num_rows, 1)
-        return max(0, min(num_rows, math.floor(self._slack() / self._share)))
-
-    def _slack(self) -> float:
-        """``(1 - p) T + (c - a) / eta - V`` of the class's proof, the least over the sides.
-
-        Each uncertified hit takes ``1 - p`` off it (at a lower limit: each uncertified miss).
-        """
-        record, tracker = self._record, self._tracker
-        assert record.guarantee is not None and tracker is not None
-        ends = zip(record.guarantee.lowest, record.guarantee.highest, strict=True)
-        # The end that hits push the constant to, if so many are compared with one threshold.
-        beyond = (record.largest_batch - 1) * tracker.step_size * self._share
-        heights = [
-            (c - a if side.sign > 0 else b - c) + beyond
-            for (a, b), c, side in zip(ends, self._constants(), self._sides, strict=True)
-        ]
-        allowed = self._share * record.num_certified
-        return min(
-            allowed + height / tracker.next_step - violations
-            for height, violations in zip(heights, record.violations, strict=True)
-        )
+        return TrackerStart(tracker.num_updates, lowest, highest)
 
     @property
     def _tracker(self) -> OnlineQuantileTracker | None:
@@ -663,11 +541,6 @@ class ChanceConstraint:
             return []
         found = [self.calibrator.index_of(side.level) for side in self._sides]
         return [index for index in found if index is not None] if None not in found else []
-
-    def _constants(self) -> list[float]:
-        """The tracker's constants of the deciding levels."""
-        tracker = self._tracker
-        return [] if tracker is None else tracker.constants[self._indices].tolist()
 
     def _without_bound(self) -> UnsupportedError:
         name, tracker = type(self.calibrator).__name__, self._tracker
@@ -693,11 +566,6 @@ class ChanceConstraint:
             f"certified={self.num_certified} of {self.num_observed}, "
             f"violations={self.num_violations})"
         )
-
-
-def _sums(before: list[int], now: Tensor) -> list[int]:
-    """Counts ``s`` after rows of booleans ``n x s``."""
-    return [count + more for count, more in zip(before, now.sum(dim=0).tolist(), strict=True)]
 
 
 def clearance(dtype: torch.dtype) -> float:
