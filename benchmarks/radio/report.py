@@ -90,8 +90,8 @@ class RadioReport:
         secondary = [(name, suite.baseline) for name in others]
         secondary = [pair for pair in secondary if pair not in primary]
         lines = ["## Comparisons", "", _legend(margin), ""]
-        lines += [*_comparisons(collected, primary, margin), "", "Secondary:", ""]
-        lines += [*_comparisons(collected, secondary, margin), ""]
+        lines += [*_comparisons(suite, collected, primary), "", "Secondary:", ""]
+        lines += [*_comparisons(suite, collected, secondary), ""]
         for problem, by_method in collected.items():
             lines += [f"## {problem}", "", LEGEND, "", *_problem_table(by_method), ""]
         return lines
@@ -122,16 +122,20 @@ def _legend(margin: float) -> str:
 
 
 def _comparisons(
-    collected: Mapping[str, ByMethod], pairs: Sequence[tuple[str, str]], margin: float
+    suite: Suite[Any, Any],
+    collected: Mapping[str, ByMethod],
+    pairs: Sequence[tuple[str, str]],
 ) -> list[str]:
     """The methods of each pair on each problem."""
+
+    def values(problem: str, method: str) -> dict[int, float]:
+        return by_seed(collected.get(problem, {}).get(method, []), log_recommended)
+
+    margin = margin_of(suite)
     scores = {
-        (problem, method, rival): (
-            by_seed(by_method.get(method, []), log_recommended),
-            by_seed(by_method.get(rival, []), log_recommended),
-        )
-        for problem, by_method in collected.items()
-        for method, rival in pairs
+        (problem.name, *pair): (values(problem.name, pair[0]), values(problem.name, pair[1]))
+        for problem in suite.problems
+        for pair in pairs
     }
     body = []
     for names, found in family(scores).items():
