@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.framework.archiving import update_archive
+from benchmarks.framework.completeness import Selection
 from benchmarks.framework.condensation import ArchiveError
-from benchmarks.framework.protocol import ExperimentProtocol, ProtocolError
+from benchmarks.framework.protocol import ExperimentProtocol
 from benchmarks.framework.report import FIGURES_DIR, TABLES_DIR, write_report
 from benchmarks.framework.result_store import ARCHIVES_DIR, RESULTS_DIR, ResultStore
 from benchmarks.framework.runner import (
@@ -48,6 +49,14 @@ def build_parser() -> argparse.ArgumentParser:
     report.add_argument("--tables", type=Path, default=TABLES_DIR, metavar="FOLDER")
     report.add_argument("--figures", type=Path, default=FIGURES_DIR, metavar="FOLDER")
     report.add_argument("--seeds", type=parse_seeds, help="of a pilot, such as 1000:1004")
+    report.add_argument(
+        "--without", nargs="+", default=(), metavar="METHOD", help="that have not been run"
+    )
+    report.add_argument(
+        "--incomplete-seeds",
+        action="store_true",
+        help="use seeds that not all methods have on all problems as well",
+    )
 
     archive = commands.add_parser("archive", help="condense results into the committed archive")
     archive.add_argument("suite", choices=sorted(SUITES))
@@ -137,8 +146,9 @@ def report_command(args: argparse.Namespace) -> int:
     """Write and print the report of a suite."""
     try:
         store = ResultStore(args.results, args.archives)
-        print(write_report(get_suite(args.suite), store, args.tables, args.figures, args.seeds))
-    except (FileNotFoundError, ProtocolError, ArchiveError) as error:
+        selection = Selection(args.seeds, tuple(args.without), args.incomplete_seeds)
+        print(write_report(get_suite(args.suite), store, args.tables, args.figures, selection))
+    except (FileNotFoundError, ValueError) as error:
         print(error, file=sys.stderr)
         return 2
     return 0

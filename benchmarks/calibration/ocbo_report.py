@@ -99,7 +99,11 @@ class OcboReport:
         """For each group and method the differences of area, log regret and calibration error."""
         cases = {
             # Without the baseline there is nothing to compare with.
-            name: [collected[problem] for problem in problems if problem in area.scales]
+            name: [
+                collected[problem] if problem in area.scales else {}
+                for problem in problems
+                if problem in collected
+            ]
             for name, problems in self.groups.items()
         }
         scores: tuple[Score, ...] = (area, LogRegret(INFERENCE), metrics.calibration_error)

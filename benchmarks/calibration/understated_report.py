@@ -66,7 +66,7 @@ class UnderstatedReport:
         case = list(collected.values())
         methods = list(dict.fromkeys(name for by_method in case for name in by_method))
         lines = [
-            *self._comparison_section(case, methods, margin_of(suite)),
+            *self._comparison_section(suite, case),
             *_regret_section(case, methods),
             *self._problem_section(collected, methods),
             *_coverage_section(case, methods),
@@ -91,9 +91,10 @@ class UnderstatedReport:
         _draw_claims(claims, case, methods)
         return figure
 
-    def _comparison_section(
-        self, case: Sequence[ByMethod], methods: Sequence[str], margin: float
-    ) -> list[str]:
+    def _comparison_section(self, suite: Suite[Any, Any], case: Sequence[ByMethod]) -> list[str]:
+        margin = margin_of(suite)
+        # All that are declared, whether they have been run or not: the correction counts them.
+        methods = [method.name for method in suite.methods]
         others = [m for m in methods if m not in (self.baseline, *self.primary)]
         families = {
             "primary": [(method, self.baseline) for method in self.primary],

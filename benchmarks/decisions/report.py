@@ -50,7 +50,7 @@ class DecisionReport:
         """A legend, tables over the functions of each case, and one for each problem."""
         cases = self._by_case(collected)
         lines = [
-            *self._violation_section(cases, suite.baseline, margin_of(suite)),
+            *self._violation_section(suite, cases),
             *self._regime_section(collected),
             *self._matched_section(cases),
             *self._recommendation_section(cases),
@@ -79,8 +79,9 @@ class DecisionReport:
     # ------------------------------------------------------------ tables
 
     def _violation_section(
-        self, cases: Mapping[str, list[ByMethod]], baseline: str, margin: float
+        self, suite: Suite[Any, Any], cases: Mapping[str, list[ByMethod]]
     ) -> list[str]:
+        baseline, margin = suite.baseline, margin_of(suite)
         header = [
             "case",
             "method",
@@ -98,7 +99,7 @@ class DecisionReport:
             "certified, %",
             "reward",
         ]
-        compared = self._comparisons(cases, baseline, margin)
+        compared = self._comparisons(suite, cases)
         body = []
         for name, case in cases.items():
             for method in self._shown(case):
@@ -128,19 +129,20 @@ class DecisionReport:
         return ["## Violations", "", self._legend(baseline, margin), "", *table(header, body), ""]
 
     def _comparisons(
-        self, cases: Mapping[str, list[ByMethod]], baseline: str, margin: float
+        self, suite: Suite[Any, Any], cases: Mapping[str, list[ByMethod]]
     ) -> dict[tuple[str, str], list[str]]:
         """The cells that compare each method with the baseline, Holm's correction by family."""
         cells: dict[tuple[str, str], list[str]] = {}
-        rivals = [m for m in self._shown(r for c in cases.values() for r in c) if m != baseline]
-        gap = ViolationGap(self.stated)
+        gap, margin = ViolationGap(self.stated), margin_of(suite)
+        hidden = (suite.baseline, *self.hidden)
+        rivals = [method.name for method in suite.methods if method.name not in hidden]
         for methods in ([self.primary], [m for m in rivals if m != self.primary]):
             pairs = {
                 (name, method): (
-                    _seed_means(case, method, gap),
-                    _seed_means(case, baseline, gap),
+                    _seed_means(cases.get(name, []), method, gap),
+                    _seed_means(cases.get(name, []), suite.baseline, gap),
                 )
-                for name, case in cases.items()
+                for name in self.cases
                 for method in methods
             }
             for key, difference in comparisons.family(pairs).items():

@@ -51,6 +51,8 @@ def share_of_new_points(result: Result) -> float:
 # The name under which an archive keeps them.
 NEW_POINTS = "new_points"
 
+HALLUCINATING = "ucb_hallucinate"
+
 CRITERIA: dict[str, Score] = {
     "simple regret": simple_regret,
     "averaged over rounds": mean_simple_regret,
@@ -116,12 +118,13 @@ class SdfReport:
 
 
 def with_hallucination(suite: Suite[Any, Any]) -> list[Pair]:
-    """Each way of censoring beside the rule that hallucinates, on all problems."""
+    """Each way of censoring beside the rule that hallucinates, if there is one, on all problems."""
+    names = [method.name for method in suite.methods]
     return [
-        (Run(problem.name, method.name), Run(problem.name, "ucb_hallucinate"))
+        (Run(problem.name, name), Run(problem.name, HALLUCINATING))
         for problem in suite.problems
-        for method in suite.methods
-        if method.name.startswith("ucb_sdf")
+        for name in names
+        if name.startswith("ucb_sdf") and HALLUCINATING in names
     ]
 
 

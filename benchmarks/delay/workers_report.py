@@ -65,8 +65,8 @@ class WorkersReport:
         rows = [[rival, *difference.cells(".1f", margin)] for rival, difference in found.items()]
         note = (
             f"`{baseline}` minus the rival, in the same unit, over all problems; Student's "
-            "interval, Wilcoxon's p-value after Holm's correction for the number of rivals, the "
-            "difference that would be found with a power of 80 %, and what follows for "
+            "interval, Wilcoxon's p-value after Holm's correction for the number of declared "
+            "rivals, the difference that would be found with a power of 80 %, and what follows for "
             f"`{baseline}` with a margin of {margin:.0f}."
         )
         header = ["rival", "difference", "95 % interval", "p", "detectable", "verdict"]
@@ -76,14 +76,15 @@ class WorkersReport:
 def shares(collected: Mapping[str, ByMethod], method: str) -> dict[int, float]:
     """By seed: regret in percent of random search's mean, averaged over problems.
 
-    Only problems that have both methods count, and seeds that are complete on these.
+    Only seeds that the method has on all of these count; none if random search lacks a problem.
     """
     scaled = []
     for runs in collected.values():
         own, random = _regrets(runs, method), _regrets(runs, RANDOM)
-        if own and random:
-            unit = float(np.mean(list(random.values())))
-            scaled.append({seed: 100.0 * value / unit for seed, value in own.items()})
+        if not (own and random):
+            return {}
+        unit = float(np.mean(list(random.values())))
+        scaled.append({seed: 100.0 * value / unit for seed, value in own.items()})
     if not scaled:
         return {}
     complete = set.intersection(*(set(each) for each in scaled))

@@ -137,22 +137,20 @@ class Difference:
 def family(
     pairs: Mapping[K, tuple[Mapping[int, float], Mapping[int, float]]],
 ) -> dict[K, Difference]:
-    """The first values less the second ones, by seed, corrected for the number of comparisons.
+    """The first values less the second ones, by seed, corrected for the number of ``pairs``.
 
-    Comparisons with fewer than two seeds in common are left out.
+    Comparisons with fewer than two seeds in common are left out, but are counted: ``pairs`` are
+    those that are declared, so that the correction does not depend on what has been run so far.
     """
-    differences: dict[K, tuple[float, ...]] = {}
-    p_values = []
-    for key, (own, other) in pairs.items():
-        common = sorted(own.keys() & other.keys())
-        if len(common) < 2:
-            continue
-        differences[key] = tuple(own[seed] - other[seed] for seed in common)
-        p_values.append(paired_test(dict(own), dict(other)).wilcoxon_p_value)
-    return {
-        key: Difference(values, p, detectable(values, len(differences)))
-        for (key, values), p in zip(differences.items(), holm(p_values), strict=True)
-    }
+    # Without a p-value, a comparison takes the last place in Holm's order.
+    tests = [paired_test(dict(own), dict(other)) for own, other in pairs.values()]
+    adjusted = holm([test.wilcoxon_p_value for test in tests])
+    found = {}
+    for (key, (own, other)), p in zip(pairs.items(), adjusted, strict=True):
+        values = tuple(own[seed] - other[seed] for seed in sorted(own.keys() & other.keys()))
+        if len(values) >= 2:
+            found[key] = Difference(values, p, detectable(values, len(pairs)))
+    return found
 
 
 def detectable(differences: Sequence[float], num_tests: int) -> float:

@@ -9,6 +9,9 @@ from benchmarks.framework import metrics
 from benchmarks.framework.metrics import Estimate, PairedTest, Score
 from benchmarks.framework.result import Result
 
+# Relative to a mean, what smaller standard errors are no more than.
+ROUNDING = 1e-12
+
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     """The lines of a table."""
@@ -29,8 +32,11 @@ def estimate(value: Estimate) -> str:
     """A mean with its standard error, if there is one."""
     if math.isnan(value.mean):
         return "–"
-    error = "" if math.isnan(value.standard_error) else f" ± {value.standard_error:.2g}"
-    return f"{value.mean:.3g}{error}"
+    if math.isnan(value.standard_error):
+        return f"{value.mean:.3g}"
+    # Equal values deviate from their mean by its rounding error.
+    error = 0.0 if value.standard_error < ROUNDING * abs(value.mean) else value.standard_error
+    return f"{value.mean:.3g} ± {error:.2g}"
 
 
 def difference(test: PairedTest, compared: bool = True) -> str:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from benchmarks.framework.completeness import Collected, Completeness, Selection, select
 from benchmarks.framework.condensation import ArchivedResult
 from benchmarks.framework.markdown import estimate, number, table
 from benchmarks.framework.metrics import Estimate, PairedTest, final_regrets, paired_test
@@ -24,9 +25,6 @@ if TYPE_CHECKING:
 
 TABLES_DIR = BENCHMARKS_DIR / "tables"
 FIGURES_DIR = BENCHMARKS_DIR / "figures"
-
-# Results by problem and method.
-Collected = dict[str, dict[str, list[Result]]]
 
 
 class Report(Protocol):
@@ -44,7 +42,7 @@ def write_report(
     store: ResultStore,
     tables: Path = TABLES_DIR,
     figures: Path = FIGURES_DIR,
-    seeds: Collection[int] | None = None,
+    selection: Selection | None = None,
 ) -> str:
     """Write ``tables/SUITE.md`` and ``figures/SUITE.png``; return the markdown.
 
@@ -54,19 +52,22 @@ def write_report(
         store: Where its results are kept.
         tables: Folder of the table.
         figures: Folder of the figure.
-        seeds: Report these seeds alone, as a pilot, under the name ``SUITE_pilot``; by default
-            those of the protocol, or all there are.
+        selection: What of them the report rests on, by default all of the suite's seeds that all
+            methods have on all problems. Other seeds are a pilot, under the name ``SUITE_pilot``.
 
     Raises:
         FileNotFoundError: If there are no results.
+        IncompleteError: If there are too few for what is asked for.
         ProtocolError: If the suite or a result is not what the protocol says.
+        ValueError: If a method is to be left out that cannot be.
     """
+    selection = Selection() if selection is None else selection
+    selection.check(suite)
     protocol = None
     if suite.protocol is not None:
         protocol = ExperimentProtocol.load(suite.protocol)
         protocol.check(suite)
-    counted = protocol.seeds if protocol is not None and seeds is None else seeds
-    collected, unfit = collect(suite, store, counted)
+    collected, unfit = collect(suite, store, selection.seeds_of(suite))
     if protocol is not None and unfit:
         raise ProtocolError(
             f"{unfit} result files are unreadable or of another configuration than protocol "
@@ -74,11 +75,12 @@ def write_report(
         )
     if not collected:
         raise FileNotFoundError(f"There are no results of suite {suite.name!r} yet.")
-    text = markdown(suite, collected, unfit, protocol, seeds)
-    name = suite.name if seeds is None else f"{suite.name}_pilot"
+    shown, completeness = select(suite, collected, selection)
+    text = markdown(suite, shown, unfit, protocol, completeness)
+    name = suite.name if selection.seeds is None else f"{suite.name}_pilot"
     write_atomically(tables / f"{name}.md", text)
     figures.mkdir(parents=True, exist_ok=True)
-    suite.report.figure(collected).savefig(figures / f"{name}.png", dpi=150)
+    suite.report.figure(shown).savefig(figures / f"{name}.png", dpi=150)
     return text
 
 
@@ -102,28 +104,29 @@ def markdown(
     collected: Collected,
     unfit: int = 0,
     protocol: ExperimentProtocol | None = None,
-    pilot: Collection[int] | None = None,
+    completeness: Completeness | None = None,
 ) -> str:
     """The report of a suite as markdown.
 
     Args:
         suite: The suite.
-        collected: Its results.
+        collected: Its results, as far as they are shown.
         unfit: Number of result files that were left out.
         protocol: Its protocol, if it has one.
-        pilot: The seeds, if they are not those that count.
+        completeness: What they are of what there should be.
     """
+    options = "" if completeness is None else completeness.selection.options()
     lines = [
         f"# Suite `{suite.name}`",
         "",
         f"Reproduce with `python -m benchmarks run {suite.name}` and then "
-        f"`python -m benchmarks report {suite.name}`.",
+        f"`python -m benchmarks report {suite.name}{options}`.",
         "",
     ]
-    if pilot is not None:
-        lines += [f"**A pilot on the seeds {_listed(pilot)}, no evidence.**", ""]
+    if completeness is not None:
+        lines += completeness.lines()
     if protocol is not None:
-        lines += [*protocol.lines(), "", _completeness(suite, collected, protocol, pilot), ""]
+        lines += [*protocol.lines(), ""]
     archived = sum(isinstance(r, ArchivedResult) for runs in collected.values() for r in _all(runs))
     if archived:
         lines += [f"{archived} replicates are read from the archive, which holds them rounded.", ""]
@@ -135,24 +138,6 @@ def markdown(
 
 def _all(by_method: Mapping[str, Sequence[Result]]) -> Iterable[Result]:
     return chain.from_iterable(by_method.values())
-
-
-def _listed(seeds: Collection[int]) -> str:
-    return ", ".join(map(str, sorted(seeds)))
-
-
-def _completeness(
-    suite: Suite[Any, Any],
-    collected: Collected,
-    protocol: ExperimentProtocol,
-    pilot: Collection[int] | None,
-) -> str:
-    """How much of what the protocol asks for is there."""
-    num_seeds = len(protocol.seeds if pilot is None else pilot)
-    asked = num_seeds * len(suite.problems) * len(suite.methods)
-    there = sum(len(results) for by_method in collected.values() for results in by_method.values())
-    text = f"{there} of {asked} replicates are there."
-    return text if there == asked else f"**Incomplete: {text}**"
 
 
 def _versions(collected: Collected) -> list[str]:

@@ -1,18 +1,18 @@
-"""The report of suite `radio`: true capacities, and the localized method beside its rivals."""
+"""The report of suite `radio`: the claims of the paper, comparisons, and true capacities."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from benchmarks.framework import metrics
-from benchmarks.framework.comparisons import family, verdict
+from benchmarks.framework.comparisons import Difference, family, verdict
 from benchmarks.framework.markdown import estimate, interval, number, table
-from benchmarks.framework.metrics import Estimate, Score, by_seed
+from benchmarks.framework.metrics import Estimate, Score, by_seed, student_interval
 from benchmarks.framework.protocol import margin_of
 from benchmarks.framework.result import Result
 from benchmarks.framework.suite import Suite
@@ -70,28 +70,51 @@ def coverage(result: Result) -> float:
     return math.nan if covered is None else float(np.mean(metrics.trace(result, "covered")))
 
 
+class Claim(NamedTuple):
+    """A hypothesis of the protocol on one problem: the method is better by more than the margin."""
+
+    hypothesis: int
+    problem: str
+    method: str
+    rival: str
+
+
+class Compared(NamedTuple):
+    """A method minus its rival on a problem."""
+
+    problem: str
+    method: str
+    rival: str
+
+
 @dataclass(frozen=True)
 class RadioReport:
-    """Capacities by problem, and comparisons with one method.
+    """Claims, comparisons with one method, and capacities by problem.
 
     Args:
         subject: The method that the primary comparisons are about.
         rivals: The methods that it is compared with.
+        claims: The hypotheses. Each is of a primary or secondary comparison, either way round.
     """
 
     subject: str
     rivals: tuple[str, ...]
+    claims: tuple[Claim, ...] = ()
 
     def lines(self, suite: Suite[Any, Any], collected: Mapping[str, ByMethod]) -> list[str]:
-        """The comparisons, and a table for each problem."""
+        """The claims, the comparisons, capacities over the rounds, a table for each problem."""
         margin = margin_of(suite)
-        others = [m.name for m in suite.methods if m.name != suite.baseline]
-        primary = [(self.subject, rival) for rival in self.rivals]
-        secondary = [(name, suite.baseline) for name in others]
-        secondary = [pair for pair in secondary if pair not in primary]
-        lines = ["## Comparisons", "", _legend(margin), ""]
-        lines += [*_comparisons(collected, primary, margin), "", "Secondary:", ""]
-        lines += [*_comparisons(collected, secondary, margin), ""]
+        primary, secondary = (
+            family({pair: _scores(pair, collected) for pair in declared})
+            for declared in self.pairs(suite)
+        )
+        lines = ["## Claims of the paper", "", _CLAIMS.format(margin=margin), ""]
+        lines += [*self._claims({**primary, **secondary}, margin), ""]
+        lines += ["## Comparisons", "", _legend(margin), ""]
+        lines += [*_comparisons(primary, margin), "", "Secondary:", ""]
+        lines += [*_comparisons(secondary, margin), ""]
+        lines += ["## Capacity over the rounds", "", _OVER_ROUNDS, ""]
+        lines += [*_over_rounds(collected), ""]
         for problem, by_method in collected.items():
             lines += [f"## {problem}", "", LEGEND, "", *_problem_table(by_method), ""]
         return lines
@@ -110,46 +133,132 @@ class RadioReport:
         share_legend(figure, panels)
         return figure
 
+    def pairs(self, suite: Suite[Any, Any]) -> tuple[list[Compared], list[Compared]]:
+        """The primary family, and the secondary one: all other methods with the baseline."""
+        primary = [(self.subject, rival) for rival in self.rivals]
+        with_baseline = [(m.name, suite.baseline) for m in suite.methods]
+        secondary = [
+            pair for pair in with_baseline if pair[0] != suite.baseline and pair not in primary
+        ]
+        first, second = (
+            [Compared(problem.name, *pair) for problem in suite.problems for pair in pairs]
+            for pairs in (primary, secondary)
+        )
+        return first, second
+
+    def _claims(self, found: Mapping[Compared, Difference], margin: float) -> list[str]:
+        body = []
+        for claim in self.claims:
+            names = [str(claim.hypothesis), *claim[1:]]
+            difference = _difference(claim, found)
+            if difference is None:
+                body.append([*names, *["–"] * 5, "not run"])
+                continue
+            said = claim_verdict(student_interval(difference.values), difference.p, margin)
+            body.append([*names, *_cells(difference), said])
+        header = ["hypothesis", "problem", "method", "better than", "seeds", "difference, %"]
+        return table([*header, "95 % interval", "p", "detectable, %", "claim"], body)
+
+
+def claim_verdict(interval: tuple[float, float], adjusted_p: float, margin: float) -> str:
+    """What a difference, the better for being larger, says of the claim that it exceeds the margin.
+
+    In the words of the protocol: ``reproduced`` if the interval lies above the margin and the test
+    is significant, ``reversed`` if both hold with the opposite sign, ``not reproduced`` if the
+    interval lies below the margin; else ``undecided``.
+    """
+    low, high = interval
+    significant = adjusted_p < metrics.SIGNIFICANCE
+    if significant and low > margin:
+        return "reproduced"
+    if significant and high < -margin:
+        return "reversed"
+    return "not reproduced" if high < margin else "undecided"
+
+
+def _difference(claim: Claim, found: Mapping[Compared, Difference]) -> Difference | None:
+    """The comparison that a claim is of; with the opposite sign if it was made the other way."""
+    same = found.get(Compared(claim.problem, claim.method, claim.rival))
+    opposite = found.get(Compared(claim.problem, claim.rival, claim.method))
+    if same is not None or opposite is None:
+        return same
+    return replace(opposite, values=tuple(-value for value in opposite.values))
+
+
+def _scores(
+    pair: Compared, collected: Mapping[str, ByMethod]
+) -> tuple[dict[int, float], dict[int, float]]:
+    """The primary endpoint of both methods by seed."""
+    by_method = collected.get(pair.problem, {})
+    return (
+        by_seed(by_method.get(pair.method, []), log_recommended),
+        by_seed(by_method.get(pair.rival, []), log_recommended),
+    )
+
+
+_CLAIMS = (
+    "The hypotheses of the protocol, which are what the paper reports: the method's capacity at "
+    "the recommended point is above the rival's by more than the margin of {margin:g}. "
+    "`reproduced`: the 95 % interval lies above the margin, and the corrected p-value is below "
+    "5 %; `reversed`: both hold with the opposite sign; `not reproduced`: the interval lies below "
+    "the margin; else `undecided`. Differences and p-values are those of the comparisons below."
+)
+
 
 def _legend(margin: float) -> str:
     return (
         "Capacity at the recommended point, method minus rival, in percent (differences of "
         "logarithms times 100), paired by seed: mean with Student's 95 % interval, and Wilcoxon's "
-        "two-sided p after Holm's correction for all rows of a table. `equivalent`: the interval "
-        f"lies within ± {margin:g}; `better` or `worse`: p is below {metrics.SIGNIFICANCE:g}. "
-        "Detectable is the difference found with a power of 80 % at the strictest step."
+        "two-sided p after Holm's correction for all comparisons that the protocol declares for a "
+        f"table. `equivalent`: the interval lies within ± {margin:g}; `better` or `worse`: p is "
+        f"below {metrics.SIGNIFICANCE:g}. Detectable is the difference found with a power of 80 % "
+        "at the strictest step."
     )
 
 
-def _comparisons(
-    collected: Mapping[str, ByMethod], pairs: Sequence[tuple[str, str]], margin: float
-) -> list[str]:
+def _comparisons(found: Mapping[Compared, Difference], margin: float) -> list[str]:
     """The methods of each pair on each problem."""
-    scores = {
-        (problem, method, rival): (
-            by_seed(by_method.get(method, []), log_recommended),
-            by_seed(by_method.get(rival, []), log_recommended),
-        )
-        for problem, by_method in collected.items()
-        for method, rival in pairs
-    }
     body = []
-    for names, found in family(scores).items():
-        low, high = metrics.student_interval(found.values)
-        body.append(
-            [
-                *names,
-                str(len(found.values)),
-                f"{np.mean(found.values):+.1f}",
-                interval(found.values, "+.1f"),
-                number(found.p, 2),
-                f"{found.detectable:.1f}",
-                # There, less is better.
-                verdict((-high, -low), found.p, margin),
-            ]
-        )
+    for names, difference in found.items():
+        low, high = student_interval(difference.values)
+        # There, less is better.
+        said = verdict((-high, -low), difference.p, margin)
+        body.append([*names, *_cells(difference), said])
     header = ["problem", "method", "rival", "seeds", "difference, %", "95 % interval", "p"]
     return table([*header, "detectable, %", ""], body)
+
+
+def _cells(difference: Difference) -> list[str]:
+    return [
+        str(len(difference.values)),
+        f"{np.mean(difference.values):+.1f}",
+        interval(difference.values, "+.1f"),
+        number(difference.p, 2),
+        f"{difference.detectable:.1f}",
+    ]
+
+
+# Of the 250 rounds.
+ROUNDS = (0, 25, 50, 100, 150, 200, 250)
+
+_OVER_ROUNDS = (
+    "True capacity at the recommended point after so many rounds, mean ± standard error over "
+    "seeds; 0 is after the random points and the start, before the first move."
+)
+
+
+def _over_rounds(collected: Mapping[str, ByMethod]) -> list[str]:
+    """Capacities at some rounds, a row for each method on each problem."""
+    body = []
+    for problem, by_method in collected.items():
+        for method, results in by_method.items():
+            curves = np.array([capacities(result, "recommended") for result in results])
+            cells = [
+                estimate(Estimate.of(curves[:, at].tolist())) if at < curves.shape[1] else "–"
+                for at in ROUNDS
+            ]
+            body.append([problem, method, *cells])
+    return table(["problem", "method", *map(str, ROUNDS)], body)
 
 
 def _problem_table(by_method: ByMethod) -> list[str]:

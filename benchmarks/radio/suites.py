@@ -8,7 +8,7 @@ from benchmarks.framework.condensation import REGRETS, Flags, Significant
 from benchmarks.framework.suite import Suite
 from benchmarks.radio.methods import compared
 from benchmarks.radio.problems import problems
-from benchmarks.radio.report import RadioReport
+from benchmarks.radio.report import Claim, RadioReport
 
 # The loop of the paper's third experiment.
 RADIO = Suite(
@@ -18,7 +18,17 @@ RADIO = Suite(
     baseline="ei",
     seeds=range(10000, 10040),
     report=RadioReport(
-        subject="locbo", rivals=("ei", "locbo_global", "cbo", "ocbo", "ocbo_localized")
+        subject="locbo",
+        rivals=("ei", "locbo_global", "cbo", "ocbo", "ocbo_localized"),
+        claims=(
+            Claim(1, "fading_1", "locbo", "locbo_global"),
+            Claim(2, "fading_1", "locbo", "cbo"),
+            Claim(2, "fading_1", "locbo", "ocbo"),
+            Claim(3, "fading_1", "locbo", "ei"),
+            Claim(3, "fading_4", "locbo", "ei"),
+            Claim(4, "fading_1", "ei", "random"),
+            Claim(4, "fading_4", "ei", "random"),
+        ),
     ),
     protocol="radio",
     archive=replace(

@@ -53,7 +53,7 @@ class ShiftReport:
             "function is the distance of the true from the stated distribution of contexts, that "
             "behind a method its radius."
         )
-        lines = [legend, "", "## Primary comparisons", "", *primary(collected, suite.baseline), ""]
+        lines = [legend, "", "## Primary comparisons", "", *primary(suite, collected), ""]
         for name, title in CRITERIA.items():
             lines += [f"## {title}", "", *means(collected, name), ""]
         return lines
@@ -63,14 +63,18 @@ class ShiftReport:
         return shift_figure(collected)
 
 
-def primary(collected: Mapping[str, ByMethod], baseline: str) -> list[str]:
+def primary(suite: Suite[Any, Any], collected: Mapping[str, ByMethod]) -> list[str]:
     """Differences of log regret to the baseline's, corrected for the number of all of them."""
+
+    def values(problem: str, method: str) -> dict[int, float]:
+        return by_seed(collected.get(problem, {}).get(method, []), log_regret)
+
     scores = {
-        (problem, method): (
-            by_seed(by_method.get(method, []), log_regret),
-            by_seed(by_method.get(baseline, []), log_regret),
+        (problem.name, method): (
+            values(problem.name, method),
+            values(problem.name, suite.baseline),
         )
-        for problem, by_method in collected.items()
+        for problem in suite.problems
         for method in PRIMARY
     }
     rows = [[*names, *found.percent_cells(MARGIN)] for names, found in family(scores).items()]
@@ -78,7 +82,7 @@ def primary(collected: Mapping[str, ByMethod], baseline: str) -> list[str]:
         "problem",
         "method",
         "seeds",
-        f"regret to {baseline}",
+        f"regret to {suite.baseline}",
         "95 % interval",
         "corrected p",
         f"within {100 * math.expm1(MARGIN):.0f} %",

@@ -16,8 +16,9 @@ from benchmarks.calibration import published
 from benchmarks.calibration.published import GPS, example
 from benchmarks.calibration.stateful import StatefulStrategy
 from benchmarks.calibration.suites import LOCBO_FULL, LOCBO_SWEEPS
+from benchmarks.framework.completeness import Collected
 from benchmarks.framework.protocol import ExperimentProtocol
-from benchmarks.framework.report import Collected, markdown
+from benchmarks.framework.report import markdown
 from benchmarks.framework.result import replicate_config
 from benchmarks.framework.runner import without_expected_warnings
 from benchmarks.framework.sequential import replicate

@@ -14,8 +14,9 @@ from benchmarks.calibration.claims import EXCESS
 from benchmarks.calibration.suites import UNDERSTATED_NOISE
 from benchmarks.framework.archiving import update_archive
 from benchmarks.framework.comparisons import pooled_ratio
+from benchmarks.framework.completeness import Collected
 from benchmarks.framework.protocol import ExperimentProtocol
-from benchmarks.framework.report import Collected, write_report
+from benchmarks.framework.report import write_report
 from benchmarks.framework.result import Result, replicate_config
 from benchmarks.framework.result_store import ResultStore
 from benchmarks.framework.suite import Suite

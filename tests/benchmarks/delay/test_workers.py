@@ -115,6 +115,9 @@ def test_shares() -> None:
     incomplete = collected()
     del incomplete["f_20"]["default"][1]
     assert shares(incomplete, "default") == pytest.approx({0: 17.5})
+    # An average over fewer problems than the others' could not be compared with theirs.
+    del incomplete["f_20"]["default"]
+    assert shares(incomplete, "default") == {}
 
 
 def test_report() -> None:

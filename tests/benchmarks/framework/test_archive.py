@@ -27,7 +27,7 @@ from benchmarks.framework.condensation import (
 from benchmarks.framework.report import collect, markdown
 from benchmarks.framework.result import Result
 from benchmarks.framework.result_store import ResultStore, Status
-from benchmarks.framework.runner import pending_tasks
+from benchmarks.framework.runner import pending_tasks, run_suite
 from benchmarks.framework.sequential import replicate
 from benchmarks.framework.suite import Suite
 
@@ -84,6 +84,49 @@ def test_what_is_archived_is_not_run_again(store) -> None:
     archived(store, RESULTS[:2])
     tasks, skipped = pending_tasks(SUITE, elsewhere(store), None, overwrite=False)
     assert ([task.seed for task in tasks], skipped) == ([2, 3], 2)
+
+
+def test_a_run_that_was_killed_resumes_from_the_archive(store, monkeypatch) -> None:
+    write = ResultStore.write
+
+    def killed(self: ResultStore, suite: str, result: Result) -> Path:
+        if result.seed == 2:
+            raise KeyboardInterrupt
+        return write(self, suite, result)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ResultStore, "write", killed)
+        with pytest.raises(KeyboardInterrupt):
+            run_suite(SUITE, store, progress=False)
+    assert update_archive(SUITE, store).total == 2
+    # The files are lost, or lie on another machine.
+    other = elsewhere(store)
+    summary = run_suite(SUITE, other, progress=False)
+    assert (summary.finished, summary.skipped, summary.failures) == (2, 2, [])
+    assert sorted(path.stem for path in other.root.rglob("*.json")) == ["seed_0002", "seed_0003"]
+    assert update_archive(SUITE, other).added == 2
+    assert run_suite(SUITE, elsewhere(other), progress=False).skipped == 4
+
+
+def test_an_archive_is_read_once(store, monkeypatch) -> None:
+    archived(store, RESULTS[:3])
+    decompressed: list[bytes] = []
+    real = lzma.decompress
+
+    def counted(content: bytes) -> bytes:
+        decompressed.append(content)
+        return real(content)
+
+    monkeypatch.setattr("benchmarks.framework.archive.lzma.decompress", counted)
+    store.write("smoke", RESULTS[3])
+    assert update_archive(SUITE, store).added == 1
+    assert len(decompressed) == 1
+    # What was written is another file, which every replicate asks for.
+    assert pending_tasks(SUITE, elsewhere(store), None, overwrite=False) == ([], 4)
+    assert len(elsewhere(store).load("smoke", PROBLEM, METHOD)[0]) == 4
+    assert len(decompressed) == 2
+    assert update_archive(SUITE, store, overwrite=True).added == 4
+    assert len(decompressed) == 2
 
 
 def test_of_another_configuration(store) -> None:

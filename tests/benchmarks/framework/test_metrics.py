@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from benchmarks.framework import metrics
 from benchmarks.framework.result import Result
@@ -132,3 +133,31 @@ def test_holm_by_hand() -> None:
     assert adjusted == pytest.approx([0.06, 0.04, 0.9, 0.06])
     assert metrics.holm([math.nan, 0.01]) == pytest.approx([1.0, 0.02])
     assert metrics.holm([]) == []
+
+
+@pytest.mark.parametrize(
+    ("differences", "p"),
+    [
+        # Ranks 1, 2.5 and 2.5: no more than 1 of 6 in 2 of 8 choices of signs.
+        ([1.0, -2.0, -2.0], 2 * 2 / 8),
+        # A zero counts for neither sign: four of one sign.
+        ([0.0, 3.0, 3.0, 1.0, 2.0], 2 / 2**4),
+        # Half on either side.
+        ([1.0, -1.0], 1.0),
+        # Without ties, and many with some.
+        ([1.0, 2.0, 3.0, -4.0, 5.0], None),
+        ([float(i % 7) - 2.0 for i in range(14)], None),
+    ],
+)
+def test_wilcoxon(differences: list[float], p: float | None) -> None:
+    expected = stats.wilcoxon(differences).pvalue if p is None else p
+    assert metrics.wilcoxon_p_value(np.array(differences)) == pytest.approx(expected)
+
+
+def test_wilcoxon_is_that_of_scipy() -> None:
+    rng = np.random.default_rng(0)
+    for _ in range(10):
+        differences = rng.integers(-3, 5, 6).astype(float)
+        method = stats.PermutationMethod(n_resamples=math.inf)
+        expected = stats.wilcoxon(differences, method=method).pvalue
+        assert metrics.wilcoxon_p_value(differences) == pytest.approx(expected)

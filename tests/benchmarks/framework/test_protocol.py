@@ -11,6 +11,7 @@ import pytest
 from benchmarks.__main__ import main
 from benchmarks.calibration.suites import SMOKE
 from benchmarks.framework import protocol as protocol_module
+from benchmarks.framework.completeness import Selection
 from benchmarks.framework.protocol import (
     PROTOCOLS_DIR,
     ExperimentProtocol,
@@ -157,7 +158,7 @@ def test_other_seeds_are_reported_as_a_pilot_under_another_name(folder: Path) ->
     run_suite(SUITE, store, [7], progress=False)
     with pytest.raises(FileNotFoundError):
         write_report(SUITE, store, folder, folder)
-    text = write_report(SUITE, store, folder, folder, seeds=[7])
+    text = write_report(SUITE, store, folder, folder, Selection(seeds=[7]))
     assert "**A pilot on the seeds 7, no evidence.**" in text
     assert "\n1 of 1 replicates are there.\n" in text
     assert not (folder / "smoke.md").exists()

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from benchmarks.calibration.suites import SMOKE
+from benchmarks.framework.markdown import estimate as cell
 from benchmarks.framework.metrics import Estimate, paired_test
 from benchmarks.framework.plots import mean_and_band, regret_figure
 from benchmarks.framework.report import collect, markdown, summarise, write_report
@@ -62,6 +63,15 @@ def test_estimate_by_hand() -> None:
     assert single.mean == 4.0
     assert math.isnan(single.standard_error)
     assert math.isnan(empty.mean)
+
+
+def test_the_rounding_error_of_a_mean_is_no_standard_error() -> None:
+    equal = Estimate.of([0.05] * 12)
+    assert equal.standard_error > 0.0
+    assert cell(equal) == "0.05 ± 0"
+    assert cell(Estimate(0.05, 1e-9)) == "0.05 ± 1e-09"
+    assert cell(Estimate(0.0, 0.0)) == "0 ± 0"
+    assert cell(Estimate.of([2.0])) == "2"
 
 
 def test_summary_by_hand() -> None:

@@ -130,7 +130,7 @@ def test_report(tmp_path) -> None:
     suite = replace(get_suite("robust_shift"), protocol=None)
     text = markdown(suite, collected)
     assert "Primary comparisons" in text and "## Radius" in text and "exact_0.1" in text
-    assert len(primary(collected, "erbo")) == 2 + 4
+    assert len(primary(suite, collected)) == 2 + 4
     first = runs["erbo"][0]
     assert mean_of("radius")(first) == 0.0 and log_regret(first) < 10.0
     figure = ShiftReport().figure(collected)

@@ -1,0 +1,57 @@
+"""Reports correct for the comparisons that their protocols declare, whatever has been run."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+import pytest
+
+from benchmarks.framework import comparisons
+from benchmarks.framework.protocol import ExperimentProtocol
+from benchmarks.suites import SUITES
+
+# By suite: the comparisons of the primary family, and of the secondary one if there is one.
+DECLARED = {
+    # Five cases; four other methods in each.
+    "decisions": (5, 20),
+    "delay_workers": (3,),
+    "locbo_full": (3, 67),
+    "locbo_sweeps": (2, 18),
+    "ocbo_designs": (2, 4),
+    "ocbo_tasks": (2, 4),
+    # Two problems; five rivals, and six methods with `ei`.
+    "radio": (10, 12),
+    "robust_shift": (36,),
+    "sdf_hyperparameters": (2,),
+    # Seven problems and three ways of censoring.
+    "sdf_published": (10, 21),
+    # Seven problems and two ways of censoring.
+    "sdf_sweeps": (13, 14),
+    "understated_noise": (2, 5),
+}
+
+NUMBERS = {"two": 2, "three": 3, "five": 5, "ten": 10, "thirteen": 13, "all 36": 36}
+
+
+def test_all_suites_with_a_protocol_are_here() -> None:
+    assert DECLARED.keys() == {name for name, suite in SUITES.items() if suite.protocol}
+
+
+@pytest.mark.parametrize("name", DECLARED)
+def test_the_correction_is_for_what_is_declared(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    suite = SUITES[name]
+    assert suite.protocol is not None
+    correction = ExperimentProtocol.load(suite.protocol).correction
+    (number,) = re.findall(rf"^Holm's for (?:the )?({'|'.join(NUMBERS)})\b", correction)
+    assert NUMBERS[number] == DECLARED[name][0]
+    sizes: list[int] = []
+
+    def counted(p_values: Sequence[float]) -> list[float]:
+        sizes.append(len(p_values))
+        return list(p_values)
+
+    monkeypatch.setattr(comparisons, "holm", counted)
+    # Nothing has been run.
+    suite.report.lines(suite, {})
+    assert tuple(dict.fromkeys(size for size in sizes if size)) == DECLARED[name]

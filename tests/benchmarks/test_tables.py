@@ -1,0 +1,44 @@
+"""Committed tables are what their committed archives say, to the letter."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+from matplotlib.figure import Figure
+
+from benchmarks.__main__ import main
+from benchmarks.framework.archive import SUFFIX
+from benchmarks.framework.report import TABLES_DIR
+from benchmarks.framework.result_store import ARCHIVES_DIR
+from benchmarks.suites import SUITES
+
+# Archives without a table are of suites that are still being run.
+TABLES = [
+    path
+    for path in sorted(TABLES_DIR.glob("*.md"))
+    if (ARCHIVES_DIR / f"{path.stem}{SUFFIX}").exists()
+]
+
+
+def test_archives_are_of_suites() -> None:
+    names = {path.name.removesuffix(SUFFIX) for path in ARCHIVES_DIR.iterdir()}
+    assert names <= SUITES.keys()
+    assert {"ocbo_designs", "robust_shift", "sdf_published"} <= {path.stem for path in TABLES}
+
+
+@pytest.mark.parametrize("table", TABLES, ids=[path.stem for path in TABLES])
+def test_a_table_is_what_its_archive_says(
+    table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Figures are made, but not drawn, which takes most of the time.
+    monkeypatch.setattr(Figure, "savefig", lambda *args, **options: None)
+    text = table.read_text(encoding="utf-8")
+    # The options are part of the command that the table itself states.
+    command = re.search(r"then `python -m benchmarks (report [^`]+)`", text)
+    assert command is not None
+    folders = [f"--{kind}={tmp_path / kind}" for kind in ("results", "tables", "figures")]
+    assert main([*shlex.split(command[1]), *folders]) == 0
+    assert (tmp_path / "tables" / table.name).read_text(encoding="utf-8") == text
