@@ -1,18 +1,17 @@
 """Queries that more later ones have overtaken than ever before count as failed meanwhile."""
 
-import heapq
-import math
 import random
-from collections.abc import Callable, Iterator
 
 import pytest
 import torch
 from botorch.models import SingleTaskGP
 from torch import Tensor
 
+from benchmarks.studies.hanging_region import PROBLEMS, run
 from botorch_calib.asynchronous import DelayAwareProposer, DelayStrategy, SearchSettings
 from botorch_calib.asynchronous import proposer as proposer_module
 from botorch_calib.asynchronous.overdue import overdue, with_overdue_failed
+from botorch_calib.asynchronous.proposer import STRATEGIES
 from botorch_calib.ledger import FeedbackLedger, TrialStatus
 from tests.gps import DOUBLE
 
@@ -220,67 +219,13 @@ def test_proposals_without_and_with_it(failures, monkeypatch):
     assert torch.equal(propose(ledger), proposed) == (failures == "ignore")
 
 
-def disc(x: Tensor) -> float:
-    """Best at (0.6, 0.6), where it hangs; 0.84 at the edge of that region."""
-    return 1.0 - 4.0 * float(((x - 0.6) ** 2).sum())
-
-
-def hangs_in_disc(x: Tensor) -> bool:
-    return float(((x - 0.6) ** 2).sum()) < 0.2**2
-
-
-def bowl(x: Tensor) -> float:
-    """Best at (0.9, 0.9, 0.9), where it hangs; 1.32 at the edge of that region."""
-    return 1.5 - 2.0 * float(((x - 0.9) ** 2).sum())
-
-
-def hangs_in_corner(x: Tensor) -> bool:
-    return bool((x > 0.6).all())
-
-
-def arrivals(
-    propose: Callable[[FeedbackLedger], Tensor],
-    ledger: FeedbackLedger,
-    hangs: Callable[[Tensor], bool],
-    timeout: float,
-) -> Iterator[tuple[float, int, bool]]:
-    """Forty queries on four workers, one of which takes about one unit of time, or the time-out."""
-    generator, now = random.Random(0), 0.0
-    running: list[tuple[float, int, bool]] = []
-    for count in range(44):
-        if count >= 4:
-            now, trial, fails = heapq.heappop(running)
-            yield now, trial, fails
-        if count < 40:
-            x = propose(ledger)
-            length = timeout if hangs(x) else generator.uniform(0.7, 1.3)
-            heapq.heappush(running, (now + length, ledger.submit(x), hangs(x)))
-
-
-@pytest.mark.parametrize(
-    ("strategy", "objective", "hangs", "dim", "best"),
-    [
-        ("hallucinate", disc, hangs_in_disc, 2, 0.84),
-        ("hallucinate", bowl, hangs_in_corner, 3, 1.32),
-        ("ucb", disc, hangs_in_disc, 2, 0.84),
-        ("ucb", bowl, hangs_in_corner, 3, 1.32),
-    ],
-)
-def test_a_region_that_hangs(strategy, objective, hangs, dim, best):
+@pytest.mark.parametrize("strategy", ["hallucinate", "ucb"])
+@pytest.mark.parametrize("name", ["disc", "corner"])
+def test_a_region_that_hangs(strategy, name):
     """The best value is in the region. It is found out long before the first time-out.
 
     All four workers may be in it by then; they wait side by side. In all, three time-outs pass.
     """
-    ledger, timeout = FeedbackLedger(dim, censor_value=-4.0), 30.0
-    propose = DelayAwareProposer(
-        [[0.0] * dim, [1.0] * dim], strategy, search=SearchSettings(2, 32, seed=1)
-    )
-    now, values = 0.0, [-math.inf]
-    for now, trial, fails in arrivals(propose, ledger, hangs, timeout):  # noqa: B007
-        if fails:
-            ledger.fail(trial)
-        else:
-            values.append(objective(ledger[trial].x))
-            ledger.observe(trial, values[-1])
-    assert max(values) > best - 0.15
-    assert now < 3.0 * timeout + 10.0
+    outcome = run(PROBLEMS[name], STRATEGIES[strategy], SearchSettings(2, 32, seed=1))
+    assert outcome.gap < 0.15
+    assert outcome.time_lost < 3.0
