@@ -1,5 +1,6 @@
 """Queries that more later ones have overtaken than ever before count as failed meanwhile."""
 
+import math
 import random
 
 import pytest
@@ -10,7 +11,7 @@ from torch import Tensor
 from benchmarks.studies.hanging_region import PROBLEMS, run
 from botorch_calib.asynchronous import DelayAwareProposer, DelayStrategy, SearchSettings
 from botorch_calib.asynchronous import proposer as proposer_module
-from botorch_calib.asynchronous.overdue import overdue, with_overdue_failed
+from botorch_calib.asynchronous.overdue import overdue, overdue_places, with_overdue_failed
 from botorch_calib.asynchronous.proposer import STRATEGIES
 from botorch_calib.ledger import FeedbackLedger, TrialStatus
 from tests.gps import DOUBLE
@@ -156,6 +157,33 @@ def test_later_is_by_the_times_of_submission():
     for time in range(5):
         ledger.observe(ledger.submit([0.3], time=float(time)), 0.0, time=time + 0.5)
     assert overdue(ledger, 101.0) == []
+
+
+# Trial 2 hangs beside others that take a unit of time each, two at once.
+STARTS = [0.0, 0.0, 1.0, 1.0, 2.0, 3.0]
+ENDS = [1.0, 1.0, math.inf, 2.0, 3.0, 4.0]
+
+
+@pytest.mark.parametrize(
+    ("starts", "ends", "expected"),
+    [
+        (STARTS, ENDS, [2]),
+        ([1e9 + start for start in STARTS], [1e9 + end for end in ENDS], [2]),
+        # Trial 4 began before trial 2 by its time: only two have overtaken it.
+        ([*STARTS[:4], 0.5, 3.0], ENDS, []),
+        # Trial 2 began last by its time, as if it had waited.
+        ([0.0, 0.0, 9.0, *STARTS[3:]], ENDS, []),
+        # Trial 0 as well had been overtaken by three others when it brought a value.
+        (STARTS, [3.5, *ENDS[1:]], []),
+    ],
+)
+def test_later_is_by_place_and_by_time(starts, ends, expected):
+    assert overdue_places(starts, ends) == expected
+
+
+def test_no_places():
+    assert overdue_places([], []) == []
+    assert overdue_places([0.0, 1.0], [math.inf, math.inf]) == []
 
 
 def test_a_censored_fit_keeps_its_schedule():
