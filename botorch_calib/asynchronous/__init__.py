@@ -11,6 +11,8 @@ file                         content
 ``progress``                 the progress bar, and `RunSummary`
 ``proposer``                 `DelayAwareProposer`: chooses the next query
 ``feasibility``              where queries bring values, from those that failed
+``overdue``                  which queries hang, by how many later ones have overtaken them
+``repeated_points``          which points are the same as one of others
 ``refits``                   when its model is fitted again, and what is known in between
 ============================ ===================================================================
 """

@@ -3,31 +3,62 @@
 from __future__ import annotations
 
 import math
-from bisect import bisect_right, insort
 from contextlib import suppress
-from itertools import groupby
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from botorch_calib.exceptions import TrialStateError
 from botorch_calib.ledger import FeedbackLedger, Trial, TrialStatus
 
 
-def overdue(ledger: FeedbackLedger, now: float) -> list[int]:
-    r"""Ids of pending trials that more later trials have overtaken than ever before.
+def overdue_places(submitted: ArrayLike, arrived: ArrayLike) -> list[int]:
+    r"""Which trials without a value more later trials have overtaken than ever before.
 
     One trial overtakes another if it was submitted later and has its value no later. Of ``W``
     evaluations of similar length at a time, one is overtaken by fewer than ``W`` others; one that
     hangs is overtaken by all that the other workers finish. It is overdue if it has been overtaken
-    by more than ``max(W, M)`` trials, where ``W`` is the most trials that were pending at once
-    since it was submitted, and ``M`` the most that have overtaken a trial with a value. As trials
-    are counted instead of time, the rule is the same on both clocks of the ledger, and neither
-    pauses nor batches of queries matter to it, in whatever order their values come. Values that
-    were known upon submission, as those that `FeedbackLedger.add` imports, overtake nothing.
+    by more than ``max(W, M)`` trials, where ``W`` is the most trials that were without a value at
+    once since it was submitted, and ``M`` the most that have overtaken a trial with a value. As
+    trials are counted instead of time, only the order of the times matters, and neither pauses nor
+    batches of queries do, in whatever order their values come.
 
     Where lengths vary widely some trials set a record and bring a value nevertheless: of 120 with
     exponential or log-normal lengths, 2 to 4 with four workers and 6 to 12 with twenty.
+
+    Submitted later is what was so both by its place and by its time. So times that are wrong, as
+    of a clock that is set back or of machines whose clocks differ, make the rule wait: what they
+    contradict overtakes nothing, and seems to be without a value for longer.
+
+    Args:
+        submitted: Times of submission, ``n`` numbers, of trials in order of submission.
+        arrived: Times at which their values arrived, ``n`` numbers; infinity where none has.
+    """
+    starts, ends = np.asarray(submitted, dtype=float), np.asarray(arrived, dtype=float)
+    has_value = np.isfinite(ends)
+
+    def overtaken(place: int) -> int:
+        later = slice(place + 1, None)
+        overtakes = (starts[later] >= starts[place]) & (ends[later] <= ends[place])
+        return int(np.count_nonzero(overtakes & has_value[later]))
+
+    at_once = _how_many_until(starts, starts) - _how_many_until(starts, ends)
+    widest = np.maximum.accumulate(at_once[::-1])[::-1]
+    late = {p: count for p in np.flatnonzero(~has_value) if (count := overtaken(p)) > widest[p]}
+    most = max(map(overtaken, np.flatnonzero(has_value)), default=0) if late else 0
+    return [int(place) for place, count in late.items() if count > most]
+
+
+def _how_many_until(moments: NDArray[np.float64], times: NDArray[np.float64]) -> NDArray[np.intp]:
+    """How many of the times have come at each of the moments, that moment included."""
+    return np.searchsorted(np.sort(times), moments, side="right")
+
+
+def overdue(ledger: FeedbackLedger, now: float) -> list[int]:
+    """Ids of pending trials of a ledger that are overdue, as `overdue_places` defines it.
+
+    The rule is the same on both clocks of the ledger. Trials that failed or expired do not count,
+    nor do values that were known upon submission, as those that `FeedbackLedger.add` imports.
 
     Args:
         ledger: The queries so far.
@@ -41,36 +72,16 @@ def overdue(ledger: FeedbackLedger, now: float) -> list[int]:
         if trial.status is TrialStatus.PENDING
         or (trial.status is TrialStatus.OBSERVED and _took_time(trial))
     ]
-    trials.sort(key=lambda trial: trial.submitted_at)  # times may be stated out of order
-    # A value that has not arrived has the time infinity.
-    times = np.array([math.inf if t.observed_at is None else t.observed_at for t in trials])
-    arrived = np.isfinite(times)
-    if not arrived.any():
-        return []
-    submitted = np.array([trial.submitted_at for trial in trials])
-    known = np.searchsorted(np.sort(times), submitted, side="right")
-    at_once = np.arange(1, len(trials) + 1) - known  # upon each submission
-    widest = np.maximum.accumulate(at_once[::-1])[::-1]
-    overtaken = arrived[::-1].cumsum()[::-1]
-    late = ~arrived & (overtaken > np.maximum(widest, _most_overtaken(times)))
-    return [trials[place].id for place in np.flatnonzero(late)]
+    places = overdue_places(
+        [trial.submitted_at for trial in trials],
+        # A value that is recorded ahead of its time has not arrived.
+        [math.inf if trial.observed_at is None else trial.observed_at for trial in trials],
+    )
+    return [trials[place].id for place in places]
 
 
 def _took_time(trial: Trial) -> bool:
     return trial.observed_at is not None and trial.observed_at > trial.submitted_at
-
-
-def _most_overtaken(times: NDArray[np.float64]) -> int:
-    """The most that have overtaken one with a value; times of arrival in order of submission."""
-    known: list[int] = []  # places of what has arrived, in order
-    most = 0
-    places = sorted(np.flatnonzero(np.isfinite(times)).tolist(), key=lambda place: times[place])
-    for _, group in groupby(places, key=lambda place: times[place]):
-        together = list(group)
-        for place in together:
-            insort(known, place)
-        most = max(most, *(len(known) - bisect_right(known, place) for place in together))
-    return most
 
 
 def with_overdue_failed(ledger: FeedbackLedger, now: float) -> FeedbackLedger:

@@ -41,6 +41,7 @@ from botorch_calib.asynchronous.refits import (
     fitted_count,
     with_later_values,
 )
+from botorch_calib.asynchronous.repeated_points import is_any_of
 from botorch_calib.ledger import FeedbackLedger, TrialStatus
 from botorch_calib.models import CensoredDelayModel
 from botorch_calib.models.delayed import (
@@ -328,7 +329,7 @@ class DelayAwareProposer:
             if choices is not None:
                 return _best_of(choices, acqf, model)
             point = self._search(acqf, model, fixed)
-            if self._is_any_of(point, failed) and len(fixed) < self.dim:
+            if self._has_failed(point, failed) and len(fixed) < self.dim:
                 point = self._search_elsewhere(acqf, model, fixed, failed)
             return point
 
@@ -532,10 +533,10 @@ class DelayAwareProposer:
             point[column] = value
         return point
 
-    def _is_any_of(self, points: Tensor, queries: Tensor) -> Tensor:
-        """Which of the points, ``batch_shape x d``, are the same as one of the queries, n x d."""
-        apart = (points.unsqueeze(-2) - queries).abs() / self.bounds.diff(dim=0)
-        return (apart <= SAME).all(dim=-1).any(dim=-1)
+    def _has_failed(self, points: Tensor, failed: Tensor) -> Tensor:
+        """Which of the points, ``batch_shape x d``, are the same as a failed query, ``n x d``."""
+        scale = self.bounds[1] - self.bounds[0]
+        return is_any_of(points / scale, failed / scale, SAME)
 
     def _search_elsewhere(
         self, acqf: AcquisitionFunction, model: Model, fixed: dict[int, float], failed: Tensor
@@ -546,7 +547,7 @@ class DelayAwareProposer:
         points = draw_sobol_samples(self.bounds, n=num, q=1, seed=seed)
         for column, value in fixed.items():
             points[..., column] = value
-        points = points[~self._is_any_of(points.squeeze(-2), failed)]
+        points = points[~self._has_failed(points.squeeze(-2), failed)]
         with torch.no_grad():
             return points[acqf(like(model, points)).argmax(), 0]
 
@@ -619,10 +620,11 @@ def _poor_value(ledger: FeedbackLedger, now: float) -> float:
 
 
 def _without(choices: Tensor, failed: Tensor) -> Tensor:
-    """The choices that are none of the failed queries."""
-    if not len(failed):
-        return choices
-    left = choices[~torch.tensor([row in failed.tolist() for row in choices.tolist()])]
+    """The choices that are none of the failed queries.
+
+    They are told apart exactly: choices may lie as close together as they like.
+    """
+    left = choices[~is_any_of(choices, failed)]
     if not len(left):
         raise InputDataError(
             "All `choices` have failed: add others, or start with a new ledger if their "

@@ -3,8 +3,13 @@
 It needs Ax (``pip install botorch_calib[ax]``). Ax hands pending points to the acquisition
 function; `DelayedUpperConfidenceBound` conditions its model on them, and the model that is built
 here says how: by censoring or by hallucination. Candidates, trials that are staged or run, and
-*abandoned* ones are pending to Ax. *Failed* ones are not, and Ax may suggest their points again.
-Abandoned trials keep the search away from their neighbourhood if they are censored, and only then.
+*abandoned* ones are pending to Ax. *Failed* ones are not: to Ax they can be tried again, and as
+nothing has been learned, the next trial is often at the very same point. Abandoned trials keep the
+search away from their neighbourhood if they are censored, and only then.
+
+Of pending trials the acquisition function is handed the points alone, without the times of their
+trials. So trials that hang are not found out as in a `DelayAwareProposer`: they stay pending until
+somebody abandons them.
 """
 
 from __future__ import annotations
@@ -151,6 +156,10 @@ def delay_aware_generation_strategy(
 
     With ``imputation="censor"`` it is GP-UCB-SDF [Verma2022]_, with ``"hallucinate"`` GP-BUCB. See
     `DelayStrategy` for when to take which.
+
+    Mark trials *abandoned* whose points cannot be evaluated, or that hang. A *failed* one can be
+    tried again, says Ax, and it is: if nothing has been observed meanwhile, the next trial is at
+    the same point, however often it fails.
 
     Args:
         client: Whose optimisation has been configured, or an experiment that has an optimisation

@@ -2,7 +2,8 @@
 
 It needs optuna-integration (``pip install botorch_calib[optuna]``). For each proposal the trials of
 the study become a `FeedbackLedger`, from which a `DelayAwareProposer` chooses: those that run are
-pending, those that failed have failed. Storages, retries and heartbeats are Optuna's.
+pending, those that failed have failed, and the order of their times is kept. Storages, retries and
+heartbeats are Optuna's.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import math
 import threading
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import datetime
 from typing import Any, NamedTuple
 
 try:
@@ -42,9 +44,10 @@ from botorch_calib.asynchronous.proposer import (
     DelayStrategy,
     SearchSettings,
 )
+from botorch_calib.asynchronous.repeated_points import is_any_of
 from botorch_calib.calibration import Calibrator
 from botorch_calib.integrations.optuna import fit_in_unit_cube
-from botorch_calib.ledger import FeedbackLedger
+from botorch_calib.ledger import FeedbackLedger, TrialStatus
 from botorch_calib.models import CalibratedModel
 from botorch_calib.models.delayed import Fit
 
@@ -60,13 +63,11 @@ MOST_POINTS = 2048
 SAME = 1e-9
 
 
-class _Trials(NamedTuple):
-    """What Optuna's sampler does not hand over, ``n x d`` in its encoding."""
+class _Look(NamedTuple):
+    """What is known when a trial is asked for; Optuna's sampler hands over less."""
 
-    failed: Tensor
-    pruned: Tensor
-    running: Tensor
-    points: Tensor | None  # all points of the search space, if they are few
+    ledger: FeedbackLedger  # in the unit cube of the encoding, to be maximised
+    points: Tensor | None  # all points of the search space, ``n x d``, there, if they are few
     transform: _SearchSpaceTransform
 
 
@@ -75,19 +76,28 @@ class DelayAwareSampler(BoTorchSampler):
 
     One objective without constraints. Trials that run are censored or hallucinated, as ``strategy``
     says; those that were pruned count as trials whose value never comes; and points that have
-    failed are kept away from, however they failed: by an exception, or because the heartbeat of
-    their process stopped. If all parameters are integers, categories or have steps, and there are
-    at most 2048 points, the search is among these, and a point that failed, was pruned or runs is
-    asked again only if there is no other. Elsewhere a point that Optuna would round to that of an
-    earlier trial gives way to a new one. The Gaussian process is that of the complete trials, in
-    the unit cube of Optuna's encoding. Nothing is kept from one trial to the next but the last fit,
-    so a study that is loaded goes on as if it had not been interrupted.
+    failed are kept away from, however they failed: by an exception, because the heartbeat of
+    their process stopped, or by an infinite value. So is, until it brings a value, a trial that
+    more later ones have overtaken than ever before, such as one that hangs (`DelayStrategy`, whose
+    ``failures="ignore"`` keeps away from none of them). If all parameters are integers, categories
+    or have steps, and there are at most 2048 points, the search is among these, and a point that
+    failed, was pruned or runs is asked again only if there is no other. Elsewhere a point that
+    Optuna would round to that of an earlier trial gives way to a new one. The Gaussian process is
+    that of the complete trials, in the unit cube of Optuna's encoding. Nothing is kept from one
+    trial to the next but the last fit, so a study that is loaded goes on as if it had not been
+    interrupted.
+
+    Which trials overtake which is told by their numbers and by the times at which they began and
+    ended, of which only the order matters. A clock that is set back, or machines whose clocks
+    differ, make the sampler notice later that a trial hangs. A trial whose process was killed runs
+    for ever to Optuna, and so to the sampler it hangs: `study.tell` that it failed, or give the
+    storage heartbeats.
 
     Args:
         strategy: ``"hallucinate"``, ``"ucb"``, ``"ts"`` or a `DelayStrategy`.
         calibrator: What calibrates the Gaussian process, by a replay of the complete trials in the
-            order of their numbers; each fit starts from a copy that has learned nothing. None for
-            none.
+            order in which they ended; each fit starts from a copy that has learned nothing. None
+            for none.
         fit: Builds a fitted Gaussian process from ``X`` (``n x d``), scaled to the unit cube, and
             ``Y`` (``n x 1``), which is to be maximised. The default is a ``SingleTaskGP``, fitted
             by marginal likelihood.
@@ -154,39 +164,48 @@ class DelayAwareSampler(BoTorchSampler):
                 "consider_running_trials=True) takes account of running trials."
             )
         with _one_at_a_time:
-            self._is_minimized = study.direction is StudyDirection.MINIMIZE
-            self._others = self._other_trials(study, search_space)
+            self._look = self._look_at(study, search_space)
             parameters: dict[str, Any] = super().sample_relative(study, trial, search_space)
             self._handed_out[trial.number] = parameters
         return parameters
 
-    def _other_trials(self, study: Study, search_space: dict[str, BaseDistribution]) -> _Trials:
-        """Trials without a value that have all parameters of the search space."""
+    def _look_at(self, study: Study, search_space: dict[str, BaseDistribution]) -> _Look:
+        """What is known of the trials that have all parameters of the search space.
+
+        In one look, and not from Optuna's own, which follows: so no trial counts twice, and none
+        that ends in between is overlooked.
+        """
         transform = _SearchSpaceTransform(search_space)
-
-        def encoded(parameters: list[dict[str, Any]]) -> Tensor:
-            whole = [each for each in parameters if search_space.keys() <= each.keys()]
-            rows = [transform.transform(each) for each in whole]
-            return torch.tensor(np.array(rows)).reshape(-1, len(transform.bounds))
-
-        # In one look, and not from Optuna's own, which follows: what ends in between is overlooked.
-        parameters: dict[TrialState, dict[int, dict[str, Any]]] = {s: {} for s in TrialState}
-        for trial in study.get_trials(deepcopy=False):
-            parameters[trial.state][trial.number] = trial.params
+        trials = [
+            trial
+            for trial in study.get_trials(deepcopy=False)
+            if trial.state is not TrialState.WAITING
+        ]
         # A trial's parameters are in the study when the objective asks for them, and not before.
-        running = parameters[TrialState.RUNNING]
         self._handed_out = {
-            number: parameters
-            for number, parameters in self._handed_out.items()
-            if number in running and not search_space.keys() <= running[number].keys()
+            trial.number: self._handed_out[trial.number]
+            for trial in trials
+            if trial.state is TrialState.RUNNING
+            and trial.number in self._handed_out
+            and not search_space.keys() <= trial.params.keys()
         }
-        return _Trials(
-            failed=encoded(list(parameters[TrialState.FAIL].values())),
-            pruned=encoded(list(parameters[TrialState.PRUNED].values())),
-            running=encoded([*self._handed_out.values(), *running.values()]),
-            points=_all_points(search_space),
-            transform=transform,
+        value = self._censor_value
+        sign = -1.0 if study.direction is StudyDirection.MINIMIZE else 1.0
+        ledger = FeedbackLedger(
+            len(transform.bounds),
+            censor_value=None if value is None else sign * value,
+            clock="seconds",
         )
+        low, high = transform.bounds.T
+        for trial, (start, end) in zip(trials, _places_in_time(trials), strict=True):
+            parameters = self._handed_out.get(trial.number, trial.params)
+            if search_space.keys() <= parameters.keys():
+                x = (transform.transform(parameters) - low) / (high - low)
+                _record(ledger, trial, x, sign, start, end)
+        points = _all_points(search_space)
+        if points is not None:
+            points = (points - torch.from_numpy(low)) / torch.from_numpy(high - low)
+        return _Look(ledger, points, transform)
 
     def reseed_rng(self) -> None:
         """Draw new seeds, as Optuna asks for in each of its processes."""
@@ -210,55 +229,32 @@ class DelayAwareSampler(BoTorchSampler):
                 "BoTorchSampler(candidates_func=calibrated_candidates_func(), "
                 "consider_running_trials=True) takes account of running trials and of them."
             )
-        scale = bounds[1] - bounds[0]
-        ledger = self._ledger(X.shape[-1])
-        for x, y in zip((X - bounds[0]) / scale, Y, strict=True):
-            ledger.observe(ledger.submit(x), y)
-        others = self._others
-        for x in others.failed:
-            ledger.fail(ledger.submit((x - bounds[0]) / scale))
-        for x in others.pruned:
-            ledger.abandon(ledger.submit((x - bounds[0]) / scale))
-        for x in others.running:
-            ledger.submit((x - bounds[0]) / scale)
-        proposer = self._proposer(X.shape[-1])
+        ledger, points, transform = self._look
+        proposer = self._proposer(ledger.dim)
         proposer.choices = None
-        if others.points is not None:
-            without_value = torch.cat([others.failed, others.pruned, others.running])
-            proposer.choices = _without(
-                (others.points - bounds[0]) / scale, (without_value - bounds[0]) / scale
-            )
+        if points is not None:
+            others = [trial.x for trial in ledger if trial.status is not TrialStatus.OBSERVED]
+            proposer.choices = _without(points, others)
         point = proposer(ledger)
-        if others.points is None and _rounds(others.transform):
-            point = self._unless_repeated(point, proposer, ledger, bounds)
-        return (bounds[0] + scale * point.to(bounds)).clamp(bounds[0], bounds[1])
+        if points is None and _rounds(transform):
+            point = self._unless_repeated(point, proposer)
+        return (bounds[0] + (bounds[1] - bounds[0]) * point).clamp(bounds[0], bounds[1])
 
-    def _unless_repeated(
-        self, point: Tensor, proposer: DelayAwareProposer, ledger: FeedbackLedger, bounds: Tensor
-    ) -> Tensor:
+    def _unless_repeated(self, point: Tensor, proposer: DelayAwareProposer) -> Tensor:
         """The point or, if Optuna would round it to that of an earlier trial, one that is new.
 
         It is chosen from a Sobol sample of rounded points, all in the unit cube.
         """
-        transform, scale = self._others.transform, bounds[1] - bounds[0]
-
-        def rounded(points: Tensor) -> Tensor:
-            rows = (bounds[0] + scale * points).numpy()
-            return (_rounded(transform, rows) - bounds[0]) / scale
-
-        known = torch.stack([trial.x for trial in ledger.trials])
-        if _without(rounded(point.unsqueeze(0)), known) is not None:
+        ledger, _, transform = self._look
+        known = [trial.x for trial in ledger]
+        if _without(_rounded(transform, point.unsqueeze(0)), known) is not None:
             return point
         sample = draw_sobol_samples(
             proposer.bounds, n=self._search.raw_samples, q=1, seed=self._search.seed + len(ledger)
         )
-        proposer.choices = _without(rounded(sample.squeeze(-2)).unique(dim=0), known)
+        rounded = _rounded(transform, sample.squeeze(-2)).unique(dim=0)
+        proposer.choices = _without(rounded, known)
         return point if proposer.choices is None else proposer(ledger)
-
-    def _ledger(self, dim: int) -> FeedbackLedger:
-        value = self._censor_value
-        sign = -1.0 if self._is_minimized else 1.0
-        return FeedbackLedger(dim, censor_value=None if value is None else sign * value)
 
     def _proposer(self, dim: int) -> DelayAwareProposer:
         """One for each number of encoded parameters, which changes with the search space."""
@@ -268,6 +264,41 @@ class DelayAwareSampler(BoTorchSampler):
                 unit_cube, self._strategy, self._fit, num_initial=0, search=self._search
             )
         return self._proposers[dim]
+
+
+def _places_in_time(trials: Sequence[FrozenTrial]) -> list[tuple[int, int]]:
+    """Places of the start and the end of each trial among all of these times.
+
+    They are what counts of times: a ledger would hide what is in the future to its own clock. Equal
+    times have equal places. What has not ended has the last one; what ended before it began, by a
+    clock that was set back, ends as it begins.
+    """
+    never = math.inf
+    starts = [_seconds(trial.datetime_start, -never) for trial in trials]
+    ends = [_seconds(trial.datetime_complete, never) for trial in trials]
+    _, places = np.unique([starts, ends], return_inverse=True)
+    first, last = places.reshape(2, -1)
+    return list(zip(first.tolist(), np.maximum(first, last).tolist(), strict=True))
+
+
+def _seconds(moment: datetime | None, otherwise: float) -> float:
+    return otherwise if moment is None else moment.timestamp()
+
+
+def _record(
+    ledger: FeedbackLedger, trial: FrozenTrial, x: Any, sign: float, start: int, end: int
+) -> None:
+    """Record a trial at a point of length ``d``."""
+    number = ledger.submit(x, time=start)
+    if trial.state is TrialState.PRUNED:
+        ledger.abandon(number)
+    elif trial.state is TrialState.COMPLETE and trial.value is not None:
+        if math.isfinite(trial.value):
+            ledger.observe(number, sign * trial.value, time=end)
+        else:  # to Optuna infinity is a value
+            ledger.fail(number, "infinite value")
+    elif trial.state is TrialState.FAIL:
+        ledger.fail(number)
 
 
 def _all_points(search_space: dict[str, BaseDistribution]) -> Tensor | None:
@@ -298,11 +329,12 @@ def _rounds(transform: _SearchSpaceTransform) -> bool:
     )
 
 
-def _rounded(transform: _SearchSpaceTransform, rows: np.ndarray) -> Tensor:
-    """Encoded points ``n x d`` as Optuna rounds them."""
-    return torch.from_numpy(
-        np.array([transform.transform(transform.untransform(row)) for row in rows])
-    )
+def _rounded(transform: _SearchSpaceTransform, points: Tensor) -> Tensor:
+    """Points of the unit cube, ``n x d``, as Optuna rounds them."""
+    low, high = transform.bounds.T
+    rows = low + (high - low) * points.numpy()
+    rounded = np.array([transform.transform(transform.untransform(row)) for row in rows])
+    return torch.from_numpy((rounded - low) / (high - low))
 
 
 def _all_values(distribution: BaseDistribution) -> Sequence[Any]:
@@ -319,9 +351,11 @@ def _all_values(distribution: BaseDistribution) -> Sequence[Any]:
     return [distribution.low + i * distribution.step for i in range(last + 1)]
 
 
-def _without(points: Tensor, excluded: Tensor) -> Tensor | None:
+def _without(points: Tensor, excluded: Sequence[Tensor]) -> Tensor | None:
     """The points that are not excluded; None if none is left, for a search of the whole box."""
-    is_free = (torch.cdist(points, excluded, p=math.inf) > SAME).all(dim=-1)
+    if not excluded:
+        return points
+    is_free = ~is_any_of(points, torch.stack(list(excluded)), SAME)
     return points[is_free] if bool(is_free.any()) else None
 
 

@@ -98,6 +98,21 @@ def test_what_is_pending(made: list[DelayedUpperConfidenceBound]) -> None:
     assert points(X) == points(torch.tensor(expected, dtype=torch.double))
 
 
+@pytest.mark.parametrize(("mark", "is_repeated"), [("failed", True), ("abandoned", False)])
+def test_a_failed_point_is_asked_again_and_an_abandoned_one_is_not(
+    mark: str, is_repeated: bool
+) -> None:
+    """So the documentation says, and which of the two to use."""
+    client = new_client("hallucinate")
+    start(client)
+    asked = []
+    for _ in range(2):
+        ((trial, parameters),) = client.get_next_trials(max_trials=1).items()
+        getattr(client, f"mark_trial_{mark}")(trial)
+        asked.append([parameters["a"], parameters["b"]])
+    assert (asked[0] == pytest.approx(asked[1], abs=1e-3)) == is_repeated
+
+
 @pytest.mark.parametrize(("objective", "worst"), [("y", "min"), ("-y", "max")])
 def test_pending_trials_are_censored_by_the_worst_value(
     made: list[DelayedUpperConfidenceBound], objective: str, worst: str

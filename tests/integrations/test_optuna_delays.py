@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import math
 import pickle
 import threading
 import time
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,7 @@ pytest.importorskip("optuna_integration")
 import numpy as np
 import optuna
 import torch
-from botorch.exceptions.errors import BotorchError, InputDataError, UnsupportedError
+from botorch.exceptions.errors import BotorchError, UnsupportedError
 from botorch.models import SingleTaskGP
 from botorch.models.transforms import Standardize
 from optuna._transform import _SearchSpaceTransform
@@ -24,7 +26,8 @@ from optuna.distributions import CategoricalDistribution, FloatDistribution, Int
 from torch import Tensor
 
 from botorch_calib import CalibratedModel, LocalizedConformal
-from botorch_calib.asynchronous import DelayAwareProposer
+from botorch_calib.asynchronous import DelayAwareProposer, proposer
+from botorch_calib.asynchronous.overdue import overdue
 from botorch_calib.integrations import optuna_delays
 from botorch_calib.integrations.optuna_delays import DelayAwareSampler
 from botorch_calib.ledger import FeedbackLedger, TrialStatus
@@ -243,10 +246,10 @@ def test_points_of_a_grid() -> None:
 
 def test_points_that_are_left() -> None:
     points = torch.tensor([[0.0], [0.5], [1.0]], dtype=torch.double)
-    left = optuna_delays._without(points, points[1:] + 1e-12)
+    left = optuna_delays._without(points, [*(points[1:] + 1e-12)])
     assert left is not None and left.tolist() == [[0.0]]
-    assert optuna_delays._without(points, points) is None
-    everything = optuna_delays._without(points, points[:0])
+    assert optuna_delays._without(points, [*points]) is None
+    everything = optuna_delays._without(points, [])
     assert everything is not None and torch.equal(everything, points)
 
 
@@ -321,6 +324,156 @@ def test_seeds() -> None:
     assert asked(None) != asked(None)
 
 
+@pytest.mark.parametrize("infinity", [math.inf, -math.inf])
+@pytest.mark.parametrize("direction", ["minimize", "maximize"])
+def test_infinite_values_count_as_failures(
+    ledgers: list[FeedbackLedger], direction: str, infinity: float
+) -> None:
+    """Optuna takes them for values; a Gaussian process cannot, not even of the good sign."""
+
+    def objective(trial: Any) -> float:
+        value = line(trial) if direction == "maximize" else -line(trial)
+        return infinity if trial.params["x"] > 50.0 else value
+
+    study = optuna.create_study(direction=direction, sampler=new_sampler("hallucinate"))
+    for x in (10.0, 90.0, 20.0, 40.0):
+        study.enqueue_trial({"x": x})
+    study.optimize(objective, n_trials=12)
+    assert statuses(ledgers[0]) == ["observed", "failed", "observed", "observed"]
+    asked = [trial.params["x"] for trial in study.trials]
+    assert len(set(asked)) == 12
+
+
+def test_only_infinite_values() -> None:
+    """The search goes on through its design."""
+    study = optuna.create_study(sampler=new_sampler())
+    study.optimize(lambda trial: line(trial) * math.inf, n_trials=NUM_INITIAL + 3)
+    asked = [trial.params["x"] for trial in study.trials]
+    assert len(set(asked)) == NUM_INITIAL + 3
+
+
+def late(ledger: FeedbackLedger) -> list[float]:
+    """Where trials hang."""
+    return [round(100 * ledger[i].x.item(), 6) for i in overdue(ledger, ledger.now())]
+
+
+def one_after_the_other(study: optuna.Study, count: int) -> None:
+    for _ in range(count):
+        trial = study.ask()
+        study.tell(trial, line(trial))
+
+
+def test_a_trial_that_hangs_is_overdue_until_it_brings_a_value(
+    ledgers: list[FeedbackLedger],
+) -> None:
+    """Two at once: the other worker may finish two trials, and the third is a record."""
+    study = optuna.create_study(direction="maximize", sampler=new_sampler(n_startup_trials=0))
+    one_after_the_other(study, 2)
+    study.enqueue_trial({"x": 30.5})
+    hangs = study.ask()
+    assert hangs.suggest_float("x", 0.0, 100.0) == 30.5
+    one_after_the_other(study, 5)
+    assert [late(ledger) for ledger in ledgers[-4:]] == [[], [], [30.5], [30.5]]
+    study.tell(hangs, 0.0)
+    one_after_the_other(study, 1)
+    assert late(ledgers[-1]) == []
+
+
+@pytest.mark.parametrize("is_watched", [True, False])
+def test_the_region_of_trials_that_hang_is_left(
+    is_watched: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The maximum is in it, at 30: three of four workers hang there, and the fourth goes on.
+
+    Without the rule it would search beside them, as their values are expected to be good.
+    """
+    if not is_watched:
+        monkeypatch.setattr(proposer, "with_overdue_failed", lambda ledger, now: ledger)
+    study = optuna.create_study(direction="maximize", sampler=new_sampler("hallucinate"))
+    for x in (5.0, 60.0, 95.0, 28.0, 30.0, 32.0, 70.0, 45.0, 15.0, 85.0, 50.0):
+        study.enqueue_trial({"x": x})
+        trial = study.ask()
+        value = line(trial)
+        if abs(x - 30.0) > 10.0:
+            study.tell(trial, value)
+    for _ in range(4):
+        trial = study.ask()
+        value = line(trial)
+        assert (abs(trial.params["x"] - 30.0) > 10.0) == is_watched
+        study.tell(trial, value)
+
+
+def test_a_study_from_a_storage_takes_the_same_trials_for_hanging(
+    tmp_path: Path, ledgers: list[FeedbackLedger]
+) -> None:
+    storage = f"sqlite:///{tmp_path / 'study.db'}"
+    study = optuna.create_study(
+        study_name="one", storage=storage, direction="maximize", sampler=new_sampler()
+    )
+    one_after_the_other(study, NUM_INITIAL)
+    hangs = study.ask()
+    line(hangs)
+    one_after_the_other(study, 3)
+    optuna.copy_study(
+        from_study_name="one", from_storage=storage, to_storage=storage, to_study_name="two"
+    )
+    asked = []
+    for name in ("one", "two"):
+        loaded = optuna.load_study(study_name=name, storage=storage, sampler=new_sampler())
+        asked.append(loaded.ask().suggest_float("x", 0.0, 100.0))
+        assert late(ledgers[-1]) == [pytest.approx(hangs.params["x"])]
+    assert asked[0] == asked[1]
+
+
+NOON = datetime(2026, 1, 1, 12)
+
+
+def of_times(trials: list[tuple[float, float | None]]) -> optuna.Study:
+    """A study of trials at 0, 1, ... with these minutes of start and, if any, of completion."""
+    study = optuna.create_study(direction="maximize", sampler=new_sampler(n_startup_trials=0))
+    state = optuna.trial.TrialState
+    for x, (start, end) in enumerate(trials):
+        trial = optuna.trial.create_trial(
+            state=state.RUNNING if end is None else state.COMPLETE,
+            params={"x": float(x)},
+            distributions={"x": FloatDistribution(0.0, 100.0)},
+            value=None if end is None else float(x),
+        )
+        trial.datetime_start = NOON + timedelta(minutes=start)
+        trial.datetime_complete = None if end is None else NOON + timedelta(minutes=end)
+        study.add_trial(trial)
+    return study
+
+
+# Each trial of two workers takes a minute, and trial 2 hangs beside the others.
+HANGS: list[tuple[float, float | None]] = [(0, 1), (0, 1), (1, None), (1, 2), (2, 3), (3, 4)]
+FUTURE = 60 * 24 * 365 * 1000
+
+
+@pytest.mark.parametrize(
+    ("trials", "expected"),
+    [
+        (HANGS, [2]),
+        ([(start + FUTURE, end and end + FUTURE) for start, end in HANGS], [2]),  # clocks ahead
+        # Set back by an hour after trial 2 began: later ones are earlier by the clock...
+        ([*HANGS[:3], *[(s - 60, e and e - 60) for s, e in HANGS[3:]]], []),
+        # ... or before it began: those that ended before seem to be later, and are not.
+        ([(0, 1), (1, 2), (2, 3), (3, 4), (-56, None), (-56, -55)], []),
+        # One that was set back while it ran, between two that were not.
+        ([*HANGS[:3], (1, -58), *HANGS[4:]], []),
+        # All times alike: nothing took any time.
+        ([(0, end and 0) for _, end in HANGS], []),
+        # Trial 0 has been enqueued, and begins last.
+        ([(5, None), *[(minute, minute + 1) for minute in range(5)]], []),
+    ],
+)
+def test_clocks(
+    ledgers: list[FeedbackLedger], trials: list[tuple[float, float | None]], expected: list[float]
+) -> None:
+    of_times(trials).ask().suggest_float("x", 0.0, 100.0)
+    assert late(ledgers[-1]) == expected
+
+
 class TestErrors:
     @pytest.mark.parametrize(
         "options",
@@ -350,8 +503,3 @@ class TestErrors:
         study = optuna.create_study(sampler=new_sampler())
         with pytest.raises(UnsupportedError, match="calibrated_candidates_func"):
             study.optimize(objective, n_trials=NUM_INITIAL + 1)
-
-    def test_infinite_value(self) -> None:
-        study = optuna.create_study(sampler=new_sampler())
-        with pytest.raises(InputDataError, match="finite"):
-            study.optimize(lambda trial: line(trial) * float("inf"), n_trials=NUM_INITIAL + 1)
