@@ -66,10 +66,23 @@ DELAY_WORKERS = Suite(
     problems=workers.tasks(),
     methods=workers.compared(),
     baseline="default",
-    seeds=range(10000, 10020),
+    seeds=range(10020, 10040),
     replicate=replicate,
     report=WorkersReport(rivals=("ucb_hallucinate", "ts_hallucinate", "qlogei_pending")),
     protocol="many_workers",
+    archive=ARCHIVED,
+)
+
+DELAY_WORKERS_SETTINGS = Suite(
+    name="delay_workers_settings",
+    problems=workers.tasks(
+        {**workers.OBJECTIVES, **workers.OBJECTIVES_OF_SETTINGS}, workers.WORKERS_OF_SETTINGS
+    ),
+    methods=workers.settings(),
+    baseline="spread",
+    seeds=range(1000, 1010),
+    replicate=replicate,
+    report=WorkersReport(rivals=("ucb", "draws")),
     archive=ARCHIVED,
 )
 
@@ -116,6 +129,7 @@ SUITES = (
     DELAY,
     DELAY_SETTINGS,
     DELAY_WORKERS,
+    DELAY_WORKERS_SETTINGS,
     SDF_PUBLISHED,
     SDF_HYPERPARAMETERS,
     SDF_SWEEPS,

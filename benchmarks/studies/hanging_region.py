@@ -41,7 +41,7 @@ from benchmarks.framework.report import TABLES_DIR
 from benchmarks.framework.result_store import write_atomically
 from benchmarks.framework.runner import one_torch_thread, parse_seeds
 from botorch_calib.asynchronous import DelayAwareProposer, DelayStrategy, SearchSettings
-from botorch_calib.asynchronous.proposer import STRATEGIES
+from botorch_calib.asynchronous.delay_strategy import STRATEGIES
 from botorch_calib.ledger import FeedbackLedger
 
 WORKERS, QUERIES, TIMEOUT = 4, 40, 30.0

@@ -10,6 +10,7 @@ file                         content
 ``worker_pools``             executors: whether workers have died, how they are killed and replaced
 ``progress``                 the progress bar, and `RunSummary`
 ``proposer``                 `DelayAwareProposer`: chooses the next query
+``delay_strategy``           `DelayStrategy`: what it makes of pending and failed queries
 ``feasibility``              where queries bring values, from those that failed
 ``overdue``                  which queries hang, by how many later ones have overtaken them
 ``repeated_points``          which points are the same as one of others
@@ -17,9 +18,10 @@ file                         content
 ============================ ===================================================================
 """
 
+from botorch_calib.asynchronous.delay_strategy import DelayStrategy
 from botorch_calib.asynchronous.optimizer import AsynchronousOptimizer
 from botorch_calib.asynchronous.progress import RunSummary
-from botorch_calib.asynchronous.proposer import DelayAwareProposer, DelayStrategy, SearchSettings
+from botorch_calib.asynchronous.proposer import DelayAwareProposer, SearchSettings
 from botorch_calib.asynchronous.timeouts_and_retries import EvaluationLimits
 
 __all__ = [

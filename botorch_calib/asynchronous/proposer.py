@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from inspect import signature
 from numbers import Integral
@@ -14,7 +14,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from botorch.acquisition import AcquisitionFunction
-from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError
+from botorch.exceptions.errors import (
+    BotorchTensorDimensionError,
+    InputDataError,
+    UnsupportedError,
+)
 from botorch.exceptions.warnings import InputDataWarning
 from botorch.models.model import Model
 from botorch.optim import optimize_acqf, optimize_acqf_discrete
@@ -26,12 +30,11 @@ from botorch_calib._validation import (
     check_count,
     check_finite,
     check_inputs,
-    check_nonnegative,
-    check_one_of,
 )
-from botorch_calib.acquisition.delayed import WINDOWS, DelayedUpperConfidenceBound
+from botorch_calib.acquisition.delayed import DelayedUpperConfidenceBound
 from botorch_calib.acquisition.random_seeds import derived_seed, random_stream
 from botorch_calib.acquisition.thompson import DelayedThompsonSampling
+from botorch_calib.asynchronous.delay_strategy import DelayStrategy, strategy_of
 from botorch_calib.asynchronous.feasibility import Feasibility, FeasibleAcquisition
 from botorch_calib.asynchronous.overdue import with_overdue_failed
 from botorch_calib.asynchronous.refits import (
@@ -45,8 +48,6 @@ from botorch_calib.asynchronous.repeated_points import is_any_of
 from botorch_calib.ledger import FeedbackLedger, TrialStatus
 from botorch_calib.models import CensoredDelayModel
 from botorch_calib.models.delayed import (
-    HYPERPARAMETERS,
-    IMPUTATIONS,
     Fit,
     fitted_model,
     matching_rows,
@@ -56,113 +57,17 @@ from botorch_calib.models.inspection import conditioned_on, gaussian_part, given
 
 Features = Mapping[int, float]
 
-ACQUISITIONS = ("ucb", "ts")
-FAILURES = ("avoid", "impute", "ignore")
-
 # What random numbers are used for. Together with the seed and a count this names a stream.
-DESIGN, FIT, SEARCH, DRAW, AGAIN = range(5)
+DESIGN, FIT, SEARCH, DRAW, AGAIN, SPREAD = range(6)
 
 # Closer to a failed query than this, in units of the box in every coordinate, is the same query.
 SAME = 1e-6
 
+# Points of a design among which the one is asked that fails least, if some have failed.
+ALTERNATIVES = 8
 
-@dataclass(frozen=True)
-class DelayStrategy:
-    """How a `DelayAwareProposer` takes account of queries that are still under evaluation.
-
-    ============= ===========================================================================
-    algorithm     strategy
-    ============= ===========================================================================
-    GP-UCB-SDF    ``DelayStrategy("ucb", max_censored=None)``; as published, ``window="all"``
-    GP-TS-SDF     ``DelayStrategy("ts", max_censored=None)``; as published, ``window="all"``
-    GP-BUCB       ``DelayStrategy("ucb", imputation="hallucinate", window=None)``
-    GP-BTS        ``DelayStrategy("ts", imputation="hallucinate", window=None)``
-    GP-UCB        ``DelayStrategy("ucb", imputation="none", window=None)``
-    asy-TS        ``DelayStrategy("ts", imputation="none", window=None)``
-    ============= ===========================================================================
-
-    The SDF algorithms are those of Verma, Dai and Low [Verma2022]_. GP-UCB and asy-TS ignore
-    pending queries. None of them says what to do about queries that fail or hang: to do nothing,
-    pass ``failures="ignore"``. A `DelayStrategy` without arguments is GP-UCB-SDF up to
-    ``max_censored`` pending queries, and GP-BUCB beyond; a `DelayAwareProposer` hallucinates by
-    default, with ``beta=2``.
-
-    Args:
-        acquisition: ``"ucb"`` for `DelayedUpperConfidenceBound`, ``"ts"`` for
-            `DelayedThompsonSampling`, or a function of the model and the ledger that returns an
-            acquisition function for single points. In the ledger that it is given, queries that
-            hang have failed (see ``failures``).
-        imputation: What replaces the values of pending queries in the model: ``"censor"`` for the
-            ledger's ``censor_value``, ``"hallucinate"`` for the posterior mean, ``"none"`` to
-            ignore these queries. If the ledger has no ``censor_value``, the worst value observed so
-            far replaces it, which is milder.
-        window: Queries whose standard deviations are summed to widen the confidence region:
-            ``"pending"`` for those without a value; ``"all"``, as published, for all queries of the
-            last ``ledger.max_wait``; None for none.
-        hyperparameters: Data to which the model is fitted: ``"observed"`` values only or, as in
-            the paper, ``"censored"`` ones, for all queries made before the last arrival.
-        beta: Multiplier of the posterior standard deviation if nothing is pending. (BoTorch's
-            ``UpperConfidenceBound`` takes its square.)
-        feedback_bound: Factor of the sum over the window, in reciprocal units of the outcome. None
-            for one over the standard deviation of the values observed so far.
-        max_censored: Most pending queries that are censored. If more are pending, they are
-            hallucinated, without a window: many values far below what is predicted bend the model
-            everywhere, and their sum in the confidence region leaves nothing of the mean. None for
-            no limit, as in the paper.
-        failures: What follows from queries that failed and, unless they are censored, from those
-            that expired. So do, until they bring a value, pending queries that more later ones
-            have overtaken than ever before, such as one that hangs. ``"avoid"``: the search goes
-            around regions that fail, by a model of where queries bring values beside that of the
-            objective (`Feasibility`); an acquisition function of one's own, whose unit is not
-            known, is treated as by ``"impute"``.
-            ``"impute"``: to the model of the objective they have values, namely its predictions,
-            but none better than a poor one, the mean of the values observed less their standard
-            deviation. It fails less often at the edge of such a region, and finds less there.
-            ``"ignore"``: nothing, for failures that have nothing to do with the query. In any case
-            no query is repeated that has failed.
-
-    Raises:
-        InputDataError: If an argument is unknown, negative or not finite.
-    """
-
-    acquisition: str | Callable[[Model, FeedbackLedger], AcquisitionFunction] = "ucb"
-    imputation: str = "censor"
-    window: str | None = "pending"
-    hyperparameters: str = "observed"
-    beta: float = 1.0
-    feedback_bound: float | None = None
-    max_censored: int | None = 10
-    failures: str = "avoid"
-
-    def __post_init__(self) -> None:
-        if not callable(self.acquisition):
-            check_one_of("acquisition", self.acquisition, ACQUISITIONS)
-        check_one_of("imputation", self.imputation, IMPUTATIONS)
-        check_one_of("window", self.window, WINDOWS)
-        check_one_of("hyperparameters", self.hyperparameters, HYPERPARAMETERS)
-        check_one_of("failures", self.failures, FAILURES)
-        object.__setattr__(self, "beta", check_nonnegative("beta", self.beta))
-        if self.feedback_bound is not None:
-            check_nonnegative("feedback_bound", self.feedback_bound)
-        if self.max_censored is not None:
-            object.__setattr__(
-                self, "max_censored", check_count("max_censored", self.max_censored, 0)
-            )
-
-    def with_pending(self, num: int) -> DelayStrategy:
-        """The strategy that applies while ``num`` queries are pending."""
-        if self.imputation != "censor" or self.max_censored is None or num <= self.max_censored:
-            return self
-        return replace(self, imputation="hallucinate", window=None)
-
-
-# Hallucinated values make the model surer than it is, so GP-BUCB widens its confidence region: with
-# a multiplier of 1 it misses the best of many peaks.
-STRATEGIES = {
-    "ucb": DelayStrategy("ucb"),
-    "ts": DelayStrategy("ts"),
-    "hallucinate": DelayStrategy("ucb", imputation="hallucinate", window=None, beta=2.0),
-}
+# With more choices a joint draw at all of them, whose cost is cubic, is not made unasked.
+MOST_JOINT = 2000
 
 
 @dataclass(frozen=True)
@@ -216,7 +121,8 @@ class DelayAwareProposer:
     Args:
         bounds: The box, ``2 x d``, as a tensor or as lists: lower bounds, then upper bounds.
         strategy: ``"hallucinate"`` for GP-BUCB with ``beta=2``, ``"ucb"`` for GP-UCB-SDF, ``"ts"``
-            for GP-TS-SDF, or a `DelayStrategy`, whose table lists further algorithms.
+            for GP-TS-SDF, all of them with ``spread_beyond=20`` for many workers; or a
+            `DelayStrategy`, whose table lists further algorithms.
         fit: Builds a fitted model from ``X`` (``n x d``) and ``Y`` (``n x 1``). The default is a
             ``SingleTaskGP`` with normalized inputs and standardized outcomes, fitted by marginal
             likelihood. The model may be in single precision. If the ledger knows the noise of all
@@ -260,7 +166,7 @@ class DelayAwareProposer:
     ) -> None:
         self.bounds = _checked_bounds(bounds)
         self.dim = self.bounds.shape[-1]
-        self.strategy = _checked_strategy(strategy)
+        self.strategy = strategy_of(strategy)
         self.num_initial = 2 * self.dim + 1
         if num_initial is not None:
             self.num_initial = check_count("num_initial", num_initial, 0)
@@ -321,7 +227,12 @@ class DelayAwareProposer:
         real = ledger
         if self.strategy.failures != "ignore":
             ledger = with_overdue_failed(ledger, now)
-        strategy = self.strategy.with_pending(len(ledger.pending(now)))
+        num_pending = len(ledger.pending(now))
+        strategy = self.strategy.with_pending(num_pending)
+        if strategy.spreads(num_pending) and count % 2 == 0:
+            spread = self._spread_point(ledger, now, strategy, fixed, choices)
+            if spread is not None:
+                return spread
         model = self._model(ledger, now, strategy, real)
         with random_stream(derived_seed(self.search.seed, SEARCH, count)):
             acqf = self._acquisition_function(model, ledger, now, choices, strategy)
@@ -344,12 +255,46 @@ class DelayAwareProposer:
             generator = torch.Generator().manual_seed(seed)
             order = torch.randperm(len(choices), generator=generator)
             return choices[order[count % len(choices)]]
-        engine = SobolEngine(self.dim, scramble=True, seed=seed).fast_forward(count)
-        unit = engine.draw(1, dtype=torch.double).squeeze(0)
-        point = self.bounds[0] + unit * (self.bounds[1] - self.bounds[0])
+        return self._sobol_points(seed, count, 1, fixed)[0]
+
+    def _spread_point(
+        self,
+        ledger: FeedbackLedger,
+        now: float,
+        strategy: DelayStrategy,
+        fixed: dict[int, float],
+        choices: Tensor | None,
+    ) -> Tensor | None:
+        """A query that does not depend on the model of the objective, but on what failed.
+
+        It is the next point of a Sobol sequence, or one of the ``choices`` that have never been
+        asked; None if all of them have. If queries have failed, it is the one of several points
+        that is the most likely to bring a value.
+        """
+        count, lost = len(ledger), _lost(ledger, now, strategy)
+        careful = len(lost) > 0 and strategy.failures != "ignore"
+        num = ALTERNATIVES if careful else 1
+        seed = derived_seed(self.search.seed, SPREAD, *([count] if careful else []))
+        if choices is None:
+            points = self._sobol_points(seed, 0 if careful else count // 2, num, fixed)
+        else:
+            points = choices[~is_any_of(choices, torch.stack([t.x for t in ledger.trials]))]
+            generator = torch.Generator().manual_seed(derived_seed(seed, count))
+            points = points[torch.randperm(len(points), generator=generator)[:num]]
+            if not len(points):
+                return None
+        if not careful:
+            return points[0]
+        X, _ = ledger.to_observations(now)
+        return points[Feasibility(X, lost, self.bounds).predict(points).argmax()]
+
+    def _sobol_points(self, seed: int, skip: int, num: int, fixed: dict[int, float]) -> Tensor:
+        """Points of a scrambled Sobol sequence in the box, ``num x d``, after the first ones."""
+        unit = SobolEngine(self.dim, scramble=True, seed=seed).fast_forward(skip)
+        points = self.bounds[0] + unit.draw(num, dtype=torch.double) * self.bounds.diff(dim=0)
         for column, value in fixed.items():
-            point[column] = value
-        return point
+            points[:, column] = value
+        return points
 
     def _model(
         self, ledger: FeedbackLedger, now: float, strategy: DelayStrategy, real: FeedbackLedger
@@ -489,10 +434,19 @@ class DelayAwareProposer:
         }
         if strategy.acquisition == "ucb":
             return DelayedUpperConfidenceBound.from_ledger(model, ledger, **arguments)
+        is_asked_for = self.strategy.acquisition == "ts"
+        if not is_asked_for and choices is not None and len(choices) > MOST_JOINT:
+            choices = None  # a draw at all points of the box
         seed = derived_seed(self.search.seed, DRAW, len(ledger))
-        return DelayedThompsonSampling.from_ledger(
-            model, ledger, choices=choices, seed=seed, **arguments
-        )
+        try:
+            return DelayedThompsonSampling.from_ledger(
+                model, ledger, choices=choices, seed=seed, **arguments
+            )
+        except UnsupportedError:
+            if is_asked_for:
+                raise
+            arguments["beta"] = self.strategy.beta
+            return DelayedUpperConfidenceBound.from_ledger(model, ledger, **arguments)
 
     def _where_feasible(
         self,
@@ -671,16 +625,6 @@ def _checked_bounds(bounds: Tensor | Sequence[Sequence[float]]) -> Tensor:
     if (bounds.diff(dim=0) <= 0).any():
         raise InputDataError("`bounds` must hold the lower bounds first, then greater upper ones.")
     return bounds
-
-
-def _checked_strategy(strategy: str | DelayStrategy) -> DelayStrategy:
-    if isinstance(strategy, DelayStrategy):
-        return strategy
-    if not isinstance(strategy, str) or strategy not in STRATEGIES:
-        raise InputDataError(
-            f"`strategy` must be one of {tuple(STRATEGIES)} or a DelayStrategy, got {strategy!r}."
-        )
-    return STRATEGIES[strategy]
 
 
 def _checked_choices(choices: Tensor, dim: int) -> Tensor:

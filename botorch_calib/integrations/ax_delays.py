@@ -42,7 +42,7 @@ from torch import Tensor
 
 from botorch_calib._validation import check_nonnegative, check_one_of
 from botorch_calib.acquisition import DelayedUpperConfidenceBound
-from botorch_calib.asynchronous.proposer import STRATEGIES
+from botorch_calib.asynchronous.delay_strategy import STRATEGIES
 from botorch_calib.integrations.ax import ReplayedModel, model_within
 from botorch_calib.models import CensoredDelayModel
 from botorch_calib.models.inspection import gaussian_part, raw_train_targets

@@ -11,8 +11,8 @@ from torch import Tensor
 from benchmarks.studies.hanging_region import PROBLEMS, run
 from botorch_calib.asynchronous import DelayAwareProposer, DelayStrategy, SearchSettings
 from botorch_calib.asynchronous import proposer as proposer_module
+from botorch_calib.asynchronous.delay_strategy import STRATEGIES
 from botorch_calib.asynchronous.overdue import overdue, overdue_places, with_overdue_failed
-from botorch_calib.asynchronous.proposer import STRATEGIES
 from botorch_calib.ledger import FeedbackLedger, TrialStatus
 from tests.gps import DOUBLE
 

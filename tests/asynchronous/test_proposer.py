@@ -2,7 +2,7 @@
 
 import copy
 import pickle
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,7 @@ from botorch.exceptions.warnings import InputDataWarning
 from botorch.models import SingleTaskGP
 from botorch.models.transforms import Normalize, Standardize
 from botorch.utils.sampling import draw_sobol_samples
+from gpytorch.kernels import RQKernel
 from torch import Tensor
 from torch.testing import assert_close
 
@@ -480,9 +481,11 @@ def test_bad_settings_are_named(kind, name, values):
 
 def test_names_of_strategies():
     expected = {
-        "ucb": DelayStrategy(),
-        "ts": DelayStrategy(acquisition="ts"),
-        "hallucinate": DelayStrategy(imputation="hallucinate", window=None, beta=2.0),
+        "ucb": DelayStrategy(spread_beyond=20),
+        "ts": DelayStrategy(acquisition="ts", spread_beyond=20),
+        "hallucinate": DelayStrategy(
+            imputation="hallucinate", window=None, beta=2.0, spread_beyond=20
+        ),
     }
     for name, strategy in expected.items():
         assert DelayAwareProposer(BOUNDS, name).strategy == strategy
@@ -716,3 +719,104 @@ def test_many_workers_do_not_drive_the_search_to_the_bounds(strategy):
     assert sum(objective(x) > median for x in asked) >= 15
     on_bounds = ((asked == BOUNDS[0]) | (asked == BOUNDS[1])).sum(dim=-1)
     assert (on_bounds == 2).sum() <= 2
+
+
+SPREADING = DelayStrategy("ucb", "hallucinate", window=None, beta=2.0, spread_beyond=20)
+
+
+def asked(ledger: FeedbackLedger, num: int, delay: int, **arguments: Any) -> Tensor:
+    """The next queries of the default strategy, each of which brings a value after a while."""
+    arguments = {"fit": fit, "search": SearchSettings(2, 64), **arguments}
+    propose, first = DelayAwareProposer(BOUNDS, **arguments), len(ledger)
+    for _ in range(num):
+        step(ledger, propose(ledger), delay=delay)
+    return torch.stack([trial.x for trial in ledger.trials[first:]])
+
+
+def test_strategies_known_by_name_spread_many_queries():
+    for name in ("ucb", "ts", "hallucinate"):
+        strategy = DelayAwareProposer(BOUNDS, name).strategy
+        assert not strategy.spreads(20) and strategy.spreads(21)
+    assert not DelayStrategy().spreads(10**6)
+    assert SPREADING.with_pending(20) is SPREADING
+    assert SPREADING.with_pending(21) == replace(SPREADING, acquisition="ts", beta=1.0)
+    for value in (-1, 2.5, True, "few"):
+        with pytest.raises(InputDataError, match="`spread_beyond`"):
+            DelayStrategy(spread_beyond=value)
+
+
+@pytest.mark.parametrize("num, kinds", [(20, "ucb ucb"), (21, "spread draw"), (22, "draw spread")])
+def test_every_second_of_many_queries_is_spread(num, kinds, monkeypatch):
+    """The others maximise a draw, with the pending queries hallucinated."""
+    spy, ledger = Spy(monkeypatch), make_ledger(num + 7, delay=num)
+    for kind in kinds.split():
+        before = len(spy.seen)
+        asked(ledger, 1, delay=num)
+        made = spy.seen[before:]
+        if kind == "spread":
+            assert not made
+            continue
+        (acqf,) = made
+        assert type(acqf).__name__ == {"ucb": "DelayedUpperConfidenceBound"}.get(
+            kind, "DelayedThompsonSampling"
+        )
+        assert acqf.nu == {"ucb": 2.0, "draw": 1.0}[kind]
+        predicted = fit(*ledger.snapshot().to_observations()).posterior(acqf.model.X_pending).mean
+        assert acqf.model.Y_imputed.shape == predicted.shape
+
+
+def test_spread_queries_fill_the_box():
+    """Each of the sixteen cells of the box gets two of 32; a copy of the run asks the same."""
+    queries = [asked(make_ledger(64, delay=33), 64, delay=33) for _ in range(2)]
+    assert torch.equal(*queries)
+    spread = queries[0][::2]
+    unit = (spread - BOUNDS[0]) / BOUNDS.diff(dim=0)
+    cells = (unit * 4).floor().long()
+    counts = torch.bincount(cells[:, 0] * 4 + cells[:, 1], minlength=16)
+    assert (counts == 2).all()
+
+
+def test_spread_queries_keep_away_from_failures():
+    """Where a half of the box fails, far less than a half of them are in it."""
+    ledger = make_ledger(40, delay=33)
+    middle = BOUNDS.mean(dim=0)[0]
+    propose = DelayAwareProposer(BOUNDS, fit=fit, search=SearchSettings(2, 64))
+    for _ in range(40):
+        x = propose(ledger)
+        trial_id = ledger.submit(x)
+        if x[0] < middle:
+            ledger.fail(trial_id)
+    spread = torch.stack([trial.x for trial in ledger.trials[40:]])[::2]
+    assert (spread[10:, 0] < middle).sum() <= 2
+
+
+def test_spread_choices_have_not_been_asked():
+    queries = asked(make_ledger(40, delay=33), 40, delay=33, choices=GRID)
+    spread = queries[::2]
+    assert len(spread.unique(dim=0)) == 20
+    for index in range(0, 40, 2):
+        assert not (queries[index] == queries[:index]).all(dim=-1).any()
+    # All of so few have been asked: the model chooses among them.
+    again = asked(make_ledger(40, delay=33), 12, delay=33, choices=GRID[:5])
+    assert (again.unsqueeze(1) == GRID[:5]).all(dim=-1).any(dim=-1).all()
+
+
+@pytest.mark.parametrize("num_choices", [None, 9, 2500])
+def test_models_without_draws_have_their_bound_maximised(num_choices, monkeypatch):
+    """A kernel without random features has joint draws only, which are not made of thousands."""
+
+    def fit_without(X: Tensor, Y: Tensor) -> SingleTaskGP:
+        return SingleTaskGP(X, Y, covar_module=RQKernel())
+
+    spy, ledger = Spy(monkeypatch), make_ledger(29, delay=22)
+    choices = None
+    if num_choices is not None:
+        choices = draw_sobol_samples(BOUNDS, n=num_choices, q=1, seed=3).squeeze(-2)
+    asked(ledger, 1, delay=22, fit=fit_without, choices=choices)
+    (acqf,) = spy.seen
+    kind = "DelayedThompsonSampling" if num_choices == 9 else "DelayedUpperConfidenceBound"
+    assert type(acqf).__name__ == kind
+    assert acqf.nu == (1.0 if num_choices == 9 else 2.0)
+    if num_choices is None:
+        with pytest.raises(UnsupportedError, match="random features"):
+            asked(ledger, 1, delay=22, fit=fit_without, strategy=DelayStrategy("ts"))

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.studies import hanging_region as study
-from botorch_calib.asynchronous.proposer import STRATEGIES
+from botorch_calib.asynchronous.delay_strategy import STRATEGIES
 
 
 @pytest.mark.parametrize("name", study.PROBLEMS)

@@ -1,0 +1,150 @@
+"""How a proposer takes account of queries that are still under evaluation, or that failed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from botorch.acquisition import AcquisitionFunction
+from botorch.exceptions.errors import InputDataError
+from botorch.models.model import Model
+
+from botorch_calib._validation import check_count, check_nonnegative, check_one_of
+from botorch_calib.acquisition.delayed import WINDOWS
+from botorch_calib.ledger import FeedbackLedger
+from botorch_calib.models.delayed import HYPERPARAMETERS, IMPUTATIONS
+
+ACQUISITIONS = ("ucb", "ts")
+FAILURES = ("avoid", "impute", "ignore")
+
+
+@dataclass(frozen=True)
+class DelayStrategy:
+    """How a `DelayAwareProposer` takes account of queries that are still under evaluation.
+
+    ============= ===========================================================================
+    algorithm     strategy
+    ============= ===========================================================================
+    GP-UCB-SDF    ``DelayStrategy("ucb", max_censored=None)``; as published, ``window="all"``
+    GP-TS-SDF     ``DelayStrategy("ts", max_censored=None)``; as published, ``window="all"``
+    GP-BUCB       ``DelayStrategy("ucb", imputation="hallucinate", window=None)``
+    GP-BTS        ``DelayStrategy("ts", imputation="hallucinate", window=None)``
+    GP-UCB        ``DelayStrategy("ucb", imputation="none", window=None)``
+    asy-TS        ``DelayStrategy("ts", imputation="none", window=None)``
+    ============= ===========================================================================
+
+    The SDF algorithms are those of Verma, Dai and Low [Verma2022]_. GP-UCB and asy-TS ignore
+    pending queries. None of them says what to do about queries that fail or hang: to do nothing,
+    pass ``failures="ignore"``. A `DelayStrategy` without arguments is GP-UCB-SDF up to
+    ``max_censored`` pending queries, and GP-BUCB beyond; a `DelayAwareProposer` hallucinates by
+    default, with ``beta=2``, and the strategies that it knows by name have ``spread_beyond=20``.
+
+    Args:
+        acquisition: ``"ucb"`` for `DelayedUpperConfidenceBound`, ``"ts"`` for
+            `DelayedThompsonSampling`, or a function of the model and the ledger that returns an
+            acquisition function for single points. In the ledger that it is given, queries that
+            hang have failed (see ``failures``).
+        imputation: What replaces the values of pending queries in the model: ``"censor"`` for the
+            ledger's ``censor_value``, ``"hallucinate"`` for the posterior mean, ``"none"`` to
+            ignore these queries. If the ledger has no ``censor_value``, the worst value observed so
+            far replaces it, which is milder.
+        window: Queries whose standard deviations are summed to widen the confidence region:
+            ``"pending"`` for those without a value; ``"all"``, as published, for all queries of the
+            last ``ledger.max_wait``; None for none.
+        hyperparameters: Data to which the model is fitted: ``"observed"`` values only or, as in
+            the paper, ``"censored"`` ones, for all queries made before the last arrival.
+        beta: Multiplier of the posterior standard deviation if nothing is pending. (BoTorch's
+            ``UpperConfidenceBound`` takes its square.)
+        feedback_bound: Factor of the sum over the window, in reciprocal units of the outcome. None
+            for one over the standard deviation of the values observed so far.
+        max_censored: Most pending queries that are censored. If more are pending, they are
+            hallucinated, without a window: many values far below what is predicted bend the model
+            everywhere, and their sum in the confidence region leaves nothing of the mean. None for
+            no limit, as in the paper.
+        failures: What follows from queries that failed and, unless they are censored, from those
+            that expired. So do, until they bring a value, pending queries that more later ones
+            have overtaken than ever before, such as one that hangs. ``"avoid"``: the search goes
+            around regions that fail, by a model of where queries bring values beside that of the
+            objective (`Feasibility`); an acquisition function of one's own, whose unit is not
+            known, is treated as by ``"impute"``.
+            ``"impute"``: to the model of the objective they have values, namely its predictions,
+            but none better than a poor one, the mean of the values observed less their standard
+            deviation. It fails less often at the edge of such a region, and finds less there.
+            ``"ignore"``: nothing, for failures that have nothing to do with the query. In any case
+            no query is repeated that has failed.
+        spread_beyond: Most pending queries among which each new one is chosen by the acquisition
+            function. While more are pending, every second query is the next one of a scrambled
+            Sobol sequence, whatever the model says, and the others maximize a draw instead of the
+            upper confidence bound, if the model has draws. Before the first values of many workers
+            arrive, they have made as many queries from a model that knows next to nothing, which
+            tend to lie on the bounds of the box; and draws differ from each other by themselves.
+            None for no limit.
+
+    Raises:
+        InputDataError: If an argument is unknown, negative or not finite.
+    """
+
+    acquisition: str | Callable[[Model, FeedbackLedger], AcquisitionFunction] = "ucb"
+    imputation: str = "censor"
+    window: str | None = "pending"
+    hyperparameters: str = "observed"
+    beta: float = 1.0
+    feedback_bound: float | None = None
+    max_censored: int | None = 10
+    failures: str = "avoid"
+    spread_beyond: int | None = None
+
+    def __post_init__(self) -> None:
+        if not callable(self.acquisition):
+            check_one_of("acquisition", self.acquisition, ACQUISITIONS)
+        check_one_of("imputation", self.imputation, IMPUTATIONS)
+        check_one_of("window", self.window, WINDOWS)
+        check_one_of("hyperparameters", self.hyperparameters, HYPERPARAMETERS)
+        check_one_of("failures", self.failures, FAILURES)
+        object.__setattr__(self, "beta", check_nonnegative("beta", self.beta))
+        if self.feedback_bound is not None:
+            check_nonnegative("feedback_bound", self.feedback_bound)
+        for name in ("max_censored", "spread_beyond"):
+            limit = getattr(self, name)
+            if limit is not None:
+                object.__setattr__(self, name, check_count(name, limit, 0))
+
+    def with_pending(self, num: int) -> DelayStrategy:
+        """The strategy that applies while ``num`` queries are pending."""
+        strategy = self
+        if self.imputation == "censor" and _exceeds(num, self.max_censored):
+            strategy = replace(strategy, imputation="hallucinate", window=None)
+        if strategy.acquisition == "ucb" and self.spreads(num):
+            strategy = replace(strategy, acquisition="ts", beta=1.0)
+        return strategy
+
+    def spreads(self, num: int) -> bool:
+        """Whether every second query is a point of a design while ``num`` are pending."""
+        return _exceeds(num, self.spread_beyond)
+
+
+def _exceeds(num: int, limit: int | None) -> bool:
+    return limit is not None and num > limit
+
+
+# Up to so many pending queries bounds did better than draws, or as well, on tuning seeds.
+FEW = 20
+
+# Hallucinated values make the model surer than it is, so GP-BUCB widens its confidence region: with
+# a multiplier of 1 it misses the best of many peaks.
+STRATEGIES = {
+    "ucb": DelayStrategy("ucb", spread_beyond=FEW),
+    "ts": DelayStrategy("ts", spread_beyond=FEW),
+    "hallucinate": DelayStrategy("ucb", "hallucinate", window=None, beta=2.0, spread_beyond=FEW),
+}
+
+
+def strategy_of(strategy: str | DelayStrategy) -> DelayStrategy:
+    """The strategy of this name, or the given one."""
+    if isinstance(strategy, DelayStrategy):
+        return strategy
+    if not isinstance(strategy, str) or strategy not in STRATEGIES:
+        raise InputDataError(
+            f"`strategy` must be one of {tuple(STRATEGIES)} or a DelayStrategy, got {strategy!r}."
+        )
+    return STRATEGIES[strategy]
