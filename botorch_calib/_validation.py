@@ -13,7 +13,13 @@ from numbers import Real
 from typing import Any
 
 import torch
-from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError
+from botorch.acquisition import AcquisitionFunction
+from botorch.exceptions.errors import (
+    BotorchTensorDimensionError,
+    InputDataError,
+    UnsupportedError,
+)
+from botorch.models.model import Model
 from torch import Tensor
 
 
@@ -37,6 +43,19 @@ def check_nonnegative(name: str, value: float) -> float:
     if not (isinstance(value, Real) and 0.0 <= value < math.inf):
         raise InputDataError(f"`{name}` must be a finite number of at least 0, got {value!r}.")
     return float(value)
+
+
+def check_limit(name: str, limit: float | None) -> float | None:
+    """Return ``limit`` as a ``float`` if it is a finite number, or None, else raise."""
+    if limit is None:
+        return None
+    try:
+        value = float(limit)
+    except (TypeError, ValueError):
+        value = math.nan
+    if not math.isfinite(value):
+        raise InputDataError(f"`{name}` must be a finite number or None, got {limit!r}.")
+    return value
 
 
 def check_count(name: str, value: Any, least: int = 1) -> int:
@@ -77,11 +96,75 @@ def check_one_of(name: str, value: Any, known: Collection[Any]) -> Any:
     return value
 
 
+def check_tensor(name: str, value: Any) -> Tensor:
+    """Return ``value`` if it is a tensor, else raise ``InputDataError``."""
+    if not isinstance(value, Tensor):
+        raise InputDataError(
+            f"`{name}` must be a tensor, got {type(value).__name__}: convert it by "
+            "`torch.as_tensor`, in the precision of the model."
+        )
+    return value
+
+
+def check_model(model: Any, name: str = "model") -> Model:
+    """Return ``model`` if it is a BoTorch model, else raise ``UnsupportedError``."""
+    if not isinstance(model, Model):
+        raise UnsupportedError(
+            f"`{name}` must be a BoTorch model such as SingleTaskGP, got {type(model).__name__}."
+        )
+    return model
+
+
+def check_acquisition(acq_function: Any) -> None:
+    """Raise ``UnsupportedError`` unless it is an acquisition function."""
+    if not isinstance(acq_function, AcquisitionFunction):
+        raise UnsupportedError(
+            f"`acq_function` must be an acquisition function, got {type(acq_function).__name__}."
+        )
+
+
+def check_bounds(bounds: Any) -> Tensor:
+    """Return ``bounds`` if they are finite lower and upper ones ``2 x d``, in order, else raise."""
+    check_tensor("bounds", bounds)
+    if bounds.dim() != 2 or len(bounds) != 2:
+        raise BotorchTensorDimensionError(
+            f"`bounds` must have shape 2 x d, got {tuple(bounds.shape)}."
+        )
+    if not bounds.is_floating_point():
+        raise InputDataError(f"`bounds` must be floating-point numbers, got {bounds.dtype}.")
+    if (check_finite("bounds", bounds)[0] > bounds[1]).any():
+        raise InputDataError("`bounds` must hold the lower bounds first, then the upper ones.")
+    return bounds
+
+
+def check_numbers(name: str, value: Any) -> Tensor:
+    """Return ``value``, one number or a tensor of them, as a tensor if none is NaN, else raise.
+
+    Numbers that are no tensor become double precision: a tensor of the default one is single.
+    """
+    try:
+        numbers = value if isinstance(value, Tensor) else torch.tensor(value, dtype=torch.double)
+    except (TypeError, ValueError, RuntimeError):
+        raise InputDataError(f"`{name}` must be a number or a tensor, got {value!r}.") from None
+    if numbers.is_complex() or not numbers.numel() or numbers.isnan().any():
+        raise InputDataError(f"`{name}` must hold real numbers, none of them NaN, got {value}.")
+    return numbers
+
+
 def check_finite(name: str, value: Tensor) -> Tensor:
     """Return ``value`` if it holds neither NaN nor infinity, else raise ``InputDataError``."""
     if not torch.isfinite(value).all():
         raise InputDataError(f"`{name}` contains NaN or infinite values.")
     return value
+
+
+def check_precision(name: str, values: Tensor, dtype: torch.dtype) -> None:
+    """Raise ``InputDataError`` unless ``values`` have the precision ``dtype`` of the model."""
+    if values.dtype != dtype:
+        raise InputDataError(
+            f"`{name}` must have the precision of the model, {dtype}, got {values.dtype}: give "
+            f"`{name}.to({dtype})`, or fit the model to data in {values.dtype}."
+        )
 
 
 def check_unit_interval(name: str, value: Tensor) -> Tensor:
@@ -106,6 +189,7 @@ def check_levels(name: str, levels: Tensor) -> Tensor:
 
 def check_inputs(name: str, X: Tensor, num_dims: int | None = None) -> Tensor:
     """Return ``X`` if it is a finite ``n x d`` matrix (of width ``num_dims``), else raise."""
+    check_tensor(name, X)
     if X.dim() != 2 or (num_dims is not None and X.shape[-1] != num_dims):
         width = "d" if num_dims is None else str(num_dims)
         raise BotorchTensorDimensionError(

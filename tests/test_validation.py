@@ -1,11 +1,13 @@
 """Checks of arguments: what passes is returned, what does not is named."""
 
+import math
+
 import numpy as np
 import pytest
 import torch
 from botorch.exceptions.errors import InputDataError
 
-from botorch_calib._validation import check_columns, check_count, check_one_of
+from botorch_calib._validation import check_columns, check_count, check_numbers, check_one_of
 
 
 @pytest.mark.parametrize("value", [3, np.int64(3), torch.tensor(3)])
@@ -41,3 +43,16 @@ def test_columns_are_integers(columns):
 def test_columns():
     assert check_columns("indices", [0, -1]) == (0, -1)
     assert check_columns("indices", torch.tensor([2, 1])) == (2, 1)
+
+
+def test_numbers_become_tensors_in_double_precision():
+    assert check_numbers("best_f", 0.1).item() == 0.1
+    assert check_numbers("best_f", [0.1, -math.inf]).dtype == torch.double
+    given = torch.tensor([0.1])
+    assert check_numbers("best_f", given) is given
+
+
+@pytest.mark.parametrize("value", [None, "1", 1j, math.nan, [], torch.zeros(2, 0), [[0.1], []]])
+def test_what_is_no_number_is_named(value):
+    with pytest.raises(InputDataError, match="`best_f`"):
+        check_numbers("best_f", value)

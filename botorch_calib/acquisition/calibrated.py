@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import torch
 from botorch.acquisition import AcquisitionFunction
 from botorch.acquisition.objective import PosteriorTransform
-from botorch.exceptions.errors import InputDataError, UnsupportedError
+from botorch.exceptions.errors import BotorchTensorDimensionError, UnsupportedError
 from botorch.models.model import Model
 from botorch.sampling.normal import SobolQMCNormalSampler
 from botorch.utils.safe_math import logmeanexp
@@ -24,8 +24,16 @@ from botorch.utils.sampling import draw_sobol_normal_samples
 from botorch.utils.transforms import t_batch_mode_transform
 from torch import Tensor
 
-from botorch_calib._validation import check_count, check_inputs, check_open_unit
+from botorch_calib._autograd import outside_inference_mode
+from botorch_calib._validation import (
+    check_count,
+    check_inputs,
+    check_model,
+    check_numbers,
+    check_open_unit,
+)
 from botorch_calib.posteriors import CalibratedPosterior
+from botorch_calib.posteriors.calibrated import broadcasts_to
 
 
 class CalibratedAcquisitionFunction(AcquisitionFunction, ABC):
@@ -57,7 +65,7 @@ class CalibratedAcquisitionFunction(AcquisitionFunction, ABC):
         X_pending: Tensor | None = None,
         num_fantasies: int = 16,
     ) -> None:
-        super().__init__(model=model)
+        super().__init__(model=check_model(model))
         if model.num_outputs != 1:
             raise UnsupportedError(
                 f"{type(self).__name__} needs a model with one output, got {model.num_outputs}."
@@ -122,6 +130,7 @@ class CalibratedAcquisitionFunction(AcquisitionFunction, ABC):
         """Values ``batch_shape x 1 x 1`` for a posterior that is to be maximised."""
 
 
+@outside_inference_mode()
 @torch.no_grad()
 def fantasy_models(models: Sequence[Any], X_pending: Tensor, num_fantasies: int) -> list[Any]:
     """Models conditioned on a fixed set of outcomes at pending points, drawn from themselves.
@@ -170,7 +179,9 @@ class _ImprovementFunction(CalibratedAcquisitionFunction):
     Raises:
         UnsupportedError: If the model has several outputs, or batch dimensions together with
             pending points, or its posterior is not a calibrated one (when evaluated).
-        InputDataError: If ``best_f`` is NaN or ``num_fantasies`` is not a positive integer.
+        InputDataError: If ``best_f`` is no number, NaN or empty, or ``num_fantasies`` is not a
+            positive integer.
+        BotorchTensorDimensionError: If ``best_f`` does not broadcast to ``b`` (when evaluated).
     """
 
     best_f: Tensor
@@ -191,11 +202,7 @@ class _ImprovementFunction(CalibratedAcquisitionFunction):
             X_pending=X_pending,
             num_fantasies=num_fantasies,
         )
-        # A Python number would become a tensor of the default, single precision.
-        best = best_f if isinstance(best_f, Tensor) else torch.tensor(best_f, dtype=torch.double)
-        if best.isnan().any():
-            raise InputDataError("`best_f` must not be NaN.")
-        self.register_buffer("best_f", best)
+        self.register_buffer("best_f", check_numbers("best_f", best_f))
 
     def set_X_pending(self, X_pending: Tensor | None = None) -> None:
         """Account for points under evaluation; each fantasy has an incumbent of its own.
@@ -213,11 +220,37 @@ class _ImprovementFunction(CalibratedAcquisitionFunction):
 
     def _incumbent(self, posterior: CalibratedPosterior) -> Tensor:
         """Value to improve upon, broadcasting against ``batch_shape x 1 x 1``."""
-        best = self.best_f.to(posterior._location)
-        best = best if self.maximize else -best
-        if self._fantasy_best is not None:
-            best = torch.maximum(best.unsqueeze(-1), self._fantasy_best.to(best))
-        return best.unsqueeze(-1).unsqueeze(-1)
+        best = self.best_f if self.maximize else -self.best_f
+        return incumbent(best, self._fantasy_best, posterior)
+
+
+def incumbent(
+    best_f: Tensor, fantasy_best: Tensor | None, posterior: CalibratedPosterior
+) -> Tensor:
+    """The value to improve upon at each point, with an incumbent for each fantasy.
+
+    Args:
+        best_f: The best value so far (maximisation), a scalar or of shape ``b``.
+        fantasy_best: The best one in each fantasy of pending points, or None without such.
+        posterior: The posterior at the points, ``batch_shape x 1 x 1``.
+
+    Returns:
+        Values that broadcast against ``batch_shape x 1 x 1``.
+
+    Raises:
+        BotorchTensorDimensionError: If ``best_f`` has another shape.
+    """
+    best, shape = best_f.to(posterior._location), posterior._location.shape
+    if fantasy_best is not None:
+        best = torch.maximum(best.unsqueeze(-1), fantasy_best.to(best))
+    best = best.unsqueeze(-1).unsqueeze(-1)
+    if not broadcasts_to(best.shape, shape):
+        points = tuple(shape[:-2] if fantasy_best is None else shape[:-3])
+        raise BotorchTensorDimensionError(
+            f"`best_f` of shape {tuple(best_f.shape)} does not broadcast to that of the points, "
+            f"{points}."
+        )
+    return best
 
 
 _Class = TypeVar("_Class", bound=type[_ImprovementFunction])

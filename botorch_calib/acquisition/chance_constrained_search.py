@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from numbers import Real
 from typing import NamedTuple
 
 import torch
@@ -25,7 +26,14 @@ from botorch.optim.parameter_constraints import evaluate_feasibility
 from botorch.utils.sampling import draw_sobol_samples, get_polytope_samples
 from torch import Tensor
 
-from botorch_calib._validation import check_count, check_finite
+from botorch_calib._autograd import usable, with_gradients
+from botorch_calib._validation import (
+    check_acquisition,
+    check_bounds,
+    check_count,
+    check_finite,
+    check_tensor,
+)
 from botorch_calib.acquisition.certified_set_expansion import CertifiedSetExpansion
 from botorch_calib.acquisition.chance_constraints import ChanceConstraint, clearance
 from botorch_calib.exceptions import NotCertifiedWarning
@@ -61,6 +69,7 @@ class ChanceConstrainedCandidate(NamedTuple):
     certified: bool
 
 
+@with_gradients()
 def optimize_chance_constrained(
     acq_function: AcquisitionFunction,
     constraints: ChanceConstraint | Sequence[ChanceConstraint],
@@ -104,6 +113,7 @@ def optimize_chance_constrained(
         InputDataError: If there are no constraints, ``choices`` are empty or come with what they
             exclude, bounds are crossed, a fixed value is outside its bounds, a number is out of
             its range or not finite, or ``bounds`` or ``choices`` have not the models' precision.
+        UnsupportedError: If ``acq_function`` is no acquisition function.
         InfeasibilityError: If no point meets the ``inequality_constraints``.
         BotorchTensorDimensionError: If ``bounds`` or ``choices`` have the wrong shape.
 
@@ -118,6 +128,7 @@ def optimize_chance_constrained(
     several = list(constraints) if isinstance(constraints, Sequence) else [constraints]
     if not several or not all(isinstance(each, ChanceConstraint) for each in several):
         raise InputDataError("`constraints` must hold at least one ChanceConstraint, and no other.")
+    check_acquisition(acq_function)
     margin = LeastMargin(several)
     searched = acq_function
     if _expands(expansion_share, several[0].num_rounds):
@@ -143,7 +154,7 @@ def optimize_chance_constrained(
             "stated of it. Start from points known to meet the limits, lower the `level`, or raise "
             "`raw_samples`.",
             NotCertifiedWarning,
-            stacklevel=2,
+            stacklevel=3,  # the decorator is a frame of its own
         )
     with torch.no_grad():
         return ChanceConstrainedCandidate(candidate, acq_function(candidate).squeeze(), certified)
@@ -197,7 +208,7 @@ class _Scaled(AcquisitionFunction):
 
 def _expands(share: float, num_rounds: int) -> bool:
     """Whether round ``num_rounds`` is one of the ``share`` that expand, spread evenly."""
-    if not 0.0 <= share < 1.0:
+    if not (isinstance(share, Real) and 0.0 <= share < 1.0):
         raise InputDataError(f"`expansion_share` must lie in [0, 1), got {share!r}.")
     return int(share * (num_rounds + 1)) > int(share * num_rounds)
 
@@ -223,14 +234,17 @@ class _Region(NamedTuple):
         fixed: Mapping[int, float] | None,
         linear: LinearConstraints | None,
     ) -> _Region:
-        if bounds is None or bounds.dim() != 2 or len(bounds) != 2:
-            shape = None if bounds is None else tuple(bounds.shape)
-            raise BotorchTensorDimensionError(f"`bounds` must have shape 2 x d, got {shape}.")
-        check_finite("bounds", _floating("bounds", bounds))
-        if (bounds[0] > bounds[1]).any():
-            raise InputDataError("`bounds` must hold the lower bounds first, then the upper ones.")
-        bounds, num = bounds.clone(), bounds.shape[-1]
-        columns = set()
+        if bounds is None:
+            raise BotorchTensorDimensionError(
+                "`bounds` must have shape 2 x d, got None: give them, or `choices`."
+            )
+        bounds = check_bounds(bounds).clone()
+        if fixed is not None and not isinstance(fixed, Mapping):
+            raise InputDataError(
+                "`fixed_features` must be a dictionary from columns to values, got "
+                f"{type(fixed).__name__}."
+            )
+        num, columns = bounds.shape[-1], set()
         for column, value in (fixed or {}).items():
             if not -num <= column < num:
                 raise InputDataError(f"`fixed_features` names column {column} of {num}.")
@@ -284,19 +298,15 @@ def _check_points(name: str, X: Tensor, constraints: Sequence[ChanceConstraint])
 
 
 def _checked_choices(choices: Tensor) -> Tensor:
-    if choices.dim() != 2:
+    if check_tensor("choices", choices).dim() != 2:
         raise BotorchTensorDimensionError(
             f"`choices` must have shape n x d, got {tuple(choices.shape)}."
         )
     if not len(choices):
         raise InputDataError("`choices` is empty.")
-    return check_finite("choices", _floating("choices", choices))
-
-
-def _floating(name: str, values: Tensor) -> Tensor:
-    if not values.is_floating_point():
-        raise InputDataError(f"`{name}` must be floating-point numbers, got {values.dtype}.")
-    return values
+    if not choices.is_floating_point():
+        raise InputDataError(f"`choices` must be floating-point numbers, got {choices.dtype}.")
+    return usable(check_finite("choices", choices))
 
 
 # ------------------------------------------------------------ the search

@@ -10,7 +10,6 @@ certified points.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from typing import Any, NamedTuple, Self
@@ -24,7 +23,15 @@ from botorch.exceptions.errors import (
 from botorch.models.model import Model, ModelList
 from torch import Tensor
 
-from botorch_calib._validation import check_count, check_nonnegative, check_open_unit
+from botorch_calib._autograd import outside_inference_mode
+from botorch_calib._validation import (
+    check_count,
+    check_limit,
+    check_nonnegative,
+    check_open_unit,
+    check_precision,
+    check_tensor,
+)
 from botorch_calib.acquisition.violation_account import (
     INTEGRAL_GAIN,
     TrackerStart,
@@ -34,6 +41,7 @@ from botorch_calib.acquisition.violation_account import (
 from botorch_calib.calibration import Calibrator, OnlineQuantileTracker, QuantileRecalibrator
 from botorch_calib.models import CalibratedModel
 from botorch_calib.models.inspection import (
+    check_fits,
     check_observations,
     gaussian_part,
     innermost,
@@ -132,8 +140,8 @@ class ChanceConstraint:
         integral_gain: float = INTEGRAL_GAIN,
     ) -> None:
         self.model = _checked_model(model)
-        self.upper = _checked_limit("upper", upper)
-        self.lower = _checked_limit("lower", lower)
+        self.upper = check_limit("upper", upper)
+        self.lower = check_limit("lower", lower)
         self.level = check_open_unit("level", level)
         self.integral_gain = check_nonnegative("integral_gain", integral_gain)
         if self.upper is None and self.lower is None:
@@ -236,7 +244,7 @@ class ChanceConstraint:
             BotorchTensorDimensionError: If ``X`` does not have the shape ``b x 1 x d``.
             InputDataError: If it has not the precision of the model.
         """
-        if X.dim() < 2 or X.shape[-2] != 1:
+        if check_tensor("X", X).dim() < 2 or X.shape[-2] != 1:
             raise BotorchTensorDimensionError(
                 f"`X` must have shape b x 1 x d, one point at a time, got {tuple(X.shape)}."
             )
@@ -271,15 +279,7 @@ class ChanceConstraint:
             InputDataError: If they have the wrong precision.
         """
         observed = observed_part(self.model.model)
-        inputs = raw_train_inputs(innermost(observed))
-        if inputs is None:
-            return
-        if with_task_feature(observed, X).shape[-1] != inputs.shape[-1]:
-            raise BotorchTensorDimensionError(
-                f"`{name}` must have {inputs.shape[-1]} columns as the model's inputs have, got "
-                f"{X.shape[-1]}."
-            )
-        check_precision(name, X, inputs.dtype)
+        check_fits(innermost(observed), with_task_feature(observed, X), name)
 
     @property
     def _sides(self) -> list[_Side]:
@@ -349,6 +349,7 @@ class ChanceConstraint:
         signs = Y.new_tensor([side.sign for side in self._sides])
         return signs * Y > signs * ends
 
+    @outside_inference_mode()
     @torch.no_grad()
     def observe(
         self, X: Tensor, Y: Tensor, Yvar: Tensor | None = None, condition: bool = True
@@ -577,15 +578,6 @@ def clearance(dtype: torch.dtype) -> float:
     return float(torch.finfo(dtype).eps) ** 0.5
 
 
-def check_precision(name: str, values: Tensor, dtype: torch.dtype) -> None:
-    """Raise ``InputDataError`` unless ``values`` have the precision ``dtype`` of the model."""
-    if values.dtype != dtype:
-        raise InputDataError(
-            f"`{name}` must have the precision of the model, {dtype}, got {values.dtype}: give "
-            f"`{name}.to({dtype})`, or fit the model to data in {values.dtype}."
-        )
-
-
 def joint_level(level: float, num_constraints: int) -> float:
     """Level of each of several constraints that hold together with probability ``level``.
 
@@ -666,15 +658,3 @@ def _checked_model(model: object) -> CalibratedModel:
             f"`model` must not be a batch of models, got batch shape {tuple(model.batch_shape)}."
         )
     return model
-
-
-def _checked_limit(name: str, limit: float | None) -> float | None:
-    if limit is None:
-        return None
-    try:
-        value = float(limit)
-    except (TypeError, ValueError):
-        value = math.nan
-    if not math.isfinite(value):
-        raise InputDataError(f"`{name}` must be a finite number or None, got {limit!r}.")
-    return value

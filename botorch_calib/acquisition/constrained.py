@@ -11,7 +11,7 @@ not normal.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -24,8 +24,14 @@ from botorch.utils.safe_math import logmeanexp
 from botorch.utils.transforms import t_batch_mode_transform
 from torch import Tensor
 
-from botorch_calib._validation import check_count, check_inputs
-from botorch_calib.acquisition.calibrated import fantasy_models
+from botorch_calib._validation import (
+    check_columns,
+    check_count,
+    check_inputs,
+    check_model,
+    check_numbers,
+)
+from botorch_calib.acquisition.calibrated import fantasy_models, incumbent
 from botorch_calib.acquisition.incumbents import Limits
 from botorch_calib.distributions import PiecewisePredictive
 from botorch_calib.posteriors import CalibratedPosterior
@@ -41,7 +47,7 @@ class _ConstrainedFunction(AcquisitionFunction):
         X_pending: Tensor | None,
         num_fantasies: int,
     ) -> None:
-        super().__init__(model=model)
+        super().__init__(model=check_model(model))
         self.constraints = checked_constraints(constraints, model.num_outputs)
         self.num_fantasies = check_count("num_fantasies", num_fantasies)
         self._members = members_of(model)
@@ -170,7 +176,8 @@ class LogCalibratedConstrainedExpectedImprovement(_ConstrainedFunction):
 
     Raises:
         InputDataError: If there are no constraints, limits are crossed or NaN, an index names no
-            outcome or one that another names, the objective is constrained, or ``best_f`` is NaN.
+            outcome or one that another names, the objective is constrained, or ``best_f`` is NaN
+            or no number.
         UnsupportedError: If a model has several outputs or a posterior that is not Gaussian.
     """
 
@@ -190,6 +197,7 @@ class LogCalibratedConstrainedExpectedImprovement(_ConstrainedFunction):
         self.maximize = maximize
         super().__init__(model, constraints, None, num_fantasies)
         num = model.num_outputs
+        (objective_index,) = check_columns("objective_index", [objective_index])
         if not -num <= objective_index < num:
             raise InputDataError(
                 f"`objective_index` {objective_index} names none of {num} outcomes."
@@ -200,10 +208,7 @@ class LogCalibratedConstrainedExpectedImprovement(_ConstrainedFunction):
                 f"`constraints` holds the objective, outcome {self.objective_index}: an "
                 "acquisition function with `best_f` improves it already."
             )
-        best = best_f if isinstance(best_f, Tensor) else torch.tensor(best_f, dtype=torch.double)
-        if best.isnan().any():
-            raise InputDataError("`best_f` must not be NaN.")
-        self.register_buffer("best_f", best)
+        self.register_buffer("best_f", check_numbers("best_f", best_f))
         self.set_X_pending(X_pending)
 
     def set_X_pending(self, X_pending: Tensor | None = None) -> None:
@@ -241,10 +246,9 @@ class LogCalibratedConstrainedExpectedImprovement(_ConstrainedFunction):
 
     def _log_value(self, posteriors: Mapping[int, Posterior]) -> Tensor:
         best = self.best_f if self.maximize else -self.best_f
-        if self._fantasy_best is not None:
-            best = torch.maximum(best.unsqueeze(-1), self._fantasy_best.to(best))
-        best = best.unsqueeze(-1).unsqueeze(-1)
-        log_ei = self._objective(posteriors).log_expected_improvement(best)
+        objective = self._objective(posteriors)
+        best = incumbent(best, self._fantasy_best, objective)
+        log_ei = objective.log_expected_improvement(best)
         return log_ei + self._log_feasibility(posteriors)
 
 
@@ -276,8 +280,15 @@ def members_of(model: Model) -> list[Any]:
 
 def checked_constraints(constraints: Mapping[int, Limits], num_outputs: int) -> dict[int, Limits]:
     """Limits by outcome, counted from the front; None for infinite ones, and no entry for two."""
+    pairs = constraints.values() if isinstance(constraints, Mapping) else [None]
+    if not all(isinstance(pair, Sequence) and len(pair) == 2 for pair in pairs):
+        raise InputDataError(
+            "`constraints` must map outcomes to pairs `(lower, upper)`, None for no limit, got "
+            f"{constraints!r}."
+        )
     checked: dict[int, Limits] = {}
-    for index, (lower, upper) in constraints.items():
+    for key, (lower, upper) in constraints.items():
+        (index,) = check_columns("constraints", [key])
         if not -num_outputs <= index < num_outputs:
             raise InputDataError(f"`constraints` names outcome {index} of {num_outputs}.")
         low = -torch.inf if lower is None else float(lower)

@@ -42,7 +42,7 @@ from botorch.utils.transforms import (
 )
 from torch import Tensor
 
-from botorch_calib._validation import check_inputs, check_nonnegative
+from botorch_calib._validation import check_inputs, check_model, check_nonnegative
 from botorch_calib.models.inspection import innermost, like, raw_width
 from botorch_calib.posteriors.calibrated import MIN_VARIANCE
 
@@ -109,7 +109,7 @@ class DelayAwareAcquisitionFunction(AcquisitionFunction, ABC):
         posterior_transform: PosteriorTransform | None,
         maximize: bool,
     ) -> None:
-        super().__init__(model=model)
+        super().__init__(model=check_model(model))
         name = type(self).__name__
         if model.num_outputs != 1:
             raise UnsupportedError(

@@ -24,7 +24,7 @@ from botorch.models.model import Model
 from botorch.utils.transforms import is_ensemble, t_batch_mode_transform
 from torch import Tensor
 
-from botorch_calib._validation import check_nonnegative
+from botorch_calib._validation import check_model, check_nonnegative
 from botorch_calib.acquisition.delayed import input_width
 from botorch_calib.models.inspection import (
     innermost,
@@ -472,12 +472,12 @@ def refuse_pending(name: str, X_pending: Tensor | None) -> None:
 
 
 def one_number(name: str, value: float | Tensor) -> float:
-    """A number, or the only element of a tensor."""
+    """The only element of a tensor; whatever else is given is returned as it is."""
     if isinstance(value, Tensor) and value.numel() != 1:
         raise BotorchTensorDimensionError(
             f"`{name}` must be one number, got shape {tuple(value.shape)}."
         )
-    return float(value.detach() if isinstance(value, Tensor) else value)
+    return float(value.detach()) if isinstance(value, Tensor) else value
 
 
 # ------------------------------------------------------------ models
@@ -485,7 +485,7 @@ def one_number(name: str, value: float | Tensor) -> float:
 
 def check_contextual_model(name: str, model: Any) -> None:
     """Raise ``UnsupportedError`` unless a model has one output and no batch dimensions."""
-    if model.num_outputs != 1:
+    if check_model(model).num_outputs != 1:
         raise UnsupportedError(f"{name} needs a model with one output, got {model.num_outputs}.")
     if is_ensemble(model):
         raise UnsupportedError(

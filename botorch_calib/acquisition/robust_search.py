@@ -20,7 +20,6 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from botorch.acquisition import AcquisitionFunction
-from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError
 from botorch.exceptions.warnings import BadInitialCandidatesWarning, OptimizationWarning
 from botorch.generation.gen import gen_candidates_scipy
 from botorch.optim import optimize_acqf
@@ -29,7 +28,8 @@ from botorch.utils.sampling import draw_sobol_samples
 from scipy.optimize import minimize
 from torch import Tensor
 
-from botorch_calib._validation import check_count, check_finite
+from botorch_calib._autograd import usable, with_gradients
+from botorch_calib._validation import check_acquisition, check_bounds, check_count
 from botorch_calib.acquisition.robust import ContextRobustFunction
 from botorch_calib.robust.sets.wasserstein import WassersteinBall
 
@@ -46,6 +46,7 @@ _FINE: dict[str, Any] = {"ftol": 1e-6, "maxiter": 50}
 _STEEPEST, _ROUNDS = 32, 3
 
 
+@with_gradients()
 def optimize_robust(
     acq_function: AcquisitionFunction,
     bounds: Tensor,
@@ -71,13 +72,15 @@ def optimize_robust(
     Raises:
         InputDataError: If ``bounds`` are not finite floating-point numbers or crossed, or a number
             is no integer of at least 1.
+        UnsupportedError: If ``acq_function`` is no acquisition function.
         BotorchTensorDimensionError: If ``bounds`` are not ``2 x d_x``.
 
     Example:
         >>> acqf = WassersteinUpperConfidenceBound(gp, 2.25, RadiusSchedule(0.3), contexts)
         >>> decision, value = optimize_robust(acqf, bounds)
     """
-    bounds = _checked(bounds)
+    check_acquisition(acq_function)
+    bounds = usable(check_bounds(bounds))
     num = check_count("num_restarts", num_restarts)
     # The spread of the values tells their unit, which takes two of them.
     raw_samples = max(num, 2, check_count("raw_samples", raw_samples))
@@ -99,18 +102,6 @@ def optimize_robust(
         values = acq_function(ends)
         best = _place_of_best(values)
         return _finished(acq_function, bounds, ends[best], values[best], scale)
-
-
-def _checked(bounds: Tensor) -> Tensor:
-    if bounds.dim() != 2 or len(bounds) != 2:
-        raise BotorchTensorDimensionError(
-            f"`bounds` must have shape 2 x d, got {tuple(bounds.shape)}."
-        )
-    if not bounds.is_floating_point():
-        raise InputDataError(f"`bounds` must be floating-point numbers, got {bounds.dtype}.")
-    if (check_finite("bounds", bounds)[0] > bounds[1]).any():
-        raise InputDataError("`bounds` must hold the lower bounds first, then the upper ones.")
-    return bounds
 
 
 def _is_lipschitz_bound(acqf: AcquisitionFunction) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from copy import deepcopy
+from numbers import Integral, Number
 from typing import Any, Self
 
 import torch
@@ -18,7 +19,8 @@ from botorch.posteriors import GPyTorchPosterior
 from botorch.utils.datasets import SupervisedDataset
 from torch import Tensor
 
-from botorch_calib._validation import check_one_of
+from botorch_calib._autograd import outside_inference_mode
+from botorch_calib._validation import check_finite, check_one_of, check_tensor
 from botorch_calib.calibration import Calibrator, LocalizedConformal
 from botorch_calib.exceptions import CalibrationWarning
 from botorch_calib.models.inspection import (
@@ -29,6 +31,7 @@ from botorch_calib.models.inspection import (
     in_output_task,
     observation_noise_variance,
     observed_part,
+    posterior_at,
     predicting_part,
     scalar_affine,
     standardized_gp,
@@ -77,7 +80,7 @@ class CalibratedModel(WrapperModel, FantasizeMixin):
 
     Raises:
         UnsupportedError: For models with several outputs, ensembles (fully Bayesian models)
-            and non-Gaussian likelihoods.
+            and non-Gaussian likelihoods, and where ``calibrator`` is none.
         InputDataError: If ``excess`` is unknown.
 
     Example:
@@ -106,6 +109,7 @@ class CalibratedModel(WrapperModel, FantasizeMixin):
     ) -> None:
         super().__init__()
         check_base(model)
+        _check_calibrator(calibrator)
         self.excess: str = check_one_of("excess", excess, EXCESS)
         self.model = model
         self.calibrator = calibrator
@@ -113,6 +117,7 @@ class CalibratedModel(WrapperModel, FantasizeMixin):
         self._may_warn = True
 
     @classmethod
+    @outside_inference_mode()
     def from_history(
         cls,
         model: Model,
@@ -149,25 +154,27 @@ class CalibratedModel(WrapperModel, FantasizeMixin):
 
         Raises:
             UnsupportedError: If ``model`` is not an exact single-output Gaussian process; use
-                `observe` instead.
+                `observe` instead. Or if ``calibrator`` is none.
             InputDataError: If there are no training data or fewer than ``num_initial``, or
                 ``residuals`` or ``excess`` is unknown.
         """
         check_base(model)
+        _check_calibrator(calibrator)
         observed = observed_part(model)
         X, z, _ = forecast_history(observed, residuals)
         own = in_output_task(observed, X)
         X, z = X[own], z[own]
-        if not 0 <= num_initial <= len(z):
+        if not (isinstance(num_initial, Integral) and 0 <= num_initial <= len(z)):
             raise InputDataError(
-                f"`num_initial` must lie between 0 and the number of observations {len(z)}, "
-                f"got {num_initial}."
+                "`num_initial` must be an integer between 0 and the number of observations "
+                f"{len(z)}, got {num_initial!r}."
             )
         observed.eval()
         replayed = deepcopy(calibrator).to(z)
         replayed.update(X[num_initial:], z[num_initial:])
         return cls(model, replayed, denoise=denoise, excess=excess)
 
+    @outside_inference_mode()
     @torch.no_grad()
     def observe(
         self,
@@ -235,6 +242,7 @@ class CalibratedModel(WrapperModel, FantasizeMixin):
             self.calibrator.update_at_once(inputs[learn_from], z[learn_from])
         self.model = conditioned
 
+    @outside_inference_mode()
     def observation_moments(self, X: Tensor, Yvar: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Mean and standard deviation of an observation under the Gaussian model.
 
@@ -272,6 +280,7 @@ class CalibratedModel(WrapperModel, FantasizeMixin):
         """The model that is calibrated, `model`; `botorch_calib.models.inspection` asks for it."""
         return self.model
 
+    @outside_inference_mode()
     def posterior(  # type: ignore[override]
         self,
         X: Tensor,
@@ -292,17 +301,21 @@ class CalibratedModel(WrapperModel, FantasizeMixin):
         Raises:
             UnsupportedError: For any other transform, or where the base posterior is not
                 Gaussian.
+            InputDataError: If ``X`` is no tensor or more precise than the model, or
+                ``observation_noise`` is neither a boolean nor a tensor of finite variances.
+            BotorchTensorDimensionError: If ``X`` has another number of columns than the model.
 
         Warns:
             CalibrationWarning: Once, if the calibrator has seen too few residuals.
         """
         check_output_indices(output_indices)
+        check_tensor("X", X)
+        given = _checked_noise(observation_noise)
         if self._may_warn:
             self.warn_if_unlearned()
         predicting = predicting_part(self.model)
         X = with_task_feature(predicting, X)
         base = _gaussian_posterior(predicting, X)
-        given = observation_noise if isinstance(observation_noise, Tensor) else None
         posterior = CalibratedPosterior(
             base,
             self.calibrator.predictive(self.transform_inputs(X)),
@@ -330,7 +343,7 @@ class CalibratedModel(WrapperModel, FantasizeMixin):
                 f"{needed} to tell its levels: until then its distribution rests on the model or "
                 "on bounds.",
                 CalibrationWarning,
-                stacklevel=3,
+                stacklevel=4,  # the decorator of `posterior` is a frame of its own
             )
 
     def transform_inputs(self, X: Tensor, input_transform: torch.nn.Module | None = None) -> Tensor:
@@ -347,7 +360,16 @@ class CalibratedModel(WrapperModel, FantasizeMixin):
             X: ``batch_shape x n' x d``.
             Y: ``batch_shape' x n' x 1``.
             kwargs: Passed on to the base model (``noise`` for example).
+
+        Raises:
+            BotorchTensorDimensionError: If ``Y`` has not one column and a row for each of ``X``.
+            UnsupportedError: If the base model cannot be conditioned.
         """
+        if Y.shape[-2:] != (*X.shape[-2:-1], 1):
+            raise BotorchTensorDimensionError(
+                f"`Y` must have shape ... x {X.shape[-2]} x 1, one row for each of `X`, got "
+                f"{tuple(Y.shape)}."
+            )
         predicting = predicting_part(self.model)
         base = conditioned_on(predicting, with_task_feature(predicting, X), Y, **kwargs)
         conditioned = CalibratedModel(
@@ -375,6 +397,15 @@ class CalibratedModel(WrapperModel, FantasizeMixin):
         }
 
 
+def _check_calibrator(calibrator: object) -> None:
+    if not isinstance(calibrator, Calibrator):
+        kind = calibrator if isinstance(calibrator, type) else type(calibrator)
+        raise UnsupportedError(
+            "`calibrator` must be a calibrator such as LocalizedConformal(0.2), got "
+            f"{kind.__name__}."
+        )
+
+
 def _check_beyond(beyond: Tensor, num: int) -> None:
     if beyond.shape != (num,):
         raise BotorchTensorDimensionError(
@@ -393,8 +424,23 @@ def _extended_by(model: Any, X: Tensor, Y: Tensor, Yvar: Tensor | None) -> Model
     return conditioned_on(model, X, Y, **given_noise(model, Y, Yvar))
 
 
+def _checked_noise(observation_noise: bool | Tensor) -> Tensor | None:
+    """The noise variances that are given, if there are any."""
+    if isinstance(observation_noise, Tensor):
+        # Acquisition functions give booleans, so this waits for no device where that costs.
+        if not (check_finite("observation_noise", observation_noise) >= 0).all():
+            raise InputDataError("`observation_noise` must hold variances, of at least 0.")
+        return observation_noise
+    if isinstance(observation_noise, Number) and not isinstance(observation_noise, bool):
+        raise InputDataError(
+            "`observation_noise` must be True, False or a tensor of variances, got "
+            f"{observation_noise!r}."
+        )
+    return None
+
+
 def _gaussian_posterior(model: Any, X: Tensor) -> GPyTorchPosterior:
-    posterior = model.posterior(X)
+    posterior = posterior_at(model, X)
     if type(posterior) is not GPyTorchPosterior:
         raise UnsupportedError(
             f"The posterior of {type(model).__name__} is a {type(posterior).__name__}, "

@@ -6,7 +6,6 @@ the data of a ledger.
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict, deque
 from collections.abc import Callable
 from copy import deepcopy
@@ -22,7 +21,8 @@ from gpytorch.likelihoods import FixedNoiseGaussianLikelihood
 from gpytorch.models import ExactGP
 from torch import Tensor
 
-from botorch_calib._validation import check_inputs, check_one_of
+from botorch_calib._autograd import outside_inference_mode
+from botorch_calib._validation import check_inputs, check_limit, check_model, check_one_of
 from botorch_calib.models.calibrated import CalibratedModel
 from botorch_calib.models.inspection import (
     check_base,
@@ -31,6 +31,7 @@ from botorch_calib.models.inspection import (
     gaussian_part,
     given_noise,
     like,
+    posterior_at,
     raw_width,
     standardized_gp,
     with_task_feature,
@@ -254,6 +255,7 @@ class CensoredDelayModel(WrapperModel, FantasizeMixin):
             model = conditioned_on(self.model, X, Y, **noise)
         return self._remade(model, self._still_pending(X))
 
+    @outside_inference_mode()
     def observe(self, X: Tensor, Y: Tensor, Yvar: Tensor | None = None) -> None:
         """Add new observations in place; rows that were pending are so no longer.
 
@@ -284,6 +286,7 @@ class CensoredDelayModel(WrapperModel, FantasizeMixin):
 
     # ------------------------------------------------------------ the model interface
 
+    @outside_inference_mode()
     def posterior(  # type: ignore[override]
         self,
         X: Tensor,
@@ -299,14 +302,20 @@ class CensoredDelayModel(WrapperModel, FantasizeMixin):
             observation_noise: Whether to include the observation noise, or its variances, as in
                 BoTorch's models.
             posterior_transform: Passed on to the posterior of `conditioned_model`.
+
+        Raises:
+            BotorchTensorDimensionError: If ``X`` has another number of columns than the model.
+            InputDataError: If ``X`` is more precise than the model.
         """
         check_output_indices(output_indices)
         if isinstance(self.model, CalibratedModel) and self.model._may_warn:
             self.model.warn_if_unlearned()  # the conditioned copy does not warn
-        posterior: Posterior = self.conditioned_model.posterior(
-            X, observation_noise=observation_noise, posterior_transform=posterior_transform
+        return posterior_at(
+            self.conditioned_model,
+            X,
+            observation_noise=observation_noise,
+            posterior_transform=posterior_transform,
         )
-        return posterior
 
     def transform_inputs(self, X: Tensor, input_transform: torch.nn.Module | None = None) -> Tensor:
         """Inputs in the base model's transformed space."""
@@ -381,6 +390,7 @@ class CensoredDelayModel(WrapperModel, FantasizeMixin):
 
     # ------------------------------------------------------------ conditioning
 
+    @outside_inference_mode()
     @torch.no_grad()
     def _conditioned(self) -> _Conditioned:
         """`model` conditioned on the pending points, from the cache while that is valid."""
@@ -425,6 +435,7 @@ class CensoredDelayModel(WrapperModel, FantasizeMixin):
 
 
 def _check_model(model: Any) -> None:
+    check_model(model)
     if any(isinstance(part, CensoredDelayModel) for part in model.modules()):
         raise UnsupportedError(
             "`model` already accounts for pending points: add further ones by `with_pending`."
@@ -443,8 +454,7 @@ def _check_model(model: Any) -> None:
 def check_settings(imputation: str, censor_value: float | None) -> None:
     """Raise ``InputDataError`` for an unknown ``imputation`` or an infinite ``censor_value``."""
     check_one_of("imputation", imputation, IMPUTATIONS)
-    if censor_value is not None and not math.isfinite(censor_value):
-        raise InputDataError(f"`censor_value` must be finite, got {censor_value}.")
+    check_limit("censor_value", censor_value)
 
 
 def missing_censor_value(

@@ -32,11 +32,13 @@ from botorch.models.higher_order_gp import HigherOrderGP
 from botorch.models.model import Model
 from botorch.models.transforms import Normalize, Standardize
 from botorch.posteriors import GPyTorchPosterior
+from botorch.posteriors.posterior import Posterior
 from gpytorch.likelihoods import FixedNoiseGaussianLikelihood, GaussianLikelihood
 from gpytorch.likelihoods.gaussian_likelihood import _GaussianLikelihoodBase
 from torch import Tensor
 
-from botorch_calib._validation import check_finite
+from botorch_calib._autograd import outside_inference_mode
+from botorch_calib._validation import check_finite, check_model, check_precision, check_tensor
 from botorch_calib.models.factorization import row_updates
 
 # ------------------------------------------------------------ models inside models
@@ -78,6 +80,7 @@ def innermost(model: Any) -> Any:
 
 def check_base(model: Model, wrapper: str = "CalibratedModel") -> None:
     """Raise ``UnsupportedError`` unless ``model`` has one output and a Gaussian likelihood."""
+    check_model(model)
     name = type(model).__name__
     if getattr(model, "_is_ensemble", False):
         raise UnsupportedError(
@@ -103,6 +106,8 @@ def check_observations(model: Any, X: Tensor, Y: Tensor, Yvar: Tensor | None) ->
         raise UnsupportedError(
             f"`observe` needs a model without batch dimensions, got {tuple(model.batch_shape)}."
         )
+    check_tensor("X", X)
+    check_tensor("Y", Y)
     width = raw_width(model) or X.shape[-1]
     if X.dim() != 2 or X.shape[-1] != width or Y.shape != (X.shape[0], 1):
         raise BotorchTensorDimensionError(
@@ -202,6 +207,51 @@ def like(model: Model, X: Tensor) -> Tensor:
     """``X`` without gradient, in the precision and on the device of the model's parameters."""
     parameter = next(model.parameters(), None)
     return X.detach() if parameter is None else X.detach().to(parameter)
+
+
+def check_fits(model: Any, X: Tensor, name: str = "X") -> None:
+    """Raise unless points ``... x d`` have the width and the precision of a model's inputs.
+
+    Args:
+        model: The model; one that does not tell its inputs takes any.
+        X: The points, with all columns that the model takes.
+        name: What they are called where they were given.
+
+    Raises:
+        BotorchTensorDimensionError: If they have the wrong width.
+        InputDataError: If they have the wrong precision.
+    """
+    inputs = raw_train_inputs(model)
+    if inputs is None:
+        return
+    if X.shape[-1] != inputs.shape[-1]:
+        raise BotorchTensorDimensionError(
+            f"`{name}` must have {inputs.shape[-1]} columns as the model's inputs have, got "
+            f"{X.shape[-1]}."
+        )
+    check_precision(name, X, inputs.dtype)
+
+
+def posterior_at(model: Any, X: Tensor, **kwargs: Any) -> Posterior:
+    """``model.posterior(X)``, with an error that helps where ``X`` does not fit the model.
+
+    Args:
+        model: Any BoTorch model.
+        X: ``batch_shape x q x d``.
+        kwargs: Passed on to ``posterior``.
+
+    Raises:
+        BotorchTensorDimensionError: If ``X`` has another number of columns than the model.
+        InputDataError: If ``X`` is more precise than the model.
+    """
+    try:
+        posterior: Posterior = model.posterior(X, **kwargs)
+    except RuntimeError:
+        # GPyTorch speaks of sizes and precisions inside. Looking beforehand would cost every call,
+        # and refuse single-precision inputs of a model in double, which are good enough.
+        check_fits(model, with_task_feature(model, X))
+        raise
+    return posterior
 
 
 # ------------------------------------------------------------ noise and units of the outcome
@@ -304,6 +354,7 @@ def given_noise(model: Any, Y: Tensor, Yvar: Tensor | None) -> dict[str, Tensor]
 # ------------------------------------------------------------ conditioning
 
 
+@outside_inference_mode()
 def conditioned_on(model: Any, X: Tensor, Y: Tensor, **kwargs: Any) -> Model:
     """``model.condition_on_observations``, with an error that helps where there is none.
 

@@ -23,9 +23,9 @@ from botorch_calib.distributions.smoothed import SmoothedPredictive, UnsmoothedP
 # Smallest variance of the objective that is divided by or differentiated as a standard deviation:
 # the default of BoTorch's analytic acquisition functions, which give it no name.
 MIN_VARIANCE = 1e-12
-# Beyond this, in units of the outcome, numbers are as good as infinite: squared in units of a
-# small standard deviation they would overflow.
-_FAR = 1e100
+# Beyond this, in units of the outcome, numbers are as good as infinite: in units of the smallest
+# standard deviation, and of the noise beside it, cubes of them would overflow in derivatives.
+_FAR = 1e90
 #: Whose the spread is that a calibrator finds in excess of what the Gaussian process states.
 EXCESS = ("noise", "objective")
 
@@ -128,7 +128,7 @@ class CalibratedPosterior(Posterior):
             ("predictive", predictive.batch_shape),
             ("noise_variance", self.noise_variance.shape),
         ):
-            if not _broadcasts_to(shape, mean.shape):
+            if not broadcasts_to(shape, mean.shape):
                 raise BotorchTensorDimensionError(
                     f"The shape {tuple(shape)} of `{name}` does not broadcast to that of the "
                     f"posterior mean, {tuple(mean.shape)}."
@@ -504,7 +504,7 @@ def _last(values: Tensor, num: int) -> Tensor:
     return values if values.dim() < 2 or values.shape[-2] == 1 else values[..., -num:, :]
 
 
-def _broadcasts_to(shape: torch.Size, target: torch.Size) -> bool:
+def broadcasts_to(shape: torch.Size, target: torch.Size) -> bool:
     """Whether ``shape`` broadcasts to ``target`` without changing it."""
     missing = len(target) - len(shape)
     pairs = zip(shape, target[missing:], strict=False)

@@ -18,6 +18,7 @@ from botorch_calib._validation import (
     check_finite,
     check_inputs,
     check_positive,
+    check_tensor,
 )
 
 # How far weights may be from summing to 1: float32 inputs of a few thousand atoms pass.
@@ -316,7 +317,7 @@ class ContextDistribution:
 
 def check_weights(weights: Tensor, num_points: int, name: str = "weights") -> Tensor:
     """Return ``weights``, detached, if they are ``num_points`` finite nonnegative numbers."""
-    if weights.shape != (num_points,):
+    if check_tensor(name, weights).shape != (num_points,):
         raise BotorchTensorDimensionError(
             f"`{name}` must have shape {num_points}, got {tuple(weights.shape)}."
         )
@@ -335,7 +336,7 @@ def check_probabilities(weights: Tensor, num_points: int, name: str = "weights")
 
 def check_box(bounds: Tensor, num_dims: int) -> Tensor:
     """Return ``bounds`` if they are the two corners of a box in ``num_dims`` dimensions."""
-    if bounds.shape != (2, num_dims):
+    if check_tensor("bounds", bounds).shape != (2, num_dims):
         raise BotorchTensorDimensionError(
             f"`bounds` must have shape 2 x {num_dims}, got {tuple(bounds.shape)}."
         )

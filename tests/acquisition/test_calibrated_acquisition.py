@@ -15,7 +15,11 @@ from botorch.acquisition import (
     UpperConfidenceBound,
 )
 from botorch.acquisition.objective import ScalarizedPosteriorTransform
-from botorch.exceptions.errors import InputDataError, UnsupportedError
+from botorch.exceptions.errors import (
+    BotorchTensorDimensionError,
+    InputDataError,
+    UnsupportedError,
+)
 from botorch.models import ModelList
 from botorch.sampling.get_sampler import get_sampler
 from torch import Tensor
@@ -381,11 +385,29 @@ def test_level_is_checked(level):
         CalibratedUpperConfidenceBound(make_model(), level=level)
 
 
-@pytest.mark.parametrize("best_f", [math.nan, torch.tensor([0.1, math.nan], **DOUBLE)])
+@pytest.mark.parametrize(
+    "best_f", [math.nan, torch.tensor([0.1, math.nan], **DOUBLE), None, "1", 1j, torch.zeros(0)]
+)
 @improvements
 def test_best_f_is_checked(name, best_f):
     with pytest.raises(InputDataError, match="`best_f`"):
         build(name, make_model(), best_f)
+
+
+@improvements
+def test_best_f_is_one_number_or_one_for_each_point(name):
+    acqf = build(name, make_model(), torch.zeros(2, **DOUBLE))
+    with pytest.raises(BotorchTensorDimensionError, match=r"`best_f` of shape \(2,\)"):
+        acqf(grid(5))
+    assert torch.equal(acqf(grid(2)), build(name, make_model(), 0.0)(grid(2)))
+
+
+@each
+def test_inputs_that_do_not_fit_are_named(name):
+    with pytest.raises(BotorchTensorDimensionError, match="`X` must have 2 columns"):
+        build(name, make_model())(torch.zeros(4, 1, 3, **DOUBLE))
+    with pytest.raises(UnsupportedError, match="`model` must be a BoTorch model.*NoneType"):
+        build(name, None)
 
 
 def test_posterior_transform_that_does_not_apply():

@@ -13,6 +13,7 @@ from botorch.exceptions.errors import (
     BotorchTensorDimensionError,
     InfeasibilityError,
     InputDataError,
+    UnsupportedError,
 )
 from botorch.models import SingleTaskGP
 from botorch.models.transforms import Standardize
@@ -404,5 +405,14 @@ def test_bad_arguments_are_named() -> None:
     for name in ("num_restarts", "raw_samples"):
         with pytest.raises(InputDataError, match=name):
             search(right(), tested, BOUNDS, **{name: 0})
-    with pytest.raises(InputDataError, match="expansion_share"):
-        search(right(), tested, BOUNDS, expansion_share=1.0)
+    for share in (1.0, "half", None):
+        with pytest.raises(InputDataError, match="expansion_share"):
+            search(right(), tested, BOUNDS, expansion_share=share)
+    with pytest.raises(InputDataError, match="`bounds` must be a tensor, got list"):
+        search(right(), tested, BOUNDS.tolist())
+    with pytest.raises(InputDataError, match="`choices` must be a tensor, got list"):
+        search(right(), tested, None, choices=[[0.5, 0.5]])
+    with pytest.raises(InputDataError, match="`fixed_features` must be a dictionary"):
+        search(right(), tested, BOUNDS, fixed_features=[0])
+    with pytest.raises(UnsupportedError, match="`acq_function`.*NoneType"):
+        search(None, tested, BOUNDS)

@@ -367,6 +367,12 @@ def test_goes_into_optimize_acqf(models: list[Model]) -> None:
         ({1: (torch.inf, None)}, "less than"),
         ({1: (0.0, None), -2: (None, 1.0)}, "outcome 1 twice"),
         ({0: (0.0, None)}, "holds the objective"),
+        ({1: 0.5}, "pairs"),
+        ({1: None}, "pairs"),
+        ({1: (0.5,)}, "pairs"),
+        ([(0.0, None)], "pairs"),
+        (None, "pairs"),
+        ({"cost": (0.0, None)}, "`constraints` must be a sequence of integers"),
     ],
 )
 def test_bad_constraints(models: list[Model], constraints: Any, message: str) -> None:
@@ -376,10 +382,12 @@ def test_bad_constraints(models: list[Model], constraints: Any, message: str) ->
 
 def test_bad_arguments(models: list[Model], gps: list[SingleTaskGP]) -> None:
     model = ModelList(*models)
-    with pytest.raises(InputDataError, match="best_f"):
-        LogCalibratedConstrainedExpectedImprovement(model, float("nan"), 0, CONSTRAINTS)
-    with pytest.raises(InputDataError, match="objective_index"):
-        LogCalibratedConstrainedExpectedImprovement(model, 0.0, 3, CONSTRAINTS)
+    for best_f in (float("nan"), None):
+        with pytest.raises(InputDataError, match="best_f"):
+            LogCalibratedConstrainedExpectedImprovement(model, best_f, 0, CONSTRAINTS)  # type: ignore[arg-type]
+    for index in (3, 1.5, None):
+        with pytest.raises(InputDataError, match="objective_index"):
+            LogCalibratedConstrainedExpectedImprovement(model, 0.0, index, CONSTRAINTS)  # type: ignore[arg-type]
     with pytest.raises(InputDataError, match="num_fantasies"):
         LogCalibratedProbabilityOfFeasibility(model, CONSTRAINTS, num_fantasies=0)
     inputs = gps[0].train_inputs[0]

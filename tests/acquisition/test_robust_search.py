@@ -6,7 +6,11 @@ from typing import Any
 
 import pytest
 import torch
-from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError
+from botorch.exceptions.errors import (
+    BotorchTensorDimensionError,
+    InputDataError,
+    UnsupportedError,
+)
 from botorch.models import SingleTaskGP
 from botorch.models.transforms import Standardize
 from botorch.optim import optimize_acqf
@@ -228,6 +232,7 @@ def test_one_sample_is_enough() -> None:
         ({"bounds": SQUARE.flip(0)}, InputDataError, "bounds"),
         ({"bounds": torch.nan * SQUARE}, InputDataError, "bounds"),
         ({"bounds": SQUARE.long()}, InputDataError, "bounds"),
+        ({"bounds": SQUARE.tolist()}, InputDataError, "`bounds` must be a tensor, got list"),
         ({"num_restarts": 0}, InputDataError, "num_restarts"),
         ({"raw_samples": 1.5}, InputDataError, "raw_samples"),
     ],
@@ -236,6 +241,11 @@ def test_bad_arguments(change, error, match) -> None:
     arguments = {"bounds": SQUARE, **change}
     with pytest.raises(error, match=match):
         optimize_robust(wasserstein(wavy_gp()), **arguments)
+
+
+def test_what_is_no_acquisition_function_is_refused() -> None:
+    with pytest.raises(UnsupportedError, match="`acq_function`.*NoneType"):
+        optimize_robust(None, SQUARE)  # type: ignore[arg-type]
 
 
 def test_width_of_the_bounds() -> None:

@@ -196,10 +196,53 @@ def test_from_history_continues_a_calibrator():
     assert (template.num_updates, model.calibrator.num_updates) == (30, 38)
 
 
-@pytest.mark.parametrize("num_initial", [-1, 13])
+@pytest.mark.parametrize("num_initial", [-1, 13, 2.5, None])
 def test_from_history_checks_num_initial(num_initial):
     with pytest.raises(InputDataError, match="`num_initial`.*12"):
         CalibratedModel.from_history(make_gp(), OnlineConformal(0.2), num_initial=num_initial)
+
+
+@pytest.mark.parametrize("model", [None, [make_gp()], OnlineConformal(0.2)])
+def test_a_model_is_needed(model):
+    for make in (CalibratedModel, CalibratedModel.from_history):
+        with pytest.raises(UnsupportedError, match="`model` must be a BoTorch model"):
+            make(model, OnlineConformal(0.2))
+
+
+@pytest.mark.parametrize("calibrator", [None, OnlineConformal, "conformal"])
+def test_a_calibrator_is_needed(calibrator):
+    for make in (CalibratedModel, CalibratedModel.from_history):
+        with pytest.raises(UnsupportedError, match="`calibrator` must be a calibrator"):
+            make(make_gp(), calibrator)
+
+
+def test_inputs_of_the_posterior_are_checked():
+    X = torch.rand(3, 1, 2, dtype=torch.double)
+    for outer in (
+        CalibratedModel.from_history(make_gp(), OnlineConformal(0.2)),
+        CensoredDelayModel(make_gp(), X.squeeze(1), censor_value=0.0),
+    ):
+        with pytest.raises(BotorchTensorDimensionError, match="`X` must have 2 columns"):
+            outer.posterior(torch.zeros(3, 1, 3, dtype=torch.double))
+    single = CalibratedModel.from_history(make_gp(dtype=torch.float), OnlineConformal(0.2))
+    with pytest.raises(InputDataError, match="`X` must have the precision of the model"):
+        single.posterior(X)
+    with pytest.raises(InputDataError, match="`X` must be a tensor, got ndarray"):
+        single.posterior(X.numpy())
+
+
+def test_noise_of_the_posterior_is_checked():
+    model, X = CalibratedModel.from_history(make_gp(), OnlineConformal(0.2)), torch.rand(3, 1, 2)
+    for bad in (-torch.ones(3, 1, 1), torch.full((3, 1, 1), math.nan), 0.1, 1):
+        with pytest.raises(InputDataError, match="`observation_noise`"):
+            model.posterior(X.double(), observation_noise=bad)
+
+
+def test_conditioning_needs_a_value_for_each_input():
+    model, X = CalibratedModel.from_history(make_gp(), OnlineConformal(0.2)), torch.rand(3, 2)
+    for shape in ((3,), (3, 2), (2, 1), (4, 3)):
+        with pytest.raises(BotorchTensorDimensionError, match="`Y` must have shape ... x 3 x 1"):
+            model.condition_on_observations(X.double(), torch.zeros(*shape).double())
 
 
 def test_from_history_needs_an_exact_gp():

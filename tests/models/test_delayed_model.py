@@ -693,8 +693,8 @@ def test_bad_settings():
         CensoredDelayModel(gp, GOOD)
     with pytest.raises(InputDataError, match="`censor_value` is needed"):
         CensoredDelayModel(gp).with_pending(GOOD)
-    for value in (math.nan, math.inf):
-        with pytest.raises(InputDataError, match="`censor_value` must be finite"):
+    for value in (math.nan, math.inf, "least"):
+        with pytest.raises(InputDataError, match="`censor_value` must be a finite number"):
             CensoredDelayModel(gp, GOOD, value)
 
 

@@ -6,6 +6,7 @@ import math
 
 import pytest
 import torch
+from gpytorch.constraints import Positive
 
 from botorch_calib import CalibratedModel, LocalizedConformal, OnlineConformal, QuantileRecalibrator
 from botorch_calib.calibration import Calibrator
@@ -49,3 +50,21 @@ def test_values_are_their_limits(
     for value in (above, posterior.log_probability_between(-far, 0.5)):
         (gradient,) = torch.autograd.grad(value.sum(), X, retain_graph=True)
         assert gradient.isfinite().all()
+
+
+@pytest.mark.parametrize("calibrator", CALIBRATORS, ids=lambda c: type(c).__name__)
+@pytest.mark.parametrize("best_f", [1e89, 1e99, math.inf, -math.inf])
+def test_gradients_are_no_nan_where_noise_is_small(calibrator: Calibrator, best_f: float) -> None:
+    """In units of noise of 1e-12 the third power of 1e100 is what overflows."""
+    gp = make_gp()
+    gp.likelihood.noise_covar.register_constraint("raw_noise", Positive())
+    gp.likelihood.noise = torch.tensor([1e-12], dtype=torch.double)
+    X = torch.rand(3, 1, 2, dtype=torch.double, requires_grad=True)
+    posterior = CalibratedModel.from_history(gp, calibrator).posterior(X)
+    for value in (
+        posterior.probability_of_improvement(best_f),
+        posterior.expected_improvement(max(best_f, -1e99)),
+        posterior.log_expected_improvement(best_f),
+    ):
+        (gradient,) = torch.autograd.grad(value.sum(), X, retain_graph=True)
+        assert not gradient.isnan().any()

@@ -19,6 +19,7 @@ from botorch.exceptions.errors import (
 from torch import Tensor
 from torch.nn import Module
 
+from botorch_calib._autograd import outside_inference_mode
 from botorch_calib._validation import check_inputs, check_levels, check_unit_interval, check_width
 
 # Observations that are learned from at a time.
@@ -98,6 +99,7 @@ class QuantileLearner(Module, ABC):
             )
         return self._learn(X, u)
 
+    @outside_inference_mode()
     @torch.no_grad()
     def update(self, X: Tensor, u: Tensor, at_once: bool = False) -> Tensor:
         """Learn from observations, strictly in order: later ones see earlier ones' effect.
@@ -288,7 +290,10 @@ def correlations_with(X: Tensor, shift: Tensor, right: Tensor) -> Tensor:
 def as_vector(values: Tensor | Sequence[float]) -> Tensor:
     """``values`` as a detached floating-point tensor (double precision unless a tensor)."""
     if not isinstance(values, Tensor):
-        values = torch.tensor(values, dtype=torch.double)
+        try:
+            values = torch.tensor(values, dtype=torch.double)
+        except (TypeError, ValueError, RuntimeError):
+            raise InputDataError(f"Levels must be numbers, got {values!r}.") from None
     if not values.is_floating_point():
         raise InputDataError(f"Levels must be floating-point numbers, got {values.dtype}.")
     return values.detach()

@@ -1,0 +1,161 @@
+"""Callers who have switched autograd off: searches work, and nothing that is kept is spoilt.
+
+PyTorch refuses tensors made in ``inference_mode`` in any later graph. So what an object keeps of a
+call within it, such as the factorisation that a first prediction makes, has to be made outside.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from botorch.acquisition import AcquisitionFunction
+from torch import Tensor
+from torch.testing import assert_close
+
+from botorch_calib import (
+    CalibratedModel,
+    CalibratedUpperConfidenceBound,
+    CensoredDelayModel,
+    ChanceConstraint,
+    DelayedUpperConfidenceBound,
+    LocalizedConformal,
+    LogCalibratedExpectedImprovement,
+    QuantileRecalibrator,
+    RobustAcquisition,
+    TotalVariationBall,
+    WassersteinBall,
+    WassersteinUpperConfidenceBound,
+    WeightedConformal,
+    optimize_chance_constrained,
+    optimize_robust,
+)
+from botorch_calib.calibration import Calibrator
+from botorch_calib.robust import AmbiguitySet
+from tests.gps import make_gp
+
+OFF = [torch.no_grad, torch.inference_mode]
+CALIBRATORS: list[Calibrator] = [
+    LocalizedConformal(0.2, lengthscale=0.3, regularization=0.1),
+    LocalizedConformal(0.2),
+    QuantileRecalibrator(),
+    QuantileRecalibrator([0.5, 0.9], lengthscale=0.3),
+    WeightedConformal(0.2),
+]
+
+
+def points(num: int, width: int = 2) -> Tensor:
+    return torch.rand(
+        num, 1, width, dtype=torch.double, generator=torch.Generator().manual_seed(width)
+    )
+
+
+def value_and_gradient(acqf: Callable[[Tensor], Tensor], X: Tensor) -> tuple[Tensor, Tensor]:
+    X = X.clone().requires_grad_()
+    values = acqf(X)
+    (gradient,) = torch.autograd.grad(values.sum(), X)
+    return values.detach(), gradient
+
+
+def pending(gp: Any) -> CensoredDelayModel:
+    return CensoredDelayModel(gp, points(3).squeeze(1), censor_value=-2.0)
+
+
+def calibrated() -> CalibratedModel:
+    return CalibratedModel.from_history(make_gp(), CALIBRATORS[0])
+
+
+def contexts() -> Tensor:
+    return points(4, 1).squeeze(1)
+
+
+def robust(ambiguity: AmbiguitySet) -> RobustAcquisition:
+    return RobustAcquisition(CalibratedUpperConfidenceBound(calibrated()), ambiguity, contexts())
+
+
+ACQUISITIONS: dict[str, tuple[int, Callable[[], Any]]] = {
+    "improvement": (2, lambda: LogCalibratedExpectedImprovement(calibrated(), best_f=0.5)),
+    "bound": (2, lambda: CalibratedUpperConfidenceBound(calibrated(), level=0.8)),
+    "pending": (2, lambda: LogCalibratedExpectedImprovement(pending(calibrated()), best_f=0.5)),
+    "delayed": (2, lambda: DelayedUpperConfidenceBound(pending(make_gp()), beta=2.0)),
+    "margin": (2, lambda: ChanceConstraint.from_history(make_gp(), upper=0.8).margin),
+    "wasserstein": (1, lambda: WassersteinUpperConfidenceBound(make_gp(), 2.0, 0.1, contexts())),
+    "robust": (1, lambda: robust(TotalVariationBall(0.2))),
+    "lipschitz": (1, lambda: robust(WassersteinBall(0.2, "lipschitz"))),
+}
+
+
+@pytest.mark.parametrize("off", OFF)
+@pytest.mark.parametrize("name", ACQUISITIONS)
+def test_a_first_evaluation_spoils_no_later_gradient(off: Any, name: str) -> None:
+    width, make = ACQUISITIONS[name]
+    X = points(4, width)
+    expected, slope = value_and_gradient(make(), X)
+    acqf = make()
+    with off():
+        assert_close(acqf(X.clone()), expected)
+    values, gradient = value_and_gradient(acqf, X)
+    assert_close(values, expected)
+    assert_close(gradient, slope)
+
+
+@pytest.mark.parametrize("off", OFF)
+@pytest.mark.parametrize("calibrator", CALIBRATORS, ids=lambda c: type(c).__name__)
+def test_what_is_learned_can_be_differentiated_later(off: Any, calibrator: Calibrator) -> None:
+    """Replayed and observed in such a mode, from data made in it."""
+
+    def learned(mode: Any) -> CalibratedModel:
+        gp = make_gp()
+        with mode():
+            model = CalibratedModel.from_history(gp, calibrator)
+            X = points(3).squeeze(1)
+            model.observe(X, X.sum(dim=-1, keepdim=True))
+        return model
+
+    X = points(4)
+    expected = value_and_gradient(CalibratedUpperConfidenceBound(learned(torch.enable_grad)), X)
+    acqf = CalibratedUpperConfidenceBound(learned(off))
+    for found, wanted in zip(value_and_gradient(acqf, X), expected, strict=True):
+        assert_close(found, wanted)
+
+
+@pytest.mark.parametrize("off", OFF)
+def test_constraints_and_pending_points_learn(off: Any) -> None:
+    constraint = ChanceConstraint.from_history(make_gp(), upper=100.0)
+    delayed = pending(make_gp())
+    with off():
+        X = points(3).squeeze(1)
+        constraint.observe(X, X.sum(dim=-1, keepdim=True))
+        delayed.observe(X[:1], X[:1, :1])
+    for function in (constraint.margin, DelayedUpperConfidenceBound(delayed, beta=2.0)):
+        _, gradient = value_and_gradient(function, points(4))
+        assert gradient.isfinite().all() and gradient.abs().sum() > 0
+
+
+def search(constrained: bool, bounds: Tensor, acqf: AcquisitionFunction, limit: Any) -> Tensor:
+    torch.manual_seed(0)
+    if constrained:
+        return optimize_chance_constrained(acqf, limit, bounds, num_restarts=2, raw_samples=64)[0]
+    return optimize_robust(acqf, bounds, num_restarts=2, raw_samples=32)[0]
+
+
+@pytest.mark.parametrize("off", OFF)
+@pytest.mark.parametrize("constrained", [False, True])
+def test_searches_climb(off: Any, constrained: bool) -> None:
+    """They end where they end otherwise, up to their tolerance, also with bounds made there."""
+    name, corner = (
+        ("improvement", [[0.0, 0.0], [1.0, 1.0]])
+        if constrained
+        else ("wasserstein", [[0.0], [1.0]])
+    )
+    acqf, limit = ACQUISITIONS[name][1](), ChanceConstraint.from_history(make_gp(), upper=0.8)
+    expected = search(constrained, torch.tensor(corner).double(), acqf, limit)
+    with off():
+        found = search(constrained, torch.tensor(corner).double(), acqf, limit)
+    assert_close(found, expected, rtol=1e-3, atol=1e-3)
+    assert not found.requires_grad
+    # A search that gradients had not led would have stopped at one of its samples.
+    again = search(constrained, torch.tensor(corner).double(), acqf, limit)
+    assert_close(again, expected, rtol=1e-3, atol=1e-3)
