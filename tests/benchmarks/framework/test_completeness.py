@@ -91,8 +91,9 @@ def test_only_seeds_count_that_all_methods_have_on_all_problems() -> None:
     lines = completeness.lines()
     assert lines[0].startswith("**Incomplete: 26 of 36 replicates are there.** This is an interim")
     assert "| dear | 5 of 12 | 1 |" in lines
-    assert "Seeds used: 12, 1 in all: those that all methods shown have on all problems." in lines[-2]
-    assert "20 further replicates" in lines[-2]
+    seeds = lines[-2]
+    assert "Seeds used: 12, 1 in all: those that all methods shown have on all problems." in seeds
+    assert "20 further replicates" in seeds
 
 
 def test_a_method_that_is_left_out_is_a_deviation() -> None:
