@@ -10,7 +10,7 @@ import numpy as np
 
 from benchmarks.delay.report import ByMethod, delay_figure, simple_regret
 from benchmarks.framework.comparisons import family
-from benchmarks.framework.markdown import estimate, table
+from benchmarks.framework.markdown import estimate, interval, table
 from benchmarks.framework.metrics import Estimate, by_seed
 from benchmarks.framework.protocol import margin_of
 from benchmarks.framework.suite import Suite
@@ -38,7 +38,7 @@ class WorkersReport:
     rivals: tuple[str, ...]
 
     def lines(self, suite: Suite[Any, Any], collected: Mapping[str, ByMethod]) -> list[str]:
-        """A table by number of workers, comparisons over all problems, a table of problems."""
+        """Tables by number of workers, comparisons over all problems, a table of problems."""
         methods = [method.name for method in suite.methods]
         groups = {"all": dict(collected), **_by_workers(collected)}
         rows = [
@@ -47,6 +47,7 @@ class WorkersReport:
         ]
         lines = [LEGEND, "", *table(["workers", *methods], rows), ""]
         lines += ["## Comparisons", "", *self._comparisons(suite, collected), ""]
+        lines += ["## Differences by number of workers", "", *_differences(suite, groups), ""]
         problems = [
             [problem, *(estimate(_estimate(_regrets(runs, method))) for method in methods)]
             for problem, runs in collected.items()
@@ -71,6 +72,26 @@ class WorkersReport:
         )
         header = ["rival", "difference", "95 % interval", "p", "detectable", "verdict"]
         return [note, "", *table(header, rows)]
+
+
+def _differences(suite: Suite[Any, Any], groups: Mapping[str, Mapping[str, ByMethod]]) -> list[str]:
+    """The baseline minus every other method, with intervals and without tests."""
+    baseline = suite.baseline
+    rows = []
+    for name, runs in groups.items():
+        own = shares(runs, baseline)
+        for method in suite.methods:
+            other = shares(runs, method.name)
+            values = [own[seed] - other[seed] for seed in sorted(own.keys() & other.keys())]
+            if method.name == baseline or not values:
+                continue
+            cells = [f"{np.mean(values):+.1f}", interval(values, "+.1f")]
+            rows.append([name, method.name, str(len(values)), *cells])
+    note = (
+        f"`{baseline}` minus the method, in the same unit, paired by seed, with Student's "
+        "interval; secondary, without tests."
+    )
+    return [note, "", *table(["workers", "method", "seeds", "difference", "95 % interval"], rows)]
 
 
 def shares(collected: Mapping[str, ByMethod], method: str) -> dict[int, float]:

@@ -91,7 +91,8 @@ class Completeness:
         """The statement at the top of a report, as markdown: one sentence if all is there."""
         total, asked = sum(self.there.values()), self.asked * len(self.there)
         text = f"{total} of {asked} replicates are there."
-        lines = [text if total == asked else f"**Incomplete: {text}**", ""]
+        interim = f"**Incomplete: {text}** This is an interim look, and what follows may change."
+        lines = [text if total == asked else interim, ""]
         if self.selection.seeds is not None:
             asked_for = listed(self.selection.seeds)
             lines = [f"**A pilot on the seeds {asked_for}, no evidence.**", "", *lines]
@@ -114,7 +115,7 @@ class Completeness:
         return table(["method", "replicates", "seeds on all problems"], rows)
 
     def _seeds(self) -> str:
-        used = f"{len(self.used)} seeds are used ({listed(self.used)})"
+        used = f"Seeds used: {listed(self.used)}, {len(self.used)} in all"
         if not self.selection.incomplete_seeds:
             return (
                 f"{used}: those that all methods shown have on all problems. {self.unused} "

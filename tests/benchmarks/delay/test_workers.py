@@ -127,6 +127,11 @@ def test_report() -> None:
     # 17.5 - 30 and 40 - 30
     assert "| ucb_hallucinate | -1.2 | -144.2 to +141.7 | 1 |" in text
     assert "| f_10 | 1.5 ± 0.5 |" in text
+    # 0.1 - 1 and 0.3 - 1 in percent of 1: -80 ± 12.706 x 10
+    assert "| 20 | random | 2 | -80.0 | -207.1 to +47.1 |" in text
+    # 25 - 50 and 50 - 50 percent of 4
+    assert "| 10 | ucb_hallucinate | 2 | -12.5 | -171.3 to +146.3 |" in text
+    assert "ts_hallucinate |" not in text.split("## Differences")[1].split("## Simple")[0]
 
 
 def test_what_is_archived_suffices_for_the_report() -> None:

@@ -89,10 +89,11 @@ def test_only_seeds_count_that_all_methods_have_on_all_problems() -> None:
     assert completeness.complete == {"base": 5, "cheap": 4, "dear": 1}
     assert (completeness.used, completeness.unused) == ((12,), 26 - 6)
     lines = completeness.lines()
-    assert lines[0] == "**Incomplete: 26 of 36 replicates are there.**"
+    assert lines[0].startswith("**Incomplete: 26 of 36 replicates are there.** This is an interim")
     assert "| dear | 5 of 12 | 1 |" in lines
-    assert "1 seeds are used (12): those that all methods shown have on all problems." in lines[-2]
-    assert "20 further replicates" in lines[-2]
+    seeds = lines[-2]
+    assert "Seeds used: 12, 1 in all: those that all methods shown have on all problems." in seeds
+    assert "20 further replicates" in seeds
 
 
 def test_a_method_that_is_left_out_is_a_deviation() -> None:
@@ -105,7 +106,7 @@ def test_a_method_that_is_left_out_is_a_deviation() -> None:
     assert "**Deviation: `dear` is left out**, of which 5 of 12 replicates are there." in text
     assert "Comparisons with it are missing" in text
     assert "| dear | 5 of 12 | 1 |" in text
-    assert "4 seeds are used (11 to 14)" in text
+    assert "Seeds used: 11 to 14, 4 in all" in text
 
 
 def test_all_seeds_on_request() -> None:
@@ -186,4 +187,4 @@ def test_a_pilot_takes_the_seeds_that_there_are_of_it(tmp_path: Path) -> None:
     assert "report smoke --seeds 12,15`" in text
     assert "**A pilot on the seeds 12, 15, no evidence.**" in text
     assert "**Incomplete: 8 of 12 replicates are there.**" in text
-    assert "1 seeds are used (12)" in text
+    assert "Seeds used: 12, 1 in all" in text
