@@ -190,9 +190,9 @@ def markdown(outcomes: Outcomes, num_seeds: int) -> str:
         [
             method,
             problem,
-            _cell([float(each.timeouts) for each in found], ".1f"),
-            _cell([each.time_lost for each in found], ".1f"),
-            _cell([each.gap for each in found], ".3f"),
+            _cell([float(each.timeouts) for each in found], 1),
+            _cell([each.time_lost for each in found], 1),
+            _cell([each.gap for each in found], 3),
         ]
         for (method, problem), found in outcomes.items()
     ]
@@ -200,9 +200,10 @@ def markdown(outcomes: Outcomes, num_seeds: int) -> str:
     return "\n".join([f"Reproduce with `{COMMAND}`.", "", legend, "", *table(header, rows), ""])
 
 
-def _cell(values: list[float], form: str) -> str:
+def _cell(values: list[float], digits: int) -> str:
     low, high = student_interval(values)
-    return f"{(low + high) / 2:{form}} ± {(high - low) / 2:{form}}"
+    mean = round((low + high) / 2, digits) + 0.0  # no -0.0
+    return f"{mean:.{digits}f} ± {(high - low) / 2:.{digits}f}"
 
 
 def build_parser() -> argparse.ArgumentParser:

@@ -44,9 +44,10 @@ def overdue_places(submitted: ArrayLike, arrived: ArrayLike) -> list[int]:
 
     at_once = _how_many_until(starts, starts) - _how_many_until(starts, ends)
     widest = np.maximum.accumulate(at_once[::-1])[::-1]
-    late = {p: count for p in np.flatnonzero(~has_value) if (count := overtaken(p)) > widest[p]}
-    most = max(map(overtaken, np.flatnonzero(has_value)), default=0) if late else 0
-    return [int(place) for place, count in late.items() if count > most]
+    pending, known = (np.flatnonzero(which).tolist() for which in (~has_value, has_value))
+    late = {place: count for place in pending if (count := overtaken(place)) > widest[place]}
+    most = max(map(overtaken, known), default=0) if late else 0
+    return [place for place, count in late.items() if count > most]
 
 
 def _how_many_until(moments: NDArray[np.float64], times: NDArray[np.float64]) -> NDArray[np.intp]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import reprlib
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -46,6 +46,7 @@ from botorch_calib.asynchronous.refits import (
 )
 from botorch_calib.asynchronous.repeated_points import is_any_of
 from botorch_calib.ledger import FeedbackLedger, TrialStatus
+from botorch_calib.ledger.argument_checks import as_number, check_flag
 from botorch_calib.models import CensoredDelayModel
 from botorch_calib.models.delayed import (
     Fit,
@@ -129,7 +130,8 @@ class DelayAwareProposer:
             values, a function with a parameter ``Yvar`` is given their variances (``n x 1``) by
             that name; the default takes them.
         num_initial: Number of queries that are chosen without a model (default: ``2 d + 1``).
-        choices: Points to choose from, ``n x d``, instead of the whole box.
+        choices: Points to choose from, ``n x d``, as a tensor or as lists, instead of the whole
+            box.
         fixed_features: Values, by column, of features that are given rather than chosen, such as a
             context; or a function of the ledger that returns them. They may lie outside of the box.
             In ``choices`` these columns are overwritten.
@@ -158,7 +160,7 @@ class DelayAwareProposer:
         strategy: str | DelayStrategy = "hallucinate",
         fit: Fit | None = None,
         num_initial: int | None = None,
-        choices: Tensor | None = None,
+        choices: Tensor | Sequence[Sequence[float]] | None = None,
         fixed_features: Features | Callable[[FeedbackLedger], Features] | None = None,
         search: SearchSettings | None = None,
         maximize: bool | None = None,
@@ -179,8 +181,10 @@ class DelayAwareProposer:
             raise InputDataError(
                 f"`search` must be SearchSettings or None, got {type(search).__name__}."
             )
-        self.maximize = maximize
+        self.maximize = None if maximize is None else check_flag("maximize", maximize)
         self.refit_every = check_refit_every(refit_every)
+        if fit is not None and not callable(fit):
+            raise InputDataError(f"`fit` must be a function of `X` and `Y`, got {fit!r}.")
         if fit is None:
             fit = WarmStartedFit(self.bounds, self.refit_every, self.search.seed)
         self.fit: Fit = fit
@@ -201,13 +205,17 @@ class DelayAwareProposer:
             BotorchTensorDimensionError: If the ledger's queries do not have ``d`` features.
             InputDataError: If ``maximize`` contradicts the ledger, ``hyperparameters="censored"``
                 and the ledger has no ``censor_value``, ``fixed_features`` returns invalid
-                features, or all ``choices`` have failed.
+                features, all ``choices`` have failed, or values are so large that their variance
+                overflows.
 
         Warns:
-            InputDataWarning: If every observed value is worse than the ``censor_value``, which
-                attracts the search to pending queries; or if the noise of only some values is
-                known, or ``fit`` has no parameter ``Yvar``, so that the model learns the noise.
+            InputDataWarning: If no query that has a value lies in the box; if every observed value
+                is worse than the ``censor_value``, which attracts the search to pending queries; or
+                if the noise of only some values is known, or ``fit`` has no parameter ``Yvar``, so
+                that the model learns the noise.
         """
+        if not isinstance(ledger, FeedbackLedger):
+            raise InputDataError(f"`ledger` must be a FeedbackLedger, got {type(ledger).__name__}.")
         if ledger.dim != self.dim:
             raise BotorchTensorDimensionError(
                 f"`ledger` holds queries of {ledger.dim} features, and `bounds` is for {self.dim}."
@@ -224,6 +232,7 @@ class DelayAwareProposer:
             choices = _without(choices, failed)
         if count < self.num_initial or len(ledger.to_observations(now)[0]) < 2:
             return self._design_point(count, fixed, choices)
+        self._check_data(ledger, now, fixed)
         real = ledger
         if self.strategy.failures != "ignore":
             ledger = with_overdue_failed(ledger, now)
@@ -295,6 +304,29 @@ class DelayAwareProposer:
         for column, value in fixed.items():
             points[:, column] = value
         return points
+
+    def _check_data(self, ledger: FeedbackLedger, now: float, fixed: Mapping[int, float]) -> None:
+        """Raise if the values are too large for a model, and warn of data of another problem."""
+        X, Y = ledger.to_observations(now)
+        if not torch.isfinite(Y.var()):
+            values = {trial.id: trial.y for trial in ledger.trials_at(now) if trial.y is not None}
+            worst = max(values, key=lambda trial_id: abs(values[trial_id]))
+            raise InputDataError(
+                f"The values of the ledger, such as {values[worst]:g} of trial {worst}, are too "
+                "large for their variance to be computed. `amend` those that stand for failures, "
+                "and let the objective raise an exception instead; or scale all of them."
+            )
+        free = [column for column in range(self.dim) if column not in fixed]
+        if self.choices is not None or not free:
+            return
+        inside = (X >= self.bounds[0]) & (X <= self.bounds[1])
+        if not inside[:, free].all(dim=-1).any():
+            warnings.warn(
+                f"None of the {len(X)} queries in the ledger that have values lies in the box of "
+                "`bounds`. Are they in other units, or is it the ledger of another problem?",
+                InputDataWarning,
+                stacklevel=3,
+            )
 
     def _model(
         self, ledger: FeedbackLedger, now: float, strategy: DelayStrategy, real: FeedbackLedger
@@ -424,7 +456,13 @@ class DelayAwareProposer:
         strategy: DelayStrategy,
     ) -> AcquisitionFunction:
         if callable(strategy.acquisition):
-            return strategy.acquisition(model, ledger)
+            acqf = strategy.acquisition(model, ledger)
+            if not callable(acqf):
+                raise InputDataError(
+                    "`acquisition` of the DelayStrategy must return an acquisition function, got "
+                    f"{type(acqf).__name__}."
+                )
+            return acqf
         arguments: dict[str, Any] = {
             "window": strategy.window,
             "now": now,
@@ -519,9 +557,7 @@ class DelayAwareProposer:
                 )
             if column % self.dim in fixed:
                 raise InputDataError(f"`fixed_features` names column {column} twice.")
-            if not math.isfinite(value):
-                raise InputDataError(f"`fixed_features` must be finite, got {value!r}.")
-            fixed[int(column) % self.dim] = float(value)
+            fixed[int(column) % self.dim] = as_number("fixed_features", value)
         return fixed
 
 
@@ -608,27 +644,36 @@ def _with_features(choices: Tensor | None, fixed: dict[int, float]) -> Tensor | 
     return choices.unique(dim=0)
 
 
-def _checked_bounds(bounds: Tensor | Sequence[Sequence[float]]) -> Tensor:
-    """The bounds in double precision on the CPU, like a ledger's data."""
-    if not isinstance(bounds, Tensor):
-        try:
-            bounds = torch.tensor(bounds, dtype=torch.double)
-        except (TypeError, ValueError) as error:  # other things, or lists of different lengths
-            raise InputDataError(
-                f"`bounds` must hold two rows of numbers of equal length, got {bounds!r}: {error}"
-            ) from error
+def _as_doubles(name: str, rows: Any) -> Tensor:
+    """Rows of numbers in double precision on the CPU, like a ledger's data."""
+    if isinstance(rows, Tensor):
+        return rows.detach().to("cpu", torch.double)
+    try:
+        return torch.tensor(rows, dtype=torch.double)
+    except (TypeError, ValueError) as error:  # other things, or lists of different lengths
+        raise InputDataError(
+            f"`{name}` must hold rows of numbers of equal length, got {reprlib.repr(rows)}: {error}"
+        ) from error
+
+
+def _checked_bounds(bounds: Any) -> Tensor:
+    bounds = _as_doubles("bounds", bounds)
     if bounds.dim() != 2 or len(bounds) != 2 or bounds.shape[-1] == 0:
         raise BotorchTensorDimensionError(
-            f"`bounds` must have shape 2 x d, got {tuple(bounds.shape)}."
+            "`bounds` must have shape 2 x d, a row of lower bounds and one of upper bounds, got "
+            f"{tuple(bounds.shape)}."
         )
-    bounds = check_finite("bounds", bounds.detach()).to("cpu", torch.double)
+    check_finite("bounds", bounds)
     if (bounds.diff(dim=0) <= 0).any():
-        raise InputDataError("`bounds` must hold the lower bounds first, then greater upper ones.")
+        raise InputDataError(
+            "`bounds` must hold a row of lower bounds and then one of greater upper bounds, such "
+            "as [[0, 0], [1, 1]] for two features between 0 and 1."
+        )
     return bounds
 
 
-def _checked_choices(choices: Tensor, dim: int) -> Tensor:
-    choices = check_inputs("choices", choices.detach(), dim).to("cpu", torch.double)
+def _checked_choices(choices: Any, dim: int) -> Tensor:
+    choices = check_inputs("choices", _as_doubles("choices", choices), dim)
     if len(choices) == 0:
         raise InputDataError("`choices` holds no points.")
     return choices

@@ -59,6 +59,9 @@ _one_at_a_time = threading.RLock()
 # The largest number of points of a space without continuous parameters that is searched as it is.
 MOST_POINTS = 2048
 
+# To Optuna infinity is a value; to a Gaussian process all is infinite whose square overflows.
+INFINITE = 1e150
+
 # Two points of the unit cube are the same if no element differs more: steps may be rounded.
 SAME = 1e-9
 
@@ -90,8 +93,8 @@ class DelayAwareSampler(BoTorchSampler):
     Which trials overtake which is told by their numbers and by the times at which they began and
     ended, of which only the order matters. A clock that is set back, or machines whose clocks
     differ, make the sampler notice later that a trial hangs. A trial whose process was killed runs
-    for ever to Optuna, and so to the sampler it hangs: `study.tell` that it failed, or give the
-    storage heartbeats.
+    for ever to Optuna, and so to the sampler it hangs: tell the study that it failed, or give
+    the storage heartbeats.
 
     Args:
         strategy: ``"hallucinate"``, ``"ucb"``, ``"ts"`` or a `DelayStrategy`.
@@ -133,6 +136,13 @@ class DelayAwareSampler(BoTorchSampler):
     ) -> None:
         if calibrator is not None and not isinstance(calibrator, Calibrator):
             raise InputDataError(f"`calibrator` must be a calibrator or None, got {calibrator!r}.")
+        if fit is not None and not callable(fit):
+            raise InputDataError(f"`fit` must be a function of `X` and `Y`, got {fit!r}.")
+        if not isinstance(independent_sampler, BaseSampler | None):
+            raise InputDataError(
+                "`independent_sampler` must be a sampler of Optuna, such as RandomSampler(), got "
+                f"{independent_sampler!r}."
+            )
         self._strategy = strategy
         self._fit = _Fit(fit, calibrator)
         self._censor_value = censor_value
@@ -293,9 +303,9 @@ def _record(
     if trial.state is TrialState.PRUNED:
         ledger.abandon(number)
     elif trial.state is TrialState.COMPLETE and trial.value is not None:
-        if math.isfinite(trial.value):
+        if abs(trial.value) < INFINITE:
             ledger.observe(number, sign * trial.value, time=end)
-        else:  # to Optuna infinity is a value
+        else:
             ledger.fail(number, "infinite value")
     elif trial.state is TrialState.FAIL:
         ledger.fail(number)

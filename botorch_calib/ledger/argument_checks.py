@@ -88,23 +88,24 @@ def as_trial_id(value: Any) -> int:
         raise UnknownTrialError(f"A trial's id is an integer, got {value!r}.") from None
 
 
-def as_query(x: Any, dim: int) -> bytes:
+def as_query(x: Any, dim: int, name: str = "x") -> bytes:
     """Convert a query to little-endian doubles.
 
     Args:
         x: A tensor or array-like of shape ``d`` or ``1 x d``.
         dim: The number ``d``.
+        name: The argument's name, for error messages.
 
     Raises:
         BotorchTensorDimensionError: If ``x`` has another shape.
         InputDataError: If ``x`` holds NaN, infinite values or anything but real numbers.
     """
-    values = _as_tensor("x", x)
+    values = _as_tensor(name, x)
     if values.shape not in ((dim,), (1, dim)):
         raise BotorchTensorDimensionError(
-            f"`x` must have shape {dim} or 1 x {dim}, got {tuple(values.shape)}."
+            f"`{name}` must have shape {dim} or 1 x {dim}, got {tuple(values.shape)}."
         )
-    return _checked_numbers("x", values).reshape(-1).tobytes()
+    return _checked_numbers(name, values).reshape(-1).tobytes()
 
 
 def as_queries(X: Any, dim: int) -> list[bytes]:

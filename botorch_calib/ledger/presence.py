@@ -149,7 +149,7 @@ class Presence:
             The id of the trial; None if other queries have been submitted since, which would have
             to be known, or if enough trials are taken.
         """
-        query = as_query(x, self._storage.settings.dim)
+        query = as_query(x, self._storage.settings.dim, "propose(ledger)")
         try:
             with self._storage.transaction() as change:
                 self._relist(change, turn=0)

@@ -440,12 +440,18 @@ BAD: dict[str, Any] = {
         (GRID[:0], InputDataError),
         (GRID * torch.nan, InputDataError),
         (GRID[:, :1], BotorchTensorDimensionError),
+        ([[0.0, 1.0], [0.0]], InputDataError),
     ),
+    "fit": (("gp", InputDataError),),
+    "maximize": (("yes", InputDataError), (1, InputDataError)),
     "fixed_features": (
         ({2: 0.0}, InputDataError),
         ({-3: 0.0}, InputDataError),
         ({0.5: 0.0}, InputDataError),
         ({0: torch.nan}, InputDataError),
+        ({0: "0.1"}, InputDataError),
+        ({0: None}, InputDataError),
+        ({0: torch.zeros(2)}, BotorchTensorDimensionError),
         ({0: 0.1, -2: 0.2}, InputDataError),
         ([0.1], InputDataError),
     ),
@@ -496,6 +502,8 @@ def test_names_of_strategies():
 def test_bad_ledgers():
     with pytest.raises(BotorchTensorDimensionError, match="`ledger`"):
         make_proposer()(FeedbackLedger(3))
+    with pytest.raises(InputDataError, match="`ledger` must be a FeedbackLedger, got str"):
+        make_proposer()("run.ledger")
     propose = make_proposer(fixed_features=lambda ledger: {0: float("nan")})
     with pytest.raises(InputDataError, match="`fixed_features`"):
         propose(FeedbackLedger(2))
@@ -546,6 +554,7 @@ def fit_single(X: Tensor, Y: Tensor) -> SingleTaskGP:
     return fit(X, Y).float()
 
 
+@pytest.mark.filterwarnings("ignore:None of the 6 queries:botorch.exceptions.InputDataWarning")
 @pytest.mark.parametrize("acquisition", ["ucb", "ts"])
 def test_models_in_single_precision(acquisition):
     """The answer is in double precision all the same, and not beyond the box by rounding."""
@@ -590,6 +599,44 @@ def test_bounds_may_be_lists():
     for bounds in ([[0, 0], [1]], [["0", "1"]], 3, None):
         with pytest.raises((InputDataError, BotorchTensorDimensionError), match="`bounds`"):
             make_proposer(bounds)
+
+
+def test_choices_may_be_lists():
+    ledger, rows = make_ledger(), GRID.tolist()
+    expected = make_proposer(choices=GRID)(ledger)
+    for choices in (rows, np.array(rows)):
+        assert torch.equal(make_proposer(choices=choices)(ledger), expected)
+
+
+def test_values_whose_variance_overflows_are_named():
+    """A run that diverges may return them; the model of all others could not be fitted either."""
+    ledger = make_ledger()
+    make_proposer()(ledger)
+    ledger.observe(ledger.submit([0.0, 0.0]), -1e300)
+    with pytest.raises(InputDataError, match=r"-1e\+300 of trial 9.*`amend`"):
+        make_proposer()(ledger)
+    ledger.amend(9, -2.0)
+    make_proposer()(ledger)
+
+
+def test_data_of_another_problem_are_warned_of():
+    ledger = make_ledger()
+    with pytest.warns(InputDataWarning, match="None of the 6 queries.*other units"):
+        make_proposer(3.0 + BOUNDS)(ledger)
+    # One query in the box, or a context that lies outside, or choices, are nothing unusual.
+    low = ledger[0].x - 0.01
+    make_proposer(torch.stack([low, low + 0.02]))(ledger)
+    alone = FeedbackLedger(2, censor_value=CENSOR)
+    for i in range(3):
+        alone.observe(alone.submit([9.0, float(i)]), float(i))
+    make_proposer(fixed_features={0: 9.0})(alone)
+    make_proposer(choices=1000.0 + GRID)(ledger)
+
+
+def test_an_acquisition_that_returns_none():
+    propose = make_proposer(strategy=DelayStrategy(lambda model, ledger: None))
+    with pytest.raises(InputDataError, match="`acquisition`.*got NoneType"):
+        propose(make_ledger())
 
 
 def test_the_direction_is_the_ledgers():

@@ -324,10 +324,10 @@ def test_seeds() -> None:
     assert asked(None) != asked(None)
 
 
-@pytest.mark.parametrize("infinity", [math.inf, -math.inf])
+@pytest.mark.parametrize("infinity", [math.inf, -math.inf, -1e300])
 @pytest.mark.parametrize("direction", ["minimize", "maximize"])
 def test_infinite_values_count_as_failures(
-    ledgers: list[FeedbackLedger], direction: str, infinity: float
+    ledgers: list[FeedbackLedger], direction: Any, infinity: float
 ) -> None:
     """Optuna takes them for values; a Gaussian process cannot, not even of the good sign."""
 
@@ -480,6 +480,8 @@ class TestErrors:
         [
             {"strategy": "greedy"},
             {"calibrator": "conformal"},
+            {"fit": "gp"},
+            {"independent_sampler": "random"},
             {"censor_value": float("nan")},
             {"num_restarts": 0},
             {"raw_samples": 1},

@@ -62,7 +62,7 @@ class TestAskAndTell:
     )
     def test_answers_that_are_no_queries(self, make, answer, error) -> None:
         ledger = make(propose=lambda ledger: answer)
-        with pytest.raises(error, match="`x`"):
+        with pytest.raises(error, match=r"`propose\(ledger\)`"):
             ledger.ask()
         assert len(ledger) == 0
         assert ledger.ask(count_up).id == 0  # nobody's turn is left over
