@@ -11,6 +11,7 @@ file                         content
 ``progress``                 the progress bar, and `RunSummary`
 ``proposer``                 `DelayAwareProposer`: chooses the next query
 ``delay_strategy``           `DelayStrategy`: what it makes of pending and failed queries
+``designs``                  queries that fill the box, whatever the values are
 ``feasibility``              where queries bring values, from those that failed
 ``overdue``                  which queries hang, by how many later ones have overtaken them
 ``repeated_points``          which points are the same as one of others

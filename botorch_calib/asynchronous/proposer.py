@@ -24,7 +24,6 @@ from botorch.models.model import Model
 from botorch.optim import optimize_acqf, optimize_acqf_discrete
 from botorch.utils.sampling import draw_sobol_samples
 from torch import Tensor
-from torch.quasirandom import SobolEngine
 
 from botorch_calib._validation import (
     check_count,
@@ -35,6 +34,7 @@ from botorch_calib.acquisition.delayed import DelayedUpperConfidenceBound
 from botorch_calib.acquisition.random_seeds import derived_seed, random_stream
 from botorch_calib.acquisition.thompson import DelayedThompsonSampling
 from botorch_calib.asynchronous.delay_strategy import DelayStrategy, strategy_of
+from botorch_calib.asynchronous.designs import Design
 from botorch_calib.asynchronous.feasibility import Feasibility, FeasibleAcquisition
 from botorch_calib.asynchronous.overdue import with_overdue_failed
 from botorch_calib.asynchronous.refits import (
@@ -63,9 +63,6 @@ DESIGN, FIT, SEARCH, DRAW, AGAIN, SPREAD = range(6)
 
 # Closer to a failed query than this, in units of the box in every coordinate, is the same query.
 SAME = 1e-6
-
-# Points of a design among which the one is asked that fails least, if some have failed.
-ALTERNATIVES = 8
 
 # With more choices a joint draw at all of them, whose cost is cubic, is not made unasked.
 MOST_JOINT = 2000
@@ -231,7 +228,7 @@ class DelayAwareProposer:
         if choices is not None:
             choices = _without(choices, failed)
         if count < self.num_initial or len(ledger.to_observations(now)[0]) < 2:
-            return self._design_point(count, fixed, choices)
+            return self._design(DESIGN, fixed, choices).point(count)
         self._check_data(ledger, now, fixed)
         real = ledger
         if self.strategy.failures != "ignore":
@@ -239,7 +236,9 @@ class DelayAwareProposer:
         num_pending = len(ledger.pending(now))
         strategy = self.strategy.with_pending(num_pending)
         if strategy.spreads(num_pending) and count % 2 == 0:
-            spread = self._spread_point(ledger, now, strategy, fixed, choices)
+            asked = torch.stack([trial.x for trial in ledger.trials])
+            feasibility = self._feasibility(ledger, now, strategy)
+            spread = self._design(SPREAD, fixed, choices).new_point(count // 2, asked, feasibility)
             if spread is not None:
                 return spread
         model = self._model(ledger, now, strategy, real)
@@ -257,53 +256,8 @@ class DelayAwareProposer:
         # A copy fits again when it is called: a stored fit may be large, and its data outdated.
         return {**self.__dict__, "_fitted": None, "_extended": None}
 
-    def _design_point(self, count: int, fixed: dict[int, float], choices: Tensor | None) -> Tensor:
-        """Point ``count`` of the initial design."""
-        seed = derived_seed(self.search.seed, DESIGN)
-        if choices is not None:
-            generator = torch.Generator().manual_seed(seed)
-            order = torch.randperm(len(choices), generator=generator)
-            return choices[order[count % len(choices)]]
-        return self._sobol_points(seed, count, 1, fixed)[0]
-
-    def _spread_point(
-        self,
-        ledger: FeedbackLedger,
-        now: float,
-        strategy: DelayStrategy,
-        fixed: dict[int, float],
-        choices: Tensor | None,
-    ) -> Tensor | None:
-        """A query that does not depend on the model of the objective, but on what failed.
-
-        It is the next point of a Sobol sequence, or one of the ``choices`` that have never been
-        asked; None if all of them have. If queries have failed, it is the one of several points
-        that is the most likely to bring a value.
-        """
-        count, lost = len(ledger), _lost(ledger, now, strategy)
-        careful = len(lost) > 0 and strategy.failures != "ignore"
-        num = ALTERNATIVES if careful else 1
-        seed = derived_seed(self.search.seed, SPREAD, *([count] if careful else []))
-        if choices is None:
-            points = self._sobol_points(seed, 0 if careful else count // 2, num, fixed)
-        else:
-            points = choices[~is_any_of(choices, torch.stack([t.x for t in ledger.trials]))]
-            generator = torch.Generator().manual_seed(derived_seed(seed, count))
-            points = points[torch.randperm(len(points), generator=generator)[:num]]
-            if not len(points):
-                return None
-        if not careful:
-            return points[0]
-        X, _ = ledger.to_observations(now)
-        return points[Feasibility(X, lost, self.bounds).predict(points).argmax()]
-
-    def _sobol_points(self, seed: int, skip: int, num: int, fixed: dict[int, float]) -> Tensor:
-        """Points of a scrambled Sobol sequence in the box, ``num x d``, after the first ones."""
-        unit = SobolEngine(self.dim, scramble=True, seed=seed).fast_forward(skip)
-        points = self.bounds[0] + unit.draw(num, dtype=torch.double) * self.bounds.diff(dim=0)
-        for column, value in fixed.items():
-            points[:, column] = value
-        return points
+    def _design(self, stream: int, fixed: Mapping[int, float], choices: Tensor | None) -> Design:
+        return Design(self.bounds, derived_seed(self.search.seed, stream), fixed, choices)
 
     def _check_data(self, ledger: FeedbackLedger, now: float, fixed: Mapping[int, float]) -> None:
         """Raise if the values are too large for a model, and warn of data of another problem."""
@@ -495,12 +449,21 @@ class DelayAwareProposer:
         strategy: DelayStrategy,
     ) -> AcquisitionFunction:
         """The acquisition function that counts where queries bring values, if some have failed."""
-        lost = _lost(ledger, now, strategy)
-        if not len(lost) or strategy.failures != "avoid" or _imputes_failures(strategy):
+        if _imputes_failures(strategy):
             return acqf
-        X, _ = ledger.to_observations(now)
-        feasibility = Feasibility(X, lost, self.bounds)
+        feasibility = self._feasibility(ledger, now, strategy)
+        if feasibility is None:
+            return acqf
         return FeasibleAcquisition(acqf, model, feasibility, _poor_value(ledger, now))
+
+    def _feasibility(
+        self, ledger: FeedbackLedger, now: float, strategy: DelayStrategy
+    ) -> Feasibility | None:
+        """Where queries bring values, if some have failed and failures matter."""
+        lost = _lost(ledger, now, strategy)
+        if not len(lost) or strategy.failures == "ignore":
+            return None
+        return Feasibility(ledger.to_observations(now)[0], lost, self.bounds)
 
     def _feedback_bound(self, ledger: FeedbackLedger, now: float) -> float:
         if self.strategy.feedback_bound is not None:

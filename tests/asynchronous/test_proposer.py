@@ -825,16 +825,16 @@ def test_spread_queries_fill_the_box():
 
 def test_spread_queries_keep_away_from_failures():
     """Where a half of the box fails, far less than a half of them are in it."""
-    ledger = make_ledger(40, delay=33)
-    middle = BOUNDS.mean(dim=0)[0]
+    ledger, middle = make_ledger(40, delay=33), BOUNDS.mean(dim=0)[0]
     propose = DelayAwareProposer(BOUNDS, fit=fit, search=SearchSettings(2, 64))
-    for _ in range(40):
+    for _ in range(80):
         x = propose(ledger)
         trial_id = ledger.submit(x)
         if x[0] < middle:
             ledger.fail(trial_id)
     spread = torch.stack([trial.x for trial in ledger.trials[40:]])[::2]
-    assert (spread[10:, 0] < middle).sum() <= 2
+    in_vain = spread[:, 0] < middle
+    assert in_vain.sum() <= 12 and in_vain[20:].sum() <= 4  # of 40, and of the last 20
 
 
 def test_spread_choices_have_not_been_asked():
