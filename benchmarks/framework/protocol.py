@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -104,8 +105,14 @@ class ExperimentProtocol:
                 f"{self.seeds}."
             )
 
-    def lines(self) -> list[str]:
-        """The protocol in short, as a list in markdown."""
+    def lines(self, left_out: Sequence[str] = ()) -> list[str]:
+        """The protocol in short, as a list in markdown.
+
+        Args:
+            left_out: Names of methods that a report leaves out, which is a deviation.
+        """
+        deviations = [f"`{method}` is left out of this report." for method in left_out]
+        deviations += [self.deviations] if self.deviations else []
         return [
             # No link: tables are included in pages that lie elsewhere.
             f"Protocol `benchmarks/protocols/{self.name}.md`, configuration "
@@ -117,7 +124,7 @@ class ExperimentProtocol:
             f"- test: {self.test}",
             f"- correction: {self.correction}",
             f"- smallest difference that matters: {self.margin:g}",
-            f"- deviations: {self.deviations or 'none'}",
+            f"- deviations: {' '.join(deviations) or 'none'}",
         ]
 
 

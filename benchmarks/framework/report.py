@@ -126,7 +126,8 @@ def markdown(
     if completeness is not None:
         lines += completeness.lines()
     if protocol is not None:
-        lines += [*protocol.lines(), ""]
+        left_out = () if completeness is None else sorted(completeness.selection.without)
+        lines += [*protocol.lines(left_out), ""]
     archived = sum(isinstance(r, ArchivedResult) for runs in collected.values() for r in _all(runs))
     if archived:
         lines += [f"{archived} replicates are read from the archive, which holds them rounded.", ""]

@@ -20,6 +20,7 @@ The rival without a ball, `observed`, takes the expectation over all contexts me
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from copy import copy
 from dataclasses import dataclass
 from functools import cache
@@ -60,7 +61,7 @@ MEAN, STD = 0.5, 0.1
 SHIFTS = (0.0, 0.05, 0.1, 0.2)
 RADII = (0.05, 0.1, 0.2)
 # With the sign of the shift that hurts.
-FUNCTIONS = {
+FUNCTIONS: dict[str, tuple[Callable[[], ContextualProblem], float]] = {
     "context_shift": (ContextShift, 1.0),
     "newsvendor": (Newsvendor, -1.0),
     "ackley": (ContextualAckley, 1.0),

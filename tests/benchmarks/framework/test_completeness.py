@@ -16,7 +16,8 @@ from benchmarks.framework.completeness import (
     listed,
     select,
 )
-from benchmarks.framework.report import write_report
+from benchmarks.framework.protocol import ExperimentProtocol
+from benchmarks.framework.report import markdown, write_report
 from benchmarks.framework.result import Result, replicate_config
 from benchmarks.framework.result_store import ResultStore
 from benchmarks.framework.suite import Suite
@@ -175,6 +176,16 @@ def test_the_command_line(
     text = (tmp_path / "smoke.md").read_text()
     assert "report smoke --incomplete-seeds`" in text
     assert "| base | 6 |" in text and "| base | 5 |" in text
+
+
+def test_what_is_left_out_is_among_the_deviations() -> None:
+    # Of whichever protocol.
+    protocol = replace(ExperimentProtocol.load("radio"), deviations="")
+    found, completeness = select(SUITE, collected(), Selection(without=["dear"]))
+    text = markdown(SUITE, found, 0, protocol, completeness)
+    assert "- deviations: `dear` is left out of this report." in text
+    found, completeness = select(SUITE, collected(), Selection())
+    assert "- deviations: none" in markdown(SUITE, found, 0, protocol, completeness)
 
 
 def test_a_pilot_takes_the_seeds_that_there_are_of_it(tmp_path: Path) -> None:

@@ -77,6 +77,8 @@ def test_deviations_are_what_stands_at_the_end(folder: Path) -> None:
     loaded = ExperimentProtocol.load("trial")
     assert loaded.deviations == "- 2 runs failed. - One was slow."
     assert f"- deviations: {loaded.deviations}" in loaded.lines()
+    left_out = f"- deviations: `random` is left out of this report. {loaded.deviations}"
+    assert left_out in loaded.lines(["random"])
 
 
 @pytest.mark.parametrize(
