@@ -215,7 +215,8 @@ class DelayAwareProposer:
             raise InputDataError(f"`ledger` must be a FeedbackLedger, got {type(ledger).__name__}.")
         if ledger.dim != self.dim:
             raise BotorchTensorDimensionError(
-                f"`ledger` holds queries of {ledger.dim} features, and `bounds` is for {self.dim}."
+                f"`ledger` holds queries of {ledger.dim} features, and `bounds` is for {self.dim}: "
+                "give the bounds of these features, or begin another ledger."
             )
         if self.maximize is not None:
             ledger.declare(self.maximize)

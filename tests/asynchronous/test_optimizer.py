@@ -609,7 +609,7 @@ class TestErrors:
     )
     def test_proposal_that_is_no_query(self, query: Any, error: type[Exception]) -> None:
         ledger = FeedbackLedger(1)
-        with pytest.raises(error, match="`x`"):
+        with pytest.raises(error, match=r"`propose\(ledger\)`"):
             make_optimizer(Inline(), square, ledger, lambda ledger: query).run(1)
         assert len(ledger) == 0
 
