@@ -43,6 +43,7 @@ from botorch_calib.asynchronous.refits import (
 )
 from botorch_calib.ledger import FeedbackLedger, TrialStatus
 from botorch_calib.models import CensoredDelayModel
+from botorch_calib.models.conditioning import conditioned_on, given_noise
 from botorch_calib.models.delayed import (
     HYPERPARAMETERS,
     IMPUTATIONS,
@@ -51,7 +52,7 @@ from botorch_calib.models.delayed import (
     matching_rows,
     queries_to_impute,
 )
-from botorch_calib.models.inspection import conditioned_on, gaussian_part, given_noise, like
+from botorch_calib.models.inspection import gaussian_part, like
 
 Features = Mapping[int, float]
 
