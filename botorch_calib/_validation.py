@@ -200,7 +200,7 @@ def check_inputs(name: str, X: Tensor, num_dims: int | None = None) -> Tensor:
 
 def check_width(X: Tensor, width: int) -> None:
     """Raise unless ``X`` has the shape ``... x width``; a width of 0 stands for any."""
-    if X.dim() == 0 or (width and X.shape[-1] != width):
+    if check_tensor("X", X).dim() == 0 or (width and X.shape[-1] != width):
         raise BotorchTensorDimensionError(
             f"`X` must have shape ... x {width or 'd'}, got {tuple(X.shape)}."
         )

@@ -32,6 +32,7 @@ from botorch_calib._validation import (
     check_numbers,
     check_open_unit,
 )
+from botorch_calib.models.inspection import innermost, raw_width, with_task_feature
 from botorch_calib.posteriors import CalibratedPosterior
 from botorch_calib.posteriors.calibrated import broadcasts_to
 
@@ -146,9 +147,12 @@ def fantasy_models(models: Sequence[Any], X_pending: Tensor, num_fantasies: int)
 
     Raises:
         UnsupportedError: If a model has batch dimensions, or cannot be conditioned.
+        BotorchTensorDimensionError: If the points have not the models' number of columns.
     """
     if any(model.batch_shape for model in models):
         raise UnsupportedError("`X_pending` needs a model without batch dimensions.")
+    base = innermost(models[0])
+    check_inputs("X_pending", with_task_feature(base, X_pending), raw_width(base))
     posteriors = [model.posterior(X_pending, observation_noise=True) for model in models]
     shapes = [posterior.base_sample_shape for posterior in posteriors]
     sizes = [shape.numel() for shape in shapes]

@@ -41,14 +41,13 @@ from botorch_calib.acquisition.violation_account import (
 from botorch_calib.calibration import Calibrator, OnlineQuantileTracker, QuantileRecalibrator
 from botorch_calib.models import CalibratedModel
 from botorch_calib.models.inspection import (
-    check_fits,
-    check_observations,
     gaussian_part,
     innermost,
     observed_part,
     raw_train_inputs,
     with_task_feature,
 )
+from botorch_calib.models.requirements import check_fits, check_observations
 
 #: Step size of the tracker that `ChanceConstraint.from_history` makes.
 STEP_SIZE = 0.05

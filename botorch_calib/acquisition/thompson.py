@@ -32,7 +32,8 @@ from torch.nn import Module
 from botorch_calib._validation import check_count, check_inputs
 from botorch_calib.acquisition.delayed import DelayAwareAcquisitionFunction, input_width
 from botorch_calib.acquisition.random_seeds import derived_seed, random_stream
-from botorch_calib.models.inspection import like, predicting_part, scalar_affine
+from botorch_calib.models.inspection import like, predicting_part
+from botorch_calib.models.requirements import scalar_affine
 
 # Relative to the largest variance. Rounding makes the covariance matrix of close points slightly
 # indefinite. This much on its diagonal repairs that in most cases, and adds noise to a draw of only

@@ -48,13 +48,14 @@ from botorch_calib.asynchronous.repeated_points import is_any_of
 from botorch_calib.ledger import FeedbackLedger, TrialStatus
 from botorch_calib.ledger.argument_checks import as_number, check_flag
 from botorch_calib.models import CensoredDelayModel
+from botorch_calib.models.conditioning import conditioned_on, given_noise
 from botorch_calib.models.delayed import (
     Fit,
     fitted_model,
     matching_rows,
     queries_to_impute,
 )
-from botorch_calib.models.inspection import conditioned_on, gaussian_part, given_noise, like
+from botorch_calib.models.inspection import gaussian_part, like
 
 Features = Mapping[int, float]
 

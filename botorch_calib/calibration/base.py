@@ -19,7 +19,7 @@ from botorch.exceptions.errors import BotorchTensorDimensionError, UnsupportedEr
 from torch import Tensor
 from torch.nn import Module
 
-from botorch_calib._validation import check_finite, check_inputs
+from botorch_calib._validation import check_finite, check_inputs, check_open_unit, check_tensor
 from botorch_calib.calibration.learners.base import QuantileLearner
 from botorch_calib.calibration.scores import Score
 from botorch_calib.distributions.piecewise import PiecewisePredictive, common_row
@@ -94,7 +94,11 @@ class Calibrator(Module, ABC):
 
         Returns:
             Quantiles ``batch_shape x q x 1``.
+
+        Raises:
+            InputDataError: If ``level`` is outside (0, 1).
         """
+        check_open_unit("level", level)
         predictive = self.predictive(X)
         return predictive.quantile(predictive.masses.new_tensor(level))
 
@@ -130,7 +134,7 @@ class Calibrator(Module, ABC):
 def check_residuals(X: Tensor, z: Tensor) -> None:
     """Raise unless ``X`` is a finite ``n x d`` matrix and ``z`` a finite vector of length ``n``."""
     check_inputs("X", X)
-    if z.shape != X.shape[:1]:
+    if check_tensor("z", z).shape != X.shape[:1]:
         raise BotorchTensorDimensionError(
             f"`z` must have shape {tuple(X.shape[:1])}, one residual for each row of `X`, "
             f"got {tuple(z.shape)}."

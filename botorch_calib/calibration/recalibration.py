@@ -9,7 +9,7 @@ import torch
 from botorch.exceptions.errors import InputDataError
 from torch import Tensor
 
-from botorch_calib._validation import check_levels, check_one_of
+from botorch_calib._validation import check_levels, check_one_of, check_open_unit
 from botorch_calib.calibration.base import TAILS, TrackedCalibrator
 from botorch_calib.calibration.learners.base import as_vector
 from botorch_calib.calibration.learners.exact import ExactQuantileLearner
@@ -140,8 +140,11 @@ class QuantileRecalibrator(TrackedCalibrator):
 
         Returns:
             Quantiles ``batch_shape x q x 1``, at most ``max_width`` in absolute value.
+
+        Raises:
+            InputDataError: If ``level`` is outside (0, 1).
         """
-        index = self.index_of(level)
+        index = self.index_of(check_open_unit("level", level))
         if index is None:
             return super().quantile(X, level)
         return self.score.knots(self.tracker.threshold(X)[..., index : index + 1])

@@ -23,22 +23,22 @@ from botorch_calib._autograd import outside_inference_mode
 from botorch_calib._validation import check_finite, check_one_of, check_tensor
 from botorch_calib.calibration import Calibrator, LocalizedConformal
 from botorch_calib.exceptions import CalibrationWarning
+from botorch_calib.models.conditioning import conditioned_on, given_noise
 from botorch_calib.models.inspection import (
-    check_base,
-    check_observations,
-    conditioned_on,
-    given_noise,
     in_output_task,
     observation_noise_variance,
     observed_part,
-    posterior_at,
     predicting_part,
-    scalar_affine,
-    standardized_gp,
     with_task_feature,
 )
+from botorch_calib.models.requirements import (
+    check_base,
+    check_observations,
+    posterior_at,
+    scalar_affine,
+)
 from botorch_calib.models.residuals import forecast_history
-from botorch_calib.models.wrapper import WrapperModel, check_output_indices
+from botorch_calib.models.wrapper import WrapperModel, check_output_indices, standardized_gp
 from botorch_calib.posteriors import CalibratedPosterior
 from botorch_calib.posteriors.calibrated import EXCESS
 

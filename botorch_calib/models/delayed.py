@@ -24,19 +24,10 @@ from torch import Tensor
 from botorch_calib._autograd import outside_inference_mode
 from botorch_calib._validation import check_inputs, check_limit, check_model, check_one_of
 from botorch_calib.models.calibrated import CalibratedModel
-from botorch_calib.models.inspection import (
-    check_base,
-    check_observations,
-    conditioned_on,
-    gaussian_part,
-    given_noise,
-    like,
-    posterior_at,
-    raw_width,
-    standardized_gp,
-    with_task_feature,
-)
-from botorch_calib.models.wrapper import WrapperModel, check_output_indices
+from botorch_calib.models.conditioning import conditioned_on, given_noise
+from botorch_calib.models.inspection import gaussian_part, like, raw_width, with_task_feature
+from botorch_calib.models.requirements import check_base, check_observations, posterior_at
+from botorch_calib.models.wrapper import WrapperModel, check_output_indices, standardized_gp
 
 if TYPE_CHECKING:
     from botorch_calib.ledger import FeedbackLedger

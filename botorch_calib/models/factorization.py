@@ -1,7 +1,7 @@
 """`row_updates`: an exact Gaussian process is conditioned by adding rows to its Cholesky factor.
 
 What GPyTorch computes anew, or with explicit inverses, is extended here at ``O(n^2 k)`` for ``k``
-new observations. `botorch_calib.models.inspection.conditioned_on` is what the package calls.
+new observations. `botorch_calib.models.conditioning.conditioned_on` is what the package calls.
 """
 
 from __future__ import annotations

@@ -12,7 +12,9 @@ from typing import Any, Self
 
 import torch
 from botorch.exceptions.errors import UnsupportedError
+from botorch.models import SingleTaskGP
 from botorch.models.model import Model
+from botorch.models.transforms import Normalize, Standardize
 from gpytorch.likelihoods import Likelihood
 from torch import Tensor
 
@@ -125,3 +127,12 @@ def check_output_indices(indices: list[int] | None) -> None:
     """Raise ``UnsupportedError`` unless ``indices`` select the only output."""
     if indices is not None and list(indices) not in ([0], [-1]):
         raise UnsupportedError(f"`output_indices` must be None or [0], got {indices}.")
+
+
+def standardized_gp(**data: Any) -> SingleTaskGP:
+    """An unfitted ``SingleTaskGP`` with ``Normalize`` and ``Standardize``."""
+    return SingleTaskGP(
+        **data,
+        input_transform=Normalize(data["train_X"].shape[-1]),
+        outcome_transform=Standardize(1),
+    )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -49,6 +49,26 @@ def plot_radio_network(
     Raises:
         BotorchTensorDimensionError: If the shapes do not fit together, or there are no users.
     """
+    _check_shapes(antennas, azimuths, users, rates)
+    ax = new_axes((8.4, 6.0)) if ax is None else ax
+    _draw_antennas(ax, antennas, azimuths)
+    drawn = _draw_users(ax, users, users[:, 2] > antennas[:, 2].max(), rates)
+    ax.set_aspect("equal")
+    label_axes(ax, "x, m", "y, m")
+    if rates is None:
+        legend_beside(ax)
+        return ax
+    bar = ax.figure.colorbar(drawn, ax=ax, shrink=0.8)
+    bar.set_label("rate, bit/s/Hz", fontsize=LABEL_SIZE)
+    bar.ax.tick_params(labelsize=TICK_SIZE)
+    # Above the axes: the colours' scale stands beside them.
+    ax.legend(
+        loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3, frameon=False, fontsize=LEGEND_SIZE
+    )
+    return ax
+
+
+def _check_shapes(antennas: Tensor, azimuths: Tensor, users: Tensor, rates: Tensor | None) -> None:
     for name, positions in (("antennas", antennas), ("users", users)):
         if positions.ndim != 2 or positions.shape[-1] != 3:
             raise BotorchTensorDimensionError(
@@ -64,11 +84,13 @@ def plot_radio_network(
         )
     if len(users) == 0:
         raise BotorchTensorDimensionError("`users` must hold at least one row.")
-    ax = new_axes((8.4, 6.0)) if ax is None else ax
+
+
+def _draw_antennas(ax: Axes, antennas: Tensor, azimuths: Tensor) -> None:
+    """Base stations, and arrows to where their sectors look."""
     angles = torch.deg2rad(azimuths)
     ax.quiver(
-        to_numpy(antennas[:, 0]),
-        to_numpy(antennas[:, 1]),
+        *_places(antennas),
         to_numpy(_REACH * angles.cos()),
         to_numpy(_REACH * angles.sin()),
         angles="xy",
@@ -79,44 +101,30 @@ def plot_radio_network(
         zorder=2,
     )
     ax.scatter(*_places(antennas), marker="^", s=70, color="black", label="base stations", zorder=3)
-    high = users[:, 2] > antennas[:, 2].max()
-    rates = None if rates is None else rates.detach()
-    # One scale for both kinds.
-    limits = None if rates is None else (0.0, max(float(rates.max()), 1e-12))
+
+
+def _draw_users(ax: Axes, users: Tensor, high: Tensor, rates: Tensor | None) -> Any:
+    """Users on the ground and, where ``high``, in the air; the drawing that has the colours."""
+    drawn = None
     kinds = (("ground users", ~high, "o", COLORS[0]), ("UAVs", high, "D", COLORS[1]))
     for name, chosen, marker, color in kinds:
         if not chosen.any():
             continue
-        places = _places(users[chosen])
-        if rates is None or limits is None:
-            ax.scatter(*places, marker=marker, s=34, color=color, label=name, zorder=3)
-            continue
-        drawn = ax.scatter(
-            *places,
-            c=to_numpy(rates[chosen]),
-            vmin=limits[0],
-            vmax=limits[1],
-            cmap="viridis",
-            marker=marker,
-            s=44,
-            edgecolors="black",
-            linewidths=0.6,
-            label=f"{name}, mean {float(rates[chosen].mean()):.2f}",
-            zorder=3,
-        )
-    ax.set_aspect("equal")
-    label_axes(ax, "x, m", "y, m")
-    if rates is None:
-        legend_beside(ax)
-        return ax
-    bar = ax.figure.colorbar(drawn, ax=ax, shrink=0.8)
-    bar.set_label("rate, bit/s/Hz", fontsize=LABEL_SIZE)
-    bar.ax.tick_params(labelsize=TICK_SIZE)
-    # Above the axes: the colours' scale stands beside them.
-    ax.legend(
-        loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3, frameon=False, fontsize=LEGEND_SIZE
-    )
-    return ax
+        style: dict[str, Any] = {"s": 34, "color": color, "label": name}
+        if rates is not None:
+            rates = rates.detach()
+            style = {
+                "c": to_numpy(rates[chosen]),
+                "vmin": 0.0,
+                "vmax": max(float(rates.max()), 1e-12),  # one scale for both kinds
+                "cmap": "viridis",
+                "s": 44,
+                "edgecolors": "black",
+                "linewidths": 0.6,
+                "label": f"{name}, mean {float(rates[chosen].mean()):.2f}",
+            }
+        drawn = ax.scatter(*_places(users[chosen]), marker=marker, zorder=3, **style)
+    return drawn
 
 
 def _places(positions: Tensor) -> tuple[np.ndarray, np.ndarray]:

@@ -212,7 +212,12 @@ class CalibratedPosterior(Posterior):
             InputDataError: If a level is outside (0, 1).
         """
         if not isinstance(value, (int, float)):
-            value = torch.as_tensor(value)
+            try:
+                value = torch.as_tensor(value)
+            except (TypeError, ValueError, RuntimeError):
+                raise InputDataError(
+                    f"`value` must hold levels in (0, 1), got {value!r}."
+                ) from None
             if value.numel() > 1:
                 return torch.stack([self.quantile(v) for v in value], dim=0)
         level = float(value)

@@ -406,6 +406,8 @@ def test_best_f_is_one_number_or_one_for_each_point(name):
 def test_inputs_that_do_not_fit_are_named(name):
     with pytest.raises(BotorchTensorDimensionError, match="`X` must have 2 columns"):
         build(name, make_model())(torch.zeros(4, 1, 3, **DOUBLE))
+    with pytest.raises(BotorchTensorDimensionError, match="`X_pending` must have shape n x 2"):
+        build(name, make_model()).set_X_pending(torch.zeros(4, 3, **DOUBLE))
     with pytest.raises(UnsupportedError, match="`model` must be a BoTorch model.*NoneType"):
         build(name, None)
 

@@ -16,7 +16,7 @@ from botorch_calib.asynchronous.feasibility import (
     Feasibility,
     FeasibleAcquisition,
 )
-from botorch_calib.models.inspection import standardized_gp
+from botorch_calib.models.wrapper import standardized_gp
 from tests.gps import DOUBLE
 
 BOUNDS = torch.tensor([[-1.0, 10.0], [1.0, 40.0]], **DOUBLE)

@@ -11,7 +11,12 @@ from botorch.models import SingleTaskGP
 from botorch.models.transforms import Normalize, Standardize
 
 from botorch_calib import CalibratedModel
-from botorch_calib.calibration import GaussianScore, QuantileRecalibrator, pit
+from botorch_calib.calibration import (
+    GaussianScore,
+    LocalizedConformal,
+    QuantileRecalibrator,
+    pit,
+)
 from botorch_calib.calibration.learners.exact import pinball_minimizer
 from botorch_calib.models.residuals import loo_residuals
 from botorch_calib.testing import CalibratorContract
@@ -61,6 +66,20 @@ KINDS = {
     "paper": PAPER,
 }
 kinds = pytest.mark.parametrize("settings", KINDS.values(), ids=KINDS)
+
+
+@pytest.mark.parametrize("calibrator", [QuantileRecalibrator([0.9]), LocalizedConformal(0.2)])
+def test_levels_and_residuals_are_checked(calibrator):
+    X = make_data(3)[0]
+    for level in (0.0, 1.0, 2.0, math.nan, None):
+        with pytest.raises(InputDataError, match="`level`"):
+            calibrator.quantile(X.unsqueeze(-2), level)
+    with pytest.raises(InputDataError, match="`z` must be a tensor, got list"):
+        calibrator.update(X, [0.1, 0.2, 0.3])
+    with pytest.raises(InputDataError, match="`X` must be a tensor, got NoneType"):
+        calibrator.predictive(None)
+    with pytest.raises(InputDataError, match="`u` must be a tensor, got list"):
+        calibrator.tracker.update(X, [0.1, 0.2, 0.3])
 
 
 @kinds

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
+from botorch_calib.models.conditioning import conditioned_on, given_noise
 from botorch_calib.models.factorization import row_updates
-from botorch_calib.models.inspection import conditioned_on, given_noise
 from tests.models.delayed_cases import DOUBLE, Setting
 
 settings = pytest.mark.parametrize(

@@ -360,6 +360,9 @@ def test_method_errors():
     for level in (0.0, 1.0, -0.1, math.nan):
         with pytest.raises(InputDataError, match="`value`"):
             posterior.quantile(torch.tensor(level))
+    for level in (None, "median"):
+        with pytest.raises(InputDataError, match="`value`"):
+            posterior.quantile(level)
     with pytest.raises(InputDataError, match="`weight`"):
         posterior.affine(0.0)
     with pytest.raises(RuntimeError, match="sample_shape"):

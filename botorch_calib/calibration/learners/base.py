@@ -20,7 +20,13 @@ from torch import Tensor
 from torch.nn import Module
 
 from botorch_calib._autograd import outside_inference_mode
-from botorch_calib._validation import check_inputs, check_levels, check_unit_interval, check_width
+from botorch_calib._validation import (
+    check_inputs,
+    check_levels,
+    check_tensor,
+    check_unit_interval,
+    check_width,
+)
 
 # Observations that are learned from at a time.
 _CHUNK = 1024
@@ -124,7 +130,7 @@ class QuantileLearner(Module, ABC):
         """
         check_inputs("X", X)
         check_width(X, self.centers.shape[-1])
-        if u.shape != X.shape[:1]:
+        if check_tensor("u", u).shape != X.shape[:1]:
             raise BotorchTensorDimensionError(
                 f"`u` must have shape {tuple(X.shape[:1])}, one score for each row of `X`, "
                 f"got {tuple(u.shape)}."

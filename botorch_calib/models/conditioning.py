@@ -1,0 +1,52 @@
+"""Models conditioned on observations: the noise that takes, and errors that help where it fails."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from botorch.exceptions.errors import UnsupportedError
+from botorch.models.model import Model
+from gpytorch.likelihoods import FixedNoiseGaussianLikelihood
+from torch import Tensor
+
+from botorch_calib._autograd import outside_inference_mode
+from botorch_calib.models.factorization import row_updates
+
+
+@outside_inference_mode()
+def conditioned_on(model: Any, X: Tensor, Y: Tensor, **kwargs: Any) -> Model:
+    """``model.condition_on_observations``, with an error that helps where there is none.
+
+    Exact Gaussian processes gain rows of their Cholesky factor
+    (`botorch_calib.models.factorization.row_updates`).
+    """
+    # BoTorch's exact GPs can be conditioned only once they have been evaluated.
+    if hasattr(model, "prediction_strategy") and (
+        model.training or model.prediction_strategy is None
+    ):
+        with torch.no_grad():
+            model.posterior(X)
+    try:
+        with row_updates(model):
+            conditioned: Model = model.condition_on_observations(X, Y, **kwargs)
+    except (NotImplementedError, AttributeError) as error:
+        # BoTorch's variational models lack the method that its base class calls.
+        if isinstance(error, AttributeError) and "get_fantasy_model" not in str(error):
+            raise
+        raise UnsupportedError(
+            f"{type(model).__name__} cannot be conditioned on observations. Use an exact GP such "
+            "as SingleTaskGP, or, to calibrate only, call `observe` with `condition=False` and "
+            "refit."
+        ) from error
+    return conditioned
+
+
+def given_noise(model: Any, Y: Tensor, Yvar: Tensor | None) -> dict[str, Tensor]:
+    """The ``noise`` a fixed-noise model needs to be conditioned, in transformed units."""
+    if not isinstance(model.likelihood, FixedNoiseGaussianLikelihood):
+        return {}
+    if Yvar is None:
+        return {"noise": model.likelihood.noise.mean().expand_as(Y)}
+    transform = getattr(model, "outcome_transform", None)
+    return {"noise": Yvar if transform is None else transform(Y, Yvar)[1]}

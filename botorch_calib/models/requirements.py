@@ -1,0 +1,133 @@
+"""What a wrapped model, its inputs and its observations have to be; errors name the remedy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from botorch.acquisition.objective import PosteriorTransform, ScalarizedPosteriorTransform
+from botorch.exceptions.errors import (
+    BotorchTensorDimensionError,
+    InputDataError,
+    UnsupportedError,
+)
+from botorch.models.higher_order_gp import HigherOrderGP
+from botorch.models.model import Model
+from botorch.posteriors.posterior import Posterior
+from gpytorch.likelihoods import FixedNoiseGaussianLikelihood
+from gpytorch.likelihoods.gaussian_likelihood import _GaussianLikelihoodBase
+from torch import Tensor
+
+from botorch_calib._validation import check_finite, check_model, check_precision, check_tensor
+from botorch_calib.models.inspection import raw_train_inputs, raw_width, with_task_feature
+
+
+def check_base(model: Model, wrapper: str = "CalibratedModel") -> None:
+    """Raise ``UnsupportedError`` unless ``model`` has one output and a Gaussian likelihood."""
+    check_model(model)
+    name = type(model).__name__
+    if getattr(model, "_is_ensemble", False):
+        raise UnsupportedError(
+            f"{name} is an ensemble: its posterior is a mixture, where {wrapper} needs a single "
+            "Gaussian. Use a model fitted by marginal likelihood, such as SingleTaskGP."
+        )
+    if model.num_outputs != 1:
+        raise UnsupportedError(
+            f"{name} has {model.num_outputs} outputs: use one {wrapper} per outcome in a ModelList."
+        )
+    if not isinstance(getattr(model, "likelihood", None), _GaussianLikelihoodBase):
+        raise UnsupportedError(f"{name} has no Gaussian likelihood, which {wrapper} needs.")
+    if isinstance(model, HigherOrderGP):
+        raise UnsupportedError(
+            f"The outcome of a {name} is a tensor, which {wrapper} has no predictive distribution "
+            "of: use one model per element, in a ModelList."
+        )
+
+
+def check_observations(model: Any, X: Tensor, Y: Tensor, Yvar: Tensor | None) -> None:
+    """Raise unless these are finite observations ``n x d``, ``n x 1`` of a single model."""
+    if model.batch_shape:
+        raise UnsupportedError(
+            f"`observe` needs a model without batch dimensions, got {tuple(model.batch_shape)}."
+        )
+    check_tensor("X", X)
+    check_tensor("Y", Y)
+    width = raw_width(model) or X.shape[-1]
+    if X.dim() != 2 or X.shape[-1] != width or Y.shape != (X.shape[0], 1):
+        raise BotorchTensorDimensionError(
+            f"`X` and `Y` must have shapes n x {width} and n x 1, got {tuple(X.shape)} and "
+            f"{tuple(Y.shape)}."
+        )
+    check_finite("X", X)
+    check_finite("Y", Y)
+    if Yvar is None:
+        return
+    if Yvar.shape != Y.shape or not (check_finite("Yvar", Yvar) >= 0).all():
+        raise InputDataError(f"`Yvar` must be nonnegative, of the shape {tuple(Y.shape)} of `Y`.")
+    if not isinstance(model.likelihood, FixedNoiseGaussianLikelihood):
+        raise UnsupportedError(
+            f"`Yvar` needs a base model with given noise; this {type(model).__name__} learns it."
+        )
+
+
+def scalar_affine(transform: PosteriorTransform | None, subject: str) -> tuple[float, float]:
+    """Weight and offset of an affine transform of a single outcome; ``(1, 0)`` of none.
+
+    Raises:
+        UnsupportedError: For any other transform, which does not apply to ``subject``.
+    """
+    if transform is None:
+        return 1.0, 0.0
+    if isinstance(transform, ScalarizedPosteriorTransform):
+        weights = transform.get_buffer("weights")
+        if weights.numel() == 1:
+            return float(weights), float(transform.offset)
+    raise UnsupportedError(
+        f"`posterior_transform` {type(transform).__name__} does not apply to {subject}: use a "
+        "ScalarizedPosteriorTransform with one weight, or a Monte Carlo acquisition function with "
+        "an objective."
+    )
+
+
+def check_fits(model: Any, X: Tensor, name: str = "X") -> None:
+    """Raise unless points ``... x d`` have the width and the precision of a model's inputs.
+
+    Args:
+        model: The model; one that does not tell its inputs takes any.
+        X: The points, with all columns that the model takes.
+        name: What they are called where they were given.
+
+    Raises:
+        BotorchTensorDimensionError: If they have the wrong width.
+        InputDataError: If they have the wrong precision.
+    """
+    inputs = raw_train_inputs(model)
+    if inputs is None:
+        return
+    if X.shape[-1] != inputs.shape[-1]:
+        raise BotorchTensorDimensionError(
+            f"`{name}` must have {inputs.shape[-1]} columns as the model's inputs have, got "
+            f"{X.shape[-1]}."
+        )
+    check_precision(name, X, inputs.dtype)
+
+
+def posterior_at(model: Any, X: Tensor, **kwargs: Any) -> Posterior:
+    """``model.posterior(X)``, with an error that helps where ``X`` does not fit the model.
+
+    Args:
+        model: Any BoTorch model.
+        X: ``batch_shape x q x d``.
+        kwargs: Passed on to ``posterior``.
+
+    Raises:
+        BotorchTensorDimensionError: If ``X`` has another number of columns than the model.
+        InputDataError: If ``X`` is more precise than the model.
+    """
+    try:
+        posterior: Posterior = model.posterior(X, **kwargs)
+    except RuntimeError:
+        # GPyTorch speaks of sizes and precisions inside. Looking beforehand would cost every call,
+        # and refuse single-precision inputs of a model in double, which are good enough.
+        check_fits(model, with_task_feature(model, X))
+        raise
+    return posterior
