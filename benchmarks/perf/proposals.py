@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.quasirandom import SobolEngine
 
 from benchmarks.perf.measure import Call, Workload, comparison
-from botorch_calib import DelayAwareProposer, FeedbackLedger
+from botorch_calib import DelayAwareProposer, DelayStrategy, FeedbackLedger
 
 DIM = 6
 LEAST_VALUES, MANY_VALUES = 250, (500, 1000, 2000)
@@ -25,6 +25,7 @@ FEW_PENDING, MANY_PENDING = 10, (50, 200)
 LENGTHSCALES = (0.28, 0.42, 1.06, 0.42, 0.40, 0.29)
 NOISE = 5e-3
 
+STRATEGY = DelayStrategy("ucb", "hallucinate", window=None, beta=2.0)
 BOUNDS = torch.tensor([[0.0] * DIM, [1.0] * DIM], dtype=torch.double)
 
 
@@ -42,6 +43,7 @@ def proposals(num_values: int, num_pending: int) -> Call:
     """A call that records one value and one query, and chooses the next query.
 
     The model was fitted before: a call conditions it on the values since, and on what is pending.
+    Each query is chosen by the bound. By default every second of many is none of the model's.
     """
     objective = Hartmann(DIM, negate=True)
     ledger = FeedbackLedger(DIM, censor_value=0.0)
@@ -56,7 +58,7 @@ def proposals(num_values: int, num_pending: int) -> Call:
 
     for _ in range(num_values):
         observe()
-    propose = DelayAwareProposer(BOUNDS, fit=set_gp, refit_every=num_values - 2)
+    propose = DelayAwareProposer(BOUNDS, STRATEGY, fit=set_gp, refit_every=num_values - 2)
     propose(ledger)
 
     def call(repetition: int) -> Tensor:
