@@ -38,7 +38,7 @@ from botorch_calib.ledger import FeedbackLedger
 from botorch_calib.test_functions.delayed import FixedDelay
 
 WORKERS = (10, 20, 50, 100)
-WORKERS_OF_SETTINGS = (2, 5, 10, 20, 30, 50, 100)
+WORKERS_OF_SETTINGS = (2, 5, 10, 20, 30, 50, 100, 200)
 
 # After as many queries as there are workers the first value arrives.
 ROUNDS, ROUNDS_PER_WORKER = 60, 2
