@@ -28,7 +28,9 @@ def overdue_places(submitted: ArrayLike, arrived: ArrayLike) -> list[int]:
 
     Submitted later is what was so both by its place and by its time. So times that are wrong, as
     of a clock that is set back or of machines whose clocks differ, make the rule wait: what they
-    contradict overtakes nothing, and seems to be without a value for longer.
+    contradict overtakes nothing, and seems to be without a value for longer. But they also hide
+    some of what has overtaken others, so ``M`` may be less than it was: where lengths vary widely
+    and clocks differ by more than such a length, more trials count as overdue for a while.
 
     Args:
         submitted: Times of submission, ``n`` numbers, of trials in order of submission.

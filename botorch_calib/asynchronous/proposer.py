@@ -207,10 +207,10 @@ class DelayAwareProposer:
                 overflows.
 
         Warns:
-            InputDataWarning: If no query that has a value lies in the box; if every observed value
-                is worse than the ``censor_value``, which attracts the search to pending queries; or
-                if the noise of only some values is known, or ``fit`` has no parameter ``Yvar``, so
-                that the model learns the noise.
+            InputDataWarning: If no query that has a value, or none of ``choices``, lies in the box;
+                if every observed value is worse than the ``censor_value``, which attracts the
+                search to pending queries; or if the noise of only some values is known, or ``fit``
+                has no parameter ``Yvar``, so that the model learns the noise.
         """
         if not isinstance(ledger, FeedbackLedger):
             raise InputDataError(f"`ledger` must be a FeedbackLedger, got {type(ledger).__name__}.")
@@ -262,7 +262,7 @@ class DelayAwareProposer:
         return Design(self.bounds, derived_seed(self.search.seed, stream), fixed, choices)
 
     def _check_data(self, ledger: FeedbackLedger, now: float, fixed: Mapping[int, float]) -> None:
-        """Raise if the values are too large for a model, and warn of data of another problem."""
+        """Raise if the values are too large for a model, and warn of points in other units."""
         X, Y = ledger.to_observations(now)
         if not torch.isfinite(Y.var()):
             values = {trial.id: trial.y for trial in ledger.trials_at(now) if trial.y is not None}
@@ -272,14 +272,15 @@ class DelayAwareProposer:
                 "large for their variance to be computed. `amend` those that stand for failures, "
                 "and let the objective raise an exception instead; or scale all of them."
             )
+        points, which = X, f"the {len(X)} queries in the ledger that have values"
+        if self.choices is not None:
+            points, which = self.choices, f"the {len(self.choices)} `choices`"
         free = [column for column in range(self.dim) if column not in fixed]
-        if self.choices is not None or not free:
-            return
-        inside = (X >= self.bounds[0]) & (X <= self.bounds[1])
-        if not inside[:, free].all(dim=-1).any():
+        inside = (points >= self.bounds[0]) & (points <= self.bounds[1])
+        if free and not inside[:, free].all(dim=-1).any():
             warnings.warn(
-                f"None of the {len(X)} queries in the ledger that have values lies in the box of "
-                "`bounds`. Are they in other units, or is it the ledger of another problem?",
+                f"None of {which} lies in the box of `bounds`, by which the model measures "
+                "distances. Are they in other units, or of another problem?",
                 InputDataWarning,
                 stacklevel=3,
             )

@@ -92,8 +92,9 @@ class DelayAwareSampler(BoTorchSampler):
 
     Which trials overtake which is told by their numbers and by the times at which they began and
     ended, of which only the order matters. A clock that is set back, or machines whose clocks
-    differ, make the sampler notice later that a trial hangs. A trial whose process was killed runs
-    for ever to Optuna, and so to the sampler it hangs: tell the study that it failed, or give
+    differ by more than a trial takes, make the sampler notice later that one hangs; if lengths vary
+    widely as well, it takes more of those that do not for such. A trial whose process was killed
+    runs for ever to Optuna, and so to the sampler it hangs: tell the study that it failed, or give
     the storage heartbeats.
 
     Args:

@@ -623,14 +623,15 @@ def test_data_of_another_problem_are_warned_of():
     ledger = make_ledger()
     with pytest.warns(InputDataWarning, match="None of the 6 queries.*other units"):
         make_proposer(3.0 + BOUNDS)(ledger)
-    # One query in the box, or a context that lies outside, or choices, are nothing unusual.
+    with pytest.warns(InputDataWarning, match="None of the 144 `choices`.*other units"):
+        make_proposer(choices=9.0 + GRID)(ledger)
+    # One query in the box, or a context that lies outside, are nothing unusual.
     low = ledger[0].x - 0.01
     make_proposer(torch.stack([low, low + 0.02]))(ledger)
     alone = FeedbackLedger(2, censor_value=CENSOR)
     for i in range(3):
         alone.observe(alone.submit([9.0, float(i)]), float(i))
     make_proposer(fixed_features={0: 9.0})(alone)
-    make_proposer(choices=1000.0 + GRID)(ledger)
 
 
 def test_an_acquisition_that_returns_none():
