@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
 import torch
+from botorch.exceptions.errors import UnsupportedError
 from torch import Tensor
 
 #: Default of ``integral_gain``: how fast an excess of misses is made up for.
@@ -186,13 +187,12 @@ class ViolationAccount:
         Args:
             tracker: The tracker as it is.
         """
-        assert self.start is not None
-        counts, ends = self.counts, zip(self.start.lowest, self.start.highest, strict=True)
+        counts = self.counts
         # The end that hits push the constant to, if so many are compared with one threshold.
         beyond = (counts.largest_batch - 1) * tracker.first_step * self.share
         heights = [
             (c - a if sign > 0 else b - c) + beyond
-            for (a, b), c, sign in zip(ends, tracker.constants, self.signs, strict=True)
+            for (a, b), c, sign in zip(self._ends, tracker.constants, self.signs, strict=True)
         ]
         allowed = self.share * counts.num_certified
         return min(
@@ -211,11 +211,9 @@ class ViolationAccount:
         Returns:
             The constants ``s`` to go on with.
         """
-        assert self.start is not None
         counts, moved = self.counts, []
-        ends = zip(self.start.lowest, self.start.highest, strict=True)
         for c, sign, misses, (a, b) in zip(
-            constants.unbind(), self.signs, counts.misses, ends, strict=True
+            constants.unbind(), self.signs, counts.misses, self._ends, strict=True
         ):
             excess = integral_gain * (misses - self.share * counts.num_certified)
             move = next_step * min(max(excess, -_LEEWAY * self.share), _LEEWAY * self.share)
@@ -238,13 +236,20 @@ class ViolationAccount:
             first_step: Its first, and largest, step size.
             batch_size: Largest number of points of a round, if larger than it was so far.
         """
-        assert self.start is not None
         # Points observed at once lengthen the interval, which was measured for one at a time.
         extra = (max(batch_size, self.counts.largest_batch) - 1) * first_step
-        ends = zip(self.start.lowest, self.start.highest, strict=True)
-        bound = sum(self.share * num_certified + (b - a + extra) / last_step for a, b in ends)
+        bound = sum(self.share * num_certified + (b - a + extra) / last_step for a, b in self._ends)
         # Violations are counted: 26.999999999999996 would say 26 where 27 is meant.
         return min(round(bound, _DECIMALS), float(num_certified))
+
+    @property
+    def _ends(self) -> list[tuple[float, float]]:
+        """The interval that the constant of each side stays in."""
+        if self.start is None:
+            raise UnsupportedError(
+                "This account has no bound to keep: it was opened without `start`."
+            )
+        return list(zip(self.start.lowest, self.start.highest, strict=True))
 
     def state_dict(self) -> dict[str, Any]:
         """The start and the counts, in numbers and lists of them."""

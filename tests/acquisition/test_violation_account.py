@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import pytest
 import torch
+from botorch.exceptions.errors import UnsupportedError
 
 from botorch_calib.acquisition.violation_account import (
     PATIENCE,
@@ -166,6 +167,8 @@ def test_idle_rounds_wait_and_then_teach_as_long_as_there_is_something_to_spare(
         assert free.num_idle_teachers(3) == 0
         free.record(none, none, num_certified=0, num_taught=0)
     assert [free.num_idle_teachers(num) for num in (0, 1, 3)] == [0, 1, 1]
+    with pytest.raises(UnsupportedError, match="`start`"):
+        free.bound(10, 0.5, 0.5)
 
 
 def test_rounds_are_counted_by_side() -> None:
