@@ -107,7 +107,6 @@ for _acqf_class in (
     CalibratedUpperConfidenceBound,
     CalibratedValueAtRisk,
     DelayedUpperConfidenceBound,
-    DelayedThompsonSampling,
 ):
     register_once(_acqf_class)(forwarding(_acqf_class))
 # Their arguments are those of BoTorch's classes.
@@ -117,6 +116,41 @@ register_once(qLogCalibratedNoisyExpectedHypervolumeImprovement)(construct_input
 register_once(WassersteinUpperConfidenceBound)(
     forwarding(WassersteinUpperConfidenceBound, beta=2.25)
 )
+
+
+@register_once(DelayedThompsonSampling)
+def construct_inputs_delayed_thompson_sampling(
+    model: Model,
+    training_data: TrainingData,
+    beta: float = 1.0,
+    X_window: Tensor | None = None,
+    feedback_bound: float = 1.0,
+    choices: Tensor | None = None,
+    seed: int | None = None,
+    posterior_transform: PosteriorTransform | None = None,
+    maximize: bool = True,
+    X_pending: Tensor | None = None,
+) -> dict[str, Any]:
+    """Arguments of Thompson sampling; ``seed`` defaults to the number of observations.
+
+    Each proposal needs a draw of its own, and a client that knows the function by its name does not
+    count them. From one proposal to the next there is a further observation or a further pending
+    point, on whose number the draw depends as well.
+    """
+    if seed is None:
+        datasets = training_data.values() if isinstance(training_data, dict) else [training_data]
+        seed = sum(len(dataset.X) for dataset in datasets)
+    return {
+        "model": model,
+        "beta": beta,
+        "X_window": X_window,
+        "feedback_bound": feedback_bound,
+        "choices": choices,
+        "seed": seed,
+        "posterior_transform": posterior_transform,
+        "maximize": maximize,
+        "X_pending": X_pending,
+    }
 
 
 @register_once(

@@ -1,11 +1,11 @@
 """Delay-aware proposals in Ax: its pending trials become those of a `CensoredDelayModel`.
 
 It needs Ax (``pip install botorch_calib[ax]``). Ax hands pending points to the acquisition
-function; `DelayedUpperConfidenceBound` conditions its model on them, and the model that is built
-here says how: by censoring or by hallucination. Candidates, trials that are staged or run, and
-*abandoned* ones are pending to Ax. *Failed* ones are not: to Ax they can be tried again, and as
-nothing has been learned, the next trial is often at the very same point. Abandoned trials keep the
-search away from their neighbourhood if they are censored, and only then.
+function; `DelayedUpperConfidenceBound` and `DelayedThompsonSampling` condition their model on them,
+and the model that is built here says how: by censoring or by hallucination. Candidates, trials that
+are staged or run, and *abandoned* ones are pending to Ax. *Failed* ones are not: to Ax they can be
+tried again, and as nothing has been learned, the next trial is often at the very same point.
+Abandoned trials keep the search away from their neighbourhood if they are censored, and only then.
 
 Of pending trials the acquisition function is handed the points alone, without the times of their
 trials. So trials that hang are not found out as in a `DelayAwareProposer`: they stay pending until
@@ -34,6 +34,7 @@ from ax.generators.torch.botorch_modular.utils import (
     fit_botorch_model,
 )
 from ax.storage.botorch_modular_registry import register_acquisition_function, register_model
+from botorch.acquisition import AcquisitionFunction
 from botorch.exceptions.errors import InputDataError, UnsupportedError
 from botorch.models.model import Model
 from botorch.utils.datasets import MultiTaskDataset, SupervisedDataset
@@ -41,14 +42,19 @@ from gpytorch.mlls import MarginalLogLikelihood
 from torch import Tensor
 
 from botorch_calib._validation import check_nonnegative, check_one_of
-from botorch_calib.acquisition import DelayedUpperConfidenceBound
-from botorch_calib.asynchronous.delay_strategy import STRATEGIES
+from botorch_calib.acquisition import DelayedThompsonSampling, DelayedUpperConfidenceBound
+from botorch_calib.asynchronous.delay_strategy import ACQUISITIONS, STRATEGIES
 from botorch_calib.integrations.ax import ReplayedModel, model_within
 from botorch_calib.models import CensoredDelayModel
 from botorch_calib.models.inspection import gaussian_part, raw_train_targets
 
 # What Ax calls pending has to be imputed, or the search would repeat itself.
 IMPUTATIONS = ("censor", "hallucinate")
+
+ACQUISITION_CLASSES: dict[str, type[AcquisitionFunction]] = {
+    "ucb": DelayedUpperConfidenceBound,
+    "ts": DelayedThompsonSampling,
+}
 
 
 class PendingAwareModel(CensoredDelayModel):
@@ -83,7 +89,8 @@ def delayed_model_config(
 ) -> ModelConfig:
     """A configuration that has Ax model an outcome by its own Gaussian process, aware of delays.
 
-    It is for `DelayedUpperConfidenceBound`; `delay_aware_generation_strategy` puts both together.
+    It is for `DelayedUpperConfidenceBound` and `DelayedThompsonSampling`;
+    `delay_aware_generation_strategy` puts both together.
 
     Args:
         imputation: What replaces values of pending trials: ``"censor"`` for the worst one observed,
@@ -151,11 +158,14 @@ def delay_aware_generation_strategy(
     calibrated: ModelConfig | None = None,
     beta: float | None = None,
     struct: GenerationStrategyDispatchStruct | None = None,
+    acquisition: str = "ucb",
 ) -> GenerationStrategy:
     """Ax's generation strategy for one objective while other trials are pending.
 
-    With ``imputation="censor"`` it is GP-UCB-SDF [Verma2022]_, with ``"hallucinate"`` GP-BUCB. See
-    `DelayStrategy` for when to take which.
+    With ``imputation="censor"`` it is GP-UCB-SDF [Verma2022]_, with ``"hallucinate"`` GP-BUCB; with
+    ``acquisition="ts"`` GP-TS-SDF and GP-BTS. See `DelayStrategy` for when to take which. With more
+    than about 20 trials at a time hallucinate and draw. Trials are not spread beside that, as a
+    `DelayAwareProposer` spreads every second of so many.
 
     Mark trials *abandoned* whose points cannot be evaluated, or that hang. A *failed* one can be
     tried again, says Ax, and it is: if nothing has been observed meanwhile, the next trial is at
@@ -169,20 +179,24 @@ def delay_aware_generation_strategy(
             pending ones: where points cannot be evaluated, censor them.
         calibrated: A `calibrated_model_config`, to calibrate the model by the trials observed.
         beta: Multiplier of the posterior standard deviation if nothing is pending; None for 2 if
-            values are hallucinated and 1 if they are censored, as in `DelayAwareProposer`.
-            (BoTorch's ``UpperConfidenceBound`` takes its square.)
+            values are hallucinated and their bound is maximised, and 1 otherwise, as in
+            `DelayAwareProposer`. (BoTorch's ``UpperConfidenceBound`` takes its square.)
         struct: Ax's further choices, as of the initial trials, with the method ``"custom"``.
+        acquisition: ``"ucb"`` for `DelayedUpperConfidenceBound`, ``"ts"`` for
+            `DelayedThompsonSampling`, which needs a kernel with random features, as Ax's own.
 
     Raises:
-        InputDataError: If the optimisation has not been configured, ``imputation`` is unknown or
-            ``beta`` negative or not finite.
-        UnsupportedError: If there are several objectives, a sum of metrics, or outcome constraints.
+        InputDataError: If the optimisation has not been configured, ``imputation`` or
+            ``acquisition`` is unknown, or ``beta`` negative or not finite.
+        UnsupportedError: If there are several objectives, a sum of metrics, or outcome constraints;
+            or draws of ``calibrated`` models are asked for.
 
     Example:
         >>> client.configure_optimization("yield")
         >>> client.set_generation_strategy(delay_aware_generation_strategy(client))
         >>> client.get_next_trials(max_trials=8)
     """
+    check_one_of("acquisition", acquisition, ACQUISITIONS)
     experiment = client._experiment if isinstance(client, Client) else client
     config = experiment.optimization_config
     if config is None:
@@ -194,19 +208,25 @@ def delay_aware_generation_strategy(
             "Delay-aware proposals are for one objective without outcome constraints: "
             "`calibrated_generation_strategy` takes account of pending trials too."
         )
+    if acquisition == "ts" and calibrated is not None:
+        raise UnsupportedError(
+            '`calibrated` models have no draws that know what is pending: use `acquisition="ucb"`.'
+        )
     strategy = choose_generation_strategy(
         GenerationStrategyDispatchStruct(method="custom") if struct is None else struct,
         model_config=delayed_model_config(
             imputation, maximize=not config.objective.minimize, calibrated=calibrated
         ),
-        botorch_acqf_class=DelayedUpperConfidenceBound,
+        botorch_acqf_class=ACQUISITION_CLASSES[acquisition],
     )
     (spec,) = strategy.nodes_by_name["MBM"].generator_specs
     if beta is None:
-        beta = STRATEGIES["hallucinate" if imputation == "hallucinate" else "ucb"].beta
+        widened = imputation == "hallucinate" and acquisition == "ucb"
+        beta = STRATEGIES["hallucinate" if widened else acquisition].beta
     spec.generator_kwargs["botorch_acqf_options"] = {"beta": check_nonnegative("beta", beta)}
     return strategy
 
 
 register_model(PendingAwareModel)
-register_acquisition_function(DelayedUpperConfidenceBound)
+for _acqf_class in ACQUISITION_CLASSES.values():
+    register_acquisition_function(_acqf_class)

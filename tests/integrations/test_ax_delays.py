@@ -18,7 +18,7 @@ from botorch.exceptions.errors import InputDataError, UnsupportedError
 from torch import Tensor
 
 from botorch_calib import CensoredDelayModel, DelayedUpperConfidenceBound, OnlineConformal
-from botorch_calib.acquisition import delayed
+from botorch_calib.acquisition import delayed, thompson
 from botorch_calib.integrations.ax import ReplayedModel, calibrated_model_config
 from botorch_calib.integrations.ax_delays import (
     PendingAwareModel,
@@ -168,6 +168,33 @@ def test_trials_that_finish_out_of_order(
     assert max(done) > -0.01  # a tenth of the box from the maximum
 
 
+def test_draws(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Each trial has a draw of its own, and the run, also if it is loaded, finds the maximum."""
+    seeds: list[int] = []
+    original = thompson.draw_path
+
+    def watched(model: Any, nu: Tensor, seed: int) -> Any:
+        assert nu == 1.0
+        seeds.append(seed)
+        return original(model, nu, seed)
+
+    monkeypatch.setattr(thompson, "draw_path", watched)
+    client = new_client("hallucinate", acquisition="ts")
+    start(client)
+    done = []
+    for _ in range(4):
+        asked = client.get_next_trials(max_trials=4)
+        assert len({tuple(parameters.values()) for parameters in asked.values()}) == 4
+        for trial, parameters in asked.items():
+            done.append(hill(parameters))
+            client.complete_trial(trial, {"y": done[-1]})
+        client.save_to_json_file(str(tmp_path / "run.json"))
+        client = Client.load_from_json_file(str(tmp_path / "run.json"))
+    assert max(done) > -0.01
+    # Four rounds, in each of which further pending points make further draws.
+    assert len(set(seeds)) >= 16
+
+
 def test_a_run_that_is_stored_and_loaded(tmp_path: Path) -> None:
     client = new_client(calibrated=calibrated_model_config(OnlineConformal, alpha=0.2))
     start(client)
@@ -225,11 +252,20 @@ class TestErrors:
             delay_aware_generation_strategy(client)
 
     @pytest.mark.parametrize(
-        ("options", "name"), [({"imputation": "none"}, "imputation"), ({"beta": -1.0}, "beta")]
+        ("options", "name"),
+        [
+            ({"imputation": "none"}, "imputation"),
+            ({"beta": -1.0}, "beta"),
+            ({"acquisition": "ei"}, "acquisition"),
+        ],
     )
     def test_settings(self, options: dict[str, Any], name: str) -> None:
         with pytest.raises(InputDataError, match=name):
             new_client(**options)
+
+    def test_draws_of_calibrated_models(self) -> None:
+        with pytest.raises(UnsupportedError, match="acquisition"):
+            new_client(acquisition="ts", calibrated=calibrated_model_config(OnlineConformal))
 
     def test_a_delayed_configuration_within_another(self) -> None:
         with pytest.raises(InputDataError, match="calibrated"):
