@@ -154,8 +154,9 @@ def delay_aware_generation_strategy(
 ) -> GenerationStrategy:
     """Ax's generation strategy for one objective while other trials are pending.
 
-    With ``imputation="censor"`` it is GP-UCB-SDF [Verma2022]_, with ``"hallucinate"`` GP-BUCB. See
-    `DelayStrategy` for when to take which.
+    With ``imputation="censor"`` it is GP-UCB-SDF [Verma2022]_, with ``"hallucinate"`` GP-BUCB: the
+    upper confidence bound of a `DelayStrategy` however many trials are pending, without its
+    ``max_censored`` and its ``spread_beyond``. The guide on delays says when to take which.
 
     Mark trials *abandoned* whose points cannot be evaluated, or that hang. A *failed* one can be
     tried again, says Ax, and it is: if nothing has been observed meanwhile, the next trial is at

@@ -837,6 +837,28 @@ def test_spread_queries_keep_away_from_failures():
     assert in_vain.sum() <= 12 and in_vain[20:].sum() <= 4  # of 40, and of the last 20
 
 
+def test_contexts_in_turns_each_have_their_share_of_spread_queries(monkeypatch):
+    """Were every second query spread, one of two contexts would never be asked by the model."""
+    spy, spread = Spy(monkeypatch), {0.0: 0, 1.0: 0}
+    ledger = make_ledger(40, delay=33)
+    propose = DelayAwareProposer(
+        BOUNDS,
+        fit=fit,
+        fixed_features=lambda ledger: {0: float(len(ledger) % 2)},
+        search=SearchSettings(2, 16),
+    )
+    for _ in range(24):
+        before = len(spy.seen)
+        x = propose(ledger)
+        spread[x[0].item()] += len(spy.seen) == before
+        step(ledger, x, delay=33)
+    assert all(3 <= count <= 9 for count in spread.values())  # of 12 in each context
+    # No point of the design is asked in two contexts.
+    places = [propose._place_among_spread(count) for count in range(100)]
+    taken = [place for place in places if place is not None]
+    assert 40 <= len(taken) == len(set(taken)) <= 60
+
+
 def test_spread_choices_have_not_been_asked():
     queries = asked(make_ledger(40, delay=33), 40, delay=33, choices=GRID)
     spread = queries[::2]
