@@ -349,15 +349,24 @@ def test_threads_share_one_design() -> None:
         direction="maximize", sampler=new_sampler(SPREAD, n_startup_trials=0)
     )
     space = {"x": FloatDistribution(0.0, 100.0)}
+
+    def add(x: float, state: Any, value: float | None) -> None:
+        study.add_trial(
+            optuna.trial.create_trial(
+                state=state, params={"x": x}, distributions=space, value=value
+            )
+        )
+
+    for x in range(29):
+        add(float(x), optuna.trial.TrialState.COMPLETE, line_of(x))
+    for x in range(29, 32):
+        add(float(x), optuna.trial.TrialState.RUNNING, None)
     xs = []
-    for place in range(64):
+    for x in range(16):  # points 16 to 31 of the sequence, at every second place
         study.sampler.reseed_rng()
-        trial = study.ask(space)
-        xs.append(trial.params["x"])
-        if place >= 3:
-            study.tell(place - 3, line_of(xs[place - 3]))
-    spread = np.array(xs[32:64:2])  # points 16 to 31 of the sequence
-    assert sorted((spread / 100.0 * 16).astype(int).tolist()) == list(range(16))
+        xs.append(study.ask(space).params["x"])
+        add(x + 0.5, optuna.trial.TrialState.COMPLETE, line_of(x + 0.5))
+    assert sorted(int(x / 100.0 * 16) for x in xs) == list(range(16))
 
 
 def test_copies_are_reseeded_and_threads_are_not() -> None:
