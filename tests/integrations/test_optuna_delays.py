@@ -23,7 +23,12 @@ from botorch.exceptions.errors import BotorchError, UnsupportedError
 from botorch.models import SingleTaskGP
 from botorch.models.transforms import Standardize
 from optuna._transform import _SearchSpaceTransform
-from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+from optuna.distributions import (
+    BaseDistribution,
+    CategoricalDistribution,
+    FloatDistribution,
+    IntDistribution,
+)
 from torch import Tensor
 
 from botorch_calib import CalibratedModel, LocalizedConformal
@@ -348,7 +353,7 @@ def test_threads_share_one_design() -> None:
     study = optuna.create_study(
         direction="maximize", sampler=new_sampler(SPREAD, n_startup_trials=0)
     )
-    space = {"x": FloatDistribution(0.0, 100.0)}
+    space: dict[str, BaseDistribution] = {"x": FloatDistribution(0.0, 100.0)}
 
     def add(x: float, state: Any, value: float | None) -> None:
         study.add_trial(
@@ -384,7 +389,10 @@ def test_copies_are_reseeded_and_threads_are_not() -> None:
 
 def test_points_of_a_design_are_asked_once() -> None:
     """Also where steps are rounded in two ways: 0.1 + 2 times 0.1 exceeds 0.3."""
-    space = {"x": FloatDistribution(0.1, 0.7, step=0.1), "y": IntDistribution(1, 4)}
+    space: dict[str, BaseDistribution] = {
+        "x": FloatDistribution(0.1, 0.7, step=0.1),
+        "y": IntDistribution(1, 4),
+    }
     study = optuna.create_study(
         direction="maximize", sampler=new_sampler(SPREAD, n_startup_trials=0, seed=7)
     )
@@ -400,7 +408,7 @@ def test_a_trial_that_leaves_no_trace_does_not_turn_the_design_back() -> None:
     study = optuna.create_study(
         direction="maximize", sampler=new_sampler(SPREAD, n_startup_trials=0)
     )
-    space = {"x": FloatDistribution(0.0, 100.0)}
+    space: dict[str, BaseDistribution] = {"x": FloatDistribution(0.0, 100.0)}
     asked_of_many(study, 10, 4, space)
     sampler = study.sampler
     lost = study.ask()
