@@ -75,7 +75,7 @@ class DelayStrategy:
         spread_beyond: Most pending queries among which each new one is chosen by the acquisition
             function. While more are pending, every second query is the next one of a scrambled
             Sobol sequence or, of choices, a random one that has not been asked, whatever the model
-            says. (Where ``fixed_features`` is a function, half of the queries are so at random, since
+            says. (Where ``fixed_features`` is a function, half of the queries are so at random, as
             contexts may alternate too. Where some have failed, the point is that of eight that is
             the most likely to bring a value, unless ``failures="ignore"``.) The others
             maximize a draw from the posterior, with ``beta=1``, in place of ``"ucb"``, if the model
