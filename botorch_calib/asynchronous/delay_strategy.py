@@ -74,11 +74,15 @@ class DelayStrategy:
             no query is repeated that has failed.
         spread_beyond: Most pending queries among which each new one is chosen by the acquisition
             function. While more are pending, every second query is the next one of a scrambled
-            Sobol sequence, whatever the model says, and the others maximize a draw instead of the
-            upper confidence bound, if the model has draws. Before the first values of many workers
-            arrive, they have made as many queries from a model that knows next to nothing, which
-            tend to lie on the bounds of the box; and draws differ from each other by themselves.
-            None for no limit.
+            Sobol sequence or, of choices, a random one that has not been asked, whatever the model
+            says. (Where ``fixed_features`` is a function, half of the queries are so at random, as
+            contexts may alternate too. Where some have failed, the point is that of eight that is
+            the most likely to bring a value, unless ``failures="ignore"``.) The others
+            maximize a draw from the posterior, with ``beta=1``, in place of ``"ucb"``, if the model
+            has draws: those are pathwise, or joint ones of up to 2000 choices. While the first
+            values of many workers are awaited, as many queries are made from a model that knows
+            next to nothing, which tend to lie on the bounds of the box; and draws differ from each
+            other by themselves. None for no limit.
 
     Raises:
         InputDataError: If an argument is unknown, negative or not finite.

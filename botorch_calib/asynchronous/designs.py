@@ -11,10 +11,13 @@ from torch.quasirandom import SobolEngine
 
 from botorch_calib.acquisition.random_seeds import derived_seed
 from botorch_calib.asynchronous.feasibility import Feasibility
-from botorch_calib.asynchronous.repeated_points import is_any_of
+from botorch_calib.asynchronous.repeated_points import ROUNDED, is_any_of
 
-# Points among which the one that fails least is asked, where some have failed.
+# Points of which the first new one is asked or, where some have failed, the one that fails least.
 ALTERNATIVES = 8
+
+# Choices that are compared with all queries at once: the first of them nearly always suffice.
+MOST_COMPARED = 1024
 
 
 @dataclass(frozen=True)
@@ -42,32 +45,34 @@ class Design:
     def new_point(
         self, count: int, asked: Tensor, feasibility: Feasibility | None
     ) -> Tensor | None:
-        """Point ``count``, of length ``d``, not one of the choices that have been asked.
+        """Point ``count``, of length ``d``, or one after it if that has been asked.
 
         If queries have failed, it is the one of several points that is the most likely to bring a
         value. These are of a sequence of their own for each ``count``, as those of one sequence
-        would be met again.
+        would be met again. Of choices, any that has not been asked may be the next.
 
         Args:
-            count: The number of points of this design so far.
+            count: The number of points of this design so far. It may be one that it was before,
+                as where trials leave no trace that end before their parameters are known.
             asked: Queries so far, ``n x d``.
             feasibility: Where queries bring values; None if none have failed.
 
         Returns:
-            The point; None if all choices have been asked.
+            The point; None if all choices have been asked, or all features are fixed and have.
         """
-        num = 1 if feasibility is None else ALTERNATIVES
         own = derived_seed(self.seed, count)
         if self.choices is not None:
-            points = self.choices[~is_any_of(self.choices, asked)]
-            points = points[self._order(own, len(points))[:num]]
+            points = self.choices[self._order(own, len(self.choices))]
         elif feasibility is None:
-            points = self._sobol(self.seed, count, num)
+            points = self._sobol(self.seed, count, ALTERNATIVES)
         else:
-            points = self._sobol(own, 0, num)
-        if not len(points):
-            return None
-        return points[0 if feasibility is None else feasibility.predict(points).argmax()]
+            points = self._sobol(own, 0, ALTERNATIVES)
+        scale = self.bounds[1] - self.bounds[0]
+        for rows in points.split(MOST_COMPARED):
+            new = rows[~is_any_of(rows / scale, asked / scale, ROUNDED)][:ALTERNATIVES]
+            if len(new):
+                return new[0 if feasibility is None else feasibility.predict(new).argmax()]
+        return None
 
     def _sobol(self, seed: int, skip: int, num: int) -> Tensor:
         unit = SobolEngine(self.bounds.shape[-1], scramble=True, seed=seed).fast_forward(skip)

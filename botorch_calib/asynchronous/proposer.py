@@ -60,7 +60,7 @@ from botorch_calib.models.inspection import gaussian_part, like
 Features = Mapping[int, float]
 
 # What random numbers are used for. Together with the seed and a count this names a stream.
-DESIGN, FIT, SEARCH, DRAW, AGAIN, SPREAD = range(6)
+DESIGN, FIT, SEARCH, DRAW, AGAIN, SPREAD, TURN = range(7)
 
 # Closer to a failed query than this, in units of the box in every coordinate, is the same query.
 SAME = 1e-6
@@ -237,10 +237,11 @@ class DelayAwareProposer:
             ledger = with_overdue_failed(ledger, now)
         num_pending = len(ledger.pending(now))
         strategy = self.strategy.with_pending(num_pending)
-        if strategy.spreads(num_pending) and count % 2 == 0:
+        place = self._place_among_spread(count) if strategy.spreads(num_pending) else None
+        if place is not None:
             asked = torch.stack([trial.x for trial in ledger.trials])
             feasibility = self._feasibility(ledger, now, strategy)
-            spread = self._design(SPREAD, fixed, choices).new_point(count // 2, asked, feasibility)
+            spread = self._design(SPREAD, fixed, choices).new_point(place, asked, feasibility)
             if spread is not None:
                 return spread
         model = self._model(ledger, now, strategy, real)
@@ -260,6 +261,14 @@ class DelayAwareProposer:
 
     def _design(self, stream: int, fixed: Mapping[int, float], choices: Tensor | None) -> Design:
         return Design(self.bounds, derived_seed(self.search.seed, stream), fixed, choices)
+
+    def _place_among_spread(self, count: int) -> int | None:
+        """Which point of the design query ``count`` is; None if a model chooses it."""
+        if not callable(self.fixed_features):
+            return None if count % 2 else count // 2
+        # Contexts may come in turns as well: one of them would have all points of the design.
+        is_spread = derived_seed(self.search.seed, TURN, count) % 2 == 0
+        return count if is_spread else None
 
     def _check_data(self, ledger: FeedbackLedger, now: float, fixed: Mapping[int, float]) -> None:
         """Raise if the values are too large for a model, and warn of points in other units."""

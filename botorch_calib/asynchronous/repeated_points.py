@@ -7,6 +7,10 @@ import math
 import torch
 from torch import Tensor
 
+# In units of the box: points that differ by no more than this differ by rounding, as multiples of a
+# step do that were computed in two ways.
+ROUNDED = 1e-9
+
 
 def is_any_of(points: Tensor, others: Tensor, tolerance: float = 0.0) -> Tensor:
     """Which points differ from one of the others in no element by more than a tolerance.

@@ -163,9 +163,9 @@ def delay_aware_generation_strategy(
     """Ax's generation strategy for one objective while other trials are pending.
 
     With ``imputation="censor"`` it is GP-UCB-SDF [Verma2022]_, with ``"hallucinate"`` GP-BUCB; with
-    ``acquisition="ts"`` GP-TS-SDF and GP-BTS. See `DelayStrategy` for when to take which. With more
-    than about 20 trials at a time hallucinate and draw. Trials are not spread beside that, as a
-    `DelayAwareProposer` spreads every second of so many.
+    ``acquisition="ts"`` GP-TS-SDF and GP-BTS. However many trials are pending, it stays so: the
+    limits ``max_censored`` and ``spread_beyond`` of a `DelayStrategy` do not apply. With more than
+    about 20 at a time hallucinate and draw; the guide on delays says when to take which.
 
     Mark trials *abandoned* whose points cannot be evaluated, or that hang. A *failed* one can be
     tried again, says Ax, and it is: if nothing has been observed meanwhile, the next trial is at

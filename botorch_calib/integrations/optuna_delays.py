@@ -9,6 +9,7 @@ heartbeats are Optuna's.
 from __future__ import annotations
 
 import math
+import os
 import threading
 from collections.abc import Sequence
 from dataclasses import replace
@@ -44,7 +45,7 @@ from botorch_calib.asynchronous.proposer import (
     DelayStrategy,
     SearchSettings,
 )
-from botorch_calib.asynchronous.repeated_points import is_any_of
+from botorch_calib.asynchronous.repeated_points import ROUNDED, is_any_of
 from botorch_calib.calibration import Calibrator
 from botorch_calib.integrations.optuna import fit_in_unit_cube
 from botorch_calib.ledger import FeedbackLedger, TrialStatus
@@ -61,9 +62,6 @@ MOST_POINTS = 2048
 
 # To Optuna infinity is a value; to a Gaussian process all is infinite whose square overflows.
 INFINITE = 1e150
-
-# Two points of the unit cube are the same if no element differs more: steps may be rounded.
-SAME = 1e-9
 
 
 class _Look(NamedTuple):
@@ -150,6 +148,7 @@ class DelayAwareSampler(BoTorchSampler):
         # Without a seed of its own Optuna's sampler draws at random: so does the proposer.
         base = _random_seed() if seed is None else seed
         self._search = SearchSettings(num_restarts, raw_samples, base)
+        self._seeded_in: int | None = os.getpid()
         self._proposers: dict[int, DelayAwareProposer] = {}
         self._handed_out: dict[int, dict[str, Any]] = {}  # by number of trial
         self._proposer(1)  # so that a wrong setting is noticed now
@@ -219,11 +218,24 @@ class DelayAwareSampler(BoTorchSampler):
         return _Look(ledger, points, transform)
 
     def reseed_rng(self) -> None:
-        """Draw new seeds, as Optuna asks for in each of its processes."""
-        super().reseed_rng()
-        self._search = replace(self._search, seed=_random_seed())
-        for proposer in self._proposers.values():
-            proposer.search = self._search
+        """Draw new seeds, once in each process and for each copy.
+
+        Optuna calls this before each trial of ``n_jobs`` threads, lest they draw the same numbers.
+        They share this sampler, whose numbers differ from proposal to proposal as it is; and a
+        design goes on only as long as it keeps its seed.
+        """
+        with _one_at_a_time:
+            super().reseed_rng()
+            if self._seeded_in == os.getpid():
+                return
+            self._seeded_in = os.getpid()
+            self._search = replace(self._search, seed=_random_seed())
+            for proposer in self._proposers.values():
+                proposer.search = self._search
+
+    def __getstate__(self) -> dict[str, Any]:
+        # A copy goes on with the same numbers, unless it is told to draw others.
+        return {**self.__dict__, "_seeded_in": None}
 
     def _candidate(
         self,
@@ -366,7 +378,7 @@ def _without(points: Tensor, excluded: Sequence[Tensor]) -> Tensor | None:
     """The points that are not excluded; None if none is left, for a search of the whole box."""
     if not excluded:
         return points
-    is_free = ~is_any_of(points, torch.stack(list(excluded)), SAME)
+    is_free = ~is_any_of(points, torch.stack(list(excluded)), ROUNDED)
     return points[is_free] if bool(is_free.any()) else None
 
 

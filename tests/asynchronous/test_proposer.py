@@ -336,6 +336,7 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
     "random fit": {"fit": StochasticFit(), "window": "all"},
     "choices": {"acquisition": "ts", "choices": GRID},
     "default fit": {"fit": None},
+    "spread": {"imputation": "hallucinate", "window": None, "spread_beyond": 1},
 }
 
 
@@ -814,10 +815,12 @@ def test_every_second_of_many_queries_is_spread(num, kinds, monkeypatch):
 
 
 def test_spread_queries_fill_the_box():
-    """Each of the sixteen cells of the box gets two of 32; a copy of the run asks the same."""
-    queries = [asked(make_ledger(64, delay=33), 64, delay=33) for _ in range(2)]
-    assert torch.equal(*queries)
-    spread = queries[0][::2]
+    """Each of the sixteen cells of the box gets two of 32, whatever else is asked."""
+    ledger, others = make_ledger(64, delay=33), make_ledger(33).trials[1:]
+    for other in others:
+        asked(ledger, 1, delay=33)
+        step(ledger, other.x, delay=33)
+    spread = torch.stack([trial.x for trial in ledger.trials[64::2]])
     unit = (spread - BOUNDS[0]) / BOUNDS.diff(dim=0)
     cells = (unit * 4).floor().long()
     counts = torch.bincount(cells[:, 0] * 4 + cells[:, 1], minlength=16)
@@ -827,7 +830,7 @@ def test_spread_queries_fill_the_box():
 def test_spread_queries_keep_away_from_failures():
     """Where a half of the box fails, far less than a half of them are in it."""
     ledger, middle = make_ledger(40, delay=33), BOUNDS.mean(dim=0)[0]
-    propose = DelayAwareProposer(BOUNDS, fit=fit, search=SearchSettings(2, 64))
+    propose = DelayAwareProposer(BOUNDS, fit=fit, search=SearchSettings(1, 16))
     for _ in range(80):
         x = propose(ledger)
         trial_id = ledger.submit(x)
@@ -836,6 +839,28 @@ def test_spread_queries_keep_away_from_failures():
     spread = torch.stack([trial.x for trial in ledger.trials[40:]])[::2]
     in_vain = spread[:, 0] < middle
     assert in_vain.sum() <= 12 and in_vain[20:].sum() <= 4  # of 40, and of the last 20
+
+
+def test_contexts_in_turns_each_have_their_share_of_spread_queries(monkeypatch):
+    """Were every second query spread, one of two contexts would never be asked by the model."""
+    spy, spread = Spy(monkeypatch), {0.0: 0, 1.0: 0}
+    ledger = make_ledger(40, delay=33)
+    propose = DelayAwareProposer(
+        BOUNDS,
+        fit=fit,
+        fixed_features=lambda ledger: {0: float(len(ledger) % 2)},
+        search=SearchSettings(1, 8),
+    )
+    for _ in range(24):
+        before = len(spy.seen)
+        x = propose(ledger)
+        spread[x[0].item()] += len(spy.seen) == before
+        step(ledger, x, delay=33)
+    assert all(3 <= count <= 9 for count in spread.values())  # of 12 in each context
+    # No point of the design is asked in two contexts.
+    places = [propose._place_among_spread(count) for count in range(100)]
+    taken = [place for place in places if place is not None]
+    assert 40 <= len(taken) == len(set(taken)) <= 60
 
 
 def test_spread_choices_have_not_been_asked():

@@ -1,0 +1,61 @@
+"""Designs over boxes and choices, apart from the proposer that asks their points."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from botorch_calib.asynchronous import designs
+from botorch_calib.asynchronous.designs import Design
+
+BOUNDS = torch.tensor([[-1.0, 0.0], [1.0, 4.0]], dtype=torch.double)
+NONE_ASKED = torch.zeros(0, 2, dtype=torch.double)
+
+
+def in_turn(design: Design, counts: list[int], asked: Tensor = NONE_ASKED) -> Tensor:
+    """New points, each of which is then asked."""
+    for count in counts:
+        point = design.new_point(count, asked, None)
+        assert point is not None
+        asked = torch.cat([asked, point.unsqueeze(0)])
+    return asked
+
+
+def test_new_points_are_those_of_the_sequence():
+    design = Design(BOUNDS, 3, {}, None)
+    expected = torch.stack([design.point(count) for count in range(7)])
+    assert torch.equal(in_turn(design, [*range(7)]), expected)
+
+
+def test_a_point_is_not_asked_twice_if_the_count_goes_back():
+    points = in_turn(Design(BOUNDS, 3, {}, None), [4, 5, 5, 5, 4])
+    assert len(points.unique(dim=0)) == 5
+
+
+def test_choices_that_differ_by_rounding_have_been_asked():
+    asked = torch.tensor([[0.1 + 0.2, 1.0], [0.5, 3.0]], dtype=torch.double)
+    choices = torch.tensor([[0.3, 1.0], [0.5, 3.0], [0.4, 2.0]], dtype=torch.double)
+    assert not (asked[0] == choices).all(dim=-1).any()
+    for seed in range(8):
+        design = Design(BOUNDS, seed, {}, choices)
+        point = design.new_point(seed, asked, None)
+        assert point is not None and torch.equal(point, choices[2])
+        assert design.new_point(seed, choices, None) is None
+
+
+@pytest.mark.parametrize("at_once", [1, 3, 1024])
+def test_choices_are_compared_a_few_at_a_time(at_once, monkeypatch):
+    monkeypatch.setattr(designs, "MOST_COMPARED", at_once)
+    choices = torch.rand(20, 2, dtype=torch.double, generator=torch.Generator().manual_seed(0))
+    design = Design(BOUNDS, 0, {}, choices)
+    points = in_turn(design, [*range(20)])
+    assert torch.equal(points.unique(dim=0), choices.unique(dim=0))
+    assert design.new_point(20, points, None) is None
+
+
+def test_a_box_whose_features_are_all_fixed():
+    design = Design(BOUNDS, 0, {0: 0.5, 1: 7.0}, None)
+    points = in_turn(design, [0])
+    assert points.tolist() == [[0.5, 7.0]]
+    assert design.new_point(1, points, None) is None
