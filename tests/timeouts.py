@@ -18,6 +18,7 @@ import pytest
 STDERR = pytest.StashKey[int]()
 SECONDS = pytest.StashKey[float]()
 TIMER = pytest.StashKey[threading.Timer]()
+CLOCK = "clock of a test"
 # Seconds after which a watchdog in C ends a process whose Python threads cannot run.
 GRACE = 30.0
 
@@ -59,9 +60,14 @@ def start_clock(item: pytest.Item) -> None:
     item.stash[TIMER] = timer = threading.Timer(
         seconds, end_process, (item.nodeid, seconds, stderr)
     )
-    timer.daemon = True
+    timer.name, timer.daemon = CLOCK, True
     timer.start()
     faulthandler.dump_traceback_later(seconds + GRACE, exit=True, file=stderr)
+
+
+def threads_of_tests() -> set[threading.Thread]:
+    """The threads that run, without the clocks."""
+    return {thread for thread in threading.enumerate() if thread.name != CLOCK}
 
 
 def end_process(name: str, seconds: float, stderr: int) -> None:

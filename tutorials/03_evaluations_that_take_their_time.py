@@ -193,7 +193,16 @@ for name, imputation, window in (
 # Censoring is for few workers. With dozens of values pending at -310 the model would bend
 # everywhere. A `DelayAwareProposer` hallucinates by default, with `beta=2`, and if it is to censor,
 # it still hallucinates if more than 10 are pending, unless it is told not to, as here
-# (`max_censored=None`). The suite `delay_workers` is on 10 to 100 workers.
+# (`max_censored=None`). Which strategy for how many workers?
+#
+# * **Up to about 20:** the default, `"hallucinate"`.
+# * **More:** the default as well. While more than 20 queries are pending, it makes every second one
+#   a point of a Sobol sequence, and the others the maxima of random draws from the model. In the
+#   long time before the first values arrive, a bound searches the edges of the box.
+# * **Censoring, `"ucb"`,** where the paper's rule is wanted, with up to 10.
+#
+# The [results](../results/delay_workers.md) of suite `delay_workers`, with 10 to 100 workers, are
+# what this is taken from.
 #
 # ## For real: processes, killed and resumed
 #

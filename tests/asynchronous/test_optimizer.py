@@ -47,6 +47,7 @@ from tests.asynchronous.runs import (
     observed,
     processes,
 )
+from tests.timeouts import threads_of_tests
 
 
 class TestOrder:
@@ -1035,11 +1036,11 @@ class TestProgress:
 
 
 def test_owned_threads_end_with_the_run() -> None:
-    before = set(threading.enumerate())
+    before = threads_of_tests()
     make_optimizer(lambda: ThreadPoolExecutor(3), square, FeedbackLedger(1), max_parallel=3).run(
         9, progress=True
     )
-    assert set(threading.enumerate()) <= before
+    assert threads_of_tests() <= before
 
 
 def test_loop_and_ledger_import_no_models() -> None:

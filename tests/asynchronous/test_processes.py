@@ -48,6 +48,7 @@ from tests.asynchronous.runs import (
     observed,
     processes,
 )
+from tests.timeouts import threads_of_tests
 
 ROOT = Path(__file__).parents[2]
 
@@ -59,10 +60,10 @@ def squares(*queries: int) -> dict[int, float]:
 @pytest.fixture(autouse=True)
 def leaves_nothing_behind() -> Iterator[None]:
     """No test may leave a process or a thread."""
-    threads = set(threading.enumerate())
+    threads = threads_of_tests()
     yield
     assert multiprocessing.active_children() == []
-    assert set(threading.enumerate()) <= threads
+    assert threads_of_tests() <= threads
 
 
 def test_workers_are_light() -> None:
