@@ -265,7 +265,9 @@ class TestErrors:
 
     def test_draws_of_calibrated_models(self) -> None:
         with pytest.raises(UnsupportedError, match="acquisition"):
-            new_client(acquisition="ts", calibrated=calibrated_model_config(OnlineConformal))
+            new_client(
+                acquisition="ts", calibrated=calibrated_model_config(OnlineConformal, alpha=0.2)
+            )
 
     def test_a_delayed_configuration_within_another(self) -> None:
         with pytest.raises(InputDataError, match="calibrated"):
