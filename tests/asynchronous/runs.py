@@ -6,7 +6,6 @@ import functools
 import multiprocessing
 import signal
 import threading
-from collections import defaultdict
 from collections.abc import Callable
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import fields
@@ -135,12 +134,16 @@ class Gates:
     """An objective, minus the query, that returns when its gate is opened."""
 
     def __init__(self) -> None:
-        self.events: dict[int, threading.Event] = defaultdict(threading.Event)
+        self.events: dict[int, threading.Event] = {}
 
     def __call__(self, x: np.ndarray) -> float:
-        assert self.events[int(x[0])].wait(60), "nobody opened the gate"
+        assert self.of(int(x[0])).wait(60), "nobody opened the gate"
         return -float(x[0])
 
     def open(self, *trials: int) -> None:
         for trial in trials:
-            self.events[trial].set()
+            self.of(trial).set()
+
+    def of(self, trial: int) -> threading.Event:
+        # At once, unlike a defaultdict, with which two threads may make one event each.
+        return self.events.setdefault(trial, threading.Event())
