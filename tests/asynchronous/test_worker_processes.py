@@ -130,6 +130,8 @@ def test_workers_that_cannot_start(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert set(ids(ledger, "pending")) == set(range(len(ledger)))
 
 
+# What is asked depends on when values arrive, and with it whether a line search fails somewhere.
+@pytest.mark.filterwarnings("ignore:Optimization failed in `gen_candidates_scipy`")
 @pytest.mark.parametrize("strategy", ["ucb", "hallucinate"])
 def test_a_region_that_hangs_costs_few_timeouts(strategy: str) -> None:
     """The best value is in the region, and whoever asks there sleeps for ten minutes.
