@@ -76,22 +76,33 @@ def forwarding(
 
     Args:
         acqf_class: The class, whose arguments and their defaults are read off its signature.
-        defaults: Defaults of arguments that have none in the class, or other ones.
+        defaults: Defaults of arguments that have none in the class, or other ones. One that is a
+            function is called with the training data.
     """
     own = inspect.signature(acqf_class).parameters
+    computed = {name: default for name, default in defaults.items() if callable(default)}
+    fixed = {**defaults, **dict.fromkeys(computed)}
     parameters = {
         name: inspect.Parameter(
-            name, inspect.Parameter.KEYWORD_ONLY, default=defaults.get(name, own_parameter.default)
+            name, inspect.Parameter.KEYWORD_ONLY, default=fixed.get(name, own_parameter.default)
         )
         for name, own_parameter in own.items()
     }
-    pending = inspect.Parameter("X_pending", inspect.Parameter.KEYWORD_ONLY, default=None)
-    signature = inspect.Signature(list({"X_pending": pending, **parameters}.values()))
+    given = [inspect.Parameter("X_pending", inspect.Parameter.KEYWORD_ONLY, default=None)]
+    if computed:
+        given.append(inspect.Parameter("training_data", inspect.Parameter.KEYWORD_ONLY))
+    signature = inspect.Signature(
+        list({**{parameter.name: parameter for parameter in given}, **parameters}.values())
+    )
 
     def construct_inputs(**kwargs: Any) -> dict[str, Any]:
         bound = signature.bind(**kwargs)
         bound.apply_defaults()
         arguments = dict(bound.arguments)
+        training_data = arguments.pop("training_data", None)
+        for name, compute in computed.items():
+            if arguments[name] is None:
+                arguments[name] = compute(training_data)
         if "X_pending" not in own:
             refuse_pending(acqf_class.__name__, arguments.pop("X_pending"))
         return arguments
@@ -102,6 +113,12 @@ def forwarding(
     return construct_inputs
 
 
+def number_of_observations(training_data: TrainingData) -> int:
+    """How many rows the data have, of all outcomes together."""
+    datasets = training_data.values() if isinstance(training_data, dict) else [training_data]
+    return sum(len(dataset.X) for dataset in datasets)
+
+
 for _acqf_class in (
     CalibratedConditionalValueAtRisk,
     CalibratedUpperConfidenceBound,
@@ -109,6 +126,12 @@ for _acqf_class in (
     DelayedUpperConfidenceBound,
 ):
     register_once(_acqf_class)(forwarding(_acqf_class))
+# Each proposal needs a draw of its own, and a client that knows the function by its name does not
+# count them. From one proposal to the next there is a further observation or a further pending
+# point, on whose number the draw depends as well.
+register_once(DelayedThompsonSampling)(
+    forwarding(DelayedThompsonSampling, seed=number_of_observations)
+)
 # Their arguments are those of BoTorch's classes.
 register_once(qLogCalibratedNoisyExpectedImprovement)(construct_inputs_qLogNEI)
 register_once(qLogCalibratedNoisyExpectedHypervolumeImprovement)(construct_inputs_qLogNEHVI)
@@ -116,41 +139,6 @@ register_once(qLogCalibratedNoisyExpectedHypervolumeImprovement)(construct_input
 register_once(WassersteinUpperConfidenceBound)(
     forwarding(WassersteinUpperConfidenceBound, beta=2.25)
 )
-
-
-@register_once(DelayedThompsonSampling)
-def construct_inputs_delayed_thompson_sampling(
-    model: Model,
-    training_data: TrainingData,
-    beta: float = 1.0,
-    X_window: Tensor | None = None,
-    feedback_bound: float = 1.0,
-    choices: Tensor | None = None,
-    seed: int | None = None,
-    posterior_transform: PosteriorTransform | None = None,
-    maximize: bool = True,
-    X_pending: Tensor | None = None,
-) -> dict[str, Any]:
-    """Arguments of Thompson sampling; ``seed`` defaults to the number of observations.
-
-    Each proposal needs a draw of its own, and a client that knows the function by its name does not
-    count them. From one proposal to the next there is a further observation or a further pending
-    point, on whose number the draw depends as well.
-    """
-    if seed is None:
-        datasets = training_data.values() if isinstance(training_data, dict) else [training_data]
-        seed = sum(len(dataset.X) for dataset in datasets)
-    return {
-        "model": model,
-        "beta": beta,
-        "X_window": X_window,
-        "feedback_bound": feedback_bound,
-        "choices": choices,
-        "seed": seed,
-        "posterior_transform": posterior_transform,
-        "maximize": maximize,
-        "X_pending": X_pending,
-    }
 
 
 @register_once(

@@ -43,7 +43,7 @@ from torch import Tensor
 
 from botorch_calib._validation import check_nonnegative, check_one_of
 from botorch_calib.acquisition import DelayedThompsonSampling, DelayedUpperConfidenceBound
-from botorch_calib.asynchronous.delay_strategy import ACQUISITIONS, STRATEGIES
+from botorch_calib.asynchronous.delay_strategy import STRATEGIES
 from botorch_calib.integrations.ax import ReplayedModel, model_within
 from botorch_calib.models import CensoredDelayModel
 from botorch_calib.models.inspection import gaussian_part, raw_train_targets
@@ -196,7 +196,7 @@ def delay_aware_generation_strategy(
         >>> client.set_generation_strategy(delay_aware_generation_strategy(client))
         >>> client.get_next_trials(max_trials=8)
     """
-    check_one_of("acquisition", acquisition, ACQUISITIONS)
+    check_one_of("acquisition", acquisition, ACQUISITION_CLASSES)
     experiment = client._experiment if isinstance(client, Client) else client
     config = experiment.optimization_config
     if config is None:
