@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -39,7 +39,7 @@ class Design:
     def point(self, count: int) -> Tensor:
         """Point ``count``, of length ``d``; choices begin again when all have been asked."""
         if self.choices is None:
-            return self._sobol(self.seed, count, 1)[0]
+            return self.sample(1, count)[0]
         return self.choices[self._order(self.seed, len(self.choices))[count % len(self.choices)]]
 
     def new_point(
@@ -64,9 +64,9 @@ class Design:
         if self.choices is not None:
             points = self.choices[self._order(own, len(self.choices))]
         elif feasibility is None:
-            points = self._sobol(self.seed, count, ALTERNATIVES)
+            points = self.sample(ALTERNATIVES, count)
         else:
-            points = self._sobol(own, 0, ALTERNATIVES)
+            points = replace(self, seed=own).sample(ALTERNATIVES)
         scale = self.bounds[1] - self.bounds[0]
         for rows in points.split(MOST_COMPARED):
             new = rows[~is_any_of(rows / scale, asked / scale, ROUNDED)][:ALTERNATIVES]
@@ -74,8 +74,9 @@ class Design:
                 return new[0 if feasibility is None else feasibility.predict(new).argmax()]
         return None
 
-    def _sobol(self, seed: int, skip: int, num: int) -> Tensor:
-        unit = SobolEngine(self.bounds.shape[-1], scramble=True, seed=seed).fast_forward(skip)
+    def sample(self, num: int, skip: int = 0) -> Tensor:
+        """Points of the sequence in the box, ``num x d``, after the first ones."""
+        unit = SobolEngine(self.bounds.shape[-1], scramble=True, seed=self.seed).fast_forward(skip)
         points = self.bounds[0] + unit.draw(num, dtype=torch.double) * self.bounds.diff(dim=0)
         for column, value in self.fixed.items():
             points[:, column] = value

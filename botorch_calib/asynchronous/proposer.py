@@ -22,7 +22,6 @@ from botorch.exceptions.errors import (
 from botorch.exceptions.warnings import InputDataWarning
 from botorch.models.model import Model
 from botorch.optim import optimize_acqf, optimize_acqf_discrete
-from botorch.utils.sampling import draw_sobol_samples
 from torch import Tensor
 
 from botorch_calib._validation import (
@@ -509,14 +508,11 @@ class DelayAwareProposer:
         self, acqf: AcquisitionFunction, model: Model, fixed: dict[int, float], failed: Tensor
     ) -> Tensor:
         """The best of a Sobol sample without the failed queries, where these hold the maximizer."""
-        seed = derived_seed(self.search.seed, AGAIN)
         num = self.search.raw_samples + len(failed)  # as many as may fall away
-        points = draw_sobol_samples(self.bounds, n=num, q=1, seed=seed)
-        for column, value in fixed.items():
-            points[..., column] = value
-        points = points[~self._has_failed(points.squeeze(-2), failed)]
+        points = self._design(AGAIN, fixed, None).sample(num)
+        points = points[~self._has_failed(points, failed)]
         with torch.no_grad():
-            return points[acqf(like(model, points)).argmax(), 0]
+            return points[acqf(like(model, points).unsqueeze(-2)).argmax()]
 
     def _checked_features(self, features: Features | None) -> dict[int, float]:
         """Check fixed features, and return them by columns counted from the front."""
