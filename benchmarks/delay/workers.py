@@ -45,7 +45,7 @@ ROUNDS, ROUNDS_PER_WORKER = 60, 2
 
 NUM_SAMPLES = 64
 
-UCB_ONLY = DelayStrategy("ucb", "hallucinate", window=None, beta=2.0)
+UCB_ONLY = replace(STRATEGIES["hallucinate"], spread_beyond=None)
 DRAWS_ONLY = DelayStrategy("ts", "hallucinate", window=None)
 
 # With lower bounds on their boxes, by which values are censored.

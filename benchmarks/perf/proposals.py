@@ -6,6 +6,7 @@ Importing this module registers the comparisons with `perf.measure`.
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from functools import partial
 
 import torch
@@ -16,7 +17,8 @@ from torch import Tensor
 from torch.quasirandom import SobolEngine
 
 from benchmarks.perf.measure import Call, Workload, comparison
-from botorch_calib import DelayAwareProposer, DelayStrategy, FeedbackLedger
+from botorch_calib import DelayAwareProposer, FeedbackLedger
+from botorch_calib.asynchronous.delay_strategy import STRATEGIES
 
 DIM = 6
 LEAST_VALUES, MANY_VALUES = 250, (500, 1000, 2000)
@@ -25,7 +27,7 @@ FEW_PENDING, MANY_PENDING = 10, (50, 200)
 LENGTHSCALES = (0.28, 0.42, 1.06, 0.42, 0.40, 0.29)
 NOISE = 5e-3
 
-STRATEGY = DelayStrategy("ucb", "hallucinate", window=None, beta=2.0)
+STRATEGY = replace(STRATEGIES["hallucinate"], spread_beyond=None)
 BOUNDS = torch.tensor([[0.0] * DIM, [1.0] * DIM], dtype=torch.double)
 
 

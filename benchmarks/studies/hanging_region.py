@@ -29,7 +29,7 @@ import math
 import random
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from torch import Tensor
@@ -112,9 +112,7 @@ METHODS: dict[str, DelayStrategy] = {
     '`"hallucinate"`, the default': STRATEGIES["hallucinate"],
     '`"ucb"`': STRATEGIES["ucb"],
     '`"ts"`': STRATEGIES["ts"],
-    'the default, `failures="ignore"`': DelayStrategy(
-        "ucb", imputation="hallucinate", window=None, beta=2.0, failures="ignore"
-    ),
+    'the default, `failures="ignore"`': replace(STRATEGIES["hallucinate"], failures="ignore"),
 }
 
 
