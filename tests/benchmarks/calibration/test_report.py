@@ -15,6 +15,7 @@ from benchmarks.framework.metrics import Estimate, PairedTest
 from benchmarks.framework.report import RegretReport, markdown
 from benchmarks.framework.result import Result, replicate_config
 from benchmarks.framework.suite import Suite
+from tests.benchmarks.results import result_with
 
 OTHER = replace(SMOKE.methods[0], name="other")
 SUITE: Suite = replace(
@@ -32,16 +33,11 @@ def result(
     """A result with the given trace by posterior mean; the trace by outcome is half of it."""
     problem = SUITE.problems[0]
     extras: dict[str, Any] = {"pit": pit, "covered": covered}
-    return Result(
+    return result_with(
         problem=problem.name,
         method=method,
         seed=seed,
         num_initial=1,
-        X=[],
-        y=[],
-        f=[],
-        inference_by_outcome=[],
-        inference_by_mean=None,
         regret_by_outcome=[value / 2 for value in regret],
         regret_by_mean=regret,
         fit_seconds=[0.5, 1.5],

@@ -17,6 +17,7 @@ from benchmarks.decisions.analysis import (
 )
 from benchmarks.framework.comparisons import seed_means
 from benchmarks.framework.result import Result
+from tests.benchmarks.results import result_with
 
 OFF, FINE, BAD = "off", "fine", "bad"
 
@@ -33,18 +34,12 @@ def run(
     """
     num = len(rounds)
     value, probability = (None, None) if recommended is None else recommended
-    return Result(
+    return result_with(
         problem="problem",
         method="method",
         seed=seed,
         num_initial=2,
-        X=[],
-        y=[],
         f=[100.0, 100.0, *([reward] * num)],
-        inference_by_outcome=[],
-        inference_by_mean=None,
-        regret_by_outcome=[],
-        regret_by_mean=None,
         fit_seconds=[0.25] * num,
         acquisition_seconds=[0.25] * num,
         extras={
@@ -58,7 +53,6 @@ def run(
             "recommended_value": [value],
             "recommended_probability": [probability],
         },
-        config={},
         versions={"python": "3"},
     )
 

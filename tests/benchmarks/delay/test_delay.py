@@ -37,6 +37,7 @@ from benchmarks.suites import get_suite
 from botorch_calib.ledger import FeedbackLedger
 from botorch_calib.models import CensoredDelayModel
 from botorch_calib.test_functions.delayed import DelayDistribution, FixedDelay, PoissonDelay
+from tests.benchmarks.results import result_with
 
 GRID = torch.linspace(0.0, 1.0, 11, dtype=torch.double).unsqueeze(-1)
 
@@ -523,22 +524,14 @@ def result(
     }
     if regret:
         extras["simple_regret"] = list(regret)
-    return Result(
+    return result_with(
         problem="toy",
         method=method,
         seed=seed,
         num_initial=1,
-        X=[],
-        y=[],
-        f=[],
-        inference_by_outcome=[],
-        inference_by_mean=None,
-        regret_by_outcome=[],
-        regret_by_mean=None,
         fit_seconds=[0.5, 1.5],
         acquisition_seconds=[2.0, 4.0],
         extras=extras,
-        config={},
         versions={"python": "3"},
     )
 

@@ -25,6 +25,7 @@ from benchmarks.framework.result import Result
 from benchmarks.suites import get_suite
 from botorch_calib.ledger import FeedbackLedger
 from botorch_calib.test_functions.delayed import FixedDelay, PoissonDelay
+from tests.benchmarks.results import result_with
 
 PUBLISHED, SWEEPS = get_suite("sdf_published"), get_suite("sdf_sweeps")
 HYPERPARAMETERS = get_suite("sdf_hyperparameters")
@@ -167,19 +168,12 @@ def test_each_method_runs_and_its_archive_suffices_for_the_report(name) -> None:
 
 
 def fake(problem: str, method: str, seed: int, every: Sequence[float]) -> Result:
-    return Result(
+    return result_with(
         problem=problem,
         method=method,
         seed=seed,
-        config={},
         num_initial=1,
         X=[[0.5], [0.5], [0.1], [0.1], [0.2], [0.5]],
-        y=[],
-        f=[],
-        inference_by_outcome=[],
-        regret_by_outcome=[],
-        inference_by_mean=None,
-        regret_by_mean=None,
         extras={"cumulative_regret_all": list(every), "cumulative_regret": list(every)},
         fit_seconds=[0.5, 1.5],
         acquisition_seconds=[1.0],

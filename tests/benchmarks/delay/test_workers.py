@@ -18,6 +18,7 @@ from benchmarks.framework.result import Result
 from benchmarks.suites import get_suite
 from botorch_calib.ledger import FeedbackLedger
 from botorch_calib.test_functions.delayed import FixedDelay
+from tests.benchmarks.results import result_with
 
 SUITE = get_suite("delay_workers")
 METHODS = {method.name: method for method in workers.compared()}
@@ -74,22 +75,11 @@ def test_each_method_runs_with_all_workers_busy(name: str, monkeypatch: pytest.M
 
 
 def fake(problem: str, method: str, seed: int, regret: float) -> Result:
-    return Result(
+    return result_with(
         problem=problem,
         method=method,
         seed=seed,
-        config={},
-        num_initial=0,
-        X=[],
-        y=[],
-        f=[],
-        inference_by_outcome=[],
-        regret_by_outcome=[],
-        inference_by_mean=None,
-        regret_by_mean=None,
         extras={"simple_regret": [9.0, regret]},
-        fit_seconds=[],
-        acquisition_seconds=[],
     )
 
 

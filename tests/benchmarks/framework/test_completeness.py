@@ -22,6 +22,7 @@ from benchmarks.framework.result import Result, replicate_config
 from benchmarks.framework.result_store import ResultStore
 from benchmarks.framework.suite import Suite
 from benchmarks.suites import SUITES
+from tests.benchmarks.results import result_with
 
 PROBLEM, METHOD = SMOKE.problems[0], SMOKE.methods[0]
 SUITE: Suite = replace(
@@ -44,21 +45,14 @@ def made(problem: str, method: str, seed: int) -> Result:
     (task,) = (p for p in SUITE.problems if p.name == problem)
     (entry,) = (m for m in SUITE.methods if m.name == method)
     regret = [9.0, float(seed)]
-    return Result(
+    return result_with(
         problem=problem,
         method=method,
         seed=seed,
         num_initial=1,
-        X=[],
-        y=[],
-        f=[],
-        inference_by_outcome=[],
-        inference_by_mean=None,
         regret_by_outcome=regret,
-        regret_by_mean=None,
         fit_seconds=[1.0],
         acquisition_seconds=[1.0],
-        extras={},
         config=replicate_config(task, entry),
         versions={"python": "3"},
     )

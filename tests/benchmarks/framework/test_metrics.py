@@ -12,6 +12,7 @@ from scipy import stats
 
 from benchmarks.framework import metrics
 from benchmarks.framework.result import Result
+from tests.benchmarks.results import result_with
 
 
 def result(
@@ -23,22 +24,16 @@ def result(
 ) -> Result:
     """A result with the given trace by posterior mean; the trace by outcome is half of it."""
     extras: dict[str, Any] = {"pit": pit, "covered": covered}
-    return Result(
+    return result_with(
         problem="problem",
         method=method,
         seed=seed,
         num_initial=1,
-        X=[],
-        y=[],
-        f=[],
-        inference_by_outcome=[],
-        inference_by_mean=None,
         regret_by_outcome=[value / 2 for value in regret],
         regret_by_mean=regret,
         fit_seconds=[0.5, 1.5],
         acquisition_seconds=[2.0, 4.0],
         extras={name: values for name, values in extras.items() if values is not None},
-        config={},
         versions={"python": "3"},
     )
 

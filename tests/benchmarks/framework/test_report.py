@@ -18,6 +18,7 @@ from benchmarks.framework.report import collect, markdown, summarise, write_repo
 from benchmarks.framework.result import Result, replicate_config
 from benchmarks.framework.result_store import ResultStore
 from benchmarks.framework.suite import Suite
+from tests.benchmarks.results import result_with
 
 OTHER = replace(SMOKE.methods[0], name="other")
 SUITE: Suite = replace(SMOKE, methods=(*SMOKE.methods, OTHER))
@@ -27,16 +28,11 @@ def result(method: str, seed: int, regret: list[float], covered: list[float]) ->
     """A result with the given regret trace; everything that the report ignores is empty."""
     (problem,) = SUITE.problems
     (entry,) = (m for m in SUITE.methods if m.name == method)
-    return Result(
+    return result_with(
         problem=problem.name,
         method=method,
         seed=seed,
         num_initial=1,
-        X=[],
-        y=[],
-        f=[],
-        inference_by_outcome=[],
-        inference_by_mean=None,
         regret_by_outcome=regret,
         regret_by_mean=[2 * value for value in regret],
         fit_seconds=[0.5, 1.5],

@@ -37,6 +37,7 @@ from benchmarks.robust.replicate import (
 from benchmarks.robust.report import RobustReport, robust_figure
 from benchmarks.suites import get_suite
 from botorch_calib.test_functions import ContextShift, ModifiedBranin, ThreeHumpCamel
+from tests.benchmarks.results import result_with
 
 CAMEL = ContextualTask("camel", ThreeHumpCamel, num_rounds=4, num_initial=2)
 
@@ -399,22 +400,13 @@ def result(method: str, seed: int, regrets: Sequence[float], seconds: float = 1.
         "regret": list(regrets),
         "cumulative_regret": [*np.cumsum(regrets).tolist()],
     }
-    return Result(
+    return result_with(
         problem="toy",
         method=method,
         seed=seed,
-        num_initial=0,
-        X=[],
-        y=[],
-        f=[],
-        inference_by_outcome=[],
-        inference_by_mean=None,
-        regret_by_outcome=[],
-        regret_by_mean=None,
         fit_seconds=[0.25 * seconds] * len(regrets),
         acquisition_seconds=[0.75 * seconds] * len(regrets),
         extras=extras,
-        config={},
     )
 
 

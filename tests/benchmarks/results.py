@@ -1,0 +1,24 @@
+"""Results for tests of reports and statistics, which read little of them."""
+
+from typing import Any
+
+from benchmarks.framework.result import Result
+
+
+def result_with(problem: str, method: str, seed: int, **fields: Any) -> Result:
+    """A result of which these fields are known; all others are empty."""
+    empty: dict[str, Any] = {
+        "num_initial": 0,
+        "X": [],
+        "y": [],
+        "f": [],
+        "inference_by_outcome": [],
+        "inference_by_mean": None,
+        "regret_by_outcome": [],
+        "regret_by_mean": None,
+        "fit_seconds": [],
+        "acquisition_seconds": [],
+        "extras": {},
+        "config": {},
+    }
+    return Result(problem=problem, method=method, seed=seed, **{**empty, **fields})
