@@ -72,9 +72,11 @@ def device(request: pytest.FixtureRequest) -> torch.device:
 
 
 @pytest.fixture(autouse=True)
-def default_device(device: torch.device) -> Iterator[None]:
-    """Tensors are made on the device of ``--device`` by default."""
-    if device.type == "cpu":  # as it is already
+def default_device(request: pytest.FixtureRequest, device: torch.device) -> Iterator[None]:
+    """Tensors are made on the device of ``--device`` by default, unless a mark says otherwise."""
+    marker = request.node.get_closest_marker("device")
+    stays = marker is not None and not marker.kwargs.get("is_default", True)
+    if device.type == "cpu" or stays:
         yield
         return
     with device:

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from botorch_calib import CalibratedModel, LocalizedConformal, PiecewisePredictive
 from botorch_calib.calibration import Calibrator
+from tests.random_numbers import normal, uniform
 
 DOUBLE: dict[str, Any] = {"dtype": torch.double}
 LENGTHSCALES, CONSTANT, NOISE = (0.4, 0.7), 0.3, 0.05
@@ -23,15 +24,14 @@ X_LOW, X_RANGE, Y_MEAN, Y_SCALE = -5.0, 10.0, 30.0, 7.0
 def make_data(num: int = 12, transforms: bool = False, seed: int = 3) -> tuple[Tensor, ...]:
     """``X`` (``num x 2``), ``Y`` and ``Yvar`` (``num x 1``), far from standard on demand."""
     generator = torch.Generator().manual_seed(seed)
-    X = torch.rand(num, 2, **DOUBLE, generator=generator, device="cpu")
+    X = uniform(num, 2, generator=generator)
     Y = (6 * X).sin().sum(dim=-1, keepdim=True)
     if num > 1:
         Y = (Y - Y.mean()) / Y.std()
-    Yvar = 0.02 + 0.1 * torch.rand(num, 1, **DOUBLE, generator=generator, device="cpu")
+    Yvar = 0.02 + 0.1 * uniform(num, 1, generator=generator)
     if transforms:
         X, Y, Yvar = X_RANGE * X + X_LOW, Y_SCALE * Y + Y_MEAN, Y_SCALE**2 * Yvar
-    here = torch.get_default_device()
-    return X.to(here), Y.to(here), Yvar.to(here)
+    return X, Y, Yvar
 
 
 def make_gp(
@@ -142,8 +142,8 @@ def far_from_gaussian(alpha: float = 0.3, task: float | None = None) -> Localize
     """
     calibrator = LocalizedConformal(alpha, lengthscale=0.5, step_size=0.1)
     generator = torch.Generator().manual_seed(11)
-    X = torch.rand(30, 2, **DOUBLE, generator=generator)
-    z = torch.randn(30, **DOUBLE, generator=generator) * (0.5 + 4 * X[:, 0])
+    X = uniform(30, 2, generator=generator)
+    z = normal(30, generator=generator) * (0.5 + 4 * X[:, 0])
     if task is not None:
         X = torch.nn.functional.pad(X, (0, 1), value=task)
     calibrator.update(X, z)

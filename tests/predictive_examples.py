@@ -7,6 +7,7 @@ from torch import Generator, Tensor
 
 from botorch_calib.calibration.scores import GaussianScore
 from botorch_calib.distributions.piecewise import PiecewisePredictive
+from tests.random_numbers import uniform
 
 DECILES = torch.linspace(0.05, 0.95, 19, dtype=torch.double)
 
@@ -22,11 +23,6 @@ KINDS = [
     "mixed",
     "truncated",
 ]
-
-
-def uniform(*shape: int, generator: Generator) -> Tensor:
-    points = torch.rand(*shape, dtype=torch.double, generator=generator, device="cpu")
-    return points.to(torch.get_default_device())
 
 
 def from_pits(levels: Tensor, thresholds: Tensor, max_width: float = 8.0) -> PiecewisePredictive:

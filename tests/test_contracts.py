@@ -30,7 +30,7 @@ from botorch_calib.testing import (
     PosteriorContract,
 )
 from tests.posteriors.examples import make, make_points
-from tests.predictive_examples import uniform
+from tests.random_numbers import uniform
 
 
 def make_gp(dtype: torch.dtype = torch.double, sign: float = 1.0) -> SingleTaskGP:

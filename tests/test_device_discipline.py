@@ -70,7 +70,7 @@ from botorch_calib.robust import (
     WorstCase,
 )
 from botorch_calib.testing._common import uniform
-from tests import predictive_examples as examples
+from tests import random_numbers
 from tests.conftest import check_device
 from tests.gps import DOUBLE, make_data, make_gp
 
@@ -337,7 +337,11 @@ def test_a_tensor_without_a_device_is_found() -> None:
 
 def test_examples_follow_the_default_device() -> None:
     with torch.device("meta"):
-        made = [*make_data(), uniform(2, 3), examples.uniform(2, 3, generator=torch.Generator())]
+        made = [
+            *make_data(),
+            uniform(2, 3),
+            random_numbers.uniform(2, 3, generator=torch.Generator()),
+        ]
     assert all(tensor.is_meta for tensor in made)
 
 

@@ -10,6 +10,8 @@ from collections.abc import Callable
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from benchmarks.perf.measure import Call, Workload, comparison
 from botorch_calib.test_functions import HeteroscedasticAckley
 
@@ -20,11 +22,12 @@ NUM_TRIALS = 20
 LIMIT = 13.0
 
 
-def outcomes(work: Workload, parameters: Any) -> dict[str, float]:
+def outcomes(parameters: Any) -> dict[str, float]:
     """Minus Ackley's function with noise, and a constrained distance from a corner."""
-    x = work.X.new_tensor([parameters["a"], parameters["b"]])
-    value = float(HeteroscedasticAckley()(x.unsqueeze(0)))
-    return {"y": value, "z": float((x - work.bounds[0]).norm()) + 0.1 * value}
+    x = torch.tensor([parameters["a"], parameters["b"]], dtype=torch.double)
+    problem = HeteroscedasticAckley()
+    value = float(problem(x.unsqueeze(0)))
+    return {"y": value, "z": float((x - problem.bounds[0]).norm()) + 0.1 * value}
 
 
 def started_client(work: Workload, set_strategy: Callable[[Client, Any], None]) -> Client:
@@ -49,11 +52,12 @@ def started_client(work: Workload, set_strategy: Callable[[Client, Any], None]) 
         initialization_budget=NUM_TRIALS,
         use_existing_trials_for_initialization=True,
         initialize_with_center=False,
+        torch_device=str(work.device),
     )
     set_strategy(client, struct)
     for a, b in work.X[:NUM_TRIALS].tolist():
         parameters = {"a": a, "b": b}
-        client.complete_trial(client.attach_trial(parameters), outcomes(work, parameters))
+        client.complete_trial(client.attach_trial(parameters), outcomes(parameters))
     return client
 
 
@@ -74,13 +78,13 @@ def plain_strategy(client: Client, struct: Any) -> None:
     )
 
 
-def trial_of(work: Workload, client: Client) -> Call:
+def trial_of(client: Client) -> Call:
     """Ask for a trial, which fits the models anew, and complete it."""
 
     def trial(repetition: int) -> object:
         (item,) = client.get_next_trials(max_trials=1).items()
         index, parameters = item
-        return client.complete_trial(index, outcomes(work, parameters))
+        return client.complete_trial(index, outcomes(parameters))
 
     return trial
 
@@ -88,7 +92,7 @@ def trial_of(work: Workload, client: Client) -> Call:
 def trial_ratio(work: Workload) -> tuple[Call, Call]:
     """Cost of a trial, fits included, with one constraint and 20 trials or more; at most 1.6."""
     calibrated, plain = (
-        trial_of(work, started_client(work, strategy))
+        trial_of(started_client(work, strategy))
         for strategy in (calibrated_strategy, plain_strategy)
     )
     return calibrated, plain

@@ -80,7 +80,7 @@ def contextual_gp(num: int, kernel: Callable[[], Kernel], device: torch.device) 
     Y = (Y - Y.mean()) / Y.std()
     gp = SingleTaskGP(X, Y, covar_module=kernel().to(X), outcome_transform=None)
     covariance: Any = gp.covar_module
-    covariance.lengthscale = torch.linspace(0.4, 0.8, DIM, dtype=torch.double)
+    covariance.lengthscale = torch.linspace(0.4, 0.8, DIM, dtype=torch.double, device=device)
     gp.likelihood.noise = 1e-2
     return gp.eval()
 
@@ -113,16 +113,17 @@ def set_call(work: Workload, size: tuple[int, int], kernel: str, name: str) -> C
 
 def choice_call(work: Workload, problem: ContextualProblem, radius: float, search: Search) -> Call:
     """A choice in the unit cube, as in the suite `robust`; each repetition has its own seed."""
-    lower, upper = problem.bounds.to(work.device)
-    num = problem.num_decisions
+    num, device = problem.num_decisions, work.device
     X, first, second = (
-        sobol(count, problem.dim, seed, work.device)
+        sobol(count, problem.dim, seed, device)
         for seed, count in enumerate((NUM_ROUNDS, NUM_ROUNDS, LIPSCHITZ_CONTEXTS))
     )
-    Y = problem(lower + (upper - lower) * X, noise=False).unsqueeze(-1)
+    # The problem lies on the CPU, as what is measured is not its evaluation.
+    lower, upper = problem.bounds
+    Y = problem(lower + (upper - lower) * X.cpu(), noise=False).unsqueeze(-1).to(device)
     gp = SingleTaskGP(X, (Y - Y.mean()) / Y.std(), outcome_transform=None)
     covariance: Any = gp.covar_module
-    covariance.lengthscale = torch.full((problem.dim,), 0.3, dtype=torch.double)
+    covariance.lengthscale = X.new_full((problem.dim,), 0.3)
     gp.likelihood.noise = 1e-3
     contexts, others = first[:, num:], second[:, num:]
     acquisition = WassersteinUpperConfidenceBound(

@@ -25,7 +25,7 @@ from botorch.generation.gen import gen_candidates_scipy
 from botorch.optim import optimize_acqf
 from botorch.optim.initializers import initialize_q_batch
 from botorch.utils.sampling import draw_sobol_samples
-from scipy.optimize import minimize
+from scipy.optimize import OptimizeWarning, minimize
 from torch import Tensor
 
 from botorch_calib._autograd import usable, with_gradients
@@ -38,7 +38,9 @@ Array = npt.NDArray[np.float64]
 # The smooth form: the norm of order 32 of the gradient norms, within 9 % of the largest one. Closer
 # ones take more steps, and the end of the search makes up for it.
 _SMOOTHING = 1.0 / 32.0
-# Its search is rough: relative to the spread of the values over the box.
+# Its search is rough: relative to the spread of the values over the box. BoTorch's own L-BFGS-B
+# wants `factr` to be None beside `ftol`; SciPy's, which BoTorch takes from SciPy 1.18 on, does not
+# know it.
 _ROUGH = {"maxiter": 10, "ftol": 1e-2, "factr": None}
 # Of the exact end: its accuracy, in units of that spread, and the most steps.
 _FINE: dict[str, Any] = {"ftol": 1e-6, "maxiter": 50}
@@ -134,6 +136,7 @@ def _climbed(
     centre = float(values.mean())
     # BoTorch shows warnings of why it stops whatever the filter. The ends are looked at.
     with torch.enable_grad(), warnings.catch_warnings(record=True) as caught:
+        warnings.filterwarnings("ignore", "Unknown solver options: factr", OptimizeWarning)
         ends, _ = gen_candidates_scipy(
             starts,
             # Its tolerance is relative to the value: a level, or a unit, must not count.

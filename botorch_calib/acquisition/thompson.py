@@ -68,7 +68,8 @@ class DelayedThompsonSampling(DelayAwareAcquisitionFunction):
         choices: The points to choose from, ``n x d``, for ``optimize_acqf_discrete``. The function
             is then defined at these points only, and has no gradient.
         seed: Seed of the draw. Further pending points (`set_X_pending`) cause another draw, whose
-            seed derives from this one and the number of these points.
+            seed derives from this one and the number of these points. A GPU draws another function
+            than the CPU does.
         posterior_transform: None or a ``ScalarizedPosteriorTransform`` with one weight.
         maximize: Whether the objective is maximized; if not, the value is minus the draw.
         X_pending: Points under evaluation, ``n x d``, on which the model is not yet conditioned.
@@ -200,8 +201,8 @@ def draw_path(model: Model, nu: Tensor, seed: int) -> Module:
 
 
 def _scaled_normal(nu: Tensor, shape: Size) -> Tensor:
-    """Independent weights of the random features, drawn on the CPU to be equal on every device."""
-    return nu.cpu() * torch.randn(shape, dtype=torch.double)
+    """Independent weights of the random features; BoTorch moves them to the features' device."""
+    return nu.cpu() * torch.randn(shape, dtype=torch.double, device="cpu")
 
 
 def _scaled_update(model: Any, sample_values: Tensor, target_values: Tensor, nu: Tensor) -> Any:

@@ -70,7 +70,8 @@ class CalibratedModel(WrapperModel, FantasizeMixin):
             output task, with any input transform and no or an affine outcome transform; or a
             `CensoredDelayModel` of one, whose pending points shape the prediction alone: the
             calibrator sees residuals of observed values, by the model of observed data.
-        calibrator: What it has learned so far is used as it is, and shared, not copied.
+        calibrator: What it has learned so far is used as it is, and shared, not copied. It is moved
+            to the model's device.
         denoise: Whether `posterior` is of the objective (the default) or, as in the
             paper on OCBO, of the observation. Without observation noise they agree.
         excess: Whose is the spread that the calibrator finds in excess of what the model states,
@@ -112,7 +113,7 @@ class CalibratedModel(WrapperModel, FantasizeMixin):
         _check_calibrator(calibrator)
         self.excess: str = check_one_of("excess", excess, EXCESS)
         self.model = model
-        self.calibrator = calibrator
+        self.calibrator = _beside(model, calibrator)
         self.denoise = denoise
         self._may_warn = True
 
@@ -404,6 +405,17 @@ def _check_calibrator(calibrator: object) -> None:
             "`calibrator` must be a calibrator such as LocalizedConformal(0.2), got "
             f"{kind.__name__}."
         )
+
+
+def _beside(model: Model, calibrator: Calibrator) -> Calibrator:
+    """The calibrator, moved to the model's device: one that has learned nothing lies on the CPU.
+
+    A state that is loaded into it goes to where it lies.
+    """
+    parameter = next(model.parameters(), None)
+    if parameter is not None and any(b.device != parameter.device for b in calibrator.buffers()):
+        calibrator.to(parameter.device)
+    return calibrator
 
 
 def _check_beyond(beyond: Tensor, num: int) -> None:

@@ -27,14 +27,15 @@ from botorch_calib.acquisition import (
 from botorch_calib.acquisition.calibrated import fantasy_models
 from botorch_calib.acquisition.constrained import calibrated
 from botorch_calib.testing import AcquisitionContract
+from tests.random_numbers import normal, uniform
 
 CONSTRAINTS = {1: (None, 0.9), 2: (0.1, 0.4)}
 
 
 def make_gps(dtype: torch.dtype = torch.double, sign: float = 1.0) -> list[SingleTaskGP]:
     generator = torch.Generator().manual_seed(0)
-    X = torch.rand(25, 2, dtype=torch.double, generator=generator)
-    noise = torch.randn(25, 3, dtype=torch.double, generator=generator)
+    X = uniform(25, 2, generator=generator)
+    noise = normal(25, 3, generator=generator)
     outcomes = [torch.sin(5 * X).sum(dim=-1), X.sum(dim=-1), X.prod(dim=-1)]
     return [
         SingleTaskGP(X.to(dtype), sign * (f + 0.2 * noise[:, i]).unsqueeze(-1).to(dtype)).eval()

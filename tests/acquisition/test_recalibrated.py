@@ -15,6 +15,7 @@ from botorch_calib import (
 )
 from botorch_calib.testing import AcquisitionContract
 from tests.gps import make_gp
+from tests.random_numbers import normal, uniform
 
 DOUBLE: dict[str, Any] = {"dtype": torch.double}
 NUM_SAMPLES = 200_000
@@ -29,8 +30,8 @@ KINDS = {
 def make_model(denoise: bool = True, dtype: torch.dtype = torch.double, **settings):
     """A model whose distribution is wide, skewed and not where the Gaussian one is."""
     generator = torch.Generator().manual_seed(5)
-    X = torch.rand(40, 2, generator=generator, **DOUBLE)
-    z = (1.5 * torch.randn(40, generator=generator, **DOUBLE)).exp() - 1.5
+    X = uniform(40, 2, generator=generator)
+    z = (1.5 * normal(40, generator=generator)).exp() - 1.5
     calibrator = QuantileRecalibrator(**settings)
     calibrator.update(X, z)
     return CalibratedModel(make_gp(dtype=dtype), calibrator.to(dtype), denoise=denoise)

@@ -11,6 +11,7 @@ from botorch.exceptions.errors import (
     InputDataError,
     UnsupportedError,
 )
+from botorch.generation import gen
 from botorch.models import SingleTaskGP
 from botorch.models.transforms import Standardize
 from botorch.optim import optimize_acqf
@@ -189,6 +190,14 @@ def test_a_column_may_be_fixed() -> None:
     assert value >= best_on_grid(along) - 1e-6
     point = torch.tensor([[0.2, 0.3], [0.2, 0.3]], **DOUBLE)
     assert_close(found(acqf, point)[0], point[:1], rtol=0, atol=0)
+
+
+def test_with_the_search_of_a_newer_scipy(monkeypatch) -> None:
+    """BoTorch then hands all starts to SciPy's search, which knows other options than its own."""
+    _, expected = found(wasserstein(wavy_gp()))
+    monkeypatch.setattr(gen, "check_scipy_version_at_least", lambda minor: True)
+    _, value = found(wasserstein(wavy_gp()))
+    assert_close(value, expected, rtol=1e-3, atol=0.0)
 
 
 def test_repeatable_and_without_a_trace() -> None:

@@ -13,6 +13,7 @@ from torch.testing import assert_close
 
 from botorch_calib.calibration import ClassifierDensityRatio, WeightedConformal
 from botorch_calib.testing import CalibratorContract
+from tests.random_numbers import uniform
 
 DOUBLE: dict[str, Any] = {"dtype": torch.double}
 
@@ -24,7 +25,7 @@ def steep(X: Tensor) -> Tensor:
 
 def make_ratio() -> ClassifierDensityRatio:
     generator = torch.Generator().manual_seed(4)
-    X = torch.rand(2, 50, 2, **DOUBLE, generator=generator)
+    X = uniform(2, 50, 2, generator=generator)
     return ClassifierDensityRatio(X[0], X[1].sqrt())
 
 

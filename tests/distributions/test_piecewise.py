@@ -14,7 +14,8 @@ from botorch_calib.calibration import GaussianScore
 from botorch_calib.distributions.piecewise import MIN_GAP, MIN_HALF_WIDTH, PiecewisePredictive
 from botorch_calib.exceptions import CalibrationWarning
 from tests import oracles
-from tests.predictive_examples import DECILES, KINDS, from_pits, random_predictive, uniform
+from tests.predictive_examples import DECILES, KINDS, from_pits, random_predictive
+from tests.random_numbers import uniform
 
 
 def double(*values: float) -> torch.Tensor:

@@ -13,7 +13,8 @@ from botorch_calib.distributions._denoised_improvement import SmoothedExcess, Sm
 from botorch_calib.distributions.piecewise import PiecewisePredictive
 from botorch_calib.distributions.smoothed import MIN_RATIO, SmoothedPredictive, UnsmoothedPredictive
 from tests import oracles
-from tests.predictive_examples import DECILES, KINDS, from_pits, random_predictive, uniform
+from tests.predictive_examples import DECILES, KINDS, from_pits, random_predictive
+from tests.random_numbers import uniform
 
 FUNCTIONS = ["log_excess", "log_survival", "cdf", "log_prob"]
 # Knots that meet at the cap are a millionth apart there: rounding of their difference.

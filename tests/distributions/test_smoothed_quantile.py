@@ -12,7 +12,8 @@ from torch.testing import assert_close
 from botorch_calib.distributions._normal_functions import ndtri_exp
 from botorch_calib.distributions.piecewise import PiecewisePredictive
 from botorch_calib.distributions.smoothed import SmoothedPredictive, UnsmoothedPredictive
-from tests.predictive_examples import DECILES, KINDS, from_pits, random_predictive, uniform
+from tests.predictive_examples import DECILES, KINDS, from_pits, random_predictive
+from tests.random_numbers import uniform
 
 LEVELS = [1e-12, 1e-9, 1e-6, 1e-3, 0.05, 0.1, 0.3, 0.5, 0.6, 0.77, 0.9, 0.95, 0.999]
 LEVELS += [1 - 1e-6, 1 - 1e-9, 1 - 1e-12]

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from botorch_calib.models import CensoredDelayModel
+from tests.random_numbers import uniform
 
 Array = NDArray[np.float64]
 DOUBLE: dict[str, Any] = {"dtype": torch.double}
@@ -41,7 +42,7 @@ class Setting:
 
     def points(self, num: int, seed: int) -> Tensor:
         generator = torch.Generator().manual_seed(seed)
-        X = torch.rand(num, self.dim, **DOUBLE, generator=generator)
+        X = uniform(num, self.dim, generator=generator)
         return 10.0 * X - 5.0 if self.transforms else X
 
     def values(self, X: Tensor) -> Tensor:
@@ -59,7 +60,7 @@ class Setting:
         """``X``, ``Y`` and noise variances of ``Y``, which may be given to the model."""
         X = self.points(self.num if num is None else num, seed)
         generator = torch.Generator().manual_seed(seed + 1)
-        Yvar = self.noise * (0.5 + torch.rand(len(X), 1, **DOUBLE, generator=generator))
+        Yvar = self.noise * (0.5 + uniform(len(X), 1, generator=generator))
         return X, self.values(X), 49.0 * Yvar if self.transforms else Yvar
 
     def pending(self, num: int, seed: int = 8) -> Tensor:

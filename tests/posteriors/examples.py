@@ -12,7 +12,8 @@ from torch import Generator, Tensor
 from botorch_calib.calibration import GaussianScore
 from botorch_calib.distributions.piecewise import PiecewisePredictive
 from botorch_calib.posteriors import CalibratedPosterior
-from tests.predictive_examples import DECILES, uniform
+from tests.predictive_examples import DECILES
+from tests.random_numbers import uniform
 
 KINDS = ["gaussian", "conformal", "stretched", "recalibrated", "skewed"]
 CORRECTED = KINDS[1:]

@@ -35,7 +35,7 @@ from tests.posteriors.examples import (
     make_points,
     make_predictive,
 )
-from tests.predictive_examples import uniform
+from tests.random_numbers import uniform
 
 BEST = 0.4
 

@@ -38,7 +38,7 @@ def test_a_trial_fits_the_models_and_chooses(
     monkeypatch.setattr(Acquisition, "optimize", optimize)
     work = Workload(torch.device("cpu"), 30)
     client = started_client(work, strategy)
-    trial = trial_of(work, client)
+    trial = trial_of(client)
     for repetition in range(2):
         trial(repetition)
     assert len(client._experiment.trials) == NUM_TRIALS + 2

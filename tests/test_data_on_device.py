@@ -1,0 +1,398 @@
+"""Data lie on a device that is not the default one, as in a user's session with a GPU.
+
+Each path is run on the CPU and, with ``--device``, on that device, with the same hyperparameters or
+the same seeds, so that what is computed can be compared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import matplotlib
+import pytest
+import torch
+from botorch.acquisition import (
+    LogExpectedImprovement,
+    UpperConfidenceBound,
+    qLogExpectedImprovement,
+)
+from botorch.models import ModelList, SingleTaskGP
+from botorch.models.transforms import Normalize, Standardize
+from botorch.optim import optimize_acqf
+from botorch.sampling.list_sampler import ListSampler
+from botorch.sampling.normal import SobolQMCNormalSampler
+from botorch.sampling.pathwise import draw_matheron_paths
+from torch import Tensor
+from torch.testing import assert_close
+
+from botorch_calib import (
+    CalibratedConditionalValueAtRisk,
+    CalibratedModel,
+    CalibratedUpperConfidenceBound,
+    CensoredDelayModel,
+    ChanceConstraint,
+    ContextDistribution,
+    DelayAwareProposer,
+    DelayedThompsonSampling,
+    DelayedUpperConfidenceBound,
+    FeedbackLedger,
+    KLBall,
+    LocalizedConformal,
+    LogCalibratedConstrainedExpectedImprovement,
+    LogCalibratedExpectedImprovement,
+    OnlineConformal,
+    QuantileRecalibrator,
+    RobustAcquisition,
+    RobustUpperConfidenceBound,
+    WassersteinBall,
+    WassersteinUpperConfidenceBound,
+    WeightedConformal,
+    calibration_report,
+    noise_diagnosis,
+    optimize_chance_constrained,
+    optimize_robust,
+    qLogCalibratedNoisyExpectedHypervolumeImprovement,
+    qLogCalibratedNoisyExpectedImprovement,
+)
+from botorch_calib.acquisition import proposal_samples
+from botorch_calib.asynchronous import SearchSettings
+from botorch_calib.calibration import ClassifierDensityRatio
+from botorch_calib.models import loo_residuals, prequential_residuals
+from botorch_calib.plotting import (
+    plot_intervals,
+    plot_noise_likelihood,
+    plot_pit_histogram,
+    plot_reliability,
+    plot_threshold_map,
+)
+from botorch_calib.test_functions import ContextualAckley, RadioCorridors
+from tests.gps import CONSTANT, DOUBLE, LENGTHSCALES, NOISE
+
+pytestmark = pytest.mark.device(is_default=False)
+
+NUM = 20
+
+
+def data(device: torch.device, num: int = NUM) -> tuple[Tensor, Tensor, Tensor]:
+    """Bounds, points and outcomes in a box that is not the unit square."""
+    generator = torch.Generator().manual_seed(1)
+    bounds = torch.tensor([[-1.0, 0.0], [2.0, 5.0]], **DOUBLE)
+    X = bounds[0] + (bounds[1] - bounds[0]) * torch.rand(num, 2, **DOUBLE, generator=generator)
+    Y = 3.0 * X.sin().sum(dim=-1, keepdim=True)
+    Y = Y + 0.3 * torch.randn(num, 1, **DOUBLE, generator=generator)
+    return bounds.to(device), X.to(device), Y.to(device)
+
+
+def fitted(bounds: Tensor, X: Tensor, Y: Tensor, noise: Tensor | None = None) -> SingleTaskGP:
+    """A GP of set hyperparameters, as one fitted by a user."""
+    gp = SingleTaskGP(
+        X,
+        Y,
+        train_Yvar=noise,
+        input_transform=Normalize(2, bounds=bounds),
+        outcome_transform=Standardize(1),
+    )
+    gp.covar_module.lengthscale = X.new_tensor(LENGTHSCALES)
+    gp.mean_module.initialize(constant=CONSTANT)
+    if noise is None:
+        gp.likelihood.noise = X.new_tensor([NOISE])
+    return gp.eval()
+
+
+def gp_on(device: torch.device) -> SingleTaskGP:
+    return fitted(*data(device))
+
+
+def points_on(device: torch.device, num: int = 6) -> Tensor:
+    bounds = data(device)[0]
+    unit = torch.rand(num, 2, **DOUBLE, generator=torch.Generator().manual_seed(7))
+    return bounds[0] + (bounds[1] - bounds[0]) * unit.to(device)
+
+
+def with_gradient(function: Callable[[Tensor], Tensor], X: Tensor) -> tuple[Tensor, ...]:
+    X = X.clone().requires_grad_()
+    value = function(X)
+    return (value, *torch.autograd.grad(value.sum(), X))
+
+
+def same_as_on_cpu(path: Callable[[torch.device], Any], device: torch.device) -> None:
+    """Run a path here and there: its tensors lie on its device, and they agree."""
+    expected, results = path(torch.device("cpu")), path(device)
+    assert len(results) > 0
+    for here, there in zip(expected, results, strict=True):
+        assert there.device.type == device.type
+        assert here.isfinite().all()
+        assert_close(there.cpu(), here, rtol=1e-6, atol=1e-8)
+
+
+CALIBRATORS: dict[str, Callable[[torch.device], Any]] = {
+    "OnlineConformal": lambda device: OnlineConformal(0.2),
+    "LocalizedConformal": lambda device: LocalizedConformal(0.2),
+    "LocalizedConformal, lengthscale": lambda device: LocalizedConformal(0.2, lengthscale=0.3),
+    "QuantileRecalibrator": lambda device: QuantileRecalibrator(),
+    "QuantileRecalibrator, local": lambda device: QuantileRecalibrator(lengthscale=0.3),
+    "QuantileRecalibrator, exact": lambda device: QuantileRecalibrator(method="exact"),
+    "WeightedConformal": lambda device: WeightedConformal(
+        0.2,
+        density_ratio=ClassifierDensityRatio(
+            gp_on(device).transform_inputs(data(device)[1]),
+            gp_on(device).transform_inputs(points_on(device, 15)),
+        ),
+    ),
+}
+
+
+@pytest.mark.parametrize("residuals", ["prequential", "loo"])
+@pytest.mark.parametrize("name", CALIBRATORS)
+def test_calibrated_models(name: str, residuals: str, device: torch.device) -> None:
+    def path(device: torch.device) -> list[Tensor]:
+        model = CalibratedModel.from_history(
+            gp_on(device), CALIBRATORS[name](device), residuals=residuals
+        )
+        X = points_on(device)
+        posterior = model.posterior(X)
+        outcome = model.posterior(X, observation_noise=True)
+        model.observe(X[:2], data(device)[2][:2])
+        return [
+            posterior.mean,
+            posterior.variance,
+            posterior.cdf(1.0),
+            posterior.density(1.0),
+            outcome.quantile(X.new_tensor([0.1, 0.9])),
+            model.posterior(X).mean,
+        ]
+
+    same_as_on_cpu(path, device)
+
+
+@pytest.mark.parametrize("name", ["LocalizedConformal", "QuantileRecalibrator"])
+def test_a_model_moves_with_its_state(name: str, device: torch.device) -> None:
+    cpu = torch.device("cpu")
+    model = CalibratedModel.from_history(gp_on(cpu), CALIBRATORS[name](cpu))
+    expected = model.posterior(points_on(cpu)).mean
+    state = {key: value.clone() for key, value in model.state_dict().items()}
+    moved = model.to(device).posterior(points_on(device)).mean
+    assert moved.device.type == device.type
+    assert_close(moved.cpu(), expected)
+    other = CalibratedModel(gp_on(device), CALIBRATORS[name](device))
+    other.load_state_dict(state)
+    loaded = other.posterior(points_on(device)).mean
+    assert loaded.device.type == device.type
+    assert_close(loaded.cpu(), expected)
+
+
+def test_residuals(device: torch.device) -> None:
+    def path(device: torch.device) -> list[Tensor]:
+        gp = gp_on(device)
+        return [part for f in (loo_residuals, prequential_residuals) for part in f(gp)]
+
+    same_as_on_cpu(path, device)
+
+
+def calibrated(device: torch.device, **kwargs: Any) -> CalibratedModel:
+    return CalibratedModel.from_history(gp_on(device), LocalizedConformal(0.2), **kwargs)
+
+
+def contexts(device: torch.device) -> ContextDistribution:
+    return ContextDistribution.empirical(data(device)[1][:, 1:])
+
+
+def outcomes(device: torch.device) -> ModelList:
+    second = CalibratedModel.from_history(gp_on(device), QuantileRecalibrator(), denoise=False)
+    return ModelList(calibrated(device), second)
+
+
+def sampler() -> SobolQMCNormalSampler:
+    return SobolQMCNormalSampler(torch.Size([16]), seed=0)
+
+
+def delayed(device: torch.device, model: Any = None) -> CensoredDelayModel:
+    model = gp_on(device) if model is None else model
+    return CensoredDelayModel(model, points_on(device), censor_value=-3.0)
+
+
+ACQUISITIONS: dict[str, Callable[[torch.device], Callable[[Tensor], Tensor]]] = {
+    "log EI": lambda d: LogCalibratedExpectedImprovement(calibrated(d), data(d)[2].max()),
+    "log EI, a float": lambda d: LogCalibratedExpectedImprovement(calibrated(d), 1.0),
+    "log EI, pending": lambda d: LogCalibratedExpectedImprovement(
+        calibrated(d), data(d)[2].max(), X_pending=points_on(d, 3), num_fantasies=8
+    ),
+    "log EI, hallucinated": lambda d: LogCalibratedExpectedImprovement(
+        CensoredDelayModel(calibrated(d), points_on(d), imputation="hallucinate"), 1.0
+    ),
+    "quantile UCB": lambda d: CalibratedUpperConfidenceBound(calibrated(d), level=0.9),
+    "CVaR": lambda d: CalibratedConditionalValueAtRisk(calibrated(d), alpha=0.9),
+    "constrained": lambda d: LogCalibratedConstrainedExpectedImprovement(
+        outcomes(d), data(d)[2].max(), 0, {1: (None, 1.2)}
+    ),
+    "q log EI": lambda d: qLogExpectedImprovement(calibrated(d), 1.0, sampler=sampler()),
+    "noisy": lambda d: qLogCalibratedNoisyExpectedImprovement(
+        calibrated(d), data(d)[1], sampler=sampler(), prune_baseline=False
+    ),
+    "hypervolume": lambda d: qLogCalibratedNoisyExpectedHypervolumeImprovement(
+        outcomes(d),
+        [-1.0, -1.0],
+        data(d)[1],
+        sampler=ListSampler(sampler(), sampler()),
+        prune_baseline=False,
+    ),
+    "delayed UCB": lambda d: DelayedUpperConfidenceBound(delayed(d), 0.7, points_on(d)),
+    "delayed UCB, calibrated": lambda d: DelayedUpperConfidenceBound(
+        delayed(d, calibrated(d)), 0.7, points_on(d)
+    ),
+    "Thompson sampling": lambda d: DelayedThompsonSampling(delayed(d), 0.7, points_on(d), seed=3),
+}
+ROBUST: dict[str, Callable[[torch.device], Any]] = {
+    "Wasserstein UCB": lambda d: WassersteinUpperConfidenceBound(
+        gp_on(d),
+        beta=2.25,
+        radius=0.1,
+        contexts=contexts(d),
+        lipschitz_contexts=points_on(d)[:, 1:],
+    ),
+    "robust UCB": lambda d: RobustUpperConfidenceBound(
+        gp_on(d), 2.25, WassersteinBall(0.1), contexts(d).with_candidates(points_on(d)[:, 1:])
+    ),
+    "robust quantile": lambda d: RobustAcquisition(
+        CalibratedUpperConfidenceBound(calibrated(d), level=0.9), KLBall(0.1), contexts(d)
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ACQUISITIONS)
+def test_acquisition_functions(name: str, device: torch.device) -> None:
+    def path(device: torch.device) -> tuple[Tensor, ...]:
+        return with_gradient(ACQUISITIONS[name](device), points_on(device).unsqueeze(-2))
+
+    if name == "Thompson sampling":  # a device draws other numbers
+        assert all(each.device.type == device.type for each in path(device))
+    else:
+        same_as_on_cpu(path, device)
+
+
+@pytest.mark.parametrize("name", ROBUST)
+def test_robust_acquisition_functions(name: str, device: torch.device) -> None:
+    def path(device: torch.device) -> tuple[Tensor, ...]:
+        return with_gradient(ROBUST[name](device), points_on(device)[:, :1].unsqueeze(-2))
+
+    same_as_on_cpu(path, device)
+
+
+@pytest.mark.parametrize("name", [name for name in ACQUISITIONS if "float" not in name])
+def test_search(name: str, device: torch.device) -> None:
+    bounds = data(device)[0]
+    candidate, value = optimize_acqf(
+        ACQUISITIONS[name](device), bounds, q=1, num_restarts=2, raw_samples=8
+    )
+    assert candidate.device.type == value.device.type == device.type
+    assert ((bounds[0] <= candidate) & (candidate <= bounds[1])).all()
+
+
+@pytest.mark.parametrize("name", ROBUST)
+def test_robust_search(name: str, device: torch.device) -> None:
+    bounds = data(device)[0][:, :1]
+    acqf = ROBUST[name](device)
+    for candidate, value in (
+        optimize_acqf(acqf, bounds, q=1, num_restarts=2, raw_samples=8),
+        optimize_robust(acqf, bounds, num_restarts=2, raw_samples=8),
+    ):
+        assert candidate.device.type == value.device.type == device.type
+    if isinstance(acqf, RobustAcquisition):
+        assert acqf.worst_case_weights(candidate).device.type == device.type
+
+
+def test_chance_constraints(device: torch.device) -> None:
+    bounds, X, Y = data(device)
+    constraint = ChanceConstraint.from_history(gp_on(device), upper=1.0, level=0.9, num_initial=5)
+    acqf = UpperConfidenceBound(gp_on(device), beta=4.0)
+    candidate, value, certified = optimize_chance_constrained(acqf, constraint, bounds)
+    assert candidate.device.type == value.device.type == device.type
+    constraint.observe(candidate, Y[:1])
+    constraint = constraint.with_model(
+        fitted(bounds, torch.cat([X, candidate]), torch.cat([Y, Y[:1]]))
+    )
+    optimize_chance_constrained(acqf, constraint, bounds)
+    assert constraint.violation_bound(200) > 0
+    assert bool(certified) in (True, False)
+
+
+def test_chance_constraints_go_on_from_a_state(device: torch.device) -> None:
+    saved = ChanceConstraint.from_history(gp_on(torch.device("cpu")), upper=1.0)
+    constraint = ChanceConstraint.from_history(gp_on(device), upper=1.0, num_initial=NUM)
+    constraint.load_state_dict(saved.state_dict())
+    X = points_on(device).unsqueeze(-2)
+    assert_close(constraint.margin(X).cpu(), saved.margin(X.cpu()), rtol=1e-6, atol=1e-8)
+
+
+def test_proposal_samples(device: torch.device) -> None:
+    acqf = LogExpectedImprovement(gp_on(device), best_f=1.0)
+    samples = proposal_samples(acqf, data(device)[0], num_samples=16)
+    assert samples.device.type == device.type
+
+
+def test_paths_and_fantasies(device: torch.device) -> None:
+    model, X = calibrated(device), points_on(device)
+    paths = draw_matheron_paths(model, torch.Size([3]))
+    assert paths(X).device.type == device.type
+    assert model.posterior(X).rsample(torch.Size([4])).device.type == device.type
+    fantasies = model.fantasize(X[:2], SobolQMCNormalSampler(torch.Size([3]), seed=0))
+    assert fantasies.posterior(X).mean.device.type == device.type
+
+
+def test_diagnoses_and_their_plots(device: torch.device) -> None:
+    matplotlib.use("Agg")
+    bounds, X, Y = data(device)
+    told = fitted(bounds, X, Y, torch.full_like(Y, 0.01))
+    model = CalibratedModel.from_history(told, LocalizedConformal(0.2))
+    report = calibration_report(model)
+    assert "coverage" in str(report)
+    calibration_report(model, X, Y, truth=lambda points: 3.0 * points.sin().sum(-1, keepdim=True))
+    diagnosis = noise_diagnosis(told)
+    on_cpu = noise_diagnosis(fitted(*(each.cpu() for each in (bounds, X, Y, 0 * Y + 0.01))))
+    assert float(diagnosis.multiplier) == pytest.approx(float(on_cpu.multiplier), rel=1e-4)
+    plot_noise_likelihood(diagnosis)
+    plot_reliability(report)
+    plot_pit_histogram(report)
+    plot_threshold_map(model, bounds)
+
+
+def test_intervals_of_one_input(device: torch.device) -> None:
+    matplotlib.use("Agg")
+    _, X, Y = data(device)
+    gp = SingleTaskGP(X[:, :1], Y, input_transform=Normalize(1), outcome_transform=Standardize(1))
+    model = CalibratedModel.from_history(gp.eval(), LocalizedConformal(0.2))
+    grid = torch.linspace(-1, 2, 9, **DOUBLE, device=device).unsqueeze(-1)
+    axes = plot_intervals(model, grid, X[:, :1], Y, truth=grid.sin())
+    assert len(axes.lines) > 0
+
+
+def test_test_functions(device: torch.device) -> None:
+    for problem in (ContextualAckley(), RadioCorridors()):
+        problem = problem.to(device)
+        X = problem.bounds.mean(dim=0, keepdim=True).double()
+        assert problem(X.to(device)).device.type == device.type
+
+
+@pytest.mark.parametrize("strategy", ["hallucinate", "ucb", "ts"])
+def test_proposer_with_a_model_on_the_device(strategy: str, device: torch.device) -> None:
+    """The ledger and its queries stay on the CPU, whatever the model's device."""
+    bounds = data(device)[0]
+
+    def fit(X: Tensor, Y: Tensor) -> SingleTaskGP:
+        return fitted(bounds, X.to(device), Y.to(device))
+
+    propose = DelayAwareProposer(
+        bounds, strategy, fit=fit, search=SearchSettings(num_restarts=2, raw_samples=8)
+    )
+    ledger = FeedbackLedger(dim=2, censor_value=-6.0)
+    ledger.add(*data(device)[1:])
+    for number in range(4):
+        trial = ledger.submit(propose(ledger))
+        if number == 1:
+            ledger.fail(trial)
+    asked = ledger.pending()
+    assert asked.shape == (3, 2)
+    assert asked.device.type == "cpu"
+    choices = DelayAwareProposer(bounds, strategy, fit=fit, choices=points_on(device))
+    assert any(torch.equal(choices(ledger), each) for each in points_on(device).cpu())
