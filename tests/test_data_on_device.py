@@ -282,9 +282,9 @@ def test_robust_acquisition_functions(name: str, device: torch.device) -> None:
 @pytest.mark.parametrize("name", [name for name in ACQUISITIONS if "float" not in name])
 def test_search(name: str, device: torch.device) -> None:
     bounds = data(device)[0]
-    candidate, value = optimize_acqf(
-        ACQUISITIONS[name](device), bounds, q=1, num_restarts=2, raw_samples=8
-    )
+    acqf: Any = ACQUISITIONS[name](device)
+    candidate, value = optimize_acqf(acqf, bounds, q=1, num_restarts=2, raw_samples=8)
+    assert value is not None
     assert candidate.device.type == value.device.type == device.type
     assert ((bounds[0] <= candidate) & (candidate <= bounds[1])).all()
 
@@ -297,6 +297,7 @@ def test_robust_search(name: str, device: torch.device) -> None:
         optimize_acqf(acqf, bounds, q=1, num_restarts=2, raw_samples=8),
         optimize_robust(acqf, bounds, num_restarts=2, raw_samples=8),
     ):
+        assert value is not None
         assert candidate.device.type == value.device.type == device.type
     if isinstance(acqf, RobustAcquisition):
         assert acqf.worst_case_weights(candidate).device.type == device.type
@@ -350,7 +351,7 @@ def test_diagnoses_and_their_plots(device: torch.device) -> None:
     calibration_report(model, X, Y, truth=lambda points: 3.0 * points.sin().sum(-1, keepdim=True))
     diagnosis = noise_diagnosis(told)
     on_cpu = noise_diagnosis(fitted(*(each.cpu() for each in (bounds, X, Y, 0 * Y + 0.01))))
-    assert float(diagnosis.multiplier) == pytest.approx(float(on_cpu.multiplier), rel=1e-4)
+    assert diagnosis.multiplier == pytest.approx(on_cpu.multiplier, rel=1e-4)
     plot_noise_likelihood(diagnosis)
     plot_reliability(report)
     plot_pit_histogram(report)

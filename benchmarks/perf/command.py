@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import sys
+import traceback
 from collections.abc import Sequence
 from dataclasses import asdict
 
@@ -22,7 +24,10 @@ from benchmarks.perf.measure import COMPARISONS, Workload, measure, table
 
 
 def main(device: str = "cpu", *, as_json: bool = False, only: Sequence[str] | None = None) -> int:
-    """Measure and print; 2 if the arguments make no sense here."""
+    """Measure and print; 2 if the arguments make no sense here, 1 if a comparison failed.
+
+    What else was measured, which may have taken long, is printed all the same.
+    """
     unknown = sorted(set(only or ()) - COMPARISONS.keys())
     if unknown:
         print(f"No comparisons {unknown}; there are {sorted(COMPARISONS)}.")
@@ -33,11 +38,19 @@ def main(device: str = "cpu", *, as_json: bool = False, only: Sequence[str] | No
     selected = [c for name, c in COMPARISONS.items() if only is None or name in only]
     with one_torch_thread():
         work = Workload(torch.device(device))
+        measurements, failed = [], []
         # The bar goes to stderr, so that the JSON on stdout stays clean.
-        measurements = [measure(c, work) for c in tqdm(selected, desc="perf")]
+        for c in tqdm(selected, desc="perf"):
+            try:
+                measurements.append(measure(c, work))
+            except Exception:
+                traceback.print_exc()
+                failed.append(c.name)
     if as_json:
         rows = [asdict(measurement) for measurement in measurements]
         print(json.dumps({"device": device, "versions": installed_versions(), "rows": rows}))
     else:
         print(table(measurements))
-    return 0
+    if failed:
+        print(f"Failed: {', '.join(failed)}", file=sys.stderr)
+    return int(bool(failed))

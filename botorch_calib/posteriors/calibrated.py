@@ -181,7 +181,7 @@ class CalibratedPosterior(Posterior):
         """Variance, ``batch_shape x q x 1``."""
         return (self._unit.square() * self._distribution.variance).to(self.dtype)
 
-    def cdf(self, value: Tensor) -> Tensor:
+    def cdf(self, value: Tensor | float) -> Tensor:
         """``P(f~ <= value)`` of each marginal.
 
         Args:
@@ -191,7 +191,7 @@ class CalibratedPosterior(Posterior):
         """
         return self._at(value, self._distribution.cdf)
 
-    def density(self, value: Tensor) -> Tensor:
+    def density(self, value: Tensor | float) -> Tensor:
         """Density of each marginal at ``value``.
 
         Args:
@@ -242,7 +242,7 @@ class CalibratedPosterior(Posterior):
         value = self._location + self._unit * self._distribution.mean_below(level)
         return value.to(self.dtype)
 
-    def _at(self, value: Tensor, function: Callable[[Tensor], Tensor]) -> Tensor:
+    def _at(self, value: Tensor | float, function: Callable[[Tensor], Tensor]) -> Tensor:
         """A function of numbers in the units of `_distribution`, at ``value``."""
         value = torch.as_tensor(value, dtype=torch.float64, device=self.device)
         if value.dim() == 1 and value.numel() > 1:

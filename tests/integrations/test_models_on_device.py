@@ -57,7 +57,7 @@ def play_on(client: Client, device: torch.device) -> None:
     """Trials one by one, then three at a time; the last model lies on the device."""
     for at_a_time in (*[1] * (NUM_INITIAL + 1), 3):
         for index, parameters in client.get_next_trials(max_trials=at_a_time).items():
-            client.complete_trial(index, {"y": hill(parameters), "cost": parameters["a"]})
+            client.complete_trial(index, {"y": hill(parameters), "cost": float(parameters["a"])})
     assert adapter_of(client).device == device
     X = torch.full((3, 2), 0.5, dtype=torch.double, device=device)
     assert model_of(client).posterior(X).mean.device.type == device.type

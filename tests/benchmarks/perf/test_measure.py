@@ -77,3 +77,21 @@ def test_unknown_comparisons_and_missing_devices_are_reported(capsys, monkeypatc
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert command.main("cuda") == 2
     assert "CUDA is not available." in capsys.readouterr().out
+
+
+def test_a_comparison_that_fails_does_not_cost_the_others(capsys, monkeypatch) -> None:
+    def broken(work: Workload) -> tuple[Call, Call]:
+        raise RuntimeError("no such device")
+
+    def fine(work: Workload) -> tuple[Call, Call]:
+        return (lambda repetition: None), (lambda repetition: None)
+
+    comparisons = {
+        name: Comparison(name, build, repetitions=2, warm_up=0)
+        for name, build in (("broken", broken), ("fine", fine))
+    }
+    monkeypatch.setattr(command, "COMPARISONS", comparisons)
+    assert command.main() == 1
+    printed = capsys.readouterr()
+    assert "| fine |" in printed.out
+    assert "Failed: broken" in printed.err
