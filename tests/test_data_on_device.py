@@ -375,6 +375,12 @@ def test_test_functions(device: torch.device) -> None:
         assert problem(X.to(device)).device.type == device.type
 
 
+def ledger_of(device: torch.device) -> FeedbackLedger:
+    ledger = FeedbackLedger(dim=2, censor_value=-6.0)
+    ledger.add(*data(device)[1:])
+    return ledger
+
+
 @pytest.mark.parametrize("strategy", ["hallucinate", "ucb", "ts"])
 def test_proposer_with_a_model_on_the_device(strategy: str, device: torch.device) -> None:
     """The ledger and its queries stay on the CPU, whatever the model's device."""
@@ -383,11 +389,9 @@ def test_proposer_with_a_model_on_the_device(strategy: str, device: torch.device
     def fit(X: Tensor, Y: Tensor) -> SingleTaskGP:
         return fitted(bounds, X.to(device), Y.to(device))
 
-    propose = DelayAwareProposer(
-        bounds, strategy, fit=fit, search=SearchSettings(num_restarts=2, raw_samples=8)
-    )
-    ledger = FeedbackLedger(dim=2, censor_value=-6.0)
-    ledger.add(*data(device)[1:])
+    search = SearchSettings(num_restarts=2, raw_samples=8)
+    propose = DelayAwareProposer(bounds, strategy, fit=fit, search=search)
+    ledger = ledger_of(device)
     for number in range(4):
         trial = ledger.submit(propose(ledger))
         if number == 1:
@@ -397,3 +401,30 @@ def test_proposer_with_a_model_on_the_device(strategy: str, device: torch.device
     assert asked.device.type == "cpu"
     choices = DelayAwareProposer(bounds, strategy, fit=fit, choices=points_on(device))
     assert any(torch.equal(choices(ledger), each) for each in points_on(device).cpu())
+
+
+@pytest.mark.parametrize("strategy", ["hallucinate", "ucb", "ts"])
+def test_proposer_with_its_own_model(strategy: str, device: torch.device) -> None:
+    """On the device of the bounds, repeatable, and without a trace in the random state."""
+    search = SearchSettings(num_restarts=2, raw_samples=8)
+
+    def propose(ledger: FeedbackLedger) -> Tensor:
+        proposer = DelayAwareProposer(data(device)[0], strategy, search=search)
+        point = proposer(ledger)
+        assert proposer._fitted is not None
+        parameters = proposer._fitted.model.parameters()
+        assert {parameter.device.type for parameter in parameters} == {device.type}
+        return point
+
+    def numbers() -> Tensor:
+        return torch.rand(3, device=device)
+
+    ledger = ledger_of(device)
+    ledger.submit(points_on(device)[0])
+    torch.manual_seed(5)
+    expected = numbers()
+    torch.manual_seed(5)
+    point = propose(ledger)
+    assert torch.equal(numbers(), expected)
+    assert point.device.type == "cpu"
+    assert torch.equal(propose(ledger), point)

@@ -117,7 +117,9 @@ class DelayAwareProposer:
     1e-6) by that value.
 
     Args:
-        bounds: The box, ``2 x d``, as a tensor or as lists: lower bounds, then upper bounds.
+        bounds: The box, ``2 x d``, as a tensor or as lists: lower bounds, then upper bounds. The
+            default ``fit`` makes its model on the device of the tensor, which pays on a GPU from
+            some hundred values on. The ledger and its queries stay on the CPU.
         strategy: ``"hallucinate"`` for GP-BUCB with ``beta=2``, ``"ucb"`` for GP-UCB-SDF, ``"ts"``
             for GP-TS-SDF, all of them with ``spread_beyond=20`` for many workers; or a
             `DelayStrategy`, whose table lists further algorithms.
@@ -164,6 +166,7 @@ class DelayAwareProposer:
         refit_every: int | float = 1.1,
     ) -> None:
         self.bounds = _checked_bounds(bounds)
+        self.device = bounds.device if isinstance(bounds, Tensor) else self.bounds.device
         self.dim = self.bounds.shape[-1]
         self.strategy = strategy_of(strategy)
         self.num_initial = 2 * self.dim + 1
@@ -183,7 +186,8 @@ class DelayAwareProposer:
         if fit is not None and not callable(fit):
             raise InputDataError(f"`fit` must be a function of `X` and `Y`, got {fit!r}.")
         if fit is None:
-            fit = WarmStartedFit(self.bounds, self.refit_every, self.search.seed)
+            on_device = self.bounds.to(self.device)
+            fit = WarmStartedFit(on_device, self.refit_every, self.search.seed)
         self.fit: Fit = fit
         self._fitted: _ModelOf | None = None
         self._extended: _ModelOf | None = None
@@ -244,7 +248,8 @@ class DelayAwareProposer:
             if spread is not None:
                 return spread
         model = self._model(ledger, now, strategy, real)
-        with random_stream(derived_seed(self.search.seed, SEARCH, count)):
+        seed = derived_seed(self.search.seed, SEARCH, count)
+        with random_stream(seed, like(model, self.bounds).device):
             acqf = self._acquisition_function(model, ledger, now, choices, strategy)
             acqf = self._where_feasible(acqf, model, ledger, now, strategy)
             if choices is not None:
@@ -396,7 +401,7 @@ class DelayAwareProposer:
         """The model fitted to these data; that of the last call if they have not changed."""
         if self._fitted is None or not self._fitted.is_of(X, Y, Yvar):
             noise = {} if Yvar is None else {"Yvar": Yvar}
-            with random_stream(derived_seed(self.search.seed, FIT, len(Y))):
+            with random_stream(derived_seed(self.search.seed, FIT, len(Y)), self.device):
                 self._fitted = _ModelOf(X, Y, Yvar, self.fit(X, Y, **noise))
         return self._fitted.model
 

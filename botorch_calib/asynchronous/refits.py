@@ -158,7 +158,7 @@ class WarmStartedFit:
     because a run was resumed, adds a seventh. Otherwise it is remembered. The result is the same.
 
     Args:
-        bounds: The box, ``2 x d``.
+        bounds: The box, ``2 x d``, on the device where the model is to be.
         refit_every: The schedule: the fit that is started from is one of its fits (`fitted_count`).
         seed: Seed of the random numbers of fits that fail at first.
     """
@@ -175,8 +175,10 @@ class WarmStartedFit:
         if len(Y) >= LEAST_FOR_WARM_START:
             half = fitted_count(len(Y) // 2, self.refit_every)
             start = self._state(X[:half], Y[:half], None if Yvar is None else Yvar[:half])
-        with random_stream(derived_seed(self.seed, len(Y))):
-            gp = fit_single_task_gp(X, Y, self.bounds, Yvar, start)
+        device = self.bounds.device
+        noise = None if Yvar is None else Yvar.to(device)
+        with random_stream(derived_seed(self.seed, len(Y)), device):
+            gp = fit_single_task_gp(X.to(device), Y.to(device), self.bounds, noise, start)
         parts = {part: deepcopy(getattr(gp, part).state_dict()) for part in PARTS}
         self._known[len(Y)] = _Fitted(X, Y, Yvar, parts)
         return gp

@@ -110,6 +110,7 @@ class DelayAwareSampler(BoTorchSampler):
         n_startup_trials: Number of trials, those that run included, that are drawn at random first.
         independent_sampler: Draws these, and parameters that are conditional.
         seed: Seed of all random numbers; processes that share a study need different ones.
+        device: Where the model is, such as ``"cuda"``; the CPU if omitted.
 
     Raises:
         InputDataError: If a setting is unknown or out of its range.
@@ -132,6 +133,7 @@ class DelayAwareSampler(BoTorchSampler):
         n_startup_trials: int = 10,
         independent_sampler: BaseSampler | None = None,
         seed: int | None = None,
+        device: torch.device | str | None = None,
     ) -> None:
         if calibrator is not None and not isinstance(calibrator, Calibrator):
             raise InputDataError(f"`calibrator` must be a calibrator or None, got {calibrator!r}.")
@@ -143,7 +145,8 @@ class DelayAwareSampler(BoTorchSampler):
                 f"{independent_sampler!r}."
             )
         self._strategy = strategy
-        self._fit = _Fit(fit, calibrator)
+        self._device = torch.device("cpu" if device is None else device)
+        self._fit = _Fit(fit, calibrator, self._device)
         self._censor_value = censor_value
         # Without a seed of its own Optuna's sampler draws at random: so does the proposer.
         base = _random_seed() if seed is None else seed
@@ -159,6 +162,7 @@ class DelayAwareSampler(BoTorchSampler):
             consider_running_trials=True,
             independent_sampler=independent_sampler,
             seed=seed,
+            device=self._device,
         )
 
     def sample_relative(
@@ -261,6 +265,7 @@ class DelayAwareSampler(BoTorchSampler):
         point = proposer(ledger)
         if points is None and _rounds(transform):
             point = self._unless_repeated(point, proposer)
+        point = point.to(bounds)
         return (bounds[0] + (bounds[1] - bounds[0]) * point).clamp(bounds[0], bounds[1])
 
     def _unless_repeated(self, point: Tensor, proposer: DelayAwareProposer) -> Tensor:
@@ -282,7 +287,7 @@ class DelayAwareSampler(BoTorchSampler):
     def _proposer(self, dim: int) -> DelayAwareProposer:
         """One for each number of encoded parameters, which changes with the search space."""
         if dim not in self._proposers:
-            unit_cube = torch.stack([torch.zeros(dim), torch.ones(dim)]).double()
+            unit_cube = torch.stack([torch.zeros(dim), torch.ones(dim)]).to(self._device).double()
             self._proposers[dim] = DelayAwareProposer(
                 unit_cube, self._strategy, self._fit, num_initial=0, search=self._search
             )
@@ -389,12 +394,15 @@ def _random_seed() -> int:
 class _Fit:
     """Fits the Gaussian process and calibrates it: a class, since closures cannot be pickled."""
 
-    def __init__(self, fit: Fit | None, calibrator: Calibrator | None) -> None:
+    def __init__(
+        self, fit: Fit | None, calibrator: Calibrator | None, device: torch.device
+    ) -> None:
         self.fit = fit_in_unit_cube if fit is None else fit
         self.calibrator = calibrator
+        self.device = device
 
     def __call__(self, X: Tensor, Y: Tensor) -> Model:
-        gp = self.fit(X, Y)
+        gp = self.fit(X.to(self.device), Y.to(self.device))
         if self.calibrator is None:
             return gp
         return CalibratedModel.from_history(gp, self.calibrator.fresh())

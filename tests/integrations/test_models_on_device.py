@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 
@@ -26,6 +28,7 @@ from botorch_calib import (
 from botorch_calib.integrations.ax import calibrated_generation_strategy, calibrated_model_config
 from botorch_calib.integrations.ax_delays import delay_aware_generation_strategy
 from botorch_calib.integrations.optuna import calibrated_candidates_func
+from botorch_calib.integrations.optuna_delays import DelayAwareSampler
 from tests.integrations.test_ax import CONTINUOUS, NUM_INITIAL, adapter_of, hill, model_of, quiet
 
 __all__ = ["quiet"]  # a fixture
@@ -107,17 +110,39 @@ def play_optuna(sampler: BoTorchSampler) -> None:
     assert study.best_value > -0.5
 
 
-def test_optuna(device: torch.device) -> None:
-    seen = set()
+def recording(seen: set[str]) -> Callable[[Tensor, Tensor], SingleTaskGP]:
+    """A fit that notes where the data lie."""
 
     def fit(X: Tensor, Y: Tensor) -> SingleTaskGP:
-        seen.add(X.device.type)
+        seen.update((X.device.type, Y.device.type))
         return SingleTaskGP(X, Y, outcome_transform=Standardize(1))
 
-    candidates = calibrated_candidates_func(LocalizedConformal(0.2), fit=fit)
+    return fit
+
+
+def test_optuna(device: torch.device) -> None:
+    seen: set[str] = set()
+    candidates = calibrated_candidates_func(LocalizedConformal(0.2), fit=recording(seen))
     play_optuna(
         BoTorchSampler(
             candidates_func=candidates, n_startup_trials=NUM_INITIAL, seed=0, device=device
+        )
+    )
+    assert seen == {device.type}
+
+
+@pytest.mark.parametrize("calibrator", [None, LocalizedConformal(0.2)])
+def test_optuna_while_trials_are_pending(
+    calibrator: LocalizedConformal | None, device: torch.device
+) -> None:
+    seen: set[str] = set()
+    play_optuna(
+        DelayAwareSampler(
+            calibrator=calibrator,
+            fit=recording(seen),
+            n_startup_trials=NUM_INITIAL,
+            seed=0,
+            device=device,
         )
     )
     assert seen == {device.type}
