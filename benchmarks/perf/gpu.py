@@ -3,22 +3,28 @@
 A robust confidence bound needs the product of all covariances with an inverse, ``(b M x n)(n x n)``
 in double precision. Here its value and gradient are timed against that product alone, as the same
 device makes it in large pieces: at most twice its time is at least half of its rate. Log expected
-improvement of a calibrated model at many points is timed against that of the plain one.
+improvement of a calibrated model at many points is timed against that of the plain one. Proposals
+between fits, and a fit of their model, are timed against the same on the CPU.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
+from botorch.test_functions import Hartmann
+from botorch.utils.sampling import draw_sobol_samples
 from torch import Tensor
 
 from benchmarks.framework.result import installed_versions
 from benchmarks.framework.strategies import calibrate
 from benchmarks.perf.comparisons import NUM_INITIAL, calibrator, log_ei_pair
 from benchmarks.perf.measure import Call, Comparison, Measurement, Workload, measure, table
+from benchmarks.perf.proposals import BOUNDS, DIM, FEW_PENDING, proposals
 from benchmarks.perf.robust import RADIUS, robust_call
+from botorch_calib.asynchronous.refits import fit_single_task_gp
 
 # Rows of one piece of the product.
 PIECE = 2**16
@@ -33,12 +39,16 @@ class Size:
         num_contexts: Its contexts, ``M``.
         num_decisions: Its decisions, ``b``.
         num_points: Points of log expected improvement.
+        num_values: Values that proposals know, one comparison each.
+        num_fitted: Values that a model is fitted to.
     """
 
     num: int = 2000
     num_contexts: int = 4096
     num_decisions: int = 512
     num_points: int = 10_000
+    num_values: tuple[int, ...] = (250, 500, 1000, 2000)
+    num_fitted: int = 1000
 
     @property
     def flops(self) -> float:
@@ -46,7 +56,9 @@ class Size:
         return 2.0 * self.num_decisions * self.num_contexts * self.num**2
 
 
-SMALL = Size(num=40, num_contexts=32, num_decisions=16, num_points=64)
+SMALL = Size(
+    num=40, num_contexts=32, num_decisions=16, num_points=64, num_values=(20,), num_fitted=20
+)
 
 
 def product_call(work: Workload, size: Size) -> Call:
@@ -64,6 +76,14 @@ def product_call(work: Workload, size: Size) -> Call:
     return call
 
 
+def fit_call(num: int, device: str | torch.device) -> Call:
+    """Hyperparameters of a proposer's default model, from BoTorch's start."""
+    bounds = BOUNDS.to(device)
+    X = draw_sobol_samples(BOUNDS, n=num, q=1, seed=0).squeeze(-2)
+    Y = Hartmann(DIM, negate=True)(X).unsqueeze(-1).to(bounds)
+    return lambda repetition: fit_single_task_gp(X.to(bounds), Y, bounds)
+
+
 def comparisons(size: Size) -> list[Comparison]:
     """What is measured."""
 
@@ -76,10 +96,26 @@ def comparisons(size: Size) -> list[Comparison]:
         work.batch = work.batch[: size.num_points]
         return log_ei_pair(work, calibrate(work.gp, calibrator, NUM_INITIAL))
 
+    def proposal(work: Workload, num: int) -> tuple[Call, Call]:
+        return proposals(num, FEW_PENDING, work.device), proposals(num, FEW_PENDING)
+
+    def fit(work: Workload) -> tuple[Call, Call]:
+        return fit_call(size.num_fitted, work.device), fit_call(size.num_fitted, "cpu")
+
     robust_name = f"n={size.num}, M={size.num_contexts}, b={size.num_decisions}"
     return [
         Comparison(f"robust UCB, {robust_name} / one product", robust, 11, 2),
         Comparison(f"calibrated / plain log EI, b={size.num_points}", improvement, 51, 5),
+        *(
+            Comparison(
+                f"proposal between fits, n={num}, {FEW_PENDING} pending, on it / on the CPU",
+                partial(proposal, num=num),
+                7,
+                1,
+            )
+            for num in size.num_values
+        ),
+        Comparison(f"fit of its model, n={size.num_fitted}, on it / on the CPU", fit, 3, 1),
     ]
 
 
@@ -92,6 +128,7 @@ def report(device: torch.device, size: Size, measurements: list[Measurement]) ->
     """The page."""
     robust = measurements[0]
     teraflops = size.flops / robust.reference_ms / 1e9
+    threads = torch.get_num_threads()
     versions = ", ".join(f"{name} {version}" for name, version in installed_versions().items())
     return "\n".join(
         [
@@ -99,7 +136,8 @@ def report(device: torch.device, size: Size, measurements: list[Measurement]) ->
             "",
             f"`python -m benchmarks gpu`, on {device_name(device)}. The robust bound, value and "
             f"gradient, ran at {100 / robust.ratio:.0f} % of the rate of its double-precision "
-            f"matrix product alone, which was {teraflops:.3g} TFLOP/s.",
+            f"matrix product alone, which was {teraflops:.3g} TFLOP/s. The CPU had "
+            f"{threads} threads.",
             "",
             table(measurements),
             "",

@@ -31,21 +31,23 @@ STRATEGY = replace(STRATEGIES["hallucinate"], spread_beyond=None)
 BOUNDS = torch.tensor([[0.0] * DIM, [1.0] * DIM], dtype=torch.double)
 
 
-def set_gp(X: Tensor, Y: Tensor) -> SingleTaskGP:
-    """The proposer's default model with set hyperparameters."""
+def set_gp(X: Tensor, Y: Tensor, bounds: Tensor) -> SingleTaskGP:
+    """The proposer's default model with set hyperparameters, on the device of the bounds."""
+    X, Y = X.to(bounds), Y.to(bounds)
     gp = SingleTaskGP(
-        X, Y, input_transform=Normalize(DIM, bounds=BOUNDS), outcome_transform=Standardize(1)
+        X, Y, input_transform=Normalize(DIM, bounds=bounds), outcome_transform=Standardize(1)
     )
-    gp.covar_module.lengthscale = torch.tensor(LENGTHSCALES, dtype=torch.double)
+    gp.covar_module.lengthscale = X.new_tensor(LENGTHSCALES)
     gp.likelihood.noise = NOISE
     return gp.eval()
 
 
-def proposals(num_values: int, num_pending: int) -> Call:
+def proposals(num_values: int, num_pending: int, device: str | torch.device = "cpu") -> Call:
     """A call that records one value and one query, and chooses the next query.
 
-    The model was fitted before: a call conditions it on the values since, and on what is pending.
-    Each query is chosen by the bound. By default every second of many is none of the model's.
+    The model was fitted before, and lies on the device: a call conditions it on the values since,
+    and on what is pending. Each query is chosen by the bound. By default every second of many is
+    none of the model's.
     """
     objective = Hartmann(DIM, negate=True)
     ledger = FeedbackLedger(DIM, censor_value=0.0)
@@ -60,7 +62,10 @@ def proposals(num_values: int, num_pending: int) -> Call:
 
     for _ in range(num_values):
         observe()
-    propose = DelayAwareProposer(BOUNDS, STRATEGY, fit=set_gp, refit_every=num_values - 2)
+    bounds = BOUNDS.to(device)
+    propose = DelayAwareProposer(
+        bounds, STRATEGY, fit=partial(set_gp, bounds=bounds), refit_every=num_values - 2
+    )
     propose(ledger)
 
     def call(repetition: int) -> Tensor:

@@ -17,6 +17,8 @@ def test_a_small_size_on_the_cpu(tmp_path, capsys) -> None:
     assert page in capsys.readouterr().out
     assert "robust UCB, n=40, M=32, b=16 / one product" in page
     assert "calibrated / plain log EI, b=64" in page and "TFLOP/s" in page
+    assert "proposal between fits, n=20, 10 pending, on it / on the CPU" in page
+    assert "fit of its model, n=20" in page
 
 
 def test_what_is_measured() -> None:
@@ -25,7 +27,7 @@ def test_what_is_measured() -> None:
     gradient, piece = bound(0), product(0)
     assert isinstance(gradient, torch.Tensor) and gradient.shape == (16, 1, 2)
     assert isinstance(piece, torch.Tensor) and piece.shape == (16 * 32, 40)
-    _, improvement = gpu.comparisons(gpu.Size(num_points=700))
+    improvement = gpu.comparisons(gpu.Size(num_points=700))[1]
     for call in improvement.build(work):
         gradient = call(0)
         assert isinstance(gradient, torch.Tensor) and gradient.shape == (700, 1, 2)

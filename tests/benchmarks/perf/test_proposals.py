@@ -22,9 +22,9 @@ def test_a_call_records_a_value_and_proposes_without_a_fit(monkeypatch: pytest.M
     ledgers: list[Any] = []
     real_fit, real_ledger = proposals.set_gp, proposals.FeedbackLedger
 
-    def fit(X: Any, Y: Any) -> Any:
+    def fit(X: Any, Y: Any, bounds: Any) -> Any:
         fits.append(len(Y))
-        return real_fit(X, Y)
+        return real_fit(X, Y, bounds)
 
     def make(*args: Any, **kwargs: Any) -> Any:
         ledgers.append(real_ledger(*args, **kwargs))
