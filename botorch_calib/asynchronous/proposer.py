@@ -118,8 +118,8 @@ class DelayAwareProposer:
 
     Args:
         bounds: The box, ``2 x d``, as a tensor or as lists: lower bounds, then upper bounds. The
-            default ``fit`` makes its model on the device of the tensor, which pays on a GPU from
-            some hundred values on. The ledger and its queries stay on the CPU.
+            default ``fit`` makes its model on the device of the tensor. A GPU pays from about a
+            thousand values on. The ledger and its queries stay on the CPU.
         strategy: ``"hallucinate"`` for GP-BUCB with ``beta=2``, ``"ucb"`` for GP-UCB-SDF, ``"ts"``
             for GP-TS-SDF, all of them with ``spread_beyond=20`` for many workers; or a
             `DelayStrategy`, whose table lists further algorithms.
