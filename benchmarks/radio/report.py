@@ -27,7 +27,7 @@ LEGEND = (
     "better: at the point that would be recommended, which has the largest posterior mean of those "
     "evaluated (or the largest outcome, without a model); at the point with the largest outcome, "
     "as in the paper; and at the best point evaluated, which nobody knows. Coverage is of the next "
-    "outcome, and s the time of fits and choices in seconds a run."
+    "outcome, and s the time of fits and choices in seconds, the median of all runs."
 )
 
 
@@ -267,6 +267,7 @@ def _problem_table(by_method: ByMethod) -> list[str]:
     for method, results in by_method.items():
         scores: tuple[Score, ...] = (recommended, at_largest_outcome, best_evaluated, coverage)
         values = [Estimate.of(list(by_seed(results, score).values())) for score in scores]
-        seconds = np.mean([sum(r.fit_seconds) + sum(r.acquisition_seconds) for r in results])
+        # The machine has stood still during some runs, which a mean would show and nothing else.
+        seconds = np.median([sum(r.fit_seconds) + sum(r.acquisition_seconds) for r in results])
         body.append([method, str(len(results)), *map(estimate, values), f"{seconds:.1f}"])
     return table(header, body)
