@@ -29,6 +29,7 @@ from botorch_calib.testing import (
     ModelContract,
     PosteriorContract,
 )
+from tests.gps import far_from_gaussian
 from tests.posteriors.examples import make, make_points
 from tests.random_numbers import uniform
 
@@ -120,6 +121,13 @@ class TestConfidenceBoundWithoutDelay(AcquisitionContract):
 class TestDelayedThompsonSampling(AcquisitionContract):
     def make_acquisition(self, dtype, maximize=True):
         model, window = make_delayed(dtype)
+        return DelayedThompsonSampling(model, 0.7, window, feedback_bound=0.2, seed=3)
+
+
+class TestCalibratedThompsonSampling(AcquisitionContract):
+    def make_acquisition(self, dtype, maximize=True):
+        delayed, window = make_delayed(dtype)
+        model = CalibratedModel(delayed, far_from_gaussian().to(dtype))
         return DelayedThompsonSampling(model, 0.7, window, feedback_bound=0.2, seed=3)
 
 

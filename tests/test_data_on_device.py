@@ -242,6 +242,9 @@ ACQUISITIONS: dict[str, Callable[[torch.device], Callable[[Tensor], Tensor]]] = 
         delayed(d, calibrated(d)), 0.7, points_on(d)
     ),
     "Thompson sampling": lambda d: DelayedThompsonSampling(delayed(d), 0.7, points_on(d), seed=3),
+    "Thompson sampling, calibrated": lambda d: DelayedThompsonSampling(
+        delayed(d, calibrated(d)), 0.7, points_on(d), seed=3
+    ),
 }
 ROBUST: dict[str, Callable[[torch.device], Any]] = {
     "Wasserstein UCB": lambda d: WassersteinUpperConfidenceBound(
@@ -265,7 +268,7 @@ def test_acquisition_functions(name: str, device: torch.device) -> None:
     def path(device: torch.device) -> tuple[Tensor, ...]:
         return with_gradient(ACQUISITIONS[name](device), points_on(device).unsqueeze(-2))
 
-    if name == "Thompson sampling":  # a device draws other numbers
+    if name.startswith("Thompson sampling"):  # a device draws other numbers
         assert all(each.device.type == device.type for each in path(device))
     else:
         same_as_on_cpu(path, device)

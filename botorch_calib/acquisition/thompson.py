@@ -32,8 +32,10 @@ from torch.nn import Module
 from botorch_calib._validation import check_count, check_inputs
 from botorch_calib.acquisition.delayed import DelayAwareAcquisitionFunction, input_width
 from botorch_calib.acquisition.random_seeds import derived_seed, random_stream
-from botorch_calib.models.inspection import like, predicting_part
+from botorch_calib.models.calibrated import CalibratedModel
+from botorch_calib.models.inspection import gaussian_part, like, predicting_part
 from botorch_calib.models.requirements import scalar_affine
+from botorch_calib.models.sample_paths import CalibratedPath
 
 # Relative to the largest variance. Rounding makes the covariance matrix of close points slightly
 # indefinite. This much on its diagonal repairs that in most cases, and adds noise to a draw of only
@@ -56,10 +58,17 @@ class DelayedThompsonSampling(DelayAwareAcquisitionFunction):
     It is exact except that 1024 random features approximate the prior. Over ``choices`` it is an
     exact joint draw from the posterior.
 
+    The posterior need not be Gaussian: of a `CalibratedModel` ``mu``, ``sigma`` and ``f`` are those
+    of its `CalibratedPosterior`, given the pending points if it stands around or inside of a
+    `CensoredDelayModel`. Then ``nu`` stretches the distribution about its mean: the mean stays, and
+    each quantile is ``nu`` times as far from it. The proof that ``nu`` covers the bias of censoring
+    is for Gaussian processes.
+
     Args:
         model: A model with one output and without batch dimensions. On a continuous domain an
-            exact Gaussian process with one task, or a `CensoredDelayModel` of one; over
-            ``choices`` any model whose posterior can be sampled jointly.
+            exact Gaussian process with one task, a `CalibratedModel` of one with ``denoise=True``,
+            or a `CensoredDelayModel` around or inside of these; over ``choices`` any model whose
+            posterior can be sampled jointly.
         beta: The multiplier of ``sigma`` if nothing is pending.
         X_window: The queries of the sum in ``nu``, ``n x d``: those still pending, or all of the
             last ``m`` iterations. None or empty for ``nu = beta``.
@@ -155,49 +164,76 @@ class DelayedThompsonSampling(DelayAwareAcquisitionFunction):
 
 @torch.no_grad()
 def draw_path(model: Model, nu: Tensor, seed: int) -> Module:
-    """Draw one function from ``GP(mu, nu^2 sigma^2)`` by pathwise conditioning.
+    """Draw one function of the posterior by pathwise conditioning, widened by ``nu``.
 
     The method is that of Wilson et al., Pathwise conditioning of Gaussian processes (JMLR 2021).
     If the prior covariance and the noise variance are multiplied by ``nu^2``, the posterior has the
-    same mean, and ``nu^2`` times the covariance. So this costs no more than a draw from the
-    posterior itself.
+    same mean, and ``nu^2`` times the covariance. So a draw from ``GP(mu, nu^2 sigma^2)`` costs no
+    more than one from the posterior itself. A calibrated model has no such prior: its draw, a
+    `CalibratedPath`, is widened about the calibrated mean.
 
     Args:
-        model: An exact Gaussian process, or a `CensoredDelayModel` of one, with the posterior
-            mean ``mu`` and variance ``sigma^2``.
-        nu: The factor of the posterior's standard deviation, a scalar.
+        model: An exact Gaussian process with the posterior mean ``mu`` and variance ``sigma^2``, a
+            `CalibratedModel` of one, or a `CensoredDelayModel` around or inside of these.
+        nu: The factor of the distance from the posterior mean, a scalar.
         seed: Seed of the draw; the global random state stays unchanged.
 
     Returns:
         A function from ``batch_shape x n x d`` to ``batch_shape x n``, in units of the outcome.
 
     Raises:
-        UnsupportedError: For other models, and for kernels without random features.
+        UnsupportedError: For other models, for kernels without random features, and for a
+            `CalibratedModel` with ``denoise=False``.
     """
-    gp = predicting_part(model)
+    predicting = predicting_part(model)
+    gp = predicting_part(gaussian_part(predicting))
     name = type(gp).__name__
     if not isinstance(gp, ExactGP) or isinstance(gp, MultiTaskGPyTorchModel):
         raise UnsupportedError(
             f"{name} has no pathwise draws, which continuous domains need: give `choices` to draw "
             "at these points, or use an exact Gaussian process with one task, such as SingleTaskGP."
         )
+    is_calibrated = isinstance(predicting, CalibratedModel)
+    if is_calibrated and not predicting.denoise:
+        raise UnsupportedError(
+            "An observation is no function of its input, as its noise is drawn anew each time, and "
+            "continuous domains need functions: give `choices` to draw at these points, or a "
+            "CalibratedModel with `denoise=True`."
+        )
     gp.eval()
+    factor = torch.ones_like(nu) if is_calibrated else nu
     try:
         with random_stream(seed, nu.device):
-            path: Module = draw_matheron_paths(
-                gp,
+            path: Any = draw_matheron_paths(
+                model,
                 sample_shape=Size(),
                 prior_sampler=partial(
-                    draw_kernel_feature_paths, weight_generator=partial(_scaled_normal, nu)
+                    draw_kernel_feature_paths, weight_generator=partial(_scaled_normal, factor)
                 ),
-                update_strategy=partial(_scaled_update, nu=nu),
+                update_strategy=_scaled_update(gp, factor),
             )
     except NotImplementedError as error:
         raise UnsupportedError(
             f"The kernel of this {name} has no random features, which draws on continuous domains "
             f"need: give `choices` to draw at these points. ({error})"
         ) from error
-    return path
+    return _Widened(path, nu) if is_calibrated else path
+
+
+class _Widened(Module):
+    """A function drawn from a calibrated model, ``nu`` times as far from the mean of all."""
+
+    nu: Tensor
+
+    def __init__(self, path: CalibratedPath, nu: Tensor) -> None:
+        super().__init__()
+        self.path = path
+        self.register_buffer("nu", nu)
+
+    def forward(self, X: Tensor) -> Tensor:
+        """Evaluate it at ``batch_shape x n x d``; the values are ``batch_shape x n``."""
+        value, mean = self.path.with_mean(X)
+        return mean + self.nu * (value - mean)
 
 
 def _scaled_normal(nu: Tensor, shape: Size) -> Tensor:
@@ -205,17 +241,18 @@ def _scaled_normal(nu: Tensor, shape: Size) -> Tensor:
     return nu.cpu() * torch.randn(shape, dtype=torch.double, device="cpu")
 
 
-def _scaled_update(model: Any, sample_values: Tensor, target_values: Tensor, nu: Tensor) -> Any:
-    """Condition a prior draw that is scaled by ``nu`` on data whose noise is scaled by ``nu``."""
-    (points,) = get_train_inputs(model, transformed=True)
-    noise = model.likelihood.noise_covar(shape=points.shape[:-1])
-    return gaussian_update(
-        model,
-        sample_values,
-        target_values=target_values,
+def _scaled_update(gp: Any, nu: Tensor) -> Any:
+    """Conditions prior draws scaled by ``nu`` on data whose noise is scaled by ``nu``.
+
+    However many are conditioned, the covariance matrix is factored once.
+    """
+    (points,) = get_train_inputs(gp, transformed=True)
+    noise = gp.likelihood.noise_covar(shape=points.shape[:-1])
+    return partial(
+        gaussian_update,
         noise_covariance=DiagLinearOperator(nu.square() * noise.diagonal()),
         # Scaling both the prior and the noise by ``nu^2`` cancels in ``k(x) (K + noise)^{-1}``.
-        scale_tril=(model.covar_module(points) + noise).cholesky(),
+        scale_tril=(gp.covar_module(points) + noise).cholesky(),
     )
 
 

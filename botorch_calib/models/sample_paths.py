@@ -1,12 +1,15 @@
-"""Sample paths of calibrated models, for BoTorch's ``draw_matheron_paths`` and what uses it.
+"""Sample paths of wrapped models, for BoTorch's ``draw_matheron_paths`` and what uses it.
 
-Importing this module registers `CalibratedModel` with BoTorch's dispatcher.
+Importing this module registers `CalibratedModel` and `CensoredDelayModel` with BoTorch's
+dispatcher.
 """
 
 from __future__ import annotations
 
+from copy import deepcopy
 from typing import Any
 
+import torch
 from botorch.exceptions.errors import UnsupportedError
 from botorch.models.gpytorch import MultiTaskGPyTorchModel
 from botorch.sampling.pathwise import draw_matheron_paths
@@ -16,7 +19,9 @@ from gpytorch.models import ExactGP
 from torch import Size, Tensor
 
 from botorch_calib.models.calibrated import CalibratedModel
-from botorch_calib.models.inspection import predicting_part
+from botorch_calib.models.delayed import CensoredDelayModel
+from botorch_calib.models.inspection import innermost, predicting_part, raw_train_inputs
+from botorch_calib.posteriors import CalibratedPosterior
 
 
 class CalibratedPath(SamplePath):
@@ -29,7 +34,8 @@ class CalibratedPath(SamplePath):
     of ``f`` and ``f'`` are: BoTorch's paths draw the prior from random features.
 
     Args:
-        model: The calibrated model, whose posterior is of the objective.
+        model: The calibrated model, whose posterior is of the objective. It is evaluated with the
+            functions: one that observes further data changes them.
         path: Paths of its Gaussian process, in units of the outcome.
         other: As many independent ones.
     """
@@ -47,11 +53,28 @@ class CalibratedPath(SamplePath):
         Returns:
             Values in units of the outcome, ``sample_shape x batch_shape x q``.
         """
+        return self._evaluate(X)[1]
+
+    def with_mean(self, X: Tensor) -> tuple[Tensor, Tensor]:
+        """Evaluate the functions, and with them the mean of the posterior, differentiable as well.
+
+        Args:
+            X: ``batch_shape x q x d``; the batch shape broadcasts against the sample shape.
+
+        Returns:
+            Values, ``sample_shape x batch_shape x q``, and the mean, ``batch_shape x q``, in units
+            of the outcome.
+        """
+        posterior, values = self._evaluate(X)
+        return values, posterior.mean.squeeze(-1).squeeze(-1)
+
+    def _evaluate(self, X: Tensor) -> tuple[CalibratedPosterior, Tensor]:
+        """The posterior at each point alone, and the values."""
         # The paths know the correlations: only the marginals are needed.
         posterior = self.model.posterior(X.unsqueeze(-2))
         paths = (path(X).unsqueeze(-1).unsqueeze(-1) for path in (self.path, self.other))
         values: Tensor = posterior._transported(*paths)
-        return values.squeeze(-1).squeeze(-1)
+        return posterior, values.squeeze(-1).squeeze(-1)
 
     def set_ensemble_as_batch(self, ensemble_as_batch: bool) -> None:
         """Pass on to the paths what BoTorch asks of them."""
@@ -75,5 +98,27 @@ def _draw_calibrated_paths(
             f"{type(gp).__name__}: draw joint samples from `posterior` instead."
         )
     gp.eval()
+    _try_posterior(model)
+    # Of the process and of what the calibrator knows by now: `observe` changes both in a model, and
+    # a function that was drawn stays what it is.
+    drawn_from = CalibratedModel(gp, deepcopy(model.calibrator), excess=model.excess)
+    drawn_from._may_warn = False  # the model itself has warned
     path, other = (draw_matheron_paths(gp, sample_shape, **samplers) for _ in range(2))
-    return CalibratedPath(model, path, other)
+    return CalibratedPath(drawn_from, path, other)
+
+
+@DrawMatheronPaths.register(CensoredDelayModel)
+def _draw_delayed_paths(model: CensoredDelayModel, **arguments: Any) -> SamplePath:
+    """Paths of the model conditioned on what is pending, calibrated or not."""
+    path: SamplePath = DrawMatheronPaths(model.conditioned_model, **arguments)
+    if isinstance(model.model, CalibratedModel):
+        _try_posterior(model)  # the conditioned copy does not warn
+    return path
+
+
+@torch.no_grad()
+def _try_posterior(model: CalibratedModel | CensoredDelayModel) -> None:
+    """Evaluate it once: what it raises, and warns of, comes before any search for a maximum."""
+    X = raw_train_inputs(innermost(model))
+    assert X is not None
+    model.posterior(X[..., :1, :])

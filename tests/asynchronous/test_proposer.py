@@ -232,21 +232,76 @@ def test_own_acquisition_function():
     assert UpperConfidenceBound(model, beta=0.5)(candidate.unsqueeze(0)) > values.max() - 1e-3
 
 
+def fit_calibrated(X: Tensor, Y: Tensor) -> CalibratedModel:
+    return CalibratedModel.from_history(fit(X, Y), OnlineConformal(0.2))
+
+
 def test_calibrated_fits(monkeypatch):
     """If ``fit`` returns a calibrated model, the acquisition function's posterior is calibrated."""
-    spy = Spy(monkeypatch)
-
-    def calibrated(X: Tensor, Y: Tensor) -> CalibratedModel:
-        return CalibratedModel.from_history(fit(X, Y), OnlineConformal(0.2))
-
-    ledger = make_ledger()
-    for arguments in ({}, {"acquisition": "ts", "choices": GRID}):
-        assert make_proposer(fit=calibrated, **arguments)(ledger).shape == (2,)
+    spy, ledger = Spy(monkeypatch), make_ledger()
+    for arguments in ({}, {"acquisition": "ts", "choices": GRID}, {"acquisition": "ts"}):
+        assert make_proposer(fit=fit_calibrated, **arguments)(ledger).shape == (2,)
         model = spy.seen[-1].model
         assert isinstance(model.posterior(GRID[:2]), CalibratedPosterior)
         assert torch.equal(model.X_pending, ledger.pending())
-    with pytest.raises(UnsupportedError, match="choices"):
-        make_proposer(fit=calibrated, acquisition="ts")(ledger)
+
+
+@pytest.mark.parametrize("imputation", ["censor", "hallucinate"])
+@pytest.mark.parametrize("num_choices", [None, len(GRID)])
+def test_draws_of_calibrated_fits(num_choices, imputation, monkeypatch):
+    """What is maximised is a draw from the calibrated model given what is pending."""
+    spy, ledger = Spy(monkeypatch), make_ledger()
+    choices = None if num_choices is None else GRID
+    arguments: dict[str, Any] = {"beta": 0.8, "feedback_bound": 0.3}
+    candidate = make_proposer(
+        acquisition="ts",
+        imputation=imputation,
+        fit=fit_calibrated,
+        choices=choices,
+        num_restarts=8,
+        raw_samples=128,
+        **arguments,
+    )(ledger)
+    (acqf,) = spy.seen
+    arguments["seed"] = proposer_module.derived_seed(0, proposer_module.DRAW, 9)
+    model = CensoredDelayModel.from_ledger(ledger, fit_calibrated, imputation)
+    expected = DelayedThompsonSampling.from_ledger(model, ledger, choices=choices, **arguments)
+    values = expected(GRID.unsqueeze(-2))
+    assert_close(acqf(GRID.unsqueeze(-2)), values, rtol=1e-6, atol=1e-8)
+    assert expected(candidate.unsqueeze(0)) > values.max() - 1e-3
+    # Of the process alone the draw is another one.
+    plain = CensoredDelayModel.from_ledger(ledger, fit, imputation)
+    other = DelayedThompsonSampling.from_ledger(plain, ledger, choices=choices, **arguments)
+    assert (other(GRID.unsqueeze(-2)) - values).abs().max() > 0.01
+
+
+@pytest.mark.parametrize("failures", ["avoid", "impute", "ignore"])
+def test_draws_of_calibrated_fits_where_queries_have_failed(failures, monkeypatch):
+    spy, ledger = Spy(monkeypatch), make_ledger()
+    ledger.fail(8)
+    propose = make_proposer(fit=fit_calibrated, acquisition="ts", failures=failures)
+    queries = []
+    for _ in range(3):
+        queries.append(propose(ledger))
+        ledger.submit(queries[-1])
+    assert len(spy.seen) == 3
+    for acqf in spy.seen:
+        draw = acqf.acqf if failures == "avoid" else acqf
+        assert type(draw) is DelayedThompsonSampling
+        assert isinstance(draw.model.posterior(GRID[:2]), CalibratedPosterior)
+    assert torch.pdist(torch.stack([ledger[8].x, *queries])).min() > 1e-3
+
+
+def test_many_queries_maximise_draws_of_calibrated_fits(monkeypatch):
+    """Every second of more than 20, as with fits that are not calibrated."""
+    spy, ledger = Spy(monkeypatch), make_ledger(29, delay=22)
+    queries = asked(ledger, 8, delay=22, fit=fit_calibrated)
+    assert [type(acqf).__name__ for acqf in spy.seen] == ["DelayedThompsonSampling"] * 4
+    for acqf in spy.seen:
+        assert acqf.nu == 1.0 and len(acqf.model.X_pending) == 22
+        assert isinstance(acqf.model.posterior(GRID[:2]), CalibratedPosterior)
+    assert torch.pdist(queries).min() > 1e-3
+    assert ((queries >= BOUNDS[0]) & (queries <= BOUNDS[1])).all()
 
 
 @pytest.mark.parametrize("imputation, gap", [("censor", 0.05), ("hallucinate", 0.005)])
