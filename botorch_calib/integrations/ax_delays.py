@@ -184,12 +184,13 @@ def delay_aware_generation_strategy(
         struct: Ax's further choices, as of the initial trials, with the method ``"custom"``.
         acquisition: ``"ucb"`` for `DelayedUpperConfidenceBound`, ``"ts"`` for
             `DelayedThompsonSampling`, which needs a kernel with random features, as Ax's own.
+            Both take ``calibrated`` models.
 
     Raises:
         InputDataError: If the optimisation has not been configured, ``imputation`` or
             ``acquisition`` is unknown, or ``beta`` negative or not finite.
         UnsupportedError: If there are several objectives, a sum of metrics, or outcome constraints;
-            or draws of ``calibrated`` models are asked for.
+            or draws are asked for of a ``calibrated`` model with ``denoise=False``.
 
     Example:
         >>> client.configure_optimization("yield")
@@ -208,9 +209,11 @@ def delay_aware_generation_strategy(
             "Delay-aware proposals are for one objective without outcome constraints: "
             "`calibrated_generation_strategy` takes account of pending trials too."
         )
-    if acquisition == "ts" and calibrated is not None:
+    denoised = calibrated is None or calibrated.model_options.get("denoise", True)
+    if acquisition == "ts" and not denoised:
         raise UnsupportedError(
-            '`calibrated` models have no draws that know what is pending: use `acquisition="ucb"`.'
+            "A draw of observations is no function of the parameters, as noise is drawn anew each "
+            'time: use `acquisition="ucb"`, or a `calibrated_model_config` with `denoise=True`.'
         )
     strategy = choose_generation_strategy(
         GenerationStrategyDispatchStruct(method="custom") if struct is None else struct,

@@ -17,7 +17,12 @@ from ax.api.utils.structs import GenerationStrategyDispatchStruct
 from botorch.exceptions.errors import InputDataError, UnsupportedError
 from torch import Tensor
 
-from botorch_calib import CensoredDelayModel, DelayedUpperConfidenceBound, OnlineConformal
+from botorch_calib import (
+    CalibratedPosterior,
+    CensoredDelayModel,
+    DelayedUpperConfidenceBound,
+    OnlineConformal,
+)
 from botorch_calib.acquisition import delayed, thompson
 from botorch_calib.integrations.ax import ReplayedModel, calibrated_model_config
 from botorch_calib.integrations.ax_delays import (
@@ -139,14 +144,20 @@ def test_minimisation_agrees_with_maximisation() -> None:
 
 
 @pytest.mark.parametrize(
-    ("imputation", "calibrated", "num_trials"), [("censor", False, 25), ("hallucinate", True, 15)]
+    ("imputation", "calibrated", "acquisition", "num_trials", "gap"),
+    [
+        ("censor", False, "ucb", 25, 0.01),  # a tenth of the box from the maximum
+        ("hallucinate", True, "ucb", 15, 0.01),
+        ("censor", True, "ts", 20, 0.03),  # the abandoned trial, near the maximum, stays censored
+        ("hallucinate", True, "ts", 20, 0.01),
+    ],
 )
 def test_trials_that_finish_out_of_order(
-    imputation: str, calibrated: bool, num_trials: int
+    imputation: str, calibrated: bool, acquisition: str, num_trials: int, gap: float
 ) -> None:
     """Three at a time, one abandoned and one failed."""
     config = calibrated_model_config(OnlineConformal, alpha=0.2) if calibrated else None
-    client = new_client(imputation, calibrated=config)
+    client = new_client(imputation, calibrated=config, acquisition=acquisition)
     start(client)
     running = dict(client.get_next_trials(max_trials=3))
     done = []
@@ -165,10 +176,11 @@ def test_trials_that_finish_out_of_order(
     trials = [trial for trial in everything if not trial.status.is_failed]
     arms = [arm.name for trial in trials for arm in trial.arms]
     assert len(set(arms)) == len(arms)  # no point twice
-    assert max(done) > -0.01  # a tenth of the box from the maximum
+    assert max(done) > -gap
 
 
-def test_draws(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+@pytest.mark.parametrize("calibrated", [False, True])
+def test_draws(calibrated: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Each trial has a draw of its own, and the run, also if it is loaded, finds the maximum."""
     seeds: list[int] = []
     original = thompson.draw_path
@@ -176,10 +188,13 @@ def test_draws(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def watched(model: Any, nu: Tensor, seed: int) -> Any:
         assert nu == 1.0
         seeds.append(seed)
+        posterior = model.posterior(torch.full((1, 2), 0.5, dtype=torch.double))
+        assert isinstance(posterior, CalibratedPosterior) == calibrated
         return original(model, nu, seed)
 
     monkeypatch.setattr(thompson, "draw_path", watched)
-    client = new_client("hallucinate", acquisition="ts")
+    config = calibrated_model_config(OnlineConformal, alpha=0.2) if calibrated else None
+    client = new_client("hallucinate", acquisition="ts", calibrated=config)
     start(client)
     done = []
     for _ in range(4):
@@ -263,11 +278,11 @@ class TestErrors:
         with pytest.raises(InputDataError, match=name):
             new_client(**options)
 
-    def test_draws_of_calibrated_models(self) -> None:
+    def test_draws_of_observations(self) -> None:
+        config = calibrated_model_config(OnlineConformal, alpha=0.2, denoise=False)
         with pytest.raises(UnsupportedError, match="acquisition"):
-            new_client(
-                acquisition="ts", calibrated=calibrated_model_config(OnlineConformal, alpha=0.2)
-            )
+            new_client(acquisition="ts", calibrated=config)
+        new_client(acquisition="ucb", calibrated=config)
 
     def test_a_delayed_configuration_within_another(self) -> None:
         with pytest.raises(InputDataError, match="calibrated"):

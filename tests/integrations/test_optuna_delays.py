@@ -31,7 +31,8 @@ from optuna.distributions import (
 )
 from torch import Tensor
 
-from botorch_calib import CalibratedModel, LocalizedConformal
+from botorch_calib import CalibratedModel, CalibratedPosterior, LocalizedConformal
+from botorch_calib.acquisition import thompson
 from botorch_calib.asynchronous import DelayAwareProposer, DelayStrategy, proposer
 from botorch_calib.asynchronous.overdue import overdue
 from botorch_calib.integrations import optuna_delays
@@ -132,8 +133,11 @@ def test_minimisation_agrees_with_maximisation() -> None:
     assert first == second
 
 
-@pytest.mark.parametrize("strategy", ["ucb", "ts", "hallucinate"])
-def test_many_threads_that_finish_out_of_order(strategy: str) -> None:
+@pytest.mark.parametrize(
+    ("strategy", "calibrated"),
+    [("ucb", False), ("ts", False), ("ts", True), ("hallucinate", False), ("hallucinate", True)],
+)
+def test_many_threads_that_finish_out_of_order(strategy: str, calibrated: bool) -> None:
     """Some fail; nothing that runs is asked again, and the study gets near the optimum."""
     lock, count = threading.Lock(), [0]
 
@@ -147,7 +151,8 @@ def test_many_threads_that_finish_out_of_order(strategy: str) -> None:
             raise ValueError("too far")
         return value
 
-    study = optuna.create_study(direction="maximize", sampler=new_sampler(strategy))
+    sampler = new_sampler(strategy, calibrator=LocalizedConformal(0.2) if calibrated else None)
+    study = optuna.create_study(direction="maximize", sampler=sampler)
     study.optimize(objective, n_trials=25, n_jobs=4, catch=(ValueError,))
     for first, second in itertools.combinations(study.trials, 2):
         assert first.datetime_complete is not None and second.datetime_start is not None
@@ -343,6 +348,43 @@ def asked_of_many(study: optuna.Study, count: int, running: int, space: Any) -> 
 
 def line_of(x: float) -> float:
     return -abs(x - 30.0)
+
+
+@pytest.mark.parametrize(("strategy", "num_running"), [("ts", 3), ("hallucinate", 22)])
+def test_draws_of_calibrated_models(
+    strategy: str, num_running: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They know what runs; by default they are made where more than 20 trials do."""
+    drawn: list[set[float]] = []
+    original = thompson.draw_path
+
+    def watched(model: Any, nu: Tensor, seed: int) -> Any:
+        assert isinstance(model.posterior(model.X_pending[:1]), CalibratedPosterior)
+        drawn.append({round(100 * x, 6) for x in model.X_pending.flatten().tolist()})
+        return original(model, nu, seed)
+
+    monkeypatch.setattr(thompson, "draw_path", watched)
+    sampler = new_sampler(
+        strategy, calibrator=LocalizedConformal(0.2), n_startup_trials=num_running + 8
+    )
+    study = optuna.create_study(direction="maximize", sampler=sampler)
+    space: dict[str, BaseDistribution] = {"x": FloatDistribution(0.0, 100.0)}
+    running: list[Any] = []
+    for number in range(num_running + 16):
+        before, known = len(drawn), {round(trial.params["x"], 6) for trial in running}
+        running.append(study.ask(space))
+        # Of a trial that many later ones have overtaken no value is expected.
+        assert all(len(known) - 2 <= len(pending & known) for pending in drawn[before:])
+        assert all(pending <= known for pending in drawn[before:])
+        if len(running) > num_running:
+            done = running.pop(-2 if number % 3 else 0)
+            if number == num_running + 10:
+                study.tell(done, state=optuna.trial.TrialState.FAIL)
+            else:
+                study.tell(done, line_of(done.params["x"]))
+    asked = [trial.params["x"] for trial in study.trials]
+    assert len(set(asked)) == len(asked)
+    assert len(drawn) == (8 if strategy == "ts" else 4)
 
 
 SPREAD = DelayStrategy("ts", "hallucinate", window=None, spread_beyond=2)
