@@ -79,10 +79,10 @@ class DelayStrategy:
             contexts may alternate too. Where some have failed, the point is that of eight that is
             the most likely to bring a value, unless ``failures="ignore"``.) The others
             maximize a draw from the posterior, with ``beta=1``, in place of ``"ucb"``, if the model
-            has draws: those are pathwise, or joint ones of up to 2000 choices. While the first
-            values of many workers are awaited, as many queries are made from a model that knows
-            next to nothing, which tend to lie on the bounds of the box; and draws differ from each
-            other by themselves. None for no limit.
+            has draws, calibrated or not: those are pathwise, or joint ones of up to 2000 choices.
+            While the first values of many workers are awaited, as many queries are made from a
+            model that knows next to nothing, which tend to lie on the bounds of the box; and draws
+            differ from each other by themselves. None for no limit.
 
     Raises:
         InputDataError: If an argument is unknown, negative or not finite.

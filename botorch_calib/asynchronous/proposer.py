@@ -125,9 +125,9 @@ class DelayAwareProposer:
             `DelayStrategy`, whose table lists further algorithms.
         fit: Builds a fitted model from ``X`` (``n x d``) and ``Y`` (``n x 1``). The default is a
             ``SingleTaskGP`` with normalized inputs and standardized outcomes, fitted by marginal
-            likelihood. The model may be in single precision. If the ledger knows the noise of all
-            values, a function with a parameter ``Yvar`` is given their variances (``n x 1``) by
-            that name; the default takes them.
+            likelihood. The model may be in single precision, and it may be calibrated. If the
+            ledger knows the noise of all values, a function with a parameter ``Yvar`` is given
+            their variances (``n x 1``) by that name; the default takes them.
         num_initial: Number of queries that are chosen without a model (default: ``2 d + 1``).
         choices: Points to choose from, ``n x d``, as a tensor or as lists, instead of the whole
             box.
