@@ -43,7 +43,8 @@ from botorch.utils.transforms import (
 from torch import Tensor
 
 from botorch_calib._validation import check_inputs, check_model, check_nonnegative
-from botorch_calib.models.inspection import innermost, like, raw_width
+from botorch_calib.models.calibrated import CalibratedModel
+from botorch_calib.models.inspection import gaussian_part, innermost, like, raw_width
 from botorch_calib.posteriors.calibrated import MIN_VARIANCE
 
 if TYPE_CHECKING:
@@ -171,7 +172,8 @@ class DelayAwareAcquisitionFunction(AcquisitionFunction, ABC):
         Raises:
             BotorchTensorDimensionError: If ``X_pending`` is not ``n x d``.
             InputDataError: If it holds NaN or infinite values.
-            UnsupportedError: If the model has no ``with_pending``, as `CensoredDelayModel` has.
+            UnsupportedError: If neither the model nor, if it is a `CalibratedModel`, the one inside
+                has ``with_pending``, as `CensoredDelayModel` has.
         """
         model, window = self.model, self.X_window
         if X_pending is not None and X_pending.shape[-2:-1] == (0,):
@@ -192,7 +194,8 @@ class DelayAwareAcquisitionFunction(AcquisitionFunction, ABC):
     def _lengthened(self, X_pending: Tensor) -> Tensor | None:
         """The window with further pending points, if the model censors them."""
         if self.X_window is None:
-            return X_pending if getattr(self.model, "imputation", "censor") == "censor" else None
+            imputation = getattr(_pending_part(self.model), "imputation", "censor")
+            return X_pending if imputation == "censor" else None
         return torch.cat([self.X_window, X_pending.to(self.X_window)])
 
     @property
@@ -219,14 +222,26 @@ def input_width(model: Any) -> int | None:
     return None if isinstance(model, MultiTaskGPyTorchModel) else raw_width(model)
 
 
+def _pending_part(model: Any) -> Any:
+    """What takes pending points: the model itself, or the one that a calibrated one corrects."""
+    return model if hasattr(model, "with_pending") else gaussian_part(model)
+
+
 def _with_pending(model: Any, X_pending: Tensor) -> Model:
-    if not hasattr(model, "with_pending"):
+    part = _pending_part(model)
+    if not hasattr(part, "with_pending"):
         raise UnsupportedError(
             "`X_pending` needs a model that takes pending points, such as "
             f"CensoredDelayModel(model, censor_value=...), got a {type(model).__name__}."
         )
-    conditioned: Model = model.with_pending(X_pending)
-    return conditioned
+    conditioned: Model = part.with_pending(X_pending)
+    if part is model:
+        return conditioned
+    calibrated = CalibratedModel(
+        conditioned, model.calibrator, denoise=model.denoise, excess=model.excess
+    )
+    calibrated._may_warn = model._may_warn
+    return calibrated
 
 
 class DelayedUpperConfidenceBound(DelayAwareAcquisitionFunction):

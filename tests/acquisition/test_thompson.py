@@ -346,14 +346,20 @@ def test_a_calibrated_draw_stays_what_it_is(order):
     assert (values(make_thompson(model, seed=4), X) - first).abs().max() > 0.1
 
 
+@pytest.mark.parametrize("window", [None, pending_points()], ids=["no window", "window"])
 @pytest.mark.parametrize("imputation", ["censor", "hallucinate"])
-def test_calibrated_draws_given_further_pending_points(imputation):
+@pytest.mark.parametrize("order", ["inside", "outside"])
+def test_calibrated_draws_given_further_pending_points(order, imputation, window):
     X, more = new_points(), pending_points(5)[3:]
-    acqf = make_thompson(make_calibrated("inside", imputation), X_window=pending_points(), seed=4)
+    acqf = make_thompson(make_calibrated(order, imputation), X_window=window, seed=4)
     before = values(acqf, X)
     acqf.set_X_pending(more)
     model = make_calibrated("inside", imputation).with_pending(more)
-    derived = make_thompson(model, X_window=pending_points(5), seed=derived_seed(4, 2))
+    if window is None:
+        longer = more if imputation == "censor" else None
+    else:
+        longer = pending_points(5)
+    derived = make_thompson(model, X_window=longer, seed=derived_seed(4, 2))
     assert_close(acqf.nu, derived.nu)
     assert_close(values(acqf, X), values(derived, X))
     acqf.set_X_pending(None)
@@ -386,12 +392,9 @@ def test_optimisation_of_calibrated_draws(order):
     grid = torch.cartesian_prod(*[torch.linspace(0, 1, 41, **DOUBLE)] * 2)
     assert value >= values(acqf, grid).max() - 1e-4
     assert_close(values(acqf, point)[0], value.detach())
-    if order == "inside":
-        with manual_seed(0):
-            batch, _ = optimize_acqf(
-                acqf, BOUNDS, q=3, num_restarts=2, raw_samples=16, sequential=True
-            )
-        assert torch.pdist(batch).min() > 1e-3 and acqf.X_pending is None
+    with manual_seed(0):
+        batch, _ = optimize_acqf(acqf, BOUNDS, q=3, num_restarts=2, raw_samples=16, sequential=True)
+    assert torch.pdist(batch).min() > 1e-3 and acqf.X_pending is None
 
 
 @orders
@@ -472,6 +475,7 @@ def test_pending_points_lead_to_another_draw(discrete):
     assert torch.equal(values(acqf, X), before) and torch.equal(acqf.nu, nu)
     for model, pending, error in (
         (make_gp(), more, UnsupportedError),
+        (make_calibrated("alone"), more, UnsupportedError),
         (make_censored(), torch.full((1, 2), torch.inf, **DOUBLE), InputDataError),
         (make_censored(), more[0], BotorchTensorDimensionError),
     ):

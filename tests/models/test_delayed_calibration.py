@@ -423,8 +423,27 @@ def test_further_pending_points(name, order):
     assert len(parts(model)[0].X_pending) == 5
 
 
+@imputations
+def test_further_pending_points_of_confidence_bounds(imputation):
+    """In either order of wrapping the bound is the same, and so is its window."""
+    points, more = grid(PLAIN, 40).unsqueeze(-2), grid(PLAIN, 2)
+    values = []
+    for order in ("inside", "outside"):
+        acqf = DelayedUpperConfidenceBound(compose(order, imputation=imputation))
+        without = acqf(points)
+        acqf.set_X_pending(more)
+        values.append(acqf(points))
+        assert (acqf.nu > 1.0) == (imputation == "censor")
+        assert ((values[-1] - without).abs().max() > 1e-3) == (imputation != "none")
+        acqf.set_X_pending(None)
+        assert torch.equal(acqf(points), without)
+    assert_close(values[1], values[0], rtol=1e-7, atol=1e-9)
+
+
 @orders
-def test_thompson_sampling_on_choices(order):
-    choices = grid(PLAIN, 20)
-    acqf = DelayedThompsonSampling(compose(order), X_window=choices[:2], choices=choices)
-    assert acqf(choices.unsqueeze(-2)).isfinite().all()
+@pytest.mark.parametrize("on_choices", [False, True])
+def test_thompson_sampling(order, on_choices):
+    points = grid(PLAIN, 20)
+    choices = points if on_choices else None
+    acqf = DelayedThompsonSampling(compose(order), X_window=points[:2], choices=choices)
+    assert acqf(points.unsqueeze(-2)).isfinite().all()

@@ -125,6 +125,47 @@ def test_pending_points_shape_the_paths() -> None:
     assert expected.mean.squeeze() < model().posterior(pending).mean.squeeze() - 0.3
 
 
+@pytest.mark.parametrize("calibrated", [False, True])
+@pytest.mark.parametrize("imputation", ["censor", "hallucinate"])
+def test_paths_of_a_model_that_knows_pending_points(calibrated: bool, imputation: str) -> None:
+    """They are those of the model conditioned on them, of one sample or many."""
+    base: Any = model() if calibrated else make_gp()
+    pending = points()[2:3]
+    delayed = CensoredDelayModel(base, pending, -3.0, imputation)
+    for shape in (Size([]), Size([3])):
+        drawn = []
+        for each in (delayed, delayed.conditioned_model):
+            torch.manual_seed(0)
+            drawn.append(draw_matheron_paths(each, shape))
+        assert (type(drawn[0]) is CalibratedPath) == calibrated
+        assert torch.equal(drawn[0](points()), drawn[1](points()))
+        assert drawn[0](points()).shape == (*shape, 5)
+    torch.manual_seed(0)
+    bounds = torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.double)
+    acqf = PathwiseThompsonSampling(delayed)
+    candidates, _ = optimize_acqf(acqf, bounds, q=2, num_restarts=2, raw_samples=8)
+    assert candidates.shape == (2, 2)
+
+
+@pytest.mark.parametrize("order", ["alone", "inside", "outside"])
+def test_paths_stay_what_they_are_when_the_model_observes(order: str) -> None:
+    X, pending = points(), points()[3:]
+    if order == "outside":
+        changing: Any = CalibratedModel.from_history(
+            CensoredDelayModel(make_gp(), pending, -3.0), CALIBRATORS[0]
+        )
+    else:
+        changing = model()
+        if order == "inside":
+            changing = CensoredDelayModel(changing, pending, -3.0)
+    torch.manual_seed(0)
+    drawn = draw_matheron_paths(changing, Size([3]))
+    values, before = drawn(X), changing.posterior(X).mean
+    changing.observe(X[2:3], torch.full((1, 1), 4.0, dtype=torch.double))
+    assert (changing.posterior(X).mean - before).abs().max() > 0.1
+    assert torch.equal(drawn(X), values)
+
+
 def test_samplers_are_passed_on() -> None:
     shapes = []
 
