@@ -253,6 +253,48 @@ def thompson_iteration_ratio(work: Workload) -> tuple[Call, Call]:
     return delayed, delayed_iteration_ratio(work)[1]
 
 
+def censored_calibrated(work: Workload, learned: Calibrator) -> CensoredDelayModel:
+    """The GP with a calibrator that has replayed its data, conditioned on ten pending points."""
+    model = CalibratedModel(work.just_fitted(), learned)
+    return CensoredDelayModel(model, work.pending, float(work.Y.min()))
+
+
+def draw_pair(work: Workload, template: Callable[[], Calibrator]) -> tuple[Call, Call]:
+    """Draws of the calibrated process and of the process alone, and their maximisers."""
+    learned = CalibratedModel.from_history(work.gp, template(), NUM_INITIAL).calibrator
+
+    def calibrated(repetition: int) -> Tensor:
+        model = censored_calibrated(work, learned)
+        acquisition = DelayedThompsonSampling(model, seed=repetition)
+        return seeded_candidate(work, acquisition, repetition)
+
+    return calibrated, thompson_iteration_ratio(work)[0]
+
+
+@comparison("calibrated TS / delayed TS, build and optimise, 10 pending", repetitions=31, warm_up=2)
+def calibrated_draw_ratio(work: Workload) -> tuple[Call, Call]:
+    """Cost of a choice by a draw of a calibrated model, the replay not counted; at most 4."""
+    return draw_pair(work, calibrator)
+
+
+@comparison(
+    "recalibrated TS / delayed TS, build and optimise, 10 pending", repetitions=31, warm_up=2
+)
+def recalibrated_draw_ratio(work: Workload) -> tuple[Call, Call]:
+    """With many levels, whose draws have kinks where a line search takes more steps."""
+    return draw_pair(work, recalibrator)
+
+
+@comparison("calibrated TS / delayed TS, value and gradient", repetitions=100, warm_up=10)
+def calibrated_draw_forward_ratio(work: Workload) -> tuple[Call, Call]:
+    """Cost of one evaluation of a draw at b = 512."""
+    learned = CalibratedModel.from_history(work.gp, calibrator(), NUM_INITIAL).calibrator
+    return (
+        value_and_gradient(DelayedThompsonSampling(censored_calibrated(work, learned)), work.batch),
+        value_and_gradient(DelayedThompsonSampling(censored(work)), work.batch),
+    )
+
+
 @comparison("delayed UCB / plain UCB, value and gradient", repetitions=100, warm_up=10)
 def delayed_forward_ratio(work: Workload) -> tuple[Call, Call]:
     """Cost of one evaluation at b = 512, with 10 pending points."""
