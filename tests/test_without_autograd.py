@@ -20,6 +20,7 @@ from botorch_calib import (
     CalibratedUpperConfidenceBound,
     CensoredDelayModel,
     ChanceConstraint,
+    DelayedThompsonSampling,
     DelayedUpperConfidenceBound,
     LocalizedConformal,
     LogCalibratedExpectedImprovement,
@@ -80,6 +81,8 @@ ACQUISITIONS: dict[str, tuple[int, Callable[[], Any]]] = {
     "bound": (2, lambda: CalibratedUpperConfidenceBound(calibrated(), level=0.8)),
     "pending": (2, lambda: LogCalibratedExpectedImprovement(pending(calibrated()), best_f=0.5)),
     "delayed": (2, lambda: DelayedUpperConfidenceBound(pending(make_gp()), beta=2.0)),
+    "draw": (2, lambda: DelayedThompsonSampling(pending(make_gp()))),
+    "calibrated draw": (2, lambda: DelayedThompsonSampling(pending(calibrated()))),
     "margin": (2, lambda: ChanceConstraint.from_history(make_gp(), upper=0.8).margin),
     "wasserstein": (1, lambda: WassersteinUpperConfidenceBound(make_gp(), 2.0, 0.1, contexts())),
     "robust": (1, lambda: robust(TotalVariationBall(0.2))),
@@ -99,6 +102,25 @@ def test_a_first_evaluation_spoils_no_later_gradient(off: Any, name: str) -> Non
     values, gradient = value_and_gradient(acqf, X)
     assert_close(values, expected)
     assert_close(gradient, slope)
+
+
+@pytest.mark.parametrize("off", OFF)
+@pytest.mark.parametrize("make", [make_gp, calibrated])
+@pytest.mark.parametrize("kind", [DelayedThompsonSampling, DelayedUpperConfidenceBound])
+def test_what_is_made_can_be_differentiated_later(off: Any, make: Any, kind: Any) -> None:
+    """With pending points of the model, and further ones."""
+
+    def made(mode: Any) -> Any:
+        model = pending(make())
+        with mode():
+            acqf = kind(model, beta=2.0)
+            acqf.set_X_pending(points(5).squeeze(1)[3:])
+        return acqf
+
+    X = points(4)
+    expected = value_and_gradient(made(torch.enable_grad), X)
+    for found, wanted in zip(value_and_gradient(made(off), X), expected, strict=True):
+        assert_close(found, wanted)
 
 
 @pytest.mark.parametrize("off", OFF)

@@ -42,6 +42,7 @@ from botorch.utils.transforms import (
 )
 from torch import Tensor
 
+from botorch_calib._autograd import outside_inference_mode
 from botorch_calib._validation import check_inputs, check_model, check_nonnegative
 from botorch_calib.models.calibrated import CalibratedModel
 from botorch_calib.models.inspection import gaussian_part, innermost, like, raw_width
@@ -158,6 +159,7 @@ class DelayAwareAcquisitionFunction(AcquisitionFunction, ABC):
         X_window = ledger.pending(now) if window == "pending" else ledger.window(now)
         return cls(model, X_window=X_window, **kwargs)
 
+    @outside_inference_mode()
     def set_X_pending(self, X_pending: Tensor | None = None) -> None:
         """Condition the model on further points under evaluation, and add them to the window.
 

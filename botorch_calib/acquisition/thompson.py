@@ -186,14 +186,14 @@ def draw_path(model: Model, nu: Tensor, seed: int) -> Module:
             `CalibratedModel` with ``denoise=False``.
     """
     predicting = predicting_part(model)
-    gp = predicting_part(gaussian_part(predicting))
+    is_calibrated = isinstance(predicting, CalibratedModel)
+    gp = predicting_part(gaussian_part(predicting)) if is_calibrated else predicting
     name = type(gp).__name__
     if not isinstance(gp, ExactGP) or isinstance(gp, MultiTaskGPyTorchModel):
         raise UnsupportedError(
             f"{name} has no pathwise draws, which continuous domains need: give `choices` to draw "
             "at these points, or use an exact Gaussian process with one task, such as SingleTaskGP."
         )
-    is_calibrated = isinstance(predicting, CalibratedModel)
     if is_calibrated and not predicting.denoise:
         raise UnsupportedError(
             "An observation is no function of its input, as its noise is drawn anew each time, and "
@@ -205,7 +205,7 @@ def draw_path(model: Model, nu: Tensor, seed: int) -> Module:
     try:
         with random_stream(seed, nu.device):
             path: Any = draw_matheron_paths(
-                model,
+                model if is_calibrated else gp,
                 sample_shape=Size(),
                 prior_sampler=partial(
                     draw_kernel_feature_paths, weight_generator=partial(_scaled_normal, factor)
@@ -221,7 +221,7 @@ def draw_path(model: Model, nu: Tensor, seed: int) -> Module:
 
 
 class _Widened(Module):
-    """A function drawn from a calibrated model, ``nu`` times as far from the mean of all."""
+    """A function drawn from a calibrated model, made ``nu`` times as far from the mean."""
 
     nu: Tensor
 
