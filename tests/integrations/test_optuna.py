@@ -5,7 +5,7 @@ import math
 import pickle
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,8 @@ from botorch_calib import (
 from botorch_calib.integrations import optuna as integration
 from botorch_calib.integrations.optuna import CandidatesFunction, calibrated_candidates_func
 
+NewStorage = Callable[..., optuna.storages.RDBStorage]
+
 NUM_INITIAL = 6
 BOUNDS = torch.tensor([[0.0, -5.0], [1.0, 5.0]], dtype=torch.double)
 
@@ -49,6 +51,21 @@ def quiet() -> Iterator[None]:
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     yield
     optuna.logging.set_verbosity(level)
+
+
+@pytest.fixture
+def new_storage(tmp_path: Path) -> Iterator[NewStorage]:
+    """Storages in files. Optuna leaves their connections open, of which Python 3.13 complains."""
+    opened: list[optuna.storages.RDBStorage] = []
+
+    def new(name: str = "study.db", **options: Any) -> optuna.storages.RDBStorage:
+        opened.append(optuna.storages.RDBStorage(f"sqlite:///{tmp_path / name}", **options))
+        return opened[-1]
+
+    yield new
+    for storage in opened:
+        storage.remove_session()
+        storage.engine.dispose()
 
 
 @pytest.fixture
@@ -111,11 +128,13 @@ def in_unit_cube(X: Tensor) -> Tensor:
 
 
 class TestStudies:
-    def test_mixed_constrained_study_that_is_saved_and_loaded(self, tmp_path: Path) -> None:
+    def test_mixed_constrained_study_that_is_saved_and_loaded(
+        self, tmp_path: Path, new_storage: NewStorage
+    ) -> None:
         function = candidates_func(num_restarts=1, raw_samples=8)
         study = optuna.create_study(
             study_name="mixed",
-            storage=f"sqlite:///{tmp_path / 'study.db'}",
+            storage=new_storage(),
             sampler=new_sampler(function),
         )
         study.optimize(constrained, n_trials=18)
@@ -124,7 +143,7 @@ class TestStudies:
         study.optimize(constrained, n_trials=1)
         loaded = optuna.load_study(
             study_name="mixed",
-            storage=f"sqlite:///{tmp_path / 'copy.db'}",
+            storage=new_storage("copy.db"),
             sampler=pickle.loads(sampler),
         )
         loaded.optimize(constrained, n_trials=7)

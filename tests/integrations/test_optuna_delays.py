@@ -9,7 +9,6 @@ import pickle
 import threading
 import time
 from datetime import datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -38,9 +37,9 @@ from botorch_calib.asynchronous.overdue import overdue
 from botorch_calib.integrations import optuna_delays
 from botorch_calib.integrations.optuna_delays import DelayAwareSampler
 from botorch_calib.ledger import FeedbackLedger, TrialStatus
-from tests.integrations.test_optuna import mixed, quiet
+from tests.integrations.test_optuna import NewStorage, mixed, new_storage, quiet
 
-__all__ = ["quiet"]  # a fixture
+__all__ = ["new_storage", "quiet"]  # fixtures
 
 NUM_INITIAL = 4
 
@@ -162,12 +161,11 @@ def test_many_threads_that_finish_out_of_order(strategy: str, calibrated: bool) 
     assert study.best_value > -1.0
 
 
-def test_mixed_study_that_is_saved_and_loaded(tmp_path: Path) -> None:
-    storage = f"sqlite:///{tmp_path / 'study.db'}"
-    study = optuna.create_study(study_name="mixed", storage=storage, sampler=new_sampler())
+def test_mixed_study_that_is_saved_and_loaded(new_storage: NewStorage) -> None:
+    study = optuna.create_study(study_name="mixed", storage=new_storage(), sampler=new_sampler())
     study.optimize(mixed, n_trials=15)
     sampler = pickle.loads(pickle.dumps(study.sampler))
-    loaded = optuna.load_study(study_name="mixed", storage=storage, sampler=sampler)
+    loaded = optuna.load_study(study_name="mixed", storage=new_storage(), sampler=sampler)
     loaded.optimize(mixed, n_trials=10)
     assert len(loaded.trials) == 25
     assert loaded.best_trial.number >= NUM_INITIAL
@@ -281,11 +279,11 @@ def test_a_grid_that_has_failed_everywhere() -> None:
 # Optuna says that heartbeats are experimental, and wants them to be its own.
 @pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning")
 @pytest.mark.filterwarnings("ignore:Heartbeat of storage:UserWarning")
-def test_a_trial_whose_heartbeat_stopped(tmp_path: Path, ledgers: list[FeedbackLedger]) -> None:
+def test_a_trial_whose_heartbeat_stopped(
+    new_storage: NewStorage, ledgers: list[FeedbackLedger]
+) -> None:
     """Optuna fails it, and from then on the proposer knows."""
-    storage = optuna.storages.RDBStorage(
-        f"sqlite:///{tmp_path / 'study.db'}", heartbeat_interval=1, grace_period=1
-    )
+    storage = new_storage(heartbeat_interval=1, grace_period=1)
     study = optuna.create_study(storage=storage, sampler=new_sampler(), direction="maximize")
     study.optimize(line, n_trials=NUM_INITIAL)
     dead = study.ask()
@@ -544,9 +542,9 @@ def test_the_region_of_trials_that_hang_is_left(
 
 
 def test_a_study_from_a_storage_takes_the_same_trials_for_hanging(
-    tmp_path: Path, ledgers: list[FeedbackLedger]
+    new_storage: NewStorage, ledgers: list[FeedbackLedger]
 ) -> None:
-    storage = f"sqlite:///{tmp_path / 'study.db'}"
+    storage = new_storage()
     study = optuna.create_study(
         study_name="one", storage=storage, direction="maximize", sampler=new_sampler()
     )
@@ -559,7 +557,7 @@ def test_a_study_from_a_storage_takes_the_same_trials_for_hanging(
     )
     asked = []
     for name in ("one", "two"):
-        loaded = optuna.load_study(study_name=name, storage=storage, sampler=new_sampler())
+        loaded = optuna.load_study(study_name=name, storage=new_storage(), sampler=new_sampler())
         asked.append(loaded.ask().suggest_float("x", 0.0, 100.0))
         assert late(ledgers[-1]) == [pytest.approx(hangs.params["x"])]
     assert asked[0] == asked[1]
