@@ -36,6 +36,7 @@ from botorch_calib._validation import (
 )
 from botorch_calib.acquisition.certified_set_expansion import CertifiedSetExpansion
 from botorch_calib.acquisition.chance_constraints import ChanceConstraint, clearance
+from botorch_calib.acquisition.separate_starts import SEPARATE_STARTS
 from botorch_calib.exceptions import NotCertifiedWarning
 from botorch_calib.models.inspection import innermost, raw_train_inputs
 
@@ -425,10 +426,9 @@ def _maximize(
     starts: Tensor,
     nonlinear: list[tuple[Callable[[Tensor], Tensor], bool]] | None = None,
 ) -> Tensor:
-    """Ends of BoTorch's search from ``starts``, one start at a time where it has constraints."""
-    options: dict[str, object] = {"maxiter": _MAX_ITERATIONS}
+    """Ends of BoTorch's search from ``starts``, from each on its own."""
+    options: dict[str, object] = {"maxiter": _MAX_ITERATIONS, **SEPARATE_STARTS}
     if nonlinear or region.linear:
-        options["max_optimization_problem_aggregation_size"] = 1
         # SLSQP's own tolerance, unless single precision cannot tell such values apart.
         options["ftol"] = max(1e-6, clearance(starts.dtype))
     # Where and why it stops does not matter, its ends are looked at. BoTorch shows warnings of that

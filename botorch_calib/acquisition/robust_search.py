@@ -31,6 +31,7 @@ from torch import Tensor
 from botorch_calib._autograd import usable, with_gradients
 from botorch_calib._validation import check_acquisition, check_bounds, check_count
 from botorch_calib.acquisition.robust import ContextRobustFunction
+from botorch_calib.acquisition.separate_starts import SEPARATE_STARTS
 from botorch_calib.robust.sets.wasserstein import WassersteinBall
 
 Array = npt.NDArray[np.float64]
@@ -88,7 +89,12 @@ def optimize_robust(
     raw_samples = max(num, 2, check_count("raw_samples", raw_samples))
     if not _is_lipschitz_bound(acq_function):
         candidate, value = optimize_acqf(
-            acq_function, bounds, q=1, num_restarts=num, raw_samples=raw_samples
+            acq_function,
+            bounds,
+            q=1,
+            num_restarts=num,
+            raw_samples=raw_samples,
+            options=dict(SEPARATE_STARTS),
         )
         assert value is not None  # as the best one alone is returned
         return candidate, value
@@ -143,7 +149,7 @@ def _climbed(
             lambda X: (smooth(X) - centre) / scale,  # type: ignore[arg-type]
             lower_bounds=bounds[0],
             upper_bounds=bounds[1],
-            options=dict(_ROUGH),
+            options={**_ROUGH, **SEPARATE_STARTS},
         )
     for w in caught:
         if not issubclass(w.category, OptimizationWarning):

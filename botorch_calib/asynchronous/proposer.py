@@ -31,6 +31,7 @@ from botorch_calib._validation import (
 )
 from botorch_calib.acquisition.delayed import DelayedUpperConfidenceBound
 from botorch_calib.acquisition.random_seeds import derived_seed, random_stream
+from botorch_calib.acquisition.separate_starts import SEPARATE_STARTS
 from botorch_calib.acquisition.thompson import DelayedThompsonSampling
 from botorch_calib.asynchronous.delay_strategy import DelayStrategy, strategy_of
 from botorch_calib.asynchronous.designs import Design
@@ -496,6 +497,7 @@ class DelayAwareProposer:
             num_restarts=self.search.num_restarts,
             raw_samples=self.search.raw_samples,
             fixed_features=fixed or None,
+            options=dict(SEPARATE_STARTS),
         )
         # Bounds rounded to single precision may lie outside of the box.
         point = candidate.detach().squeeze(0).to(self.bounds)

@@ -39,6 +39,7 @@ from botorch_calib.acquisition import (
     LogCalibratedProbabilityOfFeasibility,
     qLogCalibratedNoisyExpectedHypervolumeImprovement,
 )
+from botorch_calib.acquisition.separate_starts import SEPARATE_STARTS
 from botorch_calib.asynchronous.refits import fit_single_task_gp
 from botorch_calib.calibration import Calibrator, LocalizedConformal
 from botorch_calib.models import CalibratedModel
@@ -170,6 +171,7 @@ class _Search:
             q=1,
             num_restarts=self.num_restarts,
             raw_samples=self.raw_samples,
+            options=dict(SEPARATE_STARTS),
         )
         return point.detach()
 

@@ -24,6 +24,7 @@ from torch.testing import assert_close
 import botorch_calib.acquisition.chance_constrained_search as search_module
 from botorch_calib import CertifiedSetExpansion, ChanceConstraint, optimize_chance_constrained
 from botorch_calib.exceptions import NotCertifiedWarning
+from tests.newer_scipy import search_by_scipy
 
 BOUNDS = torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.double)
 
@@ -134,6 +135,16 @@ def test_everything_certified_is_a_search_without_constraints() -> None:
     candidate, _, certified = optimize_chance_constrained(right(), constraint(upper=50.0), BOUNDS)
     assert certified
     assert_close(candidate, BOUNDS[1:], atol=1e-5, rtol=0)
+
+
+def test_the_search_of_a_newer_scipy_climbs_from_each_start(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sizes = search_by_scipy(monkeypatch)
+    for upper in (1.0, 50.0):
+        optimize_chance_constrained(right(), constraint(upper=upper), BOUNDS)
+        assert sizes and set(sizes) == {2}
+        sizes.clear()
 
 
 def test_several_constraints_are_met_together() -> None:

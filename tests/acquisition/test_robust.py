@@ -40,6 +40,7 @@ from botorch_calib.acquisition.robust import (
     RobustUpperConfidenceBound,
     WassersteinUpperConfidenceBound,
 )
+from botorch_calib.acquisition.separate_starts import SEPARATE_STARTS
 from botorch_calib.robust import (
     AmbiguitySet,
     ChiSquaredBall,
@@ -668,7 +669,9 @@ class TestLife:
         bounds = torch.tensor([[0.0], [1.0]], **DOUBLE)
         with torch.random.fork_rng():
             torch.manual_seed(0)
-            candidate, value = optimize_acqf(acqf, bounds, q=1, num_restarts=4, raw_samples=32)
+            candidate, value = optimize_acqf(
+                acqf, bounds, q=1, num_restarts=4, raw_samples=32, options=dict(SEPARATE_STARTS)
+            )
         grid = torch.linspace(0.0, 1.0, 301, **DOUBLE).view(-1, 1, 1)
         assert candidate.shape == (1, 1)
         assert value >= acqf(grid).max() - 1e-6

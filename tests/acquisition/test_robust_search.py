@@ -11,7 +11,6 @@ from botorch.exceptions.errors import (
     InputDataError,
     UnsupportedError,
 )
-from botorch.generation import gen
 from botorch.models import SingleTaskGP
 from botorch.models.transforms import Standardize
 from botorch.optim import optimize_acqf
@@ -31,8 +30,10 @@ from botorch_calib import (
     WassersteinUpperConfidenceBound,
     optimize_robust,
 )
+from botorch_calib.acquisition.separate_starts import SEPARATE_STARTS
 from botorch_calib.robust import ClosedFormConfidenceBound
 from tests.gps import DOUBLE, make_gp
+from tests.newer_scipy import search_by_scipy
 
 BETA, RADIUS = 2.25, 0.3
 UNIT = torch.tensor([[0.0], [1.0]], **DOUBLE)
@@ -149,7 +150,9 @@ def test_contexts_that_are_steep_elsewhere_enter() -> None:
 def test_other_functions_are_left_to_botorch(ambiguity) -> None:
     acqf = RobustUpperConfidenceBound(wavy_gp(), BETA, ambiguity, CONTEXTS)
     with manual_seed(0):
-        expected = optimize_acqf(acqf, SQUARE, q=1, num_restarts=3, raw_samples=32)
+        expected = optimize_acqf(
+            acqf, SQUARE, q=1, num_restarts=3, raw_samples=32, options=dict(SEPARATE_STARTS)
+        )
     assert_close(found(acqf, num_restarts=3, raw_samples=32), expected, rtol=0, atol=0)
 
 
@@ -193,11 +196,18 @@ def test_a_column_may_be_fixed() -> None:
 
 
 def test_with_the_search_of_a_newer_scipy(monkeypatch) -> None:
-    """BoTorch then hands all starts to SciPy's search, which knows other options than its own."""
-    _, expected = found(wasserstein(wavy_gp()))
-    monkeypatch.setattr(gen, "check_scipy_version_at_least", lambda minor: True)
-    _, value = found(wasserstein(wavy_gp()))
-    assert_close(value, expected, rtol=1e-3, atol=0.0)
+    """SciPy's own search knows other options than BoTorch's, and still climbs from each start."""
+    searched = [
+        wasserstein(wavy_gp()),
+        RobustUpperConfidenceBound(wavy_gp(), BETA, TotalVariationBall(0.2), CONTEXTS),
+    ]
+    expected = [found(acqf) for acqf in searched]
+    sizes = search_by_scipy(monkeypatch)
+    for acqf, (decision, value) in zip(searched, expected, strict=True):
+        again, at_it = found(acqf)
+        assert_close(at_it, value, rtol=1e-6, atol=0.0)
+        assert_close(again, decision, rtol=0.0, atol=1e-3)
+    assert sizes and set(sizes) == {2}
 
 
 def test_repeatable_and_without_a_trace() -> None:

@@ -28,12 +28,14 @@ from botorch_calib.acquisition import (
 )
 from botorch_calib.asynchronous import DelayAwareProposer, DelayStrategy, SearchSettings
 from botorch_calib.asynchronous import proposer as proposer_module
+from botorch_calib.asynchronous.delay_strategy import STRATEGIES
 from botorch_calib.asynchronous.refits import fit_single_task_gp
 from botorch_calib.calibration import OnlineConformal
 from botorch_calib.ledger import FeedbackLedger
 from botorch_calib.models import CalibratedModel, CensoredDelayModel
 from botorch_calib.posteriors import CalibratedPosterior
 from tests.gps import DOUBLE
+from tests.newer_scipy import search_by_scipy
 
 BOUNDS = torch.tensor([[-1.0, 0.0], [1.0, 5.0]], **DOUBLE)
 CENSOR = -2.0
@@ -916,6 +918,18 @@ def test_contexts_in_turns_each_have_their_share_of_spread_queries(monkeypatch):
     places = [propose._place_among_spread(count) for count in range(100)]
     taken = [place for place in places if place is not None]
     assert 40 <= len(taken) == len(set(taken)) <= 60
+
+
+def test_the_search_of_a_newer_scipy_climbs_from_each_start(monkeypatch):
+    ledger, strategies = make_ledger(), ("ucb", "hallucinate")
+    expected = [make_proposer(strategy=STRATEGIES[name])(ledger) for name in strategies]
+    sizes = search_by_scipy(monkeypatch)
+    for name, x in zip(strategies, expected, strict=True):
+        assert_close(make_proposer(strategy=STRATEGIES[name])(ledger), x, rtol=0, atol=1e-3)
+    assert sizes and set(sizes) == {2}
+    sizes.clear()
+    make_proposer(strategy=STRATEGIES["ucb"], fixed_features={1: 2.0})(ledger)
+    assert sizes and set(sizes) == {1}
 
 
 def test_spread_choices_have_not_been_asked():

@@ -34,6 +34,7 @@ from botorch_calib import (
 )
 from botorch_calib.integrations import optuna as integration
 from botorch_calib.integrations.optuna import CandidatesFunction, calibrated_candidates_func
+from tests.newer_scipy import search_by_scipy
 
 NewStorage = Callable[..., optuna.storages.RDBStorage]
 
@@ -158,6 +159,13 @@ class TestStudies:
             study.optimize(lambda trial, sign=sign: sign * mixed(trial), n_trials=NUM_INITIAL + 2)
         first, second = ([trial.params for trial in study.trials] for study in studies)
         assert first == second
+
+    def test_the_search_of_a_newer_scipy_climbs_from_each_start(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        sizes = search_by_scipy(monkeypatch)
+        candidates_func()(*data(), None, BOUNDS, None)
+        assert sizes and set(sizes) == {2}
 
     def test_calibrators_replay_trials_in_the_order_of_their_numbers(self) -> None:
         seen: list[Tensor] = []

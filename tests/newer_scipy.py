@@ -1,0 +1,22 @@
+"""BoTorch's search as it runs with a SciPy that its own L-BFGS-B does not know, such as 1.18."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from botorch.generation import gen
+
+
+def search_by_scipy(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Have SciPy search from now on; the numbers of variables of its problems, as they come."""
+    sizes: list[int] = []
+    minimize = gen.minimize_with_timeout
+
+    def counted(*, x0: Any, **kwargs: Any) -> Any:
+        sizes.append(x0.size)
+        return minimize(x0=x0, **kwargs)
+
+    monkeypatch.setattr(gen, "check_scipy_version_at_least", lambda minor: True)
+    monkeypatch.setattr(gen, "minimize_with_timeout", counted)
+    return sizes
