@@ -318,7 +318,7 @@ def test_chance_constraints(device: torch.device) -> None:
     )
     optimize_chance_constrained(acqf, constraint, bounds)
     assert constraint.violation_bound(200) > 0
-    assert bool(certified) in (True, False)
+    assert isinstance(certified, bool)  # and no tensor, which would wait for the device
 
 
 def test_chance_constraints_go_on_from_a_state(device: torch.device) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import pytest
 import torch
@@ -58,6 +59,23 @@ def test_recalibration_runs(work, name) -> None:
     measured, reference = perf.COMPARISONS[name].build(work)
     for gradient in (measured(0), reference(0)):
         assert isinstance(gradient, torch.Tensor) and gradient.shape == work.batch.shape
+
+
+def results(work: Workload, name: str) -> list[Any]:
+    return [call(0) for call in perf.COMPARISONS[name].build(work)]
+
+
+def test_draws(work) -> None:
+    name = "calibrated TS / delayed TS, value and gradient"
+    of_calibrated, of_process = results(work, name)
+    assert of_calibrated.shape == of_process.shape == work.batch.shape
+    assert not torch.allclose(of_calibrated, of_process)
+    for kind in ("calibrated", "recalibrated"):
+        name = f"{kind} TS / delayed TS, build and optimise, 10 pending"
+        points = results(work, name)
+        for point in points:
+            assert ((work.bounds[0] <= point) & (point <= work.bounds[1])).all()
+        assert not torch.equal(*points)
 
 
 def test_table() -> None:
