@@ -119,8 +119,9 @@ class DelayAwareProposer:
 
     Args:
         bounds: The box, ``2 x d``, as a tensor or as lists: lower bounds, then upper bounds. The
-            default ``fit`` makes its model on the device of the tensor. A GPU pays from about a
-            thousand values on. The ledger and its queries stay on the CPU.
+            default ``fit`` makes its model on the device of the tensor. A GPU pays from about two
+            thousand values on. The ledger and its queries stay on the CPU, and so do the ``X`` and
+            ``Y`` that a ``fit`` of your own is given.
         strategy: ``"hallucinate"`` for GP-BUCB with ``beta=2``, ``"ucb"`` for GP-UCB-SDF, ``"ts"``
             for GP-TS-SDF, all of them with ``spread_beyond=20`` for many workers; or a
             `DelayStrategy`, whose table lists further algorithms.

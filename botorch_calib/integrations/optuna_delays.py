@@ -110,7 +110,8 @@ class DelayAwareSampler(BoTorchSampler):
         n_startup_trials: Number of trials, those that run included, that are drawn at random first.
         independent_sampler: Draws these, and parameters that are conditional.
         seed: Seed of all random numbers; processes that share a study need different ones.
-        device: Where the model is, such as ``"cuda"``; the CPU if omitted.
+        device: Where the model is, and the data that ``fit`` is given, such as ``"cuda"``; the CPU
+            if omitted.
 
     Raises:
         InputDataError: If a setting is unknown or out of its range.
