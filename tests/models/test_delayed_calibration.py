@@ -440,6 +440,30 @@ def test_further_pending_points_of_confidence_bounds(imputation):
     assert_close(values[1], values[0], rtol=1e-7, atol=1e-9)
 
 
+@pytest.mark.parametrize(
+    "options",
+    [{"denoise": False}, {"excess": "objective"}, {}],
+    ids=["noisy", "objective", "default"],
+)
+def test_further_pending_points_keep_what_is_calibrated(options):
+    """Whether it is the objective, and whose the excess of spread is."""
+    delayed, _ = parts(compose("outside"))
+    points, more = grid(PLAIN, 10).unsqueeze(-2), grid(PLAIN, 2)
+    acqf, expected = (
+        DelayedUpperConfidenceBound(CalibratedModel(model, far_from_gaussian(), **options))
+        for model in (delayed, delayed.with_pending(more))
+    )
+    acqf.set_X_pending(more)
+    posterior = expected.model.posterior(points)
+    deviation = posterior.variance.sqrt().reshape(-1)
+    assert_close(acqf(points), posterior.mean.reshape(-1) + acqf.nu * deviation)
+    for changed in ({"denoise": True}, {"excess": "noise"}):
+        other = CalibratedModel(expected.model.model, far_from_gaussian(), **{**options, **changed})
+        is_other = bool(options.keys() & changed.keys())
+        difference = other.posterior(points).variance.sqrt().reshape(-1) - deviation
+        assert (difference.abs().max() > 1e-3) == is_other
+
+
 @orders
 @pytest.mark.parametrize("on_choices", [False, True])
 def test_thompson_sampling(order, on_choices):
