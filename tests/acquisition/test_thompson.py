@@ -399,7 +399,7 @@ def test_optimisation_of_calibrated_draws(order):
 
 @orders
 def test_draws_of_a_calibrator_that_has_seen_little(order):
-    """The warning comes with the draw, once, and not from its evaluations."""
+    """The warning comes with the draw, once, and neither from its evaluations nor a later draw."""
     model = make_calibrated(order, calibrator=OnlineConformal(0.2))
     with pytest.warns(CalibrationWarning, match="has seen 0 residuals"):
         acqf = DelayedThompsonSampling(model)
@@ -407,6 +407,8 @@ def test_draws_of_a_calibrator_that_has_seen_little(order):
         patch.setattr(CalibratedModel, "warn_if_unlearned", lambda self: pytest.fail("again"))
         values(acqf, new_points())
         DelayedThompsonSampling(model, seed=1)
+        if order != "alone":
+            acqf.set_X_pending(pending_points(5)[3:])
 
 
 # ------------------------------------------------------------------ determinism
