@@ -44,7 +44,6 @@ from torch import Tensor
 
 from botorch_calib._autograd import outside_inference_mode
 from botorch_calib._validation import check_inputs, check_model, check_nonnegative
-from botorch_calib.models.calibrated import CalibratedModel
 from botorch_calib.models.inspection import gaussian_part, innermost, like, raw_width
 from botorch_calib.posteriors.calibrated import MIN_VARIANCE
 
@@ -237,13 +236,7 @@ def _with_pending(model: Any, X_pending: Tensor) -> Model:
             f"CensoredDelayModel(model, censor_value=...), got a {type(model).__name__}."
         )
     conditioned: Model = part.with_pending(X_pending)
-    if part is model:
-        return conditioned
-    calibrated = CalibratedModel(
-        conditioned, model.calibrator, denoise=model.denoise, excess=model.excess
-    )
-    calibrated._may_warn = model._may_warn
-    return calibrated
+    return conditioned if part is model else model.with_model(conditioned)
 
 
 class DelayedUpperConfidenceBound(DelayAwareAcquisitionFunction):

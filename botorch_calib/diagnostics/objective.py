@@ -159,9 +159,7 @@ def without_pending(model: Any) -> Any:
     gp = gaussian_part(model)
     if observed_part(gp) is gp:
         return model
-    return CalibratedModel(
-        observed_part(gp), model.calibrator, denoise=model.denoise, excess=model.excess
-    )
+    return model.with_model(observed_part(gp))
 
 
 def _uncalibrated(posterior: GPyTorchPosterior) -> CalibratedPosterior:

@@ -146,7 +146,12 @@ class DelayAwareSampler(BoTorchSampler):
                 f"{independent_sampler!r}."
             )
         self._strategy = strategy
-        self._device = torch.device("cpu" if device is None else device)
+        try:
+            self._device = torch.device("cpu" if device is None else device)
+        except (RuntimeError, TypeError) as error:
+            raise InputDataError(
+                f'`device` must be a device of torch, such as "cuda", got {device!r}.'
+            ) from error
         self._fit = _Fit(fit, calibrator, self._device)
         self._censor_value = censor_value
         # Without a seed of its own Optuna's sampler draws at random: so does the proposer.

@@ -70,8 +70,8 @@ class CalibratedModel(WrapperModel, FantasizeMixin):
             output task, with any input transform and no or an affine outcome transform; or a
             `CensoredDelayModel` of one, whose pending points shape the prediction alone: the
             calibrator sees residuals of observed values, by the model of observed data.
-        calibrator: What it has learned so far is used as it is, and shared, not copied. It is moved
-            to the model's device.
+        calibrator: What it has learned so far is used as it is, and shared, not copied. One that
+            has learned nothing is moved to the model's device.
         denoise: Whether `posterior` is of the objective (the default) or, as in the
             paper on OCBO, of the observation. Without observation noise they agree.
         excess: Whose is the spread that the calibrator finds in excess of what the model states,
@@ -82,7 +82,8 @@ class CalibratedModel(WrapperModel, FantasizeMixin):
     Raises:
         UnsupportedError: For models with several outputs, ensembles (fully Bayesian models)
             and non-Gaussian likelihoods, and where ``calibrator`` is none.
-        InputDataError: If ``excess`` is unknown.
+        InputDataError: If ``excess`` is unknown, or ``calibrator`` has learned on another device
+            than the model's.
 
     Example:
         >>> gp = SingleTaskGP(X, Y, input_transform=Normalize(d), outcome_transform=Standardize(1))
@@ -189,8 +190,8 @@ class CalibratedModel(WrapperModel, FantasizeMixin):
         """Score new observations, update the calibrator, and condition the model on them.
 
         All rows are scored with the present model, which has seen none of them. Call it
-        before refitting; a refitted model takes the calibrator over:
-        ``CalibratedModel(new_gp, model.calibrator)``. Rows that were pending in a
+        before refitting; a refitted model takes the calibrator over: ``model.with_model(new_gp)``
+        or ``CalibratedModel(new_gp, model.calibrator)``. Rows that were pending in a
         `CensoredDelayModel` are pending no longer, unless ``condition`` is False.
 
         Args:
@@ -373,11 +374,25 @@ class CalibratedModel(WrapperModel, FantasizeMixin):
             )
         predicting = predicting_part(self.model)
         base = conditioned_on(predicting, with_task_feature(predicting, X), Y, **kwargs)
-        conditioned = CalibratedModel(
-            base, self.calibrator, denoise=self.denoise, excess=self.excess
-        )
+        conditioned = self.with_model(base)
         conditioned._may_warn = False  # a fantasy has nothing to add
         return conditioned
+
+    def with_model(self, model: Model, calibrator: Calibrator | None = None) -> CalibratedModel:
+        """The same statements by another model, such as one that is refitted or knows more.
+
+        Args:
+            model: A model as the constructor takes it.
+            calibrator: In place of this model's own, which both then share.
+
+        Raises:
+            UnsupportedError: As the constructor does.
+            InputDataError: As the constructor does.
+        """
+        calibrator = self.calibrator if calibrator is None else calibrator
+        other = CalibratedModel(model, calibrator, denoise=self.denoise, excess=self.excess)
+        other._may_warn = self._may_warn  # once is enough
+        return other
 
     @classmethod
     def construct_inputs(
@@ -408,14 +423,20 @@ def _check_calibrator(calibrator: object) -> None:
 
 
 def _beside(model: Model, calibrator: Calibrator) -> Calibrator:
-    """The calibrator, moved to the model's device: one that has learned nothing lies on the CPU.
+    """The calibrator, on the model's device: one that has learned nothing lies on the CPU.
 
-    A state that is loaded into it goes to where it lies.
+    A state that is loaded into it goes to where it lies. One that has learned may serve another
+    model where it lies, so it is not moved.
     """
     parameter = next(model.parameters(), None)
-    if parameter is not None and any(b.device != parameter.device for b in calibrator.buffers()):
-        calibrator.to(parameter.device)
-    return calibrator
+    if parameter is None or all(each.device == parameter.device for each in calibrator.buffers()):
+        return calibrator
+    if calibrator.num_updates:
+        raise InputDataError(
+            f"`calibrator` has learned on another device than the model's, {parameter.device}: "
+            f'give `calibrator.to("{parameter.device}")`, or a copy of it if another model has it.'
+        )
+    return calibrator.to(parameter.device)
 
 
 def _check_beyond(beyond: Tensor, num: int) -> None:

@@ -51,7 +51,8 @@ class CalibratedPath(SamplePath):
             X: ``batch_shape x q x d``; the batch shape broadcasts against the sample shape.
 
         Returns:
-            Values in units of the outcome, ``sample_shape x batch_shape x q``.
+            Values in units of the outcome, ``sample_shape x q``, with the batch shape broadcast
+            against the sample shape as by BoTorch's paths.
         """
         return self._evaluate(X)[1]
 
@@ -62,8 +63,7 @@ class CalibratedPath(SamplePath):
             X: ``batch_shape x q x d``; the batch shape broadcasts against the sample shape.
 
         Returns:
-            Values, ``sample_shape x batch_shape x q``, and the mean, ``batch_shape x q``, in units
-            of the outcome.
+            Values, as of `forward`, and the mean, ``batch_shape x q``, in units of the outcome.
         """
         posterior, values = self._evaluate(X)
         return values, posterior.mean.squeeze(-1).squeeze(-1)
@@ -101,8 +101,7 @@ def _draw_calibrated_paths(
     _try_posterior(model)
     # Of the process and of what the calibrator knows by now: `observe` changes both in a model, and
     # a function that was drawn stays what it is.
-    drawn_from = CalibratedModel(gp, deepcopy(model.calibrator), excess=model.excess)
-    drawn_from._may_warn = False  # the model itself has warned
+    drawn_from = model.with_model(gp, deepcopy(model.calibrator))
     path, other = (draw_matheron_paths(gp, sample_shape, **samplers) for _ in range(2))
     return CalibratedPath(drawn_from, path, other)
 

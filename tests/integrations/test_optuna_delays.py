@@ -623,6 +623,8 @@ class TestErrors:
             {"censor_value": float("nan")},
             {"num_restarts": 0},
             {"raw_samples": 1},
+            {"device": "abacus"},
+            {"device": 0.5},
         ],
     )
     def test_settings(self, options: dict[str, Any]) -> None:

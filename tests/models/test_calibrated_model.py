@@ -3,6 +3,7 @@
 import copy
 import math
 import pickle
+import warnings
 from typing import Any
 
 import pytest
@@ -33,6 +34,7 @@ from botorch_calib import (
     PiecewisePredictive,
 )
 from botorch_calib.calibration import GaussianScore
+from botorch_calib.exceptions import CalibrationWarning
 from botorch_calib.models import CensoredDelayModel, prequential_residuals
 from botorch_calib.models.inspection import observation_noise_variance
 from botorch_calib.testing import ModelContract, PosteriorContract
@@ -897,3 +899,37 @@ def test_batched_base_cannot_observe():
             model.observe(X[:num], Y[:num])
     with pytest.raises(UnsupportedError, match="batched"):
         CalibratedModel.from_history(model.model, OnlineConformal(0.2))
+
+
+class TestWithModel:
+    """The same calibration around another model."""
+
+    def test_says_what_a_new_model_would(self) -> None:
+        model = CalibratedModel(make_gp(), far_from_gaussian(), False, "objective")
+        other = make_gp(fixed_noise=True)
+        expected = CalibratedModel(other, model.calibrator, False, "objective")
+        points = make_data(4, seed=21)[0]
+        found = model.with_model(other)
+        assert found.calibrator is model.calibrator and found.model is other
+        assert torch.equal(found.posterior(points).mean, expected.posterior(points).mean)
+        assert torch.equal(found.posterior(points).variance, expected.posterior(points).variance)
+
+    def test_warns_once_for_both(self) -> None:
+        model = CalibratedModel(make_gp(), LocalizedConformal(0.2))
+        points = make_data(4, seed=21)[0]
+        with pytest.warns(CalibrationWarning):
+            model.posterior(points)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", CalibrationWarning)
+            model.with_model(make_gp()).posterior(points)
+
+
+def test_a_calibrator_lies_on_the_device_of_its_model() -> None:
+    elsewhere = copy.deepcopy(make_gp()).to("meta")
+    fresh = LocalizedConformal(0.2)
+    CalibratedModel(elsewhere, fresh)
+    assert {buffer.device.type for buffer in fresh.buffers()} == {"meta"}
+    learned = far_from_gaussian()
+    with pytest.raises(InputDataError, match=r'calibrator.to\("meta"\)'):
+        CalibratedModel(elsewhere, learned)
+    assert all(buffer.device.type != "meta" for buffer in learned.buffers())
