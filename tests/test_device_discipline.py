@@ -16,6 +16,7 @@ import pytest
 import torch
 from botorch.acquisition import AcquisitionFunction
 from botorch.models import ModelList
+from botorch.models.model import Model
 from botorch.sampling.list_sampler import ListSampler
 from botorch.sampling.normal import SobolQMCNormalSampler
 from torch import Tensor
@@ -104,6 +105,13 @@ def constraint() -> ChanceConstraint:
     return ChanceConstraint.from_history(make_gp(), upper=0.5, lower=-2.0)
 
 
+def draw(model: Model) -> AcquisitionFunction:
+    """One while some points are pending."""
+    pending = here(PENDING)
+    delayed = CensoredDelayModel(model, pending, -1.5)
+    return DelayedThompsonSampling(delayed, 0.7, pending, feedback_bound=0.2, seed=3)
+
+
 def robust_bound(ambiguity: AmbiguitySet) -> AcquisitionFunction:
     weights = torch.tensor([0.1, 0.2, 0.05, 0.15, 0.0, 0.1, 0.1, 0.2, 0.1], **DOUBLE)
     contexts = ContextDistribution(here(CONTEXTS), weights)
@@ -127,24 +135,8 @@ ACQUISITIONS: dict[str, Callable[[], AcquisitionFunction]] = {
     ),
     "CertifiedSetExpansion": lambda: CertifiedSetExpansion([constraint()]),
     "LeastMargin": lambda: LeastMargin([constraint()]),
-    "DelayedThompsonSampling": (
-        lambda: DelayedThompsonSampling(
-            CensoredDelayModel(make_gp(), here(PENDING), -1.5),
-            0.7,
-            here(PENDING),
-            feedback_bound=0.2,
-            seed=3,
-        )
-    ),
-    "DelayedThompsonSampling, calibrated": (
-        lambda: DelayedThompsonSampling(
-            CensoredDelayModel(calibrated(), here(PENDING), -1.5),
-            0.7,
-            here(PENDING),
-            feedback_bound=0.2,
-            seed=3,
-        )
-    ),
+    "DelayedThompsonSampling": lambda: draw(make_gp()),
+    "DelayedThompsonSampling, calibrated": lambda: draw(calibrated()),
     "DelayedUpperConfidenceBound": (
         lambda: DelayedUpperConfidenceBound(
             CensoredDelayModel(make_gp(), here(PENDING), -1.5), 0.7, here(PENDING)

@@ -147,12 +147,12 @@ class DelayAwareSampler(BoTorchSampler):
             )
         self._strategy = strategy
         try:
-            self._device = torch.device("cpu" if device is None else device)
+            place = torch.device("cpu" if device is None else device)
         except (RuntimeError, TypeError) as error:
             raise InputDataError(
                 f'`device` must be a device of torch, such as "cuda", got {device!r}.'
             ) from error
-        self._fit = _Fit(fit, calibrator, self._device)
+        self._fit = _Fit(fit, calibrator, place)
         self._censor_value = censor_value
         # Without a seed of its own Optuna's sampler draws at random: so does the proposer.
         base = _random_seed() if seed is None else seed
@@ -162,13 +162,13 @@ class DelayAwareSampler(BoTorchSampler):
         self._handed_out: dict[int, dict[str, Any]] = {}  # by number of trial
         self._proposer(1)  # so that a wrong setting is noticed now
         FeedbackLedger(1, censor_value=censor_value)
+        # Optuna's own `device` stays the CPU: of what it moves there only the bounds are used.
         super().__init__(
             candidates_func=self._candidate,
             n_startup_trials=n_startup_trials,
             consider_running_trials=True,
             independent_sampler=independent_sampler,
             seed=seed,
-            device=self._device,
         )
 
     def sample_relative(
@@ -271,7 +271,6 @@ class DelayAwareSampler(BoTorchSampler):
         point = proposer(ledger)
         if points is None and _rounds(transform):
             point = self._unless_repeated(point, proposer)
-        point = point.to(bounds)
         return (bounds[0] + (bounds[1] - bounds[0]) * point).clamp(bounds[0], bounds[1])
 
     def _unless_repeated(self, point: Tensor, proposer: DelayAwareProposer) -> Tensor:
@@ -293,7 +292,9 @@ class DelayAwareSampler(BoTorchSampler):
     def _proposer(self, dim: int) -> DelayAwareProposer:
         """One for each number of encoded parameters, which changes with the search space."""
         if dim not in self._proposers:
-            unit_cube = torch.stack([torch.zeros(dim), torch.ones(dim)]).to(self._device).double()
+            unit_cube = torch.tensor(
+                [[0.0] * dim, [1.0] * dim], dtype=torch.double, device=self._fit.device
+            )
             self._proposers[dim] = DelayAwareProposer(
                 unit_cube, self._strategy, self._fit, num_initial=0, search=self._search
             )
