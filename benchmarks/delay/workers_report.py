@@ -46,7 +46,8 @@ class WorkersReport:
             for name, runs in groups.items()
         ]
         lines = [LEGEND, "", *table(["workers", *methods], rows), ""]
-        lines += ["## Comparisons", "", *self._comparisons(suite, collected), ""]
+        if suite.protocol is not None:  # which states the margin
+            lines += ["## Comparisons", "", *self._comparisons(suite, collected), ""]
         lines += ["## Differences by number of workers", "", *_differences(suite, groups), ""]
         problems = [
             [problem, *(estimate(_estimate(_regrets(runs, method))) for method in methods)]

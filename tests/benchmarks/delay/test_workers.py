@@ -124,6 +124,19 @@ def test_report() -> None:
     assert "ts_hallucinate |" not in text.split("## Differences")[1].split("## Simple")[0]
 
 
+def test_a_suite_for_settings_is_reported_without_tests() -> None:
+    """There is no margin without a protocol."""
+    settings = get_suite("delay_workers_settings")
+    names = {"default": settings.baseline, "ucb_hallucinate": "ucb", "random": "random"}
+    found = {
+        problem: {names[method]: results for method, results in by_method.items()}
+        for problem, by_method in collected().items()
+    }
+    text = "\n".join(settings.report.lines(settings, found))
+    assert "| 10 | 50 ± 0 | – | 37.5 ± 12 | 100 ± 25 |" in text
+    assert "## Comparisons" not in text and "verdict" not in text
+
+
 def test_what_is_archived_suffices_for_the_report() -> None:
     task = replace(SUITE.problems[0], num_rounds=20, max_wait=3, delay=FixedDelay(3.0))
     raw = [SUITE.replicate(task, METHODS["random"], seed) for seed in range(2)]
