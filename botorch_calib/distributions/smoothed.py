@@ -297,7 +297,7 @@ class UnsmoothedPredictive(_WithTails):
 
     def quantile(self, level: float) -> Tensor:
         """The ``level``-quantile, ``level`` in (0, 1)."""
-        return self.predictive.quantile(self.predictive.masses.new_tensor(level))
+        return self.predictive.quantile(level)
 
     def _columns(self, x: Tensor) -> tuple[torch.Size, Tensor, Tensor, Tensor]:
         """The common batch shape, and ``x``, finite knots and masses for its ``n`` numbers.
