@@ -124,6 +124,15 @@ class OnlineQuantileTracker(QuantileLearner):
             return self.constants.expand(*X.shape[:-1], -1)
         return self.constants + self._local_values(X.to(self.centers))
 
+    def extra_repr(self) -> str:
+        """What ``repr`` shows: the settings."""
+        local = f", scale={self.scale:g}, lengthscale={self.lengthscale:g}"
+        return (
+            f"levels={[round(level, 6) for level in self.levels.tolist()]}, "
+            f"step_size={self.step_size:g}, step_decay={self.step_decay:g}"
+            f"{local if self.localized else ''}, regularization={self.regularization:g}"
+        )
+
     def reset(self) -> None:
         """Forget everything learned."""
         super().reset()
