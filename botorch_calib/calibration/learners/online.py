@@ -36,10 +36,11 @@ class OnlineQuantileTracker(QuantileLearner):
         ``delta = eta_t (p - o)``,  ``c <- c + delta``,
         ``B <- (1 - regularization * eta_t) B``,  then ``delta`` is appended to ``B``.
 
-    The sign is that of OCBO's Lemma 4, which drives ``mean(o)`` to ``p``; OCBO's running
-    sum and LOCBO eq. 21 as printed have the opposite sign. OCBO's regulariser is centred
-    at 0, so that every quantile would start there; here ``c`` starts at ``initial``, by
-    default at ``p``, the correct threshold of a calibrated model.
+    The sign is that of OCBO's Lemma 4, which drives ``mean(o)`` to ``p``. OCBO's running
+    sum as printed has the opposite sign and runs away; LOCBO eq. 21 as printed drives
+    ``mean(o)`` to ``1 - p``, against its eq. 22. OCBO's regulariser is centred at 0, so
+    that every quantile would start there; here ``c`` starts at ``initial``, by default at
+    ``p``, the correct threshold of a calibrated model.
 
     **Guarantee.** For *any* sequence ``(x_t, u_t)`` with ``u_t`` in [0, 1], even an
     adversary's, ``|mean(o) - p| <= coverage_bound(T)`` after ``T`` steps, see
