@@ -43,6 +43,8 @@ from botorch_calib.calibration import (
     QuantileRecalibrator,
     RationalScore,
     WeightedConformal,
+    pit,
+    two_sided_p_value,
 )
 from botorch_calib.diagnostics import (
     CalibrationReport,
@@ -130,7 +132,9 @@ __all__ = [
     "noise_diagnosis",
     "optimize_chance_constrained",
     "optimize_robust",
+    "pit",
     "prequential_residuals",
     "qLogCalibratedNoisyExpectedHypervolumeImprovement",
     "qLogCalibratedNoisyExpectedImprovement",
+    "two_sided_p_value",
 ]

@@ -26,7 +26,9 @@ from torch import Tensor
 def check_open_unit(name: str, value: float) -> float:
     """Return ``value`` if it lies strictly between 0 and 1, else raise ``InputDataError``."""
     if not (isinstance(value, Real) and 0.0 < value < 1.0):
-        raise InputDataError(f"`{name}` must lie in the open interval (0, 1), got {value!r}.")
+        raise InputDataError(
+            f"`{name}` must be a number in the open interval (0, 1), got {value!r}."
+        )
     return float(value)
 
 

@@ -99,8 +99,7 @@ class Calibrator(Module, ABC):
             InputDataError: If ``level`` is outside (0, 1).
         """
         check_open_unit("level", level)
-        predictive = self.predictive(X)
-        return predictive.quantile(predictive.masses.new_tensor(level))
+        return self.predictive(X).quantile(level)
 
     def reset(self) -> None:
         """Forget everything learned, which is what diagnostics need to judge a history anew.

@@ -99,6 +99,11 @@ class LocalizedConformal(TrackedCalibrator):
             validate=False,
         )
 
+    def extra_repr(self) -> str:
+        """What ``repr`` shows beside the learner."""
+        settings = f"alpha={self.alpha:g}, score={self.score}, tails={self.tails!r}"
+        return f"{settings}, {super().extra_repr()}"
+
     @property
     def num_needed(self) -> int:
         """Number of residuals before which the rarer of hit and miss is hardly ever seen."""

@@ -40,7 +40,9 @@ def pit(z: Tensor) -> Tensor:
 def two_sided_p_value(z: Tensor) -> Tensor:
     """Conformity score ``2 Phi(-|z|)`` (LOCBO eq. 26) of residuals of any shape, same shape.
 
-    It lies in [0, 1] and is accurate however far out ``z`` is.
+    It lies in [0, 1] and is accurate however far out ``z`` is. Conforming observations have large
+    ones, and LOCBO's set keeps ``s >= lambda`` (eq. 25); its text calls it a score of
+    non-conformity, and its proof bounds it by 2.
     """
     return 2.0 * ndtr(-z.abs())
 

@@ -22,7 +22,12 @@ from botorch.utils.probability.utils import log_ndtr, log_phi, ndtr
 from torch import Tensor
 from torch.autograd import Function
 
-from botorch_calib._validation import check_levels, check_open_unit, check_positive
+from botorch_calib._validation import (
+    check_levels,
+    check_numbers,
+    check_open_unit,
+    check_positive,
+)
 from botorch_calib.distributions._normal_functions import (
     LOG_ZERO,
     log_normal_interval,
@@ -52,7 +57,8 @@ class PiecewisePredictive:
 
     All methods are in units of ``z`` and differentiable in ``knots``, ``masses`` and ``scale``.
     Where the distribution belongs to a posterior, ``batch_shape`` is that of its mean,
-    ``batch_shape x q x 1``.
+    ``batch_shape x q x 1``. Numbers that are no tensors are taken in double precision by the
+    constructors, and in that of the knots by the methods.
 
     Args:
         knots: Ends of the pieces, increasing along the last dimension: either all
@@ -80,12 +86,14 @@ class PiecewisePredictive:
 
     def __init__(
         self,
-        knots: Tensor,
-        masses: Tensor,
+        knots: Tensor | Sequence[float],
+        masses: Tensor | Sequence[float],
         uniform: Sequence[bool],
-        scale: Tensor | None = None,
+        scale: Tensor | float | None = None,
         validate: bool = True,
     ) -> None:
+        knots, masses = _as_tensor("knots", knots), _as_tensor("masses", masses)
+        scale = None if scale is None else _as_tensor("scale", scale)
         num_pieces, num_knots = masses.shape[-1], knots.shape[-1]
         only_inner = num_knots == num_pieces - 1
         if not (only_inner or num_knots == num_pieces + 1) or len(uniform) != num_pieces:
@@ -189,7 +197,7 @@ class PiecewisePredictive:
     def conformal(
         cls,
         alpha: float,
-        half_width: Tensor,
+        half_width: Tensor | float,
         max_width: float = 3.4,
         tails: str = "gaussian",
         validate: bool = True,
@@ -219,6 +227,7 @@ class PiecewisePredictive:
         check_positive("max_width", max_width)
         if tails not in ("gaussian", "stretched"):
             raise InputDataError(f"`tails` must be 'gaussian' or 'stretched', got {tails!r}.")
+        half_width = _as_tensor("half_width", half_width)
         if validate:
             _check_half_width(half_width, max_width)
         width = half_width.clamp(min=MIN_HALF_WIDTH, max=max_width)
@@ -235,8 +244,8 @@ class PiecewisePredictive:
     @classmethod
     def recalibrated(
         cls,
-        levels: Tensor,
-        knots: Tensor,
+        levels: Tensor | Sequence[float],
+        knots: Tensor | Sequence[float],
         max_width: float = 8.0,
         tails: str = "gaussian",
         validate: bool = True,
@@ -256,29 +265,33 @@ class PiecewisePredictive:
             tails: ``"gaussian"`` keeps the shape of the normal density between and beyond the
                 quantiles; ``"stretched"`` scales it with their spread, the distance of the
                 outermost two over that of the standard normal distribution.
-            validate: Whether to check ``levels``, which reads them back from the device, and to see
-                from them whether it is ``hollow``.
+            validate: Whether to check ``levels`` and ``knots``, which reads them back from the
+                device, and to see from the former whether it is ``hollow``.
             hollow: Whether the tails may hold next to no mass, see `has_rare_ends`. Then pieces
                 are integrated each, at some cost.
 
         Raises:
-            InputDataError: If ``levels`` do not increase inside (0, 1), ``max_width`` is not
-                positive, or ``tails`` is unknown or needs two levels and there is one.
+            InputDataError: If ``levels`` do not increase inside (0, 1), ``knots`` hold NaN,
+                ``max_width`` is not positive, or ``tails`` is unknown or needs two levels and
+                there is one.
             BotorchTensorDimensionError: If the numbers of levels and knots differ.
         """
+        levels, knots = _as_tensor("levels", levels), _as_tensor("knots", knots)
         if validate:
             check_levels("levels", levels)
+            if knots.isnan().any():
+                raise InputDataError("`knots` contains NaN.")
             hollow = hollow or has_rare_ends(levels)
         check_positive("max_width", max_width)
         if knots.shape[-1] != levels.shape[-1]:
             raise BotorchTensorDimensionError(
                 f"`levels` has {levels.shape[-1]} entries, `knots` {knots.shape[-1]}."
             )
-        knots = _Rearranged.apply(knots, max_width)
+        ordered: Tensor = _Rearranged.apply(knots, max_width)
         padded = torch.cat([levels.new_zeros(1), levels, levels.new_ones(1)])
-        masses, scale = padded.diff().to(knots), _tail_scale(tails, levels, knots)
+        masses, scale = padded.diff().to(ordered), _tail_scale(tails, levels, ordered)
         form = PiecewiseForm((False,) * len(masses), open_low=True, open_high=True, hollow=hollow)
-        return cls.from_form(knots, masses, form, scale=scale)
+        return cls.from_form(ordered, masses, form, scale=scale)
 
     # ---------------------------------------------------------------- description
 
@@ -450,8 +463,12 @@ class PiecewisePredictive:
 
     # ---------------------------------------------------------------- the distribution itself
 
-    def cdf(self, z: Tensor) -> Tensor:
+    def _numbers(self, value: Tensor | float) -> Tensor:
+        return value if isinstance(value, Tensor) else self._knots.new_tensor(value)
+
+    def cdf(self, z: Tensor | float) -> Tensor:
         """``P(Z <= z)``; ``z`` broadcasts against ``batch_shape``."""
+        z = self._numbers(z)
         if self._knots.dtype != torch.float64:  # narrow pieces need the digits
             return self.to(torch.float64).cdf(z.double()).to(z.dtype)
         z, knots = z.unsqueeze(-1), self.knots
@@ -468,8 +485,9 @@ class PiecewisePredictive:
         part = torch.where(flags, flat, normal).where(inside > low, torch.zeros_like(inside))
         return part.sum(dim=-1).clamp(max=1.0)
 
-    def log_prob(self, z: Tensor) -> Tensor:
+    def log_prob(self, z: Tensor | float) -> Tensor:
         """Log density at ``z``; at a knot, that of the piece to its left."""
+        z = self._numbers(z)
         knots = self.knots
         index = (z.unsqueeze(-1) > knots[..., 1:-1]).sum(dim=-1, keepdim=True)
         weight = _pick(self._log_weights(knots, self._standardized(knots)), index)
@@ -480,8 +498,19 @@ class PiecewisePredictive:
         outside = (z < knots[..., 0]) | (z > knots[..., -1])
         return value.masked_fill(outside, -math.inf)
 
-    def quantile(self, p: Tensor) -> Tensor:
-        """The ``p``-quantile; ``p`` in (0, 1) broadcasts against ``batch_shape``."""
+    def quantile(self, p: Tensor | float) -> Tensor:
+        """The ``p``-quantile; ``p`` broadcasts against ``batch_shape``.
+
+        Args:
+            p: Levels in (0, 1). A tensor is read back from its device, a number is not.
+
+        Raises:
+            InputDataError: If a level is outside (0, 1).
+        """
+        if not isinstance(p, Tensor):
+            p = self._knots.new_tensor(check_open_unit("p", p))
+        elif not ((p > 0) & (p < 1)).all():
+            raise InputDataError("`p` must hold levels in the open interval (0, 1).")
         return self.transport(torch.special.ndtri(p))
 
     def transport(self, z: Tensor) -> Tensor:
@@ -616,6 +645,11 @@ def _with_open_ends(knots: Tensor, form: PiecewiseForm) -> Tensor:
 
 def _without_open_ends(knots: Tensor, form: PiecewiseForm) -> Tensor:
     return knots[..., int(form.open_low) : knots.shape[-1] - int(form.open_high)]
+
+
+def _as_tensor(name: str, value: Any) -> Tensor:
+    """``value`` as it is if it is a tensor; numbers in double precision, if none is NaN."""
+    return value if isinstance(value, Tensor) else check_numbers(name, value)
 
 
 def _check_half_width(half_width: Tensor, max_width: float) -> None:

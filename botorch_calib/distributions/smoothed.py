@@ -9,6 +9,12 @@ by `botorch_calib.posteriors.CalibratedPosterior`. Without noise, or where the d
 itself is wanted, `UnsmoothedPredictive` answers the same questions of ``z`` at a fraction of the
 cost.
 
+The density that the paper prints as the result (eq. 46) is not this one. With its
+``A = a^2 / (2 s^2)`` and ``C = 1 / (2 sigma_y^2)`` the exponent has to be
+``-A C / (A + C) (B - D)^2``, and ``A + C`` has to stand wherever ``A^2 + C^2`` and ``A``, ``C``
+wherever their squares do; the error function of the lower limit enters with a plus; the threshold
+is that of round ``t + 1``; and the variance given ``y'`` is ``s^2``, without noise.
+
 .. [Kim2024locbo]
     D. Kim, M. Zecchin, S. Park, J. Kang and O. Simeone. Robust Bayesian optimization via
     localized online conformal prediction. 2024.
@@ -297,7 +303,7 @@ class UnsmoothedPredictive(_WithTails):
 
     def quantile(self, level: float) -> Tensor:
         """The ``level``-quantile, ``level`` in (0, 1)."""
-        return self.predictive.quantile(self.predictive.masses.new_tensor(level))
+        return self.predictive.quantile(level)
 
     def _columns(self, x: Tensor) -> tuple[torch.Size, Tensor, Tensor, Tensor]:
         """The common batch shape, and ``x``, finite knots and masses for its ``n`` numbers.

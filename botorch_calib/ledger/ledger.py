@@ -76,6 +76,8 @@ class FeedbackLedger:
             bound is known.
         max_wait: How long to wait for a value: ``m`` iterations, or seconds.
         late: What to do with values that arrive after ``max_wait``: ``"use"`` or ``"discard"``.
+            None is ``"discard"`` where ``max_wait`` is finite. Where it is not, only values of
+            abandoned trials can be late, and it is ``"use"``.
         clock: ``"iterations"`` or ``"seconds"``.
         maximize: Whether the greatest value is best, or the least. Proposers, optimizers and `best`
             read it from here, and none of them can contradict it. None leaves it to the first of
@@ -104,7 +106,7 @@ class FeedbackLedger:
         dim: int,
         censor_value: float | None = None,
         max_wait: float = math.inf,
-        late: str = "use",
+        late: str | None = None,
         clock: str = "iterations",
         maximize: bool | None = None,
         propose: Propose | None = None,
@@ -207,7 +209,7 @@ class FeedbackLedger:
     @property
     def late(self) -> str:
         """What happens to late values: ``"use"`` or ``"discard"``."""
-        return self._settings.late
+        return str(self._settings.late)
 
     @property
     def clock(self) -> str:

@@ -24,7 +24,8 @@ class Settings:
         dim: Number ``d`` of elements of a query.
         censor_value: The value that replaces a missing one, in units of the outcome, or None.
         max_wait: How long to wait for a value, in units of the clock.
-        late: One of `LATE`: whether values that arrive after ``max_wait`` are used.
+        late: One of `LATE`: whether values that arrive after ``max_wait`` are used. None, which is
+            replaced, is ``"discard"`` if there is a finite ``max_wait``, and else ``"use"``.
         clock: One of `CLOCKS`.
         maximize: Whether the greatest value is best, or the least; None if nobody has said so.
     """
@@ -32,7 +33,7 @@ class Settings:
     dim: int
     censor_value: float | None = None
     max_wait: float = math.inf
-    late: str = "use"
+    late: str | None = None
     clock: str = "iterations"
     maximize: bool | None = None
 
@@ -45,6 +46,8 @@ class Settings:
         if wait < 0.0:
             raise InputDataError(f"`max_wait` must be at least 0, got {self.max_wait!r}.")
         object.__setattr__(self, "max_wait", wait)
+        if self.late is None:
+            object.__setattr__(self, "late", "use" if math.isinf(wait) else "discard")
         for name, choices in (("late", LATE), ("clock", CLOCKS)):
             check_one_of(name, getattr(self, name), choices)
         if self.maximize is not None:

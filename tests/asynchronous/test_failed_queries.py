@@ -230,7 +230,7 @@ class Models:
 def test_which_queries_count_as_failures(imputation, monkeypatch):
     """Failed ones and, unless they are censored, expired ones; pending ones never."""
     models = Models()
-    ledger = FeedbackLedger(2, censor_value=CENSOR, max_wait=5)
+    ledger = FeedbackLedger(2, censor_value=CENSOR, max_wait=5, late="use")
     X = BOUNDS[0] + torch.rand(10, 2, **DOUBLE) * (BOUNDS[1] - BOUNDS[0])
     for x in X:
         ledger.submit(x)

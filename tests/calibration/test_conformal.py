@@ -234,6 +234,34 @@ def test_validation_of_the_localized_one(kwargs, name):
         LocalizedConformal(**{"alpha": 0.2, "lengthscale": 0.3, **kwargs})
 
 
+@pytest.mark.parametrize(
+    ("kwargs", "match"),
+    [
+        ({"scale": -1.0}, "`scale` must be a positive number, got -1.0"),
+        ({"scale": []}, "`scale` must not be empty"),
+        ({"step_size": [0.1, 0.0]}, "`step_size` must be a positive number, got 0.0"),
+        ({"lengthscale": [0.3, NAN]}, "`lengthscale` must be a positive number, got nan"),
+        ({"lengthscale": torch.tensor([0.1, 0.2])}, "`lengthscale` must be .* got Tensor"),
+        ({"scale": torch.tensor(1.0)}, "`scale` must be a number or a list of numbers"),
+        ({"step_size": torch.ones(2).numpy()}, "`step_size` must be .* got ndarray"),
+        ({"regularization": -1.0}, "`regularization` must be a finite number of at least 0"),
+        ({"regularization": 0.1}, "`regularization` is of a single tracker: give `lengthscale`"),
+    ],
+)
+def test_errors_of_mixed_settings_name_the_argument_that_was_given(kwargs, match):
+    with pytest.raises(InputDataError, match=match):
+        LocalizedConformal(alpha=0.2, **kwargs)
+
+
+def test_repr_tells_the_settings():
+    single = repr(LocalizedConformal(alpha=0.2, lengthscale=0.25, score=GaussianScore()))
+    assert "alpha=0.2, score=GaussianScore(max_width=3.4), tails='stretched'" in single
+    assert "levels=[0.2], step_size=0.05, step_decay=0, scale=1, lengthscale=0.25" in single
+    assert "lengthscale" not in repr(OnlineConformal(alpha=0.2))
+    mixed = repr(LocalizedConformal(alpha=0.2, lengthscale=[0.1, 0.5], step_size=[0.1, 0.2]))
+    assert "levels=[0.8], members=4, step_decay=0.3" in mixed
+
+
 # ------------------------------------------------------------------ state
 
 

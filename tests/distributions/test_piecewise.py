@@ -296,11 +296,44 @@ conformal, recalibrated = PiecewisePredictive.conformal, PiecewisePredictive.rec
         (recalibrated, (double(0.2, 0.5).unsqueeze(0), KNOTS), {}, SHAPES, "levels"),
         (recalibrated, (double(0.2, 0.4, 0.5), KNOTS), {}, SHAPES, "levels"),
         (recalibrated, (double(0.2, 0.5), KNOTS), {"max_width": -1.0}, VALUES, "max_width"),
+        (recalibrated, (double(0.2, 0.5), KNOTS * math.nan), {}, VALUES, "knots"),
+        (recalibrated, ("deciles", KNOTS), {}, VALUES, "levels"),
+        (conformal, (0.1, "wide"), {}, VALUES, "half_width"),
+        (conformal, (0.1, math.nan), {}, VALUES, "half_width"),
     ],
 )
 def test_errors_name_the_argument(constructor, args, kwargs, error, name):
     with pytest.raises(error, match=f"`{name}`"):
         constructor(*args, **kwargs)
+
+
+@pytest.mark.parametrize("p", [0.0, 1.0, -0.1, math.nan])
+@pytest.mark.parametrize("convert", [float, double])
+def test_quantile_refuses_levels_outside(p, convert):
+    with pytest.raises(InputDataError, match="`p`"):
+        conformal(0.2, KNOTS[1:]).quantile(convert(p))
+
+
+@pytest.mark.parametrize("dtype", [torch.float, torch.double])
+def test_numbers_are_taken_for_tensors(dtype):
+    """In the constructors in double precision, in the methods in that of the distribution."""
+    for made, same in [
+        (conformal(0.2, 1.5), conformal(0.2, double(1.5)[0])),
+        (recalibrated([0.2, 0.5], [-1.0, 1.0]), recalibrated(double(0.2, 0.5), KNOTS)),
+        (
+            PiecewisePredictive([-1.0, 1.0], [0.3, 0.4, 0.3], FLAGS, scale=2.0),
+            PiecewisePredictive(KNOTS, MASSES, FLAGS, scale=double(2.0)[0]),
+        ),
+    ]:
+        assert made.knots.dtype == torch.double and torch.equal(made.knots, same.knots)
+        made, number = made.to(dtype), torch.tensor(0.3, dtype=dtype)
+        for value, expected in [
+            (made.cdf(0.3), made.cdf(number)),
+            (made.log_prob(0.3), made.log_prob(number)),
+            (made.quantile(0.3), made.quantile(number)),
+            (made.variance, same.to(dtype).variance),
+        ]:
+            assert_close(value, expected, rtol=0.0, atol=0.0)
 
 
 def test_gradients_of_crossing_knots():

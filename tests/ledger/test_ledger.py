@@ -297,6 +297,22 @@ def test_times_that_are_given_may_lie_in_the_future(make) -> None:
     assert ledger[0].status == "pending" and ledger.trials_at(math.inf)[0].y == 1.0
 
 
+@pytest.mark.parametrize(("max_wait", "late"), [(2, "discard"), (math.inf, "use")])
+def test_default_for_late_values_is_the_rule_of_the_paper(make, max_wait, late) -> None:
+    """``y 1{d <= min(m, t - s)}``: what comes after ``m`` is censored for good."""
+    ledger = make(max_wait=max_wait, censor_value=CENSOR)
+    assert ledger.late == late
+    ids = [ledger.submit(torch.tensor([float(i)] * ledger.dim), time=0) for i in range(2)]
+    ledger.observe(ids[0], 1.0, time=2)
+    ledger.observe(ids[1], 2.0, time=5)
+    values = ledger.training_data(6)[1].flatten().tolist()
+    assert values == ([1.0, CENSOR] if late == "discard" else [1.0, 2.0])
+    if late == "use":
+        ledger.abandon(abandoned := ledger.submit(torch.zeros(ledger.dim), time=6), time=7)
+        ledger.observe(abandoned, 3.0, time=8)
+        assert ledger.training_data(9)[1].flatten().tolist() == [1.0, 2.0, 3.0]
+
+
 @pytest.mark.parametrize("late", ["use", "discard"])
 def test_late_values(make, late) -> None:
     ledger = make(max_wait=1, late=late, censor_value=CENSOR)
@@ -556,7 +572,6 @@ def test_ledger_errors_are_one_family() -> None:
         {"max_wait": NAN},
         {"max_wait": None},
         {"late": "ignore"},
-        {"late": None},
         {"clock": "hours"},
     ],
     ids=str,

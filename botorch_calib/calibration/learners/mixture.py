@@ -9,6 +9,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from itertools import product
+from numbers import Real
+from types import NoneType
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -157,6 +159,11 @@ class AggregatedQuantileTracker(QuantileLearner):
 
     def _initial_constants(self) -> Tensor:
         return self.initial.expand(len(self.members), -1).clone()
+
+    def extra_repr(self) -> str:
+        """What ``repr`` shows: the settings, of the members their number."""
+        levels = [round(level, 6) for level in self.levels.tolist()]
+        return f"levels={levels}, members={len(self.members)}, step_decay={self.step_decay:g}"
 
     @property
     def localized(self) -> bool:
@@ -362,6 +369,12 @@ def quantile_learner(
             "`scale` and `step_size` must be numbers or None, and `lengthscale` numbers or 'auto'."
         )
     settings = (lengthscale, scale, step_size)
+    for name, setting in zip(("lengthscale", "scale", "step_size"), settings, strict=True):
+        if not isinstance(setting, (Real, Sequence, NoneType)):
+            raise InputDataError(
+                f"`{name}` must be a number or a list of numbers, got {type(setting).__name__}: "
+                "give `.item()` or `.tolist()` of it."
+            )
     if not any(isinstance(setting, (str, Sequence)) for setting in settings):
         local = math.isfinite(lengthscale)  # type: ignore[arg-type]
         return OnlineQuantileTracker(
@@ -373,20 +386,31 @@ def quantile_learner(
             regularization=regularization,
             initial=initial,
         )
-    if regularization:
-        raise InputDataError("`regularization` needs settings that are single numbers.")
+    if check_nonnegative("regularization", regularization):
+        raise InputDataError(
+            "`regularization` is of a single tracker: give `lengthscale` as one number, and "
+            "`scale` and `step_size` as one number or not at all."
+        )
     return AggregatedQuantileTracker(
         levels,
-        lengthscales=LENGTHSCALES if isinstance(lengthscale, str) else _several(lengthscale),
-        scales=SCALES if scale is None else _several(scale),
-        step_sizes=STEP_SIZES if step_size is None else _several(step_size),
+        lengthscales=(
+            LENGTHSCALES
+            if isinstance(lengthscale, str)
+            else _several("lengthscale", lengthscale, allow_inf=True)
+        ),
+        scales=SCALES if scale is None else _several("scale", scale),
+        step_sizes=STEP_SIZES if step_size is None else _several("step_size", step_size),
         step_decay=STEP_DECAY if step_decay is None else step_decay,
         initial=initial,
     )
 
 
-def _several(setting: Setting) -> Sequence[float]:
-    return setting if isinstance(setting, Sequence) else [setting]
+def _several(name: str, setting: Setting, *, allow_inf: bool = False) -> list[float]:
+    """The positive numbers of a setting; the bank's own errors have the names of its arguments."""
+    values = setting if isinstance(setting, Sequence) else [setting]
+    if not values:
+        raise InputDataError(f"`{name}` must not be empty.")
+    return [check_positive(name, value, allow_inf=allow_inf) for value in values]
 
 
 # ------------------------------------------------------------ losses and weights of the members

@@ -36,10 +36,11 @@ class OnlineQuantileTracker(QuantileLearner):
         ``delta = eta_t (p - o)``,  ``c <- c + delta``,
         ``B <- (1 - regularization * eta_t) B``,  then ``delta`` is appended to ``B``.
 
-    The sign is that of OCBO's Lemma 4, which drives ``mean(o)`` to ``p``; OCBO's running
-    sum and LOCBO eq. 21 as printed have the opposite sign. OCBO's regulariser is centred
-    at 0, so that every quantile would start there; here ``c`` starts at ``initial``, by
-    default at ``p``, the correct threshold of a calibrated model.
+    The sign is that of OCBO's Lemma 4, which drives ``mean(o)`` to ``p``. OCBO's running
+    sum as printed has the opposite sign and runs away; LOCBO eq. 21 as printed drives
+    ``mean(o)`` to ``1 - p``, against its eq. 22. OCBO's regulariser is centred at 0, so
+    that every quantile would start there; here ``c`` starts at ``initial``, by default at
+    ``p``, the correct threshold of a calibrated model.
 
     **Guarantee.** For *any* sequence ``(x_t, u_t)`` with ``u_t`` in [0, 1], even an
     adversary's, ``|mean(o) - p| <= coverage_bound(T)`` after ``T`` steps, see
@@ -123,6 +124,15 @@ class OnlineQuantileTracker(QuantileLearner):
         if self.coefficients.shape[-2] == 0:
             return self.constants.expand(*X.shape[:-1], -1)
         return self.constants + self._local_values(X.to(self.centers))
+
+    def extra_repr(self) -> str:
+        """What ``repr`` shows: the settings."""
+        local = f", scale={self.scale:g}, lengthscale={self.lengthscale:g}"
+        return (
+            f"levels={[round(level, 6) for level in self.levels.tolist()]}, "
+            f"step_size={self.step_size:g}, step_decay={self.step_decay:g}"
+            f"{local if self.localized else ''}, regularization={self.regularization:g}"
+        )
 
     def reset(self) -> None:
         """Forget everything learned."""
