@@ -11,10 +11,11 @@ from dataclasses import asdict
 import torch
 from tqdm.auto import tqdm
 
-# The last five of this package register their comparisons.
+# The last seven of this package register their comparisons.
 from benchmarks.framework.result import installed_versions
 from benchmarks.framework.runner import one_torch_thread
 from benchmarks.perf import ax_trial as ax_trial
+from benchmarks.perf import batches as batches
 from benchmarks.perf import comparisons as comparisons
 from benchmarks.perf import decisions as decisions
 from benchmarks.perf import noisy as noisy

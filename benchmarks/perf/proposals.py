@@ -17,12 +17,13 @@ from torch import Tensor
 from torch.quasirandom import SobolEngine
 
 from benchmarks.perf.measure import Call, Workload, comparison
-from botorch_calib import DelayAwareProposer, FeedbackLedger
+from botorch_calib import DelayAwareProposer, DelayStrategy, FeedbackLedger
 from botorch_calib.asynchronous.delay_strategy import STRATEGIES
 
 DIM = 6
 LEAST_VALUES, MANY_VALUES = 250, (500, 1000, 2000)
 FEW_PENDING, MANY_PENDING = 10, (50, 200)
+NUM_FAILED = 1000
 # A fit to 200 values of Hartmann's function: the model is not fitted in these comparisons.
 LENGTHSCALES = (0.28, 0.42, 1.06, 0.42, 0.40, 0.29)
 NOISE = 5e-3
@@ -42,19 +43,27 @@ def set_gp(X: Tensor, Y: Tensor, bounds: Tensor) -> SingleTaskGP:
     return gp.eval()
 
 
-def proposals(num_values: int, num_pending: int, device: str | torch.device = "cpu") -> Call:
+def proposals(
+    num_values: int,
+    num_pending: int,
+    device: str | torch.device = "cpu",
+    num_failed: int = 0,
+    strategy: DelayStrategy = STRATEGY,
+) -> Call:
     """A call that records one value and one query, and chooses the next query.
 
     The model was fitted before, and lies on the device: a call conditions it on the values since,
     and on what is pending. Each query is chosen by the bound. By default every second of many is
-    none of the model's.
+    none of the model's. Queries that failed came first.
     """
     objective = Hartmann(DIM, negate=True)
     ledger = FeedbackLedger(DIM, censor_value=0.0)
     engine = SobolEngine(DIM, scramble=True, seed=0)
-    for x in engine.draw(num_values + num_pending, dtype=torch.double):
-        ledger.submit(x)
-    numbers = itertools.count()
+    for x in engine.draw(num_failed + num_values + num_pending, dtype=torch.double):
+        number = ledger.submit(x)
+        if number < num_failed:
+            ledger.fail(number)
+    numbers = itertools.count(num_failed)
 
     def observe() -> None:
         number = next(numbers)
@@ -64,7 +73,7 @@ def proposals(num_values: int, num_pending: int, device: str | torch.device = "c
         observe()
     bounds = BOUNDS.to(device)
     propose = DelayAwareProposer(
-        bounds, STRATEGY, fit=partial(set_gp, bounds=bounds), refit_every=num_values - 2
+        bounds, strategy, fit=partial(set_gp, bounds=bounds), refit_every=num_values - 2
     )
     propose(ledger)
 
@@ -95,3 +104,17 @@ for _pending in MANY_PENDING:
         repetitions=11,
         warm_up=1,
     )(partial(growth, (LEAST_VALUES, _pending), (LEAST_VALUES, FEW_PENDING)))
+
+
+@comparison(
+    f"proposal between fits, n = {LEAST_VALUES}, {NUM_FAILED} failures / the same, ignored",
+    repetitions=11,
+    warm_up=1,
+)
+def failure_ratio(work: Workload) -> tuple[Call, Call]:
+    """Cost of a model of where queries bring values, which grows with them; always on the CPU."""
+    ignored = replace(STRATEGY, failures="ignore")
+    return (
+        proposals(LEAST_VALUES, FEW_PENDING, num_failed=NUM_FAILED),
+        proposals(LEAST_VALUES, FEW_PENDING, num_failed=NUM_FAILED, strategy=ignored),
+    )

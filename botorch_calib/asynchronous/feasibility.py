@@ -22,6 +22,70 @@ WIDTH = 0.1
 # After so many failures the share of success that is asked for is half way from 1/2 to 1.
 CAUTION = 4.0
 
+# Rows of a Cholesky factor that are computed at a time.
+BLOCK = 32
+
+
+class GrowingRoots:
+    """Cholesky factors of the correlations of labels at all `LENGTHSCALES`, which grow with them.
+
+    A proposer asks again after each query, with the labels of before and few new ones. A row of a
+    factor depends on earlier points alone, so full blocks of rows are kept as long as these stay
+    what they were: further labels then cost ``O(n^2)`` instead of ``O(n^3)``. Where blocks begin
+    does not depend on what is kept, and nor does the result, to the last bit: a run that is resumed
+    continues as if it had not been interrupted. Half a matrix is kept for each lengthscale.
+    """
+
+    def __init__(self) -> None:
+        # One attribute, which threads replace at once
+        self._kept: tuple[Tensor, list[Tensor]] | None = None
+
+    def blocks(self, X: Tensor) -> list[Tensor]:
+        """The factors' rows, `BLOCK` of them at a time, each as long as its last row.
+
+        Args:
+            X: Points in the unit cube, ``n x d``, in the order of the factors' rows.
+
+        Returns:
+            Blocks ``num_lengthscales x k x (start + k)``, where ``start`` rows come before.
+        """
+        blocks = self._known(X)
+        for start in range(len(blocks) * BLOCK, len(X), BLOCK):
+            blocks.append(_next_rows(blocks, X[: start + BLOCK], start))
+        # The last rows are computed anew: a block that grows would not be what one piece gives.
+        self._kept = X, blocks[: len(X) // BLOCK]
+        return blocks
+
+    def _known(self, X: Tensor) -> list[Tensor]:
+        """The kept blocks whose points, and those before, are the first ones of ``X``."""
+        if self._kept is None or self._kept[0].shape[-1] != X.shape[-1]:
+            return []
+        known, blocks = self._kept
+        num = min(len(X), len(known))
+        changed = (X[:num] != known[:num]).any(dim=-1).nonzero()
+        same = int(changed[0]) if len(changed) else num
+        return blocks[: same // BLOCK]
+
+
+def _next_rows(blocks: list[Tensor], X: Tensor, start: int) -> Tensor:
+    """Rows from ``start`` on of the factors for the points ``X``, after those in ``blocks``."""
+    lengthscales = _lengthscales(X).view(-1, 1, 1)
+    rows = _matern(_distances(X[start:], X) / lengthscales)
+    for first, block in zip(range(0, start, BLOCK), blocks, strict=True):
+        last = first + BLOCK
+        known = rows[..., :first] @ block[..., :first].mT
+        rows[..., first:last] = torch.linalg.solve_triangular(
+            block[..., first:].mT, rows[..., first:last] - known, upper=True, left=False
+        )
+    cross, corner = rows[..., :start], rows[..., start:]
+    noise = NOISE * torch.eye(corner.shape[-1]).to(corner)
+    rows[..., start:] = torch.linalg.cholesky(corner + noise - cross @ cross.mT)
+    return rows
+
+
+def _lengthscales(X: Tensor) -> Tensor:
+    return X.new_tensor(LENGTHSCALES) * math.sqrt(X.shape[-1])
+
 
 class Feasibility:
     r"""Predicts from values and failures whether a query brings a value.
@@ -43,26 +107,30 @@ class Feasibility:
     its best point may lie there; the more has failed, the closer to known values the search stays.
 
     Args:
-        X: Queries that brought values, ``n x d``.
-        X_failed: Queries that failed, ``m x d``, with ``m`` at least 1.
+        X: Queries that brought values or failed, ``n x d``, in an order in which later ones come
+            last, for the sake of ``roots``.
+        failed: Which of them failed, ``n`` booleans, at least one of them True.
         bounds: The box, ``2 x d``.
+        roots: The factors of earlier labels; they grow by these.
     """
 
-    def __init__(self, X: Tensor, X_failed: Tensor, bounds: Tensor) -> None:
+    def __init__(
+        self, X: Tensor, failed: Tensor, bounds: Tensor, roots: GrowingRoots | None = None
+    ) -> None:
         self.bounds = bounds
-        self.X = self._in_unit_cube(torch.cat([X, X_failed]))
-        residuals = torch.cat([X.new_zeros(len(X), 1), -X.new_ones(len(X_failed), 1)])
-        self.threshold = 1.0 - 0.5 / (1.0 + len(X_failed) / CAUTION)
-        best = -math.inf
-        for factor in LENGTHSCALES:
-            lengthscale = factor * math.sqrt(X.shape[-1])
-            K = _matern(_distances(self.X, self.X) / lengthscale)
-            root = torch.linalg.cholesky(K + NOISE * torch.eye(len(K)).to(K))
-            weights = torch.cholesky_solve(residuals, root)
-            variance = (residuals * weights).mean()
-            likelihood = -0.5 * len(K) * variance.log() - root.diagonal().log().sum()
-            if likelihood > best:
-                best, self.lengthscale, self.weights = float(likelihood), lengthscale, weights
+        self.X = self._in_unit_cube(X)
+        self.threshold = 1.0 - 0.5 / (1.0 + int(failed.sum()) / CAUTION)
+        blocks = (GrowingRoots() if roots is None else roots).blocks(self.X)
+        residuals = -failed.to(self.X).unsqueeze(-1)
+        whitened = _whitened(blocks, residuals)
+        variances = whitened.square().mean(dim=(-2, -1))
+        log_roots = sum(
+            block[..., -block.shape[-2] :].diagonal(dim1=-2, dim2=-1).log().sum(dim=-1)
+            for block in blocks
+        )
+        best = int((-0.5 * len(X) * variances.log() - log_roots).argmax())
+        self.lengthscale = float(_lengthscales(X)[best])
+        self.weights = _back_substituted([block[best] for block in blocks], whitened[best])
 
     def _in_unit_cube(self, X: Tensor) -> Tensor:
         return (X - self.bounds[0]) / (self.bounds[1] - self.bounds[0])
@@ -114,6 +182,31 @@ class FeasibleAcquisition(AcquisitionFunction):
         gains = values - self.poor
         scores = self.feasibility.score(X.squeeze(-2)).to(values)
         return self.poor + torch.where(gains > 0.0, scores * gains, gains)
+
+
+def _whitened(blocks: list[Tensor], residuals: Tensor) -> Tensor:
+    """``L^{-1} r`` at all lengthscales, ``num_lengthscales x n x 1``, for residuals ``n x 1``."""
+    solved = residuals.expand(len(LENGTHSCALES), -1, -1).clone()
+    for block in blocks:
+        end = block.shape[-1]
+        start = end - block.shape[-2]
+        known = block[..., :start] @ solved[:, :start]
+        solved[:, start:end] = torch.linalg.solve_triangular(
+            block[..., start:], solved[:, start:end] - known, upper=False
+        )
+    return solved
+
+
+def _back_substituted(blocks: list[Tensor], whitened: Tensor) -> Tensor:
+    """``L^{-T} w``, ``n x 1``, at one lengthscale."""
+    solved = whitened.clone()
+    for block in reversed(blocks):
+        end = block.shape[-1]
+        start = end - block.shape[-2]
+        part = torch.linalg.solve_triangular(block[:, start:].mT, solved[start:end], upper=True)
+        solved[start:end] = part
+        solved[:start] -= block[:, :start].mT @ part
+    return solved
 
 
 def _distances(X: Tensor, others: Tensor) -> Tensor:

@@ -48,7 +48,17 @@ def overdue_places(submitted: ArrayLike, arrived: ArrayLike) -> list[int]:
     widest = np.maximum.accumulate(at_once[::-1])[::-1]
     pending, known = (np.flatnonzero(which).tolist() for which in (~has_value, has_value))
     late = {place: count for place in pending if (count := overtaken(place)) > widest[place]}
-    most = max(map(overtaken, known), default=0) if late else 0
+    most = 0
+    if late:
+        # What overtakes a trial was submitted while that one ran, which bounds its number. So only
+        # few have to be counted one by one: a trial that hangs would make that quadratic.
+        highest = _how_many_until(ends, starts) - np.searchsorted(np.sort(starts), starts)
+        if (ends < starts).any():
+            highest[:] = len(starts)
+        for place in sorted(known, key=lambda place: -highest[place]):
+            if highest[place] <= most:
+                break
+            most = max(most, overtaken(place))
     return [place for place, count in late.items() if count > most]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import reprlib
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from inspect import signature
@@ -35,7 +35,7 @@ from botorch_calib.acquisition.separate_starts import SEPARATE_STARTS
 from botorch_calib.acquisition.thompson import DelayedThompsonSampling
 from botorch_calib.asynchronous.delay_strategy import DelayStrategy, strategy_of
 from botorch_calib.asynchronous.designs import Design
-from botorch_calib.asynchronous.feasibility import Feasibility, FeasibleAcquisition
+from botorch_calib.asynchronous.feasibility import Feasibility, FeasibleAcquisition, GrowingRoots
 from botorch_calib.asynchronous.overdue import with_overdue_failed
 from botorch_calib.asynchronous.refits import (
     WarmStartedFit,
@@ -193,6 +193,7 @@ class DelayAwareProposer:
         self.fit: Fit = fit
         self._fitted: _ModelOf | None = None
         self._extended: _ModelOf | None = None
+        self._roots = GrowingRoots()
 
     def __call__(self, ledger: FeedbackLedger) -> Tensor:
         """The next query.
@@ -244,7 +245,7 @@ class DelayAwareProposer:
         strategy = self.strategy.with_pending(num_pending)
         place = self._place_among_spread(count) if strategy.spreads(num_pending) else None
         if place is not None:
-            asked = torch.stack([trial.x for trial in ledger.trials])
+            asked = ledger.queries()
             feasibility = self._feasibility(ledger, now, strategy)
             spread = self._design(SPREAD, fixed, choices).new_point(place, asked, feasibility)
             if spread is not None:
@@ -263,7 +264,8 @@ class DelayAwareProposer:
 
     def __getstate__(self) -> dict[str, Any]:
         # A copy fits again when it is called: a stored fit may be large, and its data outdated.
-        return {**self.__dict__, "_fitted": None, "_extended": None}
+        emptied = {"_fitted": None, "_extended": None, "_roots": GrowingRoots()}
+        return {**self.__dict__, **emptied}
 
     def _design(self, stream: int, fixed: Mapping[int, float], choices: Tensor | None) -> Design:
         return Design(self.bounds, derived_seed(self.search.seed, stream), fixed, choices)
@@ -478,10 +480,12 @@ class DelayAwareProposer:
         self, ledger: FeedbackLedger, now: float, strategy: DelayStrategy
     ) -> Feasibility | None:
         """Where queries bring values, if some have failed and failures matter."""
-        lost = _lost(ledger, now, strategy)
-        if not len(lost) or strategy.failures == "ignore":
+        lost = _among(ledger, now, _lost_statuses(strategy))
+        if strategy.failures == "ignore" or not lost.any():
             return None
-        return Feasibility(ledger.to_observations(now)[0], lost, self.bounds)
+        # By id: what was known before comes first, but for trials that others have overtaken.
+        known = lost | _among(ledger, now, (TrialStatus.OBSERVED,))
+        return Feasibility(ledger.queries(now)[known], lost[known], self.bounds, self._roots)
 
     def _feedback_bound(self, ledger: FeedbackLedger, now: float) -> float:
         if self.strategy.feedback_bound is not None:
@@ -564,16 +568,23 @@ def _best_of(choices: Tensor, acqf: AcquisitionFunction, model: Model) -> Tensor
 
 def _queries(ledger: FeedbackLedger, now: float, status: TrialStatus) -> Tensor:
     """The queries ``n x d`` of trials in one state, by id."""
-    rows = [trial.x for trial in ledger.trials_at(now) if trial.status is status]
-    return torch.stack(rows) if rows else torch.zeros(0, ledger.dim, dtype=torch.double)
+    return ledger.queries(now)[_among(ledger, now, (status,))]
+
+
+def _among(ledger: FeedbackLedger, now: float, wanted: Collection[TrialStatus]) -> Tensor:
+    """Which trials are in one of some states, booleans by id."""
+    return torch.tensor([status in wanted for status in ledger.statuses(now)], dtype=torch.bool)
+
+
+def _lost_statuses(strategy: DelayStrategy) -> tuple[TrialStatus, ...]:
+    """States of queries that bring no value: failed and, unless they are censored, expired."""
+    is_censored = strategy.imputation == "censor"
+    return (TrialStatus.FAILED,) if is_censored else (TrialStatus.FAILED, TrialStatus.EXPIRED)
 
 
 def _lost(ledger: FeedbackLedger, now: float, strategy: DelayStrategy) -> Tensor:
-    """Queries ``n x d`` that bring no value: failed and, unless they are censored, expired."""
-    failed = _queries(ledger, now, TrialStatus.FAILED)
-    if strategy.imputation == "censor":
-        return failed
-    return torch.cat([failed, _queries(ledger, now, TrialStatus.EXPIRED)])
+    """Queries ``n x d`` that bring no value, those of one state after those of the other."""
+    return torch.cat([_queries(ledger, now, status) for status in _lost_statuses(strategy)])
 
 
 def _imputes_failures(strategy: DelayStrategy) -> bool:

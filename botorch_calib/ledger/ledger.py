@@ -28,7 +28,7 @@ from botorch_calib.ledger.settings import Clock, Settings
 from botorch_calib.ledger.storage_in_memory import MemoryStorage, Storage, check_known
 from botorch_calib.ledger.storage_on_disk import SQLiteStorage
 from botorch_calib.ledger.table import Table
-from botorch_calib.ledger.trials import Entry, Trial
+from botorch_calib.ledger.trials import Entry, Trial, TrialStatus
 from botorch_calib.ledger.view_at_time import ViewAtTime
 
 if TYPE_CHECKING:
@@ -561,6 +561,24 @@ class FeedbackLedger:
             return view.queries(rows), view.values(rows)
         rows = view.by_submission(view.usable | view.incomplete)
         return view.queries(rows), view.values(rows, self.censor_value)
+
+    def queries(self, now: float | None = None) -> Tensor:
+        """Queries ``n x d`` of all trials, by id, in a fraction of the time of `trials_at`.
+
+        Args:
+            now: Time as of which the ledger is read (default: the current time).
+        """
+        view = self._view(now)
+        return view.queries(np.flatnonzero(view.submitted))
+
+    def statuses(self, now: float | None = None) -> list[TrialStatus]:
+        """The states of all trials, by id, in a fraction of the time of `trials_at`.
+
+        Args:
+            now: Time as of which the ledger is read (default: the current time).
+        """
+        view = self._view(now)
+        return view.statuses(np.flatnonzero(view.submitted))
 
     def pending(self, now: float | None = None) -> Tensor:
         """Queries ``n x d`` of pending trials, in order of submission.

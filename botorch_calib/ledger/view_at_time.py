@@ -150,10 +150,11 @@ class ViewAtTime:
                 yvar=yvar[i] if arrived[i] and not math.isnan(yvar[i]) else None,
                 earlier=self._earlier(row) if arrived[i] else (),
             )
-            for i, (row, status) in enumerate(zip(rows.tolist(), self._statuses(rows), strict=True))
+            for i, (row, status) in enumerate(zip(rows.tolist(), self.statuses(rows), strict=True))
         )
 
-    def _statuses(self, rows: Rows) -> list[TrialStatus]:
+    def statuses(self, rows: Rows) -> list[TrialStatus]:
+        """The states of some rows. One that is submitted only after ``now`` counts as pending."""
         states = (TrialStatus.FAILED, TrialStatus.OBSERVED, TrialStatus.EXPIRED)
         masks = [mask[rows] for mask in (self.failed, self.usable, self.expired)]
         chosen = np.select(masks, range(len(states)), default=len(states))

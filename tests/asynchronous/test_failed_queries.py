@@ -1,5 +1,6 @@
 """Failed and expired queries reach the proposer: none is repeated, their region is left alone."""
 
+import pickle
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,8 +22,9 @@ from botorch_calib.asynchronous import (
     EvaluationLimits,
     SearchSettings,
 )
+from botorch_calib.asynchronous import feasibility as feasibility_module
 from botorch_calib.asynchronous import proposer as proposer_module
-from botorch_calib.asynchronous.feasibility import Feasibility
+from botorch_calib.asynchronous.feasibility import BLOCK, Feasibility
 from botorch_calib.ledger import FeedbackLedger, TrialStatus
 from botorch_calib.models.inspection import raw_train_inputs
 from tests.asynchronous.runs import Held, Inline
@@ -247,16 +249,51 @@ def test_which_queries_count_as_failures(imputation, monkeypatch):
         assert torch.equal(models.failures(3)[0], X[[] if failures == "ignore" else lost])
     known: list[Tensor] = []
 
-    def keep(X: Tensor, X_failed: Tensor, bounds: Tensor) -> Feasibility:
-        known.extend([X, X_failed])
-        return Feasibility(X, X_failed, bounds)
+    def keep(X: Tensor, failed: Tensor, *others: Any) -> Feasibility:
+        known.extend([X[~failed], X[failed]])
+        return Feasibility(X, failed, *others)
 
     monkeypatch.setattr(proposer_module, "Feasibility", keep)
     for failures in ("avoid", "impute", "ignore"):
         strategy = DelayStrategy("ucb", imputation, None, failures=failures)
         DelayAwareProposer(BOUNDS, strategy, fit, 0, search=SEARCH)(ledger)
     values, at_failures = known
-    assert torch.equal(values, X[[1, 2, 5]]) and torch.equal(at_failures, X[lost])
+    assert torch.equal(values, X[[1, 2, 5]]) and torch.equal(at_failures, X[sorted(lost)])
+
+
+def test_many_failures_are_remembered_and_a_resumed_run_goes_on(monkeypatch):
+    """Their factors grow from query to query; a proposer that knows none chooses the same."""
+    ledger, propose = (
+        FeedbackLedger(2),
+        DelayAwareProposer(BOUNDS, "hallucinate", fit, 0, search=SEARCH),
+    )
+    X = BOUNDS[0] + torch.rand(2 * BLOCK - 3, 2, **DOUBLE) * (BOUNDS[1] - BOUNDS[0])
+    starts: list[int] = []
+
+    def rows(blocks: list[Tensor], X: Tensor, start: int) -> Tensor:
+        starts.append(start)
+        return next_rows(blocks, X, start)
+
+    next_rows = feasibility_module._next_rows
+    monkeypatch.setattr(feasibility_module, "_next_rows", rows)
+    for x in [*X, None, None, None]:
+        point = propose(ledger) if x is None else x
+        trial = ledger.submit(point)
+        if fails_in_corner(point):
+            ledger.fail(trial)
+        else:
+            ledger.observe(trial, slope(point))
+    assert starts == [0, BLOCK, BLOCK, BLOCK]
+    resumed = DelayAwareProposer(BOUNDS, "hallucinate", fit, 0, search=SEARCH)
+    expected = resumed(ledger)
+    # The second block is full now; a copy has to make it again.
+    for each, made in (
+        (propose, [BLOCK]),
+        (propose, []),
+        (pickle.loads(pickle.dumps(propose)), [0, BLOCK]),
+    ):
+        del starts[:]
+        assert torch.equal(each(ledger), expected) and starts == made
 
 
 @pytest.mark.parametrize("maximize", [True, False])

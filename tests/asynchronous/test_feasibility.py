@@ -10,11 +10,14 @@ from scipy.stats import multivariate_normal, norm
 from torch import Tensor
 from torch.testing import assert_close
 
+from botorch_calib.asynchronous import feasibility as feasibility_module
 from botorch_calib.asynchronous.feasibility import (
+    BLOCK,
     LENGTHSCALES,
     NOISE,
     Feasibility,
     FeasibleAcquisition,
+    GrowingRoots,
 )
 from botorch_calib.models.wrapper import standardized_gp
 from tests.gps import DOUBLE
@@ -26,6 +29,11 @@ def points(num: int, seed: int) -> Tensor:
     generator = torch.Generator().manual_seed(seed)
     unit = torch.rand(num, 2, generator=generator, **DOUBLE)
     return BOUNDS[0] + unit * (BOUNDS[1] - BOUNDS[0])
+
+
+def feasibility_of(X: Tensor, X_failed: Tensor) -> Feasibility:
+    failed = torch.arange(len(X) + len(X_failed)) >= len(X)
+    return Feasibility(torch.cat([X, X_failed]), failed, BOUNDS)
 
 
 def correlation(first: Tensor, second: Tensor, lengthscale: float) -> float:
@@ -54,7 +62,7 @@ def test_prediction_beside_the_formula(num_failed: int) -> None:
         )
         if likelihood > best:
             best, predicted = likelihood, 1.0 + k.to(weights) @ weights
-    model = Feasibility(X, X_failed, BOUNDS)
+    model = feasibility_of(X, X_failed)
     assert_close(model.predict(at), predicted, rtol=1e-7, atol=1e-9)
     assert_close(model.predict(at.reshape(5, 1, 2)), predicted.unsqueeze(-1), rtol=1e-7, atol=1e-9)
     expected = norm.cdf((predicted.numpy() - model.threshold) / 0.1)
@@ -63,28 +71,80 @@ def test_prediction_beside_the_formula(num_failed: int) -> None:
 
 def test_success_where_values_are_and_failure_where_none_came() -> None:
     X, X_failed = points(6, 4), points(3, 5)
-    model = Feasibility(X, X_failed, BOUNDS)
+    model = feasibility_of(X, X_failed)
     assert (model.predict(X) > 0.9).all() and (model.predict(X_failed) < 0.1).all()
     assert (model.score(X) > 0.9).all() and (model.score(X_failed) < 1e-3).all()
 
 
 def test_what_nobody_has_tried_succeeds() -> None:
     corner, far = BOUNDS[:1], BOUNDS[1:]
-    model = Feasibility(corner + 0.01, corner, BOUNDS)  # neighbours: a short lengthscale
+    model = feasibility_of(corner + 0.01, corner)  # neighbours: a short lengthscale
     assert_close(model.predict(far), torch.ones(1, **DOUBLE), rtol=0.0, atol=1e-2)
 
 
 def test_caution_grows_with_the_number_of_failures() -> None:
     X = points(6, 4)
-    thresholds = [Feasibility(X, points(num, 5), BOUNDS).threshold for num in (1, 2, 8, 40)]
+    thresholds = [feasibility_of(X, points(num, 5)).threshold for num in (1, 2, 8, 40)]
     assert thresholds == sorted(thresholds) and 0.5 < thresholds[0] and thresholds[-1] < 1.0
 
 
 def test_many_failures_at_one_point() -> None:
     """Points that a ledger holds twice make no covariance matrix singular."""
     x = points(1, 1)
-    model = Feasibility(points(4, 2), x.expand(50, -1), BOUNDS)
+    model = feasibility_of(points(4, 2), x.expand(50, -1))
     assert model.predict(x).item() == pytest.approx(0.0, abs=1e-2)
+
+
+# Numbers of labels one after the other: a whole block, less and more than one, and fewer again.
+COUNTS = [1, BLOCK - 1, BLOCK, BLOCK + 1, 2 * BLOCK + 5, 3 * BLOCK, BLOCK + 7, 5 * BLOCK + 2]
+
+
+@pytest.mark.parametrize("dtype", [torch.double, torch.float])
+def test_factors_that_grew_beside_dense_ones(dtype: torch.dtype) -> None:
+    """Those of all points at once, whatever was known, and by Cholesky's own algorithm."""
+    X, roots = torch.rand(COUNTS[-1], 2, dtype=dtype), GrowingRoots()
+    for count in COUNTS:
+        grown, fresh = roots.blocks(X[:count]), GrowingRoots().blocks(X[:count])
+        assert len(grown) == len(fresh) and all(map(torch.equal, grown, fresh))
+        for i, factor in enumerate(LENGTHSCALES):
+            scaled = math.sqrt(5.0 / 2.0) / factor * torch.cdist(X[:count], X[:count])
+            K = (1.0 + scaled + scaled.square() / 3.0) * (-scaled).exp()
+            dense = torch.linalg.cholesky(K + NOISE * torch.eye(count, dtype=dtype))
+            rows = [
+                torch.nn.functional.pad(row, (0, count - len(row))) for b in grown for row in b[i]
+            ]
+            tolerance = 1e-9 if dtype == torch.double else 1e-2
+            assert_close(torch.stack(rows).tril(), dense, rtol=0.0, atol=tolerance)
+
+
+@pytest.mark.parametrize("place", [0, BLOCK - 1, BLOCK, 2 * BLOCK + 3])
+def test_a_label_that_comes_late_changes_what_follows(place: int) -> None:
+    """A trial that others have overtaken lies among those that were known, at its own place."""
+    X, failed, at = points(3 * BLOCK, 1), torch.arange(3 * BLOCK) % 3 == 0, points(20, 3)
+    others = torch.arange(3 * BLOCK) != place
+    roots = GrowingRoots()
+    Feasibility(X[others], failed[others], BOUNDS, roots)
+    grown, fresh = Feasibility(X, failed, BOUNDS, roots), Feasibility(X, failed, BOUNDS)
+    assert torch.equal(grown.predict(at), fresh.predict(at))
+    before = Feasibility(X[others], failed[others], BOUNDS).predict(at)
+    assert (fresh.predict(at) - before).abs().max() > 1e-4
+    # What is known of other problems is of no use.
+    wider = torch.cat([X, X], dim=-1)
+    assert len(roots.blocks(wider)) == 3 and torch.equal(
+        roots.blocks(wider)[2], GrowingRoots().blocks(wider)[2]
+    )
+
+
+def test_labels_may_change(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Values of queries that counted as failed: the factors of their points stay."""
+    X, at = points(2 * BLOCK, 1), points(20, 3)
+    roots, first = GrowingRoots(), torch.arange(2 * BLOCK) % 3 == 0
+    Feasibility(X, first, BOUNDS, roots)
+    second = first.clone()
+    second[0] = False
+    expected = Feasibility(X, second, BOUNDS).predict(at)
+    monkeypatch.setattr(feasibility_module, "_next_rows", None)  # nothing is computed again
+    assert torch.equal(Feasibility(X, second, BOUNDS, roots).predict(at), expected)
 
 
 @pytest.mark.parametrize("level", [1e6, 1e9])
@@ -94,7 +154,7 @@ def test_a_fixed_feature_far_outside_of_the_box(level: float) -> None:
     models = []
     for each in (0.0, level):
         X[:, 1] = X_failed[:, 1] = at[:, 1] = each
-        models.append(Feasibility(X, X_failed, BOUNDS).predict(at))
+        models.append(feasibility_of(X, X_failed).predict(at))
     assert_close(*models, rtol=0.0, atol=1e-9)
 
 
@@ -107,7 +167,7 @@ class Given(AcquisitionFunction):
 
 def test_a_failure_is_worth_a_poor_value() -> None:
     model, (X, X_failed) = standardized_gp_of(6), (points(6, 4), points(2, 5))
-    feasibility = Feasibility(X, X_failed, BOUNDS)
+    feasibility = feasibility_of(X, X_failed)
     acqf = FeasibleAcquisition(Given(model), model, feasibility, poor=-0.5)
     for x in torch.cat([X, X_failed, torch.tensor([[-0.9, 20.0]], **DOUBLE)]):
         a, score = x[0].item(), feasibility.score(x.unsqueeze(0)).item()
@@ -124,7 +184,7 @@ def standardized_gp_of(num: int, dtype: torch.dtype = torch.double) -> SingleTas
 @pytest.mark.parametrize("dtype", [torch.double, torch.float])
 def test_gradients_and_precision(dtype: torch.dtype) -> None:
     model = standardized_gp_of(6, dtype)
-    feasibility = Feasibility(points(6, 4), points(2, 5), BOUNDS)
+    feasibility = feasibility_of(points(6, 4), points(2, 5))
     acqf = FeasibleAcquisition(UpperConfidenceBound(model, 4.0), model, feasibility, poor=20.0)
     x = points(3, 8).unsqueeze(-2).to(dtype).requires_grad_()
     values = acqf(x)

@@ -148,6 +148,7 @@ def naive_views(stories: list[Story], now: float, ledger: FeedbackLedger) -> dic
             for s in of("observed", "pending", "expired")
             if not waits_longer(s.submitted, now, wait)
         ],
+        "queries": [s.x for s in sorted(known, key=stories.index)],
         "statuses": [status[id(s)] for s in sorted(known, key=stories.index)],
     }
 
@@ -158,11 +159,13 @@ def as_lists(ledger: FeedbackLedger, now: float | None) -> dict[str, Any]:
         X, Y = getattr(ledger, name)(now)
         assert X.shape == (len(Y), ledger.dim) and Y.shape == (len(X), 1)
         views[name] = (X.tolist(), Y.tolist())
-    for name in ("pending", "incomplete", "window"):
+    for name in ("pending", "incomplete", "window", "queries"):
         X = getattr(ledger, name)(now)
         assert X.shape == (len(X), ledger.dim) and X.dtype == torch.double
         views[name] = X.tolist()
-    views["statuses"] = [str(trial.status) for trial in ledger.trials_at(now)]
+    statuses = ledger.statuses(now)
+    assert statuses == [trial.status for trial in ledger.trials_at(now)]
+    views["statuses"] = list(map(str, statuses))
     return views
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ NAMES = [name for name in COMPARISONS if name.startswith("proposal between fits"
 
 
 def test_all_are_registered() -> None:
-    assert len(NAMES) == len(proposals.MANY_VALUES) + len(proposals.MANY_PENDING)
+    assert len(NAMES) == len(proposals.MANY_VALUES) + len(proposals.MANY_PENDING) + 1
 
 
 def test_a_call_records_a_value_and_proposes_without_a_fit(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -39,3 +40,12 @@ def test_a_call_records_a_value_and_proposes_without_a_fit(monkeypatch: pytest.M
     assert fits == [20]
     assert len(ledger.to_observations()[0]) == 22 and len(ledger.pending()) == 3
     assert torch.equal(ledger[23].x, points[0])
+
+
+def test_failures_came_before_what_is_pending() -> None:
+    """As many as are told, and they bend the search unless they are ignored."""
+    ignored = replace(proposals.STRATEGY, failures="ignore")
+    calls = [proposals.proposals(20, 3, num_failed=40)]
+    calls += [proposals.proposals(20, 3, num_failed=40, strategy=ignored)]
+    points: list[Any] = [call(0) for call in calls]
+    assert not torch.equal(*points)
