@@ -121,10 +121,10 @@ class Completeness:
                 f"{used}: those that all methods shown have on all problems. {self.unused} "
                 "further replicates of these methods are not used."
             )
-        untouched = "".join(
-            f" Nothing has been run on `{problem}`, which all averages over problems leave out."
-            for problem in self.untouched
-        )
+        untouched = ""
+        if self.untouched:
+            names = ", ".join(f"`{problem}`" for problem in self.untouched)
+            untouched = f" Nothing has been run on {names}: averages over problems leave this out."
         return (
             f"{used}, also such as not all methods have on all problems. **Means of two methods "
             "may be over different seeds;** comparisons are paired by those that both have."
