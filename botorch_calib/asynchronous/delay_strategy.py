@@ -62,8 +62,9 @@ class DelayStrategy:
             everywhere, and their sum in the confidence region leaves nothing of the mean. None for
             no limit, as in the paper.
         failures: What follows from queries that failed and, unless they are censored, from those
-            that expired. So do, until they bring a value, pending queries that more later ones
-            have overtaken than ever before, such as one that hangs. ``"avoid"``: the search goes
+            that expired, also where a value came too late for the ledger to use. So do, until they
+            bring a value, pending queries that more later ones have overtaken than ever before,
+            such as one that hangs. ``"avoid"``: the search goes
             around regions that fail, by a model of where queries bring values beside that of the
             objective (`Feasibility`); an acquisition function of one's own, whose unit is not
             known, is treated as by ``"impute"``.

@@ -37,7 +37,7 @@ class GrowingRoots:
     """
 
     def __init__(self) -> None:
-        # One attribute, which threads replace at once
+        # One attribute, read once and replaced at once, as threads may share a proposer.
         self._kept: tuple[Tensor, list[Tensor]] | None = None
 
     def blocks(self, X: Tensor) -> list[Tensor]:
@@ -58,9 +58,10 @@ class GrowingRoots:
 
     def _known(self, X: Tensor) -> list[Tensor]:
         """The kept blocks whose points, and those before, are the first ones of ``X``."""
-        if self._kept is None or self._kept[0].shape[-1] != X.shape[-1]:
+        kept = self._kept
+        if kept is None or kept[0].shape[-1] != X.shape[-1]:
             return []
-        known, blocks = self._kept
+        known, blocks = kept
         num = min(len(X), len(known))
         changed = (X[:num] != known[:num]).any(dim=-1).nonzero()
         same = int(changed[0]) if len(changed) else num

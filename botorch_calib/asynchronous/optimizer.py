@@ -203,6 +203,9 @@ class AsynchronousOptimizer:
             LedgerError: If something cannot be recorded.
             EvaluationError: If too many trials in a row fail, or an executor breaks that cannot
                 be replaced.
+
+        Warns:
+            InputDataWarning: If a value arrives too late for the ledger to use it.
         """
         begin = time.monotonic()
         if num_evaluations is None and seconds is None:

@@ -52,8 +52,8 @@ def overdue_places(submitted: ArrayLike, arrived: ArrayLike) -> list[int]:
     if late:
         # What overtakes a trial was submitted while that one ran, which bounds its number. So only
         # few have to be counted one by one: a trial that hangs would make that quadratic.
-        highest = _how_many_until(ends, starts) - np.searchsorted(np.sort(starts), starts)
-        if (ends < starts).any():
+        highest = _how_many_until(ends, starts) - np.searchsorted(np.sort(starts), starts) - 1
+        if (ends < starts).any():  # a value that was there before its query is not among them
             highest[:] = len(starts)
         for place in sorted(known, key=lambda place: -highest[place]):
             if highest[place] <= most:

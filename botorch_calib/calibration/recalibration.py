@@ -158,6 +158,10 @@ class QuantileRecalibrator(TrackedCalibrator):
         tolerance = max(1e-6 * min(level, 1.0 - level), self._level_unit)
         return index if gaps[index] <= tolerance else None
 
+    def extra_repr(self) -> str:
+        """What ``repr`` shows beside the learner."""
+        return f"score={self.score}, tails={self.tails!r}, {super().extra_repr()}"
+
     @property
     def num_needed(self) -> int:
         """Number of residuals before which the rarer of the outer tails is hardly ever hit."""

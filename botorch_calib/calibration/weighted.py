@@ -105,6 +105,11 @@ class WeightedConformal(Calibrator):
         self.register_buffer("inputs", torch.zeros(0, 0, dtype=torch.double))
         self.register_buffer("residuals", torch.zeros(0, dtype=torch.double))
 
+    def extra_repr(self) -> str:
+        """What ``repr`` shows beside the density ratio."""
+        settings = f"alpha={self.alpha:g}, tails={self.tails!r}, max_width={self.max_width:g}"
+        return f"{settings}, continuous={self.continuous}, {super().extra_repr()}"
+
     def half_width(self, X: Tensor) -> Tensor:
         """Half-width of the interval in predictive standard deviations, ``... x 1``.
 

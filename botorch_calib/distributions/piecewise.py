@@ -57,8 +57,8 @@ class PiecewisePredictive:
 
     All methods are in units of ``z`` and differentiable in ``knots``, ``masses`` and ``scale``.
     Where the distribution belongs to a posterior, ``batch_shape`` is that of its mean,
-    ``batch_shape x q x 1``. Numbers that are no tensors are taken in double precision by the
-    constructors, and in that of the knots by the methods.
+    ``batch_shape x q x 1``. Knots, half-widths and levels that are no tensors are taken in double
+    precision; all other numbers in that of the knots, as are ``masses`` and ``scale``.
 
     Args:
         knots: Ends of the pieces, increasing along the last dimension: either all
@@ -93,7 +93,7 @@ class PiecewisePredictive:
         validate: bool = True,
     ) -> None:
         knots, masses = _as_tensor("knots", knots), _as_tensor("masses", masses)
-        scale = None if scale is None else _as_tensor("scale", scale)
+        scale = None if scale is None else _as_tensor("scale", scale).to(knots)
         num_pieces, num_knots = masses.shape[-1], knots.shape[-1]
         only_inner = num_knots == num_pieces - 1
         if not (only_inner or num_knots == num_pieces + 1) or len(uniform) != num_pieces:
@@ -502,14 +502,16 @@ class PiecewisePredictive:
         """The ``p``-quantile; ``p`` broadcasts against ``batch_shape``.
 
         Args:
-            p: Levels in (0, 1). A tensor is read back from its device, a number is not.
+            p: Levels in (0, 1). A tensor is read back from its device, a number is not. Numbers
+                may come closer to 0 and 1 than the precision of the knots tells apart.
 
         Raises:
             InputDataError: If a level is outside (0, 1).
         """
         if not isinstance(p, Tensor):
-            p = self._knots.new_tensor(check_open_unit("p", p))
-        elif not ((p > 0) & (p < 1)).all():
+            level = self._knots.new_tensor(check_open_unit("p", p), dtype=torch.float64)
+            return self.transport(torch.special.ndtri(level).to(self._knots.dtype))
+        if not ((p > 0) & (p < 1)).all():
             raise InputDataError("`p` must hold levels in the open interval (0, 1).")
         return self.transport(torch.special.ndtri(p))
 

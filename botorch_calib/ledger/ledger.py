@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import time as system_time
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from botorch.exceptions.errors import InputDataError
+from botorch.exceptions.warnings import InputDataWarning
 from torch import Tensor
 
 from botorch_calib.ledger.argument_checks import (
@@ -354,12 +356,12 @@ class FeedbackLedger:
             InputDataError: If ``y``, ``yvar`` or ``time`` is NaN or infinite, ``yvar`` is negative,
                 or ``time`` lies before the submission.
             BotorchTensorDimensionError: If ``y`` or ``yvar`` has several elements or none.
+
+        Warns:
+            InputDataWarning: If the value arrives now, without a given ``time``, and too late to be
+                used: it is recorded, and the trial stays expired.
         """
-        trial_id, value, at = as_trial_id(trial_id), as_number("y", y), _as_time(time)
-        variance = as_variance("yvar", yvar)
-        self._storage.change(
-            trial_id, lambda entry, clock: entry.observed(value, variance, at, clock)
-        )
+        self._tell(trial_id, y, yvar, time)
 
     def observe(self, trial_id: int, y: Any, time: float | None = None) -> None:
         """Record the value of a pending or expired trial, whose noise is not known.
@@ -376,8 +378,28 @@ class FeedbackLedger:
             InputDataError: If ``y`` or ``time`` is NaN or infinite, or ``time`` lies before the
                 submission.
             BotorchTensorDimensionError: If ``y`` has several elements or none.
+
+        Warns:
+            InputDataWarning: If the value arrives now, without a given ``time``, and too late to be
+                used: it is recorded, and the trial stays expired.
         """
-        self.tell(trial_id, y, time=time)
+        self._tell(trial_id, y, None, time)
+
+    def _tell(self, trial_id: int, y: Any, yvar: float | None, time: float | None) -> None:
+        trial_id, value, at = as_trial_id(trial_id), as_number("y", y), _as_time(time)
+        variance = as_variance("yvar", yvar)
+        entry = self._storage.change(
+            trial_id, lambda entry, clock: entry.observed(value, variance, at, clock)
+        )
+        # Whoever gives times, as in simulations, knows which values are late.
+        if at is None and self.late == "discard" and entry.is_late(self.max_wait):
+            warnings.warn(  # without the trial's id: once for each place in a program
+                f"A value has come after `max_wait` ({self.max_wait:g}), or for a trial that was "
+                "abandoned: it is recorded, but not used, and the trial stays expired. Wait longer "
+                "or, to use such values, make the ledger with `late='use'`.",
+                InputDataWarning,
+                stacklevel=3,
+            )
 
     def amend(
         self, trial_id: int, y: Any, yvar: float | None = None, time: float | None = None

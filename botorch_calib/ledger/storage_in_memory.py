@@ -63,11 +63,12 @@ class Change:
         self.entries: dict[int, Entry] = {}
         self._read = read
 
-    def replace(self, trial_id: int, transition: Transition) -> None:
-        """Replace a trial by the result of ``transition``."""
+    def replace(self, trial_id: int, transition: Transition) -> Entry:
+        """Replace a trial by the result of ``transition``, which is returned."""
         check_known(trial_id, self.num_trials)
         entry = self.entries.get(trial_id) or self._read(trial_id)
         self.entries[trial_id] = transition(entry, self.clock)
+        return self.entries[trial_id]
 
     def append(self, entry: Entry) -> None:
         """Add a trial, whose id is ``num_trials``."""
@@ -116,14 +117,17 @@ class Storage(ABC):
                 change.append(entry)
         return [entry.id for entry in entries]
 
-    def change(self, trial_id: int, transition: Transition) -> None:
+    def change(self, trial_id: int, transition: Transition) -> Entry:
         """Replace a trial by the result of ``transition``; if that raises, change nothing.
+
+        Returns:
+            The trial as it is now.
 
         Raises:
             UnknownTrialError: If there is no such trial.
         """
         with self.transaction() as change:
-            change.replace(trial_id, transition)
+            return change.replace(trial_id, transition)
 
 
 def check_known(trial_id: int, num_trials: int) -> None:

@@ -129,6 +129,14 @@ class Entry:
             raise TrialStateError(f"Trial {self.id} has been abandoned already.")
         return replace(self, abandoned_at=self._checked_time(time, clock))
 
+    def is_late(self, max_wait: float) -> bool:
+        """Whether its value came when the wait was over; `ViewAtTime.usable` tells it of all."""
+        if self.observed_at is None:
+            return False
+        # A trial with a value cannot be abandoned, so at equal times the value came second.
+        was_abandoned = self.abandoned_at is not None and self.observed_at >= self.abandoned_at
+        return was_abandoned or self.observed_at - self.submitted_at > max_wait
+
     def _refuse_if_closed(self, change: str) -> None:
         if self.y is not None:
             hint = ": `amend` replaces it" if change == "observed" else ""

@@ -96,7 +96,5 @@ def interval_half_width(model: CalibratedModel, X: Tensor, level: float) -> Tens
     """
     model.eval()
     predictive = model.calibrator.predictive(model.transform_inputs(X.unsqueeze(-2)))
-    low, high = (
-        predictive.quantile(X.new_tensor(p)) for p in ((1.0 - level) / 2.0, (1.0 + level) / 2.0)
-    )
+    low, high = (predictive.quantile(p) for p in ((1.0 - level) / 2.0, (1.0 + level) / 2.0))
     return ((high - low) / 2.0).expand(len(X), 1, 1).reshape(-1)

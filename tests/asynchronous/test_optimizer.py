@@ -21,6 +21,7 @@ import numpy as np
 import pytest
 import torch
 from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError
+from botorch.exceptions.warnings import InputDataWarning
 from torch import Tensor
 
 import botorch_calib.ledger as ledger_package
@@ -224,7 +225,8 @@ class TestGoal:
     def test_values_that_come_too_late_count(self) -> None:
         # Each value arrives one iteration after its query, which is later than none.
         ledger = FeedbackLedger(1, max_wait=0.0, late="discard")
-        summary = make_optimizer(Inline(), square, ledger).run(4)
+        with pytest.warns(InputDataWarning, match="`max_wait` .0.*is recorded, but not used"):
+            summary = make_optimizer(Inline(), square, ledger).run(4)
         assert ids(ledger, "expired") == [0, 1, 2, 3]
         assert (summary.num_observed, summary.num_pending, summary.best) == (4, 0, None)
 

@@ -227,6 +227,17 @@ def test_what_might_have_been_overtaken_more_is_not_all_that_counts(followers, e
     assert overdue_places(starts, ends) == pair_by_pair(starts, ends) == expected
 
 
+@pytest.mark.parametrize(("followers", "expected"), [(3, []), (4, [8])])
+def test_one_that_all_that_started_meanwhile_have_overtaken(followers, expected):
+    """It counts beside one that as many started after, of which not all have overtaken it."""
+    starts, ends = [0.0, 1.0, 3.0, 9.0], [10.0, 2.0, 4.0, 11.0]
+    starts, ends = [*starts, 20.0, 21.0, 22.0, 23.0], [*ends, 30.0, 21.5, 22.5, 23.5]
+    starts, ends = [*starts, 40.0], [*ends, math.inf]
+    starts += [41.0 + i for i in range(followers)]
+    ends += [41.5 + i for i in range(followers)]
+    assert overdue_places(starts, ends) == pair_by_pair(starts, ends) == expected
+
+
 def test_values_that_came_before_their_queries():
     starts, ends = [0.0, 1.0, 2.0, 3.0, 4.0], [0.5, 1.5, math.inf, 0.5, 1.5]
     assert overdue_places(starts, ends) == pair_by_pair(starts, ends) == []

@@ -19,6 +19,7 @@ from botorch_calib.calibration import (
     QuantileRecalibrator,
     RationalScore,
     Score,
+    WeightedConformal,
 )
 from botorch_calib.testing import CalibratorContract
 
@@ -242,8 +243,12 @@ def test_validation_of_the_localized_one(kwargs, name):
         ({"step_size": [0.1, 0.0]}, "`step_size` must be a positive number, got 0.0"),
         ({"lengthscale": [0.3, NAN]}, "`lengthscale` must be a positive number, got nan"),
         ({"lengthscale": torch.tensor([0.1, 0.2])}, "`lengthscale` must be .* got Tensor"),
-        ({"scale": torch.tensor(1.0)}, "`scale` must be a number or a list of numbers"),
+        ({"scale": torch.tensor(1.0)}, "`scale` must be a number, a list of numbers or None, got"),
         ({"step_size": torch.ones(2).numpy()}, "`step_size` must be .* got ndarray"),
+        ({"scale": "auto"}, "`scale` must be .* or None, got 'auto'"),
+        ({"lengthscale": None}, "`lengthscale` must be .* or 'auto', got None"),
+        ({"lengthscale": {0.1}}, "`lengthscale` must be .*, got set\\.$"),
+        ({"lengthscale": INF, "scale": -1.0}, "`scale` must be a finite number of at least 0"),
         ({"regularization": -1.0}, "`regularization` must be a finite number of at least 0"),
         ({"regularization": 0.1}, "`regularization` is of a single tracker: give `lengthscale`"),
     ],
@@ -260,6 +265,11 @@ def test_repr_tells_the_settings():
     assert "lengthscale" not in repr(OnlineConformal(alpha=0.2))
     mixed = repr(LocalizedConformal(alpha=0.2, lengthscale=[0.1, 0.5], step_size=[0.1, 0.2]))
     assert "levels=[0.8], members=4, step_decay=0.3" in mixed
+    assert "score=RationalScore(max_width=50.0), tails='gaussian'" in repr(
+        QuantileRecalibrator([0.3])
+    )
+    weighted = repr(WeightedConformal(0.2, tails="gaussian", continuous=False))
+    assert "alpha=0.2, tails='gaussian', max_width=50, continuous=False, num_up" in weighted
 
 
 # ------------------------------------------------------------------ state

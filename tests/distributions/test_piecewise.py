@@ -330,10 +330,31 @@ def test_numbers_are_taken_for_tensors(dtype):
         for value, expected in [
             (made.cdf(0.3), made.cdf(number)),
             (made.log_prob(0.3), made.log_prob(number)),
-            (made.quantile(0.3), made.quantile(number)),
             (made.variance, same.to(dtype).variance),
         ]:
             assert_close(value, expected, rtol=0.0, atol=0.0)
+
+
+@pytest.mark.parametrize("p", [1e-50, 1e-9, 0.3, 1.0 - 1e-9])
+def test_levels_that_single_precision_takes_for_0_or_1(p):
+    for double_one in [
+        conformal(0.2, 1.5),
+        conformal(0.2, 1.5, tails="stretched"),
+        recalibrated([0.2, 0.5], [-1.0, 1.0]),
+        PiecewisePredictive.gaussian(dtype=torch.double),
+    ]:
+        value, expected = double_one.to(torch.float).quantile(p), double_one.quantile(p)
+        assert value.dtype == torch.float
+        assert_close(value.double(), expected, rtol=1e-6, atol=1e-6)
+        assert torch.equal(expected, double_one.quantile(double(p)[0]))
+
+
+def test_masses_and_scale_take_the_precision_of_the_knots():
+    for scale in (2.0, double(2.0)[0]):
+        made = PiecewisePredictive(KNOTS.float(), [0.3, 0.4, 0.3], FLAGS, scale=scale)
+        assert made.masses.dtype == made.scale.dtype == torch.float
+        for value in (made.cdf(0.3), made.log_prob(0.3), made.quantile(0.3), made.variance):
+            assert value.dtype == torch.float
 
 
 def test_gradients_of_crossing_knots():

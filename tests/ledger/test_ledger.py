@@ -10,6 +10,7 @@ import random
 import struct
 import threading
 import time
+import warnings
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
@@ -217,7 +218,10 @@ def test_what_comes_later_does_not_change_what_was_seen(make, late) -> None:
                 ledger.fail(s, "lost")
             # A value that arrives without delay is known, at the earliest, at the next choice.
             elif earlier.delay is not None and max(s + earlier.delay, s + 1) == t:
-                ledger.observe(s, earlier.y)
+                with warnings.catch_warnings(record=True) as told:
+                    warnings.simplefilter("always")
+                    ledger.observe(s, earlier.y)
+                assert len(told) == (ledger[s].status == "expired")
         seen.append((as_lists(ledger, None), ledger.to_records(), ledger.best()))
         assert ledger.now() == t
         ledger.submit(story.x)
@@ -321,10 +325,14 @@ def test_late_values(make, late) -> None:
     ledger = make(max_wait=1, late=late, censor_value=CENSOR)
     for i in range(4):
         ledger.submit(point(i))
-    ledger.observe(0, 7.0)
-    ledger.abandon(3)
-    ledger.observe(3, 8.0)  # at the same time, but after the trial was abandoned
     used = late == "use"
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        ledger.observe(0, 7.0)
+        ledger.abandon(3)
+        ledger.tell(3, 8.0)  # at the same time, but after the trial was abandoned
+    assert [warning.filename for warning in told] == ([] if used else [__file__] * 2)
+    assert all("is recorded, but not used" in str(warning.message) for warning in told)
     assert ledger[0].status == ledger[3].status == ("observed" if used else "expired")
     assert (ledger[0].y, ledger[0].observed_at) == (7.0, 4.0)
     assert [record["y"] for record in ledger.to_records()] == [7.0, None, None, 8.0]

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 from botorch.exceptions.errors import InputDataError
+from botorch.exceptions.warnings import InputDataWarning
 
 from botorch_calib.exceptions import DamagedLedgerError, LedgerError, UnknownTrialError
 from botorch_calib.ledger import FeedbackLedger, format_1, storage_on_disk
@@ -173,12 +174,14 @@ def test_files_of_format_1_are_read_and_continued(old_path) -> None:
     expected = FeedbackLedger(2, censor_value=-1.5, max_wait=6, late="discard")
     for i in range(8):
         expected.submit([i / 7, -0.1 * i])
-    expected.observe(0, 1 / 3)
+    with pytest.warns(InputDataWarning, match="`max_wait`"):
+        expected.observe(0, 1 / 3)
     expected.observe(2, -0.0)
     expected.fail(3, "power \N{SNOWMAN} cut")
     expected.abandon(4)
     expected.observe(5, 1e-300)
-    expected.observe(4, 7.25)
+    with pytest.warns(InputDataWarning, match="abandoned"):
+        expected.observe(4, 7.25)
     for _ in range(2):  # as it was, and as it has become
         ledger = FeedbackLedger.open(old_path)
         assert ledger.trials == expected.trials

@@ -362,26 +362,18 @@ def quantile_learner(
     Raises:
         InputDataError: If a setting is out of its range, or a bank is given a regularization.
     """
-    if isinstance(lengthscale, str) and lengthscale != "auto":
-        raise InputDataError(f"`lengthscale` must be numbers or 'auto', got {lengthscale!r}.")
-    if isinstance(scale, str) or isinstance(step_size, str) or lengthscale is None:
-        raise InputDataError(
-            "`scale` and `step_size` must be numbers or None, and `lengthscale` numbers or 'auto'."
-        )
+    _check_setting("lengthscale", lengthscale, "auto")
+    _check_setting("scale", scale, None)
+    _check_setting("step_size", step_size, None)
     settings = (lengthscale, scale, step_size)
-    for name, setting in zip(("lengthscale", "scale", "step_size"), settings, strict=True):
-        if not isinstance(setting, (Real, Sequence, NoneType)):
-            raise InputDataError(
-                f"`{name}` must be a number or a list of numbers, got {type(setting).__name__}: "
-                "give `.item()` or `.tolist()` of it."
-            )
     if not any(isinstance(setting, (str, Sequence)) for setting in settings):
+        strength = check_nonnegative("scale", 1.0 if scale is None else scale)  # type: ignore[arg-type]
         local = math.isfinite(lengthscale)  # type: ignore[arg-type]
         return OnlineQuantileTracker(
             levels,
             step_size=0.05 if step_size is None else step_size,  # type: ignore[arg-type]
             step_decay=0.0 if step_decay is None else step_decay,
-            scale=(1.0 if scale is None else scale) if local else 0.0,  # type: ignore[arg-type]
+            scale=strength if local else 0.0,
             lengthscale=lengthscale,  # type: ignore[arg-type]
             regularization=regularization,
             initial=initial,
@@ -402,6 +394,18 @@ def quantile_learner(
         step_sizes=STEP_SIZES if step_size is None else _several("step_size", step_size),
         step_decay=STEP_DECAY if step_decay is None else step_decay,
         initial=initial,
+    )
+
+
+def _check_setting(name: str, setting: Any, default: str | None) -> None:
+    """Raise unless a setting is its default, a number or a sequence, whatever that holds."""
+    is_word = isinstance(setting, (str, NoneType))
+    if setting == default if is_word else isinstance(setting, (Real, Sequence)):
+        return
+    given = repr(setting) if is_word else type(setting).__name__
+    hint = ": give `.item()` or `.tolist()` of it" if hasattr(setting, "tolist") else ""
+    raise InputDataError(
+        f"`{name}` must be a number, a list of numbers or {default!r}, got {given}{hint}."
     )
 
 
