@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, replace
 from enum import StrEnum
 
+import numpy as np
 import torch
 from botorch.exceptions.errors import InputDataError
+from numpy.typing import NDArray
 from torch import Tensor
 
 from botorch_calib.exceptions import TrialStateError
@@ -20,6 +22,17 @@ class TrialStatus(StrEnum):
     OBSERVED = "observed"
     EXPIRED = "expired"
     FAILED = "failed"
+
+
+def came_late(
+    submitted_at: NDArray[np.float64],
+    observed_at: NDArray[np.float64],
+    abandoned_at: NDArray[np.float64],
+    max_wait: float,
+) -> NDArray[np.bool_]:
+    """Which values came when the wait for them was over, by times that are NaN for what has not."""
+    # A trial with a value cannot be abandoned, so at equal times the value came second.
+    return (observed_at - submitted_at > max_wait) | (observed_at >= abandoned_at)
 
 
 @dataclass(frozen=True)
@@ -130,12 +143,11 @@ class Entry:
         return replace(self, abandoned_at=self._checked_time(time, clock))
 
     def is_late(self, max_wait: float) -> bool:
-        """Whether its value came when the wait was over; `ViewAtTime.usable` tells it of all."""
-        if self.observed_at is None:
-            return False
-        # A trial with a value cannot be abandoned, so at equal times the value came second.
-        was_abandoned = self.abandoned_at is not None and self.observed_at >= self.abandoned_at
-        return was_abandoned or self.observed_at - self.submitted_at > max_wait
+        """Whether its value came when the wait was over."""
+        # As numbers, None is NaN.
+        times = np.array([[self.submitted_at], [self.observed_at], [self.abandoned_at]], float)
+        submitted, observed, abandoned = times
+        return bool(came_late(submitted, observed, abandoned, max_wait))
 
     def _refuse_if_closed(self, change: str) -> None:
         if self.y is not None:

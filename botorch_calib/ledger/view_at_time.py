@@ -12,7 +12,7 @@ from torch import Tensor
 
 from botorch_calib.ledger.settings import Settings
 from botorch_calib.ledger.table import Table
-from botorch_calib.ledger.trials import EarlierValue, Trial, TrialStatus
+from botorch_calib.ledger.trials import EarlierValue, Trial, TrialStatus, came_late
 
 Mask = NDArray[np.bool_]
 Rows = NDArray[np.intp]
@@ -55,12 +55,12 @@ class ViewAtTime:
         if self._settings.late == "use":
             return self._arrived
         column = self._table.column
-        waited = column("observed_at") - column("submitted_at")
-        # A trial with a value cannot be abandoned, so at equal times the value came second.
-        late = (waited > self._settings.max_wait) | (
-            column("observed_at") >= column("abandoned_at")
+        return self._arrived & ~came_late(
+            column("submitted_at"),
+            column("observed_at"),
+            column("abandoned_at"),
+            self._settings.max_wait,
         )
-        return self._arrived & ~late
 
     @cached_property
     def incomplete(self) -> Mask:
