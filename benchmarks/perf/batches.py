@@ -13,19 +13,18 @@ from botorch.acquisition import AcquisitionFunction, qKnowledgeGradient
 from botorch.acquisition.logei import qLogExpectedImprovement
 from botorch.models.model import Model
 from botorch.optim import optimize_acqf
-from botorch.sampling.normal import SobolQMCNormalSampler
-from botorch.utils.sampling import draw_sobol_samples, manual_seed
+from botorch.utils.sampling import manual_seed
 from torch import Tensor
 
 from benchmarks.perf.comparisons import NUM_INITIAL, automatic_calibrator, local_recalibrator
 from benchmarks.perf.measure import Call, Workload, comparison, value_and_gradient
+from benchmarks.perf.noisy import sampler
 from botorch_calib import CalibratedModel
 from botorch_calib.calibration import Calibrator
 
 Q = 8
 BATCH = 10
 FEW_PENDING, MANY_PENDING = 10, 200
-NUM_SAMPLES = 128
 NUM_FANTASIES = 8
 NUM_RESTARTS, RAW_SAMPLES = 4, 64
 
@@ -33,11 +32,6 @@ TEMPLATES: dict[str, Callable[[], Calibrator]] = {
     "calibrated": automatic_calibrator,
     "locally recalibrated (19 levels)": local_recalibrator,
 }
-
-
-def sobol(work: Workload, num: int, q: int, seed: int) -> Tensor:
-    """Points of the box, ``num x q x d``."""
-    return draw_sobol_samples(work.bounds.cpu(), n=num, q=q, seed=seed).to(work.device)
 
 
 def models(work: Workload, template: Callable[[], Calibrator]) -> tuple[Model, Model]:
@@ -52,8 +46,8 @@ def batch_log_ei(work: Workload, model: Model, num_pending: int) -> AcquisitionF
     return qLogExpectedImprovement(
         model,
         best_f,
-        sampler=SobolQMCNormalSampler(torch.Size([NUM_SAMPLES]), seed=0),
-        X_pending=sobol(work, num_pending, 1, seed=2).squeeze(-2),
+        sampler=sampler(),
+        X_pending=work.points(num_pending, 1, seed=2).squeeze(-2),
     )
 
 
@@ -61,7 +55,7 @@ def value_pair(
     template: Callable[[], Calibrator], num_pending: int, work: Workload
 ) -> tuple[Call, Call]:
     """Value and gradient of eight points at once, beside pending ones."""
-    X = sobol(work, BATCH, Q, seed=3)
+    X = work.points(BATCH, Q, seed=3)
     measured, reference = (
         value_and_gradient(batch_log_ei(work, model, num_pending), X)
         for model in models(work, template)
@@ -93,7 +87,7 @@ def choice_pair(
 
 def fantasy_pair(template: Callable[[], Calibrator], work: Workload) -> tuple[Call, Call]:
     """Value and gradient of the knowledge gradient, whose fantasies condition the model."""
-    X = sobol(work, BATCH // 2, 1 + NUM_FANTASIES, seed=3)
+    X = work.points(BATCH // 2, 1 + NUM_FANTASIES, seed=3)
     measured, reference = (
         value_and_gradient(qKnowledgeGradient(model, num_fantasies=NUM_FANTASIES), X)
         for model in models(work, template)

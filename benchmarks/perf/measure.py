@@ -55,6 +55,10 @@ class Workload:
         """The fitted GP."""
         return fit_gp(self.X, self.Y, self.bounds)
 
+    def points(self, num: int, q: int, seed: int) -> Tensor:
+        """New points of the box, ``num x q x d``, the same on every device."""
+        return draw_sobol_samples(self.bounds.cpu(), n=num, q=q, seed=seed).to(self.device)
+
     def just_fitted(self) -> SingleTaskGP:
         """The GP as it is after its fit, without what earlier repetitions computed."""
         self.gp.train()

@@ -14,7 +14,6 @@ from botorch.models import ModelListGP
 from botorch.models.model import ModelList
 from botorch.sampling.list_sampler import ListSampler
 from botorch.sampling.normal import SobolQMCNormalSampler
-from botorch.utils.sampling import draw_sobol_samples
 from torch import Tensor
 
 from benchmarks.framework.surrogates import fit_gp
@@ -39,7 +38,7 @@ def sampler() -> SobolQMCNormalSampler:
 
 def batch(work: Workload, q: int) -> Tensor:
     """New points, ``b x q x d``."""
-    return draw_sobol_samples(work.bounds.cpu(), n=BATCH, q=q, seed=3).to(work.device)
+    return work.points(BATCH, q, seed=3)
 
 
 def improvement_pair(
