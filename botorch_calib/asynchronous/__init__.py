@@ -13,6 +13,7 @@ file                         content
 ``delay_strategy``           `DelayStrategy`: what it makes of pending and failed queries
 ``designs``                  queries that fill the box, whatever the values are
 ``feasibility``              where queries bring values, from those that failed
+``failures``                 what a ledger tells of them: which queries count, and what they cost
 ``overdue``                  which queries hang, by how many later ones have overtaken them
 ``repeated_points``          which points are the same as one of others
 ``refits``                   when its model is fitted again, and what is known in between

@@ -19,7 +19,7 @@ NOISE = 1e-2
 # How sharply what is predicted to succeed is told from what is predicted to fail.
 WIDTH = 0.1
 
-# After so many failures the share of success that is asked for is half way from 1/2 to 1.
+# After so many lost evaluations the share of success that is asked for is half way from 1/2 to 1.
 CAUTION = 4.0
 
 # Rows of a Cholesky factor that are computed at a time.
@@ -104,8 +104,9 @@ class Feasibility:
 
         ``Phi((p(x) - t) / 0.1)``  with  ``t = 1 - 1 / (2 (1 + F / 4))``
 
-    after ``F`` failures. At first the border of a region that fails is halved again and again, as
-    its best point may lie there; the more has failed, the closer to known values the search stays.
+    after failures that cost ``F`` evaluations. At first the border of a region that fails is halved
+    again and again, as its best point may lie there; the more has been lost, the closer to known
+    values the search stays.
 
     Args:
         X: Queries that brought values or failed, ``n x d``, in an order in which later ones come
@@ -113,14 +114,22 @@ class Feasibility:
         failed: Which of them failed, ``n`` booleans, at least one of them True.
         bounds: The box, ``2 x d``.
         roots: The factors of earlier labels; they grow by these.
+        cost: How many evaluations have been lost by failures (default: one by each). A query that
+            hangs may cost many, and then it takes fewer of them to make the search cautious.
     """
 
     def __init__(
-        self, X: Tensor, failed: Tensor, bounds: Tensor, roots: GrowingRoots | None = None
+        self,
+        X: Tensor,
+        failed: Tensor,
+        bounds: Tensor,
+        roots: GrowingRoots | None = None,
+        cost: float | None = None,
     ) -> None:
         self.bounds = bounds
         self.X = self._in_unit_cube(X)
-        self.threshold = 1.0 - 0.5 / (1.0 + int(failed.sum()) / CAUTION)
+        cost = float(failed.sum()) if cost is None else cost
+        self.threshold = 1.0 - 0.5 / (1.0 + cost / CAUTION)
         blocks = (GrowingRoots() if roots is None else roots).blocks(self.X)
         residuals = -failed.to(self.X).unsqueeze(-1)
         whitened = _whitened(blocks, residuals)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import reprlib
 import warnings
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from inspect import signature
@@ -35,6 +35,13 @@ from botorch_calib.acquisition.separate_starts import SEPARATE_STARTS
 from botorch_calib.acquisition.thompson import DelayedThompsonSampling
 from botorch_calib.asynchronous.delay_strategy import DelayStrategy, strategy_of
 from botorch_calib.asynchronous.designs import Design
+from botorch_calib.asynchronous.failures import (
+    feasibility_of,
+    imputes_failures,
+    lost_queries,
+    poor_value,
+    queries_in,
+)
 from botorch_calib.asynchronous.feasibility import Feasibility, FeasibleAcquisition, GrowingRoots
 from botorch_calib.asynchronous.overdue import with_overdue_failed
 from botorch_calib.asynchronous.refits import (
@@ -232,7 +239,7 @@ class DelayAwareProposer:
         given = self.fixed_features
         fixed = self._checked_features(given(ledger) if callable(given) else given)
         choices = _with_features(self.choices, fixed)
-        failed = _queries(ledger, now, TrialStatus.FAILED)
+        failed = queries_in(ledger, now, TrialStatus.FAILED)
         if choices is not None:
             choices = _without(choices, failed)
         if count < self.num_initial or len(ledger.to_observations(now)[0]) < 2:
@@ -318,8 +325,8 @@ class DelayAwareProposer:
             model = fitted_model(ledger, fit, "observed", now)
         else:
             model = self._fit_with_censored(real, now)
-        lost = _lost(ledger, now, strategy)
-        if len(lost) and _imputes_failures(strategy):
+        lost = lost_queries(ledger, now, strategy)
+        if len(lost) and imputes_failures(strategy):
             model = self._with_failures(model, lost, ledger, now)
         pending = queries_to_impute(ledger, imputation, now)
         censor_value = ledger.censor_value
@@ -335,7 +342,7 @@ class DelayAwareProposer:
         mean of the values the search is drawn back into the region two or three times as often.
         """
         X, sign = like(model, lost), 1.0 if ledger.maximize else -1.0
-        poor = _poor_value(ledger, now)
+        poor = poor_value(ledger, now)
         gp = gaussian_part(model)
         with torch.no_grad():
             values = sign * (sign * gp.posterior(X).mean).clamp_max(poor)
@@ -469,23 +476,17 @@ class DelayAwareProposer:
         strategy: DelayStrategy,
     ) -> AcquisitionFunction:
         """The acquisition function that counts where queries bring values, if some have failed."""
-        if _imputes_failures(strategy):
+        if imputes_failures(strategy):
             return acqf
         feasibility = self._feasibility(ledger, now, strategy)
         if feasibility is None:
             return acqf
-        return FeasibleAcquisition(acqf, model, feasibility, _poor_value(ledger, now))
+        return FeasibleAcquisition(acqf, model, feasibility, poor_value(ledger, now))
 
     def _feasibility(
         self, ledger: FeedbackLedger, now: float, strategy: DelayStrategy
     ) -> Feasibility | None:
-        """Where queries bring values, if some have failed and failures matter."""
-        lost = _among(ledger, now, _lost_statuses(strategy))
-        if strategy.failures == "ignore" or not lost.any():
-            return None
-        # By id: what was known before comes first, but for trials that others have overtaken.
-        known = lost | _among(ledger, now, (TrialStatus.OBSERVED,))
-        return Feasibility(ledger.queries(now)[known], lost[known], self.bounds, self._roots)
+        return feasibility_of(ledger, now, strategy, self.bounds, self._roots)
 
     def _feedback_bound(self, ledger: FeedbackLedger, now: float) -> float:
         if self.strategy.feedback_bound is not None:
@@ -564,39 +565,6 @@ def _best_of(choices: Tensor, acqf: AcquisitionFunction, model: Model) -> Tensor
     rows = like(model, choices)
     best, _ = optimize_acqf_discrete(acqf, q=1, choices=rows)
     return choices[int((rows == best).all(dim=-1).nonzero()[0])].clone()
-
-
-def _queries(ledger: FeedbackLedger, now: float, status: TrialStatus) -> Tensor:
-    """The queries ``n x d`` of trials in one state, by id."""
-    return ledger.queries(now)[_among(ledger, now, (status,))]
-
-
-def _among(ledger: FeedbackLedger, now: float, wanted: Collection[TrialStatus]) -> Tensor:
-    """Which trials are in one of some states, booleans by id."""
-    return torch.tensor([status in wanted for status in ledger.statuses(now)], dtype=torch.bool)
-
-
-def _lost_statuses(strategy: DelayStrategy) -> tuple[TrialStatus, ...]:
-    """States of queries that bring no value: failed and, unless they are censored, expired."""
-    is_censored = strategy.imputation == "censor"
-    return (TrialStatus.FAILED,) if is_censored else (TrialStatus.FAILED, TrialStatus.EXPIRED)
-
-
-def _lost(ledger: FeedbackLedger, now: float, strategy: DelayStrategy) -> Tensor:
-    """Queries ``n x d`` that bring no value, those of one state after those of the other."""
-    return torch.cat([_queries(ledger, now, status) for status in _lost_statuses(strategy)])
-
-
-def _imputes_failures(strategy: DelayStrategy) -> bool:
-    """Whether failures have values to the model: also if an acquisition function has no units."""
-    is_own = callable(strategy.acquisition)
-    return strategy.failures == "impute" or (strategy.failures == "avoid" and is_own)
-
-
-def _poor_value(ledger: FeedbackLedger, now: float) -> float:
-    """The mean of the values less their standard deviation, with their sign if minimized."""
-    _, Y = ledger.to_observations(now)
-    return float((Y if ledger.maximize else -Y).mean() - Y.std())
 
 
 def _without(choices: Tensor, failed: Tensor) -> Tensor:

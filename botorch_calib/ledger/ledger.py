@@ -602,6 +602,19 @@ class FeedbackLedger:
         view = self._view(now)
         return view.statuses(np.flatnonzero(view.submitted))
 
+    def waits(self, now: float | None = None) -> list[int]:
+        """How long trials took or have been waiting, counted in queries made meanwhile, by id.
+
+        A trial ends by its value, its failure, its abandonment or the end of ``max_wait``. Counted
+        in queries, its length does not depend on pauses of the run, nor on the clock.
+
+        Args:
+            now: Time as of which the ledger is read (default: the current time).
+        """
+        view = self._view(now)
+        waits: list[int] = view.waits[view.submitted].tolist()
+        return waits
+
     def pending(self, now: float | None = None) -> Tensor:
         """Queries ``n x d`` of pending trials, in order of submission.
 

@@ -87,6 +87,20 @@ class ViewAtTime:
         waited = self.now - self._table.column("submitted_at")
         return ~(waited > self._settings.max_wait)
 
+    @cached_property
+    def waits(self) -> NDArray[np.intp]:
+        """How many trials were submitted from the submission of each one until it ended."""
+        column = self._table.column
+        starts = column("submitted_at")
+        # NaN, which `fmin` passes over, marks what has not happened; what will happen is cut off.
+        ends = (column("observed_at"), column("failed_at"), column("abandoned_at"))
+        ended = np.fmin.reduce(
+            [*ends, starts + self._settings.max_wait, np.full_like(starts, self.now)]
+        )
+        in_order = np.sort(starts)
+        until = [np.searchsorted(in_order, times, side="right") for times in (ended, starts)]
+        return np.maximum(until[0] - until[1], 0)
+
     # ------------------------------------------------------------ data
 
     def by_submission(self, mask: Mask) -> Rows:

@@ -1,0 +1,95 @@
+"""What a ledger tells about queries that bring no value, as a strategy sees it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import torch
+from torch import Tensor
+
+from botorch_calib.asynchronous.delay_strategy import DelayStrategy
+from botorch_calib.asynchronous.feasibility import Feasibility, GrowingRoots
+from botorch_calib.ledger import FeedbackLedger, TrialStatus
+
+# A pending query that is predicted to succeed by less than this is one of those at risk.
+SAFE = 0.97
+
+
+def queries_in(ledger: FeedbackLedger, now: float, *wanted: TrialStatus) -> Tensor:
+    """The queries ``n x d`` of trials in some states, by id."""
+    return ledger.queries(now)[_among(ledger, now, wanted)]
+
+
+def lost_queries(ledger: FeedbackLedger, now: float, strategy: DelayStrategy) -> Tensor:
+    """Queries ``n x d`` that bring no value, those of one state after those of the other."""
+    return torch.cat([queries_in(ledger, now, status) for status in _lost_statuses(strategy)])
+
+
+def imputes_failures(strategy: DelayStrategy) -> bool:
+    """Whether failures have values to the model: also if an acquisition function has no units."""
+    is_own = callable(strategy.acquisition)
+    return strategy.failures == "impute" or (strategy.failures == "avoid" and is_own)
+
+
+def poor_value(ledger: FeedbackLedger, now: float) -> float:
+    """The mean of the values less their standard deviation, with their sign if minimized."""
+    _, Y = ledger.to_observations(now)
+    return float((Y if ledger.maximize else -Y).mean() - Y.std())
+
+
+def feasibility_of(
+    ledger: FeedbackLedger,
+    now: float,
+    strategy: DelayStrategy,
+    bounds: Tensor,
+    roots: GrowingRoots,
+) -> Feasibility | None:
+    """Where queries bring values; None if none has failed or failures do not matter.
+
+    A pending query at risk, which is one near to those that failed, counts as failed until it
+    brings a value. Otherwise all workers would try the same border at once, as nothing is known of
+    the first of them while the others are chosen: with ten workers that costs two failures where
+    one would do, and if the region hangs it costs as many workers for as long as the time-out.
+
+    Args:
+        ledger: The queries so far, in which those that are overdue have failed.
+        now: Time as of which it is read.
+        strategy: Which of them are lost.
+        bounds: The box, ``2 x d``.
+        roots: The factors of earlier labels; they grow by these.
+    """
+    lost = _among(ledger, now, _lost_statuses(strategy))
+    if strategy.failures == "ignore" or not lost.any():
+        return None
+    has_value, is_pending = (
+        _among(ledger, now, (status,)) for status in (TrialStatus.OBSERVED, TrialStatus.PENDING)
+    )
+    # By id: what was known before comes first, but for trials that others have overtaken.
+    X, known = ledger.queries(now), lost | has_value
+    cost = _evaluations_lost(ledger, now, lost, has_value)
+    feasibility = Feasibility(X[known], lost[known], bounds, roots, cost)
+    pending = X[is_pending]
+    at_risk = pending[feasibility.predict(pending) < SAFE]
+    if not len(at_risk):
+        return feasibility
+    # At the end, so that the factors of what is known can still be used.
+    failed = torch.cat([lost[known], torch.ones(len(at_risk), dtype=torch.bool)])
+    return Feasibility(torch.cat([X[known], at_risk]), failed, bounds, roots, cost)
+
+
+def _evaluations_lost(ledger: FeedbackLedger, now: float, lost: Tensor, has_value: Tensor) -> float:
+    """How many evaluations failures have cost: one each or, if it took longer than any, more."""
+    waits = torch.tensor(ledger.waits(now), dtype=torch.double)
+    longest = torch.cat([waits[has_value], waits.new_ones(1)]).max()
+    return float((waits[lost] / longest).clamp_min(1.0).sum())
+
+
+def _among(ledger: FeedbackLedger, now: float, wanted: Collection[TrialStatus]) -> Tensor:
+    """Which trials are in one of some states, booleans by id."""
+    return torch.tensor([status in wanted for status in ledger.statuses(now)], dtype=torch.bool)
+
+
+def _lost_statuses(strategy: DelayStrategy) -> tuple[TrialStatus, ...]:
+    """States of queries that bring no value: failed and, unless they are censored, expired."""
+    is_censored = strategy.imputation == "censor"
+    return (TrialStatus.FAILED,) if is_censored else (TrialStatus.FAILED, TrialStatus.EXPIRED)
