@@ -577,18 +577,37 @@ class PiecewisePredictive:
     @property
     def mean(self) -> Tensor:
         """``E[Z]``, of shape ``batch_shape``."""
-        if self._knots.dtype != torch.float64:  # narrow pieces need the digits
-            return self.to(torch.float64).mean.to(self._knots.dtype)
-        return (self.masses * self._piece_moments()[0]).sum(dim=-1)
+        return self.moments()[0]
 
     @property
     def variance(self) -> Tensor:
         """``Var[Z]``, of shape ``batch_shape``."""
-        if self._knots.dtype != torch.float64:
-            return self.to(torch.float64).variance.to(self._knots.dtype)
-        mean, var = self._piece_moments()
+        return self.moments()[1]
+
+    def moments(self) -> tuple[Tensor, Tensor]:
+        """Mean and variance, which cost as much as one of them."""
+        dtype = self._knots.dtype
+        if dtype != torch.float64:  # narrow pieces need the digits
+            mean, variance = self.to(torch.float64).moments()
+            return mean.to(dtype), variance.to(dtype)
+        if self._row is not None:
+            mean, variance = (part.expand(self.batch_shape) for part in self._row.moments())
+            return mean, variance
+        if self._memory is None or torch.is_inference_mode_enabled():
+            return self._moments()
+        if "moments" not in self._memory:
+            self._memory["moments"] = self._moments()
+        return self._memory["moments"]
+
+    def _moments(self) -> tuple[Tensor, Tensor]:
+        if self.scale is not None and self._standard is not None:
+            # In units of the scale the whole batch has one distribution.
+            mean, variance = self._standard.moments()
+            return mean * self.scale, variance * self.scale.square()
+        mean, variance = self._piece_moments()
         center = (self.masses * mean).sum(dim=-1, keepdim=True)
-        return (self.masses * (var + (mean - center).square())).sum(dim=-1)
+        spread = (self.masses * (variance + (mean - center).square())).sum(dim=-1)
+        return center.squeeze(-1), spread
 
     def _piece_moments(self) -> tuple[Tensor, Tensor]:
         """Mean and variance within each piece, ``batch_shape x K``.
