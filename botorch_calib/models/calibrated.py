@@ -318,16 +318,31 @@ class CalibratedModel(WrapperModel, FantasizeMixin):
         predicting = predicting_part(self.model)
         X = with_task_feature(predicting, X)
         base = _gaussian_posterior(predicting, X)
-        posterior = CalibratedPosterior(
-            base,
-            self.calibrator.predictive(self.transform_inputs(X)),
-            observation_noise_variance(predicting, base, X, given=given),
-            denoise=self.denoise and observation_noise is False,
-            excess=self.excess,
-        )
+        noise = observation_noise_variance(predicting, base, X, given=given)
+        posterior = self._corrected(base, X, noise, self.denoise and observation_noise is False)
         if posterior_transform is None:
             return posterior
         return posterior.affine(*scalar_affine(posterior_transform, "a calibrated posterior"))
+
+    def corrected(self, posterior: GPyTorchPosterior, X: Tensor) -> CalibratedPosterior:
+        """The calibrated posterior that belongs to one of the base model, which is at hand already.
+
+        Args:
+            posterior: What the base model, pending points included, states at ``X``: in units of
+                the outcome, without noise, ``batch_shape x q x 1``.
+            X: ``batch_shape x q x d``, with all columns of the base model.
+        """
+        predicting = predicting_part(self.model)
+        if predicting.training:  # an input transform would learn from X
+            predicting.eval()
+        noise = observation_noise_variance(predicting, posterior, X)
+        return self._corrected(posterior, X, noise, self.denoise)
+
+    def _corrected(
+        self, posterior: GPyTorchPosterior, X: Tensor, noise: Tensor, denoise: bool
+    ) -> CalibratedPosterior:
+        predictive = self.calibrator.predictive(self.transform_inputs(X))
+        return CalibratedPosterior(posterior, predictive, noise, denoise, self.excess)
 
     def warn_if_unlearned(self) -> None:
         """Warn where the calibrator has seen too little to correct the model.
