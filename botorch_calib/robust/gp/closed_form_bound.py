@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import torch
@@ -14,7 +13,7 @@ from botorch_calib.models.inspection import gaussian_part, observed_part, predic
 from botorch_calib.posteriors.calibrated import MIN_VARIANCE
 from botorch_calib.robust.contextual_function import ContextualFunction, norm_and_direction
 from botorch_calib.robust.gp.autograd_fallback import PointwiseFunction, pairs_per_chunk
-from botorch_calib.robust.gp.bonus import Bonus, CalibratedBonus, Correction, GaussianBonus
+from botorch_calib.robust.gp.bonus import Bonus, CalibratedBonus, GaussianBonus, Inputs
 from botorch_calib.robust.gp.pairwise_moments import PairwiseMoments, Side, tiles
 from botorch_calib.robust.gp.stationary_gp import StationaryGP, is_stationary, stationary_gp
 from botorch_calib.robust.joint_inputs import Columns
@@ -36,8 +35,8 @@ class ClosedFormConfidenceBound(ContextualFunction):
         columns: Which columns are contexts.
         beta: BoTorch's ``beta``, which is under the root, as a scalar tensor.
         sign: 1 for an upper bound of ``f``, -1 for one of ``-f``.
-        correction: If ``mu`` and ``sigma`` are those of a calibrated model, what makes its
-            posterior from that of ``gp``: `CalibratedModel.corrected`.
+        calibrated: The calibrated model of which ``mu`` and ``sigma`` are, if any; ``gp`` is then
+            the Gaussian process that it predicts by.
     """
 
     def __init__(
@@ -46,15 +45,15 @@ class ClosedFormConfidenceBound(ContextualFunction):
         columns: Columns,
         beta: Tensor,
         sign: float = 1.0,
-        correction: Correction | None = None,
+        calibrated: CalibratedModel | None = None,
     ) -> None:
         self.gp = gp
         self.columns = columns
         self.moments = PairwiseMoments(gp, columns, sign)
         width = float(beta.double().sqrt())
         self.bonus: Bonus = GaussianBonus(width)
-        if correction is not None:
-            self.bonus = CalibratedBonus(correction, width, sign)
+        if calibrated is not None:
+            self.bonus = CalibratedBonus(calibrated, gp, width, sign)
         self._kept: tuple[tuple[Tensor, Tensor, Side], ...] = ()
 
     @staticmethod
@@ -72,11 +71,12 @@ class ClosedFormConfidenceBound(ContextualFunction):
         decisions, others = self.moments.decisions(X), self._context_side(contexts)
         shape = len(decisions), len(others)
         values = decisions.points.new_empty(shape)
-        results = values.new_empty(*shape, len(self._order) if gradients else 0)
+        width = len(self.columns.decision) + len(self.columns.context)
+        results = values.new_empty(*shape, width if gradients else 0)
         for rows, cols in tiles(*shape, pairs_per_block(values.device)):
             first, second = decisions[rows], others[cols]
             at = self.moments.at_pairs(first, second, gradients)
-            inputs = partial(self._joint, X[rows, None], contexts[None, cols])
+            inputs = Inputs(X[rows, None], contexts[None, cols], self.columns)
             if not gradients:
                 values[rows, cols] = at.mean.add_(self.bonus.values(at.variance, inputs))
                 continue
@@ -84,17 +84,8 @@ class ClosedFormConfidenceBound(ContextualFunction):
             values[rows, cols], out = at.mean.add_(bonus), results[rows, cols]
             self.moments.combined(at, first, second, slopes.by_variance, out)
             if slopes.by_inputs is not None:
-                out += slopes.by_inputs[..., self._order]
+                out += slopes.by_inputs
         return values.to(X), results.to(X)
-
-    def _joint(self, X: Tensor, contexts: Tensor) -> Tensor:
-        """Joint inputs in the precision of the moments."""
-        return self.columns.join(X.to(self.gp.weights), contexts.to(self.gp.weights))
-
-    @property
-    def _order(self) -> list[int]:
-        """Columns of joint inputs in the order of gradients."""
-        return self.columns.decision + self.columns.context
 
     def _context_side(self, contexts: Tensor) -> Side:
         """`PairwiseMoments.contexts`, which is kept, as they are mostly those of the last calls."""
@@ -115,17 +106,17 @@ class ClosedFormConfidenceBound(ContextualFunction):
         """Norms of the context gradient at ``b`` points, and their slopes by second derivatives."""
         split = X.shape[-1]
         at = self.moments.at_points(X, contexts)
-        slopes, changes = self.bonus.with_changes(at.variance, partial(self._joint, X, contexts))
+        slopes, changes = self.bonus.with_changes(at.variance, Inputs(X, contexts, self.columns))
         gradient = at.combined(slopes.by_variance)
         if slopes.by_inputs is not None:
-            gradient += slopes.by_inputs[:, self._order]
+            gradient += slopes.by_inputs
         norm, direction = norm_and_direction(gradient[:, split:])
         # grad_x |grad_c u| = (grad_x grad_c u) direction: the change of grad_x u along it.
         along = at.along(direction)
-        change = changes(along.variance, partial(self._joint, torch.zeros_like(X), direction))
+        change = changes(along.variance, Inputs(torch.zeros_like(X), direction, self.columns))
         slope = along.combined(slopes.by_variance, change.by_variance)
         if change.by_inputs is not None:
-            slope += change.by_inputs[:, self._order]
+            slope += change.by_inputs
         return norm.to(X), slope[:, :split].to(X)
 
 
@@ -161,12 +152,11 @@ def confidence_bound(
     """
     gp = gaussian_process(model) if posterior_transform is None else None
     if gp is not None:
-        part, correction = predicting_part(model), None
-        if part is not gp:
-            correction = part.corrected
-            if observed_part(model)._may_warn:  # what the first posterior would do
-                observed_part(model).warn_if_unlearned()
-        return ClosedFormConfidenceBound(stationary_gp(gp), columns, beta, sign, correction)
+        part = predicting_part(model)
+        calibrated = None if part is gp else part
+        if calibrated is not None and observed_part(model)._may_warn:
+            observed_part(model).warn_if_unlearned()  # as the first posterior would
+        return ClosedFormConfidenceBound(stationary_gp(gp), columns, beta, sign, calibrated)
 
     def bound(Z: Tensor) -> Tensor:
         posterior = model.posterior(Z, posterior_transform=posterior_transform)

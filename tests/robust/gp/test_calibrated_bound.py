@@ -208,6 +208,12 @@ class TestAgainstThePosterior:
         for a, b in zip(found, evaluations(closed(gp, columns), X, C, C[:3]), strict=True):
             assert_close(a, b, rtol=1e-9, atol=1e-9)
 
+    def test_distributions_of_ones_own(self):
+        calibrator = _OtherPredictive(0.2, lengthscale=0.5)
+        calibrator.update(uniform(5, 4), torch.ones(5, **DOUBLE))
+        assert calibrator.tracker.radial_sum() is not None and calibrator.radial_sum() is None
+        check(CalibratedModel(make_gp(), calibrator))
+
 
 class _Nothing(OnlineConformal):
     """Corrects nothing."""
@@ -365,9 +371,31 @@ class TestSupport:
         columns, model = Columns(4, 2), calibrated("localized")
         bound = closed(model, columns)
         monkeypatch.setattr(type(model.model), "posterior", None)
+        # Nor are thresholds at all pairs, input by input; at the steepest contexts they are.
+        monkeypatch.setattr(model.calibrator, "predictive", _at_most(model.calibrator, 3))
         X = decisions(3, columns).requires_grad_()
         values, steepness = bound.with_steepness(X, contexts_of(4, columns))
         assert (values.sum() + steepness.sum()).isfinite()
+
+
+def _at_most(calibrator: Calibrator, num: int) -> Callable[[Tensor], PiecewisePredictive]:
+    """``calibrator.predictive`` that refuses more inputs than that."""
+    predictive = calibrator.predictive
+
+    def checked(X: Tensor) -> PiecewisePredictive:
+        assert X.shape[:-1].numel() <= num
+        return predictive(X)
+
+    return checked
+
+
+class _OtherPredictive(LocalizedConformal):
+    """Depends on the inputs by more than its learner's thresholds."""
+
+    def predictive(self, X: Tensor) -> PiecewisePredictive:
+        return PiecewisePredictive.conformal(
+            0.2, half_width=1.0 + X.square().sum(dim=-1, keepdim=True), validate=False
+        )
 
 
 class _OtherPosterior(CalibratedModel):
