@@ -34,6 +34,7 @@ from botorch_calib.distributions._normal_functions import (
     lower_quantile,
     ndtri_exp,
 )
+from botorch_calib.distributions._normal_moments import NormalMoments
 from botorch_calib.distributions._normal_pieces import NormalPieces
 from botorch_calib.distributions._smoothed_quantile import QuantileTable, normal_points
 from botorch_calib.distributions.form import PiecewiseForm
@@ -604,6 +605,29 @@ class PiecewisePredictive:
             # In units of the scale the whole batch has one distribution.
             mean, variance = self._standard.moments()
             return mean * self.scale, variance * self.scale.square()
+        if self._is_recalibrated and not self.masses.requires_grad:
+            knots = self.finite_knots
+            if self.scale is not None:
+                knots = knots / self.scale.unsqueeze(-1)
+            mean, variance = NormalMoments.apply(knots, self.masses, self._moments_with_knots)
+            if self.scale is None:
+                return mean, variance
+            return mean * self.scale, variance * self.scale.square()
+        return self._moments_by_pieces()
+
+    @property
+    def _is_recalibrated(self) -> bool:
+        """Whether there are several normal pieces, with open ends and common masses."""
+        form, num = self.form, self.masses.shape[-1]
+        is_open = form.open_low and form.open_high and not any(form.uniform)
+        return is_open and self.masses.dim() == 1 and num > 1
+
+    def _moments_with_knots(self, knots: Tensor) -> tuple[Tensor, Tensor]:
+        """Those in units of the scale, with other knots."""
+        other = PiecewisePredictive.from_form(knots, self.masses, self.form)
+        return other._moments_by_pieces()
+
+    def _moments_by_pieces(self) -> tuple[Tensor, Tensor]:
         mean, variance = self._piece_moments()
         center = (self.masses * mean).sum(dim=-1, keepdim=True)
         spread = (self.masses * (variance + (mean - center).square())).sum(dim=-1)

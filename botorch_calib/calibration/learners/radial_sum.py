@@ -70,7 +70,7 @@ class RadialSum:
 
         Returns:
             Values ``b x M x L``, in the type of the constants, and derivatives by the first
-            columns and then by the second ones, ``b x M x L x d`` (or nothing).
+            columns and then by the second ones, ``b x d x L x M`` (or nothing).
         """
         right = self._side(second, columns[1], gradients)
         num = (1 + first.shape[-1]) * max(self.coefficients.numel(), 1)
@@ -82,17 +82,16 @@ class RadialSum:
         return self.constants + values.to(self.constants), slopes.to(self.constants)
 
     def _with_rows(self, left: Tensor, right: Tensor, gradients: bool) -> tuple[Tensor, Tensor]:
-        """Values without the constants ``b x M x L``, and derivatives ``b x M x L x d``."""
+        """Values without the constants ``b x M x L``, and derivatives ``b x d x L x M``."""
         b, num, M = len(left), self.coefficients.shape[-1], len(right)
         # b x (1 + d') x L x T
         rows = left.unsqueeze(-2) * self.coefficients.double().mT
         values = (rows.flatten(0, 2) @ right[:, 0].mT).view(b, left.shape[1], num, M)
-        of_values, of_first = values[:, 0].mT, values[:, 1:].permute(0, 3, 2, 1)
         if not gradients:
-            return of_values, of_first
-        of_second = rows[:, 0].flatten(0, 1) @ right[:, 1:].flatten(0, 1).mT
-        of_second = of_second.view(b, num, M, right.shape[1] - 1).transpose(1, 2)
-        return of_values, torch.cat([of_first, of_second], dim=-1)
+            return values[:, 0].mT, values[:, 1:]
+        of_second = rows[:, 0].flatten(0, 1) @ right[:, 1:].transpose(0, 1).flatten(0, 1).mT
+        of_second = of_second.view(b, num, right.shape[1] - 1, M).transpose(1, 2)
+        return values[:, 0].mT, torch.cat([values[:, 1:], of_second], dim=1)
 
     def _side(self, points: Tensor, columns: list[int], gradients: bool) -> Tensor:
         """Factors ``m x 1 x T`` of the terms, or with their derivatives ``m x (1 + d') x T``."""

@@ -153,7 +153,8 @@ class CalibratedBonus(Bonus):
             slopes = torch.autograd.grad(values.sum(), arguments, allow_unused=True)
         if sums is None:
             return values.detach(), self._slopes(slopes, inputs)
-        by_inputs = torch.einsum("...l,...ld->...d", slopes[1], sums[1]).to(variance)
+        by_inputs = (slopes[1].mT.unsqueeze(1) * sums[1]).sum(dim=2).movedim(1, -1)
+        by_inputs = by_inputs.to(variance) * self.gp.transform_slope[inputs.order]
         return values.detach(), Slopes(slopes[0], by_inputs)
 
     def with_changes(self, variance: Tensor, inputs: Inputs) -> tuple[Slopes, Changes]:
@@ -181,19 +182,16 @@ class CalibratedBonus(Bonus):
         return Slopes(by_variance, None if by_joint is None else by_joint[..., inputs.order])
 
     def _sums(self, inputs: Inputs, gradients: bool) -> tuple[Tensor, Tensor] | None:
-        """What the calibrator's thresholds at all pairs are made of, and its derivatives."""
+        """What makes the thresholds at all pairs, and its derivatives by transformed inputs."""
         radial, columns = self.model.calibrator.radial_sum(), inputs.columns
         if radial is None:
             return None
-        values, slopes = radial.at_pairs(
+        return radial.at_pairs(
             self.gp.transformed(inputs.X[:, 0], columns.decision),
             self.gp.transformed(inputs.contexts[0], columns.context),
             (columns.decision, columns.context),
             gradients,
         )
-        if gradients:
-            slopes = slopes * self.gp.transform_slope[inputs.order].to(slopes)
-        return values, slopes
 
     def _bonus(self, variance: Tensor, inputs: Tensor, sums: Tensor | None = None) -> Tensor:
         # One point a batch, as nothing is asked about several of them together.

@@ -60,7 +60,7 @@ def test_pairs(name, dtype, columns, monkeypatch):
         for level in range(values.shape[-1]):
             (wanted,) = torch.autograd.grad(expected[..., level].sum(), joint, retain_graph=True)
             (outer,) = torch.autograd.grad(values[..., level].sum(), sums, retain_graph=True)
-            got = (outer.unsqueeze(-1) * slopes).sum(dim=-2)
+            got = torch.einsum("bml,bdlm->bmd", outer, slopes)
             assert_close(got, wanted[..., order], rtol=tolerance, atol=10 * tolerance)
         alone, nothing = found.at_pairs(first.to(dtype), second.to(dtype), columns, False)
         assert_close(alone, sums.detach(), rtol=tolerance, atol=tolerance)
@@ -83,7 +83,7 @@ def test_no_points():
     for first, second in ((uniform(0, 2), uniform(3, 1)), (uniform(2, 2), uniform(0, 1))):
         sums, slopes = found.at_pairs(first, second, ([0, 1], [2]))
         assert sums.shape == (len(first), len(second), 3)
-        assert slopes.shape == (len(first), len(second), 3, 3)
+        assert slopes.shape == (len(first), 3, 3, len(second))
 
 
 def test_learners_without_a_sum():
