@@ -57,12 +57,12 @@ class NormalMoments(Function):
         a, b = a.div_(natural), b.div_(natural)
         mean = a - b
         second = torch.addcmul(a * low, b, high, value=-1.0).add_(1.0)
-        center = mean @ masses
+        center = torch.linalg.vecdot(mean, masses)
         spread = (second - mean.square()).clamp_(min=0.0)
         spread.add_((mean - center.unsqueeze(-1)).square_())
         ctx.save_for_backward(knots, masses, a, b, mean, second, center)
         ctx.general = general
-        return center, spread @ masses
+        return center, torch.linalg.vecdot(spread, masses)
 
     @staticmethod
     def backward(ctx: Any, by_mean: Tensor, by_variance: Tensor) -> tuple[Tensor, None, None]:
