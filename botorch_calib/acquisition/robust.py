@@ -265,10 +265,10 @@ class RobustUpperConfidenceBound(ContextRobustFunction):
     """The worst case of an upper confidence bound over an ambiguity set of context distributions.
 
     On exact Gaussian processes with a stationary radial kernel (see
-    `botorch_calib.robust.gp.stationary_gp.is_stationary`), also as a `CensoredDelayModel`, the
-    bound comes in closed form: value and gradient at all pairs cost one product of their
-    covariances with the inverse of the training covariance, which is computed once, and anew after
-    the model has changed. Any other model is evaluated by its posterior.
+    `botorch_calib.robust.gp.stationary_gp.is_stationary`), also inside a `CensoredDelayModel`, a
+    `CalibratedModel` or both, the bound comes in closed form: value and gradient at all pairs cost
+    one product of their covariances with the inverse of the training covariance, which is computed
+    once, and anew after the model has changed. Any other model is evaluated by its posterior.
 
     With ``beta`` as in BoTorch the bound is ``mu + sqrt(beta) sigma``. The methods of the paper
     [Micheli2025wdrbo] take ``beta=2.25``: ``WassersteinBall(radius, "lipschitz")`` is WDRBO, and
