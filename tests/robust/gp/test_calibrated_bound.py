@@ -237,6 +237,20 @@ class TestGradients:
             lambda x: bound.gradient_norms(x, C), (X,), eps=1e-5, atol=1e-4
         )
 
+    @pytest.mark.parametrize("name", ["localized", "recalibrated, localized"])
+    def test_where_the_variance_is_least(self, name):
+        columns = Columns(4, 2)
+        bound = closed(calibrated(name), columns)
+        X, C = decisions(3, columns).requires_grad_(), contexts_of(4, columns)
+        sides = bound.moments.decisions(X.detach()), bound.moments.contexts(C)
+        variance = bound.moments.at_pairs(*sides, gradients=False).variance
+        # As if half of them were too small.
+        bound.moments._least = float(variance.median()) * 1.0001
+        assert torch.autograd.gradcheck(lambda x: bound(x, C), (X,), eps=1e-5, atol=1e-4)
+        assert torch.autograd.gradcheck(
+            lambda x: bound.gradient_norms(x, C), (X,), eps=1e-5, atol=1e-4
+        )
+
     def test_inference_mode(self):
         columns = Columns(4, 2)
         model = calibrated("localized")
@@ -298,13 +312,14 @@ class TestLife:
         assert_close(found, expected, rtol=1e-8, atol=1e-8)
         assert change == "training mode" or (before - found).abs().max() > 1e-4
 
-    def test_training_mode_teaches_nothing(self):
+    @pytest.mark.parametrize("name", ["conformal", "localized", "weighted"])
+    def test_training_mode_teaches_nothing(self, name):
         """Here the training inputs are the same in both modes, so nothing is made anew."""
         X = torch.cat([torch.zeros(1, 4, **DOUBLE), torch.ones(1, 4, **DOUBLE), uniform(8, 4)])
         Y = (4 * X).sin().sum(dim=-1, keepdim=True)
         gp = SingleTaskGP(X, Y, input_transform=Normalize(4), outcome_transform=Standardize(1))
         acqf = RobustUpperConfidenceBound(
-            calibrated("localized", gp.eval()), 2.25, TotalVariationBall(0.1), uniform(5, 2, seed=2)
+            calibrated(name, gp.eval()), 2.25, TotalVariationBall(0.1), uniform(5, 2, seed=2)
         )
         x = uniform(3, 2, seed=3).unsqueeze(-2)
         expected, kept = acqf(x), acqf._cache

@@ -447,6 +447,19 @@ class TestGradients:
         steepness = closed(gp, columns).gradient_norms(X, C[:3])
         assert torch.autograd.grad(steepness.sum(), X)[0].isfinite().all()
 
+    def test_constant_where_the_variance_is_least(self):
+        columns = Columns(4, 2)
+        bound = closed(make_gp(), columns)
+        X, C = decisions(3, columns).requires_grad_(), contexts_of(4, columns)
+        sides = bound.moments.decisions(X.detach()), bound.moments.contexts(C)
+        variance = bound.moments.at_pairs(*sides, gradients=False).variance
+        # As if half of them were too small.
+        bound.moments._least = float(variance.median()) * 1.0001
+        assert torch.autograd.gradcheck(lambda x: bound(x, C), (X,), eps=1e-5, atol=1e-4)
+        assert torch.autograd.gradcheck(
+            lambda x: bound.gradient_norms(x, C), (X,), eps=1e-5, atol=1e-4
+        )
+
     def test_flat_bound(self):
         gp = make_gp(mean_module=ZeroMean(), standardize=False)
         columns = Columns(4, 2)
