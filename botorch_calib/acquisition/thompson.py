@@ -119,14 +119,14 @@ class DelayedThompsonSampling(DelayAwareAcquisitionFunction):
             posterior_transform=posterior_transform,
             maximize=maximize,
         )
-        if model.batch_shape or is_ensemble(model):
+        if self.model.batch_shape or is_ensemble(self.model):
             raise UnsupportedError(
                 f"{type(self).__name__} needs a single model, neither a batch nor an ensemble."
             )
         self.seed = check_count("seed", seed, least=0)
         self._weight, self._offset = scalar_affine(posterior_transform, "a draw")
         if choices is not None:
-            choices = like(model, check_inputs("choices", choices, input_width(model)))
+            choices = like(model, check_inputs("choices", choices, input_width(self.model)))
             if len(choices) == 0:
                 raise InputDataError("`choices` holds no points.")
         self.register_buffer("choices", choices)
