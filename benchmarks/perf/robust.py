@@ -20,12 +20,15 @@ from botorch.utils.sampling import draw_sobol_samples, manual_seed
 from gpytorch.kernels import Kernel, MaternKernel, RBFKernel
 from torch import Tensor
 
+from benchmarks.perf.comparisons import automatic_calibrator, local_recalibrator, recalibrator
 from benchmarks.perf.measure import Call, Workload, comparison, value_and_gradient
+from botorch_calib import CalibratedModel
 from botorch_calib.acquisition import (
     RobustUpperConfidenceBound,
     WassersteinUpperConfidenceBound,
     optimize_robust,
 )
+from botorch_calib.calibration import Calibrator
 from botorch_calib.robust import (
     AmbiguitySet,
     ChiSquaredBall,
@@ -64,6 +67,17 @@ SETS: dict[str, AmbiguitySet] = {
     "MMD ball": MMDBall(RADIUS),
     "conditional value at risk": ConditionalValueAtRisk(0.2),
     "worst case": WorstCase(),
+}
+
+# Calibrators whose robust bound is compared with that of the plain model, over these sets.
+CALIBRATORS: dict[str, Callable[[], Calibrator]] = {
+    "calibrated, lengthscale auto": automatic_calibrator,
+    "recalibrated (19 levels)": recalibrator,
+    "locally recalibrated (19 levels)": local_recalibrator,
+}
+CALIBRATED_SETS: dict[str, AmbiguitySet] = {
+    "Lipschitz form": WassersteinBall(RADIUS, method="lipschitz"),
+    "total variation ball": SETS["total variation ball"],
 }
 
 
@@ -108,6 +122,23 @@ def set_call(work: Workload, size: tuple[int, int], kernel: str, name: str) -> C
     contexts = sobol(num_contexts, CONTEXT_DIM, 1, work.device)
     acquisition = RobustUpperConfidenceBound(gp, BETA, SETS[name], contexts)
     X = sobol(NUM_DECISIONS, DIM - CONTEXT_DIM, 2, work.device).unsqueeze(-2)
+    return value_and_gradient(acquisition, X)
+
+
+def calibrated_call(
+    work: Workload,
+    size: tuple[int, int],
+    ambiguity: AmbiguitySet,
+    calibrator: Calibrator | None,
+    num_decisions: int = NUM_DECISIONS,
+) -> Call:
+    """Value and gradient of the robust bound of a model, calibrated or, without one, plain."""
+    num, num_contexts = size
+    gp = contextual_gp(num, KERNELS["RBF"], work.device)
+    model = gp if calibrator is None else CalibratedModel.from_history(gp, calibrator)
+    contexts = sobol(num_contexts, CONTEXT_DIM, 1, work.device)
+    acquisition = RobustUpperConfidenceBound(model, BETA, ambiguity, contexts)
+    X = sobol(num_decisions, DIM - CONTEXT_DIM, 2, work.device).unsqueeze(-2)
     return value_and_gradient(acquisition, X)
 
 
@@ -229,12 +260,32 @@ def register_set(size: tuple[int, int], kernel: str, name: str) -> None:
         return set_call(work, size, kernel, name), robust_call(work, size, kernel, RADIUS)
 
 
+def register_calibrated(
+    size: tuple[int, int], calibrator: str, name: str, num_decisions: int = NUM_DECISIONS
+) -> None:
+    """Register what calibration adds to the robust bound of an ambiguity set."""
+    end = f"n={size[0]}, M={size[1]}, b={num_decisions}, RBF"
+
+    @comparison(f"{calibrator} / plain robust UCB, {name}, {end}", repetitions=31, warm_up=3)
+    def calibrated_ratio(work: Workload) -> tuple[Call, Call]:
+        ambiguity, template = CALIBRATED_SETS[name], CALIBRATORS[calibrator]()
+        return (
+            calibrated_call(work, size, ambiguity, template, num_decisions),
+            calibrated_call(work, size, ambiguity, None, num_decisions),
+        )
+
+
 register_choice("contextual Ackley", ContextualAckley())
 register_choice("context shift", ContextShift())
 
 for _name in SETS:
     # The exact Wasserstein bound: at most 3 times.
     register_set((100, 256), "RBF", _name)
+
+for _name in CALIBRATED_SETS:
+    for _calibrator in CALIBRATORS:
+        register_calibrated(SMALL, _calibrator, _name)
+    register_calibrated(SMALLEST, "calibrated, lengthscale auto", _name, FEW_DECISIONS)
 
 for _kernel in KERNELS:
     # At most 3 and 6 products, and at most 1.3 times the cost without robustness.

@@ -32,7 +32,7 @@ from botorch_calib._validation import (
     check_numbers,
     check_open_unit,
 )
-from botorch_calib.models.inspection import innermost, raw_width, with_task_feature
+from botorch_calib.models.inspection import innermost, raw_width, sole_member, with_task_feature
 from botorch_calib.posteriors import CalibratedPosterior
 from botorch_calib.posteriors.calibrated import broadcasts_to
 
@@ -66,7 +66,8 @@ class CalibratedAcquisitionFunction(AcquisitionFunction, ABC):
         X_pending: Tensor | None = None,
         num_fantasies: int = 16,
     ) -> None:
-        super().__init__(model=check_model(model))
+        model = sole_member(check_model(model))
+        super().__init__(model=model)
         if model.num_outputs != 1:
             raise UnsupportedError(
                 f"{type(self).__name__} needs a model with one output, got {model.num_outputs}."

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from botorch.acquisition import AcquisitionFunction
@@ -10,7 +11,11 @@ from botorch.exceptions.errors import InputDataError
 from botorch.utils.transforms import t_batch_mode_transform
 from torch import Tensor
 
+from botorch_calib._autograd import outside_inference_mode
+from botorch_calib._validation import check_inputs
 from botorch_calib.acquisition.chance_constraints import ChanceConstraint
+from botorch_calib.models import CensoredDelayModel
+from botorch_calib.models.inspection import like, observed_part
 
 
 class CertifiedSetExpansion(AcquisitionFunction):
@@ -26,18 +31,45 @@ class CertifiedSetExpansion(AcquisitionFunction):
 
     Args:
         constraints: The constraints, on the same inputs.
+        X_pending: Points under evaluation, ``n x d``: they lower ``sigma``, whatever their outcomes
+            will be, and leave the margins as they are.
 
     Raises:
-        InputDataError: If there are none.
+        InputDataError: If there are no constraints, or ``X_pending`` holds NaN or infinite values.
+        BotorchTensorDimensionError: If ``X_pending`` is not ``n x d``.
+        UnsupportedError: If there are pending points, and a model cannot be conditioned.
     """
 
-    def __init__(self, constraints: Sequence[ChanceConstraint]) -> None:
+    def __init__(
+        self, constraints: Sequence[ChanceConstraint], X_pending: Tensor | None = None
+    ) -> None:
         constraints = list(constraints)
         if not constraints:
             raise InputDataError("`constraints` must hold at least one ChanceConstraint.")
         super().__init__(model=constraints[0].model)
         self.constraints = constraints
         self.units = [constraint.typical_deviation() for constraint in constraints]
+        self.set_X_pending(X_pending)
+
+    @outside_inference_mode()
+    def set_X_pending(self, X_pending: Tensor | None = None) -> None:
+        """Account for points under evaluation, which make known what is around them.
+
+        Args:
+            X_pending: ``n x d``, or None to clear them.
+
+        Raises:
+            BotorchTensorDimensionError: If it is not ``n x d``.
+            InputDataError: If it holds NaN or infinite values.
+            UnsupportedError: If a model cannot be conditioned.
+        """
+        if X_pending is not None:
+            X_pending = check_inputs("X_pending", X_pending) if X_pending.numel() else None
+        knowing: list[Any] | None = None
+        if X_pending is not None:
+            knowing = [_knowing(c.model.model, X_pending) for c in self.constraints]
+        super().set_X_pending(X_pending)
+        self._knowing = knowing
 
     @t_batch_mode_transform(expected_q=1)  # type: ignore[arg-type]
     def forward(self, X: Tensor) -> Tensor:
@@ -49,16 +81,29 @@ class CertifiedSetExpansion(AcquisitionFunction):
         Returns:
             Values of shape ``b``.
         """
+        # Without pending points the models as they are now: `observe` replaces them.
+        models = self._knowing or [constraint.model.model for constraint in self.constraints]
         gains = [
-            self._gain(constraint, unit, X)
-            for constraint, unit in zip(self.constraints, self.units, strict=True)
+            self._gain(constraint, model, unit, X)
+            for constraint, model, unit in zip(self.constraints, models, self.units, strict=True)
         ]
         return torch.stack(gains).amax(dim=0)
 
     @staticmethod
-    def _gain(constraint: ChanceConstraint, unit: Tensor, X: Tensor) -> Tensor:
-        variance = constraint.model.model.posterior(X).variance / unit.square()
+    def _gain(constraint: ChanceConstraint, model: Any, unit: Tensor, X: Tensor) -> Tensor:
+        variance = model.posterior(X).variance / unit.square()
         _, deviation = constraint.model.observation_moments(X)
         log_sigma = 0.5 * variance.clamp_min(1e-12).log()
         log_sigma, deviation = (v.squeeze(-1).squeeze(-1) for v in (log_sigma, deviation))
         return log_sigma - 0.5 * (constraint.margin(X) / deviation).square()
+
+
+def _knowing(model: Any, X_pending: Tensor) -> CensoredDelayModel:
+    """A Gaussian model whose variance is the one after points ``n x d`` were evaluated as well.
+
+    The variance does not depend on outcomes, so hallucinated ones do.
+    """
+    X_pending = like(model, X_pending)
+    if getattr(model, "imputation", "none") != "none":
+        X_pending = torch.cat([model.X_pending, X_pending])
+    return CensoredDelayModel(observed_part(model), X_pending, imputation="hallucinate")

@@ -44,7 +44,7 @@ from torch import Tensor
 
 from botorch_calib._autograd import outside_inference_mode
 from botorch_calib._validation import check_inputs, check_model, check_nonnegative
-from botorch_calib.models.inspection import gaussian_part, innermost, like, raw_width
+from botorch_calib.models.inspection import gaussian_part, innermost, like, raw_width, sole_member
 from botorch_calib.posteriors.calibrated import MIN_VARIANCE
 
 if TYPE_CHECKING:
@@ -110,7 +110,8 @@ class DelayAwareAcquisitionFunction(AcquisitionFunction, ABC):
         posterior_transform: PosteriorTransform | None,
         maximize: bool,
     ) -> None:
-        super().__init__(model=check_model(model))
+        model = sole_member(check_model(model))
+        super().__init__(model=model)
         name = type(self).__name__
         if model.num_outputs != 1:
             raise UnsupportedError(

@@ -12,6 +12,7 @@ from botorch.acquisition.input_constructors import (
     acqf_input_constructor,
     construct_inputs_qLogNEHVI,
     construct_inputs_qLogNEI,
+    get_acqf_input_constructor,
 )
 from botorch.acquisition.objective import PosteriorTransform, ScalarizedPosteriorTransform
 from botorch.exceptions.errors import InputDataError, UnsupportedError
@@ -24,6 +25,8 @@ from botorch_calib.acquisition.calibrated import (
     CalibratedUpperConfidenceBound,
     LogCalibratedExpectedImprovement,
 )
+from botorch_calib.acquisition.certified_set_expansion import CertifiedSetExpansion
+from botorch_calib.acquisition.chance_constraints import ChanceConstraint
 from botorch_calib.acquisition.constrained import (
     LogCalibratedConstrainedExpectedImprovement,
     LogCalibratedProbabilityOfFeasibility,
@@ -31,7 +34,7 @@ from botorch_calib.acquisition.constrained import (
     limits_of,
     members_of,
 )
-from botorch_calib.acquisition.delayed import DelayedUpperConfidenceBound
+from botorch_calib.acquisition.delayed import DelayedUpperConfidenceBound, input_width
 from botorch_calib.acquisition.incumbents import (
     Limits,
     TrainingData,
@@ -47,12 +50,15 @@ from botorch_calib.acquisition.risk import (
     CalibratedValueAtRisk,
 )
 from botorch_calib.acquisition.robust import (
+    RobustAcquisition,
     RobustUpperConfidenceBound,
     WassersteinUpperConfidenceBound,
     assembled_contexts,
     refuse_pending,
 )
 from botorch_calib.acquisition.thompson import DelayedThompsonSampling
+from botorch_calib.models import CensoredDelayModel
+from botorch_calib.models.inspection import gaussian_part, observed_part
 from botorch_calib.robust.contexts import ContextDistribution
 from botorch_calib.robust.sets.base import AmbiguitySet
 
@@ -307,3 +313,138 @@ def construct_inputs_robust_ucb(
         "posterior_transform": posterior_transform,
         "maximize": maximize,
     }
+
+
+@register_once(RobustAcquisition)
+def construct_inputs_robust_acquisition(
+    model: Model,
+    contexts: ContextDistribution | Tensor,
+    ambiguity: AmbiguitySet,
+    acqf_class: type[AcquisitionFunction],
+    acqf_options: Mapping[str, Any] | None = None,
+    context_weights: Tensor | None = None,
+    context_indices: Sequence[int] | None = None,
+    lipschitz_contexts: Tensor | None = None,
+    training_data: TrainingData | None = None,
+    X_pending: Tensor | None = None,
+    X_baseline: Tensor | None = None,
+    bounds: Any = None,
+    objective: Any = None,
+    posterior_transform: PosteriorTransform | None = None,
+    constraints: Any = None,
+    constraints_tuple: tuple[Tensor, Tensor] | None = None,
+    ref_point: Any = None,
+) -> dict[str, Any]:
+    """Arguments of `RobustAcquisition`, whose function is made by its own input constructor.
+
+    Args:
+        model: A model of decisions and contexts.
+        contexts: As of the class.
+        ambiguity: As of the class.
+        acqf_class: The class of the acquisition function that is made robust, such as
+            `LogCalibratedExpectedImprovement`.
+        acqf_options: Arguments of it, such as ``{"level": 0.9}``, by name.
+        context_weights: As of `WassersteinUpperConfidenceBound`, as the next two.
+        context_indices: Columns of the contexts.
+        lipschitz_contexts: Contexts over which the largest gradient norm is taken.
+        training_data: Handed on to the input constructor of ``acqf_class``, as are the others.
+        X_pending: Decisions and contexts under evaluation, with all columns of the model.
+        X_baseline: See BoTorch, as of all that follow.
+        bounds: Bounds of decisions and contexts.
+        objective: Objective of samples.
+        posterior_transform: Transform of the model's posterior.
+        constraints: Constraints on samples.
+        constraints_tuple: Linear constraints on outcomes.
+        ref_point: Reference point of several objectives.
+
+    Raises:
+        InputDataError: If ``acqf_class`` is no class of acquisition functions.
+        UnsupportedError: If ``X_pending`` lacks the contexts.
+        Exception: Whatever the input constructor and the class raise for these arguments.
+    """
+    if not (isinstance(acqf_class, type) and issubclass(acqf_class, AcquisitionFunction)):
+        raise InputDataError(
+            "`acqf_class` must be the class of the acquisition function that is made robust, such "
+            f"as LogCalibratedExpectedImprovement, got {acqf_class!r}."
+        )
+    width = input_width(model)
+    if X_pending is not None and width is not None and X_pending.shape[-1:] != (width,):
+        refuse_pending(RobustAcquisition.__name__, X_pending)
+    handed_on = {
+        "training_data": training_data,
+        "X_pending": X_pending,
+        "X_baseline": X_baseline,
+        "bounds": bounds,
+        "objective": objective,
+        "posterior_transform": posterior_transform,
+        "constraints": constraints,
+        "constraints_tuple": constraints_tuple,
+        "ref_point": ref_point,
+    }
+    given = {name: value for name, value in handed_on.items() if value is not None}
+    inputs = get_acqf_input_constructor(acqf_class)(
+        model=model, **{**given, **(acqf_options or {})}
+    )
+    return {
+        "acquisition": acqf_class(**inputs),
+        "ambiguity": ambiguity,
+        "contexts": assembled_contexts(
+            contexts, context_weights, context_indices, lipschitz_contexts
+        ),
+    }
+
+
+@register_once(CertifiedSetExpansion)
+def construct_inputs_certified_set_expansion(
+    model: Model | None = None,
+    constraints: Any = None,
+    constraints_tuple: tuple[Tensor, Tensor] | None = None,
+    level: float = 0.9,
+    X_pending: Tensor | None = None,
+) -> dict[str, Any]:
+    """Arguments of `CertifiedSetExpansion`.
+
+    Args:
+        model: Model of the outcomes, an exact Gaussian process for each that has a limit,
+            calibrated or not. From its history the chance constraints start. Not needed if
+            ``constraints`` are such.
+        constraints: Each a `ChanceConstraint`, whose account goes on over the rounds; or
+            ``{i: (lower, upper)}``. Anything else is overlooked if ``constraints_tuple`` is given.
+        constraints_tuple: ``(A, b)`` with the constraints ``A y <= b``, on one outcome each.
+        level: Probability with which an outcome shall be within its limits, where these are not
+            given as chance constraints.
+        X_pending: As of the class.
+
+    Raises:
+        InputDataError: If there are no constraints, or ``level`` is outside (0, 1).
+        UnsupportedError: If ``constraints_tuple`` binds several outcomes together, or the model of
+            an outcome is not an exact Gaussian process.
+    """
+    several = [constraints] if isinstance(constraints, ChanceConstraint) else constraints
+    if isinstance(several, Sequence) and any(isinstance(c, ChanceConstraint) for c in several):
+        return {"constraints": several, "X_pending": X_pending}
+    if model is None:
+        raise InputDataError("`model` must be given, unless `constraints` are chance constraints.")
+    limits = checked_constraints(_limits(constraints, constraints_tuple), model.num_outputs)
+    members = members_of(model)
+    return {
+        "constraints": [
+            ChanceConstraint.from_history(
+                _uncalibrated(members[i]), upper=upper, lower=lower, level=level
+            )
+            for i, (lower, upper) in limits.items()
+        ],
+        "X_pending": X_pending,
+    }
+
+
+def _uncalibrated(model: Model) -> Model:
+    """The Gaussian model of one that may be calibrated, which goes on to know what is pending."""
+    gaussian: Any = gaussian_part(model)
+    observed = observed_part(gaussian)
+    if gaussian_part(observed) is observed:
+        return gaussian
+    # A calibrated model inside of one that knows pending points.
+    return CensoredDelayModel(
+        gaussian_part(observed), gaussian.X_pending, gaussian.censor_value, gaussian.imputation
+    )

@@ -33,11 +33,16 @@ from linear_operator.utils.errors import NanError, NotPSDError
 from torch import Tensor
 
 from botorch_calib.models import CalibratedModel
+from botorch_calib.models.inspection import predicting_part
 from botorch_calib.posteriors import CalibratedPosterior
 
 
 def keeps_roots(model: Model) -> bool:
-    """Whether all outcomes of a model have a root to keep: calibrated ones and BoTorch's own."""
+    """Whether all outcomes of a model have a root to keep: calibrated ones and BoTorch's own.
+
+    Those of models that know pending points, and of what is conditioned on these, are alike.
+    """
+    model = predicting_part(model)
     if isinstance(model, CalibratedModel):
         return True
     if isinstance(model, ModelList) and not isinstance(model, ModelListGP):

@@ -46,7 +46,7 @@ from botorch_calib.robust.gp.autograd_fallback import (
     context_scale,
     pairs_per_chunk,
 )
-from botorch_calib.robust.gp.closed_form_bound import ClosedFormConfidenceBound, confidence_bound
+from botorch_calib.robust.gp.closed_form_bound import confidence_bound, gaussian_process
 from botorch_calib.robust.gp.stationary_gp import closed_form_state
 from botorch_calib.robust.joint_inputs import Columns
 from botorch_calib.robust.sets.base import AmbiguitySet
@@ -265,10 +265,10 @@ class RobustUpperConfidenceBound(ContextRobustFunction):
     """The worst case of an upper confidence bound over an ambiguity set of context distributions.
 
     On exact Gaussian processes with a stationary radial kernel (see
-    `botorch_calib.robust.gp.stationary_gp.is_stationary`), also as a `CensoredDelayModel`, the
-    bound comes in closed form: value and gradient at all pairs cost one product of their
-    covariances with the inverse of the training covariance, which is computed once, and anew after
-    the model has changed. Any other model is evaluated by its posterior.
+    `botorch_calib.robust.gp.stationary_gp.is_stationary`), also inside a `CensoredDelayModel`, a
+    `CalibratedModel` or both, the bound comes in closed form: value and gradient at all pairs cost
+    one product of their covariances with the inverse of the training covariance, which is computed
+    once, and anew after the model has changed. Any other model is evaluated by its posterior.
 
     With ``beta`` as in BoTorch the bound is ``mu + sqrt(beta) sigma``. The methods of the paper
     [Micheli2025wdrbo] take ``beta=2.25``: ``WassersteinBall(radius, "lipschitz")`` is WDRBO, and
@@ -316,19 +316,18 @@ class RobustUpperConfidenceBound(ContextRobustFunction):
             self._function(None)  # the factorisation, once
 
     def _build(self, columns: Columns) -> ContextualFunction:
-        part = predicting_part(self.model)
-        model = part if ClosedFormConfidenceBound.supports(part) else self.model
         sign = 1.0 if self.maximize else -1.0
         beta = torch.tensor(self.beta, dtype=torch.double)
-        return confidence_bound(model, columns, beta, sign, self.posterior_transform)
+        return confidence_bound(self.model, columns, beta, sign, self.posterior_transform)
 
     def _basis(self) -> tuple[object, ...]:
-        part = predicting_part(self.model)
+        part, gp = predicting_part(self.model), gaussian_process(self.model)
         settings = self.beta, self.maximize, self.contexts.indices
-        own = settings, self.posterior_transform, self.model
-        if not ClosedFormConfidenceBound.supports(part):
-            return *own, part  # its posterior is evaluated as it is at that time
-        return *own, *part.modules(), *closed_form_state(part)
+        own = settings, self.posterior_transform, self.model, part
+        if gp is None:
+            return own  # its posterior is evaluated as it is at that time
+        # What a calibrator has learned is read at that time, too.
+        return *own, *gp.modules(), *closed_form_state(gp)
 
 
 class WassersteinUpperConfidenceBound(RobustUpperConfidenceBound):

@@ -13,7 +13,6 @@ from botorch.exceptions.errors import (
     InputDataError,
     UnsupportedError,
 )
-from botorch.models.gpytorch import MultiTaskGPyTorchModel
 from botorch.models.model import Model
 from botorch.posteriors import GPyTorchPosterior
 from botorch.sampling.pathwise import (
@@ -23,7 +22,6 @@ from botorch.sampling.pathwise import (
 )
 from botorch.sampling.pathwise.utils import get_train_inputs
 from botorch.utils.transforms import is_ensemble, t_batch_mode_transform
-from gpytorch.models import ExactGP
 from linear_operator.operators import DiagLinearOperator
 from linear_operator.utils.warnings import NumericalWarning
 from torch import Size, Tensor
@@ -33,9 +31,9 @@ from botorch_calib._validation import check_count, check_inputs
 from botorch_calib.acquisition.delayed import DelayAwareAcquisitionFunction, input_width
 from botorch_calib.acquisition.random_seeds import derived_seed, random_stream
 from botorch_calib.models.calibrated import CalibratedModel
-from botorch_calib.models.inspection import gaussian_part, like, predicting_part
+from botorch_calib.models.inspection import like, predicting_part
 from botorch_calib.models.requirements import scalar_affine
-from botorch_calib.models.sample_paths import CalibratedPath
+from botorch_calib.models.sample_paths import CalibratedPath, process_of_paths
 
 # Relative to the largest variance. Rounding makes the covariance matrix of close points slightly
 # indefinite. This much on its diagonal repairs that in most cases, and adds noise to a draw of only
@@ -119,14 +117,14 @@ class DelayedThompsonSampling(DelayAwareAcquisitionFunction):
             posterior_transform=posterior_transform,
             maximize=maximize,
         )
-        if model.batch_shape or is_ensemble(model):
+        if self.model.batch_shape or is_ensemble(self.model):
             raise UnsupportedError(
                 f"{type(self).__name__} needs a single model, neither a batch nor an ensemble."
             )
         self.seed = check_count("seed", seed, least=0)
         self._weight, self._offset = scalar_affine(posterior_transform, "a draw")
         if choices is not None:
-            choices = like(model, check_inputs("choices", choices, input_width(model)))
+            choices = like(model, check_inputs("choices", choices, input_width(self.model)))
             if len(choices) == 0:
                 raise InputDataError("`choices` holds no points.")
         self.register_buffer("choices", choices)
@@ -185,22 +183,8 @@ def draw_path(model: Model, nu: Tensor, seed: int) -> Module:
         UnsupportedError: For other models, for kernels without random features, and for a
             `CalibratedModel` with ``denoise=False``.
     """
-    predicting = predicting_part(model)
-    is_calibrated = isinstance(predicting, CalibratedModel)
-    gp = predicting_part(gaussian_part(predicting)) if is_calibrated else predicting
-    name = type(gp).__name__
-    if not isinstance(gp, ExactGP) or isinstance(gp, MultiTaskGPyTorchModel):
-        raise UnsupportedError(
-            f"{name} has no pathwise draws, which continuous domains need: give `choices` to draw "
-            "at these points, or use an exact Gaussian process with one task, such as SingleTaskGP."
-        )
-    if is_calibrated and not predicting.denoise:
-        raise UnsupportedError(
-            "An observation is no function of its input, as its noise is drawn anew each time, and "
-            "continuous domains need functions: give `choices` to draw at these points, or a "
-            "CalibratedModel with `denoise=True`."
-        )
-    gp.eval()
+    gp = process_of_paths(model, "give `choices` to draw at these points")
+    is_calibrated = isinstance(predicting_part(model), CalibratedModel)
     factor = torch.ones_like(nu) if is_calibrated else nu
     try:
         with random_stream(seed, nu.device):
@@ -214,8 +198,8 @@ def draw_path(model: Model, nu: Tensor, seed: int) -> Module:
             )
     except NotImplementedError as error:
         raise UnsupportedError(
-            f"The kernel of this {name} has no random features, which draws on continuous domains "
-            f"need: give `choices` to draw at these points. ({error})"
+            f"The kernel of this {type(gp).__name__} has no random features, which draws on "
+            f"continuous domains need: give `choices` to draw at these points. ({error})"
         ) from error
     return _Widened(path, nu) if is_calibrated else path
 

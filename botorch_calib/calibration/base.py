@@ -21,6 +21,7 @@ from torch.nn import Module
 
 from botorch_calib._validation import check_finite, check_inputs, check_open_unit, check_tensor
 from botorch_calib.calibration.learners.base import QuantileLearner
+from botorch_calib.calibration.learners.radial_sum import RadialSum
 from botorch_calib.calibration.scores import Score
 from botorch_calib.distributions.piecewise import PiecewisePredictive, common_row
 
@@ -49,6 +50,25 @@ class Calibrator(Module, ABC):
         Returns:
             A distribution of batch shape ``batch_shape x q x 1``.
         """
+
+    def radial_sum(self) -> RadialSum | None:
+        """The sum over past inputs on which its distributions depend, if on nothing else.
+
+        Where a calibrator has one, ``predictive_from`` its values at ``X`` is ``predictive(X)``:
+        it is known at all pairs of some columns of the inputs and the others at little cost.
+        """
+        return None
+
+    def predictive_from(self, sums: Tensor) -> PiecewisePredictive:
+        """The distribution that values of `radial_sum` make, differentiable in them.
+
+        Args:
+            sums: ``batch_shape x q x L``.
+
+        Raises:
+            UnsupportedError: If the calibrator has no such sum.
+        """
+        raise UnsupportedError(f"{type(self).__name__} does not depend on the inputs by a sum.")
 
     @abstractmethod
     def update(self, X: Tensor, z: Tensor) -> PiecewisePredictive:
@@ -184,6 +204,19 @@ class TrackedCalibrator(Calibrator):
         if row is None or source is None or theta.requires_grad or theta.is_inference():
             return self._predictive_from(theta)
         return self._common_predictive(source, row).expand(torch.Size([*X.shape[:-1], 1]))
+
+    def radial_sum(self) -> RadialSum | None:
+        """That of the learner, if the distributions are made of its thresholds."""
+        is_own = type(self).predictive is TrackedCalibrator.predictive
+        return self.tracker.radial_sum() if is_own else None
+
+    def predictive_from(self, sums: Tensor) -> PiecewisePredictive:
+        """The distribution that values of `radial_sum` make, differentiable in them.
+
+        Args:
+            sums: ``batch_shape x q x L``.
+        """
+        return self._predictive_from(self.tracker.finished(sums))
 
     def _common_predictive(self, source: Tensor, row: Tensor) -> PiecewisePredictive:
         """The distribution that all points share, remembered once it is asked for again.

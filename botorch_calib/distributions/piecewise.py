@@ -34,6 +34,7 @@ from botorch_calib.distributions._normal_functions import (
     lower_quantile,
     ndtri_exp,
 )
+from botorch_calib.distributions._normal_moments import NormalMoments
 from botorch_calib.distributions._normal_pieces import NormalPieces
 from botorch_calib.distributions._smoothed_quantile import QuantileTable, normal_points
 from botorch_calib.distributions.form import PiecewiseForm
@@ -577,18 +578,60 @@ class PiecewisePredictive:
     @property
     def mean(self) -> Tensor:
         """``E[Z]``, of shape ``batch_shape``."""
-        if self._knots.dtype != torch.float64:  # narrow pieces need the digits
-            return self.to(torch.float64).mean.to(self._knots.dtype)
-        return (self.masses * self._piece_moments()[0]).sum(dim=-1)
+        return self.moments()[0]
 
     @property
     def variance(self) -> Tensor:
         """``Var[Z]``, of shape ``batch_shape``."""
-        if self._knots.dtype != torch.float64:
-            return self.to(torch.float64).variance.to(self._knots.dtype)
-        mean, var = self._piece_moments()
+        return self.moments()[1]
+
+    def moments(self) -> tuple[Tensor, Tensor]:
+        """Mean and variance, which cost as much as one of them."""
+        dtype = self._knots.dtype
+        if dtype != torch.float64:  # narrow pieces need the digits
+            mean, variance = self.to(torch.float64).moments()
+            return mean.to(dtype), variance.to(dtype)
+        if self._row is not None:
+            mean, variance = (part.expand(self.batch_shape) for part in self._row.moments())
+            return mean, variance
+        if self._memory is None or torch.is_inference_mode_enabled():
+            return self._moments()
+        if "moments" not in self._memory:
+            self._memory["moments"] = self._moments()
+        return self._memory["moments"]
+
+    def _moments(self) -> tuple[Tensor, Tensor]:
+        if self.scale is not None and self._standard is not None:
+            # In units of the scale the whole batch has one distribution.
+            mean, variance = self._standard.moments()
+            return mean * self.scale, variance * self.scale.square()
+        if self._is_recalibrated and not self.masses.requires_grad:
+            knots = self.finite_knots
+            if self.scale is not None:
+                knots = knots / self.scale.unsqueeze(-1)
+            mean, variance = NormalMoments.apply(knots, self.masses, self._moments_with_knots)
+            if self.scale is None:
+                return mean, variance
+            return mean * self.scale, variance * self.scale.square()
+        return self._moments_by_pieces()
+
+    @property
+    def _is_recalibrated(self) -> bool:
+        """Whether there are several normal pieces, with open ends and common masses."""
+        form, num = self.form, self.masses.shape[-1]
+        is_open = form.open_low and form.open_high and not any(form.uniform)
+        return is_open and self.masses.dim() == 1 and num > 1
+
+    def _moments_with_knots(self, knots: Tensor) -> tuple[Tensor, Tensor]:
+        """Those in units of the scale, with other knots."""
+        other = PiecewisePredictive.from_form(knots, self.masses, self.form)
+        return other._moments_by_pieces()
+
+    def _moments_by_pieces(self) -> tuple[Tensor, Tensor]:
+        mean, variance = self._piece_moments()
         center = (self.masses * mean).sum(dim=-1, keepdim=True)
-        return (self.masses * (var + (mean - center).square())).sum(dim=-1)
+        spread = (self.masses * (variance + (mean - center).square())).sum(dim=-1)
+        return center.squeeze(-1), spread
 
     def _piece_moments(self) -> tuple[Tensor, Tensor]:
         """Mean and variance within each piece, ``batch_shape x K``.

@@ -46,7 +46,21 @@ MIN_RATIO, MAX_RATIO = 1e-6, 1e6
 
 
 class _WithTails:
-    """What follows from the probabilities of both tails."""
+    """What follows from the moments, and from the probabilities of both tails."""
+
+    @property
+    def mean(self) -> Tensor:
+        """Mean."""
+        return self.moments()[0]
+
+    @property
+    def variance(self) -> Tensor:
+        """Variance."""
+        return self.moments()[1]
+
+    def moments(self) -> tuple[Tensor, Tensor]:
+        """Mean and variance, which cost as much as one of them."""
+        raise NotImplementedError
 
     def log_survival(self, x: Tensor) -> Tensor:
         """Log probability of a value above ``x``."""
@@ -120,15 +134,10 @@ class SmoothedPredictive(_WithTails):
         self.predictive = predictive.to(torch.float64)
         self.ratio = ratio.to(torch.float64).clamp(min=MIN_RATIO, max=MAX_RATIO)
 
-    @property
-    def mean(self) -> Tensor:
-        """Mean, the same as that of the piecewise distribution."""
-        return self.predictive.mean
-
-    @property
-    def variance(self) -> Tensor:
-        """Variance: that of the piecewise distribution plus ``r^2``."""
-        return self.predictive.variance + self.ratio.square()
+    def moments(self) -> tuple[Tensor, Tensor]:
+        """The mean of the piecewise distribution, and its variance plus ``r^2``."""
+        mean, variance = self.predictive.moments()
+        return mean, variance + self.ratio.square()
 
     def mirrored(self) -> SmoothedPredictive:
         """The distribution of ``-(z + r eps)``."""
@@ -229,15 +238,9 @@ class UnsmoothedPredictive(_WithTails):
     def __init__(self, predictive: PiecewisePredictive) -> None:
         self.predictive = predictive.to(torch.float64)
 
-    @property
-    def mean(self) -> Tensor:
-        """Mean."""
-        return self.predictive.mean
-
-    @property
-    def variance(self) -> Tensor:
-        """Variance."""
-        return self.predictive.variance
+    def moments(self) -> tuple[Tensor, Tensor]:
+        """Those of the piecewise distribution."""
+        return self.predictive.moments()
 
     def mirrored(self) -> UnsmoothedPredictive:
         """The distribution of ``-z``."""

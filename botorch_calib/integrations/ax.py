@@ -70,6 +70,7 @@ from botorch_calib.acquisition import (
     CalibratedProbabilityOfImprovement,
     CalibratedUpperConfidenceBound,
     CalibratedValueAtRisk,
+    CertifiedSetExpansion,
     DelayedUpperConfidenceBound,
     LogCalibratedConstrainedExpectedImprovement,
     LogCalibratedExpectedImprovement,
@@ -98,6 +99,11 @@ ONE_OUTCOME: tuple[type[AcquisitionFunction], ...] = (
     CalibratedValueAtRisk,
     DelayedUpperConfidenceBound,
     LogCalibratedExpectedImprovement,
+)
+#: Those that know of the outcome constraints alone, whatever the objective.
+CONSTRAINTS_ALONE: tuple[type[AcquisitionFunction], ...] = (
+    CertifiedSetExpansion,
+    LogCalibratedProbabilityOfFeasibility,
 )
 #: What Ax would choose, and the closed form of the same idea under outcome constraints.
 CLOSED_FORMS: dict[type[AcquisitionFunction], type[AcquisitionFunction]] = {
@@ -458,10 +464,9 @@ def _check_combination(
             f"{name} is of one metric, and the objective is the sum {objective.expression!r}: "
             "leave the class out, and Ax chooses one that draws samples."
         )
-    if acqf_class not in (*ONE_OUTCOME, *CLOSED_FORMS.values()):
+    if acqf_class not in (*ONE_OUTCOME, *CLOSED_FORMS.values(), *CONSTRAINTS_ALONE):
         return
-    # The probability of feasibility does without an objective.
-    if not (objective.is_single_objective or acqf_class is LogCalibratedProbabilityOfFeasibility):
+    if not (objective.is_single_objective or acqf_class in CONSTRAINTS_ALONE):
         raise UnsupportedError(
             f"{name} is of one metric, and the objective is {objective.expression!r}: leave the "
             "class out, and Ax chooses one that draws samples."
@@ -499,5 +504,10 @@ def _fit_replayed(
 register_model(ReplayedModel)
 register_acquisition(SampledSums)
 register_acquisition(ConstrainedClosedForm)
-for _acquisition in (*ONE_OUTCOME, *CLOSED_FORMS.values(), *CACHED_ROOTS.values()):
+for _acquisition in (
+    *ONE_OUTCOME,
+    *CLOSED_FORMS.values(),
+    *CACHED_ROOTS.values(),
+    *CONSTRAINTS_ALONE,
+):
     register_acquisition_function(_acquisition)

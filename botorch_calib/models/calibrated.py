@@ -22,6 +22,7 @@ from torch import Tensor
 from botorch_calib._autograd import outside_inference_mode
 from botorch_calib._validation import check_finite, check_one_of, check_tensor
 from botorch_calib.calibration import Calibrator, LocalizedConformal
+from botorch_calib.distributions.piecewise import PiecewisePredictive
 from botorch_calib.exceptions import CalibrationWarning
 from botorch_calib.models.conditioning import conditioned_on, given_noise
 from botorch_calib.models.inspection import (
@@ -318,16 +319,39 @@ class CalibratedModel(WrapperModel, FantasizeMixin):
         predicting = predicting_part(self.model)
         X = with_task_feature(predicting, X)
         base = _gaussian_posterior(predicting, X)
+        noise = observation_noise_variance(predicting, base, X, given=given)
         posterior = CalibratedPosterior(
             base,
             self.calibrator.predictive(self.transform_inputs(X)),
-            observation_noise_variance(predicting, base, X, given=given),
+            noise,
             denoise=self.denoise and observation_noise is False,
             excess=self.excess,
         )
         if posterior_transform is None:
             return posterior
         return posterior.affine(*scalar_affine(posterior_transform, "a calibrated posterior"))
+
+    def corrected(
+        self,
+        posterior: GPyTorchPosterior,
+        X: Tensor,
+        predictive: PiecewisePredictive | None = None,
+    ) -> CalibratedPosterior:
+        """The calibrated posterior that belongs to one of the base model, which is at hand already.
+
+        Args:
+            posterior: What the base model, pending points included, states at ``X``: in units of
+                the outcome, without noise, ``batch_shape x q x 1``.
+            X: ``batch_shape x q x d``, with all columns of the base model.
+            predictive: What the calibrator states at ``X``, if that is at hand as well.
+        """
+        predicting = predicting_part(self.model)
+        if predicting.training:  # an input transform would learn from X
+            predicting.eval()
+        noise = observation_noise_variance(predicting, posterior, X)
+        if predictive is None:
+            predictive = self.calibrator.predictive(self.transform_inputs(X))
+        return CalibratedPosterior(posterior, predictive, noise, self.denoise, self.excess)
 
     def warn_if_unlearned(self) -> None:
         """Warn where the calibrator has seen too little to correct the model.

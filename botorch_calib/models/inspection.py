@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from botorch.exceptions.errors import UnsupportedError
 from botorch.models.gpytorch import MultiTaskGPyTorchModel
-from botorch.models.model import Model
+from botorch.models.model import Model, ModelList
 from botorch.models.transforms import Standardize
 from botorch.posteriors import GPyTorchPosterior
 from gpytorch.likelihoods import FixedNoiseGaussianLikelihood, GaussianLikelihood
@@ -60,6 +60,12 @@ def innermost(model: Any) -> Any:
     while isinstance(getattr(model, "model", None), Model):
         model = model.model
     return model
+
+
+def sole_member(model: Any) -> Any:
+    """The model in a ``ModelList`` of a single one; any other as it is."""
+    members = list(model.models) if isinstance(model, ModelList) else []
+    return members[0] if len(members) == 1 else model
 
 
 # ------------------------------------------------------------ training data and inputs
@@ -181,7 +187,7 @@ def observation_noise_variance(
         ``batch_shape x q x 1``.
     """
     scale = outcome_scale(model, squared=True)
-    noise = _likelihood_noise(model) if given is None else given
+    noise = _likelihood_noise(model, X) if given is None else given
     if scale is None or noise is None:
         X = X.expand(*posterior.mean.shape[:-2], *X.shape[-2:])
         noisy = model.posterior(X, observation_noise=True if given is None else given)
@@ -190,15 +196,31 @@ def observation_noise_variance(
     return noise if scale is _UNIT else noise * scale
 
 
-def _likelihood_noise(model: Any) -> Tensor | None:
-    """Noise variance on the likelihood's scale, ``batch_shape x 1 x 1``, if it is constant."""
+def _likelihood_noise(model: Any, X: Tensor) -> Tensor | None:
+    """Noise variance on the likelihood's scale, ``batch_shape x 1 x 1``, if it is constant.
+
+    Given noise of several tasks, ``batch_shape x q x 1``, is constant in each.
+    """
     likelihood = model.likelihood
+    is_given = isinstance(likelihood, FixedNoiseGaussianLikelihood)
     if isinstance(model, MultiTaskGPyTorchModel):  # may differ from task to task
-        return None
-    if isinstance(likelihood, FixedNoiseGaussianLikelihood):
+        return _given_noise_by_task(model, X) if is_given else None
+    if is_given:
         noise: Tensor = likelihood.noise.mean(dim=-1, keepdim=True)
     elif type(likelihood) is GaussianLikelihood:
         noise = likelihood.noise
     else:
         return None
     return noise.unsqueeze(-1)
+
+
+def _given_noise_by_task(model: Any, X: Tensor) -> Tensor:
+    """Mean of the given noise of each row's task, ``batch_shape x q x 1``.
+
+    What BoTorch's models add too, except that those conditioned on batches cannot (up to 0.18.1).
+    """
+    inputs = model.transform_inputs(X), model.train_inputs[0]  # both transformed, after a posterior
+    own, seen = (Z[..., model._task_feature].round() for Z in inputs)
+    same = (own.unsqueeze(-1) == seen.unsqueeze(-2)).to(X)
+    noise = model.likelihood.noise.unsqueeze(-1)
+    return (same @ noise) / same.sum(dim=-1, keepdim=True)

@@ -20,7 +20,12 @@ from torch import Size, Tensor
 
 from botorch_calib.models.calibrated import CalibratedModel
 from botorch_calib.models.delayed import CensoredDelayModel
-from botorch_calib.models.inspection import innermost, predicting_part, raw_train_inputs
+from botorch_calib.models.inspection import (
+    gaussian_part,
+    innermost,
+    predicting_part,
+    raw_train_inputs,
+)
 from botorch_calib.posteriors import CalibratedPosterior
 
 
@@ -82,22 +87,37 @@ class CalibratedPath(SamplePath):
             path.set_ensemble_as_batch(ensemble_as_batch)
 
 
+def process_of_paths(model: Any, otherwise: str) -> Any:
+    """The exact Gaussian process that paths of a model are drawn from, in evaluation mode.
+
+    Args:
+        model: The process itself, a `CalibratedModel` of it, or a `CensoredDelayModel` around or
+            inside of these, whose process knows the pending points.
+        otherwise: What to do with a model that has no paths.
+
+    Raises:
+        UnsupportedError: If it is another kind of model, or a `CalibratedModel` of observations.
+    """
+    predicting = predicting_part(model)
+    gp = predicting_part(gaussian_part(predicting))
+    if not isinstance(gp, ExactGP) or isinstance(gp, MultiTaskGPyTorchModel):
+        raise UnsupportedError(
+            f"{type(gp).__name__} has no pathwise draws: {otherwise}, or use an exact Gaussian "
+            "process with one task, such as SingleTaskGP."
+        )
+    if isinstance(predicting, CalibratedModel) and not predicting.denoise:
+        raise UnsupportedError(
+            "An observation is no function of its input, as its noise is drawn anew each time, and "
+            f"paths are functions: {otherwise}, or use a CalibratedModel with `denoise=True`."
+        )
+    return gp.eval()
+
+
 @DrawMatheronPaths.register(CalibratedModel)
 def _draw_calibrated_paths(
     model: CalibratedModel, *, sample_shape: Size, **samplers: Any
 ) -> CalibratedPath:
-    if not model.denoise:
-        raise UnsupportedError(
-            "An observation is no function of its input, as its noise is drawn anew each time: "
-            "paths need a CalibratedModel with `denoise=True`."
-        )
-    gp = predicting_part(model.model)
-    if not isinstance(gp, ExactGP) or isinstance(gp, MultiTaskGPyTorchModel):
-        raise UnsupportedError(
-            f"Paths need an exact Gaussian process with one task, such as SingleTaskGP, got "
-            f"{type(gp).__name__}: draw joint samples from `posterior` instead."
-        )
-    gp.eval()
+    gp = process_of_paths(model, "draw joint samples from `posterior`")
     _try_posterior(model)
     # Of the process and of what the calibrator knows by now: `observe` changes both in a model, and
     # a function that was drawn stays what it is.

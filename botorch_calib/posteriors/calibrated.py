@@ -174,12 +174,18 @@ class CalibratedPosterior(Posterior):
     @property
     def mean(self) -> Tensor:
         """Mean, ``batch_shape x q x 1``."""
-        return (self._location + self._unit * self._distribution.mean).to(self.dtype)
+        return self.moments()[0]
 
     @property
     def variance(self) -> Tensor:
         """Variance, ``batch_shape x q x 1``."""
-        return (self._unit.square() * self._distribution.variance).to(self.dtype)
+        return self.moments()[1]
+
+    def moments(self) -> tuple[Tensor, Tensor]:
+        """Mean and variance, ``batch_shape x q x 1``, which cost as much as one of them."""
+        mean, variance = self._distribution.moments()
+        location = self._location + self._unit * mean
+        return location.to(self.dtype), (self._unit.square() * variance).to(self.dtype)
 
     def cdf(self, value: Tensor | float) -> Tensor:
         """``P(f~ <= value)`` of each marginal.

@@ -17,12 +17,18 @@ from botorch.exceptions.errors import (
 )
 from botorch.models import SingleTaskGP
 from botorch.models.transforms import Standardize
+from botorch.optim import optimize_acqf
 from botorch.utils.sampling import draw_sobol_samples, get_polytope_samples
 from torch import Tensor
 from torch.testing import assert_close
 
 import botorch_calib.acquisition.chance_constrained_search as search_module
-from botorch_calib import CertifiedSetExpansion, ChanceConstraint, optimize_chance_constrained
+from botorch_calib import (
+    CensoredDelayModel,
+    CertifiedSetExpansion,
+    ChanceConstraint,
+    optimize_chance_constrained,
+)
 from botorch_calib.exceptions import NotCertifiedWarning
 from tests.newer_scipy import search_by_scipy
 
@@ -370,6 +376,46 @@ def test_expansion_prefers_the_border_and_what_is_not_known() -> None:
     assert torch.autograd.gradcheck(acqf, X.requires_grad_())
     with pytest.raises(InputDataError, match="at least one"):
         CertifiedSetExpansion([])
+
+
+def test_expansion_moves_away_from_pending_points() -> None:
+    """They count as observed, whatever their outcomes; margins do not change."""
+    tested = constraint()
+    acqf = CertifiedSetExpansion([tested])
+    X = draw_sobol_samples(BOUNDS, n=64, q=1, seed=0)
+    before = acqf(X)
+    pending = torch.tensor([[0.4, 0.5], [0.6, 0.3]], dtype=torch.double)
+    acqf.set_X_pending(pending)
+    gp = tested.model.model
+    outcomes = torch.tensor([[7.0], [-7.0]]).double()
+    known = gp.condition_on_observations(
+        pending, outcomes, noise=gp.likelihood.noise.mean().expand(2, 1)
+    )
+    log_sigma = 0.5 * (known.posterior(X).variance / gp.posterior(X).variance).log()
+    assert_close(acqf(X), before + log_sigma.squeeze(-1).squeeze(-1), rtol=1e-6, atol=1e-6)
+    assert_close(CertifiedSetExpansion([tested], X_pending=pending)(X), acqf(X))
+    assert torch.autograd.gradcheck(acqf, X[:3].clone().requires_grad_())
+    acqf.set_X_pending(None)
+    assert_close(acqf(X), before)
+    picks, _ = optimize_acqf(acqf, BOUNDS, q=2, num_restarts=2, raw_samples=64, sequential=True)
+    assert (picks[0] - picks[1]).norm() > 0.05
+    with pytest.raises(BotorchTensorDimensionError, match="X_pending"):
+        acqf.set_X_pending(pending[0])
+
+
+def test_pending_points_of_the_model_and_further_ones_add_up() -> None:
+    X = draw_sobol_samples(BOUNDS, n=16, q=1, seed=0)
+    pending = torch.tensor([[0.4, 0.5], [0.6, 0.3]], dtype=torch.double)
+
+    def expansion(first: Tensor, further: Tensor | None, imputation: str) -> Tensor:
+        model = CensoredDelayModel(make_gp(), first, 0.0, imputation)
+        tested = ChanceConstraint.from_history(model, upper=1.0)
+        return CertifiedSetExpansion([tested], X_pending=further)(X)
+
+    together = expansion(pending, None, "censor")
+    for imputation in ("censor", "hallucinate"):
+        assert_close(expansion(pending[:1], pending[1:], imputation), together)
+    assert_close(expansion(pending[:1], pending, "none"), together)
 
 
 def test_bad_arguments_are_named() -> None:

@@ -7,8 +7,11 @@ from typing import Any
 
 import pytest
 import torch
+from botorch.acquisition import UpperConfidenceBound
 from botorch.acquisition.input_constructors import get_acqf_input_constructor
+from botorch.acquisition.logei import qLogNoisyExpectedImprovement
 from botorch.acquisition.objective import ScalarizedPosteriorTransform
+from botorch.exceptions.errors import InputDataError, UnsupportedError
 from botorch.models.model import ModelList
 from botorch.sampling.get_sampler import get_sampler
 from botorch.sampling.normal import SobolQMCNormalSampler
@@ -18,19 +21,26 @@ import botorch_calib.acquisition.input_constructors
 import botorch_calib.posteriors.sampler
 from botorch_calib import (
     CalibratedExpectedImprovement,
+    CalibratedModel,
     CalibratedProbabilityOfImprovement,
     CalibratedUpperConfidenceBound,
+    CensoredDelayModel,
+    CertifiedSetExpansion,
+    ChanceConstraint,
+    ContextDistribution,
     DelayedThompsonSampling,
     DelayedUpperConfidenceBound,
     LogCalibratedExpectedImprovement,
+    RobustAcquisition,
     RobustUpperConfidenceBound,
+    TotalVariationBall,
     WassersteinUpperConfidenceBound,
     WorstCase,
     qLogCalibratedNoisyExpectedHypervolumeImprovement,
     qLogCalibratedNoisyExpectedImprovement,
 )
 from botorch_calib.acquisition.input_constructors import register_once
-from tests.gps import DOUBLE, make_data, make_model
+from tests.gps import DOUBLE, far_from_gaussian, make_data, make_gp, make_model
 
 IMPROVEMENTS: list[type[Any]] = [
     CalibratedExpectedImprovement,
@@ -185,3 +195,134 @@ def test_noisy_hypervolume_improvement(X_pending):
     assert acqf._cache_root
     assert acqf.X_baseline.shape == (len(X) + (X_pending is not None), 2)
     assert acqf(X[:3].unsqueeze(-2) + 0.05).isfinite().all()
+
+
+SAMPLER = SobolQMCNormalSampler(torch.Size([32]), seed=0)
+CONTEXTS = X[:3, :1]
+WEIGHTS = torch.tensor([0.5, 0.25, 0.25], **DOUBLE)
+JOINT = torch.tensor([[0.3, 0.6]], **DOUBLE)
+
+
+@pytest.mark.filterwarnings("ignore:A not p.d., added jitter")
+@pytest.mark.parametrize(
+    ("acqf_class", "options"),
+    [
+        (LogCalibratedExpectedImprovement, {}),
+        (CalibratedUpperConfidenceBound, {"level": 0.7}),
+        (DelayedUpperConfidenceBound, {"beta": 2.0}),
+        (UpperConfidenceBound, {"beta": 2.0}),
+        (qLogNoisyExpectedImprovement, {"prune_baseline": False, "sampler": SAMPLER}),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_any_acquisition_function_made_robust(acqf_class, options):
+    """What Ax gives goes to the function inside; the rest are options."""
+    given: dict[str, Any] = {
+        "model": make_model(),
+        "training_data": DATASET,
+        "X_baseline": X,
+        "bounds": [(0.0, 1.0)] * 2,
+        "posterior_transform": WEIGHT,
+    }
+    inputs = get_acqf_input_constructor(RobustAcquisition)(
+        **given,
+        contexts=CONTEXTS,
+        context_weights=WEIGHTS,
+        context_indices=[0],
+        ambiguity=TotalVariationBall(0.2),
+        acqf_class=acqf_class,
+        acqf_options=options,
+    )
+    robust = RobustAcquisition(**inputs)
+    inside = acqf_class(**get_acqf_input_constructor(acqf_class)(**given, **options))
+    centre = ContextDistribution.discrete(CONTEXTS, WEIGHTS).with_indices([0])
+    decisions = X[:4, 1:].unsqueeze(-2)
+    expected = RobustAcquisition(inside, TotalVariationBall(0.2), centre)(decisions)
+    torch.testing.assert_close(robust(decisions), expected)
+
+
+def test_pending_points_of_a_robust_function_are_joint_inputs():
+    constructor = get_acqf_input_constructor(RobustAcquisition)
+    given: dict[str, Any] = {
+        "model": make_model(),
+        "training_data": DATASET,
+        "contexts": CONTEXTS,
+        "ambiguity": WorstCase(),
+        "acqf_class": LogCalibratedExpectedImprovement,
+    }
+    assert constructor(**given)["acquisition"].X_pending is None
+    acqf = constructor(**given, X_pending=JOINT)["acquisition"]
+    torch.testing.assert_close(acqf.X_pending, JOINT)
+    with pytest.raises(UnsupportedError, match="lacks the contexts"):
+        constructor(**given, X_pending=JOINT[:, :1])
+    for name in ("contexts", "ambiguity", "acqf_class"):
+        with pytest.raises(TypeError, match=name):
+            constructor(**{key: value for key, value in given.items() if key != name})
+    for wrong in ("LogEI", LogCalibratedExpectedImprovement(make_model(), 0.1), Other):
+        with pytest.raises(InputDataError, match="acqf_class"):
+            constructor(**{**given, "acqf_class": wrong})
+
+
+class Other:
+    """No acquisition function."""
+
+
+def test_expansion_of_constraints_as_ax_gives_them():
+    """Limits as ``A y <= b``, beside functions of samples, which are for others."""
+    constructor = get_acqf_input_constructor(CertifiedSetExpansion)
+    model = ModelList(make_model(), make_gp(sign=-1.0))
+    tuples = (
+        torch.tensor([[0.0, 1.0], [0.0, -1.0], [1.0, 0.0]], **DOUBLE),
+        torch.tensor([[2.0], [2.5], [3.0]], **DOUBLE),
+    )
+    points = X[:4].unsqueeze(-2) + 0.05
+    expected = CertifiedSetExpansion(
+        [
+            ChanceConstraint.from_history(make_gp(sign=-1.0), upper=2.0, lower=-2.5, level=0.8),
+            ChanceConstraint.from_history(make_gp(), upper=3.0, level=0.8),
+        ]
+    )
+    for constraints in ([lambda Y: Y[..., 1] - 2.0], {1: (-2.5, 2.0), 0: (None, 3.0)}):
+        inputs = constructor(
+            model=model,
+            training_data=DATASET,
+            posterior_transform=WEIGHT,
+            constraints=constraints,
+            constraints_tuple=tuples,
+            level=0.8,
+        )
+        torch.testing.assert_close(CertifiedSetExpansion(**inputs)(points), expected(points))
+    inputs = constructor(model=model, constraints_tuple=tuples, level=0.8, X_pending=PENDING)
+    expected.set_X_pending(PENDING)
+    torch.testing.assert_close(CertifiedSetExpansion(**inputs)(points), expected(points))
+
+
+def test_expansion_of_constraints_that_go_on():
+    constructor = get_acqf_input_constructor(CertifiedSetExpansion)
+    several = [ChanceConstraint.from_history(make_gp(), upper=3.0)]
+    for given in (several, several[0]):
+        assert constructor(model=make_model(), constraints=given)["constraints"] == several
+    with pytest.raises(InputDataError, match="constraints"):
+        constructor(model=make_model())
+    with pytest.raises(InputDataError, match="model"):
+        constructor(constraints={0: (None, 3.0)})
+    with pytest.raises(InputDataError, match="level"):
+        constructor(model=make_model(), constraints={0: (None, 3.0)}, level=1.0)
+
+
+@pytest.mark.parametrize("imputation", ["censor", "hallucinate"])
+def test_expansion_of_models_that_know_pending_points(imputation):
+    """Calibrated around or inside, and the same as of the Gaussian process with such."""
+    constructor = get_acqf_input_constructor(CertifiedSetExpansion)
+    delayed = CensoredDelayModel(make_gp(), PENDING, -2.0, imputation)
+    points = X[:4].unsqueeze(-2) + 0.05
+    values = [
+        CertifiedSetExpansion(**constructor(model=model, constraints={0: (None, 1.0)}))(points)
+        for model in (
+            delayed,
+            CalibratedModel(delayed, far_from_gaussian()),
+            CensoredDelayModel(make_model(), PENDING, -2.0, imputation),
+        )
+    ]
+    torch.testing.assert_close(values[1], values[0])
+    torch.testing.assert_close(values[2], values[0])

@@ -33,6 +33,7 @@ from torch.testing import assert_close
 
 from botorch_calib import (
     CalibratedModel,
+    CensoredDelayModel,
     QuantileRecalibrator,
     qLogCalibratedNoisyExpectedHypervolumeImprovement,
     qLogCalibratedNoisyExpectedImprovement,
@@ -46,6 +47,7 @@ NEI, NEHVI = (
 )
 X, Y, _ = make_data(10)
 REF_POINT = [-0.5, -0.5]
+PENDING = torch.tensor([[0.2, 0.8], [0.9, 0.1]], **DOUBLE)
 NUM_SAMPLES = torch.Size([32])
 
 
@@ -87,6 +89,11 @@ SINGLE: dict[str, Any] = {
     "observation": lambda: calibrated(denoise=False),
     "no correction": lambda: CalibratedModel(rough_gp(), GaussianLaw()),
     "plain": rough_gp,
+    "pending around": lambda: CensoredDelayModel(calibrated(), PENDING, censor_value=-1.0),
+    "pending inside": lambda: CalibratedModel(
+        CensoredDelayModel(rough_gp(), PENDING, censor_value=-1.0), far_from_gaussian()
+    ),
+    "plain, pending": lambda: CensoredDelayModel(rough_gp(), PENDING, censor_value=-1.0),
 }
 SEVERAL: dict[str, Any] = {
     "calibrated": lambda: ModelList(calibrated(), recalibrated(-1.0)),

@@ -23,7 +23,7 @@ from botorch.models.transforms import Normalize
 from botorch.models.transforms.input import InputPerturbation
 from botorch.optim import optimize_acqf
 from botorch.utils.datasets import SupervisedDataset
-from gpytorch.kernels import MaternKernel
+from gpytorch.kernels import MaternKernel, RBFKernel
 from torch import Tensor
 from torch.testing import assert_close
 
@@ -72,6 +72,15 @@ def matern_gp() -> SingleTaskGP:
     return gp.eval()
 
 
+def summed_gp() -> SingleTaskGP:
+    """With a kernel that has no closed form."""
+    gp = make_gp()
+    gp.covar_module = RBFKernel().double() + MaternKernel(nu=2.5).double()
+    for kernel, lengthscale in zip(gp.covar_module.kernels, (0.4, 0.7), strict=True):
+        kernel.lengthscale = lengthscale
+    return gp.eval()
+
+
 def calibrated() -> CalibratedModel:
     return CalibratedModel(make_gp(), far_from_gaussian())
 
@@ -92,14 +101,15 @@ MODELS: dict[str, Callable[[], Any]] = {
     "calibrated": calibrated,
     "recalibrated": recalibrated,
     "variational": make_variational,
+    "calibrated sum of kernels": lambda: CalibratedModel(summed_gp(), far_from_gaussian()),
     "calibrated and censored": lambda: CalibratedModel(censored(), far_from_gaussian()),
     "censored and calibrated": lambda: CensoredDelayModel(
         calibrated(), torch.tensor([[0.2, 0.4]], **DOUBLE), censor_value=-2.0
     ),
 }
-CLOSED = ("rbf", "matern", "censored")
-# One of each path, for tests of what both have in common.
-BOTH = ("matern", "calibrated")
+FALLBACK = ("variational", "calibrated sum of kernels")
+# One of each path, for tests of what they have in common: two in closed form, and the fallback.
+EACH = ("matern", "calibrated", "calibrated sum of kernels")
 AMBIGUITY: dict[str, Callable[[], Any]] = {
     "lipschitz": lambda: WassersteinBall(RADIUS, "lipschitz"),
     "wasserstein": lambda: WassersteinBall(0.1, "exact"),
@@ -161,7 +171,7 @@ class TestWasserstein:
         acqf = wasserstein(model, maximize=maximize)
         sign = 1.0 if maximize else -1.0
         assert_close(acqf(X), by_loops(model, X, CONTEXTS, sign), rtol=1e-6, atol=1e-6)
-        kind = ClosedFormConfidenceBound if name in CLOSED else PointwiseFunction
+        kind = PointwiseFunction if name in FALLBACK else ClosedFormConfidenceBound
         assert isinstance(acqf._function(X), kind)
         others = torch.linspace(0.0, 1.0, 7, **DOUBLE).unsqueeze(-1)
         acqf = wasserstein(model, maximize=maximize, lipschitz_contexts=others)
@@ -174,7 +184,7 @@ class TestWasserstein:
             acqf = wasserstein(MODELS[name](), radius)
             assert torch.autograd.gradcheck(acqf, (X,), eps=1e-6, atol=1e-5, rtol=1e-4)
 
-    @pytest.mark.parametrize("name", BOTH)
+    @pytest.mark.parametrize("name", EACH)
     def test_where_the_steepest_context_switches(self, name):
         acqf = wasserstein(MODELS[name]())
 
@@ -236,7 +246,7 @@ class TestWasserstein:
         # Pending points are no observations.
         assert wasserstein(censored(), RadiusSchedule(0.3)).radius == 0.3 / 12**0.5
 
-    @pytest.mark.parametrize("name", BOTH)
+    @pytest.mark.parametrize("name", EACH)
     def test_smoothed_for_a_search(self, name, monkeypatch):
         acqf, X = wasserstein(MODELS[name]()), points(6)
         exact = acqf(X)
@@ -258,7 +268,7 @@ class TestWasserstein:
 
 
 class TestAmbiguitySets:
-    @pytest.mark.parametrize("name", BOTH)
+    @pytest.mark.parametrize("name", EACH)
     @pytest.mark.parametrize("ambiguity", AMBIGUITY)
     def test_gradient_and_batch(self, ambiguity, name):
         acqf = RobustUpperConfidenceBound(MODELS[name](), BETA, AMBIGUITY[ambiguity](), CENTRE)
@@ -271,7 +281,7 @@ class TestAmbiguitySets:
             x = X[i : i + 1].detach().requires_grad_()
             assert_close(torch.autograd.grad(acqf(x).sum(), x)[0][0], whole[i])
 
-    @pytest.mark.parametrize("name", BOTH)
+    @pytest.mark.parametrize("name", EACH)
     def test_order(self, name):
         model, X = MODELS[name](), points(20)
 
@@ -316,7 +326,7 @@ class HalfWay(AmbiguitySet):
 
 class TestSetsOfOnesOwn:
     @pytest.mark.parametrize("maximize", [True, False])
-    @pytest.mark.parametrize("name", [*BOTH, "censored"])
+    @pytest.mark.parametrize("name", [*EACH, "censored"])
     def test_gradients_by_loops(self, name, maximize):
         model, X = MODELS[name](), points(3)
         acqf = RobustUpperConfidenceBound(
@@ -428,7 +438,7 @@ class TestAnyAcquisition:
 
 class TestInputs:
     @pytest.mark.parametrize("shape", [(), (1,), (4,), (2, 3), (2, 1, 3)])
-    @pytest.mark.parametrize("name", BOTH)
+    @pytest.mark.parametrize("name", EACH)
     def test_batch_shapes(self, name, shape):
         acqf = wasserstein(MODELS[name]())
         X = points(*shape).requires_grad_()
@@ -623,7 +633,7 @@ class TestLife:
         assert_close(acqf(X), expected, rtol=1e-6, atol=1e-6)
         assert (before - expected).abs().max() > 1e-3
 
-    @pytest.mark.parametrize("name", BOTH)
+    @pytest.mark.parametrize("name", EACH)
     def test_follows_its_attributes(self, name):
         acqf, X = wasserstein(MODELS[name]()), points(3)
         acqf(X)
@@ -633,7 +643,7 @@ class TestLife:
         )
         assert_close(acqf(X), expected(X), rtol=1e-9, atol=1e-9)
 
-    @pytest.mark.parametrize("name", BOTH)
+    @pytest.mark.parametrize("name", EACH)
     def test_copies(self, name):
         acqf, X = wasserstein(MODELS[name](), lipschitz_contexts=CONTEXTS[:3]), points(3)
         expected = acqf(X)
@@ -663,7 +673,7 @@ class TestLife:
             values.append(acqf(X))
         assert_close(*values, rtol=1e-9, atol=1e-9)
 
-    @pytest.mark.parametrize("name", BOTH)
+    @pytest.mark.parametrize("name", EACH)
     def test_optimisation(self, name):
         acqf = wasserstein(MODELS[name]())
         bounds = torch.tensor([[0.0], [1.0]], **DOUBLE)

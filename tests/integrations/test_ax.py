@@ -46,6 +46,7 @@ from botorch_calib import (
     CalibratedUpperConfidenceBound,
     CalibratedValueAtRisk,
     Calibrator,
+    CertifiedSetExpansion,
     GaussianScore,
     LocalizedConformal,
     LogCalibratedConstrainedExpectedImprovement,
@@ -671,6 +672,7 @@ def test_constraints_on_several_metrics_once_ax_reads_them(monkeypatch: pytest.M
         ("y + z", ["w <= 1"], LogCalibratedConstrainedExpectedImprovement, "of one metric"),
         ("y", [], LogCalibratedConstrainedExpectedImprovement, "needs outcome constraints"),
         ("y", [], LogCalibratedProbabilityOfFeasibility, "needs outcome constraints"),
+        ("y", [], CertifiedSetExpansion, "needs outcome constraints"),
         ("y + z", [], LogCalibratedExpectedImprovement, r"the sum 'y \+ z'"),
         ("y + z", [], LogExpectedImprovement, r"the sum 'y \+ z'"),
         ("y", ["z + w <= 1"], None, "reads but one of the metrics"),
@@ -823,6 +825,24 @@ def test_constrained_experiment_can_be_saved(tmp_path: Path) -> None:
     assert type(acquisition_of(loaded)) is ConstrainedClosedForm
     assert class_of(loaded) is LogCalibratedConstrainedExpectedImprovement
     assert [model.denoise for model in model_of(loaded).models] == [True, False]
+
+
+def test_expansion_of_the_certified_set(tmp_path: Path) -> None:
+    """From the constraints of the experiment; batches are spread, and it is found when loaded."""
+    client = constrained_client(botorch_acqf_class=CertifiedSetExpansion)
+    play(client, NUM_INITIAL, z=total)
+    path = str(tmp_path / "experiment.json")
+    client.save_to_json_file(path)
+    loaded = Client.load_from_json_file(path)
+    batch = [*loaded.get_next_trials(1).values(), *loaded.get_next_trials(1).values()]
+    assert class_of(loaded) is CertifiedSetExpansion
+    assert (point(batch[0]) - point(batch[1])).norm() > 0.05
+    acqf: Any = acquisition_of(loaded).acqf
+    (constraint,) = acqf.constraints
+    names, models = adapter_of(loaded).outcomes, model_of(loaded).models
+    targets = raw_train_targets(models[names.index("z")].model)
+    assert torch.equal(raw_train_targets(constraint.model.model), targets)
+    assert acqf.X_pending.shape == (1, 2)
 
 
 def test_cross_validation_and_importance_of_parameters() -> None:

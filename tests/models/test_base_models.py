@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from botorch.exceptions.errors import InputDataError, UnsupportedError
 from botorch.models import SingleTaskGP
 from botorch.models.transforms.input import FilterFeatures, InputPerturbation
+from botorch.sampling.normal import SobolQMCNormalSampler
 
 from botorch_calib import (
     CalibratedExpectedImprovement,
@@ -18,6 +21,7 @@ from botorch_calib import (
     OnlineConformal,
 )
 from botorch_calib.calibration.learners.base import gaussian_correlation
+from botorch_calib.models.inspection import observation_noise_variance
 from tests.gps import DOUBLE, far_from_gaussian, make_data, make_gp, make_multitask
 
 
@@ -105,6 +109,24 @@ def test_pending_points_of_a_multi_task_model() -> None:
     model = CalibratedModel(make_multitask(), far_from_gaussian(task=0.0))
     acquisition = CalibratedExpectedImprovement(model, best_f=0.1, X_pending=X[:2])
     assert acquisition(X.unsqueeze(-2)).isfinite().all()
+
+
+@pytest.mark.filterwarnings("ignore:Sparse invariant checks")
+def test_given_noise_of_several_tasks() -> None:
+    """It is the mean of each row's task, as BoTorch has it, and known for fantasies too."""
+    X, _, _ = make_data()
+    gp = make_multitask(fixed_noise=True)
+    both = torch.cat([X, (torch.arange(len(X)) % 2).to(X).unsqueeze(-1)], dim=-1)
+    noisy = gp.posterior(both, observation_noise=True).variance
+    posterior: Any = gp.posterior(both)
+    found = observation_noise_variance(gp, posterior, both)
+    torch.testing.assert_close(found, noisy - posterior.variance)
+    assert found[0] != found[1]
+    model = CalibratedModel(gp, far_from_gaussian(task=0.0))
+    fantasies = model.fantasize(X[:2], SobolQMCNormalSampler(torch.Size([3]), seed=0))
+    assert fantasies.posterior(X, observation_noise=True).variance.shape == (3, len(X), 1)
+    value = LogCalibratedExpectedImprovement(model, 0.1, X_pending=X[:2])(X.unsqueeze(-2))
+    assert value.shape == (len(X),) and value.isfinite().all()
 
 
 def test_kernel_keeps_its_diagonal_in_single_precision() -> None:

@@ -27,6 +27,7 @@ from botorch_calib._validation import (
     check_unit_interval,
     check_width,
 )
+from botorch_calib.calibration.learners.radial_sum import RadialSum
 
 # Observations that are learned from at a time.
 _CHUNK = 1024
@@ -92,6 +93,17 @@ class QuantileLearner(Module, ABC):
     @abstractmethod
     def threshold(self, X: Tensor) -> Tensor:
         """Raw thresholds ``... x M`` at inputs ``... x d``, differentiable in them."""
+
+    def radial_sum(self) -> RadialSum | None:
+        """The localized thresholds as a sum over centers, of which `finished` makes thresholds.
+
+        None where they are no such sum, or the same at all inputs.
+        """
+        return None
+
+    def finished(self, sums: Tensor) -> Tensor:
+        """Raw thresholds ``... x M`` of the values of `radial_sum`, differentiable in them."""
+        return sums
 
     @abstractmethod
     def _learn(self, X: Tensor, u: Tensor) -> Tensor:

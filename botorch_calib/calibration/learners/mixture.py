@@ -30,6 +30,7 @@ from botorch_calib.calibration.learners.online import (
     descend,
     extended,
 )
+from botorch_calib.calibration.learners.radial_sum import RadialSum
 
 #: Default settings of a bank: from nearly global to sharply local, from slow to fast.
 LENGTHSCALES = (0.1, 0.25, math.inf)
@@ -198,7 +199,20 @@ class AggregatedQuantileTracker(QuantileLearner):
             correlations = correlations.reshape(-1, correlations.shape[-1])
             values = torch.addmm(self._mixed_constants, correlations, self._mixed_coefficients)
             mixed = values.view_as(mixed)
-        return mixed.clamp(0.0, 1.0) + self._shift
+        return self.finished(mixed)
+
+    def radial_sum(self) -> RadialSum | None:
+        """The members' average as a sum over centers."""
+        if not len(self.centers):
+            return None
+        lengthscales = [at.lengthscale for at in self._localizations]
+        return RadialSum.of(
+            self._mixed_constants, self.centers, lengthscales, self._mixed_coefficients
+        )
+
+    def finished(self, sums: Tensor) -> Tensor:
+        """Raw thresholds ``... x M`` of the members' average: held to [0, 1], and shifted."""
+        return sums.clamp(0.0, 1.0) + self._shift
 
     @torch.no_grad()
     def _mix(self) -> None:

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from botorch_calib._validation import check_count, check_nonnegative, check_positive, check_width
 from botorch_calib.calibration.learners.base import QuantileLearner, gaussian_correlation
+from botorch_calib.calibration.learners.radial_sum import RadialSum
 
 
 class OnlineQuantileTracker(QuantileLearner):
@@ -124,6 +125,13 @@ class OnlineQuantileTracker(QuantileLearner):
         if self.coefficients.shape[-2] == 0:
             return self.constants.expand(*X.shape[:-1], -1)
         return self.constants + self._local_values(X.to(self.centers))
+
+    def radial_sum(self) -> RadialSum | None:
+        """The thresholds as a sum over centers."""
+        if not len(self.centers):
+            return None
+        coefficients = self.scale * self.coefficients
+        return RadialSum.of(self.constants, self.centers, [self.lengthscale], coefficients)
 
     def extra_repr(self) -> str:
         """What ``repr`` shows: the settings."""

@@ -49,6 +49,8 @@ class StationaryGP:
         origin: Joint inputs ``d`` in the middle of the training data, so that differences from it
             are accurate however far the data are from zero.
         slope: Derivative of scaled inputs with respect to inputs, ``d``.
+        transformed_origin: What the model's input transform makes of the origin, ``d``.
+        transform_slope: Slope of the input transform, ``d``.
         inputs: Scaled training inputs ``n x d``.
         weights: ``n``.
         precision: ``n x n``.
@@ -62,6 +64,8 @@ class StationaryGP:
     profile: RadialProfile
     origin: Tensor
     slope: Tensor
+    transformed_origin: Tensor
+    transform_slope: Tensor
     inputs: Tensor
     weights: Tensor
     precision: Tensor
@@ -69,6 +73,11 @@ class StationaryGP:
     mean: Tensor
     variance: Tensor
     least_variance: Tensor
+
+    def transformed(self, points: Tensor, columns: list[int]) -> Tensor:
+        """Some columns ``m x d'`` of joint inputs, after the model's input transform."""
+        steps = (points.to(self.origin) - self.origin[columns]) * self.transform_slope[columns]
+        return self.transformed_origin[columns] + steps
 
 
 def is_stationary(model: Any) -> bool:
@@ -150,6 +159,8 @@ def stationary_gp(model: Any) -> StationaryGP:
         profile=profile,
         origin=origin,
         slope=scale * slopes,
+        transformed_origin=center,
+        transform_slope=slopes,
         inputs=inputs,
         weights=unit * output_scale * weights,
         precision=(unit * output_scale).square() * precision,

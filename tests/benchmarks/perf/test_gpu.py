@@ -8,7 +8,7 @@ import torch
 from benchmarks.__main__ import main
 from benchmarks.perf import gpu
 from benchmarks.perf.measure import Workload
-from botorch_calib.robust.gp.closed_form_bound import rows_per_chunk
+from botorch_calib.robust.gp.pairwise_moments import rows_per_chunk
 
 
 def test_a_small_size_on_the_cpu(tmp_path, capsys) -> None:

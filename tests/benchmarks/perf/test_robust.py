@@ -30,6 +30,22 @@ def test_growth_and_overhead_are_registered() -> None:
             assert f"{start}, n=60, M=60, b=4, {kernel} / BoTorch's UCB at b points" in names
 
 
+def test_calibrated_are_registered() -> None:
+    names = [name for name in perf.COMPARISONS if "/ plain robust UCB" in name]
+    assert len(names) == len(perf_robust.CALIBRATED_SETS) * (len(perf_robust.CALIBRATORS) + 1)
+
+
+@pytest.mark.parametrize("calibrator", perf_robust.CALIBRATORS)
+def test_calibrated(work, calibrator) -> None:
+    ambiguity = perf_robust.CALIBRATED_SETS["total variation ball"]
+    template = perf_robust.CALIBRATORS[calibrator]()
+    measured = perf_robust.calibrated_call(work, (30, 7), ambiguity, template, 4)(0)
+    reference = perf_robust.calibrated_call(work, (30, 7), ambiguity, None, 4)(0)
+    assert isinstance(measured, torch.Tensor) and isinstance(reference, torch.Tensor)
+    assert measured.shape == reference.shape == (4, 1, 2)
+    assert not torch.equal(measured, reference)
+
+
 def test_choices(work) -> None:
     names = [name for name in perf.COMPARISONS if name.startswith("WDRBO choice")]
     assert len(names) == 4

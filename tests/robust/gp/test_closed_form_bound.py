@@ -28,7 +28,7 @@ from torch.testing import assert_close
 from botorch_calib import CensoredDelayModel
 from botorch_calib.robust import ClosedFormConfidenceBound, contextual_function
 from botorch_calib.robust.contextual_function import ContextualFunction
-from botorch_calib.robust.gp import closed_form_bound, stationary_gp
+from botorch_calib.robust.gp import closed_form_bound, pairwise_moments, stationary_gp
 from botorch_calib.robust.gp.autograd_fallback import PointwiseFunction, pairs_per_chunk
 from botorch_calib.robust.gp.closed_form_bound import confidence_bound
 from botorch_calib.robust.joint_inputs import Columns
@@ -220,7 +220,17 @@ class TestValues:
         for name, value in zip(
             ("_LEAST_ROWS", "_MOST_ROWS", "_BUFFER_ELEMENTS"), limits, strict=True
         ):
-            monkeypatch.setattr(closed_form_bound, name, value)
+            monkeypatch.setattr(pairwise_moments, name, value)
+        for got, wanted in zip(bound._evaluate(X, C, gradients=True), expected, strict=True):
+            assert_close(got, wanted, rtol=1e-11, atol=1e-11)
+
+    @pytest.mark.parametrize("pairs", [1, 3, 7, 15])
+    def test_blocks_do_not_matter(self, pairs, monkeypatch):
+        columns = Columns(4, 2, [2, 0])
+        bound = closed(make_gp(), columns)
+        X, C = decisions(5, columns), contexts_of(7, columns)
+        expected = bound._evaluate(X, C, gradients=True)
+        monkeypatch.setattr(closed_form_bound, "_BLOCK", pairs)
         for got, wanted in zip(bound._evaluate(X, C, gradients=True), expected, strict=True):
             assert_close(got, wanted, rtol=1e-11, atol=1e-11)
 
@@ -264,8 +274,8 @@ class TestValues:
     def test_buffers_are_bounded(self):
         bound = closed(make_gp(), Columns(4, 2))
         for b, M in ((1, 1), (10**6, 3), (3, 10**6), (5000, 5000)):
-            _, _, buffers = next(bound._chunks(b, M))
-            assert sum(part.numel() for part in buffers) <= 3 * closed_form_bound._MOST_ROWS * 15
+            _, _, buffers = next(bound.moments._chunks(b, M))
+            assert sum(part.numel() for part in buffers) <= 3 * pairwise_moments._MOST_ROWS * 15
 
     @pytest.mark.parametrize("path", PATHS)
     def test_single_precision(self, path):
@@ -436,6 +446,19 @@ class TestGradients:
         assert_close(got, wanted, rtol=1e-6, atol=1e-9)
         steepness = closed(gp, columns).gradient_norms(X, C[:3])
         assert torch.autograd.grad(steepness.sum(), X)[0].isfinite().all()
+
+    def test_constant_where_the_variance_is_least(self):
+        columns = Columns(4, 2)
+        bound = closed(make_gp(), columns)
+        X, C = decisions(3, columns).requires_grad_(), contexts_of(4, columns)
+        sides = bound.moments.decisions(X.detach()), bound.moments.contexts(C)
+        variance = bound.moments.at_pairs(*sides, gradients=False).variance
+        # As if half of them were too small.
+        bound.moments._least = float(variance.median()) * 1.0001
+        assert torch.autograd.gradcheck(lambda x: bound(x, C), (X,), eps=1e-5, atol=1e-4)
+        assert torch.autograd.gradcheck(
+            lambda x: bound.gradient_norms(x, C), (X,), eps=1e-5, atol=1e-4
+        )
 
     def test_flat_bound(self):
         gp = make_gp(mean_module=ZeroMean(), standardize=False)

@@ -140,14 +140,13 @@ class TestKeptContexts:
     def counted(self, bound: ClosedFormConfidenceBound, monkeypatch: Any) -> list[int]:
         """Numbers of contexts that are prepared from now on."""
         prepared: list[int] = []
-        side = type(bound._contexts).side
+        side = bound.moments.contexts
 
-        def count(part: Any, points: Tensor) -> Any:
-            if part is bound._contexts:
-                prepared.append(len(points))
-            return side(part, points)
+        def count(points: Tensor) -> Any:
+            prepared.append(len(points))
+            return side(points)
 
-        monkeypatch.setattr(type(bound._contexts), "side", count)
+        monkeypatch.setattr(bound.moments, "contexts", count)
         return prepared
 
     def test_prepared_once(self, monkeypatch):

@@ -1,0 +1,95 @@
+"""Thresholds at all pairs against those of the learners, input by input."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+from torch.testing import assert_close
+
+from botorch_calib.calibration.learners import radial_sum
+from botorch_calib.calibration.learners.base import QuantileLearner
+from botorch_calib.calibration.learners.exact import ExactQuantileLearner
+from botorch_calib.calibration.learners.mixture import AggregatedQuantileTracker
+from botorch_calib.calibration.learners.online import OnlineQuantileTracker
+
+LEVELS = [0.1, 0.4, 0.8]
+LEARNERS: dict[str, Callable[[], QuantileLearner]] = {
+    "one level": lambda: OnlineQuantileTracker([0.2], 0.1, scale=1.5, lengthscale=0.4),
+    "several": lambda: OnlineQuantileTracker(LEVELS, 0.1, scale=0.7, lengthscale=0.3),
+    "constant": lambda: OnlineQuantileTracker(LEVELS, 0.1, scale=0.7, lengthscale=math.inf),
+    "mixture": lambda: AggregatedQuantileTracker(LEVELS, [0.2, 0.5, math.inf], [1.0], [0.1, 0.3]),
+}
+
+
+def uniform(*shape: int, seed: int = 0) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.rand(*shape, dtype=torch.double, generator=generator)
+
+
+def learned(name: str, dtype: torch.dtype = torch.double) -> QuantileLearner:
+    learner = LEARNERS[name]().to(dtype)
+    learner.update(uniform(25, 3).to(dtype), uniform(25, seed=1).to(dtype))
+    return learner
+
+
+@pytest.mark.parametrize("columns", [([0, 1], [2]), ([2], [1, 0]), ([1], [0, 2])])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("name", LEARNERS)
+def test_pairs(name, dtype, columns, monkeypatch):
+    learner = learned(name, dtype)
+    order = columns[0] + columns[1]
+    first, second = (uniform(n, len(c), seed=n) for n, c in zip((4, 6), columns, strict=True))
+    joint = torch.empty(4, 6, 3, dtype=torch.double)
+    joint[..., columns[0]], joint[..., columns[1]] = first.unsqueeze(1), second
+    joint = joint.to(dtype).requires_grad_()
+    expected = learner.threshold(joint)
+    found = learner.radial_sum()
+    assert found is not None
+    tolerance = 1e-12 if dtype == torch.double else 1e-5
+    for elements in (2**21, 1):
+        monkeypatch.setattr(radial_sum, "_ELEMENTS", elements)
+        sums, slopes = found.at_pairs(first.to(dtype), second.to(dtype), columns)
+        assert sums.dtype == slopes.dtype == dtype and not slopes.requires_grad
+        sums.requires_grad_()
+        values = learner.finished(sums)
+        assert_close(values, expected, rtol=tolerance, atol=tolerance)
+        for level in range(values.shape[-1]):
+            (wanted,) = torch.autograd.grad(expected[..., level].sum(), joint, retain_graph=True)
+            (outer,) = torch.autograd.grad(values[..., level].sum(), sums, retain_graph=True)
+            got = torch.einsum("bml,bdlm->bmd", outer, slopes)
+            assert_close(got, wanted[..., order], rtol=tolerance, atol=10 * tolerance)
+        alone, nothing = found.at_pairs(first.to(dtype), second.to(dtype), columns, False)
+        assert_close(alone, sums.detach(), rtol=tolerance, atol=tolerance)
+        assert nothing.numel() == 0
+
+
+def test_far_away():
+    """Terms vanish, and nothing else."""
+    learner = learned("several")
+    found = learner.radial_sum()
+    assert found is not None
+    far = torch.full((2, 2), 1e5, dtype=torch.double)
+    sums, slopes = found.at_pairs(far, uniform(3, 1), ([0, 1], [2]))
+    assert torch.equal(sums, found.constants.expand_as(sums)) and not slopes.any()
+
+
+def test_no_points():
+    found = learned("several").radial_sum()
+    assert found is not None
+    for first, second in ((uniform(0, 2), uniform(3, 1)), (uniform(2, 2), uniform(0, 1))):
+        sums, slopes = found.at_pairs(first, second, ([0, 1], [2]))
+        assert sums.shape == (len(first), len(second), 3)
+        assert slopes.shape == (len(first), 3, 3, len(second))
+
+
+def test_learners_without_a_sum():
+    exact = ExactQuantileLearner(LEVELS, 0.05, 0.5)
+    exact.update(uniform(9, 3), uniform(9, seed=1))
+    everywhere = OnlineQuantileTracker(LEVELS, 0.1)
+    everywhere.update(uniform(9, 3), uniform(9, seed=1))
+    for learner in (exact, everywhere, *(make() for make in LEARNERS.values())):
+        assert learner.radial_sum() is None

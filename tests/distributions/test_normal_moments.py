@@ -1,0 +1,106 @@
+"""Moments of many normal pieces against quadrature and the general formula."""
+
+from __future__ import annotations
+
+import mpmath
+import pytest
+import torch
+from torch import Tensor
+from torch.testing import assert_close
+
+from botorch_calib.distributions import PiecewisePredictive
+from botorch_calib.distributions._normal_moments import NormalMoments
+
+MASSES = torch.tensor([0.05, 0.15, 0.3, 0.3, 0.15, 0.05], dtype=torch.double)
+KNOTS = {
+    "normal": [-1.6, -0.8, 0.1, 0.7, 1.7],
+    "a knot at zero": [-1.0, -0.2, 0.0, 0.5, 2.0],
+    "above zero": [0.4, 0.9, 1.7, 2.2, 4.0],
+    "below zero": [-9.0, -7.0, -6.5, -6.0, -0.2],
+    "far out": [-50.0, -45.0, -44.0, 44.0, 50.0],
+    "on one side, far out": [40.0, 41.0, 43.0, 44.0, 50.0],
+    "narrow": [-0.5, -0.4999, 1.0, 1.0001, 1.0002],
+    "wide": [-30.0, -1e-3, 1e-3, 8.0, 30.0],
+}
+
+
+def predictive(knots: Tensor) -> PiecewisePredictive:
+    return PiecewisePredictive(knots, MASSES, [False] * 6, validate=False)
+
+
+def moments(knots: Tensor) -> tuple[Tensor, Tensor]:
+    found: tuple[Tensor, Tensor] = NormalMoments.apply(
+        knots, MASSES, predictive(knots.detach())._moments_with_knots
+    )
+    return found
+
+
+def by_quadrature(knots: list[float]) -> tuple[float, float]:
+    with mpmath.workdps(40):
+        ends = [-mpmath.inf, *map(mpmath.mpf, knots), mpmath.inf]
+        total, square = mpmath.mpf(0), mpmath.mpf(0)
+        for low, high, mass in zip(ends[:-1], ends[1:], MASSES.tolist(), strict=True):
+            # In the lower tail, where differences of probabilities keep their digits
+            sign = -1 if low + high > 0 else 1
+            a, b = sorted((sign * low, sign * high))
+            N = mpmath.ncdf(b) - mpmath.ncdf(a)
+            pa, pb = mpmath.npdf(a), mpmath.npdf(b)
+            mean = sign * (pa - pb) / N
+            edges = (a * pa if mpmath.isfinite(a) else 0) - (b * pb if mpmath.isfinite(b) else 0)
+            total += mass * mean
+            square += mass * (1 + edges / N)
+        return float(total), float(square - total**2)
+
+
+@pytest.mark.parametrize("name", KNOTS)
+def test_values(name):
+    knots = torch.tensor(KNOTS[name], dtype=torch.double)
+    mean, variance = moments(knots)
+    general = predictive(knots)._moments_by_pieces()
+    expected = by_quadrature(KNOTS[name])
+    for got, other, wanted in zip((mean, variance), general, expected, strict=True):
+        assert float(got) == pytest.approx(wanted, rel=1e-10, abs=1e-11)
+        assert_close(got, other, rtol=1e-9, atol=1e-10)
+
+
+@pytest.mark.parametrize("name", KNOTS)
+def test_derivatives(name):
+    knots = torch.tensor(KNOTS[name], dtype=torch.double).requires_grad_()
+    for part in (0, 1):
+        (got,) = torch.autograd.grad(moments(knots)[part], knots)
+        (wanted,) = torch.autograd.grad(predictive(knots)._moments_by_pieces()[part], knots)
+        assert got.isfinite().all()
+        assert_close(got, wanted, rtol=1e-7, atol=1e-8)
+
+
+def test_differences():
+    knots = torch.tensor([KNOTS[name] for name in ("normal", "above zero")], dtype=torch.double)
+    knots.requires_grad_()
+    assert torch.autograd.gradcheck(moments, (knots,))
+    assert torch.autograd.gradgradcheck(moments, (knots,))
+
+
+def test_narrowest():
+    """At the least gap the derivatives are inaccurate, and finite."""
+    knots = (0.3 + 1e-6 * torch.arange(5, dtype=torch.double)).requires_grad_()
+    mean, variance = moments(knots)
+    (slope,) = torch.autograd.grad(mean + variance, knots)
+    assert mean.isfinite() and variance > 0 and slope.isfinite().all()
+    assert_close(variance, predictive(knots)._moments_by_pieces()[1], rtol=1e-8, atol=1e-9)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("tails", ["gaussian", "stretched"])
+def test_of_recalibrated_distributions(tails, dtype, monkeypatch):
+    levels = torch.linspace(0.1, 0.9, 9, dtype=torch.double)
+    generator = torch.Generator().manual_seed(0)
+    knots = torch.randn(3, 4, 1, 9, generator=generator).to(dtype).requires_grad_()
+    found = PiecewisePredictive.recalibrated(levels, 3 * knots, tails=tails).moments()
+    monkeypatch.setattr(PiecewisePredictive, "_is_recalibrated", False)
+    expected = PiecewisePredictive.recalibrated(levels, 3 * knots, tails=tails).moments()
+    tolerance = 1e-9 if dtype == torch.double else 1e-4
+    for got, wanted in zip(found, expected, strict=True):
+        assert got.shape == (3, 4, 1) and got.dtype == dtype
+        assert_close(got, wanted, rtol=tolerance, atol=tolerance)
+        slopes = [torch.autograd.grad(x.sum(), knots, retain_graph=True)[0] for x in (got, wanted)]
+        assert_close(*slopes, rtol=10 * tolerance, atol=10 * tolerance)

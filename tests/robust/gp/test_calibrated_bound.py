@@ -1,0 +1,429 @@
+"""The closed form of calibrated models against the posterior that autograd differentiates."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from botorch.acquisition.objective import ScalarizedPosteriorTransform
+from botorch.models import SingleTaskGP
+from botorch.models.transforms import Normalize, Standardize
+from torch import Tensor
+from torch.testing import assert_close
+
+from botorch_calib import (
+    CalibratedModel,
+    CensoredDelayModel,
+    GaussianScore,
+    LocalizedConformal,
+    OnlineConformal,
+    QuantileRecalibrator,
+    RobustUpperConfidenceBound,
+    WeightedConformal,
+)
+from botorch_calib.calibration import Calibrator
+from botorch_calib.distributions import PiecewisePredictive
+from botorch_calib.exceptions import CalibrationWarning
+from botorch_calib.robust import (
+    ClosedFormConfidenceBound,
+    TotalVariationBall,
+    WassersteinBall,
+)
+from botorch_calib.robust.contextual_function import ContextualFunction
+from botorch_calib.robust.gp import closed_form_bound, stationary_gp
+from botorch_calib.robust.gp.autograd_fallback import PointwiseFunction
+from botorch_calib.robust.gp.closed_form_bound import confidence_bound, gaussian_process
+from botorch_calib.robust.joint_inputs import Columns
+from tests.gps import make_multitask, make_variational
+from tests.robust.gp.test_closed_form_bound import (
+    BETA,
+    DOUBLE,
+    LOW,
+    RANGE,
+    contexts_of,
+    decisions,
+    make_gp,
+    plain_gp,
+    uniform,
+)
+
+LEVELS = [0.05, 0.2, 0.5, 0.8, 0.95]
+CALIBRATORS: dict[str, Callable[[], Calibrator]] = {
+    "conformal": lambda: OnlineConformal(0.2, step_size=0.1),
+    "conformal, normal tails": lambda: OnlineConformal(0.2, step_size=0.1, tails="gaussian"),
+    "conformal, p-values": lambda: OnlineConformal(0.2, step_size=0.1, score=GaussianScore()),
+    "localized": lambda: LocalizedConformal(0.2, lengthscale=0.5, step_size=0.1),
+    "localized, several": lambda: LocalizedConformal(0.2),
+    "localized, normal tails": lambda: LocalizedConformal(0.2, lengthscale=0.5, tails="gaussian"),
+    "recalibrated": QuantileRecalibrator,
+    "recalibrated, localized": lambda: QuantileRecalibrator(LEVELS, lengthscale=0.5),
+    "recalibrated, one level": lambda: QuantileRecalibrator([0.3], lengthscale=0.5),
+    "recalibrated, exact": lambda: QuantileRecalibrator(LEVELS, 0.5, method="exact"),
+    "weighted": lambda: WeightedConformal(0.2),
+}
+
+
+def calibrated(
+    name: str, base: Any = None, denoise: bool = True, excess: str = "noise"
+) -> CalibratedModel:
+    """A model with a calibrator that has learned widths that differ from point to point."""
+    base = make_gp() if base is None else base
+    calibrator = CALIBRATORS[name]()
+    X = uniform(30, 4, seed=11)
+    z = torch.randn(30, **DOUBLE, generator=torch.Generator().manual_seed(12))
+    calibrator.update(X, z * (0.5 + 4 * X[:, 0]))
+    parameter = next(base.parameters())
+    return CalibratedModel(base, calibrator.to(parameter.dtype), denoise=denoise, excess=excess)
+
+
+def closed(model: Any, columns: Columns, sign: float = 1.0) -> ClosedFormConfidenceBound:
+    bound = confidence_bound(model, columns, BETA, sign)
+    assert isinstance(bound, ClosedFormConfidenceBound)
+    return bound
+
+
+def generic(model: Any, columns: Columns, sign: float = 1.0) -> PointwiseFunction:
+    """The bound of the posterior, point by point."""
+
+    def bound(Z: Tensor) -> Tensor:
+        posterior = model.posterior(Z)
+        return (sign * posterior.mean + 1.5 * posterior.variance.sqrt())[..., 0, 0]
+
+    return PointwiseFunction(bound, columns, chunk=11)
+
+
+def evaluations(bound: ContextualFunction, X: Tensor, C: Tensor, others: Tensor) -> list[Tensor]:
+    """Values, the steepness, both without a gradient, and their derivatives."""
+    X = X.clone().requires_grad_()
+    values, steepness = bound.with_steepness(X, C, others)
+    norms = bound.gradient_norms(X, C)
+    factors = uniform(*values.shape, seed=9).to(X)
+    slopes = [
+        torch.autograd.grad(part.sum(), X, retain_graph=True)[0]
+        for part in (values * factors, steepness, norms * factors)
+    ]
+    alone = bound(X.detach(), C), bound.with_steepness(X.detach(), C, others)[1]
+    gradients = bound.with_gradients(X, C)[1]
+    results = [values, steepness, norms, *slopes, *alone, gradients]
+    return [result.detach() for result in results]
+
+
+def check(model: Any, sign: float = 1.0, tolerance: float = 1e-8, **kwargs: Any) -> None:
+    """Both paths agree."""
+    columns = Columns(4, 2, [0, -1])
+    dtype = next(model.parameters()).dtype
+    points = decisions(4, columns), contexts_of(6, columns), contexts_of(5, columns, seed=8)
+    arguments = [part.to(dtype) for part in points]
+    found = evaluations(closed(model, columns, sign), *arguments)
+    expected = evaluations(generic(model, columns, sign), *arguments)
+    for a, b in zip(found, expected, strict=True):
+        assert a.dtype == dtype
+        assert_close(a, b, rtol=tolerance, atol=tolerance * float(b.abs().max()))
+
+
+class TestAgainstThePosterior:
+    @pytest.mark.parametrize("sign", [1.0, -1.0])
+    @pytest.mark.parametrize("name", CALIBRATORS)
+    def test_calibrators(self, name, sign):
+        check(calibrated(name), sign)
+
+    @pytest.mark.parametrize("name", ["localized", "recalibrated", "recalibrated, localized"])
+    @pytest.mark.parametrize(
+        "settings", [{"denoise": False}, {"excess": "objective"}], ids=["observation", "objective"]
+    )
+    def test_what_is_stated(self, name, settings):
+        check(calibrated(name, **settings))
+
+    @pytest.mark.parametrize(
+        ("kernel", "inputs", "standardize", "fixed_noise"),
+        [
+            ("scaled rbf", "normalize", True, False),
+            ("rbf", "some columns", False, True),
+            ("scaled matern 3/2", "chain", True, True),
+            ("matern 5/2", "chain", False, False),
+        ],
+    )
+    def test_processes(self, kernel, inputs, standardize, fixed_noise):
+        gp = make_gp(kernel, inputs, standardize, fixed_noise)
+        check(calibrated("localized", gp), tolerance=1e-7)
+
+    def test_root_of_the_precision(self, monkeypatch):
+        monkeypatch.setitem(stationary_gp._TOLERANCE, torch.double, 0.0)
+        check(calibrated("localized"))
+
+    @pytest.mark.parametrize("name", ["conformal", "localized", "recalibrated, localized"])
+    def test_single_precision(self, name):
+        check(calibrated(name, make_gp(dtype=torch.float32)), tolerance=2e-2)
+
+    @pytest.mark.parametrize("name", ["conformal", "localized"])
+    @pytest.mark.parametrize("imputation", ["censor", "hallucinate", "none"])
+    def test_pending_points(self, name, imputation):
+        pending = LOW + RANGE * uniform(3, 4, seed=9)
+        settings: dict[str, Any] = {"censor_value": 20.0, "imputation": imputation}
+        inside = CensoredDelayModel(calibrated(name), pending, **settings)
+        outside = calibrated(name, CensoredDelayModel(make_gp(), pending, **settings))
+        check(inside)
+        check(outside)
+
+    def test_vanishing_variance(self):
+        gp = make_gp(standardize=False)
+        gp.covar_module.outputscale = torch.tensor(1e-11)
+        gp.train()
+        gp.eval()
+        columns = Columns(4, 2)
+        X, C = decisions(3, columns).requires_grad_(), contexts_of(4, columns)
+        bound = closed(calibrated("localized", gp), columns)
+        values, steepness = bound.with_steepness(X, C)
+        slopes = torch.autograd.grad(values.sum() + steepness.sum(), X)[0]
+        assert values.isfinite().all() and steepness.isfinite().all() and slopes.isfinite().all()
+        # The variance is constant there: what is left varies with the mean and the thresholds.
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of GPyTorch, that the variance is least
+            expected = generic(calibrated("localized", gp), columns)(X, C)
+        assert_close(values, expected, rtol=1e-8, atol=1e-10)
+
+    @pytest.mark.parametrize("name", ["localized", "recalibrated, localized"])
+    def test_blocks_do_not_matter(self, name, monkeypatch):
+        columns = Columns(4, 2)
+        bound, X, C = (
+            closed(calibrated(name), columns),
+            decisions(5, columns),
+            contexts_of(7, columns),
+        )
+        expected = bound._evaluate(X, C, gradients=True)
+        for pairs in (1, 3, 14):
+            monkeypatch.setattr(closed_form_bound, "_BLOCK", pairs)
+            for got, wanted in zip(bound._evaluate(X, C, gradients=True), expected, strict=True):
+                assert_close(got, wanted, rtol=1e-11, atol=1e-11)
+
+    def test_no_correction_is_the_gaussian_bound(self):
+        columns, gp = Columns(4, 2), make_gp()
+        model = CalibratedModel(gp, _Nothing())
+        X, C = decisions(4, columns), contexts_of(6, columns)
+        found = evaluations(closed(model, columns), X, C, C[:3])
+        for a, b in zip(found, evaluations(closed(gp, columns), X, C, C[:3]), strict=True):
+            assert_close(a, b, rtol=1e-9, atol=1e-9)
+
+    def test_distributions_of_ones_own(self):
+        calibrator = _OtherPredictive(0.2, lengthscale=0.5)
+        calibrator.update(uniform(5, 4), torch.ones(5, **DOUBLE))
+        assert calibrator.tracker.radial_sum() is not None and calibrator.radial_sum() is None
+        check(CalibratedModel(make_gp(), calibrator))
+
+
+class _Nothing(OnlineConformal):
+    """Corrects nothing."""
+
+    def __init__(self) -> None:
+        super().__init__(0.5)
+        self.tracker.step_count += 10
+
+    def predictive(self, X: Tensor) -> PiecewisePredictive:
+        return PiecewisePredictive.gaussian((*X.shape[:-1], 1), dtype=X.dtype)
+
+
+class TestGradients:
+    @pytest.mark.parametrize("name", ["conformal", "localized, several", "recalibrated, localized"])
+    def test_finite_differences(self, name):
+        columns = Columns(4, 2)
+        bound = closed(calibrated(name, excess="objective"), columns, -1.0)
+        X, C = decisions(3, columns).requires_grad_(), contexts_of(4, columns)
+        assert torch.autograd.gradcheck(lambda x: bound(x, C), (X,), eps=1e-5, atol=1e-4)
+        assert torch.autograd.gradcheck(
+            lambda x: bound.gradient_norms(x, C), (X,), eps=1e-5, atol=1e-4
+        )
+
+    @pytest.mark.parametrize("name", ["localized", "recalibrated, localized"])
+    def test_where_the_variance_is_least(self, name):
+        columns = Columns(4, 2)
+        bound = closed(calibrated(name), columns)
+        X, C = decisions(3, columns).requires_grad_(), contexts_of(4, columns)
+        sides = bound.moments.decisions(X.detach()), bound.moments.contexts(C)
+        variance = bound.moments.at_pairs(*sides, gradients=False).variance
+        # As if half of them were too small.
+        bound.moments._least = float(variance.median()) * 1.0001
+        assert torch.autograd.gradcheck(lambda x: bound(x, C), (X,), eps=1e-5, atol=1e-4)
+        assert torch.autograd.gradcheck(
+            lambda x: bound.gradient_norms(x, C), (X,), eps=1e-5, atol=1e-4
+        )
+
+    def test_inference_mode(self):
+        columns = Columns(4, 2)
+        model = calibrated("localized")
+        X, C = decisions(3, columns), contexts_of(4, columns)
+        expected = closed(model, columns).with_steepness(X, C)
+        with torch.inference_mode():
+            found = closed(model, columns).with_steepness(X.clone(), C.clone())
+        for a, b in zip(found, expected, strict=True):
+            assert torch.equal(a, b)
+
+    def test_no_points(self):
+        columns = Columns(4, 2)
+        X, C = decisions(3, columns)[:0].requires_grad_(), contexts_of(4, columns)
+        values, steepness = closed(calibrated("localized"), columns).with_steepness(X, C)
+        assert values.shape == (0, 4) and steepness.shape == (0,)
+        (values.sum() + steepness.sum()).backward()
+
+
+def changed_state(model: CalibratedModel) -> None:
+    other = calibrated("localized")
+    other.calibrator.update(uniform(5, 4, seed=21), torch.full((5,), 30.0, **DOUBLE))
+    model.load_state_dict(other.state_dict())
+
+
+def changed_data(model: CalibratedModel) -> None:
+    Z = LOW + RANGE * uniform(3, 4, seed=22)
+    model.observe(Z, torch.full((3, 1), 70.0, **DOUBLE))
+
+
+CHANGES: dict[str, Callable[[CalibratedModel], Any]] = {
+    "loaded": changed_state,
+    "observed": changed_data,
+    "learned": lambda model: model.calibrator.update(
+        uniform(5, 4, seed=23), torch.full((5,), 30.0, **DOUBLE)
+    ),
+    "noise": lambda model: model.model.likelihood.initialize(noise=0.2),
+    "denoise": lambda model: setattr(model, "denoise", False),
+    "excess": lambda model: setattr(model, "excess", "objective"),
+    "calibrator": lambda model: setattr(model, "calibrator", CALIBRATORS["recalibrated"]()),
+    "model": lambda model: setattr(model, "model", make_gp("rbf")),
+    "training mode": lambda model: model.train(),
+}
+
+
+class TestLife:
+    @pytest.mark.parametrize("change", CHANGES)
+    def test_follows_the_model(self, change):
+        columns = Columns(4, 2)
+        contexts, X = contexts_of(5, columns), decisions(3, columns).unsqueeze(-2)
+        model = calibrated("localized")
+        ambiguity = WassersteinBall(0.05, "lipschitz")
+        acqf = RobustUpperConfidenceBound(model, 2.25, ambiguity, contexts)
+        before = acqf(X)
+        CHANGES[change](model)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", CalibrationWarning)
+            found = acqf(X)
+            expected = ambiguity.evaluate(generic(model, columns), X.squeeze(-2), acqf.contexts)
+        assert_close(found, expected, rtol=1e-8, atol=1e-8)
+        assert change == "training mode" or (before - found).abs().max() > 1e-4
+
+    @pytest.mark.parametrize("name", ["conformal", "localized", "weighted"])
+    def test_training_mode_teaches_nothing(self, name):
+        """Here the training inputs are the same in both modes, so nothing is made anew."""
+        X = torch.cat([torch.zeros(1, 4, **DOUBLE), torch.ones(1, 4, **DOUBLE), uniform(8, 4)])
+        Y = (4 * X).sin().sum(dim=-1, keepdim=True)
+        gp = SingleTaskGP(X, Y, input_transform=Normalize(4), outcome_transform=Standardize(1))
+        acqf = RobustUpperConfidenceBound(
+            calibrated(name, gp.eval()), 2.25, TotalVariationBall(0.1), uniform(5, 2, seed=2)
+        )
+        x = uniform(3, 2, seed=3).unsqueeze(-2)
+        expected, kept = acqf(x), acqf._cache
+        gp.train()
+        assert torch.equal(acqf(x), expected) and acqf._cache is kept
+        assert torch.equal(gp.input_transform.offset, torch.zeros(1, 4, **DOUBLE))
+
+    @pytest.mark.parametrize("order", ["inside", "outside"])
+    def test_warns_once(self, order):
+        columns = Columns(4, 2)
+        pending = LOW + RANGE * uniform(2, 4, seed=9)
+        if order == "inside":
+            inner = CalibratedModel(make_gp(), OnlineConformal(0.2))
+            model: Any = CensoredDelayModel(inner, pending, censor_value=20.0)
+        else:
+            censored = CensoredDelayModel(make_gp(), pending, censor_value=20.0)
+            model = CalibratedModel(censored, OnlineConformal(0.2))
+        with pytest.warns(CalibrationWarning, match="has seen 0 residuals"):
+            acqf = RobustUpperConfidenceBound(
+                model, 2.25, TotalVariationBall(0.1), contexts_of(5, columns)
+            )
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", CalibrationWarning)
+            acqf(decisions(3, columns).unsqueeze(-2))
+            model.posterior(LOW.unsqueeze(0))
+
+
+class TestSupport:
+    def test_what_has_a_closed_form(self):
+        pending = LOW + RANGE * uniform(2, 4, seed=9)
+        gp = make_gp()
+        model = CalibratedModel(gp, OnlineConformal(0.2))
+        assert gaussian_process(gp) is gp and gaussian_process(model) is gp
+        for composed in (
+            CensoredDelayModel(model, pending, censor_value=20.0),
+            CalibratedModel(
+                CensoredDelayModel(gp, pending, censor_value=20.0), OnlineConformal(0.2)
+            ),
+        ):
+            found = gaussian_process(composed)
+            assert len(found.train_targets) == len(gp.train_targets) + 2
+            assert ClosedFormConfidenceBound.supports(composed)
+
+    def test_what_has_not(self):
+        columns, calibrator = Columns(4, 2), OnlineConformal(0.2)
+        other = plain_gp(covar_module=make_gp().covar_module + make_gp().covar_module)
+        for base in (make_variational(), make_multitask(), other):
+            model = CalibratedModel(base, calibrator)
+            assert gaussian_process(model) is None
+            assert isinstance(confidence_bound(model, columns, BETA), PointwiseFunction)
+        model = _OtherPosterior(make_gp(), calibrator)
+        assert isinstance(confidence_bound(model, columns, BETA), PointwiseFunction)
+
+    def test_posterior_transform(self):
+        columns, model = Columns(4, 2), calibrated("localized")
+        negated = ScalarizedPosteriorTransform(torch.tensor([-1.0], **DOUBLE))
+        X, C = decisions(2, columns), contexts_of(3, columns)
+        bound = confidence_bound(model, columns, BETA, posterior_transform=negated)
+        assert isinstance(bound, PointwiseFunction)
+        assert_close(bound(X, C), closed(model, columns, -1.0)(X, C), rtol=0, atol=1e-8)
+
+    def test_no_posterior_of_the_process(self, monkeypatch):
+        """What the closed form is for: the model's own posterior is never asked for."""
+        columns, model = Columns(4, 2), calibrated("localized")
+        bound = closed(model, columns)
+        monkeypatch.setattr(type(model.model), "posterior", None)
+        # Nor are thresholds at all pairs, input by input; at the steepest contexts they are.
+        monkeypatch.setattr(model.calibrator, "predictive", _at_most(model.calibrator, 3))
+        X = decisions(3, columns).requires_grad_()
+        values, steepness = bound.with_steepness(X, contexts_of(4, columns))
+        assert (values.sum() + steepness.sum()).isfinite()
+
+
+def _at_most(calibrator: Calibrator, num: int) -> Callable[[Tensor], PiecewisePredictive]:
+    """``calibrator.predictive`` that refuses more inputs than that."""
+    predictive = calibrator.predictive
+
+    def checked(X: Tensor) -> PiecewisePredictive:
+        assert X.shape[:-1].numel() <= num
+        return predictive(X)
+
+    return checked
+
+
+class _OtherPredictive(LocalizedConformal):
+    """Depends on the inputs by more than its learner's thresholds."""
+
+    def predictive(self, X: Tensor) -> PiecewisePredictive:
+        return PiecewisePredictive.conformal(
+            0.2, half_width=1.0 + X.square().sum(dim=-1, keepdim=True), validate=False
+        )
+
+
+class _OtherPosterior(CalibratedModel):
+    def posterior(self, *args: Any, **kwargs: Any) -> Any:
+        return super().posterior(*args, **kwargs)
+
+
+def test_widths_differ_enough_to_matter():
+    """The calibrated bounds of these tests are far from the plain one, and vary with the input."""
+    columns = Columns(4, 2)
+    X, C = decisions(4, columns), contexts_of(6, columns)
+    plain = closed(make_gp(), columns)(X, C)
+    for name in CALIBRATORS:
+        with_name = closed(calibrated(name), columns)(X, C)
+        assert (with_name - plain).abs().max() > 1e-3, name
+        assert not math.isclose(float(with_name.std()), 0.0)
