@@ -11,8 +11,11 @@ from botorch_calib.asynchronous.delay_strategy import DelayStrategy
 from botorch_calib.asynchronous.feasibility import Feasibility, GrowingRoots
 from botorch_calib.ledger import FeedbackLedger, TrialStatus
 
-# A pending query that is predicted to succeed by less than this is one of those at risk.
-SAFE = 0.97
+# A pending query is taken to be so many times as likely to fail as is predicted.
+RISK = 4.0
+
+# If it is predicted to succeed by this at least, nothing is assumed of it.
+SAFE = 0.999
 
 
 def queries_in(ledger: FeedbackLedger, now: float, *wanted: TrialStatus) -> Tensor:
@@ -46,10 +49,12 @@ def feasibility_of(
 ) -> Feasibility | None:
     """Where queries bring values; None if none has failed or failures do not matter.
 
-    A pending query at risk, which is one near to those that failed, counts as failed until it
-    brings a value. Otherwise all workers would try the same border at once, as nothing is known of
-    the first of them while the others are chosen: with ten workers that costs two failures where
-    one would do, and if the region hangs it costs as many workers for as long as the time-out.
+    A pending query near to those that failed is taken to have failed in part, by `RISK` times what
+    its prediction falls short of 1, until it brings a value. Otherwise all workers would try the
+    same border at once, as nothing is known of the first of them while the others are chosen. With
+    ten workers that costs twice as many failures and, if the region hangs, as many workers for as
+    long as the time-out. It is in part, as failures that have nothing to do with the query would
+    otherwise drive the search away from the best queries that are pending.
 
     Args:
         ledger: The queries so far, in which those that are overdue have failed.
@@ -68,13 +73,13 @@ def feasibility_of(
     X, known = ledger.queries(now), lost | has_value
     cost = _evaluations_lost(ledger, now, lost, has_value)
     feasibility = Feasibility(X[known], lost[known], bounds, roots, cost)
-    pending = X[is_pending]
-    at_risk = pending[feasibility.predict(pending) < SAFE]
-    if not len(at_risk):
+    risks = 1.0 - feasibility.predict(X[is_pending])
+    at_risk = risks > 1.0 - SAFE
+    if not at_risk.any():
         return feasibility
     # At the end, so that the factors of what is known can still be used.
-    failed = torch.cat([lost[known], torch.ones(len(at_risk), dtype=torch.bool)])
-    return Feasibility(torch.cat([X[known], at_risk]), failed, bounds, roots, cost)
+    failed = torch.cat([lost[known].to(risks), (RISK * risks[at_risk]).clamp_max(1.0)])
+    return Feasibility(torch.cat([X[known], X[is_pending][at_risk]]), failed, bounds, roots, cost)
 
 
 def _evaluations_lost(ledger: FeedbackLedger, now: float, lost: Tensor, has_value: Tensor) -> float:

@@ -111,7 +111,8 @@ class Feasibility:
     Args:
         X: Queries that brought values or failed, ``n x d``, in an order in which later ones come
             last, for the sake of ``roots``.
-        failed: Which of them failed, ``n`` booleans, at least one of them True.
+        failed: Which of them failed, ``n`` booleans, at least one of them True; or how far they are
+            taken to have failed, from 0 to 1.
         bounds: The box, ``2 x d``.
         roots: The factors of earlier labels; they grow by these.
         cost: How many evaluations have been lost by failures (default: one by each). A query that

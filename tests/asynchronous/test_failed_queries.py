@@ -22,9 +22,12 @@ from botorch_calib.asynchronous import (
     EvaluationLimits,
     SearchSettings,
 )
+from botorch_calib.asynchronous import failures as failures_module
 from botorch_calib.asynchronous import feasibility as feasibility_module
 from botorch_calib.asynchronous import proposer as proposer_module
-from botorch_calib.asynchronous.feasibility import BLOCK, Feasibility
+from botorch_calib.asynchronous.delay_strategy import strategy_of
+from botorch_calib.asynchronous.failures import feasibility_of
+from botorch_calib.asynchronous.feasibility import BLOCK, Feasibility, GrowingRoots
 from botorch_calib.ledger import FeedbackLedger, TrialStatus
 from botorch_calib.models.inspection import raw_train_inputs
 from tests.asynchronous.runs import Held, Inline
@@ -230,7 +233,7 @@ class Models:
 
 @pytest.mark.parametrize("imputation", ["censor", "hallucinate", "none"])
 def test_which_queries_count_as_failures(imputation, monkeypatch):
-    """Failed ones and, unless they are censored, expired ones; pending ones never."""
+    """Failed ones and, unless they are censored, expired ones; pending ones at most in part."""
     models = Models()
     ledger = FeedbackLedger(2, censor_value=CENSOR, max_wait=5, late="use")
     X = BOUNDS[0] + torch.rand(10, 2, **DOUBLE) * (BOUNDS[1] - BOUNDS[0])
@@ -247,18 +250,25 @@ def test_which_queries_count_as_failures(imputation, monkeypatch):
         strategy = DelayStrategy(models, imputation, None, failures=failures)
         DelayAwareProposer(BOUNDS, strategy, fit, 0, search=SEARCH)(ledger)
         assert torch.equal(models.failures(3)[0], X[[] if failures == "ignore" else lost])
-    known: list[Tensor] = []
+    known: list[tuple[Tensor, Tensor, tuple[Any, ...]]] = []
 
     def keep(X: Tensor, failed: Tensor, *others: Any) -> Feasibility:
-        known.extend([X[~failed], X[failed]])
+        known.append((X, failed, others))
         return Feasibility(X, failed, *others)
 
-    monkeypatch.setattr(proposer_module, "Feasibility", keep)
+    monkeypatch.setattr(failures_module, "Feasibility", keep)
     for failures in ("avoid", "impute", "ignore"):
         strategy = DelayStrategy("ucb", imputation, None, failures=failures)
         DelayAwareProposer(BOUNDS, strategy, fit, 0, search=SEARCH)(ledger)
-    values, at_failures = known
-    assert torch.equal(values, X[[1, 2, 5]]) and torch.equal(at_failures, X[sorted(lost)])
+    (given, failed, others), (extended, parts, _) = known
+    assert torch.equal(given[~failed], X[[1, 2, 5]]) and torch.equal(given[failed], X[sorted(lost)])
+    # What a pending query is predicted to fall short of a value counts four times.
+    alone = Feasibility(given, failed, *others)
+    pending = X[[trial.id for trial in ledger.trials if trial.status is TrialStatus.PENDING]]
+    shares = (4.0 * (1.0 - alone.predict(pending))).clamp(0.0, 1.0)
+    near = shares > 0.004
+    assert near.any() and torch.equal(extended, torch.cat([given, pending[near]]))
+    assert_close(parts, torch.cat([failed.double(), shares[near]]))
 
 
 def test_many_failures_are_remembered_and_a_resumed_run_goes_on(monkeypatch):
@@ -294,6 +304,48 @@ def test_many_failures_are_remembered_and_a_resumed_run_goes_on(monkeypatch):
     ):
         del starts[:]
         assert torch.equal(each(ledger), expected) and starts == made
+
+
+def test_one_query_at_a_time_tries_the_border_of_a_region_that_fails():
+    """While it is under evaluation others keep away from its neighbourhood."""
+    ledger = FeedbackLedger(1)
+    for x, y in ((0.1, 0.1), (0.3, 0.3), (0.5, 0.5)):
+        ledger.observe(ledger.submit([x]), y)
+    ledger.fail(ledger.submit([0.9]))
+    strategy, bounds = strategy_of("hallucinate"), torch.tensor([[0.0], [1.0]], **DOUBLE)
+    roots = GrowingRoots()
+
+    def scores(at: list[float]) -> Tensor:
+        feasibility = feasibility_of(ledger, ledger.now(), strategy, bounds, roots)
+        assert feasibility is not None
+        return feasibility.score(torch.tensor(at, **DOUBLE).unsqueeze(-1))
+
+    at = [0.2, 0.66, 0.7, 0.74]
+    before = scores(at)
+    border = ledger.submit([0.7])
+    during = scores(at)
+    assert (during[1:] < 0.5 * before[1:]).all() and during[0] > 0.9 * before[0]
+    ledger.observe(border, 0.7)
+    assert (scores(at)[1:] > before[1:]).all()
+
+
+def test_a_query_that_hangs_costs_as_many_evaluations_as_it_takes():
+    ledger = FeedbackLedger(1)
+    for x in torch.linspace(0.0, 0.4, 8).tolist():
+        ledger.observe(ledger.submit([x]), x)
+    hangs = ledger.submit([0.9])
+    for x in torch.linspace(0.41, 0.5, 12).tolist():
+        ledger.observe(ledger.submit([x]), x)
+    ledger.fail(hangs)
+    ledger.fail(ledger.submit([0.95]))
+    bounds = torch.tensor([[0.0], [1.0]], **DOUBLE)
+    feasibility = feasibility_of(
+        ledger, ledger.now(), strategy_of("hallucinate"), bounds, GrowingRoots()
+    )
+    assert feasibility is not None
+    # With the one made when it ended.
+    assert ledger.waits()[hangs] == 13 and max(ledger.waits()[:hangs]) == 1
+    assert feasibility.threshold == pytest.approx(1.0 - 0.5 / (1.0 + (13 + 1) / 4))
 
 
 @pytest.mark.parametrize("maximize", [True, False])

@@ -119,6 +119,15 @@ def status_of(story: Story, now: float, wait: float, late: str) -> str:
     return "pending"
 
 
+def end_of(story: Story, now: float, wait: float) -> float:
+    """When a trial ended, or ``now``."""
+    ends = [now, story.submitted + wait]
+    ends += [time for time in (story.failed, story.abandoned) if time is not None]
+    if story.delay is not None:
+        ends.append(story.submitted + story.delay)
+    return min(ends)
+
+
 def naive_views(stories: list[Story], now: float, ledger: FeedbackLedger) -> dict[str, Any]:
     """Every view as lists, trial by trial."""
     wait = ledger.max_wait
@@ -151,6 +160,10 @@ def naive_views(stories: list[Story], now: float, ledger: FeedbackLedger) -> dic
         ],
         "queries": [s.x for s in sorted(known, key=stories.index)],
         "statuses": [status[id(s)] for s in sorted(known, key=stories.index)],
+        "waits": [
+            sum(s.submitted < other.submitted <= end_of(s, now, wait) for other in stories)
+            for s in sorted(known, key=stories.index)
+        ],
     }
 
 
@@ -167,6 +180,7 @@ def as_lists(ledger: FeedbackLedger, now: float | None) -> dict[str, Any]:
     statuses = ledger.statuses(now)
     assert statuses == [trial.status for trial in ledger.trials_at(now)]
     views["statuses"] = list(map(str, statuses))
+    views["waits"] = ledger.waits(now)
     return views
 
 
