@@ -10,7 +10,7 @@ drawn into it.
   towards a border behind which it hangs; and ``hills``, in two, of which the higher one hangs.
   Their ranges outside are 2.7, 4.5, 1.4 and 0.8.
 * Strategies: the names that a `DelayAwareProposer` takes, and its default with
-  ``failures="ignore"``, for which a query that hangs is one that takes long.
+  ``failures="impute"`` and with ``"ignore"``, for which a query that hangs is one that takes long.
 * Recorded: the number of time-outs; the time lost, which is what a run takes beyond that of its
   evaluations had none hung, in units of the time-out (those that pass side by side count once);
   and the gap, by which the best value found is below the best one outside of that part.
@@ -112,6 +112,7 @@ METHODS: dict[str, DelayStrategy] = {
     '`"hallucinate"`, the default': STRATEGIES["hallucinate"],
     '`"ucb"`': STRATEGIES["ucb"],
     '`"ts"`': STRATEGIES["ts"],
+    'the default, `failures="impute"`': replace(STRATEGIES["hallucinate"], failures="impute"),
     'the default, `failures="ignore"`': replace(STRATEGIES["hallucinate"], failures="ignore"),
 }
 
