@@ -71,7 +71,7 @@ class DelayStrategy:
             known, is treated as by ``"impute"``.
             ``"impute"``: to the model of the objective they have values, namely its predictions,
             but none better than a poor one, the mean of the values observed less their standard
-            deviation. It fails less often at the edge of such a region, and finds less there.
+            deviation. That bends it beside such a region as well.
             ``"ignore"``: nothing, for failures that have nothing to do with the query. In any case
             no query is repeated that has failed.
         spread_beyond: Most pending queries among which each new one is chosen by the acquisition
