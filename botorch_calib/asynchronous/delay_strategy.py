@@ -67,8 +67,8 @@ class DelayStrategy:
             such as one that hangs. ``"avoid"``: the search goes
             around regions that fail, by a model of where queries bring values beside that of the
             objective (`Feasibility`), in which pending queries near to failures are taken to fail
-            in part, so that one at a time tries their border; an acquisition function of one's own, whose unit is not
-            known, is treated as by ``"impute"``.
+            in part, so that one at a time tries their border; an acquisition function of one's own,
+            whose unit is not known, is treated as by ``"impute"``.
             ``"impute"``: to the model of the objective they have values, namely its predictions,
             but none better than a poor one, the mean of the values observed less their standard
             deviation. That bends it beside such a region as well.
