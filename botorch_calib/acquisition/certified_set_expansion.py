@@ -35,7 +35,8 @@ class CertifiedSetExpansion(AcquisitionFunction):
             will be, and leave the margins as they are.
 
     Raises:
-        InputDataError: If there are no constraints, or ``X_pending`` holds NaN or infinite values.
+        InputDataError: If there are no constraints or something else is among them, or
+            ``X_pending`` holds NaN or infinite values.
         BotorchTensorDimensionError: If ``X_pending`` is not ``n x d``.
         UnsupportedError: If there are pending points, and a model cannot be conditioned.
     """
@@ -46,6 +47,12 @@ class CertifiedSetExpansion(AcquisitionFunction):
         constraints = list(constraints)
         if not constraints:
             raise InputDataError("`constraints` must hold at least one ChanceConstraint.")
+        for constraint in constraints:
+            if not isinstance(constraint, ChanceConstraint):
+                raise InputDataError(
+                    "`constraints` must hold instances of ChanceConstraint alone, got "
+                    f"{type(constraint).__name__}."
+                )
         super().__init__(model=constraints[0].model)
         self.constraints = constraints
         self.units = [constraint.typical_deviation() for constraint in constraints]
@@ -65,11 +72,24 @@ class CertifiedSetExpansion(AcquisitionFunction):
         """
         if X_pending is not None:
             X_pending = check_inputs("X_pending", X_pending) if X_pending.numel() else None
-        knowing: list[Any] | None = None
-        if X_pending is not None:
-            knowing = [_knowing(c.model.model, X_pending) for c in self.constraints]
+        known = None if X_pending is None else self._conditioned(X_pending)
         super().set_X_pending(X_pending)
-        self._knowing = knowing
+        self._known = known
+
+    def _conditioned(self, X_pending: Tensor) -> tuple[list[Any], list[Any]]:
+        """The models as they are now, and the same ones knowing ``n x d`` points."""
+        models = [constraint.model.model for constraint in self.constraints]
+        return models, [_knowing(model, X_pending) for model in models]
+
+    @outside_inference_mode()
+    def _models(self) -> list[Any]:
+        """The models, knowing the pending points, as they are now: `observe` replaces them."""
+        models = [constraint.model.model for constraint in self.constraints]
+        if self._known is None or self.X_pending is None:
+            return models
+        if any(old is not new for old, new in zip(self._known[0], models, strict=True)):
+            self._known = self._conditioned(self.X_pending)
+        return self._known[1]
 
     @t_batch_mode_transform(expected_q=1)  # type: ignore[arg-type]
     def forward(self, X: Tensor) -> Tensor:
@@ -81,12 +101,8 @@ class CertifiedSetExpansion(AcquisitionFunction):
         Returns:
             Values of shape ``b``.
         """
-        # Without pending points the models as they are now: `observe` replaces them.
-        models = self._knowing or [constraint.model.model for constraint in self.constraints]
-        gains = [
-            self._gain(constraint, model, unit, X)
-            for constraint, model, unit in zip(self.constraints, models, self.units, strict=True)
-        ]
+        parts = zip(self.constraints, self._models(), self.units, strict=True)
+        gains = [self._gain(constraint, model, unit, X) for constraint, model, unit in parts]
         return torch.stack(gains).amax(dim=0)
 
     @staticmethod

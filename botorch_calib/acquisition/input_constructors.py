@@ -358,7 +358,8 @@ def construct_inputs_robust_acquisition(
         ref_point: Reference point of several objectives.
 
     Raises:
-        InputDataError: If ``acqf_class`` is no class of acquisition functions.
+        InputDataError: If ``acqf_class`` is no class of acquisition functions, or
+            ``acqf_options`` no mapping.
         UnsupportedError: If ``X_pending`` lacks the contexts.
         Exception: Whatever the input constructor and the class raise for these arguments.
     """
@@ -366,6 +367,10 @@ def construct_inputs_robust_acquisition(
         raise InputDataError(
             "`acqf_class` must be the class of the acquisition function that is made robust, such "
             f"as LogCalibratedExpectedImprovement, got {acqf_class!r}."
+        )
+    if not isinstance(acqf_options, Mapping | None):
+        raise InputDataError(
+            f"`acqf_options` must map names to arguments, got a {type(acqf_options).__name__}."
         )
     width = input_width(model)
     if X_pending is not None and width is not None and X_pending.shape[-1:] != (width,):

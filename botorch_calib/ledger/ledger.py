@@ -606,7 +606,8 @@ class FeedbackLedger:
         """How long trials took or have been waiting, counted in queries made meanwhile, by id.
 
         A trial ends by its value, its failure, its abandonment or the end of ``max_wait``. Counted
-        in queries, its length does not depend on pauses of the run, nor on the clock.
+        in queries, its length does not depend on pauses of the run, nor on the clock. The query
+        that is made as it ends does not count, so the length stays what it was at that time.
 
         Args:
             now: Time as of which the ledger is read (default: the current time).

@@ -89,7 +89,7 @@ class ViewAtTime:
 
     @cached_property
     def waits(self) -> NDArray[np.intp]:
-        """How many trials were submitted from the submission of each one until it ended."""
+        """How many trials were submitted after each one and before it ended."""
         column = self._table.column
         starts = column("submitted_at")
         # NaN, which `fmin` passes over, marks what has not happened; what will happen is cut off.
@@ -97,9 +97,11 @@ class ViewAtTime:
         ended = np.fmin.reduce(
             [*ends, starts + self._settings.max_wait, np.full_like(starts, self.now)]
         )
+        # One that is submitted as this one ends does not count: it would be known only later.
         in_order = np.sort(starts)
-        until = [np.searchsorted(in_order, times, side="right") for times in (ended, starts)]
-        return np.maximum(until[0] - until[1], 0)
+        before_end = np.searchsorted(in_order, ended, side="left")
+        until_start = np.searchsorted(in_order, starts, side="right")
+        return np.maximum(before_end - until_start, 0)
 
     # ------------------------------------------------------------ data
 

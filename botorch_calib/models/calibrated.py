@@ -319,14 +319,7 @@ class CalibratedModel(WrapperModel, FantasizeMixin):
         predicting = predicting_part(self.model)
         X = with_task_feature(predicting, X)
         base = _gaussian_posterior(predicting, X)
-        noise = observation_noise_variance(predicting, base, X, given=given)
-        posterior = CalibratedPosterior(
-            base,
-            self.calibrator.predictive(self.transform_inputs(X)),
-            noise,
-            denoise=self.denoise and observation_noise is False,
-            excess=self.excess,
-        )
+        posterior = self._corrected(base, X, given, self.denoise and observation_noise is False)
         if posterior_transform is None:
             return posterior
         return posterior.affine(*scalar_affine(posterior_transform, "a calibrated posterior"))
@@ -348,10 +341,21 @@ class CalibratedModel(WrapperModel, FantasizeMixin):
         predicting = predicting_part(self.model)
         if predicting.training:  # an input transform would learn from X
             predicting.eval()
-        noise = observation_noise_variance(predicting, posterior, X)
+        return self._corrected(posterior, X, None, self.denoise, predictive)
+
+    def _corrected(
+        self,
+        base: GPyTorchPosterior,
+        X: Tensor,
+        given: Tensor | None,
+        denoise: bool,
+        predictive: PiecewisePredictive | None = None,
+    ) -> CalibratedPosterior:
+        """From the base posterior at ``X``, with the noise that is given, if any."""
+        noise = observation_noise_variance(predicting_part(self.model), base, X, given=given)
         if predictive is None:
             predictive = self.calibrator.predictive(self.transform_inputs(X))
-        return CalibratedPosterior(posterior, predictive, noise, self.denoise, self.excess)
+        return CalibratedPosterior(base, predictive, noise, denoise, self.excess)
 
     def warn_if_unlearned(self) -> None:
         """Warn where the calibrator has seen too little to correct the model.

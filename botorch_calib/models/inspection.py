@@ -178,7 +178,7 @@ def observation_noise_variance(
     Args:
         model: Single-output model with a Gaussian likelihood.
         posterior: ``model.posterior(X)``.
-        X: ``batch_shape x q x d``.
+        X: ``batch_shape x q x d``; it may lack the task, as that of a posterior may.
         given: Noise variance in the outcome-transformed space, used instead of the
             likelihood's; broadcasts to ``batch_shape x q x 1``.
 
@@ -219,7 +219,8 @@ def _given_noise_by_task(model: Any, X: Tensor) -> Tensor:
 
     What BoTorch's models add too, except that those conditioned on batches cannot (up to 0.18.1).
     """
-    inputs = model.transform_inputs(X), model.train_inputs[0]  # both transformed, after a posterior
+    # Both transformed, after a posterior
+    inputs = model.transform_inputs(with_task_feature(model, X)), model.train_inputs[0]
     own, seen = (Z[..., model._task_feature].round() for Z in inputs)
     same = (own.unsqueeze(-1) == seen.unsqueeze(-2)).to(X)
     noise = model.likelihood.noise.unsqueeze(-1)

@@ -376,6 +376,9 @@ def test_expansion_prefers_the_border_and_what_is_not_known() -> None:
     assert torch.autograd.gradcheck(acqf, X.requires_grad_())
     with pytest.raises(InputDataError, match="at least one"):
         CertifiedSetExpansion([])
+    mixed: Any = [tested, 3]
+    with pytest.raises(InputDataError, match="got int"):
+        CertifiedSetExpansion(mixed)
 
 
 def test_expansion_moves_away_from_pending_points() -> None:
@@ -401,6 +404,20 @@ def test_expansion_moves_away_from_pending_points() -> None:
     assert (picks[0] - picks[1]).norm() > 0.05
     with pytest.raises(BotorchTensorDimensionError, match="X_pending"):
         acqf.set_X_pending(pending[0])
+
+
+def test_pending_points_stay_so_when_others_are_observed() -> None:
+    tested, pending = constraint(), torch.tensor([[0.4, 0.5], [0.6, 0.3]], dtype=torch.double)
+    acqf = CertifiedSetExpansion([tested], X_pending=pending)
+    X = draw_sobol_samples(BOUNDS, n=16, q=1, seed=0)
+    tested.model.observe(X[0], torch.ones(1, 1, dtype=torch.double))
+    after = CertifiedSetExpansion([tested], X_pending=pending)
+    after.units = acqf.units  # those of the time when each was made
+    assert torch.equal(acqf(X), after(X))
+    with torch.inference_mode():
+        tested.model.observe(X[1], torch.ones(1, 1, dtype=torch.double))
+        acqf(X)
+    assert torch.autograd.gradcheck(acqf, X[2:4].clone().requires_grad_())
 
 
 def test_pending_points_of_the_model_and_further_ones_add_up() -> None:

@@ -261,6 +261,8 @@ def test_pending_points_of_a_robust_function_are_joint_inputs():
     for wrong in ("LogEI", LogCalibratedExpectedImprovement(make_model(), 0.1), Other):
         with pytest.raises(InputDataError, match="acqf_class"):
             constructor(**{**given, "acqf_class": wrong})
+    with pytest.raises(InputDataError, match="acqf_options"):
+        constructor(**given, acqf_options=["level"])
 
 
 class Other:

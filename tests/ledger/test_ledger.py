@@ -161,7 +161,7 @@ def naive_views(stories: list[Story], now: float, ledger: FeedbackLedger) -> dic
         "queries": [s.x for s in sorted(known, key=stories.index)],
         "statuses": [status[id(s)] for s in sorted(known, key=stories.index)],
         "waits": [
-            sum(s.submitted < other.submitted <= end_of(s, now, wait) for other in stories)
+            sum(s.submitted < other.submitted < end_of(s, now, wait) for other in known)
             for s in sorted(known, key=stories.index)
         ],
     }

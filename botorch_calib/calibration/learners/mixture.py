@@ -202,8 +202,8 @@ class AggregatedQuantileTracker(QuantileLearner):
         return self.finished(mixed)
 
     def radial_sum(self) -> RadialSum | None:
-        """The members' average as a sum over centers."""
-        if not len(self.centers):
+        """The members' average over centers; None for derived classes with other thresholds."""
+        if type(self).threshold is not AggregatedQuantileTracker.threshold or not len(self.centers):
             return None
         lengthscales = [at.lengthscale for at in self._localizations]
         return RadialSum.of(

@@ -127,8 +127,8 @@ class OnlineQuantileTracker(QuantileLearner):
         return self.constants + self._local_values(X.to(self.centers))
 
     def radial_sum(self) -> RadialSum | None:
-        """The thresholds as a sum over centers."""
-        if not len(self.centers):
+        """The thresholds as a sum over centers; None for derived classes with other thresholds."""
+        if type(self).threshold is not OnlineQuantileTracker.threshold or not len(self.centers):
             return None
         coefficients = self.scale * self.coefficients
         return RadialSum.of(self.constants, self.centers, [self.lengthscale], coefficients)

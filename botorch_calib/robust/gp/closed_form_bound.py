@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -21,6 +22,9 @@ from botorch_calib.robust.joint_inputs import Columns
 # Pairs at which the bound is made of the moments together: memory grows with them, and the overhead
 # is spread over them. On a device, whose launches have to be few, there are more.
 _BLOCK, _DEVICE_BLOCK = 2**14, 2**18
+# Contexts of a block: what localized thresholds need of each side is computed anew for each block,
+# and a block of one decision and all contexts would share none of it.
+_CONTEXTS, _DEVICE_CONTEXTS = 2**10, 2**13
 
 
 class ClosedFormConfidenceBound(ContextualFunction):
@@ -73,7 +77,7 @@ class ClosedFormConfidenceBound(ContextualFunction):
         values = decisions.points.new_empty(shape)
         width = len(self.columns.decision) + len(self.columns.context)
         results = values.new_empty(*shape, width if gradients else 0)
-        for rows, cols in tiles(*shape, pairs_per_block(values.device)):
+        for rows, cols in blocks(*shape, values.device):
             first, second = decisions[rows], others[cols]
             at = self.moments.at_pairs(first, second, gradients)
             inputs = Inputs(X[rows, None], contexts[None, cols], self.columns)
@@ -123,6 +127,14 @@ class ClosedFormConfidenceBound(ContextualFunction):
 def pairs_per_block(device: torch.device) -> int:
     """Pairs at which a bound is made of the moments together."""
     return _BLOCK if device.type == "cpu" else _DEVICE_BLOCK
+
+
+def blocks(b: int, M: int, device: torch.device) -> Iterator[tuple[slice, slice]]:
+    """Rows and columns of ``b x M`` pairs at which a bound is made of the moments together."""
+    most = _CONTEXTS if device.type == "cpu" else _DEVICE_CONTEXTS
+    for start in range(0, M, most):
+        for rows, cols in tiles(b, min(most, M - start), pairs_per_block(device)):
+            yield rows, slice(start + cols.start, start + cols.stop)
 
 
 def gaussian_process(model: Any) -> Any:

@@ -93,3 +93,21 @@ def test_learners_without_a_sum():
     everywhere.update(uniform(9, 3), uniform(9, seed=1))
     for learner in (exact, everywhere, *(make() for make in LEARNERS.values())):
         assert learner.radial_sum() is None
+
+
+@pytest.mark.parametrize("name", ["several", "mixture"])
+def test_derived_learners_with_other_thresholds_have_no_sum(name):
+    learner = learned(name)
+    parent = type(learner)
+
+    class Widened(parent):
+        def threshold(self, X: Tensor) -> Tensor:
+            return 0.5 * super().threshold(X)
+
+    class Renamed(parent):
+        pass
+
+    learner.__class__ = Renamed
+    assert learner.radial_sum() is not None
+    learner.__class__ = Widened
+    assert learner.radial_sum() is None

@@ -26,6 +26,7 @@ from botorch_calib import (
     WeightedConformal,
 )
 from botorch_calib.calibration import Calibrator
+from botorch_calib.calibration.learners.radial_sum import RadialSum
 from botorch_calib.distributions import PiecewisePredictive
 from botorch_calib.exceptions import CalibrationWarning
 from botorch_calib.robust import (
@@ -199,6 +200,28 @@ class TestAgainstThePosterior:
             monkeypatch.setattr(closed_form_bound, "_BLOCK", pairs)
             for got, wanted in zip(bound._evaluate(X, C, gradients=True), expected, strict=True):
                 assert_close(got, wanted, rtol=1e-11, atol=1e-11)
+
+    def test_blocks_of_many_contexts_share_what_each_side_needs(self, monkeypatch):
+        columns = Columns(4, 2)
+        bound, X, C = (
+            closed(calibrated("localized"), columns),
+            decisions(8, columns),
+            uniform(40, 2),
+        )
+        C = C.to(contexts_of(1, columns))
+        expected = bound._evaluate(X, C, gradients=True)
+        rows, side = [], RadialSum._side
+
+        def counted(self, points, *args):
+            rows.append(len(points))
+            return side(self, points, *args)
+
+        monkeypatch.setattr(RadialSum, "_side", counted)
+        monkeypatch.setattr(closed_form_bound, "_BLOCK", 16)
+        monkeypatch.setattr(closed_form_bound, "_CONTEXTS", 4)
+        for got, wanted in zip(bound._evaluate(X, C, gradients=True), expected, strict=True):
+            assert_close(got, wanted, rtol=1e-11, atol=1e-11)
+        assert sum(rows) == 2 * 10 * (4 + 4)  # of 20 blocks, 4 x 4 pairs each
 
     def test_no_correction_is_the_gaussian_bound(self):
         columns, gp = Columns(4, 2), make_gp()
