@@ -217,11 +217,14 @@ def _likelihood_noise(model: Any, X: Tensor) -> Tensor | None:
 def _given_noise_by_task(model: Any, X: Tensor) -> Tensor:
     """Mean of the given noise of each row's task, ``batch_shape x q x 1``.
 
-    What BoTorch's models add too, except that those conditioned on batches cannot (up to 0.18.1).
+    What BoTorch's models add too, except that (up to 0.18.1) those conditioned on batches cannot,
+    and of a task without observations they say NaN: here it has the mean of all tasks.
     """
     # Both transformed, after a posterior
     inputs = model.transform_inputs(with_task_feature(model, X)), model.train_inputs[0]
     own, seen = (Z[..., model._task_feature].round() for Z in inputs)
     same = (own.unsqueeze(-1) == seen.unsqueeze(-2)).to(X)
     noise = model.likelihood.noise.unsqueeze(-1)
-    return (same @ noise) / same.sum(dim=-1, keepdim=True)
+    count = same.sum(dim=-1, keepdim=True)
+    own_mean = (same @ noise) / count.clamp_min(1.0)
+    return torch.where(count > 0.0, own_mean, noise.mean(dim=-2, keepdim=True))

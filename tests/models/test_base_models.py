@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from botorch.exceptions.errors import InputDataError, UnsupportedError
-from botorch.models import SingleTaskGP
+from botorch.models import MultiTaskGP, SingleTaskGP
 from botorch.models.transforms.input import FilterFeatures, InputPerturbation
 from botorch.sampling.normal import SobolQMCNormalSampler
 
@@ -127,6 +127,20 @@ def test_given_noise_of_several_tasks() -> None:
     assert fantasies.posterior(X, observation_noise=True).variance.shape == (3, len(X), 1)
     value = LogCalibratedExpectedImprovement(model, 0.1, X_pending=X[:2])(X.unsqueeze(-2))
     assert value.shape == (len(X),) and value.isfinite().all()
+
+
+@pytest.mark.filterwarnings("ignore:Sparse invariant checks")
+def test_given_noise_of_a_task_without_observations() -> None:
+    """It is the mean of all tasks, where BoTorch says NaN."""
+    X = torch.cat([torch.rand(6, 2, **DOUBLE), torch.tensor([[0.0], [1.0]] * 3, **DOUBLE)], dim=-1)
+    noise = 0.1 + 0.1 * X[:, 2:]
+    gp = MultiTaskGP(X, X.sum(-1, keepdim=True), 2, noise, all_tasks=[0, 1, 2], output_tasks=[2])
+    unseen = torch.rand(4, 1, 2, **DOUBLE)
+    posterior: Any = gp.posterior(unseen)
+    found = observation_noise_variance(gp, posterior, unseen)
+    torch.testing.assert_close(found, torch.full_like(posterior.variance, noise.mean().item()))
+    stated = CalibratedModel(gp, LocalizedConformal(0.2)).posterior(unseen)
+    assert stated.mean.isfinite().all() and stated.variance.isfinite().all()
 
 
 def test_kernel_keeps_its_diagonal_in_single_precision() -> None:
