@@ -52,8 +52,8 @@ def feasibility_of(
     A pending query near to those that failed is taken to have failed in part, by `RISK` times what
     its prediction falls short of 1, until it brings a value. Otherwise all workers would try the
     same border at once, as nothing is known of the first of them while the others are chosen. With
-    ten workers that costs twice as many failures and, if the region hangs, as many workers for as
-    long as the time-out. It is in part, as failures that have nothing to do with the query would
+    ten workers that costs up to nearly twice as many failures and, if the region hangs, as many
+    workers for as long as the time-out. It is in part, as failures that have nothing to do with the query would
     otherwise drive the search away from the best queries that are pending.
 
     Args:
