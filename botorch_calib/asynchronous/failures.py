@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 
 import torch
 from torch import Tensor
@@ -20,7 +20,7 @@ SAFE = 0.999
 
 def queries_in(ledger: FeedbackLedger, now: float, *wanted: TrialStatus) -> Tensor:
     """The queries ``n x d`` of trials in some states, by id."""
-    return ledger.queries(now)[_among(ledger, now, wanted)]
+    return ledger.queries(now)[_among(ledger.statuses(now), wanted)]
 
 
 def lost_queries(ledger: FeedbackLedger, now: float, strategy: DelayStrategy) -> Tensor:
@@ -53,8 +53,8 @@ def feasibility_of(
     its prediction falls short of 1, until it brings a value. Otherwise all workers would try the
     same border at once, as nothing is known of the first of them while the others are chosen. With
     ten workers that costs up to nearly twice as many failures and, if the region hangs, as many
-    workers for as long as the time-out. It is in part, as failures that have nothing to do with the query would
-    otherwise drive the search away from the best queries that are pending.
+    workers for as long as the time-out. It is in part, as failures that have nothing to do with the
+    query would otherwise drive the search away from the best queries that are pending.
 
     Args:
         ledger: The queries so far, in which those that are overdue have failed.
@@ -63,11 +63,12 @@ def feasibility_of(
         bounds: The box, ``2 x d``.
         roots: The factors of earlier labels; they grow by these.
     """
-    lost = _among(ledger, now, _lost_statuses(strategy))
+    statuses = ledger.statuses(now)
+    lost = _among(statuses, _lost_statuses(strategy))
     if strategy.failures == "ignore" or not lost.any():
         return None
     has_value, is_pending = (
-        _among(ledger, now, (status,)) for status in (TrialStatus.OBSERVED, TrialStatus.PENDING)
+        _among(statuses, (status,)) for status in (TrialStatus.OBSERVED, TrialStatus.PENDING)
     )
     # By id: what was known before comes first, but for trials that others have overtaken.
     X, known = ledger.queries(now), lost | has_value
@@ -89,9 +90,9 @@ def _evaluations_lost(ledger: FeedbackLedger, now: float, lost: Tensor, has_valu
     return float((waits[lost] / longest).clamp_min(1.0).sum())
 
 
-def _among(ledger: FeedbackLedger, now: float, wanted: Collection[TrialStatus]) -> Tensor:
+def _among(statuses: Iterable[TrialStatus], wanted: Collection[TrialStatus]) -> Tensor:
     """Which trials are in one of some states, booleans by id."""
-    return torch.tensor([status in wanted for status in ledger.statuses(now)], dtype=torch.bool)
+    return torch.tensor([status in wanted for status in statuses], dtype=torch.bool)
 
 
 def _lost_statuses(strategy: DelayStrategy) -> tuple[TrialStatus, ...]:
