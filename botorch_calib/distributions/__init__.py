@@ -30,6 +30,7 @@ What each file holds:
 
 * ``piecewise.py``: `PiecewisePredictive`, the distribution of ``z`` by pieces; its constructors
   ``gaussian``, ``conformal`` and ``recalibrated``, moments, quantiles and the transport of samples.
+* ``moments.py``: `WithMoments`, mean and variance of whatever finds both together.
 * ``form.py``: `PiecewiseForm`, which pieces are uniform and which ends are open.
 * ``smoothed.py``: `SmoothedPredictive`, that distribution plus Gaussian noise (the objective), and
   `UnsmoothedPredictive`, the same questions without noise (the observation).
@@ -37,6 +38,7 @@ What each file holds:
 * ``_denoised_improvement.py``, ``_bivariate_tails.py``, ``_separate_pieces.py``,
   ``_observation_improvement.py``: integrals.
 * ``_smoothed_quantile.py``: quantiles from these, in a fixed number of steps.
+* ``_normal_moments.py``: moments of recalibrated distributions, with their derivatives.
 * ``_normal_functions.py``: special functions of the normal distribution, far into its tails.
 """
 

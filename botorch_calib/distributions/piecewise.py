@@ -38,6 +38,7 @@ from botorch_calib.distributions._normal_moments import NormalMoments
 from botorch_calib.distributions._normal_pieces import NormalPieces
 from botorch_calib.distributions._smoothed_quantile import QuantileTable, normal_points
 from botorch_calib.distributions.form import PiecewiseForm
+from botorch_calib.distributions.moments import WithMoments
 from botorch_calib.exceptions import CalibrationWarning
 
 # Smallest half-width of an interval and smallest gap between knots. Both only keep densities
@@ -53,7 +54,7 @@ _RARE = 0.01  # below which the tails of a conformal distribution, or its centre
 _MOST_REMEMBERED = 100  # things that follow from a distribution
 
 
-class PiecewisePredictive:
+class PiecewisePredictive(WithMoments):
     """A distribution on the real line made of uniform and truncated normal pieces.
 
     All methods are in units of ``z`` and differentiable in ``knots``, ``masses`` and ``scale``.
@@ -575,18 +576,8 @@ class PiecewisePredictive:
         zero = torch.zeros_like(below[..., :1])
         return torch.cat([zero, below], dim=-1), torch.cat([above, zero], dim=-1)
 
-    @property
-    def mean(self) -> Tensor:
-        """``E[Z]``, of shape ``batch_shape``."""
-        return self.moments()[0]
-
-    @property
-    def variance(self) -> Tensor:
-        """``Var[Z]``, of shape ``batch_shape``."""
-        return self.moments()[1]
-
     def moments(self) -> tuple[Tensor, Tensor]:
-        """Mean and variance, which cost as much as one of them."""
+        """``E[Z]`` and ``Var[Z]``, of shape ``batch_shape``, which cost as much as one of them."""
         dtype = self._knots.dtype
         if dtype != torch.float64:  # narrow pieces need the digits
             mean, variance = self.to(torch.float64).moments()

@@ -38,6 +38,7 @@ from botorch_calib.distributions._smoothed_quantile import (
     normal_points,
     upper_score,
 )
+from botorch_calib.distributions.moments import WithMoments
 from botorch_calib.distributions.piecewise import PiecewisePredictive
 
 # Below the smallest ratio smoothing is not felt (it adds r^2 to the variance, 1e-12), above the
@@ -45,22 +46,8 @@ from botorch_calib.distributions.piecewise import PiecewisePredictive
 MIN_RATIO, MAX_RATIO = 1e-6, 1e6
 
 
-class _WithTails:
+class _WithTails(WithMoments):
     """What follows from the moments, and from the probabilities of both tails."""
-
-    @property
-    def mean(self) -> Tensor:
-        """Mean."""
-        return self.moments()[0]
-
-    @property
-    def variance(self) -> Tensor:
-        """Variance."""
-        return self.moments()[1]
-
-    def moments(self) -> tuple[Tensor, Tensor]:
-        """Mean and variance, which cost as much as one of them."""
-        raise NotImplementedError
 
     def log_survival(self, x: Tensor) -> Tensor:
         """Log probability of a value above ``x``."""

@@ -17,6 +17,7 @@ from gpytorch.distributions import MultitaskMultivariateNormal, MultivariateNorm
 from torch import Tensor
 
 from botorch_calib._validation import check_one_of, check_open_unit
+from botorch_calib.distributions.moments import WithMoments
 from botorch_calib.distributions.piecewise import PiecewisePredictive
 from botorch_calib.distributions.smoothed import SmoothedPredictive, UnsmoothedPredictive
 
@@ -37,7 +38,7 @@ _NOT_NORMAL = (
 )
 
 
-class CalibratedPosterior(Posterior):
+class CalibratedPosterior(WithMoments, Posterior):
     r"""Posterior of the objective, or an observation, under a calibrated predictive distribution.
 
     The Gaussian posterior says ``f ~ N(mu, v)`` and ``y ~ N(mu, v + n)`` at each point; the
@@ -170,16 +171,6 @@ class CalibratedPosterior(Posterior):
         return 1.0 + (spread - 1.0) * (1.0 + ratio.square()), spread
 
     # ------------------------------------------------------------ moments and marginals
-
-    @property
-    def mean(self) -> Tensor:
-        """Mean, ``batch_shape x q x 1``."""
-        return self.moments()[0]
-
-    @property
-    def variance(self) -> Tensor:
-        """Variance, ``batch_shape x q x 1``."""
-        return self.moments()[1]
 
     def moments(self) -> tuple[Tensor, Tensor]:
         """Mean and variance, ``batch_shape x q x 1``, which cost as much as one of them."""
