@@ -55,6 +55,15 @@ def gaussian_part(model: Any) -> Any:
     return getattr(model, "gaussian_model", model)
 
 
+def predicting_process(model: Any) -> Any:
+    """The model with a Gaussian posterior that a model predicts by, pending points included.
+
+    That is `predicting_part` or, if it is calibrated, what it corrects, which may know of pending
+    points as well.
+    """
+    return predicting_part(gaussian_part(predicting_part(model)))
+
+
 def innermost(model: Any) -> Any:
     """The model inside all wrappers, this package's and others': whatever ``model`` holds."""
     while isinstance(getattr(model, "model", None), Model):

@@ -21,9 +21,9 @@ from torch import Size, Tensor
 from botorch_calib.models.calibrated import CalibratedModel
 from botorch_calib.models.delayed import CensoredDelayModel
 from botorch_calib.models.inspection import (
-    gaussian_part,
     innermost,
     predicting_part,
+    predicting_process,
     raw_train_inputs,
 )
 from botorch_calib.posteriors import CalibratedPosterior
@@ -99,7 +99,7 @@ def process_of_paths(model: Any, otherwise: str) -> Any:
         UnsupportedError: If it is another kind of model, or a `CalibratedModel` of observations.
     """
     predicting = predicting_part(model)
-    gp = predicting_part(gaussian_part(predicting))
+    gp = predicting_process(model)
     if not isinstance(gp, ExactGP) or isinstance(gp, MultiTaskGPyTorchModel):
         raise UnsupportedError(
             f"{type(gp).__name__} has no pathwise draws: {otherwise}, or use an exact Gaussian "

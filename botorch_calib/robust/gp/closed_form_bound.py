@@ -10,7 +10,7 @@ from botorch.acquisition.objective import PosteriorTransform
 from torch import Tensor
 
 from botorch_calib.models.calibrated import CalibratedModel
-from botorch_calib.models.inspection import gaussian_part, observed_part, predicting_part
+from botorch_calib.models.inspection import observed_part, predicting_part, predicting_process
 from botorch_calib.posteriors.calibrated import MIN_VARIANCE
 from botorch_calib.robust.contextual_function import ContextualFunction, norm_and_direction
 from botorch_calib.robust.gp.autograd_fallback import PointwiseFunction, pairs_per_chunk
@@ -59,15 +59,6 @@ class ClosedFormConfidenceBound(ContextualFunction):
         if calibrated is not None:
             self.bonus = CalibratedBonus(calibrated, gp, width, sign)
         self._kept: tuple[tuple[Tensor, Tensor, Side], ...] = ()
-
-    @staticmethod
-    def supports(model: Any) -> bool:
-        """Whether a model is of a kind that has a closed form.
-
-        That is one of which `stationary_gp` takes the Gaussian process, with or without a
-        `CalibratedModel` and pending points around it.
-        """
-        return gaussian_process(model) is not None
 
     @torch.no_grad()
     def _evaluate(self, X: Tensor, contexts: Tensor, gradients: bool) -> tuple[Tensor, Tensor]:
@@ -124,23 +115,22 @@ class ClosedFormConfidenceBound(ContextualFunction):
         return norm.to(X), slope[:, :split].to(X)
 
 
-def pairs_per_block(device: torch.device) -> int:
-    """Pairs at which a bound is made of the moments together."""
-    return _BLOCK if device.type == "cpu" else _DEVICE_BLOCK
-
-
 def blocks(b: int, M: int, device: torch.device) -> Iterator[tuple[slice, slice]]:
     """Rows and columns of ``b x M`` pairs at which a bound is made of the moments together."""
-    most = _CONTEXTS if device.type == "cpu" else _DEVICE_CONTEXTS
+    on_cpu = device.type == "cpu"
+    pairs, most = (_BLOCK, _CONTEXTS) if on_cpu else (_DEVICE_BLOCK, _DEVICE_CONTEXTS)
     for start in range(0, M, most):
-        for rows, cols in tiles(b, min(most, M - start), pairs_per_block(device)):
+        for rows, cols in tiles(b, min(most, M - start), pairs):
             yield rows, slice(start + cols.start, start + cols.stop)
 
 
 def gaussian_process(model: Any) -> Any:
-    """The Gaussian process that a model predicts by, if the model has a closed form, else None."""
-    part = predicting_part(model)
-    gp = predicting_part(gaussian_part(part))
+    """The Gaussian process that a model predicts by, if the model has a closed form, else None.
+
+    It has one if `stationary_gp` takes that process, with or without a `CalibratedModel` and
+    pending points around it.
+    """
+    part, gp = predicting_part(model), predicting_process(model)
     # Classes derived from `CalibratedModel` count if they predict as it does.
     is_known = part is gp or getattr(type(part), "posterior", None) is CalibratedModel.posterior
     return gp if is_known and is_stationary(gp) else None

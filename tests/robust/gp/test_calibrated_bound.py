@@ -30,7 +30,6 @@ from botorch_calib.calibration.learners.radial_sum import RadialSum
 from botorch_calib.distributions import PiecewisePredictive
 from botorch_calib.exceptions import CalibrationWarning
 from botorch_calib.robust import (
-    ClosedFormConfidenceBound,
     TotalVariationBall,
     WassersteinBall,
 )
@@ -45,8 +44,10 @@ from tests.robust.gp.test_closed_form_bound import (
     DOUBLE,
     LOW,
     RANGE,
+    closed,
     contexts_of,
     decisions,
+    generic,
     make_gp,
     plain_gp,
     uniform,
@@ -79,22 +80,6 @@ def calibrated(
     calibrator.update(X, z * (0.5 + 4 * X[:, 0]))
     parameter = next(base.parameters())
     return CalibratedModel(base, calibrator.to(parameter.dtype), denoise=denoise, excess=excess)
-
-
-def closed(model: Any, columns: Columns, sign: float = 1.0) -> ClosedFormConfidenceBound:
-    bound = confidence_bound(model, columns, BETA, sign)
-    assert isinstance(bound, ClosedFormConfidenceBound)
-    return bound
-
-
-def generic(model: Any, columns: Columns, sign: float = 1.0) -> PointwiseFunction:
-    """The bound of the posterior, point by point."""
-
-    def bound(Z: Tensor) -> Tensor:
-        posterior = model.posterior(Z)
-        return (sign * posterior.mean + 1.5 * posterior.variance.sqrt())[..., 0, 0]
-
-    return PointwiseFunction(bound, columns, chunk=11)
 
 
 def evaluations(bound: ContextualFunction, X: Tensor, C: Tensor, others: Tensor) -> list[Tensor]:
@@ -384,7 +369,7 @@ class TestSupport:
         ):
             found = gaussian_process(composed)
             assert len(found.train_targets) == len(gp.train_targets) + 2
-            assert ClosedFormConfidenceBound.supports(composed)
+            assert gaussian_process(composed) is not None
 
     def test_what_has_not(self):
         columns, calibrator = Columns(4, 2), OnlineConformal(0.2)

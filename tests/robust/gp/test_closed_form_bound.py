@@ -30,7 +30,7 @@ from botorch_calib.robust import ClosedFormConfidenceBound, contextual_function
 from botorch_calib.robust.contextual_function import ContextualFunction
 from botorch_calib.robust.gp import closed_form_bound, pairwise_moments, stationary_gp
 from botorch_calib.robust.gp.autograd_fallback import PointwiseFunction, pairs_per_chunk
-from botorch_calib.robust.gp.closed_form_bound import confidence_bound
+from botorch_calib.robust.gp.closed_form_bound import confidence_bound, gaussian_process
 from botorch_calib.robust.joint_inputs import Columns
 
 DOUBLE: dict[str, Any] = {"dtype": torch.double}
@@ -539,7 +539,7 @@ class TestSupport:
     @pytest.mark.parametrize("name", UNSUPPORTED)
     def test_other_models_take_the_generic_path(self, name):
         gp = UNSUPPORTED[name]().eval()
-        assert not ClosedFormConfidenceBound.supports(gp)
+        assert gaussian_process(gp) is None
         columns = Columns(4, 2)
         bound = confidence_bound(gp, columns, BETA)
         assert isinstance(bound, PointwiseFunction)
@@ -554,7 +554,7 @@ class TestSupport:
         Y = uniform(8, 1, seed=1)
         Y = ((Y - Y.mean()) / Y.std()).exp()
         gp = SingleTaskGP(uniform(8, 4), Y, outcome_transform=Log())
-        assert not ClosedFormConfidenceBound.supports(gp)
+        assert gaussian_process(gp) is None
 
     def test_posterior_transform(self):
         gp, columns = make_gp(), Columns(4, 2)
