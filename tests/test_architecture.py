@@ -7,7 +7,8 @@ from typing import NamedTuple
 
 import pytest
 
-PACKAGE = Path(__file__).parents[1] / "botorch_calib"
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "botorch_calib"
 
 # Each component may import those before it, never one after it.
 CHAIN = (
@@ -192,6 +193,13 @@ def test_import_graph_is_acyclic(sources: list[Source]) -> None:
     assert not find_cycle(graph), " -> ".join(find_cycle(graph))
     parts = component_graph(graph)
     assert not find_cycle(parts), " -> ".join(find_cycle(parts))
+
+
+def test_import_graph_of_the_benchmarks_is_acyclic() -> None:
+    found = read_sources(ROOT / "benchmarks")
+    assert found, "no modules of benchmarks"
+    cycle = find_cycle(import_graph(found))
+    assert not cycle, " -> ".join(cycle)
 
 
 def test_imports_run_one_way(sources: list[Source]) -> None:

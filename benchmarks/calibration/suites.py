@@ -23,6 +23,7 @@ from benchmarks.calibration.report import CalibrationReport
 from benchmarks.calibration.understated_report import UnderstatedReport
 from benchmarks.framework import strategies
 from benchmarks.framework.comparisons import Run
+from benchmarks.framework.regret_report import RegretReport
 from benchmarks.framework.suite import Suite
 
 LOCBO = Suite(
@@ -35,6 +36,7 @@ LOCBO = Suite(
         methods.locbo_global(),
     ),
     baseline="bo",
+    report=RegretReport(),
 )
 
 # How the calibrator is run: by replay or step by step, with our settings or the paper's.
@@ -48,6 +50,7 @@ LOCBO_SETTINGS = Suite(
         methods.locbo_published(),
     ),
     baseline="bo",
+    report=RegretReport(),
 )
 
 # The published example in full: with the Gaussian process of the paper and those of today, and all
@@ -170,6 +173,7 @@ SMOKE = Suite(
     problems=(ackley.small_noisy_ackley(),),
     methods=(strategies.random_search(),),
     baseline="random",
+    report=RegretReport(),
     seeds=range(2),
 )
 

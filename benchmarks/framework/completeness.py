@@ -9,16 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from benchmarks.framework.markdown import table
-from benchmarks.framework.result import Result
-
-if TYPE_CHECKING:
-    from benchmarks.framework.suite import Suite
-
-# Results by problem and method.
-Collected = dict[str, dict[str, list[Result]]]
+from benchmarks.framework.suite import Collected, Suite
 
 
 class IncompleteError(ValueError):

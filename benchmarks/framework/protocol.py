@@ -14,13 +14,11 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from benchmarks.framework.config import config_hash, describe
 from benchmarks.framework.result_store import BENCHMARKS_DIR
-
-if TYPE_CHECKING:
-    from benchmarks.framework.suite import Suite
+from benchmarks.framework.suite import Suite
 
 PROTOCOLS_DIR = BENCHMARKS_DIR / "protocols"
 

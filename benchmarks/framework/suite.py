@@ -4,17 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Generic
+from typing import TYPE_CHECKING, Any, Generic, Protocol
 
 from typing_extensions import TypeVar
 
 from benchmarks.framework import sequential
 from benchmarks.framework.condensation import REGRETS, Condensation
-from benchmarks.framework.report import RegretReport, Report
 from benchmarks.framework.result import Named, Result
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 P = TypeVar("P", bound=Named, default=sequential.Problem)
 M = TypeVar("M", bound=Named, default=sequential.Method)
+
+# Results by problem and method.
+Collected = dict[str, dict[str, list[Result]]]
+
+
+class Report(Protocol):
+    """How a suite presents its results."""
+
+    def lines(self, suite: Suite[Any, Any], collected: Collected) -> list[str]:
+        """The lines of the report between its title and the versions, as markdown."""
+
+    def figure(self, collected: Collected) -> Figure:
+        """The figure that goes with it."""
 
 
 @dataclass(frozen=True)
@@ -26,10 +41,10 @@ class Suite(Generic[P, M]):
         problems: Its problems.
         methods: Its methods.
         baseline: The name of the method that the others are compared with.
+        report: Makes the table and the figure of the results.
         seeds: The seeds by default.
         replicate: Runs a method on a problem with a seed; problems and methods of another kind
             than those of `framework.sequential` bring their own.
-        report: Makes the table and the figure of the results.
         protocol: The name of its protocol, if it has one (see `framework.protocol`).
         archive: What its archive keeps of a result (see `framework.archive`), by default regrets
             and records.
@@ -39,9 +54,9 @@ class Suite(Generic[P, M]):
     problems: tuple[P, ...]
     methods: tuple[M, ...]
     baseline: str
+    report: Report
     seeds: range = range(30)
     replicate: Callable[[Any, Any, int], Result] = sequential.replicate
-    report: Report = RegretReport()
     protocol: str | None = None
     archive: Condensation = REGRETS
 

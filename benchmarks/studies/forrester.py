@@ -58,6 +58,7 @@ from torch import Tensor
 
 from benchmarks.calibration.synthetic import Forrester, forrester_design
 from benchmarks.framework.metrics import Estimate
+from benchmarks.framework.regret_report import RegretReport
 from benchmarks.framework.report import TABLES_DIR
 from benchmarks.framework.result import Result
 from benchmarks.framework.result_store import RESULTS_DIR, ResultStore, write_atomically
@@ -226,6 +227,7 @@ STUDY = Suite(
     ),
     methods=tuple(method(name, level) for level in LEVELS for name in CALIBRATORS),
     baseline=f"plain_{LEVELS[0]:g}",
+    report=RegretReport(),
     seeds=range(20),
 )
 

@@ -12,7 +12,8 @@ import pytest
 from benchmarks.calibration.report import CalibrationReport, Comparison, compare, overall
 from benchmarks.calibration.suites import SMOKE
 from benchmarks.framework.metrics import Estimate, PairedTest
-from benchmarks.framework.report import RegretReport, markdown
+from benchmarks.framework.regret_report import RegretReport
+from benchmarks.framework.report import markdown
 from benchmarks.framework.result import Result, replicate_config
 from benchmarks.framework.suite import Suite
 from tests.benchmarks.results import result_with

@@ -14,7 +14,8 @@ from benchmarks.calibration.suites import SMOKE
 from benchmarks.framework.markdown import estimate as cell
 from benchmarks.framework.metrics import Estimate, paired_test
 from benchmarks.framework.plots import mean_and_band, regret_figure
-from benchmarks.framework.report import collect, markdown, summarise, write_report
+from benchmarks.framework.regret_report import summarise
+from benchmarks.framework.report import collect, markdown, write_report
 from benchmarks.framework.result import Result, replicate_config
 from benchmarks.framework.result_store import ResultStore
 from benchmarks.framework.suite import Suite
