@@ -45,7 +45,7 @@ from torch import Tensor
 from botorch_calib._autograd import outside_inference_mode
 from botorch_calib._validation import check_inputs, check_model, check_nonnegative
 from botorch_calib.models.inspection import gaussian_part, innermost, like, raw_width, sole_member
-from botorch_calib.posteriors.calibrated import MIN_VARIANCE
+from botorch_calib.posteriors.moments import mean_and_deviation
 
 if TYPE_CHECKING:
     from botorch_calib.ledger import FeedbackLedger
@@ -315,7 +315,6 @@ class DelayedUpperConfidenceBound(DelayAwareAcquisitionFunction):
             Values of shape ``b``.
         """
         posterior = self._current_model.posterior(X, posterior_transform=self.posterior_transform)
-        mean = posterior.mean.squeeze(-1).squeeze(-1)
-        variance = posterior.variance.squeeze(-1).squeeze(-1)
-        sigma: Tensor = variance.clamp_min(MIN_VARIANCE).sqrt()
+        moments = mean_and_deviation(posterior)
+        mean, sigma = (moment.squeeze(-1).squeeze(-1) for moment in moments)
         return (mean if self.maximize else -mean) + self.nu * sigma

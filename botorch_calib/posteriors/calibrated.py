@@ -20,10 +20,8 @@ from botorch_calib._validation import check_one_of, check_open_unit
 from botorch_calib.distributions.moments import WithMoments
 from botorch_calib.distributions.piecewise import PiecewisePredictive
 from botorch_calib.distributions.smoothed import SmoothedPredictive, UnsmoothedPredictive
+from botorch_calib.posteriors.moments import MIN_VARIANCE
 
-# Smallest variance of the objective that is divided by or differentiated as a standard deviation:
-# the default of BoTorch's analytic acquisition functions, which give it no name.
-MIN_VARIANCE = 1e-12
 # Beyond this, in units of the outcome, numbers are as good as infinite: in units of the smallest
 # standard deviation, and of the noise beside it, cubes of them would overflow in derivatives.
 _FAR = 1e90

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from botorch_calib._autograd import with_gradients
 from botorch_calib.models.calibrated import CalibratedModel
-from botorch_calib.posteriors.calibrated import MIN_VARIANCE
+from botorch_calib.posteriors.moments import mean_and_deviation
 from botorch_calib.robust.gp.stationary_gp import StationaryGP
 from botorch_calib.robust.joint_inputs import Columns
 
@@ -201,8 +201,7 @@ class CalibratedBonus(Bonus):
         if sums is not None:
             predictive = self.model.calibrator.predictive_from(sums.unsqueeze(-2))
         posterior = self.model.corrected(GPyTorchPosterior(normal), inputs, predictive)
-        mean, variance = posterior.moments()
-        sigma = variance.clamp_min(MIN_VARIANCE).sqrt()
+        mean, sigma = mean_and_deviation(posterior)
         bonus: Tensor = (self.sign * mean + self.width * sigma).squeeze(-1).squeeze(-1)
         return bonus
 

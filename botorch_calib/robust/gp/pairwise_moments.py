@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from botorch_calib.posteriors.calibrated import MIN_VARIANCE
+from botorch_calib.posteriors.moments import MIN_VARIANCE
 from botorch_calib.robust.contexts import pairwise_distances
 from botorch_calib.robust.gp.radial_kernels import RadialProfile
 from botorch_calib.robust.gp.stationary_gp import StationaryGP

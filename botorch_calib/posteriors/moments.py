@@ -1,0 +1,27 @@
+"""Mean and standard deviation of any posterior, as confidence bounds take them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from botorch.posteriors import Posterior
+from torch import Tensor
+
+from botorch_calib.distributions.moments import WithMoments
+
+# Smallest variance of the objective that is divided by or differentiated as a standard deviation:
+# the default of BoTorch's analytic acquisition functions, which give it no name.
+MIN_VARIANCE = 1e-12
+
+
+def mean_and_deviation(posterior: Posterior) -> tuple[Tensor, Tensor]:
+    """Mean and standard deviation, ``batch_shape x q x m`` each.
+
+    A calibrated posterior finds both moments together, at the cost of one.
+    """
+    if isinstance(posterior, WithMoments):
+        mean, variance = posterior.moments()
+    else:
+        named: Any = posterior  # BoTorch's abstract class does not name the two
+        mean, variance = named.mean, named.variance
+    return mean, variance.clamp_min(MIN_VARIANCE).sqrt()
