@@ -306,6 +306,27 @@ class TestSpaces:
         values = BALL.worst_case(predicted_bound(client, [decision, *others]), CONTEXTS)
         assert float(values[0]) > float(values.max()) - 1e-4
 
+    def test_unordered_choices(self) -> None:
+        """They are relaxed, in Ax, and rounded: the value is that of the rounded decision."""
+        choice = ChoiceParameterConfig(
+            "s", values=["u", "v", "w"], parameter_type="str", is_ordered=False
+        )
+        client = new_client(parameters=(*PARAMETERS, choice))
+        play(client, NUM_INITIAL, lambda p: match(p) + {"u": 0, "v": 3, "w": 1}[p["s"]])
+        decision, value = robust_decision(client)
+        expected = BALL.worst_case(predicted_bound(client, [decision]), CONTEXTS)
+        assert value == pytest.approx(float(expected), rel=1e-6)
+
+    def test_discrete_decisions_are_not_mistaken_for_contexts(self) -> None:
+        """Ax leaves out points that were met: here the best decision was, in some context."""
+        parameters = [
+            RangeParameterConfig(name=name, parameter_type="int", bounds=(0, 3)) for name in "ca"
+        ]
+        client = new_client(KLBall(0.1), torch.tensor([[2.0]]), parameters=parameters)
+        play(client, NUM_INITIAL + 3, lambda p: -((p["a"] - 2) ** 2))
+        assert {"c": 2, "a": 2} in arms(client)
+        assert robust_decision(client)[0] == {"a": 2}
+
     def test_discrete_decisions_may_be_repeated(self) -> None:
         """In contexts of the distribution: a random trial would be in any."""
         parameters = (
@@ -401,6 +422,16 @@ class TestContexts:
         contexts = acquisition_of(client).acqf.contexts
         assert sorted(contexts.points[:, 0].tolist()) == [0.0, 10.0, 20.0]
         assert contexts.weights.sort().values.tolist() == pytest.approx([2 / 7, 2 / 7, 3 / 7])
+
+    def test_another_distribution_in_the_middle_of_a_run(self) -> None:
+        """Without initial trials, as the guide has it."""
+        client = new_client()
+        play(client, NUM_INITIAL + 1)
+        own = GenerationStrategyDispatchStruct(method="custom", initialization_budget=0)
+        client.set_generation_strategy(
+            robust_generation_strategy(client, "c", torch.tensor([[77.0]]), BALL, struct=own)
+        )
+        assert only(client.get_next_trials(1))[1]["c"] == 77.0
 
     def test_other_contexts_come(self) -> None:
         """The model learns from these; the proposed trial is neither pending nor repeated."""
