@@ -64,6 +64,7 @@ CONTEXTS = ContextDistribution.discrete(
     torch.tensor([[20.0], [30.0], [35.0], [90.0]], dtype=torch.double),
     torch.tensor([0.4, 0.3, 0.2, 0.1], dtype=torch.double),
 ).with_candidates(torch.linspace(-50, 150, 9, dtype=torch.double).unsqueeze(-1))
+ATOMS = [{"c": c} for c in CONTEXTS.points[:, 0].tolist()]
 BALL = WassersteinBall(15.0)
 GRID = [{"a": 0.1 * i} for i in range(101)]
 CALIBRATED = calibrated_model_config(OnlineConformal, alpha=0.2)
@@ -140,11 +141,14 @@ def only(trials: dict[int, Any]) -> tuple[int, dict[str, Any]]:
 
 
 def predicted_bound(
-    client: Client, decisions: Sequence[Any], beta: float = 0.0, sign: float = 1.0
+    client: Client,
+    decisions: Sequence[Any],
+    beta: float = 0.0,
+    sign: float = 1.0,
+    contexts: Sequence[Any] = ATOMS,
 ) -> Tensor:
     """``sign mu + sqrt(beta) sigma`` of all pairs, in the user's units, as Ax predicts them."""
-    contexts = CONTEXTS.points[:, 0].tolist()
-    points = [{**decision, "c": c} for decision in decisions for c in contexts]
+    points = [{**decision, **context} for decision in decisions for context in contexts]
     predictions = [prediction["y"] for prediction in client.predict(points)]
     values = [sign * mean + beta**0.5 * sem for mean, sem in predictions]
     return torch.tensor(values, dtype=torch.double).view(len(decisions), len(contexts))
@@ -218,14 +222,22 @@ def test_a_schedule_is_a_function_of_the_number_of_trials() -> None:
 
 
 def test_two_contexts_in_an_order_of_their_own() -> None:
+    """Their distance is the Euclidean one in the units of both, whatever their bounds."""
     parameters = (*PARAMETERS, RangeParameterConfig("b", bounds=(0, 1), parameter_type="float"))
-    contexts = torch.tensor([[0.5, 20.0], [0.1, 60.0]], dtype=torch.double)
-    client = new_client(KLBall(0.1), contexts, ["b", "c"], parameters)
-    play(client, NUM_INITIAL)
+    points = torch.tensor([[0.5, 20.0], [0.1, 60.0], [0.9, 22.0]], dtype=torch.double)
+    ball = WassersteinBall(3.0)
+    client = new_client(ball, points, ["b", "c"], parameters)
+    play(client, NUM_INITIAL, lambda p: match(p) - 20 * p["b"])
     _, proposed = only(client.get_next_trials(1))
-    assert [proposed["b"], proposed["c"]] in contexts.tolist()
-    acqf = acquisition_of(client).acqf
-    assert acqf.contexts.indices == (2, 0)  # as Ax has the parameters in the order c, a, b
+    assert [proposed["b"], proposed["c"]] in points.tolist()
+    contexts = ContextDistribution.empirical(points)
+    others = [{"b": b, "c": c} for b, c in points.tolist()]
+    bounds = predicted_bound(client, [{"a": proposed["a"]}, *GRID], 2.25, contexts=others)
+    values = ball.worst_case(bounds, contexts)
+    assert float(values[0]) > float(values[1:].max()) - 1e-4
+    # The first and the last context are 2 apart, so all mass of one may go to the other.
+    lowest = torch.minimum(bounds[:, 0], bounds[:, 2])
+    assert (values <= (2 * lowest + bounds[:, 1]) / 3 + 1e-9).all()
 
 
 def test_the_decision_is_protected_and_the_best_arm_is_not() -> None:
