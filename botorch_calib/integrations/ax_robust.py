@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
 
 try:
@@ -337,9 +338,8 @@ def complete_trial_in_context(
         >>> demand, profit = sell_at(decision["price"])
         >>> complete_trial_in_context(client, trial, {"demand": demand}, {"profit": profit})
     """
-    names = _robust_spec(client._generation_strategy).generator_kwargs["botorch_acqf_options"][
-        "context_names"
-    ]
+    spec = _robust_spec(client._generation_strategy)
+    names = spec.generator_kwargs["botorch_acqf_options"]["context_names"]
     if set(contexts) != set(names):
         raise InputDataError(f"`contexts` must name {names}, got {list(contexts)}.")
     for name, value in contexts.items():
@@ -393,11 +393,8 @@ def robust_decision(client: Client) -> tuple[dict[str, Any], float]:
     (metric,) = config.objective.metric_signatures
     # The transforms of outcomes that Ax applies to one objective are affine and increasing, so the
     # worst expectation of the outcome is that of the transformed one, transformed back.
-    data = ObservationData(
-        [metric],
-        torch.tensor([-value if config.objective.minimize else value]).numpy(),
-        torch.zeros(1, 1).numpy(),
-    )
+    mean = np.array([-value if config.objective.minimize else value])
+    data = ObservationData([metric], mean, np.zeros((1, 1)))
     observations = [Observation(ObservationFeatures({}), data)]
     for transform in reversed(list(adapter.transforms.values())):
         observations = transform.untransform_observations(observations)
