@@ -1,0 +1,542 @@
+"""Robust decisions in Ax: some parameters are contexts, which the environment chooses.
+
+It needs Ax (``pip install botorch_calib[ax]``). Contexts are range parameters of the experiment
+like any other, so the model knows them and the initial trials vary them. From then on Ax's search
+is over the other parameters alone, the decisions, and what it maximises is a
+`RobustUpperConfidenceBound`. The contexts of a trial are drawn from their distribution. If others
+came, `complete_trial_in_context` records these. `robust_decision` is what to take in the end.
+
+Everything about contexts is in the user's units: Ax's model takes parameters as they are, unless
+they are on a logarithmic scale. Outcomes are winsorized by default in Ax, which would hide the very
+values that a worst case is about, so here they are not.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+
+try:
+    from ax.core.search_space import SearchSpaceDigest
+except ImportError as error:
+    raise ImportError(
+        "botorch_calib.integrations.ax_robust needs Ax: pip install botorch_calib[ax]"
+    ) from error
+from ax.api.client import Client
+from ax.api.utils.generation_strategy_dispatch import choose_generation_strategy
+from ax.api.utils.structs import GenerationStrategyDispatchStruct
+from ax.core.experiment import Experiment
+from ax.core.observation import Observation, ObservationData, ObservationFeatures
+from ax.core.parameter import ParameterType, RangeParameter
+from ax.core.trial import Trial
+from ax.generation_strategy.generation_strategy import GenerationStrategy
+from ax.generation_strategy.generator_spec import GeneratorSpec
+from ax.generators.torch.botorch_modular.acquisition import Acquisition
+from ax.generators.torch.botorch_modular.utils import ModelConfig
+from ax.generators.types import WinsorizationConfig
+from ax.storage.botorch_modular_registry import (
+    register_acquisition,
+    register_acquisition_function,
+)
+from ax.utils.common.constants import Keys
+from ax.utils.common.random import with_rng_seed
+from botorch.exceptions.errors import InputDataError, UnsupportedError
+from botorch.generation.sampling import SamplingStrategy
+from torch import Tensor
+
+from botorch_calib import robust
+from botorch_calib._validation import check_nonnegative
+from botorch_calib.acquisition import RobustUpperConfidenceBound, optimize_robust
+from botorch_calib.acquisition.random_seeds import derived_seed
+from botorch_calib.integrations.ax import ReplayedModel
+from botorch_calib.integrations.stored_calibrators import PLAIN
+from botorch_calib.models import CensoredDelayModel
+from botorch_calib.models.inspection import sole_member
+from botorch_calib.robust import AmbiguitySet, ContextDistribution, RadiusSchedule
+from botorch_calib.robust.contexts import as_distribution
+from botorch_calib.robust.joint_inputs import Columns
+
+LinearConstraints = list[tuple[Tensor, Tensor, float]] | None
+
+#: Of `optimize_robust`: a proposal is worth more than a moment.
+SEARCH = {"num_restarts": 8, "raw_samples": 256}
+
+
+class RobustDecisions(Acquisition):
+    """Ax's acquisition, of decisions alone, which are judged by a worst case over their contexts.
+
+    Pending points, decisions and contexts, are hallucinated: their values are replaced by the
+    posterior mean, which shrinks the uncertainty there. They include those of the trials that were
+    proposed in the same call, so that these differ as long as there is something to learn.
+    """
+
+    acqf: RobustUpperConfidenceBound
+
+    def _instantiate_acquisition(self) -> None:
+        ((_, options),) = self.botorch_acqf_classes_with_options
+        names = self.search_space_digest.feature_names
+        places = [names.index(name) for name in options["context_names"]]
+        if options["contexts"] is None:
+            contexts = ContextDistribution.empirical(self.surrogate.Xs[0][:, places])
+        else:
+            contexts = _read_contexts(options["contexts"])
+        model = sole_member(self._model)
+        if self.X_pending is not None and len(self.X_pending):
+            model = CensoredDelayModel(model, self.X_pending, imputation="hallucinate")
+        self.acqf = RobustUpperConfidenceBound(
+            model,
+            options["beta"],
+            _read_ambiguity(options["ambiguity"]),
+            contexts.to(self.dtype, self.device).with_indices(places),
+            maximize=bool(self._objective_weights.sum() > 0),
+        )
+        self.columns = Columns(len(names), len(places), places)
+        self.models_used = [self.surrogate.model_name_by_metric]
+        self.acq_function_sequence = None
+
+    def optimize(
+        self,
+        n: int,
+        search_space_digest: SearchSpaceDigest,
+        inequality_constraints: LinearConstraints = None,
+        equality_constraints: LinearConstraints = None,
+        fixed_features: dict[int, float] | None = None,
+        rounding_func: Callable[[Tensor], Tensor] | None = None,
+        optimizer_options: dict[str, Any] | None = None,
+        candidate_set: Tensor | None = None,
+        sampling_strategy: SamplingStrategy | None = None,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """The robust decisions, one after the other, each with a context that is drawn.
+
+        Raises:
+            UnsupportedError: If a context is to be fixed, or the search is to be among given
+                candidates.
+        """
+        if candidate_set is not None or sampling_strategy is not None:
+            raise UnsupportedError("Robust decisions cannot be chosen among given candidates.")
+        names, bounds = search_space_digest.feature_names, search_space_digest.bounds
+        fixed, columns = fixed_features or {}, self.columns
+        if clash := [names[i] for i in columns.context if i in fixed]:
+            raise UnsupportedError(
+                f"The contexts {clash} cannot be fixed, as nobody controls them: leave them out."
+            )
+        middle = torch.tensor([sum(bounds[i]) / 2 for i in columns.context])
+
+        def rounded(decisions: Tensor) -> Tensor:
+            if rounding_func is None:
+                return decisions
+            return rounding_func(columns.join(decisions, middle.to(decisions)))[
+                ..., columns.decision
+            ]
+
+        place = {column: i for i, column in enumerate(columns.decision)}
+        digest = _digest_of(search_space_digest, place)
+        given = {
+            "inequality_constraints": _constraints_of(inequality_constraints, place),
+            "equality_constraints": _constraints_of(equality_constraints, place),
+            "fixed_features": {place[i]: value for i, value in fixed.items()},
+            "rounding_func": rounded,
+        }
+        X = self.surrogate.Xs[0]
+        pending = X[:0] if self.X_pending is None else self.X_pending
+        values = []
+        for _ in range(n):
+            # Without what was met before, or a search of discrete decisions would leave it out,
+            # whatever its contexts were.
+            self.X_observed = self.X_pending = None
+            decision, value, _ = self._best_decision(digest, dict(optimizer_options or {}), given)
+            values.append(value.reshape(1))
+            context = self._drawn_context(len(X) + len(pending))
+            pending = torch.cat([pending, columns.join(decision, context)])
+            self.X_pending = pending
+            if len(values) < n:
+                self._instantiate_acquisition()
+        return pending[-n:], torch.cat(values), torch.ones(n, dtype=self.dtype)
+
+    def _best_decision(
+        self, digest: SearchSpaceDigest, options: dict[str, Any], given: dict[str, Any]
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        """The decision ``1 x d_x`` and its value: by `optimize_robust`, or by Ax's own search."""
+        constrained = given["inequality_constraints"] or given["equality_constraints"]
+        if digest.discrete_choices or constrained:
+            return super().optimize(1, digest, optimizer_options=options, **given)
+        bounds = torch.tensor(digest.bounds, dtype=self.dtype, device=self.device).T.clone()
+        for i, value in given["fixed_features"].items():
+            bounds[:, i] = value
+        decision, _ = optimize_robust(self.acqf, bounds, **{**SEARCH, **options})
+        decision = given["rounding_func"](decision)
+        with torch.no_grad():
+            return decision, self.acqf(decision), None
+
+    def _drawn_context(self, num_known: int) -> Tensor:
+        """A context ``1 x d_c``, drawn from their distribution.
+
+        Ax seeds torch's global random numbers by the seed of the client, in each call anew. The
+        number of points that are known tells the calls apart.
+        """
+        seed = derived_seed(int(torch.randint(2**31, ())), num_known)
+        contexts, generator = self.acqf.contexts, torch.Generator().manual_seed(seed)
+        atom = torch.multinomial(contexts.weights.cpu(), 1, generator=generator)
+        return contexts.points[atom.tolist()]
+
+    def evaluate(self, X: Tensor) -> Tensor:
+        """The value of the decisions in ``b x 1 x d``, whatever the contexts beside them."""
+        return self.acqf(X[..., self.columns.decision])
+
+
+def _constraints_of(constraints: LinearConstraints, place: Mapping[int, int]) -> LinearConstraints:
+    """The constraints, which are on decisions alone, with the columns that these become."""
+    if constraints is None:
+        return None
+    return [
+        (indices.new_tensor([place[i] for i in indices.tolist()]), coefficients, bound)
+        for indices, coefficients, bound in constraints
+    ]
+
+
+def _digest_of(digest: SearchSpaceDigest, place: Mapping[int, int]) -> SearchSpaceDigest:
+    """The description of some of the parameters, given what their columns become."""
+    return replace(
+        digest,
+        feature_names=[digest.feature_names[i] for i in place],
+        bounds=[digest.bounds[i] for i in place],
+        ordinal_features=[place[i] for i in digest.ordinal_features if i in place],
+        categorical_features=[place[i] for i in digest.categorical_features if i in place],
+        discrete_choices={
+            place[i]: values for i, values in digest.discrete_choices.items() if i in place
+        },
+        task_features=[place[i] for i in digest.task_features],
+        fidelity_features=[place[i] for i in digest.fidelity_features],
+        target_values={place[i]: value for i, value in digest.target_values.items()},
+    )
+
+
+def robust_generation_strategy(
+    client: Client | Experiment,
+    context_names: str | Sequence[str],
+    contexts: ContextDistribution | Tensor | None,
+    ambiguity: AmbiguitySet,
+    beta: float = 2.25,
+    calibrated: ModelConfig | None = None,
+    struct: GenerationStrategyDispatchStruct | None = None,
+) -> GenerationStrategy:
+    """Ax's generation strategy for one objective some of whose parameters are contexts.
+
+    A decision, the values of the other parameters, is judged by the worst expectation of an upper
+    confidence bound over the distributions of the contexts in ``ambiguity``; for a metric that is
+    minimised, by the largest expectation of the lower bound.
+
+    A Wasserstein radius is a distance in the units of the parameters. Of several contexts it is the
+    Euclidean one, so their units should matter alike: configure a temperature in units of 10
+    degrees, say, if 10 degrees are as much as 1 of the other. On a logarithmic scale the unit would
+    not be the user's, so that is refused: make the logarithm the parameter.
+
+    Args:
+        client: Whose optimisation has been configured, or an experiment that has an optimisation
+            configuration.
+        context_names: Names of the parameters that nobody controls, in the order of the columns of
+            ``contexts``: range parameters on a linear scale, in no parameter constraint.
+        contexts: Their distribution, in the units of the parameters and within their bounds: a
+            `ContextDistribution`, contexts ``n x d_c`` that were met, or None for those of the
+            trials that have been observed by the time of each proposal. A proposal's own context is
+            drawn from it, so None is for trials whose contexts come from the environment.
+        ambiguity: The set of distributions. A schedule of its radius is a function of the number of
+            observed trials. A set that is not of this package, or has a function for an argument,
+            cannot be saved to JSON.
+        beta: Factor of the variance, at least 0, as in BoTorch: the bound is the mean plus
+            ``sqrt(beta)`` standard deviations.
+        calibrated: A `calibrated_model_config`, to calibrate the model by the trials observed, or
+            the configuration of a Gaussian process of Ax's; None for Ax's own.
+        struct: Ax's further choices, as of the initial trials, with the method ``"custom"``.
+
+    Raises:
+        InputDataError: If the optimisation has not been configured, a context is no parameter, no
+            parameter is left to decide on, ``contexts`` do not fit the parameters, or
+            another argument is out of its range.
+        UnsupportedError: If there are several objectives, a sum of metrics, or outcome constraints;
+            a context is not a range parameter on a linear scale or occurs in a parameter
+            constraint; parameters depend on another; or parameter changes are to be simplified.
+
+    Example:
+        >>> client.configure_optimization("profit")
+        >>> demand = ContextDistribution.empirical(past_demand)  # n x 1
+        >>> client.set_generation_strategy(
+        ...     robust_generation_strategy(client, "demand", demand, WassersteinBall(0.1))
+        ... )
+    """
+    experiment = client._experiment if isinstance(client, Client) else client
+    struct = GenerationStrategyDispatchStruct(method="custom") if struct is None else struct
+    _check_problem(experiment, struct)
+    names = [context_names] if isinstance(context_names, str) else list(context_names)
+    parameters = _checked_parameters(experiment, names)
+    if not isinstance(ambiguity, AmbiguitySet):
+        raise InputDataError(
+            "`ambiguity` must be an AmbiguitySet such as WassersteinBall(0.1), got "
+            f"{type(ambiguity).__name__}."
+        )
+    model_config = ModelConfig() if calibrated is None else calibrated
+    if model_config.botorch_model_class not in (None, ReplayedModel):
+        raise InputDataError(
+            "`calibrated` must be a calibrated_model_config, got one of "
+            f"{model_config.botorch_model_class}."
+        )
+    strategy = choose_generation_strategy(
+        struct, model_config=model_config, botorch_acqf_class=RobustUpperConfidenceBound
+    )
+    # In discrete spaces a decision that is right may be proposed again in a context that it met
+    # already. Ax would fall back on a random decision, in a context that may never occur.
+    strategy.nodes_by_name["MBM"].should_deduplicate = False
+    kwargs = _robust_spec(strategy).generator_kwargs
+    kwargs["acquisition_class"] = RobustDecisions
+    kwargs["botorch_acqf_options"] = {
+        "beta": check_nonnegative("beta", beta),
+        "ambiguity": _stored_ambiguity(ambiguity),
+        "contexts": None if contexts is None else _stored_contexts(contexts, parameters),
+        "context_names": names,
+    }
+    kwargs["transform_configs"] = {
+        **kwargs["transform_configs"],
+        "Winsorize": {"winsorization_config": WinsorizationConfig()},
+    }
+    return strategy
+
+
+def complete_trial_in_context(
+    client: Client, trial_index: int, contexts: Mapping[str, Any], raw_data: Mapping[str, Any]
+) -> int:
+    """Complete a trial whose decision was taken, and whose contexts came from the environment.
+
+    The trial was proposed with contexts that were drawn. An arm of Ax cannot be changed, so the
+    observation is attached as a trial of its own, and the proposed one is marked as failed: it is
+    not pending then, and nothing is learned from it. If the contexts are those that were proposed,
+    that trial is completed.
+
+    Initial trials that are recorded so count as such unless Ax's choice
+    ``use_existing_trials_for_initialization`` is set to False.
+
+    Args:
+        client: Whose generation strategy is a `robust_generation_strategy`.
+        trial_index: The trial that was proposed, and runs.
+        contexts: The value of each context that came, by name.
+        raw_data: As ``client.complete_trial`` takes them.
+
+    Returns:
+        The index of the trial that is complete.
+
+    Raises:
+        InputDataError: If there is no such strategy, the trial does not run, or ``contexts`` are
+            not all contexts, or not values of their parameters: those that may come have to be
+            within the bounds. Nothing has changed then.
+
+    Example:
+        >>> ((trial, decision),) = client.get_next_trials(max_trials=1).items()
+        >>> demand, profit = sell_at(decision["price"])
+        >>> complete_trial_in_context(client, trial, {"demand": demand}, {"profit": profit})
+    """
+    spec = _robust_spec(client._generation_strategy)
+    names = spec.generator_kwargs["botorch_acqf_options"]["context_names"]
+    if set(contexts) != set(names):
+        raise InputDataError(f"`contexts` must name {names}, got {list(contexts)}.")
+    for name, value in contexts.items():
+        # Ax would attach anything, and leave out of the model what is outside the bounds.
+        parameter = client._experiment.search_space.parameters[name]
+        if not parameter.validate(value) or math.isnan(value):
+            raise InputDataError(f"`contexts` must fit {parameter}, got {value!r}.")
+    trial = client._experiment.trials.get(trial_index)
+    if not isinstance(trial, Trial) or trial.arm is None or not trial.status.is_running:
+        raise InputDataError(f"`trial_index` must be that of a running trial, got {trial_index!r}.")
+    actual = {**trial.arm.parameters, **contexts}
+    if actual == trial.arm.parameters:
+        client.complete_trial(trial_index, dict(raw_data))
+        return trial_index
+    attached = client.attach_trial(actual)
+    client.complete_trial(attached, dict(raw_data))
+    client.mark_trial_failed(trial_index, f"Other contexts came: see trial {attached}.")
+    return attached
+
+
+def robust_decision(client: Client) -> tuple[dict[str, Any], float]:
+    """The decision to take in the end: the best worst expectation of the model's mean.
+
+    ``client.get_best_parameterization`` picks the trial with the best value in its own context, so
+    it prefers lucky contexts. Here the contexts and the set of the strategy judge all decisions,
+    those that were not tried among them. Trials that were completed since the last proposal count,
+    pending ones do not.
+
+    Args:
+        client: Whose generation strategy is a `robust_generation_strategy`, with observed trials.
+
+    Returns:
+        The decision, by name and without contexts, and its value: the worst expectation of the
+        metric, which for one that is minimised is the largest.
+
+    Raises:
+        InputDataError: If there is no such strategy, or nothing has been observed.
+    """
+    spec, experiment = _robust_spec(client._generation_strategy), client._experiment
+    if experiment.lookup_data().df.empty:
+        raise InputDataError("Nothing has been observed yet: complete a trial first.")
+    with with_rng_seed(client._random_seed):
+        spec.fit(experiment)
+        adapter = spec.fitted_adapter
+        run = adapter.gen(1, model_gen_options={Keys.ACQF_KWARGS.value: {"beta": 0.0}})
+    names = spec.generator_kwargs["botorch_acqf_options"]["context_names"]
+    decision = {name: v for name, v in run.arms[0].parameters.items() if name not in names}
+    config, metadata = experiment.optimization_config, run.gen_metadata
+    assert config is not None and metadata is not None
+    (value,) = metadata[Keys.EXPECTED_ACQF_VAL]
+    (metric,) = config.objective.metric_signatures
+    # The transforms of outcomes that Ax applies to one objective are affine and increasing, so the
+    # worst expectation of the outcome is that of the transformed one, transformed back.
+    mean = np.array([-value if config.objective.minimize else value])
+    data = ObservationData([metric], mean, np.zeros((1, 1)))
+    observations = [Observation(ObservationFeatures({}), data)]
+    for transform in reversed(list(adapter.transforms.values())):
+        observations = transform.untransform_observations(observations)
+    return decision, float(observations[0].data.means[0])
+
+
+def _robust_spec(strategy: GenerationStrategy) -> GeneratorSpec:
+    """The part of a strategy that comes after the initial trials."""
+    node = strategy.nodes_by_name.get("MBM")
+    spec = None if node is None else node.generator_specs[0]
+    kwargs = {} if spec is None else spec.generator_kwargs
+    if spec is None or kwargs.get("botorch_acqf_class") is not RobustUpperConfidenceBound:
+        raise InputDataError("The client's strategy is not one by `robust_generation_strategy`.")
+    return spec
+
+
+# ------------------------------------------------------------ checks
+
+
+def _check_problem(experiment: Experiment, struct: GenerationStrategyDispatchStruct) -> None:
+    config = experiment.optimization_config
+    if config is None:
+        raise InputDataError(
+            "`client` has nothing to optimise yet: call `client.configure_optimization` first."
+        )
+    if not config.objective.is_single_objective or config.outcome_constraints:
+        raise UnsupportedError(
+            "Robust decisions are for one objective without outcome constraints: a worst case of "
+            "several outcomes at a time is not defined here."
+        )
+    if experiment.search_space.is_hierarchical:
+        raise UnsupportedError("Robust decisions are not for parameters that depend on others.")
+    if struct.simplify_parameter_changes:
+        raise UnsupportedError(
+            "`simplify_parameter_changes` would simplify contexts too: set it to False."
+        )
+
+
+def _checked_parameters(experiment: Experiment, names: list[str]) -> list[RangeParameter]:
+    """The parameters of these names, if they can be contexts."""
+    space = experiment.search_space
+    found = []
+    for name in names:
+        parameter = space.parameters.get(name)
+        if parameter is None:
+            known = ", ".join(map(repr, space.parameters))
+            raise InputDataError(f"`context_names` has {name!r}; the parameters are {known}.")
+        if not isinstance(parameter, RangeParameter):
+            raise UnsupportedError(
+                f"The context {name!r} must be a range parameter without steps, it is a "
+                f"{type(parameter).__name__}."
+            )
+        if parameter.log_scale or parameter.logit_scale:
+            raise UnsupportedError(
+                f"The context {name!r} must be on a linear scale, or a distance would not be in "
+                "its units. Make its logarithm the parameter, if distances of that are meant."
+            )
+        for constraint in space.parameter_constraints:
+            if name in constraint.constraint_dict:
+                raise UnsupportedError(
+                    f"The context {name!r} must not be in a parameter constraint, as nobody "
+                    f"controls it: {constraint}."
+                )
+        found.append(parameter)
+    if not names or len(set(names)) != len(names):
+        raise InputDataError(f"`context_names` must be different names, at least one, got {names}.")
+    if not set(space.tunable_parameters) - set(names):
+        raise InputDataError("`context_names` leave no parameter to decide on.")
+    return found
+
+
+def _stored_contexts(
+    contexts: ContextDistribution | Tensor, parameters: list[RangeParameter]
+) -> dict[str, Any]:
+    """A distribution as plain values, which Ax can store, if it fits the parameters."""
+    contexts = as_distribution(contexts)
+    if contexts.indices is not None:
+        raise InputDataError("`contexts` have `indices`, which `context_names` tell: omit them.")
+    if contexts.points.shape[-1] != len(parameters):
+        raise InputDataError(
+            f"`contexts` must have a column for each of the {len(parameters)} `context_names`, got "
+            f"{contexts.points.shape[-1]}."
+        )
+    tensors = {"points": contexts.points, "lipschitz_points": contexts.lipschitz_points}
+    for what, points in tensors.items():
+        if points is None:
+            continue
+        for parameter, column in zip(parameters, points.double().T, strict=True):
+            low, high = column.aminmax()
+            if low < parameter.lower or high > parameter.upper:
+                raise InputDataError(
+                    f"`contexts` must lie within the bounds [{parameter.lower}, {parameter.upper}] "
+                    f"of {parameter.name!r}, in its units; the `{what}` range over "
+                    f"[{low:.6g}, {high:.6g}]."
+                )
+    for parameter, column in zip(parameters, contexts.points.T, strict=True):
+        if parameter.parameter_type is ParameterType.INT and (column != column.round()).any():
+            raise InputDataError(f"`contexts` must be integers, as {parameter.name!r} is.")
+    return {
+        name: None if tensor is None else tensor.tolist()
+        for name, tensor in {**tensors, "weights": contexts.weights}.items()
+    }
+
+
+def _read_contexts(stored: Mapping[str, Any]) -> ContextDistribution:
+    """The inverse of `_stored_contexts`."""
+    points, weights, lipschitz_points = (
+        None if stored[name] is None else torch.tensor(stored[name], dtype=torch.double)
+        for name in ("points", "weights", "lipschitz_points")
+    )
+    assert points is not None and weights is not None
+    return ContextDistribution(points, weights, lipschitz_points=lipschitz_points)
+
+
+def _stored_ambiguity(ambiguity: AmbiguitySet) -> Any:
+    """A set as plain values, which Ax can store; one that is not of such stands for itself."""
+    name, arguments = type(ambiguity).__name__, ambiguity._arguments()
+    for key, value in arguments.items():
+        if isinstance(value, RadiusSchedule):
+            arguments[key] = {"c": value.c}
+        elif isinstance(value, tuple):
+            arguments[key] = list(value)
+        elif not isinstance(value, PLAIN):
+            return ambiguity
+    if getattr(robust, name, None) is not type(ambiguity):
+        return ambiguity
+    return {"name": name, "arguments": arguments}
+
+
+def _read_ambiguity(stored: Any) -> AmbiguitySet:
+    """The inverse of `_stored_ambiguity`."""
+    if isinstance(stored, AmbiguitySet):
+        return stored
+    arguments = dict(stored["arguments"])
+    for key, value in arguments.items():
+        if isinstance(value, Mapping):
+            arguments[key] = RadiusSchedule(**value)
+        elif isinstance(value, list):
+            arguments[key] = torch.tensor(value, dtype=torch.double)  # lengthscales
+    ambiguity: AmbiguitySet = getattr(robust, stored["name"])(**arguments)
+    return ambiguity
+
+
+register_acquisition(RobustDecisions)
+register_acquisition_function(RobustUpperConfidenceBound)
