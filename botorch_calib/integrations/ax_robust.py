@@ -332,6 +332,7 @@ def complete_trial_in_context(
         InputDataError: If there is no such strategy, the trial does not run, or ``contexts`` are
             not all contexts, or not values of their parameters: those that may come have to be
             within the bounds. Nothing has changed then.
+        Exception: Whatever Ax raises for ``raw_data``. The trial runs on then, to be completed.
 
     Example:
         >>> ((trial, decision),) = client.get_next_trials(max_trials=1).items()
@@ -355,7 +356,11 @@ def complete_trial_in_context(
         client.complete_trial(trial_index, dict(raw_data))
         return trial_index
     attached = client.attach_trial(actual)
-    client.complete_trial(attached, dict(raw_data))
+    try:
+        client.complete_trial(attached, dict(raw_data))
+    except Exception:
+        client.mark_trial_failed(attached, f"Data refused: trial {trial_index} is still running.")
+        raise
     client.mark_trial_failed(trial_index, f"Other contexts came: see trial {attached}.")
     return attached
 

@@ -18,6 +18,7 @@ from ax.api.utils.generation_strategy_dispatch import choose_generation_strategy
 from ax.api.utils.structs import GenerationStrategyDispatchStruct
 from ax.core.observation import ObservationFeatures
 from ax.core.trial_status import TrialStatus
+from ax.exceptions.core import UserInputError
 from ax.exceptions.storage import JSONEncodeError
 from ax.generators.torch.botorch_modular.utils import ModelConfig
 from botorch.exceptions.errors import InputDataError, UnsupportedError
@@ -485,6 +486,17 @@ class TestContexts:
             complete_trial_in_context(client, trial, contexts, {"y": 1.0})
         assert list(client._experiment.trials) == [trial]
         assert client._experiment.trials[trial].status == TrialStatus.RUNNING
+
+    def test_data_that_ax_refuses_leave_the_trial_running(self) -> None:
+        client = new_client()
+        trial, parameters = only(client.get_next_trials(1))
+        other = {"c": parameters["c"] + 1.0}
+        with pytest.raises(UserInputError):
+            complete_trial_in_context(client, trial, other, {"y": "much"})
+        running = [i for i, t in client._experiment.trials.items() if t.status.is_running]
+        assert running == [trial]
+        recorded = complete_trial_in_context(client, trial, other, {"y": 1.0})
+        assert client._experiment.trials[recorded].status == TrialStatus.COMPLETED
 
     def test_the_trial_must_run(self) -> None:
         client = new_client()
