@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from botorch_calib.distributions import PiecewisePredictive
-from botorch_calib.distributions._normal_moments import NormalMoments
+from botorch_calib.distributions._normal_moments import normal_moments
 
 MASSES = torch.tensor([0.05, 0.15, 0.3, 0.3, 0.15, 0.05], dtype=torch.double)
 KNOTS = {
@@ -26,13 +26,6 @@ KNOTS = {
 
 def predictive(knots: Tensor) -> PiecewisePredictive:
     return PiecewisePredictive(knots, MASSES, [False] * 6, validate=False)
-
-
-def moments(knots: Tensor) -> tuple[Tensor, Tensor]:
-    found: tuple[Tensor, Tensor] = NormalMoments.apply(
-        knots, MASSES, predictive(knots.detach())._moments_with_knots
-    )
-    return found
 
 
 def by_quadrature(knots: list[float]) -> tuple[float, float]:
@@ -55,7 +48,7 @@ def by_quadrature(knots: list[float]) -> tuple[float, float]:
 @pytest.mark.parametrize("name", KNOTS)
 def test_values(name):
     knots = torch.tensor(KNOTS[name], dtype=torch.double)
-    mean, variance = moments(knots)
+    mean, variance = normal_moments(knots, MASSES)
     general = predictive(knots)._moments_by_pieces()
     expected = by_quadrature(KNOTS[name])
     for got, other, wanted in zip((mean, variance), general, expected, strict=True):
@@ -67,7 +60,7 @@ def test_values(name):
 def test_derivatives(name):
     knots = torch.tensor(KNOTS[name], dtype=torch.double).requires_grad_()
     for part in (0, 1):
-        (got,) = torch.autograd.grad(moments(knots)[part], knots)
+        (got,) = torch.autograd.grad(normal_moments(knots, MASSES)[part], knots)
         (wanted,) = torch.autograd.grad(predictive(knots)._moments_by_pieces()[part], knots)
         assert got.isfinite().all()
         assert_close(got, wanted, rtol=1e-7, atol=1e-8)
@@ -76,14 +69,14 @@ def test_derivatives(name):
 def test_differences():
     knots = torch.tensor([KNOTS[name] for name in ("normal", "above zero")], dtype=torch.double)
     knots.requires_grad_()
-    assert torch.autograd.gradcheck(moments, (knots,))
-    assert torch.autograd.gradgradcheck(moments, (knots,))
+    assert torch.autograd.gradcheck(normal_moments, (knots, MASSES))
+    assert torch.autograd.gradgradcheck(normal_moments, (knots, MASSES))
 
 
 def test_narrowest():
     """At the least gap the derivatives are inaccurate, and finite."""
     knots = (0.3 + 1e-6 * torch.arange(5, dtype=torch.double)).requires_grad_()
-    mean, variance = moments(knots)
+    mean, variance = normal_moments(knots, MASSES)
     (slope,) = torch.autograd.grad(mean + variance, knots)
     assert mean.isfinite() and variance > 0 and slope.isfinite().all()
     assert_close(variance, predictive(knots)._moments_by_pieces()[1], rtol=1e-8, atol=1e-9)

@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 
 # Numbers that are held at a time beside the results, on the way to values at all pairs.
-_ELEMENTS = 2**21
+_ELEMENTS = 2**20
+_FEW = 4  # thresholds up to which their derivatives are summed one by one
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,52 +53,85 @@ class RadialSum:
         rates = [centers.new_full((len(centers),), scale**-2.0) for scale in lengthscales]
         return cls(constants, centers.repeat(len(lengthscales), 1), torch.cat(rates), coefficients)
 
-    @torch.no_grad()
     def at_pairs(
-        self,
-        first: Tensor,
-        second: Tensor,
-        columns: tuple[list[int], list[int]],
-        gradients: bool = True,
-    ) -> tuple[Tensor, Tensor]:
-        """Values at all pairs and their derivatives, without a graph.
+        self, first: Tensor, second: Tensor, columns: tuple[list[int], list[int]]
+    ) -> PairedSums:
+        """The sum at all pairs.
 
         Args:
             first: Some columns of the inputs, ``b x d'``.
             second: The other ones, ``M x d''``.
             columns: Which columns these are.
-            gradients: Whether derivatives are wanted.
-
-        Returns:
-            Values ``b x M x L``, in the type of the constants, and derivatives by the first
-            columns and then by the second ones, ``b x d x L x M`` (or nothing).
         """
-        right = self._side(second, columns[1], gradients)
-        num = (1 + first.shape[-1]) * max(self.coefficients.numel(), 1)
-        parts = [
-            self._with_rows(self._side(part, columns[0], gradients), right, gradients)
-            for part in first.split(max(_ELEMENTS // num, 1))
-        ]
-        values, slopes = (torch.cat(part) for part in zip(*parts, strict=True))
-        return self.constants + values.to(self.constants), slopes.to(self.constants)
+        return PairedSums(self, (first.double(), second.double()), columns)
 
-    def _with_rows(self, left: Tensor, right: Tensor, gradients: bool) -> tuple[Tensor, Tensor]:
-        """Values without the constants ``b x M x L``, and derivatives ``b x d x L x M``."""
-        b, num, M = len(left), self.coefficients.shape[-1], len(right)
-        # b x (1 + d') x L x T
-        rows = left.unsqueeze(-2) * self.coefficients.double().mT
-        values = (rows.flatten(0, 2) @ right[:, 0].mT).view(b, left.shape[1], num, M)
-        if not gradients:
-            return values[:, 0].mT, values[:, 1:]
-        of_second = rows[:, 0].flatten(0, 1) @ right[:, 1:].transpose(0, 1).flatten(0, 1).mT
-        of_second = of_second.view(b, num, right.shape[1] - 1, M).transpose(1, 2)
-        return values[:, 0].mT, torch.cat([values[:, 1:], of_second], dim=1)
 
-    def _side(self, points: Tensor, columns: list[int], gradients: bool) -> Tensor:
-        """Factors ``m x 1 x T`` of the terms, or with their derivatives ``m x (1 + d') x T``."""
-        differences = points.double().unsqueeze(-1) - self.centers[:, columns].double().mT
-        rates = self.rates.double()
-        factors = differences.square().sum(dim=-2, keepdim=True).mul_(-rates).exp_()
-        if not gradients:
-            return factors
-        return torch.cat([factors, differences.mul_(-2.0 * rates).mul_(factors)], dim=-2)
+class PairedSums:
+    """A `RadialSum` at all pairs of ``b`` and ``M`` inputs, without a graph.
+
+    Args:
+        radial: The sum.
+        points: Some columns of the inputs, ``b x d'``, and the other ones, ``M x d''``.
+        columns: Which columns these are.
+    """
+
+    @torch.no_grad()
+    def __init__(
+        self,
+        radial: RadialSum,
+        points: tuple[Tensor, Tensor],
+        columns: tuple[list[int], list[int]],
+    ) -> None:
+        self._constants, self._rates = radial.constants, radial.rates.double()
+        self._coefficients = radial.coefficients.double().mT
+        centers = [radial.centers[:, own].double() for own in columns]
+        # A factor of each term for either side, b x T and M x T
+        self._left, self._right = (
+            (side.unsqueeze(1) - own).square_().sum(dim=-1).mul_(-self._rates).exp_()
+            for side, own in zip(points, centers, strict=True)
+        )
+        # From the first center, so that differences lose no digits far from the origin
+        self._points = [side - own[:1] for side, own in zip(points, centers, strict=True)]
+        self._centers = torch.cat([own - own[:1] for own in centers], dim=-1)
+
+    @torch.no_grad()
+    def values(self) -> Tensor:
+        """Values ``b x M x L``, in the type of the constants."""
+        num, parts = len(self._coefficients), []
+        for left in self._left.split(self._num_rows(self._coefficients)):
+            rows = (left.unsqueeze(1) * self._coefficients).flatten(0, 1)
+            parts.append((rows @ self._right.mT).view(len(left), num, len(self._right)).mT)
+        return self._constants + torch.cat(parts).to(self._constants)
+
+    @torch.no_grad()
+    def pulled(self, by_values: Tensor) -> Tensor:
+        """From derivatives by the values ``b x M x L`` to those by the inputs ``b x M x d``.
+
+        With ``R_t`` the derivative by the logarithm of term ``t`` they are
+        ``2 sum_t rates_t R_t (centers_t - z)``, first columns first. Of few thresholds the sums
+        are products for each; of many, the derivatives by all terms are one product.
+        """
+        sides = torch.cat([torch.ones_like(self._centers[:, :1]), self._centers], dim=-1)
+        sides *= 2.0 * self._rates.unsqueeze(-1)
+        few = len(self._coefficients) <= _FEW
+        rows = self._coefficients.unsqueeze(1) * sides.mT if few else self._right
+        num, parts = self._num_rows(rows), []
+        for left, by in zip(self._left.split(num), by_values.double().split(num), strict=True):
+            if few:
+                products = (left[:, None, None] * rows).flatten(0, 2) @ self._right.mT
+                products = products.view(len(left), *rows.shape[:2], len(self._right))
+                parts.append(products.mul_(by.mT.unsqueeze(2)).sum(dim=1).mT)
+            else:
+                by_terms = (by @ self._coefficients).mul_(left.unsqueeze(1)).mul_(self._right)
+                parts.append(by_terms @ sides)
+        sums = torch.cat(parts)
+        total, by_inputs = sums[..., :1], sums[..., 1:]
+        first, second = self._points
+        by_inputs[..., : first.shape[-1]].addcmul_(total, first.unsqueeze(1), value=-1.0)
+        by_inputs[..., first.shape[-1] :].addcmul_(total, second, value=-1.0)
+        return by_inputs.to(by_values)
+
+    @staticmethod
+    def _num_rows(columns: Tensor) -> int:
+        """Inputs at a time of which each makes so many numbers."""
+        return max(_ELEMENTS // max(columns.numel(), 1), 1)
