@@ -13,8 +13,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-# Numbers that are held at a time beside the results, on the way to values at all pairs.
-_ELEMENTS = 2**20
+# Numbers that are held at a time beside the results, on the way to values at all pairs: few enough
+# to stay in a CPU's cache, or few launches on a device.
+_ELEMENTS, _DEVICE_ELEMENTS = 2**18, 2**23
 _FEW = 4  # thresholds up to which their derivatives are summed one by one
 
 
@@ -134,4 +135,5 @@ class PairedSums:
     @staticmethod
     def _num_rows(columns: Tensor) -> int:
         """Inputs at a time of which each makes so many numbers."""
-        return max(_ELEMENTS // max(columns.numel(), 1), 1)
+        most = _DEVICE_ELEMENTS if columns.is_cuda else _ELEMENTS
+        return max(most // max(columns.numel(), 1), 1)
