@@ -16,7 +16,7 @@ from torch import Tensor
 # Numbers that are held at a time beside the results, on the way to values at all pairs: few enough
 # to stay in a CPU's cache, or few launches on a device.
 _ELEMENTS, _DEVICE_ELEMENTS = 2**18, 2**23
-_FEW = 4  # thresholds up to which their derivatives are summed one by one
+_FEW = 6  # thresholds up to which their derivatives are summed one by one
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,23 +85,28 @@ class PairedSums:
     ) -> None:
         self._constants, self._rates = radial.constants, radial.rates.double()
         self._coefficients = radial.coefficients.double().mT
-        centers = [radial.centers[:, own].double() for own in columns]
-        # A factor of each term for either side, b x T and M x T
-        self._left, self._right = (
-            (side.unsqueeze(1) - own).square_().sum(dim=-1).mul_(-self._rates).exp_()
-            for side, own in zip(points, centers, strict=True)
+        # All from the first center, so that differences lose no digits far from the origin
+        origin = radial.centers[0].double()
+        centered = radial.centers.double() - origin
+        self._centers = [centered[:, own] for own in columns]
+        self._first, self._second = (
+            side - origin[own] for side, own in zip(points, columns, strict=True)
         )
-        # From the first center, so that differences lose no digits far from the origin
-        self._points = [side - own[:1] for side, own in zip(points, centers, strict=True)]
-        self._centers = torch.cat([own - own[:1] for own in centers], dim=-1)
+        self._right = self._factors(self._second, 1)
+
+    def _factors(self, points: Tensor, side: int) -> Tensor:
+        """A factor of each term for points on either side, ``m x T``."""
+        squares = (points.unsqueeze(1) - self._centers[side]).square_().sum(dim=-1)
+        return squares.mul_(-self._rates).exp_()
 
     @torch.no_grad()
     def values(self) -> Tensor:
         """Values ``b x M x L``, in the type of the constants."""
         num, parts = len(self._coefficients), []
-        for left in self._left.split(self._num_rows(self._coefficients)):
-            rows = (left.unsqueeze(1) * self._coefficients).flatten(0, 1)
-            parts.append((rows @ self._right.mT).view(len(left), num, len(self._right)).mT)
+        for points in self._first.split(self._num_rows(self._coefficients)):
+            rows = self._factors(points, 0).unsqueeze(1) * self._coefficients
+            products = rows.flatten(0, 1) @ self._right.mT
+            parts.append(products.view(len(points), num, len(self._right)).mT)
         return self._constants + torch.cat(parts).to(self._constants)
 
     @torch.no_grad()
@@ -112,12 +117,13 @@ class PairedSums:
         ``2 sum_t rates_t R_t (centers_t - z)``, first columns first. Of few thresholds the sums
         are products for each; of many, the derivatives by all terms are one product.
         """
-        sides = torch.cat([torch.ones_like(self._centers[:, :1]), self._centers], dim=-1)
-        sides *= 2.0 * self._rates.unsqueeze(-1)
+        weights = 2.0 * self._rates.unsqueeze(-1)
+        sides = torch.cat([weights, *(weights * own for own in self._centers)], dim=-1)
         few = len(self._coefficients) <= _FEW
         rows = self._coefficients.unsqueeze(1) * sides.mT if few else self._right
         num, parts = self._num_rows(rows), []
-        for left, by in zip(self._left.split(num), by_values.double().split(num), strict=True):
+        for points, by in zip(self._first.split(num), by_values.double().split(num), strict=True):
+            left = self._factors(points, 0)
             if few:
                 products = (left[:, None, None] * rows).flatten(0, 2) @ self._right.mT
                 products = products.view(len(left), *rows.shape[:2], len(self._right))
@@ -127,9 +133,9 @@ class PairedSums:
                 parts.append(by_terms @ sides)
         sums = torch.cat(parts)
         total, by_inputs = sums[..., :1], sums[..., 1:]
-        first, second = self._points
-        by_inputs[..., : first.shape[-1]].addcmul_(total, first.unsqueeze(1), value=-1.0)
-        by_inputs[..., first.shape[-1] :].addcmul_(total, second, value=-1.0)
+        split = self._first.shape[-1]
+        by_inputs[..., :split].addcmul_(total, self._first.unsqueeze(1), value=-1.0)
+        by_inputs[..., split:].addcmul_(total, self._second, value=-1.0)
         return by_inputs.to(by_values)
 
     @staticmethod
