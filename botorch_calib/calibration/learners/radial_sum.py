@@ -13,9 +13,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-# Numbers that are held at a time beside the results, on the way to values at all pairs: few enough
-# to stay in a CPU's cache, or few launches on a device.
-_ELEMENTS, _DEVICE_ELEMENTS = 2**18, 2**23
+# Numbers that are held at a time beside the results, on the way to values at all pairs. On a
+# device, whose launches have to be few, there are more.
+_ELEMENTS, _DEVICE_ELEMENTS = 2**20, 2**23
 _FEW = 6  # thresholds up to which their derivatives are summed one by one
 
 
