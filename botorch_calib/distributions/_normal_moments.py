@@ -1,13 +1,13 @@
 r"""Mean and variance of many normal pieces with common masses, with the derivatives written down.
 
 `PiecewisePredictive.moments` finds them for any pieces, in logarithms and with a graph through each
-step. A recalibrated distribution has twenty pieces, and a localized one differs by point.
+step. A recalibrated distribution has twenty pieces, and a localized one differs by point. Within,
+tensors have the knots, or the pieces, in their first dimension.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -15,79 +15,120 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.nn.functional import pad
 
-_SQRT_HALF, _SQRT_HALF_PI = math.sqrt(0.5), math.sqrt(0.5 * math.pi)
+from botorch_calib.distributions._normal_functions import mills_ratio
+
+_SQRT_2PI = math.sqrt(2.0 * math.pi)
 _LEAST = torch.finfo(torch.float64).tiny
+_CHUNK = 2**15  # knots at a time, few enough to stay in a CPU's cache
+
+
+def normal_moments(knots: Tensor, masses: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and variance of the distribution with the given knots and masses, all pieces normal.
+
+    They are differentiable in the knots, to any order.
+
+    Args:
+        knots: ``batch_shape x (K - 1)``, finite and increasing, ``K > 1``, float64.
+        masses: ``K``.
+
+    Returns:
+        Both, ``batch_shape``.
+    """
+    rows = knots.reshape(-1, knots.shape[-1])
+    most = len(rows) if rows.is_cuda else _CHUNK // rows.shape[-1]
+    parts = [NormalMoments.apply(part.mT.contiguous(), masses) for part in rows.split(max(most, 1))]
+    mean, variance = (torch.cat(part).view(knots.shape[:-1]) for part in zip(*parts, strict=True))
+    return mean, variance
 
 
 class NormalMoments(Function):
     r"""Mean and variance of the distribution with the given knots and masses, all pieces normal.
 
-    With ``a = phi(low) / N`` and ``b = phi(high) / N``, where ``N`` is the natural mass
-    ``Phi(high) - Phi(low)``, a piece has the mean ``mu = a - b`` and the second moment
-    ``q = 1 + a low - b high``, and their derivatives are ``dmu/dlow = a (mu - low)``,
-    ``dmu/dhigh = b (high - mu)``, ``dq/dlow = a (q - low^2)`` and ``dq/dhigh = b (high^2 - q)``.
-    Masses and densities are in units of the density at the end of the piece nearer to zero, so that
-    none underflows however far out.
-
-    Differentiated twice, it is the general formula. There are no derivatives by the masses.
+    With ``a`` and ``b`` of `_EndDensities` a piece has the mean ``mu = a - b`` and the second
+    moment ``q = 1 + a low - b high``, and their derivatives are ``dmu/dlow = a (mu - low)``,
+    ``dmu/dhigh = b (high - mu)``, ``dq/dlow = a (q - low^2)`` and ``dq/dhigh = b (high^2 - q)``:
+    functions of ``a``, ``b`` and the knots, so derivatives of every order follow. There are none by
+    the masses.
     """
 
     @staticmethod
-    def forward(
-        ctx: Any, knots: Tensor, masses: Tensor, general: Callable[[Tensor], tuple[Tensor, Tensor]]
-    ) -> tuple[Tensor, Tensor]:
-        """Both, ``batch_shape``.
+    def forward(ctx: Any, knots: Tensor, masses: Tensor) -> tuple[Tensor, Tensor]:
+        """Both, ``n``.
 
         Args:
             ctx: Of autograd.
-            knots: ``batch_shape x (K - 1)``, finite and increasing, ``K > 1``, float64.
+            knots: ``(K - 1) x n``, finite and increasing, ``K > 1``, float64.
             masses: ``K``.
-            general: Makes both of knots, twice differentiable.
         """
-        low, high, around = _sides(knots)
-        mills = torch.special.erfcx(knots.abs() * _SQRT_HALF).mul_(_SQRT_HALF_PI)
-        tails = pad(mills.mul_(knots.sign()), (1, 1))
-        half = pad(0.5 * knots.square(), (1, 1), value=math.inf)
-        depth = torch.minimum(half[..., :-1], half[..., 1:]).mul_(1.0 - around)
-        a = (depth - half[..., :-1]).exp_()
-        b = (depth - half[..., 1:]).exp_()
-        natural = around.mul_(2.0 * _SQRT_HALF_PI)
-        natural.addcmul_(a, tails[..., :-1]).addcmul_(b, tails[..., 1:], value=-1.0)
-        natural.clamp_(min=_LEAST)
-        a, b = a.div_(natural), b.div_(natural)
-        mean = a - b
-        second = torch.addcmul(a * low, b, high, value=-1.0).add_(1.0)
-        center = torch.linalg.vecdot(mean, masses)
-        spread = (second - mean.square()).clamp_(min=0.0)
-        spread.add_((mean - center.unsqueeze(-1)).square_())
-        ctx.save_for_backward(knots, masses, a, b, mean, second, center)
-        ctx.general = general
-        return center, torch.linalg.vecdot(spread, masses)
+        a, b = _end_densities(knots)
+        mean, second, center = _piece_moments(knots, a, b, masses)
+        spread = torch.addcmul(second, mean, mean, value=-1.0).clamp_(min=0.0)
+        deviation = mean - center
+        spread.addcmul_(deviation, deviation)
+        ctx.save_for_backward(knots, masses, a, b)
+        return center, masses @ spread
 
     @staticmethod
-    def backward(ctx: Any, by_mean: Tensor, by_variance: Tensor) -> tuple[Tensor, None, None]:
+    def backward(ctx: Any, by_mean: Tensor, by_variance: Tensor) -> tuple[Tensor, None]:
         """See the class."""
-        knots, masses, a, b, mean, second, center = ctx.saved_tensors
+        knots, masses, a, b = ctx.saved_tensors
         if torch.is_grad_enabled():
-            found = torch.autograd.grad(
-                ctx.general(knots), knots, (by_mean, by_variance), create_graph=True
-            )
-            return found[0], None, None
+            a, b = _EndDensities.apply(knots)
+        mean, second, center = _piece_moments(knots, a, b, masses)
         # Of the mean, and of the second moment, which the mean around which it is taken enters.
-        second_factor = by_variance.unsqueeze(-1)
-        factor = (by_mean - 2.0 * by_variance * center).unsqueeze(-1)
-        inner = factor * mean + second_factor * second
-        at_knots = knots * (factor + second_factor * knots)
-        lower = (inner[..., 1:] - at_knots) * (a * masses)[..., 1:]
-        upper = (at_knots - inner[..., :-1]) * (b * masses)[..., :-1]
-        return lower + upper, None, None
+        factor = by_mean - 2.0 * by_variance * center
+        inner = torch.addcmul(factor * mean, by_variance, second)
+        at_knots = torch.addcmul(factor, by_variance, knots) * knots
+        weights = masses.unsqueeze(-1)
+        lower = (inner[1:] - at_knots) * a[1:] * weights[1:]
+        return torch.addcmul(lower, (at_knots - inner[:-1]) * b[:-1], weights[:-1]), None
 
 
-def _sides(knots: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Lower and upper ends of the pieces, 0 for infinite ones, and which have zero inside.
+class _EndDensities(Function):
+    """`_end_densities`, differentiable to any order.
 
-    The latter is 1 where zero is inside, 1/2 where it is an end, and else 0.
+    From ``dN/dlow = -phi(low)`` and ``dN/dhigh = phi(high)`` follow ``da/dlow = a (a - low)``,
+    ``da/dhigh = -a b``, ``db/dlow = a b`` and ``db/dhigh = -b (b + high)``.
     """
-    padded = pad(knots, (1, 1))
-    sides = pad(pad(knots.sign(), (1, 0), value=-1.0), (0, 1), value=1.0)
-    return padded[..., :-1], padded[..., 1:], sides.diff(dim=-1).mul_(0.5)
+
+    @staticmethod
+    def forward(ctx: Any, knots: Tensor) -> tuple[Tensor, Tensor]:
+        a, b = _end_densities(knots)
+        ctx.save_for_backward(knots, a, b)
+        return a, b
+
+    @staticmethod
+    def backward(ctx: Any, by_a: Tensor, by_b: Tensor) -> Tensor:
+        knots, a, b = ctx.saved_tensors
+        total = by_a * a + by_b * b
+        lower = a[1:] * (total[1:] - by_a[1:] * knots)
+        return lower - b[:-1] * (total[:-1] + by_b[:-1] * knots)
+
+
+def _piece_moments(
+    knots: Tensor, a: Tensor, b: Tensor, masses: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Mean and second moment of each piece, and the mean of all."""
+    mean, ends = a - b, pad(knots, (0, 0, 1, 1))
+    second = torch.addcmul(a * ends[:-1] + 1.0, b, ends[1:], value=-1.0)
+    return mean, second, masses @ mean
+
+
+def _end_densities(knots: Tensor) -> tuple[Tensor, Tensor]:
+    """``a = phi(low) / N`` and ``b = phi(high) / N`` of the pieces, each ``K x n``.
+
+    Here ``N`` is the natural mass ``Phi(high) - Phi(low)``. It and the densities are in units of
+    the density at the end of the piece nearer to zero, so that none underflows however far out.
+    """
+    sign = knots.sign()
+    # 1 where zero is inside the piece, 1/2 where it is an end, and else 0
+    around = pad(pad(sign, (0, 0, 1, 0), value=-1.0), (0, 0, 0, 1), value=1.0).diff(dim=0)
+    around.mul_(0.5)
+    tails = pad(mills_ratio(knots.abs()).mul_(sign), (0, 0, 1, 1))
+    half = pad((knots * knots).mul_(0.5), (0, 0, 1, 1), value=math.inf)
+    depth = torch.minimum(half[:-1], half[1:]).mul_(1.0 - around)
+    a = (depth - half[:-1]).exp_()
+    b = depth.sub_(half[1:]).exp_()
+    natural = around.mul_(_SQRT_2PI)
+    natural.addcmul_(a, tails[:-1]).addcmul_(b, tails[1:], value=-1.0).clamp_(min=_LEAST)
+    return a.div_(natural), b.div_(natural)

@@ -34,7 +34,7 @@ from botorch_calib.distributions._normal_functions import (
     lower_quantile,
     ndtri_exp,
 )
-from botorch_calib.distributions._normal_moments import NormalMoments
+from botorch_calib.distributions._normal_moments import normal_moments
 from botorch_calib.distributions._normal_pieces import NormalPieces
 from botorch_calib.distributions._smoothed_quantile import QuantileTable, normal_points
 from botorch_calib.distributions.form import PiecewiseForm
@@ -600,7 +600,7 @@ class PiecewisePredictive(WithMoments):
             knots = self.finite_knots
             if self.scale is not None:
                 knots = knots / self.scale.unsqueeze(-1)
-            mean, variance = NormalMoments.apply(knots, self.masses, self._moments_with_knots)
+            mean, variance = normal_moments(knots, self.masses)
             if self.scale is None:
                 return mean, variance
             return mean * self.scale, variance * self.scale.square()
@@ -612,11 +612,6 @@ class PiecewisePredictive(WithMoments):
         form, num = self.form, self.masses.shape[-1]
         is_open = form.open_low and form.open_high and not any(form.uniform)
         return is_open and self.masses.dim() == 1 and num > 1
-
-    def _moments_with_knots(self, knots: Tensor) -> tuple[Tensor, Tensor]:
-        """Those in units of the scale, with other knots."""
-        other = PiecewisePredictive.from_form(knots, self.masses, self.form)
-        return other._moments_by_pieces()
 
     def _moments_by_pieces(self) -> tuple[Tensor, Tensor]:
         mean, variance = self._piece_moments()

@@ -20,6 +20,7 @@ from linear_operator.operators import DiagLinearOperator
 from torch import Tensor
 
 from botorch_calib._autograd import with_gradients
+from botorch_calib.calibration.learners.radial_sum import PairedSums
 from botorch_calib.models.calibrated import CalibratedModel
 from botorch_calib.posteriors.moments import mean_and_deviation
 from botorch_calib.robust.gp.stationary_gp import StationaryGP
@@ -137,15 +138,15 @@ class CalibratedBonus(Bonus):
     def values(self, variance: Tensor, inputs: Inputs) -> Tensor:
         """Values ``...``."""
         with torch.no_grad():
-            Z, sums = inputs.joint(variance), self._sums(inputs, gradients=False)
-            return self._bonus(variance, Z, None if sums is None else sums[0])
+            Z, sums = inputs.joint(variance), self._sums(inputs)
+            return self._bonus(variance, Z, None if sums is None else sums.values())
 
     def with_slopes(self, variance: Tensor, inputs: Inputs) -> tuple[Tensor, Slopes]:
         """Values ``...`` and their derivatives."""
-        Z, sums = inputs.joint(variance), self._sums(inputs, gradients=True)
+        Z, sums = inputs.joint(variance), self._sums(inputs)
         with with_gradients():
             if sums is not None:
-                arguments = _leaves(variance, sums[0])
+                arguments = _leaves(variance, sums.values())
                 values = self._bonus(arguments[0], Z.clone(), arguments[1])
             else:
                 arguments = _leaves(variance, Z)
@@ -153,8 +154,7 @@ class CalibratedBonus(Bonus):
             slopes = torch.autograd.grad(values.sum(), arguments, allow_unused=True)
         if sums is None:
             return values.detach(), self._slopes(slopes, inputs)
-        by_inputs = (slopes[1].mT.unsqueeze(1) * sums[1]).sum(dim=2).movedim(1, -1)
-        by_inputs = by_inputs.to(variance) * self.gp.transform_slope[inputs.order]
+        by_inputs = sums.pulled(slopes[1]).to(variance) * self.gp.transform_slope[inputs.order]
         return values.detach(), Slopes(slopes[0], by_inputs)
 
     def with_changes(self, variance: Tensor, inputs: Inputs) -> tuple[Slopes, Changes]:
@@ -181,8 +181,8 @@ class CalibratedBonus(Bonus):
         assert by_variance is not None
         return Slopes(by_variance, None if by_joint is None else by_joint[..., inputs.order])
 
-    def _sums(self, inputs: Inputs, gradients: bool) -> tuple[Tensor, Tensor] | None:
-        """What makes the thresholds at all pairs, and its derivatives by transformed inputs."""
+    def _sums(self, inputs: Inputs) -> PairedSums | None:
+        """What makes the thresholds at all pairs, if it is a sum, of transformed inputs."""
         radial, columns = self.model.calibrator.radial_sum(), inputs.columns
         if radial is None:
             return None
@@ -190,7 +190,6 @@ class CalibratedBonus(Bonus):
             self.gp.transformed(inputs.X[:, 0], columns.decision),
             self.gp.transformed(inputs.contexts[0], columns.context),
             (columns.decision, columns.context),
-            gradients,
         )
 
     def _bonus(self, variance: Tensor, inputs: Tensor, sums: Tensor | None = None) -> Tensor:

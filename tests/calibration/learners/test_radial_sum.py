@@ -50,21 +50,21 @@ def test_pairs(name, dtype, columns, monkeypatch):
     found = learner.radial_sum()
     assert found is not None
     tolerance = 1e-12 if dtype == torch.double else 1e-5
-    for elements in (2**21, 1):
+    for elements, few in ((2**21, 4), (1, 4), (2**21, 0), (1, 0)):
         monkeypatch.setattr(radial_sum, "_ELEMENTS", elements)
-        sums, slopes = found.at_pairs(first.to(dtype), second.to(dtype), columns)
-        assert sums.dtype == slopes.dtype == dtype and not slopes.requires_grad
+        monkeypatch.setattr(radial_sum, "_FEW", few)
+        pairs = found.at_pairs(first.to(dtype), second.to(dtype), columns)
+        sums = pairs.values()
+        assert sums.dtype == dtype and not sums.requires_grad
         sums.requires_grad_()
         values = learner.finished(sums)
         assert_close(values, expected, rtol=tolerance, atol=tolerance)
         for level in range(values.shape[-1]):
             (wanted,) = torch.autograd.grad(expected[..., level].sum(), joint, retain_graph=True)
             (outer,) = torch.autograd.grad(values[..., level].sum(), sums, retain_graph=True)
-            got = torch.einsum("bml,bdlm->bmd", outer, slopes)
+            got = pairs.pulled(outer)
+            assert got.dtype == dtype and not got.requires_grad
             assert_close(got, wanted[..., order], rtol=tolerance, atol=10 * tolerance)
-        alone, nothing = found.at_pairs(first.to(dtype), second.to(dtype), columns, False)
-        assert_close(alone, sums.detach(), rtol=tolerance, atol=tolerance)
-        assert nothing.numel() == 0
 
 
 def test_far_away():
@@ -73,17 +73,20 @@ def test_far_away():
     found = learner.radial_sum()
     assert found is not None
     far = torch.full((2, 2), 1e5, dtype=torch.double)
-    sums, slopes = found.at_pairs(far, uniform(3, 1), ([0, 1], [2]))
-    assert torch.equal(sums, found.constants.expand_as(sums)) and not slopes.any()
+    pairs = found.at_pairs(far, uniform(3, 1), ([0, 1], [2]))
+    sums = pairs.values()
+    assert torch.equal(sums, found.constants.expand_as(sums))
+    assert not pairs.pulled(torch.ones_like(sums)).any()
 
 
 def test_no_points():
     found = learned("several").radial_sum()
     assert found is not None
     for first, second in ((uniform(0, 2), uniform(3, 1)), (uniform(2, 2), uniform(0, 1))):
-        sums, slopes = found.at_pairs(first, second, ([0, 1], [2]))
+        pairs = found.at_pairs(first, second, ([0, 1], [2]))
+        sums = pairs.values()
         assert sums.shape == (len(first), len(second), 3)
-        assert slopes.shape == (len(first), 3, 3, len(second))
+        assert pairs.pulled(sums).shape == (len(first), len(second), 3)
 
 
 def test_learners_without_a_sum():

@@ -195,13 +195,13 @@ class TestAgainstThePosterior:
         )
         C = C.to(contexts_of(1, columns))
         expected = bound._evaluate(X, C, gradients=True)
-        rows, side = [], RadialSum._side
+        rows, at_pairs = [], RadialSum.at_pairs
 
-        def counted(self, points, *args):
-            rows.append(len(points))
-            return side(self, points, *args)
+        def counted(self, first, second, columns):
+            rows.append(len(first) + len(second))
+            return at_pairs(self, first, second, columns)
 
-        monkeypatch.setattr(RadialSum, "_side", counted)
+        monkeypatch.setattr(RadialSum, "at_pairs", counted)
         monkeypatch.setattr(closed_form_bound, "_BLOCK", 16)
         monkeypatch.setattr(closed_form_bound, "_CONTEXTS", 4)
         for got, wanted in zip(bound._evaluate(X, C, gradients=True), expected, strict=True):
