@@ -55,6 +55,31 @@ def test_accuracy_by_miscoverage(alpha, tails):
         assert score_errors(distribution, level).max() <= 1e-8
 
 
+@pytest.mark.parametrize("alpha", [0.05, 0.0909832, 0.1139555, 0.3])
+@pytest.mark.parametrize("tails", ["stretched", "gaussian"])
+def test_accuracy_next_to_the_mass_of_a_narrow_interval(alpha, tails):
+    """There the score climbs like a cliff, at whose ends steps by its slope leap to and fro."""
+    half_width = torch.logspace(-2.65, -0.5, 12, dtype=torch.double).unsqueeze(-1)
+    predictive = PiecewisePredictive.conformal(alpha, half_width, tails=tails)
+    distribution = SmoothedPredictive(predictive, torch.logspace(-5, 1, 61, dtype=torch.double))
+    for distance in (1e-6, 1e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2):
+        for level in (1 - alpha / 2 + distance, 1 - alpha / 2 - distance, alpha / 2 - distance):
+            assert score_errors(distribution, level).max() <= 1e-8
+
+
+@pytest.mark.parametrize("level", [0.5, 0.55, 0.7, 0.9, 0.95, 0.99, 1 - 1e-6])
+def test_accuracy_of_thresholds_in_clusters(level):
+    """Nineteen levels whose gaps differ by factors of up to 1e8."""
+    generator = torch.Generator().manual_seed(0)
+    levels = torch.arange(1, 20, dtype=torch.double) / 20
+    normal = torch.randn(1000, 19, generator=generator, dtype=torch.double)
+    knots = (3 * normal - 3).exp().cumsum(dim=-1)
+    knots = knots - knots.median(dim=-1, keepdim=True).values
+    ratio = (12 * uniform(1000, generator=generator) - 8).exp()
+    predictive = PiecewisePredictive.recalibrated(levels, knots)
+    assert score_errors(SmoothedPredictive(predictive, ratio), level).max() <= 1e-7
+
+
 def make(kind: str, parameters: Tensor, ratio: Tensor) -> SmoothedPredictive:
     """A distribution as a function of half-widths ``n``, thresholds ``n x 3`` or masses."""
     if kind == "recalibrated":
