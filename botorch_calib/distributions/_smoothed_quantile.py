@@ -25,8 +25,8 @@ gap between narrow pieces in one step, where the slope falls like that of the no
 for small ``d``, the expansion to third order in ``d`` as a rational function,
 ``t = d (1 + A d / 2) / (1 + A d + (B + A^2) d^2 / 6)`` (Householder's method). A step beyond points
 that are known to lie on either side of the root is replaced by Newton's, and that by a bisection.
-So is one after a step that has not halved the gap: beside a piece narrower than the noise, where the
-score climbs like a cliff between slopes, the steps would leap to and fro.
+So is one after a step that has not halved the gap: beside a piece narrower than the noise, where
+the score climbs like a cliff between slopes, the steps would leap to and fro.
 """
 
 from __future__ import annotations
