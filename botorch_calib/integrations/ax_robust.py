@@ -56,7 +56,7 @@ from botorch_calib.acquisition.random_seeds import derived_seed
 from botorch_calib.integrations.ax import ReplayedModel
 from botorch_calib.integrations.stored_calibrators import PLAIN
 from botorch_calib.models import CensoredDelayModel
-from botorch_calib.models.inspection import sole_member
+from botorch_calib.models.inspection import innermost, raw_train_inputs, sole_member
 from botorch_calib.robust import AmbiguitySet, ContextDistribution, RadiusSchedule
 from botorch_calib.robust.contexts import as_distribution
 from botorch_calib.robust.joint_inputs import Columns
@@ -81,11 +81,15 @@ class RobustDecisions(Acquisition):
         ((_, options),) = self.botorch_acqf_classes_with_options
         names = self.search_space_digest.feature_names
         places = [names.index(name) for name in options["context_names"]]
+        model = sole_member(self._model)
+        # Of the objective: tracked metrics may have been observed elsewhere.
+        inputs = raw_train_inputs(innermost(model))
+        assert inputs is not None
+        self.observed = inputs
         if options["contexts"] is None:
-            contexts = ContextDistribution.empirical(self.surrogate.Xs[0][:, places])
+            contexts = ContextDistribution.empirical(inputs[:, places])
         else:
             contexts = _read_contexts(options["contexts"])
-        model = sole_member(self._model)
         if self.X_pending is not None and len(self.X_pending):
             model = CensoredDelayModel(model, self.X_pending, imputation="hallucinate")
         self.acqf = RobustUpperConfidenceBound(
@@ -142,8 +146,7 @@ class RobustDecisions(Acquisition):
             "fixed_features": {place[i]: value for i, value in fixed.items()},
             "rounding_func": rounded,
         }
-        X = self.surrogate.Xs[0]
-        pending = X[:0] if self.X_pending is None else self.X_pending
+        pending = self.observed[:0] if self.X_pending is None else self.X_pending
         values = []
         for _ in range(n):
             # Without what was met before, or a search of discrete decisions would leave it out,
@@ -151,7 +154,7 @@ class RobustDecisions(Acquisition):
             self.X_observed = self.X_pending = None
             decision, value, _ = self._best_decision(digest, dict(optimizer_options or {}), given)
             values.append(value.reshape(1))
-            context = self._drawn_context(len(X) + len(pending))
+            context = self._drawn_context(len(self.observed) + len(pending))
             pending = torch.cat([pending, columns.join(decision, context)])
             self.X_pending = pending
             if len(values) < n:
