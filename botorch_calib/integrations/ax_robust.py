@@ -330,8 +330,8 @@ def complete_trial_in_context(
     not pending then, and nothing is learned from it. If the contexts are those that were proposed,
     that trial is completed.
 
-    Initial trials that are recorded so count as such unless Ax's choice
-    ``use_existing_trials_for_initialization`` is set to False.
+    Initial trials that are recorded so count as such, unless Ax's choice
+    ``use_existing_trials_for_initialization`` is False: leave it True, or they never come to an end.
 
     Args:
         client: Whose generation strategy is a `robust_generation_strategy`.
