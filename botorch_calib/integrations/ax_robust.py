@@ -331,13 +331,13 @@ def complete_trial_in_context(
     that trial is completed.
 
     Initial trials that are recorded so count as such, unless Ax's choice
-    ``use_existing_trials_for_initialization`` is False: leave it True, or they never come to an end.
+    ``use_existing_trials_for_initialization`` is False: leave it True, or they never end.
 
     Args:
         client: Whose generation strategy is a `robust_generation_strategy`.
         trial_index: The trial that was proposed, and runs.
-        contexts: The value of each context that came, by name: any real numbers, integers of a
-            parameter that is one.
+        contexts: The value of each context that came, by name: any real numbers, whole ones
+            for an integer parameter.
         raw_data: As ``client.complete_trial`` takes them.
 
     Returns:
@@ -454,6 +454,8 @@ def _check_problem(experiment: Experiment, struct: GenerationStrategyDispatchStr
         )
     if experiment.search_space.is_hierarchical:
         raise UnsupportedError("Robust decisions are not for parameters that depend on others.")
+    if struct.method != "custom":
+        raise InputDataError(f'`struct` must have the method "custom", got {struct.method!r}.')
     if struct.simplify_parameter_changes:
         raise UnsupportedError(
             "`simplify_parameter_changes` would simplify contexts too: set it to False."

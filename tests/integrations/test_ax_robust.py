@@ -707,6 +707,7 @@ class TestErrors:
             ),
             ({"ambiguity": 0.1}, "AmbiguitySet"),
             ({"beta": -1.0}, "beta"),
+            ({"struct": GenerationStrategyDispatchStruct(method="fast")}, "`struct` must have"),
             ({"calibrated": delayed_model_config()}, "calibrated_model_config"),
             ({"calibrated": OnlineConformal}, "calibrated_model_config"),
         ],
