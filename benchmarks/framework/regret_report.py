@@ -1,4 +1,4 @@
-"""The report of suites that have none of their own: simple regret, coverage and times."""
+"""The report of suites of optimisation runs: simple regret, coverage and times."""
 
 from __future__ import annotations
 

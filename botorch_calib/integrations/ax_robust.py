@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -32,7 +33,7 @@ from ax.api.utils.generation_strategy_dispatch import choose_generation_strategy
 from ax.api.utils.structs import GenerationStrategyDispatchStruct
 from ax.core.experiment import Experiment
 from ax.core.observation import Observation, ObservationData, ObservationFeatures
-from ax.core.parameter import ParameterType, RangeParameter
+from ax.core.parameter import DerivedParameter, ParameterType, RangeParameter
 from ax.core.trial import Trial
 from ax.generation_strategy.generation_strategy import GenerationStrategy
 from ax.generation_strategy.generator_spec import GeneratorSpec
@@ -56,7 +57,7 @@ from botorch_calib.acquisition.random_seeds import derived_seed
 from botorch_calib.integrations.ax import ReplayedModel
 from botorch_calib.integrations.stored_calibrators import PLAIN
 from botorch_calib.models import CensoredDelayModel
-from botorch_calib.models.inspection import sole_member
+from botorch_calib.models.inspection import innermost, raw_train_inputs, sole_member
 from botorch_calib.robust import AmbiguitySet, ContextDistribution, RadiusSchedule
 from botorch_calib.robust.contexts import as_distribution
 from botorch_calib.robust.joint_inputs import Columns
@@ -81,11 +82,15 @@ class RobustDecisions(Acquisition):
         ((_, options),) = self.botorch_acqf_classes_with_options
         names = self.search_space_digest.feature_names
         places = [names.index(name) for name in options["context_names"]]
+        model = sole_member(self._model)
+        # Of the objective: tracked metrics may have been observed elsewhere.
+        inputs = raw_train_inputs(innermost(model))
+        assert inputs is not None
+        self.observed = inputs
         if options["contexts"] is None:
-            contexts = ContextDistribution.empirical(self.surrogate.Xs[0][:, places])
+            contexts = ContextDistribution.empirical(inputs[:, places])
         else:
             contexts = _read_contexts(options["contexts"])
-        model = sole_member(self._model)
         if self.X_pending is not None and len(self.X_pending):
             model = CensoredDelayModel(model, self.X_pending, imputation="hallucinate")
         self.acqf = RobustUpperConfidenceBound(
@@ -114,6 +119,7 @@ class RobustDecisions(Acquisition):
         """The robust decisions, one after the other, each with a context that is drawn.
 
         Raises:
+            InputDataError: If a decision is to be fixed outside its bounds.
             UnsupportedError: If a context is to be fixed, or the search is to be among given
                 candidates.
         """
@@ -125,6 +131,8 @@ class RobustDecisions(Acquisition):
             raise UnsupportedError(
                 f"The contexts {clash} cannot be fixed, as nobody controls them: leave them out."
             )
+        if outside := [names[i] for i, x in fixed.items() if not _is_within(x, bounds[i])]:
+            raise InputDataError(f"The fixed values of {outside} must be within the bounds.")
         middle = torch.tensor([sum(bounds[i]) / 2 for i in columns.context])
 
         def rounded(decisions: Tensor) -> Tensor:
@@ -142,8 +150,7 @@ class RobustDecisions(Acquisition):
             "fixed_features": {place[i]: value for i, value in fixed.items()},
             "rounding_func": rounded,
         }
-        X = self.surrogate.Xs[0]
-        pending = X[:0] if self.X_pending is None else self.X_pending
+        pending = self.observed[:0] if self.X_pending is None else self.X_pending
         values = []
         for _ in range(n):
             # Without what was met before, or a search of discrete decisions would leave it out,
@@ -151,7 +158,7 @@ class RobustDecisions(Acquisition):
             self.X_observed = self.X_pending = None
             decision, value, _ = self._best_decision(digest, dict(optimizer_options or {}), given)
             values.append(value.reshape(1))
-            context = self._drawn_context(len(X) + len(pending))
+            context = self._drawn_context(len(self.observed) + len(pending))
             pending = torch.cat([pending, columns.join(decision, context)])
             self.X_pending = pending
             if len(values) < n:
@@ -187,6 +194,12 @@ class RobustDecisions(Acquisition):
     def evaluate(self, X: Tensor) -> Tensor:
         """The value of the decisions in ``b x 1 x d``, whatever the contexts beside them."""
         return self.acqf(X[..., self.columns.decision])
+
+
+def _is_within(value: float, bounds: tuple[float, float]) -> bool:
+    """Whether a value is within bounds, up to rounding."""
+    margin = 1e-6 * (bounds[1] - bounds[0])
+    return bounds[0] - margin <= value <= bounds[1] + margin
 
 
 def _constraints_of(constraints: LinearConstraints, place: Mapping[int, int]) -> LinearConstraints:
@@ -259,8 +272,9 @@ def robust_generation_strategy(
             parameter is left to decide on, ``contexts`` do not fit the parameters, or
             another argument is out of its range.
         UnsupportedError: If there are several objectives, a sum of metrics, or outcome constraints;
-            a context is not a range parameter on a linear scale or occurs in a parameter
-            constraint; parameters depend on another; or parameter changes are to be simplified.
+            a context is not a range parameter on a linear scale, occurs in a parameter constraint,
+            or is what another parameter is derived from; parameters depend on another; or
+            parameter changes are to be simplified.
 
     Example:
         >>> client.configure_optimization("profit")
@@ -280,10 +294,10 @@ def robust_generation_strategy(
             f"{type(ambiguity).__name__}."
         )
     model_config = ModelConfig() if calibrated is None else calibrated
-    if model_config.botorch_model_class not in (None, ReplayedModel):
+    model_class = getattr(model_config, "botorch_model_class", calibrated)
+    if model_class not in (None, ReplayedModel):
         raise InputDataError(
-            "`calibrated` must be a calibrated_model_config, got one of "
-            f"{model_config.botorch_model_class}."
+            f"`calibrated` must be a calibrated_model_config, got one of {model_class}."
         )
     strategy = choose_generation_strategy(
         struct, model_config=model_config, botorch_acqf_class=RobustUpperConfidenceBound
@@ -316,13 +330,14 @@ def complete_trial_in_context(
     not pending then, and nothing is learned from it. If the contexts are those that were proposed,
     that trial is completed.
 
-    Initial trials that are recorded so count as such unless Ax's choice
-    ``use_existing_trials_for_initialization`` is set to False.
+    Initial trials that are recorded so count as such, unless Ax's choice
+    ``use_existing_trials_for_initialization`` is False: leave it True, or they never end.
 
     Args:
         client: Whose generation strategy is a `robust_generation_strategy`.
         trial_index: The trial that was proposed, and runs.
-        contexts: The value of each context that came, by name.
+        contexts: The value of each context that came, by name: any real numbers, whole ones
+            for an integer parameter.
         raw_data: As ``client.complete_trial`` takes them.
 
     Returns:
@@ -339,19 +354,24 @@ def complete_trial_in_context(
         >>> demand, profit = sell_at(decision["price"])
         >>> complete_trial_in_context(client, trial, {"demand": demand}, {"profit": profit})
     """
-    spec = _robust_spec(client._generation_strategy)
+    spec = _robust_spec(client._maybe_generation_strategy)
     names = spec.generator_kwargs["botorch_acqf_options"]["context_names"]
-    if set(contexts) != set(names):
-        raise InputDataError(f"`contexts` must name {names}, got {list(contexts)}.")
+    if not isinstance(contexts, Mapping) or set(contexts) != set(names):
+        raise InputDataError(f"`contexts` must be a value for each of {names}, got {contexts!r}.")
+    came: dict[str, Any] = {}
     for name, value in contexts.items():
-        # Ax would attach anything, and leave out of the model what is outside the bounds.
+        # Ax would attach anything of the right type, and leave out of the model what is outside
+        # the bounds. It takes neither numbers of NumPy's nor, for a float, an integer.
         parameter = client._experiment.search_space.parameters[name]
-        if not parameter.validate(value) or math.isnan(value):
+        is_number = isinstance(value, Real) and not isinstance(value, bool)
+        number = float(value) if is_number else math.nan
+        if math.isnan(number) or not parameter.validate(number):
             raise InputDataError(f"`contexts` must fit {parameter}, got {value!r}.")
+        came[name] = parameter.cast(number)
     trial = client._experiment.trials.get(trial_index)
     if not isinstance(trial, Trial) or trial.arm is None or not trial.status.is_running:
         raise InputDataError(f"`trial_index` must be that of a running trial, got {trial_index!r}.")
-    actual = {**trial.arm.parameters, **contexts}
+    actual = {**trial.arm.parameters, **came}
     if actual == trial.arm.parameters:
         client.complete_trial(trial_index, dict(raw_data))
         return trial_index
@@ -381,19 +401,21 @@ def robust_decision(client: Client) -> tuple[dict[str, Any], float]:
         metric, which for one that is minimised is the largest.
 
     Raises:
-        InputDataError: If there is no such strategy, or nothing has been observed.
+        InputDataError: If there is no such strategy, or the objective has not been observed.
     """
-    spec, experiment = _robust_spec(client._generation_strategy), client._experiment
-    if experiment.lookup_data().df.empty:
-        raise InputDataError("Nothing has been observed yet: complete a trial first.")
+    spec, experiment = _robust_spec(client._maybe_generation_strategy), client._experiment
+    config = experiment.optimization_config
+    assert config is not None  # the strategy was made for it
+    if not config.metric_names <= experiment.lookup_data().metric_names:
+        raise InputDataError("The objective has not been observed yet: complete a trial first.")
     with with_rng_seed(client._random_seed):
         spec.fit(experiment)
         adapter = spec.fitted_adapter
         run = adapter.gen(1, model_gen_options={Keys.ACQF_KWARGS.value: {"beta": 0.0}})
     names = spec.generator_kwargs["botorch_acqf_options"]["context_names"]
     decision = {name: v for name, v in run.arms[0].parameters.items() if name not in names}
-    config, metadata = experiment.optimization_config, run.gen_metadata
-    assert config is not None and metadata is not None
+    metadata = run.gen_metadata
+    assert metadata is not None
     (value,) = metadata[Keys.EXPECTED_ACQF_VAL]
     (metric,) = config.objective.metric_signatures
     # The transforms of outcomes that Ax applies to one objective are affine and increasing, so the
@@ -406,9 +428,9 @@ def robust_decision(client: Client) -> tuple[dict[str, Any], float]:
     return decision, float(observations[0].data.means[0])
 
 
-def _robust_spec(strategy: GenerationStrategy) -> GeneratorSpec:
+def _robust_spec(strategy: GenerationStrategy | None) -> GeneratorSpec:
     """The part of a strategy that comes after the initial trials."""
-    node = strategy.nodes_by_name.get("MBM")
+    node = None if strategy is None else strategy.nodes_by_name.get("MBM")
     spec = None if node is None else node.generator_specs[0]
     kwargs = {} if spec is None else spec.generator_kwargs
     if spec is None or kwargs.get("botorch_acqf_class") is not RobustUpperConfidenceBound:
@@ -432,6 +454,8 @@ def _check_problem(experiment: Experiment, struct: GenerationStrategyDispatchStr
         )
     if experiment.search_space.is_hierarchical:
         raise UnsupportedError("Robust decisions are not for parameters that depend on others.")
+    if struct.method != "custom":
+        raise InputDataError(f'`struct` must have the method "custom", got {struct.method!r}.')
     if struct.simplify_parameter_changes:
         raise UnsupportedError(
             "`simplify_parameter_changes` would simplify contexts too: set it to False."
@@ -463,6 +487,12 @@ def _checked_parameters(experiment: Experiment, names: list[str]) -> list[RangeP
                     f"The context {name!r} must not be in a parameter constraint, as nobody "
                     f"controls it: {constraint}."
                 )
+        for other in space.parameters.values():
+            if isinstance(other, DerivedParameter) and name in other.parameter_names_to_weights:
+                raise UnsupportedError(
+                    f"The context {name!r} must not be what a parameter is derived from, as "
+                    f"{other.name!r} is: derive it where the objective is evaluated."
+                )
         found.append(parameter)
     if not names or len(set(names)) != len(names):
         raise InputDataError(f"`context_names` must be different names, at least one, got {names}.")
@@ -484,17 +514,21 @@ def _stored_contexts(
             f"{contexts.points.shape[-1]}."
         )
     tensors = {"points": contexts.points, "lipschitz_points": contexts.lipschitz_points}
+    bounds = torch.tensor([[p.lower, p.upper] for p in parameters], dtype=torch.double).T
     for what, points in tensors.items():
         if points is None:
             continue
-        for parameter, column in zip(parameters, points.double().T, strict=True):
+        # A bound that single precision rounded may be outside by that much.
+        rounded = bounds.to(points).T
+        for parameter, column, (lower, upper) in zip(parameters, points.T, rounded, strict=True):
             low, high = column.aminmax()
-            if low < parameter.lower or high > parameter.upper:
+            if low < lower or high > upper:
                 raise InputDataError(
                     f"`contexts` must lie within the bounds [{parameter.lower}, {parameter.upper}] "
                     f"of {parameter.name!r}, in its units; the `{what}` range over "
                     f"[{low:.6g}, {high:.6g}]."
                 )
+        tensors[what] = points.double().cpu().clamp(*bounds)
     for parameter, column in zip(parameters, contexts.points.T, strict=True):
         if parameter.parameter_type is ParameterType.INT and (column != column.round()).any():
             raise InputDataError(f"`contexts` must be integers, as {parameter.name!r} is.")
@@ -518,7 +552,7 @@ def _stored_ambiguity(ambiguity: AmbiguitySet) -> Any:
     """A set as plain values, which Ax can store; one that is not of such stands for itself."""
     name, arguments = type(ambiguity).__name__, ambiguity._arguments()
     for key, value in arguments.items():
-        if isinstance(value, RadiusSchedule):
+        if type(value) is RadiusSchedule:
             arguments[key] = {"c": value.c}
         elif isinstance(value, tuple):
             arguments[key] = list(value)

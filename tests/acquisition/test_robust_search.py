@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from botorch.acquisition import AcquisitionFunction
 from botorch.exceptions.errors import (
     BotorchTensorDimensionError,
     InputDataError,
@@ -129,6 +130,42 @@ def test_neither_level_nor_unit_matter() -> None:
     for level, unit in ((0.0, 1e6), (1e5, 1.0), (0.0, 1e-2)):
         other, _ = found(wasserstein(wavy_gp(level=level, unit=unit)))
         assert_close(other, decision, rtol=0, atol=1e-4)
+
+
+class InUnits(AcquisitionFunction):
+    """A bowl over a box of these widths, measured in them."""
+
+    def __init__(self, widths: Tensor) -> None:
+        super().__init__(model=None)  # type: ignore[arg-type]
+        self.widths = widths
+
+    def forward(self, X: Tensor) -> Tensor:
+        best = torch.linspace(0.2, 0.8, X.shape[-1], **DOUBLE)
+        return -(X.squeeze(-2) / self.widths - best).square().sum(dim=-1)
+
+
+class Linear(AcquisitionFunction):
+    def __init__(self, slope: Tensor) -> None:
+        super().__init__(model=None)  # type: ignore[arg-type]
+        self.slope = slope / slope.abs().square()
+
+    def forward(self, X: Tensor) -> Tensor:
+        return X.squeeze(-2) @ self.slope
+
+
+def test_units_of_decisions_do_not_matter() -> None:
+    """Nor for functions that BoTorch's search maximises, whose tolerance is of a gradient."""
+    widths = torch.tensor([1e6, 1e-6, 1.0, 1e3], **DOUBLE)
+    bounds = torch.stack([torch.zeros_like(widths), widths])
+    decision, value = found(InUnits(widths), bounds)
+    assert_close(decision[0] / widths, torch.linspace(0.2, 0.8, 4, **DOUBLE), rtol=0, atol=1e-3)
+    assert value == InUnits(widths)(decision.unsqueeze(0))
+    # The ends of the box are met exactly, whatever rounding does.
+    bounds = torch.tensor([[0.1, -0.3], [0.1 + 1e-7, 0.1]], **DOUBLE)
+    for end in bounds:
+        pull = end - bounds.mean(dim=0)
+        decision, _ = found(Linear(pull), bounds)
+        assert_close(decision[0], end, rtol=0, atol=0)
 
 
 def test_contexts_that_are_steep_elsewhere_enter() -> None:

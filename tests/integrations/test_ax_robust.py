@@ -7,13 +7,18 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 pytest.importorskip("ax")
 
 from ax.api.client import Client
-from ax.api.configs import ChoiceParameterConfig, RangeParameterConfig
+from ax.api.configs import (
+    ChoiceParameterConfig,
+    DerivedParameterConfig,
+    RangeParameterConfig,
+)
 from ax.api.utils.generation_strategy_dispatch import choose_generation_strategy
 from ax.api.utils.structs import GenerationStrategyDispatchStruct
 from ax.core.observation import ObservationFeatures
@@ -114,6 +119,12 @@ def new_client(
             client, context_names, contexts, ambiguity, **{"struct": struct(), **options}
         )
     )
+    return client
+
+
+def client_without_strategy() -> Client:
+    client = Client()
+    client.configure_experiment(PARAMETERS)
     return client
 
 
@@ -436,6 +447,17 @@ class TestContexts:
         assert sorted(contexts.points[:, 0].tolist()) == [0.0, 10.0, 20.0]
         assert contexts.weights.sort().values.tolist() == pytest.approx([2 / 7, 2 / 7, 3 / 7])
 
+    def test_contexts_that_were_met_are_those_of_the_objective(self) -> None:
+        """Not those of a metric that is tracked in some trials, and comes first in Ax."""
+        client = new_client(KLBall(0.1), contexts=None)
+        for i in range(NUM_INITIAL):
+            trial, _ = only(client.get_next_trials(1))
+            data = {"y": float(i), **({"a_cost": float(i)} if i < 3 else {})}
+            complete_trial_in_context(client, trial, {"c": 10.0 * i}, data)
+        client.get_next_trials(1)
+        contexts = acquisition_of(client).acqf.contexts
+        assert sorted(contexts.points[:, 0].tolist()) == [10.0 * i for i in range(NUM_INITIAL)]
+
     def test_another_distribution_in_the_middle_of_a_run(self) -> None:
         """Without initial trials, as the guide has it."""
         client = new_client()
@@ -475,11 +497,35 @@ class TestContexts:
         assert len(client._experiment.trials) == 1
         assert client._experiment.trials[trial].status == TrialStatus.COMPLETED
 
+    @pytest.mark.parametrize(("parameter_type", "kind"), [("float", float), ("int", int)])
+    @pytest.mark.parametrize("came", [7, 7.0, np.float32(7), np.float64(7), np.int64(7)])
+    def test_numbers_of_any_kind_may_come(
+        self, came: Any, parameter_type: Any, kind: type[float], tmp_path: Path
+    ) -> None:
+        """As measurements and counts are; Ax itself insists on Python's own type."""
+        context = RangeParameterConfig("c", (-50, 150), parameter_type=parameter_type)
+        client = new_client(contexts=CONTEXTS.points.float(), parameters=(context, PARAMETERS[1]))
+        trial, _ = only(client.get_next_trials(1))
+        recorded = complete_trial_in_context(client, trial, {"c": came}, {"y": 1.0})
+        found = client._experiment.trials[recorded].arms[0].parameters["c"]
+        assert found == 7 and type(found) is kind
+        client.save_to_json_file(str(tmp_path / "client.json"))
+
     @pytest.mark.parametrize(
         "contexts",
-        [{}, {"c": 1.0, "a": 2.0}, {"d": 1.0}, {"c": "warm"}, {"c": math.nan}, {"c": 200.0}],
+        [
+            7.0,
+            {"c": True},
+            {"c": None},
+            {},
+            {"c": 1.0, "a": 2.0},
+            {"d": 1.0},
+            {"c": "warm"},
+            {"c": math.nan},
+            {"c": 200.0},
+        ],
     )
-    def test_all_contexts_are_needed_and_no_others(self, contexts: dict[str, Any]) -> None:
+    def test_all_contexts_are_needed_and_no_others(self, contexts: Any) -> None:
         client = new_client()
         trial, _ = only(client.get_next_trials(1))
         with pytest.raises(InputDataError, match="`contexts` must"):
@@ -605,12 +651,19 @@ def test_sets_are_stored_as_plain_values(ambiguity: AmbiguitySet) -> None:
     assert repr(ax_robust._read_ambiguity(stored)) == repr(ambiguity)
 
 
+class _Slower(RadiusSchedule):
+    def __call__(self, t: int) -> float:
+        return self.c / (1 + math.log(t))
+
+
 class _Mine(AmbiguitySet):
     def _solve(self, u: Tensor, contexts: ContextDistribution) -> Tensor:
         return contexts.weights.expand_as(u)
 
 
-@pytest.mark.parametrize("ambiguity", [_Mine(), WassersteinBall(lambda t: 30.0 / t)])
+@pytest.mark.parametrize(
+    "ambiguity", [_Mine(), WassersteinBall(lambda t: 30.0 / t), WassersteinBall(_Slower())]
+)
 def test_sets_that_cannot_be_stored_can_be_used(ambiguity: AmbiguitySet, tmp_path: Path) -> None:
     client = new_client(ambiguity)
     play(client, NUM_INITIAL + 1)
@@ -624,8 +677,7 @@ def test_sets_that_cannot_be_stored_can_be_used(ambiguity: AmbiguitySet, tmp_pat
 
 class TestErrors:
     def test_nothing_to_optimise(self) -> None:
-        client = Client()
-        client.configure_experiment(PARAMETERS)
+        client = client_without_strategy()
         with pytest.raises(InputDataError, match="configure_optimization"):
             robust_generation_strategy(client, "c", CONTEXTS, BALL)
 
@@ -655,7 +707,9 @@ class TestErrors:
             ),
             ({"ambiguity": 0.1}, "AmbiguitySet"),
             ({"beta": -1.0}, "beta"),
+            ({"struct": GenerationStrategyDispatchStruct(method="fast")}, "`struct` must have"),
             ({"calibrated": delayed_model_config()}, "calibrated_model_config"),
+            ({"calibrated": OnlineConformal}, "calibrated_model_config"),
         ],
     )
     def test_settings(self, options: dict[str, Any], match: str) -> None:
@@ -681,6 +735,19 @@ class TestErrors:
         with pytest.raises(InputDataError, match="integers, as 'c' is"):
             new_client(contexts=torch.tensor([[20.5]]), parameters=parameters)
 
+    def test_bounds_in_single_precision(self) -> None:
+        """A grid over the bounds is within them, though rounding took its end out of them."""
+        parameters = (RangeParameterConfig("c", (0, 0.1), parameter_type="float"), PARAMETERS[1])
+        grid = torch.linspace(0, 0.1, 5).unsqueeze(-1)
+        assert grid.double().max() > 0.1
+        contexts = ContextDistribution.empirical(grid).with_lipschitz_points(grid)
+        client = new_client(contexts=contexts, parameters=parameters)
+        spec = client._generation_strategy.nodes_by_name["MBM"].generator_specs[0]
+        stored = spec.generator_kwargs["botorch_acqf_options"]["contexts"]
+        assert stored["points"][-1] == stored["lipschitz_points"][-1] == [0.1]
+        with pytest.raises(InputDataError, match="bounds"):
+            new_client(contexts=grid * 1.000001, parameters=parameters)
+
     def test_contexts_in_constraints(self) -> None:
         with pytest.raises(UnsupportedError, match="'c' must not be in a parameter constraint"):
             new_client(parameter_constraints=("a + c <= 100",))
@@ -700,11 +767,42 @@ class TestErrors:
         with pytest.raises(UnsupportedError, match="simplify_parameter_changes"):
             new_client(struct=struct(simplify_parameter_changes=True))
 
+    def test_parameters_derived_from_contexts(self) -> None:
+        """Ax would keep what was derived from the context that was proposed."""
+        for of in "ca":
+            derived = DerivedParameterConfig(
+                name="d", expression_str=f"2 * {of} + 1", parameter_type="float"
+            )
+            parameters = (*PARAMETERS, derived)
+            if of == "c":
+                with pytest.raises(UnsupportedError, match="'c' must not .* as 'd' is"):
+                    new_client(parameters=parameters)
+                continue
+            client = new_client(parameters=parameters)
+            play(client, NUM_INITIAL)
+            decision, _ = robust_decision(client)
+            assert decision["d"] == pytest.approx(2 * decision["a"] + 1)
+
+    @pytest.mark.parametrize("discrete", [False, True])
+    def test_decisions_fixed_out_of_bounds(self, discrete: bool) -> None:
+        other = RangeParameterConfig("k", (0, 3), parameter_type="int" if discrete else "float")
+        client = new_client(parameters=(*PARAMETERS, other))
+        play(client, NUM_INITIAL)
+        with pytest.raises(InputDataError, match=r"fixed values of \['a'\] must be within"):
+            client.get_next_trials(1, {"a": 11.0})
+
     def test_fixed_contexts(self) -> None:
         client = new_client()
         play(client, NUM_INITIAL)
         with pytest.raises(UnsupportedError, match=r"\['c'\] cannot be fixed"):
             client.get_next_trials(1, {"c": 30.0})
+
+    def test_no_strategy(self) -> None:
+        for client in (Client(), client_without_strategy()):
+            with pytest.raises(InputDataError, match="robust_generation_strategy"):
+                robust_decision(client)
+            with pytest.raises(InputDataError, match="robust_generation_strategy"):
+                complete_trial_in_context(client, 0, {"c": 1.0}, {"y": 1.0})
 
     def test_no_robust_strategy(self) -> None:
         client = new_client()
@@ -721,6 +819,8 @@ class TestErrors:
 
     def test_no_observations(self) -> None:
         client = new_client()
-        client.get_next_trials(1)
-        with pytest.raises(InputDataError, match="complete a trial first"):
-            robust_decision(client)
+        trial, _ = only(client.get_next_trials(1))
+        for _ in range(2):
+            with pytest.raises(InputDataError, match="complete a trial first"):
+                robust_decision(client)
+            client.attach_data(trial, {"z": 1.0})  # of another metric
