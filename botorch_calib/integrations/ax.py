@@ -398,12 +398,8 @@ def calibrated_generation_strategy(
         ...     )
         ... )
     """
-    experiment = client._experiment if isinstance(client, Client) else client
-    if experiment.optimization_config is None:
-        raise InputDataError(
-            "`client` has nothing to optimise yet: call `client.configure_optimization` first."
-        )
-    _check_combination(experiment.optimization_config, botorch_acqf_class)
+    experiment, optimization = configured_experiment(client)
+    _check_combination(optimization, botorch_acqf_class)
     _check_baseline(experiment)
     model_config = calibrated_model_config() if model_config is None else model_config
     strategy = choose_generation_strategy(
@@ -426,6 +422,50 @@ def calibrated_generation_strategy(
         ConstrainedClosedForm if chosen_by_ax else SampledSums
     )
     return strategy
+
+
+def configured_experiment(client: Client | Experiment) -> tuple[Experiment, OptimizationConfig]:
+    """The experiment, and what is optimised in it.
+
+    Raises:
+        InputDataError: If that has not been configured.
+    """
+    experiment = client._experiment if isinstance(client, Client) else client
+    if experiment.optimization_config is None:
+        raise InputDataError(
+            "`client` has nothing to optimise yet: call `client.configure_optimization` first."
+        )
+    return experiment, experiment.optimization_config
+
+
+def experiment_with_one_objective(
+    client: Client | Experiment, otherwise: str
+) -> tuple[Experiment, OptimizationConfig]:
+    """As `configured_experiment`, for one objective without outcome constraints.
+
+    Raises:
+        InputDataError: If nothing has been configured.
+        UnsupportedError: With the message ``otherwise`` if there is more.
+    """
+    experiment, config = configured_experiment(client)
+    if not config.objective.is_single_objective or config.outcome_constraints:
+        raise UnsupportedError(otherwise)
+    return experiment, config
+
+
+def calibrated_or_plain(calibrated: ModelConfig | None) -> ModelConfig:
+    """The configuration of a calibrated model, or of Ax's own.
+
+    Raises:
+        InputDataError: If ``calibrated`` is none of a `ReplayedModel` or a Gaussian process.
+    """
+    config = ModelConfig() if calibrated is None else calibrated
+    model_class = getattr(config, "botorch_model_class", config)
+    if model_class not in (None, ReplayedModel):
+        raise InputDataError(
+            f"`calibrated` must be a calibrated_model_config, got one of {model_class}."
+        )
+    return config
 
 
 def _check_baseline(experiment: Experiment) -> None:

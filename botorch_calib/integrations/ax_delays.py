@@ -35,7 +35,7 @@ from ax.generators.torch.botorch_modular.utils import (
 )
 from ax.storage.botorch_modular_registry import register_acquisition_function, register_model
 from botorch.acquisition import AcquisitionFunction
-from botorch.exceptions.errors import InputDataError, UnsupportedError
+from botorch.exceptions.errors import UnsupportedError
 from botorch.models.model import Model
 from botorch.utils.datasets import MultiTaskDataset, SupervisedDataset
 from gpytorch.mlls import MarginalLogLikelihood
@@ -44,7 +44,12 @@ from torch import Tensor
 from botorch_calib._validation import check_nonnegative, check_one_of
 from botorch_calib.acquisition import DelayedThompsonSampling, DelayedUpperConfidenceBound
 from botorch_calib.asynchronous.delay_strategy import STRATEGIES
-from botorch_calib.integrations.ax import ReplayedModel, model_within
+from botorch_calib.integrations.ax import (
+    ReplayedModel,
+    calibrated_or_plain,
+    experiment_with_one_objective,
+    model_within,
+)
 from botorch_calib.models import CensoredDelayModel
 from botorch_calib.models.inspection import gaussian_part, raw_train_targets
 
@@ -103,19 +108,14 @@ def delayed_model_config(
         InputDataError: If ``imputation`` is unknown.
     """
     check_one_of("imputation", imputation, IMPUTATIONS)
-    inner = ModelConfig() if calibrated is None else calibrated
-    inner_class = inner.botorch_model_class
-    if inner_class not in (None, ReplayedModel):
-        raise InputDataError(
-            f"`calibrated` must be a calibrated_model_config, got one of {inner_class}."
-        )
+    inner = calibrated_or_plain(calibrated)
     return replace(
         inner,
         botorch_model_class=PendingAwareModel,
         model_options={
             "imputation": imputation,
             "maximize": bool(maximize),
-            "calibrated": inner_class is ReplayedModel,
+            "calibrated": inner.botorch_model_class is ReplayedModel,
             "inner": dict(inner.model_options),
         },
         name="+".join(filter(None, [imputation, inner.name])),
@@ -199,18 +199,12 @@ def delay_aware_generation_strategy(
         >>> client.get_next_trials(max_trials=8)
     """
     check_one_of("acquisition", acquisition, ACQUISITION_CLASSES)
-    experiment = client._experiment if isinstance(client, Client) else client
-    config = experiment.optimization_config
-    if config is None:
-        raise InputDataError(
-            "`client` has nothing to optimise yet: call `client.configure_optimization` first."
-        )
-    if not config.objective.is_single_objective or config.outcome_constraints:
-        raise UnsupportedError(
-            "Delay-aware proposals are for one objective without outcome constraints: "
-            "`calibrated_generation_strategy` takes account of pending trials too."
-        )
-    denoised = calibrated is None or calibrated.model_options.get("denoise", True)
+    _, config = experiment_with_one_objective(
+        client,
+        "Delay-aware proposals are for one objective without outcome constraints: "
+        "`calibrated_generation_strategy` takes account of pending trials too.",
+    )
+    denoised = calibrated_or_plain(calibrated).model_options.get("denoise", True)
     if acquisition == "ts" and not denoised:
         raise UnsupportedError(
             "A draw of observations is no function of the parameters, as noise is drawn anew each "

@@ -50,15 +50,19 @@ from botorch.exceptions.errors import InputDataError, UnsupportedError
 from botorch.generation.sampling import SamplingStrategy
 from torch import Tensor
 
-from botorch_calib import robust
 from botorch_calib._validation import check_nonnegative
 from botorch_calib.acquisition import RobustUpperConfidenceBound, optimize_robust
 from botorch_calib.acquisition.random_seeds import derived_seed
-from botorch_calib.integrations.ax import ReplayedModel
-from botorch_calib.integrations.stored_calibrators import PLAIN
+from botorch_calib.integrations.ax import calibrated_or_plain, experiment_with_one_objective
+from botorch_calib.integrations.stored_robustness import (
+    read_ambiguity,
+    read_contexts,
+    stored_ambiguity,
+    stored_contexts,
+)
 from botorch_calib.models import CensoredDelayModel
 from botorch_calib.models.inspection import innermost, raw_train_inputs, sole_member
-from botorch_calib.robust import AmbiguitySet, ContextDistribution, RadiusSchedule
+from botorch_calib.robust import AmbiguitySet, ContextDistribution
 from botorch_calib.robust.contexts import as_distribution
 from botorch_calib.robust.joint_inputs import Columns
 
@@ -90,13 +94,13 @@ class RobustDecisions(Acquisition):
         if options["contexts"] is None:
             contexts = ContextDistribution.empirical(inputs[:, places])
         else:
-            contexts = _read_contexts(options["contexts"])
+            contexts = read_contexts(options["contexts"])
         if self.X_pending is not None and len(self.X_pending):
             model = CensoredDelayModel(model, self.X_pending, imputation="hallucinate")
         self.acqf = RobustUpperConfidenceBound(
             model,
             options["beta"],
-            _read_ambiguity(options["ambiguity"]),
+            read_ambiguity(options["ambiguity"]),
             contexts.to(self.dtype, self.device).with_indices(places),
             maximize=bool(self._objective_weights.sum() > 0),
         )
@@ -283,9 +287,13 @@ def robust_generation_strategy(
         ...     robust_generation_strategy(client, "demand", demand, WassersteinBall(0.1))
         ... )
     """
-    experiment = client._experiment if isinstance(client, Client) else client
+    experiment, _ = experiment_with_one_objective(
+        client,
+        "Robust decisions are for one objective without outcome constraints: a worst case of "
+        "several outcomes at a time is not defined here.",
+    )
     struct = GenerationStrategyDispatchStruct(method="custom") if struct is None else struct
-    _check_problem(experiment, struct)
+    _check_strategy(experiment, struct)
     names = [context_names] if isinstance(context_names, str) else list(context_names)
     parameters = _checked_parameters(experiment, names)
     if not isinstance(ambiguity, AmbiguitySet):
@@ -293,14 +301,10 @@ def robust_generation_strategy(
             "`ambiguity` must be an AmbiguitySet such as WassersteinBall(0.1), got "
             f"{type(ambiguity).__name__}."
         )
-    model_config = ModelConfig() if calibrated is None else calibrated
-    model_class = getattr(model_config, "botorch_model_class", calibrated)
-    if model_class not in (None, ReplayedModel):
-        raise InputDataError(
-            f"`calibrated` must be a calibrated_model_config, got one of {model_class}."
-        )
     strategy = choose_generation_strategy(
-        struct, model_config=model_config, botorch_acqf_class=RobustUpperConfidenceBound
+        struct,
+        model_config=calibrated_or_plain(calibrated),
+        botorch_acqf_class=RobustUpperConfidenceBound,
     )
     # In discrete spaces a decision that is right may be proposed again in a context that it met
     # already. Ax would fall back on a random decision, in a context that may never occur.
@@ -309,8 +313,10 @@ def robust_generation_strategy(
     kwargs["acquisition_class"] = RobustDecisions
     kwargs["botorch_acqf_options"] = {
         "beta": check_nonnegative("beta", beta),
-        "ambiguity": _stored_ambiguity(ambiguity),
-        "contexts": None if contexts is None else _stored_contexts(contexts, parameters),
+        "ambiguity": stored_ambiguity(ambiguity),
+        "contexts": None
+        if contexts is None
+        else stored_contexts(_checked_contexts(contexts, parameters)),
         "context_names": names,
     }
     kwargs["transform_configs"] = {
@@ -441,17 +447,7 @@ def _robust_spec(strategy: GenerationStrategy | None) -> GeneratorSpec:
 # ------------------------------------------------------------ checks
 
 
-def _check_problem(experiment: Experiment, struct: GenerationStrategyDispatchStruct) -> None:
-    config = experiment.optimization_config
-    if config is None:
-        raise InputDataError(
-            "`client` has nothing to optimise yet: call `client.configure_optimization` first."
-        )
-    if not config.objective.is_single_objective or config.outcome_constraints:
-        raise UnsupportedError(
-            "Robust decisions are for one objective without outcome constraints: a worst case of "
-            "several outcomes at a time is not defined here."
-        )
+def _check_strategy(experiment: Experiment, struct: GenerationStrategyDispatchStruct) -> None:
     if experiment.search_space.is_hierarchical:
         raise UnsupportedError("Robust decisions are not for parameters that depend on others.")
     if struct.method != "custom":
@@ -501,10 +497,10 @@ def _checked_parameters(experiment: Experiment, names: list[str]) -> list[RangeP
     return found
 
 
-def _stored_contexts(
+def _checked_contexts(
     contexts: ContextDistribution | Tensor, parameters: list[RangeParameter]
-) -> dict[str, Any]:
-    """A distribution as plain values, which Ax can store, if it fits the parameters."""
+) -> ContextDistribution:
+    """The distribution in double precision, if it fits the parameters."""
     contexts = as_distribution(contexts)
     if contexts.indices is not None:
         raise InputDataError("`contexts` have `indices`, which `context_names` tell: omit them.")
@@ -513,68 +509,30 @@ def _stored_contexts(
             f"`contexts` must have a column for each of the {len(parameters)} `context_names`, got "
             f"{contexts.points.shape[-1]}."
         )
-    tensors = {"points": contexts.points, "lipschitz_points": contexts.lipschitz_points}
-    bounds = torch.tensor([[p.lower, p.upper] for p in parameters], dtype=torch.double).T
-    for what, points in tensors.items():
-        if points is None:
-            continue
-        # A bound that single precision rounded may be outside by that much.
-        rounded = bounds.to(points).T
-        for parameter, column, (lower, upper) in zip(parameters, points.T, rounded, strict=True):
-            low, high = column.aminmax()
-            if low < lower or high > upper:
-                raise InputDataError(
-                    f"`contexts` must lie within the bounds [{parameter.lower}, {parameter.upper}] "
-                    f"of {parameter.name!r}, in its units; the `{what}` range over "
-                    f"[{low:.6g}, {high:.6g}]."
-                )
-        tensors[what] = points.double().cpu().clamp(*bounds)
     for parameter, column in zip(parameters, contexts.points.T, strict=True):
         if parameter.parameter_type is ParameterType.INT and (column != column.round()).any():
             raise InputDataError(f"`contexts` must be integers, as {parameter.name!r} is.")
-    return {
-        name: None if tensor is None else tensor.tolist()
-        for name, tensor in {**tensors, "weights": contexts.weights}.items()
-    }
+    lipschitz_points = contexts.lipschitz_points
+    if lipschitz_points is not None:
+        lipschitz_points = _within("lipschitz_points", lipschitz_points, parameters)
+    points = _within("points", contexts.points, parameters)
+    return ContextDistribution(points, contexts.weights.double().cpu(), None, lipschitz_points)
 
 
-def _read_contexts(stored: Mapping[str, Any]) -> ContextDistribution:
-    """The inverse of `_stored_contexts`."""
-    points, weights, lipschitz_points = (
-        None if stored[name] is None else torch.tensor(stored[name], dtype=torch.double)
-        for name in ("points", "weights", "lipschitz_points")
-    )
-    assert points is not None and weights is not None
-    return ContextDistribution(points, weights, lipschitz_points=lipschitz_points)
-
-
-def _stored_ambiguity(ambiguity: AmbiguitySet) -> Any:
-    """A set as plain values, which Ax can store; one that is not of such stands for itself."""
-    name, arguments = type(ambiguity).__name__, ambiguity._arguments()
-    for key, value in arguments.items():
-        if type(value) is RadiusSchedule:
-            arguments[key] = {"c": value.c}
-        elif isinstance(value, tuple):
-            arguments[key] = list(value)
-        elif not isinstance(value, PLAIN):
-            return ambiguity
-    if getattr(robust, name, None) is not type(ambiguity):
-        return ambiguity
-    return {"name": name, "arguments": arguments}
-
-
-def _read_ambiguity(stored: Any) -> AmbiguitySet:
-    """The inverse of `_stored_ambiguity`."""
-    if isinstance(stored, AmbiguitySet):
-        return stored
-    arguments = dict(stored["arguments"])
-    for key, value in arguments.items():
-        if isinstance(value, Mapping):
-            arguments[key] = RadiusSchedule(**value)
-        elif isinstance(value, list):
-            arguments[key] = torch.tensor(value, dtype=torch.double)  # lengthscales
-    ambiguity: AmbiguitySet = getattr(robust, stored["name"])(**arguments)
-    return ambiguity
+def _within(what: str, points: Tensor, parameters: list[RangeParameter]) -> Tensor:
+    """The points ``n x d_c`` of a distribution, if they lie within the bounds of the parameters."""
+    bounds = torch.tensor([[p.lower, p.upper] for p in parameters], dtype=torch.double).T
+    # A bound that single precision rounded may be outside by that much.
+    rounded = bounds.to(points).T
+    for parameter, column, (lower, upper) in zip(parameters, points.T, rounded, strict=True):
+        low, high = column.aminmax()
+        if low < lower or high > upper:
+            raise InputDataError(
+                f"`contexts` must lie within the bounds [{parameter.lower}, {parameter.upper}] "
+                f"of {parameter.name!r}, in its units; the `{what}` range over "
+                f"[{low:.6g}, {high:.6g}]."
+            )
+    return points.double().cpu().clamp(*bounds)
 
 
 register_acquisition(RobustDecisions)

@@ -44,7 +44,6 @@ from botorch_calib import (
     WassersteinUpperConfidenceBound,
     WorstCase,
 )
-from botorch_calib.integrations import ax_robust
 from botorch_calib.integrations.ax import calibrated_generation_strategy, calibrated_model_config
 from botorch_calib.integrations.ax_delays import delayed_model_config
 from botorch_calib.integrations.ax_robust import (
@@ -53,6 +52,7 @@ from botorch_calib.integrations.ax_robust import (
     robust_decision,
     robust_generation_strategy,
 )
+from botorch_calib.integrations.stored_robustness import read_ambiguity, stored_ambiguity
 from botorch_calib.models.inspection import raw_train_inputs
 from botorch_calib.robust import AmbiguitySet, ClosedFormConfidenceBound
 from tests.integrations.test_ax import quiet
@@ -646,9 +646,9 @@ def test_a_run_that_is_stored_and_loaded(
     ids=repr,
 )
 def test_sets_are_stored_as_plain_values(ambiguity: AmbiguitySet) -> None:
-    stored = ax_robust._stored_ambiguity(ambiguity)
+    stored = stored_ambiguity(ambiguity)
     assert isinstance(stored, dict)
-    assert repr(ax_robust._read_ambiguity(stored)) == repr(ambiguity)
+    assert repr(read_ambiguity(stored)) == repr(ambiguity)
 
 
 class _Slower(RadiusSchedule):
