@@ -87,10 +87,11 @@ class RobustDecisions(Acquisition):
         names = self.search_space_digest.feature_names
         places = [names.index(name) for name in options["context_names"]]
         model = sole_member(self._model)
-        # Of the objective: tracked metrics may have been observed elsewhere.
+        # Of the objective: tracked metrics may have been observed elsewhere. If they have all been
+        # observed together, Ax has one model of them, and that of the objective keeps its batch.
         inputs = raw_train_inputs(innermost(model))
         assert inputs is not None
-        self.observed = inputs
+        self.observed = inputs = inputs[(0,) * (inputs.dim() - 2)]
         if options["contexts"] is None:
             contexts = ContextDistribution.empirical(inputs[:, places])
         else:

@@ -447,16 +447,21 @@ class TestContexts:
         assert sorted(contexts.points[:, 0].tolist()) == [0.0, 10.0, 20.0]
         assert contexts.weights.sort().values.tolist() == pytest.approx([2 / 7, 2 / 7, 3 / 7])
 
-    def test_contexts_that_were_met_are_those_of_the_objective(self) -> None:
-        """Not those of a metric that is tracked in some trials, and comes first in Ax."""
+    @pytest.mark.parametrize("num_tracked", [3, NUM_INITIAL])
+    def test_contexts_that_were_met_are_those_of_the_objective(self, num_tracked: int) -> None:
+        """Not those of a metric that is tracked in some trials, and comes first in Ax.
+
+        Of one that is tracked in all of them Ax makes a single model with the objective.
+        """
         client = new_client(KLBall(0.1), contexts=None)
         for i in range(NUM_INITIAL):
             trial, _ = only(client.get_next_trials(1))
-            data = {"y": float(i), **({"a_cost": float(i)} if i < 3 else {})}
+            data = {"y": float(i), **({"a_cost": float(i)} if i < num_tracked else {})}
             complete_trial_in_context(client, trial, {"c": 10.0 * i}, data)
         client.get_next_trials(1)
         contexts = acquisition_of(client).acqf.contexts
         assert sorted(contexts.points[:, 0].tolist()) == [10.0 * i for i in range(NUM_INITIAL)]
+        assert len(client.get_next_trials(2)) == 2
 
     def test_another_distribution_in_the_middle_of_a_run(self) -> None:
         """Without initial trials, as the guide has it."""
