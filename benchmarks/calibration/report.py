@@ -11,7 +11,14 @@ import numpy as np
 
 from benchmarks.calibration.methods import ALPHA
 from benchmarks.framework import metrics
-from benchmarks.framework.markdown import estimate, number, percent, table
+from benchmarks.framework.markdown import (
+    estimate,
+    number,
+    paired_cells,
+    paired_header,
+    percent,
+    table,
+)
 from benchmarks.framework.metrics import SIGNIFICANCE, Estimate, PairedTest
 from benchmarks.framework.result import Result
 from benchmarks.framework.suite import Suite
@@ -260,9 +267,7 @@ def _problem_table(rows: Sequence[Comparison], baseline: str) -> list[str]:
         "method",
         "seeds",
         "regret",
-        f"difference to {baseline}",
-        "t-test p",
-        "Wilcoxon p",
+        *paired_header(baseline),
         "won",
         "regret, posterior mean",
         "area",
@@ -276,15 +281,13 @@ def _problem_table(rows: Sequence[Comparison], baseline: str) -> list[str]:
     body = []
     for row in rows:
         of_objective = [estimate(row.covered_visited), estimate(row.covered_in_box)]
-        test, compared = row.versus_baseline, row.method != baseline
+        compared = row.method != baseline
         body.append(
             [
                 row.method,
                 str(row.seeds),
                 estimate(row.regret),
-                estimate(test.difference) if compared else "–",
-                number(test.t_p_value, 2) if compared else "–",
-                number(test.wilcoxon_p_value, 2) if compared else "–",
+                *paired_cells(row.versus_baseline, compared),
                 number(row.fraction_won) if compared else "–",
                 estimate(row.regret_by_mean),
                 estimate(row.area),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from benchmarks.framework.markdown import estimate, number, table
+from benchmarks.framework.markdown import estimate, number, paired_cells, paired_header, table
 from benchmarks.framework.metrics import Estimate, PairedTest, final_regrets, paired_test
 from benchmarks.framework.result import Result
 from benchmarks.framework.suite import Collected, Suite
@@ -85,9 +85,7 @@ def _table(rows: Sequence[Row], baseline: str) -> list[str]:
         "method",
         "seeds",
         "regret",
-        f"difference to {baseline}",
-        "t-test p",
-        "Wilcoxon p",
+        *paired_header(baseline),
         "regret, posterior mean",
         "coverage",
         "fit s",
@@ -95,15 +93,11 @@ def _table(rows: Sequence[Row], baseline: str) -> list[str]:
     ]
     body = []
     for row in rows:
-        test = row.versus_baseline
-        compared = row.method != baseline
         cells = [
             row.method,
             str(row.seeds),
             estimate(row.regret),
-            estimate(test.difference) if compared else "–",
-            number(test.t_p_value, 2) if compared else "–",
-            number(test.wilcoxon_p_value, 2) if compared else "–",
+            *paired_cells(row.versus_baseline, row.method != baseline),
             estimate(row.regret_by_mean),
             estimate(row.coverage),
             number(row.fit_seconds),
