@@ -155,7 +155,7 @@ def _solve(
         x, low, high = points[:-2].amax(dim=0), points[-2], points[-1]
         # The guess is so good of a stretched form, and the slope so smooth, that no step can fail.
         num, bracketed = num_steps(form), form.rare_tails or not form.stretched
-    size_before = torch.full_like(x, torch.inf)
+    size_before: Tensor | float = math.inf
     for _ in range(num + more):
         last = x
         log_tail, log_p, slope, curve = survival(last)
