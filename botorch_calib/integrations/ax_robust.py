@@ -161,7 +161,7 @@ class RobustDecisions(Acquisition):
             # Without what was met before, or a search of discrete decisions would leave it out,
             # whatever its contexts were.
             self.X_observed = self.X_pending = None
-            decision, value, _ = self._best_decision(digest, dict(optimizer_options or {}), given)
+            decision, value = self._best_decision(digest, dict(optimizer_options or {}), given)
             values.append(value.reshape(1))
             context = self._drawn_context(len(self.observed) + len(pending))
             pending = torch.cat([pending, columns.join(decision, context)])
@@ -172,18 +172,18 @@ class RobustDecisions(Acquisition):
 
     def _best_decision(
         self, digest: SearchSpaceDigest, options: dict[str, Any], given: dict[str, Any]
-    ) -> tuple[Tensor, Tensor, Tensor | None]:
+    ) -> tuple[Tensor, Tensor]:
         """The decision ``1 x d_x`` and its value: by `optimize_robust`, or by Ax's own search."""
         constrained = given["inequality_constraints"] or given["equality_constraints"]
         if digest.discrete_choices or constrained:
-            return super().optimize(1, digest, optimizer_options=options, **given)
+            return super().optimize(1, digest, optimizer_options=options, **given)[:2]
         bounds = torch.tensor(digest.bounds, dtype=self.dtype, device=self.device).T.clone()
         for i, value in given["fixed_features"].items():
             bounds[:, i] = value
         decision, _ = optimize_robust(self.acqf, bounds, **{**SEARCH, **options})
         decision = given["rounding_func"](decision)
         with torch.no_grad():
-            return decision, self.acqf(decision), None
+            return decision, self.acqf(decision)
 
     def _drawn_context(self, num_known: int) -> Tensor:
         """A context ``1 x d_c``, drawn from their distribution.
