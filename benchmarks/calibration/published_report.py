@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +11,7 @@ from benchmarks.calibration.report import CalibrationReport
 from benchmarks.framework import comparisons
 from benchmarks.framework.comparisons import ByMethod, Pair, Run, seed_means
 from benchmarks.framework.markdown import table
-from benchmarks.framework.protocol import margin_of
+from benchmarks.framework.protocol import ExperimentProtocol, margin_of
 from benchmarks.framework.suite import Suite
 
 if TYPE_CHECKING:
@@ -29,11 +29,13 @@ class PublishedReport:
         primary: The primary comparisons, the first of a pair less the second.
         others: Secondary comparisons, beside those of each method with the baseline.
         tables: What follows.
+        draw: The figure; by default that of the tables, curves of regret.
     """
 
     primary: tuple[Pair, ...]
     others: tuple[Pair, ...] = ()
     tables: CalibrationReport = CalibrationReport(inference="outcome")
+    draw: Callable[[Mapping[str, ByMethod]], Figure] | None = None
 
     def lines(self, suite: Suite[Any, Any], collected: Mapping[str, ByMethod]) -> list[str]:
         """The comparisons, and what there is of each problem."""
@@ -64,8 +66,49 @@ class PublishedReport:
         return lines + self.tables.lines(suite, collected)
 
     def figure(self, collected: Mapping[str, ByMethod]) -> Figure:
-        """Regret curves."""
-        return self.tables.figure(collected)
+        """Regret curves, unless there is another one."""
+        return (self.draw or self.tables.figure)(collected)
+
+
+@dataclass(frozen=True)
+class SweepFigure:
+    """Differences of log-regret to a baseline with 95 % intervals, by one parameter a panel.
+
+    Args:
+        axes: For each parameter the method at each of its values.
+        baseline: The method of the differences.
+        protocol: Names the protocol that says which differences do not matter.
+    """
+
+    axes: Mapping[str, Mapping[str, str]]
+    baseline: str
+    protocol: str
+
+    def __call__(self, collected: Mapping[str, ByMethod]) -> Figure:
+        """A curve for each problem."""
+        from benchmarks.framework.plots import draw_intervals, panel_grid, share_legend
+
+        figure, panels = panel_grid(len(self.axes), len(self.axes), (5.0, 4.0))
+        colors = {problem: f"C{i}" for i, problem in enumerate(collected)}
+        margin = ExperimentProtocol.load(self.protocol).margin
+        for panel, (parameter, methods) in zip(panels, self.axes.items(), strict=True):
+            curves = {
+                problem: [
+                    self._differences(Run(problem, name), collected) for name in methods.values()
+                ]
+                for problem in collected
+            }
+            panel.axhspan(-margin, margin, color="0.92", label="within the margin")
+            panel.axhline(0.0, color="0.5", lw=1)
+            draw_intervals(panel, list(methods), curves, colors)
+            panel.set(xlabel=parameter, ylabel=f"log10 of regret, less that of {self.baseline}")
+        share_legend(figure, panels)
+        return figure
+
+    def _differences(self, run: Run, collected: Mapping[str, ByMethod]) -> list[float]:
+        own = _values(run, collected, BY_OUTCOME)
+        other = _values(Run(run.problem, self.baseline), collected, BY_OUTCOME)
+        return [own[seed] - other[seed] for seed in sorted(own.keys() & other.keys())]
 
 
 def _rows(

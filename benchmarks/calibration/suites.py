@@ -18,7 +18,7 @@ from benchmarks.calibration import (
     wellspecified,
 )
 from benchmarks.calibration.ocbo_report import OcboReport
-from benchmarks.calibration.published_report import PublishedReport
+from benchmarks.calibration.published_report import PublishedReport, SweepFigure
 from benchmarks.calibration.report import CalibrationReport
 from benchmarks.calibration.understated_report import UnderstatedReport
 from benchmarks.framework import strategies
@@ -90,6 +90,7 @@ LOCBO_SWEEPS = Suite(
             (Run(problem.name, "l_5"), Run(problem.name, "l_inf"))
             for problem in published.swept_problems()
         ),
+        draw=SweepFigure(published.SWEPT, baseline="bo", protocol="locbo_sweeps"),
     ),
     protocol="locbo_sweeps",
 )

@@ -69,10 +69,13 @@ class SdfReport:
     Args:
         endpoint: The regret.
         primary: The primary comparisons, the first of a pair beside the second.
+        axes: If there are any, the figure has the endpoint by one parameter a panel, and these are
+            the problems at its values; by default it has curves of regret.
     """
 
     endpoint: Score
     primary: tuple[Pair, ...]
+    axes: Mapping[str, Mapping[str, str]] | None = None
 
     def lines(self, suite: Suite[Any, Any], collected: Mapping[str, ByMethod]) -> list[str]:
         """The comparisons, the published means where there are any, and a table of problems."""
@@ -108,8 +111,31 @@ class SdfReport:
         return {pair: difference.percent_cells(margin) for pair, difference in found.items()}
 
     def figure(self, collected: Mapping[str, ByMethod]) -> Figure:
-        """Regret curves."""
-        return delay_figure(collected)
+        """Curves of regret, or the endpoint by each parameter."""
+        return delay_figure(collected) if self.axes is None else self._swept(self.axes, collected)
+
+    def _swept(
+        self, axes: Mapping[str, Mapping[str, str]], collected: Mapping[str, ByMethod]
+    ) -> Figure:
+        from benchmarks.framework.plots import (
+            draw_intervals,
+            method_colors,
+            panel_grid,
+            share_legend,
+        )
+
+        figure, panels = panel_grid(len(axes), len(axes), (6.0, 4.5))
+        colors = method_colors(collected)
+        for panel, (parameter, problems) in zip(panels, axes.items(), strict=True):
+            cases = [collected.get(problem, {}) for problem in problems.values()]
+            curves = {
+                name: [list(seed_means([case], name, self._logarithm).values()) for case in cases]
+                for name in colors
+            }
+            draw_intervals(panel, list(problems), curves, colors, logarithms=True)
+            panel.set(xlabel=parameter, ylabel="regret (geometric mean)")
+        share_legend(figure, panels)
+        return figure
 
     def _logarithm(self, result: Result) -> float:
         """The endpoint; NaN, which does not count, for problems that do not have this regret."""

@@ -37,6 +37,15 @@ def tasks() -> tuple[DelayedTask, ...]:
     )
 
 
+def axes() -> dict[str, dict[str, str]]:
+    """The problems at each value of the two numbers."""
+    by_wait = sorted({*BY_WAIT, (10, 20)})
+    return {
+        "mean delay, m being twice as long": {str(p[0]): name_of(*p) for p in BY_MEAN},
+        "m, the mean delay being 10": {str(p[1]): name_of(*p) for p in by_wait},
+    }
+
+
 def _against(first: tuple[int, int], second: tuple[int, int]) -> Pair:
     """GP-UCB-SDF on two problems."""
     return Run(name_of(*first), "ucb_sdf"), Run(name_of(*second), "ucb_sdf")

@@ -120,7 +120,7 @@ SDF_SWEEPS = Suite(
     baseline="ucb",
     seeds=range(10000, 10030),
     replicate=replicate,
-    report=SdfReport(mean_simple_regret, sdf_sweeps.PRIMARY),
+    report=SdfReport(mean_simple_regret, sdf_sweeps.PRIMARY, sdf_sweeps.axes()),
     protocol="sdf_sweeps",
     archive=ARCHIVED_SDF,
 )

@@ -9,7 +9,7 @@ from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from benchmarks.framework.metrics import regret_trace
+from benchmarks.framework.metrics import regret_trace, student_interval
 from benchmarks.framework.result import Result
 
 COLUMNS = 4
@@ -99,3 +99,39 @@ def draw_mean(
     steps = np.arange(first, first + len(mean))
     (line,) = panel.plot(steps, mean, style, color=color, label=f"{method} ({len(curves)})")
     panel.fill_between(steps, mean - error, mean + error, alpha=alpha, color=line.get_color())
+
+
+def draw_intervals(
+    panel: Axes,
+    ticks: Sequence[str],
+    curves: Mapping[str, Sequence[Sequence[float]]],
+    colors: Mapping[str, str],
+    logarithms: bool = False,
+) -> None:
+    """Means with 95 % intervals, side by side at each value of a parameter.
+
+    Args:
+        panel: Where to draw.
+        ticks: The parameter's values, in words; they are spaced evenly.
+        curves: By label, at each tick the values by seed: none where nothing has been run, and
+            without an interval for one.
+        colors: By label.
+        logarithms: Whether the values are natural logarithms, of what the axis then shows.
+    """
+    width = 0.5 / len(curves)
+    for i, (label, samples) in enumerate(curves.items()):
+        places = np.arange(len(ticks)) + width * (i - 0.5 * (len(curves) - 1))
+        drawn = np.array([_mean_and_interval(values) for values in samples]).T
+        mean, low, high = np.exp(drawn) if logarithms else drawn
+        bars = (mean - low, high - mean)
+        panel.errorbar(places, mean, bars, fmt="o-", ms=4, lw=1, c=colors[label], label=label)
+    panel.set_xticks(range(len(ticks)), ticks)
+    if logarithms:
+        panel.set_yscale("log")
+
+
+def _mean_and_interval(values: Sequence[float]) -> tuple[float, float, float]:
+    """NaN for what cannot be said of so few values."""
+    mean = float(np.mean(values)) if values else np.nan
+    low, high = student_interval(values) if len(values) > 1 else (np.nan, np.nan)
+    return mean, low, high

@@ -158,6 +158,27 @@ def test_sweeps_and_incomplete_results_are_reported() -> None:
     assert sum(line.startswith("| primary |") for line in text.splitlines()) == 1
 
 
+def test_the_figure_of_the_sweeps_has_the_differences_of_the_table() -> None:
+    collected = made_up(LOCBO_SWEEPS)
+    text = markdown(LOCBO_SWEEPS, collected)
+    by_lengthscale, by_level = LOCBO_SWEEPS.report.figure(collected).axes
+    # Both have the published setting, in the places of the order of size.
+    for panel, place in ((by_lengthscale, 2), (by_level, 1)):
+        for problem, bar in zip(collected, panel.containers, strict=True):
+            shown = cells(text, "secondary", f"l_5 on {problem}", f"bo on {problem}")
+            assert bar[0].get_ydata()[place] == pytest.approx(float(shown[1]), abs=6e-4)
+    assert [label.get_text() for label in by_level.get_xticklabels()] == [
+        "0.1",
+        "0.2",
+        "0.3",
+        "0.4",
+    ]
+    methods = [list(axis.values()) for axis in published.SWEPT.values()]
+    assert {name for axis in methods for name in axis} | {"bo"} == {
+        method.name for method in LOCBO_SWEEPS.methods
+    }
+
+
 @pytest.mark.parametrize("suite", [LOCBO_FULL, LOCBO_SWEEPS], ids=lambda suite: suite.name)
 def test_the_protocols_are_of_these_suites(suite: Any) -> None:
     ExperimentProtocol.load(suite.name).check(suite)

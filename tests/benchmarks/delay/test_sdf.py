@@ -202,3 +202,26 @@ def test_report_by_hand(tmp_path: Path) -> None:
     assert f"within {100 * math.expm1(margin_of(PUBLISHED)):.0f} %" in text
     assert "published means" not in text
     report.figure(collected).savefig(tmp_path / "figure.png")
+
+
+def test_the_figure_of_the_sweeps_is_by_mean_delay_and_by_m() -> None:
+    # The first is that of the initial points.
+    every = {1: [9.0, 1.0, 3.0], 2: [9.0, 4.0, 4.0], 3: [9.0, 16.0, 16.0]}
+    collected = {
+        task.name: {
+            "ucb": [
+                result_with(task.name, "ucb", seed, extras={"simple_regret": regrets})
+                for seed, regrets in every.items()
+                if task.name != "mean_10_m_5"
+            ]
+        }
+        for task in SWEEPS.problems
+    }
+    by_mean, by_wait = SWEEPS.report.figure(collected).axes
+    ticks = [[label.get_text() for label in p.get_xticklabels()] for p in (by_mean, by_wait)]
+    assert ticks == [["2", "5", "10", "20"], ["5", "10", "20", "40"]]
+    # The geometric mean of 2, 4 and 16.
+    (drawn,) = by_mean.containers
+    assert drawn[0].get_ydata() == pytest.approx([128.0 ** (1 / 3)] * 4)
+    (drawn,) = by_wait.containers
+    assert math.isnan(drawn[0].get_ydata()[0])
