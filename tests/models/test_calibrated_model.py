@@ -247,6 +247,26 @@ def test_conditioning_needs_a_value_for_each_input():
             model.condition_on_observations(X.double(), torch.zeros(*shape).double())
 
 
+@pytest.mark.parametrize("evaluated", [False, True])
+def test_conditioning_needs_inputs_of_the_models_width(evaluated):
+    model = CalibratedModel.from_history(make_gp(), OnlineConformal(0.2))
+    if evaluated:
+        model.posterior(grid(2))
+    for width in (1, 3):
+        X = torch.rand(2, width, **DOUBLE, generator=torch.Generator().manual_seed(0))
+        with pytest.raises(BotorchTensorDimensionError, match="`X` must have 2 columns"):
+            model.condition_on_observations(X, torch.zeros(2, 1, **DOUBLE))
+
+
+def test_a_calibrated_model_is_not_calibrated_again():
+    model = CalibratedModel.from_history(make_gp(), OnlineConformal(0.2))
+    pending = CensoredDelayModel(model, grid(2), 0.0)
+    for already in (model, pending):
+        for make in (CalibratedModel, CalibratedModel.from_history):
+            with pytest.raises(UnsupportedError, match="`model` .* is calibrated already"):
+                make(already, OnlineConformal(0.2))
+
+
 def test_from_history_needs_an_exact_gp():
     with pytest.raises(UnsupportedError, match="observe"):
         CalibratedModel.from_history(make_variational(), OnlineConformal(0.2))
@@ -409,6 +429,27 @@ def test_failed_observe_mutates_nothing(fixed_noise, transforms, X, Y, Yvar, err
     assert_unchanged(model, before, base)
     assert model.train_targets.shape == (12,)
     torch.testing.assert_close(model.posterior(X_test).mean, mean, rtol=0, atol=0)
+
+
+@fixed
+@transformed
+def test_observations_in_single_precision(fixed_noise, transforms):
+    """They are taken in the model's precision, and no transform is rounded to theirs."""
+    models = [
+        CalibratedModel.from_history(
+            make_gp(fixed_noise, transforms), LocalizedConformal(**TEMPLATE)
+        )
+        for _ in range(2)
+    ]
+    Yvar = torch.tensor([[0.3], [0.1]]) if fixed_noise else None
+    models[0].observe(GOOD_X, GOOD_Y, Yvar)
+    models[1].observe(GOOD_X.double(), GOOD_Y.double(), None if Yvar is None else Yvar.double())
+    states = [model.state_dict() for model in models]
+    assert states[0].keys() == states[1].keys()
+    for name, value in states[0].items():
+        torch.testing.assert_close(value, states[1][name], rtol=0, atol=0)
+    means = [model.posterior(grid(transforms=transforms)).mean for model in models]
+    torch.testing.assert_close(means[0], means[1], rtol=0, atol=0)
 
 
 BAD_BEYOND: dict[str, tuple[Tensor, type[Exception]]] = {
