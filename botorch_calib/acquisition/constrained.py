@@ -291,8 +291,14 @@ def checked_constraints(constraints: Mapping[int, Limits], num_outputs: int) -> 
         (index,) = check_columns("constraints", [key])
         if not -num_outputs <= index < num_outputs:
             raise InputDataError(f"`constraints` names outcome {index} of {num_outputs}.")
-        low = -torch.inf if lower is None else float(lower)
-        high = torch.inf if upper is None else float(upper)
+        try:
+            low = -torch.inf if lower is None else float(lower)
+            high = torch.inf if upper is None else float(upper)
+        except (TypeError, ValueError, RuntimeError):  # the last of tensors of several numbers
+            raise InputDataError(
+                f"`constraints` of outcome {index}: limits must be numbers or None, got "
+                f"{lower!r} and {upper!r}."
+            ) from None
         if not low < high:
             raise InputDataError(
                 f"`constraints` of outcome {index}: the lower limit {lower} must be less than the "

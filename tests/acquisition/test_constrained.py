@@ -371,6 +371,8 @@ def test_goes_into_optimize_acqf(models: list[Model]) -> None:
         ({1: 0.5}, "pairs"),
         ({1: None}, "pairs"),
         ({1: (0.5,)}, "pairs"),
+        ({1: ("low", None)}, "`constraints` of outcome 1: limits must be numbers"),
+        ({1: (None, torch.zeros(2))}, "`constraints` of outcome 1: limits must be numbers"),
         ([(0.0, None)], "pairs"),
         (None, "pairs"),
         ({"cost": (0.0, None)}, "`constraints` must be a sequence of integers"),
