@@ -28,6 +28,8 @@ from botorch_calib.models.conditioning import conditioned_on, given_noise
 from botorch_calib.models.inspection import (
     gaussian_part,
     in_output_task,
+    least_variance,
+    objective_variance,
     observation_noise_variance,
     observed_part,
     predicting_part,
@@ -279,7 +281,7 @@ class CalibratedModel(WrapperModel, FantasizeMixin):
             noise = observation_noise_variance(observed, posterior, X)
         else:
             noise = Yvar.unsqueeze(-1)
-        return posterior.mean, (posterior.variance + noise).sqrt()
+        return posterior.mean, (objective_variance(observed, posterior) + noise).sqrt()
 
     # ------------------------------------------------------------ the model interface
 
@@ -357,10 +359,12 @@ class CalibratedModel(WrapperModel, FantasizeMixin):
         predictive: PiecewisePredictive | None = None,
     ) -> CalibratedPosterior:
         """From the base posterior at ``X``, with the noise that is given, if any."""
-        noise = observation_noise_variance(predicting_part(self.model), base, X, given=given)
+        predicting = predicting_part(self.model)
+        noise = observation_noise_variance(predicting, base, X, given=given)
         if predictive is None:
             predictive = self.calibrator.predictive(self.transform_inputs(X))
-        return CalibratedPosterior(base, predictive, noise, denoise, self.excess)
+        least = least_variance(predicting, base)
+        return CalibratedPosterior(base, predictive, noise, denoise, self.excess, least)
 
     def warn_if_unlearned(self) -> None:
         """Warn where the calibrator has seen too little to correct the model.
