@@ -30,7 +30,7 @@ class CertifiedSetExpansion(AcquisitionFunction):
     `optimize_chance_constrained`.
 
     Args:
-        constraints: The constraints, on the same inputs.
+        constraints: The constraints, on the same inputs, or a single one.
         X_pending: Points under evaluation, ``n x d``: they lower ``sigma``, whatever their outcomes
             will be, and leave the margins as they are.
 
@@ -42,20 +42,22 @@ class CertifiedSetExpansion(AcquisitionFunction):
     """
 
     def __init__(
-        self, constraints: Sequence[ChanceConstraint], X_pending: Tensor | None = None
+        self,
+        constraints: ChanceConstraint | Sequence[ChanceConstraint],
+        X_pending: Tensor | None = None,
     ) -> None:
-        constraints = list(constraints)
-        if not constraints:
+        several = [constraints] if isinstance(constraints, ChanceConstraint) else [*constraints]
+        if not several:
             raise InputDataError("`constraints` must hold at least one ChanceConstraint.")
-        for constraint in constraints:
+        for constraint in several:
             if not isinstance(constraint, ChanceConstraint):
                 raise InputDataError(
                     "`constraints` must hold instances of ChanceConstraint alone, got "
                     f"{type(constraint).__name__}."
                 )
-        super().__init__(model=constraints[0].model)
-        self.constraints = constraints
-        self.units = [constraint.typical_deviation() for constraint in constraints]
+        super().__init__(model=several[0].model)
+        self.constraints = several
+        self.units = [constraint.typical_deviation() for constraint in several]
         self.set_X_pending(X_pending)
 
     @outside_inference_mode()

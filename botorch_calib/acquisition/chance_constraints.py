@@ -595,7 +595,7 @@ def joint_level(level: float, num_constraints: int) -> float:
 
 
 def joint_chance_constraints(
-    models: Sequence[Model] | ModelList,
+    models: Sequence[Model] | Model,
     limits: Sequence[tuple[float | None, float | None]],
     level: float = 0.9,
     num_initial: int = 0,
@@ -606,7 +606,7 @@ def joint_chance_constraints(
 
     Args:
         models: A fitted Gaussian process for each outcome, on the same inputs, or a ``ModelList``
-            of them.
+            of them. A single one stands for a list of one.
         limits: ``(lower, upper)`` of each outcome, None for no limit.
         level: Joint level, in (0, 1).
         num_initial: Number of initial observations (the design) to skip.
@@ -615,18 +615,21 @@ def joint_chance_constraints(
         InputDataError: If there are no constraints, or as many pairs of ``limits`` as ``models``
             are not given, or a constraint's argument is out of its range.
     """
-    models = [*models.models] if isinstance(models, ModelList) else list(models)
-    if not models or len(models) != len(limits):
+    if isinstance(models, ModelList):
+        several = [*models.models]
+    else:
+        several = [models] if isinstance(models, Model) else [*models]
+    if not several or len(several) != len(limits):
         raise InputDataError(
-            f"`models` and `limits` must have the same positive length, got {len(models)} and "
+            f"`models` and `limits` must have the same positive length, got {len(several)} and "
             f"{len(limits)}."
         )
     if not all(isinstance(pair, Sequence) and len(pair) == 2 for pair in limits):
         raise InputDataError("`limits` must hold a pair `(lower, upper)` for each model.")
-    each = joint_level(level, len(models))
+    each = joint_level(level, len(several))
     return [
         ChanceConstraint.from_history(model, upper, lower, each, num_initial)
-        for model, (lower, upper) in zip(models, limits, strict=True)
+        for model, (lower, upper) in zip(several, limits, strict=True)
     ]
 
 

@@ -19,7 +19,6 @@ from botorch.acquisition import AcquisitionFunction
 from botorch.exceptions.errors import InputDataError, UnsupportedError
 from botorch.models.model import Model, ModelList
 from botorch.posteriors import GPyTorchPosterior
-from botorch.posteriors.posterior import Posterior
 from botorch.utils.safe_math import logmeanexp
 from botorch.utils.transforms import t_batch_mode_transform
 from torch import Tensor
@@ -34,6 +33,7 @@ from botorch_calib._validation import (
 from botorch_calib.acquisition.calibrated import fantasy_models, incumbent
 from botorch_calib.acquisition.incumbents import Limits
 from botorch_calib.distributions import PiecewisePredictive
+from botorch_calib.models.inspection import least_variance
 from botorch_calib.posteriors import CalibratedPosterior
 
 
@@ -92,22 +92,21 @@ class _ConstrainedFunction(AcquisitionFunction):
 
     def _at(self, models: Mapping[int, Any], X: Tensor) -> Tensor:
         """The value at single points, of their batch shape."""
-        posteriors = {i: model.posterior(X) for i, model in models.items()}
-        return self._log_value(posteriors).squeeze(-1).squeeze(-1)
+        return self._log_value(_posteriors(models, X)).squeeze(-1).squeeze(-1)
 
     @property
     def _outcomes(self) -> list[int]:
         """The outcomes that the value depends on; others are not evaluated."""
         return list(self.constraints)
 
-    def _log_value(self, posteriors: Mapping[int, Posterior]) -> Tensor:
+    def _log_value(self, posteriors: Mapping[int, CalibratedPosterior]) -> Tensor:
         """The value, ``batch_shape x 1 x 1``, from posteriors of the outcomes it depends on."""
         raise NotImplementedError
 
-    def _log_feasibility(self, posteriors: Mapping[int, Posterior]) -> Tensor:
+    def _log_feasibility(self, posteriors: Mapping[int, CalibratedPosterior]) -> Tensor:
         """Log probability that all constraints hold, ``batch_shape x q x 1``."""
         parts = [
-            calibrated(posteriors[i]).log_probability_between(lower, upper)
+            posteriors[i].log_probability_between(lower, upper)
             for i, (lower, upper) in self.constraints.items()
         ]
         return torch.stack(parts).sum(dim=0)
@@ -143,7 +142,7 @@ class LogCalibratedProbabilityOfFeasibility(_ConstrainedFunction):
     ) -> None:
         super().__init__(model, constraints, X_pending, num_fantasies)
 
-    def _log_value(self, posteriors: Mapping[int, Posterior]) -> Tensor:
+    def _log_value(self, posteriors: Mapping[int, CalibratedPosterior]) -> Tensor:
         return self._log_feasibility(posteriors)
 
 
@@ -230,7 +229,7 @@ class LogCalibratedConstrainedExpectedImprovement(_ConstrainedFunction):
     @torch.no_grad()
     def _best_of_pending(self, fantasies: Mapping[int, Any]) -> Tensor:
         """For each fantasy the best pending point that is feasible; ``-inf`` if there is none."""
-        posteriors = {i: model.posterior(self.X_pending) for i, model in fantasies.items()}
+        posteriors = _posteriors(fantasies, self.X_pending)
         feasible = self._log_feasibility(posteriors) > math.log(0.5)
         means = self._objective(posteriors).mean.masked_fill(~feasible, -torch.inf)
         return means.squeeze(-1).amax(dim=-1)
@@ -239,12 +238,12 @@ class LogCalibratedConstrainedExpectedImprovement(_ConstrainedFunction):
     def _outcomes(self) -> list[int]:
         return [self.objective_index, *self.constraints]
 
-    def _objective(self, posteriors: Mapping[int, Posterior]) -> CalibratedPosterior:
+    def _objective(self, posteriors: Mapping[int, CalibratedPosterior]) -> CalibratedPosterior:
         """Posterior of what is to be maximised."""
-        objective = calibrated(posteriors[self.objective_index])
+        objective = posteriors[self.objective_index]
         return objective if self.maximize else objective.affine(-1.0)
 
-    def _log_value(self, posteriors: Mapping[int, Posterior]) -> Tensor:
+    def _log_value(self, posteriors: Mapping[int, CalibratedPosterior]) -> Tensor:
         best = self.best_f if self.maximize else -self.best_f
         objective = self._objective(posteriors)
         best = incumbent(best, self._fantasy_best, objective)
@@ -252,8 +251,13 @@ class LogCalibratedConstrainedExpectedImprovement(_ConstrainedFunction):
         return log_ei + self._log_feasibility(posteriors)
 
 
-def calibrated(posterior: Any) -> CalibratedPosterior:
-    """A posterior with one output as a calibrated one; a Gaussian one corrects nothing."""
+def _posteriors(models: Mapping[int, Any], X: Tensor | None) -> dict[int, CalibratedPosterior]:
+    """Posteriors of outcomes at ``X``, by outcome."""
+    return {i: calibrated(model.posterior(X), model) for i, model in models.items()}
+
+
+def calibrated(posterior: Any, model: Any) -> CalibratedPosterior:
+    """A model's posterior of one output as a calibrated one; a Gaussian one corrects nothing."""
     if isinstance(posterior, CalibratedPosterior):
         return posterior
     if type(posterior) is not GPyTorchPosterior:
@@ -263,7 +267,8 @@ def calibrated(posterior: Any) -> CalibratedPosterior:
         )
     mean = posterior.mean
     nothing = PiecewisePredictive.gaussian((), dtype=mean.dtype, device=mean.device)
-    return CalibratedPosterior(posterior, nothing, 0.0)
+    least = least_variance(model, posterior)
+    return CalibratedPosterior(posterior, nothing, 0.0, least_variance=least)
 
 
 def members_of(model: Model) -> list[Any]:
@@ -291,8 +296,14 @@ def checked_constraints(constraints: Mapping[int, Limits], num_outputs: int) -> 
         (index,) = check_columns("constraints", [key])
         if not -num_outputs <= index < num_outputs:
             raise InputDataError(f"`constraints` names outcome {index} of {num_outputs}.")
-        low = -torch.inf if lower is None else float(lower)
-        high = torch.inf if upper is None else float(upper)
+        try:
+            low = -torch.inf if lower is None else float(lower)
+            high = torch.inf if upper is None else float(upper)
+        except (TypeError, ValueError, RuntimeError):  # the last of tensors of several numbers
+            raise InputDataError(
+                f"`constraints` of outcome {index}: limits must be numbers or None, got "
+                f"{lower!r} and {upper!r}."
+            ) from None
         if not low < high:
             raise InputDataError(
                 f"`constraints` of outcome {index}: the lower limit {lower} must be less than the "

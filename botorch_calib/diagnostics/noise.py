@@ -15,6 +15,7 @@ import torch
 from botorch.exceptions.errors import UnsupportedError
 from botorch.models.gpytorch import MultiTaskGPyTorchModel
 from gpytorch.likelihoods import FixedNoiseGaussianLikelihood
+from gpytorch.settings import min_fixed_noise
 from torch import Tensor
 from torch.nn import Module
 
@@ -54,6 +55,8 @@ class NoiseDiagnosis:
             square over the training inputs: what the noise can be compared with.
         deviations: Noises at which the likelihood was evaluated, ``k``, increasing.
         log_likelihoods: Logarithm of the likelihood of each relative to the greatest, ``k``.
+        is_floor: Whether the given noise is the least that GPyTorch lets a model have
+            (``gpytorch.settings.min_fixed_noise``), which stands for anything smaller, such as 0.
     """
 
     stated: float
@@ -67,6 +70,7 @@ class NoiseDiagnosis:
     prior_deviation: float
     deviations: Tensor
     log_likelihoods: Tensor
+    is_floor: bool = False
 
     @property
     def agrees(self) -> bool:
@@ -105,7 +109,7 @@ class NoiseDiagnosis:
     def _remedy(self) -> str:
         if not self.given:
             return _FITTED.format(size="larger" if self._is_understated else "smaller")
-        if self.multiplier is None:
+        if self.multiplier is None or (self.is_floor and self._is_understated):
             return _GIVEN_AS_ZERO.format(variance=_number(self.supported**2))
         if self._is_understated:
             return _GIVEN_TOO_SMALL.format(factor=_number(self.multiplier))
@@ -126,6 +130,7 @@ class NoiseDiagnosis:
             "given": self.given,
             "num_observations": self.num_observations,
             "prior_deviation": self.prior_deviation,
+            "is_floor": self.is_floor,
         }
 
     def __str__(self) -> str:
@@ -183,6 +188,8 @@ def noise_diagnosis(model: Module, level: float = 0.95) -> NoiseDiagnosis:
     unit = float(outcome_unit(gp))
     stated = float(prior.noise.mean().sqrt())
     is_zero = stated == 0.0
+    given = isinstance(gp.likelihood, FixedNoiseGaussianLikelihood)
+    floor = min_fixed_noise.value(gp.train_targets.dtype)
     if is_zero:
         prior = prior._replace(noise=torch.ones_like(prior.noise))
     # Standard deviation at m = 1
@@ -195,11 +202,13 @@ def noise_diagnosis(model: Module, level: float = 0.95) -> NoiseDiagnosis:
         multiplier=None if is_zero else support.best,
         multiplier_interval=None if is_zero else (support.low, support.high),
         level=level,
-        given=isinstance(gp.likelihood, FixedNoiseGaussianLikelihood),
+        given=given,
         num_observations=len(prior.noise),
         prior_deviation=unit * float(prior.covariance.diagonal().mean().sqrt()),
         deviations=base * (support.log_multipliers / 2).exp(),
         log_likelihoods=support.log_likelihoods,
+        # The noise is the difference of two variances, which are rounded.
+        is_floor=given and not is_zero and bool((prior.noise <= 1.01 * floor).all()),
     )
 
 
@@ -227,8 +236,9 @@ _GIVEN_WITHOUT_NEED = (
     "then fit again."
 )
 _GIVEN_AS_ZERO = (
-    "The noise was given as zero, of which no multiple helps: give variances of about {variance}, "
-    "or leave `train_Yvar` out so that they are fitted; then fit again."
+    "The noise was given as zero, or as less than the least that GPyTorch takes, of which no "
+    "multiple helps: give variances of about {variance}, or leave `train_Yvar` out so that they "
+    "are fitted; then fit again."
 )
 _FITTED = (
     "The noise is {size} than in the model, although it was fitted: fit again, and if that changes "

@@ -24,8 +24,10 @@ from botorch_calib.distributions.piecewise import PiecewisePredictive
 from botorch_calib.models.calibrated import CalibratedModel
 from botorch_calib.models.inspection import (
     gaussian_part,
+    least_variance,
     observed_part,
     outcome_unit,
+    predicting_process,
     raw_train_targets,
 )
 from botorch_calib.models.training_prior import training_prior
@@ -135,10 +137,17 @@ def predicted_objective(
     # Independent, as only marginals count
     normal = MultivariateNormal(mean[kept], DiagLinearOperator(variance[kept]))
     base = GPyTorchPosterior(normal)
+    uncalibrated = _uncalibrated(gp, base)
     if stated is None:
-        return Statements(_uncalibrated(base), None)
-    calibrated = CalibratedPosterior(base, stated, noise[kept].unsqueeze(-1), excess=excess)
-    return Statements(_uncalibrated(base), calibrated)
+        return Statements(uncalibrated, None)
+    calibrated = CalibratedPosterior(
+        base,
+        stated,
+        noise[kept].unsqueeze(-1),
+        excess=excess,
+        least_variance=least_variance(gp, base),
+    )
+    return Statements(uncalibrated, calibrated)
 
 
 def present_objective(model: Any, X: Tensor) -> Statements:
@@ -148,9 +157,10 @@ def present_objective(model: Any, X: Tensor) -> Statements:
         model = CalibratedModel(model.model, model.calibrator, excess=model.excess)
     # One point a batch: only the marginals are needed.
     posterior = model.posterior(X.unsqueeze(-2))
+    process = predicting_process(model)
     if isinstance(posterior, CalibratedPosterior):
-        return Statements(_uncalibrated(posterior.base_posterior), posterior)
-    return Statements(_uncalibrated(posterior), None)
+        return Statements(_uncalibrated(process, posterior.base_posterior), posterior)
+    return Statements(_uncalibrated(process, posterior), None)
 
 
 def without_pending(model: Any) -> Any:
@@ -162,8 +172,9 @@ def without_pending(model: Any) -> Any:
     return model.with_model(observed_part(gp))
 
 
-def _uncalibrated(posterior: GPyTorchPosterior) -> CalibratedPosterior:
+def _uncalibrated(gp: Any, posterior: GPyTorchPosterior) -> CalibratedPosterior:
     """A Gaussian posterior of the objective with the methods of a calibrated one."""
     mean = posterior.mean
     normal = PiecewisePredictive.gaussian(mean.shape, dtype=torch.double, device=mean.device)
-    return CalibratedPosterior(posterior, normal, 0.0)
+    least = least_variance(gp, posterior)
+    return CalibratedPosterior(posterior, normal, 0.0, least_variance=least)

@@ -57,7 +57,9 @@ from botorch_calib.models.calibrated import CalibratedModel
 from botorch_calib.models.inspection import (
     gaussian_part,
     in_output_task,
+    objective_variance,
     outcome_unit,
+    predicting_process,
     raw_train_inputs,
 )
 from botorch_calib.models.residuals import RESIDUALS, forecast_history
@@ -297,7 +299,8 @@ def _of_held_out(model: Any, X: Tensor, Y: Tensor, truth: Truth | None) -> _Fore
         base = posterior.base_posterior
     if type(base) is not GPyTorchPosterior or base.mean.shape != (len(X), 1, 1):
         raise _unsupported(model)
-    deviations = (base.variance + noise).sqrt().reshape(-1)
+    variance = objective_variance(predicting_process(model), base)
+    deviations = (variance + noise).sqrt().reshape(-1)
     z = (Y - base.mean.squeeze(-1)).reshape(-1) / deviations
     objective = None
     if truth is not None:

@@ -26,7 +26,10 @@ from botorch_calib.distributions.piecewise import PiecewisePredictive
 from botorch_calib.exceptions import CalibrationWarning
 from botorch_calib.models.conditioning import conditioned_on, given_noise
 from botorch_calib.models.inspection import (
+    gaussian_part,
     in_output_task,
+    least_variance,
+    objective_variance,
     observation_noise_variance,
     observed_part,
     predicting_part,
@@ -81,8 +84,9 @@ class CalibratedModel(WrapperModel, FantasizeMixin):
             claims about the objective. With ``denoise=False`` it does not matter.
 
     Raises:
-        UnsupportedError: For models with several outputs, ensembles (fully Bayesian models)
-            and non-Gaussian likelihoods, and where ``calibrator`` is none.
+        UnsupportedError: For models with several outputs, ensembles (fully Bayesian models),
+            non-Gaussian likelihoods and models that are calibrated already, and where
+            ``calibrator`` is none.
         InputDataError: If ``excess`` is unknown, or ``calibrator`` has learned on another device
             than the model's.
 
@@ -111,7 +115,7 @@ class CalibratedModel(WrapperModel, FantasizeMixin):
         excess: str = "noise",
     ) -> None:
         super().__init__()
-        check_base(model)
+        _check_model(model)
         _check_calibrator(calibrator)
         self.excess: str = check_one_of("excess", excess, EXCESS)
         self.model = model
@@ -161,7 +165,7 @@ class CalibratedModel(WrapperModel, FantasizeMixin):
             InputDataError: If there are no training data or fewer than ``num_initial``, or
                 ``residuals`` or ``excess`` is unknown.
         """
-        check_base(model)
+        _check_model(model)
         _check_calibrator(calibrator)
         observed = observed_part(model)
         X, z, _ = forecast_history(observed, residuals)
@@ -211,7 +215,8 @@ class CalibratedModel(WrapperModel, FantasizeMixin):
 
         Raises:
             InputDataError: If ``X``, ``Y`` or ``Yvar`` hold NaN or infinite values, a variance is
-                negative, or ``beyond`` holds other numbers than -1, 0 and 1.
+                negative, ``X`` is more precise than the model, or ``beyond`` holds other numbers
+                than -1, 0 and 1.
             BotorchTensorDimensionError: If their shapes are not ``n x d`` and ``n x 1``, or that
                 of ``learn_from`` or ``beyond`` is not ``n``.
             UnsupportedError: If the base model is a batch of models or cannot be conditioned.
@@ -219,6 +224,8 @@ class CalibratedModel(WrapperModel, FantasizeMixin):
         observed = observed_part(self.model)
         X = with_task_feature(observed, X)
         check_observations(observed, X, Y, Yvar)
+        X, Y = (_as_precise_as(observed, values) for values in (X, Y))
+        Yvar = None if Yvar is None else _as_precise_as(observed, Yvar)
         if learn_from is not None and (learn_from.shape, learn_from.dtype) != (
             X.shape[:1],
             torch.bool,
@@ -274,7 +281,7 @@ class CalibratedModel(WrapperModel, FantasizeMixin):
             noise = observation_noise_variance(observed, posterior, X)
         else:
             noise = Yvar.unsqueeze(-1)
-        return posterior.mean, (posterior.variance + noise).sqrt()
+        return posterior.mean, (objective_variance(observed, posterior) + noise).sqrt()
 
     # ------------------------------------------------------------ the model interface
 
@@ -352,10 +359,12 @@ class CalibratedModel(WrapperModel, FantasizeMixin):
         predictive: PiecewisePredictive | None = None,
     ) -> CalibratedPosterior:
         """From the base posterior at ``X``, with the noise that is given, if any."""
-        noise = observation_noise_variance(predicting_part(self.model), base, X, given=given)
+        predicting = predicting_part(self.model)
+        noise = observation_noise_variance(predicting, base, X, given=given)
         if predictive is None:
             predictive = self.calibrator.predictive(self.transform_inputs(X))
-        return CalibratedPosterior(base, predictive, noise, denoise, self.excess)
+        least = least_variance(predicting, base)
+        return CalibratedPosterior(base, predictive, noise, denoise, self.excess, least)
 
     def warn_if_unlearned(self) -> None:
         """Warn where the calibrator has seen too little to correct the model.
@@ -441,6 +450,15 @@ class CalibratedModel(WrapperModel, FantasizeMixin):
         }
 
 
+def _check_model(model: Model) -> None:
+    check_base(model)
+    if gaussian_part(observed_part(model)) is not observed_part(model):
+        raise UnsupportedError(
+            f"`model` must be a Gaussian model, and this {type(model).__name__} is calibrated "
+            "already: give the model inside it."
+        )
+
+
 def _check_calibrator(calibrator: object) -> None:
     if not isinstance(calibrator, Calibrator):
         kind = calibrator if isinstance(calibrator, type) else type(calibrator)
@@ -475,6 +493,17 @@ def _check_beyond(beyond: Tensor, num: int) -> None:
         )
     if not ((beyond == 0) | (beyond.abs() == 1)).all():
         raise InputDataError(f"`beyond` must hold -1, 0 and 1 only, got {beyond.tolist()}.")
+
+
+def _as_precise_as(model: Model, values: Tensor) -> Tensor:
+    """``values`` in the precision of the model's parameters, where that is the greater one.
+
+    BoTorch rounds its input transforms to the precision of what they are given, for good.
+    """
+    parameter = next(model.parameters(), None)
+    if parameter is None:
+        return values
+    return values.to(torch.promote_types(values.dtype, parameter.dtype))
 
 
 def _extended_by(model: Any, X: Tensor, Y: Tensor, Yvar: Tensor | None) -> Model:

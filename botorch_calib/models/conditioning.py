@@ -12,6 +12,8 @@ from torch import Tensor
 
 from botorch_calib._autograd import outside_inference_mode
 from botorch_calib.models.factorization import row_updates
+from botorch_calib.models.inspection import with_task_feature
+from botorch_calib.models.requirements import check_fits, posterior_at
 
 
 @outside_inference_mode()
@@ -26,7 +28,7 @@ def conditioned_on(model: Any, X: Tensor, Y: Tensor, **kwargs: Any) -> Model:
         model.training or model.prediction_strategy is None
     ):
         with torch.no_grad():
-            model.posterior(X)
+            posterior_at(model, X)
     try:
         with row_updates(model):
             conditioned: Model = model.condition_on_observations(X, Y, **kwargs)
@@ -39,6 +41,9 @@ def conditioned_on(model: Any, X: Tensor, Y: Tensor, **kwargs: Any) -> Model:
             "as SingleTaskGP, or, to calibrate only, call `observe` with `condition=False` and "
             "refit."
         ) from error
+    except RuntimeError:
+        check_fits(model, with_task_feature(model, X))  # GPyTorch speaks of sizes inside
+        raise
     return conditioned
 
 

@@ -26,7 +26,10 @@ from botorch.models.model import Model, ModelList
 from botorch.models.transforms import Standardize
 from botorch.posteriors import GPyTorchPosterior
 from gpytorch.likelihoods import FixedNoiseGaussianLikelihood, GaussianLikelihood
+from gpytorch.settings import min_variance
 from torch import Tensor
+
+from botorch_calib.posteriors.moments import MIN_VARIANCE, marginal_variance
 
 # ------------------------------------------------------------ models inside models
 
@@ -175,6 +178,31 @@ def outcome_unit(model: Any) -> Tensor:
     return scale.detach().reshape(())
 
 
+def least_variance(model: Any, posterior: GPyTorchPosterior) -> Tensor | None:
+    """Smallest variance that a model's posterior is to state, in squared units of the outcome.
+
+    GPyTorch states none below 1e-10 (1e-6 in single precision), in whatever units: outcomes that
+    vary by 1e-5 (1e-3) or less would all seem to have that standard deviation. Here that is a
+    bound in the space of the targets under a ``Standardize`` that makes them larger.
+
+    Args:
+        model: A model with one output.
+        posterior: What it states.
+
+    Returns:
+        A variance that broadcasts to ``batch_shape x q x 1``; None where GPyTorch's stands.
+    """
+    scale = outcome_scale(model, squared=True)
+    if scale is None or scale is _UNIT:
+        return None
+    return scale.clamp(max=1.0) * max(min_variance.value(posterior.dtype), MIN_VARIANCE)
+
+
+def objective_variance(model: Any, posterior: GPyTorchPosterior) -> Tensor:
+    """``posterior.variance``, not below the `least_variance`, ``batch_shape x q x 1``."""
+    return marginal_variance(posterior, least_variance(model, posterior))
+
+
 def observation_noise_variance(
     model: Any, posterior: GPyTorchPosterior, X: Tensor, given: Tensor | None = None
 ) -> Tensor:
@@ -200,8 +228,8 @@ def observation_noise_variance(
     if scale is None or noise is None:
         X = X.expand(*posterior.mean.shape[:-2], *X.shape[-2:])
         noisy = model.posterior(X, observation_noise=True if given is None else given)
-        added: Tensor = (noisy.variance - posterior.variance).clamp(min=0.0)
-        return added
+        stated, least = objective_variance(model, posterior), least_variance(model, posterior)
+        return (marginal_variance(noisy, least) - stated).clamp(min=0.0)
     return noise if scale is _UNIT else noise * scale
 
 

@@ -20,7 +20,7 @@ from botorch_calib._validation import check_one_of, check_open_unit
 from botorch_calib.distributions.moments import WithMoments
 from botorch_calib.distributions.piecewise import PiecewisePredictive
 from botorch_calib.distributions.smoothed import SmoothedPredictive, UnsmoothedPredictive
-from botorch_calib.posteriors.moments import MIN_VARIANCE
+from botorch_calib.posteriors.moments import MIN_VARIANCE, marginal_variance
 
 # Beyond this, in units of the outcome, numbers are as good as infinite: in units of the smallest
 # standard deviation, and of the noise beside it, cubes of them would overflow in derivatives.
@@ -86,6 +86,9 @@ class CalibratedPosterior(WithMoments, Posterior):
         excess: Whose is the spread in excess of what the process states? With ``"noise"`` the
             gain is the process' own, for the search; with ``"objective"`` it is the calibrated
             one, for claims about ``f``. It does not matter to the observation.
+        least_variance: What the variance of ``f`` is taken for at least, in squared units of the
+            outcome, broadcasting to ``batch_shape x q x 1`` (default: GPyTorch's setting
+            ``min_variance``, which is too much for outcomes in tiny units).
 
     Raises:
         UnsupportedError: If ``posterior`` is not a Gaussian posterior.
@@ -101,6 +104,7 @@ class CalibratedPosterior(WithMoments, Posterior):
         noise_variance: Tensor | float,
         denoise: bool = True,
         excess: str = "noise",
+        least_variance: Tensor | None = None,
     ) -> None:
         if type(posterior) is not GPyTorchPosterior:
             raise UnsupportedError(
@@ -132,11 +136,14 @@ class CalibratedPosterior(WithMoments, Posterior):
                     f"The shape {tuple(shape)} of `{name}` does not broadcast to that of the "
                     f"posterior mean, {tuple(mean.shape)}."
                 )
-        self._set_units(mean, posterior.variance)
+        self._least_variance = least_variance
+        self._set_units(mean, marginal_variance(posterior, least_variance))
 
     def _set_units(self, mean: Tensor, variance: Tensor) -> None:
         """The distribution as ``f~ = location + unit (z + ratio eps)``, in float64."""
-        variance = variance.double().clamp(min=MIN_VARIANCE)
+        # Where a least variance is given, in whatever units, it is positive.
+        least = MIN_VARIANCE if self._least_variance is None else 0.0
+        variance = variance.double().clamp(min=least)
         noise = self.noise_variance.double()
         self._location, self._deviation = mean.double(), (variance + noise).sqrt()
         self._unit = self._deviation
@@ -486,7 +493,7 @@ class CalibratedPosterior(WithMoments, Posterior):
         """
         if weight == 0.0:
             raise InputDataError("`weight` must not be 0.")
-        mvn = self.base_posterior.distribution
+        mvn, least = self.base_posterior.distribution, self._least_variance
         scaled = MultivariateNormal(
             weight * mvn.mean + offset, mvn.lazy_covariance_matrix * (weight * weight)
         )
@@ -496,6 +503,7 @@ class CalibratedPosterior(WithMoments, Posterior):
             0.0 if self._noiseless else self.noise_variance * (weight * weight),
             denoise=self.denoise,
             excess=self.excess,
+            least_variance=None if least is None else least * (weight * weight),
         )
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from botorch.posteriors import Posterior
+import torch
+from botorch.posteriors import GPyTorchPosterior, Posterior
 from torch import Tensor
 
 from botorch_calib.distributions.moments import WithMoments
@@ -25,3 +26,18 @@ def mean_and_deviation(posterior: Posterior) -> tuple[Tensor, Tensor]:
         named: Any = posterior  # BoTorch's abstract class does not name the two
         mean, variance = named.mean, named.variance
     return mean, variance.clamp_min(MIN_VARIANCE).sqrt()
+
+
+def marginal_variance(posterior: GPyTorchPosterior, least: Tensor | None = None) -> Tensor:
+    """Variances of a single-output Gaussian posterior, ``batch_shape x q x 1``.
+
+    Args:
+        posterior: The posterior.
+        least: What they are at least, broadcasting to ``batch_shape x q x 1``; by default what
+            GPyTorch's setting ``min_variance`` says, whatever the units.
+    """
+    if least is None:
+        return posterior.variance
+    covariance = posterior.distribution.lazy_covariance_matrix
+    diagonal = covariance.diagonal(dim1=-1, dim2=-2).unsqueeze(-1)
+    return torch.maximum(diagonal, least)

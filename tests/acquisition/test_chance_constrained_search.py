@@ -369,6 +369,7 @@ def test_expansion_prefers_the_border_and_what_is_not_known() -> None:
     X = torch.tensor([[0.45, 0.45], [0.1, 0.1]], dtype=torch.double).unsqueeze(-2)
     border, inside = acqf(X)
     assert border > inside
+    assert_close(CertifiedSetExpansion(tested)(X), acqf(X))
     known = torch.tensor([[[0.4, 0.5]]], dtype=torch.double)
     before = acqf(known)
     tested.observe(known.squeeze(0), torch.tensor([[0.9]]).double())

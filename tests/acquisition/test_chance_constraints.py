@@ -701,6 +701,8 @@ def test_several_constraints_share_what_may_fail() -> None:
     assert made[0].calibrator.num_updates == 10
     listed = joint_chance_constraints(ModelListGP(*models), [(None, 0.5), (-1.0, 1.0)])
     assert [each.lower for each in listed] == [None, -1.0]
+    (alone,) = joint_chance_constraints(models[0], [(None, 0.5)], level=0.8)
+    assert alone.level == pytest.approx(0.8) and alone.upper == 0.5
 
 
 # ------------------------------------------------------------ arguments

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -26,6 +27,7 @@ from botorch_calib.acquisition import (
 )
 from botorch_calib.acquisition.calibrated import fantasy_models
 from botorch_calib.acquisition.constrained import calibrated
+from botorch_calib.models.inspection import raw_train_targets
 from botorch_calib.testing import AcquisitionContract
 from tests.random_numbers import normal, uniform
 
@@ -106,6 +108,22 @@ def test_plain_models_give_botorchs_values(
     )
 
 
+def test_values_do_not_depend_on_the_units_of_plain_models(gps: list[SingleTaskGP]) -> None:
+    """GPyTorch's least standard deviation is 1e-5 in any unit."""
+    unit, X = 2.0**-22, points(9)
+    inputs = gps[0].train_inputs[0]
+    outcomes = [raw_train_targets(gp) for gp in gps]
+
+    def values(unit: float) -> Tensor:
+        scaled = [SingleTaskGP(inputs, unit * Y).eval() for Y in outcomes]
+        acqf = LogCalibratedConstrainedExpectedImprovement(
+            ModelList(*scaled), 0.3 * unit, 0, {1: (None, 0.6 * unit), 2: (0.1 * unit, None)}
+        )
+        return acqf(X)
+
+    assert_close(values(unit), values(1.0) + math.log(unit), rtol=1e-9, atol=1e-9)
+
+
 def test_feasibility_is_the_integral_of_the_density(models: list[Model]) -> None:
     X = points(6)
     value = LogCalibratedProbabilityOfFeasibility(ModelList(*models), CONSTRAINTS)(X)
@@ -173,7 +191,7 @@ def test_narrow_limits(models: list[Model], i: int, center: float, width: float)
     value = LogCalibratedProbabilityOfFeasibility(
         ModelList(*models), {i: (center - width / 2, center + width / 2)}
     )(X)
-    posterior = calibrated(models[i].posterior(X))
+    posterior = calibrated(models[i].posterior(X), models[i])
     expected = (posterior.density(torch.tensor(center)) * width).log().flatten()
     assert_close(value, expected, rtol=0, atol=1e-5)
     gradients = [torch.autograd.grad(v.sum(), X)[0] for v in (value, expected)]
@@ -371,6 +389,8 @@ def test_goes_into_optimize_acqf(models: list[Model]) -> None:
         ({1: 0.5}, "pairs"),
         ({1: None}, "pairs"),
         ({1: (0.5,)}, "pairs"),
+        ({1: ("low", None)}, "`constraints` of outcome 1: limits must be numbers"),
+        ({1: (None, torch.zeros(2))}, "`constraints` of outcome 1: limits must be numbers"),
         ([(0.0, None)], "pairs"),
         (None, "pairs"),
         ({"cost": (0.0, None)}, "`constraints` must be a sequence of integers"),

@@ -160,6 +160,30 @@ def test_noise_stated_as_zero_has_no_multiplier() -> None:
     assert "nan" not in str(diagnosis)
 
 
+@pytest.mark.filterwarnings("ignore:Very small noise values")
+@pytest.mark.parametrize("dtype", [torch.float, torch.double])
+@pytest.mark.parametrize("variance", [0.0, 1e-9])
+def test_noise_that_gpytorch_raises_to_its_least_is_not_to_be_multiplied(dtype, variance) -> None:
+    X, Y, _ = make_data()
+    Y = 10.0 * Y + 5.0 * torch.randn(N, 1, **DOUBLE, generator=torch.Generator().manual_seed(0))
+    X, Y = X.to(dtype), Y.to(dtype)
+
+    def diagnose(variance: float) -> NoiseDiagnosis:
+        Yvar = torch.full_like(Y, variance)
+        return noise_diagnosis(
+            SingleTaskGP(X, Y, train_Yvar=Yvar, outcome_transform=Standardize(1))
+        )
+
+    diagnosis = diagnose(variance)
+    assert diagnosis.is_floor and diagnosis.to_dict()["is_floor"]
+    assert diagnosis.stated > 0.0 and not diagnosis.agrees
+    assert diagnosis.advice is not None and "no multiple helps" in diagnosis.advice
+    assert f"about {diagnosis.supported**2:.0f}" in diagnosis.advice
+    larger = diagnose(0.5)
+    assert not larger.is_floor and larger.advice is not None
+    assert "Multiply `train_Yvar`" in larger.advice
+
+
 def test_repeated_inputs() -> None:
     X, Y, noise = make_data(4)[0].repeat(3, 1), make_data()[1], torch.full((N,), 0.01, **DOUBLE)
     diagnosis = noise_diagnosis(make_given(X, Y, noise))

@@ -21,7 +21,7 @@ from botorch.models import ModelList, PairwiseGP, SingleTaskGP
 from botorch.models.fully_bayesian import SaasFullyBayesianSingleTaskGP
 from botorch.models.map_saas import EnsembleMapSaasSingleTaskGP
 from botorch.models.model import Model
-from botorch.models.transforms import Log
+from botorch.models.transforms import Log, Standardize
 from botorch.sampling.normal import SobolQMCNormalSampler
 from botorch.utils.datasets import SupervisedDataset
 from torch import Tensor
@@ -32,6 +32,7 @@ from botorch_calib import (
     LocalizedConformal,
     OnlineConformal,
     PiecewisePredictive,
+    calibration_report,
 )
 from botorch_calib.calibration import GaussianScore
 from botorch_calib.exceptions import CalibrationWarning
@@ -247,6 +248,26 @@ def test_conditioning_needs_a_value_for_each_input():
             model.condition_on_observations(X.double(), torch.zeros(*shape).double())
 
 
+@pytest.mark.parametrize("evaluated", [False, True])
+def test_conditioning_needs_inputs_of_the_models_width(evaluated):
+    model = CalibratedModel.from_history(make_gp(), OnlineConformal(0.2))
+    if evaluated:
+        model.posterior(grid(2))
+    for width in (1, 3):
+        X = torch.rand(2, width, **DOUBLE, generator=torch.Generator().manual_seed(0))
+        with pytest.raises(BotorchTensorDimensionError, match="`X` must have 2 columns"):
+            model.condition_on_observations(X, torch.zeros(2, 1, **DOUBLE))
+
+
+def test_a_calibrated_model_is_not_calibrated_again():
+    model = CalibratedModel.from_history(make_gp(), OnlineConformal(0.2))
+    pending = CensoredDelayModel(model, grid(2), 0.0)
+    for already in (model, pending):
+        for make in (CalibratedModel, CalibratedModel.from_history):
+            with pytest.raises(UnsupportedError, match="`model` .* is calibrated already"):
+                make(already, OnlineConformal(0.2))
+
+
 def test_from_history_needs_an_exact_gp():
     with pytest.raises(UnsupportedError, match="observe"):
         CalibratedModel.from_history(make_variational(), OnlineConformal(0.2))
@@ -409,6 +430,27 @@ def test_failed_observe_mutates_nothing(fixed_noise, transforms, X, Y, Yvar, err
     assert_unchanged(model, before, base)
     assert model.train_targets.shape == (12,)
     torch.testing.assert_close(model.posterior(X_test).mean, mean, rtol=0, atol=0)
+
+
+@fixed
+@transformed
+def test_observations_in_single_precision(fixed_noise, transforms):
+    """They are taken in the model's precision, and no transform is rounded to theirs."""
+    models = [
+        CalibratedModel.from_history(
+            make_gp(fixed_noise, transforms), LocalizedConformal(**TEMPLATE)
+        )
+        for _ in range(2)
+    ]
+    Yvar = torch.tensor([[0.3], [0.1]]) if fixed_noise else None
+    models[0].observe(GOOD_X, GOOD_Y, Yvar)
+    models[1].observe(GOOD_X.double(), GOOD_Y.double(), None if Yvar is None else Yvar.double())
+    states = [model.state_dict() for model in models]
+    assert states[0].keys() == states[1].keys()
+    for name, value in states[0].items():
+        torch.testing.assert_close(value, states[1][name], rtol=0, atol=0)
+    means = [model.posterior(grid(transforms=transforms)).mean for model in models]
+    torch.testing.assert_close(means[0], means[1], rtol=0, atol=0)
 
 
 BAD_BEYOND: dict[str, tuple[Tensor, type[Exception]]] = {
@@ -688,6 +730,44 @@ def test_conditioning_is_refused_clearly():
     model = CalibratedModel(make_variational(), OnlineConformal(0.2))
     with pytest.raises(UnsupportedError, match="SingleTaskVariationalGP"):
         model.condition_on_observations(*make_data(2)[:2])
+
+
+# ------------------------------------------------------------------ units of the outcome
+
+
+@pytest.mark.parametrize("fixed_noise", [False, True])
+@pytest.mark.parametrize(
+    ("dtype", "unit", "rtol"), [(torch.double, 2.0**-22, 1e-9), (torch.float, 2.0**-12, 1e-4)]
+)
+@pytest.mark.filterwarnings("ignore:The model inputs are of type torch.float32")
+def test_statements_do_not_depend_on_the_unit(fixed_noise, dtype, unit, rtol):
+    """GPyTorch's least standard deviation, 1e-5 or 1e-3 in any unit, would be all one sees."""
+    X, Y, _ = (values.to(dtype) for values in make_data(12))
+    X_new = grid(5).to(dtype).unsqueeze(-2)
+
+    def statements(unit: float) -> list[Tensor]:
+        Yvar = torch.full_like(Y, 0.01 * unit**2) if fixed_noise else None
+        gp = SingleTaskGP(X, unit * Y, Yvar, outcome_transform=Standardize(1))
+        model = CalibratedModel.from_history(gp, LocalizedConformal(**TEMPLATE))
+        noisy = CalibratedModel(gp, model.calibrator, denoise=False)
+        mean, deviation = model.observation_moments(X_new)
+        negated = ScalarizedPosteriorTransform(torch.tensor([-1.0], dtype=dtype))
+        found = [mean, deviation]
+        for posterior in (
+            model.posterior(X_new),
+            noisy.posterior(X_new),
+            model.posterior(X_new, posterior_transform=negated),
+        ):
+            found += [posterior.quantile(0.9), posterior.expected_improvement(unit * Y.mean())]
+        report: Any = calibration_report(model, X[:6], unit * Y[:6], truth=unit * Y[:6])
+        for scores in (report.calibrated, report.base):
+            widths = (scores.mean_width, scores.mean_crps, scores.objective.mean_width)
+            found.append(torch.tensor(widths, dtype=dtype))
+        model.observe(X_new[:1, 0], unit * Y[:1])
+        return [each / unit for each in found] + [half_widths(model, X_new)]
+
+    for own, other in zip(statements(1.0), statements(unit), strict=True):
+        torch.testing.assert_close(other, own, rtol=rtol, atol=rtol)
 
 
 # ------------------------------------------------------------------ life as a module
