@@ -32,6 +32,7 @@ from botorch_calib._autograd import usable, with_gradients
 from botorch_calib._validation import check_acquisition, check_bounds, check_count
 from botorch_calib.acquisition.robust import ContextRobustFunction
 from botorch_calib.acquisition.separate_starts import SEPARATE_STARTS
+from botorch_calib.acquisition.unit_box import InUnitBox
 from botorch_calib.robust.sets.wasserstein import WassersteinBall
 
 Array = npt.NDArray[np.float64]
@@ -89,7 +90,7 @@ def optimize_robust(
     # The spread of the values tells their unit, which takes two of them.
     raw_samples = max(num, 2, check_count("raw_samples", raw_samples))
     if not _is_lipschitz_bound(acq_function):
-        in_unit_box = _InUnitBox(acq_function, bounds)
+        in_unit_box = InUnitBox(acq_function, bounds)
         candidate, value = optimize_acqf(
             in_unit_box,
             in_unit_box.bounds,
@@ -99,7 +100,7 @@ def optimize_robust(
             options=dict(SEPARATE_STARTS),
         )
         assert value is not None  # as the best one alone is returned
-        return in_unit_box.decisions(candidate), value
+        return in_unit_box.inputs(candidate), value
     with torch.no_grad():
         pool = draw_sobol_samples(bounds, n=raw_samples, q=1)
         values = acq_function(pool)
@@ -128,30 +129,6 @@ def _is_lipschitz_bound(acqf: AcquisitionFunction) -> bool:
 def _place_of_best(values: Tensor) -> Tensor:
     """Where the greatest value is; not where one is NaN, which PyTorch takes for the greatest."""
     return torch.where(values.isnan(), -torch.inf, values).argmax()
-
-
-class _InUnitBox(AcquisitionFunction):
-    """A function of decisions measured in widths of their box.
-
-    The ordinary search stops where the gradient is less than 1e-5, whatever the units of decisions:
-    where these range over a million, it would not leave its starts.
-    """
-
-    def __init__(self, acqf: AcquisitionFunction, bounds: Tensor) -> None:
-        super().__init__(model=getattr(acqf, "model", None))  # type: ignore[arg-type]
-        self.acqf, self.box = acqf, bounds
-        self._log = acqf._log
-        # A column without width stays where it is.
-        self.bounds = torch.stack([torch.zeros_like(bounds[0]), (bounds[1] > bounds[0]).to(bounds)])
-
-    def decisions(self, X: Tensor) -> Tensor:
-        """The decisions, in their units."""
-        # Exact at both ends, so that rounding takes nothing out of the box.
-        return torch.lerp(self.box[0], self.box[1], X)
-
-    def forward(self, X: Tensor) -> Tensor:
-        value: Tensor = self.acqf(self.decisions(X))
-        return value
 
 
 # ------------------------------------------------------------ the rough search

@@ -33,6 +33,7 @@ from botorch_calib.acquisition.delayed import DelayedUpperConfidenceBound
 from botorch_calib.acquisition.random_seeds import derived_seed, random_stream
 from botorch_calib.acquisition.separate_starts import SEPARATE_STARTS
 from botorch_calib.acquisition.thompson import DelayedThompsonSampling
+from botorch_calib.acquisition.unit_box import InUnitBox
 from botorch_calib.asynchronous.delay_strategy import DelayStrategy, strategy_of
 from botorch_calib.asynchronous.designs import Design
 from botorch_calib.asynchronous.failures import (
@@ -495,16 +496,33 @@ class DelayAwareProposer:
         return 1.0 / scale if scale > 0.0 else 1.0
 
     def _search(self, acqf: AcquisitionFunction, model: Model, fixed: dict[int, float]) -> Tensor:
-        """The maximizer over the box, searched for in the model's precision."""
-        candidate, _ = optimize_acqf(
-            acqf,
-            bounds=like(model, self.bounds),
-            q=1,
-            num_restarts=self.search.num_restarts,
-            raw_samples=self.search.raw_samples,
-            fixed_features=fixed or None,
-            options=dict(SEPARATE_STARTS),
-        )
+        """The maximizer over the box, searched for in the model's precision.
+
+        The search is in widths of the box, unless the acquisition function is one's own: BoTorch
+        knows some of these by their classes.
+        """
+        arguments: dict[str, Any] = {
+            "q": 1,
+            "num_restarts": self.search.num_restarts,
+            "raw_samples": self.search.raw_samples,
+            "options": dict(SEPARATE_STARTS),
+        }
+        bounds = like(model, self.bounds)
+        if callable(self.strategy.acquisition):
+            candidate, _ = optimize_acqf(
+                acqf, bounds=bounds, fixed_features=fixed or None, **arguments
+            )
+        else:
+            low, high = self.bounds.tolist()
+            shares = {i: (x - low[i]) / (high[i] - low[i]) for i, x in fixed.items()}
+            in_unit_box = InUnitBox(acqf, bounds)
+            candidate, _ = optimize_acqf(
+                in_unit_box,
+                bounds=in_unit_box.bounds,
+                fixed_features=shares or None,
+                **arguments,
+            )
+            candidate = in_unit_box.inputs(candidate)
         # Bounds rounded to single precision may lie outside of the box.
         point = candidate.detach().squeeze(0).to(self.bounds)
         point = point.clamp(self.bounds[0], self.bounds[1])

@@ -326,14 +326,14 @@ def _record(
     """Record a trial at a point of length ``d``."""
     number = ledger.submit(x, time=start)
     if trial.state is TrialState.PRUNED:
-        ledger.abandon(number)
+        ledger.abandon(number, time=end)
     elif trial.state is TrialState.COMPLETE and trial.value is not None:
         if abs(trial.value) < INFINITE:
             ledger.observe(number, sign * trial.value, time=end)
         else:
-            ledger.fail(number, "infinite value")
+            ledger.fail(number, "infinite value", time=end)
     elif trial.state is TrialState.FAIL:
-        ledger.fail(number)
+        ledger.fail(number, time=end)
 
 
 def _all_points(search_space: dict[str, BaseDistribution]) -> Tensor | None:

@@ -53,5 +53,6 @@ def given_noise(model: Any, Y: Tensor, Yvar: Tensor | None) -> dict[str, Tensor]
         return {}
     if Yvar is None:
         return {"noise": model.likelihood.noise.mean().expand_as(Y)}
+    model.eval()  # in training mode `Standardize` would learn mean and scale anew from these
     transform = getattr(model, "outcome_transform", None)
     return {"noise": Yvar if transform is None else transform(Y, Yvar)[1]}

@@ -196,7 +196,7 @@ def test_a_failed_maximizer_is_not_proposed_again(name, monkeypatch):
     ledger.fail(ledger.submit(corner))
 
     def search(acqf: Any, **kwargs: Any) -> tuple[Tensor, None]:
-        return corner.unsqueeze(0) - 1e-8, None
+        return kwargs["bounds"][1:] - 1e-8, None
 
     monkeypatch.setattr(proposer_module, "optimize_acqf", search)
     make = lambda **kwargs: DelayAwareProposer(  # noqa: E731

@@ -26,6 +26,7 @@ from botorch_calib.acquisition import (
     DelayedThompsonSampling,
     DelayedUpperConfidenceBound,
 )
+from botorch_calib.acquisition.unit_box import InUnitBox
 from botorch_calib.asynchronous import DelayAwareProposer, DelayStrategy, SearchSettings
 from botorch_calib.asynchronous import proposer as proposer_module
 from botorch_calib.asynchronous.delay_strategy import STRATEGIES
@@ -36,6 +37,7 @@ from botorch_calib.models import CalibratedModel, CensoredDelayModel
 from botorch_calib.posteriors import CalibratedPosterior
 from tests.gps import DOUBLE
 from tests.newer_scipy import search_by_scipy
+from tests.random_numbers import uniform
 
 BOUNDS = torch.tensor([[-1.0, 0.0], [1.0, 5.0]], **DOUBLE)
 CENSOR = -2.0
@@ -94,7 +96,7 @@ class Spy:
 
     def wrap(self, search: Any) -> Any:
         def searched(acqf: AcquisitionFunction, **kwargs: Any) -> Any:
-            self.seen.append(acqf)
+            self.seen.append(acqf.acqf if isinstance(acqf, InUnitBox) else acqf)
             return search(acqf, **kwargs)
 
         return searched
@@ -599,6 +601,31 @@ def test_the_choice_does_not_depend_on_the_unit_of_the_outcome(scale, monkeypatc
     )
     assert_close(spy.seen[0].nu, reference.seen[0].nu, rtol=1e-4, atol=0.0)
     assert spy.seen[0].nu > 1.0
+
+
+@pytest.mark.parametrize("strategy", ["hallucinate", "ucb", "ts"])
+@pytest.mark.parametrize("widths", [(1e6, 1e6), (1e-6, 1e-6), (1e5, 1e-6)])
+def test_the_choice_does_not_depend_on_the_units_of_the_queries(strategy, widths):
+    """BoTorch's own search ends at its starts where the gradient is less than 1e-5."""
+    U = uniform(12, 2, generator=torch.Generator().manual_seed(0))
+    chosen = []
+    for units in ((1.0, 1.0), widths):
+        scale = torch.tensor(units, **DOUBLE)
+        bounds = torch.stack([torch.zeros_like(scale), scale])
+
+        def fit_in_box(X: Tensor, Y: Tensor, bounds: Tensor = bounds) -> SingleTaskGP:
+            gp = SingleTaskGP(
+                X, Y, input_transform=Normalize(2, bounds=bounds), outcome_transform=Standardize(1)
+            )
+            gp.covar_module.lengthscale = 0.3
+            gp.likelihood.noise = 1e-2
+            return gp.eval()
+
+        ledger = FeedbackLedger(2)
+        ledger.add(U * scale, -(U - 0.3).square().sum(dim=-1))
+        ledger.submit(0.5 * scale)
+        chosen.append(make_proposer(bounds, strategy=strategy, fit=fit_in_box)(ledger) / scale)
+    assert_close(chosen[1], chosen[0], rtol=0, atol=1e-4)
 
 
 def test_numpy_numbers_are_numbers():

@@ -121,6 +121,23 @@ def test_states_of_trials(ledgers: list[FeedbackLedger]) -> None:
     }
 
 
+def test_failures_cost_no_more_as_the_study_goes_on(ledgers: list[FeedbackLedger]) -> None:
+    """One after the other, no trial keeps others waiting: not those without a value, either."""
+    study = optuna.create_study(direction="maximize", sampler=new_sampler(n_startup_trials=0))
+    one_after_the_other(study, 2)
+    for outcome in (
+        {"state": optuna.trial.TrialState.FAIL},
+        {"state": optuna.trial.TrialState.PRUNED},
+        {"values": -math.inf},
+    ):
+        trial = study.ask()
+        line(trial)
+        study.tell(trial, **outcome)
+    one_after_the_other(study, 3)
+    assert statuses(ledgers[-1]).count("failed") == 2
+    assert ledgers[-1].waits() == [0] * len(ledgers[-1])
+
+
 def test_minimisation_agrees_with_maximisation() -> None:
     studies = [
         optuna.create_study(direction="minimize", sampler=new_sampler()),

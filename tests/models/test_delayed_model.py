@@ -333,6 +333,20 @@ def test_resolution(setting, imputation, with_yvar):
         assert torch.equal(result, expected)
 
 
+def test_values_with_noise_in_training_mode():
+    """As after `load_state_dict`: the outcome transform is not learned anew from the values."""
+    setting = Setting(fixed_noise=True, transforms=True)
+    x, X = setting.points(3, seed=20), grid(setting)
+    y = setting.values(x) + 3.0
+
+    def after(gp: SingleTaskGP) -> tuple[Tensor, Tensor]:
+        added = CensoredDelayModel(gp).with_observations(x, y, 0.5 * y.abs())
+        return moments(added.posterior(X))
+
+    for result, expected in zip(after(setting.gp().train()), after(setting.gp()), strict=True):
+        assert torch.equal(result, expected)
+
+
 def test_observing_what_was_not_pending():
     setting = Setting()
     model, X = setting.model(3), grid(setting)
