@@ -14,6 +14,7 @@ from typing import Any, Self
 
 import torch
 from botorch.acquisition import AcquisitionFunction
+from botorch.acquisition.acquisition import MCSamplerMixin
 from botorch.acquisition.objective import PosteriorTransform
 from botorch.exceptions.errors import (
     BotorchTensorDimensionError,
@@ -224,7 +225,9 @@ class RobustAcquisition(ContextRobustFunction):
     Args:
         acquisition: Maps ``N x 1 x d`` to values ``N``, row by row, to be maximised. (If the set
             needs gradients, the slope of their norm is computed by differences, since few
-            acquisition functions are meant to be differentiated twice.)
+            acquisition functions are meant to be differentiated twice. BoTorch's Monte Carlo ones
+            are differentiated twice, as they bend too sharply for differences, unless their
+            samples have first derivatives only, as those of recalibrated quantiles.)
         ambiguity: The set of distributions of the context. A schedule of its radius is resolved at
             once, with the number of observations of the acquisition function's model; pending
             points do not count.
@@ -255,7 +258,13 @@ class RobustAcquisition(ContextRobustFunction):
         others = self.contexts.lipschitz_points
         points = self.contexts.points if others is None else others
         scale = context_scale(raw_train_inputs(innermost(self.model)), columns, points)
-        return PointwiseFunction(self.acquisition, columns, scale, pairs_per_chunk(self.model))
+        return PointwiseFunction(
+            self.acquisition,
+            columns,
+            scale,
+            pairs_per_chunk(self.model),
+            is_rough=isinstance(self.acquisition, MCSamplerMixin),
+        )
 
     def _basis(self) -> tuple[object, ...]:
         return self.acquisition, self.contexts
