@@ -236,8 +236,9 @@ class RobustAcquisition(ContextRobustFunction):
             ``ContextDistribution.empirical(contexts).with_indices(...)``.
 
     Raises:
-        UnsupportedError: If the model of ``acquisition`` has batch dimensions without being an
-            ensemble, or does not tell the number of observations that a schedule needs.
+        UnsupportedError: If ``acquisition`` is no acquisition function, or its model has batch
+            dimensions without being an ensemble, or does not tell the number of observations that
+            a schedule needs.
         InputDataError: If contexts are not finite, or their indices are not among the columns of
             the model.
         BotorchTensorDimensionError: If ``contexts`` are not a matrix.
@@ -249,6 +250,10 @@ class RobustAcquisition(ContextRobustFunction):
         ambiguity: AmbiguitySet,
         contexts: ContextDistribution | Tensor,
     ) -> None:
+        if isinstance(acquisition, Model) or not callable(acquisition):
+            raise UnsupportedError(
+                f"`acquisition` must be an acquisition function, got {type(acquisition).__name__}."
+            )
         model = getattr(acquisition, "model", None)
         check_no_batch(type(self).__name__, model)
         super().__init__(model, ambiguity, contexts)

@@ -769,6 +769,10 @@ class TestNamesInErrors:
             ({"context_weights": WEIGHTS / 2}, "`context_weights` must sum to 1"),
             ({"context_weights": -WEIGHTS}, "`context_weights` must not be negative"),
             ({"contexts": CONTEXTS[:0]}, "`contexts` is empty"),
+            (
+                {"contexts": torch.zeros(3, 3)},
+                "`contexts` with 3 columns leave no decision among 2",
+            ),
             ({"contexts": [0.1, 0.2]}, "`contexts` must be a tensor"),
             ({"lipschitz_contexts": [0.1]}, "`lipschitz_contexts` must be a tensor"),
             ({"contexts": CENTRE, "context_weights": WEIGHTS}, "leave `context_weights` out"),
@@ -783,6 +787,11 @@ class TestNamesInErrors:
     def test_ambiguity(self, ambiguity: Any) -> None:
         with pytest.raises(InputDataError, match="`ambiguity` must be an AmbiguitySet"):
             RobustUpperConfidenceBound(make_gp(), BETA, ambiguity, CENTRE)
+
+    @pytest.mark.parametrize("given", [None, "ei", matern_gp()])
+    def test_acquisition(self, given: Any) -> None:
+        with pytest.raises(UnsupportedError, match="`acquisition` must be an acquisition function"):
+            RobustAcquisition(given, WorstCase(), CENTRE)
 
     @pytest.mark.parametrize("make", [ContextDistribution.empirical, None])
     def test_samples(self, make: Any) -> None:
