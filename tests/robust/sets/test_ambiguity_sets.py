@@ -456,9 +456,9 @@ def test_arguments(name: str) -> None:
         with pytest.raises(InputDataError, match="`values`"):
             call(values.round().long(), centre)
         with pytest.raises(InputDataError, match="`values` must be a tensor"):
-            call(values.tolist(), centre)
+            call(values.tolist(), centre)  # type: ignore[arg-type]
         with pytest.raises(InputDataError, match="`contexts` must be a ContextDistribution"):
-            call(values, centre.points)
+            call(values, centre.points)  # type: ignore[arg-type]
         for bad in (torch.nan, torch.inf):
             with pytest.raises(InputDataError, match="`values`"):
                 call(torch.full_like(values, bad), centre)
