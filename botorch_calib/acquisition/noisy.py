@@ -32,6 +32,7 @@ from botorch.utils.low_rank import sample_cached_cholesky
 from linear_operator.utils.errors import NanError, NotPSDError
 from torch import Tensor
 
+from botorch_calib._validation import check_finite, check_tensor
 from botorch_calib.models import CalibratedModel
 from botorch_calib.models.inspection import predicting_part
 from botorch_calib.posteriors import CalibratedPosterior
@@ -59,8 +60,12 @@ class _CachedRoots(CachedCholeskyMCSamplerMixin):
     _root_is_kept: bool
     _baseline_L: Any  # a tensor in BoTorch's classes
 
-    def _decide(self, model: Model, cache_root: bool | None) -> None:
+    def _decide(
+        self, model: Model, cache_root: bool | None, X_baseline: Tensor, **kwargs: Any
+    ) -> None:
         """Whether to keep roots, before BoTorch's constructor, which only asks for it."""
+        check_finite("X_baseline", check_tensor("X_baseline", X_baseline))
+        check_pending(kwargs.get("X_pending"))
         possible = keeps_roots(model)
         if cache_root and not possible:
             warnings.warn(
@@ -70,6 +75,18 @@ class _CachedRoots(CachedCholeskyMCSamplerMixin):
                 stacklevel=3,
             )
         self._root_is_kept = possible and cache_root is not False
+
+    def set_X_pending(self, X_pending: Tensor | None = None) -> None:
+        """Set the points under evaluation.
+
+        Args:
+            X_pending: ``n x d``, or None to clear them.
+
+        Raises:
+            InputDataError: If they are not finite.
+        """
+        check_pending(X_pending)
+        super().set_X_pending(X_pending)  # type: ignore[misc]
 
     @property
     def _cache_root(self) -> bool:
@@ -121,6 +138,12 @@ class _CachedRoots(CachedCholeskyMCSamplerMixin):
         return samples[0]
 
 
+def check_pending(X_pending: Tensor | None) -> None:
+    """Raise ``InputDataError`` for pending points that are not finite, which no root survives."""
+    if X_pending is not None:
+        check_finite("X_pending", check_tensor("X_pending", X_pending))
+
+
 def _parts(posterior: Posterior) -> list[Any]:
     """Posteriors of groups of outcomes, which are independent of one another."""
     return posterior.posteriors if isinstance(posterior, PosteriorList) else [posterior]
@@ -148,6 +171,9 @@ class qLogCalibratedNoisyExpectedImprovement(_CachedRoots, qLogNoisyExpectedImpr
             ``X_pending``, ``constraints``, ``eta``, ``fat``, ``prune_baseline``, ``tau_max``,
             ``tau_relu``, ``marginalize_dim`` and ``incremental``.
 
+    Raises:
+        InputDataError: If baseline or pending points are not finite.
+
     Warns:
         BotorchWarning: If ``cache_root`` is True and part of the model has no root to keep.
 
@@ -160,7 +186,7 @@ class qLogCalibratedNoisyExpectedImprovement(_CachedRoots, qLogNoisyExpectedImpr
     def __init__(
         self, model: Model, X_baseline: Tensor, *, cache_root: bool | None = None, **kwargs: Any
     ) -> None:
-        self._decide(model, cache_root)
+        self._decide(model, cache_root, X_baseline, **kwargs)
         super().__init__(model=model, X_baseline=X_baseline, **kwargs)
 
     def _init_baseline(self, *args: Any, **kwargs: Any) -> None:
@@ -188,6 +214,9 @@ class qLogCalibratedNoisyExpectedHypervolumeImprovement(  # type: ignore[misc]
             ``eta``, ``prune_baseline``, ``alpha``, ``cache_pending``, ``max_iep``,
             ``incremental_nehvi``, ``tau_relu``, ``tau_max``, ``fat`` and ``marginalize_dim``.
 
+    Raises:
+        InputDataError: If baseline or pending points are not finite.
+
     Warns:
         BotorchWarning: If ``cache_root`` is True and part of the model has no root to keep.
 
@@ -207,5 +236,5 @@ class qLogCalibratedNoisyExpectedHypervolumeImprovement(  # type: ignore[misc]
         cache_root: bool | None = None,
         **kwargs: Any,
     ) -> None:
-        self._decide(model, cache_root)
+        self._decide(model, cache_root, X_baseline, **kwargs)
         super().__init__(model=model, ref_point=ref_point, X_baseline=X_baseline, **kwargs)

@@ -14,6 +14,7 @@ from typing import Any, Self
 
 import torch
 from botorch.acquisition import AcquisitionFunction
+from botorch.acquisition.acquisition import MCSamplerMixin
 from botorch.acquisition.objective import PosteriorTransform
 from botorch.exceptions.errors import (
     BotorchTensorDimensionError,
@@ -224,7 +225,9 @@ class RobustAcquisition(ContextRobustFunction):
     Args:
         acquisition: Maps ``N x 1 x d`` to values ``N``, row by row, to be maximised. (If the set
             needs gradients, the slope of their norm is computed by differences, since few
-            acquisition functions are meant to be differentiated twice.)
+            acquisition functions are meant to be differentiated twice. BoTorch's Monte Carlo ones
+            are differentiated twice, as they bend too sharply for differences, unless their
+            samples have first derivatives only, as those of recalibrated quantiles.)
         ambiguity: The set of distributions of the context. A schedule of its radius is resolved at
             once, with the number of observations of the acquisition function's model; pending
             points do not count.
@@ -233,8 +236,9 @@ class RobustAcquisition(ContextRobustFunction):
             ``ContextDistribution.empirical(contexts).with_indices(...)``.
 
     Raises:
-        UnsupportedError: If the model of ``acquisition`` has batch dimensions without being an
-            ensemble, or does not tell the number of observations that a schedule needs.
+        UnsupportedError: If ``acquisition`` is no acquisition function, or its model has batch
+            dimensions without being an ensemble, or does not tell the number of observations that
+            a schedule needs.
         InputDataError: If contexts are not finite, or their indices are not among the columns of
             the model.
         BotorchTensorDimensionError: If ``contexts`` are not a matrix.
@@ -246,6 +250,10 @@ class RobustAcquisition(ContextRobustFunction):
         ambiguity: AmbiguitySet,
         contexts: ContextDistribution | Tensor,
     ) -> None:
+        if isinstance(acquisition, Model) or not callable(acquisition):
+            raise UnsupportedError(
+                f"`acquisition` must be an acquisition function, got {type(acquisition).__name__}."
+            )
         model = getattr(acquisition, "model", None)
         check_no_batch(type(self).__name__, model)
         super().__init__(model, ambiguity, contexts)
@@ -255,7 +263,13 @@ class RobustAcquisition(ContextRobustFunction):
         others = self.contexts.lipschitz_points
         points = self.contexts.points if others is None else others
         scale = context_scale(raw_train_inputs(innermost(self.model)), columns, points)
-        return PointwiseFunction(self.acquisition, columns, scale, pairs_per_chunk(self.model))
+        return PointwiseFunction(
+            self.acquisition,
+            columns,
+            scale,
+            pairs_per_chunk(self.model),
+            is_rough=isinstance(self.acquisition, MCSamplerMixin),
+        )
 
     def _basis(self) -> tuple[object, ...]:
         return self.acquisition, self.contexts

@@ -484,7 +484,9 @@ class PiecewisePredictive(WithMoments):
         low_u = low.masked_fill(~flags, 0.0)
         width = high.masked_fill(~flags, 1.0) - low_u
         flat = self.masses * (inside.masked_fill(~flags, 0.0) - low_u) / width
-        part = torch.where(flags, flat, normal).where(inside > low, torch.zeros_like(inside))
+        # In this form, so that NaN stays NaN.
+        below = inside <= low
+        part = torch.where(below, torch.zeros_like(inside), torch.where(flags, flat, normal))
         return part.sum(dim=-1).clamp(max=1.0)
 
     def log_prob(self, z: Tensor | float) -> Tensor:

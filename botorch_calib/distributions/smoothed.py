@@ -71,14 +71,13 @@ class _WithTails(WithMoments):
         return self.mirrored().log_survival(-x).exp().clamp(max=1.0)
 
     def mean_below(self, level: float) -> Tensor:
-        """Mean of the values below the ``level``-quantile, with its exact first derivative.
+        """Mean of the values below the ``level``-quantile, with derivatives as exact as its own.
 
         With the quantile ``q`` it is ``E[x | x <= q] = q - E(q - x)+ / level``. The derivative of
-        the right-hand side with respect to ``q``, ``1 - P(x <= q) / level``, is 0 at the quantile:
-        ``q`` is a constant here, and an error of it enters squared.
+        the right-hand side with respect to ``q``, ``1 - P(x <= q) / level``, is 0 at the quantile,
+        so that an error of it enters squared. Second derivatives need those of ``q`` all the same.
         """
-        with torch.no_grad():
-            q = self.quantile(level)
+        q = self.quantile(level)
         return q - self.mirrored().log_excess(-q).exp() / level
 
     def log_between(self, lower: Tensor | None, upper: Tensor | None) -> Tensor:

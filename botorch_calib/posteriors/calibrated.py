@@ -204,7 +204,7 @@ class CalibratedPosterior(WithMoments, Posterior):
         return self._at(value, lambda x: self._distribution.log_prob(x).exp() / self._unit)
 
     def quantile(self, value: Tensor | float) -> Tensor:
-        """Quantiles of the marginals, with exact derivatives.
+        """Quantiles of the marginals, with exact first derivatives; others are exact or an error.
 
         Args:
             value: Levels in (0, 1), of any shape. As in BoTorch, several give the result leading
@@ -228,7 +228,7 @@ class CalibratedPosterior(WithMoments, Posterior):
         return (self._location + self._unit * self._distribution.quantile(level)).to(self.dtype)
 
     def conditional_mean_below(self, level: float) -> Tensor:
-        """``E[f~ | f~ <= Q(level)]``, with exact first derivatives, ``batch_shape x q x 1``.
+        """``E[f~ | f~ <= Q(level)]``, ``batch_shape x q x 1``, with the derivatives of `quantile`.
 
         The mean of the worst values with a total probability of ``level``, also called expected
         shortfall or conditional value at risk. Of ``affine(-1.0)`` it is minus the mean of the

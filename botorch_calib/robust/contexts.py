@@ -159,7 +159,8 @@ class ContextDistribution:
             >>> normal = torch.distributions.Normal(0.5, 0.2)
             >>> ContextDistribution.from_icdf(lambda p: normal.icdf(p).clamp(0, 1), 128, dim=2)
         """
-        points = check_finite("icdf", icdf(sobol_points(num_points, dim, seed)))
+        points = icdf(sobol_points(num_points, dim, seed))
+        points = check_finite("icdf", check_tensor("icdf", points))
         if points.dim() != 2 or len(points) != num_points:
             raise BotorchTensorDimensionError(
                 f"`icdf` must return {num_points} x d_c contexts, got {tuple(points.shape)}."

@@ -8,7 +8,7 @@ import torch
 from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError
 from torch import Tensor
 
-from botorch_calib._validation import check_columns
+from botorch_calib._validation import check_columns, check_tensor
 
 
 class Columns:
@@ -28,6 +28,10 @@ class Columns:
     def __init__(
         self, num_columns: int, num_contexts: int, indices: Sequence[int] | None = None
     ) -> None:
+        if num_contexts >= num_columns:  # whatever the indices
+            raise InputDataError(
+                f"`contexts` with {num_contexts} columns leave no decision among {num_columns}."
+            )
         if indices is None:
             indices = range(-num_contexts, 0)
         given = check_columns("context_indices", indices)
@@ -40,10 +44,6 @@ class Columns:
             )
         self.context = places
         self.decision = [i for i in range(num_columns) if i not in places]
-        if not self.decision:
-            raise InputDataError(
-                f"`contexts` with {num_contexts} columns leave no decision among {num_columns}."
-            )
 
     def join(self, X: Tensor, contexts: Tensor) -> Tensor:
         """Joint inputs ``... x d`` of decisions ``... x d_x`` and contexts ``... x d_c``."""
@@ -79,7 +79,7 @@ def join_contexts(
         >>> pairs = join_contexts(decisions.unsqueeze(-2), centre.points)  # n x M x d: all pairs
     """
     for name, tensor in (("X", X), ("contexts", contexts)):
-        if tensor.dim() == 0:
+        if check_tensor(name, tensor).dim() == 0:
             raise BotorchTensorDimensionError(f"`{name}` must have a last dimension of columns.")
     try:
         torch.broadcast_shapes(X.shape[:-1], contexts.shape[:-1])

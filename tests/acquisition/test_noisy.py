@@ -18,6 +18,7 @@ from botorch.acquisition.objective import (
     ScalarizedPosteriorTransform,
 )
 from botorch.acquisition.risk_measures import CVaR
+from botorch.exceptions.errors import InputDataError
 from botorch.exceptions.warnings import BotorchWarning
 from botorch.models import ModelListGP, SingleTaskGP
 from botorch.models.model import Model, ModelList
@@ -266,6 +267,22 @@ class TestImprovement:
         assert not function._cache_root
         assert not NEI(model, X, **kwargs)._cache_root  # by default without a word
         assert function(points(4, q=2)).shape == (4,)
+
+    @pytest.mark.parametrize("cls", [NEI, NEHVI])
+    def test_points_that_are_not_finite(self, cls):
+        """They would come up in a factorisation that does not converge."""
+        model, extra = calibrated(), {}
+        if cls is NEHVI:
+            model, extra = ModelList(model, calibrated(-1.0)), {"ref_point": REF_POINT}
+        bad = torch.full((1, 2), torch.nan, **DOUBLE)
+        with pytest.raises(InputDataError, match="`X_baseline` contains NaN"):
+            cls(model, X_baseline=torch.cat([X, bad]), **extra)
+        with pytest.raises(InputDataError, match="`X_pending` contains NaN"):
+            cls(model, X_baseline=X, X_pending=bad, **extra)
+        function = cls(model, X_baseline=X, **extra)
+        with pytest.raises(InputDataError, match="`X_pending` contains NaN"):
+            function.set_X_pending(bad)
+        assert function(points(2, q=1)).isfinite().all()
 
     def test_no_warning_of_botorch(self, recwarn):
         function = NEI(calibrated(), X, cache_root=True)

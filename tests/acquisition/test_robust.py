@@ -10,7 +10,12 @@ from typing import Any
 
 import pytest
 import torch
-from botorch.acquisition import AcquisitionFunction, LogExpectedImprovement, UpperConfidenceBound
+from botorch.acquisition import (
+    AcquisitionFunction,
+    LogExpectedImprovement,
+    UpperConfidenceBound,
+    qLogExpectedImprovement,
+)
 from botorch.acquisition.input_constructors import get_acqf_input_constructor
 from botorch.acquisition.objective import ScalarizedPosteriorTransform
 from botorch.exceptions.errors import (
@@ -22,6 +27,7 @@ from botorch.models import ModelListGP, SingleTaskGP
 from botorch.models.transforms import Normalize
 from botorch.models.transforms.input import InputPerturbation
 from botorch.optim import optimize_acqf
+from botorch.sampling.get_sampler import get_sampler
 from botorch.utils.datasets import SupervisedDataset
 from gpytorch.kernels import MaternKernel, RBFKernel
 from torch import Tensor
@@ -33,6 +39,7 @@ from botorch_calib import (
     CalibratedUpperConfidenceBound,
     CensoredDelayModel,
     LogCalibratedExpectedImprovement,
+    OnlineConformal,
     QuantileRecalibrator,
 )
 from botorch_calib.acquisition.robust import (
@@ -87,6 +94,17 @@ def calibrated() -> CalibratedModel:
 
 def recalibrated() -> CalibratedModel:
     return CalibratedModel.from_history(make_gp(), QuantileRecalibrator(lengthscale=0.5))
+
+
+def conformal() -> CalibratedModel:
+    return CalibratedModel.from_history(make_gp(), OnlineConformal(alpha=0.2))
+
+
+def robust_sampled_improvement(model: Any, best_f: float) -> RobustAcquisition:
+    point = torch.zeros(1, 2, **DOUBLE)
+    sampler = get_sampler(model.posterior(point), torch.Size([32]), seed=0)
+    improvement = qLogExpectedImprovement(model, best_f=best_f, sampler=sampler)
+    return RobustAcquisition(improvement, WassersteinBall(0.2, "lipschitz"), CONTEXTS)
 
 
 def censored(**kwargs: Any) -> CensoredDelayModel:
@@ -390,6 +408,20 @@ class TestAnyAcquisition:
         acqf = RobustAcquisition(build(calibrated()), AMBIGUITY[ambiguity](), CONTEXTS)
         X = points(3).requires_grad_()
         assert torch.autograd.gradcheck(acqf, (X,), eps=1e-6, atol=1e-4, rtol=1e-3)
+
+    @pytest.mark.parametrize(("build", "best_f"), [(matern_gp, 1.5), (conformal, 1.3)])
+    def test_gradient_of_sampled_improvement(self, build, best_f):
+        """Which bends within a thousandth of the scale over which differences are taken."""
+        acqf = robust_sampled_improvement(build(), best_f)
+        X = points(3).requires_grad_()
+        assert torch.autograd.gradcheck(acqf, (X,), eps=1e-7, atol=1e-3, rtol=1e-3)
+
+    def test_samples_with_first_derivatives_only(self):
+        acqf = robust_sampled_improvement(recalibrated(), 0.9)
+        X = points(3).requires_grad_()
+        for _ in range(2):
+            (slope,) = torch.autograd.grad(acqf(X).sum(), X)
+            assert slope.isfinite().all() and (slope != 0).any()
 
     @pytest.mark.parametrize("unit", [1e-6, 1.0, 1e6])
     @pytest.mark.parametrize("num", [1, 6])
@@ -737,6 +769,10 @@ class TestNamesInErrors:
             ({"context_weights": WEIGHTS / 2}, "`context_weights` must sum to 1"),
             ({"context_weights": -WEIGHTS}, "`context_weights` must not be negative"),
             ({"contexts": CONTEXTS[:0]}, "`contexts` is empty"),
+            (
+                {"contexts": torch.zeros(3, 3)},
+                "`contexts` with 3 columns leave no decision among 2",
+            ),
             ({"contexts": [0.1, 0.2]}, "`contexts` must be a tensor"),
             ({"lipschitz_contexts": [0.1]}, "`lipschitz_contexts` must be a tensor"),
             ({"contexts": CENTRE, "context_weights": WEIGHTS}, "leave `context_weights` out"),
@@ -751,6 +787,11 @@ class TestNamesInErrors:
     def test_ambiguity(self, ambiguity: Any) -> None:
         with pytest.raises(InputDataError, match="`ambiguity` must be an AmbiguitySet"):
             RobustUpperConfidenceBound(make_gp(), BETA, ambiguity, CENTRE)
+
+    @pytest.mark.parametrize("given", [None, "ei", matern_gp()])
+    def test_acquisition(self, given: Any) -> None:
+        with pytest.raises(UnsupportedError, match="`acquisition` must be an acquisition function"):
+            RobustAcquisition(given, WorstCase(), CENTRE)
 
     @pytest.mark.parametrize("make", [ContextDistribution.empirical, None])
     def test_samples(self, make: Any) -> None:

@@ -386,3 +386,10 @@ def test_gradients_of_knots_that_meet():
     assert predictive.finite_knots.diff().min() >= 0.9 * MIN_GAP
     total = sum(torch.autograd.grad(predictive.finite_knots[1], raw))
     assert_close(total.sum(), double(1.0).squeeze())
+
+
+@pytest.mark.parametrize("uniform", [False, True])
+def test_cdf_of_nan_is_nan(uniform):
+    predictive = PiecewisePredictive([-1.0, 0.0, 2.0], [0.3, 0.7], [uniform, False])
+    found = predictive.cdf(double(math.nan, 0.0, math.inf, -math.inf))
+    assert_close(found, double(math.nan, 0.3, 1.0, 0.0), equal_nan=True)

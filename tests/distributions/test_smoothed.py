@@ -139,6 +139,34 @@ def test_derivative_of_mean_below(kind, level):
         assert gradcheck(function, (parameters, ratio), atol=1e-6, rtol=1e-4)
 
 
+@pytest.mark.parametrize("kind", ["gaussian", "stretched", "recalibrated"])
+@pytest.mark.parametrize("level", [0.1, 0.7])
+def test_second_derivative_of_mean_below(kind, level):
+    """To second order the quantile is felt."""
+    parameters, ratio, _ = parameters_of(kind, 2)
+    assert gradgradcheck(
+        lambda p, r: make(kind, p, r).mean_below(level), (parameters, ratio), atol=1e-5, rtol=1e-4
+    )
+
+
+def test_mean_below_without_noise_has_exact_second_derivatives_or_none():
+    """Those of recalibrated quantiles are not written down, and must not be left out silently."""
+
+    def of(kind):
+        parameters, ratio, _ = parameters_of(kind, 2)
+        parameters = parameters.detach().requires_grad_()
+        return parameters, lambda p: UnsmoothedPredictive(
+            make(kind, p, ratio).predictive
+        ).mean_below(0.2)
+
+    parameters, function = of("stretched")
+    assert gradgradcheck(function, (parameters,), atol=1e-5, rtol=1e-4)
+    parameters, function = of("recalibrated")
+    (slope,) = torch.autograd.grad(function(parameters).sum(), parameters, create_graph=True)
+    with pytest.raises(RuntimeError, match="first derivatives only"):
+        slope.sum().backward()
+
+
 def test_many_pieces_that_make_a_normal_law():
     ratio = torch.tensor([1e-3, 0.3, 1.0, 40.0], dtype=torch.double).unsqueeze(-1)
     x = torch.linspace(-8, 30, 77, dtype=torch.double) * (1 + ratio.square()).sqrt()

@@ -213,6 +213,8 @@ def test_kde_arguments() -> None:
         ContextDistribution.from_icdf(torch.sin, 8, dim=0)
     with pytest.raises(BotorchTensorDimensionError, match="`icdf`"):
         ContextDistribution.from_icdf(lambda p: p[:3], 8, dim=1)
+    with pytest.raises(InputDataError, match="`icdf` must be a tensor"):
+        ContextDistribution.from_icdf(lambda p: p.numpy(), 8, dim=1)  # type: ignore[arg-type,return-value]
 
 
 def test_radius_of_equation_16() -> None:

@@ -87,5 +87,7 @@ def test_wrong_arguments() -> None:
     for bad in ([0], [1, 1], [0, 5], [0, -6], [0, 1, 2]):
         with pytest.raises(InputDataError, match="`context_indices`"):
             join_contexts(X, C, bad)
+    with pytest.raises(InputDataError, match="`X` must be a tensor"):
+        join_contexts([[0.1]], X, [0])  # type: ignore[arg-type]
     with pytest.raises(InputDataError, match="no decision"):
         join_contexts(X[:, :0], C)

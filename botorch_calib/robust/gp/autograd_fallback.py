@@ -77,7 +77,9 @@ class PointwiseFunction(ContextualFunction):
     derivatives are taken at once and its graph is dropped. Second derivatives, for the slope of the
     steepness, are taken at one context per row and along one direction: by differentiating twice
     or, as many a function (a quantile that is found by iteration, for example) has a graph that is
-    good for first derivatives only, by differences of first derivatives, of the fourth order.
+    good for first derivatives only, by differences of first derivatives, of the fourth order. Where
+    a function varies over much less than ``scale``, as a mean of improvements over samples does,
+    differences say nothing: it is differentiated twice unless that is an error.
 
     Args:
         function: Maps ``N x 1 x d`` to values ``N``, row by row.
@@ -85,6 +87,8 @@ class PointwiseFunction(ContextualFunction):
         scale: Scale of each context, ``d_c``, over which second derivatives do not vary much, for
             differences; None if ``function`` may be differentiated twice.
         chunk: Pairs per evaluation, such as `pairs_per_chunk` of a model.
+        is_rough: Whether it varies over less than ``scale``, and is right or refuses when it is
+            differentiated twice.
 
     Raises:
         UnsupportedError: On evaluation, if ``function`` does not give one value per input.
@@ -96,11 +100,13 @@ class PointwiseFunction(ContextualFunction):
         columns: Columns,
         scale: Tensor | None = None,
         chunk: int = _MOST_CHUNK,
+        is_rough: bool = False,
     ) -> None:
         self.function = function
         self.columns = columns
         self.scale = scale
         self.chunk = chunk
+        self._twice = is_rough or scale is None
 
     def _evaluate(self, X: Tensor, contexts: Tensor, gradients: bool) -> tuple[Tensor, Tensor]:
         """Values and gradients at all pairs, chunk by chunk."""
@@ -142,13 +148,23 @@ class PointwiseFunction(ContextualFunction):
 
     def _gradient_norm(self, X: Tensor, contexts: Tensor) -> tuple[Tensor, Tensor]:
         """Norms and slopes by two derivatives or by differences, chunk by chunk."""
-        along = self._twice_along if self.scale is None else self._differences_along
         norms, slopes = [X.new_empty(0)], [torch.empty_like(X[:0])]
         for x, c in zip(X.split(self.chunk), contexts.split(self.chunk), strict=True):
-            norm, slope = along(x.detach(), c.detach())
+            norm, slope = self._along(x.detach(), c.detach())
             norms.append(norm)
             slopes.append(slope)
         return torch.cat(norms), torch.cat(slopes)
+
+    def _along(self, x: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
+        """Norms ``m`` of context gradients and their slopes ``m x d_x``, in the way that works."""
+        if self._twice:
+            try:
+                return self._twice_along(x, c)
+            except RuntimeError:  # there are no second derivatives
+                if self.scale is None:
+                    raise
+                self._twice = False
+        return self._differences_along(x, c)
 
     def _twice_along(self, x: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
         """Norms ``m`` of context gradients and their slopes ``m x d_x``, by two derivatives."""

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError
 from botorch.exceptions.warnings import NumericsWarning
+from linear_operator import to_dense
 from torch import Tensor
 
 from botorch_calib._validation import check_finite, check_nonnegative, check_one_of
@@ -76,7 +77,8 @@ class MMDBall(Ball):
         method: ``"exact"``, ``"minimax"`` or ``"sensitivity"``. The last two are bounds that no
             distribution need attain.
         kernel: Maps contexts ``M x d_c`` to a positive semidefinite matrix ``M x M``, instead of
-            the Gaussian kernel. It is called once for each `ContextDistribution`, in float64.
+            the Gaussian kernel. It is called once for each `ContextDistribution`, in float64. One
+            of GPyTorch will do, as it is then.
         jitter: What is added to the diagonal, as a share of its mean, at least 0.
 
     Raises:
@@ -183,7 +185,8 @@ class MMDBall(Ball):
 
     def _matrix(self, contexts: ContextDistribution) -> Tensor:
         if self.kernel is not None:
-            return self.kernel(contexts.points).detach()
+            # A kernel of GPyTorch returns a lazy matrix.
+            return to_dense(self.kernel(contexts.points)).detach()
         points = contexts.points
         if self.lengthscale is None:
             scale: Any = median_distance(contexts)

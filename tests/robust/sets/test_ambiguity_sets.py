@@ -14,6 +14,7 @@ from botorch.exceptions.errors import (
     UnsupportedError,
 )
 from botorch.exceptions.warnings import NumericsWarning
+from gpytorch.kernels import RBFKernel
 from torch import Tensor
 from torch.testing import assert_close
 
@@ -404,6 +405,10 @@ def test_mmd_kernels() -> None:
     assert_close(given.worst_case(values, centre), wanted, rtol=1e-6, atol=1e-6)
     given.worst_case(values.float(), centre)
     assert calls == [torch.double]  # once for each distribution
+    lazy = RBFKernel()
+    lazy.lengthscale = 0.3
+    value = MMDBall(0.1, kernel=lazy).worst_case(values, centre)
+    assert_close(value, wanted, rtol=1e-5, atol=1e-6)
     wide = torch.full((centre.points.shape[1],), 0.3)
     assert_close(
         MMDBall(0.1, lengthscale=wide).worst_case(values, centre), wanted, rtol=1e-6, atol=0
@@ -450,6 +455,10 @@ def test_arguments(name: str) -> None:
             call(values[:, :4], centre)
         with pytest.raises(InputDataError, match="`values`"):
             call(values.round().long(), centre)
+        with pytest.raises(InputDataError, match="`values` must be a tensor"):
+            call(values.tolist(), centre)  # type: ignore[arg-type]
+        with pytest.raises(InputDataError, match="`contexts` must be a ContextDistribution"):
+            call(values, centre.points)  # type: ignore[arg-type]
         for bad in (torch.nan, torch.inf):
             with pytest.raises(InputDataError, match="`values`"):
                 call(torch.full_like(values, bad), centre)
