@@ -15,7 +15,7 @@ from botorch_calib._autograd import outside_inference_mode
 from botorch_calib._validation import check_inputs
 from botorch_calib.acquisition.chance_constraints import ChanceConstraint
 from botorch_calib.models import CensoredDelayModel
-from botorch_calib.models.inspection import like, observed_part
+from botorch_calib.models.inspection import like, observed_part, stated_moments
 
 
 class CertifiedSetExpansion(AcquisitionFunction):
@@ -109,9 +109,9 @@ class CertifiedSetExpansion(AcquisitionFunction):
 
     @staticmethod
     def _gain(constraint: ChanceConstraint, model: Any, unit: Tensor, X: Tensor) -> Tensor:
-        variance = model.posterior(X).variance / unit.square()
+        _, sigma = stated_moments(model, model.posterior(X))
         _, deviation = constraint.model.observation_moments(X)
-        log_sigma = 0.5 * variance.clamp_min(1e-12).log()
+        log_sigma = (sigma / unit).log()
         log_sigma, deviation = (v.squeeze(-1).squeeze(-1) for v in (log_sigma, deviation))
         return log_sigma - 0.5 * (constraint.margin(X) / deviation).square()
 

@@ -44,8 +44,14 @@ from torch import Tensor
 
 from botorch_calib._autograd import outside_inference_mode
 from botorch_calib._validation import check_inputs, check_model, check_nonnegative
-from botorch_calib.models.inspection import gaussian_part, innermost, like, raw_width, sole_member
-from botorch_calib.posteriors.moments import mean_and_deviation
+from botorch_calib.models.inspection import (
+    gaussian_part,
+    innermost,
+    like,
+    raw_width,
+    sole_member,
+    stated_moments,
+)
 
 if TYPE_CHECKING:
     from botorch_calib.ledger import FeedbackLedger
@@ -76,8 +82,8 @@ def confidence_width(
     # Ensembles add their batch dimension themselves.
     batch_dims = 0 if is_ensemble(model) else len(model.batch_shape)
     X = X_window.reshape(len(X_window), *[1] * batch_dims, 1, X_window.shape[-1])
-    variance: Tensor = model.posterior(X).variance.squeeze(-1).squeeze(-1)
-    return feedback_bound * variance.clamp_min(0.0).sqrt().sum(dim=0) + beta
+    _, sigma = stated_moments(model, model.posterior(X))
+    return feedback_bound * sigma.squeeze(-1).squeeze(-1).sum(dim=0) + beta
 
 
 class DelayAwareAcquisitionFunction(AcquisitionFunction, ABC):
@@ -314,7 +320,8 @@ class DelayedUpperConfidenceBound(DelayAwareAcquisitionFunction):
         Returns:
             Values of shape ``b``.
         """
-        posterior = self._current_model.posterior(X, posterior_transform=self.posterior_transform)
-        moments = mean_and_deviation(posterior)
+        model, transform = self._current_model, self.posterior_transform
+        posterior = model.posterior(X, posterior_transform=transform)
+        moments = stated_moments(model, posterior, transform)
         mean, sigma = (moment.squeeze(-1).squeeze(-1) for moment in moments)
         return (mean if self.maximize else -mean) + self.nu * sigma

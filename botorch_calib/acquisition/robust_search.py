@@ -100,7 +100,7 @@ def optimize_robust(
             options=dict(SEPARATE_STARTS),
         )
         assert value is not None  # as the best one alone is returned
-        return in_unit_box.inputs(candidate), value
+        return in_unit_box.inputs(candidate), value * in_unit_box.unit
     with torch.no_grad():
         pool = draw_sobol_samples(bounds, n=raw_samples, q=1)
         values = acq_function(pool)

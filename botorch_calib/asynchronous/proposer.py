@@ -121,9 +121,8 @@ class DelayAwareProposer:
     scrambled Sobol points, one per trial of the ledger. With ``choices`` they are a random
     permutation of these.
 
-    Outcomes may have any unit in which their standard deviation exceeds about 1e-3. Multiply
-    smaller outcomes by a constant: GPyTorch replaces variances below 1e-10 (in single precision,
-    1e-6) by that value.
+    Outcomes and queries may have any units, where a ``fit`` of your own normalises and standardises
+    them as the default does.
 
     Args:
         bounds: The box, ``2 x d``, as a tensor or as lists: lower bounds, then upper bounds. The

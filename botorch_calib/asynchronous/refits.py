@@ -122,16 +122,20 @@ def fit_single_task_gp(
         start: Hyperparameters from which the fit starts (default: those of BoTorch). From there it
             stops at `TOLERANCE`.
     """
+    # Values that differ by rounding alone count as equal, and so do those whose variance would
+    # underflow. BoTorch's bound of 1e-8 would be one in some unit.
+    accuracy = torch.finfo(Y.dtype)
+    equal = max(4.0 * accuracy.eps * Y.abs().amax().item(), accuracy.tiny**0.5)
     if Yvar is not None:
         # GPyTorch raises smaller variances of standardized values to 1e-6, and warns of them.
         scale = Y.std()
-        Yvar = Yvar.clamp_min(1.01e-6 * (scale.square().item() if scale > 1e-8 else 1.0))
+        Yvar = Yvar.clamp_min(1.01e-6 * (scale.square().item() if scale >= equal else 1.0))
     gp = SingleTaskGP(
         X,
         Y,
         Yvar,
         input_transform=Normalize(X.shape[-1], bounds=bounds),
-        outcome_transform=Standardize(1),
+        outcome_transform=Standardize(1, min_stdv=equal),
     )
     for part, state in (start or {}).items():
         getattr(gp, part).load_state_dict(state)

@@ -20,16 +20,21 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from botorch.acquisition.objective import PosteriorTransform, ScalarizedPosteriorTransform
 from botorch.exceptions.errors import UnsupportedError
 from botorch.models.gpytorch import MultiTaskGPyTorchModel
 from botorch.models.model import Model, ModelList
 from botorch.models.transforms import Standardize
-from botorch.posteriors import GPyTorchPosterior
+from botorch.posteriors import GPyTorchPosterior, Posterior
 from gpytorch.likelihoods import FixedNoiseGaussianLikelihood, GaussianLikelihood
 from gpytorch.settings import min_variance
 from torch import Tensor
 
-from botorch_calib.posteriors.moments import MIN_VARIANCE, marginal_variance
+from botorch_calib.posteriors.moments import (
+    MIN_VARIANCE,
+    marginal_variance,
+    mean_and_deviation,
+)
 
 # ------------------------------------------------------------ models inside models
 
@@ -196,6 +201,27 @@ def least_variance(model: Any, posterior: GPyTorchPosterior) -> Tensor | None:
     if scale is None or scale is _UNIT:
         return None
     return scale.clamp(max=1.0) * max(min_variance.value(posterior.dtype), MIN_VARIANCE)
+
+
+def stated_moments(
+    model: Any, posterior: Posterior, transform: PosteriorTransform | None = None
+) -> tuple[Tensor, Tensor]:
+    """Mean and standard deviation of the objective, ``batch_shape x q x 1`` each, in any units.
+
+    Args:
+        model: A model with one output, calibrated and with pending points or not.
+        posterior: What it states.
+        transform: The posterior transform that this has been through, if any.
+    """
+    if type(posterior) is not GPyTorchPosterior:
+        return mean_and_deviation(posterior)
+    least = least_variance(predicting_process(model), posterior)
+    if least is None or transform is None:
+        return mean_and_deviation(posterior, least)
+    # Of other transforms than by a factor and an offset the units are not known.
+    weights: Any = getattr(transform, "weights", None)
+    scaled = type(transform) is ScalarizedPosteriorTransform and weights.numel() == 1
+    return mean_and_deviation(posterior, least * weights.square() if scaled else None)
 
 
 def objective_variance(model: Any, posterior: GPyTorchPosterior) -> Tensor:

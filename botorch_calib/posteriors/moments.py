@@ -15,17 +15,25 @@ from botorch_calib.distributions.moments import WithMoments
 MIN_VARIANCE = 1e-12
 
 
-def mean_and_deviation(posterior: Posterior) -> tuple[Tensor, Tensor]:
+def mean_and_deviation(
+    posterior: Posterior, least_variance: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
     """Mean and standard deviation, ``batch_shape x q x m`` each.
 
-    A calibrated posterior finds both moments together, at the cost of one.
+    A calibrated posterior finds both moments together, at the cost of one, and has put a least
+    variance on what it corrects.
+
+    Args:
+        posterior: The posterior.
+        least_variance: See `marginal_variance`; of a Gaussian posterior with a single output.
     """
     if isinstance(posterior, WithMoments):
         mean, variance = posterior.moments()
-    else:
-        named: Any = posterior  # BoTorch's abstract class does not name the two
-        mean, variance = named.mean, named.variance
-    return mean, variance.clamp_min(MIN_VARIANCE).sqrt()
+        return mean, variance.clamp_min(torch.finfo(variance.dtype).tiny).sqrt()
+    if least_variance is not None and isinstance(posterior, GPyTorchPosterior):
+        return posterior.mean, marginal_variance(posterior, least_variance).sqrt()
+    named: Any = posterior  # BoTorch's abstract class does not name the two
+    return named.mean, named.variance.clamp_min(MIN_VARIANCE).sqrt()
 
 
 def marginal_variance(posterior: GPyTorchPosterior, least: Tensor | None = None) -> Tensor:

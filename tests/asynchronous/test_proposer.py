@@ -604,6 +604,21 @@ def test_the_choice_does_not_depend_on_the_unit_of_the_outcome(scale, monkeypatc
 
 
 @pytest.mark.parametrize("strategy", ["hallucinate", "ucb", "ts"])
+@pytest.mark.parametrize("exponent", [-24, -100])
+def test_small_units_of_the_outcome_change_nothing(strategy, exponent):
+    """GPyTorch's least variance and BoTorch's stopping rule and least spread are not in units."""
+    X = uniform(9, 2, generator=torch.Generator().manual_seed(0))
+    bounds = torch.tensor([[0.0, 0.0], [1.0, 1.0]], **DOUBLE)
+    chosen = []
+    for unit in (1.0, 2.0**exponent):
+        ledger = FeedbackLedger(2)
+        ledger.add(X, unit * (7 * X).sin().prod(dim=-1))
+        ledger.submit(torch.tensor([0.3, 0.3], **DOUBLE))
+        chosen.append(DelayAwareProposer(bounds, strategy=strategy)(ledger))
+    assert_close(chosen[1], chosen[0], rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("strategy", ["hallucinate", "ucb", "ts"])
 @pytest.mark.parametrize("widths", [(1e6, 1e6), (1e-6, 1e-6), (1e5, 1e-6)])
 def test_the_choice_does_not_depend_on_the_units_of_the_queries(strategy, widths):
     """BoTorch's own search ends at its starts where the gradient is less than 1e-5."""

@@ -10,8 +10,12 @@ from botorch.acquisition.objective import PosteriorTransform
 from torch import Tensor
 
 from botorch_calib.models.calibrated import CalibratedModel
-from botorch_calib.models.inspection import observed_part, predicting_part, predicting_process
-from botorch_calib.posteriors.moments import mean_and_deviation
+from botorch_calib.models.inspection import (
+    observed_part,
+    predicting_part,
+    predicting_process,
+    stated_moments,
+)
 from botorch_calib.robust.contextual_function import ContextualFunction, norm_and_direction
 from botorch_calib.robust.gp.autograd_fallback import PointwiseFunction, pairs_per_chunk
 from botorch_calib.robust.gp.bonus import Bonus, CalibratedBonus, GaussianBonus, Inputs
@@ -162,7 +166,7 @@ def confidence_bound(
 
     def bound(Z: Tensor) -> Tensor:
         posterior = model.posterior(Z, posterior_transform=posterior_transform)
-        mean, sigma = mean_and_deviation(posterior)
+        mean, sigma = stated_moments(model, posterior, posterior_transform)
         return (sign * mean + beta.to(sigma).sqrt() * sigma).squeeze(-1).squeeze(-1)
 
     return PointwiseFunction(bound, columns, chunk=pairs_per_chunk(model))

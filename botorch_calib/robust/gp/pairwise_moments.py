@@ -12,7 +12,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from botorch_calib.posteriors.moments import MIN_VARIANCE
 from botorch_calib.robust.contexts import pairwise_distances
 from botorch_calib.robust.gp.radial_kernels import RadialProfile
 from botorch_calib.robust.gp.stationary_gp import StationaryGP
@@ -91,7 +90,7 @@ class PairwiseMoments:
         self._weights = sign * gp.weights
         # Numbers, which enter operations at less cost than tensors do.
         self._mean, self._variance = sign * float(gp.mean), float(gp.variance)
-        self._least = max(float(gp.least_variance), MIN_VARIANCE)
+        self._least = float(gp.least_variance)
         # One product with this gives sums over training inputs, and the sum of the factors. It is
         # twice as fast with columns in one piece.
         units = (-self._all.inputs * self._all.unit).mT

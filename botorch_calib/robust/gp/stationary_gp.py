@@ -23,6 +23,7 @@ from linear_operator import to_linear_operator
 from linear_operator.utils.cholesky import psd_safe_cholesky
 from torch import Tensor
 
+from botorch_calib.posteriors.moments import MIN_VARIANCE
 from botorch_calib.robust.contexts import pairwise_distances
 from botorch_calib.robust.gp.radial_kernels import RadialProfile, radial_profile
 
@@ -155,6 +156,8 @@ def stationary_gp(model: Any) -> StationaryGP:
     is_bad = is_badly_conditioned(output_scale * precision, raw.dtype)
     variance = unit.square() * output_scale.to(unit)
     floor = _ROUNDING * torch.finfo(raw.dtype).eps * variance
+    # As `inspection.least_variance`.
+    least = unit.square().clamp(max=1.0) * max(min_variance.value(raw.dtype), MIN_VARIANCE)
     gp = StationaryGP(
         profile=profile,
         origin=origin,
@@ -167,7 +170,7 @@ def stationary_gp(model: Any) -> StationaryGP:
         root=unit * output_scale * _inverse_root(factor) if is_bad else None,
         mean=location + unit * prior_mean,
         variance=variance,
-        least_variance=floor.clamp_min(min_variance.value(raw.dtype)),
+        least_variance=torch.maximum(floor, least.to(floor)),
     )
     return _in_precision(gp, raw.dtype)
 

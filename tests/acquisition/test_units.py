@@ -1,0 +1,124 @@
+"""What acquisition functions make of one problem in several units of its outcome."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from botorch.acquisition.objective import ScalarizedPosteriorTransform
+from botorch.models import SingleTaskGP
+from botorch.models.transforms import Standardize
+from gpytorch.kernels import RQKernel, ScaleKernel
+from torch import Tensor
+
+from botorch_calib import (
+    CalibratedModel,
+    CertifiedSetExpansion,
+    ChanceConstraint,
+    ContextDistribution,
+    DelayedUpperConfidenceBound,
+    LocalizedConformal,
+    RobustUpperConfidenceBound,
+    TotalVariationBall,
+    optimize_robust,
+)
+from botorch_calib.acquisition import unit_box
+
+# Unit and tolerance by precision: GPyTorch states no standard deviation below 1e-5 and 1e-3, which
+# is far above those of outcomes in these units. Powers of two, so that nothing is rounded.
+UNITS = [(torch.double, 2.0**-24, 1e-9), (torch.float, 2.0**-14, 1e-3)]
+
+
+def data(dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
+    """Training inputs and outcomes, and decisions to judge, some of them training inputs."""
+    generator = torch.Generator().manual_seed(0)
+    X = torch.rand(15, 3, generator=generator, dtype=dtype)
+    others = torch.rand(3, 3, generator=generator, dtype=dtype)
+    return X, (5 * X).sin().prod(dim=-1, keepdim=True), torch.cat([X[:3], others]).unsqueeze(-2)
+
+
+def delayed(model: Any, X: Tensor, unit: float, **settings: Any) -> Any:
+    return DelayedUpperConfidenceBound(
+        model, 2.0, X_window=0.9 * X[:2], feedback_bound=1.0 / unit, **settings
+    )
+
+
+def robust(model: Any, X: Tensor, unit: float, **settings: Any) -> Any:
+    contexts = ContextDistribution.empirical(X[:6, 2:])
+    return RobustUpperConfidenceBound(model, 2.25, TotalVariationBall(0.2), contexts, **settings)
+
+
+def halved(model: Any, X: Tensor, unit: float) -> Any:
+    transform = ScalarizedPosteriorTransform(X.new_tensor([-0.5]))
+    return delayed(model, X, unit, posterior_transform=transform)
+
+
+def halved_robust(model: Any, X: Tensor, unit: float) -> Any:
+    transform = ScalarizedPosteriorTransform(X.new_tensor([-0.5]))
+    return robust(model, X, unit, posterior_transform=transform)
+
+
+@pytest.mark.parametrize("calibrated", [False, True])
+@pytest.mark.parametrize("kernel", [None, RQKernel])  # with a closed form and without
+@pytest.mark.parametrize("make", [delayed, robust, halved, halved_robust])
+@pytest.mark.parametrize(("dtype", "unit", "tolerance"), UNITS)
+def test_bounds_do_not_depend_on_the_unit(
+    dtype: torch.dtype,
+    unit: float,
+    tolerance: float,
+    make: Callable[..., Any],
+    kernel: Any,
+    calibrated: bool,
+) -> None:
+    X, Y, at = data(dtype)
+
+    def values(unit: float) -> Tensor:
+        covariance = None if kernel is None else ScaleKernel(kernel())
+        gp: Any = SingleTaskGP(
+            X, unit * Y, covar_module=covariance, outcome_transform=Standardize(1)
+        )
+        model = CalibratedModel.from_history(gp, LocalizedConformal(0.2)) if calibrated else gp
+        decisions = at[..., :2] if make in (robust, halved_robust) else at
+        return (make(model, X, unit)(decisions) / unit).detach()
+
+    torch.testing.assert_close(values(unit), values(1.0), rtol=tolerance, atol=tolerance)
+
+
+def test_what_is_learned_of_a_limit_does_not_depend_on_the_unit() -> None:
+    X, Y, at = data(torch.double)
+
+    def values(unit: float) -> Tensor:
+        gp = SingleTaskGP(X, unit * Y, outcome_transform=Standardize(1))
+        constraint = ChanceConstraint.from_history(gp, upper=0.5 * unit, level=0.9)
+        return CertifiedSetExpansion([constraint])(at).detach()
+
+    torch.testing.assert_close(values(2.0**-24), values(1.0), rtol=1e-9, atol=1e-9)
+
+
+def test_the_robust_search_climbs_in_any_unit() -> None:
+    X, Y, _ = data(torch.double)
+    bounds = torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.double)
+
+    def found(unit: float) -> tuple[Tensor, Tensor]:
+        gp = SingleTaskGP(X, unit * Y, outcome_transform=Standardize(1))
+        torch.manual_seed(0)
+        return optimize_robust(robust(gp, X, unit), bounds, num_restarts=2, raw_samples=4)
+
+    unit = 2.0**-24
+    (point, value), (small_point, small_value) = found(1.0), found(unit)
+    torch.testing.assert_close(small_point, point, rtol=0, atol=1e-9)
+    torch.testing.assert_close(small_value / unit, value, rtol=1e-9, atol=0)
+
+
+def test_units_that_are_not_known_are_left() -> None:
+    X, Y, _ = data(torch.double)
+    bounds = torch.stack([torch.zeros_like(X[0]), torch.ones_like(X[0])])
+    standardized = (Y - Y.mean()) / Y.std()
+    plain: Any = SingleTaskGP(X, standardized, outcome_transform=None)
+    assert unit_box.outcome_unit(plain, bounds) == unit_box.outcome_unit(None, bounds) == 1.0
+    gp = SingleTaskGP(X, Y, outcome_transform=Standardize(1))
+    calibrated = CalibratedModel.from_history(gp, LocalizedConformal(0.2))
+    for model in (gp, calibrated):
+        torch.testing.assert_close(unit_box.outcome_unit(model, bounds), Y.std())
