@@ -32,6 +32,7 @@ from botorch_calib import (
     optimize_robust,
 )
 from botorch_calib.acquisition.separate_starts import SEPARATE_STARTS
+from botorch_calib.acquisition.unit_box import InUnitBox
 from botorch_calib.robust import ClosedFormConfidenceBound
 from tests.gps import DOUBLE, make_gp
 from tests.newer_scipy import search_by_scipy
@@ -186,11 +187,17 @@ def test_contexts_that_are_steep_elsewhere_enter() -> None:
 )
 def test_other_functions_are_left_to_botorch(ambiguity) -> None:
     acqf = RobustUpperConfidenceBound(wavy_gp(), BETA, ambiguity, CONTEXTS)
+    in_units = InUnitBox(acqf, SQUARE)
     with manual_seed(0):
-        expected = optimize_acqf(
-            acqf, SQUARE, q=1, num_restarts=3, raw_samples=32, options=dict(SEPARATE_STARTS)
+        point, value = optimize_acqf(
+            in_units, SQUARE, q=1, num_restarts=3, raw_samples=32, options=dict(SEPARATE_STARTS)
         )
-    assert_close(found(acqf, num_restarts=3, raw_samples=32), expected, rtol=0, atol=0)
+    candidate, found_value = found(acqf, num_restarts=3, raw_samples=32)
+    assert torch.equal(candidate, point)
+    assert_close(found_value, value * in_units.unit, rtol=0, atol=0)
+    # Which are the function's own, whatever the unit of the search.
+    assert_close(found_value, acqf(candidate)[0], rtol=1e-9, atol=0)
+    assert in_units.unit != 1.0
 
 
 def test_any_model_and_acquisition_function() -> None:
