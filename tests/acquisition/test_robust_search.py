@@ -193,7 +193,7 @@ def test_other_functions_are_left_to_botorch(ambiguity) -> None:
             in_units, SQUARE, q=1, num_restarts=3, raw_samples=32, options=dict(SEPARATE_STARTS)
         )
     candidate, found_value = found(acqf, num_restarts=3, raw_samples=32)
-    assert torch.equal(candidate, point)
+    assert torch.equal(candidate, point) and value is not None
     assert_close(found_value, value * in_units.unit, rtol=0, atol=0)
     # Which are the function's own, whatever the unit of the search.
     assert_close(found_value, acqf(candidate)[0], rtol=1e-9, atol=0)
