@@ -66,9 +66,9 @@ def unit_of_targets(model: Any, like: Tensor) -> Tensor:
 def spread_of_values(acqf: AcquisitionFunction, bounds: Tensor) -> Tensor:
     """A unit of the values of a function whose unit is not known; 1 for logarithms.
 
-    That is their standard deviation over a few points of the box, as they may be outcomes,
-    probabilities or anything else. Logarithms have no unit, and a spread that their lowest values
-    would rule.
+    That is the power of two next to their standard deviation over a few points of the box, as they
+    may be outcomes, probabilities or anything else. Logarithms have no unit, and a spread that
+    their lowest values would rule.
 
     Args:
         acqf: A function of inputs ``b x 1 x d``.
@@ -82,4 +82,5 @@ def spread_of_values(acqf: AcquisitionFunction, bounds: Tensor) -> Tensor:
     spread = values.std(correction=0)
     # Values that all but vanish at these points may be large elsewhere, and must not overflow.
     least = torch.finfo(bounds.dtype).tiny ** 0.25
-    return torch.where(spread.isfinite() & (spread > 0.0), spread.clamp_min(least), one)
+    unit = spread.clamp_min(least).log2().round().exp2()  # by which nothing is rounded
+    return torch.where(spread.isfinite() & (spread > 0.0), unit, one)
