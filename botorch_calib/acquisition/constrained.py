@@ -33,7 +33,7 @@ from botorch_calib._validation import (
 from botorch_calib.acquisition.calibrated import fantasy_models, incumbent
 from botorch_calib.acquisition.incumbents import Limits
 from botorch_calib.distributions import PiecewisePredictive
-from botorch_calib.models.inspection import least_variance
+from botorch_calib.models.inspection import least_variance, predicting_process
 from botorch_calib.posteriors import CalibratedPosterior
 
 
@@ -267,7 +267,7 @@ def calibrated(posterior: Any, model: Any) -> CalibratedPosterior:
         )
     mean = posterior.mean
     nothing = PiecewisePredictive.gaussian((), dtype=mean.dtype, device=mean.device)
-    least = least_variance(model, posterior)
+    least = least_variance(predicting_process(model), posterior)
     return CalibratedPosterior(posterior, nothing, 0.0, least_variance=least)
 
 

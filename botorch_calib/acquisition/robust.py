@@ -258,6 +258,7 @@ class RobustAcquisition(ContextRobustFunction):
         check_no_batch(type(self).__name__, model)
         super().__init__(model, ambiguity, contexts)
         self.acquisition = acquisition
+        self._log = bool(getattr(acquisition, "_log", False))
 
     def _build(self, columns: Columns) -> ContextualFunction:
         others = self.contexts.lipschitz_points

@@ -32,7 +32,7 @@ from botorch_calib._autograd import usable, with_gradients
 from botorch_calib._validation import check_acquisition, check_bounds, check_count
 from botorch_calib.acquisition.robust import ContextRobustFunction
 from botorch_calib.acquisition.separate_starts import SEPARATE_STARTS
-from botorch_calib.acquisition.unit_box import InUnitBox
+from botorch_calib.acquisition.unit_box import InUnitBox, spread_of_values
 from botorch_calib.robust.sets.wasserstein import WassersteinBall
 
 Array = npt.NDArray[np.float64]
@@ -62,7 +62,8 @@ def optimize_robust(
     For the Lipschitz bound of a Wasserstein ball, `WassersteinUpperConfidenceBound` among them,
     this takes about half the time of BoTorch's ``optimize_acqf``, and finds maxima on kinks more
     accurately. Any other function is handed to ``optimize_acqf``. Either way decisions are measured
-    in widths of the box, so their units do not matter.
+    in widths of the box, and values by their spread there, unless they are logarithms, so that the
+    units of neither matter.
 
     Args:
         acq_function: The function, of decisions ``b x 1 x d_x``, to be maximised.
@@ -90,7 +91,7 @@ def optimize_robust(
     # The spread of the values tells their unit, which takes two of them.
     raw_samples = max(num, 2, check_count("raw_samples", raw_samples))
     if not _is_lipschitz_bound(acq_function):
-        in_unit_box = InUnitBox(acq_function, bounds)
+        in_unit_box = InUnitBox(acq_function, bounds, spread_of_values(acq_function, bounds))
         candidate, value = optimize_acqf(
             in_unit_box,
             in_unit_box.bounds,

@@ -1,4 +1,4 @@
-"""A search whose end does not depend on the units of the inputs and of the outcome."""
+"""A search whose end does not depend on the units of the inputs and of the values."""
 
 from __future__ import annotations
 
@@ -6,34 +6,36 @@ from typing import Any
 
 import torch
 from botorch.acquisition import AcquisitionFunction
+from botorch.utils.sampling import draw_sobol_samples
 from torch import Tensor
 
 from botorch_calib.models.inspection import outcome_scale, predicting_process
 
+# Points whose values tell their spread.
+_NUM_SAMPLES = 16
+
 
 class InUnitBox(AcquisitionFunction):
-    """An acquisition function of inputs in widths of their box, its values in units of the outcome.
+    """An acquisition function of inputs in widths of their box, its values in a unit of theirs.
 
     BoTorch's search stops where the gradient is less than 1e-5, whatever the units: where inputs
     range over a million, or outcomes over a millionth, it would not leave its starts. Where some
     inputs range over much more than others, it would creep.
 
     Args:
-        acqf: A function of inputs ``b x 1 x d`` in their own units. Its values are in those of the
-            outcome of its model, or logarithms.
+        acqf: A function of inputs ``b x 1 x d`` in their own units.
         bounds: The box, ``2 x d``.
+        unit: By what values are divided, a positive scalar, such as `unit_of_targets` for values
+            that are outcomes, and `spread_of_values` for any.
 
     Attributes:
         bounds: The unit cube, in which a column without width stays where it is.
-        unit: By what values are divided: the standard deviation by which the model standardises its
-            outcome; 1 if it does not, and for logarithms.
     """
 
-    def __init__(self, acqf: AcquisitionFunction, bounds: Tensor) -> None:
+    def __init__(self, acqf: AcquisitionFunction, bounds: Tensor, unit: Tensor) -> None:
         super().__init__(model=getattr(acqf, "model", None))  # type: ignore[arg-type]
-        self.acqf, self.box = acqf, bounds
+        self.acqf, self.box, self.unit = acqf, bounds, unit
         self._log = acqf._log
-        self.unit = torch.ones_like(bounds[0, 0]) if acqf._log else outcome_unit(self.model, bounds)
         self.bounds = torch.stack([torch.zeros_like(bounds[0]), (bounds[1] > bounds[0]).to(bounds)])
 
     def inputs(self, X: Tensor) -> Tensor:
@@ -47,14 +49,38 @@ class InUnitBox(AcquisitionFunction):
         return value / self.unit
 
 
-def outcome_unit(model: Any, like: Tensor) -> Tensor:
+def unit_of_targets(model: Any, like: Tensor) -> Tensor:
     """What one unit of the targets of a model is in units of its outcome; 1 where it is not known.
 
     Args:
-        model: The model of an acquisition function, or None.
+        model: A model, calibrated and with pending points or not.
         like: Has the precision and the device of the result.
     """
     scale = outcome_scale(predicting_process(model))
     if scale is None or scale.numel() != 1:
         return torch.ones_like(like[0, 0])
     return scale.detach().reshape(()).to(like)
+
+
+@torch.no_grad()
+def spread_of_values(acqf: AcquisitionFunction, bounds: Tensor) -> Tensor:
+    """A unit of the values of a function whose unit is not known; 1 for logarithms.
+
+    That is the power of two next to their standard deviation over a few points of the box, as they
+    may be outcomes, probabilities or anything else. Logarithms have no unit, and a spread that
+    their lowest values would rule.
+
+    Args:
+        acqf: A function of inputs ``b x 1 x d``.
+        bounds: The box, ``2 x d``.
+    """
+    one = torch.ones_like(bounds[0, 0])
+    if acqf._log:
+        return one
+    # With a seed of its own it takes nothing from the numbers by which a search draws its starts.
+    values = acqf(draw_sobol_samples(bounds, n=_NUM_SAMPLES, q=1, seed=0)).to(bounds)
+    spread = values.std(correction=0)
+    # Values that all but vanish at these points may be large elsewhere, and must not overflow.
+    least = torch.finfo(bounds.dtype).tiny ** 0.25
+    unit = spread.clamp_min(least).log2().round().exp2()  # by which nothing is rounded
+    return torch.where(spread.isfinite() & (spread > 0.0), unit, one)

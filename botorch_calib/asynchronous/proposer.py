@@ -33,7 +33,7 @@ from botorch_calib.acquisition.delayed import DelayedUpperConfidenceBound
 from botorch_calib.acquisition.random_seeds import derived_seed, random_stream
 from botorch_calib.acquisition.separate_starts import SEPARATE_STARTS
 from botorch_calib.acquisition.thompson import DelayedThompsonSampling
-from botorch_calib.acquisition.unit_box import InUnitBox
+from botorch_calib.acquisition.unit_box import InUnitBox, unit_of_targets
 from botorch_calib.asynchronous.delay_strategy import DelayStrategy, strategy_of
 from botorch_calib.asynchronous.designs import Design
 from botorch_calib.asynchronous.failures import (
@@ -514,7 +514,7 @@ class DelayAwareProposer:
         else:
             low, high = self.bounds.tolist()
             shares = {i: (x - low[i]) / (high[i] - low[i]) for i, x in fixed.items()}
-            in_unit_box = InUnitBox(acqf, bounds)
+            in_unit_box = InUnitBox(acqf, bounds, unit_of_targets(model, bounds))
             candidate, _ = optimize_acqf(
                 in_unit_box,
                 bounds=in_unit_box.bounds,

@@ -27,11 +27,10 @@ from botorch.models.model import Model, ModelList
 from botorch.models.transforms import Standardize
 from botorch.posteriors import GPyTorchPosterior, Posterior
 from gpytorch.likelihoods import FixedNoiseGaussianLikelihood, GaussianLikelihood
-from gpytorch.settings import min_variance
 from torch import Tensor
 
 from botorch_calib.posteriors.moments import (
-    MIN_VARIANCE,
+    least_for_scale,
     marginal_variance,
     mean_and_deviation,
 )
@@ -200,7 +199,7 @@ def least_variance(model: Any, posterior: GPyTorchPosterior) -> Tensor | None:
     scale = outcome_scale(model, squared=True)
     if scale is None or scale is _UNIT:
         return None
-    return scale.clamp(max=1.0) * max(min_variance.value(posterior.dtype), MIN_VARIANCE)
+    return least_for_scale(scale, posterior.dtype)
 
 
 def stated_moments(

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from botorch.posteriors import GPyTorchPosterior, Posterior
+from gpytorch.settings import min_variance
 from torch import Tensor
 
 from botorch_calib.distributions.moments import WithMoments
@@ -46,6 +47,17 @@ def marginal_variance(posterior: GPyTorchPosterior, least: Tensor | None = None)
     """
     if least is None:
         return posterior.variance
-    covariance = posterior.distribution.lazy_covariance_matrix
-    diagonal = covariance.diagonal(dim1=-1, dim2=-2).unsqueeze(-1)
-    return torch.maximum(diagonal, least)
+    normal = posterior.distribution
+    diagonal = normal.lazy_covariance_matrix.diagonal(dim1=-1, dim2=-2)
+    # Several means may share one covariance matrix.
+    diagonal = diagonal.expand(normal.batch_shape + normal.event_shape)
+    return diagonal.unsqueeze(-1).clamp_min(least)
+
+
+def least_for_scale(scale_squared: Tensor, dtype: torch.dtype) -> Tensor:
+    """The least variance of outcomes that are ``scale`` times standardised ones.
+
+    It is GPyTorch's in the units in which that is the less: those of the outcome, or of the
+    standardised one.
+    """
+    return scale_squared.clamp(max=1.0) * max(min_variance.value(dtype), MIN_VARIANCE)

@@ -27,6 +27,7 @@ from botorch_calib.acquisition import (
 )
 from botorch_calib.acquisition.calibrated import fantasy_models
 from botorch_calib.acquisition.constrained import calibrated
+from botorch_calib.models import CensoredDelayModel
 from botorch_calib.models.inspection import raw_train_targets
 from botorch_calib.testing import AcquisitionContract
 from tests.random_numbers import normal, uniform
@@ -108,14 +109,19 @@ def test_plain_models_give_botorchs_values(
     )
 
 
-def test_values_do_not_depend_on_the_units_of_plain_models(gps: list[SingleTaskGP]) -> None:
+@pytest.mark.parametrize("pending", [False, True])
+def test_values_do_not_depend_on_the_units_of_plain_models(
+    gps: list[SingleTaskGP], pending: bool
+) -> None:
     """GPyTorch's least standard deviation is 1e-5 in any unit."""
     unit, X = 2.0**-22, points(9)
     inputs = gps[0].train_inputs[0]
     outcomes = [raw_train_targets(gp) for gp in gps]
 
     def values(unit: float) -> Tensor:
-        scaled = [SingleTaskGP(inputs, unit * Y).eval() for Y in outcomes]
+        scaled: list[Model] = [SingleTaskGP(inputs, unit * Y).eval() for Y in outcomes]
+        if pending:
+            scaled = [CensoredDelayModel(gp, points(3).squeeze(-2), 0.0) for gp in scaled]
         acqf = LogCalibratedConstrainedExpectedImprovement(
             ModelList(*scaled), 0.3 * unit, 0, {1: (None, 0.6 * unit), 2: (0.1 * unit, None)}
         )

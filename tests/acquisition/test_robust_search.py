@@ -32,7 +32,7 @@ from botorch_calib import (
     optimize_robust,
 )
 from botorch_calib.acquisition.separate_starts import SEPARATE_STARTS
-from botorch_calib.acquisition.unit_box import InUnitBox
+from botorch_calib.acquisition.unit_box import InUnitBox, spread_of_values
 from botorch_calib.robust import ClosedFormConfidenceBound
 from tests.gps import DOUBLE, make_gp
 from tests.newer_scipy import search_by_scipy
@@ -187,7 +187,7 @@ def test_contexts_that_are_steep_elsewhere_enter() -> None:
 )
 def test_other_functions_are_left_to_botorch(ambiguity) -> None:
     acqf = RobustUpperConfidenceBound(wavy_gp(), BETA, ambiguity, CONTEXTS)
-    in_units = InUnitBox(acqf, SQUARE)
+    in_units = InUnitBox(acqf, SQUARE, spread_of_values(acqf, SQUARE))
     with manual_seed(0):
         point, value = optimize_acqf(
             in_units, SQUARE, q=1, num_restarts=3, raw_samples=32, options=dict(SEPARATE_STARTS)

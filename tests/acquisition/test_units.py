@@ -7,6 +7,12 @@ from typing import Any
 
 import pytest
 import torch
+from botorch.acquisition import (
+    AcquisitionFunction,
+    LogExpectedImprovement,
+    ProbabilityOfImprovement,
+    UpperConfidenceBound,
+)
 from botorch.acquisition.objective import ScalarizedPosteriorTransform
 from botorch.models import SingleTaskGP
 from botorch.models.transforms import Standardize
@@ -20,6 +26,7 @@ from botorch_calib import (
     ContextDistribution,
     DelayedUpperConfidenceBound,
     LocalizedConformal,
+    RobustAcquisition,
     RobustUpperConfidenceBound,
     TotalVariationBall,
     optimize_robust,
@@ -112,13 +119,58 @@ def test_the_robust_search_climbs_in_any_unit() -> None:
     torch.testing.assert_close(small_value / unit, value, rtol=1e-9, atol=0)
 
 
+@pytest.mark.parametrize(
+    "make", [UpperConfidenceBound, LogExpectedImprovement, ProbabilityOfImprovement]
+)
+@pytest.mark.parametrize("unit", [2.0**-10, 2.0**24])
+def test_the_robust_search_climbs_any_function(make: Any, unit: float) -> None:
+    """Values are not always in units of the outcome: logarithms and probabilities have none."""
+    X, Y, _ = data(torch.double)
+    bounds = torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.double)
+    contexts = ContextDistribution.empirical(X[:6, 2:])
+
+    def found(unit: float) -> Tensor:
+        gp: Any = SingleTaskGP(X, unit * Y, outcome_transform=Standardize(1))
+        gp.covar_module.lengthscale = 0.3
+        single = make(gp, 2.25 if make is UpperConfidenceBound else 0.3 * unit)
+        acqf = RobustAcquisition(single, TotalVariationBall(0.2), contexts)
+        torch.manual_seed(0)
+        point, value = optimize_robust(acqf, bounds, num_restarts=2, raw_samples=4)
+        torch.testing.assert_close(value, acqf(point.unsqueeze(0)).squeeze())
+        return point
+
+    torch.testing.assert_close(found(unit), found(1.0), rtol=0, atol=1e-3)
+
+
+def test_the_spread_of_values() -> None:
+    bounds = torch.tensor([[0.0, 2.0], [1.0, 6.0]], dtype=torch.double)
+
+    class Made(AcquisitionFunction):
+        def __init__(self, function: Callable[[Tensor], Tensor], is_log: bool = False) -> None:
+            super().__init__(model=None)  # type: ignore[arg-type]
+            self.function, self._log = function, is_log
+
+        def forward(self, X: Tensor) -> Tensor:
+            return self.function(X.squeeze(-2)[..., 1])
+
+    before = torch.get_rng_state()
+    spread = unit_box.spread_of_values(Made(lambda x: 1e6 * x), bounds)
+    assert spread == 2.0**20  # next to 4e6 / sqrt(12)
+    assert torch.equal(torch.get_rng_state(), before)
+    logarithm = Made(lambda x: 1e6 * x, is_log=True)
+    functions = [logarithm, Made(torch.ones_like), Made(lambda x: torch.nan * x)]
+    assert [unit_box.spread_of_values(each, bounds) for each in functions] == [1.0, 1.0, 1.0]
+    vanishing = unit_box.spread_of_values(Made(lambda x: 1e-300 * x), bounds)
+    assert (1.0 / vanishing).square().isfinite()
+
+
 def test_units_that_are_not_known_are_left() -> None:
     X, Y, _ = data(torch.double)
     bounds = torch.stack([torch.zeros_like(X[0]), torch.ones_like(X[0])])
     standardized = (Y - Y.mean()) / Y.std()
     plain: Any = SingleTaskGP(X, standardized, outcome_transform=None)
-    assert unit_box.outcome_unit(plain, bounds) == unit_box.outcome_unit(None, bounds) == 1.0
+    assert unit_box.unit_of_targets(plain, bounds) == 1.0
     gp = SingleTaskGP(X, Y, outcome_transform=Standardize(1))
     calibrated = CalibratedModel.from_history(gp, LocalizedConformal(0.2))
     for model in (gp, calibrated):
-        torch.testing.assert_close(unit_box.outcome_unit(model, bounds), Y.std())
+        torch.testing.assert_close(unit_box.unit_of_targets(model, bounds), Y.std())

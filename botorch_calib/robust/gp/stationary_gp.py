@@ -18,12 +18,11 @@ from gpytorch.distributions import MultivariateNormal
 from gpytorch.kernels import Kernel, ScaleKernel
 from gpytorch.likelihoods import FixedNoiseGaussianLikelihood, GaussianLikelihood
 from gpytorch.means import ConstantMean, ZeroMean
-from gpytorch.settings import min_variance
 from linear_operator import to_linear_operator
 from linear_operator.utils.cholesky import psd_safe_cholesky
 from torch import Tensor
 
-from botorch_calib.posteriors.moments import MIN_VARIANCE
+from botorch_calib.posteriors.moments import least_for_scale
 from botorch_calib.robust.contexts import pairwise_distances
 from botorch_calib.robust.gp.radial_kernels import RadialProfile, radial_profile
 
@@ -156,8 +155,7 @@ def stationary_gp(model: Any) -> StationaryGP:
     is_bad = is_badly_conditioned(output_scale * precision, raw.dtype)
     variance = unit.square() * output_scale.to(unit)
     floor = _ROUNDING * torch.finfo(raw.dtype).eps * variance
-    # As `inspection.least_variance`.
-    least = unit.square().clamp(max=1.0) * max(min_variance.value(raw.dtype), MIN_VARIANCE)
+    least = least_for_scale(unit.square(), raw.dtype)
     gp = StationaryGP(
         profile=profile,
         origin=origin,
