@@ -423,6 +423,18 @@ class TestAnyAcquisition:
             (slope,) = torch.autograd.grad(acqf(X).sum(), X)
             assert slope.isfinite().all() and (slope != 0).any()
 
+    def test_memory_that_ran_out_does_not_change_the_method(self, monkeypatch):
+        def full(self: PointwiseFunction, x: Tensor, c: Tensor) -> Any:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+
+        acqf = robust_sampled_improvement(matern_gp(), 1.5)
+        X = points(3).requires_grad_()
+        with monkeypatch.context() as patch, pytest.raises(torch.OutOfMemoryError):
+            patch.setattr(PointwiseFunction, "_twice_along", full)
+            torch.autograd.grad(acqf(X).sum(), X)
+        expected = torch.autograd.grad(robust_sampled_improvement(matern_gp(), 1.5)(X).sum(), X)
+        assert torch.equal(torch.autograd.grad(acqf(X).sum(), X)[0], expected[0])
+
     @pytest.mark.parametrize("unit", [1e-6, 1.0, 1e6])
     @pytest.mark.parametrize("num", [1, 6])
     def test_differences_are_in_the_unit_of_the_contexts(self, num, unit):

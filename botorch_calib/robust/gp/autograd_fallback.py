@@ -160,6 +160,8 @@ class PointwiseFunction(ContextualFunction):
         if self._twice:
             try:
                 return self._twice_along(x, c)
+            except torch.OutOfMemoryError:
+                raise
             except RuntimeError:  # there are no second derivatives
                 if self.scale is None:
                     raise
