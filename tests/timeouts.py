@@ -9,7 +9,9 @@ the pipe open by which xdist would notice.
 import faulthandler
 import os
 import signal
+import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -74,16 +76,20 @@ def end_process(name: str, seconds: float, stderr: int) -> None:
     """Say which test hangs and where, and end this process with all that it has started."""
     os.write(stderr, f"\n{name} took more than {seconds:g} s. Its threads:\n".encode())
     faulthandler.dump_traceback(file=stderr)
-    end_children(os.getpid())
+    children = list(children_of(os.getpid()))
+    # From here on no other thread runs: a test that has waited for a child would pass.
+    sys.setswitchinterval(GRACE)
+    for child in children:
+        try:
+            os.kill(child, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
     os._exit(1)
 
 
-def end_children(pid: int) -> None:
-    """Kill what a process has started, where the system tells (Linux)."""
+def children_of(pid: int) -> Iterator[int]:
+    """What a process has started, and what that has, where the system tells (Linux)."""
     for path in Path(f"/proc/{pid}/task").glob("*/children"):
         for child in map(int, path.read_text().split()):
-            end_children(child)
-            try:
-                os.kill(child, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
+            yield from children_of(child)
+            yield child

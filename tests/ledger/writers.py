@@ -177,10 +177,13 @@ def kill(folder: Path, rounds: int, writers: int, seed: int) -> dict[str, int]:
             # A new file is made in the first moments.
             time.sleep(generator.uniform(0, longest_life if i % 10 else 0.3 * longest_life))
             child.kill()
-        for child in children:
-            events = child.reports()
+        reports = [child.reports() for child in children]
+        for events in reports:
             tally["unopened"] += not events
             acknowledged.add(events)
+        if i % 10 and not any(reports):
+            # The machine has become slower since: the next ones are to get further.
+            longest_life *= 2.0
         tally["interrupted"] += has_unfinished_change(path)
         ledger = FeedbackLedger.open(path, DIM)
         acknowledged.check(ledger, num_killed)
