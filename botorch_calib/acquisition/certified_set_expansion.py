@@ -7,13 +7,12 @@ from typing import Any
 
 import torch
 from botorch.acquisition import AcquisitionFunction
-from botorch.exceptions.errors import InputDataError
 from botorch.utils.transforms import t_batch_mode_transform
 from torch import Tensor
 
 from botorch_calib._autograd import outside_inference_mode
 from botorch_calib._validation import check_inputs
-from botorch_calib.acquisition.chance_constraints import ChanceConstraint
+from botorch_calib.acquisition.chance_constraints import ChanceConstraint, chance_constraints_of
 from botorch_calib.models import CensoredDelayModel
 from botorch_calib.models.inspection import like, observed_part, stated_moments
 
@@ -46,15 +45,7 @@ class CertifiedSetExpansion(AcquisitionFunction):
         constraints: ChanceConstraint | Sequence[ChanceConstraint],
         X_pending: Tensor | None = None,
     ) -> None:
-        several = [constraints] if isinstance(constraints, ChanceConstraint) else [*constraints]
-        if not several:
-            raise InputDataError("`constraints` must hold at least one ChanceConstraint.")
-        for constraint in several:
-            if not isinstance(constraint, ChanceConstraint):
-                raise InputDataError(
-                    "`constraints` must hold instances of ChanceConstraint alone, got "
-                    f"{type(constraint).__name__}."
-                )
+        several = chance_constraints_of(constraints)
         super().__init__(model=several[0].model)
         self.constraints = several
         self.units = [constraint.typical_deviation() for constraint in several]

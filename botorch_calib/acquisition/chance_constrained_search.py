@@ -35,7 +35,11 @@ from botorch_calib._validation import (
     check_tensor,
 )
 from botorch_calib.acquisition.certified_set_expansion import CertifiedSetExpansion
-from botorch_calib.acquisition.chance_constraints import ChanceConstraint, clearance
+from botorch_calib.acquisition.chance_constraints import (
+    ChanceConstraint,
+    chance_constraints_of,
+    clearance,
+)
 from botorch_calib.acquisition.separate_starts import SEPARATE_STARTS
 from botorch_calib.exceptions import NotCertifiedWarning
 from botorch_calib.models.inspection import innermost, raw_train_inputs
@@ -126,9 +130,7 @@ def optimize_chance_constrained(
         ...     acqf, [constraint], bounds, fixed_features={2: 0.5}
         ... )
     """
-    several = list(constraints) if isinstance(constraints, Sequence) else [constraints]
-    if not several or not all(isinstance(each, ChanceConstraint) for each in several):
-        raise InputDataError("`constraints` must hold at least one ChanceConstraint, and no other.")
+    several = chance_constraints_of(constraints)
     check_acquisition(acq_function)
     margin = LeastMargin(several)
     searched = acq_function

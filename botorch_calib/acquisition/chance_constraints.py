@@ -10,7 +10,7 @@ certified points.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import deepcopy
 from typing import Any, NamedTuple, Self
 
@@ -592,6 +592,27 @@ def joint_level(level: float, num_constraints: int) -> float:
     """
     num = check_count("num_constraints", num_constraints)
     return 1.0 - (1.0 - check_open_unit("level", level)) / num
+
+
+def chance_constraints_of(
+    constraints: ChanceConstraint | Iterable[ChanceConstraint],
+) -> list[ChanceConstraint]:
+    """Several constraints as a list, for which a single one may stand.
+
+    Raises:
+        InputDataError: If there is none, or something else among them.
+    """
+    is_single = isinstance(constraints, ChanceConstraint) or not isinstance(constraints, Iterable)
+    several: list[Any] = [constraints] if is_single else [*constraints]  # type: ignore[misc]
+    if not several:
+        raise InputDataError("`constraints` must hold at least one ChanceConstraint.")
+    for constraint in several:
+        if not isinstance(constraint, ChanceConstraint):
+            raise InputDataError(
+                "`constraints` must hold instances of ChanceConstraint alone, got "
+                f"{type(constraint).__name__}."
+            )
+    return several
 
 
 def joint_chance_constraints(

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from botorch_calib._validation import check_inputs, check_open_unit
 from botorch_calib.acquisition.chance_constrained_search import LeastMargin
-from botorch_calib.acquisition.chance_constraints import ChanceConstraint
+from botorch_calib.acquisition.chance_constraints import ChanceConstraint, chance_constraints_of
 from botorch_calib.models import CalibratedModel
 from botorch_calib.plotting.intervals import interval_half_width
 from botorch_calib.plotting.style import (
@@ -96,9 +96,7 @@ def plot_certified_region(
         violations = _checked_violations(violated, len(X))
     elif violated is not None:
         raise InputDataError("`violated` says which queries violated a limit: give `X` as well.")
-    several = [constraints] if isinstance(constraints, ChanceConstraint) else list(constraints)
-    if not several:
-        raise InputDataError("`constraints` must hold at least one ChanceConstraint.")
+    several = chance_constraints_of(constraints)
     ax = new_axes((6.8, 5.2)) if ax is None else ax
     margin = several[0].margin if len(several) == 1 else LeastMargin(several)
     with torch.no_grad():
