@@ -86,29 +86,20 @@ class SweepFigure:
 
     def __call__(self, collected: Mapping[str, ByMethod]) -> Figure:
         """A curve for each problem."""
-        from benchmarks.framework.plots import draw_intervals, panel_grid, share_legend
+        from benchmarks.framework.plots import sweep_figure
 
-        figure, panels = panel_grid(len(self.axes), len(self.axes), (5.0, 4.0))
-        colors = {problem: f"C{i}" for i, problem in enumerate(collected)}
-        margin = ExperimentProtocol.load(self.protocol).margin
-        for panel, (parameter, methods) in zip(panels, self.axes.items(), strict=True):
-            curves = {
-                problem: [
-                    self._differences(Run(problem, name), collected) for name in methods.values()
-                ]
-                for problem in collected
-            }
-            panel.axhspan(-margin, margin, color="0.92", label="within the margin")
-            panel.axhline(0.0, color="0.5", lw=1)
-            draw_intervals(panel, list(methods), curves, colors)
-            panel.set(xlabel=parameter, ylabel=f"log10 of regret, less that of {self.baseline}")
-        share_legend(figure, panels)
-        return figure
+        def differences(problem: str, method: str) -> tuple[float, ...]:
+            runs = (Run(problem, method), Run(problem, self.baseline))
+            return comparisons.differences(*(_values(run, collected, BY_OUTCOME) for run in runs))
 
-    def _differences(self, run: Run, collected: Mapping[str, ByMethod]) -> list[float]:
-        own = _values(run, collected, BY_OUTCOME)
-        other = _values(Run(run.problem, self.baseline), collected, BY_OUTCOME)
-        return [own[seed] - other[seed] for seed in sorted(own.keys() & other.keys())]
+        return sweep_figure(
+            self.axes,
+            collected,
+            differences,
+            f"log10 of regret, less that of {self.baseline}",
+            (5.0, 4.0),
+            margin=ExperimentProtocol.load(self.protocol).margin,
+        )
 
 
 def _rows(

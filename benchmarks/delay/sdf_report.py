@@ -112,30 +112,18 @@ class SdfReport:
 
     def figure(self, collected: Mapping[str, ByMethod]) -> Figure:
         """Curves of regret, or the endpoint by each parameter."""
-        return delay_figure(collected) if self.axes is None else self._swept(self.axes, collected)
+        from benchmarks.framework.plots import method_colors, sweep_figure
 
-    def _swept(
-        self, axes: Mapping[str, Mapping[str, str]], collected: Mapping[str, ByMethod]
-    ) -> Figure:
-        from benchmarks.framework.plots import (
-            draw_intervals,
-            method_colors,
-            panel_grid,
-            share_legend,
-        )
+        if self.axes is None:
+            return delay_figure(collected)
 
-        figure, panels = panel_grid(len(axes), len(axes), (6.0, 4.5))
-        colors = method_colors(collected)
-        for panel, (parameter, problems) in zip(panels, axes.items(), strict=True):
-            cases = [collected.get(problem, {}) for problem in problems.values()]
-            curves = {
-                name: [list(seed_means([case], name, self._logarithm).values()) for case in cases]
-                for name in colors
-            }
-            draw_intervals(panel, list(problems), curves, colors, logarithms=True)
-            panel.set(xlabel=parameter, ylabel="regret (geometric mean)")
-        share_legend(figure, panels)
-        return figure
+        def logarithms(method: str, problem: str) -> list[float]:
+            case = [collected.get(problem, {})]
+            return list(seed_means(case, method, self._logarithm).values())
+
+        methods, size = method_colors(collected), (6.0, 4.5)
+        ylabel = "regret (geometric mean)"
+        return sweep_figure(self.axes, methods, logarithms, ylabel, size, logarithms=True)
 
     def _logarithm(self, result: Result) -> float:
         """The endpoint; NaN, which does not count, for problems that do not have this regret."""

@@ -134,6 +134,11 @@ class Difference:
         ]
 
 
+def differences(own: Mapping[int, float], other: Mapping[int, float]) -> tuple[float, ...]:
+    """The first values less the second ones, on the seeds that both have."""
+    return tuple(own[seed] - other[seed] for seed in sorted(own.keys() & other.keys()))
+
+
 def family(
     pairs: Mapping[K, tuple[Mapping[int, float], Mapping[int, float]]],
 ) -> dict[K, Difference]:
@@ -147,7 +152,7 @@ def family(
     adjusted = holm([test.wilcoxon_p_value for test in tests])
     found = {}
     for (key, (own, other)), p in zip(pairs.items(), adjusted, strict=True):
-        values = tuple(own[seed] - other[seed] for seed in sorted(own.keys() & other.keys()))
+        values = differences(own, other)
         if len(values) >= 2:
             found[key] = Difference(values, p, detectable(values, len(pairs)))
     return found

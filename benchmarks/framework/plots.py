@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 from matplotlib.artist import Artist
@@ -99,6 +99,39 @@ def draw_mean(
     steps = np.arange(first, first + len(mean))
     (line,) = panel.plot(steps, mean, style, color=color, label=f"{method} ({len(curves)})")
     panel.fill_between(steps, mean - error, mean + error, alpha=alpha, color=line.get_color())
+
+
+def sweep_figure(
+    axes: Mapping[str, Mapping[str, str]],
+    labels: Iterable[str],
+    values: Callable[[str, str], Sequence[float]],
+    ylabel: str,
+    panel_size: tuple[float, float],
+    logarithms: bool = False,
+    margin: float | None = None,
+) -> Figure:
+    """One panel per parameter: means with 95 % intervals at each of its values, by label.
+
+    Args:
+        axes: For each parameter what has been run at each of its values, in words.
+        labels: Of the curves.
+        values: The values by seed of a label, for what has been run.
+        ylabel: What they are.
+        panel_size: In inches.
+        logarithms: See `draw_intervals`.
+        margin: Between this and its negative, which are shaded, differences do not matter.
+    """
+    figure, panels = panel_grid(len(axes), len(axes), panel_size)
+    colors = {label: f"C{i}" for i, label in enumerate(labels)}
+    for panel, (parameter, runs) in zip(panels, axes.items(), strict=True):
+        if margin is not None:
+            panel.axhspan(-margin, margin, color="0.92", label="within the margin")
+            panel.axhline(0.0, color="0.5", lw=1)
+        curves = {label: [values(label, run) for run in runs.values()] for label in colors}
+        draw_intervals(panel, list(runs), curves, colors, logarithms)
+        panel.set(xlabel=parameter, ylabel=ylabel)
+    share_legend(figure, panels)
+    return figure
 
 
 def draw_intervals(
