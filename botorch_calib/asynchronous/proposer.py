@@ -500,27 +500,22 @@ class DelayAwareProposer:
         The search is in widths of the box, unless the acquisition function is one's own: BoTorch
         knows some of these by their classes.
         """
-        arguments: dict[str, Any] = {
-            "q": 1,
-            "num_restarts": self.search.num_restarts,
-            "raw_samples": self.search.raw_samples,
-            "options": dict(SEPARATE_STARTS),
-        }
-        bounds = like(model, self.bounds)
-        if callable(self.strategy.acquisition):
-            candidate, _ = optimize_acqf(
-                acqf, bounds=bounds, fixed_features=fixed or None, **arguments
-            )
-        else:
-            low, high = self.bounds.tolist()
-            shares = {i: (x - low[i]) / (high[i] - low[i]) for i, x in fixed.items()}
-            in_unit_box = InUnitBox(acqf, bounds, unit_of_targets(model, bounds))
-            candidate, _ = optimize_acqf(
-                in_unit_box,
-                bounds=in_unit_box.bounds,
-                fixed_features=shares or None,
-                **arguments,
-            )
+        box, held = like(model, self.bounds), fixed
+        in_unit_box = None
+        if not callable(self.strategy.acquisition):
+            acqf = in_unit_box = InUnitBox(acqf, box, unit_of_targets(model, box))
+            box, (low, high) = in_unit_box.bounds, self.bounds.tolist()
+            held = {i: (x - low[i]) / (high[i] - low[i]) for i, x in fixed.items()}
+        candidate, _ = optimize_acqf(
+            acqf,
+            bounds=box,
+            q=1,
+            num_restarts=self.search.num_restarts,
+            raw_samples=self.search.raw_samples,
+            fixed_features=held or None,
+            options=dict(SEPARATE_STARTS),
+        )
+        if in_unit_box is not None:
             candidate = in_unit_box.inputs(candidate)
         # Bounds rounded to single precision may lie outside of the box.
         point = candidate.detach().squeeze(0).to(self.bounds)

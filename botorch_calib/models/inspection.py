@@ -253,8 +253,9 @@ def observation_noise_variance(
     if scale is None or noise is None:
         X = X.expand(*posterior.mean.shape[:-2], *X.shape[-2:])
         noisy = model.posterior(X, observation_noise=True if given is None else given)
-        stated, least = objective_variance(model, posterior), least_variance(model, posterior)
-        return (marginal_variance(noisy, least) - stated).clamp(min=0.0)
+        least = least_variance(model, posterior)
+        with_noise, stated = (marginal_variance(each, least) for each in (noisy, posterior))
+        return (with_noise - stated).clamp(min=0.0)
     return noise if scale is _UNIT else noise * scale
 
 
