@@ -14,9 +14,10 @@ ROBUST = Suite(
     problems=tasks(),
     methods=methods.compared(),
     baseline="erbo",
-    seeds=range(15),
+    seeds=range(10000, 10015),
     replicate=replicate,
     report=RobustReport(),
+    protocol="robust_contexts",
 )
 
 # A stated distribution of the context that is wrong by more or less: shift against radius.
