@@ -123,15 +123,29 @@ class Difference:
 
     def percent_cells(self, margin: float) -> list[str]:
         """The number of seeds, and as `cells`, for natural logarithms: percent of the second."""
-        low, high = student_interval(self.values)
+        mean, bounds = percent_of_logarithms(self.values)
         return [
             str(len(self.values)),
-            f"{100 * math.expm1(np.mean(self.values)):+.0f} %",
-            f"{100 * math.expm1(low):+.0f} to {100 * math.expm1(high):+.0f} %",
+            mean,
+            bounds,
             number(self.p, 2),
             self.verdict(margin),
             f"{100 * math.expm1(self.detectable):.0f} %",
         ]
+
+
+def percent_of_logarithms(values: Sequence[float]) -> tuple[str, str]:
+    """The mean of differences of natural logarithms, and its 95 % interval, in percent.
+
+    A dash stands for what is not known of fewer than two values.
+    """
+    if len(values) == 0:
+        return "–", "–"
+    mean = f"{100 * math.expm1(np.mean(values)):+.0f} %"
+    if len(values) == 1:
+        return mean, "–"
+    low, high = student_interval(values)
+    return mean, f"{100 * math.expm1(low):+.0f} to {100 * math.expm1(high):+.0f} %"
 
 
 def differences(own: Mapping[int, float], other: Mapping[int, float]) -> tuple[float, ...]:

@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from benchmarks.framework.comparisons import family
+from benchmarks.framework.comparisons import ByMethod
 from benchmarks.framework.markdown import estimate, table
-from benchmarks.framework.metrics import Estimate, by_seed, trace
+from benchmarks.framework.metrics import Estimate, trace
 from benchmarks.framework.result import Result
 from benchmarks.framework.suite import Suite
+from benchmarks.robust.primary import primary_comparisons
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-ByMethod = Mapping[str, Sequence[Result]]
-
-# Compared with the baseline, as the protocol says; the margin is in logarithms.
-PRIMARY, MARGIN = ("exact_0.1", "exact_measured", "observed"), 0.2
+# Compared with the baseline, as the protocol says.
+PRIMARY = ("exact_0.1", "exact_measured", "observed")
 
 CRITERIA = {
     "regret": "Regret under the true distribution",
@@ -53,7 +52,8 @@ class ShiftReport:
             "function is the distance of the true from the stated distribution of contexts, that "
             "behind a method its radius."
         )
-        lines = [legend, "", "## Primary comparisons", "", *primary(suite, collected), ""]
+        primary = primary_comparisons(suite, collected, PRIMARY, log_regret)
+        lines = [legend, "", "## Primary comparisons", "", *primary, ""]
         for name, title in CRITERIA.items():
             lines += [f"## {title}", "", *means(collected, name), ""]
         return lines
@@ -61,34 +61,6 @@ class ShiftReport:
     def figure(self, collected: Mapping[str, ByMethod]) -> Figure:
         """Regret by shift, a panel for each function."""
         return shift_figure(collected)
-
-
-def primary(suite: Suite[Any, Any], collected: Mapping[str, ByMethod]) -> list[str]:
-    """Differences of log regret to the baseline's, corrected for the number of all of them."""
-
-    def values(problem: str, method: str) -> dict[int, float]:
-        return by_seed(collected.get(problem, {}).get(method, []), log_regret)
-
-    scores = {
-        (problem.name, method): (
-            values(problem.name, method),
-            values(problem.name, suite.baseline),
-        )
-        for problem in suite.problems
-        for method in PRIMARY
-    }
-    rows = [[*names, *found.percent_cells(MARGIN)] for names, found in family(scores).items()]
-    header = [
-        "problem",
-        "method",
-        "seeds",
-        f"regret to {suite.baseline}",
-        "95 % interval",
-        "corrected p",
-        f"within {100 * math.expm1(MARGIN):.0f} %",
-        "detectable",
-    ]
-    return table(header, rows)
 
 
 def means(collected: Mapping[str, ByMethod], name: str) -> list[str]:

@@ -22,6 +22,8 @@ DECLARED = {
     "ocbo_tasks": (2, 4),
     # Two problems; five rivals, and six methods with `ei`.
     "radio": (10, 12),
+    # Three methods on six problems.
+    "robust": (18,),
     "robust_shift": (36,),
     "sdf_hyperparameters": (2,),
     # Seven problems and three ways of censoring.
@@ -31,7 +33,7 @@ DECLARED = {
     "understated_noise": (2, 5),
 }
 
-NUMBERS = {"two": 2, "three": 3, "five": 5, "ten": 10, "thirteen": 13, "all 36": 36}
+NUMBERS = {"two": 2, "three": 3, "five": 5, "ten": 10, "thirteen": 13, "all 18": 18, "all 36": 36}
 
 
 def test_all_suites_with_a_protocol_are_here() -> None:

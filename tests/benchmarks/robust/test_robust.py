@@ -418,18 +418,6 @@ def toy_results() -> dict[str, list[Result]]:
     }
 
 
-def test_comparison_by_hand() -> None:
-    row = robust_report.compare("wdrbo", toy_results(), "erbo")
-    assert row.cumulative == pytest.approx([2.0 + 1.01 * seed for seed in range(8)])
-    assert row.versus.difference.mean == pytest.approx(-1.0 + 0.01 * 3.5)
-    # The exact test of 8 differences of one sign.
-    assert row.versus.wilcoxon_p_value == pytest.approx(2 / 2**8)
-    assert (row.fit_seconds, row.acquisition_seconds) == (0.5, 1.5)
-    assert row.run_seconds == 4.0
-    # Two rounds are all there are.
-    assert row.late.mean == pytest.approx(np.mean([1.0 + 0.505 * seed for seed in range(8)]))
-
-
 def test_late_regret_is_that_of_the_last_rounds() -> None:
     run = result("erbo", 0, [5.0] * 30 + [1.0] * 10 + [2.0] * 10)
     assert robust_report.late_regret(run) == 1.5
@@ -439,17 +427,30 @@ def test_late_regret_is_that_of_the_last_rounds() -> None:
 def test_tables() -> None:
     suite = replace(TOY_SUITE, problems=(replace(CAMEL, name="toy"),))
     lines = markdown(suite, {"toy": toy_results()}).splitlines()
-    (erbo,) = (line for line in lines if line.startswith("| erbo | 1 |"))
-    assert erbo.split(" | ")[2:] == ["–", "–", "–", "2", "– |"]
-    (own,) = (line for line in lines if line.startswith("| wdrbo | 1 |"))
-    cells = own.split(" | ")
-    assert cells[2:4] == ["1", "0"]
-    # -0.965 of the baseline's mean of 6.5.
-    assert cells[4].startswith("-14.8")
-    assert cells[5:] == ["4", "2.00 x |"]
-    (row,) = (line for line in lines if line.startswith("| wdrbo | 8 |"))
-    assert "5.54 ± 0.87" in row
-    assert "-0.965" in row
+    erbo, own = ([line for line in lines if line.startswith(f"| {m} |")] for m in ("erbo", "wdrbo"))
+    assert erbo[0].split(" | ")[1:] == ["2", "1.00 x |"]
+    assert own[0].split(" | ")[1:] == ["4", "2.00 x |"]
+    cells = own[1].split(" | ")
+    totals = np.array([2.0 + 1.01 * seed for seed in range(8)])
+    assert cells[1:4] == ["8", f"{totals.mean():.3g}", interval(totals.tolist(), ".3g")]
+    logs = np.log(totals / (3.0 + np.arange(8)))
+    reach = 2.3646 * logs.std(ddof=1) / math.sqrt(8)
+    low, mean, high = (100 * math.expm1(logs.mean() + side * reach) for side in (-1, 0, 1))
+    assert cells[4:6] == [f"{mean:+.0f} %", f"{low:+.0f} to {high:+.0f} %"]
+    # Two rounds are all there are.
+    assert cells[6].startswith(f"{np.mean([1.0 + 0.505 * seed for seed in range(8)]):.3g}")
+    assert cells[7:] == ["0.5", "1.5", "4 |"]
+    assert erbo[1].split(" | ")[4:6] == ["–", "–"]
+
+
+def test_the_primary_comparisons() -> None:
+    suite = replace(TOY_SUITE, problems=(replace(CAMEL, name="toy"),))
+    section = markdown(suite, {"toy": toy_results()}).split("## Primary comparisons")[1]
+    (row,) = (line for line in section.split("##")[0].splitlines() if line.startswith("| toy |"))
+    cells = row.split(" | ")
+    assert cells[1:3] == ["wdrbo", "8"]
+    # The exact test of 8 differences of one sign, times the three comparisons that are declared.
+    assert cells[5] == f"{3 * 2 / 2**8:.2g}"
 
 
 def test_interval_by_hand() -> None:
@@ -460,7 +461,7 @@ def test_interval_by_hand() -> None:
 
 def test_report_without_the_baseline_or_with_one_seed() -> None:
     only = {"toy": {"wdrbo": toy_results()["wdrbo"]}}
-    assert "| wdrbo | 8 |" in markdown(TOY_SUITE, only)
+    assert "| wdrbo | 8 | 5.54 |" in markdown(TOY_SUITE, only)
     single = {"toy": {name: runs[:1] for name, runs in toy_results().items()}}
-    assert "| wdrbo | 1 |" in markdown(TOY_SUITE, single)
+    assert "| wdrbo | 1 | 2 | – | -33 % | – |" in markdown(TOY_SUITE, single)
     assert len(robust_figure(single).axes) == 1

@@ -9,9 +9,10 @@ import torch
 from scipy.stats import wasserstein_distance
 
 from benchmarks.framework.metrics import trace
-from benchmarks.framework.protocol import ExperimentProtocol
+from benchmarks.framework.protocol import ExperimentProtocol, margin_of
 from benchmarks.framework.report import markdown
 from benchmarks.robust import shift as shift_suite
+from benchmarks.robust.primary import MARGIN, primary_comparisons
 from benchmarks.robust.shift import (
     ATOMS,
     FUNCTIONS,
@@ -25,7 +26,7 @@ from benchmarks.robust.shift import (
     replicate,
     tasks,
 )
-from benchmarks.robust.shift_report import ShiftReport, log_regret, mean_of, primary
+from benchmarks.robust.shift_report import PRIMARY, ShiftReport, log_regret, mean_of
 from benchmarks.suites import get_suite
 from botorch_calib.test_functions import ContextShift, Newsvendor
 
@@ -130,7 +131,7 @@ def test_report(tmp_path) -> None:
     suite = replace(get_suite("robust_shift"), protocol=None)
     text = markdown(suite, collected)
     assert "Primary comparisons" in text and "## Radius" in text and "exact_0.1" in text
-    assert len(primary(suite, collected)) == 2 + 4
+    assert len(primary_comparisons(suite, collected, PRIMARY, log_regret)) == 2 + 4
     first = runs["erbo"][0]
     assert mean_of("radius")(first) == 0.0 and log_regret(first) < 10.0
     figure = ShiftReport().figure(collected)
@@ -138,5 +139,9 @@ def test_report(tmp_path) -> None:
     figure.savefig(tmp_path / "figure.png")
 
 
-def test_the_protocol_is_that_of_the_suite() -> None:
-    ExperimentProtocol.load("robust_shift").check(get_suite("robust_shift"))
+@pytest.mark.parametrize("name", ["robust", "robust_shift"])
+def test_the_protocol_is_that_of_the_suite(name: str) -> None:
+    suite = get_suite(name)
+    assert suite.protocol is not None
+    ExperimentProtocol.load(suite.protocol).check(suite)
+    assert margin_of(suite) == MARGIN

@@ -1,0 +1,55 @@
+"""The comparisons with the baseline that the protocols of the suites with contexts declare."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from benchmarks.framework.comparisons import ByMethod, family
+from benchmarks.framework.markdown import table
+from benchmarks.framework.metrics import Score, by_seed
+from benchmarks.framework.suite import Suite
+
+# In natural logarithms, by both protocols.
+MARGIN = 0.2
+
+
+def primary_comparisons(
+    suite: Suite[Any, Any],
+    collected: Mapping[str, ByMethod],
+    methods: Sequence[str],
+    log_regret: Score,
+) -> list[str]:
+    """A table: each method with the baseline on each problem, corrected for all of these.
+
+    Args:
+        suite: Whose problems and baseline these are.
+        collected: What has been run.
+        methods: The methods that are compared with the baseline.
+        log_regret: The endpoint, a natural logarithm.
+    """
+
+    def values(problem: str, method: str) -> dict[int, float]:
+        return by_seed(collected.get(problem, {}).get(method, []), log_regret)
+
+    scores = {
+        (problem.name, method): (
+            values(problem.name, method),
+            values(problem.name, suite.baseline),
+        )
+        for problem in suite.problems
+        for method in methods
+    }
+    rows = [[*names, *found.percent_cells(MARGIN)] for names, found in family(scores).items()]
+    header = [
+        "problem",
+        "method",
+        "seeds",
+        f"regret to {suite.baseline}",
+        "95 % interval",
+        "corrected p",
+        f"within {100 * math.expm1(MARGIN):.0f} %",
+        "detectable",
+    ]
+    return table(header, rows)
