@@ -20,6 +20,7 @@ from torch import Size, Tensor
 
 from botorch_calib.models.calibrated import CalibratedModel
 from botorch_calib.models.delayed import CensoredDelayModel
+from botorch_calib.models.fourier_paths import FourierPaths
 from botorch_calib.models.inspection import (
     innermost,
     predicting_part,
@@ -48,6 +49,7 @@ class CalibratedPath(SamplePath):
     def __init__(self, model: CalibratedModel, path: SamplePath, other: SamplePath) -> None:
         super().__init__()
         self.model, self.path, self.other = model, path, other
+        self._together = FourierPaths.of(model.model, path, other)
 
     def forward(self, X: Tensor) -> Tensor:
         """Evaluate the functions; differentiable in ``X``.
@@ -76,9 +78,14 @@ class CalibratedPath(SamplePath):
     def _evaluate(self, X: Tensor) -> tuple[CalibratedPosterior, Tensor]:
         """The posterior at each point alone, and the values."""
         # The paths know the correlations: only the marginals are needed.
-        posterior = self.model.posterior(X.unsqueeze(-2))
-        paths = (path(X).unsqueeze(-1).unsqueeze(-1) for path in (self.path, self.other))
-        values: Tensor = posterior._transported(*paths)
+        points = X.unsqueeze(-2)
+        if self._together is None:
+            posterior = self.model.posterior(points)
+            path, other = self.path(X), self.other(X)
+        else:
+            (path, other), base = self._together.with_posterior(X)
+            posterior = self.model.corrected(base, points)
+        values = posterior._transported(path[..., None, None], other[..., None, None])
         return posterior, values.squeeze(-1).squeeze(-1)
 
     def set_ensemble_as_batch(self, ensemble_as_batch: bool) -> None:
