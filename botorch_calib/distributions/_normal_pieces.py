@@ -68,7 +68,7 @@ class NormalPieces(Function):
         def pick(values: Tensor) -> Tensor:
             # Of all ways to do this the one that is fastest on a CPU
             values = values.expand_as(low).reshape(-1)
-            return values.index_select(0, at.view(-1)).view(at.shape)
+            return values.index_select(0, at.reshape(-1)).view(at.shape)
 
         sign, mass, log_mass = (pick(x) for x in (1.0 - 2.0 * turned.to(z), masses, masses.log()))
         below = pick(torch.where(turned, beyond[1], beyond[0]))
@@ -118,10 +118,10 @@ class NormalPieces(Function):
             turned = (sign < 0).to(lower)
 
             def share_of(at: Tensor, log_part: Tensor) -> None:
-                at = at.view(-1)
+                at = at.reshape(-1)
                 at_knots = halves.index_select(0, at).view(square.shape)
                 slope = torch.add(log_part - at_knots, square, alpha=0.5).clamp_(max=_LARGEST)
-                total.index_add_(0, at, (grad * slope.exp_()).view(-1))
+                total.index_add_(0, at, (grad * slope.exp_()).reshape(-1))
 
             # The end on the side of zero, and the one away from it
             share_of(lower + 1 - turned, log_share)
