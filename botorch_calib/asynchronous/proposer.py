@@ -21,7 +21,7 @@ from botorch.exceptions.errors import (
 )
 from botorch.exceptions.warnings import InputDataWarning
 from botorch.models.model import Model
-from botorch.optim import optimize_acqf, optimize_acqf_discrete
+from botorch.optim import optimize_acqf_discrete
 from torch import Tensor
 
 from botorch_calib._validation import (
@@ -31,9 +31,8 @@ from botorch_calib._validation import (
 )
 from botorch_calib.acquisition.delayed import DelayedUpperConfidenceBound
 from botorch_calib.acquisition.random_seeds import derived_seed, random_stream
-from botorch_calib.acquisition.separate_starts import SEPARATE_STARTS
 from botorch_calib.acquisition.thompson import DelayedThompsonSampling
-from botorch_calib.acquisition.unit_box import InUnitBox, unit_of_targets
+from botorch_calib.acquisition.unit_box import optimize_in_unit_box, unit_of_targets
 from botorch_calib.asynchronous.delay_strategy import DelayStrategy, strategy_of
 from botorch_calib.asynchronous.designs import Design
 from botorch_calib.asynchronous.failures import (
@@ -495,30 +494,20 @@ class DelayAwareProposer:
         return 1.0 / scale if scale > 0.0 else 1.0
 
     def _search(self, acqf: AcquisitionFunction, model: Model, fixed: dict[int, float]) -> Tensor:
-        """The maximizer over the box, searched for in the model's precision.
-
-        The search is in widths of the box, unless the acquisition function is one's own: BoTorch
-        knows some of these by their classes.
-        """
-        box, held = like(model, self.bounds), fixed
-        in_unit_box = None
-        if not callable(self.strategy.acquisition):
-            acqf = in_unit_box = InUnitBox(acqf, box, unit_of_targets(model, box))
-            box, (low, high) = in_unit_box.bounds, self.bounds.tolist()
-            held = {i: (x - low[i]) / (high[i] - low[i]) for i, x in fixed.items()}
-        candidate, _ = optimize_acqf(
+        """The maximizer over the box, searched for in the model's precision."""
+        box = like(model, self.bounds)
+        # What the values of one's own function are in units of is not known.
+        is_own = callable(self.strategy.acquisition)
+        candidate, _ = optimize_in_unit_box(
             acqf,
-            bounds=box,
-            q=1,
+            box,
+            unit=None if is_own else unit_of_targets(model, box),
             num_restarts=self.search.num_restarts,
             raw_samples=self.search.raw_samples,
-            fixed_features=held or None,
-            options=dict(SEPARATE_STARTS),
+            fixed_features=fixed,
         )
-        if in_unit_box is not None:
-            candidate = in_unit_box.inputs(candidate)
         # Bounds rounded to single precision may lie outside of the box.
-        point = candidate.detach().squeeze(0).to(self.bounds)
+        point = candidate.squeeze(0).to(self.bounds)
         point = point.clamp(self.bounds[0], self.bounds[1])
         for column, value in fixed.items():
             point[column] = value
