@@ -11,12 +11,13 @@ file                         content
 ``progress``                 the progress bar, and `RunSummary`
 ``proposer``                 `DelayAwareProposer`: chooses the next query
 ``delay_strategy``           `DelayStrategy`: what it makes of pending and failed queries
+``ledger_model``             the model of what a ledger knows, with failed and pending queries
 ``designs``                  queries that fill the box, whatever the values are
 ``feasibility``              where queries bring values, from those that failed
-``failures``                 what a ledger tells of them: which queries count, and what they cost
+``failures``                 what follows from them: which count, their values, what they cost
 ``overdue``                  which queries hang, by how many later ones have overtaken them
 ``repeated_points``          which points are the same as one of others
-``refits``                   when its model is fitted again, and what is known in between
+``refits``                   when that model is fitted again, and what is known in between
 ============================ ===================================================================
 """
 
