@@ -8,6 +8,9 @@ file                         content
 ``evaluation_outcomes``      whether an evaluation has brought a value, a failure or a loss
 ``timeouts_and_retries``     `EvaluationLimits`, and which evaluations take too long
 ``worker_pools``             executors: whether workers have died, how they are killed and replaced
+``worker_processes``         processes of our own, each in a pool for itself
+``worker_process``           what such a process does first
+``termination``              SIGTERM, taken like ctrl-C
 ``progress``                 the progress bar, and `RunSummary`
 ``proposer``                 `DelayAwareProposer`: chooses the next query
 ``delay_strategy``           `DelayStrategy`: what it makes of pending and failed queries
