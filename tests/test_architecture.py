@@ -1,6 +1,7 @@
 """The package's structure, read from its source with ``ast``: nothing here imports it."""
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -176,6 +177,21 @@ def undocumented(sources: list[Source]) -> list[str]:
     ]
 
 
+def wrong_tables(sources: list[Source]) -> list[str]:
+    """Packages whose docstring has a table of their files that is not theirs."""
+    names = {source.name for source in sources}
+    found = []
+    for package in filter(lambda source: source.is_package, sources):
+        docstring = ast.get_docstring(ast.parse(package.text)) or ""
+        listed = set(re.findall(r"^``(\w+)`` ", docstring, re.MULTILINE))
+        held = {
+            name.rpartition(".")[2] for name in names if name.rpartition(".")[0] == package.name
+        }
+        if listed and listed != held:
+            found.append(f"{package.name}: {sorted(listed ^ held)}")
+    return found
+
+
 @pytest.fixture(scope="module")
 def sources() -> list[Source]:
     found = read_sources(PACKAGE)
@@ -224,6 +240,10 @@ def test_no_loose_modules_at_the_root(sources: list[Source]) -> None:
 
 def test_public_modules_have_docstrings(sources: list[Source]) -> None:
     assert not undocumented(sources)
+
+
+def test_tables_of_files_are_complete(sources: list[Source]) -> None:
+    assert not wrong_tables(sources)
 
 
 class TestTheChecksThemselves:
@@ -319,6 +339,12 @@ class TestTheChecksThemselves:
         assert not trespasses(self.package(files))
         files["acquisition/c"] = "from pkg.models._a import f"
         assert trespasses(self.package(files)) == ["pkg.acquisition.c imports pkg.models._a"]
+
+    def test_tables(self) -> None:
+        table = '"""Models.\n\n``a``  one\n``b``  the other\n"""'
+        files = {"models/__init__": table, "models/a": ""}
+        assert wrong_tables(self.package(files)) == ["pkg.models: ['b']"]
+        assert not wrong_tables(self.package({**files, "models/b": ""}))
 
     def test_docstrings(self) -> None:
         files = {"__init__": "'''Top.'''", "_private": "", "models/__init__": "", "models/a": "1"}

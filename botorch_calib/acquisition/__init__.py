@@ -1,4 +1,28 @@
-"""Acquisition functions of calibrated models, under delayed feedback and uncertain contexts."""
+"""Acquisition functions of calibrated models, under delayed feedback and uncertain contexts.
+
+============================= ======================================================================
+file                          content
+============================= ======================================================================
+``calibrated``                improvement and quantiles in closed form; the base class of all such
+``risk``                      value at risk and conditional value at risk, in closed form
+``constrained``               improvement under constraints on other outcomes, in closed form
+``noisy``                     noisy (hypervolume) improvement by samples, with a cached root
+``incumbents``                the values that improvement is measured from, from observations
+``chance_constraints``        `ChanceConstraint`: an outcome that keeps its limits
+``violation_account``         the books that the bound on its violations rests on
+``chance_constrained_search`` `optimize_chance_constrained`: the best point that is certified
+``certified_set_expansion``   where an observation would do most for the certified set
+``delayed``                   confidence bounds under delayed feedback
+``thompson``                  Thompson sampling under delayed feedback
+``robust``                    worst cases over distributions of a context
+``robust_search``             `optimize_robust`: the best decision by such a worst case
+``input_constructors``        how BoTorch, and so Ax, builds each of these functions
+``next_query_samples``        where a function would query next, for density ratios
+``unit_box``                  a search whose end does not depend on any units
+``separate_starts``           the option by which it climbs from each start on its own
+``random_seeds``              random numbers that depend on seeds alone
+============================= ======================================================================
+"""
 
 from botorch_calib.acquisition import input_constructors as input_constructors
 from botorch_calib.acquisition.calibrated import (

@@ -18,7 +18,6 @@ import torch
 from botorch.acquisition import AcquisitionFunction
 from botorch.exceptions.errors import InputDataError, UnsupportedError
 from botorch.models.model import Model, ModelList
-from botorch.posteriors import GPyTorchPosterior
 from botorch.utils.safe_math import logmeanexp
 from botorch.utils.transforms import t_batch_mode_transform
 from torch import Tensor
@@ -32,8 +31,7 @@ from botorch_calib._validation import (
 )
 from botorch_calib.acquisition.calibrated import fantasy_models, incumbent
 from botorch_calib.acquisition.incumbents import Limits
-from botorch_calib.distributions import PiecewisePredictive
-from botorch_calib.models.inspection import least_variance, predicting_process
+from botorch_calib.models.inspection import as_calibrated
 from botorch_calib.posteriors import CalibratedPosterior
 
 
@@ -253,22 +251,7 @@ class LogCalibratedConstrainedExpectedImprovement(_ConstrainedFunction):
 
 def _posteriors(models: Mapping[int, Any], X: Tensor | None) -> dict[int, CalibratedPosterior]:
     """Posteriors of outcomes at ``X``, by outcome."""
-    return {i: calibrated(model.posterior(X), model) for i, model in models.items()}
-
-
-def calibrated(posterior: Any, model: Any) -> CalibratedPosterior:
-    """A model's posterior of one output as a calibrated one; a Gaussian one corrects nothing."""
-    if isinstance(posterior, CalibratedPosterior):
-        return posterior
-    if type(posterior) is not GPyTorchPosterior:
-        raise UnsupportedError(
-            "Constrained calibrated acquisition functions need calibrated or Gaussian posteriors, "
-            f"got a {type(posterior).__name__}."
-        )
-    mean = posterior.mean
-    nothing = PiecewisePredictive.gaussian((), dtype=mean.dtype, device=mean.device)
-    least = least_variance(predicting_process(model), posterior)
-    return CalibratedPosterior(posterior, nothing, 0.0, least_variance=least)
+    return {i: as_calibrated(model, model.posterior(X)) for i, model in models.items()}
 
 
 def members_of(model: Model) -> list[Any]:

@@ -22,7 +22,6 @@ import torch
 from botorch.acquisition import AcquisitionFunction
 from botorch.exceptions.warnings import BadInitialCandidatesWarning, OptimizationWarning
 from botorch.generation.gen import gen_candidates_scipy
-from botorch.optim import optimize_acqf
 from botorch.optim.initializers import initialize_q_batch
 from botorch.utils.sampling import draw_sobol_samples
 from scipy.optimize import OptimizeWarning, minimize
@@ -32,7 +31,7 @@ from botorch_calib._autograd import usable, with_gradients
 from botorch_calib._validation import check_acquisition, check_bounds, check_count
 from botorch_calib.acquisition.robust import ContextRobustFunction
 from botorch_calib.acquisition.separate_starts import SEPARATE_STARTS
-from botorch_calib.acquisition.unit_box import InUnitBox, spread_of_values
+from botorch_calib.acquisition.unit_box import optimize_in_unit_box
 from botorch_calib.robust.sets.wasserstein import WassersteinBall
 
 Array = npt.NDArray[np.float64]
@@ -91,17 +90,7 @@ def optimize_robust(
     # The spread of the values tells their unit, which takes two of them.
     raw_samples = max(num, 2, check_count("raw_samples", raw_samples))
     if not _is_lipschitz_bound(acq_function):
-        in_unit_box = InUnitBox(acq_function, bounds, spread_of_values(acq_function, bounds))
-        candidate, value = optimize_acqf(
-            in_unit_box,
-            in_unit_box.bounds,
-            q=1,
-            num_restarts=num,
-            raw_samples=raw_samples,
-            options=dict(SEPARATE_STARTS),
-        )
-        assert value is not None  # as the best one alone is returned
-        return in_unit_box.inputs(candidate), value * in_unit_box.unit
+        return optimize_in_unit_box(acq_function, bounds, num_restarts=num, raw_samples=raw_samples)
     with torch.no_grad():
         pool = draw_sobol_samples(bounds, n=raw_samples, q=1)
         values = acq_function(pool)

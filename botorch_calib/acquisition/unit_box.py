@@ -2,17 +2,69 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
-from botorch.acquisition import AcquisitionFunction
+from botorch.acquisition import AcquisitionFunction, OneShotAcquisitionFunction
+from botorch.optim import optimize_acqf
+from botorch.optim.initializers import is_nonnegative
 from botorch.utils.sampling import draw_sobol_samples
 from torch import Tensor
 
+from botorch_calib.acquisition.separate_starts import SEPARATE_STARTS
 from botorch_calib.models.inspection import outcome_scale, predicting_process
 
 # Points whose values tell their spread.
 _NUM_SAMPLES = 16
+
+
+def optimize_in_unit_box(
+    acqf: AcquisitionFunction,
+    bounds: Tensor,
+    unit: Tensor | None = None,
+    *,
+    num_restarts: int,
+    raw_samples: int,
+    fixed_features: Mapping[int, float] | None = None,
+) -> tuple[Tensor, Tensor]:
+    """BoTorch's ``optimize_acqf`` for one point, in widths of the box and a unit of the values.
+
+    One-shot functions, such as ``qKnowledgeGradient``, are searched in their own units: BoTorch
+    knows them by their class, and makes starts for them that a function in other units has not.
+
+    Args:
+        acqf: A function of inputs ``b x 1 x d`` in their own units, to be maximised.
+        bounds: The box, ``2 x d``.
+        unit: By what values are divided, see `InUnitBox` (default: their `spread_of_values`).
+        num_restarts: Number of starting points of the gradient-based search.
+        raw_samples: Number of points from which these are chosen.
+        fixed_features: Values, by column counted from the front, of columns that are not searched;
+            each of these has a width. They may lie outside of the box.
+
+    Returns:
+        The point, ``1 x d``, and the value there, a scalar, both in their own units.
+    """
+    settings: dict[str, Any] = {
+        "q": 1,
+        "num_restarts": num_restarts,
+        "raw_samples": raw_samples,
+        # For BoTorch tells by the class how to choose the starts, and sees a wrapper.
+        "options": {**SEPARATE_STARTS, "nonnegative": is_nonnegative(acqf)},
+    }
+    held = dict(fixed_features or {})
+    if isinstance(acqf, OneShotAcquisitionFunction):
+        candidate, value = optimize_acqf(acqf, bounds, fixed_features=held or None, **settings)
+        assert value is not None  # as it was not declined
+        return candidate.detach(), value
+    unit = spread_of_values(acqf, bounds) if unit is None else unit
+    in_unit_box = InUnitBox(acqf, bounds, unit)
+    low, high = bounds.tolist()
+    held = {i: (x - low[i]) / (high[i] - low[i]) for i, x in held.items()}
+    box = in_unit_box.bounds
+    candidate, value = optimize_acqf(in_unit_box, box, fixed_features=held or None, **settings)
+    assert value is not None
+    return in_unit_box.inputs(candidate).detach(), value * unit
 
 
 class InUnitBox(AcquisitionFunction):
@@ -35,7 +87,7 @@ class InUnitBox(AcquisitionFunction):
     def __init__(self, acqf: AcquisitionFunction, bounds: Tensor, unit: Tensor) -> None:
         super().__init__(model=getattr(acqf, "model", None))  # type: ignore[arg-type]
         self.acqf, self.box, self.unit = acqf, bounds, unit
-        self._log = acqf._log
+        self._log = _is_logarithm(acqf)
         self.bounds = torch.stack([torch.zeros_like(bounds[0]), (bounds[1] > bounds[0]).to(bounds)])
 
     def inputs(self, X: Tensor) -> Tensor:
@@ -75,7 +127,7 @@ def spread_of_values(acqf: AcquisitionFunction, bounds: Tensor) -> Tensor:
         bounds: The box, ``2 x d``.
     """
     one = torch.ones_like(bounds[0, 0])
-    if acqf._log:
+    if _is_logarithm(acqf):
         return one
     # With a seed of its own it takes nothing from the numbers by which a search draws its starts.
     values = acqf(draw_sobol_samples(bounds, n=_NUM_SAMPLES, q=1, seed=0)).to(bounds)
@@ -84,3 +136,8 @@ def spread_of_values(acqf: AcquisitionFunction, bounds: Tensor) -> Tensor:
     least = torch.finfo(bounds.dtype).tiny ** 0.25
     unit = spread.clamp_min(least).log2().round().exp2()  # by which nothing is rounded
     return torch.where(spread.isfinite() & (spread > 0.0), unit, one)
+
+
+def _is_logarithm(acqf: Any) -> bool:
+    """Whether values are logarithms; of a plain function it is not known."""
+    return getattr(acqf, "_log", False)

@@ -8,15 +8,19 @@ file                         content
 ``evaluation_outcomes``      whether an evaluation has brought a value, a failure or a loss
 ``timeouts_and_retries``     `EvaluationLimits`, and which evaluations take too long
 ``worker_pools``             executors: whether workers have died, how they are killed and replaced
+``worker_processes``         processes of our own, each in a pool for itself
+``worker_process``           what such a process does first
+``termination``              SIGTERM, taken like ctrl-C
 ``progress``                 the progress bar, and `RunSummary`
 ``proposer``                 `DelayAwareProposer`: chooses the next query
 ``delay_strategy``           `DelayStrategy`: what it makes of pending and failed queries
+``ledger_model``             the model of what a ledger knows, with failed and pending queries
 ``designs``                  queries that fill the box, whatever the values are
 ``feasibility``              where queries bring values, from those that failed
-``failures``                 what a ledger tells of them: which queries count, and what they cost
+``failures``                 what follows from them: which count, their values, what they cost
 ``overdue``                  which queries hang, by how many later ones have overtaken them
 ``repeated_points``          which points are the same as one of others
-``refits``                   when its model is fitted again, and what is known in between
+``refits``                   when that model is fitted again, and what is known in between
 ============================ ===================================================================
 """
 

@@ -7,12 +7,11 @@ from dataclasses import dataclass, replace
 
 from botorch.acquisition import AcquisitionFunction
 from botorch.exceptions.errors import InputDataError
-from botorch.models.model import Model
 
 from botorch_calib._validation import check_count, check_nonnegative, check_one_of
 from botorch_calib.acquisition.delayed import WINDOWS
 from botorch_calib.ledger import FeedbackLedger
-from botorch_calib.models.delayed import HYPERPARAMETERS, IMPUTATIONS
+from botorch_calib.models.delayed import HYPERPARAMETERS, IMPUTATIONS, CensoredDelayModel
 
 ACQUISITIONS = ("ucb", "ts")
 FAILURES = ("avoid", "impute", "ignore")
@@ -90,7 +89,7 @@ class DelayStrategy:
         InputDataError: If an argument is unknown, negative or not finite.
     """
 
-    acquisition: str | Callable[[Model, FeedbackLedger], AcquisitionFunction] = "ucb"
+    acquisition: str | Callable[[CensoredDelayModel, FeedbackLedger], AcquisitionFunction] = "ucb"
     imputation: str = "censor"
     window: str | None = "pending"
     hyperparameters: str = "observed"

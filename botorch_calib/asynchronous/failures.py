@@ -1,8 +1,9 @@
-"""What a ledger tells about queries that bring no value, as a strategy sees it."""
+"""What follows from queries that bring no value, for the model and for where to search."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -10,6 +11,8 @@ from torch import Tensor
 from botorch_calib.asynchronous.delay_strategy import DelayStrategy
 from botorch_calib.asynchronous.feasibility import Feasibility, GrowingRoots
 from botorch_calib.ledger import FeedbackLedger, TrialStatus
+from botorch_calib.models.conditioning import conditioned_on, given_noise
+from botorch_calib.models.inspection import gaussian_part, like
 
 # A pending query is taken to be so many times as likely to fail as is predicted.
 RISK = 4.0
@@ -38,6 +41,28 @@ def poor_value(ledger: FeedbackLedger, now: float) -> float:
     """The mean of the values less their standard deviation, with their sign if minimized."""
     _, Y = ledger.to_observations(now)
     return float((Y if ledger.maximize else -Y).mean() - Y.std())
+
+
+def with_failures_imputed(
+    model: Any, ledger: FeedbackLedger, now: float, strategy: DelayStrategy
+) -> Any:
+    """The model conditioned on poor values at lost queries, or on poorer predictions.
+
+    It is the model itself where nothing is lost, or the strategy does not ask for it.
+
+    The poor value is a compromise. The worst one observed makes a deep hole, which bends a
+    smooth model around it, and the best point may lie beside the region that fails; with the
+    mean of the values the search is drawn back into the region two or three times as often.
+    """
+    lost = lost_queries(ledger, now, strategy)
+    if not len(lost) or not imputes_failures(strategy):
+        return model
+    X, sign = like(model, lost), 1.0 if ledger.maximize else -1.0
+    poor = poor_value(ledger, now)
+    gp = gaussian_part(model)
+    with torch.no_grad():
+        values = sign * (sign * gp.posterior(X).mean).clamp_max(poor)
+        return conditioned_on(model, X, values, **given_noise(gp, values, None))
 
 
 def feasibility_of(

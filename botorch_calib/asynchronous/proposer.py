@@ -6,12 +6,9 @@ import reprlib
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
-from inspect import signature
 from numbers import Integral
-from typing import Any, NamedTuple
+from typing import Any
 
-import numpy as np
 import torch
 from botorch.acquisition import AcquisitionFunction
 from botorch.exceptions.errors import (
@@ -21,7 +18,7 @@ from botorch.exceptions.errors import (
 )
 from botorch.exceptions.warnings import InputDataWarning
 from botorch.models.model import Model
-from botorch.optim import optimize_acqf, optimize_acqf_discrete
+from botorch.optim import optimize_acqf_discrete
 from torch import Tensor
 
 from botorch_calib._validation import (
@@ -31,39 +28,31 @@ from botorch_calib._validation import (
 )
 from botorch_calib.acquisition.delayed import DelayedUpperConfidenceBound
 from botorch_calib.acquisition.random_seeds import derived_seed, random_stream
-from botorch_calib.acquisition.separate_starts import SEPARATE_STARTS
 from botorch_calib.acquisition.thompson import DelayedThompsonSampling
-from botorch_calib.acquisition.unit_box import InUnitBox, unit_of_targets
+from botorch_calib.acquisition.unit_box import optimize_in_unit_box, unit_of_targets
 from botorch_calib.asynchronous.delay_strategy import DelayStrategy, strategy_of
 from botorch_calib.asynchronous.designs import Design
 from botorch_calib.asynchronous.failures import (
     feasibility_of,
     imputes_failures,
-    lost_queries,
     poor_value,
     queries_in,
 )
 from botorch_calib.asynchronous.feasibility import Feasibility, FeasibleAcquisition, GrowingRoots
+from botorch_calib.asynchronous.ledger_model import LedgerModel
 from botorch_calib.asynchronous.overdue import with_overdue_failed
 from botorch_calib.asynchronous.refits import (
     WarmStartedFit,
     check_refit_every,
-    equal,
-    fitted_count,
-    with_later_values,
 )
 from botorch_calib.asynchronous.repeated_points import is_any_of
 from botorch_calib.ledger import FeedbackLedger, TrialStatus
 from botorch_calib.ledger.argument_checks import as_number, check_flag
 from botorch_calib.models import CensoredDelayModel
-from botorch_calib.models.conditioning import conditioned_on, given_noise
 from botorch_calib.models.delayed import (
     Fit,
-    fitted_model,
-    matching_rows,
-    queries_to_impute,
 )
-from botorch_calib.models.inspection import gaussian_part, like
+from botorch_calib.models.inspection import like
 
 Features = Mapping[int, float]
 
@@ -197,9 +186,7 @@ class DelayAwareProposer:
         if fit is None:
             on_device = self.bounds.to(self.device)
             fit = WarmStartedFit(on_device, self.refit_every, self.search.seed)
-        self.fit: Fit = fit
-        self._fitted: _ModelOf | None = None
-        self._extended: _ModelOf | None = None
+        self._ledger_model = LedgerModel(fit, self.refit_every, self.device)
         self._roots = GrowingRoots()
 
     def __call__(self, ledger: FeedbackLedger) -> Tensor:
@@ -257,7 +244,8 @@ class DelayAwareProposer:
             spread = self._design(SPREAD, fixed, choices).new_point(place, asked, feasibility)
             if spread is not None:
                 return spread
-        model = self._model(ledger, now, strategy, real)
+        stream = self.search.seed, FIT
+        model = self._ledger_model(ledger, now, strategy, real, stream)
         seed = derived_seed(self.search.seed, SEARCH, count)
         with random_stream(seed, like(model, self.bounds).device):
             acqf = self._acquisition_function(model, ledger, now, choices, strategy)
@@ -270,9 +258,7 @@ class DelayAwareProposer:
             return point
 
     def __getstate__(self) -> dict[str, Any]:
-        # A copy fits again when it is called: a stored fit may be large, and its data outdated.
-        emptied = {"_fitted": None, "_extended": None, "_roots": GrowingRoots()}
-        return {**self.__dict__, **emptied}
+        return {**self.__dict__, "_roots": GrowingRoots()}  # which grow again
 
     def _design(self, stream: int, fixed: Mapping[int, float], choices: Tensor | None) -> Design:
         return Design(self.bounds, derived_seed(self.search.seed, stream), fixed, choices)
@@ -308,125 +294,6 @@ class DelayAwareProposer:
                 InputDataWarning,
                 stacklevel=3,
             )
-
-    def _model(
-        self, ledger: FeedbackLedger, now: float, strategy: DelayStrategy, real: FeedbackLedger
-    ) -> CensoredDelayModel:
-        """The model of what is known at ``now``; its fit changes only when a value arrives.
-
-        Hyperparameters are fitted to the ``real`` ledger, in which overdue queries are pending:
-        a censored fit is as of an earlier time, at which it would not know of them.
-        """
-        imputation = strategy.imputation
-        if imputation == "censor":
-            self._warn_of_wrong_sign(ledger, now)
-        if strategy.hyperparameters == "observed":
-            fit = partial(self._fit, Yvar=self._known_noise(ledger, now))
-            model = fitted_model(ledger, fit, "observed", now)
-        else:
-            model = self._fit_with_censored(real, now)
-        lost = lost_queries(ledger, now, strategy)
-        if len(lost) and imputes_failures(strategy):
-            model = self._with_failures(model, lost, ledger, now)
-        pending = queries_to_impute(ledger, imputation, now)
-        censor_value = ledger.censor_value
-        if imputation == "censor" and censor_value is None:
-            censor_value = self._worst(ledger, now)
-        return CensoredDelayModel(model, pending, censor_value, imputation)
-
-    def _with_failures(self, model: Any, lost: Tensor, ledger: FeedbackLedger, now: float) -> Model:
-        """The model conditioned on poor values at lost queries, or on poorer predictions.
-
-        The poor value is a compromise. The worst one observed makes a deep hole, which bends a
-        smooth model around it, and the best point may lie beside the region that fails; with the
-        mean of the values the search is drawn back into the region two or three times as often.
-        """
-        X, sign = like(model, lost), 1.0 if ledger.maximize else -1.0
-        poor = poor_value(ledger, now)
-        gp = gaussian_part(model)
-        with torch.no_grad():
-            values = sign * (sign * gp.posterior(X).mean).clamp_max(poor)
-            return conditioned_on(model, X, values, **given_noise(gp, values, None))
-
-    def _worst(self, ledger: FeedbackLedger, now: float) -> float:
-        """The worst value observed."""
-        _, Y = ledger.to_observations(now)
-        return (Y.min() if ledger.maximize else Y.max()).item()
-
-    def _warn_of_wrong_sign(self, ledger: FeedbackLedger, now: float) -> None:
-        """Warn if the censoring value is better than all observed ones: its sign may be wrong."""
-        value, (_, Y) = ledger.censor_value, ledger.to_observations(now)
-        if value is None or not (Y < value if ledger.maximize else Y > value).all():
-            return
-        kind = "least" if ledger.maximize else "greatest"
-        warnings.warn(
-            f"`censor_value` {value} of the ledger is better than every value observed, with "
-            f"`maximize={ledger.maximize}`. It should be the {kind} value that the objective can "
-            "take: queries under evaluation now look attractive.",
-            InputDataWarning,
-            stacklevel=4,
-        )
-
-    def _known_noise(self, ledger: FeedbackLedger, now: float) -> Tensor | None:
-        """The variances of all observed values, if they are known and `fit` takes them."""
-        Yvar = ledger.noise_variances(now)
-        unknown = int(Yvar.isnan().sum())
-        if unknown == len(Yvar):
-            return None
-        takes_noise = "Yvar" in signature(self.fit).parameters
-        if not unknown and takes_noise:
-            return Yvar
-        reason = f"{unknown} of {len(Yvar)} are missing" if unknown else "`fit` has no `Yvar`"
-        warnings.warn(
-            f"The variances of the noise that the ledger knows are not used, as {reason}: the "
-            "model learns the noise instead.",
-            InputDataWarning,
-            stacklevel=4,
-        )
-        return None
-
-    def _fit(self, X: Tensor, Y: Tensor, Yvar: Tensor | None = None) -> Model:
-        """The model of all values, ``n x d`` and ``n x 1`` in order of arrival, and their noise.
-
-        It is fitted to the first of them, as many as the schedule says.
-        """
-        count = fitted_count(len(Y), self.refit_every)
-        model = self._fit_to_all(X[:count], Y[:count], None if Yvar is None else Yvar[:count])
-        return self._with_later_values(model, X, Y, Yvar, slice(count, None))
-
-    def _fit_with_censored(self, ledger: FeedbackLedger, now: float) -> Model:
-        """The model of all values, fitted to these and to censored ones.
-
-        It is fitted as of the arrival of the last value that the schedule counts, to all queries
-        made before. With later queries it would have to be fitted again after each of them.
-        """
-        X, Y = ledger.to_observations(now)
-        then = _arrival(ledger, now, fitted_count(len(Y), self.refit_every))
-        model = fitted_model(ledger, self._fit_to_all, "censored", then)
-        known = torch.cat(ledger.to_observations(then), dim=-1)
-        rows = matching_rows(torch.cat([X, Y], dim=-1), known)
-        later = [index for index, row in enumerate(rows) if row is None]
-        return self._with_later_values(model, X, Y, None, later)
-
-    def _fit_to_all(self, X: Tensor, Y: Tensor, Yvar: Tensor | None = None) -> Model:
-        """The model fitted to these data; that of the last call if they have not changed."""
-        if self._fitted is None or not self._fitted.is_of(X, Y, Yvar):
-            noise = {} if Yvar is None else {"Yvar": Yvar}
-            with random_stream(derived_seed(self.search.seed, FIT, len(Y)), self.device):
-                self._fitted = _ModelOf(X, Y, Yvar, self.fit(X, Y, **noise))
-        return self._fitted.model
-
-    def _with_later_values(
-        self, model: Model, X: Tensor, Y: Tensor, Yvar: Tensor | None, later: slice | list[int]
-    ) -> Model:
-        """A model fitted to some of these values and conditioned on the later ones."""
-        if not len(Y[later]):
-            return model
-        if self._extended is None or not self._extended.is_of(X, Y, Yvar, model):
-            noise = None if Yvar is None else Yvar[later]
-            extended = with_later_values(model, X[later], Y[later], noise)
-            self._extended = _ModelOf(X, Y, Yvar, extended, fitted=model)
-        return self._extended.model
 
     def _acquisition_function(
         self,
@@ -495,30 +362,20 @@ class DelayAwareProposer:
         return 1.0 / scale if scale > 0.0 else 1.0
 
     def _search(self, acqf: AcquisitionFunction, model: Model, fixed: dict[int, float]) -> Tensor:
-        """The maximizer over the box, searched for in the model's precision.
-
-        The search is in widths of the box, unless the acquisition function is one's own: BoTorch
-        knows some of these by their classes.
-        """
-        box, held = like(model, self.bounds), fixed
-        in_unit_box = None
-        if not callable(self.strategy.acquisition):
-            acqf = in_unit_box = InUnitBox(acqf, box, unit_of_targets(model, box))
-            box, (low, high) = in_unit_box.bounds, self.bounds.tolist()
-            held = {i: (x - low[i]) / (high[i] - low[i]) for i, x in fixed.items()}
-        candidate, _ = optimize_acqf(
+        """The maximizer over the box, searched for in the model's precision."""
+        box = like(model, self.bounds)
+        # What the values of one's own function are in units of is not known.
+        is_own = callable(self.strategy.acquisition)
+        candidate, _ = optimize_in_unit_box(
             acqf,
-            bounds=box,
-            q=1,
+            box,
+            unit=None if is_own else unit_of_targets(model, box),
             num_restarts=self.search.num_restarts,
             raw_samples=self.search.raw_samples,
-            fixed_features=held or None,
-            options=dict(SEPARATE_STARTS),
+            fixed_features=fixed,
         )
-        if in_unit_box is not None:
-            candidate = in_unit_box.inputs(candidate)
         # Bounds rounded to single precision may lie outside of the box.
-        point = candidate.detach().squeeze(0).to(self.bounds)
+        point = candidate.squeeze(0).to(self.bounds)
         point = point.clamp(self.bounds[0], self.bounds[1])
         for column, value in fixed.items():
             point[column] = value
@@ -557,21 +414,6 @@ class DelayAwareProposer:
         return fixed
 
 
-class _ModelOf(NamedTuple):
-    """A model, the data that it knows, and the fitted model that it extends, if it does."""
-
-    X: Tensor
-    Y: Tensor
-    Yvar: Tensor | None
-    model: Model
-    fitted: Model | None = None
-
-    def is_of(self, X: Tensor, Y: Tensor, Yvar: Tensor | None, fitted: Model | None = None) -> bool:
-        """Whether it is the model of these data, made from the same fit."""
-        known, given = (self.X, self.Y, self.Yvar), (X, Y, Yvar)
-        return fitted is self.fitted and all(map(equal, known, given))
-
-
 def _best_of(choices: Tensor, acqf: AcquisitionFunction, model: Model) -> Tensor:
     """The maximizer among the choices, exactly as given even if the model's precision is lower."""
     rows = like(model, choices)
@@ -591,17 +433,6 @@ def _without(choices: Tensor, failed: Tensor) -> Tensor:
             "evaluation can succeed now."
         )
     return left
-
-
-def _arrival(ledger: FeedbackLedger, now: float, count: int) -> float:
-    """The earliest time at which ``count`` of the values known at ``now`` had arrived."""
-    times = [
-        # On the clock of iterations a query exists only after its time of submission.
-        max(trial.observed_at, float(np.nextafter(trial.submitted_at, np.inf)))
-        for trial in ledger.trials_at(now)
-        if trial.status is TrialStatus.OBSERVED and trial.observed_at is not None
-    ]
-    return min(sorted(times)[count - 1], now)
 
 
 def _with_features(choices: Tensor | None, fixed: dict[int, float]) -> Tensor | None:

@@ -12,7 +12,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-import torch
 from botorch.exceptions.errors import BotorchTensorDimensionError
 from botorch.posteriors import GPyTorchPosterior
 from gpytorch.distributions import MultivariateNormal
@@ -23,11 +22,11 @@ from botorch_calib._validation import check_finite
 from botorch_calib.distributions.piecewise import PiecewisePredictive
 from botorch_calib.models.calibrated import CalibratedModel
 from botorch_calib.models.inspection import (
+    as_calibrated,
     gaussian_part,
     least_variance,
     observed_part,
     outcome_unit,
-    predicting_process,
     raw_train_targets,
 )
 from botorch_calib.models.training_prior import training_prior
@@ -137,7 +136,7 @@ def predicted_objective(
     # Independent, as only marginals count
     normal = MultivariateNormal(mean[kept], DiagLinearOperator(variance[kept]))
     base = GPyTorchPosterior(normal)
-    uncalibrated = _uncalibrated(gp, base)
+    uncalibrated = as_calibrated(gp, base)
     if stated is None:
         return Statements(uncalibrated, None)
     calibrated = CalibratedPosterior(
@@ -157,10 +156,9 @@ def present_objective(model: Any, X: Tensor) -> Statements:
         model = CalibratedModel(model.model, model.calibrator, excess=model.excess)
     # One point a batch: only the marginals are needed.
     posterior = model.posterior(X.unsqueeze(-2))
-    process = predicting_process(model)
     if isinstance(posterior, CalibratedPosterior):
-        return Statements(_uncalibrated(process, posterior.base_posterior), posterior)
-    return Statements(_uncalibrated(process, posterior), None)
+        return Statements(as_calibrated(model, posterior.base_posterior), posterior)
+    return Statements(as_calibrated(model, posterior), None)
 
 
 def without_pending(model: Any) -> Any:
@@ -170,11 +168,3 @@ def without_pending(model: Any) -> Any:
     if observed_part(gp) is gp:
         return model
     return model.with_model(observed_part(gp))
-
-
-def _uncalibrated(gp: Any, posterior: GPyTorchPosterior) -> CalibratedPosterior:
-    """A Gaussian posterior of the objective with the methods of a calibrated one."""
-    mean = posterior.mean
-    normal = PiecewisePredictive.gaussian(mean.shape, dtype=torch.double, device=mean.device)
-    least = least_variance(gp, posterior)
-    return CalibratedPosterior(posterior, normal, 0.0, least_variance=least)

@@ -1,4 +1,20 @@
-"""Models that wrap BoTorch models, and residuals of a Gaussian process on its own training data."""
+"""Models that wrap BoTorch models, and residuals of a Gaussian process on its own training data.
+
+==================== ===============================================================================
+file                 content
+==================== ===============================================================================
+``calibrated``       `CalibratedModel`: calibrated marginals
+``delayed``          `CensoredDelayModel`: pending queries, and fits to a ledger
+``wrapper``          what these two share as models around another one
+``inspection``       how parts, data, noise and units of any model are reached
+``requirements``     what a wrapped model, its inputs and observations have to be
+``conditioning``     conditioning on observations, with errors that help
+``factorization``    that by adding rows to a Cholesky factor
+``training_prior``   what a process states of its data before it sees them
+``residuals``        one-step-ahead and leave-one-out residuals, from that
+``sample_paths``     sample paths of wrapped models
+==================== ===============================================================================
+"""
 
 from botorch_calib.models.calibrated import CalibratedModel
 from botorch_calib.models.delayed import CensoredDelayModel

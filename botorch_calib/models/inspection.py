@@ -29,6 +29,8 @@ from botorch.posteriors import GPyTorchPosterior, Posterior
 from gpytorch.likelihoods import FixedNoiseGaussianLikelihood, GaussianLikelihood
 from torch import Tensor
 
+from botorch_calib.distributions import PiecewisePredictive
+from botorch_calib.posteriors import CalibratedPosterior
 from botorch_calib.posteriors.moments import (
     least_for_scale,
     marginal_variance,
@@ -221,6 +223,29 @@ def stated_moments(
     weights: Any = getattr(transform, "weights", None)
     scaled = type(transform) is ScalarizedPosteriorTransform and weights.numel() == 1
     return mean_and_deviation(posterior, least * weights.square() if scaled else None)
+
+
+def as_calibrated(model: Any, posterior: Posterior) -> CalibratedPosterior:
+    """What a model states of the objective, with the methods of a calibrated posterior.
+
+    Args:
+        model: A model with one output, calibrated and with pending points or not.
+        posterior: What it states: a `CalibratedPosterior`, which is returned as it is, or a
+            Gaussian one, in which nothing is corrected.
+
+    Raises:
+        UnsupportedError: If the posterior is neither.
+    """
+    if isinstance(posterior, CalibratedPosterior):
+        return posterior
+    if type(posterior) is not GPyTorchPosterior:
+        raise UnsupportedError(
+            f"A calibrated or Gaussian posterior is needed; {type(model).__name__} gave a "
+            f"{type(posterior).__name__}."
+        )
+    normal = PiecewisePredictive.gaussian(dtype=torch.double, device=posterior.device)
+    least = least_variance(predicting_process(model), posterior)
+    return CalibratedPosterior(posterior, normal, 0.0, least_variance=least)
 
 
 def objective_variance(model: Any, posterior: GPyTorchPosterior) -> Tensor:

@@ -26,9 +26,8 @@ from botorch_calib.acquisition import (
     LogCalibratedProbabilityOfFeasibility,
 )
 from botorch_calib.acquisition.calibrated import fantasy_models
-from botorch_calib.acquisition.constrained import calibrated
 from botorch_calib.models import CensoredDelayModel
-from botorch_calib.models.inspection import raw_train_targets
+from botorch_calib.models.inspection import as_calibrated, raw_train_targets
 from botorch_calib.testing import AcquisitionContract
 from tests.random_numbers import normal, uniform
 
@@ -197,7 +196,7 @@ def test_narrow_limits(models: list[Model], i: int, center: float, width: float)
     value = LogCalibratedProbabilityOfFeasibility(
         ModelList(*models), {i: (center - width / 2, center + width / 2)}
     )(X)
-    posterior = calibrated(models[i].posterior(X), models[i])
+    posterior = as_calibrated(models[i], models[i].posterior(X))
     expected = (posterior.density(torch.tensor(center)) * width).log().flatten()
     assert_close(value, expected, rtol=0, atol=1e-5)
     gradients = [torch.autograd.grad(v.sum(), X)[0] for v in (value, expected)]

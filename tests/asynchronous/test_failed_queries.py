@@ -195,10 +195,10 @@ def test_a_failed_maximizer_is_not_proposed_again(name, monkeypatch):
     corner = BOUNDS[1]
     ledger.fail(ledger.submit(corner))
 
-    def search(acqf: Any, **kwargs: Any) -> tuple[Tensor, None]:
-        return kwargs["bounds"][1:] - 1e-8, None
+    def search(acqf: Any, bounds: Tensor, *_: Any, **settings: Any) -> tuple[Tensor, Tensor]:
+        return bounds[1:] - 1e-8, torch.zeros(())
 
-    monkeypatch.setattr(proposer_module, "optimize_acqf", search)
+    monkeypatch.setattr(proposer_module, "optimize_in_unit_box", search)
     make = lambda **kwargs: DelayAwareProposer(  # noqa: E731
         BOUNDS, STRATEGIES[name], fit, 0, search=SEARCH, **kwargs
     )

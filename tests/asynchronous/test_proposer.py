@@ -8,7 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from botorch.acquisition import AcquisitionFunction, UpperConfidenceBound
+from botorch.acquisition import (
+    AcquisitionFunction,
+    ProbabilityOfImprovement,
+    UpperConfidenceBound,
+    qKnowledgeGradient,
+)
 from botorch.exceptions.errors import (
     BotorchTensorDimensionError,
     InputDataError,
@@ -26,7 +31,6 @@ from botorch_calib.acquisition import (
     DelayedThompsonSampling,
     DelayedUpperConfidenceBound,
 )
-from botorch_calib.acquisition.unit_box import InUnitBox
 from botorch_calib.asynchronous import DelayAwareProposer, DelayStrategy, SearchSettings
 from botorch_calib.asynchronous import proposer as proposer_module
 from botorch_calib.asynchronous.delay_strategy import STRATEGIES
@@ -91,13 +95,13 @@ class Spy:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.seen: list[Any] = []
-        for name in ("optimize_acqf", "optimize_acqf_discrete"):
+        for name in ("optimize_in_unit_box", "optimize_acqf_discrete"):
             monkeypatch.setattr(proposer_module, name, self.wrap(getattr(proposer_module, name)))
 
     def wrap(self, search: Any) -> Any:
-        def searched(acqf: AcquisitionFunction, **kwargs: Any) -> Any:
-            self.seen.append(acqf.acqf if isinstance(acqf, InUnitBox) else acqf)
-            return search(acqf, **kwargs)
+        def searched(acqf: AcquisitionFunction, *args: Any, **kwargs: Any) -> Any:
+            self.seen.append(acqf)
+            return search(acqf, *args, **kwargs)
 
         return searched
 
@@ -426,9 +430,9 @@ def test_the_seed_matters_and_copies_agree():
     propose = make_proposer(acquisition="ts", fit=StochasticFit())
     point = propose(ledger)
     assert not torch.equal(make_proposer(acquisition="ts", seed=1)(ledger), point)
-    assert propose._fitted is not None
+    assert propose._ledger_model.fitted is not None
     for twin in (copy.deepcopy(propose), pickle.loads(pickle.dumps(propose))):
-        assert twin._fitted is None  # no stale fit travels
+        assert twin._ledger_model.fitted is None  # no stale fit travels
         assert torch.equal(twin(ledger), point)
 
 
@@ -618,7 +622,24 @@ def test_small_units_of_the_outcome_change_nothing(strategy, exponent):
     assert_close(chosen[1], chosen[0], rtol=0, atol=1e-6)
 
 
-@pytest.mark.parametrize("strategy", ["hallucinate", "ucb", "ts"])
+def own_bound(model: CensoredDelayModel, ledger: FeedbackLedger) -> AcquisitionFunction:
+    return UpperConfidenceBound(model, beta=1.0)
+
+
+def own_probability(model: CensoredDelayModel, ledger: FeedbackLedger) -> AcquisitionFunction:
+    return ProbabilityOfImprovement(model, best_f=ledger.to_observations()[1].max())
+
+
+@pytest.mark.parametrize(
+    "strategy",
+    [
+        "hallucinate",
+        "ucb",
+        "ts",
+        DelayStrategy(own_bound),
+        DelayStrategy(own_probability),
+    ],
+)
 @pytest.mark.parametrize("widths", [(1e6, 1e6), (1e-6, 1e-6), (1e5, 1e-6)])
 def test_the_choice_does_not_depend_on_the_units_of_the_queries(strategy, widths):
     """BoTorch's own search ends at its starts where the gradient is less than 1e-5."""
@@ -641,6 +662,31 @@ def test_the_choice_does_not_depend_on_the_units_of_the_queries(strategy, widths
         ledger.submit(0.5 * scale)
         chosen.append(make_proposer(bounds, strategy=strategy, fit=fit_in_box)(ledger) / scale)
     assert_close(chosen[1], chosen[0], rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("unit", [1e-8, 1e8])
+def test_the_choice_does_not_depend_on_the_units_of_an_own_function(unit):
+    """Nothing but a function is asked for."""
+
+    def own(model: CensoredDelayModel, ledger: FeedbackLedger) -> Any:
+        bound = own_bound(model, ledger)
+        return lambda X: unit * bound(X)
+
+    ledger = make_ledger()
+    expected = make_proposer(acquisition=own_bound)(ledger)
+    assert_close(make_proposer(acquisition=own)(ledger), expected, rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("fixed", [None, {1: 0.3}])
+def test_own_function_of_several_points_at_once(fixed):
+    """BoTorch makes the starts of the knowledge gradient, whose argument holds its fantasies."""
+
+    def gradient(model: CensoredDelayModel, ledger: FeedbackLedger) -> AcquisitionFunction:
+        return qKnowledgeGradient(model.observed_model, num_fantasies=2)
+
+    point = make_proposer(acquisition=gradient, fixed_features=fixed)(make_ledger())
+    assert point.shape == (2,) and (point >= BOUNDS[0]).all() and (point <= BOUNDS[1]).all()
+    assert fixed is None or point[1] == 0.3
 
 
 def test_numpy_numbers_are_numbers():

@@ -320,6 +320,18 @@ class TestAcquisitionFunctions:
         with pytest.raises(InputDataError, match="2 outcomes: 1 objectives and 1 constraints"):
             function(X, Y[:, :1], Y[:, 1:], BOUNDS, None)
 
+    @pytest.mark.parametrize("constrained", [False, True])
+    def test_small_units_of_the_outcomes_change_nothing(self, constrained: bool) -> None:
+        """BoTorch's ``Standardize`` would leave outcomes that spread by 1e-12 as they are."""
+        X, Y = data(num_outcomes=2)
+        function = candidates_func(fit=None)
+        points = []
+        for unit in (1.0, 2.0**-40):
+            objective, constraint = (unit * Y).split(1, dim=-1)
+            torch.manual_seed(0)
+            points.append(function(X, objective, constraint if constrained else None, BOUNDS, None))
+        torch.testing.assert_close(points[1], points[0], rtol=0, atol=1e-6)
+
     @pytest.mark.parametrize("n", [0, 1])
     def test_random_until_two_trials_are_complete(self, searched: list[Any], n: int) -> None:
         X, Y = data()

@@ -2,18 +2,21 @@
 
 import pytest
 import torch
+from botorch.exceptions.errors import UnsupportedError
 from botorch.models import SingleTaskGP
 from botorch.models.transforms import Log, Normalize, Standardize
 
 from botorch_calib.calibration import OnlineConformal
 from botorch_calib.models import CalibratedModel, CensoredDelayModel
 from botorch_calib.models.inspection import (
+    as_calibrated,
     gaussian_part,
     innermost,
     observed_part,
     outcome_scale,
     predicting_part,
     raw_train_inputs,
+    stated_moments,
 )
 
 X = torch.rand(6, 2, dtype=torch.double, generator=torch.Generator().manual_seed(0))
@@ -75,3 +78,32 @@ def test_raw_inputs_and_the_scale_of_outcomes():
     assert outcome_scale(units).item() == pytest.approx(3.0)
     assert outcome_scale(units, squared=True).item() == pytest.approx(9.0)
     assert outcome_scale(make_gp(Y.exp(), outcome_transform=Log())) is None
+
+
+@pytest.mark.parametrize("dtype", [torch.float, torch.double])
+def test_as_calibrated_corrects_nothing(dtype):
+    """A Gaussian posterior by the methods of a calibrated one, whose digits reach far out."""
+    gp = SingleTaskGP(X.to(dtype), 1e-7 * Y.to(dtype), outcome_transform=Standardize(1)).eval()
+    at = torch.rand(3, 1, 2, dtype=dtype, generator=torch.Generator().manual_seed(1))
+    for model in (gp, delayed(gp)):
+        posterior = as_calibrated(model, model.posterior(at))
+        mean, deviation = stated_moments(model, model.posterior(at))
+        assert deviation.max() < 2e-7  # not what GPyTorch states at the least, in any units
+        torch.testing.assert_close(posterior.mean, mean)
+        torch.testing.assert_close(posterior.variance, deviation.square())
+        normal = torch.distributions.Normal(mean.double(), deviation.double())
+        for score in (-6.0, 0.3, 6.0):
+            value = normal.mean + score * normal.stddev
+            expected = normal.cdf(value).to(dtype)
+            torch.testing.assert_close(posterior.cdf(value), expected, rtol=1e-4, atol=0)
+        quantile = normal.icdf(torch.tensor(0.9, dtype=torch.double)).to(dtype)
+        torch.testing.assert_close(posterior.quantile(0.9), quantile)
+
+
+def test_as_calibrated_takes_calibrated_and_gaussian_posteriors_alone():
+    model = calibrated(make_gp())
+    posterior = model.posterior(X)
+    assert as_calibrated(model, posterior) is posterior
+    gp = make_gp(Y.exp(), outcome_transform=Log())
+    with pytest.raises(UnsupportedError, match="SingleTaskGP gave a TransformedPosterior"):
+        as_calibrated(gp, gp.posterior(X))

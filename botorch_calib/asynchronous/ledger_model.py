@@ -1,0 +1,197 @@
+"""The model of what a ledger knows, as a proposer asks for it query after query.
+
+A ledger grows by a value here and a pending query there. The model is fitted to the values on a
+schedule (`botorch_calib.asynchronous.refits`), conditioned on the values that came later, on what
+stands for failed queries and on what stands for pending ones. What has not changed since the last
+call is not computed again.
+"""
+
+from __future__ import annotations
+
+import warnings
+from functools import partial
+from inspect import signature
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from botorch.exceptions.warnings import InputDataWarning
+from botorch.models.model import Model
+from torch import Tensor
+
+from botorch_calib.acquisition.random_seeds import derived_seed, random_stream
+from botorch_calib.asynchronous.delay_strategy import DelayStrategy
+from botorch_calib.asynchronous.failures import with_failures_imputed
+from botorch_calib.asynchronous.refits import equal, fitted_count, with_later_values
+from botorch_calib.ledger import FeedbackLedger, TrialStatus
+from botorch_calib.models import CensoredDelayModel
+from botorch_calib.models.delayed import Fit, fitted_model, matching_rows, queries_to_impute
+
+
+class LedgerModel:
+    """The model of what a ledger knows; its fit changes only when a value arrives.
+
+    Args:
+        fit: Builds a fitted model from ``X`` (``n x d``), ``Y`` (``n x 1``) and, if it has such a
+            parameter and the ledger knows them, the variances ``Yvar`` of the noise (``n x 1``).
+        refit_every: When it is called, see `fitted_count`.
+        device: Where ``fit`` makes its model.
+
+    Attributes:
+        fitted: The model of the last fit, with its data; None before the first one.
+    """
+
+    def __init__(self, fit: Fit, refit_every: int | float, device: torch.device) -> None:
+        self.fit = fit
+        self.refit_every = refit_every
+        self.device = device
+        self.fitted: _ModelOf | None = None
+        self._extended: _ModelOf | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        # A copy fits again when it is called: a stored fit may be large, and its data outdated.
+        return {**self.__dict__, "fitted": None, "_extended": None}
+
+    def __call__(
+        self,
+        ledger: FeedbackLedger,
+        now: float,
+        strategy: DelayStrategy,
+        real: FeedbackLedger,
+        stream: tuple[int, int],
+    ) -> CensoredDelayModel:
+        """The model of what is known at ``now``.
+
+        Args:
+            ledger: The queries so far, in which those that are overdue have failed.
+            now: Time as of which it is read.
+            strategy: What is made of pending and failed queries.
+            real: The ledger in which overdue queries are pending. Hyperparameters are fitted to
+                this one: a censored fit is as of an earlier time, at which it would not know of
+                them.
+            stream: Numbers from which, with that of the values, the seed of a fit is derived.
+        """
+        imputation = strategy.imputation
+        if imputation == "censor":
+            _warn_of_wrong_sign(ledger, now)
+        if strategy.hyperparameters == "observed":
+            fit = partial(self._fit, stream, Yvar=self._known_noise(ledger, now))
+            model = fitted_model(ledger, fit, "observed", now)
+        else:
+            model = self._fit_with_censored(stream, real, now)
+        model = with_failures_imputed(model, ledger, now, strategy)
+        pending = queries_to_impute(ledger, imputation, now)
+        censor_value = ledger.censor_value
+        if imputation == "censor" and censor_value is None:
+            _, Y = ledger.to_observations(now)
+            censor_value = (Y.min() if ledger.maximize else Y.max()).item()  # the worst one
+        return CensoredDelayModel(model, pending, censor_value, imputation)
+
+    def _known_noise(self, ledger: FeedbackLedger, now: float) -> Tensor | None:
+        """The variances of all observed values, if they are known and `fit` takes them."""
+        Yvar = ledger.noise_variances(now)
+        unknown = int(Yvar.isnan().sum())
+        if unknown == len(Yvar):
+            return None
+        takes_noise = "Yvar" in signature(self.fit).parameters
+        if not unknown and takes_noise:
+            return Yvar
+        reason = f"{unknown} of {len(Yvar)} are missing" if unknown else "`fit` has no `Yvar`"
+        warnings.warn(
+            f"The variances of the noise that the ledger knows are not used, as {reason}: the "
+            "model learns the noise instead.",
+            InputDataWarning,
+            stacklevel=4,
+        )
+        return None
+
+    def _fit(
+        self, stream: tuple[int, int], X: Tensor, Y: Tensor, Yvar: Tensor | None = None
+    ) -> Model:
+        """The model of all values, ``n x d`` and ``n x 1`` in order of arrival, and their noise.
+
+        It is fitted to the first of them, as many as the schedule says.
+        """
+        count = fitted_count(len(Y), self.refit_every)
+        noise = None if Yvar is None else Yvar[:count]
+        model = self._fit_to_all(stream, X[:count], Y[:count], noise)
+        return self._with_later_values(model, X, Y, Yvar, slice(count, None))
+
+    def _fit_with_censored(
+        self, stream: tuple[int, int], ledger: FeedbackLedger, now: float
+    ) -> Model:
+        """The model of all values, fitted to these and to censored ones.
+
+        It is fitted as of the arrival of the last value that the schedule counts, to all queries
+        made before. With later queries it would have to be fitted again after each of them.
+        """
+        X, Y = ledger.to_observations(now)
+        then = _arrival(ledger, now, fitted_count(len(Y), self.refit_every))
+        model = fitted_model(ledger, partial(self._fit_to_all, stream), "censored", then)
+        known = torch.cat(ledger.to_observations(then), dim=-1)
+        rows = matching_rows(torch.cat([X, Y], dim=-1), known)
+        later = [index for index, row in enumerate(rows) if row is None]
+        return self._with_later_values(model, X, Y, None, later)
+
+    def _fit_to_all(
+        self, stream: tuple[int, int], X: Tensor, Y: Tensor, Yvar: Tensor | None = None
+    ) -> Model:
+        """The model fitted to these data; that of the last call if they have not changed."""
+        if self.fitted is None or not self.fitted.is_of(X, Y, Yvar):
+            noise = {} if Yvar is None else {"Yvar": Yvar}
+            with random_stream(derived_seed(*stream, len(Y)), self.device):
+                self.fitted = _ModelOf(X, Y, Yvar, self.fit(X, Y, **noise))
+        return self.fitted.model
+
+    def _with_later_values(
+        self, model: Model, X: Tensor, Y: Tensor, Yvar: Tensor | None, later: slice | list[int]
+    ) -> Model:
+        """A model fitted to some of these values and conditioned on the later ones."""
+        if not len(Y[later]):
+            return model
+        if self._extended is None or not self._extended.is_of(X, Y, Yvar, model):
+            noise = None if Yvar is None else Yvar[later]
+            extended = with_later_values(model, X[later], Y[later], noise)
+            self._extended = _ModelOf(X, Y, Yvar, extended, fitted=model)
+        return self._extended.model
+
+
+def _warn_of_wrong_sign(ledger: FeedbackLedger, now: float) -> None:
+    """Warn if the censoring value is better than all observed ones: its sign may be wrong."""
+    value, (_, Y) = ledger.censor_value, ledger.to_observations(now)
+    if value is None or not (Y < value if ledger.maximize else Y > value).all():
+        return
+    kind = "least" if ledger.maximize else "greatest"
+    warnings.warn(
+        f"`censor_value` {value} of the ledger is better than every value observed, with "
+        f"`maximize={ledger.maximize}`. It should be the {kind} value that the objective can "
+        "take: queries under evaluation now look attractive.",
+        InputDataWarning,
+        stacklevel=4,
+    )
+
+
+class _ModelOf(NamedTuple):
+    """A model, the data that it knows, and the fitted model that it extends, if it does."""
+
+    X: Tensor
+    Y: Tensor
+    Yvar: Tensor | None
+    model: Model
+    fitted: Model | None = None
+
+    def is_of(self, X: Tensor, Y: Tensor, Yvar: Tensor | None, fitted: Model | None = None) -> bool:
+        """Whether it is the model of these data, made from the same fit."""
+        known, given = (self.X, self.Y, self.Yvar), (X, Y, Yvar)
+        return fitted is self.fitted and all(map(equal, known, given))
+
+
+def _arrival(ledger: FeedbackLedger, now: float, count: int) -> float:
+    """The earliest time at which ``count`` of the values known at ``now`` had arrived."""
+    times = [
+        # On the clock of iterations a query exists only after its time of submission.
+        max(trial.observed_at, float(np.nextafter(trial.submitted_at, np.inf)))
+        for trial in ledger.trials_at(now)
+        if trial.status is TrialStatus.OBSERVED and trial.observed_at is not None
+    ]
+    return min(sorted(times)[count - 1], now)
