@@ -14,7 +14,7 @@ import torch
 from scipy import stats
 
 from benchmarks.framework.result import Result
-from botorch_calib.distributions import scoring_rules
+from botorch_calib.distributions import scoring
 
 # A number that a finished replicate is judged by.
 Score = Callable[[Result], float]
@@ -228,7 +228,7 @@ def calibration_error(result: Result) -> float:
     levels = torch.tensor(CALIBRATION_LEVELS, dtype=torch.double)
     # Older results hold values that rounding took beyond 1.
     kept = torch.from_numpy(pits).clamp(0.0, 1.0)
-    return float(scoring_rules.calibration_error(kept, levels))
+    return float(scoring.calibration_error(kept, levels))
 
 
 def _recorded(result: Result, name: str) -> np.ndarray:

@@ -68,7 +68,7 @@ from benchmarks.framework.strategies import CalibratorFactory, prediction_extras
 from benchmarks.framework.suite import Suite
 from botorch_calib import CalibratedModel, CalibratedUpperConfidenceBound
 from botorch_calib.calibration import GaussianScore, LocalizedConformal, QuantileRecalibrator
-from botorch_calib.distributions.scoring_rules import binomial_interval, calibration_error
+from botorch_calib.distributions.scoring import binomial_interval, calibration_error
 
 OPTIMUM, MINIMUM = 0.757248757841856, -6.020740055767
 RADIUS = 0.07

@@ -84,7 +84,7 @@ from benchmarks.framework.sequential import Problem, posterior_mean, sobol_desig
 from benchmarks.framework.surrogates import Fixed
 from botorch_calib.calibration import LocalizedConformal
 from botorch_calib.distributions.piecewise import PiecewisePredictive
-from botorch_calib.distributions.scoring_rules import interval_score
+from botorch_calib.distributions.scoring import interval_score
 from botorch_calib.distributions.smoothed import SmoothedPredictive
 from botorch_calib.models.inspection import observation_noise_variance
 from botorch_calib.models.residuals import forecast_history

@@ -1,6 +1,6 @@
 """`ForecastScores`: how stated distributions of outcomes fared against what was observed.
 
-The scores themselves are in `botorch_calib.distributions.scoring_rules`, the cells of the inputs in
+The scores themselves are in `botorch_calib.distributions.scoring`, the cells of the inputs in
 `botorch_calib.diagnostics.regions`.
 """
 
@@ -15,7 +15,7 @@ from torch import Tensor
 from botorch_calib.diagnostics.objective import ObjectiveScores
 from botorch_calib.diagnostics.regions import Cell
 from botorch_calib.distributions.piecewise import PiecewisePredictive
-from botorch_calib.distributions.scoring_rules import (
+from botorch_calib.distributions.scoring import (
     binomial_interval,
     calibration_error,
     crps,

@@ -34,7 +34,7 @@ What each file holds:
 * ``form.py``: `PiecewiseForm`, which pieces are uniform and which ends are open.
 * ``smoothed.py``: `SmoothedPredictive`, that distribution plus Gaussian noise (the objective), and
   `UnsmoothedPredictive`, the same questions without noise (the observation).
-* ``scoring_rules.py``: scores of forecasts (CRPS, interval score, calibration error).
+* ``scoring.py``: scores of forecasts (CRPS, interval score, calibration error).
 * ``_denoised_improvement.py``, ``_bivariate_tails.py``, ``_separate_pieces.py``,
   ``_observation_improvement.py``: integrals.
 * ``_smoothed_quantile.py``: quantiles from these, in a fixed number of steps.

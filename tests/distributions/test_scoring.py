@@ -15,7 +15,7 @@ from torch import Tensor
 
 from botorch_calib.calibration.learners.mixture import pinball_loss
 from botorch_calib.distributions.piecewise import PiecewisePredictive
-from botorch_calib.distributions.scoring_rules import (
+from botorch_calib.distributions.scoring import (
     _log_k,
     binomial_interval,
     calibration_error,
