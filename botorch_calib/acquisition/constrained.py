@@ -34,6 +34,7 @@ from botorch_calib.acquisition.calibrated import fantasy_models, incumbent
 from botorch_calib.acquisition.incumbents import Limits
 from botorch_calib.distributions import PiecewisePredictive
 from botorch_calib.models.inspection import least_variance, predicting_process
+from botorch_calib.models.requirements import check_one_value_each
 from botorch_calib.posteriors import CalibratedPosterior
 
 
@@ -92,7 +93,10 @@ class _ConstrainedFunction(AcquisitionFunction):
 
     def _at(self, models: Mapping[int, Any], X: Tensor) -> Tensor:
         """The value at single points, of their batch shape."""
-        return self._log_value(_posteriors(models, X)).squeeze(-1).squeeze(-1)
+        posteriors = _posteriors(models, X)
+        for posterior in posteriors.values():
+            check_one_value_each(posterior, X, type(self).__name__)
+        return self._log_value(posteriors).squeeze(-1).squeeze(-1)
 
     @property
     def _outcomes(self) -> list[int]:
@@ -130,7 +134,8 @@ class LogCalibratedProbabilityOfFeasibility(_ConstrainedFunction):
     Raises:
         InputDataError: If there are no constraints, limits are crossed or NaN, or an index names no
             outcome or one that another names.
-        UnsupportedError: If a model has several outputs or a posterior that is not Gaussian.
+        UnsupportedError: If a model has several outputs or a posterior that is not Gaussian or, by
+            its input transform, of several points for each (when evaluated).
     """
 
     def __init__(
@@ -177,7 +182,8 @@ class LogCalibratedConstrainedExpectedImprovement(_ConstrainedFunction):
         InputDataError: If there are no constraints, limits are crossed or NaN, an index names no
             outcome or one that another names, the objective is constrained, or ``best_f`` is NaN
             or no number.
-        UnsupportedError: If a model has several outputs or a posterior that is not Gaussian.
+        UnsupportedError: If a model has several outputs or a posterior that is not Gaussian or, by
+            its input transform, of several points for each (when evaluated).
     """
 
     best_f: Tensor
@@ -263,7 +269,8 @@ def calibrated(posterior: Any, model: Any) -> CalibratedPosterior:
     if type(posterior) is not GPyTorchPosterior:
         raise UnsupportedError(
             "Constrained calibrated acquisition functions need calibrated or Gaussian posteriors, "
-            f"got a {type(posterior).__name__}."
+            f"got a {type(posterior).__name__}: Monte Carlo acquisition functions with "
+            "`constraints`, such as qLogCalibratedNoisyExpectedImprovement, take any."
         )
     mean = posterior.mean
     nothing = PiecewisePredictive.gaussian((), dtype=mean.dtype, device=mean.device)
