@@ -127,7 +127,7 @@ class CalibratedAcquisitionFunction(AcquisitionFunction, ABC):
                 f"{type(self).__name__} needs a calibrated posterior, such as that of a "
                 f"CalibratedModel; {type(model).__name__} gave a {type(posterior).__name__}."
             )
-        check_one_value_each(posterior, X, type(self).__name__)
+        check_one_value_each(posterior._extended_shape()[-2], X, type(self).__name__)
         return posterior if self.maximize else posterior.affine(-1.0)
 
     @abstractmethod

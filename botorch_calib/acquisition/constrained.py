@@ -95,7 +95,7 @@ class _ConstrainedFunction(AcquisitionFunction):
         """The value at single points, of their batch shape."""
         posteriors = _posteriors(models, X)
         for posterior in posteriors.values():
-            check_one_value_each(posterior, X, type(self).__name__)
+            check_one_value_each(posterior._extended_shape()[-2], X, type(self).__name__)
         return self._log_value(posteriors).squeeze(-1).squeeze(-1)
 
     @property

@@ -116,15 +116,14 @@ def check_fits(model: Any, X: Tensor, name: str = "X") -> None:
     check_precision(name, X, inputs.dtype)
 
 
-def check_one_value_each(posterior: Posterior, X: Tensor, subject: str) -> None:
-    """Raise ``UnsupportedError`` unless a posterior at ``... x q x d`` is of ``q`` points.
+def check_one_value_each(num: int, X: Tensor, subject: str) -> None:
+    """Raise ``UnsupportedError`` unless a model states ``num = q`` values at ``... x q x d``.
 
     Args:
-        posterior: What a model states at ``X``.
+        num: Of how many points its posterior at ``X`` is.
         X: The points.
         subject: Who needs one value for each.
     """
-    num = posterior._extended_shape()[-2]
     if num != X.shape[-2]:
         raise UnsupportedError(
             f"{subject} needs one value for each point, and the input transform of `model` makes "

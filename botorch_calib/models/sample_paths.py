@@ -57,7 +57,8 @@ class CalibratedPath(SamplePath):
 
         Returns:
             Values in units of the outcome, ``sample_shape x q``, with the batch shape broadcast
-            against the sample shape as by BoTorch's paths.
+            against the sample shape as by BoTorch's paths. Where the input transform makes several
+            points of each, their values stand side by side, ``sample_shape x (q n_w)``.
         """
         return self._evaluate(X)[1]
 
@@ -71,15 +72,17 @@ class CalibratedPath(SamplePath):
             Values, as of `forward`, and the mean, ``batch_shape x q``, in units of the outcome.
         """
         posterior, values = self._evaluate(X)
-        return values, posterior.mean.squeeze(-1).squeeze(-1)
+        return values, posterior.mean.squeeze(-1).flatten(-2)
 
     def _evaluate(self, X: Tensor) -> tuple[CalibratedPosterior, Tensor]:
         """The posterior at each point alone, and the values."""
-        # The paths know the correlations: only the marginals are needed.
+        # The paths know the correlations: only the marginals are needed. They are 1 for each point,
+        # or as many as an input transform makes of it.
         posterior = self.model.posterior(X.unsqueeze(-2))
-        paths = (path(X).unsqueeze(-1).unsqueeze(-1) for path in (self.path, self.other))
+        points = X.shape[-2], posterior._extended_shape()[-2]
+        paths = (path(X).unflatten(-1, points).unsqueeze(-1) for path in (self.path, self.other))
         values: Tensor = posterior._transported(*paths)
-        return posterior, values.squeeze(-1).squeeze(-1)
+        return posterior, values.squeeze(-1).flatten(-2)
 
     def set_ensemble_as_batch(self, ensemble_as_batch: bool) -> None:
         """Pass on to the paths what BoTorch asks of them."""

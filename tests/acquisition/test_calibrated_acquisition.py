@@ -21,7 +21,7 @@ from botorch.exceptions.errors import (
     UnsupportedError,
 )
 from botorch.models import ModelList, SingleTaskGP
-from botorch.models.transforms.input import AppendFeatures
+from botorch.models.transforms.input import AppendFeatures, InputPerturbation
 from botorch.sampling.get_sampler import get_sampler
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -31,6 +31,7 @@ from botorch_calib import (
     CalibratedModel,
     CalibratedProbabilityOfImprovement,
     CalibratedUpperConfidenceBound,
+    DelayedThompsonSampling,
     DelayedUpperConfidenceBound,
     LogCalibratedExpectedImprovement,
     LogCalibratedProbabilityOfFeasibility,
@@ -400,6 +401,10 @@ def test_several_values_for_each_point_are_refused():
         assert make(model(1))(x).isfinite().all()
         with pytest.raises(UnsupportedError, match="3 points of each: .*risk_measures"):
             make(model(3))(x)
+    perturbed = SingleTaskGP(X, Y, input_transform=InputPerturbation(0.05 * X[:3])).eval()
+    for gp in (perturbed, CalibratedModel(perturbed, far_from_gaussian())):
+        with pytest.raises(UnsupportedError, match="3 points of each: .*risk_measures"):
+            DelayedThompsonSampling(gp)(X[:4].unsqueeze(-2))
 
 
 @pytest.mark.parametrize("level", [0.0, 1.0, -0.1, math.nan])
