@@ -31,6 +31,7 @@ from botorch_calib._validation import check_count, check_inputs
 from botorch_calib.acquisition.delayed import DelayAwareAcquisitionFunction, input_width
 from botorch_calib.acquisition.random_seeds import derived_seed, random_stream
 from botorch_calib.models.calibrated import CalibratedModel
+from botorch_calib.models.fourier_paths import FourierPaths
 from botorch_calib.models.inspection import like, predicting_part
 from botorch_calib.models.requirements import check_one_value_each, scalar_affine
 from botorch_calib.models.sample_paths import CalibratedPath, process_of_paths
@@ -203,7 +204,23 @@ def draw_path(model: Model, nu: Tensor, seed: int) -> Module:
             f"The kernel of this {type(gp).__name__} has no random features, which draws on "
             f"continuous domains need: give `choices` to draw at these points. ({error})"
         ) from error
-    return _Widened(path, nu) if is_calibrated else path
+    if is_calibrated:
+        return _Widened(path, nu)
+    together = FourierPaths.of(gp, path)
+    return path if together is None else _Single(together)
+
+
+class _Single(Module):
+    """A function that is evaluated as the only one of several."""
+
+    def __init__(self, paths: FourierPaths) -> None:
+        super().__init__()
+        self.paths = paths
+
+    def forward(self, X: Tensor) -> Tensor:
+        """Evaluate it at ``batch_shape x n x d``; the values are ``batch_shape x n``."""
+        value: Tensor = self.paths(X).squeeze(0)
+        return value
 
 
 class _Widened(Module):

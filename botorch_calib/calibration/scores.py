@@ -245,8 +245,8 @@ class _InverseSoftsign(Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
         (value,) = ctx.saved_tensors
         low, high = ctx.ends
-        inside = (value > low).logical_and_(value < high)
-        root = value.abs().add(1.0) * inside  # masked before the square can overflow
+        outside = (value <= low).logical_or_(value >= high)
+        root = value.abs().add(1.0).masked_fill(outside, 0.0)  # before the square can overflow
         slope = root * root
         return grad * (2.0 * slope if ctx.signed else slope), None, None, None
 

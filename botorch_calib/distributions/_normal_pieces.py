@@ -14,11 +14,10 @@ import math
 from typing import Any
 
 import torch
-from botorch.utils.probability.utils import log_ndtr, ndtr
 from torch import Tensor
 from torch.autograd import Function
 
-from botorch_calib.distributions._normal_functions import log_normal_interval, lower_quantile
+from botorch_calib.distributions._normal_functions import log1mexp, lower_quantile
 
 _LARGEST = 700.0  # of exponents, so that what is discarded does not overflow
 
@@ -57,32 +56,33 @@ class NormalPieces(Function):
         high = torch.nn.functional.pad(knots, (0, 1), value=math.inf)
         turned = low + high > 0
         low, high = torch.where(turned, -high, low), torch.where(turned, -low, high)
-        log_natural = log_normal_interval(low, high)
-        offset = (log_ndtr(low.clamp(min=-1e150)) - log_natural).exp()
+        # Now no upper end is infinite. This is `log_normal_interval`, whose parts are used again.
+        log_low, log_high = (torch.special.log_ndtr(x.clamp(min=-1e150)) for x in (low, high))
+        log_natural = log_high + log1mexp(log_low - log_high)
+        offset = (log_low - log_natural).exp_()
         # Number of the piece among those of all distributions, which lie in one row
         num_pieces, batch = masses.shape[-1], knots.shape[:-1]
         rows = torch.arange(batch.numel(), device=z.device).view(batch)
         at = index + num_pieces * rows
 
         def pick(values: Tensor) -> Tensor:
-            return values.reshape(-1)[at]
+            # Of all ways to do this the one that is fastest on a CPU
+            values = values.expand_as(low).reshape(-1)
+            return values.index_select(0, at.reshape(-1)).view(at.shape)
 
-        sign = pick(1.0 - 2.0 * turned.to(z))
-        mass = masses.take(index)  # indexing by a scalar tensor would read it back
+        sign, mass, log_mass = (pick(x) for x in (1.0 - 2.0 * turned.to(z), masses, masses.log()))
         below = pick(torch.where(turned, beyond[1], beyond[0]))
-        log_natural = pick(log_natural)
-        side = sign * z
-        share = ((ndtr(side) - below) / mass).clamp_(min=0.0, max=1.0)
-        outermost = pick(low) == -math.inf
-        tiny = torch.finfo(z.dtype).tiny
-        log_share = torch.where(
-            outermost, torch.special.log_ndtr(side) - mass.log(), share.clamp(min=tiny).log()
-        )
+        log_natural, offset, start, end = (pick(x) for x in (log_natural, offset, low, high))
+        log_side = torch.special.log_ndtr(sign * z)
+        share = (log_side.exp() - below).div_(mass)
+        share.clamp_(min=torch.finfo(z.dtype).tiny, max=1.0)
+        outermost = start == -math.inf
+        log_share = torch.where(outermost, log_side.sub_(log_mass), share.log())
         # Phi(T) / N
-        log_value = torch.where(outermost, log_share, (pick(offset) + share.clamp(min=tiny)).log())
-        value = lower_quantile((log_natural + log_value).clamp_(max=-tiny))
-        value = torch.minimum(torch.maximum(value, pick(low)), pick(high)).mul_(sign)
-        log_ratio = log_natural - mass.log()
+        log_value = torch.where(outermost, log_share, share.add_(offset).log_())
+        value = lower_quantile(log_value.add_(log_natural).clamp_(max=-torch.finfo(z.dtype).tiny))
+        value = torch.minimum(torch.maximum(value, start), end).mul_(sign)
+        log_ratio = log_natural - log_mass
         ctx.save_for_backward(z, knots, value, log_share, sign, log_ratio, index, rows)
         return value
 
@@ -112,14 +112,16 @@ class NormalPieces(Function):
         if ctx.needs_input_grad[1]:
             # A column in front and one behind take what goes to the infinite ends.
             padded = torch.nn.functional.pad(knots, (1, 1))
-            total = torch.zeros_like(padded).view(-1)
+            halves = padded.square().mul_(0.5).view(-1)
+            total = torch.zeros_like(halves)
             lower = index + padded.shape[-1] * rows
             turned = (sign < 0).to(lower)
 
             def share_of(at: Tensor, log_part: Tensor) -> None:
-                exponent = log_part + (square - padded.reshape(-1)[at].square()).mul_(0.5)
-                slope = exponent.clamp_(max=_LARGEST).exp_()
-                total.index_add_(0, at.reshape(-1), (grad * slope).reshape(-1))
+                at = at.reshape(-1)
+                at_knots = halves.index_select(0, at).view(square.shape)
+                slope = torch.add(log_part - at_knots, square, alpha=0.5).clamp_(max=_LARGEST)
+                total.index_add_(0, at, (grad * slope.exp_()).reshape(-1))
 
             # The end on the side of zero, and the one away from it
             share_of(lower + 1 - turned, log_share)

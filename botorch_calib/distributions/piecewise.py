@@ -365,7 +365,7 @@ class PiecewisePredictive(WithMoments):
             quantile = -torch.special.ndtri(self.masses[..., 0])
             knots = torch.stack([-quantile, quantile], dim=-1)
         else:
-            knots = self.finite_knots / self.scale.unsqueeze(-1)  # type: ignore[union-attr]
+            knots = self._in_units_of_scale(self.finite_knots)
         return PiecewisePredictive.from_form(knots, self.masses, self.form)
 
     def expand(self, shape: torch.Size) -> PiecewisePredictive:
@@ -442,8 +442,12 @@ class PiecewisePredictive(WithMoments):
         if self.scale is None:
             return knots
         infinite = knots.isinf()  # they stay, without a gradient
-        scaled = knots.masked_fill(infinite, 0.0) / self.scale.unsqueeze(-1)
+        scaled = self._in_units_of_scale(knots.masked_fill(infinite, 0.0))
         return torch.where(infinite, knots, scaled)
+
+    def _in_units_of_scale(self, knots: Tensor) -> Tensor:
+        """Finite knots over the scale, by one division for all knots."""
+        return knots if self.scale is None else knots * self.scale.reciprocal().unsqueeze(-1)
 
     @property
     def log_masses(self) -> Tensor:
@@ -599,9 +603,7 @@ class PiecewisePredictive(WithMoments):
             mean, variance = self._standard.moments()
             return mean * self.scale, variance * self.scale.square()
         if self._is_recalibrated and not self.masses.requires_grad:
-            knots = self.finite_knots
-            if self.scale is not None:
-                knots = knots / self.scale.unsqueeze(-1)
+            knots = self._in_units_of_scale(self.finite_knots)
             mean, variance = normal_moments(knots, self.masses)
             if self.scale is None:
                 return mean, variance

@@ -20,6 +20,7 @@ from torch import Size, Tensor
 
 from botorch_calib.models.calibrated import CalibratedModel
 from botorch_calib.models.delayed import CensoredDelayModel
+from botorch_calib.models.fourier_paths import FourierPaths
 from botorch_calib.models.inspection import (
     innermost,
     predicting_part,
@@ -48,6 +49,7 @@ class CalibratedPath(SamplePath):
     def __init__(self, model: CalibratedModel, path: SamplePath, other: SamplePath) -> None:
         super().__init__()
         self.model, self.path, self.other = model, path, other
+        self._together = FourierPaths.of(model.model, path, other)
 
     def forward(self, X: Tensor) -> Tensor:
         """Evaluate the functions; differentiable in ``X``.
@@ -78,11 +80,16 @@ class CalibratedPath(SamplePath):
         """The posterior at each point alone, and the values."""
         # The paths know the correlations: only the marginals are needed. They are 1 for each point,
         # or as many as an input transform makes of it.
-        posterior = self.model.posterior(X.unsqueeze(-2))
-        points = X.shape[-2], posterior._extended_shape()[-2]
-        paths = (path(X).unflatten(-1, points).unsqueeze(-1) for path in (self.path, self.other))
-        values: Tensor = posterior._transported(*paths)
-        return posterior, values.squeeze(-1).flatten(-2)
+        points = X.unsqueeze(-2)
+        if self._together is None:
+            posterior = self.model.posterior(points)
+            path, other = self.path(X), self.other(X)
+        else:
+            (path, other), base = self._together.with_posterior(X)
+            posterior = self.model.corrected(base, points)
+        shape = X.shape[-2], posterior._extended_shape()[-2]
+        path, other = (each.unflatten(-1, shape).unsqueeze(-1) for each in (path, other))
+        return posterior, posterior._transported(path, other).squeeze(-1).flatten(-2)
 
     def set_ensemble_as_batch(self, ensemble_as_batch: bool) -> None:
         """Pass on to the paths what BoTorch asks of them."""

@@ -169,6 +169,21 @@ class TestManyNormalPieces:
             assert value.shape == torch.broadcast_shapes(shape, batch)
             assert_close(value, by_pieces(predictive, z), rtol=1e-14, atol=1e-14)
 
+    def test_numbers_in_any_order_in_memory(self):
+        """Of the points, and of the gradients that come back."""
+        z, knots, weights = normal(6, 4, 5, seed=8), self.knots(5), normal(6, 4, 5, seed=9)
+
+        def function(z, knots):
+            return self.predictive(knots).transport(z)
+
+        expected = value_and_gradients(function, z, knots, weights=weights)
+        for order in ((1, 0, 2), (2, 1, 0)):
+            turned = (x.permute(order).contiguous().permute(order) for x in (z, weights))
+            z_turned, weights_turned = turned
+            found = value_and_gradients(function, z_turned, knots, weights=weights_turned)
+            for ours, theirs in zip(found, expected, strict=True):
+                assert_close(ours, theirs, rtol=1e-13, atol=1e-13)
+
     def test_derivatives(self):
         z, knots = 2 * normal(9, 1, seed=7), self.knots(3)
 

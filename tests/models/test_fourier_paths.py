@@ -1,0 +1,184 @@
+"""Functions evaluated together are those that BoTorch evaluates one by one."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from botorch.models import SingleTaskGP
+from botorch.models.transforms import Normalize
+from botorch.models.transforms.input import InputPerturbation
+from botorch.sampling.pathwise import draw_kernel_feature_paths, draw_matheron_paths
+from gpytorch.kernels import MaternKernel, RBFKernel, ScaleKernel
+from torch import Size, Tensor
+from torch.testing import assert_close
+
+from botorch_calib import CensoredDelayModel
+from botorch_calib.models.fourier_paths import FourierPaths, WaveSums
+from tests.gps import make_data, make_gp
+from tests.random_numbers import normal
+
+KERNELS: dict[str, Any] = {
+    "RBF": lambda: RBFKernel(ard_num_dims=2),
+    "Matern of one column, scaled": lambda: ScaleKernel(MaternKernel(nu=1.5, active_dims=[1])),
+    "scaled twice": lambda: ScaleKernel(ScaleKernel(MaternKernel(nu=2.5))),
+}
+
+
+def kernel_gp(name: str) -> SingleTaskGP:
+    X, Y, _ = make_data()
+    gp = SingleTaskGP(X, Y, covar_module=KERNELS[name]().to(X), outcome_transform=None)
+    for scaled in gp.covar_module.modules():
+        if isinstance(scaled, ScaleKernel):
+            scaled.outputscale = 1.7
+    gp.mean_module.initialize(constant=0.4)
+    return gp.eval()
+
+
+def conditioned_gp() -> SingleTaskGP:
+    """A process that knows of pending points."""
+    X, _, _ = make_data(num=14, transforms=True)
+    gp: Any = CensoredDelayModel(make_gp(transforms=True), X[12:], 20.0).conditioned_model
+    return gp
+
+
+PROCESSES: dict[str, Any] = {
+    "as it is": make_gp,
+    "transforms": lambda: make_gp(transforms=True),
+    "transforms, fixed noise": lambda: make_gp(fixed_noise=True, transforms=True),
+    "pending points": conditioned_gp,
+    **{name: partial(kernel_gp, name) for name in KERNELS},
+}
+
+
+def draw(gp: Any, num: int = 2, shape: Size | None = None) -> list[Any]:
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        gp.posterior(gp.train_inputs[0][:1])  # as users of paths do
+        return [draw_matheron_paths(gp, Size([]) if shape is None else shape) for _ in range(num)]
+
+
+def together(gp: Any, *paths: Any) -> FourierPaths:
+    found = FourierPaths.of(gp, *paths)
+    assert found is not None
+    return found
+
+
+def points(*shape: int, gp: Any) -> Tensor:
+    """In the range of the inputs, of which two are visited."""
+    X, _, _ = make_data(num=24, transforms=hasattr(gp, "input_transform"))
+    return X[10 : 10 + torch.Size(shape).numel()].view(*shape, 2)
+
+
+@pytest.mark.parametrize("process", PROCESSES)
+@pytest.mark.parametrize("shape", [(5,), (3, 1), (2, 3, 2)])
+def test_values_and_gradients_are_those_one_by_one(process: str, shape: tuple[int, ...]) -> None:
+    gp = PROCESSES[process]()
+    paths = draw(gp)
+    both, X = together(gp, *paths), points(*shape, gp=gp).requires_grad_()
+    values, expected = both(X), torch.stack([path(X) for path in paths])
+    assert values.shape == (2, *shape) and not torch.allclose(*values)
+    assert_close(values, expected, rtol=1e-10, atol=1e-10)
+    weights = normal(2, *shape, generator=torch.Generator().manual_seed(1))
+    slopes, exact = (torch.autograd.grad((weights * v).sum(), X)[0] for v in (values, expected))
+    assert_close(slopes, exact, rtol=1e-9, atol=1e-9)
+    assert_close(both(X.detach()), values.detach(), rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("process", PROCESSES)
+def test_the_posterior_is_that_of_the_process_at_each_point_alone(process: str) -> None:
+    gp = PROCESSES[process]()
+    paths = draw(gp)
+    both, X = together(gp, *paths), points(3, 2, gp=gp).requires_grad_()
+    values, posterior = both.with_posterior(X)
+    assert_close(values, both(X))
+    expected = gp.posterior(X.unsqueeze(-2))
+    assert posterior.mean.shape == (3, 2, 1, 1)
+    for name in ("mean", "variance"):
+        ours, theirs = getattr(posterior, name), getattr(expected, name)
+        assert_close(ours, theirs, rtol=1e-8, atol=1e-10)
+        slopes, exact = (
+            torch.autograd.grad(v.sum(), X, retain_graph=True)[0] for v in (ours, theirs)
+        )
+        assert_close(slopes, exact, rtol=1e-6, atol=1e-8)
+
+
+def test_a_process_that_changed_has_its_new_posterior() -> None:
+    gp: Any = make_gp()
+    both, X = together(gp, *draw(gp)), points(4, gp=gp)
+    X_seen, Y_seen = gp.train_inputs[0], gp.train_targets
+    gp.train()
+    assert_close(both.with_posterior(X)[1].mean, gp.posterior(X.unsqueeze(-2)).mean)
+    gp.set_train_data(X_seen[:6], Y_seen[:6], strict=False)
+    assert_close(both.with_posterior(X)[1].mean, gp.posterior(X.unsqueeze(-2)).mean)
+
+
+def test_derivatives_of_every_order() -> None:
+    generator = torch.Generator().manual_seed(2)
+    frequencies, amplitudes = (
+        normal(2, 3, 5, generator=generator),
+        normal(2, 2, 5, generator=generator),
+    )
+    rows = normal(4, 3, generator=generator).requires_grad_()
+    phases = torch.einsum("nd,fdm->fnm", rows, frequencies)
+    expected = phases.sin() @ amplitudes[:, 0, :, None] + phases.cos() @ amplitudes[:, 1, :, None]
+    assert_close(WaveSums.apply(rows, frequencies, amplitudes), expected.squeeze(-1))
+
+    def values(rows: Tensor) -> Tensor:
+        return WaveSums.apply(rows, frequencies, amplitudes)
+
+    assert torch.autograd.gradcheck(values, (rows,))
+    assert torch.autograd.gradgradcheck(values, (rows,))
+    gp = make_gp(transforms=True)
+    paths = draw(gp, num=1)
+    X = points(1, gp=gp)
+    ours, theirs = (
+        torch.autograd.functional.hessian(lambda x, f=f: f(x).sum(), X)
+        for f in (together(gp, *paths), paths[0])
+    )
+    assert_close(ours, theirs, rtol=1e-8, atol=1e-8)
+
+
+def test_single_precision() -> None:
+    gp = make_gp(dtype=torch.float)
+    paths = draw(gp)
+    X = points(5, gp=gp).float()
+    values, posterior = together(gp, *paths).with_posterior(X)
+    assert values.dtype == posterior.mean.dtype == torch.float
+    assert_close(values, torch.stack([path(X) for path in paths]), rtol=1e-3, atol=1e-3)
+
+
+def test_many_points_are_taken_in_parts() -> None:
+    gp = make_gp()
+    (path,) = draw(gp, num=1)
+    X = normal(300, 2, generator=torch.Generator().manual_seed(3))
+    assert_close(together(gp, path)(X).squeeze(0), path(X), rtol=1e-10, atol=1e-10)
+
+
+class OtherGP(SingleTaskGP):
+    """May predict in another way."""
+
+
+def test_what_is_evaluated_one_by_one() -> None:
+    """Whatever is not a single draw from just this process by BoTorch's own rules."""
+    gp = make_gp()
+    path, *_ = draw(gp)
+    assert FourierPaths.of(gp, path) is not None
+    assert FourierPaths.of(make_gp(), path) is None
+    assert FourierPaths.of(gp, *draw(gp, shape=Size([3]))) is None
+    assert FourierPaths.of(gp, path.paths["prior_paths"]) is None
+    other = draw(gp)[0]
+    other.paths["prior_paths"].input_transform = Normalize(2)
+    assert FourierPaths.of(gp, path, other) is None
+    other = draw(gp)[0]
+    other.paths["prior_paths"].feature_map.output_transform = torch.nn.Identity()
+    assert FourierPaths.of(gp, other) is None
+    X, Y, _ = make_data()
+    own_class = OtherGP(X, Y, outcome_transform=None).eval()
+    assert FourierPaths.of(own_class, *draw(own_class)) is None
+    many = InputPerturbation(torch.zeros(2, 2, dtype=X.dtype))
+    perturbed = SingleTaskGP(X, Y, input_transform=many, outcome_transform=None).eval()
+    drawn = draw_matheron_paths(perturbed, Size([]), draw_kernel_feature_paths)
+    assert FourierPaths.of(perturbed, drawn) is None
