@@ -33,6 +33,7 @@ from botorch_calib._validation import (
     check_open_unit,
 )
 from botorch_calib.models.inspection import innermost, raw_width, sole_member, with_task_feature
+from botorch_calib.models.requirements import check_one_value_each
 from botorch_calib.posteriors import CalibratedPosterior
 from botorch_calib.posteriors.calibrated import broadcasts_to
 
@@ -49,7 +50,8 @@ class CalibratedAcquisitionFunction(AcquisitionFunction, ABC):
 
     Raises:
         UnsupportedError: If the model has several outputs, or batch dimensions together with
-            pending points, or its posterior is not a calibrated one (when evaluated).
+            pending points, or its posterior is not a calibrated one or, by its input transform,
+            of several points for each (when evaluated).
         InputDataError: If ``num_fantasies`` is not a positive integer.
     """
 
@@ -125,6 +127,7 @@ class CalibratedAcquisitionFunction(AcquisitionFunction, ABC):
                 f"{type(self).__name__} needs a calibrated posterior, such as that of a "
                 f"CalibratedModel; {type(model).__name__} gave a {type(posterior).__name__}."
             )
+        check_one_value_each(posterior._extended_shape()[-2], X, type(self).__name__)
         return posterior if self.maximize else posterior.affine(-1.0)
 
     @abstractmethod
@@ -183,7 +186,8 @@ class _ImprovementFunction(CalibratedAcquisitionFunction):
 
     Raises:
         UnsupportedError: If the model has several outputs, or batch dimensions together with
-            pending points, or its posterior is not a calibrated one (when evaluated).
+            pending points, or its posterior is not a calibrated one or, by its input transform,
+            of several points for each (when evaluated).
         InputDataError: If ``best_f`` is no number, NaN or empty, or ``num_fantasies`` is not a
             positive integer.
         BotorchTensorDimensionError: If ``best_f`` does not broadcast to ``b`` (when evaluated).
@@ -323,7 +327,8 @@ class CalibratedUpperConfidenceBound(CalibratedAcquisitionFunction):
 
     Raises:
         UnsupportedError: If the model has several outputs, or batch dimensions together with
-            pending points, or its posterior is not a calibrated one (when evaluated).
+            pending points, or its posterior is not a calibrated one or, by its input transform,
+            of several points for each (when evaluated).
         InputDataError: If ``level`` is outside (0, 1) or ``num_fantasies`` is not a positive
             integer.
     """

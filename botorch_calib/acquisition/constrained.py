@@ -32,6 +32,7 @@ from botorch_calib._validation import (
 from botorch_calib.acquisition.calibrated import fantasy_models, incumbent
 from botorch_calib.acquisition.incumbents import Limits
 from botorch_calib.models.inspection import as_calibrated
+from botorch_calib.models.requirements import check_one_value_each
 from botorch_calib.posteriors import CalibratedPosterior
 
 
@@ -90,7 +91,10 @@ class _ConstrainedFunction(AcquisitionFunction):
 
     def _at(self, models: Mapping[int, Any], X: Tensor) -> Tensor:
         """The value at single points, of their batch shape."""
-        return self._log_value(_posteriors(models, X)).squeeze(-1).squeeze(-1)
+        posteriors = _posteriors(models, X)
+        for posterior in posteriors.values():
+            check_one_value_each(posterior._extended_shape()[-2], X, type(self).__name__)
+        return self._log_value(posteriors).squeeze(-1).squeeze(-1)
 
     @property
     def _outcomes(self) -> list[int]:
@@ -128,7 +132,8 @@ class LogCalibratedProbabilityOfFeasibility(_ConstrainedFunction):
     Raises:
         InputDataError: If there are no constraints, limits are crossed or NaN, or an index names no
             outcome or one that another names.
-        UnsupportedError: If a model has several outputs or a posterior that is not Gaussian.
+        UnsupportedError: If a model has several outputs or a posterior that is not Gaussian or, by
+            its input transform, of several points for each (when evaluated).
     """
 
     def __init__(
@@ -175,7 +180,8 @@ class LogCalibratedConstrainedExpectedImprovement(_ConstrainedFunction):
         InputDataError: If there are no constraints, limits are crossed or NaN, an index names no
             outcome or one that another names, the objective is constrained, or ``best_f`` is NaN
             or no number.
-        UnsupportedError: If a model has several outputs or a posterior that is not Gaussian.
+        UnsupportedError: If a model has several outputs or a posterior that is not Gaussian or, by
+            its input transform, of several points for each (when evaluated).
     """
 
     best_f: Tensor

@@ -52,6 +52,7 @@ from botorch_calib.models.inspection import (
     sole_member,
     stated_moments,
 )
+from botorch_calib.models.requirements import check_one_value_each
 
 if TYPE_CHECKING:
     from botorch_calib.ledger import FeedbackLedger
@@ -322,6 +323,7 @@ class DelayedUpperConfidenceBound(DelayAwareAcquisitionFunction):
         """
         model, transform = self._current_model, self.posterior_transform
         posterior = model.posterior(X, posterior_transform=transform)
+        check_one_value_each(posterior._extended_shape()[-2], X, type(self).__name__)
         moments = stated_moments(model, posterior, transform)
         mean, sigma = (moment.squeeze(-1).squeeze(-1) for moment in moments)
         return (mean if self.maximize else -mean) + self.nu * sigma

@@ -23,11 +23,15 @@ from typing import Any
 from botorch.acquisition.cached_cholesky import CachedCholeskyMCSamplerMixin, supports_cache_root
 from botorch.acquisition.logei import qLogNoisyExpectedImprovement
 from botorch.acquisition.multi_objective.logei import qLogNoisyExpectedHypervolumeImprovement
+from botorch.acquisition.objective import PosteriorTransform
+from botorch.exceptions.errors import UnsupportedError
 from botorch.exceptions.warnings import BotorchWarning
 from botorch.models.model import Model, ModelList
 from botorch.models.model_list_gp_regression import ModelListGP
 from botorch.posteriors import Posterior, PosteriorList
+from botorch.sampling.base import MCSampler
 from botorch.sampling.list_sampler import ListSampler
+from botorch.sampling.normal import NormalMCSampler
 from botorch.utils.low_rank import sample_cached_cholesky
 from linear_operator.utils.errors import NanError, NotPSDError
 from torch import Tensor
@@ -66,6 +70,8 @@ class _CachedRoots(CachedCholeskyMCSamplerMixin):
         """Whether to keep roots, before BoTorch's constructor, which only asks for it."""
         check_finite("X_baseline", check_tensor("X_baseline", X_baseline))
         check_pending(kwargs.get("X_pending"))
+        if isinstance(model, ModelList) and not isinstance(model, ModelListGP):
+            check_for_list(kwargs.get("sampler"), kwargs.get("posterior_transform"))
         possible = keeps_roots(model)
         if cache_root and not possible:
             warnings.warn(
@@ -144,6 +150,47 @@ def check_pending(X_pending: Tensor | None) -> None:
         check_finite("X_pending", check_tensor("X_pending", X_pending))
 
 
+def check_for_list(
+    sampler: MCSampler | None, posterior_transform: PosteriorTransform | None
+) -> None:
+    """Raise unless these apply to the posterior of a ``ModelList``, a list of posteriors.
+
+    BoTorch's tutorials give them to a ``ModelListGP``, whose posterior is one normal distribution.
+
+    Args:
+        sampler: A sampler for each part, or None.
+        posterior_transform: None.
+
+    Raises:
+        UnsupportedError: For one sampler of all parts, and for any transform of the posterior.
+
+    Warns:
+        BotorchWarning: If two parts would have the same base samples.
+    """
+    if posterior_transform is not None:
+        raise UnsupportedError(
+            "`posterior_transform` needs outcomes that are jointly normal, and those of a "
+            "ModelList are not: give `objective=LinearMCObjective(weights)`, say."
+        )
+    if isinstance(sampler, NormalMCSampler):
+        raise UnsupportedError(
+            f"`sampler` {type(sampler).__name__} is for one posterior, and a ModelList has a list "
+            "of them: leave it out, or give "
+            f"`get_sampler(model.posterior(X_baseline), {sampler.sample_shape})`, of "
+            "`botorch.sampling.get_sampler`."
+        )
+    if isinstance(sampler, ListSampler):
+        seeds = [part.seed for part in sampler.samplers if isinstance(part, NormalMCSampler)]
+        if len(set(seeds)) < len(seeds):
+            warnings.warn(
+                f"`sampler` has equal seeds for several outcomes, {seeds}, whose samples are then "
+                "the same but for mean and scale: give each outcome a seed of its own, as "
+                "`get_sampler` does where it is given none.",
+                BotorchWarning,
+                stacklevel=4,
+            )
+
+
 def _parts(posterior: Posterior) -> list[Any]:
     """Posteriors of groups of outcomes, which are independent of one another."""
     return posterior.posteriors if isinstance(posterior, PosteriorList) else [posterior]
@@ -173,9 +220,12 @@ class qLogCalibratedNoisyExpectedImprovement(_CachedRoots, qLogNoisyExpectedImpr
 
     Raises:
         InputDataError: If baseline or pending points are not finite.
+        UnsupportedError: If ``model`` is a ``ModelList`` and ``sampler`` is for a single posterior
+            or a ``posterior_transform`` is given.
 
     Warns:
-        BotorchWarning: If ``cache_root`` is True and part of the model has no root to keep.
+        BotorchWarning: If ``cache_root`` is True and part of the model has no root to keep, or
+            samplers of several outcomes have equal seeds.
 
     Example:
         >>> model = CalibratedModel.from_history(gp, LocalizedConformal(0.2))
@@ -216,9 +266,11 @@ class qLogCalibratedNoisyExpectedHypervolumeImprovement(  # type: ignore[misc]
 
     Raises:
         InputDataError: If baseline or pending points are not finite.
+        UnsupportedError: If ``model`` is a ``ModelList`` and ``sampler`` is for a single posterior.
 
     Warns:
-        BotorchWarning: If ``cache_root`` is True and part of the model has no root to keep.
+        BotorchWarning: If ``cache_root`` is True and part of the model has no root to keep, or
+            samplers of several outcomes have equal seeds.
 
     Example:
         >>> acqf = qLogCalibratedNoisyExpectedHypervolumeImprovement(

@@ -46,7 +46,8 @@ class CalibratedValueAtRisk(CalibratedUpperConfidenceBound):
 
     Raises:
         UnsupportedError: If the model has several outputs, or batch dimensions together with
-            pending points, or its posterior is not a calibrated one (when evaluated).
+            pending points, or its posterior is not a calibrated one or, by its input transform,
+            of several points for each (when evaluated).
         InputDataError: If ``alpha`` is outside (0, 1) or ``num_fantasies`` is not a positive
             integer.
     """
@@ -94,7 +95,8 @@ class CalibratedConditionalValueAtRisk(CalibratedAcquisitionFunction):
 
     Raises:
         UnsupportedError: If the model has several outputs, or batch dimensions together with
-            pending points, or its posterior is not a calibrated one (when evaluated).
+            pending points, or its posterior is not a calibrated one or, by its input transform,
+            of several points for each (when evaluated).
         InputDataError: If ``alpha`` is outside (0, 1) or ``num_fantasies`` is not a positive
             integer.
     """

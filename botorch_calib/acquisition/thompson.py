@@ -33,7 +33,7 @@ from botorch_calib.acquisition.random_seeds import derived_seed, random_stream
 from botorch_calib.models.calibrated import CalibratedModel
 from botorch_calib.models.fourier_paths import FourierPaths
 from botorch_calib.models.inspection import like, predicting_part
-from botorch_calib.models.requirements import scalar_affine
+from botorch_calib.models.requirements import check_one_value_each, scalar_affine
 from botorch_calib.models.sample_paths import CalibratedPath, process_of_paths
 
 # Relative to the largest variance. Rounding makes the covariance matrix of close points slightly
@@ -156,7 +156,9 @@ class DelayedThompsonSampling(DelayAwareAcquisitionFunction):
         if self._lookup is not None:
             value = self._values[self._lookup(X.squeeze(-2))]
         else:
-            value = self._path(X).squeeze(-1)
+            values = self._path(X)
+            check_one_value_each(values.shape[-1], X, type(self).__name__)
+            value = values.squeeze(-1)
         value = self._offset + self._weight * value
         return value if self.maximize else -value
 

@@ -43,6 +43,13 @@ def conditioned_on(model: Any, X: Tensor, Y: Tensor, **kwargs: Any) -> Model:
         ) from error
     except RuntimeError:
         check_fits(model, with_task_feature(model, X))  # GPyTorch speaks of sizes inside
+        transform = getattr(model, "input_transform", None)
+        if getattr(transform, "is_one_to_many", False):
+            raise UnsupportedError(
+                f"{type(model).__name__} cannot be conditioned on one value for each point, as its "
+                f"input transform {type(transform).__name__} makes several points of each. Give "
+                "pending points to a Monte Carlo acquisition function, as `X_pending`."
+            ) from None
         raise
     return conditioned
 

@@ -241,7 +241,8 @@ def as_calibrated(model: Any, posterior: Posterior) -> CalibratedPosterior:
     if type(posterior) is not GPyTorchPosterior:
         raise UnsupportedError(
             f"A calibrated or Gaussian posterior is needed; {type(model).__name__} gave a "
-            f"{type(posterior).__name__}."
+            f"{type(posterior).__name__}. Monte Carlo acquisition functions, such as "
+            "qLogCalibratedNoisyExpectedImprovement with `constraints`, take any."
         )
     normal = PiecewisePredictive.gaussian(dtype=torch.double, device=posterior.device)
     least = least_variance(predicting_process(model), posterior)

@@ -11,7 +11,7 @@ from botorch.exceptions.errors import (
     UnsupportedError,
 )
 from botorch.models.higher_order_gp import HigherOrderGP
-from botorch.models.model import Model
+from botorch.models.model import Model, ModelList
 from botorch.posteriors.posterior import Posterior
 from gpytorch.likelihoods import FixedNoiseGaussianLikelihood
 from gpytorch.likelihoods.gaussian_likelihood import _GaussianLikelihoodBase
@@ -29,6 +29,11 @@ def check_base(model: Model, wrapper: str = "CalibratedModel") -> None:
         raise UnsupportedError(
             f"{name} is an ensemble: its posterior is a mixture, where {wrapper} needs a single "
             "Gaussian. Use a model fitted by marginal likelihood, such as SingleTaskGP."
+        )
+    if isinstance(model, ModelList):
+        raise UnsupportedError(
+            f"A {name} is a list of models: use one {wrapper} per outcome, of each of its "
+            "`models`, in a ModelList (not a ModelListGP)."
         )
     if model.num_outputs != 1:
         raise UnsupportedError(
@@ -109,6 +114,22 @@ def check_fits(model: Any, X: Tensor, name: str = "X") -> None:
             f"{X.shape[-1]}."
         )
     check_precision(name, X, inputs.dtype)
+
+
+def check_one_value_each(num: int, X: Tensor, subject: str) -> None:
+    """Raise ``UnsupportedError`` unless a model states ``num = q`` values at ``... x q x d``.
+
+    Args:
+        num: Of how many points its posterior at ``X`` is.
+        X: The points.
+        subject: Who needs one value for each.
+    """
+    if num != X.shape[-2]:
+        raise UnsupportedError(
+            f"{subject} needs one value for each point, and the input transform of `model` makes "
+            f"{num // X.shape[-2]} points of each: use a Monte Carlo acquisition function whose "
+            "`objective` is a risk measure of `botorch.acquisition.risk_measures`."
+        )
 
 
 def posterior_at(model: Any, X: Tensor, **kwargs: Any) -> Posterior:

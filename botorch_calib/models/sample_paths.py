@@ -59,7 +59,8 @@ class CalibratedPath(SamplePath):
 
         Returns:
             Values in units of the outcome, ``sample_shape x q``, with the batch shape broadcast
-            against the sample shape as by BoTorch's paths.
+            against the sample shape as by BoTorch's paths. Where the input transform makes several
+            points of each, their values stand side by side, ``sample_shape x (q n_w)``.
         """
         return self._evaluate(X)[1]
 
@@ -73,11 +74,12 @@ class CalibratedPath(SamplePath):
             Values, as of `forward`, and the mean, ``batch_shape x q``, in units of the outcome.
         """
         posterior, values = self._evaluate(X)
-        return values, posterior.mean.squeeze(-1).squeeze(-1)
+        return values, posterior.mean.squeeze(-1).flatten(-2)
 
     def _evaluate(self, X: Tensor) -> tuple[CalibratedPosterior, Tensor]:
         """The posterior at each point alone, and the values."""
-        # The paths know the correlations: only the marginals are needed.
+        # The paths know the correlations: only the marginals are needed. They are 1 for each point,
+        # or as many as an input transform makes of it.
         points = X.unsqueeze(-2)
         if self._together is None:
             posterior = self.model.posterior(points)
@@ -85,8 +87,9 @@ class CalibratedPath(SamplePath):
         else:
             (path, other), base = self._together.with_posterior(X)
             posterior = self.model.corrected(base, points)
-        values = posterior._transported(path[..., None, None], other[..., None, None])
-        return posterior, values.squeeze(-1).squeeze(-1)
+        shape = X.shape[-2], posterior._extended_shape()[-2]
+        path, other = (each.unflatten(-1, shape).unsqueeze(-1) for each in (path, other))
+        return posterior, posterior._transported(path, other).squeeze(-1).flatten(-2)
 
     def set_ensemble_as_batch(self, ensemble_as_batch: bool) -> None:
         """Pass on to the paths what BoTorch asks of them."""

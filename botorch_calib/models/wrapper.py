@@ -1,7 +1,7 @@
 """`WrapperModel`: what `CalibratedModel` and `CensoredDelayModel` share as models around another.
 
-They pass on the data, likelihood and batch shape of the model inside, and load a state part by
-part, since the model inside has its own way of loading.
+They pass on the data, transforms, likelihood and batch shape of the model inside, and load a state
+part by part, since the model inside has its own way of loading.
 """
 
 from __future__ import annotations
@@ -62,6 +62,46 @@ class WrapperModel(Model):
         """Training targets of the base model."""
         targets: Tensor = self.model.train_targets
         return targets
+
+    @property
+    def input_transform(self) -> Any:
+        """Input transform of the base model; no attribute where that has none."""
+        return self.model.input_transform
+
+    @property
+    def outcome_transform(self) -> Any:
+        """Outcome transform of the base model; no attribute where that has none."""
+        return self.model.outcome_transform
+
+    # BoTorch reads these two wherever it needs `train_inputs` as they were given: for raw samples
+    # around the best points (``sample_around_best``), say. They belong to one another.
+    @property
+    def _has_transformed_inputs(self) -> bool:  # type: ignore[override]
+        return bool(self.model._has_transformed_inputs)
+
+    @property
+    def _original_train_inputs(self) -> Tensor | None:  # type: ignore[override]
+        original: Tensor | None = self.model._original_train_inputs
+        return original
+
+    def _set_transformed_inputs(self) -> None:
+        """Nothing: the base model transforms its data itself, when it is put in `eval` mode."""
+
+    def _revert_to_original_inputs(self) -> None:
+        """Nothing: the base model does, when it is put in `train` mode."""
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """None: a statement is a `posterior`; only Gaussian processes are called.
+
+        Raises:
+            UnsupportedError: Always.
+        """
+        name = type(self).__name__
+        raise UnsupportedError(
+            f"A {name} cannot be called, it has a `posterior`. What calls a Gaussian process, as "
+            "training, cross-validation from the training data and entropy search with pending "
+            "points do, takes the one inside, `model.model`."
+        )
 
     def subset_output(self, idcs: list[int]) -> Self:
         """The model itself, as there is one output."""

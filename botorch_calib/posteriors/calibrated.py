@@ -29,10 +29,11 @@ _FAR = 1e90
 EXCESS = ("noise", "objective")
 
 _NOT_NORMAL = (
-    "A calibrated posterior is not multivariate normal, so it has no `distribution` and no `mvn`. "
-    "Several outcomes go into a ModelList (not a ModelListGP, which joins normal distributions); "
-    "acquisition functions that need joint normality, such as entropy search, take the Gaussian "
-    "process itself, `model.gaussian_model`; its posterior is `posterior.base_posterior`."
+    "A calibrated posterior is not multivariate normal, so it has no `distribution` and no `mvn`: "
+    "ends of intervals are its `quantile`s. Several outcomes go into a ModelList (not a "
+    "ModelListGP, which joins normal distributions); acquisition functions that need joint "
+    "normality, such as entropy search, take the Gaussian process itself, `model.gaussian_model`; "
+    "its posterior is `posterior.base_posterior`."
 )
 
 

@@ -20,7 +20,8 @@ from botorch.exceptions.errors import (
     InputDataError,
     UnsupportedError,
 )
-from botorch.models import ModelList
+from botorch.models import ModelList, SingleTaskGP
+from botorch.models.transforms.input import AppendFeatures, InputPerturbation
 from botorch.sampling.get_sampler import get_sampler
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -30,7 +31,10 @@ from botorch_calib import (
     CalibratedModel,
     CalibratedProbabilityOfImprovement,
     CalibratedUpperConfidenceBound,
+    DelayedThompsonSampling,
+    DelayedUpperConfidenceBound,
     LogCalibratedExpectedImprovement,
+    LogCalibratedProbabilityOfFeasibility,
 )
 from botorch_calib.calibration import LocalizedConformal, OnlineConformal, QuantileRecalibrator
 from botorch_calib.testing import AcquisitionContract
@@ -377,6 +381,30 @@ def test_other_models_are_refused(name):
         build(name, make_gp())(grid())
     with pytest.raises(UnsupportedError, match="one output, got 2"):
         build(name, ModelList(make_model(), make_model()))
+
+
+def test_several_values_for_each_point_are_refused():
+    """Closed forms have no risk measure; a single set of features makes one value of each point."""
+    (X, Y, _), x = make_data(), torch.tensor([[[0.4]], [[0.7]]], **DOUBLE)
+
+    def model(num):
+        features = torch.linspace(0.2, 0.9, num, **DOUBLE).unsqueeze(-1)
+        gp = SingleTaskGP(X, Y, input_transform=AppendFeatures(features)).eval()
+        return CalibratedModel(gp, far_from_gaussian())
+
+    functions = {
+        **{name: lambda m, name=name: build(name, m) for name in NAMES},
+        "constrained": lambda m: LogCalibratedProbabilityOfFeasibility(m, {0: (None, 1.0)}),
+        "delayed": lambda m: DelayedUpperConfidenceBound(m),
+    }
+    for make in functions.values():
+        assert make(model(1))(x).isfinite().all()
+        with pytest.raises(UnsupportedError, match="3 points of each: .*risk_measures"):
+            make(model(3))(x)
+    perturbed = SingleTaskGP(X, Y, input_transform=InputPerturbation(0.05 * X[:3])).eval()
+    for gp in (perturbed, CalibratedModel(perturbed, far_from_gaussian())):
+        with pytest.raises(UnsupportedError, match="3 points of each: .*risk_measures"):
+            DelayedThompsonSampling(gp)(X[:4].unsqueeze(-2))
 
 
 @pytest.mark.parametrize("level", [0.0, 1.0, -0.1, math.nan])

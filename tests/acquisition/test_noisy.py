@@ -18,13 +18,14 @@ from botorch.acquisition.objective import (
     ScalarizedPosteriorTransform,
 )
 from botorch.acquisition.risk_measures import CVaR
-from botorch.exceptions.errors import InputDataError
+from botorch.exceptions.errors import InputDataError, UnsupportedError
 from botorch.exceptions.warnings import BotorchWarning
 from botorch.models import ModelListGP, SingleTaskGP
 from botorch.models.model import Model, ModelList
 from botorch.models.transforms import Log, Normalize, Standardize
 from botorch.models.transforms.input import AppendFeatures, InputPerturbation
 from botorch.optim import optimize_acqf
+from botorch.sampling.get_sampler import get_sampler
 from botorch.sampling.list_sampler import ListSampler
 from botorch.sampling.normal import IIDNormalSampler, SobolQMCNormalSampler
 from gpytorch.kernels import MaternKernel
@@ -50,6 +51,7 @@ X, Y, _ = make_data(10)
 REF_POINT = [-0.5, -0.5]
 PENDING = torch.tensor([[0.2, 0.8], [0.9, 0.1]], **DOUBLE)
 NUM_SAMPLES = torch.Size([32])
+LINEAR = LinearMCObjective(torch.tensor([0.5, 0.5], **DOUBLE))
 
 
 def rough_gp(sign: float = 1.0, dtype: torch.dtype = torch.double, **kwargs: Any) -> SingleTaskGP:
@@ -401,3 +403,47 @@ class TestRisk:
         )
         value, gradient = value_and_gradient(function, new)
         assert value.isfinite().all() and (gradient != 0).any()
+
+
+class TestArgumentsOfTheTutorials:
+    """They give to a ``ModelList`` what is for one normal distribution of all outcomes."""
+
+    build = pytest.mark.parametrize(
+        "build",
+        [
+            lambda model, **kwargs: NEI(model, X, objective=LINEAR, **kwargs),
+            lambda model, **kwargs: NEHVI(model, REF_POINT, X, **kwargs),
+        ],
+        ids=["improvement", "hypervolume"],
+    )
+
+    @build
+    @pytest.mark.parametrize("cls", [SobolQMCNormalSampler, IIDNormalSampler])
+    def test_one_sampler_of_all_outcomes(self, build: Any, cls: type) -> None:
+        model = ModelList(calibrated(), calibrated(-1.0))
+        with pytest.raises(UnsupportedError, match=r"`sampler` .*get_sampler\(.*\[32\]"):
+            build(model, sampler=sampler(cls=cls))
+        build(ModelListGP(rough_gp(), rough_gp(-1.0)), sampler=sampler(cls=cls))
+        torch.manual_seed(0)
+        posterior: Any = model.posterior(X)
+        remedy = get_sampler(posterior, NUM_SAMPLES)
+        assert build(model, sampler=remedy)(points(2, q=1)).isfinite().all()
+
+    @build
+    def test_equal_seeds_of_outcomes(self, build: Any) -> None:
+        model = ModelList(calibrated(), calibrated(-1.0))
+        posterior: Any = model.posterior(X)
+        same = get_sampler(posterior, NUM_SAMPLES, seed=3)
+        with pytest.warns(BotorchWarning, match=r"equal seeds .*\[3, 3\]"):
+            build(model, sampler=same)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            build(model, sampler=sampler(2, IIDNormalSampler))
+
+    def test_a_transform_of_the_posterior(self) -> None:
+        weights = torch.tensor([0.5, 0.5], **DOUBLE)
+        transform = ScalarizedPosteriorTransform(weights)
+        with pytest.raises(UnsupportedError, match="`posterior_transform` .*LinearMCObjective"):
+            NEI(ModelList(calibrated(), rough_gp(-1.0)), X, posterior_transform=transform)
+        joint = NEI(ModelListGP(rough_gp(), rough_gp(-1.0)), X, posterior_transform=transform)
+        assert joint(points(2, q=1)).isfinite().all()

@@ -15,6 +15,7 @@ from botorch_calib import (
     CalibratedExpectedImprovement,
     CalibratedModel,
     CalibratedProbabilityOfImprovement,
+    CensoredDelayModel,
     GaussianScore,
     LocalizedConformal,
     LogCalibratedExpectedImprovement,
@@ -44,6 +45,15 @@ def test_observe_refuses_one_to_many_transforms() -> None:
     with pytest.raises(UnsupportedError, match="one-to-many"):
         model.observe(X[:1], Y[:1])
     assert model.calibrator.num_updates == 0
+
+
+def test_conditioning_refuses_one_to_many_transforms() -> None:
+    X, Y, _ = make_data()
+    gp = SingleTaskGP(X, Y, input_transform=InputPerturbation(torch.rand(3, 2, **DOUBLE))).eval()
+    with pytest.raises(UnsupportedError, match="InputPerturbation .*several points of each"):
+        CensoredDelayModel(gp, X[:2] + 0.01, censor_value=-3.0).posterior(X)
+    with pytest.raises(UnsupportedError, match="several points of each"):
+        CalibratedModel(gp, LocalizedConformal(0.2)).condition_on_observations(X[:2], Y[:2])
 
 
 @pytest.mark.parametrize(

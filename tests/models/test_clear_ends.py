@@ -47,6 +47,8 @@ def test_entropy_search_takes_the_gaussian_process() -> None:
     for name in ("distribution", "mvn"):
         with pytest.raises(UnsupportedError, match="base_posterior"):
             getattr(posterior, name)
+    with pytest.raises(UnsupportedError, match="intervals are its `quantile`s"):
+        posterior.mvn.confidence_region()
 
 
 def test_batch_cross_validation_takes_the_gaussian_process() -> None:

@@ -10,6 +10,7 @@ import torch
 from botorch.acquisition.thompson_sampling import PathwiseThompsonSampling
 from botorch.exceptions.errors import UnsupportedError
 from botorch.models.deterministic import MatheronPathModel
+from botorch.models.transforms.input import InputPerturbation
 from botorch.optim import optimize_acqf
 from botorch.sampling.pathwise import draw_kernel_feature_paths, draw_matheron_paths
 from torch import Size, Tensor
@@ -18,7 +19,7 @@ from torch.testing import assert_close
 from botorch_calib import CalibratedModel, CensoredDelayModel, LocalizedConformal
 from botorch_calib.calibration import Calibrator, QuantileRecalibrator
 from botorch_calib.models.sample_paths import CalibratedPath
-from tests.gps import make_data, make_gp, make_multitask, make_variational
+from tests.gps import DOUBLE, make_data, make_gp, make_multitask, make_variational
 
 CALIBRATORS: list[Calibrator] = [
     LocalizedConformal(0.2, lengthscale=0.25, step_size=0.3),
@@ -95,6 +96,24 @@ def test_paths_are_functions_of_x() -> None:
     assert paths(model(), Size([]))(X.expand(4, 5, 2)).shape == (4, 5)
     new = X[2:].clone().requires_grad_()
     assert torch.autograd.gradcheck(drawn, (new,), atol=1e-5, rtol=1e-4)
+
+
+def test_paths_of_a_model_with_perturbed_inputs() -> None:
+    """As by BoTorch, the values at what is made of a point stand side by side."""
+    shifts = torch.tensor([[0.0, 0.0], [0.05, -0.02], [-0.03, 0.04]], **DOUBLE)
+    calibrated, X = model(), points()
+    calibrated.model.input_transform = InputPerturbation(shifts).eval()
+    perturbed = paths(calibrated, Size([2]))
+    moved = (X.unsqueeze(-2) + shifts).reshape(-1, 2)
+    values, mean = perturbed.with_mean(X)
+    assert values.shape == perturbed.path(X).shape == (2, 15)
+    assert_close(mean, calibrated.posterior(X).mean.squeeze(-1))
+    base = calibrated.model.posterior(X)
+    v, noise = base.variance.squeeze(-1), calibrated.model.likelihood.noise
+    f, other, mu = perturbed.path(X), perturbed.other(X), base.mean.squeeze(-1)
+    z = (f + (noise / v).sqrt() * (other - mu) - mu) / (v + noise).sqrt()
+    transport = calibrated.calibrator.predictive(moved).transport(z.unsqueeze(-1)).squeeze(-1)
+    assert_close(values, f + v / (v + noise).sqrt() * (transport - z), rtol=1e-8, atol=1e-8)
 
 
 def test_an_uncalibrated_model_keeps_its_paths() -> None:
