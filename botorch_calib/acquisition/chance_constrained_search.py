@@ -41,6 +41,7 @@ from botorch_calib.acquisition.chance_constraints import (
     clearance,
 )
 from botorch_calib.acquisition.separate_starts import SEPARATE_STARTS
+from botorch_calib.acquisition.unit_box import InUnitBox
 from botorch_calib.exceptions import NotCertifiedWarning
 from botorch_calib.models.inspection import innermost, raw_train_inputs
 
@@ -290,8 +291,34 @@ class _Region(NamedTuple):
         return X[self.allows(X)] if self.linear else X
 
     def allows(self, X: Tensor) -> Tensor:
-        """Whether points ``b x 1 x d`` meet the linear constraints, up to BoTorch's tolerance."""
-        return evaluate_feasibility(X, inequality_constraints=self.linear)
+        """Whether points ``b x 1 x d`` meet the linear constraints, up to BoTorch's tolerance.
+
+        In their units, in which others will look, and in widths of the box, which may be as small
+        as that tolerance.
+        """
+        return evaluate_feasibility(X, inequality_constraints=self.linear) & evaluate_feasibility(
+            self.in_widths(X), inequality_constraints=self.linear_in_widths()
+        )
+
+    def in_widths(self, X: Tensor) -> Tensor:
+        """Points in widths of the box; columns without width are 0."""
+        lower, width = self.bounds[0], self.bounds[1] - self.bounds[0]
+        return (X - lower) / torch.where(width > 0.0, width, torch.ones_like(width))
+
+    def linear_in_widths(self) -> LinearConstraints | None:
+        """The linear constraints on points in widths, with a largest coefficient of 1."""
+        if self.linear is None:
+            return None
+        lower, width = self.bounds[0], self.bounds[1] - self.bounds[0]
+        scaled: LinearConstraints = []
+        for indices, coefficients, rhs in self.linear:
+            by_width = coefficients.to(width) * width[indices]
+            rest = rhs - (coefficients.to(lower) * lower[indices]).sum()
+            # A constraint on fixed columns alone holds everywhere or nowhere.
+            unit = by_width.abs().amax()
+            unit = torch.where(unit > 0.0, unit, torch.ones_like(unit))
+            scaled.append((indices, by_width / unit, float(rest / unit)))
+        return scaled
 
 
 def _check_points(name: str, X: Tensor, constraints: Sequence[ChanceConstraint]) -> None:
@@ -411,7 +438,7 @@ def _climb(
     def clear(x: Tensor) -> Tensor:
         return margin(x.reshape(1, 1, -1)).squeeze(0) - clearance(x.dtype)
 
-    ends = _maximize(acqf, region, starts, [(clear, True)])
+    ends = _maximize(acqf, region, starts, clear)
     shares = torch.tensor(_BACKWARD, dtype=starts.dtype, device=starts.device).view(-1, 1, 1, 1)
     drawn = ends + shares * (starts - ends)
     points = drawn.flatten(0, 1)
@@ -426,9 +453,22 @@ def _maximize(
     acqf: AcquisitionFunction,
     region: _Region,
     starts: Tensor,
-    nonlinear: list[tuple[Callable[[Tensor], Tensor], bool]] | None = None,
+    limit: Callable[[Tensor], Tensor] | None = None,
 ) -> Tensor:
-    """Ends of BoTorch's search from ``starts``, from each on its own."""
+    """Ends of BoTorch's search from ``starts``, from each on its own, in widths of the box.
+
+    Its tolerances are absolute: those of slopes, and those by which constraints are met.
+
+    Args:
+        acqf: What is maximised.
+        region: Where.
+        starts: Points ``b x 1 x d``.
+        limit: Of a point of length ``d``, to be kept at zero or above.
+    """
+    in_widths = InUnitBox(acqf, region.bounds, torch.ones_like(region.bounds[0, 0]))
+    nonlinear = None
+    if limit is not None:
+        nonlinear = [(lambda x: limit(in_widths.inputs(x)), True)]
     options: dict[str, object] = {"maxiter": _MAX_ITERATIONS, **SEPARATE_STARTS}
     if nonlinear or region.linear:
         # SLSQP's own tolerance, unless single precision cannot tell such values apart.
@@ -437,18 +477,18 @@ def _maximize(
     # kind whatever the filter, so they are caught and the others passed on.
     with warnings.catch_warnings(record=True) as caught:
         ends, _ = gen_candidates_scipy(
-            starts,
-            acqf,
-            lower_bounds=region.bounds[0],
-            upper_bounds=region.bounds[1],
-            inequality_constraints=region.linear,
+            region.in_widths(starts),
+            in_widths,
+            lower_bounds=in_widths.bounds[0],
+            upper_bounds=in_widths.bounds[1],
+            inequality_constraints=region.linear_in_widths(),
             nonlinear_inequality_constraints=nonlinear,
             options=options,
         )
     for w in caught:
         if not issubclass(w.category, OptimizationWarning):
             warnings.warn_explicit(w.message, w.category, w.filename, w.lineno)
-    return ends.detach()
+    return in_widths.inputs(ends).detach()
 
 
 def _best_of(X: Tensor, acqf: AcquisitionFunction, margin: LeastMargin) -> tuple[Tensor, bool]:

@@ -16,7 +16,7 @@ from botorch.exceptions.errors import (
     UnsupportedError,
 )
 from botorch.models import SingleTaskGP
-from botorch.models.transforms import Standardize
+from botorch.models.transforms import Normalize, Standardize
 from botorch.optim import optimize_acqf
 from botorch.utils.sampling import draw_sobol_samples, get_polytope_samples
 from torch import Tensor
@@ -491,3 +491,58 @@ def test_bad_arguments_are_named() -> None:
         search(right(), tested, BOUNDS, fixed_features=[0])
     with pytest.raises(UnsupportedError, match="`acq_function`.*NoneType"):
         search(None, tested, BOUNDS)
+
+
+class InWidths(AcquisitionFunction):
+    """``w x`` of points in units of their own, which it divides by these."""
+
+    def __init__(self, weights: list[float], units: Tensor, offset: Tensor) -> None:
+        super().__init__(model=make_gp())
+        self.weights, self.units, self.offset = torch.tensor(weights).double(), units, offset
+
+    def forward(self, X: Tensor) -> Tensor:
+        return ((X - self.offset) / self.units @ self.weights).squeeze(-1)
+
+
+@pytest.mark.parametrize("offset", [0.0, 3.0])
+@pytest.mark.parametrize("units", [(1e6, 1e6), (1e-6, 1e-6), (1e5, 1e-5)])
+@pytest.mark.parametrize("kind", ["box", "linear", "fixed", "rare"])
+def test_the_point_does_not_depend_on_the_units_of_the_inputs(
+    kind: str, units: tuple[float, float], offset: float
+) -> None:
+    generator = torch.Generator().manual_seed(0)
+    U = torch.rand(20, 2, generator=generator, dtype=torch.double)
+
+    def found(width: Tensor) -> tuple[Tensor, Tensor, bool]:
+        start = offset * width
+        bounds = torch.stack([start, start + width])
+        gp = SingleTaskGP(
+            start + U * width,
+            U.sum(dim=-1, keepdim=True),
+            input_transform=Normalize(2, bounds=bounds),
+            outcome_transform=Standardize(1),
+        )
+        gp.covar_module.lengthscale = 0.5
+        level = 0.4 if kind == "rare" else 1.0
+        limit = ChanceConstraint.from_history(gp.eval(), upper=level, level=0.9)
+        settings: dict[str, Any] = {}
+        if kind == "linear":  # the second coordinate is at most twice the first, in widths
+            coefficients = torch.tensor([2.0, -1.0]).to(width) / width
+            settings["inequality_constraints"] = [
+                (torch.tensor([0, 1]), coefficients, float(coefficients @ start))
+            ]
+        if kind == "fixed":
+            settings["fixed_features"] = {0: float(start[0] + 0.25 * width[0])}
+        acqf = InWidths([0.5, 1.0], width, start)
+        torch.manual_seed(0)
+        x, value, certified = optimize_chance_constrained(
+            acqf, limit, bounds, raw_samples=32, **settings
+        )
+        return (x - start) / width, value, certified
+
+    expected, value, certified = found(torch.ones(2, dtype=torch.double))
+    assert certified
+    x, own, certified = found(torch.tensor(units, dtype=torch.double))
+    assert certified
+    assert_close(x, expected, rtol=0.0, atol=1e-4)
+    assert_close(own, value, rtol=0.0, atol=1e-5)
