@@ -203,8 +203,8 @@ def outcomes(device: torch.device) -> ModelList:
     return ModelList(calibrated(device), second)
 
 
-def sampler() -> SobolQMCNormalSampler:
-    return SobolQMCNormalSampler(torch.Size([16]), seed=0)
+def sampler(seed: int = 0) -> SobolQMCNormalSampler:
+    return SobolQMCNormalSampler(torch.Size([16]), seed=seed)
 
 
 def delayed(device: torch.device, model: Any = None) -> CensoredDelayModel:
@@ -234,7 +234,7 @@ ACQUISITIONS: dict[str, Callable[[torch.device], Callable[[Tensor], Tensor]]] = 
         outcomes(d),
         [-1.0, -1.0],
         data(d)[1],
-        sampler=ListSampler(sampler(), sampler()),
+        sampler=ListSampler(sampler(), sampler(seed=1)),
         prune_baseline=False,
     ),
     "delayed UCB": lambda d: DelayedUpperConfidenceBound(delayed(d), 0.7, points_on(d)),

@@ -97,8 +97,8 @@ def outcomes() -> ModelList:
     return ModelList(make_gp(), calibrated(), calibrated(QuantileRecalibrator()))
 
 
-def sampler() -> SobolQMCNormalSampler:
-    return SobolQMCNormalSampler(torch.Size([8]), seed=0)
+def sampler(seed: int = 0) -> SobolQMCNormalSampler:
+    return SobolQMCNormalSampler(torch.Size([8]), seed=seed)
 
 
 def constraint() -> ChanceConstraint:
@@ -204,7 +204,7 @@ ACQUISITIONS: dict[str, Callable[[], AcquisitionFunction]] = {
             ModelList(calibrated(), calibrated(QuantileRecalibrator())),
             [-1.0, -1.0],
             make_data()[0],
-            sampler=ListSampler(sampler(), sampler()),
+            sampler=ListSampler(sampler(), sampler(seed=1)),
             prune_baseline=False,
         )
     ),
