@@ -263,7 +263,9 @@ class _Region(NamedTuple):
             bounds[:, column] = at
         if len(columns) == num:
             raise InputDataError("`fixed_features` fixes every column: nothing is left to choose.")
-        return cls(bounds, linear or None)
+        # BoTorch's other form names a column of a point of a batch, of which there is one here.
+        one_point = [(i if i.dim() == 1 else i[:, 1], c, rhs) for i, c, rhs in linear or ()]
+        return cls(bounds, one_point or None)
 
     def sample(self, num: int) -> Tensor:
         """Points ``num x 1 x d`` spread over the region."""

@@ -39,8 +39,9 @@ def optimize_in_unit_box(
         unit: By what values are divided, see `InUnitBox` (default: their `spread_of_values`).
         num_restarts: Number of starting points of the gradient-based search.
         raw_samples: Number of points from which these are chosen.
-        fixed_features: Values, by column counted from the front, of columns that are not searched;
-            each of these has a width. They may lie outside of the box.
+        fixed_features: Values, by column counted from the front, of columns that are not searched.
+            They may lie outside of the box. The function is asked for no others, as a task, say,
+            has few.
 
     Returns:
         The point, ``1 x d``, and the value there, a scalar, both in their own units.
@@ -57,12 +58,14 @@ def optimize_in_unit_box(
         candidate, value = optimize_acqf(acqf, bounds, fixed_features=held or None, **settings)
         assert value is not None  # as it was not declined
         return candidate.detach(), value
-    unit = spread_of_values(acqf, bounds) if unit is None else unit
-    in_unit_box = InUnitBox(acqf, bounds, unit)
-    low, high = bounds.tolist()
-    held = {i: (x - low[i]) / (high[i] - low[i]) for i, x in held.items()}
-    box = in_unit_box.bounds
-    candidate, value = optimize_acqf(in_unit_box, box, fixed_features=held or None, **settings)
+    box = bounds.clone()
+    for column, x in held.items():
+        box[:, column] = x  # without width, so that not even rounding changes it
+    unit = spread_of_values(acqf, box) if unit is None else unit
+    in_unit_box = InUnitBox(acqf, box, unit)
+    candidate, value = optimize_acqf(
+        in_unit_box, in_unit_box.bounds, fixed_features=dict.fromkeys(held, 0.0) or None, **settings
+    )
     assert value is not None
     return in_unit_box.inputs(candidate).detach(), value * unit
 

@@ -13,7 +13,7 @@ file                 content
 ``training_prior``   what a process states of its data before it sees them
 ``residuals``        one-step-ahead and leave-one-out residuals, from that
 ``sample_paths``     sample paths of wrapped models
-``fourier_paths``    paths of one Gaussian process, evaluated together and with its posterior
+``fourier_paths``    paths of a Gaussian process, evaluated together and with its posterior
 ==================== ===============================================================================
 """
 

@@ -58,6 +58,7 @@ class FourierPaths(Module):
         priors, updates = zip(*(each.paths.values() for each in paths), strict=True)
         features = [each.feature_map for each in priors]
         self.register_buffer("points", updates[0].feature_map.points)
+        self._inputs = gp.train_inputs[0]  # equal to these, as `of` has seen
         # What the transforms of inputs do is linear, and those of outputs scale: each is known by
         # what it makes of unit vectors, and of sines and cosines of 0.
         like: Any = {"dtype": self.points.dtype, "device": self.points.device}
@@ -104,7 +105,7 @@ class FourierPaths(Module):
         """
         values, rows, mean, covariance = self._evaluate(X)
         strategy, shape = self.gp.prediction_strategy, X.shape[:-1]
-        if self.gp.training or strategy is None or strategy.num_train != len(self.points):
+        if self.gp.training or strategy is None or not self._has_its_points():
             return values, self.gp.posterior(X.unsqueeze(-2))  # what it keeps has to be made
         prior = self.gp.covar_module(rows, diag=True)
         with gpt_posterior_settings():
@@ -116,6 +117,15 @@ class FourierPaths(Module):
         if transform is not None:
             posterior = transform.untransform_posterior(posterior, X=X.unsqueeze(-2))
         return values, posterior
+
+    def _has_its_points(self) -> bool:
+        """Whether the process has the inputs from which the functions were drawn, still."""
+        inputs = self.gp.train_inputs[0]
+        if inputs is not self._inputs:  # a comparison of numbers is a host read
+            if not torch.equal(inputs, self.points):
+                return False
+            self._inputs = inputs
+        return True
 
     def _evaluate(self, X: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Values, and for each point its transformed input, prior mean and covariances."""

@@ -195,6 +195,18 @@ def test_fixed_features_stay_and_linear_constraints_hold(linear: bool) -> None:
     assert (value > 1.0) if not linear else (x - z >= 0.2 - 1e-8 and value > 0.75)
 
 
+def test_columns_of_linear_constraints_may_be_those_of_a_batch_of_one() -> None:
+    found = []
+    for indices in (torch.tensor([0, 1]), torch.tensor([[0, 0], [0, 1]])):
+        constraints = [(indices, torch.tensor([-1.0, -2.0]).to(BOUNDS), -0.9)]
+        torch.manual_seed(0)
+        result = optimize_chance_constrained(
+            right(), constraint(), BOUNDS, raw_samples=64, inequality_constraints=constraints
+        )
+        found.append(result.candidate)
+    assert_close(found[1], found[0], atol=0, rtol=0)
+
+
 @pytest.mark.parametrize(("least", "walks"), [(0.5, False), (2.9, True)])
 def test_linear_constraints_are_met_without_a_long_random_walk(
     least: float, walks: bool, monkeypatch: pytest.MonkeyPatch

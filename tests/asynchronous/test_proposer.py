@@ -689,6 +689,32 @@ def test_own_function_of_several_points_at_once(fixed):
     assert fixed is None or point[1] == 0.3
 
 
+@pytest.mark.parametrize("value", [1.0, 7.3])
+def test_an_own_function_is_asked_for_the_fixed_value_alone(value):
+    """A task, say, has few values, and a model knows no others."""
+    asked = []
+
+    def own(model: CensoredDelayModel, ledger: FeedbackLedger) -> Any:
+        bound = own_bound(model, ledger)
+
+        def recorded(X: Tensor) -> Tensor:
+            asked.append(X[..., 1].detach().unique())
+            return bound(X)
+
+        return recorded
+
+    bounds = torch.tensor([[0.0, 0.0], [1.0, 49.0]], dtype=torch.double)
+    settings = SearchSettings(num_restarts=2, raw_samples=16)
+    propose = DelayAwareProposer(
+        bounds, DelayStrategy(own), fixed_features={1: value}, search=settings
+    )
+    ledger = FeedbackLedger(dim=2, censor_value=0.0)
+    for x in torch.rand(6, generator=torch.Generator().manual_seed(0), dtype=torch.double):
+        ledger.observe(ledger.submit(torch.stack([x, torch.full_like(x, value)])), x.item())
+    assert propose(ledger)[1] == value
+    assert torch.cat(asked).unique().tolist() == [value]
+
+
 def test_numpy_numbers_are_numbers():
     propose = make_proposer(
         num_initial=np.int64(3), seed=np.int32(2), fixed_features={np.int64(0): np.float32(0.5)}
