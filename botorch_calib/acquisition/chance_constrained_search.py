@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from numbers import Real
 from typing import NamedTuple
 
@@ -220,7 +222,8 @@ def _expands(share: float, num_rounds: int) -> bool:
 # ------------------------------------------------------------ where points may lie
 
 
-class _Region(NamedTuple):
+@dataclass(frozen=True)
+class _Region:
     """The box, in which fixed columns have no width, with linear constraints.
 
     With bounds that meet instead of the ``fixed_features`` of BoTorch's functions, all of them
@@ -299,14 +302,15 @@ class _Region(NamedTuple):
         as that tolerance.
         """
         return evaluate_feasibility(X, inequality_constraints=self.linear) & evaluate_feasibility(
-            self.in_widths(X), inequality_constraints=self.linear_in_widths()
+            self.in_widths(X), inequality_constraints=self.linear_in_widths
         )
 
     def in_widths(self, X: Tensor) -> Tensor:
         """Points in widths of the box; columns without width are 0."""
-        lower, width = self.bounds[0], self.bounds[1] - self.bounds[0]
-        return (X - lower) / torch.where(width > 0.0, width, torch.ones_like(width))
+        width = self.bounds[1] - self.bounds[0]
+        return (X - self.bounds[0]) / torch.where(width > 0.0, width, torch.ones_like(width))
 
+    @cached_property
     def linear_in_widths(self) -> LinearConstraints | None:
         """The linear constraints on points in widths, with a largest coefficient of 1."""
         if self.linear is None:
@@ -483,7 +487,7 @@ def _maximize(
             in_widths,
             lower_bounds=in_widths.bounds[0],
             upper_bounds=in_widths.bounds[1],
-            inequality_constraints=region.linear_in_widths(),
+            inequality_constraints=region.linear_in_widths,
             nonlinear_inequality_constraints=nonlinear,
             options=options,
         )

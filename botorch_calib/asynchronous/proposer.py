@@ -180,14 +180,19 @@ class DelayAwareProposer:
                 f"`search` must be SearchSettings or None, got {type(search).__name__}."
             )
         self.maximize = None if maximize is None else check_flag("maximize", maximize)
-        self.refit_every = check_refit_every(refit_every)
+        schedule = check_refit_every(refit_every)
         if fit is not None and not callable(fit):
             raise InputDataError(f"`fit` must be a function of `X` and `Y`, got {fit!r}.")
         if fit is None:
             on_device = self.bounds.to(self.device)
-            fit = WarmStartedFit(on_device, self.refit_every, self.search.seed)
-        self._ledger_model = LedgerModel(fit, self.refit_every, self.device)
+            fit = WarmStartedFit(on_device, schedule, self.search.seed)
+        self._ledger_model = LedgerModel(fit, schedule, self.device)
         self._roots = GrowingRoots()
+
+    @property
+    def refit_every(self) -> int | float:
+        """When the model is fitted again, as it was given."""
+        return self._ledger_model.refit_every
 
     def __call__(self, ledger: FeedbackLedger) -> Tensor:
         """The next query.
