@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarks.calibration.claims import FLOOR, LogRegret
 from benchmarks.calibration.report import CalibrationReport
-from benchmarks.framework import comparisons, metrics
-from benchmarks.framework.comparisons import ByMethod, Difference, seed_means
+from benchmarks.framework import metrics
+from benchmarks.framework.comparisons import ByMethod, Difference, grouped_families
 from benchmarks.framework.markdown import estimate, table
-from benchmarks.framework.metrics import Estimate, Score
+from benchmarks.framework.metrics import Estimate
 from benchmarks.framework.protocol import margin_of
 from benchmarks.framework.result import Result
 from benchmarks.framework.suite import Suite
@@ -106,21 +106,8 @@ class OcboReport:
             ]
             for name, problems in self.groups.items()
         }
-        scores: tuple[Score, ...] = (area, LogRegret(INFERENCE), metrics.calibration_error)
-        found = [
-            comparisons.family(
-                {
-                    (name, method): (
-                        seed_means(case, method, score),
-                        seed_means(case, baseline, score),
-                    )
-                    for name, case in cases.items()
-                    for method in methods
-                }
-            )
-            for score in scores
-        ]
-        return {key: tuple(of_score[key] for of_score in found) for key in found[0]}
+        scores = (area, LogRegret(INFERENCE), metrics.calibration_error)
+        return grouped_families(cases, methods, baseline, scores)
 
 
 def _legend(margin: float) -> str:

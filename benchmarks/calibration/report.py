@@ -42,12 +42,10 @@ class CalibrationReport:
     Args:
         inference: The point whose regret is compared, see `metrics.regret_trace`.
         alpha: The miscoverage that the stated intervals should have.
-        groups: Endings of the names of problems that belong together.
     """
 
     inference: str = "outcome"
     alpha: float = ALPHA
-    groups: tuple[str, ...] = ()
 
     def lines(self, suite: Suite, collected: Mapping[str, ByMethod]) -> list[str]:
         """A legend, the summary and one table for each problem."""
@@ -127,7 +125,7 @@ class CalibrationReport:
         return [*table(header, body), "", note]
 
     def _pooled_table(self, collected: Mapping[str, ByMethod], baseline: str) -> list[str]:
-        """Differences to the baseline pooled over all problems, and over each group of them."""
+        """Differences to the baseline pooled over all problems."""
         # There is no percentage of nothing.
         solved = [
             problem
@@ -135,33 +133,28 @@ class CalibrationReport:
             if baseline in runs
             and not any(metrics.final_regrets(runs[baseline], self.inference).values())
         ]
-        header = ["problems", "method", f"difference to {baseline}, %", "t-test p", "Wilcoxon p"]
+        chosen = [runs for name, runs in collected.items() if name not in solved]
         body = []
-        for group in ("", *self.groups):
-            chosen = [
-                runs
-                for name, runs in collected.items()
-                if name.endswith(group) and name not in solved
-            ]
-            for method in dict.fromkeys(name for runs in chosen for name in runs):
-                both = [r for r in chosen if method in r and baseline in r]
-                if method == baseline or not both:
-                    continue
-                own, reference = (
-                    [metrics.final_regrets(runs[name], self.inference) for runs in both]
-                    for name in (method, baseline)
-                )
-                test = metrics.pooled_test(own, reference)
-                p_values = [number(test.t_p_value, 2), number(test.wilcoxon_p_value, 2)]
-                body.append([group or "all", method, estimate(percent(test)), *p_values])
+        for method in dict.fromkeys(name for runs in chosen for name in runs):
+            both = [runs for runs in chosen if method in runs and baseline in runs]
+            if method == baseline or not both:
+                continue
+            own, reference = (
+                [metrics.final_regrets(runs[name], self.inference) for runs in both]
+                for name in (method, baseline)
+            )
+            test = metrics.pooled_test(own, reference)
+            p_values = [number(test.t_p_value, 2), number(test.wilcoxon_p_value, 2)]
+            body.append([method, estimate(percent(test)), *p_values])
         note = (
             "Averaged over problems for each seed, in percent of the baseline's mean regret on "
-            "each problem, then compared over seeds; p-values are not corrected, and the groups "
-            "are views of the same runs. A problem on which the baseline's regret is close to "
-            "zero rules the average of those which fail there."
+            "each problem, then compared over seeds; p-values are not corrected. A problem on "
+            "which the baseline's regret is close to zero rules the average of those which fail "
+            "there."
         )
         if solved:
             note += f" Without {', '.join(solved)}, where {baseline} has no regret in any run."
+        header = ["method", f"difference to {baseline}, %", "t-test p", "Wilcoxon p"]
         return [*table(header, body), "", note]
 
 

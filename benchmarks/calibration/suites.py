@@ -17,6 +17,7 @@ from benchmarks.calibration import (
     understated,
     wellspecified,
 )
+from benchmarks.calibration.coverage_report import CoverageReport
 from benchmarks.calibration.ocbo_report import OcboReport
 from benchmarks.calibration.published_report import PublishedReport, SweepFigure
 from benchmarks.calibration.report import CalibrationReport
@@ -101,7 +102,15 @@ MISSPECIFIED = Suite(
     problems=misspecified.problems(),
     methods=methods.compared(),
     baseline="bo",
-    report=CalibrationReport(inference="evaluated", groups=tuple(misspecified.CASES)),
+    seeds=range(10000, 10030),
+    report=CoverageReport(
+        subject="locbo",
+        groups={
+            case: tuple(f"{function}_{case}" for function in misspecified.FUNCTIONS)
+            for case in misspecified.CASES
+        },
+    ),
+    protocol="misspecified",
 )
 
 # Reported standard errors that are too small: calibration beside what else a user can do.
@@ -127,7 +136,16 @@ WELLSPECIFIED = Suite(
     problems=wellspecified.problems(),
     methods=methods.compared(),
     baseline="bo",
-    report=CalibrationReport(inference="evaluated"),
+    seeds=range(10000, 10100),
+    report=CoverageReport(
+        subject="locbo",
+        groups={
+            "true hyperparameters": ("matern_1d", "matern_2d", "matern_3d"),
+            "fitted hyperparameters": ("matern_2d_refitted",),
+        },
+        endpoint="log10 of regret, recommended",
+    ),
+    protocol="wellspecified",
 )
 
 # Synthetic functions without noise, and other remedies beside calibration.

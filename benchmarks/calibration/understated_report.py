@@ -12,7 +12,7 @@ from benchmarks.calibration.claims import CLAIM, EXCESS, FLOOR, Claims, LogRegre
 from benchmarks.calibration.methods import ALPHA
 from benchmarks.framework import comparisons, metrics
 from benchmarks.framework.comparisons import ByMethod, pooled_ratio, seed_means
-from benchmarks.framework.markdown import interval, table
+from benchmarks.framework.markdown import mean_with_interval, table
 from benchmarks.framework.metrics import Score
 from benchmarks.framework.protocol import margin_of
 from benchmarks.framework.suite import Suite
@@ -156,7 +156,9 @@ class UnderstatedReport:
             body = []
             for name, case in groups.items():
                 pairs = [_both(case, (method, self.baseline), score) for method in others]
-                body.append([name, *(_estimate(_differences(*pair), "+.2f") for pair in pairs)])
+                body.append(
+                    [name, *(mean_with_interval(_differences(*pair), "+.2f") for pair in pairs)]
+                )
             lines += [*table([heading, *others], body), ""]
         return lines
 
@@ -291,11 +293,6 @@ def _differences(own: Mapping[int, float], other: Mapping[int, float]) -> list[f
     return [own[seed] - other[seed] for seed in sorted(own.keys() & other.keys())]
 
 
-def _estimate(values: Sequence[float], form: str) -> str:
-    """A mean with its interval; a dash without values."""
-    return f"{np.mean(values):{form}} ({interval(values, form)})" if len(values) else "–"
-
-
 def _geometric(logarithms: Sequence[float]) -> str:
     """The number whose logarithm is the mean, with its interval."""
     if len(logarithms) < 2:
@@ -312,7 +309,7 @@ def _percent(differences: Sequence[float]) -> str:
 
 
 def _percentage(case: Sequence[ByMethod], method: str, score: Score) -> str:
-    return _estimate([100.0 * v for v in seed_means(case, method, score).values()], ".1f")
+    return mean_with_interval([100.0 * v for v in seed_means(case, method, score).values()], ".1f")
 
 
 def _false(case: Sequence[ByMethod], row: Statement, over: str) -> str:

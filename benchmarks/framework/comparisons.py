@@ -172,6 +172,39 @@ def family(
     return found
 
 
+def grouped_families(
+    groups: Mapping[str, Sequence[ByMethod]],
+    methods: Sequence[str],
+    baseline: str,
+    scores: Sequence[Score],
+) -> dict[tuple[str, str], tuple[Difference, ...]]:
+    """Each method with the baseline in each group of problems: a family for each score.
+
+    Args:
+        groups: Results of the problems of each group, over which a seed's values are averaged.
+        methods: The methods that are compared with the baseline.
+        baseline: The method that they are compared with.
+        scores: What is compared.
+
+    Returns:
+        By group and method the differences of each score, where the first score has them.
+    """
+    found = [
+        family(
+            {
+                (name, method): (
+                    seed_means(case, method, score),
+                    seed_means(case, baseline, score),
+                )
+                for name, case in groups.items()
+                for method in methods
+            }
+        )
+        for score in scores
+    ]
+    return {key: tuple(of_score[key] for of_score in found) for key in found[0]}
+
+
 def detectable(differences: Sequence[float], num_tests: int) -> float:
     """The mean difference that would be found with a power of 80 %.
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
+import numpy as np
+
 from benchmarks.framework import metrics
 from benchmarks.framework.metrics import Estimate, PairedTest, Score
 from benchmarks.framework.result import Result
@@ -65,6 +67,11 @@ def interval(values: Sequence[float], form: str) -> str:
         return "–"
     low, high = metrics.student_interval(values)
     return f"{low:{form}} to {high:{form}}"
+
+
+def mean_with_interval(values: Sequence[float], form: str) -> str:
+    """A mean with its interval; a dash without values."""
+    return f"{np.mean(values):{form}} ({interval(values, form)})" if len(values) else "–"
 
 
 def percent(test: PairedTest) -> Estimate:

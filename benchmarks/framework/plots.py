@@ -140,6 +140,7 @@ def draw_intervals(
     curves: Mapping[str, Sequence[Sequence[float]]],
     colors: Mapping[str, str],
     logarithms: bool = False,
+    connected: bool = True,
 ) -> None:
     """Means with 95 % intervals, side by side at each value of a parameter.
 
@@ -150,14 +151,16 @@ def draw_intervals(
             without an interval for one.
         colors: By label.
         logarithms: Whether the values are natural logarithms, of what the axis then shows.
+        connected: Whether a line joins the means of a label.
     """
+    style = "o-" if connected else "o"
     width = 0.5 / len(curves)
     for i, (label, samples) in enumerate(curves.items()):
         places = np.arange(len(ticks)) + width * (i - 0.5 * (len(curves) - 1))
-        drawn = np.array([_mean_and_interval(values) for values in samples]).T
+        drawn = np.array([_mean_and_interval(values) for values in samples]).reshape(-1, 3).T
         mean, low, high = np.exp(drawn) if logarithms else drawn
         bars = (mean - low, high - mean)
-        panel.errorbar(places, mean, bars, fmt="o-", ms=4, lw=1, c=colors[label], label=label)
+        panel.errorbar(places, mean, bars, fmt=style, ms=4, lw=1, c=colors[label], label=label)
     panel.set_xticks(range(len(ticks)), ticks)
     if logarithms:
         panel.set_yscale("log")

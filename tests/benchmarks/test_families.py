@@ -18,6 +18,8 @@ DECLARED = {
     "delay_workers": (3,),
     "locbo_full": (3, 67),
     "locbo_sweeps": (2, 18),
+    # Five cases; two other methods in each.
+    "misspecified": (5, 10),
     "ocbo_designs": (2, 4),
     "ocbo_tasks": (2, 4),
     # Two problems; five rivals, and six methods with `ei`.
@@ -31,6 +33,7 @@ DECLARED = {
     # Seven problems and two ways of censoring.
     "sdf_sweeps": (13, 14),
     "understated_noise": (2, 5),
+    "wellspecified": (2, 4),
 }
 
 NUMBERS = {"two": 2, "three": 3, "five": 5, "ten": 10, "thirteen": 13, "all 18": 18, "all 36": 36}

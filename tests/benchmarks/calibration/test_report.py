@@ -117,7 +117,7 @@ def test_percentages_leave_out_what_the_baseline_solves() -> None:
     text = markdown(SUITE, {"hard": hard, "easy": solved})
     alone = markdown(SUITE, {"hard": hard})
     # Differences of -1, -2 and 0 in units of 2.5.
-    row = "| all | other | -40 ± 23 |"
+    row = "| other | -40 ± 23 |"
     assert row in text
     assert row in alone
     assert "Without easy, where random has no regret in any run." in text

@@ -1,0 +1,244 @@
+"""The report of suites `misspecified` and `wellspecified`: coverage, and regret beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from benchmarks.calibration.claims import FLOOR, LogRegret
+from benchmarks.calibration.methods import ALPHA
+from benchmarks.framework import metrics
+from benchmarks.framework.comparisons import (
+    ByMethod,
+    Difference,
+    differences,
+    grouped_families,
+    seed_means,
+)
+from benchmarks.framework.markdown import mean_with_interval, number, table
+from benchmarks.framework.metrics import Score, by_seed
+from benchmarks.framework.protocol import margin_of
+from benchmarks.framework.result import Result
+from benchmarks.framework.suite import Suite
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+RECOMMENDED, EVALUATED = LogRegret("mean"), LogRegret("evaluated")
+
+# Miscoverage within this of what is stated counts as kept on a problem.
+TOLERANCE = 0.07
+
+
+def gap(result: Result) -> float:
+    """The primary endpoint: the distance of a run's miscoverage to the stated one."""
+    return abs(metrics.miscoverage(result) - ALPHA)
+
+
+# What is compared by group, by its heading, and the form of its cells.
+ENDPOINTS: dict[str, tuple[Score, str]] = {
+    "gap": (gap, ".3f"),
+    "log10 of regret, recommended": (RECOMMENDED, ".2f"),
+    "log10 of regret, best evaluated": (EVALUATED, ".2f"),
+}
+
+
+@dataclass(frozen=True)
+class ObjectiveCoverage:
+    """The share of the objective's values inside the final model's intervals.
+
+    Args:
+        place: See `metrics.objective_coverage`.
+    """
+
+    place: str
+
+    def __call__(self, result: Result) -> float:
+        """That of one run."""
+        return metrics.objective_coverage(result, self.place)
+
+
+def seconds(result: Result) -> float:
+    """Mean time of an evaluation's fit and choice."""
+    return float(np.mean(np.add(result.fit_seconds, result.acquisition_seconds)))
+
+
+@dataclass(frozen=True)
+class CoverageReport:
+    """Declared comparisons by group of problems, and tables of all problems.
+
+    Args:
+        subject: The method whose comparisons with the baseline are primary.
+        groups: The problems of each group, over which a seed's values are averaged.
+        endpoint: The primary endpoint, of `ENDPOINTS`.
+    """
+
+    subject: str
+    groups: Mapping[str, tuple[str, ...]]
+    endpoint: str = "gap"
+
+    def lines(self, suite: Suite[Any, Any], collected: Mapping[str, ByMethod]) -> list[str]:
+        """The comparisons, then miscoverage, regret and what else there is of each problem."""
+        methods = [method.name for method in suite.methods]
+        others = [method for method in methods if method != suite.baseline]
+        return [
+            *self._comparison_section(suite, collected),
+            *_miscoverage_section(collected, methods),
+            *_regret_section(collected, others, suite.baseline),
+            *_further_section(collected, methods),
+        ]
+
+    def figure(self, collected: Mapping[str, ByMethod]) -> Figure:
+        """Miscoverage on each problem, with 95 % intervals: a panel for each group."""
+        from benchmarks.framework.plots import (
+            draw_intervals,
+            method_colors,
+            panel_grid,
+            share_legend,
+        )
+
+        colors = method_colors(collected)
+        figure, panels = panel_grid(len(self.groups), len(self.groups), (3.8, 3.8))
+        for panel, (name, problems) in zip(panels, self.groups.items(), strict=True):
+            shown = [problem for problem in problems if problem in collected]
+            panel.axhspan(ALPHA - TOLERANCE, ALPHA + TOLERANCE, color="0.92")
+            panel.axhline(ALPHA, color="0.5", lw=1)
+            curves = {
+                method: [
+                    list(by_seed(collected[p].get(method, []), metrics.miscoverage).values())
+                    for p in shown
+                ]
+                for method in colors
+            }
+            # Problems are in no order, so that nothing connects them.
+            draw_intervals(panel, shown, curves, colors, connected=False)
+            panel.tick_params(axis="x", rotation=20)
+            panel.set(title=name, ylim=(0.0, None))
+        panels[0].set_ylabel(f"miscoverage of {100 * (1 - ALPHA):g} % intervals")
+        share_legend(figure, panels)
+        return figure
+
+    def _comparison_section(
+        self, suite: Suite[Any, Any], collected: Mapping[str, ByMethod]
+    ) -> list[str]:
+        margin = margin_of(suite)
+        others = [m.name for m in suite.methods if m.name not in (self.subject, suite.baseline)]
+        cases = {
+            name: [collected[problem] for problem in problems if problem in collected]
+            for name, problems in self.groups.items()
+        }
+        # The primary endpoint first.
+        endpoints = {self.endpoint: ENDPOINTS[self.endpoint], **ENDPOINTS}
+        scores, forms = zip(*endpoints.values(), strict=True)
+        body = [
+            [family, *keys, *_cells(found, forms, margin)]
+            for family, methods in {"primary": [self.subject], "secondary": others}.items()
+            for keys, found in grouped_families(cases, methods, suite.baseline, scores).items()
+        ]
+        header = ["family", "problems", "method", "seeds"]
+        header += [f"{self.endpoint}, less that of {suite.baseline}", "95 % interval", "p"]
+        header += ["detectable", ""]
+        for beside in list(endpoints)[1:]:
+            header += [beside, "95 % interval"]
+        legend = (
+            f"The primary endpoint is the {self.endpoint}. The gap of a run is |miscoverage - "
+            f"{ALPHA:g}|; miscoverage is the share of outcomes outside their stated "
+            f"{100 * (1 - ALPHA):g} % intervals, over the last half of the evaluations, and chance "
+            "alone makes the gap of 20 outcomes 0.07 on average. Regret is the final simple "
+            f"regret, {FLOOR:g} at the least, at the recommended point (the evaluated one with the "
+            "largest posterior mean) and at the best one evaluated. All are averaged over the "
+            "problems of a group for each seed; differences to the baseline are paired by seed, "
+            "and less is better. p is Wilcoxon's, two-sided, after Holm's correction within the "
+            "family; detectable is the difference found with a power of 80 % at its strictest "
+            f"step. `equivalent`: the interval lies within ± {margin:g}. What stands beside the "
+            "primary endpoint is without tests."
+        )
+        return ["## Comparisons", "", legend, "", *table(header, body), ""]
+
+
+def _cells(found: Sequence[Difference], forms: Sequence[str], margin: float) -> list[str]:
+    primary, *beside = (
+        difference.cells(form, margin) for difference, form in zip(found, forms, strict=True)
+    )
+    return [str(len(found[0].values)), *primary, *(cell for cells in beside for cell in cells[:2])]
+
+
+def _miscoverage_section(collected: Mapping[str, ByMethod], methods: Sequence[str]) -> list[str]:
+    """Means with intervals by problem, and on how many problems they are near what is stated."""
+    values = {
+        problem: {m: _values(by_method, m, metrics.miscoverage) for m in methods}
+        for problem, by_method in collected.items()
+    }
+    body = [
+        [problem, *(mean_with_interval(found[m], ".3f") for m in methods)]
+        for problem, found in values.items()
+    ]
+    kept = [
+        sum(abs(np.mean(found[m]) - ALPHA) <= TOLERANCE for found in values.values() if found[m])
+        for m in methods
+    ]
+    body.append([f"within ± {TOLERANCE:g}", *map(str, kept)])
+    legend = (
+        "Miscoverage of the outcomes of the last half, with 95 % intervals over seeds; it should "
+        f"be {ALPHA:g}. Below, on how many problems the mean is within {TOLERANCE:g} of that."
+    )
+    return ["## Miscoverage", "", legend, "", *table(["problem", *methods], body), ""]
+
+
+def _regret_section(
+    collected: Mapping[str, ByMethod], others: Sequence[str], baseline: str
+) -> list[str]:
+    legend = (
+        f"Final simple regret of `{baseline}` as a geometric mean, and differences of its decimal "
+        "logarithm to it, with 95 % intervals and without tests; less is better."
+    )
+    lines = ["## Regret", "", legend, ""]
+    for heading, score in (("recommended", RECOMMENDED), ("best evaluated", EVALUATED)):
+        body = []
+        for problem, by_method in collected.items():
+            reference = by_seed(by_method.get(baseline, []), score)
+            level = 10 ** np.mean(list(reference.values())) if reference else np.nan
+            paired = [
+                differences(by_seed(by_method.get(method, []), score), reference)
+                for method in others
+            ]
+            cells = (mean_with_interval(found, "+.2f") for found in paired)
+            body.append([problem, number(float(level)), *cells])
+        lines += [*table([heading, baseline, *others], body), ""]
+    return lines
+
+
+def _further_section(collected: Mapping[str, ByMethod], methods: Sequence[str]) -> list[str]:
+    """Over all problems: calibration error, the coverage of the objective, and times."""
+    scores: dict[str, tuple[Score, str]] = {
+        "calibration error": (metrics.calibration_error, ".3f"),
+        "coverage of f, visited": (ObjectiveCoverage("visited"), ".3f"),
+        "coverage of f, box": (ObjectiveCoverage("box"), ".3f"),
+        "s": (seconds, ".3f"),
+    }
+    case = list(collected.values())
+    body = [
+        [
+            method,
+            *(
+                mean_with_interval(list(seed_means(case, method, score).values()), form)
+                for score, form in scores.values()
+            ),
+        ]
+        for method in methods
+    ]
+    legend = (
+        "Averaged over all problems for each seed, with 95 % intervals. The calibration error sums "
+        "the squared gaps between 19 levels and observed frequencies of PITs; by chance alone it "
+        "is about 3.3 over the number of evaluations. Coverage of f is that of the final model's "
+        f"{100 * (1 - ALPHA):g} % intervals of the objective, at the points evaluated and in the "
+        "box. Times are per evaluation."
+    )
+    return ["## Further", "", legend, "", *table(["method", *scores], body), ""]
+
+
+def _values(by_method: ByMethod, method: str, score: Score) -> list[float]:
+    return list(by_seed(by_method.get(method, []), score).values())
