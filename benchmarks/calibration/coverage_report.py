@@ -34,7 +34,7 @@ TOLERANCE = 0.07
 
 
 def gap(result: Result) -> float:
-    """The primary endpoint: the distance of a run's miscoverage to the stated one."""
+    """The distance of a run's miscoverage to the stated one."""
     return abs(metrics.miscoverage(result) - ALPHA)
 
 

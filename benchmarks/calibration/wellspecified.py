@@ -1,11 +1,12 @@
 """Problems whose Gaussian process is right: the objective is drawn from it.
 
-Here a plain GP states the truth, and calibration can only do harm; how much, is the question.
-What is compared, and on which seeds, is in ``benchmarks/protocols/wellspecified.md``. Paths of a Matern-5/2 prior on the unit cube in 1, 2
-and 3 dimensions with lengthscales 0.2, 0.3 and 0.4 and variance 1, another path for each
-seed; Gaussian noise of standard deviation 0.1; 5 initial points (8 in three dimensions),
-scrambled Sobol, and 40 evaluations. Methods are given the true hyperparameters, and in two
-dimensions also, in a problem of its own, hyperparameters fitted every fifth evaluation.
+Here a plain GP states the truth, and calibration can only do harm; how much, is the question. What
+is compared, and on which seeds, is in ``benchmarks/protocols/wellspecified.md``. Paths of a
+Matern-5/2 prior on the unit cube in 1, 2 and 3 dimensions with lengthscales 0.2, 0.3 and 0.4 and
+variance 1, another path for each seed; Gaussian noise of standard deviation 0.1; 5 initial points
+(8 in three dimensions), scrambled Sobol, and 40 evaluations. Methods are given the true
+hyperparameters, and in two dimensions also, in a problem of its own, hyperparameters fitted every
+fifth evaluation.
 """
 
 from __future__ import annotations

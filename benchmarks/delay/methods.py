@@ -198,6 +198,11 @@ def compared() -> tuple[DelayedAcquisition, ...]:
     )
 
 
+def default() -> DelayedAcquisition:
+    """The strategy that `DelayAwareProposer` takes by default, up to 20 pending queries."""
+    return DelayedAcquisition("ucb_default", imputation="hallucinate", beta=2.0)
+
+
 def settings() -> tuple[DelayedAcquisition, ...]:
     """What the methods of the package could be set to, beside the baselines."""
     bounds = {"0": 0.0, "01": 0.1, "03": 0.3, "1": 1.0}

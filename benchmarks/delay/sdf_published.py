@@ -53,7 +53,7 @@ def tasks() -> tuple[DelayedTask, ...]:
 
 
 def contextual_tasks() -> tuple[DelayedTask, ...]:
-    """Suite `delay`'s, one difference at a time, and all of them."""
+    """With the process and the design of suite `delay`, one difference at a time, and all."""
     log_scale = objectives.nonstationary(NUM_CONTEXTS)
     linear_scale = objectives.nonstationary_linear(NUM_CONTEXTS)
     task = partial(

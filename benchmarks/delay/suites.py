@@ -6,7 +6,12 @@ from dataclasses import replace
 
 from benchmarks.delay import methods, sdf_published, sdf_sweeps, workers
 from benchmarks.delay.replicate import replicate, tasks
-from benchmarks.delay.report import DelayReport, cumulative_regret_all, mean_simple_regret
+from benchmarks.delay.report import (
+    PENDING,
+    DelayReport,
+    cumulative_regret_all,
+    mean_simple_regret,
+)
 from benchmarks.delay.sdf_report import NEW_POINTS, SdfReport, new_points
 from benchmarks.delay.workers_report import WorkersReport
 from benchmarks.framework.condensation import (
@@ -42,11 +47,19 @@ ARCHIVED_SDF = replace(ARCHIVED, derived={NEW_POINTS: Derived(new_points, Flags(
 DELAY = Suite(
     name="delay",
     problems=tasks(),
-    methods=methods.compared(),
+    methods=(*methods.compared(), methods.default()),
     baseline="ucb",
-    seeds=range(10),
+    seeds=range(10000, 10030),
     replicate=replicate,
-    report=DelayReport(),
+    report=DelayReport(
+        primary=(
+            ("ucb_sdf", "ucb"),
+            ("ucb_default", "ucb"),
+            ("ucb_default", "ucb_sdf"),
+            ("ucb_default", PENDING),
+        )
+    ),
+    protocol="late_values",
     archive=ARCHIVED,
 )
 

@@ -15,6 +15,8 @@ from benchmarks.suites import SUITES
 DECLARED = {
     # Five cases; four other methods in each.
     "decisions": (5, 20),
+    # Six with what ignores delays, and seven with `qlogei_pending`.
+    "delay": (4, 13),
     "delay_workers": (3,),
     "locbo_full": (3, 67),
     "locbo_sweeps": (2, 18),
@@ -36,7 +38,16 @@ DECLARED = {
     "wellspecified": (2, 4),
 }
 
-NUMBERS = {"two": 2, "three": 3, "five": 5, "ten": 10, "thirteen": 13, "all 18": 18, "all 36": 36}
+NUMBERS = {
+    "two": 2,
+    "three": 3,
+    "four": 4,
+    "five": 5,
+    "ten": 10,
+    "thirteen": 13,
+    "all 18": 18,
+    "all 36": 36,
+}
 
 
 def test_all_suites_with_a_protocol_are_here() -> None:

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from benchmarks.delay import sdf_published
+from benchmarks.delay.methods import compared
 from benchmarks.delay.replicate import DelayedTask, replicate
 from benchmarks.delay.replicate import tasks as tasks_of_delay
 from benchmarks.delay.report import cumulative_regret_all, mean_simple_regret
@@ -52,9 +53,10 @@ def test_contextual_problems_differ_in_what_they_are_named_for() -> None:
     assert differences(ours, everything) == {"surrogate", "objective", "num_initial"}
     assert (ours.surrogate, raw.surrogate) == (RefittedRBF(), RawRBF())
     assert (ours.num_initial, initial.num_initial) == (3, 5)
-    # Suite `delay`'s but for the number of contexts.
-    (of_delay,) = (task for task in tasks_of_delay() if task.contextual)
-    assert differences(ours, of_delay) == {"num_rounds"}
+    # Delays are shorter than where there are no contexts, and nothing else differs.
+    (of_delay, *_) = tasks_of_delay()
+    assert differences(ours, of_delay) == {"objective", "delay", "max_wait", "num_rounds"}
+    assert (ours.delay, ours.max_wait) == (PoissonDelay(3.0), 6)
     assert (ours.num_rounds, ours.objective.num_contexts) == (300, 10)
 
 
@@ -81,7 +83,7 @@ def test_sweeps_differ_in_the_delay_and_in_m() -> None:
         _, mean, _, max_wait = task.name.split("_")
         assert (task.delay, task.max_wait) == (PoissonDelay(float(mean)), int(max_wait))
         assert differences(task, of_delay) <= {"delay", "max_wait"}
-    assert SWEEPS.methods == get_suite("delay").methods
+    assert SWEEPS.methods == compared()
 
 
 @pytest.mark.parametrize("suite", [PUBLISHED, HYPERPARAMETERS, SWEEPS])
