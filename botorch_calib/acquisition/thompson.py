@@ -34,7 +34,11 @@ from botorch_calib.models.calibrated import CalibratedModel
 from botorch_calib.models.fourier_paths import FourierPaths
 from botorch_calib.models.inspection import like, predicting_part
 from botorch_calib.models.requirements import check_one_value_each, scalar_affine
-from botorch_calib.models.sample_paths import CalibratedPath, process_of_paths
+from botorch_calib.models.sample_paths import (
+    CalibratedPath,
+    process_of_paths,
+    with_own_hyperparameters,
+)
 
 # Relative to the largest variance. Rounding makes the covariance matrix of close points slightly
 # indefinite. This much on its diagonal repairs that in most cases, and adds noise to a draw of only
@@ -186,7 +190,7 @@ def draw_path(model: Model, nu: Tensor, seed: int) -> Module:
         UnsupportedError: For other models, for kernels without random features, and for a
             `CalibratedModel` with ``denoise=False``.
     """
-    gp = process_of_paths(model, "give `choices` to draw at these points")
+    gp = with_own_hyperparameters(process_of_paths(model, "give `choices` to draw at these points"))
     is_calibrated = isinstance(predicting_part(model), CalibratedModel)
     factor = torch.ones_like(nu) if is_calibrated else nu
     try:

@@ -6,7 +6,7 @@ dispatcher.
 
 from __future__ import annotations
 
-from copy import deepcopy
+from copy import copy, deepcopy
 from typing import Any
 
 import torch
@@ -123,12 +123,33 @@ def process_of_paths(model: Any, otherwise: str) -> Any:
     return gp.eval()
 
 
+# Where a module keeps what `parameters` and `state_dict` go through.
+_HYPERPARAMETERS = ("_parameters", "_buffers", "_modules")
+
+
+def with_own_hyperparameters(gp: ExactGP) -> ExactGP:
+    """A copy of a process to draw from, so that a function that was drawn stays what it is.
+
+    BoTorch's paths evaluate the mean and the kernel of the process from which they were drawn.
+    After a fit in place they would be neither the same functions nor draws from the fitted process.
+
+    Args:
+        gp: The process. Its training data, and what was computed from them, are those of the copy
+            as well: a process that is trained, or is given other data, drops them, and nothing
+            writes to them.
+    """
+    twin = copy(gp)
+    twin.__dict__ |= deepcopy({name: gp.__dict__[name] for name in _HYPERPARAMETERS})
+    return twin
+
+
 @DrawMatheronPaths.register(CalibratedModel)
 def _draw_calibrated_paths(
     model: CalibratedModel, *, sample_shape: Size, **samplers: Any
 ) -> CalibratedPath:
     gp = process_of_paths(model, "draw joint samples from `posterior`")
-    _try_posterior(model)
+    _try_posterior(model)  # which leaves with the process what its copy need not compute again
+    gp = with_own_hyperparameters(gp)
     # Of the process and of what the calibrator knows by now: `observe` changes both in a model, and
     # a function that was drawn stays what it is.
     drawn_from = model.with_model(gp, deepcopy(model.calibrator))
@@ -139,7 +160,10 @@ def _draw_calibrated_paths(
 @DrawMatheronPaths.register(CensoredDelayModel)
 def _draw_delayed_paths(model: CensoredDelayModel, **arguments: Any) -> SamplePath:
     """Paths of the model conditioned on what is pending, calibrated or not."""
-    path: SamplePath = DrawMatheronPaths(model.conditioned_model, **arguments)
+    conditioned = model.conditioned_model
+    if isinstance(conditioned, ExactGP):
+        conditioned = with_own_hyperparameters(conditioned)
+    path: SamplePath = DrawMatheronPaths(conditioned, **arguments)
     if isinstance(model.model, CalibratedModel):
         _try_posterior(model)  # the conditioned copy does not warn
     return path

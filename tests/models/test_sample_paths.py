@@ -17,8 +17,9 @@ from torch import Size, Tensor
 from torch.testing import assert_close
 
 from botorch_calib import CalibratedModel, CensoredDelayModel, LocalizedConformal
+from botorch_calib.acquisition.thompson import draw_path
 from botorch_calib.calibration import Calibrator, QuantileRecalibrator
-from botorch_calib.models.sample_paths import CalibratedPath
+from botorch_calib.models.sample_paths import CalibratedPath, with_own_hyperparameters
 from tests.gps import DOUBLE, make_data, make_gp, make_multitask, make_variational
 
 CALIBRATORS: list[Calibrator] = [
@@ -183,6 +184,51 @@ def test_paths_stay_what_they_are_when_the_model_observes(order: str) -> None:
     changing.observe(X[2:3], torch.full((1, 1), 4.0, dtype=torch.double))
     assert (changing.posterior(X).mean - before).abs().max() > 0.1
     assert torch.equal(drawn(X), values)
+
+
+def change_hyperparameters(gp: Any) -> None:
+    """As a fit does: in place, in training mode."""
+    gp.train()
+    gp.covar_module.lengthscale = 2.0 * gp.covar_module.lengthscale
+    gp.mean_module.constant.data += 1.0
+    gp.likelihood.noise = 4.0 * gp.likelihood.noise
+    gp.eval()
+
+
+@pytest.mark.parametrize("order", ["alone", "inside", "outside", "uncalibrated"])
+@pytest.mark.parametrize("transforms", [False, True])
+def test_paths_stay_what_they_are_when_the_process_is_fitted(order: str, transforms: bool) -> None:
+    X, gp = points(transforms), make_gp(transforms=transforms)
+    if order == "outside":
+        fitted: Any = CalibratedModel.from_history(
+            CensoredDelayModel(gp, X[3:], -3.0), CALIBRATORS[0]
+        )
+    elif order == "uncalibrated":
+        fitted = CensoredDelayModel(gp, X[3:], -3.0)
+    else:
+        fitted = CalibratedModel.from_history(gp, CALIBRATORS[0])
+        if order == "inside":
+            fitted = CensoredDelayModel(fitted, X[3:], -3.0)
+    torch.manual_seed(0)
+    drawn = draw_matheron_paths(fitted, Size([3]))
+    single = draw_path(fitted, torch.ones((), dtype=torch.double), seed=0)
+    values, value = drawn(X), single(X)
+    before = gp.posterior(X).mean
+    change_hyperparameters(gp)
+    assert (gp.posterior(X).mean - before).abs().max() > 0.1
+    torch.testing.assert_close(drawn(X), values, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(single(X), value, rtol=1e-12, atol=1e-12)
+
+
+def test_a_path_takes_over_what_the_process_keeps() -> None:
+    # Else the covariance matrix would be factored once more for each draw.
+    gp = make_gp()
+    drawn_from = with_own_hyperparameters(gp)
+    assert drawn_from.prediction_strategy is gp.prediction_strategy
+    assert drawn_from.train_inputs is gp.train_inputs
+    mine, theirs = dict(drawn_from.named_parameters()), dict(gp.named_parameters())
+    assert mine.keys() == theirs.keys()
+    assert not any(mine[name] is theirs[name] for name in mine)
 
 
 def test_samplers_are_passed_on() -> None:
