@@ -38,6 +38,7 @@ from botorch_calib.models.inspection import (
 from botorch_calib.models.requirements import (
     check_base,
     check_observations,
+    check_outcome_transform,
     posterior_at,
     scalar_affine,
 )
@@ -85,8 +86,9 @@ class CalibratedModel(WrapperModel, FantasizeMixin):
 
     Raises:
         UnsupportedError: For models with several outputs, ensembles (fully Bayesian models),
-            non-Gaussian likelihoods and models that are calibrated already, and where
-            ``calibrator`` is none.
+            non-Gaussian likelihoods, nonlinear outcome transforms (``Log``, ``Power``, ``Bilog``,
+            alone or in a chain: apply them to the observations beforehand) and models that are
+            calibrated already, and where ``calibrator`` is none.
         InputDataError: If ``excess`` is unknown, or ``calibrator`` has learned on another device
             than the model's.
 
@@ -161,7 +163,8 @@ class CalibratedModel(WrapperModel, FantasizeMixin):
 
         Raises:
             UnsupportedError: If ``model`` is not an exact single-output Gaussian process; use
-                `observe` instead. Or if ``calibrator`` is none.
+                `observe` instead. Or if its outcome transform is nonlinear, or ``calibrator`` is
+                none.
             InputDataError: If there are no training data or fewer than ``num_initial``, or
                 ``residuals`` or ``excess`` is unknown.
         """
@@ -452,6 +455,7 @@ class CalibratedModel(WrapperModel, FantasizeMixin):
 
 def _check_model(model: Model) -> None:
     check_base(model)
+    check_outcome_transform(observed_part(model))
     if gaussian_part(observed_part(model)) is not observed_part(model):
         raise UnsupportedError(
             f"`model` must be a Gaussian model, and this {type(model).__name__} is calibrated "
