@@ -20,7 +20,7 @@ from botorch.utils.datasets import SupervisedDataset
 from torch import Tensor
 
 from botorch_calib._autograd import outside_inference_mode
-from botorch_calib._validation import check_finite, check_one_of, check_tensor
+from botorch_calib._validation import check_one_of, check_tensor, check_variances
 from botorch_calib.calibration import Calibrator, LocalizedConformal
 from botorch_calib.distributions.piecewise import PiecewisePredictive
 from botorch_calib.exceptions import CalibrationWarning
@@ -367,7 +367,7 @@ class CalibratedModel(WrapperModel, FantasizeMixin):
         if predictive is None:
             predictive = self.calibrator.predictive(self.transform_inputs(X))
         least = least_variance(predicting, base)
-        return CalibratedPosterior(base, predictive, noise, denoise, self.excess, least)
+        return CalibratedPosterior.of_model(base, predictive, noise, denoise, self.excess, least)
 
     def warn_if_unlearned(self) -> None:
         """Warn where the calibrator has seen too little to correct the model.
@@ -522,9 +522,7 @@ def _checked_noise(observation_noise: bool | Tensor) -> Tensor | None:
     """The noise variances that are given, if there are any."""
     if isinstance(observation_noise, Tensor):
         # Acquisition functions give booleans, so this waits for no device where that costs.
-        if not (check_finite("observation_noise", observation_noise) >= 0).all():
-            raise InputDataError("`observation_noise` must hold variances, of at least 0.")
-        return observation_noise
+        return check_variances("observation_noise", observation_noise)
     if isinstance(observation_noise, Number) and not isinstance(observation_noise, bool):
         raise InputDataError(
             "`observation_noise` must be True, False or a tensor of variances, got "
