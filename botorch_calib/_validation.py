@@ -160,6 +160,15 @@ def check_finite(name: str, value: Tensor) -> Tensor:
     return value
 
 
+def check_variances(name: str, value: Any) -> Tensor:
+    """Return ``value`` if it is a tensor of finite numbers of at least 0, else raise."""
+    if check_tensor(name, value).is_complex():
+        raise InputDataError(f"`{name}` must hold real numbers, got {value.dtype}.")
+    if not (check_finite(name, value) >= 0).all():
+        raise InputDataError(f"`{name}` must hold variances, of at least 0.")
+    return value
+
+
 def check_precision(name: str, values: Tensor, dtype: torch.dtype) -> None:
     """Raise ``InputDataError`` unless ``values`` have the precision ``dtype`` of the model."""
     if values.dtype != dtype:

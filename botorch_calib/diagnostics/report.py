@@ -28,8 +28,10 @@ from botorch_calib._validation import (
     check_finite,
     check_inputs,
     check_levels,
+    check_model,
     check_one_of,
     check_open_unit,
+    check_tensor,
 )
 from botorch_calib.diagnostics.forecast_scores import ForecastScores, forecast_scores
 from botorch_calib.diagnostics.noise import NoiseDiagnosis, noise_diagnosis
@@ -58,9 +60,12 @@ from botorch_calib.models.inspection import (
     gaussian_part,
     in_output_task,
     objective_variance,
+    observed_part,
     outcome_unit,
     predicting_process,
     raw_train_inputs,
+    raw_width,
+    with_task_feature,
 )
 from botorch_calib.models.residuals import RESIDUALS, forecast_history
 
@@ -290,9 +295,15 @@ def _of_history(model: Any, num_initial: int, residuals: str, truth: Truth | Non
 
 def _of_held_out(model: Any, X: Tensor, Y: Tensor, truth: Truth | None) -> _Forecasts:
     """Forecasts of observations that the model has not seen, each by itself."""
+    check_model(model)
     if model.num_outputs != 1 or model.batch_shape:
         raise _unsupported(model)
-    posterior = model.posterior(X.unsqueeze(-2), observation_noise=True)
+    try:
+        posterior = model.posterior(X.unsqueeze(-2), observation_noise=True)
+    except (RuntimeError, BotorchTensorDimensionError):
+        # Not before: models whose input transforms add columns need not tell their own width.
+        _check_held_out_width(model, X)
+        raise
     stated, noise, base = None, 0.0, posterior
     if isinstance(model, CalibratedModel):
         stated, noise = posterior.predictive, posterior.noise_variance
@@ -361,7 +372,7 @@ def _check_held_out(X: Tensor | None, Y: Tensor | None) -> tuple[Tensor, Tensor]
     if X is None or Y is None:
         raise InputDataError("Give both of `X` and `Y`, or neither.")
     check_inputs("X", X)
-    if Y.shape != (len(X), 1):
+    if check_tensor("Y", Y).shape != (len(X), 1):
         raise BotorchTensorDimensionError(
             f"`Y` must have shape {len(X)} x 1, one observation for each row of `X`, "
             f"got {tuple(Y.shape)}."
@@ -369,6 +380,17 @@ def _check_held_out(X: Tensor | None, Y: Tensor | None) -> tuple[Tensor, Tensor]
     if len(X) == 0:
         raise InputDataError("`X` and `Y` are empty: there is nothing to judge.")
     return X, check_finite("Y", Y)
+
+
+def _check_held_out_width(model: Any, X: Tensor) -> None:
+    """Raise unless inputs ``n x d`` are as wide as the model's, who may say which task they are."""
+    gp = observed_part(gaussian_part(observed_part(model)))
+    width = raw_width(gp)
+    if width is not None and with_task_feature(gp, X).shape[-1] != width:
+        raise BotorchTensorDimensionError(
+            f"`X` must have shape n x {width}, as wide as the training inputs of `model`, got "
+            f"{tuple(X.shape)}."
+        )
 
 
 def _warn_if_few(num_observations: int, alpha: float) -> None:

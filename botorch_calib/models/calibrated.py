@@ -20,7 +20,7 @@ from botorch.utils.datasets import SupervisedDataset
 from torch import Tensor
 
 from botorch_calib._autograd import outside_inference_mode
-from botorch_calib._validation import check_finite, check_one_of, check_tensor
+from botorch_calib._validation import check_one_of, check_tensor, check_variances
 from botorch_calib.calibration import Calibrator, LocalizedConformal
 from botorch_calib.distributions.piecewise import PiecewisePredictive
 from botorch_calib.exceptions import CalibrationWarning
@@ -38,6 +38,7 @@ from botorch_calib.models.inspection import (
 from botorch_calib.models.requirements import (
     check_base,
     check_observations,
+    check_outcome_transform,
     posterior_at,
     scalar_affine,
 )
@@ -85,8 +86,9 @@ class CalibratedModel(WrapperModel, FantasizeMixin):
 
     Raises:
         UnsupportedError: For models with several outputs, ensembles (fully Bayesian models),
-            non-Gaussian likelihoods and models that are calibrated already, and where
-            ``calibrator`` is none.
+            non-Gaussian likelihoods, nonlinear outcome transforms (``Log``, ``Power``, ``Bilog``,
+            alone or in a chain: apply them to the observations beforehand) and models that are
+            calibrated already, and where ``calibrator`` is none.
         InputDataError: If ``excess`` is unknown, or ``calibrator`` has learned on another device
             than the model's.
 
@@ -161,7 +163,8 @@ class CalibratedModel(WrapperModel, FantasizeMixin):
 
         Raises:
             UnsupportedError: If ``model`` is not an exact single-output Gaussian process; use
-                `observe` instead. Or if ``calibrator`` is none.
+                `observe` instead. Or if its outcome transform is nonlinear, or ``calibrator`` is
+                none.
             InputDataError: If there are no training data or fewer than ``num_initial``, or
                 ``residuals`` or ``excess`` is unknown.
         """
@@ -364,7 +367,7 @@ class CalibratedModel(WrapperModel, FantasizeMixin):
         if predictive is None:
             predictive = self.calibrator.predictive(self.transform_inputs(X))
         least = least_variance(predicting, base)
-        return CalibratedPosterior(base, predictive, noise, denoise, self.excess, least)
+        return CalibratedPosterior.of_model(base, predictive, noise, denoise, self.excess, least)
 
     def warn_if_unlearned(self) -> None:
         """Warn where the calibrator has seen too little to correct the model.
@@ -452,6 +455,7 @@ class CalibratedModel(WrapperModel, FantasizeMixin):
 
 def _check_model(model: Model) -> None:
     check_base(model)
+    check_outcome_transform(observed_part(model))
     if gaussian_part(observed_part(model)) is not observed_part(model):
         raise UnsupportedError(
             f"`model` must be a Gaussian model, and this {type(model).__name__} is calibrated "
@@ -518,9 +522,7 @@ def _checked_noise(observation_noise: bool | Tensor) -> Tensor | None:
     """The noise variances that are given, if there are any."""
     if isinstance(observation_noise, Tensor):
         # Acquisition functions give booleans, so this waits for no device where that costs.
-        if not (check_finite("observation_noise", observation_noise) >= 0).all():
-            raise InputDataError("`observation_noise` must hold variances, of at least 0.")
-        return observation_noise
+        return check_variances("observation_noise", observation_noise)
     if isinstance(observation_noise, Number) and not isinstance(observation_noise, bool):
         raise InputDataError(
             "`observation_noise` must be True, False or a tensor of variances, got "

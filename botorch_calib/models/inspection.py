@@ -246,7 +246,7 @@ def as_calibrated(model: Any, posterior: Posterior) -> CalibratedPosterior:
         )
     normal = PiecewisePredictive.gaussian(dtype=torch.double, device=posterior.device)
     least = least_variance(predicting_process(model), posterior)
-    return CalibratedPosterior(posterior, normal, 0.0, least_variance=least)
+    return CalibratedPosterior.of_model(posterior, normal, 0.0, True, "noise", least)
 
 
 def objective_variance(model: Any, posterior: GPyTorchPosterior) -> Tensor:

@@ -12,6 +12,7 @@ from botorch.exceptions.errors import (
 )
 from botorch.models.higher_order_gp import HigherOrderGP
 from botorch.models.model import Model, ModelList
+from botorch.models.transforms.outcome import ChainedOutcomeTransform
 from botorch.posteriors.posterior import Posterior
 from gpytorch.likelihoods import FixedNoiseGaussianLikelihood
 from gpytorch.likelihoods.gaussian_likelihood import _GaussianLikelihoodBase
@@ -46,6 +47,34 @@ def check_base(model: Model, wrapper: str = "CalibratedModel") -> None:
             f"The outcome of a {name} is a tensor, which {wrapper} has no predictive distribution "
             "of: use one model per element, in a ModelList."
         )
+
+
+def check_outcome_transform(model: Any, wrapper: str = "CalibratedModel") -> None:
+    """Raise ``UnsupportedError`` where an outcome transform is not affine, as it says itself.
+
+    Under any other the posterior is not Gaussian in the units of the outcome, or only states the
+    moments of what is not.
+    """
+    transform = getattr(model, "outcome_transform", None)
+    if transform is None or getattr(transform, "_is_linear", False):
+        return
+    culprit = _nonlinear_part(transform)
+    name = type(culprit).__name__
+    within = "" if culprit is transform else f" (in its {type(transform).__name__})"
+    raise UnsupportedError(
+        f"{type(model).__name__} has the nonlinear outcome transform {name}{within}, under which "
+        f"its posterior is not Gaussian in the units of the outcome, as {wrapper} needs: apply "
+        f"{name} to the observations beforehand, and let the model have `Standardize` or no "
+        "outcome transform."
+    )
+
+
+def _nonlinear_part(transform: Any) -> Any:
+    """The first transform of a chain, of chains too, that is not affine; any other as it is."""
+    if isinstance(transform, ChainedOutcomeTransform):
+        nonlinear = (part for part in transform.values() if not part._is_linear)
+        return _nonlinear_part(next(nonlinear))
+    return transform
 
 
 def check_observations(model: Any, X: Tensor, Y: Tensor, Yvar: Tensor | None) -> None:

@@ -3,6 +3,7 @@ r"""`CalibratedPosterior`: a Gaussian posterior with calibrated marginals."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Self
 
 import torch
 from botorch.exceptions.errors import (
@@ -16,7 +17,12 @@ from botorch.utils.low_rank import sample_cached_cholesky
 from gpytorch.distributions import MultitaskMultivariateNormal, MultivariateNormal
 from torch import Tensor
 
-from botorch_calib._validation import check_one_of, check_open_unit
+from botorch_calib._validation import (
+    check_nonnegative,
+    check_one_of,
+    check_open_unit,
+    check_variances,
+)
 from botorch_calib.distributions.moments import WithMoments
 from botorch_calib.distributions.piecewise import PiecewisePredictive
 from botorch_calib.distributions.smoothed import SmoothedPredictive, UnsmoothedPredictive
@@ -92,10 +98,13 @@ class CalibratedPosterior(WithMoments, Posterior):
             ``min_variance``, which is too much for outcomes in tiny units).
 
     Raises:
-        UnsupportedError: If ``posterior`` is not a Gaussian posterior.
+        UnsupportedError: If ``posterior`` is not a Gaussian posterior, or ``predictive`` not a
+            `PiecewisePredictive`.
         BotorchTensorDimensionError: If it has several outputs, or if the batch shape of
-            ``predictive`` or ``noise_variance`` does not broadcast to that of its mean.
-        InputDataError: If ``noise_variance`` is a negative or NaN number, or ``excess`` is unknown.
+            ``predictive``, ``noise_variance`` or ``least_variance`` does not broadcast to that of
+            its mean.
+        InputDataError: If a variance is NaN, infinite or negative (``least_variance``: or 0), or
+            neither a number nor a tensor, ``denoise`` is not a boolean, or ``excess`` is unknown.
     """
 
     def __init__(
@@ -107,38 +116,90 @@ class CalibratedPosterior(WithMoments, Posterior):
         excess: str = "noise",
         least_variance: Tensor | None = None,
     ) -> None:
+        if not isinstance(denoise, bool):
+            raise InputDataError(f"`denoise` must be True or False, got {denoise!r}.")
+        if isinstance(noise_variance, Tensor):
+            check_variances("noise_variance", noise_variance)
+        elif isinstance(noise_variance, bool):
+            raise InputDataError(
+                f"`noise_variance` must be a number or a tensor, got {noise_variance}: for the "
+                "posterior of the observation give `denoise=False`."
+            )
+        else:
+            check_nonnegative("noise_variance", noise_variance)
+        if (
+            least_variance is not None
+            and not check_variances("least_variance", least_variance).all()
+        ):
+            raise InputDataError("`least_variance` must be positive.")
+        self._set_up(posterior, predictive, noise_variance, denoise, excess, least_variance)
+        # Once more: what double precision holds may overflow in that of the posterior.
+        check_variances("noise_variance", self.noise_variance)
+
+    @classmethod
+    def of_model(
+        cls,
+        posterior: GPyTorchPosterior,
+        predictive: PiecewisePredictive,
+        noise_variance: Tensor | float,
+        denoise: bool,
+        excess: str,
+        least_variance: Tensor | None,
+    ) -> Self:
+        """As the constructor, of variances that a model states: they are not looked at.
+
+        Looking would wait for the device at every evaluation of an acquisition function, and make
+        errors of inputs that are NaN.
+        """
+        made = cls.__new__(cls)
+        made._set_up(posterior, predictive, noise_variance, denoise, excess, least_variance)
+        return made
+
+    def _set_up(
+        self,
+        posterior: GPyTorchPosterior,
+        predictive: PiecewisePredictive,
+        noise_variance: Tensor | float,
+        denoise: bool,
+        excess: str,
+        least_variance: Tensor | None,
+    ) -> None:
         if type(posterior) is not GPyTorchPosterior:
             raise UnsupportedError(
-                "CalibratedPosterior needs a GPyTorchPosterior with a multivariate normal "
-                f"distribution, got {type(posterior).__name__}."
+                "CalibratedPosterior needs as `posterior` a GPyTorchPosterior with a multivariate "
+                f"normal distribution, got {type(posterior).__name__}."
             )
         if isinstance(posterior.distribution, MultitaskMultivariateNormal):
             raise BotorchTensorDimensionError(
-                "CalibratedPosterior is defined for a single output; use one calibrated model "
-                "per outcome in a ModelList."
+                "CalibratedPosterior is defined for a `posterior` of a single output; use one "
+                "calibrated model per outcome in a ModelList."
             )
-        is_number = isinstance(noise_variance, (int, float))
-        if is_number and not noise_variance >= 0.0:
-            raise InputDataError(f"`noise_variance` must be at least 0, got {noise_variance}.")
+        if not isinstance(predictive, PiecewisePredictive):
+            raise UnsupportedError(
+                "`predictive` must be a PiecewisePredictive, such as `calibrator.predictive(X)`, "
+                f"got {type(predictive).__name__}."
+            )
         self.excess: str = check_one_of("excess", excess, EXCESS)
-        # A tensor is not looked at, as that would wait for the device.
-        self._noiseless = is_number and noise_variance == 0.0
+        self._noiseless = not isinstance(noise_variance, Tensor) and noise_variance == 0.0
         self.base_posterior = posterior
         self.predictive = predictive
         self.denoise = denoise
         mean = posterior.mean
         self.noise_variance = torch.as_tensor(noise_variance, dtype=mean.dtype, device=mean.device)
-        for name, shape in (
-            ("predictive", predictive.batch_shape),
-            ("noise_variance", self.noise_variance.shape),
-        ):
-            if not broadcasts_to(shape, mean.shape):
-                raise BotorchTensorDimensionError(
-                    f"The shape {tuple(shape)} of `{name}` does not broadcast to that of the "
-                    f"posterior mean, {tuple(mean.shape)}."
-                )
+        self._check_broadcasts("predictive", predictive.batch_shape)
+        self._check_broadcasts("noise_variance", self.noise_variance.shape)
+        if least_variance is not None:
+            self._check_broadcasts("least_variance", least_variance.shape)
         self._least_variance = least_variance
         self._set_units(mean, marginal_variance(posterior, least_variance))
+
+    def _check_broadcasts(self, name: str, shape: torch.Size) -> None:
+        expected = self.base_posterior.mean.shape
+        if not broadcasts_to(shape, expected):
+            raise BotorchTensorDimensionError(
+                f"The shape {tuple(shape)} of `{name}` does not broadcast to that of the "
+                f"posterior mean, {tuple(expected)}."
+            )
 
     def _set_units(self, mean: Tensor, variance: Tensor) -> None:
         """The distribution as ``f~ = location + unit (z + ratio eps)``, in float64."""
@@ -498,13 +559,13 @@ class CalibratedPosterior(WithMoments, Posterior):
         scaled = MultivariateNormal(
             weight * mvn.mean + offset, mvn.lazy_covariance_matrix * (weight * weight)
         )
-        return CalibratedPosterior(
+        return CalibratedPosterior.of_model(
             GPyTorchPosterior(scaled),
             self.predictive.mirrored() if weight < 0 else self.predictive,
             0.0 if self._noiseless else self.noise_variance * (weight * weight),
-            denoise=self.denoise,
-            excess=self.excess,
-            least_variance=None if least is None else least * (weight * weight),
+            self.denoise,
+            self.excess,
+            None if least is None else least * (weight * weight),
         )
 
 

@@ -27,6 +27,7 @@ from botorch_calib import (
 from botorch_calib.diagnostics.forecast_scores import ForecastScores
 from botorch_calib.diagnostics.regions import median_cells
 from botorch_calib.exceptions import CalibrationWarning
+from botorch_calib.models import CensoredDelayModel
 from tests.gps import DOUBLE, make_data, make_gp, make_model, make_variational
 
 N = 12
@@ -331,6 +332,9 @@ def test_too_few_observations_for_the_level_are_pointed_out() -> None:
         ({"Y": torch.zeros(2, 1, **DOUBLE)}, "both"),
         ({"X": torch.zeros(2, 2, **DOUBLE), "Y": torch.zeros(2, **DOUBLE)}, "`Y`"),
         ({"X": torch.zeros(2, **DOUBLE), "Y": torch.zeros(2, 1, **DOUBLE)}, "`X`"),
+        ({"X": torch.zeros(2, 2, **DOUBLE), "Y": torch.zeros(3, 1, **DOUBLE)}, "`Y`.* 2 x 1.*3, 1"),
+        ({"X": torch.zeros(2, 2, **DOUBLE), "Y": torch.zeros(2, 2, **DOUBLE)}, "`Y`.* 2 x 1.*2, 2"),
+        ({"X": torch.zeros(2, 2, **DOUBLE), "Y": [[0.0], [0.0]]}, "`Y` must be a tensor"),
         ({"X": torch.zeros(0, 2, **DOUBLE), "Y": torch.zeros(0, 1, **DOUBLE)}, "empty"),
         (
             {"X": torch.zeros(1, 2, **DOUBLE), "Y": torch.full((1, 1), math.nan, **DOUBLE)},
@@ -362,6 +366,36 @@ UNSUPPORTED: dict[str, Callable[[], Any]] = {
     "nonlinear outcome transform": log_outcome,
     "two outputs": lambda: ModelListGP(make_gp(), make_gp()),
 }
+
+
+WIDTHS: dict[str, Callable[[], Any]] = {
+    "plain": make_gp,
+    "with transforms": lambda: make_gp(transforms=True),
+    "calibrated": lambda: CalibratedModel.from_history(make_gp(), OnlineConformal(0.2)),
+    "calibrated, with transforms": lambda: CalibratedModel.from_history(
+        make_gp(transforms=True), OnlineConformal(0.2)
+    ),
+    "pending": lambda: CalibratedModel(
+        CensoredDelayModel(make_gp(), torch.rand(2, 2, **DOUBLE), -1.0), OnlineConformal(0.2)
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WIDTHS)
+@pytest.mark.parametrize("width", [1, 3])
+def test_held_out_inputs_of_another_width(name: str, width: int) -> None:
+    X, Y = torch.zeros(6, width, **DOUBLE), torch.zeros(6, 1, **DOUBLE)
+    with pytest.raises(
+        BotorchTensorDimensionError, match=rf"`X` must have shape n x 2,.* \(6, {width}\)"
+    ):
+        calibration_report(WIDTHS[name](), X, Y)
+
+
+@pytest.mark.parametrize("model", [None, "gp"])
+def test_held_out_data_without_a_model(model: Any) -> None:
+    X, Y, _ = make_data()
+    with pytest.raises(UnsupportedError, match="`model` must be a BoTorch model"):
+        calibration_report(model, X, Y)
 
 
 @pytest.mark.parametrize("name", UNSUPPORTED)

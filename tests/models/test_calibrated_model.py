@@ -4,6 +4,7 @@ import copy
 import math
 import pickle
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -21,7 +22,8 @@ from botorch.models import ModelList, PairwiseGP, SingleTaskGP
 from botorch.models.fully_bayesian import SaasFullyBayesianSingleTaskGP
 from botorch.models.map_saas import EnsembleMapSaasSingleTaskGP
 from botorch.models.model import Model
-from botorch.models.transforms import Log, Standardize
+from botorch.models.transforms import Bilog, ChainedOutcomeTransform, Log, Power, Standardize
+from botorch.models.transforms.outcome import OutcomeTransform
 from botorch.sampling.normal import SobolQMCNormalSampler
 from botorch.utils.datasets import SupervisedDataset
 from torch import Tensor
@@ -955,15 +957,77 @@ def test_unsupported_bases(name, match):
         CalibratedModel.from_history(base, OnlineConformal(0.2))
 
 
-def test_nonlinear_outcome_transform():
+NONLINEAR: dict[str, tuple[Callable[[], OutcomeTransform], str]] = {
+    "log": (Log, "outcome transform Log, "),
+    "power": (lambda: Power(0.5), "outcome transform Power, "),
+    "bilog": (Bilog, "outcome transform Bilog, "),
+    "chain": (
+        lambda: ChainedOutcomeTransform(bilog=Bilog(), standardize=Standardize(1)),
+        r"transform Bilog \(in its ChainedOutcomeTransform\).*apply Bilog to",
+    ),
+    "chain of chains": (
+        lambda: ChainedOutcomeTransform(
+            standardize=Standardize(1), chain=ChainedOutcomeTransform(power=Power(2.0))
+        ),
+        r"transform Power \(in its ChainedOutcomeTransform\)",
+    ),
+}
+
+
+@pytest.mark.filterwarnings("ignore:Data .outcome observations. is not standardized")
+@pytest.mark.parametrize("name", NONLINEAR)
+def test_nonlinear_outcome_transform(name: str) -> None:
+    """Refused where the model is given, not at its first posterior."""
     X, Y, _ = make_data()
-    model = CalibratedModel(
-        SingleTaskGP(X, (Y - Y.mean()).exp(), outcome_transform=Log()), OnlineConformal(0.2)
-    )
+    transform, match = NONLINEAR[name]
+    gp = SingleTaskGP(X, (Y - Y.mean()).exp(), outcome_transform=transform())
+    pending = CensoredDelayModel(gp, X[:2], 0.5)
+    plain = CalibratedModel(make_gp(), OnlineConformal(0.2))
+    for build in (
+        lambda: CalibratedModel(gp, OnlineConformal(0.2)),
+        lambda: CalibratedModel.from_history(gp, OnlineConformal(0.2)),
+        lambda: CalibratedModel(pending, OnlineConformal(0.2)),
+        lambda: plain.with_model(gp),
+    ):
+        with pytest.raises(UnsupportedError, match=f"SingleTaskGP.*{match}.*Standardize"):
+            build()
+
+
+def test_posterior_that_is_not_gaussian() -> None:
+    """A transform that claims to be affine, wrongly, is refused where its posterior is stated."""
+
+    class Misleading(Log):
+        _is_linear = True
+
+    X, Y, _ = make_data()
+    gp = SingleTaskGP(X, (Y - Y.mean()).exp(), outcome_transform=Misleading())
+    model = CalibratedModel(gp, OnlineConformal(0.2))
     with pytest.raises(UnsupportedError, match="not Gaussian.*Standardize"):
         model.posterior(X[:2])
     with pytest.raises(UnsupportedError, match="not Gaussian.*Standardize"):
         model.observe(X[:2], Y[:2].abs())
+
+
+@fixed
+def test_chain_of_affine_outcome_transforms(fixed_noise: bool) -> None:
+    """Twice standardized is standardized once: the same model, by another way to its units."""
+    X, Y, _ = make_data()
+    Y = 50.0 + 7.0 * Y
+    Yvar = torch.full_like(Y, 0.5) if fixed_noise else None
+    chain = ChainedOutcomeTransform(first=Standardize(1), second=Standardize(1))
+    models = [
+        CalibratedModel.from_history(
+            SingleTaskGP(X, Y, Yvar, outcome_transform=transform), LocalizedConformal(**TEMPLATE)
+        )
+        for transform in (chain, Standardize(1))
+    ]
+    points = make_data(4, seed=21)[0]
+    found, expected = (model.posterior(points).moments() for model in models)
+    torch.testing.assert_close(found, expected)
+    for model in models:
+        model.observe(points[:2], Y[:2])
+    found, expected = (model.posterior(points).moments() for model in models)
+    torch.testing.assert_close(found, expected)
 
 
 def test_batched_base_cannot_observe():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -18,7 +19,7 @@ from botorch.exceptions.errors import (
 )
 from botorch.models import SingleTaskGP
 from botorch.posteriors import GPyTorchPosterior, TransformedPosterior
-from gpytorch.distributions import MultitaskMultivariateNormal
+from gpytorch.distributions import MultitaskMultivariateNormal, MultivariateNormal
 from torch import Generator, Size, Tensor
 from torch.autograd import gradcheck
 from torch.testing import assert_close
@@ -353,6 +354,58 @@ def two_outputs() -> GPyTorchPosterior:
 def test_constructor_errors(base, predictive, noise, error, message):
     with pytest.raises(error, match=message):
         CalibratedPosterior(base, predictive, noise)
+
+
+FINITE = "NaN or infinite"
+BAD_ARGUMENTS: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
+    "infinite noise": ({"noise_variance": math.inf}, InputDataError, "`noise_variance`.*inf"),
+    "bool for noise": ({"noise_variance": True}, InputDataError, "`noise_variance`.*denoise=False"),
+    "text for noise": ({"noise_variance": "0.1"}, InputDataError, "`noise_variance`.*'0.1'"),
+    "no noise": ({"noise_variance": None}, InputDataError, "`noise_variance`.*None"),
+    "list for noise": ({"noise_variance": [0.1]}, InputDataError, "`noise_variance`"),
+    "NaN in noise": ({"noise_variance": WIDE[0] * math.nan}, InputDataError, FINITE),
+    "inf in noise": ({"noise_variance": WIDE[0] * math.inf}, InputDataError, FINITE),
+    "negative in noise": (
+        {"noise_variance": torch.tensor(-0.1)},
+        InputDataError,
+        "`noise_variance`.*at least 0",
+    ),
+    "complex noise": ({"noise_variance": torch.tensor(1j)}, InputDataError, "`noise_variance`"),
+    "predictive": ({"predictive": "gaussian"}, UnsupportedError, "`predictive`.*got str"),
+    "no predictive": ({"predictive": None}, UnsupportedError, "`predictive`.*got NoneType"),
+    "no posterior": ({"posterior": None}, UnsupportedError, "`posterior`.*got NoneType"),
+    "denoise": ({"denoise": "no"}, InputDataError, "`denoise`"),
+    "excess": ({"excess": "everyone"}, InputDataError, "`excess`"),
+    "number for least": ({"least_variance": 1e-6}, InputDataError, "`least_variance`.*as_tensor"),
+    "least of 0": ({"least_variance": torch.zeros(())}, InputDataError, "`least_variance`"),
+    "least of NaN": ({"least_variance": torch.tensor(math.nan)}, InputDataError, FINITE),
+    "wide least": ({"least_variance": WIDE}, BotorchTensorDimensionError, "`least_variance`"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_ARGUMENTS)
+def test_wrong_arguments_are_named(name: str) -> None:
+    given, error, message = BAD_ARGUMENTS[name]
+    arguments: dict[str, Any] = {
+        "posterior": make_base(X),
+        "predictive": PREDICTIVE,
+        "noise_variance": 0.1,
+        "least_variance": torch.tensor(1e-9),
+    }
+    CalibratedPosterior(**arguments)
+    with pytest.raises(error, match=message):
+        CalibratedPosterior(**arguments | given)
+
+
+def test_noise_that_overflows_in_single_precision() -> None:
+    base = make_base(X)
+    normal = MultivariateNormal(
+        base.mean.squeeze(-1).float(), base.distribution.lazy_covariance_matrix.float()
+    )
+    single = GPyTorchPosterior(normal)
+    with pytest.raises(InputDataError, match="`noise_variance`.*infinite"):
+        CalibratedPosterior(single, PREDICTIVE, 1e40)
+    assert CalibratedPosterior(single, PREDICTIVE, 1e30).variance.isfinite().all()
 
 
 def test_method_errors():

@@ -1,0 +1,94 @@
+"""Evaluating acquisition functions over and over keeps nothing: what a search does for hours.
+
+Live tensors are counted, not bytes, so the count is the same on every machine. What is kept on
+purpose, such as prediction caches, is there after a few evaluations; beyond them nothing may stay.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+from botorch.acquisition import AcquisitionFunction
+from torch import Tensor
+
+from tests.test_device_discipline import ACQUISITIONS, decisions_of, value_and_gradient
+
+#: What is kept is there by now: BoTorch's caches of the last shapes too.
+WARM_UP = 3
+NUM = 8
+#: Those that searches are mostly made of, for longer.
+MAIN = {"LogCalibratedExpectedImprovement": 200, "qLogCalibratedNoisyExpectedImprovement": 200}
+
+
+@pytest.fixture(autouse=True)
+def only_what_a_test_makes() -> Iterator[None]:
+    """Keep what is there already from being looked through, which takes most of the time."""
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
+def num_live() -> int:
+    """How many tensors are alive: those that cycles keep until they are collected do not count."""
+    gc.collect()
+    # By type: asking proxies of other modules for their class would import these
+    return sum(issubclass(type(each), Tensor) for each in gc.get_objects())
+
+
+def num_kept(function: Callable[[Tensor], Tensor], points: Tensor, num: int) -> int:
+    """How many tensors more are alive after ``num`` evaluations with gradients, each elsewhere."""
+    shift = torch.zeros((), dtype=points.dtype)
+    for step in range(WARM_UP + num):
+        if step == WARM_UP:
+            before = num_live()
+        # Points differ each time, so that a cache by their values would grow.
+        value_and_gradient(function, (points + shift).clamp(max=1.0))
+        with torch.no_grad():
+            function((points + shift).clamp(max=1.0))
+        shift += 1e-4
+    return num_live() - before
+
+
+@pytest.mark.parametrize("name", ACQUISITIONS)
+def test_keeps_nothing(name: str) -> None:
+    function = ACQUISITIONS[name]()
+    assert num_kept(function, decisions_of(function), MAIN.get(name, NUM)) == 0
+
+
+def test_other_batches_keep_nothing() -> None:
+    """As a search does, whose number of starts shrinks: each size is met again and again."""
+    function = ACQUISITIONS["qLogCalibratedNoisyExpectedImprovement"]()
+    points = decisions_of(function)
+
+    def several(shifted: Tensor) -> Tensor:
+        return torch.cat([function(shifted[:num]) for num in range(1, len(points) + 1)])
+
+    assert num_kept(several, points, 10) == 0
+
+
+class Leaking(AcquisitionFunction):
+    """It remembers its values, by the points or in a list, with their graph or without."""
+
+    def __init__(self, inner: AcquisitionFunction, of: str) -> None:
+        super().__init__(inner.model)
+        self.inner, self.of = inner, of
+        self.by_points: dict[float, Tensor] = {}
+        self.values: list[Tensor] = []
+
+    def forward(self, X: Tensor) -> Tensor:
+        value: Tensor = self.inner(X)
+        if self.of == "points":
+            self.by_points[float(X.detach().sum())] = value.detach()
+        elif self.of == "values":
+            self.values.append(value)
+        return value
+
+
+@pytest.mark.parametrize("of", ["points", "values"])
+def test_a_leak_is_seen(of: str) -> None:
+    inner = ACQUISITIONS["LogCalibratedExpectedImprovement"]()
+    assert num_kept(Leaking(inner, of), decisions_of(inner), NUM) >= NUM
+    assert num_kept(Leaking(inner, "nothing"), decisions_of(inner), NUM) == 0
