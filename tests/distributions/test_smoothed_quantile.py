@@ -9,6 +9,7 @@ from torch import Generator, Tensor
 from torch.autograd import gradcheck, gradgradcheck
 from torch.testing import assert_close
 
+from botorch_calib.distributions import _smoothed_quantile
 from botorch_calib.distributions._normal_functions import ndtri_exp
 from botorch_calib.distributions.piecewise import PiecewisePredictive
 from botorch_calib.distributions.smoothed import SmoothedPredictive, UnsmoothedPredictive
@@ -78,6 +79,43 @@ def test_accuracy_of_thresholds_in_clusters(level):
     ratio = (12 * uniform(1000, generator=generator) - 8).exp()
     predictive = PiecewisePredictive.recalibrated(levels, knots)
     assert score_errors(SmoothedPredictive(predictive, ratio), level).max() <= 1e-7
+
+
+@pytest.mark.parametrize(
+    ("thresholds", "ratio"),
+    [
+        ([-1.5, -0.69999, 1.70002, 1.70003, 1.70004], 0.0232),
+        ([-1.5, 0.30001, 0.30002, 0.40003, 0.50004], 0.2765),
+        ([-1.8, -0.29999, 2e-5, 3e-5, 0.80004], 0.00237),
+    ],
+)
+def test_a_root_that_was_found_is_not_left_again(thresholds, ratio):
+    """Beside a cliff the score changes by rounding, which must not pass for a step that failed."""
+    levels = torch.tensor([0.001, 0.1, 0.5, 0.9, 0.999], dtype=torch.double)
+    knots = torch.tensor(thresholds, dtype=torch.double).expand(500, 1, 5)
+    ratios = ratio * torch.linspace(0.9, 1.1, 500, dtype=torch.double).unsqueeze(-1)
+    distribution = SmoothedPredictive(PiecewisePredictive.recalibrated(levels, knots=knots), ratios)
+    assert score_errors(distribution, 0.999).max() <= 1e-8
+
+
+def test_the_early_end_on_a_cpu_loses_nothing(monkeypatch):
+    half_width = torch.linspace(0.5, 2.0, 50, dtype=torch.double).unsqueeze(-1)
+    predictive = PiecewisePredictive.conformal(0.2, half_width, tails="gaussian")
+    distribution = SmoothedPredictive(predictive, torch.full((50, 1), 0.5, dtype=torch.double))
+    evaluations = []
+    evaluate = _smoothed_quantile.SurvivalCurve.__call__
+
+    def counted(self, x):
+        evaluations.append(len(x))
+        return evaluate(self, x)
+
+    monkeypatch.setattr(_smoothed_quantile.SurvivalCurve, "__call__", counted)
+    early, num_early = distribution.quantile(0.9), len(evaluations)
+    evaluations.clear()
+    monkeypatch.setattr(_smoothed_quantile, "all_there", lambda size: False)
+    full = distribution.quantile(0.9)
+    assert 0 < num_early < len(evaluations)
+    assert_close(early, full, rtol=0.0, atol=1e-8)
 
 
 def make(kind: str, parameters: Tensor, ratio: Tensor) -> SmoothedPredictive:
