@@ -33,6 +33,12 @@ from botorch_calib.models.inspection import raw_train_inputs
 from tests.asynchronous.runs import Held, Inline
 from tests.gps import DOUBLE
 
+# By the rounding of a CPU a line search fails somewhere; BoTorch warns of it and starts again.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:Optimization failed in `gen_candidates_scipy`"),
+    pytest.mark.filterwarnings("ignore::botorch.exceptions.warnings.OptimizationWarning"),
+]
+
 BOUNDS = torch.tensor([[-1.0, 0.0], [1.0, 5.0]], **DOUBLE)
 CENSOR = -2.0
 SEARCH = SearchSettings(2, 32)

@@ -130,8 +130,10 @@ def test_workers_that_cannot_start(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert set(ids(ledger, "pending")) == set(range(len(ledger)))
 
 
-# What is asked depends on when values arrive, and with it whether a line search fails somewhere.
+# What is asked depends on when values arrive, and with it whether a line search fails somewhere, of
+# the acquisition function or of a fit; BoTorch warns of it and starts again.
 @pytest.mark.filterwarnings("ignore:Optimization failed in `gen_candidates_scipy`")
+@pytest.mark.filterwarnings("ignore::botorch.exceptions.warnings.OptimizationWarning")
 @pytest.mark.parametrize("strategy", ["ucb", "hallucinate"])
 def test_a_region_that_hangs_costs_few_timeouts(strategy: str) -> None:
     """The best value is in the region, and whoever asks there sleeps for ten minutes.
