@@ -157,7 +157,13 @@ class UnderstatedReport:
             for name, case in groups.items():
                 pairs = [_both(case, (method, self.baseline), score) for method in others]
                 body.append(
-                    [name, *(mean_with_interval(_differences(*pair), "+.2f") for pair in pairs)]
+                    [
+                        name,
+                        *(
+                            mean_with_interval(comparisons.differences(*pair), "+.2f")
+                            for pair in pairs
+                        ),
+                    ]
                 )
             lines += [*table([heading, *others], body), ""]
         return lines
@@ -174,7 +180,7 @@ class UnderstatedReport:
         groups = {"all": list(collected.values())} | {p: [r] for p, r in collected.items()}
         for row, method in enumerate(others):
             for i, (name, case) in enumerate(groups.items()):
-                values = _differences(*_both(case, (method, self.baseline), RECOMMENDED))
+                values = comparisons.differences(*_both(case, (method, self.baseline), RECOMMENDED))
                 if not values:
                     continue
                 style: dict[str, Any] = (
@@ -287,10 +293,6 @@ def _both(
 ) -> tuple[dict[int, float], dict[int, float]]:
     own, other = (seed_means(case, method, score) for method in pair)
     return own, other
-
-
-def _differences(own: Mapping[int, float], other: Mapping[int, float]) -> list[float]:
-    return [own[seed] - other[seed] for seed in sorted(own.keys() & other.keys())]
 
 
 def _geometric(logarithms: Sequence[float]) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from benchmarks.delay.report import ByMethod, delay_figure, simple_regret
-from benchmarks.framework.comparisons import family
+from benchmarks.framework.comparisons import differences, family
 from benchmarks.framework.markdown import estimate, interval, table
 from benchmarks.framework.metrics import Estimate, by_seed
 from benchmarks.framework.protocol import margin_of
@@ -83,7 +83,7 @@ def _differences(suite: Suite[Any, Any], groups: Mapping[str, Mapping[str, ByMet
         own = shares(runs, baseline)
         for method in suite.methods:
             other = shares(runs, method.name)
-            values = [own[seed] - other[seed] for seed in sorted(own.keys() & other.keys())]
+            values = differences(own, other)
             if method.name == baseline or not values:
                 continue
             cells = [f"{np.mean(values):+.1f}", interval(values, "+.1f")]

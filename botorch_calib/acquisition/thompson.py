@@ -190,13 +190,15 @@ def draw_path(model: Model, nu: Tensor, seed: int) -> Module:
         UnsupportedError: For other models, for kernels without random features, and for a
             `CalibratedModel` with ``denoise=False``.
     """
-    gp = with_own_hyperparameters(process_of_paths(model, "give `choices` to draw at these points"))
+    gp = process_of_paths(model, "give `choices` to draw at these points")
     is_calibrated = isinstance(predicting_part(model), CalibratedModel)
     factor = torch.ones_like(nu) if is_calibrated else nu
+    # A calibrated model makes the copy itself.
+    drawn_from: Any = model if is_calibrated else with_own_hyperparameters(gp)
     try:
         with random_stream(seed, nu.device):
             path: Any = draw_matheron_paths(
-                model if is_calibrated else gp,
+                drawn_from,
                 sample_shape=Size(),
                 prior_sampler=partial(
                     draw_kernel_feature_paths, weight_generator=partial(_scaled_normal, factor)
@@ -210,7 +212,7 @@ def draw_path(model: Model, nu: Tensor, seed: int) -> Module:
         ) from error
     if is_calibrated:
         return _Widened(path, nu)
-    together = FourierPaths.of(gp, path)
+    together = FourierPaths.of(drawn_from, path)
     return path if together is None else _Single(together)
 
 

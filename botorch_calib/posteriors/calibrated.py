@@ -186,20 +186,19 @@ class CalibratedPosterior(WithMoments, Posterior):
         self.denoise = denoise
         mean = posterior.mean
         self.noise_variance = torch.as_tensor(noise_variance, dtype=mean.dtype, device=mean.device)
-        self._check_broadcasts("predictive", predictive.batch_shape)
-        self._check_broadcasts("noise_variance", self.noise_variance.shape)
-        if least_variance is not None:
-            self._check_broadcasts("least_variance", least_variance.shape)
+        shapes = {
+            "predictive": predictive.batch_shape,
+            "noise_variance": self.noise_variance.shape,
+            "least_variance": torch.Size() if least_variance is None else least_variance.shape,
+        }
+        for name, shape in shapes.items():
+            if not broadcasts_to(shape, mean.shape):
+                raise BotorchTensorDimensionError(
+                    f"The shape {tuple(shape)} of `{name}` does not broadcast to that of the "
+                    f"posterior mean, {tuple(mean.shape)}."
+                )
         self._least_variance = least_variance
         self._set_units(mean, marginal_variance(posterior, least_variance))
-
-    def _check_broadcasts(self, name: str, shape: torch.Size) -> None:
-        expected = self.base_posterior.mean.shape
-        if not broadcasts_to(shape, expected):
-            raise BotorchTensorDimensionError(
-                f"The shape {tuple(shape)} of `{name}` does not broadcast to that of the "
-                f"posterior mean, {tuple(expected)}."
-            )
 
     def _set_units(self, mean: Tensor, variance: Tensor) -> None:
         """The distribution as ``f~ = location + unit (z + ratio eps)``, in float64."""
