@@ -111,9 +111,10 @@ class DelayReport:
             "found with a power of 80 % at its strictest step. Beside it the cumulative regret of "
             "all queries, without tests."
         )
-        header = ["family", "first", "second", "seeds", "difference", "95 % interval", "p"]
-        header += [f"within {100 * math.expm1(margin):.0f} %", "detectable"]
-        header += ["cumulative", "95 % interval"]
+        header = ["family", "regret of", "compared with", "seeds", "difference", "95 % interval"]
+        verdict = f"verdict (margin {100 * math.expm1(margin):.0f} %)"
+        header += ["corrected p", verdict, "detectable"]
+        header += ["difference of cumulative regret", "95 % interval"]
         return [note, "", *table(header, rows)]
 
     def _secondary(self, suite: Suite[Any, Any]) -> list[tuple[str, str]]:

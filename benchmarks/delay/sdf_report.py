@@ -86,8 +86,9 @@ class SdfReport:
             for name, pairs in (("primary", self.primary), ("secondary", secondary))
             for pair, cells in self.compared(pairs, collected, margin).items()
         ]
-        header = ["family", "first", "second", "seeds", "difference", "95 % interval", "p"]
-        header += [f"within {100 * math.expm1(margin):.0f} %", "detectable"]
+        header = ["family", "regret of", "compared with", "seeds", "difference", "95 % interval"]
+        verdict = f"verdict (margin {100 * math.expm1(margin):.0f} %)"
+        header += ["corrected p", verdict, "detectable"]
         legend = (
             "The regret of the primary endpoint: the first in percent more or less than the "
             "second, by the mean of the differences of logarithms, paired by seed. p is "

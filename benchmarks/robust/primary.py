@@ -49,7 +49,7 @@ def primary_comparisons(
         f"regret to {suite.baseline}",
         "95 % interval",
         "corrected p",
-        f"within {100 * math.expm1(MARGIN):.0f} %",
+        f"verdict (margin {100 * math.expm1(MARGIN):.0f} %)",
         "detectable",
     ]
     return table(header, rows)

@@ -62,7 +62,7 @@ def with_failures_imputed(
     gp = gaussian_part(model)
     with torch.no_grad():
         values = sign * (sign * gp.posterior(X).mean).clamp_max(poor)
-        return conditioned_on(model, X, values, **given_noise(gp, values, None))
+        return conditioned_on(model, X, values, **given_noise(gp, X, values, None))
 
 
 def feasibility_of(

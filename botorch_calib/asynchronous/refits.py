@@ -97,7 +97,7 @@ def with_later_values(model: Any, X: Tensor, Y: Tensor, Yvar: Tensor | None = No
     Yvar = like(model, Yvar) if takes_noise and Yvar is not None else None
     with torch.no_grad():
         if not isinstance(model, CalibratedModel):
-            return conditioned_on(model, X, Y, **given_noise(model, Y, Yvar))
+            return conditioned_on(model, X, Y, **given_noise(model, X, Y, Yvar))
         extended = model.with_model(model.model, deepcopy(model.calibrator))
         noises = [None] * len(Y) if Yvar is None else Yvar.split(1)
         for x, y, noise in zip(X.split(1), Y.split(1), noises, strict=True):

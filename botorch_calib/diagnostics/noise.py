@@ -21,7 +21,7 @@ from torch.nn import Module
 
 from botorch_calib._validation import check_open_unit
 from botorch_calib.diagnostics.noise_likelihood import supported_multipliers, whitened
-from botorch_calib.models.inspection import gaussian_part, observed_part, outcome_unit
+from botorch_calib.models.inspection import gaussian_part, observed_part, outcome_units
 from botorch_calib.models.training_prior import training_prior
 
 # Where this multiple of the stated noise is supported as well, the data hardly tell it.
@@ -171,7 +171,7 @@ def noise_diagnosis(model: Module, level: float = 0.95) -> NoiseDiagnosis:
 
     Raises:
         UnsupportedError: If the model is no such process, is a multi-task model, or its outcome
-            transform is neither ``Standardize`` nor none.
+            transform is not affine.
         InputDataError: If it has no training data, or ``level`` is outside (0, 1).
 
     Example:
@@ -185,18 +185,18 @@ def noise_diagnosis(model: Module, level: float = 0.95) -> NoiseDiagnosis:
             "multiplier: diagnose a SingleTaskGP of one task's data."
         )
     prior = training_prior(gp, torch.double)
-    unit = float(outcome_unit(gp))
-    stated = float(prior.noise.mean().sqrt())
+    squared_units = outcome_units(gp).to(prior.noise).square()
+    stated = _root_mean(squared_units * prior.noise)
     is_zero = stated == 0.0
     given = isinstance(gp.likelihood, FixedNoiseGaussianLikelihood)
     floor = min_fixed_noise.value(gp.train_targets.dtype)
     if is_zero:
         prior = prior._replace(noise=torch.ones_like(prior.noise))
     # Standard deviation at m = 1
-    base = unit * float(prior.noise.mean().sqrt())
+    base = _root_mean(squared_units * prior.noise)
     support = supported_multipliers(whitened(prior), level)
     return NoiseDiagnosis(
-        stated=unit * stated,
+        stated=stated,
         supported=base * math.sqrt(support.best),
         interval=(base * math.sqrt(support.low), base * math.sqrt(support.high)),
         multiplier=None if is_zero else support.best,
@@ -204,12 +204,16 @@ def noise_diagnosis(model: Module, level: float = 0.95) -> NoiseDiagnosis:
         level=level,
         given=given,
         num_observations=len(prior.noise),
-        prior_deviation=unit * float(prior.covariance.diagonal().mean().sqrt()),
+        prior_deviation=_root_mean(squared_units * prior.covariance.diagonal()),
         deviations=base * (support.log_multipliers / 2).exp(),
         log_likelihoods=support.log_likelihoods,
         # The noise is the difference of two variances, which are rounded.
         is_floor=given and not is_zero and bool((prior.noise <= 1.01 * floor).all()),
     )
+
+
+def _root_mean(variances: Tensor) -> float:
+    return float(variances.mean().sqrt())
 
 
 def _number(value: float) -> str:

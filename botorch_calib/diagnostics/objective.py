@@ -26,7 +26,7 @@ from botorch_calib.models.inspection import (
     gaussian_part,
     least_variance,
     observed_part,
-    outcome_unit,
+    outcome_units,
     raw_train_targets,
 )
 from botorch_calib.models.training_prior import training_prior
@@ -131,7 +131,7 @@ def predicted_objective(
         excess: Whose the calibrator's excess of spread is, see `CalibratedModel`.
     """
     mean = raw_train_targets(gp).squeeze(-1) - deviations * residuals
-    noise = outcome_unit(gp).square() * training_prior(gp).noise
+    noise = outcome_units(gp).square() * training_prior(gp).noise
     variance = (deviations.square() - noise).clamp(min=0.0)
     # Independent, as only marginals count
     normal = MultivariateNormal(mean[kept], DiagLinearOperator(variance[kept]))

@@ -61,7 +61,7 @@ from botorch_calib.models.inspection import (
     in_output_task,
     objective_variance,
     observed_part,
-    outcome_unit,
+    outcome_units,
     predicting_process,
     raw_train_inputs,
     raw_width,
@@ -280,7 +280,7 @@ def _of_history(model: Any, num_initial: int, residuals: str, truth: Truth | Non
     stated = None
     if isinstance(model, CalibratedModel):
         stated = model.calibrator.fresh().to(z).update(inputs[kept], z[kept])
-    deviations = outcome_unit(gp) * deviations
+    deviations = outcome_units(gp) * deviations
     raw_inputs = cast(Tensor, raw_train_inputs(gp)).detach()
     objective = None
     if truth is not None:

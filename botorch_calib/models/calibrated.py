@@ -515,7 +515,7 @@ def _extended_by(model: Any, X: Tensor, Y: Tensor, Yvar: Tensor | None) -> Model
     if observed_part(model) is not model:
         extended: Model = model.with_observations(X, Y, Yvar)
         return extended
-    return conditioned_on(model, X, Y, **given_noise(model, Y, Yvar))
+    return conditioned_on(model, X, Y, **given_noise(model, X, Y, Yvar))
 
 
 def _checked_noise(observation_noise: bool | Tensor) -> Tensor | None:

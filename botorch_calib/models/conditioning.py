@@ -12,7 +12,7 @@ from torch import Tensor
 
 from botorch_calib._autograd import outside_inference_mode
 from botorch_calib.models.factorization import row_updates
-from botorch_calib.models.inspection import with_task_feature
+from botorch_calib.models.inspection import inputs_of_transform, with_task_feature
 from botorch_calib.models.requirements import check_fits, posterior_at
 
 
@@ -54,7 +54,7 @@ def conditioned_on(model: Any, X: Tensor, Y: Tensor, **kwargs: Any) -> Model:
     return conditioned
 
 
-def given_noise(model: Any, Y: Tensor, Yvar: Tensor | None) -> dict[str, Tensor]:
+def given_noise(model: Any, X: Tensor, Y: Tensor, Yvar: Tensor | None) -> dict[str, Tensor]:
     """The ``noise`` a fixed-noise model needs to be conditioned, in transformed units."""
     if not isinstance(model.likelihood, FixedNoiseGaussianLikelihood):
         return {}
@@ -62,4 +62,8 @@ def given_noise(model: Any, Y: Tensor, Yvar: Tensor | None) -> dict[str, Tensor]
         return {"noise": model.likelihood.noise.mean().expand_as(Y)}
     model.eval()  # in training mode `Standardize` would learn mean and scale anew from these
     transform = getattr(model, "outcome_transform", None)
-    return {"noise": Yvar if transform is None else transform(Y, Yvar)[1]}
+    if transform is None:
+        return {"noise": Yvar}
+    return {
+        "noise": transform(Y, Yvar, **inputs_of_transform(model, with_task_feature(model, X)))[1]
+    }

@@ -241,7 +241,7 @@ class CensoredDelayModel(WrapperModel, FantasizeMixin):
                 is given to one that learns its noise.
         """
         X, Y, Yvar = self._observations(X, Y, Yvar)
-        noise = given_noise(gaussian_part(self.model), Y, Yvar)
+        noise = given_noise(gaussian_part(self.model), X, Y, Yvar)
         with torch.no_grad():
             model = conditioned_on(self.model, X, Y, **noise)
         return self._remade(model, self._still_pending(X))
@@ -272,7 +272,7 @@ class CensoredDelayModel(WrapperModel, FantasizeMixin):
             self.model.observe(X, Y, Yvar)
         else:
             with torch.no_grad():
-                self.model = conditioned_on(self.model, X, Y, **given_noise(self.model, Y, Yvar))
+                self.model = conditioned_on(self.model, X, Y, **given_noise(self.model, X, Y, Yvar))
         self.X_pending = pending
 
     # ------------------------------------------------------------ the model interface
@@ -490,7 +490,7 @@ def impute(
         Y = X_pending.new_full((len(X_pending), 1), censor_value)
     else:
         Y = _posterior_mean(gp, X_pending)
-    conditioned: Any = conditioned_on(model, X_pending, Y, **given_noise(gp, Y, None))
+    conditioned: Any = conditioned_on(model, X_pending, Y, **given_noise(gp, X_pending, Y, None))
     if not conditioned.train_targets.isfinite().all():
         raise InputDataError(
             f"`censor_value` {censor_value} is not finite after the outcome transform of "

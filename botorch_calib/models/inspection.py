@@ -17,6 +17,7 @@ The first three ask for an attribute (``observed_model``, ``conditioned_model`` 
 
 from __future__ import annotations
 
+from functools import reduce
 from typing import Any
 
 import torch
@@ -24,7 +25,8 @@ from botorch.acquisition.objective import PosteriorTransform, ScalarizedPosterio
 from botorch.exceptions.errors import UnsupportedError
 from botorch.models.gpytorch import MultiTaskGPyTorchModel
 from botorch.models.model import Model, ModelList
-from botorch.models.transforms import Standardize
+from botorch.models.transforms import ChainedOutcomeTransform, Standardize
+from botorch.models.transforms.outcome import StratifiedStandardize
 from botorch.posteriors import GPyTorchPosterior, Posterior
 from gpytorch.likelihoods import FixedNoiseGaussianLikelihood, GaussianLikelihood
 from torch import Tensor
@@ -105,7 +107,31 @@ def raw_train_targets(model: Any) -> Tensor:
     """Training outcomes of a single-output model in their own units, ``n x 1``."""
     targets: Tensor = model.train_targets.unsqueeze(-1)
     transform = getattr(model, "outcome_transform", None)
-    return targets if transform is None else transform.untransform(targets)[0]
+    if transform is None:
+        return targets
+    values: Tensor = transform.untransform(targets, **inputs_of_transform(model))[0]
+    return values
+
+
+def inputs_of_transform(model: Any, X: Tensor | None = None) -> dict[str, Tensor]:
+    """The argument ``X`` of a model's outcome transform, where that differs between inputs.
+
+    Others are not given any, since those that users write need not take it.
+
+    Args:
+        model: A model with one output and an outcome transform.
+        X: ``... x d``, all columns of it (default: the training inputs).
+    """
+    if not _has_strata(model.outcome_transform):
+        return {}
+    inputs = raw_train_inputs(model) if X is None else X
+    return {} if inputs is None else {"X": inputs}
+
+
+def _has_strata(transform: Any) -> bool:
+    if isinstance(transform, ChainedOutcomeTransform):
+        return any(_has_strata(part) for part in transform.values())
+    return isinstance(transform, StratifiedStandardize)
 
 
 def raw_width(model: Any) -> int | None:
@@ -156,32 +182,48 @@ def outcome_scale(model: Any, squared: bool = False) -> Tensor | None:
 
     Returns:
         1 without an outcome transform; the standard deviation, ``batch_shape x 1 x 1``, of a
-        ``Standardize``; None for any other transform, which need not be affine.
+        ``Standardize``, and of a chain of such the product; None for any other transform, which
+        need not be affine, or may have as many factors as there are strata.
     """
     transform = getattr(model, "outcome_transform", None)
-    if transform is None:
-        return _UNIT
-    # The exact type: a subclass may transform in another way.
+    return _UNIT if transform is None else _scale_of(transform, squared)
+
+
+def _scale_of(transform: Any, squared: bool) -> Tensor | None:
+    # The exact types: a subclass may transform in another way.
     if type(transform) is Standardize:
         scale: Tensor = transform._stdvs_sq if squared else transform.stdvs
         return scale
+    if type(transform) is ChainedOutcomeTransform:
+        parts = [_scale_of(part, squared) for part in transform.values()]
+        known = [part for part in parts if part is not None]
+        return reduce(torch.mul, known, _UNIT) if len(known) == len(parts) else None
     return None
 
 
-def outcome_unit(model: Any) -> Tensor:
-    """One unit of a single-output model's targets, in units of the outcome: a number.
+def outcome_units(model: Any) -> Tensor:
+    """The unit of each training target of a single-output model, in units of the outcome: ``n``.
+
+    Any affine transform tells it: chains, and one per stratum, as well.
 
     Raises:
         UnsupportedError: Under an outcome transform that has no such unit.
     """
-    scale = outcome_scale(model)
-    if scale is None:
+    targets: Tensor = model.train_targets.detach()
+    transform = getattr(model, "outcome_transform", None)
+    if transform is None:
+        return torch.ones_like(targets)
+    if not getattr(transform, "_is_linear", False):
         raise UnsupportedError(
-            f"The outcome transform {type(model.outcome_transform).__name__} leaves no Gaussian "
-            "prediction in units of the outcome: use Standardize, and apply others to the "
-            "observations beforehand."
+            f"The outcome transform {type(transform).__name__} leaves no Gaussian prediction in "
+            "units of the outcome: use Standardize, and apply others to the observations "
+            "beforehand."
         )
-    return scale.detach().reshape(())
+    # What multiplies a variance is the square of the unit. A difference of two values that are
+    # transformed back would lose digits to the mean.
+    ones = torch.ones_like(targets).unsqueeze(-1)
+    squares: Tensor = transform.untransform(ones, ones, **inputs_of_transform(model))[1]
+    return squares.detach().squeeze(-1).sqrt()
 
 
 def least_variance(model: Any, posterior: GPyTorchPosterior) -> Tensor | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from botorch.acquisition.objective import PosteriorTransform, ScalarizedPosteriorTransform
 from botorch.exceptions.errors import (
     BotorchTensorDimensionError,
@@ -12,14 +13,14 @@ from botorch.exceptions.errors import (
 )
 from botorch.models.higher_order_gp import HigherOrderGP
 from botorch.models.model import Model, ModelList
-from botorch.models.transforms.outcome import ChainedOutcomeTransform
+from botorch.models.transforms import ChainedOutcomeTransform, Standardize
 from botorch.posteriors.posterior import Posterior
 from gpytorch.likelihoods import FixedNoiseGaussianLikelihood
 from gpytorch.likelihoods.gaussian_likelihood import _GaussianLikelihoodBase
 from torch import Tensor
 
 from botorch_calib._validation import check_finite, check_model, check_precision, check_tensor
-from botorch_calib.models.inspection import raw_train_inputs, raw_width, with_task_feature
+from botorch_calib.models.inspection import like, raw_train_inputs, raw_width, with_task_feature
 
 
 def check_base(model: Model, wrapper: str = "CalibratedModel") -> None:
@@ -50,13 +51,22 @@ def check_base(model: Model, wrapper: str = "CalibratedModel") -> None:
 
 
 def check_outcome_transform(model: Any, wrapper: str = "CalibratedModel") -> None:
-    """Raise ``UnsupportedError`` where an outcome transform is not affine, as it says itself.
+    """Raise ``UnsupportedError`` where an outcome transform is not affine and increasing.
 
-    Under any other the posterior is not Gaussian in the units of the outcome, or only states the
-    moments of what is not.
+    Whether it is affine, it says itself. Under any other the posterior is not Gaussian in the units
+    of the outcome, or only states the moments of what is not. A decreasing one would exchange the
+    tails between residuals of training data, in the space of the targets, and those observed.
     """
     transform = getattr(model, "outcome_transform", None)
-    if transform is None or getattr(transform, "_is_linear", False):
+    if transform is None:
+        return
+    if getattr(transform, "_is_linear", False):
+        if _decreases(transform, model):
+            raise UnsupportedError(
+                f"{type(model).__name__} has the decreasing outcome transform "
+                f"{type(transform).__name__}, which exchanges the lower and the upper tail: negate "
+                "the observations beforehand, or minimise by the acquisition function."
+            )
         return
     culprit = _nonlinear_part(transform)
     name = type(culprit).__name__
@@ -67,6 +77,17 @@ def check_outcome_transform(model: Any, wrapper: str = "CalibratedModel") -> Non
         f"{name} to the observations beforehand, and let the model have `Standardize` or no "
         "outcome transform."
     )
+
+
+def _decreases(transform: Any, model: Model) -> bool:
+    """Whether an affine transform of a user's own decreases; BoTorch's do not."""
+    if isinstance(transform, ChainedOutcomeTransform):
+        return sum(_decreases(part, model) for part in transform.values()) % 2 == 1
+    if isinstance(transform, Standardize):
+        return False
+    ends = like(model, torch.tensor([[0.0], [1.0]]))
+    low, high = transform.untransform(ends)[0].unbind(-2)
+    return bool((high < low).any())
 
 
 def _nonlinear_part(transform: Any) -> Any:

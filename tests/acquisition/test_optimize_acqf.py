@@ -16,7 +16,7 @@ from botorch.acquisition import (
 from botorch.acquisition.multi_objective.logei import qLogExpectedHypervolumeImprovement
 from botorch.acquisition.objective import ScalarizedPosteriorTransform
 from botorch.models import ModelList
-from botorch.optim import optimize_acqf
+from botorch.optim import optimize_acqf, optimize_acqf_mixed
 from botorch.sampling.get_sampler import get_sampler
 from botorch.sampling.normal import SobolQMCNormalSampler
 from botorch.utils.multi_objective.box_decompositions.non_dominated import (
@@ -219,3 +219,33 @@ def test_a_short_loop(stateful):
             gp = model.model.condition_on_observations(x, y)
             model = CalibratedModel.from_history(gp, OnlineConformal(0.2), num_initial=3)
     assert model.train_targets.shape == (15,) and model.calibrator.num_updates == 12
+
+
+def test_a_mixed_batch_is_chosen_point_by_point() -> None:
+    """As the guide has it: without the value of the whole batch, which such functions refuse."""
+    gp = make_gp()
+    model = CalibratedModel.from_history(gp, OnlineConformal(0.2))
+    acqf = LogCalibratedExpectedImprovement(model, best_f=make_data()[1].max())
+    bounds = BOUNDS[:, :1].expand(2, gp.train_inputs[0].shape[-1])
+    fixed: list[dict[int, float]] = [{0: 0.25}, {0: 0.75}]
+
+    def choose(q: int) -> Tensor:
+        candidates: Tensor = optimize_acqf_mixed(
+            acqf,
+            bounds=bounds,
+            q=q,
+            fixed_features_list=fixed,
+            num_restarts=4,
+            raw_samples=64,
+            options={"seed": 0},
+            return_acq_values=False,
+        )[0]
+        return candidates
+
+    batch = choose(2)
+    assert acqf.X_pending is None
+    assert set(batch[:, 0].tolist()) <= {0.25, 0.75}
+    acqf.set_X_pending(batch[:1])
+    torch.testing.assert_close(batch[1:], choose(1), atol=1e-4, rtol=0)
+    with pytest.raises(AssertionError, match="q=1"):
+        optimize_acqf_mixed(acqf, bounds, 2, 1, fixed_features_list=fixed, raw_samples=4)

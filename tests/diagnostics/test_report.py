@@ -12,8 +12,9 @@ import gpytorch
 import pytest
 import torch
 from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError, UnsupportedError
-from botorch.models import ModelListGP, SingleTaskGP
-from botorch.models.transforms import Log
+from botorch.models import ModelListGP, MultiTaskGP, SingleTaskGP
+from botorch.models.transforms import ChainedOutcomeTransform, Log, Standardize
+from botorch.models.transforms.outcome import StratifiedStandardize
 from scipy.stats import binomtest, norm
 from torch import Tensor
 
@@ -180,6 +181,60 @@ def test_widths_are_in_units_of_the_outcome() -> None:
     raw = calibration_report(make_gp(), alpha=0.3)
     # The same data and hyperparameters, seven times as large.
     assert report.base.mean_width == pytest.approx(7 * raw.base.mean_width, rel=0.2)
+
+
+def test_a_chain_of_affine_transforms_is_judged_as_one() -> None:
+    """Without held-out data too, the noise included."""
+    X, Y, _ = make_data(N)
+    Y = 50.0 + 7.0 * Y
+    chain = ChainedOutcomeTransform(first=Standardize(1), second=Standardize(1))
+    found, expected = (
+        calibration_report(
+            CalibratedModel.from_history(
+                SingleTaskGP(X, Y, outcome_transform=transform), OnlineConformal(0.3)
+            ),
+            alpha=0.3,
+            truth=Y,
+        )
+        for transform in (chain, Standardize(1))
+    )
+    assert expected.noise is not None
+    for ours, theirs in zip(_numbers(found), _numbers(expected), strict=True):
+        assert ours == pytest.approx(theirs, rel=1e-6, abs=1e-9)
+
+
+def _numbers(report: CalibrationReport) -> list[float]:
+    """All numbers of a report, in their order."""
+    plain: list[Any] = [report.to_dict()]
+    numbers: list[float] = []
+    while plain:
+        part = plain.pop()
+        if isinstance(part, dict | list):
+            plain.extend(part.values() if isinstance(part, dict) else part)
+        elif isinstance(part, int | float):
+            numbers.append(float(part))
+    return numbers
+
+
+def test_units_that_differ_from_task_to_task() -> None:
+    """A factor per task, which the forecasts of its observations are multiplied by."""
+    X, Y, _ = make_data(N)
+    X = torch.cat([X[:, :1], (torch.arange(N) % 2).to(X).unsqueeze(-1)], dim=-1)
+    Y = torch.where(X[:, 1:] > 0, 100.0 + 30.0 * Y, 2.0 * Y)
+    strata = StratifiedStandardize(1, torch.tensor([0.0, 1.0], **DOUBLE))
+    gp: Any = MultiTaskGP(X, Y, 1, output_tasks=[1], outcome_transform=strata).eval()
+    report = calibration_report(gp, truth=Y, alpha=0.4, num_initial=3)
+    assert report.num_observations == 3
+    # Each of the last three of its task, predicted from all before it, which keep their units.
+    targets, widths = gp.train_targets, []
+    for place, index in enumerate((N - 5, N - 3, N - 1)):
+        gp.set_train_data(X[:index], targets[:index], strict=False)
+        predicted = gp.posterior(X[index : index + 1], observation_noise=True)
+        deviation = predicted.variance.sqrt().item()
+        z = (Y[index] - predicted.mean.squeeze(-1)).item() / deviation
+        assert report.base.pits[place].item() == pytest.approx(norm.cdf(z), abs=1e-6)
+        widths.append(2 * norm.ppf(0.8) * deviation)
+    assert report.base.mean_width == pytest.approx(sum(widths) / 3, rel=1e-6)
 
 
 def test_held_out_report_is_that_of_the_observation_distribution() -> None:

@@ -24,8 +24,10 @@ from botorch.models.map_saas import EnsembleMapSaasSingleTaskGP
 from botorch.models.model import Model
 from botorch.models.transforms import Bilog, ChainedOutcomeTransform, Log, Power, Standardize
 from botorch.models.transforms.outcome import OutcomeTransform
+from botorch.posteriors import GPyTorchPosterior
 from botorch.sampling.normal import SobolQMCNormalSampler
 from botorch.utils.datasets import SupervisedDataset
+from gpytorch.distributions import MultivariateNormal
 from torch import Tensor
 
 from botorch_calib import (
@@ -1027,6 +1029,44 @@ def test_chain_of_affine_outcome_transforms(fixed_noise: bool) -> None:
     for model in models:
         model.observe(points[:2], Y[:2])
     found, expected = (model.posterior(points).moments() for model in models)
+    torch.testing.assert_close(found, expected)
+
+
+class Negated(OutcomeTransform):
+    """The outcome with the other sign, as a user may write it."""
+
+    _is_linear = True
+
+    def forward(
+        self, Y: Tensor, Yvar: Tensor | None = None, X: Tensor | None = None
+    ) -> tuple[Tensor, Tensor | None]:
+        return -Y, Yvar
+
+    untransform = forward
+
+    def untransform_posterior(self, posterior: Any, X: Tensor | None = None) -> GPyTorchPosterior:
+        mvn = posterior.distribution
+        return GPyTorchPosterior(MultivariateNormal(-mvn.mean, mvn.lazy_covariance_matrix))
+
+
+@pytest.mark.filterwarnings("ignore:Data .outcome observations. is not standardized")
+def test_a_decreasing_outcome_transform_is_refused() -> None:
+    """The lower tail of its residuals is the upper one of what the model states."""
+    X, Y, _ = make_data()
+    chain = ChainedOutcomeTransform(a=Negated(), b=Standardize(1))
+    for transform in (Negated(), chain):
+        gp = SingleTaskGP(X, Y, outcome_transform=transform)
+        with pytest.raises(UnsupportedError, match="decreasing outcome transform.*negate the obs"):
+            CalibratedModel.from_history(gp, OnlineConformal(0.2))
+    # Twice negated is as it was.
+    twice = ChainedOutcomeTransform(a=Negated(), b=Standardize(1), c=Negated())
+    models = [
+        CalibratedModel.from_history(
+            SingleTaskGP(X, Y, outcome_transform=each), OnlineConformal(0.2)
+        )
+        for each in (twice, Standardize(1))
+    ]
+    found, expected = (model.posterior(X[:3]).quantile(0.9) for model in models)
     torch.testing.assert_close(found, expected)
 
 

@@ -1,10 +1,13 @@
 """Models inside models: what each of the peeling functions drops and what it keeps."""
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from botorch.exceptions.errors import UnsupportedError
 from botorch.models import SingleTaskGP
-from botorch.models.transforms import Log, Normalize, Standardize
+from botorch.models.transforms import ChainedOutcomeTransform, Log, Normalize, Standardize
+from botorch.models.transforms.outcome import OutcomeTransform, StratifiedStandardize
 
 from botorch_calib.calibration import OnlineConformal
 from botorch_calib.models import CalibratedModel, CensoredDelayModel
@@ -14,8 +17,10 @@ from botorch_calib.models.inspection import (
     innermost,
     observed_part,
     outcome_scale,
+    outcome_units,
     predicting_part,
     raw_train_inputs,
+    raw_train_targets,
     stated_moments,
 )
 
@@ -78,6 +83,64 @@ def test_raw_inputs_and_the_scale_of_outcomes():
     assert outcome_scale(units).item() == pytest.approx(3.0)
     assert outcome_scale(units, squared=True).item() == pytest.approx(9.0)
     assert outcome_scale(make_gp(Y.exp(), outcome_transform=Log())) is None
+
+
+class Scale(OutcomeTransform):
+    """Division by a factor, as a user may write it: it takes no inputs."""
+
+    _is_linear = True
+
+    def __init__(self, factor: float) -> None:
+        super().__init__()
+        self.factor = factor
+
+    def forward(self, Y, Yvar=None, X=None):
+        return Y / self.factor, None if Yvar is None else Yvar / self.factor**2
+
+    def untransform(self, Y, Yvar=None):
+        return Y * self.factor, None if Yvar is None else Yvar * self.factor**2
+
+
+def stratified() -> StratifiedStandardize:
+    return StratifiedStandardize(1, torch.tensor([0.0, 1.0], dtype=torch.double))
+
+
+AFFINE: dict[str, tuple[Callable[[], OutcomeTransform | None], bool]] = {
+    "none": (lambda: None, True),
+    "standardized": (lambda: Standardize(1), True),
+    "twice": (lambda: ChainedOutcomeTransform(a=Standardize(1), b=Standardize(1)), True),
+    "a user's": (lambda: Scale(0.5), False),
+    "strata": (stratified, False),
+    "chain of strata": (lambda: ChainedOutcomeTransform(a=stratified(), b=Standardize(1)), False),
+}
+
+
+@pytest.mark.filterwarnings("ignore:Data .outcome observations. is not standardized")
+@pytest.mark.parametrize("name", AFFINE)
+def test_the_unit_of_each_target(name: str) -> None:
+    """By how much the outcome changes with a target, however far from zero the outcome lies."""
+    build, has_one = AFFINE[name]
+    inputs = torch.cat([X[:, :1], torch.tensor([[0.0, 1.0]] * 3, dtype=torch.double).view(6, 1)], 1)
+    outcomes = 1e6 + torch.where(inputs[:, 1:] > 0, 30.0, 2.0) * Y
+    gp = SingleTaskGP(inputs, outcomes, outcome_transform=build())
+    for model in (gp.train(), gp.eval()):
+        torch.testing.assert_close(raw_train_targets(model), outcomes)
+        units = outcome_units(model)
+        # Differences of targets, of the same stratum, and of what they stand for
+        for first, second in ((0, 2), (1, 5)):
+            targets = model.train_targets[first] - model.train_targets[second]
+            torch.testing.assert_close(units[first], units[second])
+            difference = (outcomes[first] - outcomes[second]).squeeze()
+            torch.testing.assert_close(units[first] * targets, difference)
+        scale = outcome_scale(model)
+        assert (scale is not None) == has_one
+        if scale is not None:
+            torch.testing.assert_close(scale.to(units).reshape(()).expand(6), units)
+
+
+def test_a_nonlinear_transform_has_no_unit() -> None:
+    with pytest.raises(UnsupportedError, match="Log leaves no Gaussian"):
+        outcome_units(make_gp(Y.exp(), outcome_transform=Log()))
 
 
 @pytest.mark.parametrize("dtype", [torch.float, torch.double])
