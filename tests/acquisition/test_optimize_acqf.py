@@ -221,18 +221,16 @@ def test_a_short_loop(stateful):
     assert model.train_targets.shape == (15,) and model.calibrator.num_updates == 12
 
 
+@pytest.mark.filterwarnings("ignore:A not p.d., added jitter")  # as above
 def test_a_mixed_batch_is_chosen_point_by_point() -> None:
     """As the guide has it: without the value of the whole batch, which such functions refuse."""
-    gp = make_gp()
-    model = CalibratedModel.from_history(gp, OnlineConformal(0.2))
-    acqf = LogCalibratedExpectedImprovement(model, best_f=make_data()[1].max())
-    bounds = BOUNDS[:, :1].expand(2, gp.train_inputs[0].shape[-1])
+    acqf = LogCalibratedExpectedImprovement(make_model(noise=2e-4), make_data()[1].max())
     fixed: list[dict[int, float]] = [{0: 0.25}, {0: 0.75}]
 
     def choose(q: int) -> Tensor:
         candidates: Tensor = optimize_acqf_mixed(
             acqf,
-            bounds=bounds,
+            bounds=BOUNDS,
             q=q,
             fixed_features_list=fixed,
             num_restarts=4,
@@ -248,4 +246,4 @@ def test_a_mixed_batch_is_chosen_point_by_point() -> None:
     acqf.set_X_pending(batch[:1])
     torch.testing.assert_close(batch[1:], choose(1), atol=1e-4, rtol=0)
     with pytest.raises(AssertionError, match="q=1"):
-        optimize_acqf_mixed(acqf, bounds, 2, 1, fixed_features_list=fixed, raw_samples=4)
+        optimize_acqf_mixed(acqf, BOUNDS, 2, 1, fixed_features_list=fixed, raw_samples=4)
