@@ -36,7 +36,7 @@ def test_factor_inverse_and_weights(setting):
         X = setting.pending(num, seed)
         Y = setting.values(X) + 1.0
         with torch.no_grad():
-            gp = conditioned_on(gp, X, Y, **given_noise(gp, Y, None))
+            gp = conditioned_on(gp, X, Y, **given_noise(gp, X, Y, None))
         strategy, K = gp.prediction_strategy, covariance(gp)
         root = strategy.lik_train_train_covar.root_decomposition().root.to_dense()
         inverse = strategy.lik_train_train_covar.root_inv_decomposition().root.to_dense()
@@ -57,7 +57,7 @@ def test_agreement_with_gpytorch(setting, dtype):
     gp = replace(setting, dtype=dtype).gp()
     X, X_new = setting.pending(6).to(dtype), setting.points(9, seed=21).to(dtype)
     Y = setting.values(X)
-    noise = given_noise(gp, Y, None)
+    noise = given_noise(gp, X, Y, None)
     with torch.no_grad():
         gp.posterior(X)
         strategy = gp.prediction_strategy
