@@ -201,7 +201,7 @@ def test_report_by_hand(tmp_path: Path) -> None:
     # Two of the five points are new: the first one was among the initial ones.
     assert share_of_new_points(collected["contexts_ours"]["ucb"][0]) == 40.0
     assert "| contexts_ours | ucb | 2 | – | – | 3 ± 1 | 3 ± 1 | 40 ± 0 | 3 |" in text
-    assert f"within {100 * math.expm1(margin_of(PUBLISHED)):.0f} %" in text
+    assert f"verdict (margin {100 * math.expm1(margin_of(PUBLISHED)):.0f} %)" in text
     assert "published means" not in text
     report.figure(collected).savefig(tmp_path / "figure.png")
 
