@@ -188,7 +188,7 @@ for name, imputation, window in (
 
 # %% [markdown]
 # A search that ignores what is running repeats itself; the others do not. Three seeds say little
-# about regret: the suite `delay` of the benchmarks compares nine methods on nine problems.
+# about regret: the suite `delay` of the benchmarks compares ten methods on eight problems.
 #
 # Censoring is for few workers. With dozens of values pending at -310 the model would bend
 # everywhere. A `DelayAwareProposer` hallucinates by default, with `beta=2`, and if it is to censor,
