@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from copy import deepcopy
+from functools import wraps
 from numbers import Integral, Number
-from typing import Any, Self
+from typing import Any
 
 import torch
 from botorch.acquisition.objective import PosteriorTransform
@@ -46,6 +48,23 @@ from botorch_calib.models.residuals import forecast_history
 from botorch_calib.models.wrapper import WrapperModel, check_output_indices, standardized_gp
 from botorch_calib.posteriors import CalibratedPosterior
 from botorch_calib.posteriors.calibrated import EXCESS
+
+
+def _refuses_training_data(init: Callable[..., None]) -> Callable[..., None]:
+    """Of an ``__init__``: BoTorch's ``batch_cross_validation`` gives training data to a class."""
+
+    @wraps(init)
+    def checked(self: Any, *args: Any, **kwargs: Any) -> None:
+        if "train_X" in kwargs:
+            name = type(self).__name__
+            raise UnsupportedError(
+                f"{name} takes a model, not training data. Cross-validate the Gaussian "
+                "process; `calibration_report` and `from_history(..., residuals='loo')` judge and "
+                "calibrate it by what was held out."
+            )
+        init(self, *args, **kwargs)
+
+    return checked
 
 
 class CalibratedModel(WrapperModel, FantasizeMixin):
@@ -99,16 +118,7 @@ class CalibratedModel(WrapperModel, FantasizeMixin):
         >>> acqf = LogCalibratedExpectedImprovement(model, best_f=Y.max())
     """
 
-    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
-        """Refuse training data, which BoTorch's ``batch_cross_validation`` gives to a class."""
-        if "train_X" in kwargs:
-            raise UnsupportedError(
-                f"{cls.__name__} takes a model, not training data. Cross-validate the Gaussian "
-                "process; `calibration_report` and `from_history(..., residuals='loo')` judge and "
-                "calibrate it by what was held out."
-            )
-        return super().__new__(cls)
-
+    @_refuses_training_data
     def __init__(
         self,
         model: Model,

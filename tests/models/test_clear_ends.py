@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import pickle
 from copy import deepcopy
 from typing import Any
@@ -58,6 +59,11 @@ def test_batch_cross_validation_takes_the_gaussian_process() -> None:
         batch_cross_validation(untyped, ExactMarginalLogLikelihood, gen_loo_cv_folds(X, Y))
     copied, again = deepcopy(model()), pickle.loads(pickle.dumps(model()))
     assert_close(copied.posterior(X).mean, again.posterior(X).mean)
+
+
+def test_help_names_the_arguments_of_a_calibrated_model() -> None:
+    arguments = inspect.signature(CalibratedModel).parameters
+    assert list(arguments) == ["model", "calibrator", "denoise", "excess"]
 
 
 def test_a_history_of_several_tasks_is_judged_by_that_of_the_output() -> None:
