@@ -31,6 +31,7 @@ from botorch_calib._validation import (
     check_model,
     check_numbers,
     check_open_unit,
+    check_pending_inputs,
 )
 from botorch_calib.models.inspection import innermost, raw_width, sole_member, with_task_feature
 from botorch_calib.models.requirements import check_one_value_each
@@ -90,8 +91,7 @@ class CalibratedAcquisitionFunction(AcquisitionFunction, ABC):
             BotorchTensorDimensionError: If it does not have the shape ``n x d``.
             InputDataError: If it holds NaN or infinite values.
         """
-        if X_pending is not None:
-            X_pending = check_inputs("X_pending", X_pending) if X_pending.numel() else None
+        X_pending = check_pending_inputs(X_pending)
         super().set_X_pending(X_pending)
         self._fantasy_model = None
         if self.X_pending is None:

@@ -417,6 +417,8 @@ def test_expansion_moves_away_from_pending_points() -> None:
     assert (picks[0] - picks[1]).norm() > 0.05
     with pytest.raises(BotorchTensorDimensionError, match="X_pending"):
         acqf.set_X_pending(pending[0])
+    with pytest.raises(InputDataError, match="`X_pending` must be a tensor, got ndarray"):
+        acqf.set_X_pending(pending.numpy())  # type: ignore[arg-type]
 
 
 def test_pending_points_stay_so_when_others_are_observed() -> None:
