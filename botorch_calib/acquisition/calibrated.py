@@ -312,8 +312,9 @@ class CalibratedUpperConfidenceBound(CalibratedAcquisitionFunction):
     """The ``level``-quantile of the calibrated distribution: an upper confidence bound.
 
     Where BoTorch's ``UpperConfidenceBound`` takes a multiple of the standard deviation, this
-    takes a probability. Calibration makes it true of observations; the quantile is that of the
-    objective unless the model was made with ``denoise=False``.
+    takes a probability. The quantile is that of the objective unless the model was made with
+    ``denoise=False``. What calibrators keep true is the quantile of an observation, at the levels
+    that they learn.
 
     Args:
         model: Model with one output whose posterior is a `CalibratedPosterior`, such as a
