@@ -61,8 +61,8 @@ class CalibratedModel(WrapperModel, FantasizeMixin):
 
     What is kept true is the coverage of statements about *observations*, over all rounds together:
     bounds on it hold for any sequence. With ``denoise=True``, the default, the posterior is of the
-    objective, and its coverage is not guaranteed: it rests on the model's noise variance. Where this
-    is too small, intervals of the objective are too narrow at visited points even after
+    objective, and its coverage is not guaranteed: it rests on the model's noise variance. Where
+    this is too small, intervals of the objective are too narrow at visited points even after
     calibration, and ``excess="objective"`` widens them. `CalibratedPosterior` has the formulas.
 
     Its posterior is a `CalibratedPosterior`; BoTorch's analytic (by moments) and Monte Carlo
