@@ -209,6 +209,13 @@ def check_inputs(name: str, X: Tensor, num_dims: int | None = None) -> Tensor:
     return check_finite(name, X)
 
 
+def check_pending_inputs(X_pending: Any) -> Tensor | None:
+    """Return pending points if they are a finite ``n x d`` matrix, None if there are none."""
+    if X_pending is None or not check_tensor("X_pending", X_pending).numel():
+        return None
+    return check_inputs("X_pending", X_pending)
+
+
 def check_width(X: Tensor, width: int) -> None:
     """Raise unless ``X`` has the shape ``... x width``; a width of 0 stands for any."""
     if check_tensor("X", X).dim() == 0 or (width and X.shape[-1] != width):

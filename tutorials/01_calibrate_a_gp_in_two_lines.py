@@ -219,7 +219,8 @@ print(f"best observation {Y[best].item():.2f} at {X[best].tolist()}")
 #
 # The alternative is to keep the calibrator. `observe` scores a new observation with the model that
 # predicted it, and the calibrator moves on to the next fit. The guarantee holds for this form:
-# whatever the observations are, the share of misses tends to `alpha`.
+# whatever the observations are, the share of misses tends to `alpha`. It takes hundreds of them
+# until that [says something](../guides/calibration.md#what-is-guaranteed).
 
 # %%
 X, Y = initial_data()
@@ -337,6 +338,5 @@ plt.close("all")
 #   takes more, roughly as many in every neighbourhood of size `lengthscale`.
 # * **It calibrates what you ask for.** `LocalizedConformal` sees to the one interval with
 #   miscoverage `alpha`. Inside it, the mass is spread evenly, so other levels are not tuned.
-# * **Calibrated is not the same as optimal.** Better intervals make regret smaller only where
-#   overconfidence keeps the search from looking elsewhere. Compare both on your problem, over
-#   several seeds.
+# * **Calibrated is not the same as optimal.** Better intervals seldom make regret smaller, see the
+#   [results](../results/index.md). Compare both on your problem, over several seeds.

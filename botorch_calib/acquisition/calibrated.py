@@ -31,6 +31,7 @@ from botorch_calib._validation import (
     check_model,
     check_numbers,
     check_open_unit,
+    check_pending_inputs,
 )
 from botorch_calib.models.inspection import innermost, raw_width, sole_member, with_task_feature
 from botorch_calib.models.requirements import check_one_value_each
@@ -90,8 +91,7 @@ class CalibratedAcquisitionFunction(AcquisitionFunction, ABC):
             BotorchTensorDimensionError: If it does not have the shape ``n x d``.
             InputDataError: If it holds NaN or infinite values.
         """
-        if X_pending is not None:
-            X_pending = check_inputs("X_pending", X_pending) if X_pending.numel() else None
+        X_pending = check_pending_inputs(X_pending)
         super().set_X_pending(X_pending)
         self._fantasy_model = None
         if self.X_pending is None:
@@ -312,8 +312,9 @@ class CalibratedUpperConfidenceBound(CalibratedAcquisitionFunction):
     """The ``level``-quantile of the calibrated distribution: an upper confidence bound.
 
     Where BoTorch's ``UpperConfidenceBound`` takes a multiple of the standard deviation, this
-    takes a probability. Calibration makes it true of observations; the quantile is that of the
-    objective unless the model was made with ``denoise=False``.
+    takes a probability. The quantile is that of the objective unless the model was made with
+    ``denoise=False``. What calibrators keep true is the quantile of an observation, at the levels
+    that they learn.
 
     Args:
         model: Model with one output whose posterior is a `CalibratedPosterior`, such as a

@@ -11,7 +11,7 @@ from botorch.utils.transforms import t_batch_mode_transform
 from torch import Tensor
 
 from botorch_calib._autograd import outside_inference_mode
-from botorch_calib._validation import check_inputs
+from botorch_calib._validation import check_pending_inputs
 from botorch_calib.acquisition.chance_constraints import ChanceConstraint, chance_constraints_of
 from botorch_calib.models import CensoredDelayModel
 from botorch_calib.models.inspection import like, observed_part, stated_moments
@@ -63,8 +63,7 @@ class CertifiedSetExpansion(AcquisitionFunction):
             InputDataError: If it holds NaN or infinite values.
             UnsupportedError: If a model cannot be conditioned.
         """
-        if X_pending is not None:
-            X_pending = check_inputs("X_pending", X_pending) if X_pending.numel() else None
+        X_pending = check_pending_inputs(X_pending)
         known = None if X_pending is None else self._conditioned(X_pending)
         super().set_X_pending(X_pending)
         self._known = known

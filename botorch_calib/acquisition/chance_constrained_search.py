@@ -8,7 +8,8 @@ what is certified when looked at once more.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from numbers import Real
@@ -26,6 +27,7 @@ from botorch.generation.gen import gen_candidates_scipy
 from botorch.optim.initializers import initialize_q_batch
 from botorch.optim.parameter_constraints import evaluate_feasibility
 from botorch.utils.sampling import draw_sobol_samples, get_polytope_samples
+from linear_operator.utils.warnings import NumericalWarning
 from torch import Tensor
 
 from botorch_calib._autograd import usable, with_gradients
@@ -147,12 +149,15 @@ def optimize_chance_constrained(
             )
         choices = _checked_choices(choices)
         _check_points("choices", choices, several)
-        found = _best_of(choices.unsqueeze(-2), searched, margin)
+        with _repeated_points():
+            found = _best_of(choices.unsqueeze(-2), searched, margin)
     else:
         region = _Region.checked(bounds, fixed_features, inequality_constraints)
         _check_points("bounds", region.bounds, several)
         count = check_count("num_restarts", num_restarts)
-        found = _search(searched, margin, region, count, check_count("raw_samples", raw_samples))
+        num_samples = check_count("raw_samples", raw_samples)
+        with _repeated_points():
+            found = _search(searched, margin, region, count, num_samples)
     candidate, certified = found
     if not certified:
         warnings.warn(
@@ -162,8 +167,20 @@ def optimize_chance_constrained(
             NotCertifiedWarning,
             stacklevel=3,  # the decorator is a frame of its own
         )
-    with torch.no_grad():
+    with torch.no_grad(), _repeated_points():
         return ChanceConstrainedCandidate(candidate, acq_function(candidate).squeeze(), certified)
+
+
+@contextmanager
+def _repeated_points() -> Iterator[None]:
+    """Say nothing of jitter, which noisy improvement needs at points that were evaluated before.
+
+    The search starts from these too. Their covariance with themselves is singular, and the jitter
+    is too small to matter.
+    """
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "A not p.d., added jitter", NumericalWarning)
+        yield
 
 
 class LeastMargin(AcquisitionFunction):

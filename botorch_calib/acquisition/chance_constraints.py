@@ -374,7 +374,7 @@ class ChanceConstraint:
             UnsupportedError: If the model cannot be conditioned, or the calibrator is mixed
                 (``lengthscale="auto"``) and several of the rows are certified.
         """
-        if X.dim() != 2:
+        if check_tensor("X", X).dim() != 2:
             raise BotorchTensorDimensionError(f"`X` must have shape n x d, got {tuple(X.shape)}.")
         self.check_points("X", X)
         observed = observed_part(self.model.model)

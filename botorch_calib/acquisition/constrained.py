@@ -25,9 +25,9 @@ from torch import Tensor
 from botorch_calib._validation import (
     check_columns,
     check_count,
-    check_inputs,
     check_model,
     check_numbers,
+    check_pending_inputs,
 )
 from botorch_calib.acquisition.calibrated import fantasy_models, incumbent
 from botorch_calib.acquisition.incumbents import Limits
@@ -64,8 +64,7 @@ class _ConstrainedFunction(AcquisitionFunction):
             InputDataError: If it holds NaN or infinite values.
             UnsupportedError: If a model has batch dimensions.
         """
-        if X_pending is not None:
-            X_pending = check_inputs("X_pending", X_pending) if X_pending.numel() else None
+        X_pending = check_pending_inputs(X_pending)
         super().set_X_pending(X_pending)
         self._fantasies = None
         if self.X_pending is None:

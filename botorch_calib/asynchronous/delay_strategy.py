@@ -60,30 +60,34 @@ class DelayStrategy:
             hallucinated, without a window: many values far below what is predicted bend the model
             everywhere, and their sum in the confidence region leaves nothing of the mean. None for
             no limit, as in the paper.
-        failures: What follows from queries that failed and, unless they are censored, from those
-            that expired, also where a value came too late for the ledger to use. So do, until they
-            bring a value, pending queries that more later ones have overtaken than ever before,
-            such as one that hangs. ``"avoid"``: the search goes
-            around regions that fail, by a model of where queries bring values beside that of the
-            objective (`Feasibility`), in which pending queries near to failures are taken to fail
-            in part, so that one at a time tries their border; an acquisition function of one's own,
-            whose unit is not known, is treated as by ``"impute"``.
+        failures: What follows from failures. These are queries that failed; those that expired
+            without being censored, also where a value came too late to be used; and, until they
+            bring a value, pending ones that more later queries have overtaken than ever before,
+            such as one that hangs. In any case no query is repeated that has failed.
+
+            ``"avoid"``: the search goes around regions that fail, by a model of where queries bring
+            values beside that of the objective (`Feasibility`). Pending queries near to failures
+            are taken to fail in part, so that one at a time tries the border of a region. An
+            acquisition function of one's own, whose unit is not known, is treated as by
+            ``"impute"``.
+
             ``"impute"``: to the model of the objective they have values, namely its predictions,
             but none better than a poor one, the mean of the values observed less their standard
-            deviation. That bends it beside such a region as well.
-            ``"ignore"``: nothing, for failures that have nothing to do with the query. In any case
-            no query is repeated that has failed.
+            deviation. That bends it beside a region that fails as well.
+
+            ``"ignore"``: nothing, for failures that have nothing to do with the query.
         spread_beyond: Most pending queries among which each new one is chosen by the acquisition
-            function. While more are pending, every second query is the next one of a scrambled
-            Sobol sequence or, of choices, a random one that has not been asked, whatever the model
-            says. (Where ``fixed_features`` is a function, half of the queries are so at random, as
-            contexts may alternate too. Where some have failed, the point is that of eight that is
-            the most likely to bring a value, unless ``failures="ignore"``.) The others
-            maximize a draw from the posterior, with ``beta=1``, in place of ``"ucb"``, if the model
-            has draws, calibrated or not: those are pathwise, or joint ones of up to 2000 choices.
-            While the first values of many workers are awaited, as many queries are made from a
-            model that knows next to nothing, which tend to lie on the bounds of the box; and draws
-            differ from each other by themselves. None for no limit.
+            function; None for no limit. While the first values of many workers are awaited, as many
+            queries are made from a model that knows next to nothing, and they tend to lie on the
+            bounds of the box. So while more are pending, every second query is the next one of a
+            scrambled Sobol sequence or, of choices, a random one that has not been asked. The
+            others maximize a draw from the posterior, with ``beta=1``, in place of ``"ucb"``, if
+            the model has draws (pathwise ones, or joint ones of up to 2000 choices), as draws
+            differ from each other by themselves.
+
+            Two details: where ``fixed_features`` is a function, half of the queries are spread at
+            random, as contexts may alternate too. Where some queries have failed, the point is that
+            of eight that is the most likely to bring a value, unless ``failures="ignore"``.
 
     Raises:
         InputDataError: If an argument is unknown, negative or not finite.

@@ -26,10 +26,14 @@ class LocalizedConformal(TrackedCalibrator):
     r"""Localized online conformal prediction (LOCBO) [Kim2024locbo, sections IV-B and IV-C].
 
     States the distribution of an observation as a conformal interval ``|z| <= w(x)`` of mass
-    ``1 - alpha``, evenly spread, with normal tails outside. ``w`` is learned online such that
-    the interval misses a fraction ``alpha`` of the observations, whatever their distribution,
-    and it adapts to the region. This holds as long as the width needed lies between 1e-3
-    and ``score.max_width`` standard deviations.
+    ``1 - alpha``, evenly spread, with normal tails outside. ``w`` is learned online, and adapts to
+    the region.
+
+    **Guarantee.** For any sequence of observations the share that the interval misses tends to
+    ``alpha``: after ``T`` residuals, one at a time, it differs by at most
+    ``tracker.coverage_bound(T)``. With ``lengthscale="auto"`` that is 0.19 for ``T = 100`` and 0.04
+    for ``T = 1000``, at ``alpha = 0.2``; with one lengthscale it is several times as much. It holds
+    as long as the width needed lies between 1e-3 and ``score.max_width`` standard deviations.
 
     Args:
         alpha: Miscoverage level, in (0, 1).

@@ -78,11 +78,11 @@ class CalibratedModel(WrapperModel, FantasizeMixin):
     * `observe` scores a new observation with the model that predicted it and conditions
       the model on it: stateful, as in the paper.
 
-    What is kept true is the coverage of statements about *observations*: bounds on it hold for any
-    sequence. With ``denoise=True``, the default, the posterior is of the objective, and its
-    coverage is not guaranteed: it rests on the model's noise variance. Where this is too small,
-    intervals of the objective are too narrow at visited points even after calibration, and
-    ``excess="objective"`` widens them. `CalibratedPosterior` has the formulas.
+    What is kept true is the coverage of statements about *observations*, over all rounds together:
+    bounds on it hold for any sequence. With ``denoise=True``, the default, the posterior is of the
+    objective, and its coverage is not guaranteed: it rests on the model's noise variance. Where
+    this is too small, intervals of the objective are too narrow at visited points even after
+    calibration, and ``excess="objective"`` widens them. `CalibratedPosterior` has the formulas.
 
     Its posterior is a `CalibratedPosterior`; BoTorch's analytic (by moments) and Monte Carlo
     acquisition functions, ``optimize_acqf``, pending points and ``ModelList`` take it as they

@@ -11,6 +11,7 @@ from botorch.exceptions.errors import (
     InputDataError,
     UnsupportedError,
 )
+from botorch.models.gpytorch import BatchedMultiOutputGPyTorchModel, MultiTaskGPyTorchModel
 from botorch.models.higher_order_gp import HigherOrderGP
 from botorch.models.model import Model, ModelList
 from botorch.models.transforms import ChainedOutcomeTransform, Standardize
@@ -39,7 +40,8 @@ def check_base(model: Model, wrapper: str = "CalibratedModel") -> None:
         )
     if model.num_outputs != 1:
         raise UnsupportedError(
-            f"{name} has {model.num_outputs} outputs: use one {wrapper} per outcome in a ModelList."
+            f"{name} has {model.num_outputs} outputs: use one {wrapper} per outcome in a "
+            f"ModelList, {_one_outcome_of(model)}."
         )
     if not isinstance(getattr(model, "likelihood", None), _GaussianLikelihoodBase):
         raise UnsupportedError(f"{name} has no Gaussian likelihood, which {wrapper} needs.")
@@ -48,6 +50,15 @@ def check_base(model: Model, wrapper: str = "CalibratedModel") -> None:
             f"The outcome of a {name} is a tensor, which {wrapper} has no predictive distribution "
             "of: use one model per element, in a ModelList."
         )
+
+
+def _one_outcome_of(model: Model) -> str:
+    """How to come by a model of a single outcome."""
+    if isinstance(model, MultiTaskGPyTorchModel):
+        return "each around a model that was made with `output_tasks=[task]`"
+    if isinstance(model, BatchedMultiOutputGPyTorchModel):
+        return "each around `model.subset_output([i])`"
+    return "each around a model that was fitted to that outcome alone"
 
 
 def check_outcome_transform(model: Any, wrapper: str = "CalibratedModel") -> None:
@@ -152,9 +163,13 @@ def check_fits(model: Any, X: Tensor, name: str = "X") -> None:
         name: What they are called where they were given.
 
     Raises:
-        BotorchTensorDimensionError: If they have the wrong width.
+        BotorchTensorDimensionError: If they are a vector, or have the wrong width.
         InputDataError: If they have the wrong precision.
     """
+    if X.dim() < 2:
+        raise BotorchTensorDimensionError(
+            f"`{name}` must have shape ... x d, one row for each point, got {tuple(X.shape)}."
+        )
     inputs = raw_train_inputs(model)
     if inputs is None:
         return
@@ -191,7 +206,8 @@ def posterior_at(model: Any, X: Tensor, **kwargs: Any) -> Posterior:
         kwargs: Passed on to ``posterior``.
 
     Raises:
-        BotorchTensorDimensionError: If ``X`` has another number of columns than the model.
+        BotorchTensorDimensionError: If ``X`` is a vector, or has another number of columns than
+            the model.
         InputDataError: If ``X`` is more precise than the model.
     """
     try:

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import torch
 from botorch.exceptions.errors import InputDataError, UnsupportedError
+from botorch.models.model import ModelList
 from gpytorch.distributions import (
     Distribution,
     MultitaskMultivariateNormal,
@@ -103,10 +104,18 @@ def _in_precision(
 
 def _as_exact(model: Module) -> ExactGP:
     """``model`` if it is a single-output, non-batched exact GP with training data."""
+    if isinstance(model, ModelList):
+        raise _unsupported(model, "is a list of models: take one of its `models` at a time")
     if not isinstance(model, ExactGP):
-        raise _unsupported(model, "is no exact GP, so it has no training data with a GP prior")
+        raise _unsupported(
+            model,
+            "is no exact GP, so it has no training data with a GP prior: calibrate it online, by "
+            "calling `CalibratedModel.observe` with each new observation, and judge it on held-out "
+            "data",
+        )
     if getattr(model, "num_outputs", 1) != 1:
-        raise _unsupported(model, "has several outputs")
+        # Of a batched model BoTorch's `subset_output` gives it.
+        raise _unsupported(model, "has several outputs: take a model of one of them at a time")
     targets = model.train_targets
     if model.train_inputs is None or targets is None or targets.numel() == 0:
         raise InputDataError("`model` has no training data: its history is empty.")
@@ -117,10 +126,8 @@ def _as_exact(model: Module) -> ExactGP:
 
 def _unsupported(model: Module, reason: str) -> UnsupportedError:
     return UnsupportedError(
-        f"Residuals of past data need a single-output, non-batched exact GP, but "
-        f"{type(model).__name__} {reason}. Calibrate it online instead, by calling "
-        "`CalibratedModel.observe` with each new observation (several outputs: one "
-        "calibrated model per output in a `ModelList`)."
+        "Residuals of past data need a single-output, non-batched exact GP, and this "
+        f"{type(model).__name__} {reason}."
     )
 
 

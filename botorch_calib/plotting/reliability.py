@@ -58,7 +58,8 @@ def plot_reliability(
         levels, observed, num_observations = _of_report(levels)
     if observed is None or num_observations is None or num_observations < 1:
         raise InputDataError(
-            "`observed` and `num_observations`, at least 1, must be given with `levels`, got "
+            "Give a report, such as `calibration_report(model)`, or `levels` together with "
+            f"`observed` and `num_observations`, at least 1, got {type(levels).__name__} and "
             f"{num_observations} observations."
         )
     stated = np.asarray(levels, dtype=float)

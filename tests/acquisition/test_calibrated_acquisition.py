@@ -436,6 +436,8 @@ def test_inputs_that_do_not_fit_are_named(name):
         build(name, make_model())(torch.zeros(4, 1, 3, **DOUBLE))
     with pytest.raises(BotorchTensorDimensionError, match="`X_pending` must have shape n x 2"):
         build(name, make_model()).set_X_pending(torch.zeros(4, 3, **DOUBLE))
+    with pytest.raises(InputDataError, match="`X_pending` must be a tensor, got ndarray"):
+        build(name, make_model()).set_X_pending(torch.zeros(4, 2, **DOUBLE).numpy())
     with pytest.raises(UnsupportedError, match="`model` must be a BoTorch model.*NoneType"):
         build(name, None)
 

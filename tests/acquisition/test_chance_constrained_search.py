@@ -19,6 +19,7 @@ from botorch.models import SingleTaskGP
 from botorch.models.transforms import Normalize, Standardize
 from botorch.optim import optimize_acqf
 from botorch.utils.sampling import draw_sobol_samples, get_polytope_samples
+from linear_operator.utils.warnings import NumericalWarning
 from torch import Tensor
 from torch.testing import assert_close
 
@@ -28,6 +29,7 @@ from botorch_calib import (
     CertifiedSetExpansion,
     ChanceConstraint,
     optimize_chance_constrained,
+    qLogCalibratedNoisyExpectedImprovement,
 )
 from botorch_calib.exceptions import NotCertifiedWarning
 from tests.newer_scipy import search_by_scipy
@@ -98,6 +100,18 @@ def test_the_maximum_on_the_border_is_found_and_is_inside() -> None:
     inside = grid[tested.certified(grid)]
     assert value >= right()(inside).max() - 1e-6
     assert_close(value, right()(candidate.unsqueeze(0)).squeeze())
+
+
+def test_noisy_improvement_may_be_evaluated_where_it_was_before() -> None:
+    """The search starts from known points too: not one warning of what their covariance needs."""
+    gp = make_gp()
+    known = gp.train_inputs[0]
+    acqf = qLogCalibratedNoisyExpectedImprovement(gp, known, prune_baseline=False)
+    with pytest.warns(NumericalWarning, match="added jitter"):
+        acqf(known.unsqueeze(-2))
+    candidate, _, certified = optimize_chance_constrained(acqf, constraint(), BOUNDS)
+    assert certified and candidate.shape == (1, 2)
+    optimize_chance_constrained(acqf, constraint(), None, choices=known)
 
 
 def test_a_tiny_certified_set_is_found() -> None:
@@ -417,6 +431,8 @@ def test_expansion_moves_away_from_pending_points() -> None:
     assert (picks[0] - picks[1]).norm() > 0.05
     with pytest.raises(BotorchTensorDimensionError, match="X_pending"):
         acqf.set_X_pending(pending[0])
+    with pytest.raises(InputDataError, match="`X_pending` must be a tensor, got ndarray"):
+        acqf.set_X_pending(pending.numpy())  # type: ignore[arg-type]
 
 
 def test_pending_points_stay_so_when_others_are_observed() -> None:

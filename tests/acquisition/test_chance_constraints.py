@@ -743,6 +743,8 @@ def test_bad_arguments_are_named() -> None:
             constraint(own).observe(points(3, other).squeeze(1), torch.zeros(3, 1, dtype=own))
         with pytest.raises(InputDataError, match="`Y` must have the precision"):
             constraint(own).observe(points(3, own).squeeze(1), torch.zeros(3, 1, dtype=other))
+    with pytest.raises(InputDataError, match="`X` must be a tensor, got ndarray"):
+        constraint().observe(points(3).squeeze(1).numpy(), torch.zeros(3, 1).double())  # type: ignore[arg-type]
     with pytest.raises(InputDataError, match="num_certified"):
         constraint().violation_bound(0)
     with pytest.raises(InputDataError, match="same positive length"):

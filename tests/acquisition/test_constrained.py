@@ -414,6 +414,9 @@ def test_bad_arguments(models: list[Model], gps: list[SingleTaskGP]) -> None:
     for index in (3, 1.5, None):
         with pytest.raises(InputDataError, match="objective_index"):
             LogCalibratedConstrainedExpectedImprovement(model, 0.0, index, CONSTRAINTS)  # type: ignore[arg-type]
+    feasibility = LogCalibratedProbabilityOfFeasibility(model, CONSTRAINTS)
+    with pytest.raises(InputDataError, match="`X_pending` must be a tensor, got ndarray"):
+        feasibility.set_X_pending(points(2).squeeze(-2).numpy())  # type: ignore[arg-type]
     with pytest.raises(InputDataError, match="num_fantasies"):
         LogCalibratedProbabilityOfFeasibility(model, CONSTRAINTS, num_fantasies=0)
     inputs = gps[0].train_inputs[0]

@@ -18,7 +18,13 @@ from botorch.exceptions.errors import (
     InputDataError,
     UnsupportedError,
 )
-from botorch.models import ModelList, PairwiseGP, SingleTaskGP
+from botorch.models import (
+    KroneckerMultiTaskGP,
+    ModelList,
+    MultiTaskGP,
+    PairwiseGP,
+    SingleTaskGP,
+)
 from botorch.models.fully_bayesian import SaasFullyBayesianSingleTaskGP
 from botorch.models.map_saas import EnsembleMapSaasSingleTaskGP
 from botorch.models.model import Model
@@ -231,6 +237,8 @@ def test_inputs_of_the_posterior_are_checked():
     ):
         with pytest.raises(BotorchTensorDimensionError, match="`X` must have 2 columns"):
             outer.posterior(torch.zeros(3, 1, 3, dtype=torch.double))
+        with pytest.raises(BotorchTensorDimensionError, match=r"`X` .* ... x d, .* got \(2,\)"):
+            outer.posterior(X[0, 0])
     single = CalibratedModel.from_history(make_gp(dtype=torch.float), OnlineConformal(0.2))
     with pytest.raises(InputDataError, match="`X` must have the precision of the model"):
         single.posterior(X)
@@ -931,6 +939,11 @@ def make_unsupported(name: str) -> Model:
     X, Y, _ = make_data()
     if name == "multi-output":
         return SingleTaskGP(X, torch.cat([Y, Y], dim=-1), outcome_transform=None)
+    if name == "one kernel for all outputs":
+        return KroneckerMultiTaskGP(X, torch.cat([Y, Y], dim=-1))
+    if name == "every task an output":
+        task = torch.arange(len(X)).remainder(2).to(X).unsqueeze(-1)
+        return MultiTaskGP(torch.cat([X, task], dim=-1), Y, task_feature=-1)
     if name == "fully Bayesian":
         pytest.importorskip("numpyro")
         return SaasFullyBayesianSingleTaskGP(X, Y)
@@ -942,7 +955,9 @@ def make_unsupported(name: str) -> Model:
 
 
 UNSUPPORTED = {
-    "multi-output": "ModelList",
+    "multi-output": r"ModelList, .*`model.subset_output\(\[i\]\)`",
+    "one kernel for all outputs": "ModelList, .* fitted to that outcome alone",
+    "every task an output": r"ModelList, .*`output_tasks=\[task\]`",
     "fully Bayesian": "ensemble",
     "ensemble": "ensemble",
     "model list": "ModelList",
@@ -957,6 +972,17 @@ def test_unsupported_bases(name, match):
         CalibratedModel(base, OnlineConformal(0.2))
     with pytest.raises(UnsupportedError, match=match):
         CalibratedModel.from_history(base, OnlineConformal(0.2))
+
+
+def test_one_outcome_of_a_model_of_several():
+    """As the error advises."""
+    X, Y, _ = make_data()
+    both = SingleTaskGP(X, torch.cat([Y, 9 - Y], dim=-1), outcome_transform=Standardize(2)).eval()
+    for i in (0, 1):
+        model = CalibratedModel.from_history(both.subset_output([i]), OnlineConformal(0.2))
+        assert model.calibrator.num_updates == len(X)
+        expected = both.posterior(X).mean[:, [i]]
+        torch.testing.assert_close(model.gaussian_model.posterior(X).mean, expected)
 
 
 NONLINEAR: dict[str, tuple[Callable[[], OutcomeTransform], str]] = {

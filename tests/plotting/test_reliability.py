@@ -12,6 +12,7 @@ from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataErro
 from scipy.stats import binom
 
 from botorch_calib.plotting import plot_pit_histogram, plot_reliability
+from tests.gps import make_gp
 from tests.plotting.figures import assert_beside_data, band, labels, make_report
 
 
@@ -45,6 +46,7 @@ def test_reliability_shows_frequencies_diagonal_and_binomial_band():
         (([0.5], {"a": [math.nan]}, 10), "observed"),
         (([0.5], {"a": [0.5, 0.6]}, 10), "observed"),
         (([0.5], {"a": [0.5]}, 0), "num_observations"),
+        ((make_gp(),), "Give a report, such as .*got SingleTaskGP"),
         (([0.5], {"a": [0.5]}, 10, 1.0), "confidence"),
     ],
 )
