@@ -26,9 +26,8 @@ from benchmarks.framework.condensation import (
     Exact,
     Flags,
     Significant,
-    regret_evaluated,
 )
-from benchmarks.framework.metrics import regret_trace, trace
+from benchmarks.framework.metrics import regret_evaluated, regret_trace, trace
 from benchmarks.framework.replicate import stream_seed
 from benchmarks.framework.result import Result
 from benchmarks.framework.sequential import Method, Problem, SequentialReplicate

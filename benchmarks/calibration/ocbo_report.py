@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarks.calibration.claims import FLOOR, LogRegret
 from benchmarks.calibration.report import CalibrationReport
-from benchmarks.framework import metrics
+from benchmarks.framework import metrics, statistics
 from benchmarks.framework.comparisons import ByMethod, Difference, grouped_families
 from benchmarks.framework.markdown import estimate, table
-from benchmarks.framework.metrics import Estimate
 from benchmarks.framework.protocol import margin_of
 from benchmarks.framework.result import Result
+from benchmarks.framework.statistics import Estimate
 from benchmarks.framework.suite import Suite
 
 if TYPE_CHECKING:
@@ -148,7 +148,7 @@ def _areas(collected: Mapping[str, ByMethod], baseline: str, area: Area) -> list
             continue
         reference = metrics.by_seed(by_method[baseline], area)
         tests = [
-            metrics.paired_test(metrics.by_seed(by_method.get(method, []), area), reference)
+            statistics.paired_test(metrics.by_seed(by_method.get(method, []), area), reference)
             for method in others
         ]
         cells = [estimate(Estimate.of(list(reference.values())))]

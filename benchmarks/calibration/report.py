@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from benchmarks.calibration.methods import ALPHA
-from benchmarks.framework import metrics
+from benchmarks.framework import metrics, statistics
 from benchmarks.framework.markdown import (
     estimate,
     number,
@@ -19,8 +19,8 @@ from benchmarks.framework.markdown import (
     percent,
     table,
 )
-from benchmarks.framework.metrics import SIGNIFICANCE, Estimate, PairedTest
 from benchmarks.framework.result import Result
+from benchmarks.framework.statistics import SIGNIFICANCE, Estimate, PairedTest
 from benchmarks.framework.suite import Suite
 
 if TYPE_CHECKING:
@@ -143,7 +143,7 @@ class CalibrationReport:
                 [metrics.final_regrets(runs[name], self.inference) for runs in both]
                 for name in (method, baseline)
             )
-            test = metrics.pooled_test(own, reference)
+            test = statistics.pooled_test(own, reference)
             p_values = [number(test.t_p_value, 2), number(test.wilcoxon_p_value, 2)]
             body.append([method, estimate(percent(test)), *p_values])
         note = (
@@ -196,8 +196,8 @@ def compare(results: Sequence[Result], baseline: Sequence[Result], inference: st
         seeds=len(results),
         regret=Estimate.of(list(final.values())),
         regret_by_mean=Estimate.of(_by_mean(results)),
-        versus_baseline=metrics.paired_test(final, reference),
-        fraction_won=metrics.fraction_won(final, reference),
+        versus_baseline=statistics.paired_test(final, reference),
+        fraction_won=statistics.fraction_won(final, reference),
         area=Estimate.of([metrics.area_under_regret(r, inference, scale) for r in results]),
         miscoverage=Estimate.of([metrics.miscoverage(r) for r in results]),
         calibration_error=Estimate.of([metrics.calibration_error(r) for r in results]),
@@ -236,7 +236,7 @@ def overall(comparisons: Sequence[Comparison], alpha: float) -> Overall:
     for the number of problems. Their sign is read off the seeds won: one bad seed can
     turn that of the mean.
     """
-    adjusted = metrics.holm([c.versus_baseline.wilcoxon_p_value for c in comparisons])
+    adjusted = statistics.holm([c.versus_baseline.wilcoxon_p_value for c in comparisons])
     pairs = zip(comparisons, adjusted, strict=True)
     decided = [comparison.fraction_won for comparison, p in pairs if p < SIGNIFICANCE]
     return Overall(

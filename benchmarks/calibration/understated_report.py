@@ -10,11 +10,12 @@ import numpy as np
 
 from benchmarks.calibration.claims import CLAIM, EXCESS, FLOOR, Claims, LogRegret, Share
 from benchmarks.calibration.methods import ALPHA
-from benchmarks.framework import comparisons, metrics
-from benchmarks.framework.comparisons import ByMethod, pooled_ratio, seed_means
+from benchmarks.framework import comparisons, statistics
+from benchmarks.framework.comparisons import ByMethod, seed_means
 from benchmarks.framework.markdown import mean_with_interval, table
 from benchmarks.framework.metrics import Score
 from benchmarks.framework.protocol import margin_of
+from benchmarks.framework.statistics import pooled_ratio
 from benchmarks.framework.suite import Suite
 
 if TYPE_CHECKING:
@@ -299,13 +300,13 @@ def _geometric(logarithms: Sequence[float]) -> str:
     """The number whose logarithm is the mean, with its interval."""
     if len(logarithms) < 2:
         return "–"
-    low, high = metrics.student_interval(logarithms)
+    low, high = statistics.student_interval(logarithms)
     return f"{10 ** np.mean(logarithms):.3g} ({10**low:.3g} to {10**high:.3g})"
 
 
 def _percent(differences: Sequence[float]) -> str:
     """A difference of logarithms as a change in percent, with its interval."""
-    low, high = metrics.student_interval(differences)
+    low, high = statistics.student_interval(differences)
     changes = (100.0 * (10.0**value - 1.0) for value in (np.mean(differences), low, high))
     return "{:+.0f} ({:+.0f} to {:+.0f})".format(*changes)
 
@@ -337,7 +338,7 @@ def _false_claims(
 
 def _draw_interval(panel: Axes, values: Sequence[float], height: float, **style: Any) -> None:
     mean = float(np.mean(values))
-    low, high = metrics.student_interval(values) if len(values) > 1 else (mean, mean)
+    low, high = statistics.student_interval(values) if len(values) > 1 else (mean, mean)
     panel.errorbar([mean], [height], xerr=[[mean - low], [high - mean]], **style)
 
 

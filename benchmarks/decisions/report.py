@@ -10,11 +10,12 @@ import numpy as np
 
 from benchmarks.decisions import analysis
 from benchmarks.decisions.analysis import RecommendedRegret, RecommendedSafe, ViolationGap
-from benchmarks.framework import comparisons, metrics
+from benchmarks.framework import comparisons, statistics
 from benchmarks.framework.comparisons import ByMethod
 from benchmarks.framework.markdown import interval, table
-from benchmarks.framework.metrics import Estimate, Score, by_seed
+from benchmarks.framework.metrics import Score, by_seed
 from benchmarks.framework.protocol import margin_of
+from benchmarks.framework.statistics import Estimate
 from benchmarks.framework.suite import Suite
 
 if TYPE_CHECKING:
@@ -301,7 +302,7 @@ class DecisionReport:
             if not rates:
                 continue
             mean = float(np.mean(rates))
-            low, high = metrics.student_interval(rates) if len(rates) > 1 else (mean, mean)
+            low, high = statistics.student_interval(rates) if len(rates) > 1 else (mean, mean)
             panel.errorbar(
                 [i], [mean], [[mean - low], [high - mean]], fmt="o", color=colors[method], capsize=3
             )

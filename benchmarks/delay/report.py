@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from benchmarks.framework import metrics
+from benchmarks.framework import statistics
 from benchmarks.framework.comparisons import differences, family, percent_of_logarithms, seed_means
 from benchmarks.framework.markdown import (
     difference,
@@ -19,9 +19,10 @@ from benchmarks.framework.markdown import (
     pooled_difference,
     table,
 )
-from benchmarks.framework.metrics import Estimate, PairedTest, Score, by_seed, trace
+from benchmarks.framework.metrics import Score, by_seed, trace
 from benchmarks.framework.protocol import margin_of
 from benchmarks.framework.result import Result
+from benchmarks.framework.statistics import Estimate, PairedTest
 from benchmarks.framework.suite import Suite
 
 if TYPE_CHECKING:
@@ -191,7 +192,7 @@ def compare(method: str, by_method: ByMethod, baseline: str) -> Comparison:
 
     def versus(score: Score) -> tuple[PairedTest, PairedTest]:
         first, second = (
-            metrics.paired_test(by_seed(results, score), by_seed(reference, score))
+            statistics.paired_test(by_seed(results, score), by_seed(reference, score))
             for reference in references
         )
         return first, second
@@ -274,7 +275,7 @@ def _summary_table(suite: Suite[Any, Any], collected: Mapping[str, ByMethod]) ->
         chosen = [runs for runs in collected.values() if method in runs]
         rows = [compare(method, runs, suite.baseline) for runs in chosen]
         compared = method != rows[0].counterpart
-        better, worse = metrics.count_significant([row.simple_versus[0] for row in rows])
+        better, worse = statistics.count_significant([row.simple_versus[0] for row in rows])
         cells = [method, str(len(rows)), str(better), str(worse)]
         for reference in (rows[0].counterpart, PENDING):
             for score in (mean_simple_regret, cumulative_regret_all):

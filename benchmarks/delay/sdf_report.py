@@ -19,9 +19,10 @@ from benchmarks.delay.report import (
 )
 from benchmarks.framework.comparisons import Pair, Run, family, seed_means
 from benchmarks.framework.markdown import estimate, number, table
-from benchmarks.framework.metrics import Estimate, Score, trace
+from benchmarks.framework.metrics import Score, trace
 from benchmarks.framework.protocol import margin_of
 from benchmarks.framework.result import Result
+from benchmarks.framework.statistics import Estimate
 from benchmarks.framework.suite import Suite
 
 if TYPE_CHECKING:

@@ -11,8 +11,9 @@ import numpy as np
 from benchmarks.delay.report import ByMethod, delay_figure, simple_regret
 from benchmarks.framework.comparisons import differences, family
 from benchmarks.framework.markdown import estimate, interval, table
-from benchmarks.framework.metrics import Estimate, by_seed
+from benchmarks.framework.metrics import by_seed
 from benchmarks.framework.protocol import margin_of
+from benchmarks.framework.statistics import Estimate
 from benchmarks.framework.suite import Suite
 
 if TYPE_CHECKING:

@@ -12,10 +12,10 @@ from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from tqdm.auto import tqdm
 
-from benchmarks.framework.metrics import Estimate, PairedTest
 from benchmarks.framework.plots import method_colors
 from benchmarks.framework.result import Named, Result
 from benchmarks.framework.runner import Failure, Task, parallel_backend, run_task
+from benchmarks.framework.statistics import Estimate, PairedTest
 from benchmarks.framework.suite import Suite
 
 TITLE_SIZE = 14

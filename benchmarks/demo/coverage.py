@@ -29,10 +29,10 @@ from benchmarks.demo.common import (
     show,
 )
 from benchmarks.framework import strategies
-from benchmarks.framework.metrics import paired_test
 from benchmarks.framework.result import Result
 from benchmarks.framework.runner import Task
 from benchmarks.framework.sequential import Problem
+from benchmarks.framework.statistics import paired_test
 from benchmarks.framework.surrogates import Refitted
 from benchmarks.studies import interval_study
 from botorch_calib.plotting import plot_regret, plot_reliability, plot_threshold_map

@@ -16,14 +16,9 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 
 from benchmarks.framework.markdown import interval, number
-from benchmarks.framework.metrics import (
-    SIGNIFICANCE,
-    Score,
-    holm,
-    paired_test,
-    student_interval,
-)
+from benchmarks.framework.metrics import Score
 from benchmarks.framework.result import Result
+from benchmarks.framework.statistics import SIGNIFICANCE, holm, paired_test, student_interval
 
 # Results of one problem by method.
 ByMethod = Mapping[str, Sequence[Result]]
@@ -73,24 +68,6 @@ def seed_means(
             np.average([score(r) for r in results], weights=None if equal else weights)
         )
     return means
-
-
-def pooled_ratio(
-    numerators: Sequence[float], denominators: Sequence[float]
-) -> tuple[float, float, float]:
-    """The ratio of two sums over seeds or runs, with its 95 % interval.
-
-    That of a ratio, linearised, with Student's quantile; NaN for fewer than two. If the
-    denominators are all 0, all three are NaN.
-    """
-    above, below = np.array(numerators, dtype=float), np.array(denominators, dtype=float)
-    if not below.any():
-        return math.nan, math.nan, math.nan
-    ratio = float(above.sum() / below.sum())
-    if len(below) < 2:
-        return ratio, math.nan, math.nan
-    low, high = student_interval(((above - ratio * below) / below.mean()).tolist())
-    return ratio, ratio + low, ratio + high
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,10 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from benchmarks.framework import metrics
-from benchmarks.framework.metrics import Estimate, PairedTest, Score
+from benchmarks.framework import metrics, statistics
+from benchmarks.framework.metrics import Score
 from benchmarks.framework.result import Result
+from benchmarks.framework.statistics import Estimate, PairedTest
 
 # Relative to a mean, what smaller standard errors are no more than.
 ROUNDING = 1e-12
@@ -65,7 +66,7 @@ def interval(values: Sequence[float], form: str) -> str:
     """Student's 95 % interval of a mean; a dash for fewer than two values."""
     if len(values) < 2:
         return "–"
-    low, high = metrics.student_interval(values)
+    low, high = statistics.student_interval(values)
     return f"{low:{form}} to {high:{form}}"
 
 
@@ -93,5 +94,5 @@ def pooled_difference(
     pairs = [(own, other) for own, other in pairs if own and other and any(other.values())]
     if not pairs:
         return "–"
-    test = metrics.pooled_test(*map(list, zip(*pairs, strict=True)))
+    test = statistics.pooled_test(*map(list, zip(*pairs, strict=True)))
     return f"{estimate(percent(test))} ({number(test.wilcoxon_p_value, 2)})"

@@ -9,8 +9,9 @@ from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from benchmarks.framework.metrics import regret_trace, student_interval
+from benchmarks.framework.metrics import regret_trace
 from benchmarks.framework.result import Result
+from benchmarks.framework.statistics import student_interval
 
 COLUMNS = 4
 

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from benchmarks.framework import metrics
+from benchmarks.framework import metrics, statistics
 from benchmarks.framework.comparisons import Difference, family, verdict
 from benchmarks.framework.markdown import estimate, interval, number, table
-from benchmarks.framework.metrics import Estimate, Score, by_seed, student_interval
+from benchmarks.framework.metrics import Score, by_seed
 from benchmarks.framework.protocol import margin_of
 from benchmarks.framework.result import Result
+from benchmarks.framework.statistics import Estimate, student_interval
 from benchmarks.framework.suite import Suite
 
 if TYPE_CHECKING:
@@ -168,7 +169,7 @@ def claim_verdict(interval: tuple[float, float], adjusted_p: float, margin: floa
     interval lies below the margin; else ``undecided``.
     """
     low, high = interval
-    significant = adjusted_p < metrics.SIGNIFICANCE
+    significant = adjusted_p < statistics.SIGNIFICANCE
     if significant and low > margin:
         return "reproduced"
     if significant and high < -margin:
@@ -211,8 +212,8 @@ def _legend(margin: float) -> str:
         "logarithms times 100), paired by seed: mean with Student's 95 % interval, and Wilcoxon's "
         "two-sided p after Holm's correction for all comparisons that the protocol declares for a "
         f"table. `equivalent`: the interval lies within ± {margin:g}; `better` or `worse`: p is "
-        f"below {metrics.SIGNIFICANCE:g}. Detectable is the difference found with a power of 80 % "
-        "at the strictest step."
+        f"below {statistics.SIGNIFICANCE:g}. Detectable is the difference found with a power of "
+        "80 % at the strictest step."
     )
 
 

@@ -11,8 +11,9 @@ import numpy as np
 
 from benchmarks.framework.comparisons import ByMethod, differences, percent_of_logarithms
 from benchmarks.framework.markdown import estimate, interval, number, table
-from benchmarks.framework.metrics import Estimate, by_seed, trace
+from benchmarks.framework.metrics import by_seed, trace
 from benchmarks.framework.result import Result
+from benchmarks.framework.statistics import Estimate
 from benchmarks.framework.suite import Suite
 from benchmarks.robust.primary import primary_comparisons
 

@@ -11,8 +11,9 @@ import numpy as np
 
 from benchmarks.framework.comparisons import ByMethod
 from benchmarks.framework.markdown import estimate, table
-from benchmarks.framework.metrics import Estimate, trace
+from benchmarks.framework.metrics import trace
 from benchmarks.framework.result import Result
+from benchmarks.framework.statistics import Estimate
 from benchmarks.framework.suite import Suite
 from benchmarks.robust.primary import primary_comparisons
 

@@ -57,13 +57,13 @@ from gpytorch.mlls import ExactMarginalLogLikelihood
 from torch import Tensor
 
 from benchmarks.calibration.synthetic import Forrester, forrester_design
-from benchmarks.framework.metrics import Estimate
 from benchmarks.framework.regret_report import RegretReport
 from benchmarks.framework.report import TABLES_DIR
 from benchmarks.framework.result import Result
 from benchmarks.framework.result_store import RESULTS_DIR, ResultStore, write_atomically
 from benchmarks.framework.runner import StaleResultsError, parse_seeds, print_summary, run_suite
 from benchmarks.framework.sequential import Method, Problem, botorch_oracle
+from benchmarks.framework.statistics import Estimate
 from benchmarks.framework.strategies import CalibratorFactory, prediction_extras
 from benchmarks.framework.suite import Suite
 from botorch_calib import CalibratedModel, CalibratedUpperConfidenceBound

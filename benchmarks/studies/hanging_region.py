@@ -36,10 +36,10 @@ from torch import Tensor
 from tqdm.auto import tqdm
 
 from benchmarks.framework.markdown import table
-from benchmarks.framework.metrics import student_interval
 from benchmarks.framework.report import TABLES_DIR
 from benchmarks.framework.result_store import write_atomically
 from benchmarks.framework.runner import one_torch_thread, parse_seeds
+from benchmarks.framework.statistics import student_interval
 from botorch_calib.asynchronous import DelayAwareProposer, DelayStrategy, SearchSettings
 from botorch_calib.asynchronous.delay_strategy import STRATEGIES
 from botorch_calib.ledger import FeedbackLedger

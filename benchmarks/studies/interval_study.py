@@ -24,7 +24,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 from tqdm.auto import tqdm
 
-from benchmarks.framework.metrics import Estimate
+from benchmarks.framework.statistics import Estimate
 from botorch_calib import CalibratedModel, LocalizedConformal
 from botorch_calib.plotting import (
     COLORS,

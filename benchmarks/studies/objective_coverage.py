@@ -75,12 +75,12 @@ from tqdm.auto import tqdm
 from benchmarks.calibration import misspecified, wellspecified
 from benchmarks.calibration.noisy import GaussianNoise, Landscape, NoisyLandscape, ReferenceGP
 from benchmarks.framework.markdown import table
-from benchmarks.framework.metrics import student_interval
 from benchmarks.framework.replicate import OBSERVE, PROPOSE, stream_seed
 from benchmarks.framework.report import TABLES_DIR
 from benchmarks.framework.result_store import write_atomically
 from benchmarks.framework.runner import parse_seeds
 from benchmarks.framework.sequential import Problem, posterior_mean, sobol_design
+from benchmarks.framework.statistics import student_interval
 from benchmarks.framework.surrogates import Fixed
 from botorch_calib.calibration import LocalizedConformal
 from botorch_calib.distributions.piecewise import PiecewisePredictive

@@ -6,19 +6,17 @@ import math
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pytest
-from scipy import stats
 
 from benchmarks.calibration.claims import EXCESS
 from benchmarks.calibration.suites import UNDERSTATED_NOISE
 from benchmarks.framework.archiving import update_archive
-from benchmarks.framework.comparisons import pooled_ratio
 from benchmarks.framework.completeness import Collected
 from benchmarks.framework.protocol import ExperimentProtocol
 from benchmarks.framework.report import write_report
 from benchmarks.framework.result import Result, replicate_config
 from benchmarks.framework.result_store import ResultStore
+from benchmarks.framework.statistics import pooled_ratio
 from benchmarks.framework.suite import Suite
 from tests.benchmarks.calibration.test_claims import run
 
@@ -150,17 +148,6 @@ def test_false_claims_are_a_ratio() -> None:
     assert found["plain"][0:2] == ["1.00", "0.0 (0.0 to 0.0)"]
     assert found["plain"][3].startswith("50.0 ")
     assert found["localized, excess objective's"][:2] == ["0.00", "–"]
-
-
-def test_the_interval_of_a_ratio() -> None:
-    above, below = [1.0, 3.0, 2.0, 0.0], [4.0, 5.0, 2.0, 3.0]
-    ratio, low, high = pooled_ratio(above, below)
-    assert ratio == pytest.approx(6 / 14)
-    residuals = (np.array(above) - ratio * np.array(below)) / np.mean(below)
-    reach = stats.t.ppf(0.975, 3) * residuals.std(ddof=1) / 2
-    assert (low, high) == pytest.approx((ratio - reach, ratio + reach))
-    assert np.isnan(pooled_ratio([0.0], [0.0])).all()
-    assert np.isnan(pooled_ratio([1.0], [2.0])).tolist() == [False, True, True]
 
 
 def test_the_archive_gives_the_same_report(tmp_path: Any) -> None:
