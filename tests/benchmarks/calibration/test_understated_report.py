@@ -10,7 +10,6 @@ import pytest
 
 from benchmarks.calibration.claims import EXCESS
 from benchmarks.calibration.suites import UNDERSTATED_NOISE
-from benchmarks.framework.archiving import update_archive
 from benchmarks.framework.completeness import Collected
 from benchmarks.framework.protocol import ExperimentProtocol
 from benchmarks.framework.report import write_report
@@ -18,6 +17,7 @@ from benchmarks.framework.result import Result, replicate_config
 from benchmarks.framework.result_store import ResultStore
 from benchmarks.framework.statistics import pooled_ratio
 from benchmarks.framework.suite import Suite
+from benchmarks.framework.update_archive import update_archive
 from tests.benchmarks.calibration.test_claims import run
 
 SUITE: Suite[Any, Any] = UNDERSTATED_NOISE

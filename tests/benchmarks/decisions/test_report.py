@@ -15,7 +15,6 @@ from benchmarks.decisions.report import DecisionReport
 from benchmarks.decisions.suites import DECISIONS
 from benchmarks.decisions.tasks import Search
 from benchmarks.framework.archive import Entry
-from benchmarks.framework.archiving import update_archive
 from benchmarks.framework.completeness import Collected, Selection
 from benchmarks.framework.protocol import ExperimentProtocol
 from benchmarks.framework.report import collect, markdown, write_report
@@ -23,6 +22,7 @@ from benchmarks.framework.result import Result, replicate_config
 from benchmarks.framework.result_store import ResultStore
 from benchmarks.framework.runner import without_expected_warnings
 from benchmarks.framework.suite import Suite
+from benchmarks.framework.update_archive import update_archive
 from tests.benchmarks.decisions.test_analysis import BAD, FINE, OFF, run
 
 SUITE: Suite[Any, Any] = replace(
