@@ -23,7 +23,7 @@ from benchmarks.calibration.published_report import PublishedReport, SweepFigure
 from benchmarks.calibration.report import CalibrationReport
 from benchmarks.calibration.understated_report import UnderstatedReport
 from benchmarks.framework import strategies
-from benchmarks.framework.comparisons import Run
+from benchmarks.framework.collected import Run
 from benchmarks.framework.regret_report import RegretReport
 from benchmarks.framework.suite import Suite
 

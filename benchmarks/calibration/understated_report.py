@@ -10,8 +10,8 @@ import numpy as np
 
 from benchmarks.calibration.claims import CLAIM, EXCESS, FLOOR, Claims, LogRegret, Share
 from benchmarks.calibration.methods import ALPHA
-from benchmarks.framework import comparisons, statistics
-from benchmarks.framework.comparisons import ByMethod, seed_means
+from benchmarks.framework import comparisons, metrics, statistics
+from benchmarks.framework.collected import ByMethod, Collected, methods_in, seed_means
 from benchmarks.framework.markdown import mean_with_interval, table
 from benchmarks.framework.metrics import Score
 from benchmarks.framework.protocol import margin_of
@@ -62,10 +62,10 @@ class UnderstatedReport:
     baseline: str
     former: tuple[str, ...] = ()
 
-    def lines(self, suite: Suite[Any, Any], collected: Mapping[str, ByMethod]) -> list[str]:
+    def lines(self, suite: Suite[Any, Any], collected: Collected) -> list[str]:
         """Tables over all problems, and one of each."""
         case = list(collected.values())
-        methods = list(dict.fromkeys(name for by_method in case for name in by_method))
+        methods = methods_in(case)
         lines = [
             *self._comparison_section(suite, case),
             *_regret_section(case, methods),
@@ -79,13 +79,13 @@ class UnderstatedReport:
             lines += [f"### {problem}", "", *_problem_table(by_method), ""]
         return lines
 
-    def figure(self, collected: Mapping[str, ByMethod]) -> Figure:
+    def figure(self, collected: Collected) -> Figure:
         """Differences of regret, coverage and false claims, with 95 % intervals."""
         from benchmarks.framework.plots import method_colors, panel_grid
 
         case = list(collected.values())
-        methods = list(dict.fromkeys(name for by_method in case for name in by_method))
-        colors = method_colors({"": dict.fromkeys(methods, ())})
+        methods = methods_in(case)
+        colors = method_colors(methods)
         figure, (regret, coverage, claims) = panel_grid(3, 3, (5.0, 4.2))
         self._draw_regret(regret, collected, methods, colors)
         _draw_coverage(coverage, case, methods)
@@ -109,20 +109,10 @@ class UnderstatedReport:
                 for score in (RECOMMENDED, EVALUATED)
             )
             for pair, found in recommended.items():
-                differences, bounds, *rest = found.cells(".3f", margin)
-                beside = evaluated[pair].cells(".3f", margin)
-                body.append(
-                    [
-                        name,
-                        " − ".join(pair),
-                        str(len(found.values)),
-                        differences,
-                        bounds,
-                        _percent(found.values),
-                        *rest,
-                        *beside[:2],
-                    ]
-                )
+                mean, bounds, *tested = found.cells(".3f", margin)
+                cells = [mean, bounds, _percent(found.values), *tested]
+                cells += evaluated[pair].mean_cells(".3f")
+                body.append([name, " − ".join(pair), str(len(found.values)), *cells])
         header = ["family", "comparison", "seeds", "difference", "95 % interval", "in %", "p"]
         header += ["detectable", "", "best evaluated", "95 % interval"]
         legend = (
@@ -138,9 +128,7 @@ class UnderstatedReport:
         )
         return ["## Comparisons", "", legend, "", *table(header, body), ""]
 
-    def _problem_section(
-        self, collected: Mapping[str, ByMethod], methods: Sequence[str]
-    ) -> list[str]:
+    def _problem_section(self, collected: Collected, methods: Sequence[str]) -> list[str]:
         others = [method for method in methods if method != self.baseline]
         named = [collected[problem] for problem in self.former if problem in collected]
         groups = {
@@ -172,7 +160,7 @@ class UnderstatedReport:
     def _draw_regret(
         self,
         panel: Axes,
-        collected: Mapping[str, ByMethod],
+        collected: Collected,
         methods: Sequence[str],
         colors: Mapping[str, str],
     ) -> None:
@@ -262,14 +250,13 @@ def _problem_table(by_method: ByMethod) -> list[str]:
             _percentage(case, method, Share(record))
             for record in (*OF_OBJECTIVE.values(), *OF_OUTCOME.values())
         ]
-        seconds = [sum(r.fit_seconds) + sum(r.acquisition_seconds) for r in results]
         body.append(
             [
                 method,
                 str(len(results)),
                 *map(_geometric, scores),
                 *shares,
-                f"{np.mean(seconds):.1f}",
+                f"{np.mean([metrics.seconds(r) for r in results]):.1f}",
             ]
         )
     return table(header, body)

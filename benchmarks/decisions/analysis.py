@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from benchmarks.framework.comparisons import ByMethod
+from benchmarks.framework.collected import ByMethod
 from benchmarks.framework.condensation import (
     Average,
     Condensation,

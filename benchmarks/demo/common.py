@@ -87,7 +87,7 @@ def run_all(tasks: Sequence[Task], jobs: int, label: str) -> Runs:
 
 def suite_colors(methods: Sequence[Named], chosen: Sequence[str]) -> list[str]:
     """The colours that the chosen methods have in the figure of a suite of all ``methods``."""
-    colors = method_colors({"any": {method.name: method for method in methods}})
+    colors = method_colors(method.name for method in methods)
     return [to_hex(colors[name]) for name in chosen]
 
 

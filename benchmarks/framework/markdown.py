@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from benchmarks.framework import metrics, statistics
+from benchmarks.framework import statistics
+from benchmarks.framework.collected import by_seed
 from benchmarks.framework.metrics import Score
 from benchmarks.framework.result import Result
 from benchmarks.framework.statistics import Estimate, PairedTest
@@ -87,7 +88,7 @@ def pooled_difference(
     if method == reference:
         return "–"
     pairs = [
-        (metrics.by_seed(runs[method], score), metrics.by_seed(runs[reference], score))
+        (by_seed(runs[method], score), by_seed(runs[reference], score))
         for runs in chosen
         if reference in runs
     ]

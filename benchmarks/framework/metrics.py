@@ -18,12 +18,6 @@ Score = Callable[[Result], float]
 CALIBRATION_LEVELS = tuple(j / 20 for j in range(1, 20))
 
 
-def by_seed(results: Sequence[Result], score: Score) -> dict[int, float]:
-    """A score for each seed, those without one left out."""
-    scores = {result.seed: score(result) for result in results}
-    return {seed: value for seed, value in scores.items() if not math.isnan(value)}
-
-
 def trace(result: Result, name: str) -> list[float]:
     """A trace among the records of a result, NaN where it has no value."""
     return [math.nan if value is None else value for value in result.extras[name]]
@@ -64,6 +58,16 @@ def regret_evaluated(result: Result) -> list[float] | None:
 def final_regrets(results: Sequence[Result], inference: str) -> dict[int, float]:
     """The last regret by seed."""
     return {r.seed: regret_trace(r, inference)[-1] for r in results}
+
+
+def seconds(result: Result) -> float:
+    """Time of a whole run, fits and choices together."""
+    return sum(result.fit_seconds) + sum(result.acquisition_seconds)
+
+
+def seconds_per_evaluation(result: Result) -> float:
+    """Mean time of an evaluation's fit and choice."""
+    return float(np.mean(np.add(result.fit_seconds, result.acquisition_seconds)))
 
 
 def initial_scale(results: Sequence[Result], inference: str) -> float:

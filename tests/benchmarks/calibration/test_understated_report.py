@@ -10,15 +10,15 @@ import pytest
 
 from benchmarks.calibration.claims import EXCESS
 from benchmarks.calibration.suites import UNDERSTATED_NOISE
-from benchmarks.framework.completeness import Collected
 from benchmarks.framework.protocol import ExperimentProtocol
 from benchmarks.framework.report import write_report
-from benchmarks.framework.result import Result, replicate_config
+from benchmarks.framework.result import replicate_config
 from benchmarks.framework.result_store import ResultStore
 from benchmarks.framework.statistics import pooled_ratio
 from benchmarks.framework.suite import Suite
 from benchmarks.framework.update_archive import update_archive
 from tests.benchmarks.calibration.test_claims import run
+from tests.benchmarks.results import ByProblem
 
 SUITE: Suite[Any, Any] = UNDERSTATED_NOISE
 SEEDS = range(10000, 10008)
@@ -34,9 +34,9 @@ LEVELS = {
 }
 
 
-def results() -> Collected:
+def results() -> ByProblem:
     """Differences of a hundredth of a decade between seeds; half of these make false claims."""
-    found: Collected = {}
+    found: ByProblem = {}
     for problem in SUITE.problems:
         for method in SUITE.methods:
             for i, seed in enumerate(SEEDS):
@@ -173,7 +173,7 @@ def test_the_archive_gives_the_same_report(tmp_path: Any) -> None:
 
 
 def test_one_seed_and_missing_methods_make_a_report() -> None:
-    one: dict[str, dict[str, list[Result]]] = {
+    one: ByProblem = {
         problem: {name: made[:1] for name, made in by_method.items() if name != "robust"}
         for problem, by_method in COLLECTED.items()
     }
