@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from benchmarks.calibration.claims import FLOOR, LogRegret
+from benchmarks.calibration.log_regret import FLOOR, LogRegret
 from benchmarks.calibration.methods import ALPHA
 from benchmarks.framework import metrics
 from benchmarks.framework.collected import ByMethod, Collected, by_seed, methods_in, seed_means

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.calibration.claims import FLOOR, LogRegret
-from benchmarks.calibration.report import CalibrationReport
+from benchmarks.calibration.calibration_report import CalibrationReport
+from benchmarks.calibration.log_regret import FLOOR, LogRegret
 from benchmarks.framework import metrics, statistics
 from benchmarks.framework.collected import Collected, by_seed, methods_in
 from benchmarks.framework.comparisons import Difference, grouped_families

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.calibration.claims import FLOOR, LogRegret
-from benchmarks.calibration.report import CalibrationReport
+from benchmarks.calibration.calibration_report import CalibrationReport
+from benchmarks.calibration.log_regret import FLOOR, LogRegret
 from benchmarks.framework import comparisons
 from benchmarks.framework.collected import Collected, Pair, Run, scores_of
 from benchmarks.framework.markdown import table

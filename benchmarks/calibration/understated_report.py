@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from benchmarks.calibration.claims import CLAIM, EXCESS, FLOOR, Claims, LogRegret, Share
+from benchmarks.calibration.claims import CLAIM, EXCESS, Claims, Share
+from benchmarks.calibration.log_regret import FLOOR, LogRegret
 from benchmarks.calibration.methods import ALPHA
 from benchmarks.framework import comparisons, metrics, statistics
 from benchmarks.framework.collected import ByMethod, Collected, methods_in, seed_means

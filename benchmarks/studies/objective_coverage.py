@@ -73,13 +73,13 @@ from torch import Tensor
 from tqdm.auto import tqdm
 
 from benchmarks.calibration import misspecified, wellspecified
-from benchmarks.calibration.noisy import GaussianNoise, Landscape, NoisyLandscape, ReferenceGP
+from benchmarks.framework.landscapes import GaussianNoise, Landscape, NoisyLandscape, ReferenceGP
 from benchmarks.framework.markdown import table
 from benchmarks.framework.replicate import OBSERVE, PROPOSE, stream_seed
 from benchmarks.framework.report import TABLES_DIR
 from benchmarks.framework.result_store import write_atomically
 from benchmarks.framework.runner import parse_seeds
-from benchmarks.framework.sequential import Problem, posterior_mean, sobol_design
+from benchmarks.framework.sequential import Problem, bounds_of, posterior_mean, sobol_design
 from benchmarks.framework.statistics import student_interval
 from benchmarks.framework.surrogates import Fixed
 from botorch_calib.calibration import LocalizedConformal
@@ -116,7 +116,7 @@ def case_problem(function: str, case: str) -> Problem:
     noise, lengthscale_factor, noise_factor = CASES[case]
     build = misspecified.FUNCTIONS[function]
     made: Any = build()
-    bounds = tuple((lower, upper) for lower, upper in made.bounds.T.tolist())
+    bounds = bounds_of(made)
     objective = NoisyLandscape(Landscape(build, bounds), noise)
     return Problem(
         name=f"{function}_{case}",

@@ -17,12 +17,12 @@ from benchmarks.calibration.claims import (
     CLAIM,
     EXCESS,
     Claims,
-    LogRegret,
     Share,
     outcome_coverage,
     statements,
     superiority,
 )
+from benchmarks.calibration.log_regret import LogRegret
 from benchmarks.calibration.misspecified import misspecified
 from benchmarks.calibration.remedies import compared
 from benchmarks.calibration.understated import understated

@@ -9,7 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks.calibration.report import CalibrationReport, Comparison, compare, overall
+from benchmarks.calibration.calibration_report import (
+    CalibrationReport,
+    Comparison,
+    compare,
+    overall,
+)
 from benchmarks.calibration.suites import SMOKE
 from benchmarks.framework.regret_report import RegretReport
 from benchmarks.framework.report import markdown
