@@ -34,7 +34,7 @@ from benchmarks.framework.sequential import Method, Problem, SequentialReplicate
 from benchmarks.framework.strategies import within_interval
 from botorch_calib import CalibratedModel
 
-# Number of the random stream, apart from those of other suites. Never renumber.
+# Number of a random stream, see `framework.replicate`. Never renumber.
 JUDGE = 40
 NUM_SAMPLES = 4096
 

@@ -27,7 +27,7 @@ from benchmarks.framework.sequential import box
 from benchmarks.framework.surrogates import Surrogate, with_data
 from botorch_calib import ChanceConstraint, optimize_chance_constrained
 
-# Numbers of the random streams, apart from those of other suites. Never renumber.
+# Numbers of random streams, see `framework.replicate`. Never renumber.
 DESIGN, CHOICES = 30, 31
 
 

@@ -45,7 +45,7 @@ from benchmarks.delay.value_tables import (
 from benchmarks.framework.replicate import stream_seed
 from benchmarks.framework.sequential import Bounds
 
-# The random stream that functions are drawn from, beside those of `benchmarks.framework.replicate`.
+# Number of a random stream, see `framework.replicate`. Never renumber.
 FUNCTION = 3
 
 # Added to the covariance's diagonal for the sake of its factor; of no account beside the noise.

@@ -42,7 +42,7 @@ from botorch_calib.test_functions.delayed import (
     draw_delay,
 )
 
-# Numbers of the random streams, apart from those of `framework.replicate`. Never renumber.
+# Numbers of random streams, see `framework.replicate`. Never renumber.
 DELAYS, INITIAL = 10, 11
 
 

@@ -16,7 +16,11 @@ from botorch.optim import optimize_acqf
 from botorch.utils.sampling import manual_seed
 from torch import Tensor
 
-from benchmarks.perf.comparisons import NUM_INITIAL, automatic_calibrator, local_recalibrator
+from benchmarks.perf.calibrated_and_delayed import (
+    NUM_INITIAL,
+    automatic_calibrator,
+    local_recalibrator,
+)
 from benchmarks.perf.measure import Call, Workload, comparison, value_and_gradient
 from benchmarks.perf.noisy import sampler
 from botorch_calib import CalibratedModel

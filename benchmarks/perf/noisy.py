@@ -17,7 +17,11 @@ from botorch.sampling.normal import SobolQMCNormalSampler
 from torch import Tensor
 
 from benchmarks.framework.surrogates import fit_gp
-from benchmarks.perf.comparisons import NUM_INITIAL, automatic_calibrator, local_recalibrator
+from benchmarks.perf.calibrated_and_delayed import (
+    NUM_INITIAL,
+    automatic_calibrator,
+    local_recalibrator,
+)
 from benchmarks.perf.measure import Call, Workload, comparison, value_and_gradient
 from botorch_calib import (
     CalibratedModel,

@@ -20,7 +20,11 @@ from botorch.utils.sampling import draw_sobol_samples, manual_seed
 from gpytorch.kernels import Kernel, MaternKernel, RBFKernel
 from torch import Tensor
 
-from benchmarks.perf.comparisons import automatic_calibrator, local_recalibrator, recalibrator
+from benchmarks.perf.calibrated_and_delayed import (
+    automatic_calibrator,
+    local_recalibrator,
+    recalibrator,
+)
 from benchmarks.perf.measure import Call, Workload, comparison, value_and_gradient
 from botorch_calib import CalibratedModel
 from botorch_calib.acquisition import (
