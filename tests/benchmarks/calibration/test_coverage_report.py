@@ -14,8 +14,7 @@ from benchmarks.calibration.suites import MISSPECIFIED, WELLSPECIFIED
 from benchmarks.framework.protocol import margin_of
 from benchmarks.framework.report import markdown
 from benchmarks.framework.result import replicate_config
-from tests.benchmarks.calibration.test_claims import run
-from tests.benchmarks.calibration.test_published import cells
+from tests.benchmarks.calibration.runs import cells, run
 from tests.benchmarks.results import ByProblem
 
 SUITES = pytest.mark.parametrize("suite", [MISSPECIFIED, WELLSPECIFIED], ids=lambda s: s.name)

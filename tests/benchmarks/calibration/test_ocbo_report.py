@@ -12,8 +12,7 @@ from benchmarks.calibration.suites import OCBO_DESIGNS, OCBO_TASKS
 from benchmarks.framework import metrics
 from benchmarks.framework.report import markdown
 from benchmarks.framework.result import replicate_config
-from tests.benchmarks.calibration.test_claims import run
-from tests.benchmarks.calibration.test_published import cells
+from tests.benchmarks.calibration.runs import cells, run
 from tests.benchmarks.results import ByProblem
 
 SUITES = pytest.mark.parametrize("suite", [OCBO_DESIGNS, OCBO_TASKS], ids=lambda suite: suite.name)

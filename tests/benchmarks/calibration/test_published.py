@@ -22,7 +22,7 @@ from benchmarks.framework.result import replicate_config
 from benchmarks.framework.runner import without_expected_warnings
 from benchmarks.framework.sequential import replicate
 from botorch_calib.calibration import GaussianScore, QuantileRecalibrator
-from tests.benchmarks.calibration.test_claims import run
+from tests.benchmarks.calibration.runs import cells, run
 from tests.benchmarks.results import ByProblem
 
 METHODS = {method.name: method for method in published.compared()}
@@ -120,13 +120,6 @@ def made_up(suite: Any, seeds: range = range(10000, 10006)) -> ByProblem:
                 result.extras["pit"] = [0.3, 0.6]
                 found.setdefault(problem.name, {}).setdefault(method.name, []).append(result)
     return found
-
-
-def cells(text: str, *start: str) -> list[str]:
-    (row,) = (
-        line for line in text.splitlines() if line.startswith("| " + " | ".join(start) + " |")
-    )
-    return row.strip("| ").split(" | ")[len(start) :]
 
 
 def test_declared_comparisons_are_reported() -> None:

@@ -17,7 +17,7 @@ from benchmarks.framework.result_store import ResultStore
 from benchmarks.framework.statistics import pooled_ratio
 from benchmarks.framework.suite import Suite
 from benchmarks.framework.update_archive import update_archive
-from tests.benchmarks.calibration.test_claims import run
+from tests.benchmarks.calibration.runs import run
 from tests.benchmarks.results import ByProblem
 
 SUITE: Suite[Any, Any] = UNDERSTATED_NOISE
