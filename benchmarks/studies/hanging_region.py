@@ -165,7 +165,7 @@ def _ends(
 Outcomes = dict[tuple[str, str], list[Outcome]]
 
 
-def study(seeds: Sequence[int], progress: bool = True) -> Outcomes:
+def study(seeds: Sequence[int]) -> Outcomes:
     """The outcomes of all seeds, by method and problem."""
     cells = [(method, problem) for method in METHODS for problem in PROBLEMS]
     return {
@@ -173,7 +173,7 @@ def study(seeds: Sequence[int], progress: bool = True) -> Outcomes:
             run(PROBLEMS[problem], METHODS[method], SearchSettings(seed=seed), seed)
             for seed in seeds
         ]
-        for method, problem in tqdm(cells, desc="hanging region", disable=not progress)
+        for method, problem in tqdm(cells, desc="hanging region")
     }
 
 

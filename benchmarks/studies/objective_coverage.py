@@ -351,10 +351,10 @@ def run(problem: Problem, design: str, seed: int) -> dict[tuple[str, str], np.nd
     return {(place, name): mean / units[place] for (place, name), mean in means.items()}
 
 
-def study(seeds: Sequence[int], progress: bool = True) -> Outcomes:
+def study(seeds: Sequence[int]) -> Outcomes:
     """Everything, with functions averaged for each seed."""
     outcomes: Outcomes = {}
-    for case, of_case in tqdm(problems().items(), desc="cases", disable=not progress):
+    for case, of_case in tqdm(problems().items(), desc="cases"):
         for design in DESIGNS:
             runs = [[run(problem, design, seed) for problem in of_case] for seed in seeds]
             for place, name in runs[0][0]:
