@@ -9,7 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks.framework.archiving import update_archive
 from benchmarks.framework.completeness import Selection
 from benchmarks.framework.condensation import ArchiveError
 from benchmarks.framework.protocol import ExperimentProtocol
@@ -23,6 +22,7 @@ from benchmarks.framework.runner import (
     run_suite,
 )
 from benchmarks.framework.suite import Suite
+from benchmarks.framework.update_archive import update_archive
 from benchmarks.suites import SUITES, get_suite
 
 

@@ -108,11 +108,11 @@ def check_tensor(name: str, value: Any) -> Tensor:
     return value
 
 
-def check_model(model: Any, name: str = "model") -> Model:
+def check_model(model: Any) -> Model:
     """Return ``model`` if it is a BoTorch model, else raise ``UnsupportedError``."""
     if not isinstance(model, Model):
         raise UnsupportedError(
-            f"`{name}` must be a BoTorch model such as SingleTaskGP, got {type(model).__name__}."
+            f"`model` must be a BoTorch model such as SingleTaskGP, got {type(model).__name__}."
         )
     return model
 

@@ -2,7 +2,7 @@
 
 Others are checked where they belong: that learned quantiles may cross (OCBO, Lemma 4) in
 `tests.calibration.test_recalibration`, and where the sum of eq. 2 on delays starts in
-`tests.acquisition.test_delayed_acquisition`.
+`tests.acquisition.test_delayed`.
 """
 
 from __future__ import annotations

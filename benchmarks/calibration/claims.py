@@ -18,7 +18,6 @@ from botorch.utils.sampling import manual_seed
 from torch import Tensor
 
 from benchmarks.calibration.methods import ALPHA
-from benchmarks.calibration.noisy import NoisyLandscape, noise_deviation
 from benchmarks.framework.condensation import (
     Average,
     Condensation,
@@ -26,16 +25,16 @@ from benchmarks.framework.condensation import (
     Exact,
     Flags,
     Significant,
-    regret_evaluated,
 )
-from benchmarks.framework.metrics import regret_trace, trace
+from benchmarks.framework.landscapes import NoisyLandscape, noise_deviation
+from benchmarks.framework.metrics import regret_evaluated, trace
 from benchmarks.framework.replicate import stream_seed
 from benchmarks.framework.result import Result
 from benchmarks.framework.sequential import Method, Problem, SequentialReplicate
 from benchmarks.framework.strategies import within_interval
 from botorch_calib import CalibratedModel
 
-# Number of the random stream, apart from those of other suites. Never renumber.
+# Number of a random stream, see `framework.replicate`. Never renumber.
 JUDGE = 40
 NUM_SAMPLES = 4096
 
@@ -44,10 +43,6 @@ CLAIM = 0.9
 
 # Ending of the records of calibrated models with the excess attributed to the objective.
 EXCESS = "_excess"
-
-# Regret in units of the objective's spread below which it makes no difference to anyone: a fiftieth
-# of the noise. It keeps lucky hits from ruling the mean of logarithms.
-FLOOR = 0.01
 
 
 def replicate(problem: Problem, method: Method, seed: int) -> Result:
@@ -129,25 +124,6 @@ def _but(index: int, values: Tensor) -> list[float | None]:
 
 
 # ------------------------------------------------------------ what a run is judged by
-
-
-@dataclass(frozen=True)
-class LogRegret:
-    """The decimal logarithm of the last regret, in units of the objective's spread.
-
-    Where the spread is not recorded, in units of the objective itself. Regret counts as `FLOOR` at
-    the least.
-
-    Args:
-        inference: The point whose regret it is, see `metrics.regret_trace`.
-    """
-
-    inference: str
-
-    def __call__(self, result: Result) -> float:
-        """The logarithm of one run."""
-        (spread,) = trace(result, "spread") if "spread" in result.extras else [1.0]
-        return math.log10(max(regret_trace(result, self.inference)[-1] / spread, FLOOR))
 
 
 @dataclass(frozen=True)

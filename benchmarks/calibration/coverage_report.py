@@ -4,22 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from benchmarks.calibration.claims import FLOOR, LogRegret
+from benchmarks.calibration.log_regret import FLOOR, LogRegret
 from benchmarks.calibration.methods import ALPHA
 from benchmarks.framework import metrics
-from benchmarks.framework.comparisons import (
-    ByMethod,
-    Difference,
-    differences,
-    grouped_families,
-    seed_means,
-)
+from benchmarks.framework.collected import ByMethod, Collected, by_seed, methods_in, seed_means
+from benchmarks.framework.comparisons import Difference, differences, grouped_families
 from benchmarks.framework.markdown import mean_with_interval, number, table
-from benchmarks.framework.metrics import Score, by_seed
+from benchmarks.framework.metrics import Score
 from benchmarks.framework.protocol import margin_of
 from benchmarks.framework.result import Result
 from benchmarks.framework.suite import Suite
@@ -47,26 +43,6 @@ ENDPOINTS: dict[str, tuple[Score, str]] = {
 
 
 @dataclass(frozen=True)
-class ObjectiveCoverage:
-    """The share of the objective's values inside the final model's intervals.
-
-    Args:
-        place: See `metrics.objective_coverage`.
-    """
-
-    place: str
-
-    def __call__(self, result: Result) -> float:
-        """That of one run."""
-        return metrics.objective_coverage(result, self.place)
-
-
-def seconds(result: Result) -> float:
-    """Mean time of an evaluation's fit and choice."""
-    return float(np.mean(np.add(result.fit_seconds, result.acquisition_seconds)))
-
-
-@dataclass(frozen=True)
 class CoverageReport:
     """Declared comparisons by group of problems, and tables of all problems.
 
@@ -80,7 +56,7 @@ class CoverageReport:
     groups: Mapping[str, tuple[str, ...]]
     endpoint: str = "gap"
 
-    def lines(self, suite: Suite[Any, Any], collected: Mapping[str, ByMethod]) -> list[str]:
+    def lines(self, suite: Suite[Any, Any], collected: Collected) -> list[str]:
         """The comparisons, then miscoverage, regret and what else there is of each problem."""
         methods = [method.name for method in suite.methods]
         others = [method for method in methods if method != suite.baseline]
@@ -91,7 +67,7 @@ class CoverageReport:
             *_further_section(collected, methods),
         ]
 
-    def figure(self, collected: Mapping[str, ByMethod]) -> Figure:
+    def figure(self, collected: Collected) -> Figure:
         """Miscoverage on each problem, with 95 % intervals: a panel for each group."""
         from benchmarks.framework.plots import (
             draw_intervals,
@@ -100,7 +76,7 @@ class CoverageReport:
             share_legend,
         )
 
-        colors = method_colors(collected)
+        colors = method_colors(methods_in(collected.values()))
         figure, panels = panel_grid(len(self.groups), len(self.groups), (3.8, 3.8))
         for panel, (name, problems) in zip(panels, self.groups.items(), strict=True):
             shown = [problem for problem in problems if problem in collected]
@@ -121,9 +97,7 @@ class CoverageReport:
         share_legend(figure, panels)
         return figure
 
-    def _comparison_section(
-        self, suite: Suite[Any, Any], collected: Mapping[str, ByMethod]
-    ) -> list[str]:
+    def _comparison_section(self, suite: Suite[Any, Any], collected: Collected) -> list[str]:
         margin = margin_of(suite)
         others = [m.name for m in suite.methods if m.name not in (self.subject, suite.baseline)]
         cases = {
@@ -160,13 +134,13 @@ class CoverageReport:
 
 
 def _cells(found: Sequence[Difference], forms: Sequence[str], margin: float) -> list[str]:
-    primary, *beside = (
-        difference.cells(form, margin) for difference, form in zip(found, forms, strict=True)
-    )
-    return [str(len(found[0].values)), *primary, *(cell for cells in beside for cell in cells[:2])]
+    cells = [str(len(found[0].values)), *found[0].cells(forms[0], margin)]
+    for difference, form in zip(found[1:], forms[1:], strict=True):
+        cells += difference.mean_cells(form)
+    return cells
 
 
-def _miscoverage_section(collected: Mapping[str, ByMethod], methods: Sequence[str]) -> list[str]:
+def _miscoverage_section(collected: Collected, methods: Sequence[str]) -> list[str]:
     """Means with intervals by problem, and on how many problems they are near what is stated."""
     values = {
         problem: {m: _values(by_method, m, metrics.miscoverage) for m in methods}
@@ -188,9 +162,7 @@ def _miscoverage_section(collected: Mapping[str, ByMethod], methods: Sequence[st
     return ["## Miscoverage", "", legend, "", *table(["problem", *methods], body), ""]
 
 
-def _regret_section(
-    collected: Mapping[str, ByMethod], others: Sequence[str], baseline: str
-) -> list[str]:
+def _regret_section(collected: Collected, others: Sequence[str], baseline: str) -> list[str]:
     legend = (
         f"Final simple regret of `{baseline}` as a geometric mean, and differences of its decimal "
         "logarithm to it, with 95 % intervals and without tests; less is better."
@@ -211,13 +183,13 @@ def _regret_section(
     return lines
 
 
-def _further_section(collected: Mapping[str, ByMethod], methods: Sequence[str]) -> list[str]:
+def _further_section(collected: Collected, methods: Sequence[str]) -> list[str]:
     """Over all problems: calibration error, the coverage of the objective, and times."""
     scores: dict[str, tuple[Score, str]] = {
         "calibration error": (metrics.calibration_error, ".3f"),
-        "coverage of f, visited": (ObjectiveCoverage("visited"), ".3f"),
-        "coverage of f, box": (ObjectiveCoverage("box"), ".3f"),
-        "s": (seconds, ".3f"),
+        "coverage of f, visited": (partial(metrics.objective_coverage, place="visited"), ".3f"),
+        "coverage of f, box": (partial(metrics.objective_coverage, place="box"), ".3f"),
+        "s": (metrics.seconds_per_evaluation, ".3f"),
     }
     case = list(collected.values())
     body = [

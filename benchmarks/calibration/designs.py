@@ -25,17 +25,17 @@ from torch import Tensor
 from benchmarks.calibration.baselines import study_method
 from benchmarks.calibration.methods import RECALIBRATION
 from benchmarks.calibration.synthetic import Alpine1, Forrester, StudyProblem, study_problem
-from benchmarks.framework.sequential import Method, sobol_design
+from benchmarks.framework.sequential import Bounds, Method, box, sobol_design
 
 ALPINE = "alpine10_100"
 
 
-def random_design(n: int, seed: int, *, bounds: tuple[tuple[float, float], ...]) -> Tensor:
+def random_design(n: int, seed: int, *, bounds: Bounds) -> Tensor:
     """``n x d`` independent uniform points."""
     return _scaled(_uniform(n, seed, bounds), bounds)
 
 
-def latin_design(n: int, seed: int, *, bounds: tuple[tuple[float, float], ...]) -> Tensor:
+def latin_design(n: int, seed: int, *, bounds: Bounds) -> Tensor:
     """``n x d`` points, in each coordinate one in every ``n``-th of the range, at random."""
     within = _uniform(n, seed, bounds)
     with manual_seed(seed + 1):
@@ -43,13 +43,13 @@ def latin_design(n: int, seed: int, *, bounds: tuple[tuple[float, float], ...]) 
     return _scaled((order + within) / n, bounds)
 
 
-def _uniform(n: int, seed: int, bounds: tuple[tuple[float, float], ...]) -> Tensor:
+def _uniform(n: int, seed: int, bounds: Bounds) -> Tensor:
     with manual_seed(seed):
         return torch.rand(n, len(bounds), dtype=torch.double)
 
 
-def _scaled(X: Tensor, bounds: tuple[tuple[float, float], ...]) -> Tensor:
-    lower, upper = torch.tensor(bounds, dtype=torch.double).T
+def _scaled(X: Tensor, bounds: Bounds) -> Tensor:
+    lower, upper = box(bounds)
     return lower + (upper - lower) * X
 
 

@@ -64,12 +64,10 @@ CHEAP: dict[str, Any] = {
 }
 
 
-def cheap(
-    name: str, calibrator: CalibratorFactory | None = None, acquisition: str = "ei"
-) -> Method:
-    """A method with the settings of these suites."""
-    settings = {"calibrator": calibrator, "acquisition": acquisition, **CHEAP}
-    return Method(name, partial(AcquisitionStrategy, **settings))
+def cheap(name: str, calibrator: CalibratorFactory | None = None) -> Method:
+    """Log expected improvement with the settings of these suites."""
+    build = partial(AcquisitionStrategy, calibrator=calibrator, acquisition="ei", **CHEAP)
+    return Method(name, build)
 
 
 # What the suites on online calibrated Bayesian optimization compare: the plain GP, every quantile

@@ -32,7 +32,7 @@ from typing import Any
 from botorch.test_functions.base import BaseTestProblem
 from botorch.test_functions.synthetic import Ackley, Branin, Hartmann, SixHumpCamel
 
-from benchmarks.calibration.noisy import (
+from benchmarks.framework.landscapes import (
     GaussianNoise,
     Landscape,
     Noise,
@@ -41,7 +41,7 @@ from benchmarks.calibration.noisy import (
     StudentNoise,
     Warp,
 )
-from benchmarks.framework.sequential import Problem, sobol_design
+from benchmarks.framework.sequential import Problem, bounds_of, sobol_design
 from benchmarks.framework.surrogates import Fixed, Refitted, Surrogate
 
 NUM_EVALUATIONS = 40
@@ -97,7 +97,7 @@ def misspecified(function: str, case: str) -> Problem:
     """One function in one case."""
     build = FUNCTIONS[function]
     made: Any = build()
-    bounds = tuple((lower, upper) for lower, upper in made.bounds.T.tolist())
+    bounds = bounds_of(made)
     warp = Warp() if case == "nonstationary" else None
     objective = NoisyLandscape(Landscape(build, bounds, warp), CASES[case])
     return Problem(

@@ -6,14 +6,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.calibration.claims import FLOOR, LogRegret
-from benchmarks.calibration.report import CalibrationReport
-from benchmarks.framework import metrics
-from benchmarks.framework.comparisons import ByMethod, Difference, grouped_families
+from benchmarks.calibration.calibration_report import CalibrationReport
+from benchmarks.calibration.log_regret import FLOOR, LogRegret
+from benchmarks.framework import metrics, statistics
+from benchmarks.framework.collected import Collected, by_seed, methods_in
+from benchmarks.framework.comparisons import Difference, grouped_families
 from benchmarks.framework.markdown import estimate, table
-from benchmarks.framework.metrics import Estimate
 from benchmarks.framework.protocol import margin_of
 from benchmarks.framework.result import Result
+from benchmarks.framework.statistics import Estimate
 from benchmarks.framework.suite import Suite
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ class Area:
     scales: Mapping[str, float]
 
     @classmethod
-    def of(cls, collected: Mapping[str, ByMethod], baseline: str) -> Area:
+    def of(cls, collected: Collected, baseline: str) -> Area:
         """In the units of the baseline's runs; problems that it lacks have none."""
         return cls(
             {
@@ -62,7 +63,7 @@ class OcboReport:
     groups: Mapping[str, tuple[str, ...]]
     tables: CalibrationReport = CalibrationReport(inference=INFERENCE)
 
-    def lines(self, suite: Suite[Any, Any], collected: Mapping[str, ByMethod]) -> list[str]:
+    def lines(self, suite: Suite[Any, Any], collected: Collected) -> list[str]:
         """The comparisons, areas by problem, and what else there is of each problem."""
         margin = margin_of(suite)
         area = Area.of(collected, suite.baseline)
@@ -85,13 +86,13 @@ class OcboReport:
         lines += [*_areas(collected, suite.baseline, area), ""]
         return lines + self.tables.lines(suite, collected)
 
-    def figure(self, collected: Mapping[str, ByMethod]) -> Figure:
+    def figure(self, collected: Collected) -> Figure:
         """Regret curves."""
         return self.tables.figure(collected)
 
     def _compare(
         self,
-        collected: Mapping[str, ByMethod],
+        collected: Collected,
         methods: Sequence[str],
         baseline: str,
         area: Area,
@@ -134,21 +135,21 @@ def _cells(found: tuple[Difference, ...], margin: float) -> list[str]:
     return [
         str(len(area.values)),
         *area.cells(".3f", margin),
-        *regret.cells(".2f", margin)[:2],
-        *error.cells(".2f", margin)[:2],
+        *regret.mean_cells(".2f"),
+        *error.mean_cells(".2f"),
     ]
 
 
-def _areas(collected: Mapping[str, ByMethod], baseline: str, area: Area) -> list[str]:
-    methods = list(dict.fromkeys(name for by_method in collected.values() for name in by_method))
+def _areas(collected: Collected, baseline: str, area: Area) -> list[str]:
+    methods = methods_in(collected.values())
     others = [method for method in methods if method != baseline]
     body = []
     for problem, by_method in collected.items():
         if problem not in area.scales:
             continue
-        reference = metrics.by_seed(by_method[baseline], area)
+        reference = by_seed(by_method[baseline], area)
         tests = [
-            metrics.paired_test(metrics.by_seed(by_method.get(method, []), area), reference)
+            statistics.paired_test(by_seed(by_method.get(method, []), area), reference)
             for method in others
         ]
         cells = [estimate(Estimate.of(list(reference.values())))]

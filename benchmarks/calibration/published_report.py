@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.calibration.claims import FLOOR, LogRegret
-from benchmarks.calibration.report import CalibrationReport
+from benchmarks.calibration.calibration_report import CalibrationReport
+from benchmarks.calibration.log_regret import FLOOR, LogRegret
 from benchmarks.framework import comparisons
-from benchmarks.framework.comparisons import ByMethod, Pair, Run, seed_means
+from benchmarks.framework.collected import Collected, Pair, Run, scores_of
 from benchmarks.framework.markdown import table
 from benchmarks.framework.protocol import ExperimentProtocol, margin_of
 from benchmarks.framework.suite import Suite
@@ -35,9 +35,9 @@ class PublishedReport:
     primary: tuple[Pair, ...]
     others: tuple[Pair, ...] = ()
     tables: CalibrationReport = CalibrationReport(inference="outcome")
-    draw: Callable[[Mapping[str, ByMethod]], Figure] | None = None
+    draw: Callable[[Collected], Figure] | None = None
 
-    def lines(self, suite: Suite[Any, Any], collected: Mapping[str, ByMethod]) -> list[str]:
+    def lines(self, suite: Suite[Any, Any], collected: Collected) -> list[str]:
         """The comparisons, and what there is of each problem."""
         margin = margin_of(suite)
         with_baseline = [
@@ -65,7 +65,7 @@ class PublishedReport:
         lines = ["## Comparisons", "", legend, "", *table(header, body), ""]
         return lines + self.tables.lines(suite, collected)
 
-    def figure(self, collected: Mapping[str, ByMethod]) -> Figure:
+    def figure(self, collected: Collected) -> Figure:
         """Regret curves, unless there is another one."""
         return (self.draw or self.tables.figure)(collected)
 
@@ -84,13 +84,16 @@ class SweepFigure:
     baseline: str
     protocol: str
 
-    def __call__(self, collected: Mapping[str, ByMethod]) -> Figure:
+    def __call__(self, collected: Collected) -> Figure:
         """A curve for each problem."""
         from benchmarks.framework.plots import sweep_figure
 
         def differences(problem: str, method: str) -> tuple[float, ...]:
-            runs = (Run(problem, method), Run(problem, self.baseline))
-            return comparisons.differences(*(_values(run, collected, BY_OUTCOME) for run in runs))
+            own, other = (
+                scores_of(Run(problem, name), collected, BY_OUTCOME)
+                for name in (method, self.baseline)
+            )
+            return comparisons.differences(own, other)
 
         return sweep_figure(
             self.axes,
@@ -102,29 +105,17 @@ class SweepFigure:
         )
 
 
-def _rows(
-    pairs: Sequence[Pair], collected: Mapping[str, ByMethod], margin: float
-) -> list[list[str]]:
+def _rows(pairs: Sequence[Pair], collected: Collected, margin: float) -> list[list[str]]:
     """The cells of each pair of which both have been run."""
     by_outcome, recommended = (
-        comparisons.family(
-            {
-                pair: (_values(pair[0], collected, s), _values(pair[1], collected, s))
-                for pair in pairs
-            }
-        )
-        for s in (BY_OUTCOME, RECOMMENDED)
+        comparisons.family_of_runs(pairs, collected, score) for score in (BY_OUTCOME, RECOMMENDED)
     )
     return [
         [
             *map(str, pair),
             str(len(found.values)),
             *found.cells(".3f", margin),
-            *recommended[pair].cells(".3f", margin)[:2],
+            *recommended[pair].mean_cells(".3f"),
         ]
         for pair, found in by_outcome.items()
     ]
-
-
-def _values(run: Run, collected: Mapping[str, ByMethod], score: LogRegret) -> dict[int, float]:
-    return seed_means([collected.get(run.problem, {})], run.method, score)

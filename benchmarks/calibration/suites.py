@@ -17,13 +17,13 @@ from benchmarks.calibration import (
     understated,
     wellspecified,
 )
+from benchmarks.calibration.calibration_report import CalibrationReport
 from benchmarks.calibration.coverage_report import CoverageReport
 from benchmarks.calibration.ocbo_report import OcboReport
 from benchmarks.calibration.published_report import PublishedReport, SweepFigure
-from benchmarks.calibration.report import CalibrationReport
 from benchmarks.calibration.understated_report import UnderstatedReport
 from benchmarks.framework import strategies
-from benchmarks.framework.comparisons import Run
+from benchmarks.framework.collected import Run
 from benchmarks.framework.regret_report import RegretReport
 from benchmarks.framework.suite import Suite
 

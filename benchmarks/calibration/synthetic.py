@@ -27,7 +27,7 @@ from botorch.test_functions.synthetic import (
 from botorch.utils.sampling import manual_seed
 from torch import Tensor
 
-from benchmarks.framework.sequential import Problem, botorch_oracle, sobol_design
+from benchmarks.framework.sequential import Problem, botorch_oracle, bounds_of, sobol_design
 from benchmarks.framework.surrogates import Refitted
 
 
@@ -157,7 +157,7 @@ def study_problem(
 ) -> StudyProblem:
     """One problem of the study."""
     made: Any = function(negate=True)
-    bounds = tuple((lower, upper) for lower, upper in made.bounds.T.tolist())
+    bounds = bounds_of(made)
     design = forrester_design if name == "forrester" else partial(sobol_design, bounds=bounds)
     return StudyProblem(
         name=name,

@@ -22,8 +22,8 @@ from botorch.test_functions.synthetic import Hartmann, Levy
 from torch import Tensor
 
 from benchmarks.calibration import misspecified
-from benchmarks.calibration.noisy import Landscape, NoisyLandscape, ReferenceGP, noise_deviation
-from benchmarks.framework.sequential import Problem, sobol_design
+from benchmarks.framework.landscapes import Landscape, NoisyLandscape, ReferenceGP, noise_deviation
+from benchmarks.framework.sequential import Problem, bounds_of, sobol_design
 from benchmarks.framework.surrogates import with_data
 
 # By number of dimensions.
@@ -81,7 +81,7 @@ def understated(function: str) -> Problem:
     """One function."""
     build = FUNCTIONS[function]
     made: Any = build()
-    bounds = tuple((lower, upper) for lower, upper in made.bounds.T.tolist())
+    bounds = bounds_of(made)
     objective = NoisyLandscape(Landscape(build, bounds), misspecified.CASES["noise"])
     return Problem(
         name=function,

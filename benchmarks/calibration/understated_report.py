@@ -8,13 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from benchmarks.calibration.claims import CLAIM, EXCESS, FLOOR, Claims, LogRegret, Share
+from benchmarks.calibration.claims import CLAIM, EXCESS, Claims, Share
+from benchmarks.calibration.log_regret import FLOOR, LogRegret
 from benchmarks.calibration.methods import ALPHA
-from benchmarks.framework import comparisons, metrics
-from benchmarks.framework.comparisons import ByMethod, pooled_ratio, seed_means
+from benchmarks.framework import comparisons, metrics, statistics
+from benchmarks.framework.collected import ByMethod, Collected, methods_in, seed_means
 from benchmarks.framework.markdown import mean_with_interval, table
 from benchmarks.framework.metrics import Score
 from benchmarks.framework.protocol import margin_of
+from benchmarks.framework.statistics import pooled_ratio
 from benchmarks.framework.suite import Suite
 
 if TYPE_CHECKING:
@@ -61,10 +63,10 @@ class UnderstatedReport:
     baseline: str
     former: tuple[str, ...] = ()
 
-    def lines(self, suite: Suite[Any, Any], collected: Mapping[str, ByMethod]) -> list[str]:
+    def lines(self, suite: Suite[Any, Any], collected: Collected) -> list[str]:
         """Tables over all problems, and one of each."""
         case = list(collected.values())
-        methods = list(dict.fromkeys(name for by_method in case for name in by_method))
+        methods = methods_in(case)
         lines = [
             *self._comparison_section(suite, case),
             *_regret_section(case, methods),
@@ -78,13 +80,13 @@ class UnderstatedReport:
             lines += [f"### {problem}", "", *_problem_table(by_method), ""]
         return lines
 
-    def figure(self, collected: Mapping[str, ByMethod]) -> Figure:
+    def figure(self, collected: Collected) -> Figure:
         """Differences of regret, coverage and false claims, with 95 % intervals."""
         from benchmarks.framework.plots import method_colors, panel_grid
 
         case = list(collected.values())
-        methods = list(dict.fromkeys(name for by_method in case for name in by_method))
-        colors = method_colors({"": dict.fromkeys(methods, ())})
+        methods = methods_in(case)
+        colors = method_colors(methods)
         figure, (regret, coverage, claims) = panel_grid(3, 3, (5.0, 4.2))
         self._draw_regret(regret, collected, methods, colors)
         _draw_coverage(coverage, case, methods)
@@ -108,20 +110,10 @@ class UnderstatedReport:
                 for score in (RECOMMENDED, EVALUATED)
             )
             for pair, found in recommended.items():
-                differences, bounds, *rest = found.cells(".3f", margin)
-                beside = evaluated[pair].cells(".3f", margin)
-                body.append(
-                    [
-                        name,
-                        " − ".join(pair),
-                        str(len(found.values)),
-                        differences,
-                        bounds,
-                        _percent(found.values),
-                        *rest,
-                        *beside[:2],
-                    ]
-                )
+                mean, bounds, *tested = found.cells(".3f", margin)
+                cells = [mean, bounds, _percent(found.values), *tested]
+                cells += evaluated[pair].mean_cells(".3f")
+                body.append([name, " − ".join(pair), str(len(found.values)), *cells])
         header = ["family", "comparison", "seeds", "difference", "95 % interval", "in %", "p"]
         header += ["detectable", "", "best evaluated", "95 % interval"]
         legend = (
@@ -137,9 +129,7 @@ class UnderstatedReport:
         )
         return ["## Comparisons", "", legend, "", *table(header, body), ""]
 
-    def _problem_section(
-        self, collected: Mapping[str, ByMethod], methods: Sequence[str]
-    ) -> list[str]:
+    def _problem_section(self, collected: Collected, methods: Sequence[str]) -> list[str]:
         others = [method for method in methods if method != self.baseline]
         named = [collected[problem] for problem in self.former if problem in collected]
         groups = {
@@ -171,7 +161,7 @@ class UnderstatedReport:
     def _draw_regret(
         self,
         panel: Axes,
-        collected: Mapping[str, ByMethod],
+        collected: Collected,
         methods: Sequence[str],
         colors: Mapping[str, str],
     ) -> None:
@@ -261,14 +251,13 @@ def _problem_table(by_method: ByMethod) -> list[str]:
             _percentage(case, method, Share(record))
             for record in (*OF_OBJECTIVE.values(), *OF_OUTCOME.values())
         ]
-        seconds = [sum(r.fit_seconds) + sum(r.acquisition_seconds) for r in results]
         body.append(
             [
                 method,
                 str(len(results)),
                 *map(_geometric, scores),
                 *shares,
-                f"{np.mean(seconds):.1f}",
+                f"{np.mean([metrics.seconds(r) for r in results]):.1f}",
             ]
         )
     return table(header, body)
@@ -299,13 +288,13 @@ def _geometric(logarithms: Sequence[float]) -> str:
     """The number whose logarithm is the mean, with its interval."""
     if len(logarithms) < 2:
         return "–"
-    low, high = metrics.student_interval(logarithms)
+    low, high = statistics.student_interval(logarithms)
     return f"{10 ** np.mean(logarithms):.3g} ({10**low:.3g} to {10**high:.3g})"
 
 
 def _percent(differences: Sequence[float]) -> str:
     """A difference of logarithms as a change in percent, with its interval."""
-    low, high = metrics.student_interval(differences)
+    low, high = statistics.student_interval(differences)
     changes = (100.0 * (10.0**value - 1.0) for value in (np.mean(differences), low, high))
     return "{:+.0f} ({:+.0f} to {:+.0f})".format(*changes)
 
@@ -337,7 +326,7 @@ def _false_claims(
 
 def _draw_interval(panel: Axes, values: Sequence[float], height: float, **style: Any) -> None:
     mean = float(np.mean(values))
-    low, high = metrics.student_interval(values) if len(values) > 1 else (mean, mean)
+    low, high = statistics.student_interval(values) if len(values) > 1 else (mean, mean)
     panel.errorbar([mean], [height], xerr=[[mean - low], [high - mean]], **style)
 
 

@@ -35,7 +35,7 @@ NUM_FEATURES = 2048
 NUM_GRID = 8192
 NUM_POLISHED = 16
 
-# Number of the random stream of paths, apart from those of `framework.replicate`. Never renumber.
+# Number of a random stream, see `framework.replicate`. Never renumber.
 PATH = 3
 
 

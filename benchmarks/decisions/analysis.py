@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from benchmarks.framework.comparisons import ByMethod, pooled_ratio
+from benchmarks.framework.collected import ByMethod
 from benchmarks.framework.condensation import (
     Average,
     Condensation,
@@ -26,6 +26,7 @@ from benchmarks.framework.condensation import (
 )
 from benchmarks.framework.metrics import trace
 from benchmarks.framework.result import Result
+from benchmarks.framework.statistics import pooled_ratio
 
 RESAMPLES = 2000
 

@@ -19,14 +19,15 @@ from botorch.models import SingleTaskGP
 from botorch.utils.sampling import manual_seed
 from torch import Tensor
 
-from benchmarks.calibration.noisy import ReferenceGP, box
 from benchmarks.decisions.tasks import DecisionTask, LimitedOutcome, cube
+from benchmarks.framework.landscapes import ReferenceGP
 from benchmarks.framework.replicate import OBSERVE, Record, Replicate, stream_seed
 from benchmarks.framework.result import Result
+from benchmarks.framework.sequential import box
 from benchmarks.framework.surrogates import Surrogate, with_data
 from botorch_calib import ChanceConstraint, optimize_chance_constrained
 
-# Numbers of the random streams, apart from those of other suites. Never renumber.
+# Numbers of random streams, see `framework.replicate`. Never renumber.
 DESIGN, CHOICES = 30, 31
 
 

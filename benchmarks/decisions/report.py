@@ -10,11 +10,12 @@ import numpy as np
 
 from benchmarks.decisions import analysis
 from benchmarks.decisions.analysis import RecommendedRegret, RecommendedSafe, ViolationGap
-from benchmarks.framework import comparisons, metrics
-from benchmarks.framework.comparisons import ByMethod
+from benchmarks.framework import comparisons, metrics, statistics
+from benchmarks.framework.collected import ByMethod, Collected, by_seed, methods_in, seed_means
 from benchmarks.framework.markdown import interval, table
-from benchmarks.framework.metrics import Estimate, Score, by_seed
+from benchmarks.framework.metrics import Score
 from benchmarks.framework.protocol import margin_of
+from benchmarks.framework.statistics import Estimate
 from benchmarks.framework.suite import Suite
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ class DecisionReport:
     multiples: Mapping[str, float]
     hidden: tuple[str, ...]
 
-    def lines(self, suite: Suite[Any, Any], collected: Mapping[str, ByMethod]) -> list[str]:
+    def lines(self, suite: Suite[Any, Any], collected: Collected) -> list[str]:
         """A legend, tables over the functions of each case, and one for each problem."""
         cases = self._by_case(collected)
         lines = [
@@ -61,13 +62,13 @@ class DecisionReport:
             lines += [f"## {problem}", "", *self._problem_table(by_method), ""]
         return lines
 
-    def figure(self, collected: Mapping[str, ByMethod]) -> Figure:
+    def figure(self, collected: Collected) -> Figure:
         """Rates of violations with their intervals above, rewards by rate below."""
         from benchmarks.framework.plots import method_colors, panel_grid, share_legend
 
         cases = self._by_case(collected)
         figure, panels = panel_grid(2 * len(cases), len(cases), (3.4, 3.4))
-        colors = method_colors({"": dict.fromkeys(self._shown(collected.values()), ())})
+        colors = method_colors(self._shown(collected.values()))
         columns = zip(panels[: len(cases)], panels[len(cases) :], cases.items(), strict=True)
         for upper, lower, (name, case) in columns:
             self._draw_rates(upper, case, colors)
@@ -167,7 +168,7 @@ class DecisionReport:
             "in standard deviations over the box."
         )
 
-    def _regime_section(self, collected: Mapping[str, ByMethod]) -> list[str]:
+    def _regime_section(self, collected: Collected) -> list[str]:
         """Where the primary method violates too often, and what the others do there."""
         rates = {
             problem: {name: analysis.pooled_rate(results)[0] for name, results in by_method.items()}
@@ -274,7 +275,6 @@ class DecisionReport:
                     RecommendedRegret(self.stated),
                 )
             )
-            seconds = [sum(r.fit_seconds) + sum(r.acquisition_seconds) for r in results]
             body.append(
                 [
                     method,
@@ -287,7 +287,7 @@ class DecisionReport:
                     _estimate(Estimate.of(earned)),
                     _mean(safe, ".0f"),
                     _estimate(Estimate.of(regret)),
-                    _mean(seconds, ".1f"),
+                    _mean([metrics.seconds(r) for r in results], ".1f"),
                 ]
             )
         return table(header, body)
@@ -301,7 +301,7 @@ class DecisionReport:
             if not rates:
                 continue
             mean = float(np.mean(rates))
-            low, high = metrics.student_interval(rates) if len(rates) > 1 else (mean, mean)
+            low, high = statistics.student_interval(rates) if len(rates) > 1 else (mean, mean)
             panel.errorbar(
                 [i], [mean], [[mean - low], [high - mean]], fmt="o", color=colors[method], capsize=3
             )
@@ -316,7 +316,7 @@ class DecisionReport:
                 100 * float(np.mean(_values(case, method, analysis.violation_rate))),
                 float(np.mean(_values(case, method, analysis.reward))),
             )
-            for method in dict.fromkeys(name for by_method in case for name in by_method)
+            for method in methods_in(case)
             if _values(case, method, analysis.reward)
         }
         line = [at[name] for name in self.multiples if name in at]
@@ -329,7 +329,7 @@ class DecisionReport:
 
     # ------------------------------------------------------------ who is where
 
-    def _by_case(self, collected: Mapping[str, ByMethod]) -> dict[str, list[ByMethod]]:
+    def _by_case(self, collected: Collected) -> dict[str, list[ByMethod]]:
         found = {
             case: [runs for name, runs in collected.items() if name.endswith(f"_{case}")]
             for case in self.cases
@@ -337,8 +337,7 @@ class DecisionReport:
         return {case: runs for case, runs in found.items() if runs}
 
     def _shown(self, case: Any) -> list[str]:
-        names = dict.fromkeys(name for by_method in case for name in by_method)
-        return [name for name in names if name not in self.hidden]
+        return [name for name in methods_in(case) if name not in self.hidden]
 
 
 def _values(case: Sequence[ByMethod], method: str, score: Score) -> list[float]:
@@ -349,7 +348,7 @@ def _values(case: Sequence[ByMethod], method: str, score: Score) -> list[float]:
 def _seed_means(case: Sequence[ByMethod], method: str, score: Score) -> dict[int, float]:
     of_rates = isinstance(score, ViolationGap) or score in RATES
     weight = analysis.certified_rounds if of_rates else None
-    return comparisons.seed_means(case, method, score, weight)
+    return seed_means(case, method, score, weight)
 
 
 def _mean(values: Sequence[float], form: str) -> str:

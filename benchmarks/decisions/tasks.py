@@ -46,7 +46,6 @@ from statistics import NormalDist
 import torch
 from botorch.test_functions.base import BaseTestProblem
 from botorch.test_functions.synthetic import (
-    Ackley,
     Branin,
     Hartmann,
     Rosenbrock,
@@ -54,10 +53,12 @@ from botorch.test_functions.synthetic import (
     StyblinskiTang,
 )
 from botorch.utils.probability.utils import ndtr
-from botorch.utils.sampling import draw_sobol_samples, manual_seed
+from botorch.utils.sampling import manual_seed
 from torch import Tensor
 
-from benchmarks.calibration.noisy import Bounds, GaussianNoise, NoisyLandscape, ReferenceGP, box
+from benchmarks.calibration.misspecified import ackley
+from benchmarks.framework.landscapes import GaussianNoise, NoisyLandscape, ReferenceGP
+from benchmarks.framework.sequential import Bounds, sobol_design
 from benchmarks.framework.surrogates import Fixed, Refitted, Surrogate
 
 LEVEL = 0.9
@@ -229,15 +230,10 @@ def _best_safe_point(objective: Standardized, outcome: LimitedOutcome) -> Tensor
 
 def cube(dim: int, num_points: int, seed: int) -> Tensor:
     """Scrambled Sobol points ``num_points x dim`` of the unit cube."""
-    return draw_sobol_samples(box(((0.0, 1.0),) * dim), n=num_points, q=1, seed=seed).squeeze(-2)
+    return sobol_design(num_points, seed, bounds=((0.0, 1.0),) * dim)
 
 
 # ------------------------------------------------------------ the functions and the cases
-
-
-def ackley() -> BaseTestProblem:
-    """Ackley in two dimensions, on a box smaller than usual."""
-    return Ackley(dim=2, bounds=[(-5.0, 5.0)] * 2)
 
 
 # The limited function and the objective, by the name of the first.

@@ -1,4 +1,4 @@
-"""The objectives of the suite `delay`, all maximised.
+"""The objectives of suite `delay` and, with contexts, of `sdf_published`, all maximised.
 
 Those of Bayesian optimization under stochastic delayed feedback (Verma, Dai and Low, 2022,
 section 6 and appendix C), made affordable: where training is expensive, the domain is a grid whose
@@ -43,8 +43,9 @@ from benchmarks.delay.value_tables import (
     table_evaluator,
 )
 from benchmarks.framework.replicate import stream_seed
+from benchmarks.framework.sequential import Bounds
 
-# The random stream that functions are drawn from, beside those of `benchmarks.framework.replicate`.
+# Number of a random stream, see `framework.replicate`. Never renumber.
 FUNCTION = 3
 
 # Added to the covariance's diagonal for the sake of its factor; of no account beside the noise.
@@ -88,26 +89,16 @@ class DelayedObjective:
         censor_value: A known lower bound of the noise-free outcome.
         num_contexts: The number of contexts, which come in order; 0 if there are none. The
             evaluator is then a `ContextualEvaluator`, and every point has the context's
-            value (`context_value`) after the decision variables.
+            value, evenly spaced in [0, 1], after the decision variables.
         rounds_per_context: How many queries each context lasts.
     """
 
     name: str
     build: Callable[[int], Evaluator]
-    bounds: tuple[tuple[float, float], ...]
+    bounds: Bounds
     censor_value: float
     num_contexts: int = 0
     rounds_per_context: int = 0
-
-    def bounds_tensor(self) -> Tensor:
-        """The box of the decision variables as ``2 x d``."""
-        return torch.tensor(self.bounds, dtype=torch.double).T.contiguous()
-
-    def context_value(self, context: int) -> float:
-        """The entry of a point that stands for context number ``context``, in [0, 1]."""
-        if not 0 <= context < self.num_contexts:
-            raise ValueError(f"`context` must be 0 to {self.num_contexts - 1}, got {context}.")
-        return context / max(self.num_contexts - 1, 1)
 
 
 @functools.lru_cache(maxsize=4)
@@ -188,8 +179,3 @@ def _growing(
         num_contexts=task.num_contexts,
         rounds_per_context=30,
     )
-
-
-def objectives() -> tuple[DelayedObjective, ...]:
-    """All objectives of the suite."""
-    return (gp_sample(), svm(), logistic(), cnn(), nonstationary())

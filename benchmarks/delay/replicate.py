@@ -32,6 +32,7 @@ from benchmarks.delay.objectives import ContextualEvaluator, DelayedObjective, E
 from benchmarks.framework.rbf_surrogate import RefittedRBF
 from benchmarks.framework.replicate import OBSERVE, Record, Replicate, stream_seed
 from benchmarks.framework.result import Result
+from benchmarks.framework.sequential import box
 from benchmarks.framework.surrogates import Surrogate
 from botorch_calib.ledger import FeedbackLedger
 from botorch_calib.test_functions.delayed import (
@@ -41,7 +42,7 @@ from botorch_calib.test_functions.delayed import (
     draw_delay,
 )
 
-# Numbers of the random streams, apart from those of `framework.replicate`. Never renumber.
+# Numbers of random streams, see `framework.replicate`. Never renumber.
 DELAYS, INITIAL = 10, 11
 
 
@@ -96,7 +97,7 @@ class Domain:
     @classmethod
     def of(cls, objective: DelayedObjective, evaluator: Evaluator) -> Domain:
         """The domain of an objective, with contexts in increasing order."""
-        bounds = torch.tensor(objective.bounds, dtype=torch.double).T.contiguous()
+        bounds = box(objective.bounds)
         if objective.num_contexts == 0:
             return cls(bounds, evaluator.choices)
         if evaluator.choices is None:

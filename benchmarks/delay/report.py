@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from benchmarks.framework import metrics
-from benchmarks.framework.comparisons import differences, family, percent_of_logarithms, seed_means
+from benchmarks.framework import statistics
+from benchmarks.framework.collected import ByMethod, Collected, by_seed, methods_in, seed_means
+from benchmarks.framework.comparisons import differences, family, percent_of_logarithms
 from benchmarks.framework.markdown import (
     difference,
     estimate,
@@ -19,15 +20,14 @@ from benchmarks.framework.markdown import (
     pooled_difference,
     table,
 )
-from benchmarks.framework.metrics import Estimate, PairedTest, Score, by_seed, trace
+from benchmarks.framework.metrics import Score, trace
 from benchmarks.framework.protocol import margin_of
 from benchmarks.framework.result import Result
+from benchmarks.framework.statistics import Estimate, PairedTest
 from benchmarks.framework.suite import Suite
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-ByMethod = Mapping[str, Sequence[Result]]
 
 # Each method is compared with the one of its kind that ignores delays, and with this one.
 PENDING = "qlogei_pending"
@@ -72,7 +72,7 @@ class DelayReport:
 
     primary: tuple[tuple[str, str], ...] = ()
 
-    def lines(self, suite: Suite[Any, Any], collected: Mapping[str, ByMethod]) -> list[str]:
+    def lines(self, suite: Suite[Any, Any], collected: Collected) -> list[str]:
         """Comparisons that are declared, a summary, published numbers and a table by problem."""
         lines = []
         if suite.protocol is not None:  # which states the margin
@@ -85,11 +85,11 @@ class DelayReport:
             lines += [f"## {problem}", "", *_problem_table(rows), ""]
         return lines
 
-    def figure(self, collected: Mapping[str, ByMethod]) -> Figure:
+    def figure(self, collected: Collected) -> Figure:
         """Regret curves."""
         return delay_figure(collected)
 
-    def _comparisons(self, suite: Suite[Any, Any], collected: Mapping[str, ByMethod]) -> list[str]:
+    def _comparisons(self, suite: Suite[Any, Any], collected: Collected) -> list[str]:
         """Simple regret over all problems, and cumulative regret beside it."""
         margin = margin_of(suite)
         scores = (log_simple_regret, log_cumulative_regret)
@@ -191,7 +191,7 @@ def compare(method: str, by_method: ByMethod, baseline: str) -> Comparison:
 
     def versus(score: Score) -> tuple[PairedTest, PairedTest]:
         first, second = (
-            metrics.paired_test(by_seed(results, score), by_seed(reference, score))
+            statistics.paired_test(by_seed(results, score), by_seed(reference, score))
             for reference in references
         )
         return first, second
@@ -258,7 +258,7 @@ def _problem_table(rows: Sequence[Comparison]) -> list[str]:
     return table(header, body)
 
 
-def _summary_table(suite: Suite[Any, Any], collected: Mapping[str, ByMethod]) -> list[str]:
+def _summary_table(suite: Suite[Any, Any], collected: Collected) -> list[str]:
     header = [
         "method",
         "problems",
@@ -270,11 +270,11 @@ def _summary_table(suite: Suite[Any, Any], collected: Mapping[str, ByMethod]) ->
         f"cumulative regret to {PENDING}, %",
     ]
     body = []
-    for method in dict.fromkeys(name for runs in collected.values() for name in runs):
+    for method in methods_in(collected.values()):
         chosen = [runs for runs in collected.values() if method in runs]
         rows = [compare(method, runs, suite.baseline) for runs in chosen]
         compared = method != rows[0].counterpart
-        better, worse = metrics.count_significant([row.simple_versus[0] for row in rows])
+        better, worse = statistics.count_significant([row.simple_versus[0] for row in rows])
         cells = [method, str(len(rows)), str(better), str(worse)]
         for reference in (rows[0].counterpart, PENDING):
             for score in (mean_simple_regret, cumulative_regret_all):
@@ -290,7 +290,7 @@ def _summary_table(suite: Suite[Any, Any], collected: Mapping[str, ByMethod]) ->
     return [*table(header, body), "", note]
 
 
-def published_table(collected: Mapping[str, ByMethod]) -> list[str]:
+def published_table(collected: Collected) -> list[str]:
     """The best accuracies of the tuning of an SVM, beside the published ones."""
     header = ["problem", "method", "seeds", "accuracy", "95 % interval", "published", "difference"]
     body = []
@@ -317,7 +317,7 @@ def published_table(collected: Mapping[str, ByMethod]) -> list[str]:
     return [*table(header, sorted(body, key=lambda cells: cells[0], reverse=True)), "", note]
 
 
-def delay_figure(collected: Mapping[str, Mapping[str, Sequence[Result]]]) -> Figure:
+def delay_figure(collected: Collected) -> Figure:
     """One panel per problem: mean regret by round and method, with bands of one standard error.
 
     It is the simple regret of what has arrived; with contexts, the cumulative regret of all
@@ -326,7 +326,7 @@ def delay_figure(collected: Mapping[str, Mapping[str, Sequence[Result]]]) -> Fig
     from benchmarks.framework.plots import draw_mean, method_colors, panel_grid, share_legend
 
     figure, panels = panel_grid(len(collected), COLUMNS, (5.5, 4.0))
-    colors = method_colors(collected)
+    colors = method_colors(methods_in(collected.values()))
     for panel, (problem, by_method) in zip(panels, collected.items(), strict=True):
         simple = all("simple_regret" in r.extras for runs in by_method.values() for r in runs)
         for method, results in by_method.items():

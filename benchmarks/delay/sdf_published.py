@@ -37,7 +37,7 @@ from functools import partial
 from benchmarks.delay import objectives
 from benchmarks.delay.methods import DelayedAcquisition, sdf
 from benchmarks.delay.replicate import DelayedTask
-from benchmarks.framework.comparisons import Pair, Run
+from benchmarks.framework.collected import Pair, Run
 from benchmarks.framework.rbf_surrogate import RawRBF
 from botorch_calib.test_functions.delayed import FixedDelay, PoissonDelay
 

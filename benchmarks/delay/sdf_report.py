@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.delay.report import (
     PUBLISHED_SVM,
-    ByMethod,
     cumulative_regret,
     cumulative_regret_all,
     delay_figure,
@@ -17,11 +16,13 @@ from benchmarks.delay.report import (
     published_table,
     simple_regret,
 )
-from benchmarks.framework.comparisons import Pair, Run, family, seed_means
+from benchmarks.framework.collected import Collected, Pair, Run, methods_in, scores_of
+from benchmarks.framework.comparisons import family_of_runs
 from benchmarks.framework.markdown import estimate, number, table
-from benchmarks.framework.metrics import Estimate, Score, trace
+from benchmarks.framework.metrics import Score, seconds, trace
 from benchmarks.framework.protocol import margin_of
 from benchmarks.framework.result import Result
+from benchmarks.framework.statistics import Estimate
 from benchmarks.framework.suite import Suite
 
 if TYPE_CHECKING:
@@ -77,14 +78,14 @@ class SdfReport:
     primary: tuple[Pair, ...]
     axes: Mapping[str, Mapping[str, str]] | None = None
 
-    def lines(self, suite: Suite[Any, Any], collected: Mapping[str, ByMethod]) -> list[str]:
+    def lines(self, suite: Suite[Any, Any], collected: Collected) -> list[str]:
         """The comparisons, the published means where there are any, and a table of problems."""
         margin = margin_of(suite)
         secondary = tuple(pair for pair in with_hallucination(suite) if pair not in self.primary)
         rows = [
-            [name, *map(str, pair), *cells]
+            [name, *map(str, pair), *found.percent_cells(margin)]
             for name, pairs in (("primary", self.primary), ("secondary", secondary))
-            for pair, cells in self.compared(pairs, collected, margin).items()
+            for pair, found in family_of_runs(pairs, collected, self._logarithm).items()
         ]
         header = ["family", "regret of", "compared with", "seeds", "difference", "95 % interval"]
         verdict = f"verdict (margin {100 * math.expm1(margin):.0f} %)"
@@ -100,18 +101,7 @@ class SdfReport:
             lines += ["## Beside the published means", "", *published_table(collected), ""]
         return [*lines, "## All problems", "", *means(collected), ""]
 
-    def compared(
-        self, pairs: Sequence[Pair], collected: Mapping[str, ByMethod], margin: float
-    ) -> dict[Pair, list[str]]:
-        """The cells of each pair of which both have been run with two seeds at least."""
-
-        def values(run: Run) -> dict[int, float]:
-            return seed_means([collected.get(run.problem, {})], run.method, self._logarithm)
-
-        found = family({pair: (values(pair[0]), values(pair[1])) for pair in pairs})
-        return {pair: difference.percent_cells(margin) for pair, difference in found.items()}
-
-    def figure(self, collected: Mapping[str, ByMethod]) -> Figure:
+    def figure(self, collected: Collected) -> Figure:
         """Curves of regret, or the endpoint by each parameter."""
         from benchmarks.framework.plots import method_colors, sweep_figure
 
@@ -119,10 +109,9 @@ class SdfReport:
             return delay_figure(collected)
 
         def logarithms(method: str, problem: str) -> list[float]:
-            case = [collected.get(problem, {})]
-            return list(seed_means(case, method, self._logarithm).values())
+            return list(scores_of(Run(problem, method), collected, self._logarithm).values())
 
-        methods, size = method_colors(collected), (6.0, 4.5)
+        methods, size = method_colors(methods_in(collected.values())), (6.0, 4.5)
         ylabel = "regret (geometric mean)"
         return sweep_figure(self.axes, methods, logarithms, ylabel, size, logarithms=True)
 
@@ -143,7 +132,7 @@ def with_hallucination(suite: Suite[Any, Any]) -> list[Pair]:
     ]
 
 
-def means(collected: Mapping[str, ByMethod]) -> list[str]:
+def means(collected: Collected) -> list[str]:
     """Means with standard errors, a row for each method on each problem."""
     rows = [
         [
@@ -154,9 +143,7 @@ def means(collected: Mapping[str, ByMethod]) -> list[str]:
                 estimate(Estimate.of([score(result) for result in results]))
                 for score in CRITERIA.values()
             ),
-            number(
-                sum(sum(r.fit_seconds) + sum(r.acquisition_seconds) for r in results) / len(results)
-            ),
+            number(sum(map(seconds, results)) / len(results)),
         ]
         for problem, by_method in collected.items()
         for method, results in by_method.items()

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from benchmarks.delay import objectives
 from benchmarks.delay.replicate import DelayedTask
-from benchmarks.framework.comparisons import Pair, Run
+from benchmarks.framework.collected import Pair, Run
 from botorch_calib.test_functions.delayed import PoissonDelay
 
 # Mean delay and m: first m is twice the mean, then the mean is 10.

@@ -72,15 +72,15 @@ def table_config(task: TabulatedTask) -> dict[str, Any]:
     }
 
 
-def table_values(task: TabulatedTask, folder: Path | None = None) -> Tensor:
-    """The values of all choices, read from a file of ``folder`` or computed and kept there.
+def table_values(task: TabulatedTask) -> Tensor:
+    """The values of all choices, read from a file of `TABLES_FOLDER` or computed and kept there.
 
     The first call takes as long as the task's computation, up to some minutes. Processes that
     make it at the same time compute the same values and write the same file, each as a whole.
     """
     config = table_config(task)
-    folder = TABLES_FOLDER if folder is None else folder
-    return _values(task, folder / f"{task.name}-{config_hash(config)}.json", json.dumps(config))
+    path = TABLES_FOLDER / f"{task.name}-{config_hash(config)}.json"
+    return _values(task, path, json.dumps(config))
 
 
 @functools.lru_cache(maxsize=32)

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from benchmarks.delay.report import ByMethod, delay_figure, simple_regret
+from benchmarks.delay.report import delay_figure, simple_regret
+from benchmarks.framework.collected import ByMethod, Collected, by_seed
 from benchmarks.framework.comparisons import differences, family
 from benchmarks.framework.markdown import estimate, interval, table
-from benchmarks.framework.metrics import Estimate, by_seed
 from benchmarks.framework.protocol import margin_of
+from benchmarks.framework.statistics import Estimate
 from benchmarks.framework.suite import Suite
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ class WorkersReport:
 
     rivals: tuple[str, ...]
 
-    def lines(self, suite: Suite[Any, Any], collected: Mapping[str, ByMethod]) -> list[str]:
+    def lines(self, suite: Suite[Any, Any], collected: Collected) -> list[str]:
         """Tables by number of workers, comparisons over all problems, a table of problems."""
         methods = [method.name for method in suite.methods]
         groups = {"all": dict(collected), **_by_workers(collected)}
@@ -55,11 +56,11 @@ class WorkersReport:
         ]
         return [*lines, "## Simple regret", "", *table(["problem", *methods], problems), ""]
 
-    def figure(self, collected: Mapping[str, ByMethod]) -> Figure:
+    def figure(self, collected: Collected) -> Figure:
         """Regret curves."""
         return delay_figure(collected)
 
-    def _comparisons(self, suite: Suite[Any, Any], collected: Mapping[str, ByMethod]) -> list[str]:
+    def _comparisons(self, suite: Suite[Any, Any], collected: Collected) -> list[str]:
         """The baseline minus each rival over all problems, paired by seed."""
         baseline, margin = suite.baseline, margin_of(suite)
         own = shares(collected, baseline)
@@ -75,7 +76,7 @@ class WorkersReport:
         return [note, "", *table(header, rows)]
 
 
-def _differences(suite: Suite[Any, Any], groups: Mapping[str, Mapping[str, ByMethod]]) -> list[str]:
+def _differences(suite: Suite[Any, Any], groups: Mapping[str, Collected]) -> list[str]:
     """The baseline minus every other method, with intervals and without tests."""
     baseline = suite.baseline
     rows = []
@@ -95,7 +96,7 @@ def _differences(suite: Suite[Any, Any], groups: Mapping[str, Mapping[str, ByMet
     return [note, "", *table(["workers", "method", "seeds", "difference", "95 % interval"], rows)]
 
 
-def shares(collected: Mapping[str, ByMethod], method: str) -> dict[int, float]:
+def shares(collected: Collected, method: str) -> dict[int, float]:
     """By seed: regret in percent of random search's mean, averaged over problems.
 
     Only seeds that the method has on all of these count; none if random search lacks a problem.
@@ -121,9 +122,9 @@ def _estimate(values: Mapping[int, float]) -> Estimate:
     return Estimate.of(list(values.values()))
 
 
-def _by_workers(collected: Mapping[str, ByMethod]) -> dict[str, dict[str, ByMethod]]:
+def _by_workers(collected: Collected) -> dict[str, dict[str, ByMethod]]:
     """Problems by the number at the end of their names."""
-    groups: dict[str, dict[str, Mapping[str, Sequence[Any]]]] = {}
+    groups: dict[str, dict[str, ByMethod]] = {}
     for problem, runs in collected.items():
         groups.setdefault(problem.rpartition("_")[2], {})[problem] = runs
     return groups

@@ -12,10 +12,10 @@ from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from tqdm.auto import tqdm
 
-from benchmarks.framework.metrics import Estimate, PairedTest
 from benchmarks.framework.plots import method_colors
 from benchmarks.framework.result import Named, Result
 from benchmarks.framework.runner import Failure, Task, parallel_backend, run_task
+from benchmarks.framework.statistics import Estimate, PairedTest
 from benchmarks.framework.suite import Suite
 
 TITLE_SIZE = 14
@@ -87,7 +87,7 @@ def run_all(tasks: Sequence[Task], jobs: int, label: str) -> Runs:
 
 def suite_colors(methods: Sequence[Named], chosen: Sequence[str]) -> list[str]:
     """The colours that the chosen methods have in the figure of a suite of all ``methods``."""
-    colors = method_colors({"any": {method.name: method for method in methods}})
+    colors = method_colors(method.name for method in methods)
     return [to_hex(colors[name]) for name in chosen]
 
 

@@ -17,7 +17,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from benchmarks.calibration import ackley, stateful
-from benchmarks.demo import svc_tuning
+from benchmarks.demo import interval_study, svc_tuning
 from benchmarks.demo.common import (
     TITLE_SIZE,
     Budget,
@@ -29,12 +29,11 @@ from benchmarks.demo.common import (
     show,
 )
 from benchmarks.framework import strategies
-from benchmarks.framework.metrics import paired_test
 from benchmarks.framework.result import Result
 from benchmarks.framework.runner import Task
 from benchmarks.framework.sequential import Problem
+from benchmarks.framework.statistics import paired_test
 from benchmarks.framework.surrogates import Refitted
-from benchmarks.studies import interval_study
 from botorch_calib.plotting import plot_regret, plot_reliability, plot_threshold_map
 
 TITLE = "Coverage: posteriors whose stated coverage is true"

@@ -101,14 +101,14 @@ def fit_calibrated(X: Tensor, Y: Tensor) -> CalibratedModel:
     return CalibratedModel.from_history(gp, calibrator, num_initial=NUM_INITIAL)
 
 
-def tune(num_evaluations: int = 20, seed: int = 0, progress: bool = True) -> Tuning:
+def tune(num_evaluations: int, seed: int = 0) -> Tuning:
     """Tune with calibrated expected improvement, from a few Sobol points."""
     digits, rng = Digits.load(), np.random.default_rng(seed)
     X = draw_sobol_samples(BOUNDS, n=NUM_INITIAL, q=1, seed=seed).squeeze(-2)
     Y = X.new_tensor([[digits.validation_accuracy(x, rng)] for x in X])
     num_covered = 0.0
     with manual_seed(seed):
-        for _ in tqdm(range(num_evaluations), desc="tuning the SVC", disable=not progress):
+        for _ in tqdm(range(num_evaluations), desc="tuning the SVC"):
             model = fit_calibrated(X, Y)
             acqf = LogCalibratedExpectedImprovement(model, best_f=Y.max())
             x, _ = optimize_acqf(acqf, bounds=BOUNDS, q=1, num_restarts=5, raw_samples=128)

@@ -1,1 +1,31 @@
-"""What every suite is made of: configurations, replicates, results, the runner and reports."""
+"""What every suite is made of; nothing here knows a room.
+
+================== =========================================================================
+file               content
+================== =========================================================================
+``suite``          `Suite`: problems, methods, seeds, a report and what an archive keeps
+``config``         the configuration of a problem and a method as JSON, and its hash
+``replicate``      `Replicate`: the loop that all suites share, and random streams
+``sequential``     `Problem`, `Method` and their replicate, where outcomes are known at once
+``landscapes``     test functions with kinds of noise, and the process fitted to many points
+``strategies``     what ordinary methods do: random search, and an acquisition function
+``surrogates``     `Surrogate`: the Gaussian process that a problem gives to its methods
+``rbf_surrogate``  the one of `delay` and `robust`, whose fit is written out for speed
+``runner``         run what is missing of a suite, in parallel
+``result``         `Result`: what is kept of a replicate
+``result_store``   files of results, and the archive behind them
+``condensation``   `Condensation`: what an archive keeps of a result, and how it is rounded
+``archive``        the file format of archives
+``update_archive`` bring an archive up to date with files of results
+``protocol``       `ExperimentProtocol`: the header of a protocol, which a suite must match
+``report``         write a table and a figure: what all reports have in common
+``completeness``   which replicates a report rests on, and what is missing
+``collected``      results by problem and method, and their scores by seed
+``metrics``        scores: numbers that a result is judged by
+``statistics``     means with errors, paired tests, intervals and corrections
+``comparisons``    the comparisons that a protocol declares, corrected for their number
+``markdown``       cells and rows of tables
+``plots``          panels and what is drawn in them
+``regret_report``  the plain report: final regrets, coverage and times
+================== =========================================================================
+"""

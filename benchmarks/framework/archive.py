@@ -33,7 +33,7 @@ SUFFIX = ".jsonl.xz"
 _SHARED = ("problem", "method", "num_initial", "config", "versions", "left_out")
 
 
-class Replicate(NamedTuple):
+class ReplicateKey(NamedTuple):
     """Names one replicate of a suite."""
 
     problem: str
@@ -72,10 +72,10 @@ class Entry:
     kept: Mapping[str, Any]
 
     @property
-    def key(self) -> Replicate:
+    def key(self) -> ReplicateKey:
         """Which replicate it is of."""
         shared = self.group.shared
-        return Replicate(shared["problem"], shared["method"], self.kept["seed"])
+        return ReplicateKey(shared["problem"], shared["method"], self.kept["seed"])
 
     @classmethod
     def of(cls, result: Result, condensation: Condensation) -> Entry:
@@ -110,17 +110,17 @@ class Archive:
 
     suite: str
     statement: Mapping[str, str]
-    entries: Mapping[Replicate, Entry]
+    entries: Mapping[ReplicateKey, Entry]
 
-    def of(self, problem: str, method: str) -> list[Entry]:
-        """The entries of one method on one problem, in order of seed."""
-        return self._by_method.get((problem, method), [])
+    def seeds(self, problem: str, method: str) -> set[int]:
+        """The seeds of one method on one problem."""
+        return self._seeds.get((problem, method), set())
 
     @cached_property
-    def _by_method(self) -> dict[tuple[str, str], list[Entry]]:
-        found: dict[tuple[str, str], list[Entry]] = {}
-        for key in sorted(self.entries):
-            found.setdefault((key.problem, key.method), []).append(self.entries[key])
+    def _seeds(self) -> dict[tuple[str, str], set[int]]:
+        found: dict[tuple[str, str], set[int]] = {}
+        for problem, method, seed in self.entries:
+            found.setdefault((problem, method), set()).add(seed)
         return found
 
     def text(self) -> str:
@@ -172,7 +172,7 @@ def _parse(text: str) -> Archive:
     head = json.loads(header)
     if head["format"] != FORMAT:
         raise ValueError(f"its format is {head['format']}, not {FORMAT}")
-    entries: dict[Replicate, Entry] = {}
+    entries: dict[ReplicateKey, Entry] = {}
     group: Group | None = None
     for line in lines:
         content = json.loads(line)

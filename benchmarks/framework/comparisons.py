@@ -11,86 +11,18 @@ import math
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
+from benchmarks.framework.collected import ByMethod, Collected, Pair, scores_of, seed_means
 from benchmarks.framework.markdown import interval, number
-from benchmarks.framework.metrics import (
-    SIGNIFICANCE,
-    Score,
-    holm,
-    paired_test,
-    student_interval,
-)
-from benchmarks.framework.result import Result
-
-# Results of one problem by method.
-ByMethod = Mapping[str, Sequence[Result]]
+from benchmarks.framework.metrics import Score
+from benchmarks.framework.statistics import SIGNIFICANCE, holm, paired_test, student_interval
 
 K = TypeVar("K", bound=Hashable)
 
 POWER = 0.8
-
-
-class Run(NamedTuple):
-    """A method on a problem."""
-
-    problem: str
-    method: str
-
-    def __str__(self) -> str:
-        return f"{self.method} on {self.problem}"
-
-
-# The first is compared with the second.
-Pair = tuple[Run, Run]
-
-
-def seed_means(
-    case: Sequence[ByMethod], method: str, score: Score, weight: Score | None = None
-) -> dict[int, float]:
-    """A method's score by seed, averaged over the problems that have it.
-
-    Only seeds that all problems have been run with count.
-
-    Args:
-        case: Results of the problems that belong together.
-        method: The method.
-        score: The score.
-        weight: The weight of a run in the average; all are equal by default, and where all weigh
-            nothing.
-    """
-    runs = [{r.seed: r for r in by_method.get(method, [])} for by_method in case]
-    means = {}
-    for seed in sorted(set.intersection(*map(set, runs)) if runs else ()):
-        results = [r[seed] for r in runs if not math.isnan(score(r[seed]))]
-        if not results:
-            continue
-        weights = [1.0 if weight is None else weight(result) for result in results]
-        equal = not any(weights)
-        means[seed] = float(
-            np.average([score(r) for r in results], weights=None if equal else weights)
-        )
-    return means
-
-
-def pooled_ratio(
-    numerators: Sequence[float], denominators: Sequence[float]
-) -> tuple[float, float, float]:
-    """The ratio of two sums over seeds or runs, with its 95 % interval.
-
-    That of a ratio, linearised, with Student's quantile; NaN for fewer than two. If the
-    denominators are all 0, all three are NaN.
-    """
-    above, below = np.array(numerators, dtype=float), np.array(denominators, dtype=float)
-    if not below.any():
-        return math.nan, math.nan, math.nan
-    ratio = float(above.sum() / below.sum())
-    if len(below) < 2:
-        return ratio, math.nan, math.nan
-    low, high = student_interval(((above - ratio * below) / below.mean()).tolist())
-    return ratio, ratio + low, ratio + high
 
 
 @dataclass(frozen=True)
@@ -111,18 +43,23 @@ class Difference:
         """See `verdict`."""
         return verdict(student_interval(self.values), self.p, margin)
 
+    def mean_cells(self, form: str) -> list[str]:
+        """Mean and 95 % interval, for a table."""
+        return [f"{np.mean(self.values):+{form}}", interval(self.values, f"+{form}")]
+
+    def tested_cells(self, form: str) -> list[str]:
+        """As `mean_cells`, with the p-value and the detectable difference."""
+        return [*self.mean_cells(form), number(self.p, 2), f"{self.detectable:{form}}"]
+
     def cells(self, form: str, margin: float) -> list[str]:
-        """Mean, 95 % interval, p-value, detectable difference and verdict, for a table."""
-        return [
-            f"{np.mean(self.values):+{form}}",
-            interval(self.values, f"+{form}"),
-            number(self.p, 2),
-            f"{self.detectable:{form}}",
-            self.verdict(margin),
-        ]
+        """As `tested_cells`, with the verdict."""
+        return [*self.tested_cells(form), self.verdict(margin)]
 
     def percent_cells(self, margin: float) -> list[str]:
-        """The number of seeds, and as `cells`, for natural logarithms: percent of the second."""
+        """Seeds, mean, interval, p-value, verdict and detectable difference, for a table.
+
+        Of natural logarithms, in percent of the second.
+        """
         mean, bounds = percent_of_logarithms(self.values)
         return [
             str(len(self.values)),
@@ -170,6 +107,21 @@ def family(
         if len(values) >= 2:
             found[key] = Difference(values, p, detectable(values, len(pairs)))
     return found
+
+
+def family_of_runs(
+    pairs: Sequence[Pair], collected: Collected, score: Score
+) -> dict[Pair, Difference]:
+    """See `family`: the first run of each pair less the second."""
+    return family(
+        {
+            (first, second): (
+                scores_of(first, collected, score),
+                scores_of(second, collected, score),
+            )
+            for first, second in pairs
+        }
+    )
 
 
 def grouped_families(

@@ -11,8 +11,9 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from benchmarks.framework.collected import Collected
 from benchmarks.framework.markdown import table
-from benchmarks.framework.suite import Collected, Suite
+from benchmarks.framework.suite import Suite
 
 
 class IncompleteError(ValueError):

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, NoReturn, Protocol
 
+from benchmarks.framework.metrics import regret_evaluated
 from benchmarks.framework.result import Result
 
 # Fields of a result that identify it; they are kept as they are.
@@ -229,19 +230,6 @@ def restore(identity: Mapping[str, Any], kept: Mapping[str, Any]) -> ArchivedRes
         return ArchivedResult(**named, **{**left_out, **traces}, extras=extras)
     except TypeError as error:
         raise ArchiveError(f"A result in the archive is not as it should be: {error}.") from None
-
-
-def regret_evaluated(result: Result) -> list[float] | None:
-    """Regret at the best point evaluated so far; ``None`` without a single optimum."""
-    if not result.inference_by_outcome:
-        return None
-    optimum = result.regret_by_outcome[0] + result.f[result.inference_by_outcome[0]]
-    least, trace = math.inf, []
-    for index, value in enumerate(result.f):
-        least = min(least, optimum - value)
-        if index >= result.num_initial - 1:
-            trace.append(least)
-    return trace
 
 
 # Of suites that do not say otherwise: regrets and what is recorded, without points and outcomes.

@@ -7,9 +7,11 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from benchmarks.framework import metrics
-from benchmarks.framework.metrics import Estimate, PairedTest, Score
+from benchmarks.framework import statistics
+from benchmarks.framework.collected import by_seed
+from benchmarks.framework.metrics import Score
 from benchmarks.framework.result import Result
+from benchmarks.framework.statistics import Estimate, PairedTest
 
 # Relative to a mean, what smaller standard errors are no more than.
 ROUNDING = 1e-12
@@ -65,7 +67,7 @@ def interval(values: Sequence[float], form: str) -> str:
     """Student's 95 % interval of a mean; a dash for fewer than two values."""
     if len(values) < 2:
         return "–"
-    low, high = metrics.student_interval(values)
+    low, high = statistics.student_interval(values)
     return f"{low:{form}} to {high:{form}}"
 
 
@@ -86,12 +88,12 @@ def pooled_difference(
     if method == reference:
         return "–"
     pairs = [
-        (metrics.by_seed(runs[method], score), metrics.by_seed(runs[reference], score))
+        (by_seed(runs[method], score), by_seed(runs[reference], score))
         for runs in chosen
         if reference in runs
     ]
     pairs = [(own, other) for own, other in pairs if own and other and any(other.values())]
     if not pairs:
         return "–"
-    test = metrics.pooled_test(*map(list, zip(*pairs, strict=True)))
+    test = statistics.pooled_test(*map(list, zip(*pairs, strict=True)))
     return f"{estimate(percent(test))} ({number(test.wilcoxon_p_value, 2)})"

@@ -1,4 +1,4 @@
-"""Regret curves."""
+"""Panels and what is drawn in them: curves of means with bands, and means with intervals."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from benchmarks.framework.metrics import regret_trace, student_interval
-from benchmarks.framework.result import Result
+from benchmarks.framework.collected import Collected, methods_in
+from benchmarks.framework.metrics import regret_trace
+from benchmarks.framework.statistics import student_interval
 
 COLUMNS = 4
 
@@ -23,9 +24,7 @@ def mean_and_band(curves: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return mean, curves.std(axis=0, ddof=1) / np.sqrt(len(curves))
 
 
-def regret_figure(
-    collected: Mapping[str, Mapping[str, Sequence[Result]]], inference: str = "outcome"
-) -> Figure:
+def regret_figure(collected: Collected, inference: str = "outcome") -> Figure:
     """One panel per problem: mean simple regret by method, with bands of one standard error.
 
     The scale is logarithmic, unless a mean is zero somewhere.
@@ -35,7 +34,7 @@ def regret_figure(
         inference: See `metrics.regret_trace`.
     """
     figure, panels = panel_grid(len(collected), COLUMNS, (5.0, 3.8))
-    colors = method_colors(collected)
+    colors = method_colors(methods_in(collected.values()))
     for panel, (problem, by_method) in zip(panels, collected.items(), strict=True):
         for method, results in by_method.items():
             curves = np.array([regret_trace(r, inference) for r in results])
@@ -55,9 +54,8 @@ def _drawn_range(panel: Axes) -> tuple[float, float]:
     return values.min() / 2, values.max() * 1.5
 
 
-def method_colors(collected: Mapping[str, Mapping[str, object]]) -> dict[str, str]:
+def method_colors(methods: Iterable[str]) -> dict[str, str]:
     """A colour for each method, the same in all panels."""
-    methods = dict.fromkeys(method for by_method in collected.values() for method in by_method)
     return {method: f"C{i}" for i, method in enumerate(methods)}
 
 

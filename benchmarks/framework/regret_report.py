@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from benchmarks.framework.collected import Collected
 from benchmarks.framework.markdown import estimate, number, paired_cells, paired_header, table
-from benchmarks.framework.metrics import Estimate, PairedTest, final_regrets, paired_test
+from benchmarks.framework.metrics import final_regrets
 from benchmarks.framework.result import Result
-from benchmarks.framework.suite import Collected, Suite
+from benchmarks.framework.statistics import Estimate, PairedTest, paired_test
+from benchmarks.framework.suite import Suite
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

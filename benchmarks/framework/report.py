@@ -7,12 +7,13 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from benchmarks.framework.collected import Collected
 from benchmarks.framework.completeness import Completeness, Selection, select
 from benchmarks.framework.condensation import ArchivedResult
 from benchmarks.framework.protocol import ExperimentProtocol, ProtocolError
 from benchmarks.framework.result import Result
 from benchmarks.framework.result_store import BENCHMARKS_DIR, ResultStore, write_atomically
-from benchmarks.framework.suite import Collected, Suite
+from benchmarks.framework.suite import Suite
 
 TABLES_DIR = BENCHMARKS_DIR / "tables"
 FIGURES_DIR = BENCHMARKS_DIR / "figures"
@@ -69,7 +70,7 @@ def collect(
     suite: Suite[Any, Any], store: ResultStore, seeds: Collection[int] | None = None
 ) -> tuple[Collected, int]:
     """Results by problem and method, methods without any left out, and the unfit files' count."""
-    collected: Collected = {}
+    collected: dict[str, dict[str, list[Result]]] = {}
     unfit = 0
     for problem in suite.problems:
         for method in suite.methods:

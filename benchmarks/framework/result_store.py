@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
-from benchmarks.framework.archive import Archive, Entry, Replicate, read_archive
+from benchmarks.framework.archive import Archive, ReplicateKey, read_archive
 from benchmarks.framework.config import config_hash
 from benchmarks.framework.result import Named, Result, replicate_config
 
@@ -19,7 +19,7 @@ ARCHIVES_DIR = BENCHMARKS_DIR / "results-archive"
 
 
 class Status(Enum):
-    """What a result file says about a replicate."""
+    """What there is of a replicate."""
 
     MISSING = "missing"
     FINISHED = "finished"
@@ -52,76 +52,60 @@ class ResultStore:
     def status(self, suite: str, problem: Named, method: Named, seed: int) -> Status:
         """Whether a replicate is finished under the present configuration."""
         current = config_hash(replicate_config(problem, method))
-        path = self.path(suite, problem.name, method.name, seed)
-        if not path.exists():
-            entry = self._archived(suite).get(Replicate(problem.name, method.name, seed))
-            if entry is None:
-                return Status.MISSING
-            fits = entry.group.config_hash == current
-            return Status.FINISHED if fits else Status.CHANGED
-        try:
-            result = Result.from_json(path.read_text())
-        except ValueError:
-            return Status.UNREADABLE
-        return Status.FINISHED if result.config_hash == current else Status.CHANGED
+        return self._read(suite, ReplicateKey(problem.name, method.name, seed), current)[0]
 
     def load(
         self, suite: str, problem: Named, method: Named, seeds: Collection[int] | None = None
     ) -> tuple[list[Result], int]:
         """The finished results of one method in order of seed, and how many were unfit.
 
-        A file is unfit if it cannot be read or holds another configuration's result. Only those of
-        ``seeds`` are looked at, if given. Seeds without a file are taken from the archive.
+        What is unfit cannot be read or is of another configuration. Only those of ``seeds`` are
+        looked at, if given.
 
         Raises:
             ArchiveError: If there is an archive that cannot be read.
         """
         current = config_hash(replicate_config(problem, method))
-        results: list[Result] = []
-        unfit = 0
-        with_file = set()
-        for path in self._files(suite, problem.name, method.name):
-            seed = seed_of(path)
-            if seeds is not None and seed not in seeds:
-                continue
-            with_file.add(seed)
+        there = self._seeds(suite, problem.name, method.name)
+        found = [
+            self._read(suite, ReplicateKey(problem.name, method.name, seed), current)[1]
+            for seed in sorted(there if seeds is None else there.intersection(seeds))
+        ]
+        results = [result for result in found if result is not None]
+        return results, len(found) - len(results)
+
+    def _read(self, suite: str, key: ReplicateKey, current: str) -> tuple[Status, Result | None]:
+        """What there is of a replicate, and its result if that has the hash ``current``.
+
+        The archive is for replicates without a file.
+        """
+        path = self.path(suite, *key)
+        result: Result
+        if path.exists():
             try:
                 result = Result.from_json(path.read_text())
             except ValueError:
-                unfit += 1
-                continue
-            if result.config_hash == current:
-                results.append(result)
-            else:
-                unfit += 1
-        for entry in self._archived_of(suite, problem.name, method.name):
-            seed = entry.key.seed
-            if seed in with_file or (seeds is not None and seed not in seeds):
-                continue
-            if entry.group.config_hash == current:
-                results.append(entry.result())
-            else:
-                unfit += 1
-        return sorted(results, key=lambda result: result.seed), unfit
+                return Status.UNREADABLE, None
+            written = result.config_hash
+        else:
+            archive = self._archive(suite)
+            entry = None if archive is None else archive.entries.get(key)
+            if entry is None:
+                return Status.MISSING, None
+            result, written = entry.result(), entry.group.config_hash
+        return (Status.FINISHED, result) if written == current else (Status.CHANGED, None)
+
+    def _seeds(self, suite: str, problem: str, method: str) -> set[int]:
+        """The seeds of a method on a problem that there is anything of."""
+        folder = self.path(suite, problem, method, seed=0).parent
+        archive = self._archive(suite)
+        return {
+            *(int(path.stem.removeprefix("seed_")) for path in folder.glob("seed_*.json")),
+            *(archive.seeds(problem, method) if archive is not None else ()),
+        }
 
     def _archive(self, suite: str) -> Archive | None:
         return None if self.archives is None else read_archive(self.archives, suite)
-
-    def _archived(self, suite: str) -> Mapping[Replicate, Entry]:
-        archive = self._archive(suite)
-        return {} if archive is None else archive.entries
-
-    def _archived_of(self, suite: str, problem: str, method: str) -> list[Entry]:
-        archive = self._archive(suite)
-        return [] if archive is None else archive.of(problem, method)
-
-    def _files(self, suite: str, problem: str, method: str) -> Iterator[Path]:
-        return iter(sorted((self.root / suite / problem / method).glob("seed_*.json")))
-
-
-def seed_of(path: Path) -> int:
-    """The seed of a result file, by its name."""
-    return int(path.stem.removeprefix("seed_"))
 
 
 def write_atomically(path: Path, content: str | bytes) -> None:

@@ -21,6 +21,9 @@ from benchmarks.framework.replicate import OBSERVE, Record, Replicate, stream_se
 from benchmarks.framework.result import Result
 from benchmarks.framework.surrogates import Refitted, Surrogate
 
+# Lower and upper bound of each coordinate.
+Bounds = tuple[tuple[float, float], ...]
+
 # Points of the box at which statements about the objective are judged.
 NUM_SPACE = 512
 
@@ -46,7 +49,7 @@ class Problem:
     Args:
         name: Names the result folder.
         build: Maps a seed to the objective; most problems ignore the seed.
-        bounds: ``(lower, upper)`` per coordinate.
+        bounds: The box.
         optimal_value: The maximum of the noise-free objective (NaN if it depends on the seed).
         initial_design: Maps ``(num_initial, seed)`` to ``num_initial x d`` points.
         num_initial: The number of initial points.
@@ -56,7 +59,7 @@ class Problem:
 
     name: str
     build: Callable[[int], Oracle]
-    bounds: tuple[tuple[float, float], ...]
+    bounds: Bounds
     optimal_value: float
     initial_design: Callable[[int, int], Tensor]
     num_initial: int
@@ -65,7 +68,7 @@ class Problem:
 
     def bounds_tensor(self) -> Tensor:
         """The box as ``2 x d``."""
-        return torch.tensor(self.bounds, dtype=torch.double).T.contiguous()
+        return box(self.bounds)
 
 
 class Strategy(Protocol):
@@ -190,8 +193,7 @@ class SequentialReplicate(Replicate[Problem, Method, Model | None]):
 
     def space(self) -> Tensor:
         """The points of the box at which statements are judged, ``NUM_SPACE x d``."""
-        box = self.problem.bounds_tensor()
-        return draw_sobol_samples(box, n=NUM_SPACE, q=1, seed=0).squeeze(-2)
+        return sobol_design(NUM_SPACE, 0, bounds=self.problem.bounds)
 
     def _regret(self, f: list[float], inference: list[int]) -> list[float]:
         optimum = self.oracle.optimal_value
@@ -227,7 +229,16 @@ def botorch_oracle(seed: int, *, cls: Callable[..., BaseTestProblem], **options:
     return Oracle(observe, truth)
 
 
-def sobol_design(n: int, seed: int, *, bounds: tuple[tuple[float, float], ...]) -> Tensor:
+def sobol_design(n: int, seed: int, *, bounds: Bounds) -> Tensor:
     """``n x d`` scrambled Sobol points."""
-    box = torch.tensor(bounds, dtype=torch.double).T.contiguous()
-    return draw_sobol_samples(box, n=n, q=1, seed=seed).squeeze(-2)
+    return draw_sobol_samples(box(bounds), n=n, q=1, seed=seed).squeeze(-2)
+
+
+def box(bounds: Bounds) -> Tensor:
+    """The box as ``2 x d``."""
+    return torch.tensor(bounds, dtype=torch.double).T.contiguous()
+
+
+def bounds_of(function: BaseTestProblem) -> Bounds:
+    """The box of a BoTorch test function."""
+    return tuple((lower, upper) for lower, upper in torch.as_tensor(function.bounds).T.tolist())

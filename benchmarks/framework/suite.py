@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol
 from typing_extensions import TypeVar
 
 from benchmarks.framework import sequential
+from benchmarks.framework.collected import Collected
 from benchmarks.framework.condensation import REGRETS, Condensation
 from benchmarks.framework.result import Named, Result
 
@@ -17,9 +18,6 @@ if TYPE_CHECKING:
 
 P = TypeVar("P", bound=Named, default=sequential.Problem)
 M = TypeVar("M", bound=Named, default=sequential.Method)
-
-# Results by problem and method.
-Collected = dict[str, dict[str, list[Result]]]
 
 
 class Report(Protocol):

@@ -1,1 +1,18 @@
-"""Speed of the package, as ratios to BoTorch."""
+"""Speed of the package, as ratios to BoTorch.
+
+========================== =============================================================
+file                       content
+========================== =============================================================
+``command``                ``python -m benchmarks perf``
+``gpu``                    ``python -m benchmarks gpu``
+``measure``                `Comparison`: how two calls are timed in turn
+``operations``             how many operations a call dispatches, and how often it waits
+``calibrated_and_delayed`` comparisons of calibrated and delayed acquisition functions
+``noisy``                  of noisy ones with cached roots
+``batches``                of batch ones by joint samples
+``decisions``              of chance constraints
+``robust``                 of robust bounds
+``proposals``              of proposals between two fits
+``ax_trial``               of a trial in Ax
+========================== =============================================================
+"""

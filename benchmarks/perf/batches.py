@@ -16,9 +16,11 @@ from botorch.optim import optimize_acqf
 from botorch.utils.sampling import manual_seed
 from torch import Tensor
 
-from benchmarks.perf.comparisons import NUM_INITIAL, automatic_calibrator, local_recalibrator
+from benchmarks.perf.calibrated_and_delayed import (
+    NUM_INITIAL,
+)
 from benchmarks.perf.measure import Call, Workload, comparison, value_and_gradient
-from benchmarks.perf.noisy import sampler
+from benchmarks.perf.noisy import TEMPLATES, sampler
 from botorch_calib import CalibratedModel
 from botorch_calib.calibration import Calibrator
 
@@ -27,11 +29,6 @@ BATCH = 10
 FEW_PENDING, MANY_PENDING = 10, 200
 NUM_FANTASIES = 8
 NUM_RESTARTS, RAW_SAMPLES = 4, 64
-
-TEMPLATES: dict[str, Callable[[], Calibrator]] = {
-    "calibrated": automatic_calibrator,
-    "locally recalibrated (19 levels)": local_recalibrator,
-}
 
 
 def models(work: Workload, template: Callable[[], Calibrator]) -> tuple[Model, Model]:

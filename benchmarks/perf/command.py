@@ -11,12 +11,12 @@ from dataclasses import asdict
 import torch
 from tqdm.auto import tqdm
 
-# The last seven of this package register their comparisons.
+# Those of this package but for `measure` register their comparisons.
 from benchmarks.framework.result import installed_versions
 from benchmarks.framework.runner import one_torch_thread
 from benchmarks.perf import ax_trial as ax_trial
 from benchmarks.perf import batches as batches
-from benchmarks.perf import comparisons as comparisons
+from benchmarks.perf import calibrated_and_delayed as calibrated_and_delayed
 from benchmarks.perf import decisions as decisions
 from benchmarks.perf import noisy as noisy
 from benchmarks.perf import proposals as proposals

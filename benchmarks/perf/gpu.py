@@ -20,7 +20,7 @@ from torch import Tensor
 
 from benchmarks.framework.result import installed_versions
 from benchmarks.framework.strategies import calibrate
-from benchmarks.perf.comparisons import NUM_INITIAL, calibrator, log_ei_pair
+from benchmarks.perf.calibrated_and_delayed import NUM_INITIAL, calibrator, log_ei_pair
 from benchmarks.perf.measure import Call, Comparison, Measurement, Workload, measure, table
 from benchmarks.perf.proposals import BOUNDS, DIM, FEW_PENDING, proposals
 from benchmarks.perf.robust import RADIUS, robust_call

@@ -3,8 +3,7 @@
 Absolute times depend on the machine; a ratio of two calls timed in turn, A, B, A, B, in one
 process hardly does. Beside the times stand the operations of one call and its host reads
 (`perf.operations`), which tell what a device would be bound by. Every comparison is one registered
-function, so adding one is adding a function to `perf.batches`, `perf.comparisons`,
-`perf.decisions`, `perf.noisy`, `perf.proposals` or `perf.robust`.
+function of another file of this package.
 """
 
 from __future__ import annotations

@@ -6,6 +6,7 @@ Importing this module registers the comparisons with `perf.measure`.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from botorch.acquisition.logei import qLogNoisyExpectedImprovement
@@ -17,7 +18,11 @@ from botorch.sampling.normal import SobolQMCNormalSampler
 from torch import Tensor
 
 from benchmarks.framework.surrogates import fit_gp
-from benchmarks.perf.comparisons import NUM_INITIAL, automatic_calibrator, local_recalibrator
+from benchmarks.perf.calibrated_and_delayed import (
+    NUM_INITIAL,
+    automatic_calibrator,
+    local_recalibrator,
+)
 from benchmarks.perf.measure import Call, Workload, comparison, value_and_gradient
 from botorch_calib import (
     CalibratedModel,
@@ -29,6 +34,11 @@ from botorch_calib.calibration import Calibrator
 NUM_POINTS = 50
 BATCH = 20
 NUM_SAMPLES = 128
+
+TEMPLATES: dict[str, Callable[[], Calibrator]] = {
+    "calibrated": automatic_calibrator,
+    "locally recalibrated (19 levels)": local_recalibrator,
+}
 
 
 def sampler(seed: int = 0) -> SobolQMCNormalSampler:
@@ -58,36 +68,13 @@ def improvement_pair(
     return measured, reference
 
 
-@comparison("calibrated / plain noisy log EI, roots cached, q = 1", repetitions=100, warm_up=10)
-def improvement_ratio(work: Workload) -> tuple[Call, Call]:
-    """Cost of one evaluation: n = 50, b = 20, 128 samples; at most 1.5."""
-    return improvement_pair(work, automatic_calibrator, q=1)
-
-
-@comparison("calibrated / plain noisy log EI, roots cached, q = 4", repetitions=100, warm_up=10)
-def improvement_ratio_of_four(work: Workload) -> tuple[Call, Call]:
-    """The same for four points at once; at most 1.5."""
-    return improvement_pair(work, automatic_calibrator, q=4)
-
-
-@comparison(
-    "locally recalibrated (19 levels) / plain noisy log EI, roots cached, q = 1",
-    repetitions=100,
-    warm_up=10,
-)
-def recalibrated_ratio(work: Workload) -> tuple[Call, Call]:
-    """The same with twenty normal pieces that vary from point to point; at most 2."""
-    return improvement_pair(work, local_recalibrator, q=1)
-
-
-@comparison(
-    "locally recalibrated (19 levels) / plain noisy log EI, roots cached, q = 4",
-    repetitions=100,
-    warm_up=10,
-)
-def recalibrated_ratio_of_four(work: Workload) -> tuple[Call, Call]:
-    """The same for four points at once; at most 2."""
-    return improvement_pair(work, local_recalibrator, q=4)
+# The cost of one evaluation, n = 50, b = 20, 128 samples: at most 1.5 times, or 2 with twenty
+# normal pieces that vary from point to point.
+for _name, _template in TEMPLATES.items():
+    for _q in (1, 4):
+        comparison(
+            f"{_name} / plain noisy log EI, roots cached, q = {_q}", repetitions=100, warm_up=10
+        )(partial(improvement_pair, template=_template, q=_q))
 
 
 @comparison(

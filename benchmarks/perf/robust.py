@@ -15,12 +15,17 @@ from typing import Any
 import torch
 from botorch.acquisition import AcquisitionFunction, UpperConfidenceBound
 from botorch.models import SingleTaskGP
+from botorch.models.model import Model
 from botorch.optim import optimize_acqf
 from botorch.utils.sampling import draw_sobol_samples, manual_seed
 from gpytorch.kernels import Kernel, MaternKernel, RBFKernel
 from torch import Tensor
 
-from benchmarks.perf.comparisons import automatic_calibrator, local_recalibrator, recalibrator
+from benchmarks.perf.calibrated_and_delayed import (
+    automatic_calibrator,
+    local_recalibrator,
+    recalibrator,
+)
 from benchmarks.perf.measure import Call, Workload, comparison, value_and_gradient
 from botorch_calib import CalibratedModel
 from botorch_calib.acquisition import (
@@ -99,6 +104,26 @@ def contextual_gp(num: int, kernel: Callable[[], Kernel], device: torch.device) 
     return gp.eval()
 
 
+def bound_call(
+    work: Workload,
+    size: tuple[int, int],
+    kernel: str,
+    build: Callable[[Model, Tensor], AcquisitionFunction],
+    num_decisions: int = NUM_DECISIONS,
+    calibrator: Calibrator | None = None,
+) -> Call:
+    """Value and gradient of a robust bound, ``build`` of a model, calibrated or not, and contexts.
+
+    The factorisation is made before.
+    """
+    num, num_contexts = size
+    gp = contextual_gp(num, KERNELS[kernel], work.device)
+    model = gp if calibrator is None else CalibratedModel.from_history(gp, calibrator)
+    acquisition = build(model, sobol(num_contexts, CONTEXT_DIM, 1, work.device))
+    X = sobol(num_decisions, DIM - CONTEXT_DIM, 2, work.device).unsqueeze(-2)
+    return value_and_gradient(acquisition, X)
+
+
 def robust_call(
     work: Workload,
     size: tuple[int, int],
@@ -106,40 +131,19 @@ def robust_call(
     radius: float,
     num_decisions: int = NUM_DECISIONS,
 ) -> Call:
-    """Value and gradient of the Wasserstein robust bound; the factorisation is made before."""
-    num, num_contexts = size
-    gp = contextual_gp(num, KERNELS[kernel], work.device)
-    contexts = sobol(num_contexts, CONTEXT_DIM, 1, work.device)
-    acquisition = WassersteinUpperConfidenceBound(gp, BETA, radius, contexts)
-    X = sobol(num_decisions, DIM - CONTEXT_DIM, 2, work.device).unsqueeze(-2)
-    return value_and_gradient(acquisition, X)
+    """`bound_call` of the Wasserstein robust bound."""
+    return bound_call(
+        work,
+        size,
+        kernel,
+        lambda model, contexts: WassersteinUpperConfidenceBound(model, BETA, radius, contexts),
+        num_decisions,
+    )
 
 
-def set_call(work: Workload, size: tuple[int, int], kernel: str, name: str) -> Call:
-    """Value and gradient of the robust bound of an ambiguity set of `SETS`."""
-    num, num_contexts = size
-    gp = contextual_gp(num, KERNELS[kernel], work.device)
-    contexts = sobol(num_contexts, CONTEXT_DIM, 1, work.device)
-    acquisition = RobustUpperConfidenceBound(gp, BETA, SETS[name], contexts)
-    X = sobol(NUM_DECISIONS, DIM - CONTEXT_DIM, 2, work.device).unsqueeze(-2)
-    return value_and_gradient(acquisition, X)
-
-
-def calibrated_call(
-    work: Workload,
-    size: tuple[int, int],
-    ambiguity: AmbiguitySet,
-    calibrator: Calibrator | None,
-    num_decisions: int = NUM_DECISIONS,
-) -> Call:
-    """Value and gradient of the robust bound of a model, calibrated or, without one, plain."""
-    num, num_contexts = size
-    gp = contextual_gp(num, KERNELS["RBF"], work.device)
-    model = gp if calibrator is None else CalibratedModel.from_history(gp, calibrator)
-    contexts = sobol(num_contexts, CONTEXT_DIM, 1, work.device)
-    acquisition = RobustUpperConfidenceBound(model, BETA, ambiguity, contexts)
-    X = sobol(num_decisions, DIM - CONTEXT_DIM, 2, work.device).unsqueeze(-2)
-    return value_and_gradient(acquisition, X)
+def over(ambiguity: AmbiguitySet) -> Callable[[Model, Tensor], AcquisitionFunction]:
+    """The robust bound over an ambiguity set, for `bound_call`."""
+    return lambda model, contexts: RobustUpperConfidenceBound(model, BETA, ambiguity, contexts)
 
 
 def choice_call(work: Workload, problem: ContextualProblem, radius: float, search: Search) -> Call:
@@ -257,7 +261,8 @@ def register_set(size: tuple[int, int], kernel: str, name: str) -> None:
 
     @comparison(f"{name}, {end}", repetitions=31, warm_up=3)
     def set_ratio(work: Workload) -> tuple[Call, Call]:
-        return set_call(work, size, kernel, name), robust_call(work, size, kernel, RADIUS)
+        measured = bound_call(work, size, kernel, over(SETS[name]))
+        return measured, robust_call(work, size, kernel, RADIUS)
 
 
 def register_calibrated(
@@ -268,10 +273,10 @@ def register_calibrated(
 
     @comparison(f"{calibrator} / plain robust UCB, {name}, {end}", repetitions=31, warm_up=3)
     def calibrated_ratio(work: Workload) -> tuple[Call, Call]:
-        ambiguity, template = CALIBRATED_SETS[name], CALIBRATORS[calibrator]()
+        build, template = over(CALIBRATED_SETS[name]), CALIBRATORS[calibrator]()
         return (
-            calibrated_call(work, size, ambiguity, template, num_decisions),
-            calibrated_call(work, size, ambiguity, None, num_decisions),
+            bound_call(work, size, "RBF", build, num_decisions, template),
+            bound_call(work, size, "RBF", build, num_decisions),
         )
 
 

@@ -1,1 +1,11 @@
-"""Powers and antenna tilts of a radio network, station by station, as in the paper on LOCBO."""
+"""Powers and antenna tilts of a radio network, station by station, as in the paper on LOCBO.
+
+============ ============
+file         content
+============ ============
+``suites``   the suite
+``problems`` its problems
+``methods``  its methods
+``report``   its report
+============ ============
+"""

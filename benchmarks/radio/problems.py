@@ -21,7 +21,7 @@ from benchmarks.framework.surrogates import Refitted
 from botorch_calib.test_functions import RadioCorridors
 from botorch_calib.test_functions.radio import NUM_STATIONS
 
-# Numbers of the random streams, apart from those of other suites. Never renumber.
+# Numbers of random streams, see `framework.replicate`. Never renumber.
 DESIGN, MOVES = 40, 41
 
 NUM_RANDOM, NUM_ROUNDS, REFIT_EVERY = 50, 250, 10

@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from benchmarks.framework import metrics
+from benchmarks.framework import metrics, statistics
+from benchmarks.framework.collected import ByMethod, Collected, Run, by_seed, methods_in, scores_of
 from benchmarks.framework.comparisons import Difference, family, verdict
-from benchmarks.framework.markdown import estimate, interval, number, table
-from benchmarks.framework.metrics import Estimate, Score, by_seed, student_interval
+from benchmarks.framework.markdown import estimate, table
+from benchmarks.framework.metrics import Score
 from benchmarks.framework.protocol import margin_of
 from benchmarks.framework.result import Result
+from benchmarks.framework.statistics import Estimate, student_interval
 from benchmarks.framework.suite import Suite
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-ByMethod = Mapping[str, Sequence[Result]]
 
 LEGEND = (
     "True capacity in bit/s/Hz after the last round, mean ± standard error over seeds, higher is "
@@ -101,7 +101,7 @@ class RadioReport:
     rivals: tuple[str, ...]
     claims: tuple[Claim, ...] = ()
 
-    def lines(self, suite: Suite[Any, Any], collected: Mapping[str, ByMethod]) -> list[str]:
+    def lines(self, suite: Suite[Any, Any], collected: Collected) -> list[str]:
         """The claims, the comparisons, capacities over the rounds, a table for each problem."""
         margin = margin_of(suite)
         primary, secondary = (
@@ -119,12 +119,12 @@ class RadioReport:
             lines += [f"## {problem}", "", LEGEND, "", *_problem_table(by_method), ""]
         return lines
 
-    def figure(self, collected: Mapping[str, ByMethod]) -> Figure:
+    def figure(self, collected: Collected) -> Figure:
         """Capacities at the recommended point, round by round."""
         from benchmarks.framework.plots import draw_mean, method_colors, panel_grid, share_legend
 
         figure, panels = panel_grid(len(collected), len(collected), (6.0, 4.2))
-        colors = method_colors(collected)
+        colors = method_colors(methods_in(collected.values()))
         for panel, (problem, by_method) in zip(panels, collected.items(), strict=True):
             for method, results in by_method.items():
                 curves = np.array([capacities(result, "recommended") for result in results])
@@ -168,7 +168,7 @@ def claim_verdict(interval: tuple[float, float], adjusted_p: float, margin: floa
     interval lies below the margin; else ``undecided``.
     """
     low, high = interval
-    significant = adjusted_p < metrics.SIGNIFICANCE
+    significant = adjusted_p < statistics.SIGNIFICANCE
     if significant and low > margin:
         return "reproduced"
     if significant and high < -margin:
@@ -185,15 +185,13 @@ def _difference(claim: Claim, found: Mapping[Compared, Difference]) -> Differenc
     return replace(opposite, values=tuple(-value for value in opposite.values))
 
 
-def _scores(
-    pair: Compared, collected: Mapping[str, ByMethod]
-) -> tuple[dict[int, float], dict[int, float]]:
+def _scores(pair: Compared, collected: Collected) -> tuple[dict[int, float], dict[int, float]]:
     """The primary endpoint of both methods by seed."""
-    by_method = collected.get(pair.problem, {})
-    return (
-        by_seed(by_method.get(pair.method, []), log_recommended),
-        by_seed(by_method.get(pair.rival, []), log_recommended),
+    own, other = (
+        scores_of(Run(pair.problem, name), collected, log_recommended)
+        for name in (pair.method, pair.rival)
     )
+    return own, other
 
 
 _CLAIMS = (
@@ -211,8 +209,8 @@ def _legend(margin: float) -> str:
         "logarithms times 100), paired by seed: mean with Student's 95 % interval, and Wilcoxon's "
         "two-sided p after Holm's correction for all comparisons that the protocol declares for a "
         f"table. `equivalent`: the interval lies within ± {margin:g}; `better` or `worse`: p is "
-        f"below {metrics.SIGNIFICANCE:g}. Detectable is the difference found with a power of 80 % "
-        "at the strictest step."
+        f"below {statistics.SIGNIFICANCE:g}. Detectable is the difference found with a power of "
+        "80 % at the strictest step."
     )
 
 
@@ -229,13 +227,7 @@ def _comparisons(found: Mapping[Compared, Difference], margin: float) -> list[st
 
 
 def _cells(difference: Difference) -> list[str]:
-    return [
-        str(len(difference.values)),
-        f"{np.mean(difference.values):+.1f}",
-        interval(difference.values, "+.1f"),
-        number(difference.p, 2),
-        f"{difference.detectable:.1f}",
-    ]
+    return [str(len(difference.values)), *difference.tested_cells(".1f")]
 
 
 # Of the 250 rounds.
@@ -247,7 +239,7 @@ _OVER_ROUNDS = (
 )
 
 
-def _over_rounds(collected: Mapping[str, ByMethod]) -> list[str]:
+def _over_rounds(collected: Collected) -> list[str]:
     """Capacities at some rounds, a row for each method on each problem."""
     body = []
     for problem, by_method in collected.items():
@@ -268,6 +260,6 @@ def _problem_table(by_method: ByMethod) -> list[str]:
         scores: tuple[Score, ...] = (recommended, at_largest_outcome, best_evaluated, coverage)
         values = [Estimate.of(list(by_seed(results, score).values())) for score in scores]
         # The machine has stood still during some runs, which a mean would show and nothing else.
-        seconds = np.median([sum(r.fit_seconds) + sum(r.acquisition_seconds) for r in results])
+        seconds = np.median([metrics.seconds(result) for result in results])
         body.append([method, str(len(results)), *map(estimate, values), f"{seconds:.1f}"])
     return table(header, body)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from benchmarks.framework.comparisons import ByMethod, family
+from benchmarks.framework.collected import Collected, Run
+from benchmarks.framework.comparisons import family_of_runs
 from benchmarks.framework.markdown import table
-from benchmarks.framework.metrics import Score, by_seed
+from benchmarks.framework.metrics import Score
 from benchmarks.framework.suite import Suite
 
 # In natural logarithms, by both protocols.
@@ -17,7 +18,7 @@ MARGIN = 0.2
 
 def primary_comparisons(
     suite: Suite[Any, Any],
-    collected: Mapping[str, ByMethod],
+    collected: Collected,
     methods: Sequence[str],
     log_regret: Score,
 ) -> list[str]:
@@ -29,19 +30,13 @@ def primary_comparisons(
         methods: The methods that are compared with the baseline.
         log_regret: The endpoint, a natural logarithm.
     """
-
-    def values(problem: str, method: str) -> dict[int, float]:
-        return by_seed(collected.get(problem, {}).get(method, []), log_regret)
-
-    scores = {
-        (problem.name, method): (
-            values(problem.name, method),
-            values(problem.name, suite.baseline),
-        )
+    pairs = [
+        (Run(problem.name, method), Run(problem.name, suite.baseline))
         for problem in suite.problems
         for method in methods
-    }
-    rows = [[*names, *found.percent_cells(MARGIN)] for names, found in family(scores).items()]
+    ]
+    found = family_of_runs(pairs, collected, log_regret)
+    rows = [[*run, *difference.percent_cells(MARGIN)] for (run, _), difference in found.items()]
     header = [
         "problem",
         "method",

@@ -48,8 +48,7 @@ from botorch_calib.test_functions import (
     ThreeHumpCamel,
 )
 
-# Numbers of the random streams, apart from those of `framework.replicate` and of `delay`. Never
-# renumber.
+# Numbers of random streams, see `framework.replicate`. Never renumber.
 CONTEXTS, INITIAL = 20, 21
 
 NOISE_STD = 0.01

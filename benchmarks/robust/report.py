@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from benchmarks.framework.comparisons import ByMethod, differences, percent_of_logarithms
+from benchmarks.framework.collected import ByMethod, Collected, by_seed, methods_in
+from benchmarks.framework.comparisons import differences, percent_of_logarithms
 from benchmarks.framework.markdown import estimate, interval, number, table
-from benchmarks.framework.metrics import Estimate, by_seed, trace
+from benchmarks.framework.metrics import seconds, trace
 from benchmarks.framework.result import Result
+from benchmarks.framework.statistics import Estimate
 from benchmarks.framework.suite import Suite
 from benchmarks.robust.primary import primary_comparisons
 
@@ -33,7 +34,7 @@ DASHED = ("gp_ucb", "sbo_kde", "drbo_mmd", "drbo_mmd_minimax", "stable_opt")
 class RobustReport:
     """Regret in expectation over the contexts, and time."""
 
-    def lines(self, suite: Suite[Any, Any], collected: Mapping[str, ByMethod]) -> list[str]:
+    def lines(self, suite: Suite[Any, Any], collected: Collected) -> list[str]:
         """A legend, the primary comparisons, times, and a table for each problem."""
         primary = primary_comparisons(suite, collected, PRIMARY, log_regret)
         lines = [_legend(suite), "", "## Primary comparisons", "", *primary, ""]
@@ -42,7 +43,7 @@ class RobustReport:
             lines += [f"## {problem}", "", *problem_table(by_method, suite.baseline), ""]
         return lines
 
-    def figure(self, collected: Mapping[str, ByMethod]) -> Figure:
+    def figure(self, collected: Collected) -> Figure:
         """Curves of cumulative expected regret."""
         return robust_figure(collected)
 
@@ -60,11 +61,6 @@ def log_regret(result: Result) -> float:
 def late_regret(result: Result) -> float:
     """The mean regret of a round (eq. 10) over the last rounds."""
     return float(np.mean(trace(result, "regret")[-LAST_ROUNDS:]))
-
-
-def seconds(result: Result) -> float:
-    """Time of the whole run, fits and choices together."""
-    return sum(result.fit_seconds) + sum(result.acquisition_seconds)
 
 
 def _legend(suite: Suite[Any, Any]) -> str:
@@ -114,13 +110,13 @@ def problem_table(by_method: ByMethod, baseline: str) -> list[str]:
     return table(header, rows)
 
 
-def time_table(collected: Mapping[str, ByMethod], baseline: str) -> list[str]:
+def time_table(collected: Collected, baseline: str) -> list[str]:
     """Seconds of a run, and the ratio to the baseline's: a row for each method.
 
     The ratio is a geometric mean over problems of ratios of mean times.
     """
     rows = []
-    for method in dict.fromkeys(name for runs in collected.values() for name in runs):
+    for method in methods_in(collected.values()):
         mean_seconds = {
             problem: float(np.mean([seconds(result) for result in runs[method]]))
             for problem, runs in collected.items()
@@ -137,12 +133,12 @@ def time_table(collected: Mapping[str, ByMethod], baseline: str) -> list[str]:
     return table(["method", *collected, f"run / {baseline}"], rows)
 
 
-def robust_figure(collected: Mapping[str, ByMethod]) -> Figure:
+def robust_figure(collected: Collected) -> Figure:
     """One panel per problem: mean cumulative regret by round, with bands of one standard error."""
     from benchmarks.framework.plots import draw_mean, method_colors, panel_grid, share_legend
 
     figure, panels = panel_grid(len(collected), COLUMNS, (5.5, 4.0))
-    colors = method_colors(collected)
+    colors = method_colors(methods_in(collected.values()))
     for panel, (problem, by_method) in zip(panels, collected.items(), strict=True):
         for method, results in by_method.items():
             curves = np.array([trace(result, "cumulative_regret") for result in results])

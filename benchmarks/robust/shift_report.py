@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from benchmarks.framework.comparisons import ByMethod
+from benchmarks.framework.collected import Collected, methods_in
 from benchmarks.framework.markdown import estimate, table
-from benchmarks.framework.metrics import Estimate, trace
+from benchmarks.framework.metrics import trace
 from benchmarks.framework.result import Result
+from benchmarks.framework.statistics import Estimate
 from benchmarks.framework.suite import Suite
 from benchmarks.robust.primary import primary_comparisons
 
@@ -45,7 +46,7 @@ def log_regret(result: Result) -> float:
 class ShiftReport:
     """Means by method and shift for each function, and the primary comparisons."""
 
-    def lines(self, suite: Suite[Any, Any], collected: Mapping[str, ByMethod]) -> list[str]:
+    def lines(self, suite: Suite[Any, Any], collected: Collected) -> list[str]:
         """A legend, the primary comparisons and a table for each function and criterion."""
         legend = (
             "Means over all rounds, then over seeds, with standard errors. The number behind a "
@@ -58,14 +59,14 @@ class ShiftReport:
             lines += [f"## {title}", "", *means(collected, name), ""]
         return lines
 
-    def figure(self, collected: Mapping[str, ByMethod]) -> Figure:
+    def figure(self, collected: Collected) -> Figure:
         """Regret by shift, a panel for each function."""
         return shift_figure(collected)
 
 
-def means(collected: Mapping[str, ByMethod], name: str) -> list[str]:
+def means(collected: Collected, name: str) -> list[str]:
     """One criterion: a row for each method, a column for each problem."""
-    methods = list(dict.fromkeys(method for runs in collected.values() for method in runs))
+    methods = methods_in(collected.values())
     rows = [
         [method]
         + [
@@ -77,13 +78,13 @@ def means(collected: Mapping[str, ByMethod], name: str) -> list[str]:
     return table(["method", *collected], rows)
 
 
-def shift_figure(collected: Mapping[str, ByMethod]) -> Figure:
+def shift_figure(collected: Collected) -> Figure:
     """Mean regret of each method by the size of the shift."""
     from benchmarks.framework.plots import method_colors, panel_grid, share_legend
 
     functions = list(dict.fromkeys(problem.rpartition("_")[0] for problem in collected))
     figure, panels = panel_grid(len(functions), len(functions), (5.0, 4.0))
-    colors = method_colors(collected)
+    colors = method_colors(methods_in(collected.values()))
     for panel, function in zip(panels, functions, strict=True):
         curves: dict[str, list[tuple[float, float]]] = {}
         for problem, by_method in collected.items():

@@ -57,13 +57,15 @@ from gpytorch.mlls import ExactMarginalLogLikelihood
 from torch import Tensor
 
 from benchmarks.calibration.synthetic import Forrester, forrester_design
-from benchmarks.framework.metrics import Estimate
+from benchmarks.framework.collected import Collected
+from benchmarks.framework.markdown import table
 from benchmarks.framework.regret_report import RegretReport
-from benchmarks.framework.report import TABLES_DIR
+from benchmarks.framework.report import TABLES_DIR, collect
 from benchmarks.framework.result import Result
 from benchmarks.framework.result_store import RESULTS_DIR, ResultStore, write_atomically
 from benchmarks.framework.runner import StaleResultsError, parse_seeds, print_summary, run_suite
 from benchmarks.framework.sequential import Method, Problem, botorch_oracle
+from benchmarks.framework.statistics import Estimate
 from benchmarks.framework.strategies import CalibratorFactory, prediction_extras
 from benchmarks.framework.suite import Suite
 from botorch_calib import CalibratedModel, CalibratedUpperConfidenceBound
@@ -311,35 +313,19 @@ mean there, in standard deviations of the GP, and the share of steps at which th
 the optimum its value."""
 
 
-def markdown(results: dict[str, dict[str, list[Result]]]) -> str:
+def markdown(results: Collected) -> str:
     """The report, from results by problem and method in order of seed."""
     lines = ["# Forrester's function", "", f"Reproduce with `{COMMAND}`.", "", LEGEND]
     for name, by_method in results.items():
         for level in LEVELS:
-            lines += ["", f"## GP `{name}`, level {level:g}", "", _line(HEADER)]
-            lines.append(_line(["---"] * len(HEADER)))
             plain = by_method[f"plain_{level:g}"]
-            lines += [
-                _line(row(calibrator, level, by_method[f"{calibrator}_{level:g}"], plain))
+            rows = [
+                row(calibrator, level, by_method[f"{calibrator}_{level:g}"], plain)
                 for calibrator in CALIBRATORS
             ]
+            lines += ["", f"## GP `{name}`, level {level:g}", "", *table(HEADER, rows)]
     versions = next(iter(next(iter(results.values())).values()))[0].versions
     return "\n".join([*lines, "", ", ".join(f"{k} {v}" for k, v in versions.items()), ""])
-
-
-def _line(cells: Sequence[str]) -> str:
-    return "| " + " | ".join(cells) + " |"
-
-
-def collected(store: ResultStore, seeds: Sequence[int]) -> dict[str, dict[str, list[Result]]]:
-    """Finished results of the given seeds, by problem and method."""
-    return {
-        p.name: {
-            m.name: [r for r in store.load(STUDY.name, p, m)[0] if r.seed in set(seeds)]
-            for m in STUDY.methods
-        }
-        for p in STUDY.problems
-    }
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -365,7 +351,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     print_summary(summary)
     if summary.failures:
         return 1
-    text = markdown(collected(store, args.seeds))
+    collected, _ = collect(STUDY, store, args.seeds)
+    text = markdown(collected)
     print(text)
     write_atomically(args.tables / "forrester.md", text)
     return 0

@@ -36,10 +36,10 @@ from torch import Tensor
 from tqdm.auto import tqdm
 
 from benchmarks.framework.markdown import table
-from benchmarks.framework.metrics import student_interval
 from benchmarks.framework.report import TABLES_DIR
 from benchmarks.framework.result_store import write_atomically
 from benchmarks.framework.runner import one_torch_thread, parse_seeds
+from benchmarks.framework.statistics import student_interval
 from botorch_calib.asynchronous import DelayAwareProposer, DelayStrategy, SearchSettings
 from botorch_calib.asynchronous.delay_strategy import STRATEGIES
 from botorch_calib.ledger import FeedbackLedger
@@ -165,7 +165,7 @@ def _ends(
 Outcomes = dict[tuple[str, str], list[Outcome]]
 
 
-def study(seeds: Sequence[int], progress: bool = True) -> Outcomes:
+def study(seeds: Sequence[int]) -> Outcomes:
     """The outcomes of all seeds, by method and problem."""
     cells = [(method, problem) for method in METHODS for problem in PROBLEMS]
     return {
@@ -173,7 +173,7 @@ def study(seeds: Sequence[int], progress: bool = True) -> Outcomes:
             run(PROBLEMS[problem], METHODS[method], SearchSettings(seed=seed), seed)
             for seed in seeds
         ]
-        for method, problem in tqdm(cells, desc="hanging region", disable=not progress)
+        for method, problem in tqdm(cells, desc="hanging region")
     }
 
 

@@ -73,14 +73,14 @@ from torch import Tensor
 from tqdm.auto import tqdm
 
 from benchmarks.calibration import misspecified, wellspecified
-from benchmarks.calibration.noisy import GaussianNoise, Landscape, NoisyLandscape, ReferenceGP
+from benchmarks.framework.landscapes import GaussianNoise, Landscape, NoisyLandscape, ReferenceGP
 from benchmarks.framework.markdown import table
-from benchmarks.framework.metrics import student_interval
 from benchmarks.framework.replicate import OBSERVE, PROPOSE, stream_seed
 from benchmarks.framework.report import TABLES_DIR
 from benchmarks.framework.result_store import write_atomically
 from benchmarks.framework.runner import parse_seeds
-from benchmarks.framework.sequential import Problem, posterior_mean, sobol_design
+from benchmarks.framework.sequential import Problem, bounds_of, posterior_mean, sobol_design
+from benchmarks.framework.statistics import student_interval
 from benchmarks.framework.surrogates import Fixed
 from botorch_calib.calibration import LocalizedConformal
 from botorch_calib.distributions.piecewise import PiecewisePredictive
@@ -116,7 +116,7 @@ def case_problem(function: str, case: str) -> Problem:
     noise, lengthscale_factor, noise_factor = CASES[case]
     build = misspecified.FUNCTIONS[function]
     made: Any = build()
-    bounds = tuple((lower, upper) for lower, upper in made.bounds.T.tolist())
+    bounds = bounds_of(made)
     objective = NoisyLandscape(Landscape(build, bounds), noise)
     return Problem(
         name=f"{function}_{case}",
@@ -351,10 +351,10 @@ def run(problem: Problem, design: str, seed: int) -> dict[tuple[str, str], np.nd
     return {(place, name): mean / units[place] for (place, name), mean in means.items()}
 
 
-def study(seeds: Sequence[int], progress: bool = True) -> Outcomes:
+def study(seeds: Sequence[int]) -> Outcomes:
     """Everything, with functions averaged for each seed."""
     outcomes: Outcomes = {}
-    for case, of_case in tqdm(problems().items(), desc="cases", disable=not progress):
+    for case, of_case in tqdm(problems().items(), desc="cases"):
         for design in DESIGNS:
             runs = [[run(problem, design, seed) for problem in of_case] for seed in seeds]
             for place, name in runs[0][0]:

@@ -4,6 +4,8 @@ from typing import Any
 
 from benchmarks.framework.result import Result
 
+ByProblem = dict[str, dict[str, list[Result]]]
+
 
 def result_with(problem: str, method: str, seed: int, **fields: Any) -> Result:
     """A result of which these fields are known; all others are empty."""

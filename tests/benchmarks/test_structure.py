@@ -1,9 +1,15 @@
-"""The rooms: few files outside of them, and a framework that knows none of them."""
+"""The rooms: few files outside of them, and a framework that knows none of them; and the README."""
 
 from __future__ import annotations
 
 import ast
+import re
 from pathlib import Path
+
+import pytest
+
+from benchmarks.framework.result_store import ARCHIVES_DIR
+from tests.documentation import run_blocks
 
 ROOT = Path(__file__).parents[2] / "benchmarks"
 ROOMS = {"calibration", "decisions", "delay", "radio", "robust", "perf", "demo", "studies"}
@@ -38,3 +44,22 @@ def test_rooms_with_suites_do_not_know_the_registry() -> None:
     for room in ("calibration", "decisions", "delay", "radio", "robust"):
         for path in (ROOT / room).glob("*.py"):
             assert not imported_rooms(path) & {"suites", "perf", "demo", "studies"}, path
+
+
+def test_what_a_protocol_names_is_there() -> None:
+    """Protocols are not edited: what they refer to keeps its place."""
+    for protocol in (ROOT / "protocols").glob("*.md"):
+        text = protocol.read_text(encoding="utf-8")
+        for named in re.findall(r"`benchmarks/\s*([\w/]+/)\s*(\w+\.py)`", text):
+            assert (ROOT / "".join(named)).is_file(), f"{protocol.name}: {named}"
+
+
+def test_the_readme_names_what_is_there(capsys: pytest.CaptureFixture[str]) -> None:
+    readme = ROOT / "README.md"
+    for path in re.findall(
+        r"`((?:framework|protocols|studies|perf|demo)/[\w.]*)`", readme.read_text()
+    ):
+        assert (ROOT / path).exists(), path
+    if ARCHIVES_DIR.exists():  # which the source distribution leaves out
+        run_blocks(readme)
+        assert capsys.readouterr().out.count("\n") == 40

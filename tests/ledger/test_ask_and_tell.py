@@ -16,21 +16,7 @@ import torch
 from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError
 
 from botorch_calib.exceptions import TrialStateError, UnknownTrialError
-from botorch_calib.ledger import EarlierValue, FeedbackLedger, storage_on_disk
-
-
-@pytest.fixture(params=["memory", "file"])
-def make(request, tmp_path, monkeypatch):
-    """A function that makes ledgers; none of these tests needs files that outlast power."""
-    monkeypatch.setattr(storage_on_disk, "SYNCHRONOUS", "OFF")
-    numbers = itertools.count()
-
-    def make_ledger(dim: int = 2, **settings: Any) -> FeedbackLedger:
-        if request.param == "memory":
-            return FeedbackLedger(dim, **settings)
-        return FeedbackLedger.open(tmp_path / f"{next(numbers)}.db", dim, **settings)
-
-    return make_ledger
+from botorch_calib.ledger import EarlierValue, FeedbackLedger
 
 
 def count_up(ledger: FeedbackLedger) -> list[float]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import itertools
 import math
 import pickle
 import random
@@ -21,24 +20,10 @@ import torch
 from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError
 
 from botorch_calib.exceptions import LedgerError, TrialStateError, UnknownTrialError
-from botorch_calib.ledger import FeedbackLedger, TrialStatus, settings, storage_on_disk
+from botorch_calib.ledger import FeedbackLedger, TrialStatus, settings
 
 DOUBLE: dict[str, Any] = {"dtype": torch.double}
 CENSOR = -3.0
-
-
-@pytest.fixture(params=["memory", "file"])
-def make(request, tmp_path, monkeypatch):
-    """A function that makes ledgers; none of these tests needs files that outlast power."""
-    monkeypatch.setattr(storage_on_disk, "SYNCHRONOUS", "OFF")
-    numbers = itertools.count()
-
-    def make_ledger(dim: int = 2, **settings: Any) -> FeedbackLedger:
-        if request.param == "memory":
-            return FeedbackLedger(dim, **settings)
-        return FeedbackLedger.open(tmp_path / f"{next(numbers)}.db", dim, **settings)
-
-    return make_ledger
 
 
 def point(value: float, dim: int = 2) -> torch.Tensor:

@@ -21,6 +21,7 @@ from botorch_calib.models.residuals import prequential_residuals
 
 pytestmark = [
     pytest.mark.slow,
+    pytest.mark.usefixtures("one_thread"),
     # Outcomes stay in the units in which the hyperparameters are known.
     pytest.mark.filterwarnings("ignore:Data .outcome observations. is not standardized"),
 ]
@@ -122,14 +123,6 @@ def figures(case: Case, name: str) -> Figures:
 
 def standard_error(count: int) -> float:
     return math.sqrt(ALPHA * (1 - ALPHA) / count)
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from botorch_calib import NoiseDiagnosis, noise_diagnosis
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_thread")]
 
 NOISE, SEEDS = 0.3, 10
 CASES = [(1, 40), (1, 100), (2, 40), (2, 100), (4, 40), (4, 100)]
@@ -43,14 +43,6 @@ def fitted_noise(X: Tensor, Y: Tensor, stated: float | None) -> NoiseDiagnosis:
     )
     fit_gpytorch_mll(ExactMarginalLogLikelihood(gp.likelihood, gp))
     return noise_diagnosis(gp)
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.mark.parametrize(("dim", "num"), CASES)

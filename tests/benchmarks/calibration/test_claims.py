@@ -17,21 +17,21 @@ from benchmarks.calibration.claims import (
     CLAIM,
     EXCESS,
     Claims,
-    LogRegret,
     Share,
     outcome_coverage,
     statements,
     superiority,
 )
+from benchmarks.calibration.log_regret import LogRegret
 from benchmarks.calibration.misspecified import misspecified
 from benchmarks.calibration.remedies import compared
 from benchmarks.calibration.understated import understated
 from benchmarks.framework.archive import Entry
 from benchmarks.framework.metrics import Score
-from benchmarks.framework.result import Result
 from benchmarks.framework.runner import without_expected_warnings
 from benchmarks.framework.strategies import random_search
 from botorch_calib import CalibratedModel, OnlineConformal
+from tests.benchmarks.calibration.runs import run
 
 PROBLEM = replace(understated("branin"), num_evaluations=2)
 BOUNDS = PROBLEM.bounds_tensor()
@@ -133,46 +133,6 @@ def test_statements_need_a_model_and_known_noise() -> None:
     heavy = replace(misspecified("branin", "student_t"), num_evaluations=0)
     with pytest.raises(TypeError, match="must be Gaussian"):
         claims.replicate(heavy, METHODS["plain"], 0)
-
-
-def run(
-    regret: float = 1.0,
-    claimed: tuple[float | None, ...] = (1.0, 0.0, None, 1.0),
-    better: tuple[float | None, ...] = (1.0, 1.0, None, 0.0),
-    start: int = 0,
-    incumbent: int = 3,
-    **fields: Any,
-) -> Result:
-    """A run with a spread of 2 that recommends the third of its four points."""
-    made = {
-        "problem": "problem",
-        "method": "method",
-        "seed": 0,
-        "num_initial": 2,
-        "X": [],
-        "y": [],
-        "f": [],
-        "inference_by_outcome": [start, start, incumbent],
-        "inference_by_mean": [0, 0, 2],
-        "regret_by_outcome": [4.0, 4.0, 4.0],
-        "regret_by_mean": [5.0, 5.0, regret],
-        "fit_seconds": [0.25, 0.25],
-        "acquisition_seconds": [0.25, 0.25],
-        "extras": {
-            "spread": [2.0],
-            "regret_evaluated": [4.0, 4.0, 0.2],
-            "claimed": list(claimed),
-            "better": list(better),
-            "covered": [1.0, 0.0],
-            "objective_covered": [1.0, 1.0, 0.0, 0.0],
-            "objective_covered_in_box": [0.9],
-            "outcome_covered": [0.7],
-            "outcome_covered_in_box": [0.6],
-        },
-        "config": {},
-        "versions": {"python": "3"},
-    }
-    return Result(**{**made, **fields})
 
 
 def test_logarithms_of_regret_have_a_floor() -> None:

@@ -11,12 +11,11 @@ from scipy import stats
 
 from benchmarks.calibration.coverage_report import gap
 from benchmarks.calibration.suites import MISSPECIFIED, WELLSPECIFIED
-from benchmarks.framework.completeness import Collected
 from benchmarks.framework.protocol import margin_of
 from benchmarks.framework.report import markdown
 from benchmarks.framework.result import replicate_config
-from tests.benchmarks.calibration.test_claims import run
-from tests.benchmarks.calibration.test_published import cells
+from tests.benchmarks.calibration.runs import cells, run
+from tests.benchmarks.results import ByProblem
 
 SUITES = pytest.mark.parametrize("suite", [MISSPECIFIED, WELLSPECIFIED], ids=lambda s: s.name)
 SEEDS = range(10000, 10006)
@@ -26,9 +25,9 @@ MISSED = {"bo": 12, "locbo": 5, "locbo_fixed": 3, "ocbo": 12}
 EARLY = 20
 
 
-def made_up(suite: Any) -> Collected:
+def made_up(suite: Any) -> ByProblem:
     """Localized runs have a tenth of the plain regret; one outcome more is missed by odd seeds."""
-    found: Collected = {}
+    found: ByProblem = {}
     for problem in suite.problems:
         for method in suite.methods:
             level = 0.1 if method.name.startswith("locbo") else 1.0

@@ -10,11 +10,10 @@ import pytest
 from benchmarks.calibration.ocbo_report import Area
 from benchmarks.calibration.suites import OCBO_DESIGNS, OCBO_TASKS
 from benchmarks.framework import metrics
-from benchmarks.framework.completeness import Collected
 from benchmarks.framework.report import markdown
 from benchmarks.framework.result import replicate_config
-from tests.benchmarks.calibration.test_claims import run
-from tests.benchmarks.calibration.test_published import cells
+from tests.benchmarks.calibration.runs import cells, run
+from tests.benchmarks.results import ByProblem
 
 SUITES = pytest.mark.parametrize("suite", [OCBO_DESIGNS, OCBO_TASKS], ids=lambda suite: suite.name)
 
@@ -22,12 +21,12 @@ SUITES = pytest.mark.parametrize("suite", [OCBO_DESIGNS, OCBO_TASKS], ids=lambda
 START = {"forrester_random_3": 8.0, "forrester_random_4": 2.0}
 
 
-def made_up(suite: Any, seeds: range = range(10000, 10006)) -> Collected:
+def made_up(suite: Any, seeds: range = range(10000, 10006)) -> ByProblem:
     """Curves of regret fall to a half of their start, those of `ocbo` to a quarter.
 
     They do so after the first of two evaluations.
     """
-    found: Collected = {}
+    found: ByProblem = {}
     for problem in suite.problems:
         start = START.get(problem.name, 4.0)
         for method in suite.methods:

@@ -16,14 +16,14 @@ from benchmarks.calibration import published
 from benchmarks.calibration.published import GPS, example
 from benchmarks.calibration.stateful import StatefulStrategy
 from benchmarks.calibration.suites import LOCBO_FULL, LOCBO_SWEEPS
-from benchmarks.framework.completeness import Collected
 from benchmarks.framework.protocol import ExperimentProtocol
 from benchmarks.framework.report import markdown
 from benchmarks.framework.result import replicate_config
 from benchmarks.framework.runner import without_expected_warnings
 from benchmarks.framework.sequential import replicate
 from botorch_calib.calibration import GaussianScore, QuantileRecalibrator
-from tests.benchmarks.calibration.test_claims import run
+from tests.benchmarks.calibration.runs import cells, run
+from tests.benchmarks.results import ByProblem
 
 METHODS = {method.name: method for method in published.compared()}
 
@@ -100,9 +100,9 @@ def test_methods_run_on_raw_inputs(name: str) -> None:
     assert result.regret_by_mean is not None
 
 
-def made_up(suite: Any, seeds: range = range(10000, 10006)) -> Collected:
+def made_up(suite: Any, seeds: range = range(10000, 10006)) -> ByProblem:
     """The methods' regrets are 1, those of `locbo_published` a tenth, on raw inputs."""
-    found: Collected = {}
+    found: ByProblem = {}
     for problem in suite.problems:
         for method in suite.methods:
             best = method.name in ("locbo_published", "l_5") and problem.name.endswith("raw")
@@ -120,13 +120,6 @@ def made_up(suite: Any, seeds: range = range(10000, 10006)) -> Collected:
                 result.extras["pit"] = [0.3, 0.6]
                 found.setdefault(problem.name, {}).setdefault(method.name, []).append(result)
     return found
-
-
-def cells(text: str, *start: str) -> list[str]:
-    (row,) = (
-        line for line in text.splitlines() if line.startswith("| " + " | ".join(start) + " |")
-    )
-    return row.strip("| ").split(" | ")[len(start) :]
 
 
 def test_declared_comparisons_are_reported() -> None:

@@ -6,21 +6,19 @@ import math
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pytest
-from scipy import stats
 
 from benchmarks.calibration.claims import EXCESS
 from benchmarks.calibration.suites import UNDERSTATED_NOISE
-from benchmarks.framework.archiving import update_archive
-from benchmarks.framework.comparisons import pooled_ratio
-from benchmarks.framework.completeness import Collected
 from benchmarks.framework.protocol import ExperimentProtocol
 from benchmarks.framework.report import write_report
-from benchmarks.framework.result import Result, replicate_config
+from benchmarks.framework.result import replicate_config
 from benchmarks.framework.result_store import ResultStore
+from benchmarks.framework.statistics import pooled_ratio
 from benchmarks.framework.suite import Suite
-from tests.benchmarks.calibration.test_claims import run
+from benchmarks.framework.update_archive import update_archive
+from tests.benchmarks.calibration.runs import run
+from tests.benchmarks.results import ByProblem
 
 SUITE: Suite[Any, Any] = UNDERSTATED_NOISE
 SEEDS = range(10000, 10008)
@@ -36,9 +34,9 @@ LEVELS = {
 }
 
 
-def results() -> Collected:
+def results() -> ByProblem:
     """Differences of a hundredth of a decade between seeds; half of these make false claims."""
-    found: Collected = {}
+    found: ByProblem = {}
     for problem in SUITE.problems:
         for method in SUITE.methods:
             for i, seed in enumerate(SEEDS):
@@ -152,17 +150,6 @@ def test_false_claims_are_a_ratio() -> None:
     assert found["localized, excess objective's"][:2] == ["0.00", "–"]
 
 
-def test_the_interval_of_a_ratio() -> None:
-    above, below = [1.0, 3.0, 2.0, 0.0], [4.0, 5.0, 2.0, 3.0]
-    ratio, low, high = pooled_ratio(above, below)
-    assert ratio == pytest.approx(6 / 14)
-    residuals = (np.array(above) - ratio * np.array(below)) / np.mean(below)
-    reach = stats.t.ppf(0.975, 3) * residuals.std(ddof=1) / 2
-    assert (low, high) == pytest.approx((ratio - reach, ratio + reach))
-    assert np.isnan(pooled_ratio([0.0], [0.0])).all()
-    assert np.isnan(pooled_ratio([1.0], [2.0])).tolist() == [False, True, True]
-
-
 def test_the_archive_gives_the_same_report(tmp_path: Any) -> None:
     store = ResultStore(tmp_path / "results", tmp_path / "archives")
     for by_method in COLLECTED.values():
@@ -186,7 +173,7 @@ def test_the_archive_gives_the_same_report(tmp_path: Any) -> None:
 
 
 def test_one_seed_and_missing_methods_make_a_report() -> None:
-    one: dict[str, dict[str, list[Result]]] = {
+    one: ByProblem = {
         problem: {name: made[:1] for name, made in by_method.items() if name != "robust"}
         for problem, by_method in COLLECTED.items()
     }

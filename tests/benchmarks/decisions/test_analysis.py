@@ -15,7 +15,7 @@ from benchmarks.decisions.analysis import (
     ViolationGap,
     matched_reward,
 )
-from benchmarks.framework.comparisons import seed_means
+from benchmarks.framework.collected import seed_means
 from benchmarks.framework.result import Result
 from tests.benchmarks.results import result_with
 

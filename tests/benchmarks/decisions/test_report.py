@@ -15,15 +15,17 @@ from benchmarks.decisions.report import DecisionReport
 from benchmarks.decisions.suites import DECISIONS
 from benchmarks.decisions.tasks import Search
 from benchmarks.framework.archive import Entry
-from benchmarks.framework.archiving import update_archive
-from benchmarks.framework.completeness import Collected, Selection
+from benchmarks.framework.collected import Collected
+from benchmarks.framework.completeness import Selection
 from benchmarks.framework.protocol import ExperimentProtocol
 from benchmarks.framework.report import collect, markdown, write_report
 from benchmarks.framework.result import Result, replicate_config
 from benchmarks.framework.result_store import ResultStore
 from benchmarks.framework.runner import without_expected_warnings
 from benchmarks.framework.suite import Suite
+from benchmarks.framework.update_archive import update_archive
 from tests.benchmarks.decisions.test_analysis import BAD, FINE, OFF, run
+from tests.benchmarks.results import ByProblem
 
 SUITE: Suite[Any, Any] = replace(
     DECISIONS, problems=tuple(p for p in DECISIONS.problems if p.name.endswith("_drift"))
@@ -47,9 +49,9 @@ RATES = {
 }
 
 
-def results() -> dict[str, dict[str, list[Result]]]:
+def results() -> ByProblem:
     """One more or less violation and a little more or less reward, by seed."""
-    found: dict[str, dict[str, list[Result]]] = {}
+    found: ByProblem = {}
     for problem in SUITE.problems:
         for method in SUITE.methods:
             violations, reward = RATES[method.name]

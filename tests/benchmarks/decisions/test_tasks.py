@@ -7,7 +7,6 @@ import torch
 from botorch.utils.sampling import manual_seed
 from torch import Tensor
 
-from benchmarks.calibration.noisy import GaussianNoise, ReferenceGP
 from benchmarks.decisions.tasks import (
     CASES,
     FUNCTIONS,
@@ -17,6 +16,7 @@ from benchmarks.decisions.tasks import (
     task,
     tasks,
 )
+from benchmarks.framework.landscapes import GaussianNoise, ReferenceGP
 from benchmarks.framework.surrogates import Fixed, Refitted
 
 TASKS = {task.name: task for task in tasks()}

@@ -19,7 +19,7 @@ from benchmarks.delay.report import cumulative_regret_all, mean_simple_regret
 from benchmarks.delay.sdf_report import SdfReport, means, share_of_new_points
 from benchmarks.delay.value_tables import TableEvaluator
 from benchmarks.framework.archive import Entry
-from benchmarks.framework.comparisons import Run
+from benchmarks.framework.collected import Run
 from benchmarks.framework.protocol import margin_of
 from benchmarks.framework.rbf_surrogate import RawRBF, RefittedRBF, hyperparameters
 from benchmarks.framework.result import Result

@@ -18,7 +18,7 @@ from benchmarks.framework.result import Result
 from benchmarks.suites import get_suite
 from botorch_calib.ledger import FeedbackLedger
 from botorch_calib.test_functions.delayed import FixedDelay
-from tests.benchmarks.results import result_with
+from tests.benchmarks.results import ByProblem, result_with
 
 SUITE = get_suite("delay_workers")
 METHODS = {method.name: method for method in workers.compared()}
@@ -83,7 +83,7 @@ def fake(problem: str, method: str, seed: int, regret: float) -> Result:
     )
 
 
-def collected() -> dict[str, dict[str, list[Result]]]:
+def collected() -> ByProblem:
     regrets = {
         "f_10": {"default": (1.0, 2.0), "ucb_hallucinate": (2.0, 2.0), "random": (3.0, 5.0)},
         "f_20": {"default": (0.1, 0.3), "ucb_hallucinate": (0.1, 0.1), "random": (1.0, 1.0)},

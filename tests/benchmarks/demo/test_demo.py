@@ -19,12 +19,12 @@ from benchmarks.calibration import stateful
 from benchmarks.calibration.ackley import small_noisy_ackley
 from benchmarks.demo import __main__ as demo
 from benchmarks.demo import coverage as demo_coverage
+from benchmarks.demo import interval_study
 from benchmarks.demo import svc_tuning as svc
 from benchmarks.demo.common import Budget, Figures, run_all, suite_colors
 from benchmarks.framework.result import Named, Result
 from benchmarks.framework.runner import Task
 from benchmarks.framework.sequential import replicate
-from benchmarks.studies import interval_study
 from benchmarks.suites import SUITES
 from botorch_calib import CalibratedModel, LocalizedConformal
 

@@ -15,8 +15,7 @@ from typing import Any
 import pytest
 
 from benchmarks.calibration.suites import SMOKE
-from benchmarks.framework.archive import Archive, Entry, archive_path, read_archive
-from benchmarks.framework.archiving import ArchiveSummary, update_archive
+from benchmarks.framework.archive import Archive, Entry, ReplicateKey, archive_path, read_archive
 from benchmarks.framework.condensation import (
     REGRETS,
     ArchivedResult,
@@ -30,6 +29,7 @@ from benchmarks.framework.result_store import ResultStore, Status
 from benchmarks.framework.runner import pending_tasks, run_suite
 from benchmarks.framework.sequential import replicate
 from benchmarks.framework.suite import Suite
+from benchmarks.framework.update_archive import ArchiveSummary, update_archive
 
 PROBLEM, METHOD = SMOKE.problems[0], SMOKE.methods[0]
 LONGER = replace(PROBLEM, num_evaluations=PROBLEM.num_evaluations + 1)
@@ -158,7 +158,8 @@ def test_files_win(store) -> None:
     assert elsewhere(store).load("smoke", PROBLEM, METHOD)[0][1] == again
     archive = read_archive(store.archives, "smoke")
     assert archive is not None
-    assert archive.of(PROBLEM.name, METHOD.name)[1].result().regret_by_outcome == [7.0] * 4
+    entry = archive.entries[ReplicateKey(PROBLEM.name, METHOD.name, 1)]
+    assert entry.result().regret_by_outcome == [7.0] * 4
     # A damaged file hides what the archive has, as it would be run again.
     other.path("smoke", PROBLEM.name, METHOD.name, 2).write_text("{")
     assert other.load("smoke", PROBLEM, METHOD)[1] == 1
@@ -192,7 +193,7 @@ def test_nothing_new_leaves_the_file_alone(store, monkeypatch) -> None:
     def refuse(*args: object) -> None:
         raise AssertionError("written")
 
-    monkeypatch.setattr("benchmarks.framework.archiving.write_atomically", refuse)
+    monkeypatch.setattr("benchmarks.framework.update_archive.write_atomically", refuse)
     assert update_archive(SUITE, elsewhere(store)).added == 0
 
 

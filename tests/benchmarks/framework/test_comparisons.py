@@ -7,7 +7,8 @@ import math
 import pytest
 from scipy import stats
 
-from benchmarks.framework.comparisons import Run, detectable, family, verdict
+from benchmarks.framework.collected import Run
+from benchmarks.framework.comparisons import detectable, family, verdict
 
 
 def test_detectable_difference() -> None:

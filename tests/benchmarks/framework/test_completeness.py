@@ -9,13 +9,8 @@ import pytest
 
 from benchmarks.__main__ import main
 from benchmarks.calibration.suites import SMOKE
-from benchmarks.framework.completeness import (
-    Collected,
-    IncompleteError,
-    Selection,
-    listed,
-    select,
-)
+from benchmarks.framework.collected import Collected
+from benchmarks.framework.completeness import IncompleteError, Selection, listed, select
 from benchmarks.framework.protocol import ExperimentProtocol
 from benchmarks.framework.report import markdown, write_report
 from benchmarks.framework.result import Result, replicate_config

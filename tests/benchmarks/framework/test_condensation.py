@@ -27,9 +27,9 @@ from benchmarks.framework.condensation import (
     LeftOut,
     Significant,
     decode,
-    regret_evaluated,
     restore,
 )
+from benchmarks.framework.metrics import regret_evaluated
 from benchmarks.framework.result import Result
 from benchmarks.framework.sequential import replicate
 

@@ -12,12 +12,12 @@ import pytest
 
 from benchmarks.calibration.suites import SMOKE
 from benchmarks.framework.markdown import estimate as cell
-from benchmarks.framework.metrics import Estimate, paired_test
 from benchmarks.framework.plots import mean_and_band, regret_figure
 from benchmarks.framework.regret_report import summarise
 from benchmarks.framework.report import collect, markdown, write_report
 from benchmarks.framework.result import Result, replicate_config
 from benchmarks.framework.result_store import ResultStore
+from benchmarks.framework.statistics import Estimate, paired_test
 from benchmarks.framework.suite import Suite
 from tests.benchmarks.results import result_with
 

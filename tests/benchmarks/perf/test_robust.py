@@ -37,10 +37,10 @@ def test_calibrated_are_registered() -> None:
 
 @pytest.mark.parametrize("calibrator", perf_robust.CALIBRATORS)
 def test_calibrated(work, calibrator) -> None:
-    ambiguity = perf_robust.CALIBRATED_SETS["total variation ball"]
+    build = perf_robust.over(perf_robust.CALIBRATED_SETS["total variation ball"])
     template = perf_robust.CALIBRATORS[calibrator]()
-    measured = perf_robust.calibrated_call(work, (30, 7), ambiguity, template, 4)(0)
-    reference = perf_robust.calibrated_call(work, (30, 7), ambiguity, None, 4)(0)
+    measured = perf_robust.bound_call(work, (30, 7), "RBF", build, 4, template)(0)
+    reference = perf_robust.bound_call(work, (30, 7), "RBF", build, 4)(0)
     assert isinstance(measured, torch.Tensor) and isinstance(reference, torch.Tensor)
     assert measured.shape == reference.shape == (4, 1, 2)
     assert not torch.equal(measured, reference)

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from benchmarks.framework.archive import Entry
+from benchmarks.framework.collected import Collected
 from benchmarks.framework.comparisons import detectable
-from benchmarks.framework.completeness import Collected
 from benchmarks.framework.protocol import ExperimentProtocol
 from benchmarks.framework.result import Result
 from benchmarks.radio.report import (

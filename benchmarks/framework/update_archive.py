@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.framework.archive import Archive, Entry, Replicate, archive_path, read_archive
+from benchmarks.framework.archive import Archive, Entry, ReplicateKey, archive_path, read_archive
 from benchmarks.framework.condensation import ArchiveError
 from benchmarks.framework.config import config_hash
 from benchmarks.framework.result import replicate_config
@@ -95,7 +95,7 @@ def _check(
     suite: Suite[Any, Any],
     old: Archive | None,
     statement: dict[str, str],
-    entries: dict[Replicate, Entry],
+    entries: dict[ReplicateKey, Entry],
 ) -> None:
     """Refuse to mix results of several configurations, or kept in several ways."""
     remedy = "Move it away, or pass --overwrite to write it from local results alone."

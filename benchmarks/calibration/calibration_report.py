@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from benchmarks.calibration.methods import ALPHA
-from benchmarks.framework import metrics
+from benchmarks.framework import metrics, statistics
+from benchmarks.framework.collected import Collected, by_seed, methods_in
 from benchmarks.framework.markdown import (
     estimate,
     number,
@@ -19,14 +20,12 @@ from benchmarks.framework.markdown import (
     percent,
     table,
 )
-from benchmarks.framework.metrics import SIGNIFICANCE, Estimate, PairedTest
 from benchmarks.framework.result import Result
+from benchmarks.framework.statistics import SIGNIFICANCE, Estimate, PairedTest
 from benchmarks.framework.suite import Suite
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-ByMethod = Mapping[str, Sequence[Result]]
 
 POINTS = {
     "outcome": "point with the largest outcome",
@@ -47,7 +46,7 @@ class CalibrationReport:
     inference: str = "outcome"
     alpha: float = ALPHA
 
-    def lines(self, suite: Suite, collected: Mapping[str, ByMethod]) -> list[str]:
+    def lines(self, suite: Suite, collected: Collected) -> list[str]:
         """A legend, the summary and one table for each problem."""
         by_problem = {
             problem: [
@@ -67,7 +66,7 @@ class CalibrationReport:
             lines += [f"## {problem}", "", *_problem_table(comparisons, suite.baseline), ""]
         return lines
 
-    def figure(self, collected: Mapping[str, ByMethod]) -> Figure:
+    def figure(self, collected: Collected) -> Figure:
         """Regret curves."""
         from benchmarks.framework.plots import regret_figure
 
@@ -124,7 +123,7 @@ class CalibrationReport:
         )
         return [*table(header, body), "", note]
 
-    def _pooled_table(self, collected: Mapping[str, ByMethod], baseline: str) -> list[str]:
+    def _pooled_table(self, collected: Collected, baseline: str) -> list[str]:
         """Differences to the baseline pooled over all problems."""
         # There is no percentage of nothing.
         solved = [
@@ -135,7 +134,7 @@ class CalibrationReport:
         ]
         chosen = [runs for name, runs in collected.items() if name not in solved]
         body = []
-        for method in dict.fromkeys(name for runs in chosen for name in runs):
+        for method in methods_in(chosen):
             both = [runs for runs in chosen if method in runs and baseline in runs]
             if method == baseline or not both:
                 continue
@@ -143,7 +142,7 @@ class CalibrationReport:
                 [metrics.final_regrets(runs[name], self.inference) for runs in both]
                 for name in (method, baseline)
             )
-            test = metrics.pooled_test(own, reference)
+            test = statistics.pooled_test(own, reference)
             p_values = [number(test.t_p_value, 2), number(test.wilcoxon_p_value, 2)]
             body.append([method, estimate(percent(test)), *p_values])
         note = (
@@ -196,19 +195,19 @@ def compare(results: Sequence[Result], baseline: Sequence[Result], inference: st
         seeds=len(results),
         regret=Estimate.of(list(final.values())),
         regret_by_mean=Estimate.of(_by_mean(results)),
-        versus_baseline=metrics.paired_test(final, reference),
-        fraction_won=metrics.fraction_won(final, reference),
+        versus_baseline=statistics.paired_test(final, reference),
+        fraction_won=statistics.fraction_won(final, reference),
         area=Estimate.of([metrics.area_under_regret(r, inference, scale) for r in results]),
         miscoverage=Estimate.of([metrics.miscoverage(r) for r in results]),
         calibration_error=Estimate.of([metrics.calibration_error(r) for r in results]),
-        seconds=float(np.mean([np.add(r.fit_seconds, r.acquisition_seconds) for r in results])),
+        seconds=float(np.mean([metrics.seconds_per_evaluation(r) for r in results])),
         covered_visited=_objective_coverage(results, "visited"),
         covered_in_box=_objective_coverage(results, "box"),
     )
 
 
 def _objective_coverage(results: Sequence[Result], place: str) -> Estimate:
-    values = metrics.by_seed(results, lambda r: metrics.objective_coverage(r, place))
+    values = by_seed(results, lambda r: metrics.objective_coverage(r, place))
     return Estimate.of(list(values.values()))
 
 
@@ -236,7 +235,7 @@ def overall(comparisons: Sequence[Comparison], alpha: float) -> Overall:
     for the number of problems. Their sign is read off the seeds won: one bad seed can
     turn that of the mean.
     """
-    adjusted = metrics.holm([c.versus_baseline.wilcoxon_p_value for c in comparisons])
+    adjusted = statistics.holm([c.versus_baseline.wilcoxon_p_value for c in comparisons])
     pairs = zip(comparisons, adjusted, strict=True)
     decided = [comparison.fraction_won for comparison, p in pairs if p < SIGNIFICANCE]
     return Overall(

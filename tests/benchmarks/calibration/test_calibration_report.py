@@ -9,12 +9,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks.calibration.report import CalibrationReport, Comparison, compare, overall
+from benchmarks.calibration.calibration_report import (
+    CalibrationReport,
+    Comparison,
+    compare,
+    overall,
+)
 from benchmarks.calibration.suites import SMOKE
-from benchmarks.framework.metrics import Estimate, PairedTest
 from benchmarks.framework.regret_report import RegretReport
 from benchmarks.framework.report import markdown
 from benchmarks.framework.result import Result, replicate_config
+from benchmarks.framework.statistics import Estimate, PairedTest
 from benchmarks.framework.suite import Suite
 from tests.benchmarks.results import result_with
 

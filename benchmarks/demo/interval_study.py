@@ -24,7 +24,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 from tqdm.auto import tqdm
 
-from benchmarks.framework.metrics import Estimate
+from benchmarks.framework.statistics import Estimate
 from botorch_calib import CalibratedModel, LocalizedConformal
 from botorch_calib.plotting import (
     COLORS,
@@ -89,13 +89,13 @@ def true_coverage(model: Model, X: Tensor) -> Tensor:
     return ndtr((high - mean) / deviation) - ndtr((low - mean) / deviation)
 
 
-def coverage_study(seeds: Sequence[int], progress: bool = True) -> np.ndarray:
+def coverage_study(seeds: Sequence[int]) -> np.ndarray:
     """Mean coverage by data set, model (GP, then each kappa) and region."""
     X = grid()
     distance = X.abs().squeeze(-1)
     masks = [(low <= distance) & (distance <= high) for low, high in REGIONS]
     table = []
-    for seed in tqdm(seeds, desc="interval study", disable=not progress):
+    for seed in tqdm(seeds, desc="interval study"):
         gp = fit(*observations(seed))
         models: list[Model] = [gp, *(calibrated(gp, kappa) for kappa in KAPPAS)]
         coverages = [true_coverage(model, X) for model in models]

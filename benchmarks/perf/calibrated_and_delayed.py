@@ -6,6 +6,7 @@ Importing this module registers the comparisons with `perf.measure`.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from botorch.acquisition.acquisition import AcquisitionFunction
 from botorch.models.model import Model
@@ -67,11 +68,33 @@ def log_ei_pair(work: Workload, model: Model) -> tuple[Call, Call]:
 
 
 def posterior_pair(
-    work: Workload, template: Callable[[], Calibrator], denoise: bool
+    work: Workload, template: Callable[[], Calibrator], denoise: bool = True
 ) -> tuple[Call, Call]:
     """`log_ei_pair` of the posterior of the objective or of the observation."""
     model = CalibratedModel.from_history(work.gp, template(), NUM_INITIAL, denoise=denoise)
     return log_ei_pair(work, model)
+
+
+# The cost of one acquisition evaluation, n = 100, d = 2, b = 512, q = 1, beside the same GP's: by
+# what the model is calibrated by, and whether the posterior is that of the objective.
+LOG_EI: dict[str, tuple[Callable[[], Calibrator], bool]] = {
+    "calibrated / plain log EI, value and gradient": (calibrator, True),
+    "calibrated, lengthscale auto / plain log EI": (automatic_calibrator, True),
+    # At most 1.2.
+    "calibrated / plain log EI, not denoised": (calibrator, False),
+    "calibrated, lengthscale auto / plain log EI, not denoised": (automatic_calibrator, False),
+    # Twenty normal pieces: at most 1.4, and 1.3 for an observation, as in the paper on OCBO.
+    "recalibrated (19 levels) / plain log EI, denoised": (recalibrator, True),
+    "recalibrated (19 levels) / plain log EI, not denoised": (recalibrator, False),
+    # With quantiles that vary from point to point.
+    "locally recalibrated (19 levels) / plain log EI, denoised": (local_recalibrator, True),
+    "locally recalibrated (19 levels) / plain log EI, not denoised": (local_recalibrator, False),
+}
+
+for _name, (_template, _denoise) in LOG_EI.items():
+    comparison(_name, repetitions=100, warm_up=10)(
+        partial(posterior_pair, template=_template, denoise=_denoise)
+    )
 
 
 def quantile_pair(work: Workload, template: Callable[[], Calibrator]) -> tuple[Call, Call]:
@@ -83,76 +106,17 @@ def quantile_pair(work: Workload, template: Callable[[], Calibrator]) -> tuple[C
     )
 
 
-@comparison("calibrated / plain log EI, value and gradient", repetitions=100, warm_up=10)
-def acquisition_ratio(work: Workload) -> tuple[Call, Call]:
-    """Cost of one acquisition evaluation: n = 100, d = 2, b = 512, q = 1, same GP."""
-    return log_ei_pair(work, calibrate(work.gp, calibrator, NUM_INITIAL))
+# The cost of a quantile of the denoised posterior.
+QUANTILE_UCB: dict[str, Callable[[], Calibrator]] = {
+    # From a table and one step; at most 1.6.
+    "quantile UCB / plain UCB": recalibrator,
+    # Distributions differ by point: five steps from a guess.
+    "quantile UCB, locally recalibrated (19 levels) / plain UCB": local_recalibrator,
+    "quantile UCB, normal tails not stretched / plain UCB": unscaled_calibrator,
+}
 
-
-@comparison("calibrated, lengthscale auto / plain log EI", repetitions=100, warm_up=10)
-def automatic_ratio(work: Workload) -> tuple[Call, Call]:
-    """The same with the default, automatic lengthscale."""
-    return log_ei_pair(work, calibrate(work.gp, automatic_calibrator, NUM_INITIAL))
-
-
-@comparison("calibrated / plain log EI, not denoised", repetitions=100, warm_up=10)
-def observation_ratio(work: Workload) -> tuple[Call, Call]:
-    """The same for the distribution of an observation; at most 1.2."""
-    return posterior_pair(work, calibrator, denoise=False)
-
-
-@comparison(
-    "calibrated, lengthscale auto / plain log EI, not denoised", repetitions=100, warm_up=10
-)
-def automatic_observation_ratio(work: Workload) -> tuple[Call, Call]:
-    """The same with the default, automatic lengthscale."""
-    return posterior_pair(work, automatic_calibrator, denoise=False)
-
-
-@comparison("recalibrated (19 levels) / plain log EI, denoised", repetitions=100, warm_up=10)
-def recalibrated_ratio(work: Workload) -> tuple[Call, Call]:
-    """Cost of one evaluation with 20 normal pieces; at most 1.4."""
-    return posterior_pair(work, recalibrator, denoise=True)
-
-
-@comparison("recalibrated (19 levels) / plain log EI, not denoised", repetitions=100, warm_up=10)
-def recalibrated_observation_ratio(work: Workload) -> tuple[Call, Call]:
-    """The same for the distribution of an observation, as in the paper on OCBO; at most 1.3."""
-    return posterior_pair(work, recalibrator, denoise=False)
-
-
-@comparison(
-    "locally recalibrated (19 levels) / plain log EI, denoised", repetitions=100, warm_up=10
-)
-def local_recalibrated_ratio(work: Workload) -> tuple[Call, Call]:
-    """The same with quantiles that vary from point to point."""
-    return posterior_pair(work, local_recalibrator, denoise=True)
-
-
-@comparison(
-    "locally recalibrated (19 levels) / plain log EI, not denoised", repetitions=100, warm_up=10
-)
-def local_recalibrated_observation_ratio(work: Workload) -> tuple[Call, Call]:
-    """The same for the distribution of an observation."""
-    return posterior_pair(work, local_recalibrator, denoise=False)
-
-
-@comparison("quantile UCB / plain UCB", repetitions=50, warm_up=5)
-def quantile_ratio(work: Workload) -> tuple[Call, Call]:
-    """Cost of a quantile of the denoised posterior, from a table and one step; at most 1.6."""
-    return quantile_pair(work, recalibrator)
-
-
-@comparison("quantile UCB, locally recalibrated (19 levels) / plain UCB", repetitions=50, warm_up=5)
-def local_quantile_ratio(work: Workload) -> tuple[Call, Call]:
-    """The same where distributions differ by point: five steps from a guess."""
-    return quantile_pair(work, local_recalibrator)
-
-
-@comparison("quantile UCB, normal tails not stretched / plain UCB", repetitions=50, warm_up=5)
-def unscaled_quantile_ratio(work: Workload) -> tuple[Call, Call]:
-    """The same for conformal distributions that differ by point."""
-    return quantile_pair(work, unscaled_calibrator)
+for _name, _template in QUANTILE_UCB.items():
+    comparison(_name, repetitions=50, warm_up=5)(partial(quantile_pair, template=_template))
 
 
 @comparison("leave-one-out recalibration n=200, 19 levels / one GP fit", repetitions=11, warm_up=2)

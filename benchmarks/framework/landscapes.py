@@ -17,10 +17,8 @@ from botorch.test_functions.base import BaseTestProblem
 from botorch.utils.sampling import draw_sobol_samples, manual_seed
 from torch import Tensor
 
-from benchmarks.framework.sequential import Oracle
+from benchmarks.framework.sequential import Bounds, Oracle, box
 from benchmarks.framework.surrogates import fit_gp
-
-Bounds = tuple[tuple[float, float], ...]
 
 
 @dataclass(frozen=True)
@@ -181,8 +179,3 @@ def _reference_gp(reference: ReferenceGP) -> SingleTaskGP:
     X = draw_sobol_samples(bounds, n=num_points, q=1, seed=1).squeeze(-2)
     with manual_seed(1):
         return fit_gp(X, reference.objective.observe(X), bounds)
-
-
-def box(bounds: Bounds) -> Tensor:
-    """The box as ``2 x d``."""
-    return torch.tensor(bounds, dtype=torch.double).T.contiguous()

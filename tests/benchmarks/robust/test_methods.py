@@ -1,0 +1,161 @@
+"""The methods of suite `robust`, by what they maximise."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from botorch.acquisition import UpperConfidenceBound
+from botorch.models import SingleTaskGP
+from torch import Tensor
+
+from benchmarks.robust import methods as robust_methods
+from benchmarks.robust.methods import BETA, Situation, compared, grid
+from benchmarks.robust.replicate import (
+    History,
+    replicate,
+)
+from botorch_calib.test_functions import ModifiedBranin, ThreeHumpCamel
+from tests.benchmarks.robust.toys import CAMEL, method_named, quick
+
+SAMPLES = torch.tensor([[0.2, 0.4], [0.3, 0.8], [0.6, 0.5], [0.7, 0.1]], dtype=torch.double)
+UNIT = torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.double)
+
+
+def history(radius: float = 0.1) -> History:
+    generator = torch.Generator().manual_seed(0)
+    X = torch.rand(12, 4, dtype=torch.double, generator=generator)
+    return History(X, ModifiedBranin()(X).unsqueeze(-1), SAMPLES, radius)
+
+
+def bound(gp: SingleTaskGP, x: Tensor, contexts: Tensor) -> Tensor:
+    """The upper confidence bound at ``x`` in each context, by BoTorch."""
+    joint = torch.cat([x.expand(len(contexts), -1), contexts], dim=-1)
+    with torch.no_grad():
+        return UpperConfidenceBound(gp, beta=BETA)(joint.unsqueeze(-2))
+
+
+def value_and_gp(name: str, at: Tensor, radius: float = 0.1) -> tuple[float, SingleTaskGP]:
+    """The acquisition function of a method at the decisions ``at``, and its process."""
+    known = history(radius)
+    strategy = method_named(name).start(replace(CAMEL, build=ModifiedBranin), ModifiedBranin())
+    torch.manual_seed(0)
+    gp = strategy.fit(known, 0)
+    acquisition = strategy.acquisition_function(gp, known)
+    with torch.no_grad():
+        return acquisition(at.reshape(1, 1, -1)).item(), gp
+
+
+AT = torch.tensor([0.3, 0.6], dtype=torch.double)
+
+
+def test_grid() -> None:
+    points = grid(torch.tensor([[0.0, -1.0], [1.0, 1.0]], dtype=torch.double), 9)
+    assert len(points) == 9
+    assert points[0].tolist() == [0.0, -1.0]
+    assert points[-1].tolist() == [1.0, 1.0]
+    assert points[1].tolist() == [0.0, 0.0]
+    assert grid(UNIT[:, :1], 5).flatten().tolist() == [0.0, 0.25, 0.5, 0.75, 1.0]
+
+
+def test_distributions_of_the_samples() -> None:
+    situation = Situation(SAMPLES, UNIT, 0.1)
+    snapped = situation.gridded(9)
+    kept = snapped.points[snapped.weights > 0]
+    # (0.2, 0.4) -> (0, 0.5), (0.3, 0.8) -> (0.5, 1), (0.6, 0.5) -> (0.5, 0.5), (0.7, 0.1) -> ...
+    assert kept.tolist() == [[0.0, 0.5], [0.5, 0.0], [0.5, 0.5], [0.5, 1.0]]
+    assert snapped.weights.sum().item() == pytest.approx(1.0)
+    extended = situation.with_candidates(9)
+    assert extended.num_points == 13
+    assert (extended.weights > 0).sum() == 4
+    torch.testing.assert_close(extended.mean, SAMPLES.mean(dim=0))
+    smoothed = situation.smoothed()
+    assert ((smoothed.points >= 0) & (smoothed.points <= 1)).all()
+
+
+def test_empirical_risk_is_the_mean_of_the_bound() -> None:
+    value, gp = value_and_gp("erbo", AT)
+    assert value == pytest.approx(bound(gp, AT, SAMPLES).mean().item(), rel=1e-6)
+
+
+def test_wdrbo_subtracts_the_largest_gradient_over_the_draws() -> None:
+    value, gp = value_and_gp("wdrbo", AT, radius=0.25)
+    torch.manual_seed(0)
+    method_named("wdrbo").start(CAMEL, ModifiedBranin()).fit(history(), 0)
+    draws = torch.rand(100, 2, dtype=torch.double).requires_grad_()
+    joint = torch.cat([AT.expand(100, -1), draws], dim=-1)
+    values = UpperConfidenceBound(gp, beta=BETA)(joint.unsqueeze(-2))
+    (gradient,) = torch.autograd.grad(values.sum(), draws)
+    expected = bound(gp, AT, SAMPLES).mean() - 0.25 * gradient.norm(dim=-1).max()
+    assert value == pytest.approx(expected.item(), rel=1e-6)
+
+
+def test_gp_ucb_ignores_contexts() -> None:
+    value, gp = value_and_gp("gp_ucb", AT)
+    assert gp.train_inputs[0].shape[-1] == 2
+    with torch.no_grad():
+        posterior = gp.posterior(AT.unsqueeze(0))
+    expected = posterior.mean + 1.5 * posterior.variance.sqrt()
+    assert value == pytest.approx(expected.item(), rel=1e-8)
+
+
+def test_stable_opt_takes_the_worst_of_the_box() -> None:
+    value, gp = value_and_gp("stable_opt", AT)
+    mean, std = SAMPLES.mean(dim=0), SAMPLES.std(dim=0, correction=0)
+    axes = [torch.linspace(m - s, m + s, 6).double() for m, s in zip(mean, std, strict=True)]
+    box = torch.cartesian_prod(*axes)
+    assert value == pytest.approx(bound(gp, AT, box).min().item(), rel=1e-5)
+
+
+@pytest.mark.parametrize("name", ["wdrbo", "wdrbo_exact", "drbo_kde", "drbo_mmd_minimax"])
+def test_balls_of_radius_zero_are_their_centres(name) -> None:
+    centre = {"drbo_kde": "sbo_kde", "wdrbo": "erbo", "wdrbo_exact": "erbo"}
+    value, gp = value_and_gp(name, AT, radius=0.0)
+    if name in centre:
+        expected, _ = value_and_gp(centre[name], AT)
+    else:
+        contexts = Situation(SAMPLES, UNIT, 0.0).gridded(robust_methods.MINIMAX_POINTS)
+        expected = (bound(gp, AT, contexts.points) @ contexts.weights).item()
+    assert value == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.parametrize("name", ["wdrbo", "wdrbo_exact", "drbo_kde", "drbo_mmd"])
+def test_larger_balls_are_worse(name) -> None:
+    values = [value_and_gp(name, AT, radius=radius)[0] for radius in (0.0, 0.05, 0.2)]
+    assert values[0] > values[1] > values[2]
+
+
+def test_exact_ball_is_between_the_lipschitz_bound_and_the_expectation() -> None:
+    exact, gp = value_and_gp("wdrbo_exact", AT)
+    expected, _ = value_and_gp("erbo", AT)
+    contexts = torch.cartesian_prod(*[torch.linspace(0, 1, 40).double()] * 2).requires_grad_()
+    joint = torch.cat([AT.expand(1600, -1), contexts], dim=-1)
+    values = UpperConfidenceBound(gp, beta=BETA)(joint.unsqueeze(-2))
+    (gradient,) = torch.autograd.grad(values.sum(), contexts)
+    assert expected - 0.1 * gradient.norm(dim=-1).max().item() <= exact < expected
+
+
+@pytest.mark.parametrize("name", [method.name for method in compared()])
+@pytest.mark.parametrize("build", [ThreeHumpCamel, ModifiedBranin])
+def test_methods_run(name, build) -> None:
+    task = replace(CAMEL, build=build, num_rounds=2, num_initial=4)
+    result = replicate(task, quick(name), 0)
+    problem = build()
+    chosen = torch.tensor(result.X)[:, : problem.num_decisions]
+    lower, upper = problem.decision_bounds
+    assert chosen.shape == (6, problem.num_decisions)
+    assert ((chosen >= lower) & (chosen <= upper)).all()
+    assert min(float(value or 0.0) for value in result.extras["regret"]) >= 0.0
+
+
+def test_the_choice_is_a_maximum() -> None:
+    known = history()
+    strategy = method_named("erbo").start(replace(CAMEL, build=ModifiedBranin), ModifiedBranin())
+    gp = strategy.fit(known, 0)
+    acquisition = strategy.acquisition_function(gp, known)
+    torch.manual_seed(0)
+    x = strategy.propose(gp, known)
+    with torch.no_grad():
+        others = acquisition(grid(UNIT, 1600).unsqueeze(-2))
+        assert acquisition(x.reshape(1, 1, -1)).item() >= others.max().item() - 1e-6

@@ -1,0 +1,111 @@
+"""The loop with contexts, by hand."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from benchmarks.framework.result import Result
+from benchmarks.robust.replicate import (
+    ContextualTask,
+    reference_contexts,
+    replicate,
+    tasks,
+)
+from botorch_calib.test_functions import ContextShift, ModifiedBranin, ThreeHumpCamel
+from tests.benchmarks.robust.toys import (
+    CAMEL,
+    STARTED,
+    Scripted,
+    ScriptedStrategy,
+    quick,
+    without_times,
+)
+
+
+def camel(x: float, c: float) -> float:
+    return -(2 * x**2 - 1.05 * x**4 + x**6 / 6 + x * c + c**2)
+
+
+def test_replicate_by_hand() -> None:
+    result = replicate(CAMEL, Scripted(path=(0.0, 1.0, -0.5, 0.0)), seed=0)
+    X = np.array(result.X)
+    assert X.shape == (6, 2)
+    assert X[2:, 0].tolist() == [0.0, 1.0, -0.5, 0.0]
+    assert result.f == pytest.approx([camel(x, c) for x, c in X])
+    noise = np.subtract(result.y, result.f)
+    assert 0.0 < abs(noise).max() < 0.05
+    # In expectation, x c + c^2 is 1/3 in place of whatever was drawn.
+    expected = [camel(x, 0.0) - 1 / 3 for x in X[2:, 0]]
+    regret = [-1 / 3 - value for value in expected]
+    assert result.extras["expected"] == pytest.approx(expected)
+    assert result.extras["regret"] == pytest.approx(regret)
+    assert result.extras["cumulative_regret"] == pytest.approx(np.cumsum(regret))
+    assert regret[1] > 1.0
+    assert len(result.fit_seconds) == len(result.acquisition_seconds) == 4
+    assert Result.from_json(result.to_json()) == result
+
+
+def test_a_method_sees_the_past_and_nothing_else() -> None:
+    result = replicate(CAMEL, Scripted(), seed=1)
+    for step, history in enumerate(STARTED[-1].seen):
+        known = CAMEL.num_initial + step
+        assert history.X.tolist() == result.X[:known]
+        assert history.Y.squeeze(-1).tolist() == result.y[:known]
+        assert history.contexts.tolist() == [x[1:] for x in result.X[:known]]
+        assert history.radius == pytest.approx(0.3 / math.sqrt(known))
+
+
+def test_with_a_reference_distribution_methods_are_given_that() -> None:
+    (task,) = (task for task in tasks() if task.reference)
+    replicate(replace(task, num_rounds=2), Scripted(), seed=0)
+    reference = ContextShift().reference_distribution(64)
+    for history in STARTED[-1].seen:
+        assert torch.equal(history.contexts, reference.points)
+        assert history.radius == 0.1
+    with pytest.raises(ValueError, match="no reference"):
+        replicate(replace(CAMEL, reference=True), Scripted(), 0)
+    assert reference_contexts(CAMEL, ThreeHumpCamel()) is None
+
+
+def test_methods_of_one_seed_share_initial_points_contexts_and_noise() -> None:
+    one, two = (replicate(CAMEL, Scripted(path=path), 3) for path in [(0.0,), (0.7,)])
+    assert one.X[:2] == two.X[:2]
+    assert [x[1] for x in one.X] == [x[1] for x in two.X]
+    noise = [np.subtract(result.y, result.f) for result in (one, two)]
+    assert noise[0] == pytest.approx(noise[1])
+    other = replicate(CAMEL, Scripted(), 4)
+    assert [x[1] for x in one.X] != [x[1] for x in other.X]
+    assert one.X[0][0] != other.X[0][0]
+    assert np.subtract(other.y, other.f) != pytest.approx(noise[0])
+
+
+def test_replicate_is_deterministic_and_leaves_the_random_state_alone() -> None:
+    method = quick("sbo_kde")
+    before = torch.random.get_rng_state()
+    first = replicate(CAMEL, method, 3)
+    assert torch.equal(torch.random.get_rng_state(), before)
+    torch.rand(5)
+    assert without_times(replicate(CAMEL, method, 3)) == without_times(first)
+    assert replicate(CAMEL, method, 4).X != first.X
+
+
+def test_decisions_of_the_wrong_width_are_refused() -> None:
+    task = replace(CAMEL, build=ModifiedBranin)
+    strategy = Scripted().start(task, ModifiedBranin())
+    strategy.num_decisions = 1
+
+    @dataclass(frozen=True)
+    class Wrong:
+        name: str = "wrong"
+
+        def start(self, task: ContextualTask, problem: Any) -> ScriptedStrategy:
+            return strategy
+
+    with pytest.raises(ValueError, match="2 decisions"):
+        replicate(task, Wrong(), 0)

@@ -1,0 +1,63 @@
+"""A task with contexts that is short, and methods that follow a script."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from benchmarks.framework.result import Result
+from benchmarks.robust.methods import RobustBO, compared
+from benchmarks.robust.replicate import (
+    ContextualTask,
+    History,
+)
+from botorch_calib.test_functions import ThreeHumpCamel
+
+CAMEL = ContextualTask("camel", ThreeHumpCamel, num_rounds=4, num_initial=2)
+
+
+@dataclass(frozen=True)
+class Scripted:
+    """Makes given decisions in turn, and notes what it is told."""
+
+    name: str = "scripted"
+    path: tuple[float, ...] = (0.0,)
+
+    def start(self, task: ContextualTask, problem: Any) -> ScriptedStrategy:
+        strategy = ScriptedStrategy(self.path, problem.num_decisions)
+        STARTED.append(strategy)
+        return strategy
+
+
+@dataclass
+class ScriptedStrategy:
+    path: tuple[float, ...]
+    num_decisions: int
+    seen: list[History] = field(default_factory=list)
+
+    def fit(self, history: History, step: int) -> Any:
+        assert step == len(self.seen)
+        self.seen.append(history)
+
+    def propose(self, model: Any, history: History) -> Tensor:
+        value = self.path[(len(self.seen) - 1) % len(self.path)]
+        return torch.full((self.num_decisions,), value, dtype=torch.double)
+
+
+STARTED: list[ScriptedStrategy] = []
+
+
+def without_times(result: Result) -> Result:
+    return replace(result, fit_seconds=[], acquisition_seconds=[])
+
+
+def method_named(name: str) -> RobustBO:
+    (found,) = (method for method in compared() if method.name == name)
+    return found
+
+
+def quick(name: str) -> RobustBO:
+    return replace(method_named(name), num_restarts=2, raw_samples=8, maxiter=5)
