@@ -308,8 +308,7 @@ class EvaluationLoop:
                 # Failures may be due to the interrupt: a resumed run evaluates them again.
                 outcome = read_outcome(future, pool)
                 if outcome.end is End.VALUE:
-                    with contextlib.suppress(Exception):
-                        self._observe(future, outcome.value)
+                    self._observe_at_last(future, outcome.value)
             self._forget_overdue()
         finally:  # a second ctrl-C must not leave processes behind either
             self._pools.close(kill=True)
@@ -357,6 +356,19 @@ class EvaluationLoop:
     def _observe(self, future: Future[Any], value: float) -> None:
         self._record(self._running[future].trial, future, value)
         self._num_failures_in_a_row = 0
+
+    def _observe_at_last(self, future: Future[Any], value: float) -> None:
+        """As `_observe`, but a value that cannot be recorded is told, as it may have cost hours."""
+        try:
+            self._observe(future, value)
+        except Exception as error:
+            logger.error(
+                "The value %r of trial %d could not be recorded: `tell` the ledger, or the trial "
+                "is evaluated again. %s",
+                value,
+                self._running[future].trial.id,
+                error,
+            )
 
     def _record(self, trial: Trial, future: Future[Any], value: float) -> None:
         """Write a value to the ledger, once, and not after the run has ended."""

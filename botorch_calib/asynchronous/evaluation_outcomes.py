@@ -75,7 +75,7 @@ def describe(error: BaseException) -> str:
     """An exception in one line of text, even if it cannot be shown."""
     reason = f"{type(error).__name__}: {_text(error)}"
     # A result that cannot be unpickled breaks a process pool, and only the cause says so.
-    cause = _text(error.__cause__ or "").strip("\n' ")
+    cause = _text(error.__cause__ or "").removesuffix("'''").strip()
     if isinstance(error, BrokenExecutor) and cause:
         reason += f" ({cause.splitlines()[-1].strip()})"
     return reason

@@ -200,7 +200,8 @@ class AsynchronousOptimizer:
                 positive and finite, both are None, ``propose`` returns anything but a query,
                 or the objective cannot be pickled for worker processes.
             BotorchTensorDimensionError: If ``propose`` returns a query of another shape.
-            LedgerError: If something cannot be recorded.
+            LedgerError: If something cannot be recorded. Values that have arrived are logged, to be
+                told by hand.
             EvaluationError: If too many trials in a row fail, or an executor breaks that cannot
                 be replaced.
 

@@ -475,6 +475,7 @@ def _checked_bounds(bounds: Any) -> Tensor:
             "`bounds` must hold a row of lower bounds and then one of greater upper bounds, such "
             "as [[0, 0], [1, 1]] for two features between 0 and 1."
         )
+    check_finite("bounds[1] - bounds[0]", bounds.diff(dim=0))
     return bounds
 
 

@@ -12,7 +12,6 @@ file                   content
 ``storage_in_memory``  trials in memory, and the interface of all storages
 ``storage_on_disk``    trials in a file that several processes may share
 ``file_format``        tables, rows and checksums of the file
-``format_1``           the first format of files, which is still read
 ``salvage``            what is left in a damaged file
 ``file_locks``         whether a file system has locks that work
 ``presence``           how a run shares a ledger with other runs

@@ -140,8 +140,6 @@ class FeedbackLedger:
         can be told. Several machines must not share a ledger: that is what the data base servers
         behind Optuna's and Ax's storages are for.
 
-        A file of an earlier version is upgraded, after which earlier versions refuse it.
-
         An empty file becomes a new ledger: a process that is killed while it creates a ledger
         leaves an empty file behind.
 
@@ -162,7 +160,7 @@ class FeedbackLedger:
         Raises:
             InputDataError: If a setting is invalid or contradicts the file, ``dim`` is missing for
                 a new file, or ``path`` is a folder or lies in a folder that does not exist.
-            DamagedLedgerError: If the file is damaged, is not a ledger, or has a newer format.
+            DamagedLedgerError: If the file is damaged, is not a ledger, or has another format.
             LedgerError: If the file cannot be used for another reason.
         """
         settings = {

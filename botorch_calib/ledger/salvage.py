@@ -19,7 +19,6 @@ from typing import Any
 from botorch.exceptions.errors import InputDataError
 
 from botorch_calib.exceptions import DamagedLedgerError
-from botorch_calib.ledger import format_1
 from botorch_calib.ledger.file_format import ROW, Header, check_rows, entry_of
 from botorch_calib.ledger.settings import Settings
 from botorch_calib.ledger.table import FIELDS
@@ -105,12 +104,6 @@ def _read(data: bytes, size: int, path: Path) -> tuple[list[Header], list[tuple[
                 elif len(row) == 11:
                     header = (*row[:2], *_as_floats(row[2:4]), *row[4:8], float(row[8]), *row[9:])
                     headers.append(Header.of(header))
-                elif len(row) == 10:
-                    row = (row_id, row[1], *_as_floats(row[2:7]), *row[7:])
-                    entries.append((row[-2], format_1.entry_of(row)))
-                elif len(row) == 9:
-                    header = (*row[:2], *_as_floats(row[2:4]), *row[4:])
-                    headers.append(format_1.header_of(header))
             except (*NONSENSE, DamagedLedgerError, InputDataError):
                 continue
     return headers, entries

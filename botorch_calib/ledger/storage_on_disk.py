@@ -23,7 +23,6 @@ from typing import Any, Self
 from botorch.exceptions.errors import InputDataError
 
 from botorch_calib.exceptions import DamagedLedgerError, LedgerError
-from botorch_calib.ledger import format_1
 from botorch_calib.ledger.file_format import (
     APPLICATION_ID,
     FORMAT_VERSION,
@@ -95,7 +94,7 @@ class SQLiteStorage(Storage):
         Raises:
             InputDataError: If the folder does not exist, a setting is invalid or contradicts
                 the file, or ``dim`` is missing for a new file.
-            DamagedLedgerError: If the file is damaged, is not a ledger or has a newer format.
+            DamagedLedgerError: If the file is damaged, is not a ledger or has another format.
             LedgerError: If the file cannot be used for another reason, such as a file system
                 without locks.
         """
@@ -116,12 +115,6 @@ class SQLiteStorage(Storage):
             with _transaction(path, "BEGIN IMMEDIATE") as database:
                 if _is_empty(database):  # no other process was faster
                     create(database, new)
-        with _transaction(path, "BEGIN") as database:
-            is_old = _checked_version(database, path) == format_1.VERSION
-        if is_old:
-            with _transaction(path, "BEGIN IMMEDIATE") as database:
-                if _checked_version(database, path) == format_1.VERSION:
-                    format_1.upgrade(database, path)
         with _transaction(path, "BEGIN") as database:
             header = _checked_header(database, path)
         header.settings.check_agrees(given, path)
@@ -282,28 +275,24 @@ def _is_empty(database: sqlite3.Connection) -> bool:
     return _pragma(database, "page_count") <= 1 and not any(_pragma(database, m) for m in marks)
 
 
-def _checked_version(database: sqlite3.Connection, path: Path) -> int:
-    """The format of a ledger that can be read."""
-    if _pragma(database, "application_id") != APPLICATION_ID:
-        raise DamagedLedgerError(f"The file {path} is not a ledger.")
-    version: int = _pragma(database, "user_version")
-    if version > FORMAT_VERSION:
-        raise DamagedLedgerError(
-            f"The ledger {path} has format {version}; this version of botorch_calib reads "
-            f"formats up to {FORMAT_VERSION}."
-        )
-    return version
-
-
 def _checked_header(database: sqlite3.Connection, path: Path) -> Header:
     """Check every page of a file, and return its header."""
-    version = _checked_version(database, path)
+    if _pragma(database, "application_id") != APPLICATION_ID:
+        raise DamagedLedgerError(f"The file {path} is not a ledger.")
+    version = _pragma(database, "user_version")
+    if version != FORMAT_VERSION:
+        raise DamagedLedgerError(
+            f"The ledger {path} has format {version}; this version of botorch_calib reads format "
+            f"{FORMAT_VERSION}."
+        )
     tables = dict(database.execute("SELECT name, sql FROM sqlite_master").fetchall())
     result = _pragma(database, "integrity_check")
     # SQLite takes what is missing from the last page for zeros.
     if path.stat().st_size < _pragma(database, "page_count") * _pragma(database, "page_size"):
         result = "its end is missing"
-    if tables != SCHEMA or version != FORMAT_VERSION or result != "ok":
+    if result == "ok" and tables != SCHEMA:
+        result = "its tables are not those of a ledger"
+    if result != "ok":
         raise DamagedLedgerError(f"The ledger {path} is damaged: {result}.")
     return _read_header(database, path)
 

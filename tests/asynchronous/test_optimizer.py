@@ -164,7 +164,7 @@ class TestRecording:
             assert all((ledger[i].observed_at or 0) <= ledger[2].submitted_at for i in (0, 1))
 
     def test_a_value_that_cannot_be_written_stops_the_run(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+        self, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
         """The first attempt fails in the executor's thread, the second in the main one."""
         ledger, threads = FeedbackLedger(1), []
@@ -175,9 +175,11 @@ class TestRecording:
 
         monkeypatch.setattr(ledger, "observe", observe)
         with ThreadPoolExecutor(1) as pool, pytest.raises(LedgerError, match="disk is full"):
-            make_optimizer(pool, square, ledger).run(1)
+            make_optimizer(pool, lambda x: 0.25 - square(x), ledger).run(1)
         assert ids(ledger, "pending") == [0]
         assert threads[-1] == threading.get_ident() and len(threads) <= 3
+        (record,) = caplog.records  # the value is not lost with the run
+        assert "The value 0.25 of trial 0 could not be recorded" in record.getMessage()
 
     def test_what_arrives_after_the_end_is_not_recorded(self) -> None:
         gates, ledger = Gates(), FeedbackLedger(1)

@@ -161,7 +161,7 @@ class TestWorkerDeath:
         ledger = FeedbackLedger(1)
         make_optimizer(processes(2), raise_stubborn, ledger, max_parallel=2).run(4)
         assert observed(ledger) == squares(0, 2, 3)
-        assert "missing 1 required positional argument" in ledger[1].note
+        assert "missing 1 required positional argument: 'second')" in ledger[1].note
 
     def test_killed_while_it_sends_a_result(self, tmp_path: Path) -> None:
         executor = make_processes(1)

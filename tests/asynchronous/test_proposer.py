@@ -771,6 +771,8 @@ def test_bounds_may_be_lists():
     for bounds in ([[0, 0], [1]], [["0", "1"]], 3, None):
         with pytest.raises((InputDataError, BotorchTensorDimensionError), match="`bounds`"):
             make_proposer(bounds)
+    with pytest.raises(InputDataError, match=r"`bounds\[1\] - bounds\[0\]` contains"):
+        make_proposer([[-1e308], [1e308]])  # finite numbers, whose difference is not
 
 
 def test_choices_may_be_lists():

@@ -173,15 +173,6 @@ class TestSalvage:
         assert copy.trials == ledger.trials and copy.maximize is False
         assert copy.submit([0.0, 0.0, 0.0]) == 160
 
-    def test_files_of_format_1(self, tmp_path, capsys) -> None:
-        path = tmp_path / "ledger.db"
-        path.write_bytes(Path(__file__).with_name("format_1.db").read_bytes())
-        found = records(path, capsys)
-        assert found == as_text(FeedbackLedger.open(path))
-        # After the upgrade, rows of the old format may stand in pages that are not used any more.
-        FeedbackLedger.open(path).tell(7, 2.5)
-        assert records(path, capsys)[7]["y"] == "2.5"
-
     @pytest.mark.parametrize("damage", ["beginning", "end", "middle"])
     def test_damaged_pages_cost_only_what_stood_there(self, path, capsys, damage) -> None:
         whole = as_text(FeedbackLedger.open(path))

@@ -12,10 +12,9 @@ from typing import Any
 import pytest
 import torch
 from botorch.exceptions.errors import InputDataError
-from botorch.exceptions.warnings import InputDataWarning
 
 from botorch_calib.exceptions import DamagedLedgerError, LedgerError, UnknownTrialError
-from botorch_calib.ledger import FeedbackLedger, format_1, storage_on_disk
+from botorch_calib.ledger import FeedbackLedger, storage_on_disk
 from tests.ledger.running import run_writers
 
 
@@ -157,70 +156,6 @@ def test_a_link_is_the_same_ledger(path) -> None:
     link.symlink_to(path)
     # Under two names, there would be two journals.
     assert FeedbackLedger.open(link).path == path
-
-
-# ---------------------------------------------------------------- files of earlier versions
-
-
-@pytest.fixture
-def old_path(tmp_path) -> Path:
-    """A file that the last version with format 1 wrote, and whose trials are known."""
-    path = tmp_path / "ledger.db"
-    path.write_bytes(Path(__file__).with_name("format_1.db").read_bytes())
-    return path
-
-
-def test_files_of_format_1_are_read_and_continued(old_path) -> None:
-    expected = FeedbackLedger(2, censor_value=-1.5, max_wait=6, late="discard")
-    for i in range(8):
-        expected.submit([i / 7, -0.1 * i])
-    with pytest.warns(InputDataWarning, match="`max_wait`"):
-        expected.observe(0, 1 / 3)
-    expected.observe(2, -0.0)
-    expected.fail(3, "power \N{SNOWMAN} cut")
-    expected.abandon(4)
-    expected.observe(5, 1e-300)
-    with pytest.warns(InputDataWarning, match="abandoned"):
-        expected.observe(4, 7.25)
-    for _ in range(2):  # as it was, and as it has become
-        ledger = FeedbackLedger.open(old_path)
-        assert ledger.trials == expected.trials
-        assert ledger.training_data()[1].tolist() == expected.training_data()[1].tolist()
-    assert str(ledger[2].y) == "-0.0"
-    ledger.observe(7, 2.5)
-    assert ledger.submit([1.0, 2.0]) == 8
-    assert FeedbackLedger.open(old_path)[7].y == 2.5
-
-
-@pytest.mark.parametrize(
-    "statement",
-    [
-        "UPDATE trials SET y = 1.25 WHERE id = 7",
-        "UPDATE trials SET x = 5 WHERE id = 7",
-        "DELETE FROM trials WHERE id = 7",
-        "UPDATE ledger SET max_wait = 8",
-        "DELETE FROM ledger",
-        "CREATE TABLE more (id)",
-    ],
-)
-def test_damaged_files_of_format_1_are_left_alone(old_path, statement) -> None:
-    rewrite(old_path, statement)
-    before = old_path.read_bytes()
-    with pytest.raises(DamagedLedgerError, match=r"ledger\.db"):
-        FeedbackLedger.open(old_path)
-    assert old_path.read_bytes() == before
-
-
-def test_an_upgrade_that_is_cut_short_is_undone(old_path, monkeypatch) -> None:
-    def fail(*_: Any) -> Any:
-        raise KeyboardInterrupt
-
-    before = old_path.read_bytes()
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(format_1, "row_of", fail)
-        FeedbackLedger.open(old_path)
-    assert old_path.read_bytes() == before
-    assert len(FeedbackLedger.open(old_path)) == 8
 
 
 # ---------------------------------------------------------------- several users
@@ -424,9 +359,10 @@ def test_changes_by_other_programs(path, statement) -> None:
     assert_refused(path)
 
 
-def test_newer_formats(path) -> None:
-    rewrite(path, "PRAGMA user_version = 3")
-    assert_refused(path, "has format 3; this version of botorch_calib reads formats up to 2")
+@pytest.mark.parametrize("version", [1, 3])
+def test_other_formats(path, version) -> None:
+    rewrite(path, f"PRAGMA user_version = {version}")
+    assert_refused(path, f"has format {version}; this version of botorch_calib reads format 2")
 
 
 def test_databases_of_others(tmp_path) -> None:
