@@ -126,10 +126,11 @@ class MMDBall(Ball):
         if self.method == "exact":
             # Where the ball holds all mass at the smallest value, nothing can be worse.
             worst = torch.where(reach > radius, signed, point)
-            rest = ~(worst >= 0).all(dim=-1) & (u.amax(dim=-1) > 0)
-            if bool(rest.any()):
-                worst[rest] = self._constrained(
-                    u[rest], weights, matrices.root, sensitivity[rest], signed[rest]
+            rest = ~(worst.amin(dim=-1) >= 0) & (u.amax(dim=-1) > 0)
+            rows = rest.nonzero().squeeze(-1)
+            if len(rows):
+                worst[rows] = self._constrained(
+                    u[rows], weights, matrices.root, sensitivity[rows], signed[rows]
                 )
             return worst
         # The tangent E u - radius S is not followed below the smallest value, which is 0 here.
