@@ -65,16 +65,16 @@ class NormalMoments(Function):
         spread = torch.addcmul(second, mean, mean, value=-1.0).clamp_(min=0.0)
         deviation = mean - center
         spread.addcmul_(deviation, deviation)
-        ctx.save_for_backward(knots, masses, a, b)
+        ctx.save_for_backward(knots, masses, a, b, mean, second, center)
         return center, masses @ spread
 
     @staticmethod
     def backward(ctx: Any, by_mean: Tensor, by_variance: Tensor) -> tuple[Tensor, None]:
         """See the class."""
-        knots, masses, a, b = ctx.saved_tensors
+        knots, masses, a, b, mean, second, center = ctx.saved_tensors
         if torch.is_grad_enabled():
             a, b = _EndDensities.apply(knots)
-        mean, second, center = _piece_moments(knots, a, b, masses)
+            mean, second, center = _piece_moments(knots, a, b, masses)
         # Of the mean, and of the second moment, which the mean around which it is taken enters.
         factor = by_mean - 2.0 * by_variance * center
         inner = torch.addcmul(factor * mean, by_variance, second)

@@ -1,4 +1,4 @@
-r"""Sparse minimisers, by an active-set method in the manner of Wolfe's for the nearest point (1976).
+"""Sparse minimisers, by an active-set method like Wolfe's for the nearest point (1976).
 
 A smooth kernel makes minimisers sparse: of a grid of 36 contexts they typically use 3 to 10, so
 that systems of this size are all that has to be solved. The method keeps a feasible ``p``, a
