@@ -437,6 +437,23 @@ def test_mmd_tells_when_it_is_not_accurate(monkeypatch: pytest.MonkeyPatch) -> N
     assert mmd._ACCURACY > duality_gap.EXCESS
 
 
+@pytest.mark.parametrize("radius", [1e-6, 1e-10, 1e-14])
+def test_mmd_of_next_to_no_radius(radius: float) -> None:
+    """What it changes may be lost in rounding, which is nothing to be warned of."""
+    generator = torch.Generator().manual_seed(0)
+    points, weights = (torch.rand(40, n, generator=generator, dtype=torch.double) for n in (2, 1))
+    weights[::2] = 0.0
+    centre = ContextDistribution(points, weights.squeeze(-1) / weights.sum())
+    values = torch.randn(4, 40, generator=generator, dtype=torch.double)
+    decrease = [
+        centre.expectation(values) - MMDBall(size, lengthscale=0.3).worst_case(values, centre)
+        for size in (radius, 1e-5)
+    ]
+    # Where no mass has to vanish, the decrease is proportional to the radius. What is promised is
+    # 1e-6 of it or 1e-9 of the range.
+    assert_close(decrease[0], decrease[1] * radius / 1e-5, rtol=1e-6, atol=1e-9)
+
+
 @pytest.mark.parametrize("radius", [1e-4, 1e-3, 0.01, 0.2])
 @pytest.mark.parametrize("jitter", [1e-3, 1e-6])
 def test_mmd_certifies_its_accuracy(radius: float, jitter: float) -> None:
