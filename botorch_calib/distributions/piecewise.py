@@ -605,11 +605,7 @@ class PiecewisePredictive(WithMoments):
             mean = torch.zeros_like(self.scale) if is_central else mean * self.scale
             return mean, variance * self.scale.square()
         if self._is_recalibrated and not self.masses.requires_grad:
-            knots = self._in_units_of_scale(self.finite_knots)
-            mean, variance = normal_moments(knots, self.masses)
-            if self.scale is None:
-                return mean, variance
-            return mean * self.scale, variance * self.scale.square()
+            return normal_moments(self.finite_knots, self.masses, self.scale)
         return self._moments_by_pieces()
 
     @property

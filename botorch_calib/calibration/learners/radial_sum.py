@@ -194,7 +194,8 @@ class PairedSums:
         for left in self._left.split(self._num_rows(coefficients)):
             products = (left.unsqueeze(1) * coefficients).flatten(0, 1) @ self._right.mT
             parts.append(products.view(len(left), len(coefficients), len(self._right)).mT)
-        return constants + _joined(parts).to(constants)
+        # Thresholds of a pair side by side, as they are sorted next
+        return constants + _joined(parts).to(constants).contiguous()
 
     @torch.no_grad()
     def pulled(self, by_values: Tensor) -> Tensor:
