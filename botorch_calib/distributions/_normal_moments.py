@@ -43,7 +43,7 @@ def normal_moments(
         knots, scale = knots.expand(*shape, num), scale.expand(shape).reshape(-1)
     rows = knots.reshape(-1, num)
     most = max(len(rows) if rows.is_cuda else _CHUNK // num, 1)
-    parts = []
+    parts: list[tuple[Tensor, Tensor]] = []
     for part in rows.split(most):
         own = None if scale is None else scale[len(parts) * most :][: len(part)]
         parts.append(NormalMoments.apply(part.mT.contiguous(), masses, own))
