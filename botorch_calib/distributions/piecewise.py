@@ -601,9 +601,7 @@ class PiecewisePredictive(WithMoments):
         if self.scale is not None and self._standard is not None:
             # In units of the scale the whole batch has one distribution.
             mean, variance = self._standard.moments()
-            is_central = self.form.stretched and self.form.around_zero
-            mean = torch.zeros_like(self.scale) if is_central else mean * self.scale
-            return mean, variance * self.scale.square()
+            return mean * self.scale, variance * self.scale.square()
         if self._is_recalibrated and not self.masses.requires_grad:
             return normal_moments(self.finite_knots, self.masses, self.scale)
         return self._moments_by_pieces()
