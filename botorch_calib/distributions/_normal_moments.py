@@ -22,22 +22,32 @@ _LEAST = torch.finfo(torch.float64).tiny
 _CHUNK = 2**15  # knots at a time, few enough to stay in a CPU's cache
 
 
-def normal_moments(knots: Tensor, masses: Tensor) -> tuple[Tensor, Tensor]:
+def normal_moments(
+    knots: Tensor, masses: Tensor, scale: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
     """Mean and variance of the distribution with the given knots and masses, all pieces normal.
 
-    They are differentiable in the knots, to any order.
+    They are differentiable in the knots and in the scale, to any order.
 
     Args:
         knots: ``batch_shape x (K - 1)``, finite and increasing, ``K > 1``, float64.
         masses: ``K``.
+        scale: Standard deviation of the pieces before truncation, ``batch_shape`` (default: 1).
 
     Returns:
         Both, ``batch_shape``.
     """
-    rows = knots.reshape(-1, knots.shape[-1])
-    most = len(rows) if rows.is_cuda else _CHUNK // rows.shape[-1]
-    parts = [NormalMoments.apply(part.mT.contiguous(), masses) for part in rows.split(max(most, 1))]
-    mean, variance = (torch.cat(part).view(knots.shape[:-1]) for part in zip(*parts, strict=True))
+    shape, num = knots.shape[:-1], knots.shape[-1]
+    if scale is not None:
+        shape = torch.broadcast_shapes(shape, scale.shape)
+        knots, scale = knots.expand(*shape, num), scale.expand(shape).reshape(-1)
+    rows = knots.reshape(-1, num)
+    most = max(len(rows) if rows.is_cuda else _CHUNK // num, 1)
+    parts: list[tuple[Tensor, Tensor]] = []
+    for part in rows.split(most):
+        own = None if scale is None else scale[len(parts) * most :][: len(part)]
+        parts.append(NormalMoments.apply(part.mT.contiguous(), masses, own))
+    mean, variance = (torch.cat(part).view(shape) for part in zip(*parts, strict=True))
     return mean, variance
 
 
@@ -48,40 +58,57 @@ class NormalMoments(Function):
     moment ``q = 1 + a low - b high``, and their derivatives are ``dmu/dlow = a (mu - low)``,
     ``dmu/dhigh = b (high - mu)``, ``dq/dlow = a (q - low^2)`` and ``dq/dhigh = b (high^2 - q)``:
     functions of ``a``, ``b`` and the knots, so derivatives of every order follow. There are none by
-    the masses.
+    the masses. All this is in units of the scale ``s``: for knots ``k``, the mean is ``s M(k / s)``
+    and the variance ``s^2 V(k / s)``. Such homogeneous functions have by ``s`` what Euler's theorem
+    leaves of those by ``k``.
     """
 
     @staticmethod
-    def forward(ctx: Any, knots: Tensor, masses: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(
+        ctx: Any, knots: Tensor, masses: Tensor, scale: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
         """Both, ``n``.
 
         Args:
             ctx: Of autograd.
             knots: ``(K - 1) x n``, finite and increasing, ``K > 1``, float64.
             masses: ``K``.
+            scale: ``n``, or None for 1.
         """
-        a, b = _end_densities(knots)
-        mean, second, center = _piece_moments(knots, a, b, masses)
-        spread = torch.addcmul(second, mean, mean, value=-1.0).clamp_(min=0.0)
-        deviation = mean - center
-        spread.addcmul_(deviation, deviation)
-        ctx.save_for_backward(knots, masses, a, b)
-        return center, masses @ spread
+        inner = knots if scale is None else knots / scale
+        a, b = _end_densities(inner)
+        mean, second, center = _piece_moments(inner, a, b, masses)
+        variance = _variance(mean, second, center, masses)
+        ctx.save_for_backward(knots, masses, scale, inner, a, b, mean, second, center, variance)
+        if scale is None:
+            return center, variance
+        return center * scale, variance * scale.square()
 
     @staticmethod
-    def backward(ctx: Any, by_mean: Tensor, by_variance: Tensor) -> tuple[Tensor, None]:
+    def backward(
+        ctx: Any, by_mean: Tensor, by_variance: Tensor
+    ) -> tuple[Tensor, None, Tensor | None]:
         """See the class."""
-        knots, masses, a, b = ctx.saved_tensors
+        knots, masses, scale, inner, a, b, mean, second, center, variance = ctx.saved_tensors
         if torch.is_grad_enabled():
-            a, b = _EndDensities.apply(knots)
-        mean, second, center = _piece_moments(knots, a, b, masses)
+            inner = knots if scale is None else knots / scale
+            a, b = _EndDensities.apply(inner)
+            mean, second, center = _piece_moments(inner, a, b, masses)
+            variance = _variance(mean, second, center, masses)
+        if scale is not None:
+            by_variance = by_variance * scale
         # Of the mean, and of the second moment, which the mean around which it is taken enters.
         factor = by_mean - 2.0 * by_variance * center
-        inner = torch.addcmul(factor * mean, by_variance, second)
-        at_knots = torch.addcmul(factor, by_variance, knots) * knots
+        within = torch.addcmul(factor * mean, by_variance, second)
+        at_knots = torch.addcmul(factor, by_variance, inner) * inner
         weights = masses.unsqueeze(-1)
-        lower = (inner[1:] - at_knots) * a[1:] * weights[1:]
-        return torch.addcmul(lower, (at_knots - inner[:-1]) * b[:-1], weights[:-1]), None
+        lower = (within[1:] - at_knots) * a[1:] * weights[1:]
+        by_knots = torch.addcmul(lower, (at_knots - within[:-1]) * b[:-1], weights[:-1])
+        if scale is None:
+            return by_knots, None, None
+        # Euler: degree 1 and 2, of which ``by_variance`` holds one factor already.
+        by_scale = by_mean * center + 2.0 * by_variance * variance - (by_knots * inner).sum(dim=0)
+        return by_knots, None, by_scale
 
 
 class _EndDensities(Function):
@@ -112,6 +139,13 @@ def _piece_moments(
     mean, ends = a - b, pad(knots, (0, 0, 1, 1))
     second = torch.addcmul(a * ends[:-1] + 1.0, b, ends[1:], value=-1.0)
     return mean, second, masses @ mean
+
+
+def _variance(mean: Tensor, second: Tensor, center: Tensor, masses: Tensor) -> Tensor:
+    """That of all, from mean and second moment of each piece and the mean of all."""
+    within = torch.addcmul(second, mean, mean, value=-1.0).clamp(min=0.0)
+    deviation = mean - center
+    return masses @ torch.addcmul(within, deviation, deviation)
 
 
 def _end_densities(knots: Tensor) -> tuple[Tensor, Tensor]:

@@ -234,13 +234,13 @@ class PiecewisePredictive(WithMoments):
             _check_half_width(half_width, max_width)
         width = half_width.clamp(min=MIN_HALF_WIDTH, max=max_width)
         knots = torch.stack([-width, width], dim=-1)
-        masses = width.new_tensor([alpha / 2, 1 - alpha, alpha / 2])
-        form = _conformal_form(alpha, stretched=tails == "stretched")
+        standard = _standard_conformal(alpha, width.dtype, width.device)
         if tails == "gaussian":
-            return cls.from_form(knots, masses, form)
-        scale = width / -torch.special.ndtri(masses[0])
-        stretched = cls.from_form(knots, masses, form, scale=scale)
-        stretched._standard = _standard_conformal(alpha, width.dtype, width.device)
+            return cls.from_form(knots, standard.masses, _conformal_form(alpha, stretched=False))
+        stretched = cls.from_form(
+            knots, standard.masses, standard.form, scale=width / standard._knots[1]
+        )
+        stretched._standard = standard
         return stretched
 
     @classmethod
@@ -603,11 +603,7 @@ class PiecewisePredictive(WithMoments):
             mean, variance = self._standard.moments()
             return mean * self.scale, variance * self.scale.square()
         if self._is_recalibrated and not self.masses.requires_grad:
-            knots = self._in_units_of_scale(self.finite_knots)
-            mean, variance = normal_moments(knots, self.masses)
-            if self.scale is None:
-                return mean, variance
-            return mean * self.scale, variance * self.scale.square()
+            return normal_moments(self.finite_knots, self.masses, self.scale)
         return self._moments_by_pieces()
 
     @property

@@ -327,16 +327,32 @@ def observation_noise_variance(
     return noise if scale is _UNIT else noise * scale
 
 
+def constant_noise_variance(model: Any) -> Tensor:
+    """`observation_noise_variance`, which is the same at all inputs: ``batch_shape x 1 x 1``.
+
+    Args:
+        model: Single-output model of a single task, with a homoscedastic or fixed-noise likelihood
+            and no outcome transform or ``Standardize``.
+    """
+    scale, noise = outcome_scale(model, squared=True), _constant_noise(model.likelihood)
+    assert scale is not None and noise is not None
+    return noise * scale
+
+
 def _likelihood_noise(model: Any, X: Tensor) -> Tensor | None:
     """Noise variance on the likelihood's scale, ``batch_shape x 1 x 1``, if it is constant.
 
     Given noise of several tasks, ``batch_shape x q x 1``, is constant in each.
     """
-    likelihood = model.likelihood
-    is_given = isinstance(likelihood, FixedNoiseGaussianLikelihood)
     if isinstance(model, MultiTaskGPyTorchModel):  # may differ from task to task
+        is_given = isinstance(model.likelihood, FixedNoiseGaussianLikelihood)
         return _given_noise_by_task(model, X) if is_given else None
-    if is_given:
+    return _constant_noise(model.likelihood)
+
+
+def _constant_noise(likelihood: Any) -> Tensor | None:
+    """Noise variance of a likelihood, ``batch_shape x 1 x 1``, if it is constant."""
+    if isinstance(likelihood, FixedNoiseGaussianLikelihood):
         noise: Tensor = likelihood.noise.mean(dim=-1, keepdim=True)
     elif type(likelihood) is GaussianLikelihood:
         noise = likelihood.noise

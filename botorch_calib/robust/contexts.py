@@ -10,16 +10,9 @@ from typing import Any
 import torch
 from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError
 from torch import Tensor
-from torch.quasirandom import SobolEngine
 
-from botorch_calib._validation import (
-    check_columns,
-    check_count,
-    check_finite,
-    check_inputs,
-    check_positive,
-    check_tensor,
-)
+from botorch_calib._validation import check_columns, check_finite, check_inputs, check_tensor
+from botorch_calib.robust.quasi_random import density_draws, sobol_points
 
 # How far weights may be from summing to 1: float32 inputs of a few thousand atoms pass.
 _SUM_TOLERANCE = 1e-5
@@ -131,15 +124,8 @@ class ContextDistribution:
         Raises:
             InputDataError: If samples lie outside the bounds, or the bandwidth is not positive.
         """
-        num_dims = check_contexts("samples", samples).shape[-1]
-        low, high = check_box(bounds, num_dims).to(samples)
-        if ((samples < low) | (samples > high)).any():
-            raise InputDataError("`samples` must lie inside `bounds`.")
-        scale = kernel_bandwidth(samples, bandwidth)
-        uniform = sobol_points(num_points, num_dims + 1, seed).to(samples.device)
-        index = (uniform[:, 0] * len(samples)).long().clamp(max=len(samples) - 1)
-        draws = samples.double()[index] + scale * torch.special.ndtri(uniform[:, 1:])
-        return cls.empirical(reflect(draws, low.double(), high.double()).to(samples))
+        check_contexts("samples", samples)
+        return cls.empirical(density_draws(samples, bounds, num_points, bandwidth, seed))
 
     @classmethod
     def from_icdf(
@@ -335,17 +321,6 @@ def check_probabilities(weights: Tensor, num_points: int, name: str = "weights")
     return weights
 
 
-def check_box(bounds: Tensor, num_dims: int) -> Tensor:
-    """Return ``bounds`` if they are the two corners of a box in ``num_dims`` dimensions."""
-    if check_tensor("bounds", bounds).shape != (2, num_dims):
-        raise BotorchTensorDimensionError(
-            f"`bounds` must have shape 2 x {num_dims}, got {tuple(bounds.shape)}."
-        )
-    if not (check_finite("bounds", bounds)[0] < bounds[1]).all():
-        raise InputDataError("`bounds` must hold lower bounds below upper bounds.")
-    return bounds.detach()
-
-
 def as_distribution(contexts: ContextDistribution | Tensor) -> ContextDistribution:
     """A distribution as it is; of contexts ``n x d_c``, their empirical distribution."""
     if isinstance(contexts, ContextDistribution):
@@ -407,38 +382,3 @@ def first_appearances(points: Tensor) -> Tensor:
     places = torch.arange(len(points), device=inverse.device)
     first = places.new_full((len(unique),), len(points))
     return first.scatter_reduce(0, inverse, places, reduce="amin")[inverse]
-
-
-def kernel_bandwidth(samples: Tensor, bandwidth: str | float | Tensor) -> Tensor:
-    """Standard deviation of the kernel in each coordinate, ``d_c``, float64."""
-    num, num_dims = samples.shape
-    if isinstance(bandwidth, str):
-        if bandwidth != "scott":
-            raise InputDataError(f"`bandwidth` must be 'scott' or positive, got {bandwidth!r}.")
-        spread = samples.double().std(dim=0) if num > 1 else samples.new_zeros(num_dims).double()
-        return spread * num ** (-1.0 / (num_dims + 4))
-    if not isinstance(bandwidth, Tensor):
-        bandwidth = torch.full((), check_positive("bandwidth", bandwidth))
-    if bandwidth.shape not in ((), (1,), (num_dims,)):
-        raise BotorchTensorDimensionError(
-            f"`bandwidth` must have {num_dims} elements, got {tuple(bandwidth.shape)}."
-        )
-    if not (check_finite("bandwidth", bandwidth) > 0).all():
-        raise InputDataError("`bandwidth` must be positive.")
-    return bandwidth.detach().double().to(samples.device).expand(num_dims)
-
-
-def sobol_points(num_points: int, dim: int, seed: int) -> Tensor:
-    """Scrambled Sobol points strictly inside the unit cube, ``num_points x dim``, float64."""
-    num_points, dim = check_count("num_points", num_points), check_count("dim", dim)
-    draws = SobolEngine(dim, scramble=True, seed=seed).draw(num_points, dtype=torch.double)
-    edge = 0.5**32  # the points are multiples of 2^-30, of which 0 has no finite normal quantile
-    return draws.clamp(edge, 1 - edge)
-
-
-def reflect(points: Tensor, low: Tensor, high: Tensor) -> Tensor:
-    """Fold ``points`` into the box by reflection at its faces, however far outside they are."""
-    # Reflection at both faces is periodic, with twice the width of the box.
-    width = high - low
-    phase = torch.remainder(points - low, 2 * width)
-    return low + torch.minimum(phase, 2 * width - phase).clamp(min=0.0)

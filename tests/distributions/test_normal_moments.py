@@ -114,6 +114,27 @@ def test_differences():
     assert torch.autograd.gradgradcheck(normal_moments, (knots, MASSES))
 
 
+def test_scale(monkeypatch):
+    """Knots over the scale, and moments in its units; derivatives of every order by both."""
+    generator = torch.Generator().manual_seed(0)
+    knots = torch.randn(2, 3, 5, generator=generator, dtype=torch.double).sort(dim=-1).values
+    scale = 0.5 + torch.rand(3, generator=generator, dtype=torch.double)
+    knots.requires_grad_(), scale.requires_grad_()
+    mean, variance = normal_moments(knots / scale.unsqueeze(-1), MASSES)
+    expected = mean * scale, variance * scale.square()
+    wanted = torch.autograd.grad(expected[0].sum() + 0.3 * expected[1].sum(), (knots, scale))
+    for chunk in (2**15, 10):
+        monkeypatch.setattr(_normal_moments, "_CHUNK", chunk)
+        found = normal_moments(knots, MASSES, scale)
+        assert_close(found, expected, rtol=1e-12, atol=1e-12)
+        slopes = torch.autograd.grad(found[0].sum() + 0.3 * found[1].sum(), (knots, scale))
+        assert_close(slopes, wanted, rtol=1e-10, atol=1e-10)
+    assert torch.autograd.gradcheck(normal_moments, (knots, MASSES, scale))
+    assert torch.autograd.gradgradcheck(normal_moments, (knots, MASSES, scale))
+    one, several = normal_moments(knots[0, 0], MASSES, scale)
+    assert one.shape == several.shape == (3,)
+
+
 def test_narrowest():
     """At the least gap the derivatives are inaccurate, and finite."""
     knots = (0.3 + 1e-6 * torch.arange(5, dtype=torch.double)).requires_grad_()

@@ -7,7 +7,7 @@ whatever the number of its centers.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -55,6 +55,7 @@ class QuantileLearner(Module, ABC):
 
     # Of `_correlations`: centers and lengthscales, the first center and the right factor.
     _factors: tuple[Tensor, tuple[float, ...], Tensor, Tensor] | None = None
+    _sum: tuple[tuple[object, ...], RadialSum] | None = None
     _payload: ClassVar[str] = "coefficients"
     _settings: ClassVar[tuple[str, ...]] = ("levels", "initial")
 
@@ -97,9 +98,23 @@ class QuantileLearner(Module, ABC):
     def radial_sum(self) -> RadialSum | None:
         """The localized thresholds as a sum over centers, of which `finished` makes thresholds.
 
-        None where they are no such sum, or the same at all inputs.
+        None where they are no such sum, or the same at all inputs. It is the same object until the
+        learner learns something.
         """
         return None
+
+    def _kept_sum(self, made_of: tuple[object, ...], make: Callable[[], RadialSum]) -> RadialSum:
+        """A sum, made anew if what it is made of is another tensor, or number, than before."""
+        # Tensors are replaced, never written to.
+        kept = self._sum
+        if kept is None or any(
+            a is not b and (isinstance(a, Tensor) or a != b)
+            for a, b in zip(kept[0], made_of, strict=True)
+        ):
+            # Tensors made in inference mode could not enter a graph later.
+            with torch.inference_mode(False), torch.no_grad():
+                self._sum = kept = made_of, make()
+        return kept[1]
 
     def finished(self, sums: Tensor) -> Tensor:
         """Raw thresholds ``... x M`` of the values of `radial_sum`, differentiable in them."""
@@ -188,7 +203,7 @@ class QuantileLearner(Module, ABC):
         return correlations_with(X.to(self.centers), *kept[2:])
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_factors": None}
+        return {**self.__dict__, "_factors": None, "_sum": None}
 
     @property
     def _rows(self) -> Tensor:

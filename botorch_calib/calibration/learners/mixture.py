@@ -205,10 +205,14 @@ class AggregatedQuantileTracker(QuantileLearner):
         """The members' average over centers; None for derived classes with other thresholds."""
         if type(self).threshold is not AggregatedQuantileTracker.threshold or not len(self.centers):
             return None
-        lengthscales = [at.lengthscale for at in self._localizations]
-        return RadialSum.of(
-            self._mixed_constants, self.centers, lengthscales, self._mixed_coefficients
-        )
+        constants, centers = self._mixed_constants, self.centers
+        coefficients = self._mixed_coefficients
+
+        def make() -> RadialSum:
+            lengthscales = [at.lengthscale for at in self._localizations]
+            return RadialSum.of(constants, centers, lengthscales, coefficients)
+
+        return self._kept_sum((constants, centers, coefficients), make)
 
     def finished(self, sums: Tensor) -> Tensor:
         """Raw thresholds ``... x M`` of the members' average: held to [0, 1], and shifted."""

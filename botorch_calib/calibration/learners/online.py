@@ -130,8 +130,13 @@ class OnlineQuantileTracker(QuantileLearner):
         """The thresholds as a sum over centers; None for derived classes with other thresholds."""
         if type(self).threshold is not OnlineQuantileTracker.threshold or not len(self.centers):
             return None
-        coefficients = self.scale * self.coefficients
-        return RadialSum.of(self.constants, self.centers, [self.lengthscale], coefficients)
+
+        def make() -> RadialSum:
+            coefficients = self.scale * self.coefficients
+            return RadialSum.of(self.constants, self.centers, [self.lengthscale], coefficients)
+
+        settings = self.scale, self.lengthscale
+        return self._kept_sum((self.constants, self.centers, self.coefficients, *settings), make)
 
     def extra_repr(self) -> str:
         """What ``repr`` shows: the settings."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -22,6 +22,7 @@ from linear_operator import to_linear_operator
 from linear_operator.utils.cholesky import psd_safe_cholesky
 from torch import Tensor
 
+from botorch_calib.models.inspection import constant_noise_variance
 from botorch_calib.posteriors.moments import least_for_scale
 from botorch_calib.robust.contexts import pairwise_distances
 from botorch_calib.robust.gp.radial_kernels import RadialProfile, radial_profile
@@ -31,6 +32,25 @@ _AFFINE = (Normalize, InputStandardize, AffineInputTransform)
 _ROUNDING = 8.0
 # Estimated errors of ``sigma``, in units of the prior one, from which on the root is used.
 _TOLERANCE = {torch.double: 1e-9, torch.float: 1e-4}
+
+
+@dataclass(frozen=True, eq=False)
+class InputMap:
+    """An affine map of some columns of joint inputs, accurate however far from zero they are.
+
+    Attributes:
+        origin: ``d'``.
+        slope: ``d'``.
+        image: What the origin is mapped to, ``d'``.
+    """
+
+    origin: Tensor
+    slope: Tensor
+    image: Tensor
+
+    def transformed(self, points: Tensor) -> Tensor:
+        """Images ``... x d'`` of points."""
+        return torch.addcmul(self.image, points.to(self.origin) - self.origin, self.slope)
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,6 +78,7 @@ class StationaryGP:
             conditioned that a product with ``precision`` loses the variance to rounding; else None.
         mean: Prior mean, a scalar.
         variance: Prior variance, a scalar.
+        noise: Variance of the noise of an observation, a scalar.
         least_variance: Variances are at least this, a scalar.
     """
 
@@ -72,12 +93,18 @@ class StationaryGP:
     root: Tensor | None
     mean: Tensor
     variance: Tensor
+    noise: Tensor
     least_variance: Tensor
+    _maps: dict[tuple[int, ...], InputMap] = field(default_factory=dict, init=False, repr=False)
 
-    def transformed(self, points: Tensor, columns: list[int]) -> Tensor:
-        """Some columns ``m x d'`` of joint inputs, after the model's input transform."""
-        steps = (points.to(self.origin) - self.origin[columns]) * self.transform_slope[columns]
-        return self.transformed_origin[columns] + steps
+    def part(self, columns: list[int]) -> InputMap:
+        """What the model's input transform makes of some columns of joint inputs, in this order."""
+        key = tuple(columns)
+        if key not in self._maps:
+            parts = self.origin, self.transform_slope, self.transformed_origin
+            with torch.inference_mode(False):  # else no graph could use what is kept
+                self._maps[key] = InputMap(*(part[columns].clone() for part in parts))
+        return self._maps[key]
 
 
 def is_stationary(model: Any) -> bool:
@@ -168,6 +195,7 @@ def stationary_gp(model: Any) -> StationaryGP:
         root=unit * output_scale * _inverse_root(factor) if is_bad else None,
         mean=location + unit * prior_mean,
         variance=variance,
+        noise=constant_noise_variance(model).detach().reshape(()),
         least_variance=torch.maximum(floor, least.to(floor)),
     )
     return _in_precision(gp, raw.dtype)

@@ -17,11 +17,12 @@ from botorch_calib._validation import check_finite, check_nonnegative, check_one
 from botorch_calib.robust.contexts import ContextDistribution, pairwise_distances
 from botorch_calib.robust.sets.base import Ball
 from botorch_calib.robust.simplex_in_ellipsoid import minimise_linear
+from botorch_calib.robust.simplex_in_ellipsoid.duality_gap import FLOOR
 
 Kernel = Callable[[Tensor], Tensor]
 
 _METHODS = ("exact", "minimax", "sensitivity")
-# Relative accuracy that the exact method promises.
+# Relative accuracy that the exact method promises, or this times `FLOOR` of the range.
 _ACCURACY = 1e-6
 
 
@@ -126,10 +127,11 @@ class MMDBall(Ball):
         if self.method == "exact":
             # Where the ball holds all mass at the smallest value, nothing can be worse.
             worst = torch.where(reach > radius, signed, point)
-            rest = ~(worst >= 0).all(dim=-1) & (u.amax(dim=-1) > 0)
-            if bool(rest.any()):
-                worst[rest] = self._constrained(
-                    u[rest], weights, matrices.root, sensitivity[rest], signed[rest]
+            rest = ~(worst.amin(dim=-1) >= 0) & (u.amax(dim=-1) > 0)
+            rows = rest.nonzero().squeeze(-1)
+            if len(rows):
+                worst[rows] = self._constrained(
+                    u[rows], weights, matrices.root, sensitivity[rows], signed[rows]
                 )
             return worst
         # The tangent E u - radius S is not followed below the smallest value, which is 0 here.
@@ -148,10 +150,14 @@ class MMDBall(Ball):
         # The decrease is at most 1, and at most this: a problem in natural units.
         scale = (self.radius * sensitivity).clamp(max=1.0)
         worst, excess = minimise_linear(u / scale, weights, root / self.radius, signed)
-        if bool((excess > _ACCURACY).any()):
+        # In units of the range: what next to no radius changes is lost in rounding.
+        decrease = torch.linalg.vecdot(u, weights - worst)
+        error = excess * (decrease + FLOOR * scale.squeeze(-1))
+        missed = (excess > _ACCURACY) & (error > _ACCURACY * FLOOR)
+        if bool(missed.any()):
             warnings.warn(
-                f"{self!r}: the worst case is only accurate to {excess.max().item():.1e} of "
-                "the decrease it causes; a larger `jitter` may help.",
+                f"{self!r}: the worst case is only accurate to {excess[missed].max().item():.1e} "
+                "of the decrease it causes; a larger `jitter` may help.",
                 NumericsWarning,
                 stacklevel=2,
             )

@@ -14,7 +14,7 @@ from botorch.exceptions.errors import (
 from torch import Tensor
 
 from botorch_calib._validation import check_nonnegative, check_one_of
-from botorch_calib.robust.contexts import ContextDistribution
+from botorch_calib.robust.contexts import ContextDistribution, pairwise_distances
 from botorch_calib.robust.contextual_function import ContextualFunction
 from botorch_calib.robust.sets.base import Ball
 
@@ -29,7 +29,7 @@ _MAX_STEPS = 200
 _BLIND_STEPS = 16
 # Numbers in one block of costs: on a processor small enough for its cache.
 _BLOCK, _DEVICE_BLOCK = 2**17, 2**24
-# Share of unsettled atoms above which looking at all costs less than gathering those.
+# Share of unsettled sources above which looking at all costs less than gathering those.
 _MOST = 0.4
 
 
@@ -162,13 +162,13 @@ class WassersteinBall(Ball):
 
 
 class _Plan:
-    """Where each atom's mass goes, ``b x M`` indices, with the resulting mean and cost, ``b``."""
+    """Where each source's mass goes, ``b x m`` indices of atoms; its mean and cost, ``b``."""
 
     def __init__(self, problem: _Transport, target: Tensor) -> None:
-        atoms = torch.arange(target.shape[-1], device=target.device)
+        sources = torch.arange(target.shape[-1], device=target.device)
         self.target = target
         self.mean = problem.u.gather(-1, target) @ problem.weights
-        self.cost = problem.distances[atoms, target] @ problem.weights
+        self.cost = problem.distances[sources, target] @ problem.weights
 
     def update(self, other: _Plan, rows: Tensor) -> None:
         """Replace ``rows`` (a mask, ``b``) by those of another plan."""
@@ -184,13 +184,16 @@ class _Transport:
     the concave dual function, which touches it where the plan is cheapest. Two plans are kept:
     ``near`` costs at most the radius, ``far`` costs more. Their lines cross at the next ``gamma``,
     at the height of their mixture that costs exactly the radius: an upper bound of the optimum.
-    The plan that is cheapest there gives a lower bound and replaces one of the two. An atom that
-    both plans send to the same place stays with it in between, so it is not looked at again.
+    The plan that is cheapest there gives a lower bound and replaces one of the two. A source, that
+    is an atom with weight, that both plans send to the same place stays with it in between, so it
+    is not looked at again.
     """
 
     def __init__(self, u: Tensor, contexts: ContextDistribution, radius: float) -> None:
         self.u, self.radius = u, radius
-        self.weights, self.distances = contexts.weights, contexts.distances()
+        self.sources, self.weights, self.distances = contexts.memo(
+            "sources", lambda: _sources(contexts)
+        )
 
     @property
     def on_processor(self) -> bool:
@@ -200,17 +203,17 @@ class _Transport:
     def solve(self) -> Tensor:
         """Worst-case distributions, ``b x M``."""
         # The cheapest plans for gamma = infinity and gamma = 0.
-        home = torch.arange(self.u.shape[-1], device=self.u.device).expand_as(self.u)
+        home = self.sources.expand(len(self.u), -1)
         near = _Plan(self, home)
-        far = _Plan(self, self.u.argmin(dim=-1, keepdim=True).expand_as(self.u))
+        far = _Plan(self, self.u.argmin(dim=-1, keepdim=True).expand_as(home))
         done = far.cost <= self.radius
         for step in range(_MAX_STEPS):
             gamma = (near.mean - far.mean) / (far.cost - near.cost)
             bound = near.mean + gamma * (near.cost - self.radius)
-            unsettled = (near.target != far.target) & (self.weights > 0) & ~done.unsqueeze(-1)
+            unsettled = (near.target != far.target) & ~done.unsqueeze(-1)
             look_at_all = True
             if self.on_processor or (step > 0 and step % _BLIND_STEPS == 0):
-                rows, atoms = unsettled.nonzero(as_tuple=True)
+                rows, sources = unsettled.nonzero(as_tuple=True)
                 if len(rows) == 0:
                     break
                 look_at_all = len(rows) > _MOST * unsettled.numel()
@@ -218,7 +221,7 @@ class _Transport:
                 target = torch.where(unsettled, self._all_cheapest(gamma), far.target)
             else:
                 target = far.target.clone()
-                target[rows, atoms] = self._cheapest(gamma, rows, atoms)
+                target[rows, sources] = self._cheapest(gamma, rows, sources)
             plan = _Plan(self, target)
             done = done | (plan.mean + gamma * (plan.cost - self.radius) >= bound - _GAP)
             within = plan.cost <= self.radius
@@ -229,9 +232,9 @@ class _Transport:
     # In both, ``min`` with its indices takes half the time of ``argmin``.
 
     def _all_cheapest(self, gamma: Tensor) -> Tensor:
-        """Where the mass of each atom goes at ``gamma``, ``b x M``: no row has to be gathered."""
+        """Where each source's mass goes at ``gamma``, ``b x m``: no row has to be gathered."""
         block = _BLOCK if self.on_processor else _DEVICE_BLOCK
-        size = max(1, block // self.u.shape[-1] ** 2)
+        size = max(1, block // self.distances.numel())
         values = self.u.unsqueeze(-2).split(size)
         factors = gamma.view(-1, 1, 1).split(size)
         return torch.cat(
@@ -241,12 +244,12 @@ class _Transport:
             ]
         )
 
-    def _cheapest(self, gamma: Tensor, rows: Tensor, atoms: Tensor) -> Tensor:
-        """The same for some atoms of some rows."""
+    def _cheapest(self, gamma: Tensor, rows: Tensor, sources: Tensor) -> Tensor:
+        """The same for some sources of some rows."""
         size = max(1, _BLOCK // self.u.shape[-1])
         found = []
-        for row, atom in zip(rows.split(size), atoms.split(size), strict=True):
-            u, distances = self.u.index_select(0, row), self.distances.index_select(0, atom)
+        for row, source in zip(rows.split(size), sources.split(size), strict=True):
+            u, distances = self.u.index_select(0, row), self.distances.index_select(0, source)
             cost = u.addcmul_(gamma.index_select(0, row).unsqueeze(-1), distances)
             found.append(cost.min(dim=-1).indices)
         return torch.cat(found)
@@ -258,3 +261,13 @@ class _Transport:
         worst = torch.zeros_like(self.u)
         worst.scatter_add_(-1, far.target, share * self.weights)
         return worst.scatter_add_(-1, near.target, (1 - share) * self.weights)
+
+
+def _sources(contexts: ContextDistribution) -> tuple[Tensor, Tensor, Tensor]:
+    """Indices of the atoms with weight, ``m``, their weights, and distances to all, ``m x M``."""
+    sources = contexts.support()
+    if sources is None:
+        sources = torch.arange(contexts.num_points, device=contexts.weights.device)
+        return sources, contexts.weights, contexts.distances()
+    distances = pairwise_distances(contexts.points[sources], contexts.points)
+    return sources, contexts.weights[sources], distances

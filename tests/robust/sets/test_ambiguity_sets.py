@@ -29,9 +29,9 @@ from botorch_calib.robust import (
     TotalVariationBall,
     WassersteinBall,
     WorstCase,
-    simplex_in_ellipsoid,
 )
 from botorch_calib.robust.sets import mmd
+from botorch_calib.robust.simplex_in_ellipsoid import active_set, duality_gap, interior_point
 from tests.robust import programs
 
 TRANSPORT = "botorch_calib.robust.sets.wasserstein._Transport"
@@ -428,13 +428,30 @@ def test_mmd_kernels() -> None:
 
 def test_mmd_tells_when_it_is_not_accurate(monkeypatch: pytest.MonkeyPatch) -> None:
     values, centre = instance(2, num=30)
-    monkeypatch.setattr(simplex_in_ellipsoid, "_ACTIVE_SET_STEPS", 2)
-    monkeypatch.setattr(simplex_in_ellipsoid, "_INTERIOR_POINT_STEPS", 2)
-    monkeypatch.setattr(simplex_in_ellipsoid, "_CORRECTIONS", 0)
+    monkeypatch.setattr(active_set, "_MOST_STEPS", 2)
+    monkeypatch.setattr(interior_point, "_STEPS", 2)
+    monkeypatch.setattr(interior_point, "_CORRECTIONS", 0)
     with pytest.warns(NumericsWarning, match="only accurate to"):
         MMDBall(0.05, lengthscale=0.5).worst_case(values, centre)
     monkeypatch.undo()
-    assert mmd._ACCURACY > simplex_in_ellipsoid.EXCESS
+    assert mmd._ACCURACY > duality_gap.EXCESS
+
+
+@pytest.mark.parametrize("radius", [1e-6, 1e-10, 1e-14])
+def test_mmd_of_next_to_no_radius(radius: float) -> None:
+    """What it changes may be lost in rounding, which is nothing to be warned of."""
+    generator = torch.Generator().manual_seed(0)
+    points, weights = (torch.rand(40, n, generator=generator, dtype=torch.double) for n in (2, 1))
+    weights[::2] = 0.0
+    centre = ContextDistribution(points, weights.squeeze(-1) / weights.sum())
+    values = torch.randn(4, 40, generator=generator, dtype=torch.double)
+    decrease = [
+        centre.expectation(values) - MMDBall(size, lengthscale=0.3).worst_case(values, centre)
+        for size in (radius, 1e-5)
+    ]
+    # Where no mass has to vanish, the decrease is proportional to the radius. What is promised is
+    # 1e-6 of it or 1e-9 of the range.
+    assert_close(decrease[0], decrease[1] * radius / 1e-5, rtol=1e-6, atol=1e-9)
 
 
 @pytest.mark.parametrize("radius", [1e-4, 1e-3, 0.01, 0.2])

@@ -1,19 +1,8 @@
-r"""Linear functions over the part of the simplex inside an ellipsoid, for many functions at once.
+"""Minimisers with mass on many atoms, by a primal-dual interior-point method.
 
-`minimise_linear` minimises ``u' p`` over ``p >= 0``, ``sum p = 1``, ``|R' (p - w)| <= 1``, the
-program behind `MMDBall`, by one of two methods. Both end with a certified duality gap.
-
-* **Active set**, in the manner of Wolfe's method for the nearest point of a polytope (1976). A
-  smooth kernel makes minimisers sparse: of a grid of 36 contexts they typically use 3 to 10, so
-  that systems of this size are all that has to be solved. The method keeps a feasible ``p``, a
-  mixture of the centre ``w`` and of some atoms. In each step it moves towards the best mixture of
-  these, which has a closed form as long as signs are ignored, up to where a share vanishes: that
-  atom, or the centre, leaves. If none does, the atom of the smallest reduced value joins. The
-  value falls in each step, so that the method is finite.
-* **Interior points**, where many atoms keep mass, and where the active set gives up: the
-  primal-dual method with the scaling of Nesterov and Todd and Mehrotra's corrector, as usual for
-  cone programs (for example Vandenberghe, "The CVXOPT linear and quadratic cone program solvers",
-  2010). Its state is ``delta = p - w``, so that small ellipsoids lose no digits.
+It is the method with the scaling of Nesterov and Todd and Mehrotra's corrector, as usual for cone
+programs (for example Vandenberghe, "The CVXOPT linear and quadratic cone program solvers", 2010).
+Its state is ``delta = p - w``, so that small ellipsoids lose no digits.
 """
 
 from __future__ import annotations
@@ -21,28 +10,15 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-# Excess to stop at, see `certified_excess`.
-EXCESS = 1e-7
-# Part of the range of a function below which its decrease needs no relative accuracy: there the
-# worst case differs from the expectation by less than a thousandth of the range.
-_FLOOR = 1e-3
-_TINY = 1e-300
+from botorch_calib.robust.simplex_in_ellipsoid.duality_gap import (
+    EXCESS,
+    TINY,
+    certified_excess,
+)
 
-# Negative mass of the solution without signs from which on the active-set method is the faster one:
-# the more of it, the fewer atoms keep mass.
-_NEGATIVE = 1.0
-# Rows that the active-set method solves together.
-_SPARSE_ROWS = 512
-# Its steps after which rows are left to the other method; most kernels and radii need 5 to 50.
-_ACTIVE_SET_STEPS = 96
-# Of these, those from one look at which rows have ended, which a device is waited for, to the next.
-_STEPS = 4
-# Places for atoms and for the centre, at most.
-_MOST = 64
-
-# Steps of the interior-point method; about 6 to 12 are needed.
-_INTERIOR_POINT_STEPS = 40
-# Numbers in the matrices of the rows that it solves together.
+# Steps; about 6 to 12 are needed.
+_STEPS = 40
+# Numbers in the matrices of the rows that are solved together.
 _BLOCK = 2**19
 # Excess from which on the atoms without mass may be recognised, so that a closed form ends it.
 _NEAR = 1e-2
@@ -55,63 +31,8 @@ _START = 0.1
 _SHORT = 0.1
 
 
-def minimise_linear(
-    u: Tensor, weights: Tensor, root: Tensor, signed: Tensor
-) -> tuple[Tensor, Tensor]:
-    """Minimisers and certified bounds of how far they are from optimal.
-
-    Args:
-        u: Functions, ``b x M``, scaled such that they range over at least 1, and have a decrease
-            of at most 1 or thereabouts.
-        weights: ``w``, ``M``.
-        root: ``R``, ``M x M``, lower triangular and invertible.
-        signed: The minimisers without ``p >= 0``, ``b x M``. If they have much negative mass, few
-            atoms will have mass in the end.
-
-    Returns:
-        The minimisers ``p``, ``b x M``, and their excess, ``b``, see `certified_excess`.
-    """
-    masses, excess = torch.empty_like(u), torch.full_like(u[:, 0], torch.inf)
-    sparse = (signed.clamp(max=0.0).sum(dim=-1) < -_NEGATIVE).nonzero().squeeze(-1)
-    for rows in sparse.split(_SPARSE_ROWS):
-        masses[rows], excess[rows] = solve_sparse(u[rows], weights, root)
-    rest = (excess > EXCESS).nonzero().squeeze(-1)
-    if len(rest) == 0:
-        return masses, excess
-    quadratic = root @ root.mT
-    for rows in rest.split(max(1, _BLOCK // root.numel())):
-        masses[rows], excess[rows] = _InteriorPoint(u[rows], weights, root, quadratic).solve()
-    return masses, excess
-
-
-def certified_excess(
-    u: Tensor, weights: Tensor, root: Tensor, delta: Tensor, dual: Tensor
-) -> Tensor:
-    """Upper bound of how far the points ``w + delta`` are from optimal.
-
-    Weak duality: for ``p`` inside the ellipsoid, ``|R' (p - w)| <= 1``, so
-    ``dual' R' (p - w) >= -|dual|`` by Cauchy and Schwarz. Hence
-    ``u' (p - w) >= (u - R dual)' (p - w) - |dual|``, whose first term is linear, and on the simplex
-    at least its smallest coefficient less its mean under ``w``.
-
-    Args:
-        u: Functions, ``b x M``.
-        weights: ``w``, ``M``.
-        root: ``R``, ``M x M``.
-        delta: Feasible changes ``p - w``, ``b x M``.
-        dual: Any vectors, ``b x M``.
-
-    Returns:
-        The duality gap divided by the decrease ``-u' delta`` plus 1e-3, ``b``.
-    """
-    reduced = u - dual @ root.mT
-    bound = reduced.amin(dim=-1) - reduced @ weights - dual.norm(dim=-1)
-    decrease = -torch.linalg.vecdot(u, delta)
-    return (-decrease - bound) / (decrease.clamp(min=0.0) + _FLOOR)
-
-
-def solve_sparse(u: Tensor, weights: Tensor, root: Tensor) -> tuple[Tensor, Tensor]:
-    """Minimisers, where few steps lead to them.
+def solve_dense(u: Tensor, weights: Tensor, root: Tensor) -> tuple[Tensor, Tensor]:
+    """Minimisers, whatever they are like.
 
     Args:
         u: Functions, ``b x M``, scaled as for `minimise_linear`.
@@ -119,142 +40,15 @@ def solve_sparse(u: Tensor, weights: Tensor, root: Tensor) -> tuple[Tensor, Tens
         root: ``R``, ``M x M``, lower triangular and invertible.
 
     Returns:
-        Minimisers, ``b x M``, and their excess (see `certified_excess`), ``b``, which is infinite
-        in rows without a solution.
+        Minimisers, ``b x M``, and their excess (see `certified_excess`), ``b``.
     """
-    return _ActiveSet(u, weights, root).solve()
-
-
-class _ActiveSet:
-    """Rows not yet solved: the solution of each has ``shares`` in ``places``, ``b x k``.
-
-    A place holds the index of an atom, or ``M`` for the centre, or ``M + 1 + s`` if it is place
-    ``s`` and empty. The equations of a mixture are picked from ``system``, ``b x k + 1`` of them
-    with the constraint on the sum of shares at the end: in it atoms have their products, as seen
-    from the centre, and what is empty stands alone.
-    """
-
-    def __init__(self, u: Tensor, weights: Tensor, root: Tensor) -> None:
-        self.u, self.weights, self.root = u, weights, root
-        self.num, device = u.shape[-1], u.device
-        images = torch.nn.functional.pad(root - weights @ root, (0, 0, 0, 1))
-        self.products = images @ images.mT
-        size = self.num + 1
-        self.system = torch.eye(size + _MOST + 1, dtype=u.dtype, device=device)
-        self.system[:size, :size] = self.products
-        self.system[-1, :size] = self.system[:size, -1] = 1.0
-        self.system[-1, -1] = 0.0
-        self.values = torch.nn.functional.pad(u - (u @ weights).unsqueeze(-1), (0, 1))
-        self.rows = torch.arange(len(u), device=device)
-        self.empty = torch.arange(size, size + _MOST, device=device)
-        self.places = self.empty[:2].repeat(len(u), 1)
-        self.places[:, 0], self.places[:, 1] = self.num, u.argmin(dim=-1)
-        self.shares = torch.full_like(self.places, _TINY, dtype=u.dtype)
-        self.shares[:, 0] = 1.0
-        # Which rows are not at their end; which are solved; the multiplier's inverse of each.
-        self.going = torch.ones_like(self.places[:, :1], dtype=torch.bool)
-        self.solved = torch.zeros_like(self.going)
-        self.inverse = torch.full_like(u[:, :1], torch.nan)
-        # Of atoms and the centre, in the end; NaN in rows that this method does not solve.
-        self.masses = torch.full_like(self.values, torch.nan)
-        self.length = torch.full_like(u[:, :1], torch.nan)
-
-    def solve(self) -> tuple[Tensor, Tensor]:
-        """Minimisers ``b x M`` and their excess ``b``, infinite where there is none."""
-        for _ in range(_ACTIVE_SET_STEPS // _STEPS):
-            if not len(self.rows):
-                break
-            self._make_room()
-            for _ in range(_STEPS):
-                self._step()
-            self._leave()
-        return self._certified()
-
-    def _make_room(self) -> None:
-        """Add empty places for the atoms that the next steps let in."""
-        width = self.places.shape[-1]
-        used = int((self.places <= self.num).sum(dim=-1).max())
-        more = min(_MOST, used + _STEPS) - width
-        if more > 0:
-            spare = self.empty[width : width + more].expand(len(self.places), -1)
-            self.places = torch.cat([self.places, spare], dim=-1)
-            self.shares = torch.nn.functional.pad(self.shares, (0, more), value=_TINY)
-
-    def _step(self) -> None:
-        """A step of the rows that are going; the others are computed and left as they are."""
-        atoms = self.places.clamp(max=self.num)
-        target, length, level = self._best_mixture(self.values.gather(-1, atoms))
-        shares, place, drops = self._moved(target)
-        mass = torch.zeros_like(self.values).scatter_(-1, atoms, shares)
-        pull = mass @ self.products
-        least, atom = torch.addcdiv(self.values, pull, length).min(dim=-1, keepdim=True)
-        # The duality gap and the decrease of the best mixture.
-        small = level - least <= EXCESS * (1 / length - level + _FLOOR)
-        places, full = self._exchanged(place, drops, atom)
-        going = self.going
-        self.shares = torch.where(going, shares, self.shares)
-        self.places = torch.where(going, places, self.places)
-        self.inverse = torch.where(going, length, self.inverse)
-        solved = small & ~drops
-        self.solved = self.solved | (going & solved)
-        self.going = going & ~(solved | ~(length > 0) | full)
-
-    def _best_mixture(self, values: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Shares of any sign that are best, ``b x k``, given the values of what is mixed.
-
-        From the mixture nearest to the centre, it is the steepest descent to the boundary.
-
-        Returns:
-            The shares; the inverse of the ellipsoid's multiplier, which is not positive if there is
-            no such mixture; the multiplier of the sum. The last two are ``b x 1``.
-        """
-        index = torch.nn.functional.pad(self.places, (0, 1), value=len(self.system) - 1)
-        system = self.system[index.unsqueeze(-1), index.unsqueeze(-2)]
-        values = torch.nn.functional.pad(values, (0, 1))
-        # The last column, which is that of the constraint, is also its right-hand side.
-        unit = self.system[-1].new_zeros(values.shape[-1])
-        unit[-1] = 1.0
-        right = torch.stack([unit.expand_as(values), values], dim=-1)
-        nearest, descent = torch.linalg.solve_ex(system, right)[0].unbind(dim=-1)
-        room = (1 + nearest[:, -1:]).clamp(min=0.0)
-        square = (descent * values).sum(dim=-1, keepdim=True)
-        length = (room / square.clamp(min=_TINY)).sqrt()
-        target = nearest - length * descent
-        return target[:, :-1], length, target[:, -1:] / -length
-
-    def _moved(self, target: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Shares on the way to ``target``; which place loses its own, and whether one does."""
-        limit = self.shares / (self.shares - target.clamp(max=0.0))
-        step, place = limit.min(dim=-1, keepdim=True)
-        return torch.lerp(self.shares, target, step).clamp_(min=_TINY), place, step < 1
-
-    def _exchanged(self, place: Tensor, drops: Tensor, atom: Tensor) -> tuple[Tensor, Tensor]:
-        """The place emptied, or an empty one given to the atom; whether there was none."""
-        last, spare = self.places.max(dim=-1, keepdim=True)
-        index = torch.where(drops, place + (self.num + 1), atom)
-        places = self.places.scatter(-1, torch.where(drops, place, spare), index)
-        return places, last <= self.num
-
-    def _leave(self) -> None:
-        """Take out the rows that have ended, and keep the solutions of the solved ones."""
-        rows = self.rows
-        # Added up, since the atom that has just joined may have been there.
-        masses = self.u.new_zeros(len(rows), self.num + 1 + _MOST)
-        masses.scatter_add_(-1, self.places, self.shares)
-        self.masses[rows] = torch.where(self.solved, masses[:, : self.num + 1], torch.nan)
-        self.length[rows] = torch.where(self.solved, self.inverse, torch.nan)
-        left = self.going.squeeze(-1).nonzero().squeeze(-1)
-        for name in ("rows", "values", "places", "shares", "inverse", "going", "solved"):
-            setattr(self, name, getattr(self, name)[left])
-
-    def _certified(self) -> tuple[Tensor, Tensor]:
-        """Solutions of all rows, corrected for rounding to lie in the set, and their excess."""
-        masses = self.masses[:, :-1] + self.masses[:, -1:] * self.weights
-        delta = masses / masses.sum(dim=-1, keepdim=True) - self.weights
-        delta = delta / (delta @ self.root).norm(dim=-1, keepdim=True).clamp(min=1.0)
-        dual = (delta @ self.root) / -self.length
-        excess = certified_excess(self.u, self.weights, self.root, delta, dual)
-        return self.weights + delta, excess.nan_to_num(nan=torch.inf)
+    quadratic = root @ root.mT
+    parts = [
+        _InteriorPoint(rows, weights, root, quadratic).solve()
+        for rows in u.split(max(1, _BLOCK // root.numel()))
+    ]
+    masses, excess = zip(*parts, strict=True)
+    return torch.cat(masses), torch.cat(excess)
 
 
 def whitened(u: Tensor, root: Tensor) -> Tensor:
@@ -282,11 +76,11 @@ class _InteriorPoint:
         num = u.shape[-1]
         # Strictly inside: a small step from the centre towards equal masses.
         step = 1 / num - weights
-        reach = (step @ root).norm().clamp(min=_TINY)
+        reach = (step @ root).norm().clamp(min=TINY)
         self.delta = (step * torch.clamp(0.5 / reach, max=0.5)).expand_as(u).clone()
         # Strictly inside also for the dual: the multiplier of the ellipsoid alone, or part of it.
         ray = whitened(u, root)
-        size = ray.norm(dim=-1, keepdim=True).clamp(min=_TINY)
+        size = ray.norm(dim=-1, keepdim=True).clamp(min=TINY)
         share = (1 / size).clamp(max=1.0)
         self.dual = torch.cat([1.5 * share * size, share * ray], dim=-1)
         self.z = (1 - share) * (u - u.amin(dim=-1, keepdim=True)) + _START
@@ -296,7 +90,7 @@ class _InteriorPoint:
 
     def solve(self) -> tuple[Tensor, Tensor]:
         """Minimisers ``b x M`` and their excess ``b``."""
-        for step in range(_INTERIOR_POINT_STEPS):
+        for step in range(_STEPS):
             self._record(_NEAR if step < _PATIENCE else float("inf"))
             if not len(self.rows):
                 break
@@ -356,7 +150,7 @@ class _InteriorPoint:
         room = 1 - (start @ self.root).square().sum(dim=-1, keepdim=True)
         length = room.clamp(min=0.0).sqrt() / (descent @ self.root).norm(dim=-1, keepdim=True)
         delta = start - length * descent
-        return delta, -(delta @ self.root) / length.clamp(min=_TINY)
+        return delta, -(delta @ self.root) / length.clamp(min=TINY)
 
     def _advance(self) -> None:
         """One step of the predictor and the corrector, which share a factorisation."""
@@ -473,7 +267,7 @@ def _flip(x: Tensor) -> Tensor:
 def _det(x: Tensor) -> Tensor:
     """``x_0^2 - |x_1|^2``, positive inside the cone, ``b x 1``."""
     norm = x[:, 1:].norm(dim=-1, keepdim=True)
-    return ((x[:, :1] - norm) * (x[:, :1] + norm)).clamp(min=_TINY)
+    return ((x[:, :1] - norm) * (x[:, :1] + norm)).clamp(min=TINY)
 
 
 def _jordan(x: Tensor, y: Tensor) -> Tensor:
