@@ -412,7 +412,7 @@ class CalibratedPosterior(WithMoments, Posterior):
     @property
     def base_sample_shape(self) -> torch.Size:
         """``batch_shape x q x 2``: for each point a number for ``f`` and one for the noise."""
-        return torch.Size([*self.base_posterior.base_sample_shape, 2])
+        return torch.Size([*self.path_posterior.base_sample_shape, 2])
 
     @property
     def batch_range(self) -> tuple[int, int]:

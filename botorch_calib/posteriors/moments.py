@@ -60,7 +60,7 @@ def least_for_scale(scale_squared: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def scale_for_least(least: Tensor) -> Tensor:
-    """The unit in which a least variance is the usual one: the next power of two, without gradient.
+    """The unit in which a least variance is the usual one: a power of two, without gradient.
 
     It is the inverse of `least_for_scale`.
     """

@@ -13,7 +13,7 @@ from botorch.acquisition import (
     ProbabilityOfImprovement,
     UpperConfidenceBound,
 )
-from botorch.acquisition.objective import GenericMCObjective, ScalarizedPosteriorTransform
+from botorch.acquisition.objective import LinearMCObjective, ScalarizedPosteriorTransform
 from botorch.models import SingleTaskGP
 from botorch.models.transforms import Standardize
 from botorch.sampling.normal import SobolQMCNormalSampler
@@ -120,7 +120,7 @@ def test_samples_do_not_depend_on_the_unit(
         noisy = qLogCalibratedNoisyExpectedImprovement(
             model,
             X_baseline=close[::2],
-            objective=GenericMCObjective(lambda Y, X=None: Y.squeeze(-1) / unit),
+            objective=LinearMCObjective(torch.tensor([1.0 / unit], dtype=dtype)),
             prune_baseline=False,
             sampler=SobolQMCNormalSampler(torch.Size([8]), seed=0),
         )
