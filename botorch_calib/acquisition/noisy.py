@@ -105,7 +105,7 @@ class _CachedRoots(CachedCholeskyMCSamplerMixin):
     def _compute_root_decomposition(self, posterior: Posterior) -> Any:
         roots = []
         for part in _parts(posterior):
-            base = part.base_posterior if isinstance(part, CalibratedPosterior) else part
+            base = part.path_posterior if isinstance(part, CalibratedPosterior) else part
             roots.append(super()._compute_root_decomposition(base))
         return roots
 

@@ -13,9 +13,9 @@ arithmetic::
      |     |  units of z -> standard units of the normal pieces, batch -> columns
      |    SmoothedExcess.forward (and .backward)       _denoised_improvement.py
      |     |  pieces mixed by their masses; derivatives in closed form
-     |    piece_values                                 _denoised_improvement.py
+     |    piece_values                                 _denoised_pieces.py
      |     |  all pieces on one scale, so that exp(-700) keeps its digits
-     |     +--> interval_means                         _denoised_improvement.py: uniform pieces
+     |     +--> interval_means                         _denoised_pieces.py: uniform pieces
      |     +--> bivariate_tails -> _wedge              _bivariate_tails.py: normal pieces
      |     +--> SeparatePieces                         _separate_pieces.py: if bounded
      |
@@ -35,9 +35,12 @@ What each file holds:
 * ``smoothed.py``: `SmoothedPredictive`, that distribution plus Gaussian noise (the objective), and
   `UnsmoothedPredictive`, the same questions without noise (the observation).
 * ``scoring.py``: scores of forecasts (CRPS, interval score, calibration error).
-* ``_denoised_improvement.py``, ``_bivariate_tails.py``, ``_separate_pieces.py``,
-  ``_observation_improvement.py``: integrals.
-* ``_smoothed_quantile.py``: quantiles from these, in a fixed number of steps.
+* ``_denoised_pieces.py``, ``_bivariate_tails.py``, ``_separate_pieces.py``: integrals with noise,
+  of each piece.
+* ``_denoised_improvement.py``: these mixed, with their derivatives.
+* ``_observation_improvement.py``: integrals without noise.
+* ``_survival_curve.py``, ``_smoothed_quantile.py``: quantiles, in a fixed number of steps.
+* ``_transport.py``: the monotone map from a normal number to a piecewise distribution.
 * ``_normal_moments.py``: moments of recalibrated distributions, with their derivatives.
 * ``_normal_functions.py``: special functions of the normal distribution, far into its tails.
 """

@@ -5,7 +5,7 @@ Notation: ``phi`` and ``Phi`` are the normal density and distribution function,
 units) and ``H(t) = ((t^2 + 1) Phi(t) + t phi(t)) / 2`` is the integral of ``h``.
 All functions work elementwise on tensors of any shape.
 
-Two kinds of functions stand here. Those for the in-place kernels (`_denoised_improvement`,
+Two kinds of functions stand here. Those for the in-place kernels (`_denoised_pieces`,
 `_bivariate_tails`, `_separate_pieces`, `_observation_improvement`) return ratios to ``phi`` and
 build no graph: `mills_ratio`, `ramp_ratio`, `scaled_tails`. Those for everything else return
 logarithms and are differentiable: `log_h`, `log_normal_interval`, `log1mexp`, `ndtri_exp`.
@@ -257,7 +257,7 @@ def log_normal_interval(lower: Tensor, upper: Tensor) -> Tensor:
     """``log(Phi(upper) - Phi(lower))`` for ``lower < upper``; either end may be infinite.
 
     The natural mass of a normal piece, for all callers that need it alone or with a graph. The
-    kernels `_denoised_improvement._NormalPieces` and `_observation_improvement` derive it
+    kernels `_denoised_pieces._NormalPieces` and `_observation_improvement` derive it
     from the same Mills ratios as the integrals that they divide by it; a test holds them together.
 
     The interval is turned into the lower tail, where ``Phi`` is small and its logarithm exact, and

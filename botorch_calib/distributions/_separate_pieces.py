@@ -1,7 +1,7 @@
 r"""Improvement under normal pieces with noise, each integrated on its own.
 
 Where both ends of the support are open and hold mass, the pieces' integrals may be differences of
-those over tails (`botorch_calib.distributions._denoised_improvement`): what cancels between two
+those over tails (`botorch_calib.distributions._denoised_pieces`): what cancels between two
 knots is small against what the tail beyond them adds. Beyond a bounded support there is no such
 tail, and the integrals over a piece ``[k-, k+]`` are needed to a relative error however small they
 are. With ``t = (z - x) / r`` and the normal mass ``N`` of the piece,

@@ -42,7 +42,8 @@ from botorch.utils.probability.utils import log_phi, ndtr
 from torch import Tensor
 from torch.autograd import Function
 
-from botorch_calib.distributions._denoised_improvement import SurvivalCurve, survival_derivatives
+from botorch_calib.distributions._denoised_improvement import survival_derivatives
+from botorch_calib.distributions._survival_curve import SurvivalCurve
 from botorch_calib.distributions.form import PiecewiseForm
 
 STEPS_FROM_TABLE = 1  # where the guess is that of a `QuantileTable`, 1e-6 scores off

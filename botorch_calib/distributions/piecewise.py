@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError
-from botorch.utils.probability.utils import log_ndtr, log_phi, ndtr
+from botorch.utils.probability.utils import log_phi
 from torch import Tensor
 from torch.autograd import Function
 
@@ -31,12 +31,10 @@ from botorch_calib._validation import (
 from botorch_calib.distributions._normal_functions import (
     LOG_ZERO,
     log_normal_interval,
-    lower_quantile,
-    ndtri_exp,
 )
 from botorch_calib.distributions._normal_moments import normal_moments
-from botorch_calib.distributions._normal_pieces import NormalPieces
 from botorch_calib.distributions._smoothed_quantile import QuantileTable, normal_points
+from botorch_calib.distributions._transport import NormalPieces, cuts, pick, transported
 from botorch_calib.distributions.form import PiecewiseForm
 from botorch_calib.distributions.moments import WithMoments
 from botorch_calib.exceptions import CalibrationWarning
@@ -498,7 +496,7 @@ class PiecewisePredictive(WithMoments):
         z = self._numbers(z)
         knots = self.knots
         index = (z.unsqueeze(-1) > knots[..., 1:-1]).sum(dim=-1, keepdim=True)
-        weight = _pick(self._log_weights(knots, self._standardized(knots)), index)
+        weight = pick(self._log_weights(knots, self._standardized(knots)), index)
         scale = torch.ones_like(z) if self.scale is None else self.scale
         flags = self.form.is_uniform(z.device)[index.squeeze(-1)]
         normal = log_phi(z / scale) - scale.log()
@@ -542,9 +540,10 @@ class PiecewisePredictive(WithMoments):
         if common and in_double and self.form.is_normal_throughout:
             below, above = self._probabilities()
             knots, beyond = self._standardized(self._knots), torch.stack([below[:-1], above[1:]])
-            value = NormalPieces.apply(z, knots, _cuts(below, above), self.masses, beyond)
+            value = NormalPieces.apply(z, knots, cuts(below, above), self.masses, beyond)
         else:
-            value = self._transport_pieces(z)
+            flags = self.form.is_uniform(z.device)
+            value = transported(z, self.standard_knots, self.masses, self._probabilities(), flags)
         return value if self.scale is None else value * self.scale
 
     def _transport_stretched(self, z: Tensor, scale: Tensor | float) -> Tensor:
@@ -557,23 +556,6 @@ class PiecewisePredictive(WithMoments):
         tail, center, _ = self.masses.unbind(-1)
         inside = self._knots[..., 1] * (torch.erf(z * math.sqrt(0.5)) / center)
         return torch.where(z.abs() > -torch.special.ndtri(tail), z * scale, inside)
-
-    def _transport_pieces(self, z: Tensor) -> Tensor:
-        """`transport` piece by piece, in units of the scale."""
-        below, above = self._probabilities()
-        index = (z.unsqueeze(-1) > _cuts(below, above)).sum(dim=-1, keepdim=True)
-        knots = self.standard_knots
-        low, high = _pick(knots[..., :-1], index), _pick(knots[..., 1:], index)
-        mass = _pick(self.masses, index)
-        p_low, p_high = _pick(below[..., :-1], index), _pick(above[..., 1:], index)
-        # A piece that lies above zero is turned over: where Phi is small it has most digits.
-        flip = low + high > 0
-        z_side = torch.where(flip, -z, z)
-        low, high = torch.where(flip, -high, low), torch.where(flip, -low, high)
-        p_side = torch.where(flip, p_high, p_low)
-        flags = self.form.is_uniform(z.device)[index.squeeze(-1)]
-        value = _piece_quantile(z_side, low, high, mass, p_side, flags)
-        return torch.where(flip, -value, value)
 
     def _probabilities(self) -> tuple[Tensor, Tensor]:
         """Those below and above each knot, ``... x (K + 1)``."""
@@ -789,48 +771,3 @@ def common_row(values: Tensor, num_dims: int) -> Tensor | None:
     if own or 0 in values.shape:
         return None
     return values[(0,) * (values.dim() - num_dims)]
-
-
-def _cuts(below: Tensor, above: Tensor) -> Tensor:
-    """Where ``z`` passes from piece to piece: ``Phi^-1`` of the masses below the inner knots.
-
-    Each is computed from the smaller one of the masses on its two sides.
-    """
-    below, above = below[..., 1:-1], above[..., 1:-1]
-    low = torch.special.ndtri(below.clamp(0.0, 1.0))
-    return torch.where(below < 0.5, low, -torch.special.ndtri(above.clamp(0.0, 1.0)))
-
-
-def _pick(values: Tensor, index: Tensor) -> Tensor:
-    """``values`` (``... x K``) at ``index`` (``shape x 1``), broadcast to ``shape``."""
-    shape = torch.broadcast_shapes(values.shape[:-1], index.shape[:-1])
-    values = values.expand(*shape, values.shape[-1])
-    return values.gather(-1, index.expand(*shape, 1)).squeeze(-1)
-
-
-def _piece_quantile(
-    z: Tensor, low: Tensor, high: Tensor, mass: Tensor, p_low: Tensor, uniform: Tensor
-) -> Tensor:
-    """Quantile at ``Phi(z)`` of the piece ``[low, high]`` in which it falls (lower side).
-
-    With ``u = (Phi(z) - p_low) / mass`` the share of the piece below the quantile ``x``, a normal
-    piece has ``Phi(x) = Phi(low) + u (Phi(high) - Phi(low))``, solved in logarithms.
-    """
-    open_low = low.isneginf()
-    tiny = torch.finfo(z.dtype).tiny
-    mass = mass.clamp(min=tiny)
-    inside = ((ndtr(z) - p_low) / mass).clamp(min=0.0, max=1.0)
-    low_safe = low.masked_fill(open_low, 0.0)
-    flat = low_safe + (high.masked_fill(~uniform, 1.0) - low_safe) * inside
-    # In an open piece p_low is 0 and u = Phi(z) / mass, which may underflow: its logarithm does
-    # not.
-    log_inside = torch.where(open_low, log_ndtr(z) - mass.log(), inside.clamp(min=tiny).log())
-    log_low = log_ndtr(low.masked_fill(open_low, -1.0))
-    log_part = log_inside + log_normal_interval(low, high)
-    # Not with a log_low of LOG_ZERO, at which second derivatives of the sum are NaN
-    log_p = torch.where(open_low, log_part, torch.logaddexp(log_low, log_part))
-    # At the upper end rounding may exceed Phi(high) slightly.
-    plain = z.dtype == torch.float64 and not torch.is_grad_enabled()
-    normal = (lower_quantile if plain else ndtri_exp)(log_p.clamp(max=-tiny))
-    normal = torch.minimum(torch.maximum(normal, low), high)
-    return torch.where(uniform, flat, normal)

@@ -113,7 +113,8 @@ class SmoothedPredictive(_WithTails):
 
     Args:
         predictive: The piecewise distribution of ``z``.
-        ratio: Noise ratio ``r >= 0``, broadcasting against ``predictive.batch_shape``.
+        ratio: Noise ratio ``r >= 0``, broadcasting against ``predictive.batch_shape``; held between
+            `MIN_RATIO` and `MAX_RATIO`.
     """
 
     def __init__(self, predictive: PiecewisePredictive, ratio: Tensor) -> None:

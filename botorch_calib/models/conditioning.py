@@ -8,6 +8,7 @@ import torch
 from botorch.exceptions.errors import UnsupportedError
 from botorch.models.model import Model
 from gpytorch.likelihoods import FixedNoiseGaussianLikelihood
+from gpytorch.settings import detach_test_caches
 from torch import Tensor
 
 from botorch_calib._autograd import outside_inference_mode
@@ -30,7 +31,10 @@ def conditioned_on(model: Any, X: Tensor, Y: Tensor, **kwargs: Any) -> Model:
         with torch.no_grad():
             posterior_at(model, X)
     try:
-        with row_updates(model):
+        # What predictions are made of is detached by default, so that derivatives by the new points
+        # would lack those of variances, on which calibrated means depend.
+        keeps_graph = X.requires_grad or Y.requires_grad
+        with row_updates(model), detach_test_caches(detach_test_caches.on() and not keeps_graph):
             conditioned: Model = model.condition_on_observations(X, Y, **kwargs)
     except (NotImplementedError, AttributeError) as error:
         # BoTorch's variational models lack the method that its base class calls.

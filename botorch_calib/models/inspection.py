@@ -230,8 +230,8 @@ def least_variance(model: Any, posterior: GPyTorchPosterior) -> Tensor | None:
     """Smallest variance that a model's posterior is to state, in squared units of the outcome.
 
     GPyTorch states none below 1e-10 (1e-6 in single precision), in whatever units: outcomes that
-    vary by 1e-5 (1e-3) or less would all seem to have that standard deviation. Here that is a
-    bound in the space of the targets under a ``Standardize`` that makes them larger.
+    vary by 1e-5 (1e-3) or less would all seem to have that standard deviation. Under a
+    ``Standardize`` that is a bound in the space of the targets here.
 
     Args:
         model: A model with one output.

@@ -3,6 +3,7 @@ r"""`CalibratedPosterior`: a Gaussian posterior with calibrated marginals."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cached_property
 from typing import Self
 
 import torch
@@ -15,6 +16,7 @@ from botorch.posteriors import GPyTorchPosterior
 from botorch.posteriors.posterior import Posterior
 from botorch.utils.low_rank import sample_cached_cholesky
 from gpytorch.distributions import MultitaskMultivariateNormal, MultivariateNormal
+from linear_operator import to_linear_operator
 from torch import Tensor
 
 from botorch_calib._validation import (
@@ -25,8 +27,17 @@ from botorch_calib._validation import (
 )
 from botorch_calib.distributions.moments import WithMoments
 from botorch_calib.distributions.piecewise import PiecewisePredictive
-from botorch_calib.distributions.smoothed import SmoothedPredictive, UnsmoothedPredictive
-from botorch_calib.posteriors.moments import MIN_VARIANCE, marginal_variance
+from botorch_calib.distributions.smoothed import (
+    MAX_RATIO,
+    SmoothedPredictive,
+    UnsmoothedPredictive,
+)
+from botorch_calib.posteriors.moments import (
+    MIN_VARIANCE,
+    marginal_variance,
+    scale_for_least,
+    usual_least,
+)
 
 # Beyond this, in units of the outcome, numbers are as good as infinite: in units of the smallest
 # standard deviation, and of the noise beside it, cubes of them would overflow in derivatives.
@@ -59,7 +70,8 @@ class CalibratedPosterior(WithMoments, Posterior):
 
     * a sample is a function of ``x``: equal rows have equal values, as far as the process' own
       paths do. (Its Cholesky factor of equal rows may need jitter, and then they differ by about
-      the root of it; ``f~`` by up to ``max(1, T') + |T' - 1| / 2`` times as much.)
+      the root of it; ``f~`` by up to ``max(1, T') + |T' - 1| / 2`` times as much. Outcomes in tiny
+      units are drawn in units in which the jitter is small, see ``least_variance``.)
     * each marginal is exactly the closed-form one whatever ``q``, and the sample at a point does
       not depend on later points;
     * correlations are those of the process: ``z`` has the posterior correlation of ``f``, exactly
@@ -95,7 +107,8 @@ class CalibratedPosterior(WithMoments, Posterior):
             one, for claims about ``f``. It does not matter to the observation.
         least_variance: What the variance of ``f`` is taken for at least, in squared units of the
             outcome, broadcasting to ``batch_shape x q x 1`` (default: GPyTorch's setting
-            ``min_variance``, which is too much for outcomes in tiny units).
+            ``min_variance``, which is too much for outcomes in tiny units). Joint samples are
+            drawn in the unit in which this is that setting.
 
     Raises:
         UnsupportedError: If ``posterior`` is not a Gaussian posterior, or ``predictive`` not a
@@ -223,6 +236,8 @@ class CalibratedPosterior(WithMoments, Posterior):
             tau, root = spread.sqrt(), growth.sqrt()
             self._unit, ratio = self._unit * (growth / spread), ratio * (tau / root)
             self._stretch = root, tau
+        # A larger ratio would be held to the largest, and the spread given y be too small.
+        self._unit = self._unit * (ratio / MAX_RATIO).clamp(min=1.0)
         self._distribution = SmoothedPredictive(self.predictive, ratio)
 
     def _growth(self, ratio: Tensor) -> tuple[Tensor, Tensor]:
@@ -397,7 +412,7 @@ class CalibratedPosterior(WithMoments, Posterior):
     @property
     def base_sample_shape(self) -> torch.Size:
         """``batch_shape x q x 2``: for each point a number for ``f`` and one for the noise."""
-        return torch.Size([*self.base_posterior.base_sample_shape, 2])
+        return torch.Size([*self.path_posterior.base_sample_shape, 2])
 
     @property
     def batch_range(self) -> tuple[int, int]:
@@ -423,7 +438,7 @@ class CalibratedPosterior(WithMoments, Posterior):
             )
 
         def path(column: int) -> Tensor:
-            return self.base_posterior.rsample_from_base_samples(
+            return self._path_unit * self.path_posterior.rsample_from_base_samples(
                 sample_shape, base_samples[..., column]
             )
 
@@ -443,7 +458,7 @@ class CalibratedPosterior(WithMoments, Posterior):
             sample_shape: Shape of the set of samples.
             base_samples: ``sample_shape x base_sample_shape``, of all points; the t-batch may be
                 collapsed to size 1.
-            baseline_L: Root of the covariance of `base_posterior` at all points but the last.
+            baseline_L: Root of the covariance of `path_posterior` at all points but the last.
             q: Number of these last points.
 
         Returns:
@@ -458,8 +473,8 @@ class CalibratedPosterior(WithMoments, Posterior):
             # BoTorch's function takes a single sample dimension.
             lead, point_dims = columns.shape[:-num_dims], columns.shape[-num_dims:]
             columns = columns.reshape(-1, *point_dims)
-            path = sample_cached_cholesky(
-                self.base_posterior, baseline_L, q, columns, columns.shape[:1]
+            path = _last(self._path_unit, q) * sample_cached_cholesky(
+                self.path_posterior, baseline_L, q, columns, columns.shape[:1]
             )
             return path.view(*lead, *path.shape[1:])
 
@@ -474,9 +489,34 @@ class CalibratedPosterior(WithMoments, Posterior):
         """Differentiable samples, ``sample_shape x batch_shape x q x 1``."""
         shape = torch.Size([1]) if sample_shape is None else sample_shape
         if self.denoise and not self._corrects_nothing:
-            return self._transported(*self.base_posterior.rsample(torch.Size([2, *shape])))
-        path = self.base_posterior.rsample(shape)
+            return self._transported(*self._paths(torch.Size([2, *shape])))
+        path = self._paths(shape)
         return path if self.denoise else self._observed(path, torch.randn_like(path))
+
+    def _paths(self, shape: torch.Size) -> Tensor:
+        return self._path_unit * self.path_posterior.rsample(shape)
+
+    @cached_property
+    def path_posterior(self) -> GPyTorchPosterior:
+        """What paths of the process are drawn from: `base_posterior`, in units of its own.
+
+        Where rounding has made a covariance matrix indefinite, GPyTorch adds 1e-8 (1e-6 in single
+        precision) to its diagonal, in whatever units: beside outcomes that vary by 1e-4 (1e-3) or
+        less, that would be most of the sample.
+        """
+        if self._least_variance is None:
+            return self.base_posterior
+        unit, normal = self._path_unit, self.base_posterior.distribution
+        covariance = normal.lazy_covariance_matrix.to_dense() / (unit * unit.mT)
+        mean = (self.base_posterior.mean / unit).squeeze(-1)
+        return GPyTorchPosterior(MultivariateNormal(mean, to_linear_operator(covariance)))
+
+    @cached_property
+    def _path_unit(self) -> Tensor:
+        """Its unit, a power of two, by which nothing is rounded: ``1 x 1`` or as the variance."""
+        if self._least_variance is None:
+            return self.noise_variance.new_ones(1, 1)
+        return torch.atleast_2d(scale_for_least(self._least_variance))
 
     @property
     def _corrects_nothing(self) -> bool:
@@ -555,6 +595,8 @@ class CalibratedPosterior(WithMoments, Posterior):
         if weight == 0.0:
             raise InputDataError("`weight` must not be 0.")
         mvn, least = self.base_posterior.distribution, self._least_variance
+        if least is None:
+            least = mvn.mean.new_full((), usual_least(self.dtype))
         scaled = MultivariateNormal(
             weight * mvn.mean + offset, mvn.lazy_covariance_matrix * (weight * weight)
         )
@@ -564,7 +606,7 @@ class CalibratedPosterior(WithMoments, Posterior):
             0.0 if self._noiseless else self.noise_variance * (weight * weight),
             self.denoise,
             self.excess,
-            None if least is None else least * (weight * weight),
+            least * (weight * weight),
         )
 
 

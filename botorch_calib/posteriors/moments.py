@@ -55,9 +55,19 @@ def marginal_variance(posterior: GPyTorchPosterior, least: Tensor | None = None)
 
 
 def least_for_scale(scale_squared: Tensor, dtype: torch.dtype) -> Tensor:
-    """The least variance of outcomes that are ``scale`` times standardised ones.
+    """The least variance of outcomes that are ``scale`` times standardised ones: that of these."""
+    return scale_squared * usual_least(dtype)
 
-    It is GPyTorch's in the units in which that is the less: those of the outcome, or of the
-    standardised one.
+
+def scale_for_least(least: Tensor) -> Tensor:
+    """The unit in which a least variance is the usual one: a power of two, without gradient.
+
+    It is the inverse of `least_for_scale`.
     """
-    return scale_squared.clamp(max=1.0) * max(min_variance.value(dtype), MIN_VARIANCE)
+    usual = usual_least(least.dtype)
+    return (least.detach() / usual).log2().mul(0.5).round().exp2()
+
+
+def usual_least(dtype: torch.dtype) -> float:
+    """The least variance where nothing is known of units."""
+    return float(max(min_variance.value(dtype), MIN_VARIANCE))

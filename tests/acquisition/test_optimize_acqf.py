@@ -14,7 +14,7 @@ from botorch.acquisition import (
     qUpperConfidenceBound,
 )
 from botorch.acquisition.multi_objective.logei import qLogExpectedHypervolumeImprovement
-from botorch.acquisition.objective import ScalarizedPosteriorTransform
+from botorch.acquisition.objective import IdentityMCObjective, ScalarizedPosteriorTransform
 from botorch.models import ModelList
 from botorch.optim import optimize_acqf, optimize_acqf_mixed
 from botorch.sampling.get_sampler import get_sampler
@@ -30,9 +30,11 @@ from botorch_calib import (
     CalibratedModel,
     CalibratedProbabilityOfImprovement,
     CalibratedUpperConfidenceBound,
+    CensoredDelayModel,
     LocalizedConformal,
     LogCalibratedExpectedImprovement,
     OnlineConformal,
+    QuantileRecalibrator,
 )
 from botorch_calib.acquisition import DelayedUpperConfidenceBound
 from tests.gps import DOUBLE, far_from_gaussian, make_data, make_gp
@@ -114,6 +116,25 @@ def test_joint_batch(build):
 @pytest.mark.parametrize("fixed_noise", [False, True], ids=["learned", "fixed"])
 def test_knowledge_gradient(fixed_noise):
     check(qKnowledgeGradient(make_model(fixed_noise=fixed_noise), num_fantasies=3))
+
+
+@pytest.mark.parametrize("fixed_noise", [False, True], ids=["learned", "fixed"])
+@pytest.mark.parametrize("around", [False, True], ids=["", "pending"])
+@pytest.mark.parametrize("by_samples", [False, True])
+def test_derivatives_of_knowledge_gradient(fixed_noise, around, by_samples):
+    """Also by the points whose outcomes are fantasies, on which later variances depend.
+
+    The mean of a calibrated distribution depends on the variance, and so does every sample.
+    """
+    calibrator = QuantileRecalibrator([0.2, 0.5, 0.9], step_size=0.2)
+    model: Any = CalibratedModel.from_history(make_gp(fixed_noise=fixed_noise), calibrator)
+    if around:
+        model = CensoredDelayModel(model, PENDING, imputation="hallucinate")
+    sampler = SobolQMCNormalSampler(torch.Size([4]), seed=0) if by_samples else None
+    objective = IdentityMCObjective() if by_samples else None
+    acqf = qKnowledgeGradient(model, num_fantasies=2, inner_sampler=sampler, objective=objective)
+    X = draw_sobol_samples(BOUNDS, n=1, q=3, seed=3).requires_grad_()
+    assert torch.autograd.gradcheck(acqf, X, eps=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("q", [1, 2])

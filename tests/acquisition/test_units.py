@@ -13,9 +13,10 @@ from botorch.acquisition import (
     ProbabilityOfImprovement,
     UpperConfidenceBound,
 )
-from botorch.acquisition.objective import ScalarizedPosteriorTransform
+from botorch.acquisition.objective import LinearMCObjective, ScalarizedPosteriorTransform
 from botorch.models import SingleTaskGP
 from botorch.models.transforms import Standardize
+from botorch.sampling.normal import SobolQMCNormalSampler
 from gpytorch.kernels import RQKernel, ScaleKernel
 from torch import Tensor
 
@@ -24,18 +25,21 @@ from botorch_calib import (
     CertifiedSetExpansion,
     ChanceConstraint,
     ContextDistribution,
+    DelayedThompsonSampling,
     DelayedUpperConfidenceBound,
     LocalizedConformal,
     RobustAcquisition,
     RobustUpperConfidenceBound,
     TotalVariationBall,
     optimize_robust,
+    qLogCalibratedNoisyExpectedImprovement,
 )
 from botorch_calib.acquisition import unit_box
 
 # Unit and tolerance by precision: GPyTorch states no standard deviation below 1e-5 and 1e-3, which
-# is far above those of outcomes in these units. Powers of two, so that nothing is rounded.
-UNITS = [(torch.double, 2.0**-24, 1e-9), (torch.float, 2.0**-14, 1e-3)]
+# is far above those of outcomes in the small units. Powers of two, so that nothing is rounded.
+SMALL = [(torch.double, 2.0**-24, 1e-9), (torch.float, 2.0**-14, 1e-3)]
+UNITS = [*SMALL, (torch.double, 2.0**24, 1e-9)]
 
 
 def data(dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
@@ -91,6 +95,41 @@ def test_bounds_do_not_depend_on_the_unit(
         return (make(model, X, unit)(decisions) / unit).detach()
 
     torch.testing.assert_close(values(unit), values(1.0), rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.filterwarnings("ignore:A not p.d.")
+@pytest.mark.parametrize("denoise", [False, True])
+@pytest.mark.parametrize(("dtype", "unit", "tolerance"), UNITS)
+def test_samples_do_not_depend_on_the_unit(
+    dtype: torch.dtype, unit: float, tolerance: float, denoise: bool
+) -> None:
+    """Of points so close that jitter is needed, which GPyTorch adds in whatever units."""
+    X, Y, _ = data(dtype)
+    close = X[:1] + torch.linspace(0, 0.1, 40, dtype=dtype).unsqueeze(-1)
+
+    def values(unit: float) -> tuple[Tensor, ...]:
+        gp: Any = SingleTaskGP(X, unit * Y, outcome_transform=Standardize(1))
+        gp.covar_module.lengthscale = 0.5
+        model = CalibratedModel.from_history(gp, LocalizedConformal(0.2), denoise=denoise)
+        posterior = model.posterior(close)
+        generator = torch.Generator().manual_seed(1)
+        shape = (3, *posterior.base_sample_shape)
+        draws = torch.randn(shape, generator=generator, dtype=dtype)
+        drawn = DelayedThompsonSampling(model, choices=close)(close.unsqueeze(-2))
+        # Its temperatures are absolute, whatever the units of what it improves.
+        noisy = qLogCalibratedNoisyExpectedImprovement(
+            model,
+            X_baseline=close[::2],
+            objective=LinearMCObjective(torch.tensor([1.0 / unit], dtype=dtype)),
+            prune_baseline=False,
+            sampler=SobolQMCNormalSampler(torch.Size([8]), seed=0),
+        )
+        with torch.no_grad():
+            samples = posterior.rsample_from_base_samples(torch.Size([3]), draws)
+            return samples / unit, drawn / unit, noisy(close[1:4].unsqueeze(-2))
+
+    for found, expected in zip(values(unit), values(1.0), strict=True):
+        torch.testing.assert_close(found, expected, rtol=tolerance, atol=tolerance)
 
 
 def test_what_is_learned_of_a_limit_does_not_depend_on_the_unit() -> None:

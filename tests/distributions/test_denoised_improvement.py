@@ -9,12 +9,8 @@ from torch import Generator, Tensor
 from torch.autograd import gradcheck, gradgradcheck
 from torch.testing import assert_close
 
-from botorch_calib.distributions._denoised_improvement import (
-    SmoothedIntegrals,
-    interval_means,
-    log_densities,
-    piece_values,
-)
+from botorch_calib.distributions._denoised_improvement import SmoothedIntegrals, log_densities
+from botorch_calib.distributions._denoised_pieces import interval_means, piece_values
 from botorch_calib.distributions._normal_functions import log_normal_interval
 from botorch_calib.distributions._observation_improvement import ObservationIntegrals, _moments
 from botorch_calib.distributions.form import PiecewiseForm

@@ -21,7 +21,7 @@ from botorch_calib.distributions import (
     SmoothedPredictive,
     UnsmoothedPredictive,
 )
-from botorch_calib.distributions._denoised_improvement import piece_values
+from botorch_calib.distributions._denoised_pieces import piece_values
 from botorch_calib.distributions.form import PiecewiseForm
 from botorch_calib.posteriors import CalibratedPosterior
 

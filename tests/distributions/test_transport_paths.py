@@ -8,6 +8,7 @@ from torch import Generator, Tensor
 from torch.autograd import gradcheck
 from torch.testing import assert_close
 
+from botorch_calib.distributions._transport import transported
 from botorch_calib.distributions.piecewise import MIN_HALF_WIDTH, PiecewisePredictive
 
 DOUBLE, SINGLE = torch.double, torch.float32
@@ -21,7 +22,9 @@ def normal(*shape: int, seed: int = 0, dtype: torch.dtype = DOUBLE) -> Tensor:
 
 def by_pieces(predictive: PiecewisePredictive, z: Tensor) -> Tensor:
     """The map as any distribution has it."""
-    value = predictive._transport_pieces(z)
+    flags, probabilities = predictive.form.is_uniform(z.device), predictive._probabilities()
+    knots, masses = predictive.standard_knots, predictive.masses
+    value = transported(z, knots, masses, probabilities, flags)
     return value if predictive.scale is None else value * predictive.scale
 
 

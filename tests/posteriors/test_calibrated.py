@@ -31,6 +31,7 @@ from tests.posteriors.examples import (
     CORRECTED,
     KINDS,
     NOISE,
+    draws_for,
     make,
     make_base,
     make_points,
@@ -223,6 +224,21 @@ class TestEachKind:
         gain = posterior.expected_improvement(BEST) - mirror.expected_improvement(-BEST)
         assert_close(gain, posterior.mean - BEST)
 
+    @pytest.mark.parametrize("weight", [2.0**-24, -(2.0**-24), 2.0**24])
+    def test_affine_in_other_units(self, kind, weight):
+        """Also where variances are below the least one that GPyTorch states."""
+        X, level = make_points(3, q=2), 0.8
+        posterior = make(kind, X)
+        scaled, same = posterior.affine(weight), posterior.affine(math.copysign(1.0, weight))
+        assert_close(scaled.mean / abs(weight), same.mean)
+        assert_close(scaled.variance / weight**2, same.variance)
+        assert_close(scaled.quantile(level) / abs(weight), same.quantile(level))
+        improvement = scaled.log_expected_improvement(BEST * abs(weight)) - math.log(abs(weight))
+        assert_close(improvement, same.log_expected_improvement(BEST))
+        draws = draws_for(posterior, 5)
+        samples, others = (p.rsample_from_base_samples(Size([5]), draws) for p in (scaled, same))
+        assert_close(samples / abs(weight), others)
+
     def test_many_values_at_once(self, kind):
         """A vector of ``k`` numbers gains a leading dimension, whatever ``k`` and the batch."""
         for batch_shape in ((), (2,), (3,)):
@@ -250,6 +266,26 @@ class TestEachKind:
         draws = torch.randn(5, *posterior.base_sample_shape, dtype=torch.double)
         samples = [p.rsample_from_base_samples(Size([5]), draws) for p in (posterior, observed)]
         assert_close(samples[0], samples[1])
+
+    @pytest.mark.parametrize("ratio", [1e5, 1e7, 1e12])
+    def test_far_more_noise_than_is_known(self, kind, ratio):
+        """An observation then says nothing, and the objective is left as the process has it.
+
+        Such a noise is what excludes single observations, and its mean that of the next one.
+        """
+        X = make_points(3, q=2)
+        base, levels = make_base(X), torch.tensor([0.1, 0.9], dtype=torch.double)
+        noise = ratio**2 * base.variance.detach()
+        posterior = CalibratedPosterior(base, make_predictive(kind, X), noise)
+        deviation = base.variance.sqrt()
+        # The distribution of z moves the result by its own spread over the ratio, or 1e-6.
+        error = {"rtol": 1e-4, "atol": 1e-4}
+        assert_close((posterior.mean - base.mean) / deviation, torch.zeros_like(deviation), **error)
+        assert_close(posterior.variance, base.variance, **error)
+        assert_close(posterior.quantile(levels), base.quantile(levels), **error)
+        normal = CalibratedPosterior(base, make_predictive("gaussian", X), 0.0)
+        log_ei = [p.log_expected_improvement(BEST) for p in (posterior, normal)]
+        assert_close(*log_ei, rtol=1e-3, atol=1e-3)
 
     def test_without_variance(self, kind):
         """A point whose objective is known stays known, whatever is said of observations."""

@@ -213,13 +213,23 @@ def test_a_copy_of_a_point_improves_on_nothing(kind):
     assert ((both - one) < 1e-3 * one).all()
 
 
-def test_paths_of_low_rank():
-    """A process given by a root of few columns takes as many base samples, for either path."""
+@pytest.mark.filterwarnings("ignore:A not p.d.")
+@pytest.mark.parametrize("least", [None, 1e-12])
+def test_paths_of_low_rank(least):
+    """A process given by a root of few columns takes as many base samples, for either path.
+
+    In units of its own it takes one for each point.
+    """
     root = torch.randn(6, 2, dtype=torch.double, generator=Generator().manual_seed(3))
     normal = MultivariateNormal(torch.zeros(6).double(), RootLinearOperator(root))
     X = torch.cat([make_points(q=3), make_points(q=3)])
-    posterior = CalibratedPosterior(GPyTorchPosterior(normal), make_predictive("skewed", X), NOISE)
-    assert posterior.base_sample_shape == (2, 2)
+    posterior = CalibratedPosterior(
+        GPyTorchPosterior(normal),
+        make_predictive("skewed", X),
+        NOISE,
+        least_variance=None if least is None else torch.tensor(least, dtype=torch.double),
+    )
+    assert posterior.base_sample_shape == ((2, 2) if least is None else (6, 2))
     samples = get_sampler(posterior, Size([2**14]), seed=0)(posterior)
     assert samples.shape == (2**14, 6, 1)
     assert_close(samples.mean(dim=0), posterior.mean, rtol=0.01, atol=0.01)

@@ -1,11 +1,11 @@
-r"""The monotone map onto a distribution of many normal pieces with common masses.
+r"""The monotone map ``T(z) = Q(Phi(z))`` from a standard normal number to a piecewise distribution.
 
-`PiecewisePredictive.transport` finds the quantile at ``Phi(z)`` of any pieces, piece by piece, with
-a graph through each step. A recalibrated distribution has twenty of them, and joint samples come by
-the ten thousand. Where the masses are common to the batch, the number of the piece depends on ``z``
-alone and is found by bisection; everything that belongs to a piece is computed once per piece and
-picked by its number; and the derivatives are written down. Here all numbers are float64, and knots
-are in units of the scale.
+`transported` finds the quantile at ``Phi(z)`` of any pieces, with a graph through each step. A
+recalibrated distribution has twenty of them, and joint samples come by the ten thousand. Where all
+pieces are normal and the masses common to the batch, `NormalPieces` does the same for less: the
+number of the piece depends on ``z`` alone and is found by bisection; everything that belongs to a
+piece is computed once per piece and picked by its number; and the derivatives are written down.
+There all numbers are float64, and knots are in units of the scale.
 """
 
 from __future__ import annotations
@@ -14,12 +14,89 @@ import math
 from typing import Any
 
 import torch
+from botorch.utils.probability.utils import log_ndtr, ndtr
 from torch import Tensor
 from torch.autograd import Function
 
-from botorch_calib.distributions._normal_functions import log1mexp, lower_quantile
+from botorch_calib.distributions._normal_functions import (
+    log1mexp,
+    log_normal_interval,
+    lower_quantile,
+    ndtri_exp,
+)
 
 _LARGEST = 700.0  # of exponents, so that what is discarded does not overflow
+
+
+def transported(
+    z: Tensor, knots: Tensor, masses: Tensor, probabilities: tuple[Tensor, Tensor], uniform: Tensor
+) -> Tensor:
+    """``Q(Phi(z))`` of any pieces, with a graph.
+
+    Args:
+        z: Standard normal numbers, broadcasting against ``batch_shape``.
+        knots: All knots, in units of the scale of the normal pieces, ``batch_shape x (K + 1)``.
+        masses: ``batch_shape x K``.
+        probabilities: Those below and above each knot, ``... x (K + 1)``.
+        uniform: Whether each piece is uniform, ``K``.
+    """
+    below, above = probabilities
+    index = (z.unsqueeze(-1) > cuts(below, above)).sum(dim=-1, keepdim=True)
+    low, high = pick(knots[..., :-1], index), pick(knots[..., 1:], index)
+    mass = pick(masses, index)
+    p_low, p_high = pick(below[..., :-1], index), pick(above[..., 1:], index)
+    # A piece that lies above zero is turned over: where Phi is small it has most digits.
+    flip = low + high > 0
+    z_side = torch.where(flip, -z, z)
+    low, high = torch.where(flip, -high, low), torch.where(flip, -low, high)
+    p_side = torch.where(flip, p_high, p_low)
+    value = _piece_quantile(z_side, low, high, mass, p_side, uniform[index.squeeze(-1)])
+    return torch.where(flip, -value, value)
+
+
+def cuts(below: Tensor, above: Tensor) -> Tensor:
+    """Where ``z`` passes from piece to piece: ``Phi^-1`` of the masses below the inner knots.
+
+    Each is computed from the smaller one of the masses on its two sides.
+    """
+    below, above = below[..., 1:-1], above[..., 1:-1]
+    low = torch.special.ndtri(below.clamp(0.0, 1.0))
+    return torch.where(below < 0.5, low, -torch.special.ndtri(above.clamp(0.0, 1.0)))
+
+
+def pick(values: Tensor, index: Tensor) -> Tensor:
+    """``values`` (``... x K``) at ``index`` (``shape x 1``), broadcast to ``shape``."""
+    shape = torch.broadcast_shapes(values.shape[:-1], index.shape[:-1])
+    values = values.expand(*shape, values.shape[-1])
+    return values.gather(-1, index.expand(*shape, 1)).squeeze(-1)
+
+
+def _piece_quantile(
+    z: Tensor, low: Tensor, high: Tensor, mass: Tensor, p_low: Tensor, uniform: Tensor
+) -> Tensor:
+    """Quantile at ``Phi(z)`` of the piece ``[low, high]`` in which it falls (lower side).
+
+    With ``u = (Phi(z) - p_low) / mass`` the share of the piece below the quantile ``x``, a normal
+    piece has ``Phi(x) = Phi(low) + u (Phi(high) - Phi(low))``, solved in logarithms.
+    """
+    open_low = low.isneginf()
+    tiny = torch.finfo(z.dtype).tiny
+    mass = mass.clamp(min=tiny)
+    inside = ((ndtr(z) - p_low) / mass).clamp(min=0.0, max=1.0)
+    low_safe = low.masked_fill(open_low, 0.0)
+    flat = low_safe + (high.masked_fill(~uniform, 1.0) - low_safe) * inside
+    # In an open piece p_low is 0 and u = Phi(z) / mass, which may underflow: its logarithm does
+    # not.
+    log_inside = torch.where(open_low, log_ndtr(z) - mass.log(), inside.clamp(min=tiny).log())
+    log_low = log_ndtr(low.masked_fill(open_low, -1.0))
+    log_part = log_inside + log_normal_interval(low, high)
+    # Not with a log_low of LOG_ZERO, at which second derivatives of the sum are NaN
+    log_p = torch.where(open_low, log_part, torch.logaddexp(log_low, log_part))
+    # At the upper end rounding may exceed Phi(high) slightly.
+    plain = z.dtype == torch.float64 and not torch.is_grad_enabled()
+    normal = (lower_quantile if plain else ndtri_exp)(log_p.clamp(max=-tiny))
+    normal = torch.minimum(torch.maximum(normal, low), high)
+    return torch.where(uniform, flat, normal)
 
 
 class NormalPieces(Function):
