@@ -44,12 +44,12 @@ from torch import Tensor
 from botorch_calib._validation import check_nonnegative, check_one_of
 from botorch_calib.acquisition import DelayedThompsonSampling, DelayedUpperConfidenceBound
 from botorch_calib.asynchronous.delay_strategy import STRATEGIES
-from botorch_calib.integrations.ax import (
+from botorch_calib.integrations._ax_models import (
     ReplayedModel,
     calibrated_or_plain,
-    experiment_with_one_objective,
     model_within,
 )
+from botorch_calib.integrations.ax import experiment_with_one_objective
 from botorch_calib.models import CensoredDelayModel
 from botorch_calib.models.inspection import gaussian_part, raw_train_targets
 

@@ -53,7 +53,8 @@ from torch import Tensor
 from botorch_calib._validation import check_nonnegative
 from botorch_calib.acquisition import RobustUpperConfidenceBound, optimize_robust
 from botorch_calib.acquisition.random_seeds import derived_seed
-from botorch_calib.integrations.ax import calibrated_or_plain, experiment_with_one_objective
+from botorch_calib.integrations._ax_models import calibrated_or_plain
+from botorch_calib.integrations.ax import experiment_with_one_objective
 from botorch_calib.integrations.stored_robustness import (
     read_ambiguity,
     read_contexts,

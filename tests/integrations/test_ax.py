@@ -58,9 +58,9 @@ from botorch_calib import (
     qLogCalibratedNoisyExpectedImprovement,
 )
 from botorch_calib.exceptions import CalibrationWarning
-from botorch_calib.integrations import ax as integration
+from botorch_calib.integrations import _ax_acquisition
+from botorch_calib.integrations._ax_acquisition import CACHED_ROOTS
 from botorch_calib.integrations.ax import (
-    CACHED_ROOTS,
     ConstrainedClosedForm,
     ReplayedModel,
     calibrated_generation_strategy,
@@ -654,7 +654,7 @@ def test_constraints_on_several_metrics_once_ax_reads_them(monkeypatch: pytest.M
         weights = dict(constraints[0].metric_weights)
         return np.array([[weights.get(name, 0.0) for name in outcomes]]), np.zeros((1, 1))
 
-    monkeypatch.setattr(integration, "extract_outcome_constraints", read)
+    monkeypatch.setattr(_ax_acquisition, "extract_outcome_constraints", read)
     with pytest.raises(UnsupportedError, match="constraints on one metric each"):
         constrained_client(
             "y", ["z + w <= 1"], botorch_acqf_class=LogCalibratedConstrainedExpectedImprovement
@@ -879,7 +879,7 @@ def test_experiment_can_be_saved(tmp_path: Path, acquisition: type[AcquisitionFu
 
 
 def test_without_ax_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "ax.core.search_space", None)
+    monkeypatch.setitem(sys.modules, "ax.api.client", None)
     monkeypatch.delitem(sys.modules, "botorch_calib.integrations.ax")
     with pytest.raises(ImportError, match=r"pip install botorch_calib\[ax\]"):
         importlib.import_module("botorch_calib.integrations.ax")

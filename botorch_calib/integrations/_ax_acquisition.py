@@ -1,0 +1,207 @@
+"""Which acquisition functions Ax is given for calibrated models, and under which constraints.
+
+Importing this module teaches Ax to store them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from ax.adapter.adapter_utils import extract_outcome_constraints
+from ax.core.optimization_config import OptimizationConfig
+from ax.core.outcome_constraint import OutcomeConstraint
+from ax.generators.torch.botorch_modular.acquisition import Acquisition
+from ax.storage.botorch_modular_registry import register_acquisition, register_acquisition_function
+from botorch.acquisition import AcquisitionFunction
+from botorch.acquisition.logei import qLogNoisyExpectedImprovement, qLogProbabilityOfFeasibility
+from botorch.acquisition.monte_carlo import MCAcquisitionFunction
+from botorch.acquisition.multi_objective.logei import qLogNoisyExpectedHypervolumeImprovement
+from botorch.acquisition.objective import (
+    LinearMCObjective,
+    MCAcquisitionObjective,
+    PosteriorTransform,
+    ScalarizedPosteriorTransform,
+)
+from botorch.exceptions.errors import UnsupportedError
+from botorch.models.model import ModelList
+from botorch.posteriors import GPyTorchPosterior
+
+from botorch_calib.acquisition import (
+    CalibratedConditionalValueAtRisk,
+    CalibratedExpectedImprovement,
+    CalibratedProbabilityOfImprovement,
+    CalibratedUpperConfidenceBound,
+    CalibratedValueAtRisk,
+    CertifiedSetExpansion,
+    DelayedUpperConfidenceBound,
+    LogCalibratedConstrainedExpectedImprovement,
+    LogCalibratedExpectedImprovement,
+    LogCalibratedProbabilityOfFeasibility,
+    qLogCalibratedNoisyExpectedHypervolumeImprovement,
+    qLogCalibratedNoisyExpectedImprovement,
+)
+from botorch_calib.posteriors import CalibratedPosterior
+
+#: Closed forms of one outcome, which know nothing of constraints.
+ONE_OUTCOME: tuple[type[AcquisitionFunction], ...] = (
+    CalibratedConditionalValueAtRisk,
+    CalibratedExpectedImprovement,
+    CalibratedProbabilityOfImprovement,
+    CalibratedUpperConfidenceBound,
+    CalibratedValueAtRisk,
+    DelayedUpperConfidenceBound,
+    LogCalibratedExpectedImprovement,
+)
+#: Those that know of the outcome constraints alone, whatever the objective.
+CONSTRAINTS_ALONE: tuple[type[AcquisitionFunction], ...] = (
+    CertifiedSetExpansion,
+    LogCalibratedProbabilityOfFeasibility,
+)
+#: What Ax would choose, and the closed form of the same idea under outcome constraints.
+CLOSED_FORMS: dict[type[AcquisitionFunction], type[AcquisitionFunction]] = {
+    qLogNoisyExpectedImprovement: LogCalibratedConstrainedExpectedImprovement,
+    qLogProbabilityOfFeasibility: LogCalibratedProbabilityOfFeasibility,
+}
+#: What Ax would choose, and the same with the roots of calibrated models cached.
+CACHED_ROOTS: dict[type[AcquisitionFunction], type[AcquisitionFunction]] = {
+    qLogNoisyExpectedImprovement: qLogCalibratedNoisyExpectedImprovement,
+    qLogNoisyExpectedHypervolumeImprovement: qLogCalibratedNoisyExpectedHypervolumeImprovement,
+}
+
+
+class SampledSums(Acquisition):
+    """Ax's acquisition, in which a sum of outcomes is taken of samples.
+
+    Ax takes an objective that is a sum of outcomes, without constraints, of their joint normal
+    distribution. Calibrated outcomes have none, but functions that draw samples can sum these, as
+    they do in Ax under constraints.
+    """
+
+    def get_botorch_objective_and_transform(
+        self, botorch_acqf_class: type[AcquisitionFunction], *args: Any, **kwargs: Any
+    ) -> tuple[MCAcquisitionObjective | None, PosteriorTransform | None]:
+        """Ax's, with a sum of samples in place of the sum of a posterior's outputs."""
+        objective, transform = super().get_botorch_objective_and_transform(
+            botorch_acqf_class, *args, **kwargs
+        )
+        if isinstance(transform, ScalarizedPosteriorTransform):
+            weights: Any = transform.weights
+            is_sum = int((weights != 0.0).sum()) > 1
+            if is_sum and issubclass(botorch_acqf_class, MCAcquisitionFunction):
+                return LinearMCObjective(weights), None
+        return objective, transform
+
+
+class ConstrainedClosedForm(SampledSums):
+    """Ax's acquisition, with the closed form in place of samples where constraints allow for one.
+
+    Ax chooses ``qLogNoisyExpectedImprovement`` for one objective, or as long as nothing feasible
+    was observed ``qLogProbabilityOfFeasibility``. Under outcome constraints they become
+    `LogCalibratedConstrainedExpectedImprovement` and `LogCalibratedProbabilityOfFeasibility`, if
+    each constraint is on one metric, the objective is a metric as well and not a sum of them, each
+    metric has a model of its own with a calibrated or Gaussian posterior, and no options were given
+    for what Ax chose. Other noisy improvement, of one or several objectives, keeps its samples and
+    options, and caches the roots of the models' covariance. Anything else is left as it is.
+    """
+
+    def _instantiate_acquisition(self) -> None:
+        chosen = self.botorch_acqf_classes_with_options
+        closed = [(c if options else self._closed_form(c), options) for c, options in chosen]
+        self.botorch_acqf_classes_with_options = [
+            (CACHED_ROOTS.get(acqf_class, acqf_class), options) for acqf_class, options in closed
+        ]
+        super()._instantiate_acquisition()
+
+    def _closed_form(self, acqf_class: type[AcquisitionFunction]) -> type[AcquisitionFunction]:
+        weights, constraints = self._objective_weights, self._outcome_constraints
+        if acqf_class not in CLOSED_FORMS or constraints is None or len(weights) > 1:
+            return acqf_class
+        constrained = constraints[0] != 0.0
+        expressible = bool((constrained.sum(dim=-1) == 1).all())
+        if acqf_class is qLogNoisyExpectedImprovement:
+            (objective,) = weights != 0.0
+            clash = (constrained & objective).any()
+            expressible = expressible and int(objective.sum()) == 1 and not clash
+        learned = self._learned_objective_preference_model is not None
+        if not expressible or learned or not self._has_known_posteriors():
+            return acqf_class
+        return CLOSED_FORMS[acqf_class]
+
+    @torch.no_grad()
+    def _has_known_posteriors(self) -> bool:
+        """Whether each outcome has a model of its own whose posterior the closed form can take."""
+        models: list[Any] = (
+            list(self._model.models) if isinstance(self._model, ModelList) else [self._model]
+        )
+        if any(model.num_outputs > 1 for model in models):
+            return False
+        posteriors = [model.posterior(self.surrogate.Xs[0][:1]) for model in models]
+        return all(type(p) in (CalibratedPosterior, GPyTorchPosterior) for p in posteriors)
+
+
+def check_acquisition(
+    config: OptimizationConfig, acqf_class: type[AcquisitionFunction] | None
+) -> None:
+    """Raise now what Ax would raise after the initial trials, when it builds the acquisition.
+
+    Args:
+        config: The objectives and outcome constraints of an experiment.
+        acqf_class: The acquisition function that was asked for, or None if Ax is to choose.
+
+    Raises:
+        UnsupportedError: If they do not go together, or Ax would overlook a metric.
+    """
+    objective, constraints = config.objective, config.outcome_constraints
+    for constraint in constraints:
+        # As a plain constraint, which the transforms of Ax make of any. In Ax 1.3 they lose all
+        # metrics but the first.
+        plain = OutcomeConstraint.clone(constraint)
+        rows = extract_outcome_constraints([plain], plain.metric_signatures)
+        if rows is not None and (rows[0] != 0.0).sum() < len(plain.metric_names):
+            raise UnsupportedError(
+                f"Ax reads but one of the metrics in {constraint}: report their sum as a metric of "
+                "its own, and constrain that."
+            )
+    if acqf_class is None:
+        return
+    name = f"`botorch_acqf_class` {acqf_class.__name__}"
+    samples = issubclass(acqf_class, MCAcquisitionFunction)
+    if objective.is_scalarized_objective and not (constraints or samples):
+        raise UnsupportedError(
+            f"{name} is of one metric, and the objective is the sum {objective.expression!r}: "
+            "leave the class out, and Ax chooses one that draws samples."
+        )
+    if acqf_class not in (*ONE_OUTCOME, *CLOSED_FORMS.values(), *CONSTRAINTS_ALONE):
+        return
+    if not (objective.is_single_objective or acqf_class in CONSTRAINTS_ALONE):
+        raise UnsupportedError(
+            f"{name} is of one metric, and the objective is {objective.expression!r}: leave the "
+            "class out, and Ax chooses one that draws samples."
+        )
+    if acqf_class in ONE_OUTCOME:
+        if constraints:
+            raise UnsupportedError(
+                f"{name} does not know of outcome constraints: leave the class out, which gives "
+                f"{LogCalibratedConstrainedExpectedImprovement.__name__}."
+            )
+        return
+    if not constraints:
+        raise UnsupportedError(f"{name} needs outcome constraints, and there are none.")
+    for constraint in constraints:
+        if len(constraint.metric_names) > 1:
+            raise UnsupportedError(
+                f"{name} needs constraints on one metric each, got {constraint}: leave the class "
+                "out, and Ax chooses one that draws samples."
+            )
+
+
+register_acquisition(SampledSums)
+register_acquisition(ConstrainedClosedForm)
+for _acquisition in (
+    *ONE_OUTCOME,
+    *CLOSED_FORMS.values(),
+    *CACHED_ROOTS.values(),
+    *CONSTRAINTS_ALONE,
+):
+    register_acquisition_function(_acquisition)

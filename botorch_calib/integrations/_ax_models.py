@@ -1,0 +1,238 @@
+"""What Ax models an outcome by, if it is to be calibrated: its own Gaussian process, and a replay.
+
+Importing this module teaches Ax to build, fit, cross-validate and store a `ReplayedModel`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from ax.core.search_space import SearchSpaceDigest
+from ax.generators.torch.botorch_modular.surrogate import Surrogate, submodel_input_constructor
+from ax.generators.torch.botorch_modular.utils import (
+    ModelConfig,
+    choose_model_class,
+    fit_botorch_model,
+)
+from ax.storage.botorch_modular_registry import register_model
+from botorch.exceptions.errors import InputDataError, UnsupportedError
+from botorch.models.model import Model
+from botorch.utils.datasets import MultiTaskDataset, SupervisedDataset
+from gpytorch.mlls import MarginalLogLikelihood
+
+from botorch_calib._validation import check_one_of
+from botorch_calib.calibration import Calibrator, LocalizedConformal
+from botorch_calib.integrations.stored_calibrators import (
+    calibrator_class,
+    check_calibrator,
+    stored_name,
+    with_default_options,
+)
+from botorch_calib.models import CalibratedModel
+from botorch_calib.models.residuals import RESIDUALS
+from botorch_calib.posteriors.calibrated import EXCESS
+
+
+class ReplayedModel(CalibratedModel):
+    """A `CalibratedModel` whose calibrator is always the replay of its own data.
+
+    Ax also fits it to parts of the data, with the hyperparameters of the whole: by loading a state,
+    as in cross-validation. The calibrator then replays that part, and nothing that is held out.
+
+    Args:
+        model: As Ax makes it, to be fitted.
+        new_calibrator: Makes a calibrator that has learned nothing.
+        denoise: Whether the posterior is of the objective (the default) or of the observation.
+        residuals: Which residuals of the training data are replayed: ``"prequential"``, one step
+            ahead, or ``"loo"``, leave-one-out.
+        excess: See `CalibratedModel`.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        new_calibrator: Callable[[], Calibrator],
+        denoise: bool = True,
+        residuals: str = "prequential",
+        excess: str = "noise",
+    ) -> None:
+        super().__init__(model, new_calibrator(), denoise=denoise, excess=excess)
+        self._new_calibrator, self._residuals = new_calibrator, residuals
+
+    def replay(self) -> None:
+        """Calibrate anew, from the training data of the Gaussian process as it is now."""
+        replayed = CalibratedModel.from_history(
+            self.model, self._new_calibrator(), residuals=self._residuals
+        )
+        self.calibrator = replayed.calibrator
+
+    def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:
+        """Load the Gaussian process, and replay."""
+        loaded = super().load_state_dict(*args, **kwargs)
+        self.replay()
+        return loaded
+
+    def _load_own(self, state: dict[str, Any], strict: bool, assign: bool) -> None:
+        """What another calibrator has learned is left out."""
+
+    @property
+    def covar_module(self) -> Any:
+        """The kernel, from whose lengthscales Ax reads the importance of parameters."""
+        return self.model.covar_module
+
+
+def calibrated_model_config(
+    calibrator: type[Calibrator] = LocalizedConformal,
+    *,
+    denoise: bool = True,
+    residuals: str = "prequential",
+    excess: str = "noise",
+    **options: Any,
+) -> ModelConfig:
+    """A configuration that has Ax model an outcome by its own Gaussian process, calibrated.
+
+    The result goes into `calibrated_generation_strategy`, into Ax's own
+    ``choose_generation_strategy`` (method ``"custom"``) or, as the only configuration of an
+    outcome, into a ``SurrogateSpec``. What is calibrated are outcomes as Ax hands them over, after
+    its transforms: very bad ones are winsorized by default.
+
+    Fields of the configuration that describe the Gaussian process (kernel, likelihood, transforms,
+    marginal likelihood) mean what they mean without calibration:
+    ``dataclasses.replace(calibrated_model_config(), covar_module_class=...)``. Not supported are
+    tasks and Ax's selection among models; its sensitivity analysis asks for Gaussian posteriors. An
+    objective that is a sum of outcomes needs `calibrated_generation_strategy`, or constraints.
+
+    To save an experiment as JSON the calibrator must be a class of this package. To load one,
+    import this module first.
+
+    Args:
+        calibrator: The class of the calibrator. Each fit makes a new one.
+        denoise: Whether the posterior is of the objective (the default) or of the observation.
+        residuals: Which residuals of the trials are replayed: ``"prequential"``, one step ahead,
+            or ``"loo"``, leave-one-out.
+        excess: Whose is the spread that the calibrator finds in excess of what the model states:
+            ``"noise"``, for the search, or ``"objective"``. See `CalibratedModel`.
+        options: Arguments of the calibrator, plain values; ``alpha=0.2`` if there are none and it
+            is a `LocalizedConformal`. For other values, write a subclass that sets them.
+
+    Raises:
+        InputDataError: If ``calibrator`` is no class of calibrators, an option is not a plain
+            value, or ``residuals`` or ``excess`` is unknown.
+        Exception: Whatever the calibrator raises for its options.
+
+    Example:
+        >>> strategy = calibrated_generation_strategy(
+        ...     client, calibrated_model_config(LocalizedConformal, alpha=0.1)
+        ... )
+        >>> client.set_generation_strategy(strategy)
+    """
+    check_one_of("residuals", residuals, RESIDUALS)
+    check_one_of("excess", excess, EXCESS)
+    options = with_default_options(calibrator, options)
+    check_calibrator(calibrator, options)
+    settings = ", ".join(f"{name}={value}" for name, value in options.items())
+    return ModelConfig(
+        botorch_model_class=ReplayedModel,
+        model_options={
+            "calibrator": stored_name(calibrator),
+            "calibrator_options": options,
+            "denoise": denoise,
+            "residuals": residuals,
+            "excess": excess,
+        },
+        name=f"{calibrator.__name__}({settings})",
+    )
+
+
+@submodel_input_constructor.register(ReplayedModel)
+def _replayed_inputs(
+    botorch_model_class: type[Model],
+    model_config: ModelConfig,
+    dataset: SupervisedDataset,
+    search_space_digest: SearchSpaceDigest,
+    surrogate: Surrogate,
+) -> dict[str, Any]:
+    """Arguments of `ReplayedModel`: Ax's own model, not fitted yet, and how to calibrate it."""
+    _check_supported(dataset, surrogate)
+    options = dict(model_config.model_options)
+    calibrator, settings = options.pop("calibrator"), options.pop("calibrator_options")
+    own = {name: options.pop(name) for name in ("denoise", "residuals", "excess")}
+    model = model_within(None, options, model_config, dataset, search_space_digest, surrogate)
+    new_calibrator = partial(calibrator_class(calibrator), **settings)
+    return {"model": model, "new_calibrator": new_calibrator, **own}
+
+
+def model_within(
+    model_class: type[Model] | None,
+    options: dict[str, Any],
+    model_config: ModelConfig,
+    dataset: SupervisedDataset,
+    search_space_digest: SearchSpaceDigest,
+    surrogate: Surrogate,
+) -> Model:
+    """The model that another one is to wrap, as Ax makes it, not fitted yet.
+
+    Args:
+        model_class: Its class, or None for the one that Ax chooses.
+        options: Its options, in place of those of ``model_config``.
+        model_config: The configuration of the model around it.
+        dataset: The data of its outcome.
+        search_space_digest: Ax's description of the search space.
+        surrogate: The surrogate that it will be part of.
+    """
+    if model_class is None:
+        model_class = choose_model_class(dataset=dataset, search_space_digest=search_space_digest)
+    inputs = submodel_input_constructor(
+        model_class,
+        model_config=replace(model_config, botorch_model_class=model_class, model_options=options),
+        dataset=dataset,
+        search_space_digest=search_space_digest,
+        surrogate=surrogate,
+    )
+    return model_class(**inputs)
+
+
+def _check_supported(dataset: SupervisedDataset, surrogate: Surrogate) -> None:
+    if isinstance(dataset, MultiTaskDataset):
+        raise UnsupportedError("Calibrated models of several tasks are not supported in Ax.")
+    spec = surrogate.surrogate_spec
+    for name in dataset.outcome_names:
+        if len(spec.metric_to_model_configs.get(name, spec.model_configs)) > 1:
+            raise UnsupportedError(
+                "Ax selects among models by their Gaussian posteriors: give the outcome "
+                f"{name!r} the calibrated configuration alone."
+            )
+
+
+def calibrated_or_plain(calibrated: ModelConfig | None) -> ModelConfig:
+    """The configuration of a calibrated model, or of Ax's own.
+
+    Raises:
+        InputDataError: If ``calibrated`` is none of a `ReplayedModel` or a Gaussian process.
+    """
+    config = ModelConfig() if calibrated is None else calibrated
+    model_class = getattr(config, "botorch_model_class", config)
+    if model_class not in (None, ReplayedModel):
+        raise InputDataError(
+            f"`calibrated` must be a calibrated_model_config, got one of {model_class}."
+        )
+    return config
+
+
+@fit_botorch_model.register(ReplayedModel)
+def _fit_replayed(
+    model: ReplayedModel,
+    mll_class: type[MarginalLogLikelihood],
+    mll_options: dict[str, Any] | None = None,
+) -> None:
+    """Fit the Gaussian process as Ax does, then replay the history."""
+    fit_botorch_model(model.model, mll_class=mll_class, mll_options=mll_options)
+    model.replay()
+    # Now, as the optimiser's heuristics would be the first to ask for a posterior, and drop it.
+    model.warn_if_unlearned()
+
+
+register_model(ReplayedModel)
