@@ -11,7 +11,9 @@ from botorch.exceptions.errors import InputDataError
 from botorch_calib._validation import check_count, check_nonnegative, check_one_of
 from botorch_calib.acquisition.delayed import WINDOWS
 from botorch_calib.ledger import FeedbackLedger
-from botorch_calib.models.delayed import HYPERPARAMETERS, IMPUTATIONS, CensoredDelayModel
+from botorch_calib.models.delayed import CensoredDelayModel
+from botorch_calib.models.fit_to_ledger import HYPERPARAMETERS
+from botorch_calib.models.imputation import IMPUTATIONS
 
 ACQUISITIONS = ("ucb", "ts")
 FAILURES = ("avoid", "impute", "ignore")

@@ -25,7 +25,9 @@ from botorch_calib.asynchronous.failures import with_failures_imputed
 from botorch_calib.asynchronous.refits import equal, fitted_count, with_later_values
 from botorch_calib.ledger import FeedbackLedger, TrialStatus
 from botorch_calib.models import CensoredDelayModel
-from botorch_calib.models.delayed import Fit, fitted_model, matching_rows, queries_to_impute
+from botorch_calib.models.fit_to_ledger import Fit, fitted_model
+from botorch_calib.models.imputation import queries_to_impute
+from botorch_calib.models.matching_rows import matching_rows
 
 
 class LedgerModel:

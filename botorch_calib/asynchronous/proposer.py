@@ -49,9 +49,7 @@ from botorch_calib.asynchronous.repeated_points import is_any_of
 from botorch_calib.ledger import FeedbackLedger, TrialStatus
 from botorch_calib.ledger.argument_checks import as_number, check_flag
 from botorch_calib.models import CensoredDelayModel
-from botorch_calib.models.delayed import (
-    Fit,
-)
+from botorch_calib.models.fit_to_ledger import Fit
 from botorch_calib.models.inspection import like
 
 Features = Mapping[int, float]

@@ -1,42 +1,35 @@
-"""`CensoredDelayModel`: a Gaussian process that takes account of pending queries.
-
-The class comes first, then how missing values are imputed, then how hyperparameters are fitted to
-the data of a ledger.
-"""
+"""`CensoredDelayModel`: a Gaussian process that takes account of pending queries."""
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
-from collections.abc import Callable
-from copy import deepcopy
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from botorch.acquisition.objective import PosteriorTransform
 from botorch.exceptions.errors import InputDataError, UnsupportedError
 from botorch.models.model import FantasizeMixin, Model
-from botorch.posteriors import GPyTorchPosterior, Posterior
+from botorch.posteriors import Posterior
 from botorch.utils.datasets import SupervisedDataset
-from gpytorch.likelihoods import FixedNoiseGaussianLikelihood
-from gpytorch.models import ExactGP
 from torch import Tensor
 
 from botorch_calib._autograd import outside_inference_mode
-from botorch_calib._validation import check_inputs, check_limit, check_model, check_one_of
+from botorch_calib._validation import check_inputs, check_model
 from botorch_calib.models.calibrated import CalibratedModel
 from botorch_calib.models.conditioning import conditioned_on, given_noise
+from botorch_calib.models.fit_to_ledger import Fit, fitted_model
+from botorch_calib.models.imputation import (
+    check_settings,
+    impute,
+    missing_censor_value,
+    queries_to_impute,
+)
 from botorch_calib.models.inspection import gaussian_part, like, raw_width, with_task_feature
+from botorch_calib.models.matching_rows import matching_rows
 from botorch_calib.models.requirements import check_base, check_observations, posterior_at
 from botorch_calib.models.wrapper import WrapperModel, check_output_indices, standardized_gp
 
 if TYPE_CHECKING:
     from botorch_calib.ledger import FeedbackLedger
-
-# Builds a fitted model from inputs ``n x d`` and values ``n x 1``.
-Fit = Callable[[Tensor, Tensor], Model]
-
-IMPUTATIONS = ("censor", "hallucinate", "none")
-HYPERPARAMETERS = ("observed", "censored")
 
 
 class _Conditioned(NamedTuple):
@@ -437,151 +430,3 @@ def _check_model(model: Any) -> None:
             "CensoredDelayModel needs a `model` without batch dimensions, got "
             f"{tuple(model.batch_shape)}."
         )
-
-
-# ---------------------------------------------------------------- imputed values
-
-
-def check_settings(imputation: str, censor_value: float | None) -> None:
-    """Raise ``InputDataError`` for an unknown ``imputation`` or an infinite ``censor_value``."""
-    check_one_of("imputation", imputation, IMPUTATIONS)
-    check_limit("censor_value", censor_value)
-
-
-def missing_censor_value(
-    X_pending: Tensor, imputation: str, censor_value: float | None
-) -> str | None:
-    """An error message if there are points ``n x d`` to censor but no ``censor_value``."""
-    if imputation != "censor" or censor_value is not None or not len(X_pending):
-        return None
-    return "`censor_value` is needed to censor pending points: the least possible value."
-
-
-def queries_to_impute(ledger: FeedbackLedger, imputation: str, now: float | None) -> Tensor:
-    """Queries ``n x d`` of a ledger whose values are imputed.
-
-    The paper censors expired queries as well. Hallucination is for values that will still arrive.
-    """
-    return ledger.incomplete(now) if imputation == "censor" else ledger.pending(now)
-
-
-def impute(
-    model: Any, X_pending: Tensor, imputation: str, censor_value: float | None
-) -> tuple[Any, Tensor]:
-    """Condition a model on imputed values at pending points.
-
-    Args:
-        model: The model of observed data. If its likelihood has given noise, the noise of imputed
-            values is the mean of that.
-        X_pending: The points, ``n x d``.
-        imputation: ``"censor"`` or ``"hallucinate"``.
-        censor_value: The value to censor by, in units of the outcome.
-
-    Returns:
-        The conditioned model and the values ``n x 1``, in units of the outcome.
-
-    Raises:
-        InputDataError: If the censoring value is not finite once transformed.
-        UnsupportedError: If the model cannot be conditioned on observations, or a nonlinear outcome
-            transform makes the posterior to hallucinate from non-Gaussian.
-    """
-    gp = gaussian_part(model)
-    if censor_value is not None and imputation == "censor":
-        Y = X_pending.new_full((len(X_pending), 1), censor_value)
-    else:
-        Y = _posterior_mean(gp, X_pending)
-    conditioned: Any = conditioned_on(model, X_pending, Y, **given_noise(gp, X_pending, Y, None))
-    if not conditioned.train_targets.isfinite().all():
-        raise InputDataError(
-            f"`censor_value` {censor_value} is not finite after the outcome transform of "
-            f"{type(gp).__name__}."
-        )
-    return conditioned, Y
-
-
-def _posterior_mean(gp: Any, X: Tensor) -> Tensor:
-    posterior = gp.posterior(X)
-    if type(posterior) is not GPyTorchPosterior:
-        raise UnsupportedError(
-            "`imputation='hallucinate'` needs a posterior that is Gaussian in the units of the "
-            f"outcome, got a {type(posterior).__name__}: apply nonlinear transforms to the "
-            "observations beforehand."
-        )
-    mean: Tensor = posterior.mean
-    return mean
-
-
-# ---------------------------------------------------------------- hyperparameters from a ledger
-
-
-def fitted_model(ledger: FeedbackLedger, fit: Fit, hyperparameters: str, now: float | None) -> Any:
-    """A model of the ledger's observed data, with fitted hyperparameters.
-
-    Args:
-        ledger: The data.
-        fit: Builds a fitted model from inputs ``n x d`` and values ``n x 1``.
-        hyperparameters: Whether ``fit`` is called on ``"observed"`` or ``"censored"`` data.
-        now: Time as of which the ledger is read.
-
-    Raises:
-        InputDataError: As `CensoredDelayModel.from_ledger`.
-        UnsupportedError: As `CensoredDelayModel.from_ledger`.
-    """
-    check_one_of("hyperparameters", hyperparameters, HYPERPARAMETERS)
-    X, Y = ledger.to_observations(now)
-    if len(Y) < 2:
-        raise InputDataError(
-            f"`ledger` holds {len(Y)} observed values, and fitting a model needs at least 2: until "
-            "then, choose queries by a space-filling design."
-        )
-    if hyperparameters == "observed":
-        return _checked_fit(fit(X, Y))
-    if ledger.censor_value is None:
-        raise InputDataError("`hyperparameters='censored'` needs a `ledger` with a `censor_value`.")
-    X_all, Y_all = ledger.training_data(now)
-    model = _checked_fit(fit(X_all, Y_all))
-    rows = matching_rows(torch.cat([X, Y], dim=-1), torch.cat([X_all, Y_all], dim=-1))
-    return _restricted(model, X_all, [row for row in rows if row is not None])
-
-
-def matching_rows(rows: Tensor, table: Tensor) -> list[int | None]:
-    """Index in ``table`` (``n x d``) of each of the ``rows`` (``k x d``), by exact equality.
-
-    Each row of the table is matched at most once, the first of equal ones first. Rows without a
-    match give None.
-    """
-    places: dict[tuple[float, ...], deque[int]] = defaultdict(deque)
-    for index, entry in enumerate(table.tolist()):
-        places[tuple(entry)].append(index)
-    queues = [places[tuple(row)] for row in rows.tolist()]
-    return [queue.popleft() if queue else None for queue in queues]
-
-
-def _checked_fit(model: Any) -> Any:
-    if not isinstance(model, Model):
-        raise InputDataError(
-            f"`fit` must return a fitted BoTorch model, got {type(model).__name__}."
-        )
-    return model
-
-
-def _restricted(model: Any, X: Tensor, rows: list[int]) -> Any:
-    """A copy of a model trained on ``X`` that keeps the training data of some rows only.
-
-    Hyperparameters and transforms stay as they were fitted to all rows.
-    """
-    if not isinstance(model, ExactGP) or model.train_targets.dim() != 1:
-        raise UnsupportedError(
-            "`hyperparameters='censored'` needs `fit` to return an exact Gaussian process with one "
-            f"output, got {type(model).__name__}. To calibrate, wrap the CensoredDelayModel: a "
-            "calibrator must not see censored values."
-        )
-    twin: Any = deepcopy(model)
-    twin.train()  # in training mode BoTorch's models hold their raw inputs
-    (inputs,) = twin.train_inputs
-    if inputs.shape != X.shape or not torch.equal(inputs, X.to(inputs)):
-        raise InputDataError("`fit` must train its model on the inputs it is given, in order.")
-    twin.set_train_data(inputs[rows], twin.train_targets[rows], strict=False)
-    if isinstance(twin.likelihood, FixedNoiseGaussianLikelihood):
-        twin.likelihood.noise_covar.noise = twin.likelihood.noise_covar.noise[..., rows]
-    return twin.eval()

@@ -20,8 +20,7 @@ from torch.testing import assert_close
 from botorch_calib import CalibratedModel, LocalizedConformal, OnlineConformal
 from botorch_calib.ledger import FeedbackLedger
 from botorch_calib.models import CensoredDelayModel
-from botorch_calib.models.delayed import matching_rows
-from tests.models.delayed_cases import DOUBLE, Setting
+from tests.models.delayed_cases import Setting
 
 SETTING = Setting(transforms=True)
 QUERIES = SETTING.points(14, seed=3)
@@ -284,11 +283,3 @@ def test_bad_arguments():
     for imputation in ("hallucinate", "none"):
         model = CensoredDelayModel.from_ledger(unbounded, fit, imputation)
         assert torch.equal(model.X_pending, QUERIES[PENDING])
-
-
-def test_matching_rows():
-    table = torch.tensor([[1.0, 2.0], [3.0, 4.0], [1.0, 2.0], [0.0, 0.0]], **DOUBLE)
-    rows = torch.tensor([[1.0, 2.0], [-0.0, 0.0], [1.0, 2.0], [1.0, 2.0], [9.0, 9.0]], **DOUBLE)
-    assert matching_rows(rows, table) == [0, 3, 2, None, None]
-    assert matching_rows(rows[:0], table) == []
-    assert matching_rows(rows[:1], table[:0]) == [None]

@@ -1,0 +1,87 @@
+"""Values that are put in place of missing ones, and models conditioned on them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from botorch.exceptions.errors import InputDataError, UnsupportedError
+from botorch.posteriors import GPyTorchPosterior
+from torch import Tensor
+
+from botorch_calib._validation import check_limit, check_one_of
+from botorch_calib.models.conditioning import conditioned_on, given_noise
+from botorch_calib.models.inspection import gaussian_part
+
+if TYPE_CHECKING:
+    from botorch_calib.ledger import FeedbackLedger
+
+IMPUTATIONS = ("censor", "hallucinate", "none")
+
+
+def check_settings(imputation: str, censor_value: float | None) -> None:
+    """Raise ``InputDataError`` for an unknown ``imputation`` or an infinite ``censor_value``."""
+    check_one_of("imputation", imputation, IMPUTATIONS)
+    check_limit("censor_value", censor_value)
+
+
+def missing_censor_value(
+    X_pending: Tensor, imputation: str, censor_value: float | None
+) -> str | None:
+    """An error message if there are points ``n x d`` to censor but no ``censor_value``."""
+    if imputation != "censor" or censor_value is not None or not len(X_pending):
+        return None
+    return "`censor_value` is needed to censor pending points: the least possible value."
+
+
+def queries_to_impute(ledger: FeedbackLedger, imputation: str, now: float | None) -> Tensor:
+    """Queries ``n x d`` of a ledger whose values are imputed.
+
+    The paper censors expired queries as well. Hallucination is for values that will still arrive.
+    """
+    return ledger.incomplete(now) if imputation == "censor" else ledger.pending(now)
+
+
+def impute(
+    model: Any, X_pending: Tensor, imputation: str, censor_value: float | None
+) -> tuple[Any, Tensor]:
+    """Condition a model on imputed values at pending points.
+
+    Args:
+        model: The model of observed data. If its likelihood has given noise, the noise of imputed
+            values is the mean of that.
+        X_pending: The points, ``n x d``.
+        imputation: ``"censor"`` or ``"hallucinate"``.
+        censor_value: The value to censor by, in units of the outcome.
+
+    Returns:
+        The conditioned model and the values ``n x 1``, in units of the outcome.
+
+    Raises:
+        InputDataError: If the censoring value is not finite once transformed.
+        UnsupportedError: If the model cannot be conditioned on observations, or a nonlinear outcome
+            transform makes the posterior to hallucinate from non-Gaussian.
+    """
+    gp = gaussian_part(model)
+    if censor_value is not None and imputation == "censor":
+        Y = X_pending.new_full((len(X_pending), 1), censor_value)
+    else:
+        Y = _posterior_mean(gp, X_pending)
+    conditioned: Any = conditioned_on(model, X_pending, Y, **given_noise(gp, X_pending, Y, None))
+    if not conditioned.train_targets.isfinite().all():
+        raise InputDataError(
+            f"`censor_value` {censor_value} is not finite after the outcome transform of "
+            f"{type(gp).__name__}."
+        )
+    return conditioned, Y
+
+
+def _posterior_mean(gp: Any, X: Tensor) -> Tensor:
+    posterior = gp.posterior(X)
+    if type(posterior) is not GPyTorchPosterior:
+        raise UnsupportedError(
+            "`imputation='hallucinate'` needs a posterior that is Gaussian in the units of the "
+            f"outcome, got a {type(posterior).__name__}: apply nonlinear transforms to the "
+            "observations beforehand."
+        )
+    mean: Tensor = posterior.mean
+    return mean
