@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
 from typing import Any, TypeVar
 
 import torch
@@ -18,22 +17,19 @@ from botorch.acquisition import AcquisitionFunction
 from botorch.acquisition.objective import PosteriorTransform
 from botorch.exceptions.errors import BotorchTensorDimensionError, UnsupportedError
 from botorch.models.model import Model
-from botorch.sampling.normal import SobolQMCNormalSampler
 from botorch.utils.safe_math import logmeanexp
-from botorch.utils.sampling import draw_sobol_normal_samples
 from botorch.utils.transforms import t_batch_mode_transform
 from torch import Tensor
 
-from botorch_calib._autograd import outside_inference_mode
 from botorch_calib._validation import (
     check_count,
-    check_inputs,
     check_model,
     check_numbers,
     check_open_unit,
     check_pending_inputs,
 )
-from botorch_calib.models.inspection import innermost, raw_width, sole_member, with_task_feature
+from botorch_calib.acquisition.fantasies import fantasy_models
+from botorch_calib.models.inspection import sole_member
 from botorch_calib.models.requirements import check_one_value_each
 from botorch_calib.posteriors import CalibratedPosterior
 from botorch_calib.posteriors.calibrated import broadcasts_to
@@ -133,42 +129,6 @@ class CalibratedAcquisitionFunction(AcquisitionFunction, ABC):
     @abstractmethod
     def _value(self, posterior: CalibratedPosterior) -> Tensor:
         """Values ``batch_shape x 1 x 1`` for a posterior that is to be maximised."""
-
-
-@outside_inference_mode()
-@torch.no_grad()
-def fantasy_models(models: Sequence[Any], X_pending: Tensor, num_fantasies: int) -> list[Any]:
-    """Models conditioned on a fixed set of outcomes at pending points, drawn from themselves.
-
-    The outcomes of all models come from one quasi-random sequence, and those of different models
-    are independent. Sequences of their own would not be, whatever their seeds: scrambling keeps the
-    order of the points, and two of them, point by point, correlate by 0.3 to 0.9.
-
-    Args:
-        models: Models with one output and without batch dimensions.
-        X_pending: Points under evaluation, ``n x d``.
-        num_fantasies: Number of fantasies, the batch dimension of the results.
-
-    Raises:
-        UnsupportedError: If a model has batch dimensions, or cannot be conditioned.
-        BotorchTensorDimensionError: If the points have not the models' number of columns.
-    """
-    if any(model.batch_shape for model in models):
-        raise UnsupportedError("`X_pending` needs a model without batch dimensions.")
-    base = innermost(models[0])
-    check_inputs("X_pending", with_task_feature(base, X_pending), raw_width(base))
-    posteriors = [model.posterior(X_pending, observation_noise=True) for model in models]
-    shapes = [posterior.base_sample_shape for posterior in posteriors]
-    sizes = [shape.numel() for shape in shapes]
-    draws = draw_sobol_normal_samples(sum(sizes), num_fantasies, dtype=torch.double, seed=0)
-    conditioned = []
-    for model, posterior, shape, base in zip(
-        models, posteriors, shapes, draws.split(sizes, dim=-1), strict=True
-    ):
-        sampler = SobolQMCNormalSampler(torch.Size([num_fantasies]))
-        sampler.register_buffer("base_samples", base.reshape(-1, *shape).to(posterior.mean))
-        conditioned.append(model.fantasize(X_pending, sampler))
-    return conditioned
 
 
 class _ImprovementFunction(CalibratedAcquisitionFunction):

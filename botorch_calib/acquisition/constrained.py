@@ -29,7 +29,8 @@ from botorch_calib._validation import (
     check_numbers,
     check_pending_inputs,
 )
-from botorch_calib.acquisition.calibrated import fantasy_models, incumbent
+from botorch_calib.acquisition.calibrated import incumbent
+from botorch_calib.acquisition.fantasies import fantasy_models
 from botorch_calib.acquisition.incumbents import Limits
 from botorch_calib.models.inspection import as_calibrated
 from botorch_calib.models.requirements import check_one_value_each
