@@ -7,8 +7,11 @@ from typing import Any
 import torch
 from botorch.exceptions.errors import UnsupportedError
 from botorch.models.model import Model
+from botorch.settings import propagate_grads
 from gpytorch.likelihoods import FixedNoiseGaussianLikelihood
+from gpytorch.models.exact_prediction_strategies import DefaultPredictionStrategy
 from gpytorch.settings import detach_test_caches
+from gpytorch.utils.memoize import add_to_cache
 from torch import Tensor
 
 from botorch_calib._autograd import outside_inference_mode
@@ -23,19 +26,24 @@ def conditioned_on(model: Any, X: Tensor, Y: Tensor, **kwargs: Any) -> Model:
 
     Exact Gaussian processes gain rows of their Cholesky factor
     (`botorch_calib.models.factorization.row_updates`).
+
+    Predictions are differentiable in ``X`` and ``Y`` where these require it, variances as well, on
+    which calibrated means depend: by default GPyTorch detaches what predictions are made of.
     """
+    keeps_graph = X.requires_grad or Y.requires_grad
     # BoTorch's exact GPs can be conditioned only once they have been evaluated.
     if hasattr(model, "prediction_strategy") and (
         model.training or model.prediction_strategy is None
     ):
         with torch.no_grad():
             posterior_at(model, X)
+    if keeps_graph:
+        _drop_graph_of_parameters(model)
     try:
-        # What predictions are made of is detached by default, so that derivatives by the new points
-        # would lack those of variances, on which calibrated means depend.
-        keeps_graph = X.requires_grad or Y.requires_grad
         with row_updates(model), detach_test_caches(detach_test_caches.on() and not keeps_graph):
-            conditioned: Model = model.condition_on_observations(X, Y, **kwargs)
+            conditioned: Any = model.condition_on_observations(X, Y, **kwargs)
+            if keeps_graph:
+                _compute_weights(conditioned)
     except (NotImplementedError, AttributeError) as error:
         # BoTorch's variational models lack the method that its base class calls.
         if isinstance(error, AttributeError) and "get_fantasy_model" not in str(error):
@@ -56,6 +64,36 @@ def conditioned_on(model: Any, X: Tensor, Y: Tensor, **kwargs: Any) -> Model:
             ) from None
         raise
     return conditioned
+
+
+def _drop_graph_of_parameters(model: Any) -> None:
+    """Detach the factor that a model keeps, unless it depends on more than hyperparameters.
+
+    The first backward pass frees its graph, and the factor stays, so there could be no second one.
+    Predictions are made of what is detached already. Under ``propagate_grads`` nothing is.
+    """
+    strategy: Any = getattr(model, "prediction_strategy", None)
+    # The exact type: other strategies hold other caches than a factor.
+    if type(strategy) is not DefaultPredictionStrategy or propagate_grads.on():
+        return
+    if any(values.requires_grad for values in (*model.train_inputs, model.train_targets)):
+        return
+    covariance = strategy.lik_train_train_covar
+    for name in ("root_decomposition", "root_inv_decomposition"):
+        factor = getattr(covariance, name)()
+        if factor.requires_grad:
+            add_to_cache(covariance, name, factor.detach())
+
+
+def _compute_weights(model: Any) -> None:
+    """Compute what means are predicted from, with its graph.
+
+    GPyTorch updates it, and keeps it under a name by which it does not find it again, so that the
+    first prediction would compute it once more, and detach it.
+    """
+    strategy = getattr(model, "prediction_strategy", None)
+    if strategy is not None:
+        _ = strategy.mean_cache
 
 
 def given_noise(model: Any, X: Tensor, Y: Tensor, Yvar: Tensor | None) -> dict[str, Tensor]:

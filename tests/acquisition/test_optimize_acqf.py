@@ -14,6 +14,7 @@ from botorch.acquisition import (
     qUpperConfidenceBound,
 )
 from botorch.acquisition.multi_objective.logei import qLogExpectedHypervolumeImprovement
+from botorch.acquisition.multi_step_lookahead import qMultiStepLookahead
 from botorch.acquisition.objective import IdentityMCObjective, ScalarizedPosteriorTransform
 from botorch.models import ModelList
 from botorch.optim import optimize_acqf, optimize_acqf_mixed
@@ -135,6 +136,39 @@ def test_derivatives_of_knowledge_gradient(fixed_noise, around, by_samples):
     acqf = qKnowledgeGradient(model, num_fantasies=2, inner_sampler=sampler, objective=objective)
     X = draw_sobol_samples(BOUNDS, n=1, q=3, seed=3).requires_grad_()
     assert torch.autograd.gradcheck(acqf, X, eps=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("fixed_noise", [False, True], ids=["learned", "fixed"])
+@pytest.mark.parametrize("steps", [1, 2])
+def test_derivatives_of_a_look_ahead_over_several_steps(fixed_noise, steps):
+    """It predicts as anyone does, while a knowledge gradient asks to keep graphs of predictions."""
+    calibrator = QuantileRecalibrator([0.2, 0.5, 0.9], step_size=0.2)
+    model: Any = CalibratedModel.from_history(make_gp(fixed_noise=fixed_noise), calibrator)
+    acqf = qMultiStepLookahead(model, batch_sizes=[1] * steps, num_fantasies=[2] * steps)
+    q = acqf.get_augmented_q_batch_size(1)
+    X = draw_sobol_samples(BOUNDS, n=1, q=q, seed=3).requires_grad_()
+    assert torch.autograd.gradcheck(acqf, X, eps=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("known", ["never predicted", "predicted", "differentiated"])
+def test_look_ahead_may_be_differentiated_again(known):
+    """With graphs of a fit: a backward pass frees those of the hyperparameters as well."""
+    gp = make_gp()
+    assert all(parameter.requires_grad for parameter in gp.parameters())
+    learned = CalibratedModel.from_history(make_gp(), QuantileRecalibrator([0.2, 0.5, 0.9]))
+    model: Any = CalibratedModel(gp, learned.calibrator)
+    if known != "never predicted":
+        mean = model.posterior(PENDING).mean
+        if known == "differentiated":
+            mean.sum().backward()
+    acqf = qKnowledgeGradient(model, num_fantasies=2)
+    X = draw_sobol_samples(BOUNDS, n=1, q=3, seed=3).requires_grad_()
+    slopes = []
+    for _ in range(2):
+        X.grad = None
+        acqf(X).sum().backward()
+        slopes.append(X.grad)
+    torch.testing.assert_close(*slopes)
 
 
 @pytest.mark.parametrize("q", [1, 2])

@@ -91,7 +91,7 @@ class _Part:
     Attributes:
         constants: ``L``, as they are.
         coefficients: ``L x T``.
-        rates: Minus the rates, ``T``.
+        minus_rates: ``T``.
         origin: The first center, from which all is measured: differences lose no digits far from
             the origin then. ``d'``.
         centers: From there, ``T x d'``.
@@ -101,7 +101,7 @@ class _Part:
     def __init__(self, radial: RadialSum, columns: list[int]) -> None:
         self.constants, self.coefficients = radial.constants, radial.coefficients.double().mT
         centers, rates = radial.centers.double()[:, columns], radial.rates.double()
-        self.rates, self.origin = -rates, centers[0]
+        self.minus_rates, self.origin = -rates, centers[0]
         self.centers = centers - self.origin
         self.sides = (2.0 * rates).unsqueeze(-1) * torch.nn.functional.pad(
             self.centers, (1, 0), value=1.0
@@ -114,7 +114,7 @@ class _Part:
     def factors(self, centered: Tensor) -> Tensor:
         """What these columns contribute to each term, as a factor, ``m x T``."""
         distances = torch.cdist(centered, self.centers, compute_mode="donot_use_mm_for_euclid_dist")
-        return distances.square_().mul_(self.rates).exp_()
+        return distances.square_().mul_(self.minus_rates).exp_()
 
 
 class PointSums:
