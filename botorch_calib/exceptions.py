@@ -25,7 +25,7 @@ class UnknownTrialError(LedgerError):
 
 
 class DamagedLedgerError(LedgerError):
-    """A file is damaged, is not a ledger, or has a newer format than this version reads."""
+    """A file is damaged, is not a ledger, or has another format than this version reads."""
 
 
 class EvaluationError(BotorchError, RuntimeError):

@@ -132,11 +132,17 @@ def _salvage(options: argparse.Namespace) -> None:
     found = salvage(options.file)
     entries = renumbered(found.entries)
     if options.into is not None:
-        if options.into.exists():
-            raise InputDataError(f"The file {options.into} exists already.")
+        try:
+            options.into.touch(exist_ok=False)  # an empty file counts as none
+        except FileExistsError:
+            raise InputDataError(f"The file {options.into} exists already.") from None
         given = {name: value for name, value in asdict(found.settings).items() if value is not None}
-        storage = SQLiteStorage.create_or_open(options.into, given)
-        storage.append(lambda count, clock: entries)
+        try:
+            storage = SQLiteStorage.create_or_open(options.into, given)
+            storage.append(lambda count, clock: entries)
+        except BaseException:  # as of a full disk: what is left would stop the next attempt
+            options.into.unlink(missing_ok=True)
+            raise
     table = Table(found.settings.dim)
     table.write(entries)
     table.latest = found.latest

@@ -173,6 +173,20 @@ class TestSalvage:
         assert copy.trials == ledger.trials and copy.maximize is False
         assert copy.submit([0.0, 0.0, 0.0]) == 160
 
+    @pytest.mark.parametrize("room", [1024, 32768])
+    def test_a_full_disk_is_no_end(self, path, capsys, room) -> None:
+        """Neither before nor after the new ledger has its settings."""
+        resource = pytest.importorskip("resource")
+        new, limits = path.with_name("new.db"), resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (room, limits[1]))
+        try:
+            assert run("salvage", path, "--into", new) == 1
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        assert "new.db cannot be used" in capsys.readouterr().err
+        assert run("salvage", path, "--into", new) == 0
+        assert len(FeedbackLedger.open(new)) == 160
+
     @pytest.mark.parametrize("damage", ["beginning", "end", "middle"])
     def test_damaged_pages_cost_only_what_stood_there(self, path, capsys, damage) -> None:
         whole = as_text(FeedbackLedger.open(path))

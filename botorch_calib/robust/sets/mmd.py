@@ -51,10 +51,11 @@ class MMDBall(Ball):
     * ``method="exact"`` [Kirschner2020drbo]: the worst-case distribution, to 1e-6 of the decrease
       ``E u - value`` (or 1e-9 of the range of ``u``), by a closed form where nonnegativity does not
       bind. Where it binds for many atoms, as it does for smooth kernels unless the radius is tiny,
-      an active-set method solves a few dozen systems as large as the number of atoms with mass.
-      Elsewhere an interior-point method needs about 10 Cholesky factorisations of an ``M x M``
-      matrix for each row: meant for ``M`` up to a few hundred. Duality gaps certify the accuracy; a
-      ``NumericsWarning`` tells if it is not reached.
+      an active-set method solves a few dozen systems as large as the number of atoms with mass, or
+      up to 256 of them where ``M`` is in the hundreds. Elsewhere an interior-point method needs
+      about 10 Cholesky factorisations of an ``M x M`` matrix for each row: meant for ``M`` up to a
+      few hundred. Duality gaps certify the accuracy; a ``NumericsWarning`` tells if it is not
+      reached.
     * ``method="sensitivity"``: the lower bound ``max(E u - radius S, min u)``. Without
       nonnegativity, the minimum over ``p`` of total mass 1 is ``E u - radius S`` with
       ``S^2 = (u - c)' K^-1 (u - c)``, ``c = 1' K^-1 u / 1' K^-1 1``, at the signed
@@ -152,7 +153,9 @@ class MMDBall(Ball):
         worst, excess = minimise_linear(u / scale, weights, root / self.radius, signed)
         # In units of the range: what next to no radius changes is lost in rounding.
         decrease = torch.linalg.vecdot(u, weights - worst)
-        error = excess * (decrease + FLOOR * scale.squeeze(-1))
+        # Feasible points differ by no more than twice the decrease of the signed solution.
+        scale = scale.squeeze(-1)
+        error = torch.minimum(excess * (decrease + FLOOR * scale), 2.0 * scale)
         missed = (excess > _ACCURACY) & (error > _ACCURACY * FLOOR)
         if bool(missed.any()):
             warnings.warn(

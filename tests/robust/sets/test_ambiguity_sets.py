@@ -437,7 +437,7 @@ def test_mmd_tells_when_it_is_not_accurate(monkeypatch: pytest.MonkeyPatch) -> N
     assert mmd._ACCURACY > duality_gap.EXCESS
 
 
-@pytest.mark.parametrize("radius", [1e-6, 1e-10, 1e-14])
+@pytest.mark.parametrize("radius", [1e-6, 1e-10, 1e-14, 1e-200])
 def test_mmd_of_next_to_no_radius(radius: float) -> None:
     """What it changes may be lost in rounding, which is nothing to be warned of."""
     generator = torch.Generator().manual_seed(0)
