@@ -16,6 +16,7 @@ file                          content
 ``thompson``                  Thompson sampling under delayed feedback
 ``robust``                    worst cases over distributions of a context
 ``robust_search``             `optimize_robust`: the best decision by such a worst case
+``fantasies``                 outcomes of pending points, which closed forms average over
 ``input_constructors``        how BoTorch, and so Ax, builds each of these functions
 ``next_query_samples``        where a function would query next, for density ratios
 ``unit_box``                  a search whose end does not depend on any units

@@ -3,7 +3,9 @@
 ====================== =============================================================================
 file                   content
 ====================== =============================================================================
-``ax``                 calibrated models in Ax, and what the other two files on Ax share
+``ax``                 Ax's strategy with calibrated models, and what all files on Ax share
+``_ax_models``         how Ax builds, fits and stores a calibrated model
+``_ax_acquisition``    which acquisition functions Ax is given for one
 ``ax_delays``          delay-aware proposals in Ax
 ``ax_robust``          robust decisions in Ax
 ``optuna``             calibrated models in Optuna

@@ -4,7 +4,10 @@
 file                 content
 ==================== ===============================================================================
 ``calibrated``       `CalibratedModel`: calibrated marginals
-``delayed``          `CensoredDelayModel`: pending queries, and fits to a ledger
+``delayed``          `CensoredDelayModel`: pending queries
+``imputation``       values that are put in place of missing ones
+``fit_to_ledger``    models of the values in a ledger
+``matching_rows``    which pending points have got their values
 ``wrapper``          what these two share as models around another one
 ``inspection``       how parts, data, noise and units of any model are reached
 ``requirements``     what a wrapped model, its inputs and observations have to be
