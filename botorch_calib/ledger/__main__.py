@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import csv
+import io
 import os
 import sys
 from collections import Counter
@@ -45,15 +46,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # argparse takes a word like -1e-3 for an option, unless there is a space in it.
     options = _parser().parse_args([f" {word}" if _is_negative(word) else word for word in words])
     try:
-        options.run(options)
-        sys.stdout.flush()
-    except BrokenPipeError:  # such as by `head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the flush at exit
-        return 1
+        text = options.run(options)
     except (BotorchError, OSError) as error:
         print("error:", *str(error).splitlines(), file=sys.stderr)  # SQLite's may be several lines
         return 1
-    return 0
+    return 0 if _print(text) else 1
+
+
+def _print(text: str) -> bool:
+    """Print what a command returns; False if nobody can read it, which undoes nothing."""
+    if sys.stdout is None:  # closed, by `>&-`
+        return True
+    try:
+        print(text, end="", flush=True)
+    except OSError as error:
+        if not isinstance(error, BrokenPipeError):  # such as by `head`
+            print("error: done, but what it returns is lost:", error, file=sys.stderr)
+        # Python flushes once more at exit, and would complain.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return False
+    return True
 
 
 def _is_negative(word: str) -> bool:
@@ -97,38 +109,38 @@ def _open(options: argparse.Namespace) -> FeedbackLedger:
     return FeedbackLedger.open(options.file)
 
 
-def _status(options: argparse.Namespace) -> None:
+def _status(options: argparse.Namespace) -> str:
     ledger = _open(options).snapshot()
     trials = ledger.trials
     counts = Counter(trial.status for trial in trials)
     states = ", ".join(f"{counts[status]} {status}" for status in TrialStatus if counts[status])
-    print(f"{len(trials)} trials" + (f": {states}" if states else ""))
+    lines = [f"{len(trials)} trials" + (f": {states}" if states else "")]
     best = ledger.best()
     if best is not None:
-        print(f"{'greatest' if ledger.maximize else 'least'} value {best.y!r}: {_shown(best)}")
-    for trial in trials:
-        if trial.status is TrialStatus.PENDING:
-            print(f"pending: {_shown(trial)}")
+        kind = "greatest" if ledger.maximize else "least"
+        lines.append(f"{kind} value {best.y!r}: {_shown(best)}")
+    lines += [f"pending: {_shown(t)}" for t in trials if t.status is TrialStatus.PENDING]
+    return "".join(f"{line}\n" for line in lines)
 
 
 def _shown(trial: Trial) -> str:
     return f"trial {trial.id}, x = {trial.x.tolist()}"
 
 
-def _tell(options: argparse.Namespace) -> None:
+def _tell(options: argparse.Namespace) -> str:
     ledger = _open(options)
     ledger.tell(options.id, options.y, options.yvar)
-    print(f"{_shown(ledger[options.id])}: y = {options.y!r}")
+    return f"{_shown(ledger[options.id])}: y = {options.y!r}\n"
 
 
-def _amend(options: argparse.Namespace) -> None:
+def _amend(options: argparse.Namespace) -> str:
     ledger = _open(options)
     ledger.amend(options.id, options.y, options.yvar)
     trial = ledger[options.id]
-    print(f"{_shown(trial)}: y = {trial.y!r}, in the place of {trial.earlier[-1].y!r}")
+    return f"{_shown(trial)}: y = {trial.y!r}, in the place of {trial.earlier[-1].y!r}\n"
 
 
-def _salvage(options: argparse.Namespace) -> None:
+def _salvage(options: argparse.Namespace) -> str:
     found = salvage(options.file)
     entries = renumbered(found.entries)
     if options.into is not None:
@@ -147,7 +159,8 @@ def _salvage(options: argparse.Namespace) -> None:
     table.write(entries)
     table.latest = found.latest
     ledger = FeedbackLedger._of(MemoryStorage(table, found.settings))
-    writer = csv.writer(sys.stdout)
+    text = io.StringIO()
+    writer = csv.writer(text)
     for i, record in enumerate(ledger.to_records()):
         if i == 0:
             writer.writerow(record)
@@ -159,6 +172,7 @@ def _salvage(options: argparse.Namespace) -> None:
         print("The settings are lost, and maybe trials after the last one.", file=sys.stderr)
     if options.file.with_name(f"{options.file.name}-journal").exists():
         print("There is a journal: maybe the last change was not completed.", file=sys.stderr)
+    return text.getvalue()
 
 
 if __name__ == "__main__":

@@ -72,6 +72,21 @@ class TestCommands:
         assert told == "trial 152, x = [152.0, 0.5, -1.0]: y = -1.5"
         assert amended == "trial 152, x = [152.0, 0.5, -1.0]: y = 2.0, in the place of -1.5"
 
+    def test_without_an_output(self, path, monkeypatch) -> None:
+        with monkeypatch.context() as patch:
+            patch.setattr(sys, "stdout", None)  # what Python makes of `>&-`
+            for words in [("status", path), ("tell", path, 152, 1.5), ("salvage", path)]:
+                assert run(*words) == 0
+        assert FeedbackLedger.open(path)[152].y == 1.5
+
+    @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is full")
+    def test_output_that_is_full(self, path, capsys, monkeypatch) -> None:
+        with monkeypatch.context() as patch, open("/dev/full", "w") as full:
+            patch.setattr(sys, "stdout", full)
+            assert run("tell", path, 152, 1.5) == 1
+        assert "error: done, but what it returns is lost" in capsys.readouterr().err
+        assert FeedbackLedger.open(path)[152].y == 1.5
+
     def test_negative_numbers_of_all_kinds(self, path) -> None:
         assert run("tell", path, 152, "-1e-3") == 0
         assert run("tell", path, 154, "-.5E+2", "--yvar", "1e-6") == 0
