@@ -6,6 +6,7 @@ import copy
 import io
 import math
 import pickle
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -289,19 +290,32 @@ def test_violations_pay_for_nothing() -> None:
     assert 3 * 0.045 - 0.005 - 1e-9 <= relaxed(tested, 300) <= 3 * 0.045 + 1e-9
 
 
-@pytest.mark.parametrize("limits", [{"upper": 3.0}, {"lower": -3.0}, {"upper": 3.0, "lower": -3.0}])
-@pytest.mark.parametrize("size", [1, 4])
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {},
-        {"step_size": 0.5},
-        {"step_size": 0.4, "step_decay": 0.5},
-        {"lengthscale": 0.3, "scale": 1.0, "regularization": 0.1},
-    ],
-    ids=["default", "large", "shrinking", "localized"],
-)
-@pytest.mark.parametrize("gain", [0.05, 10.0])
+CONSTRAINED: list[dict[str, Any]] = [{"upper": 3.0}, {"lower": -3.0}, {"upper": 3.0, "lower": -3.0}]
+LEARNING: dict[str, dict[str, Any]] = {
+    "default": {},
+    "large": {"step_size": 0.5},
+    "shrinking": {"step_size": 0.4, "step_decay": 0.5},
+    "localized": {"lengthscale": 0.3, "scale": 1.0, "regularization": 0.1},
+}
+
+
+def any_sequence() -> Iterator[Any]:
+    """All 48 cases: a quarter of them, with each value of each argument, on every run."""
+    for i, limits in enumerate(CONSTRAINED):
+        for j, (name, settings) in enumerate(LEARNING.items()):
+            for k, (size, gain) in enumerate([(1, 0.05), (4, 10.0), (4, 0.05), (1, 10.0)]):
+                rest = (i + j + k) % 4 != 0
+                yield pytest.param(
+                    limits,
+                    size,
+                    settings,
+                    gain,
+                    marks=[pytest.mark.slow] if rest else [],
+                    id=f"{'-'.join(limits)}-{size}-{name}-{gain}",
+                )
+
+
+@pytest.mark.parametrize(("limits", "size", "settings", "gain"), list(any_sequence()))
 def test_the_inequality_of_the_proof_holds_on_any_sequence(
     limits: dict[str, Any], size: int, settings: dict[str, Any], gain: float
 ) -> None:

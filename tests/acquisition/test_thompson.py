@@ -225,8 +225,10 @@ def skewed() -> QuantileRecalibrator:
     "order, imputation, options",
     [
         ("alone", "none", {"calibrator": skewed()}),
-        ("inside", "censor", {"transforms": True, "fixed_noise": True}),
-        ("inside", "hallucinate", {"calibrator": skewed()}),
+        pytest.param(
+            *("inside", "censor", {"transforms": True, "fixed_noise": True}), marks=pytest.mark.slow
+        ),
+        pytest.param(*("inside", "hallucinate", {"calibrator": skewed()}), marks=pytest.mark.slow),
         ("outside", "censor", {"calibrator": skewed(), "excess": "objective"}),
         ("outside", "hallucinate", {"transforms": True, "calibrator": skewed()}),
         ("inside", "censor", {"dtype": torch.float32, "calibrator": skewed()}),

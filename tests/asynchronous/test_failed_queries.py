@@ -92,7 +92,15 @@ class Objective:
         return slope(x)
 
 
-@pytest.mark.parametrize("name", STRATEGIES)
+@pytest.mark.parametrize(
+    "name",
+    [
+        "ts",
+        "hallucinate",
+        "own",
+        *(pytest.param(s, marks=pytest.mark.slow) for s in ("ucb", "none")),
+    ],
+)
 def test_a_run_goes_around_a_region_that_fails(name, tmp_path):
     """40 evaluations, stopped and resumed after 20, with the best value near the best possible.
 
@@ -139,8 +147,17 @@ def failing(objective: Any, fails: Any, x: Any) -> float:
     return float(objective(x))
 
 
-@pytest.mark.parametrize("strategy", ["ucb", "ts", "hallucinate"])
-@pytest.mark.parametrize("region", REGIONS)
+@pytest.mark.parametrize(
+    ("region", "strategy"),
+    [
+        ("corner", "ucb"),
+        pytest.param("corner", "ts", marks=pytest.mark.slow),
+        pytest.param("corner", "hallucinate", marks=pytest.mark.slow),
+        pytest.param("around the best point", "ucb", marks=pytest.mark.slow),
+        ("around the best point", "ts"),
+        ("around the best point", "hallucinate"),
+    ],
+)
 def test_four_at_a_time_go_around_a_region_that_fails(region, strategy):
     """Three others run whenever a query is chosen, and the best values are where queries fail."""
     objective, fails, bounds, least, best = REGIONS[region]

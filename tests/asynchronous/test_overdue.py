@@ -309,8 +309,15 @@ def test_proposals_without_and_with_it(failures, monkeypatch):
     assert torch.equal(propose(ledger), proposed) == (failures == "ignore")
 
 
-@pytest.mark.parametrize("strategy", ["hallucinate", "ucb"])
-@pytest.mark.parametrize("name", ["disc", "corner"])
+@pytest.mark.parametrize(
+    ("strategy", "name"),
+    [
+        ("hallucinate", "disc"),
+        ("ucb", "corner"),
+        pytest.param("hallucinate", "corner", marks=pytest.mark.slow),
+        pytest.param("ucb", "disc", marks=pytest.mark.slow),
+    ],
+)
 def test_a_region_that_hangs(strategy, name):
     """The best value is in the region. It is found out long before the first time-out.
 

