@@ -62,23 +62,24 @@ SUMMARY = "===== 3 passed in 1.20s ====="
 
 
 @pytest.mark.parametrize(
-    ("recipe", "limit", "status", "last_lines"),
+    ("lint", "recipe", "limit", "status", "last_lines"),
     [
-        ("true", "60", 0, [SUMMARY]),
-        ("exit 3", "60", 2, [SUMMARY]),  # make's own status
+        ("true", "true", "60", 0, [SUMMARY]),
+        ("true", "exit 3", "60", 2, [SUMMARY]),  # make's own status
+        ("exit 3", "true", "60", 2, [SUMMARY]),
         # Orphans with the standard output of the tests, in their session and in another one.
-        ("sleep 1000 & setsid sleep 1000 & true", "60", 0, [SUMMARY]),
-        ("sleep 1000", "0.5", 124, ["not done after 0.5", SUMMARY]),
+        ("true", "sleep 1000 & setsid sleep 1000 & true", "60", 0, [SUMMARY]),
+        ("true", "sleep 1000", "2", 124, ["not done after 2", SUMMARY]),
     ],
 )
 def test_ci_run_ends(
-    tmp_path: Path, recipe: str, limit: str, status: int, last_lines: list[str]
+    tmp_path: Path, lint: str, recipe: str, limit: str, status: int, last_lines: list[str]
 ) -> None:
     (tmp_path / ".ci").mkdir()
     shutil.copy(ROOT / ".ci" / "run", tmp_path / ".ci" / "run")
     (tmp_path / "Makefile").write_text(
-        ".PHONY: lint tutorials docs test\n"
-        "lint tutorials docs:\n\t@true\n"
+        ".PHONY: venv lint docs test\n"
+        f"venv docs:\n\t@true\nlint:\n\t@{lint}\n"
         f"test:\n\t@echo '{SUMMARY}'\n\t@echo $$CI_RUN >mark\n\t@{recipe}\n"
     )
     run = subprocess.run(
