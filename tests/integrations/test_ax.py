@@ -822,6 +822,17 @@ def test_strategy_needs_to_know_the_experiment() -> None:
         calibrated_generation_strategy(client, metric_configs={"z": ModelConfig()})
 
 
+def test_strategy_needs_configurations() -> None:
+    client = Client()
+    client.configure_experiment(parameters=CONTINUOUS)
+    client.configure_optimization("y")
+    wrong: Any = LocalizedConformal
+    with pytest.raises(InputDataError, match="`model_config` must be a configuration"):
+        calibrated_generation_strategy(client, wrong(alpha=0.2))
+    with pytest.raises(InputDataError, match=r"`metric_configs\['y'\]` must be a configuration"):
+        calibrated_generation_strategy(client, metric_configs={"y": wrong})
+
+
 @pytest.mark.usefixtures("not_optimised")
 def test_constrained_experiment_can_be_saved(tmp_path: Path) -> None:
     client = constrained_client(metric_configs={"z": calibrated_model_config(denoise=False)})
