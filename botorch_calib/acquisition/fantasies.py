@@ -72,4 +72,4 @@ def _checked(model: Any, X_pending: Tensor) -> Tensor:
     # Single-precision points of a model in double are good enough.
     if inputs is not None and torch.promote_types(X.dtype, inputs.dtype) != inputs.dtype:
         check_precision("X_pending", X, inputs.dtype)
-    return X
+    return X.detach()

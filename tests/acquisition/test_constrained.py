@@ -12,7 +12,7 @@ from botorch.acquisition.analytic import (
     LogConstrainedExpectedImprovement,
     LogProbabilityOfFeasibility,
 )
-from botorch.exceptions.errors import InputDataError, UnsupportedError
+from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError, UnsupportedError
 from botorch.models import ModelList, ModelListGP, SingleTaskGP
 from botorch.models.model import Model
 from botorch.optim import optimize_acqf
@@ -370,6 +370,16 @@ def test_pending_points_of_a_plain_model_of_several_tasks() -> None:
     assert_close(acqf(X), expected(X), rtol=0, atol=0)
     alone = LogCalibratedProbabilityOfFeasibility(model, constraints)
     assert not torch.allclose(acqf(X), alone(X))
+
+
+def test_pending_points_that_are_refused_change_nothing(models: list[Model]) -> None:
+    acqf = LogCalibratedProbabilityOfFeasibility(ModelList(*models), CONSTRAINTS)
+    acqf.set_X_pending(X_pending := points(2).squeeze(-2))
+    before = acqf(points(4))
+    with pytest.raises(BotorchTensorDimensionError, match="X_pending"):
+        acqf.set_X_pending(torch.zeros(1, 3, dtype=torch.double))
+    assert acqf.X_pending is not None and torch.equal(acqf.X_pending, X_pending)
+    assert_close(acqf(points(4)), before, rtol=0, atol=0)
 
 
 def test_pending_points_that_do_not_fit_a_model() -> None:
