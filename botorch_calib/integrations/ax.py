@@ -58,9 +58,9 @@ def calibrated_generation_strategy(
     """Ax's generation strategy with calibrated models, checked against the experiment.
 
     Unless ``botorch_acqf_class`` is given Ax chooses the acquisition function. One objective under
-    outcome constraints then has a closed form, `ConstrainedClosedForm`; sums of metrics, in the
-    objective or in a constraint, and several objectives are sampled. Pass
-    ``qLogNoisyExpectedImprovement`` to sample in any case.
+    outcome constraints then has a closed form, `ConstrainedClosedForm`; a sum of metrics as the
+    objective, and several objectives, are sampled. So would be sums in constraints, of which Ax
+    1.3 reads but one metric. Pass ``qLogNoisyExpectedImprovement`` to sample in any case.
 
     Args:
         client: Whose optimisation has been configured, or an experiment that has an optimisation

@@ -135,7 +135,8 @@ class CensoredDelayModel(WrapperModel, FantasizeMixin):
                 ``"censored"``, as in the paper: ``ledger.training_data``. In the latter case the
                 hyperparameters and transforms of the fitted model are kept, but its censored rows
                 become pending points again, which can be resolved and never enter a calibrator.
-                With ``imputation="censor"`` the posterior equals that of the fitted model.
+                With ``imputation="censor"`` the posterior equals that of the fitted model, unless
+                ``fit`` gave the rows different noise: censored ones have the mean of the others'.
             now: Time as of which the ledger is read (default: the current time).
 
         Raises:
