@@ -88,11 +88,11 @@ class CalibratedAcquisitionFunction(AcquisitionFunction, ABC):
             InputDataError: If it holds NaN or infinite values.
         """
         X_pending = check_pending_inputs(X_pending)
+        fantasy_model = None
+        if X_pending is not None:  # before anything changes, as it may raise
+            (fantasy_model,) = fantasy_models([self.model], X_pending, self.num_fantasies)
         super().set_X_pending(X_pending)
-        self._fantasy_model = None
-        if self.X_pending is None:
-            return
-        (self._fantasy_model,) = fantasy_models([self.model], self.X_pending, self.num_fantasies)
+        self._fantasy_model = fantasy_model
 
     @t_batch_mode_transform(expected_q=1)  # type: ignore[arg-type]
     def forward(self, X: Tensor) -> Tensor:

@@ -66,13 +66,13 @@ class _ConstrainedFunction(AcquisitionFunction):
             UnsupportedError: If a model has batch dimensions.
         """
         X_pending = check_pending_inputs(X_pending)
+        fantasies = None
+        if X_pending is not None:  # before anything changes, as it may raise
+            models = [self._members[i] for i in self._outcomes]
+            conditioned = fantasy_models(models, X_pending, self.num_fantasies)
+            fantasies = dict(zip(self._outcomes, conditioned, strict=True))
         super().set_X_pending(X_pending)
-        self._fantasies = None
-        if self.X_pending is None:
-            return
-        models = [self._members[i] for i in self._outcomes]
-        fantasies = fantasy_models(models, self.X_pending, self.num_fantasies)
-        self._fantasies = dict(zip(self._outcomes, fantasies, strict=True))
+        self._fantasies = fantasies
 
     @t_batch_mode_transform(expected_q=1)  # type: ignore[arg-type]
     def forward(self, X: Tensor) -> Tensor:

@@ -12,8 +12,13 @@ from botorch.utils.sampling import draw_sobol_normal_samples
 from torch import Tensor
 
 from botorch_calib._autograd import outside_inference_mode
-from botorch_calib._validation import check_inputs
-from botorch_calib.models.inspection import innermost, raw_width, with_task_feature
+from botorch_calib._validation import check_inputs, check_precision
+from botorch_calib.models.inspection import (
+    innermost,
+    raw_train_inputs,
+    raw_width,
+    with_task_feature,
+)
 
 
 @outside_inference_mode()
@@ -33,20 +38,38 @@ def fantasy_models(models: Sequence[Any], X_pending: Tensor, num_fantasies: int)
     Raises:
         UnsupportedError: If a model has batch dimensions, or cannot be conditioned.
         BotorchTensorDimensionError: If the points have not the models' number of columns.
+        InputDataError: If the points hold NaN or infinite values, or are more precise than a model.
     """
-    if any(model.batch_shape for model in models):
-        raise UnsupportedError("`X_pending` needs a model without batch dimensions.")
-    base = innermost(models[0])
-    check_inputs("X_pending", with_task_feature(base, X_pending), raw_width(base))
-    posteriors = [model.posterior(X_pending, observation_noise=True) for model in models]
+    points = [_checked(model, X_pending) for model in models]
+    posteriors = [
+        model.posterior(X, observation_noise=True) for model, X in zip(models, points, strict=True)
+    ]
     shapes = [posterior.base_sample_shape for posterior in posteriors]
     sizes = [shape.numel() for shape in shapes]
     draws = draw_sobol_normal_samples(sum(sizes), num_fantasies, dtype=torch.double, seed=0)
     conditioned = []
-    for model, posterior, shape, base in zip(
-        models, posteriors, shapes, draws.split(sizes, dim=-1), strict=True
+    for model, X, posterior, shape, draw in zip(
+        models, points, posteriors, shapes, draws.split(sizes, dim=-1), strict=True
     ):
         sampler = SobolQMCNormalSampler(torch.Size([num_fantasies]))
-        sampler.register_buffer("base_samples", base.reshape(-1, *shape).to(posterior.mean))
-        conditioned.append(model.fantasize(X_pending, sampler))
+        sampler.register_buffer("base_samples", draw.reshape(-1, *shape).to(posterior.mean))
+        conditioned.append(model.fantasize(X, sampler))
     return conditioned
+
+
+def _checked(model: Any, X_pending: Tensor) -> Tensor:
+    """The points with all columns of a model, the task included, which it can be conditioned at."""
+    if model.batch_shape:
+        raise UnsupportedError("`X_pending` needs a model without batch dimensions.")
+    if not hasattr(model, "fantasize"):
+        raise UnsupportedError(
+            f"`X_pending` needs models that can be conditioned on observations, which a "
+            f"{type(model).__name__} cannot: use an exact GP such as SingleTaskGP."
+        )
+    base = innermost(model)
+    X = check_inputs("X_pending", with_task_feature(base, X_pending), raw_width(base))
+    inputs = raw_train_inputs(base)
+    # Single-precision points of a model in double are good enough.
+    if inputs is not None and torch.promote_types(X.dtype, inputs.dtype) != inputs.dtype:
+        check_precision("X_pending", X, inputs.dtype)
+    return X.detach()

@@ -14,8 +14,10 @@ from ax.core.outcome_constraint import OutcomeConstraint
 from ax.generators.torch.botorch_modular.acquisition import Acquisition
 from ax.storage.botorch_modular_registry import register_acquisition, register_acquisition_function
 from botorch.acquisition import AcquisitionFunction
+from botorch.acquisition.analytic import AnalyticAcquisitionFunction
 from botorch.acquisition.logei import qLogNoisyExpectedImprovement, qLogProbabilityOfFeasibility
 from botorch.acquisition.monte_carlo import MCAcquisitionFunction
+from botorch.acquisition.multi_objective.base import MultiObjectiveMCAcquisitionFunction
 from botorch.acquisition.multi_objective.logei import qLogNoisyExpectedHypervolumeImprovement
 from botorch.acquisition.objective import (
     LinearMCObjective,
@@ -34,6 +36,7 @@ from botorch_calib.acquisition import (
     CalibratedUpperConfidenceBound,
     CalibratedValueAtRisk,
     CertifiedSetExpansion,
+    DelayedThompsonSampling,
     DelayedUpperConfidenceBound,
     LogCalibratedConstrainedExpectedImprovement,
     LogCalibratedExpectedImprovement,
@@ -43,13 +46,14 @@ from botorch_calib.acquisition import (
 )
 from botorch_calib.posteriors import CalibratedPosterior
 
-#: Closed forms of one outcome, which know nothing of constraints.
+#: Those of one outcome, which know nothing of constraints.
 ONE_OUTCOME: tuple[type[AcquisitionFunction], ...] = (
     CalibratedConditionalValueAtRisk,
     CalibratedExpectedImprovement,
     CalibratedProbabilityOfImprovement,
     CalibratedUpperConfidenceBound,
     CalibratedValueAtRisk,
+    DelayedThompsonSampling,
     DelayedUpperConfidenceBound,
     LogCalibratedExpectedImprovement,
 )
@@ -166,20 +170,28 @@ def check_acquisition(
     if acqf_class is None:
         return
     name = f"`botorch_acqf_class` {acqf_class.__name__}"
+    hypervolume = issubclass(acqf_class, MultiObjectiveMCAcquisitionFunction)
+    if hypervolume and not objective.is_multi_objective:
+        raise UnsupportedError(
+            f"{name} is of several objectives, and there is one, {objective.expression!r}: leave "
+            "the class out, and Ax chooses one that fits."
+        )
     samples = issubclass(acqf_class, MCAcquisitionFunction)
     if objective.is_scalarized_objective and not (constraints or samples):
         raise UnsupportedError(
             f"{name} is of one metric, and the objective is the sum {objective.expression!r}: "
             "leave the class out, and Ax chooses one that draws samples."
         )
-    if acqf_class not in (*ONE_OUTCOME, *CLOSED_FORMS.values(), *CONSTRAINTS_ALONE):
+    # BoTorch's would not fail: Ax would leave the constraints out, and add up the objectives.
+    is_of_one = acqf_class in ONE_OUTCOME or issubclass(acqf_class, AnalyticAcquisitionFunction)
+    if not (is_of_one or acqf_class in (*CLOSED_FORMS.values(), *CONSTRAINTS_ALONE)):
         return
     if not (objective.is_single_objective or acqf_class in CONSTRAINTS_ALONE):
         raise UnsupportedError(
             f"{name} is of one metric, and the objective is {objective.expression!r}: leave the "
             "class out, and Ax chooses one that draws samples."
         )
-    if acqf_class in ONE_OUTCOME:
+    if is_of_one:
         if constraints:
             raise UnsupportedError(
                 f"{name} does not know of outcome constraints: leave the class out, which gives "

@@ -78,11 +78,6 @@ class ReplayedModel(CalibratedModel):
     def _load_own(self, state: dict[str, Any], strict: bool, assign: bool) -> None:
         """What another calibrator has learned is left out."""
 
-    @property
-    def covar_module(self) -> Any:
-        """The kernel, from whose lengthscales Ax reads the importance of parameters."""
-        return self.model.covar_module
-
 
 def calibrated_model_config(
     calibrator: type[Calibrator] = LocalizedConformal,
@@ -106,7 +101,7 @@ def calibrated_model_config(
     objective that is a sum of outcomes needs `calibrated_generation_strategy`, or constraints.
 
     To save an experiment as JSON the calibrator must be a class of this package. To load one,
-    import this module first.
+    import `botorch_calib.integrations.ax` first.
 
     Args:
         calibrator: The class of the calibrator. Each fit makes a new one.

@@ -58,9 +58,9 @@ def calibrated_generation_strategy(
     """Ax's generation strategy with calibrated models, checked against the experiment.
 
     Unless ``botorch_acqf_class`` is given Ax chooses the acquisition function. One objective under
-    outcome constraints then has a closed form, `ConstrainedClosedForm`; sums of metrics, in the
-    objective or in a constraint, and several objectives are sampled. Pass
-    ``qLogNoisyExpectedImprovement`` to sample in any case.
+    outcome constraints then has a closed form, `ConstrainedClosedForm`; a sum of metrics as the
+    objective, and several objectives, are sampled. So would be sums in constraints, of which Ax
+    1.3 reads but one metric. Pass ``qLogNoisyExpectedImprovement`` to sample in any case.
 
     Args:
         client: Whose optimisation has been configured, or an experiment that has an optimisation
@@ -74,8 +74,8 @@ def calibrated_generation_strategy(
         struct: Ax's further choices, as of the initial trials, with the method ``"custom"``.
 
     Raises:
-        InputDataError: If the optimisation has not been configured, or ``metric_configs`` names a
-            metric that the experiment does not have.
+        InputDataError: If the optimisation has not been configured, ``metric_configs`` names a
+            metric that the experiment does not have, or a configuration is none.
         UnsupportedError: If ``botorch_acqf_class`` cannot be used for the objectives and outcome
             constraints of the experiment, if Ax would overlook a metric in a constraint on several,
             or if a constraint or threshold is relative to a baseline that was not attached yet.
@@ -92,6 +92,7 @@ def calibrated_generation_strategy(
     check_acquisition(optimization, botorch_acqf_class)
     _check_baseline(experiment)
     model_config = calibrated_model_config() if model_config is None else model_config
+    _check_config("model_config", model_config)
     strategy = choose_generation_strategy(
         GenerationStrategyDispatchStruct(method="custom") if struct is None else struct,
         model_config=model_config,
@@ -102,6 +103,7 @@ def calibrated_generation_strategy(
         if name not in experiment.metrics:
             known = ", ".join(map(repr, sorted(experiment.metrics)))
             raise InputDataError(f"`metric_configs` names {name!r}; the metrics are {known}.")
+        _check_config(f"metric_configs[{name!r}]", config)
         by_signature[experiment.metrics[name].signature] = [config]
     (spec,) = strategy.nodes_by_name["MBM"].generator_specs
     spec.generator_kwargs["surrogate_spec"] = SurrogateSpec(
@@ -141,6 +143,13 @@ def experiment_with_one_objective(
     if not config.objective.is_single_objective or config.outcome_constraints:
         raise UnsupportedError(otherwise)
     return experiment, config
+
+
+def _check_config(name: str, config: object) -> None:
+    if not isinstance(config, ModelConfig):
+        raise InputDataError(
+            f"`{name}` must be a configuration such as calibrated_model_config(), got {config!r}."
+        )
 
 
 def _check_baseline(experiment: Experiment) -> None:

@@ -41,6 +41,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     Returns:
         The exit status: 0, or 1 after an error, which is printed.
+
+    Raises:
+        SystemExit: If the words are no command, with the status 2, or ask for help.
     """
     words = sys.argv[1:] if arguments is None else arguments
     # argparse takes a word like -1e-3 for an option, unless there is a space in it.
@@ -57,6 +60,9 @@ def _print(text: str) -> bool:
     """Print what a command returns; False if nobody can read it, which undoes nothing."""
     if sys.stdout is None:  # closed, by `>&-`
         return True
+    encoding = sys.stdout.encoding or "utf-8"
+    # Notes may hold any character, and the output perhaps not: it gets escapes, as errors do.
+    text = text.encode(encoding, "backslashreplace").decode(encoding)
     try:
         print(text, end="", flush=True)
     except OSError as error:

@@ -135,7 +135,8 @@ class CensoredDelayModel(WrapperModel, FantasizeMixin):
                 ``"censored"``, as in the paper: ``ledger.training_data``. In the latter case the
                 hyperparameters and transforms of the fitted model are kept, but its censored rows
                 become pending points again, which can be resolved and never enter a calibrator.
-                With ``imputation="censor"`` the posterior equals that of the fitted model.
+                With ``imputation="censor"`` the posterior equals that of the fitted model, unless
+                ``fit`` gave the rows different noise: censored ones have the mean of the others'.
             now: Time as of which the ledger is read (default: the current time).
 
         Raises:
@@ -164,7 +165,7 @@ class CensoredDelayModel(WrapperModel, FantasizeMixin):
         """The model conditioned on the pending points, of the class of `model`.
 
         If there is nothing to impute, it is `model` itself. Otherwise it is built once, and
-        rebuilt after `model` was refitted, loaded or converted.
+        rebuilt after `model` was refitted, loaded or converted, or an attribute of either was set.
         """
         return self._conditioned().model
 
@@ -392,7 +393,15 @@ class CensoredDelayModel(WrapperModel, FantasizeMixin):
     def _basis(self) -> tuple[object, ...]:
         """Objects one of which is replaced by anything that invalidates the conditioned model."""
         gp = gaussian_part(self.model)
-        return self.X_pending, gp, getattr(gp, "prediction_strategy", None)
+        settings = [getattr(self.model, name, None) for name in ("calibrator", "denoise", "excess")]
+        return (
+            self.X_pending,
+            self.imputation,
+            self.censor_value,
+            gp,
+            getattr(gp, "prediction_strategy", None),
+            *settings,
+        )
 
     def _checked(self, name: str, X: Tensor) -> Tensor:
         """Inputs ``n x d`` with all columns the model takes, in its precision."""

@@ -329,6 +329,10 @@ def test_pending_points_that_cannot_be_fantasised(name):
     assert build(name, model)(grid()).isfinite().all()
     with pytest.raises(UnsupportedError, match="SingleTaskVariationalGP"):
         build(name, model, X_pending=grid(2).squeeze(-2))
+    acqf = build(name, model)
+    with pytest.raises(UnsupportedError):
+        acqf.set_X_pending(grid(2).squeeze(-2))
+    assert acqf.X_pending is None
 
 
 # ------------------------------------------------------------------ gradients, precision

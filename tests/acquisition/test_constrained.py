@@ -12,7 +12,7 @@ from botorch.acquisition.analytic import (
     LogConstrainedExpectedImprovement,
     LogProbabilityOfFeasibility,
 )
-from botorch.exceptions.errors import InputDataError, UnsupportedError
+from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError, UnsupportedError
 from botorch.models import ModelList, ModelListGP, SingleTaskGP
 from botorch.models.model import Model
 from botorch.optim import optimize_acqf
@@ -29,6 +29,7 @@ from botorch_calib.acquisition.fantasies import fantasy_models
 from botorch_calib.models import CensoredDelayModel
 from botorch_calib.models.inspection import as_calibrated, raw_train_targets
 from botorch_calib.testing import AcquisitionContract
+from tests.gps import make_multitask, make_variational
 from tests.random_numbers import normal, uniform
 
 CONSTRAINTS = {1: (None, 0.9), 2: (0.1, 0.4)}
@@ -357,6 +358,37 @@ def test_fantasies_of_different_outcomes_are_independent(gps: list[SingleTaskGP]
     outcomes = torch.stack([model.train_targets[:, -1] for model in fantasies])
     correlation = outcomes.corrcoef().fill_diagonal_(0.0)
     assert correlation.abs().max() < 4 / num**0.5
+
+
+def test_pending_points_of_a_plain_model_of_several_tasks() -> None:
+    """Without the column of the task, which BoTorch's model does not add when it is conditioned."""
+    model, X, X_pending = make_multitask(), points(4), points(2).squeeze(-2)
+    constraints = {0: (None, 0.5)}
+    acqf = LogCalibratedProbabilityOfFeasibility(model, constraints, X_pending)
+    with_task = torch.cat([X_pending, torch.zeros(2, 1).to(X_pending)], dim=-1)
+    expected = LogCalibratedProbabilityOfFeasibility(model, constraints, with_task)
+    assert_close(acqf(X), expected(X), rtol=0, atol=0)
+    alone = LogCalibratedProbabilityOfFeasibility(model, constraints)
+    assert not torch.allclose(acqf(X), alone(X))
+
+
+def test_pending_points_that_are_refused_change_nothing(models: list[Model]) -> None:
+    acqf = LogCalibratedProbabilityOfFeasibility(ModelList(*models), CONSTRAINTS)
+    acqf.set_X_pending(X_pending := points(2).squeeze(-2))
+    before = acqf(points(4))
+    with pytest.raises(BotorchTensorDimensionError, match="X_pending"):
+        acqf.set_X_pending(torch.zeros(1, 3, dtype=torch.double))
+    assert acqf.X_pending is not None and torch.equal(acqf.X_pending, X_pending)
+    assert_close(acqf(points(4)), before, rtol=0, atol=0)
+
+
+def test_pending_points_that_do_not_fit_a_model() -> None:
+    X_pending, (gp, *_) = points(2).squeeze(-2), make_gps(torch.float)
+    for plain in (gp, CalibratedModel.from_history(gp, LocalizedConformal(0.2))):
+        with pytest.raises(InputDataError, match=r"`X_pending` must have the precision .*float32"):
+            LogCalibratedProbabilityOfFeasibility(plain, {0: (None, 0.5)}, X_pending)
+    with pytest.raises(UnsupportedError, match="`X_pending` .* SingleTaskVariationalGP cannot"):
+        LogCalibratedProbabilityOfFeasibility(make_variational(), {0: (None, 0.5)}, X_pending)
 
 
 def test_float32_and_batches() -> None:

@@ -35,6 +35,7 @@ from ax.generators.torch_base import TorchOptConfig
 from botorch.acquisition import AcquisitionFunction
 from botorch.acquisition.analytic import LogExpectedImprovement
 from botorch.acquisition.logei import qLogNoisyExpectedImprovement
+from botorch.acquisition.multi_objective.logei import qLogNoisyExpectedHypervolumeImprovement
 from botorch.exceptions.errors import InputDataError, UnsupportedError
 from botorch.models import ModelList, SingleTaskGP
 from botorch.utils.datasets import MultiTaskDataset, SupervisedDataset
@@ -47,6 +48,7 @@ from botorch_calib import (
     CalibratedValueAtRisk,
     Calibrator,
     CertifiedSetExpansion,
+    DelayedThompsonSampling,
     GaussianScore,
     LocalizedConformal,
     LogCalibratedConstrainedExpectedImprovement,
@@ -668,7 +670,13 @@ def test_constraints_on_several_metrics_once_ax_reads_them(monkeypatch: pytest.M
         ("y", ["z <= 1"], LogCalibratedExpectedImprovement, "does not know of outcome constraints"),
         ("y", ["z <= 1"], CalibratedUpperConfidenceBound, "ConstrainedExpectedImprovement"),
         ("y", ["z <= 1"], CalibratedValueAtRisk, "does not know"),
+        ("y", ["z <= 1"], DelayedThompsonSampling, "does not know of outcome constraints"),
+        ("y", ["z <= 1"], LogExpectedImprovement, "does not know of outcome constraints"),
         ("y, z", [], LogCalibratedExpectedImprovement, "of one metric.*'y, z'"),
+        ("y, z", [], DelayedThompsonSampling, "of one metric.*'y, z'"),
+        ("y, z", [], LogExpectedImprovement, "of one metric.*'y, z'"),
+        ("y", [], qLogNoisyExpectedHypervolumeImprovement, "there is one, 'y'"),
+        ("y + z", [], qLogCalibratedNoisyExpectedHypervolumeImprovement, "of several objectives"),
         ("y + z", ["w <= 1"], LogCalibratedConstrainedExpectedImprovement, "of one metric"),
         ("y", [], LogCalibratedConstrainedExpectedImprovement, "needs outcome constraints"),
         ("y", [], LogCalibratedProbabilityOfFeasibility, "needs outcome constraints"),
@@ -812,6 +820,17 @@ def test_strategy_needs_to_know_the_experiment() -> None:
     client.configure_optimization("y")
     with pytest.raises(InputDataError, match=r"names 'z'; the metrics are 'y'\."):
         calibrated_generation_strategy(client, metric_configs={"z": ModelConfig()})
+
+
+def test_strategy_needs_configurations() -> None:
+    client = Client()
+    client.configure_experiment(parameters=CONTINUOUS)
+    client.configure_optimization("y")
+    wrong: Any = LocalizedConformal
+    with pytest.raises(InputDataError, match="`model_config` must be a configuration"):
+        calibrated_generation_strategy(client, wrong(alpha=0.2))
+    with pytest.raises(InputDataError, match=r"`metric_configs\['y'\]` must be a configuration"):
+        calibrated_generation_strategy(client, metric_configs={"y": wrong})
 
 
 @pytest.mark.usefixtures("not_optimised")

@@ -87,6 +87,15 @@ class TestCommands:
         assert "error: done, but what it returns is lost" in capsys.readouterr().err
         assert FeedbackLedger.open(path)[152].y == 1.5
 
+    def test_output_of_few_characters(self, path, monkeypatch) -> None:
+        """As that to a file on some systems: what it cannot express is escaped."""
+        written = io.BytesIO()
+        output = io.TextIOWrapper(written, encoding="ascii")
+        with monkeypatch.context() as patch:
+            patch.setattr(sys, "stdout", output)
+            assert run("salvage", path) == 0
+        assert written.getvalue().count(b"power \\u2603 cut") == 2000
+
     def test_negative_numbers_of_all_kinds(self, path) -> None:
         assert run("tell", path, 152, "-1e-3") == 0
         assert run("tell", path, 154, "-.5E+2", "--yvar", "1e-6") == 0

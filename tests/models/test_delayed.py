@@ -453,6 +453,17 @@ def test_refitted_base(how, imputation):
     assert not torch.allclose(model.posterior(X).mean, before, atol=1e-3)
 
 
+@pytest.mark.parametrize("setting", [{"censor_value": 20.0}, {"imputation": "hallucinate"}])
+def test_settings_that_change(setting):
+    model, X = Setting().model(5), grid(Setting())
+    before = model.posterior(X).mean
+    for name, value in setting.items():
+        setattr(model, name, value)
+    arguments = {"censor_value": model.censor_value, "imputation": model.imputation}
+    assert_same(model, CensoredDelayModel(Setting().gp(), model.X_pending, **arguments), X)
+    assert not torch.allclose(model.posterior(X).mean, before, atol=1e-3)
+
+
 # ------------------------------------------------------------------ paths and fantasies
 
 

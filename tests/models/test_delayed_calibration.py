@@ -269,6 +269,19 @@ def test_the_inner_model_may_observe_by_itself(setting, order):
     assert_close(base.variance, expected.posterior(X).variance, rtol=0, atol=1e-7)
 
 
+@orders
+@pytest.mark.parametrize("name", ["calibrator", "denoise", "excess"])
+def test_settings_that_change(order, name):
+    """Also those of a calibrated model inside, of which a conditioned copy has been made."""
+    model, X = compose(order), grid(PLAIN)
+    before, calibrated = model.posterior(X).variance, model.model if order == "inside" else model
+    value = {"calibrator": OnlineConformal(0.05), "denoise": False, "excess": "objective"}[name]
+    setattr(calibrated, name, value)
+    expected = copy.deepcopy(model).posterior(X)  # which has nothing cached
+    assert_same_law(model.posterior(X), expected)
+    assert not torch.allclose(expected.variance, before, rtol=1e-3)
+
+
 @settings
 @orders
 def test_failed_observation_changes_nothing(setting, order):
