@@ -166,7 +166,7 @@ def _salvage(options: argparse.Namespace) -> str:
     table.latest = found.latest
     ledger = FeedbackLedger._of(MemoryStorage(table, found.settings))
     text = io.StringIO()
-    writer = csv.writer(text)
+    writer = csv.writer(text, lineterminator="\n")
     for i, record in enumerate(ledger.to_records()):
         if i == 0:
             writer.writerow(record)
