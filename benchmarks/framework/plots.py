@@ -14,6 +14,7 @@ from benchmarks.framework.metrics import regret_trace
 from benchmarks.framework.statistics import student_interval
 
 COLUMNS = 4
+LINE_STYLES = ("-", "--", "-.", ":")
 
 
 def mean_and_band(curves: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -35,10 +36,12 @@ def regret_figure(collected: Collected, inference: str = "outcome") -> Figure:
     """
     figure, panels = panel_grid(len(collected), COLUMNS, (5.0, 3.8))
     colors = method_colors(methods_in(collected.values()))
+    # Matplotlib's cycle has ten colours; the next ten methods are dashed.
+    styles = {method: LINE_STYLES[i // 10 % 4] for i, method in enumerate(colors)}
     for panel, (problem, by_method) in zip(panels, collected.items(), strict=True):
         for method, results in by_method.items():
             curves = np.array([regret_trace(r, inference) for r in results])
-            draw_mean(panel, method, curves, color=colors[method])
+            draw_mean(panel, method, curves, styles[method], color=colors[method])
         panel.set(title=problem, xlabel="evaluations after the initial design")
         panel.set_ylabel("simple regret")
         if all(np.min(line.get_ydata()) > 0 for line in panel.lines):
