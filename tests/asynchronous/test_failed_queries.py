@@ -2,6 +2,7 @@
 
 import pickle
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ from botorch_calib.ledger import FeedbackLedger, TrialStatus
 from botorch_calib.models.inspection import raw_train_inputs
 from tests.asynchronous.runs import Held, Inline
 from tests.gps import DOUBLE
+from tests.long_grids import mostly_slow
 
 # By the rounding of a CPU a line search fails somewhere; BoTorch warns of it and starts again.
 pytestmark = [
@@ -92,15 +94,7 @@ class Objective:
         return slope(x)
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "ts",
-        "hallucinate",
-        "own",
-        *(pytest.param(s, marks=pytest.mark.slow) for s in ("ucb", "none")),
-    ],
-)
+@pytest.mark.parametrize("name", mostly_slow(STRATEGIES, {"ts", "hallucinate", "own"}))
 def test_a_run_goes_around_a_region_that_fails(name, tmp_path):
     """40 evaluations, stopped and resumed after 20, with the best value near the best possible.
 
@@ -149,14 +143,14 @@ def failing(objective: Any, fails: Any, x: Any) -> float:
 
 @pytest.mark.parametrize(
     ("region", "strategy"),
-    [
-        ("corner", "ucb"),
-        pytest.param("corner", "ts", marks=pytest.mark.slow),
-        pytest.param("corner", "hallucinate", marks=pytest.mark.slow),
-        pytest.param("around the best point", "ucb", marks=pytest.mark.slow),
-        ("around the best point", "ts"),
-        ("around the best point", "hallucinate"),
-    ],
+    mostly_slow(
+        product(REGIONS, ["ucb", "ts", "hallucinate"]),
+        {
+            ("corner", "ucb"),
+            ("around the best point", "ts"),
+            ("around the best point", "hallucinate"),
+        },
+    ),
 )
 def test_four_at_a_time_go_around_a_region_that_fails(region, strategy):
     """Three others run whenever a query is chosen, and the best values are where queries fail."""

@@ -2,6 +2,7 @@
 
 import math
 import random
+from itertools import product
 
 import pytest
 import torch
@@ -15,6 +16,7 @@ from botorch_calib.asynchronous.delay_strategy import STRATEGIES
 from botorch_calib.asynchronous.overdue import overdue, overdue_places, with_overdue_failed
 from botorch_calib.ledger import FeedbackLedger, TrialStatus
 from tests.gps import DOUBLE
+from tests.long_grids import mostly_slow
 
 CLOCKS = ("iterations", "seconds")
 
@@ -311,12 +313,10 @@ def test_proposals_without_and_with_it(failures, monkeypatch):
 
 @pytest.mark.parametrize(
     ("strategy", "name"),
-    [
-        ("hallucinate", "disc"),
-        ("ucb", "corner"),
-        pytest.param("hallucinate", "corner", marks=pytest.mark.slow),
-        pytest.param("ucb", "disc", marks=pytest.mark.slow),
-    ],
+    mostly_slow(
+        product(["hallucinate", "ucb"], ["disc", "corner"]),
+        {("hallucinate", "disc"), ("ucb", "corner")},
+    ),
 )
 def test_a_region_that_hangs(strategy, name):
     """The best value is in the region. It is found out long before the first time-out.

@@ -38,6 +38,7 @@ from tests.gps import (
     make_multitask,
     make_variational,
 )
+from tests.long_grids import mostly_slow
 
 # Outcomes stay in the units in which the hyperparameters are known.
 pytestmark = pytest.mark.filterwarnings("ignore:Data .outcome observations. is not standardized")
@@ -281,9 +282,7 @@ def drawn(gp: Any, multiplier: float, generator: torch.Generator) -> Tensor:
     return CONSTANT + f + noise * torch.randn(len(K), **DOUBLE, generator=generator)
 
 
-@pytest.mark.parametrize(
-    "multiplier", [9.0, *(pytest.param(m, marks=pytest.mark.slow) for m in (0.25, 1.0))]
-)
+@pytest.mark.parametrize("multiplier", mostly_slow([0.25, 1.0, 9.0], {9.0}))
 def test_interval_covers_the_true_multiplier(multiplier: float) -> None:
     generator, repeats = torch.Generator().manual_seed(5), 400
     X, Y, Yvar = make_data(40)
