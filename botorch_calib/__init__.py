@@ -6,11 +6,10 @@ Importing the package registers its samplers and input constructors with BoTorch
 from importlib.metadata import PackageNotFoundError, version
 
 from botorch_calib.acquisition import (
-    CalibratedConditionalValueAtRisk,
     CalibratedExpectedImprovement,
+    CalibratedExpectedShortfall,
     CalibratedProbabilityOfImprovement,
     CalibratedUpperConfidenceBound,
-    CalibratedValueAtRisk,
     DelayedThompsonSampling,
     DelayedUpperConfidenceBound,
     LogCalibratedConstrainedExpectedImprovement,
@@ -83,13 +82,12 @@ except PackageNotFoundError:  # a source tree that was not installed
 
 __all__ = [
     "AsynchronousOptimizer",
-    "CalibratedConditionalValueAtRisk",
     "CalibratedExpectedImprovement",
+    "CalibratedExpectedShortfall",
     "CalibratedModel",
     "CalibratedPosterior",
     "CalibratedProbabilityOfImprovement",
     "CalibratedUpperConfidenceBound",
-    "CalibratedValueAtRisk",
     "CalibrationReport",
     "Calibrator",
     "CensoredDelayModel",
