@@ -37,11 +37,11 @@ from botorch_calib.models.inspection import (
     predicting_part,
     with_task_feature,
 )
+from botorch_calib.models.marginals import posterior_at
 from botorch_calib.models.requirements import (
     check_base,
     check_observations,
     check_outcome_transform,
-    posterior_at,
     scalar_affine,
 )
 from botorch_calib.models.residuals import forecast_history

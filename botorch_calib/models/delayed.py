@@ -24,8 +24,9 @@ from botorch_calib.models.imputation import (
     queries_to_impute,
 )
 from botorch_calib.models.inspection import gaussian_part, like, raw_width, with_task_feature
+from botorch_calib.models.marginals import posterior_at
 from botorch_calib.models.matching_rows import matching_rows
-from botorch_calib.models.requirements import check_base, check_observations, posterior_at
+from botorch_calib.models.requirements import check_base, check_observations
 from botorch_calib.models.wrapper import WrapperModel, check_output_indices, standardized_gp
 
 if TYPE_CHECKING:
