@@ -11,8 +11,6 @@ from botorch_calib.acquisition import (
     CalibratedProbabilityOfImprovement,
     CalibratedUpperConfidenceBound,
     CalibratedValueAtRisk,
-    CertifiedSetExpansion,
-    ChanceConstraint,
     DelayedThompsonSampling,
     DelayedUpperConfidenceBound,
     LogCalibratedConstrainedExpectedImprovement,
@@ -21,9 +19,6 @@ from botorch_calib.acquisition import (
     RobustAcquisition,
     RobustUpperConfidenceBound,
     WassersteinUpperConfidenceBound,
-    joint_chance_constraints,
-    optimize_chance_constrained,
-    optimize_robust,
     qLogCalibratedNoisyExpectedHypervolumeImprovement,
     qLogCalibratedNoisyExpectedImprovement,
 )
@@ -46,6 +41,12 @@ from botorch_calib.calibration import (
     pit,
     two_sided_p_value,
 )
+from botorch_calib.decisions import (
+    CertifiedSetExpansion,
+    ChanceConstraint,
+    joint_chance_constraints,
+    optimize_chance_constrained,
+)
 from botorch_calib.diagnostics import (
     CalibrationReport,
     NoiseDiagnosis,
@@ -60,6 +61,7 @@ from botorch_calib.models import (
     loo_residuals,
     prequential_residuals,
 )
+from botorch_calib.optim import optimize_robust
 from botorch_calib.posteriors import CalibratedPosterior
 from botorch_calib.robust import (
     ChiSquaredBall,

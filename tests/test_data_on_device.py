@@ -55,10 +55,10 @@ from botorch_calib import (
     qLogCalibratedNoisyExpectedHypervolumeImprovement,
     qLogCalibratedNoisyExpectedImprovement,
 )
-from botorch_calib.acquisition import proposal_samples
 from botorch_calib.asynchronous import SearchSettings
 from botorch_calib.calibration import ClassifierDensityRatio
 from botorch_calib.models import loo_residuals, prequential_residuals
+from botorch_calib.optim import proposal_samples
 from botorch_calib.plotting import (
     plot_intervals,
     plot_noise_likelihood,

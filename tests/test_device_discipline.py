@@ -25,15 +25,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from benchmarks.perf.operations import count_operations
-from botorch_calib import acquisition, calibration, robust
+from botorch_calib import acquisition, calibration, decisions, robust
 from botorch_calib.acquisition import (
     CalibratedConditionalValueAtRisk,
     CalibratedExpectedImprovement,
     CalibratedProbabilityOfImprovement,
     CalibratedUpperConfidenceBound,
     CalibratedValueAtRisk,
-    CertifiedSetExpansion,
-    ChanceConstraint,
     DelayedThompsonSampling,
     DelayedUpperConfidenceBound,
     LogCalibratedConstrainedExpectedImprovement,
@@ -45,7 +43,6 @@ from botorch_calib.acquisition import (
     qLogCalibratedNoisyExpectedHypervolumeImprovement,
     qLogCalibratedNoisyExpectedImprovement,
 )
-from botorch_calib.acquisition.chance_constrained_search import LeastMargin
 from botorch_calib.calibration import (
     AggregatedQuantileTracker,
     Calibrator,
@@ -58,6 +55,8 @@ from botorch_calib.calibration import (
     WeightedConformal,
 )
 from botorch_calib.calibration.learners.base import QuantileLearner
+from botorch_calib.decisions import CertifiedSetExpansion, ChanceConstraint
+from botorch_calib.decisions.chance_constrained_search import LeastMargin
 from botorch_calib.models import CalibratedModel, CensoredDelayModel
 from botorch_calib.robust import (
     AmbiguitySet,
@@ -315,6 +314,7 @@ def exported(module: Any, base: type) -> set[str]:
     ("module", "base", "covered", "abstract"),
     [
         (acquisition, AcquisitionFunction, ACQUISITIONS, set()),
+        (decisions, AcquisitionFunction, ACQUISITIONS, set()),
         (robust, AmbiguitySet, SETS, {"AmbiguitySet"}),
         (calibration, Calibrator, CALIBRATORS, set()),
         (calibration, QuantileLearner, LEARNERS, set()),

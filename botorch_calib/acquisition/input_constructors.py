@@ -25,8 +25,6 @@ from botorch_calib.acquisition.calibrated import (
     CalibratedUpperConfidenceBound,
     LogCalibratedExpectedImprovement,
 )
-from botorch_calib.acquisition.certified_set_expansion import CertifiedSetExpansion
-from botorch_calib.acquisition.chance_constraints import ChanceConstraint
 from botorch_calib.acquisition.constrained import (
     LogCalibratedConstrainedExpectedImprovement,
     LogCalibratedProbabilityOfFeasibility,
@@ -57,8 +55,6 @@ from botorch_calib.acquisition.robust import (
     refuse_pending,
 )
 from botorch_calib.acquisition.thompson import DelayedThompsonSampling
-from botorch_calib.models import CensoredDelayModel
-from botorch_calib.models.inspection import gaussian_part, observed_part
 from botorch_calib.robust.contexts import ContextDistribution
 from botorch_calib.robust.sets.base import AmbiguitySet
 
@@ -210,7 +206,7 @@ def construct_inputs_constrained_ei(
             is a sum of several outcomes.
     """
     objective_index, weight = _objective(model, objective_index, posterior_transform)
-    limits = checked_constraints(_limits(constraints, constraints_tuple), model.num_outputs)
+    limits = checked_constraints(limits_from(constraints, constraints_tuple), model.num_outputs)
     maximize = maximize == (weight > 0)
     if best_f is None:
         best_f = best_feasible_observation(
@@ -238,7 +234,7 @@ def construct_inputs_probability_of_feasibility(
     """Arguments of the probability of feasibility; the constraints in either of two forms."""
     return {
         "model": model,
-        "constraints": _limits(constraints, constraints_tuple),
+        "constraints": limits_from(constraints, constraints_tuple),
         "X_pending": X_pending,
         "num_fantasies": num_fantasies,
     }
@@ -274,7 +270,7 @@ def _objective(
     return index % num, weight
 
 
-def _limits(
+def limits_from(
     constraints: Any, constraints_tuple: tuple[Tensor, Tensor] | None
 ) -> Mapping[int, Limits]:
     """Limits by outcome, from whichever of the two forms is given."""
@@ -397,59 +393,3 @@ def construct_inputs_robust_acquisition(
             contexts, context_weights, context_indices, lipschitz_contexts
         ),
     }
-
-
-@register_once(CertifiedSetExpansion)
-def construct_inputs_certified_set_expansion(
-    model: Model | None = None,
-    constraints: Any = None,
-    constraints_tuple: tuple[Tensor, Tensor] | None = None,
-    level: float = 0.9,
-    X_pending: Tensor | None = None,
-) -> dict[str, Any]:
-    """Arguments of `CertifiedSetExpansion`.
-
-    Args:
-        model: Model of the outcomes, an exact Gaussian process for each that has a limit,
-            calibrated or not. From its history the chance constraints start. Not needed if
-            ``constraints`` are such.
-        constraints: Each a `ChanceConstraint`, whose account goes on over the rounds; or
-            ``{i: (lower, upper)}``. Anything else is overlooked if ``constraints_tuple`` is given.
-        constraints_tuple: ``(A, b)`` with the constraints ``A y <= b``, on one outcome each.
-        level: Probability with which an outcome shall be within its limits, where these are not
-            given as chance constraints.
-        X_pending: As of the class.
-
-    Raises:
-        InputDataError: If there are no constraints, or ``level`` is outside (0, 1).
-        UnsupportedError: If ``constraints_tuple`` binds several outcomes together, or the model of
-            an outcome is not an exact Gaussian process.
-    """
-    several = [constraints] if isinstance(constraints, ChanceConstraint) else constraints
-    if isinstance(several, Sequence) and any(isinstance(c, ChanceConstraint) for c in several):
-        return {"constraints": several, "X_pending": X_pending}
-    if model is None:
-        raise InputDataError("`model` must be given, unless `constraints` are chance constraints.")
-    limits = checked_constraints(_limits(constraints, constraints_tuple), model.num_outputs)
-    members = members_of(model)
-    return {
-        "constraints": [
-            ChanceConstraint.from_history(
-                _uncalibrated(members[i]), upper=upper, lower=lower, level=level
-            )
-            for i, (lower, upper) in limits.items()
-        ],
-        "X_pending": X_pending,
-    }
-
-
-def _uncalibrated(model: Model) -> Model:
-    """The Gaussian model of one that may be calibrated, which goes on to know what is pending."""
-    gaussian: Any = gaussian_part(model)
-    observed = observed_part(gaussian)
-    if gaussian_part(observed) is observed:
-        return gaussian
-    # A calibrated model inside of one that knows pending points.
-    return CensoredDelayModel(
-        gaussian_part(observed), gaussian.X_pending, gaussian.censor_value, gaussian.imputation
-    )

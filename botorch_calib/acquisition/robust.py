@@ -33,6 +33,7 @@ from botorch_calib.models.inspection import (
     predicting_part,
     raw_train_inputs,
 )
+from botorch_calib.optim.robust_search import SMOOTHING, LipschitzBound
 from botorch_calib.robust.contexts import (
     ContextDistribution,
     as_distribution,
@@ -173,6 +174,28 @@ class ContextRobustFunction(AcquisitionFunction, ABC):
         other._cache = self._cache  # which a copy would make anew
         other.ambiguity = at_observations(ambiguity, self.model)
         return other
+
+    def lipschitz_bound(self, bounds: Tensor) -> LipschitzBound | None:
+        """What `optimize_robust` searches by, over a `WassersteinBall` with that method.
+
+        Args:
+            bounds: ``2 x d_x``, for their width, precision and device.
+        """
+        ball = self.ambiguity
+        if not (isinstance(ball, WassersteinBall) and ball.needs_gradients and ball.radius > 0.0):
+            return None
+        if ball.smoothing > 0.0:  # no kinks
+            return None
+        contexts, function = self.contexts.to(bounds.dtype, bounds.device), self._function(bounds)
+        others = contexts.lipschitz_points
+        return LipschitzBound(
+            smooth=self.with_ambiguity(ball.smoothed(SMOOTHING)),
+            expectation=lambda X: contexts.expectation(function(X, contexts.points)),
+            gradients=lambda X, points: function.with_gradients(X, points)[1],
+            norms_with_slopes=function.norms_with_slopes,
+            contexts=contexts.points if others is None else others,
+            radius=ball.radius,
+        )
 
     def _check_width(self, X: Tensor, contexts: ContextDistribution) -> None:
         if self.num_columns is None:

@@ -29,7 +29,6 @@ from torch.nn import Module
 
 from botorch_calib._validation import check_count, check_inputs
 from botorch_calib.acquisition.delayed import DelayAwareAcquisitionFunction, input_width
-from botorch_calib.acquisition.random_seeds import derived_seed, random_stream
 from botorch_calib.models.calibrated import CalibratedModel
 from botorch_calib.models.fourier_paths import FourierPaths
 from botorch_calib.models.inspection import like, predicting_part
@@ -39,6 +38,7 @@ from botorch_calib.models.sample_paths import (
     process_of_paths,
     with_own_hyperparameters,
 )
+from botorch_calib.optim.random_seeds import derived_seed, random_stream
 
 # Relative to the largest variance. Rounding makes the covariance matrix of close points slightly
 # indefinite. This much on its diagonal repairs that in most cases, and adds noise to a draw of only

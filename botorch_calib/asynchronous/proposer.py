@@ -27,9 +27,7 @@ from botorch_calib._validation import (
     check_inputs,
 )
 from botorch_calib.acquisition.delayed import DelayedUpperConfidenceBound
-from botorch_calib.acquisition.random_seeds import derived_seed, random_stream
 from botorch_calib.acquisition.thompson import DelayedThompsonSampling
-from botorch_calib.acquisition.unit_box import optimize_in_unit_box, unit_of_targets
 from botorch_calib.asynchronous.delay_strategy import DelayStrategy, strategy_of
 from botorch_calib.asynchronous.designs import Design
 from botorch_calib.asynchronous.failures import (
@@ -50,7 +48,9 @@ from botorch_calib.ledger import FeedbackLedger, TrialStatus
 from botorch_calib.ledger.argument_checks import as_number, check_flag
 from botorch_calib.models import CensoredDelayModel
 from botorch_calib.models.fit_to_ledger import Fit
-from botorch_calib.models.inspection import like
+from botorch_calib.models.inspection import like, unit_of_targets
+from botorch_calib.optim.random_seeds import derived_seed, random_stream
+from botorch_calib.optim.unit_box import optimize_in_unit_box
 
 Features = Mapping[int, float]
 

@@ -35,7 +35,6 @@ from botorch_calib.acquisition import (
     CalibratedProbabilityOfImprovement,
     CalibratedUpperConfidenceBound,
     CalibratedValueAtRisk,
-    CertifiedSetExpansion,
     DelayedThompsonSampling,
     DelayedUpperConfidenceBound,
     LogCalibratedConstrainedExpectedImprovement,
@@ -44,6 +43,7 @@ from botorch_calib.acquisition import (
     qLogCalibratedNoisyExpectedHypervolumeImprovement,
     qLogCalibratedNoisyExpectedImprovement,
 )
+from botorch_calib.decisions import CertifiedSetExpansion
 from botorch_calib.posteriors import CalibratedPosterior
 
 #: Those of one outcome, which know nothing of constraints.

@@ -201,6 +201,19 @@ def _scale_of(transform: Any, squared: bool) -> Tensor | None:
     return None
 
 
+def unit_of_targets(model: Any, like: Tensor) -> Tensor:
+    """What one unit of the targets of a model is in units of its outcome; 1 where it is not known.
+
+    Args:
+        model: A model, calibrated and with pending points or not.
+        like: Has the precision and the device of the result.
+    """
+    scale = outcome_scale(predicting_process(model))
+    if scale is None or scale.numel() != 1:
+        return torch.ones_like(like[0, 0])
+    return scale.detach().reshape(()).to(like)
+
+
 def outcome_units(model: Any) -> Tensor:
     """The unit of each training target of a single-output model, in units of the outcome: ``n``.
 

@@ -47,7 +47,7 @@ from botorch_calib.acquisition.robust import (
     RobustUpperConfidenceBound,
     WassersteinUpperConfidenceBound,
 )
-from botorch_calib.acquisition.separate_starts import SEPARATE_STARTS
+from botorch_calib.optim.separate_starts import SEPARATE_STARTS
 from botorch_calib.robust import (
     AmbiguitySet,
     ChiSquaredBall,

@@ -26,12 +26,12 @@ from torch.testing import assert_close
 
 from botorch_calib.acquisition import DelayedThompsonSampling
 from botorch_calib.acquisition.delayed import confidence_width
-from botorch_calib.acquisition.random_seeds import derived_seed, random_stream
 from botorch_calib.acquisition.thompson import RowLookup
 from botorch_calib.calibration import Calibrator, OnlineConformal, QuantileRecalibrator
 from botorch_calib.exceptions import CalibrationWarning
 from botorch_calib.ledger import FeedbackLedger
 from botorch_calib.models import CalibratedModel, CensoredDelayModel
+from botorch_calib.optim.random_seeds import derived_seed, random_stream
 from tests.gps import (
     DOUBLE,
     far_from_gaussian,

@@ -14,6 +14,8 @@ contexts only the steepest ones enter, and those that turn out to be steeper at 
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -29,16 +31,14 @@ from torch import Tensor
 
 from botorch_calib._autograd import usable, with_gradients
 from botorch_calib._validation import check_acquisition, check_bounds, check_count
-from botorch_calib.acquisition.robust import ContextRobustFunction
-from botorch_calib.acquisition.separate_starts import SEPARATE_STARTS
-from botorch_calib.acquisition.unit_box import optimize_in_unit_box
-from botorch_calib.robust.sets.wasserstein import WassersteinBall
+from botorch_calib.optim.separate_starts import SEPARATE_STARTS
+from botorch_calib.optim.unit_box import optimize_in_unit_box
 
 Array = npt.NDArray[np.float64]
 
-# The smooth form: the norm of order 32 of the gradient norms, within 9 % of the largest one. Closer
-# ones take more steps, and the end of the search makes up for it.
-_SMOOTHING = 1.0 / 32.0
+#: The smooth form has the norm of order 32 of the gradient norms, within 9 % of the largest one.
+#: Closer ones take more steps, and the end of the search makes up for it.
+SMOOTHING = 1.0 / 32.0
 # Its search is rough: relative to the spread of the values over the box. BoTorch's own L-BFGS-B
 # wants `factr` to be None beside `ftol`; SciPy's, which BoTorch takes from SciPy 1.18 on, does not
 # know it.
@@ -47,6 +47,29 @@ _ROUGH = {"maxiter": 10, "ftol": 1e-2, "factr": None}
 _FINE: dict[str, Any] = {"ftol": 1e-6, "maxiter": 50}
 # Contexts that enter it, and how often others may be added.
 _STEEPEST, _ROUNDS = 32, 3
+
+
+@dataclass(frozen=True)
+class LipschitzBound:
+    """The bound ``E u(x) - radius max_c |grad_c u(x, c)|`` in its parts.
+
+    An acquisition function has a method ``lipschitz_bound(bounds)`` that returns one, or None.
+
+    Args:
+        smooth: The bound with a smooth maximum of order ``1 / SMOOTHING``, of ``b x 1 x d_x``.
+        expectation: ``E u(x)``, ``b``, of decisions ``b x d_x``; differentiable.
+        gradients: ``grad_c u(x, c)``, ``b x M x d_c``, of ``b x d_x`` and ``M x d_c``.
+        norms_with_slopes: Their norms ``b x M``, and the derivatives of these by ``x``.
+        contexts: The contexts that the maximum is over, ``M x d_c``.
+        radius: The factor of the maximum.
+    """
+
+    smooth: Callable[[Tensor], Tensor]
+    expectation: Callable[[Tensor], Tensor]
+    gradients: Callable[[Tensor, Tensor], Tensor]
+    norms_with_slopes: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+    contexts: Tensor
+    radius: float
 
 
 @with_gradients()
@@ -89,7 +112,8 @@ def optimize_robust(
     num = check_count("num_restarts", num_restarts)
     # The spread of the values tells their unit, which takes two of them.
     raw_samples = max(num, 2, check_count("raw_samples", raw_samples))
-    if not _is_lipschitz_bound(acq_function):
+    parts = getattr(acq_function, "lipschitz_bound", lambda bounds: None)(bounds)
+    if parts is None:
         return optimize_in_unit_box(acq_function, bounds, num_restarts=num, raw_samples=raw_samples)
     with torch.no_grad():
         pool = draw_sobol_samples(bounds, n=raw_samples, q=1)
@@ -98,22 +122,12 @@ def optimize_robust(
         best = _place_of_best(values)
         if not 0.0 < scale < float("inf"):  # nothing to climb, or nothing to climb by
             return pool[best], values[best]
-        climbed = _climbed(acq_function, bounds, pool, values, num, scale)
+        climbed = _climbed(parts, bounds, pool, values, num, scale)
         ends = torch.cat([climbed, pool[best].unsqueeze(0)])
         values = acq_function(ends)
         best = _place_of_best(values)
-        return _finished(acq_function, bounds, ends[best], values[best], scale)
-
-
-def _is_lipschitz_bound(acqf: AcquisitionFunction) -> bool:
-    """Whether a function is the bound with kinks that `_Epigraph` describes."""
-    ball = acqf.ambiguity if isinstance(acqf, ContextRobustFunction) else None
-    return (
-        isinstance(ball, WassersteinBall)
-        and ball.needs_gradients
-        and ball.smoothing == 0.0
-        and ball.radius > 0.0
-    )
+        problem = _Epigraph(parts, bounds, scale)
+        return _finished(acq_function, problem, ends[best], values[best])
 
 
 def _place_of_best(values: Tensor) -> Tensor:
@@ -125,13 +139,12 @@ def _place_of_best(values: Tensor) -> Tensor:
 
 
 def _climbed(
-    acqf: Any, bounds: Tensor, pool: Tensor, values: Tensor, num: int, scale: float
+    parts: LipschitzBound, bounds: Tensor, pool: Tensor, values: Tensor, num: int, scale: float
 ) -> Tensor:
     """Ends ``num x 1 x d_x`` of a search by the smooth form, from promising ones of the pool."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", BadInitialCandidatesWarning)
         starts, _ = initialize_q_batch(pool, values, num)
-    smooth = acqf.with_ambiguity(acqf.ambiguity.smoothed(_SMOOTHING))
     centre = float(values.mean())
     # BoTorch shows warnings of why it stops whatever the filter. The ends are looked at.
     with torch.enable_grad(), warnings.catch_warnings(record=True) as caught:
@@ -139,7 +152,7 @@ def _climbed(
         ends, _ = gen_candidates_scipy(
             starts,
             # Its tolerance is relative to the value: a level, or a unit, must not count.
-            lambda X: (smooth(X) - centre) / scale,  # type: ignore[arg-type]
+            lambda X: (parts.smooth(X) - centre) / scale,  # type: ignore[arg-type]
             lower_bounds=bounds[0],
             upper_bounds=bounds[1],
             options={**_ROUGH, **SEPARATE_STARTS},
@@ -154,10 +167,9 @@ def _climbed(
 
 
 def _finished(
-    acqf: Any, bounds: Tensor, x: Tensor, value: Tensor, scale: float
+    acqf: AcquisitionFunction, problem: _Epigraph, x: Tensor, value: Tensor
 ) -> tuple[Tensor, Tensor]:
     """The point ``1 x d_x`` and its value, after a search of the form without kinks."""
-    problem = _Epigraph(acqf, bounds, scale)
     start = x
     for _ in range(_ROUNDS):
         problem.add_steepest(start)
@@ -168,7 +180,7 @@ def _finished(
         if reached > value:
             x, value = end, reached.squeeze()
         # The promise misses the contexts left out. It is kept unless these matter.
-        if promised - float(reached) <= _FINE["ftol"] * scale:
+        if promised - float(reached) <= _FINE["ftol"] * problem.scale:
             break
         start = end
     return x, value
@@ -180,23 +192,19 @@ class _Epigraph:
     Decisions are measured in widths of the box, values and ``radius t`` in units of ``scale``.
     """
 
-    def __init__(self, acqf: Any, bounds: Tensor, scale: float) -> None:
-        contexts = acqf.contexts.to(bounds.dtype, bounds.device)
-        self.function = acqf.contextual_function(bounds[:1])
-        self.contexts = contexts
-        others = contexts.lipschitz_points
-        self.candidates = contexts.points if others is None else others
+    def __init__(self, parts: LipschitzBound, bounds: Tensor, scale: float) -> None:
+        self.parts = parts
         self.lower, self.width = bounds[0], bounds[1] - bounds[0]
-        self.scale, self.factor = scale, acqf.ambiguity.radius / scale
-        self.chosen = self.candidates[:0]
+        self.scale, self.factor = scale, parts.radius / scale
+        self.chosen = parts.contexts[:0]
         self._known: tuple[bytes, tuple[Array, Array, Array, Array]] | None = None
 
     def add_steepest(self, x: Tensor) -> None:
         """Let the steepest contexts at a point ``1 x d_x`` enter."""
-        _, gradients = self.function.with_gradients(x, self.candidates)
-        norms = torch.linalg.vector_norm(gradients[0], dim=-1)
+        contexts = self.parts.contexts
+        norms = torch.linalg.vector_norm(self.parts.gradients(x, contexts)[0], dim=-1)
         places = norms.topk(min(_STEEPEST, len(norms))).indices
-        self.chosen = torch.cat([self.chosen, self.candidates[places]]).unique(dim=0)
+        self.chosen = torch.cat([self.chosen, contexts[places]]).unique(dim=0)
         self._known = None
 
     def solve(self, start: Tensor) -> tuple[Tensor, float]:
@@ -236,9 +244,9 @@ class _Epigraph:
         if self._known is None or self._known[0] != key:
             with torch.enable_grad():
                 X = self._point(x).requires_grad_()
-                value = self.contexts.expectation(self.function(X, self.contexts.points)).squeeze()
+                value = self.parts.expectation(X).squeeze()
                 (slope,) = torch.autograd.grad(value, X)
-            norms, slopes = self.function.norms_with_slopes(X.detach(), self.chosen)
+            norms, slopes = self.parts.norms_with_slopes(X.detach(), self.chosen)
             width = self.width / self.scale
             found = (
                 value.detach() / self.scale,

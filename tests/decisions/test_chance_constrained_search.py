@@ -23,7 +23,7 @@ from linear_operator.utils.warnings import NumericalWarning
 from torch import Tensor
 from torch.testing import assert_close
 
-import botorch_calib.acquisition.chance_constrained_search as search_module
+import botorch_calib.decisions.chance_constrained_search as search_module
 from botorch_calib import (
     CensoredDelayModel,
     CertifiedSetExpansion,

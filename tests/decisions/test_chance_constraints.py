@@ -32,7 +32,7 @@ from botorch_calib import (
     QuantileRecalibrator,
     joint_chance_constraints,
 )
-from botorch_calib.acquisition import joint_level
+from botorch_calib.decisions import joint_level
 from tests.gps import make_data, make_gp, make_multitask
 
 LIMITS: list[dict[str, Any]] = [{"upper": 0.8}, {"lower": -0.5}, {"upper": 1.2, "lower": -0.9}]

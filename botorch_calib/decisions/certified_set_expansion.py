@@ -7,14 +7,18 @@ from typing import Any
 
 import torch
 from botorch.acquisition import AcquisitionFunction
+from botorch.exceptions.errors import InputDataError
+from botorch.models.model import Model
 from botorch.utils.transforms import t_batch_mode_transform
 from torch import Tensor
 
 from botorch_calib._autograd import outside_inference_mode
 from botorch_calib._validation import check_pending_inputs
-from botorch_calib.acquisition.chance_constraints import ChanceConstraint, chance_constraints_of
+from botorch_calib.acquisition.constrained import checked_constraints, members_of
+from botorch_calib.acquisition.input_constructors import limits_from, register_once
+from botorch_calib.decisions.chance_constraints import ChanceConstraint, chance_constraints_of
 from botorch_calib.models import CensoredDelayModel
-from botorch_calib.models.inspection import like, observed_part, stated_moments
+from botorch_calib.models.inspection import gaussian_part, like, observed_part, stated_moments
 
 
 class CertifiedSetExpansion(AcquisitionFunction):
@@ -115,3 +119,59 @@ def _knowing(model: Any, X_pending: Tensor) -> CensoredDelayModel:
     if getattr(model, "imputation", "none") != "none":
         X_pending = torch.cat([model.X_pending, X_pending])
     return CensoredDelayModel(observed_part(model), X_pending, imputation="hallucinate")
+
+
+@register_once(CertifiedSetExpansion)
+def construct_inputs_certified_set_expansion(
+    model: Model | None = None,
+    constraints: Any = None,
+    constraints_tuple: tuple[Tensor, Tensor] | None = None,
+    level: float = 0.9,
+    X_pending: Tensor | None = None,
+) -> dict[str, Any]:
+    """Arguments of `CertifiedSetExpansion`.
+
+    Args:
+        model: Model of the outcomes, an exact Gaussian process for each that has a limit,
+            calibrated or not. From its history the chance constraints start. Not needed if
+            ``constraints`` are such.
+        constraints: Each a `ChanceConstraint`, whose account goes on over the rounds; or
+            ``{i: (lower, upper)}``. Anything else is overlooked if ``constraints_tuple`` is given.
+        constraints_tuple: ``(A, b)`` with the constraints ``A y <= b``, on one outcome each.
+        level: Probability with which an outcome shall be within its limits, where these are not
+            given as chance constraints.
+        X_pending: As of the class.
+
+    Raises:
+        InputDataError: If there are no constraints, or ``level`` is outside (0, 1).
+        UnsupportedError: If ``constraints_tuple`` binds several outcomes together, or the model of
+            an outcome is not an exact Gaussian process.
+    """
+    several = [constraints] if isinstance(constraints, ChanceConstraint) else constraints
+    if isinstance(several, Sequence) and any(isinstance(c, ChanceConstraint) for c in several):
+        return {"constraints": several, "X_pending": X_pending}
+    if model is None:
+        raise InputDataError("`model` must be given, unless `constraints` are chance constraints.")
+    limits = checked_constraints(limits_from(constraints, constraints_tuple), model.num_outputs)
+    members = members_of(model)
+    return {
+        "constraints": [
+            ChanceConstraint.from_history(
+                _uncalibrated(members[i]), upper=upper, lower=lower, level=level
+            )
+            for i, (lower, upper) in limits.items()
+        ],
+        "X_pending": X_pending,
+    }
+
+
+def _uncalibrated(model: Model) -> Model:
+    """The Gaussian model of one that may be calibrated, which goes on to know what is pending."""
+    gaussian: Any = gaussian_part(model)
+    observed = observed_part(gaussian)
+    if gaussian_part(observed) is observed:
+        return gaussian
+    # A calibrated model inside of one that knows pending points.
+    return CensoredDelayModel(
+        gaussian_part(observed), gaussian.X_pending, gaussian.censor_value, gaussian.imputation
+    )

@@ -12,9 +12,9 @@ from botorch.utils.sampling import draw_sobol_samples
 from torch import Tensor
 
 from botorch_calib import CalibratedModel, LogCalibratedExpectedImprovement, WeightedConformal
-from botorch_calib.acquisition import proposal_samples
 from botorch_calib.calibration import ClassifierDensityRatio
 from botorch_calib.models.residuals import prequential_residuals
+from botorch_calib.optim import proposal_samples
 from tests.gps import X_LOW, X_RANGE, make_gp
 
 BOUNDS = torch.tensor([[0.0, -5.0], [1.0, 15.0]], dtype=torch.double)

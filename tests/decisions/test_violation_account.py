@@ -12,7 +12,7 @@ import pytest
 import torch
 from botorch.exceptions.errors import UnsupportedError
 
-from botorch_calib.acquisition.violation_account import (
+from botorch_calib.decisions.violation_account import (
     PATIENCE,
     TrackerStart,
     TrackerState,

@@ -38,16 +38,16 @@ from botorch_calib._validation import (
     check_finite,
     check_tensor,
 )
-from botorch_calib.acquisition.certified_set_expansion import CertifiedSetExpansion
-from botorch_calib.acquisition.chance_constraints import (
+from botorch_calib.decisions.certified_set_expansion import CertifiedSetExpansion
+from botorch_calib.decisions.chance_constraints import (
     ChanceConstraint,
     chance_constraints_of,
     clearance,
 )
-from botorch_calib.acquisition.separate_starts import SEPARATE_STARTS
-from botorch_calib.acquisition.unit_box import InUnitBox
 from botorch_calib.exceptions import NotCertifiedWarning
 from botorch_calib.models.inspection import innermost, raw_train_inputs
+from botorch_calib.optim.separate_starts import SEPARATE_STARTS
+from botorch_calib.optim.unit_box import InUnitBox
 
 LinearConstraints = list[tuple[Tensor, Tensor, float]]
 

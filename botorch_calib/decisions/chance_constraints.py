@@ -4,7 +4,7 @@ Where an acquisition function ranks points, a chance constraint decides: a point
 the outcome lies within its limits with probability ``level`` at least. The quantiles that decide
 are learned from the rounds in which they were relied on, so the number of violations is bounded
 whatever the model, the rule by which points are chosen and the environment.
-`botorch_calib.acquisition.chance_constrained_search` maximises an acquisition function over the
+`botorch_calib.decisions.chance_constrained_search` maximises an acquisition function over the
 certified points.
 """
 
@@ -32,13 +32,13 @@ from botorch_calib._validation import (
     check_precision,
     check_tensor,
 )
-from botorch_calib.acquisition.violation_account import (
+from botorch_calib.calibration import Calibrator, OnlineQuantileTracker, QuantileRecalibrator
+from botorch_calib.decisions.violation_account import (
     INTEGRAL_GAIN,
     TrackerStart,
     TrackerState,
     ViolationAccount,
 )
-from botorch_calib.calibration import Calibrator, OnlineQuantileTracker, QuantileRecalibrator
 from botorch_calib.models import CalibratedModel
 from botorch_calib.models.inspection import (
     gaussian_part,

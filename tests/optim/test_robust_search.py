@@ -31,8 +31,8 @@ from botorch_calib import (
     WassersteinUpperConfidenceBound,
     optimize_robust,
 )
-from botorch_calib.acquisition.separate_starts import SEPARATE_STARTS
-from botorch_calib.acquisition.unit_box import InUnitBox, spread_of_values
+from botorch_calib.optim.separate_starts import SEPARATE_STARTS
+from botorch_calib.optim.unit_box import InUnitBox, spread_of_values
 from botorch_calib.robust import ClosedFormConfidenceBound
 from tests.gps import DOUBLE, make_gp
 from tests.newer_scipy import search_by_scipy

@@ -12,8 +12,7 @@ from botorch.optim.initializers import is_nonnegative
 from botorch.utils.sampling import draw_sobol_samples
 from torch import Tensor
 
-from botorch_calib.acquisition.separate_starts import SEPARATE_STARTS
-from botorch_calib.models.inspection import outcome_scale, predicting_process
+from botorch_calib.optim.separate_starts import SEPARATE_STARTS
 
 # Points whose values tell their spread.
 _NUM_SAMPLES = 16
@@ -80,8 +79,8 @@ class InUnitBox(AcquisitionFunction):
     Args:
         acqf: A function of inputs ``b x 1 x d`` in their own units.
         bounds: The box, ``2 x d``.
-        unit: By what values are divided, a positive scalar, such as `unit_of_targets` for values
-            that are outcomes, and `spread_of_values` for any.
+        unit: By what values are divided, a positive scalar, such as `spread_of_values`, or, for
+            values that are outcomes, a unit of these.
 
     Attributes:
         bounds: The unit cube, in which a column without width stays where it is.
@@ -102,19 +101,6 @@ class InUnitBox(AcquisitionFunction):
         """Evaluate the function at ``b x 1 x d`` in widths of the box; values of shape ``b``."""
         value: Tensor = self.acqf(self.inputs(X))
         return value / self.unit
-
-
-def unit_of_targets(model: Any, like: Tensor) -> Tensor:
-    """What one unit of the targets of a model is in units of its outcome; 1 where it is not known.
-
-    Args:
-        model: A model, calibrated and with pending points or not.
-        like: Has the precision and the device of the result.
-    """
-    scale = outcome_scale(predicting_process(model))
-    if scale is None or scale.numel() != 1:
-        return torch.ones_like(like[0, 0])
-    return scale.detach().reshape(()).to(like)
 
 
 @torch.no_grad()
