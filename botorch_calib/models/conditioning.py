@@ -14,13 +14,11 @@ from gpytorch.settings import detach_test_caches
 from gpytorch.utils.memoize import add_to_cache
 from torch import Tensor
 
-from botorch_calib._autograd import outside_inference_mode
 from botorch_calib.models.factorization import row_updates
 from botorch_calib.models.inspection import inputs_of_transform, with_task_feature
 from botorch_calib.models.requirements import check_fits
 
 
-@outside_inference_mode()
 def conditioned_on(model: Any, X: Tensor, Y: Tensor, **kwargs: Any) -> Model:
     """``model.condition_on_observations``, with an error that helps where there is none.
 

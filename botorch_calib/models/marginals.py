@@ -40,13 +40,13 @@ from gpytorch.models.exact_prediction_strategies import (
     LinearPredictionStrategy,
 )
 from gpytorch.settings import observation_nan_policy, prior_mode
-from linear_operator import to_linear_operator
 from linear_operator.utils.cholesky import psd_safe_cholesky
 from torch import Tensor
 from torch.nn import Parameter
 
 from botorch_calib.models.inspection import with_task_feature
 from botorch_calib.models.requirements import check_fits
+from botorch_calib.posteriors.single_points import SinglePointPosterior, is_gaussian, raw_variance
 
 # Above this size a parameter is compared by its address and version alone: see `_state_of`.
 _MAX_COMPARED = 256
@@ -87,7 +87,7 @@ def posterior_at(
         raise
 
 
-def single_point_posterior(model: Any, X: Tensor) -> GPyTorchPosterior | None:
+def single_point_posterior(model: Any, X: Tensor) -> SinglePointPosterior | None:
     """Posterior of the objective at ``batch_shape x 1 x d``, in the units of the outcome.
 
     It is differentiable in ``X`` as often as the kernel is, and, as in BoTorch by default, not in
@@ -103,43 +103,40 @@ def single_point_posterior(model: Any, X: Tensor) -> GPyTorchPosterior | None:
         if factor is None:
             return None
         X = with_task_feature(model, X)
-        rows, batch_dims = _points_last(X, len(factor.cholesky.shape) - 2)
+        rows, lead = _points_last(X, len(factor.cholesky.shape) - 2)
         inputs = model.transform_inputs(rows)
         if inputs.shape[-2] != rows.shape[-2]:  # one-to-many
             return None
-        mean, variance = factor.moments(model, inputs)
-    batch_shape = X.shape[: X.dim() - 2 - batch_dims] + mean.shape[:-1]
-    mean, variance = (_points_first(values, batch_shape) for values in (mean, variance))
+        moments = factor.moments(model, inputs)
+    mean, variance, inputs = (_points_first(values, lead) for values in (*moments, inputs))
     transform = getattr(model, "outcome_transform", None)
+    if transform is None:
+        return SinglePointPosterior(mean, variance, inputs)
     if type(transform) is Standardize:
         # `untransform_posterior` without its detour through linear operators
-        scale, square = transform.stdvs.squeeze(-1), transform._stdvs_sq.squeeze(-1)
-        mean, variance = transform.means.squeeze(-1) + scale * mean, square * variance
-    normal = MultivariateNormal(mean, to_linear_operator(variance.unsqueeze(-1)))
-    posterior = GPyTorchPosterior(normal)
-    if transform is None or type(transform) is Standardize:
-        return posterior
-    untransformed: GPyTorchPosterior = transform.untransform_posterior(posterior, X=X)
-    return untransformed
+        mean, variance = transform.means + transform.stdvs * mean, transform._stdvs_sq * variance
+        return SinglePointPosterior(mean, variance, inputs)
+    normal = SinglePointPosterior(mean, variance, inputs).distribution
+    posterior = transform.untransform_posterior(GPyTorchPosterior(normal), X=X)
+    if not is_gaussian(posterior):  # a nonlinear transform
+        return None
+    return SinglePointPosterior(posterior.mean, raw_variance(posterior), inputs)
 
 
-def _points_last(X: Tensor, batch_dims: int) -> tuple[Tensor, int]:
-    """``X`` of ``batch_shape x 1 x d`` as ``model_batch_shape x (number of points) x d``.
+def _points_last(X: Tensor, batch_dims: int) -> tuple[Tensor, torch.Size]:
+    """``X`` as ``model_batch_shape x (number of points) x d``, and the shape of the points.
 
-    The model's batch dimensions are the last ones of ``batch_shape``, which may lack them.
+    The model's batch dimensions are the last ones of the batch shape of ``X``, which may lack them.
     """
-    X = X.squeeze(-2)
-    if batch_dims == 0:
-        return X.reshape(-1, X.shape[-1]), 0
-    present = min(batch_dims, X.dim() - 1)
-    lead = X.dim() - 1 - present
-    rows = X.reshape(-1, *X.shape[lead:])  # points x model_batch_shape x d
-    return rows.movedim(0, -2), present
+    lead = X.shape[: max(X.dim() - 2 - batch_dims, 0)]
+    rows = X.squeeze(-2)[(None,) * (batch_dims - (X.dim() - 2 - len(lead)))]
+    return rows.reshape(-1, *rows.shape[len(lead) :]).movedim(0, -2), lead
 
 
-def _points_first(values: Tensor, batch_shape: torch.Size) -> Tensor:
-    """``model_batch_shape x (number of points)`` as ``batch_shape x 1``."""
-    return values.movedim(-1, 0).reshape(*batch_shape, 1)
+def _points_first(values: Tensor, lead: torch.Size) -> Tensor:
+    """``model_batch_shape x (number of points) x k`` as ``batch_shape x 1 x k``."""
+    values = values.movedim(-2, 0)
+    return values.reshape(*lead, *values.shape[1:-1], 1, values.shape[-1])
 
 
 class _Factor(NamedTuple):
@@ -150,13 +147,14 @@ class _Factor(NamedTuple):
     weights: Tensor  # model_batch_shape x n x 1, (K + noise)^-1 (y - m)
 
     def moments(self, model: Any, inputs: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean and variance at ``model_batch_shape x b x d``, in the space of the targets."""
+        """Mean and variance at ``model_batch_shape x b x d``, ``x b x 1``, of the targets."""
         prior = model.forward(inputs)
         own = prior.lazy_covariance_matrix
         cross = _kernel_between(own, self.inputs)
-        mean = prior.loc + (cross @ self.weights).squeeze(-1)
+        mean = prior.loc.unsqueeze(-1) + cross @ self.weights
         explained = torch.linalg.solve_triangular(self.cholesky, cross.mT, upper=False)
-        return mean, own.diagonal(dim1=-1, dim2=-2) - explained.square().sum(dim=-2)
+        variance = own.diagonal(dim1=-1, dim2=-2) - explained.square().sum(dim=-2)
+        return mean, variance.unsqueeze(-1)
 
 
 def _kernel_between(own: LazyEvaluatedKernelTensor, inputs: Tensor) -> Tensor:
