@@ -14,7 +14,6 @@ from botorch.exceptions.errors import (
     UnsupportedError,
 )
 from botorch.models.model import Model
-from botorch.posteriors import GPyTorchPosterior
 from botorch.sampling.pathwise import (
     draw_kernel_feature_paths,
     draw_matheron_paths,
@@ -39,6 +38,7 @@ from botorch_calib.models.sample_paths import (
     with_own_hyperparameters,
 )
 from botorch_calib.optim.random_seeds import derived_seed, random_stream
+from botorch_calib.posteriors.single_points import is_gaussian
 
 # Relative to the largest variance. Rounding makes the covariance matrix of close points slightly
 # indefinite. This much on its diagonal repairs that in most cases, and adds noise to a draw of only
@@ -275,7 +275,7 @@ def draw_jointly(model: Any, X: Tensor, seed: int) -> tuple[Tensor, Tensor]:
     """
     posterior = model.posterior(X)
     mean: Tensor = posterior.mean.squeeze(-1)
-    if type(posterior) is not GPyTorchPosterior:
+    if not is_gaussian(posterior):
         with random_stream(seed, X.device), warnings.catch_warnings():
             # Points close to each other need jitter, which is too small to matter.
             warnings.simplefilter("ignore", NumericalWarning)

@@ -19,7 +19,6 @@ from botorch.exceptions.errors import (
     InputDataError,
     UnsupportedError,
 )
-from botorch.posteriors import GPyTorchPosterior
 from torch import Tensor
 from torch.nn import Module
 
@@ -68,6 +67,7 @@ from botorch_calib.models.inspection import (
     with_task_feature,
 )
 from botorch_calib.models.residuals import RESIDUALS, forecast_history
+from botorch_calib.posteriors.single_points import is_gaussian
 
 #: Quantile levels that are judged unless others are given.
 DEFAULT_LEVELS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
@@ -308,7 +308,7 @@ def _of_held_out(model: Any, X: Tensor, Y: Tensor, truth: Truth | None) -> _Fore
     if isinstance(model, CalibratedModel):
         stated, noise = posterior.predictive, posterior.noise_variance
         base = posterior.base_posterior
-    if type(base) is not GPyTorchPosterior or base.mean.shape != (len(X), 1, 1):
+    if not is_gaussian(base) or base.mean.shape != (len(X), 1, 1):
         raise _unsupported(model)
     variance = objective_variance(predicting_process(model), base)
     deviations = (variance + noise).sqrt().reshape(-1)

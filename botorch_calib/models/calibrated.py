@@ -21,7 +21,6 @@ from botorch.posteriors import GPyTorchPosterior
 from botorch.utils.datasets import SupervisedDataset
 from torch import Tensor
 
-from botorch_calib._autograd import outside_inference_mode
 from botorch_calib._validation import check_one_of, check_tensor, check_variances
 from botorch_calib.calibration import Calibrator, LocalizedConformal
 from botorch_calib.distributions.piecewise import PiecewisePredictive
@@ -37,17 +36,18 @@ from botorch_calib.models.inspection import (
     predicting_part,
     with_task_feature,
 )
+from botorch_calib.models.marginals import posterior_at
 from botorch_calib.models.requirements import (
     check_base,
     check_observations,
     check_outcome_transform,
-    posterior_at,
     scalar_affine,
 )
 from botorch_calib.models.residuals import forecast_history
 from botorch_calib.models.wrapper import WrapperModel, check_output_indices, standardized_gp
 from botorch_calib.posteriors import CalibratedPosterior
 from botorch_calib.posteriors.calibrated import EXCESS
+from botorch_calib.posteriors.single_points import SinglePointPosterior, is_gaussian
 
 
 def _refuses_training_data(init: Callable[..., None]) -> Callable[..., None]:
@@ -136,7 +136,6 @@ class CalibratedModel(WrapperModel, FantasizeMixin):
         self._may_warn = True
 
     @classmethod
-    @outside_inference_mode()
     def from_history(
         cls,
         model: Model,
@@ -194,7 +193,6 @@ class CalibratedModel(WrapperModel, FantasizeMixin):
         replayed.update(X[num_initial:], z[num_initial:])
         return cls(model, replayed, denoise=denoise, excess=excess)
 
-    @outside_inference_mode()
     @torch.no_grad()
     def observe(
         self,
@@ -265,7 +263,6 @@ class CalibratedModel(WrapperModel, FantasizeMixin):
             self.calibrator.update_at_once(inputs[learn_from], z[learn_from])
         self.model = conditioned
 
-    @outside_inference_mode()
     def observation_moments(self, X: Tensor, Yvar: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Mean and standard deviation of an observation under the Gaussian model.
 
@@ -303,7 +300,6 @@ class CalibratedModel(WrapperModel, FantasizeMixin):
         """The model that is calibrated, `model`; `botorch_calib.models.inspection` asks for it."""
         return self.model
 
-    @outside_inference_mode()
     def posterior(  # type: ignore[override]
         self,
         X: Tensor,
@@ -375,7 +371,9 @@ class CalibratedModel(WrapperModel, FantasizeMixin):
         predicting = predicting_part(self.model)
         noise = observation_noise_variance(predicting, base, X, given=given)
         if predictive is None:
-            predictive = self.calibrator.predictive(self.transform_inputs(X))
+            at_hand = isinstance(base, SinglePointPosterior)
+            inputs = base.inputs if at_hand else self.transform_inputs(X)
+            predictive = self.calibrator.predictive(inputs)
         least = least_variance(predicting, base)
         return CalibratedPosterior.of_model(base, predictive, noise, denoise, self.excess, least)
 
@@ -395,7 +393,7 @@ class CalibratedModel(WrapperModel, FantasizeMixin):
                 f"{needed} to tell its levels: until then its distribution rests on the model or "
                 "on bounds.",
                 CalibrationWarning,
-                stacklevel=4,  # the decorator of `posterior` is a frame of its own
+                stacklevel=3,
             )
 
     def transform_inputs(self, X: Tensor, input_transform: torch.nn.Module | None = None) -> Tensor:
@@ -543,7 +541,7 @@ def _checked_noise(observation_noise: bool | Tensor) -> Tensor | None:
 
 def _gaussian_posterior(model: Any, X: Tensor) -> GPyTorchPosterior:
     posterior = posterior_at(model, X)
-    if type(posterior) is not GPyTorchPosterior:
+    if not is_gaussian(posterior):
         raise UnsupportedError(
             f"The posterior of {type(model).__name__} is a {type(posterior).__name__}, "
             "not Gaussian in the units of the outcome. Use no outcome transform or "

@@ -12,7 +12,6 @@ from botorch.posteriors import Posterior
 from botorch.utils.datasets import SupervisedDataset
 from torch import Tensor
 
-from botorch_calib._autograd import outside_inference_mode
 from botorch_calib._validation import check_inputs, check_model
 from botorch_calib.models.calibrated import CalibratedModel
 from botorch_calib.models.conditioning import conditioned_on, given_noise
@@ -24,8 +23,9 @@ from botorch_calib.models.imputation import (
     queries_to_impute,
 )
 from botorch_calib.models.inspection import gaussian_part, like, raw_width, with_task_feature
+from botorch_calib.models.marginals import posterior_at
 from botorch_calib.models.matching_rows import matching_rows
-from botorch_calib.models.requirements import check_base, check_observations, posterior_at
+from botorch_calib.models.requirements import check_base, check_observations
 from botorch_calib.models.wrapper import WrapperModel, check_output_indices, standardized_gp
 
 if TYPE_CHECKING:
@@ -240,7 +240,6 @@ class CensoredDelayModel(WrapperModel, FantasizeMixin):
             model = conditioned_on(self.model, X, Y, **noise)
         return self._remade(model, self._still_pending(X))
 
-    @outside_inference_mode()
     def observe(self, X: Tensor, Y: Tensor, Yvar: Tensor | None = None) -> None:
         """Add new observations in place; rows that were pending are so no longer.
 
@@ -271,7 +270,6 @@ class CensoredDelayModel(WrapperModel, FantasizeMixin):
 
     # ------------------------------------------------------------ the model interface
 
-    @outside_inference_mode()
     def posterior(  # type: ignore[override]
         self,
         X: Tensor,
@@ -375,7 +373,6 @@ class CensoredDelayModel(WrapperModel, FantasizeMixin):
 
     # ------------------------------------------------------------ conditioning
 
-    @outside_inference_mode()
     @torch.no_grad()
     def _conditioned(self) -> _Conditioned:
         """`model` conditioned on the pending points, from the cache while that is valid."""

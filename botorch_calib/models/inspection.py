@@ -38,6 +38,7 @@ from botorch_calib.posteriors.moments import (
     marginal_variance,
     mean_and_deviation,
 )
+from botorch_calib.posteriors.single_points import is_gaussian
 
 # ------------------------------------------------------------ models inside models
 
@@ -269,7 +270,7 @@ def stated_moments(
         posterior: What it states.
         transform: The posterior transform that this has been through, if any.
     """
-    if type(posterior) is not GPyTorchPosterior:
+    if not is_gaussian(posterior):
         return mean_and_deviation(posterior)
     least = least_variance(predicting_process(model), posterior)
     if least is None or transform is None:
@@ -293,7 +294,7 @@ def as_calibrated(model: Any, posterior: Posterior) -> CalibratedPosterior:
     """
     if isinstance(posterior, CalibratedPosterior):
         return posterior
-    if type(posterior) is not GPyTorchPosterior:
+    if not is_gaussian(posterior):
         raise UnsupportedError(
             f"A calibrated or Gaussian posterior is needed; {type(model).__name__} gave a "
             f"{type(posterior).__name__}. Monte Carlo acquisition functions, such as "

@@ -38,6 +38,7 @@ from botorch_calib.posteriors.moments import (
     scale_for_least,
     usual_least,
 )
+from botorch_calib.posteriors.single_points import is_gaussian
 
 # Beyond this, in units of the outcome, numbers are as good as infinite: in units of the smallest
 # standard deviation, and of the noise beside it, cubes of them would overflow in derivatives.
@@ -177,7 +178,7 @@ class CalibratedPosterior(WithMoments, Posterior):
         excess: str,
         least_variance: Tensor | None,
     ) -> None:
-        if type(posterior) is not GPyTorchPosterior:
+        if not is_gaussian(posterior):
             raise UnsupportedError(
                 "CalibratedPosterior needs as `posterior` a GPyTorchPosterior with a multivariate "
                 f"normal distribution, got {type(posterior).__name__}."
