@@ -24,9 +24,6 @@ from botorch_calib.acquisition import (
 from botorch_calib.asynchronous import (
     AsynchronousOptimizer,
     DelayAwareProposer,
-    DelayStrategy,
-    EvaluationLimits,
-    SearchSettings,
 )
 from botorch_calib.calibration import (
     Calibrator,
@@ -35,10 +32,7 @@ from botorch_calib.calibration import (
     OnlineConformal,
     OnlineQuantileTracker,
     QuantileRecalibrator,
-    RationalScore,
     WeightedConformal,
-    pit,
-    two_sided_p_value,
 )
 from botorch_calib.decisions import (
     CertifiedSetExpansion,
@@ -47,8 +41,6 @@ from botorch_calib.decisions import (
     optimize_chance_constrained,
 )
 from botorch_calib.diagnostics import (
-    CalibrationReport,
-    NoiseDiagnosis,
     calibration_report,
     noise_diagnosis,
 )
@@ -57,8 +49,6 @@ from botorch_calib.ledger import FeedbackLedger
 from botorch_calib.models import (
     CalibratedModel,
     CensoredDelayModel,
-    loo_residuals,
-    prequential_residuals,
 )
 from botorch_calib.optim import optimize_robust
 from botorch_calib.posteriors import CalibratedPosterior
@@ -68,11 +58,9 @@ from botorch_calib.robust import (
     ContextDistribution,
     KLBall,
     MMDBall,
-    RadiusSchedule,
     TotalVariationBall,
     WassersteinBall,
     WorstCase,
-    join_contexts,
 )
 
 try:
@@ -88,7 +76,6 @@ __all__ = [
     "CalibratedPosterior",
     "CalibratedProbabilityOfImprovement",
     "CalibratedUpperConfidenceBound",
-    "CalibrationReport",
     "Calibrator",
     "CensoredDelayModel",
     "CertifiedSetExpansion",
@@ -97,10 +84,8 @@ __all__ = [
     "ConditionalValueAtRisk",
     "ContextDistribution",
     "DelayAwareProposer",
-    "DelayStrategy",
     "DelayedThompsonSampling",
     "DelayedUpperConfidenceBound",
-    "EvaluationLimits",
     "FeedbackLedger",
     "GaussianScore",
     "KLBall",
@@ -109,16 +94,12 @@ __all__ = [
     "LogCalibratedExpectedImprovement",
     "LogCalibratedProbabilityOfFeasibility",
     "MMDBall",
-    "NoiseDiagnosis",
     "OnlineConformal",
     "OnlineQuantileTracker",
     "PiecewisePredictive",
     "QuantileRecalibrator",
-    "RadiusSchedule",
-    "RationalScore",
     "RobustAcquisition",
     "RobustUpperConfidenceBound",
-    "SearchSettings",
     "TotalVariationBall",
     "WassersteinBall",
     "WassersteinUpperConfidenceBound",
@@ -126,15 +107,10 @@ __all__ = [
     "WorstCase",
     "__version__",
     "calibration_report",
-    "join_contexts",
     "joint_chance_constraints",
-    "loo_residuals",
     "noise_diagnosis",
     "optimize_chance_constrained",
     "optimize_robust",
-    "pit",
-    "prequential_residuals",
     "qLogCalibratedNoisyExpectedHypervolumeImprovement",
     "qLogCalibratedNoisyExpectedImprovement",
-    "two_sided_p_value",
 ]

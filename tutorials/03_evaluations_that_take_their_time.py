@@ -41,12 +41,11 @@ from botorch_calib import (
     CensoredDelayModel,
     DelayAwareProposer,
     DelayedUpperConfidenceBound,
-    DelayStrategy,
     FeedbackLedger,
     LocalizedConformal,
     LogCalibratedExpectedImprovement,
-    SearchSettings,
 )
+from botorch_calib.asynchronous import DelayStrategy, SearchSettings
 from botorch_calib.plotting import plot_timeline
 from botorch_calib.test_functions import DelayedProblem, PoissonDelay
 
