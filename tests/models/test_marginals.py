@@ -79,7 +79,7 @@ def near_duplicates() -> SingleTaskGP:
 
 def warped() -> SingleTaskGP:
     X, Y, _ = data()
-    warp = Warp(d=3, indices=[0, 2], concentration0_prior=None)
+    warp: Any = Warp(d=3, indices=[0, 2], concentration0_prior=None)
     gp = SingleTaskGP(X, Y, input_transform=ChainedInputTransform(n=Normalize(3), w=warp))
     warp.concentration0.data.fill_(1.7)
     return gp
