@@ -27,11 +27,10 @@ from torch.utils._pytree import tree_leaves
 from benchmarks.perf.operations import count_operations
 from botorch_calib import acquisition, calibration, decisions, robust
 from botorch_calib.acquisition import (
-    CalibratedConditionalValueAtRisk,
     CalibratedExpectedImprovement,
+    CalibratedExpectedShortfall,
     CalibratedProbabilityOfImprovement,
     CalibratedUpperConfidenceBound,
-    CalibratedValueAtRisk,
     DelayedThompsonSampling,
     DelayedUpperConfidenceBound,
     LogCalibratedConstrainedExpectedImprovement,
@@ -119,7 +118,7 @@ def robust_bound(ambiguity: AmbiguitySet) -> AcquisitionFunction:
 
 LIMITS = {1: (None, 0.9), 2: (0.1, 0.4)}
 ACQUISITIONS: dict[str, Callable[[], AcquisitionFunction]] = {
-    "CalibratedConditionalValueAtRisk": lambda: CalibratedConditionalValueAtRisk(calibrated()),
+    "CalibratedExpectedShortfall": lambda: CalibratedExpectedShortfall(calibrated()),
     "CalibratedExpectedImprovement": lambda: CalibratedExpectedImprovement(calibrated(), 0.5),
     "CalibratedProbabilityOfImprovement": (
         lambda: CalibratedProbabilityOfImprovement(calibrated(), 0.5)
@@ -128,9 +127,13 @@ ACQUISITIONS: dict[str, Callable[[], AcquisitionFunction]] = {
     "CalibratedUpperConfidenceBound, many levels": (
         lambda: CalibratedUpperConfidenceBound(calibrated(QuantileRecalibrator()))
     ),
-    "CalibratedValueAtRisk": lambda: CalibratedValueAtRisk(calibrated()),
-    "CalibratedValueAtRisk, many levels": (
-        lambda: CalibratedValueAtRisk(calibrated(QuantileRecalibrator(lengthscale=0.3)))
+    "CalibratedUpperConfidenceBound, of observations": lambda: CalibratedUpperConfidenceBound(
+        calibrated(), 0.1, observation_noise=True
+    ),
+    "CalibratedUpperConfidenceBound, of observations, many levels": (
+        lambda: CalibratedUpperConfidenceBound(
+            calibrated(QuantileRecalibrator(lengthscale=0.3)), 0.1, observation_noise=True
+        )
     ),
     "CertifiedSetExpansion": lambda: CertifiedSetExpansion([constraint()]),
     "LeastMargin": lambda: LeastMargin([constraint()]),

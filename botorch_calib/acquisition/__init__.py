@@ -3,38 +3,37 @@
 ============================= ======================================================================
 file                          content
 ============================= ======================================================================
-``calibrated``                improvement and quantiles in closed form; the base class of all such
-``risk``                      value at risk and conditional value at risk, in closed form
-``constrained``               improvement under constraints on other outcomes, in closed form
+``base``                      the base class of all closed forms: what they read of their models
+``expected_improvement``      expected improvement, its logarithm, and its probability
+``confidence_bound``          quantiles, of the objective or an outcome (value at risk)
+``expected_shortfall``        the mean of the worst outcomes (conditional value at risk)
+``constrained``               improvement under constraints on other outcomes
 ``noisy``                     noisy (hypervolume) improvement by samples, with a cached root
 ``incumbents``                the values that improvement is measured from, from observations
 ``delayed``                   confidence bounds under delayed feedback
 ``thompson``                  Thompson sampling under delayed feedback
 ``robust``                    worst cases over distributions of a context
-``fantasies``                 outcomes of pending points, which closed forms average over
+``pending_points``            points under evaluation, and fantasies of their outcomes
 ``input_constructors``        how BoTorch, and so Ax, builds each of these functions
 ============================= ======================================================================
 """
 
 from botorch_calib.acquisition import input_constructors as input_constructors
-from botorch_calib.acquisition.calibrated import (
-    CalibratedExpectedImprovement,
-    CalibratedProbabilityOfImprovement,
-    CalibratedUpperConfidenceBound,
-    LogCalibratedExpectedImprovement,
-)
+from botorch_calib.acquisition.confidence_bound import CalibratedUpperConfidenceBound
 from botorch_calib.acquisition.constrained import (
     LogCalibratedConstrainedExpectedImprovement,
     LogCalibratedProbabilityOfFeasibility,
 )
 from botorch_calib.acquisition.delayed import DelayedUpperConfidenceBound
+from botorch_calib.acquisition.expected_improvement import (
+    CalibratedExpectedImprovement,
+    CalibratedProbabilityOfImprovement,
+    LogCalibratedExpectedImprovement,
+)
+from botorch_calib.acquisition.expected_shortfall import CalibratedExpectedShortfall
 from botorch_calib.acquisition.noisy import (
     qLogCalibratedNoisyExpectedHypervolumeImprovement,
     qLogCalibratedNoisyExpectedImprovement,
-)
-from botorch_calib.acquisition.risk import (
-    CalibratedConditionalValueAtRisk,
-    CalibratedValueAtRisk,
 )
 from botorch_calib.acquisition.robust import (
     RobustAcquisition,
@@ -44,11 +43,10 @@ from botorch_calib.acquisition.robust import (
 from botorch_calib.acquisition.thompson import DelayedThompsonSampling
 
 __all__ = [
-    "CalibratedConditionalValueAtRisk",
     "CalibratedExpectedImprovement",
+    "CalibratedExpectedShortfall",
     "CalibratedProbabilityOfImprovement",
     "CalibratedUpperConfidenceBound",
-    "CalibratedValueAtRisk",
     "DelayedThompsonSampling",
     "DelayedUpperConfidenceBound",
     "LogCalibratedConstrainedExpectedImprovement",

@@ -19,20 +19,21 @@ from botorch.exceptions.errors import InputDataError, UnsupportedError
 from botorch.models.model import Model
 from torch import Tensor
 
-from botorch_calib.acquisition.calibrated import (
-    CalibratedExpectedImprovement,
-    CalibratedProbabilityOfImprovement,
-    CalibratedUpperConfidenceBound,
-    LogCalibratedExpectedImprovement,
-)
+from botorch_calib.acquisition.base import members_of
+from botorch_calib.acquisition.confidence_bound import CalibratedUpperConfidenceBound
 from botorch_calib.acquisition.constrained import (
     LogCalibratedConstrainedExpectedImprovement,
     LogCalibratedProbabilityOfFeasibility,
     checked_constraints,
     limits_of,
-    members_of,
 )
 from botorch_calib.acquisition.delayed import DelayedUpperConfidenceBound, input_width
+from botorch_calib.acquisition.expected_improvement import (
+    CalibratedExpectedImprovement,
+    CalibratedProbabilityOfImprovement,
+    LogCalibratedExpectedImprovement,
+)
+from botorch_calib.acquisition.expected_shortfall import CalibratedExpectedShortfall
 from botorch_calib.acquisition.incumbents import (
     Limits,
     TrainingData,
@@ -42,10 +43,6 @@ from botorch_calib.acquisition.incumbents import (
 from botorch_calib.acquisition.noisy import (
     qLogCalibratedNoisyExpectedHypervolumeImprovement,
     qLogCalibratedNoisyExpectedImprovement,
-)
-from botorch_calib.acquisition.risk import (
-    CalibratedConditionalValueAtRisk,
-    CalibratedValueAtRisk,
 )
 from botorch_calib.acquisition.robust import (
     RobustAcquisition,
@@ -68,79 +65,90 @@ def register_once(
     return acqf_input_constructor(*classes)
 
 
-def forwarding(
-    acqf_class: type[AcquisitionFunction], **defaults: Any
-) -> Callable[..., dict[str, Any]]:
-    """An input constructor that hands the arguments of a class on to it, by name.
-
-    Where the class has no ``X_pending``, which BoTorch and Ax always give, the constructor takes
-    it and refuses pending points.
-
-    Args:
-        acqf_class: The class, whose arguments and their defaults are read off its signature.
-        defaults: Defaults of arguments that have none in the class, or other ones. One that is a
-            function is called with the training data.
-    """
-    own = inspect.signature(acqf_class).parameters
-    computed = {name: default for name, default in defaults.items() if callable(default)}
-    fixed = {**defaults, **dict.fromkeys(computed)}
-    parameters = {
-        name: inspect.Parameter(
-            name, inspect.Parameter.KEYWORD_ONLY, default=fixed.get(name, own_parameter.default)
-        )
-        for name, own_parameter in own.items()
-    }
-    given = [inspect.Parameter("X_pending", inspect.Parameter.KEYWORD_ONLY, default=None)]
-    if computed:
-        given.append(inspect.Parameter("training_data", inspect.Parameter.KEYWORD_ONLY))
-    signature = inspect.Signature(
-        list({**{parameter.name: parameter for parameter in given}, **parameters}.values())
-    )
+def _as_given(acqf_class: type[AcquisitionFunction]) -> None:
+    """Register a constructor that hands on the arguments of a class, and checks their names."""
+    signature = inspect.signature(acqf_class)
 
     def construct_inputs(**kwargs: Any) -> dict[str, Any]:
         bound = signature.bind(**kwargs)
         bound.apply_defaults()
-        arguments = dict(bound.arguments)
-        training_data = arguments.pop("training_data", None)
-        for name, compute in computed.items():
-            if arguments[name] is None:
-                arguments[name] = compute(training_data)
-        if "X_pending" not in own:
-            refuse_pending(acqf_class.__name__, arguments.pop("X_pending"))
-        return arguments
+        return bound.arguments
 
     # BoTorch looks here for the names that are accepted, and for a name in its errors.
     construct_inputs.__signature__ = signature  # type: ignore[attr-defined]
     construct_inputs.__name__ = f"construct_inputs_{acqf_class.__name__}"
-    return construct_inputs
+    register_once(acqf_class)(construct_inputs)
 
 
-def number_of_observations(training_data: TrainingData) -> int:
-    """How many rows the data have, of all outcomes together."""
-    datasets = training_data.values() if isinstance(training_data, dict) else [training_data]
-    return sum(len(dataset.X) for dataset in datasets)
-
-
-for _acqf_class in (
-    CalibratedConditionalValueAtRisk,
-    CalibratedUpperConfidenceBound,
-    CalibratedValueAtRisk,
-    DelayedUpperConfidenceBound,
-):
-    register_once(_acqf_class)(forwarding(_acqf_class))
-# Each proposal needs a draw of its own, and a client that knows the function by its name does not
-# count them. From one proposal to the next there is a further observation or a further pending
-# point, on whose number the draw depends as well.
-register_once(DelayedThompsonSampling)(
-    forwarding(DelayedThompsonSampling, seed=number_of_observations)
-)
+_as_given(CalibratedExpectedShortfall)
+_as_given(CalibratedUpperConfidenceBound)
+_as_given(DelayedUpperConfidenceBound)
 # Their arguments are those of BoTorch's classes.
 register_once(qLogCalibratedNoisyExpectedImprovement)(construct_inputs_qLogNEI)
 register_once(qLogCalibratedNoisyExpectedHypervolumeImprovement)(construct_inputs_qLogNEHVI)
-# The paper's beta.
-register_once(WassersteinUpperConfidenceBound)(
-    forwarding(WassersteinUpperConfidenceBound, beta=2.25)
-)
+
+
+@register_once(DelayedThompsonSampling)
+def construct_inputs_thompson_sampling(
+    model: Model,
+    training_data: TrainingData,
+    beta: float = 1.0,
+    X_window: Tensor | None = None,
+    feedback_bound: float = 1.0,
+    choices: Tensor | None = None,
+    seed: int | None = None,
+    posterior_transform: PosteriorTransform | None = None,
+    maximize: bool = True,
+    X_pending: Tensor | None = None,
+) -> dict[str, Any]:
+    """Arguments of `DelayedThompsonSampling`; ``seed`` is by default the number of observations.
+
+    Each proposal needs a draw of its own, and a client that knows the function by its name does not
+    count them. From one proposal to the next there is a further observation or a further pending
+    point, on whose number the draw depends as well.
+    """
+    if seed is None:
+        datasets = training_data.values() if isinstance(training_data, dict) else [training_data]
+        seed = sum(len(dataset.X) for dataset in datasets)
+    return {
+        "model": model,
+        "beta": beta,
+        "X_window": X_window,
+        "feedback_bound": feedback_bound,
+        "choices": choices,
+        "seed": seed,
+        "posterior_transform": posterior_transform,
+        "maximize": maximize,
+        "X_pending": X_pending,
+    }
+
+
+@register_once(WassersteinUpperConfidenceBound)
+def construct_inputs_wasserstein_ucb(
+    model: Model,
+    contexts: ContextDistribution | Tensor,
+    radius: float | Tensor | Callable[[int], float],
+    beta: float | Tensor = 2.25,
+    context_weights: Tensor | None = None,
+    context_indices: Sequence[int] | None = None,
+    lipschitz_contexts: Tensor | None = None,
+    posterior_transform: PosteriorTransform | None = None,
+    maximize: bool = True,
+    X_pending: Tensor | None = None,
+) -> dict[str, Any]:
+    """Arguments of `WassersteinUpperConfidenceBound`, with the paper's ``beta``."""
+    refuse_pending(WassersteinUpperConfidenceBound.__name__, X_pending)
+    return {
+        "model": model,
+        "beta": beta,
+        "radius": radius,
+        "contexts": contexts,
+        "context_weights": context_weights,
+        "context_indices": context_indices,
+        "lipschitz_contexts": lipschitz_contexts,
+        "posterior_transform": posterior_transform,
+        "maximize": maximize,
+    }
 
 
 @register_once(

@@ -27,6 +27,7 @@ from torch import Tensor
 
 from botorch_calib._validation import check_model, check_nonnegative
 from botorch_calib.acquisition.delayed import input_width
+from botorch_calib.acquisition.pending_points import PendingPoints
 from botorch_calib.models.inspection import (
     innermost,
     observed_part,
@@ -55,7 +56,7 @@ from botorch_calib.robust.sets.base import AmbiguitySet
 from botorch_calib.robust.sets.wasserstein import DEFAULT_SMOOTHING, WassersteinBall
 
 
-class ContextRobustFunction(AcquisitionFunction, ABC):
+class ContextRobustFunction(PendingPoints, ABC):
     """Base class: the worst case of a contextual function over an ambiguity set.
 
     A subclass says by `_build` what the function is, and by `_basis` what it depends on.
@@ -95,37 +96,18 @@ class ContextRobustFunction(AcquisitionFunction, ABC):
         self.ambiguity = at_observations(ambiguity, model)
         self.contexts = as_distribution(contexts)
         self.num_columns = None if model is None else input_width(model)
-        self.set_X_pending(None)
         self._cache: tuple[tuple[object, ...], ContextualFunction] | None = None
         if self.num_columns is not None:
             self._columns(self.num_columns)  # wrong ones are an error at once
 
-    def set_X_pending(self, X_pending: Tensor | None = None) -> None:
-        """Refuse pending points: their contexts are not known here.
-
-        Args:
-            X_pending: None, or an empty tensor.
-
-        Raises:
-            UnsupportedError: Otherwise.
-        """
+    def _account_for(self, X_pending: Tensor | None) -> None:
+        """Refuse pending points: their contexts are not known here."""
         refuse_pending(type(self).__name__, X_pending)
-        super().set_X_pending(None)
 
-    @t_batch_mode_transform(expected_q=1)  # type: ignore[arg-type]
-    def forward(self, X: Tensor) -> Tensor:
-        """Evaluate the worst case.
-
-        Args:
-            X: Decisions ``b x 1 x d_x``.
-
-        Returns:
-            Values of shape ``b``.
-        """
-        contexts = self.contexts.to(X.dtype, X.device)
-        self._check_width(X, contexts)
-        rows = X.reshape(-1, X.shape[-1])
-        function, others = self._function(X), contexts.lipschitz_points
+    def _worst_expectation(self, function: ContextualFunction, X: Tensor) -> Tensor:
+        """The worst expectation ``b`` of a function of decisions ``b x 1 x d_x`` and contexts."""
+        contexts = self._contexts_at(X)
+        others, rows = contexts.lipschitz_points, X.reshape(-1, X.shape[-1])
         # A distribution's tensors are its own copies.
         function.treat_as_constant(contexts.points, *([] if others is None else [others]))
         values = self.ambiguity.evaluate(function, rows, contexts)
@@ -150,8 +132,7 @@ class ContextRobustFunction(AcquisitionFunction, ABC):
             UnsupportedError: If the set is evaluated by a bound that no distribution attains, such
                 as ``WassersteinBall(method="lipschitz")``; ``"exact"`` methods have one.
         """
-        contexts = self.contexts.to(X.dtype, X.device)
-        self._check_width(X, contexts)
+        contexts = self._contexts_at(X)
         values = self._function(X)(X.reshape(-1, X.shape[-1]), contexts.points)
         weights = self.ambiguity.worst_case_weights(values, contexts)
         return weights.reshape(*X.shape[:-2], contexts.num_points)
@@ -197,14 +178,15 @@ class ContextRobustFunction(AcquisitionFunction, ABC):
             radius=ball.radius,
         )
 
-    def _check_width(self, X: Tensor, contexts: ContextDistribution) -> None:
-        if self.num_columns is None:
-            return
-        width = self.num_columns - contexts.points.shape[-1]
-        if X.shape[-1] != width:
-            raise BotorchTensorDimensionError(
-                f"`X` must hold the {width} columns of decisions alone, got {tuple(X.shape)}."
-            )
+    def _contexts_at(self, X: Tensor) -> ContextDistribution:
+        """The contexts, like decisions ``... x d_x``, whose width is checked."""
+        if self.num_columns is not None:
+            width = self.num_columns - self.contexts.points.shape[-1]
+            if X.shape[-1] != width:
+                raise BotorchTensorDimensionError(
+                    f"`X` must hold the {width} columns of decisions alone, got {tuple(X.shape)}."
+                )
+        return self.contexts.to(X.dtype, X.device)
 
     def _columns(self, width: int) -> Columns:
         return Columns(width, self.contexts.points.shape[-1], self.contexts.indices)
@@ -283,6 +265,12 @@ class RobustAcquisition(ContextRobustFunction):
         self.acquisition = acquisition
         self._log = bool(getattr(acquisition, "_log", False))
 
+    @t_batch_mode_transform(expected_q=1)  # type: ignore[arg-type]
+    def forward(self, X: Tensor) -> Tensor:
+        """Evaluate the worst case at decisions ``b x 1 x d_x``; values of shape ``b``."""
+        function = self._function(X)  # (x, c) -> acquisition([x, c])
+        return self._worst_expectation(function, X)
+
     def _build(self, columns: Columns) -> ContextualFunction:
         others = self.contexts.lipschitz_points
         points = self.contexts.points if others is None else others
@@ -352,6 +340,12 @@ class RobustUpperConfidenceBound(ContextRobustFunction):
         self.posterior_transform = posterior_transform
         if self.num_columns is not None:
             self._function(None)  # the factorisation, once
+
+    @t_batch_mode_transform(expected_q=1)  # type: ignore[arg-type]
+    def forward(self, X: Tensor) -> Tensor:
+        """Evaluate the worst case at decisions ``b x 1 x d_x``; values of shape ``b``."""
+        bound = self._function(X)  # (x, c) -> mu(x, c) + sqrt(beta) sigma(x, c)
+        return self._worst_expectation(bound, X)
 
     def _build(self, columns: Columns) -> ContextualFunction:
         sign = 1.0 if self.maximize else -1.0

@@ -53,7 +53,7 @@ class DelayedThompsonSampling(DelayAwareAcquisitionFunction):
     ``f`` of the model's posterior. The draw is made by the constructor and depends on the arguments
     alone. Each query needs a new instance with a new ``seed``.
 
-    Without a window ``nu = beta``. With ``beta = 1`` this is Thompson sampling: asy-TS for a
+    Without a window ``nu = sqrt(beta)``. With ``beta = 1`` this is Thompson sampling: asy-TS for a
     model that ignores pending points, and GP-BTS for a `CensoredDelayModel` with
     ``imputation="hallucinate"``.
 
@@ -72,9 +72,9 @@ class DelayedThompsonSampling(DelayAwareAcquisitionFunction):
             exact Gaussian process with one task, a `CalibratedModel` of one with ``denoise=True``,
             or a `CensoredDelayModel` around or inside of these; over ``choices`` any model whose
             posterior can be sampled jointly.
-        beta: The multiplier of ``sigma`` if nothing is pending.
+        beta: The factor of the variance if nothing is pending, the square of the paper's.
         X_window: The queries of the sum in ``nu``, ``n x d``: those still pending, or all of the
-            last ``m`` iterations. None or empty for ``nu = beta``.
+            last ``m`` iterations. None or empty for no sum.
         feedback_bound: The factor of the sum, in reciprocal units of the outcome, as in
             `DelayedUpperConfidenceBound`.
         choices: The points to choose from, ``n x d``, for ``optimize_acqf_discrete``. The function

@@ -116,7 +116,7 @@ class DelayAwareProposer:
             default ``fit`` makes its model on the device of the tensor. A GPU pays from about two
             thousand values on. The ledger and its queries stay on the CPU, and so do the ``X`` and
             ``Y`` that a ``fit`` of your own is given.
-        strategy: ``"hallucinate"`` for GP-BUCB with ``beta=2``, ``"ucb"`` for GP-UCB-SDF, ``"ts"``
+        strategy: ``"hallucinate"`` for GP-BUCB with ``beta=4``, ``"ucb"`` for GP-UCB-SDF, ``"ts"``
             for GP-TS-SDF, all of them with ``spread_beyond=20`` for many workers; or a
             `DelayStrategy`, whose table lists further algorithms.
         fit: Builds a fitted model from ``X`` (``n x d``) and ``Y`` (``n x 1``). The default is a

@@ -6,22 +6,21 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from botorch.acquisition import AcquisitionFunction
 from botorch.exceptions.errors import InputDataError
 from botorch.models.model import Model
 from botorch.utils.transforms import t_batch_mode_transform
 from torch import Tensor
 
-from botorch_calib._autograd import outside_inference_mode
-from botorch_calib._validation import check_pending_inputs
-from botorch_calib.acquisition.constrained import checked_constraints, members_of
+from botorch_calib.acquisition.base import members_of
+from botorch_calib.acquisition.constrained import checked_constraints
 from botorch_calib.acquisition.input_constructors import limits_from, register_once
+from botorch_calib.acquisition.pending_points import PendingPoints
 from botorch_calib.decisions.chance_constraints import ChanceConstraint, chance_constraints_of
 from botorch_calib.models import CensoredDelayModel
 from botorch_calib.models.inspection import gaussian_part, like, observed_part, stated_moments
 
 
-class CertifiedSetExpansion(AcquisitionFunction):
+class CertifiedSetExpansion(PendingPoints):
     r"""Uncertainty of a constrained outcome at the border of what is certified.
 
     ``max_i log(sigma_i(x) / u_i) - (m_i(x) / s_i(x))^2 / 2`` over the constraints, with the margin
@@ -55,29 +54,15 @@ class CertifiedSetExpansion(AcquisitionFunction):
         self.units = [constraint.typical_deviation() for constraint in several]
         self.set_X_pending(X_pending)
 
-    @outside_inference_mode()
-    def set_X_pending(self, X_pending: Tensor | None = None) -> None:
-        """Account for points under evaluation, which make known what is around them.
-
-        Args:
-            X_pending: ``n x d``, or None to clear them.
-
-        Raises:
-            BotorchTensorDimensionError: If it is not ``n x d``.
-            InputDataError: If it holds NaN or infinite values.
-            UnsupportedError: If a model cannot be conditioned.
-        """
-        X_pending = check_pending_inputs(X_pending)
-        known = None if X_pending is None else self._conditioned(X_pending)
-        super().set_X_pending(X_pending)
-        self._known = known
+    def _account_for(self, X_pending: Tensor | None) -> None:
+        """Let points make known what is around them."""
+        self._known = None if X_pending is None else self._conditioned(X_pending)
 
     def _conditioned(self, X_pending: Tensor) -> tuple[list[Any], list[Any]]:
         """The models as they are now, and the same ones knowing ``n x d`` points."""
         models = [constraint.model.model for constraint in self.constraints]
         return models, [_knowing(model, X_pending) for model in models]
 
-    @outside_inference_mode()
     def _models(self) -> list[Any]:
         """The models, knowing the pending points, as they are now: `observe` replaces them."""
         models = [constraint.model.model for constraint in self.constraints]
@@ -97,17 +82,16 @@ class CertifiedSetExpansion(AcquisitionFunction):
         Returns:
             Values of shape ``b``.
         """
-        parts = zip(self.constraints, self._models(), self.units, strict=True)
-        gains = [self._gain(constraint, model, unit, X) for constraint, model, unit in parts]
+        gains = []
+        for constraint, model, unit in zip(
+            self.constraints, self._models(), self.units, strict=True
+        ):
+            _, sigma = stated_moments(model, model.posterior(X))
+            _, deviation = constraint.model.observation_moments(X)
+            sigma, deviation = (v.squeeze(-1).squeeze(-1) for v in (sigma, deviation))
+            to_border = constraint.margin(X) / deviation
+            gains.append((sigma / unit).log() - 0.5 * to_border.square())
         return torch.stack(gains).amax(dim=0)
-
-    @staticmethod
-    def _gain(constraint: ChanceConstraint, model: Any, unit: Tensor, X: Tensor) -> Tensor:
-        _, sigma = stated_moments(model, model.posterior(X))
-        _, deviation = constraint.model.observation_moments(X)
-        log_sigma = (sigma / unit).log()
-        log_sigma, deviation = (v.squeeze(-1).squeeze(-1) for v in (log_sigma, deviation))
-        return log_sigma - 0.5 * (constraint.margin(X) / deviation).square()
 
 
 def _knowing(model: Any, X_pending: Tensor) -> CensoredDelayModel:

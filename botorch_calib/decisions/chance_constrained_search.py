@@ -30,7 +30,6 @@ from botorch.utils.sampling import draw_sobol_samples, get_polytope_samples
 from linear_operator.utils.warnings import NumericalWarning
 from torch import Tensor
 
-from botorch_calib._autograd import usable, with_gradients
 from botorch_calib._validation import (
     check_acquisition,
     check_bounds,
@@ -79,7 +78,7 @@ class ChanceConstrainedCandidate(NamedTuple):
     certified: bool
 
 
-@with_gradients()
+@torch.enable_grad()
 def optimize_chance_constrained(
     acq_function: AcquisitionFunction,
     constraints: ChanceConstraint | Sequence[ChanceConstraint],
@@ -359,7 +358,7 @@ def _checked_choices(choices: Tensor) -> Tensor:
         raise InputDataError("`choices` is empty.")
     if not choices.is_floating_point():
         raise InputDataError(f"`choices` must be floating-point numbers, got {choices.dtype}.")
-    return usable(check_finite("choices", choices))
+    return check_finite("choices", choices)
 
 
 # ------------------------------------------------------------ the search

@@ -23,7 +23,6 @@ from botorch.exceptions.errors import (
 from botorch.models.model import Model, ModelList
 from torch import Tensor
 
-from botorch_calib._autograd import outside_inference_mode
 from botorch_calib._validation import (
     check_count,
     check_limit,
@@ -348,7 +347,6 @@ class ChanceConstraint:
         signs = Y.new_tensor([side.sign for side in self._sides])
         return signs * Y > signs * ends
 
-    @outside_inference_mode()
     @torch.no_grad()
     def observe(
         self, X: Tensor, Y: Tensor, Yvar: Tensor | None = None, condition: bool = True

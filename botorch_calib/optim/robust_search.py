@@ -29,7 +29,6 @@ from botorch.utils.sampling import draw_sobol_samples
 from scipy.optimize import OptimizeWarning, minimize
 from torch import Tensor
 
-from botorch_calib._autograd import usable, with_gradients
 from botorch_calib._validation import check_acquisition, check_bounds, check_count
 from botorch_calib.optim.separate_starts import SEPARATE_STARTS
 from botorch_calib.optim.unit_box import optimize_in_unit_box
@@ -72,7 +71,7 @@ class LipschitzBound:
     radius: float
 
 
-@with_gradients()
+@torch.enable_grad()
 def optimize_robust(
     acq_function: AcquisitionFunction,
     bounds: Tensor,
@@ -108,7 +107,7 @@ def optimize_robust(
         >>> decision, value = optimize_robust(acqf, bounds)
     """
     check_acquisition(acq_function)
-    bounds = usable(check_bounds(bounds))
+    bounds = check_bounds(bounds)
     num = check_count("num_restarts", num_restarts)
     # The spread of the values tells their unit, which takes two of them.
     raw_samples = max(num, 2, check_count("raw_samples", raw_samples))

@@ -41,6 +41,7 @@ from tests.gps import (
     make_variational,
 )
 
+# The multiplier of sigma, whose square is ``beta``.
 BETA, BOUND = 0.7, 0.4
 BOUNDS = torch.tensor([[0.0, 0.0], [1.0, 1.0]], **DOUBLE)
 NUM_DRAWS = 400
@@ -66,7 +67,7 @@ def make_censored(
 
 
 def make_thompson(model: Any, **kwargs: Any) -> DelayedThompsonSampling:
-    return DelayedThompsonSampling(model, **{"beta": BETA, "feedback_bound": BOUND, **kwargs})
+    return DelayedThompsonSampling(model, **{"beta": BETA**2, "feedback_bound": BOUND, **kwargs})
 
 
 def values(acqf: DelayedThompsonSampling, X: Tensor) -> Tensor:
@@ -463,7 +464,7 @@ def test_pending_points_lead_to_another_draw(discrete):
     before, nu = values(acqf, X), acqf.nu
     acqf.set_X_pending(more)
     model = make_censored().with_pending(more)
-    assert_close(acqf.nu, confidence_width(model, BETA, pending_points(5), BOUND))
+    assert_close(acqf.nu, confidence_width(model, BETA**2, pending_points(5), BOUND))
     # The draw is of the posterior given all pending points, of a stream of its own.
     same_seed = make_thompson(model, X_window=pending_points(5), choices=choices, seed=4)
     derived = make_thompson(
@@ -581,7 +582,7 @@ def test_a_ledger():
     model = CensoredDelayModel(make_gp(), ledger.incomplete(), -1.5)
     for window, X_window in (("pending", ledger.pending()), ("all", ledger.window()), (None, None)):
         acqf = DelayedThompsonSampling.from_ledger(
-            model, ledger, window, beta=BETA, feedback_bound=BOUND, seed=3
+            model, ledger, window, beta=BETA**2, feedback_bound=BOUND, seed=3
         )
         expected = make_thompson(model, X_window=X_window, seed=3)
         assert torch.equal(values(acqf, new_points()), values(expected, new_points()))

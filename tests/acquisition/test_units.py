@@ -53,7 +53,7 @@ def data(dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
 
 def delayed(model: Any, X: Tensor, unit: float, **settings: Any) -> Any:
     return DelayedUpperConfidenceBound(
-        model, 2.0, X_window=0.9 * X[:2], feedback_bound=1.0 / unit, **settings
+        model, 4.0, X_window=0.9 * X[:2], feedback_bound=1.0 / unit, **settings
     )
 
 

@@ -1,18 +1,19 @@
-"""Fantasies of the outcomes at pending points, by which closed forms average over them."""
+"""Points under evaluation: how acquisition functions get them, and fantasies of their outcomes."""
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
 import torch
+from botorch.acquisition import AcquisitionFunction
 from botorch.exceptions.errors import UnsupportedError
 from botorch.sampling.normal import SobolQMCNormalSampler
 from botorch.utils.sampling import draw_sobol_normal_samples
 from torch import Tensor
 
-from botorch_calib._autograd import outside_inference_mode
-from botorch_calib._validation import check_inputs, check_precision
+from botorch_calib._validation import check_inputs, check_pending_inputs, check_precision
 from botorch_calib.models.inspection import (
     innermost,
     raw_train_inputs,
@@ -21,7 +22,45 @@ from botorch_calib.models.inspection import (
 )
 
 
-@outside_inference_mode()
+class PendingPoints(AcquisitionFunction):
+    """Base class: does the same whether ``X_pending`` is set by a method or as an attribute.
+
+    BoTorch does both: ``optimize_acqf`` calls `set_X_pending`, ``FixedFeatureAcquisitionFunction``
+    assigns the points, with the fixed columns filled in.
+    """
+
+    _X_pending: Tensor | None = None
+
+    @property  # type: ignore[override]
+    def X_pending(self) -> Tensor | None:
+        """Points under evaluation, ``n x d``, or None."""
+        return self._X_pending
+
+    @X_pending.setter
+    def X_pending(self, X_pending: Tensor | None) -> None:
+        X_pending = check_pending_inputs(X_pending)
+        X_pending = None if X_pending is None else X_pending.detach().clone()
+        self._account_for(X_pending)
+        self._X_pending = X_pending
+
+    def set_X_pending(self, X_pending: Tensor | None = None) -> None:
+        """Account for points under evaluation, in place of those of an earlier call.
+
+        Args:
+            X_pending: ``n x d``, or None to clear them.
+
+        Raises:
+            BotorchTensorDimensionError: If it does not have the shape ``n x d``.
+            InputDataError: If it holds NaN or infinite values.
+            UnsupportedError: If the model cannot account for them.
+        """
+        self.X_pending = X_pending
+
+    @abstractmethod
+    def _account_for(self, X_pending: Tensor | None) -> None:
+        """Account for ``n x d`` finite points, n > 0, or none; an error must change nothing."""
+
+
 @torch.no_grad()
 def fantasy_models(models: Sequence[Any], X_pending: Tensor, num_fantasies: int) -> list[Any]:
     """Models conditioned on a fixed set of outcomes at pending points, drawn from themselves.
@@ -38,7 +77,7 @@ def fantasy_models(models: Sequence[Any], X_pending: Tensor, num_fantasies: int)
     Raises:
         UnsupportedError: If a model has batch dimensions, or cannot be conditioned.
         BotorchTensorDimensionError: If the points have not the models' number of columns.
-        InputDataError: If the points hold NaN or infinite values, or are more precise than a model.
+        InputDataError: If the points are more precise than a model.
     """
     points = [_checked(model, X_pending) for model in models]
     posteriors = [
@@ -72,4 +111,4 @@ def _checked(model: Any, X_pending: Tensor) -> Tensor:
     # Single-precision points of a model in double are good enough.
     if inputs is not None and torch.promote_types(X.dtype, inputs.dtype) != inputs.dtype:
         check_precision("X_pending", X, inputs.dtype)
-    return X.detach()
+    return X
