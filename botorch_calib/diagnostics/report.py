@@ -56,10 +56,9 @@ from botorch_calib.distributions.piecewise import PiecewisePredictive
 from botorch_calib.exceptions import CalibrationWarning
 from botorch_calib.models.calibrated import CalibratedModel
 from botorch_calib.models.inspection import (
-    gaussian_part,
     in_output_task,
     objective_variance,
-    observed_part,
+    observed_process,
     outcome_units,
     predicting_process,
     raw_train_inputs,
@@ -268,7 +267,7 @@ def _noise_of(model: Any) -> NoiseDiagnosis | None:
 def _of_history(model: Any, num_initial: int, residuals: str, truth: Truth | None) -> _Forecasts:
     """Forecasts of the training data of a model, without the first ``num_initial``."""
     model = without_pending(model)
-    gp = gaussian_part(model)
+    gp = observed_process(model)
     inputs, z, deviations = forecast_history(gp, residuals)
     own = in_output_task(gp, inputs).nonzero().squeeze(-1)
     if not 0 <= num_initial < len(own):
@@ -384,7 +383,7 @@ def _check_held_out(X: Tensor | None, Y: Tensor | None) -> tuple[Tensor, Tensor]
 
 def _check_held_out_width(model: Any, X: Tensor) -> None:
     """Raise unless inputs ``n x d`` are as wide as the model's, who may say which task they are."""
-    gp = observed_part(gaussian_part(observed_part(model)))
+    gp = observed_process(model)
     width = raw_width(gp)
     if width is not None and with_task_feature(gp, X).shape[-1] != width:
         raise BotorchTensorDimensionError(

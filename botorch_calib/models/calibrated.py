@@ -27,13 +27,12 @@ from botorch_calib.distributions.piecewise import PiecewisePredictive
 from botorch_calib.exceptions import CalibrationWarning
 from botorch_calib.models.conditioning import conditioned_on, given_noise
 from botorch_calib.models.inspection import (
-    gaussian_part,
     in_output_task,
     least_variance,
     objective_variance,
     observation_noise_variance,
-    observed_part,
-    predicting_part,
+    observed_process,
+    predicting_process,
     with_task_feature,
 )
 from botorch_calib.models.marginals import posterior_at
@@ -179,7 +178,7 @@ class CalibratedModel(WrapperModel, FantasizeMixin):
         """
         _check_model(model)
         _check_calibrator(calibrator)
-        observed = observed_part(model)
+        observed = observed_process(model)
         X, z, _ = forecast_history(observed, residuals)
         own = in_output_task(observed, X)
         X, z = X[own], z[own]
@@ -232,7 +231,7 @@ class CalibratedModel(WrapperModel, FantasizeMixin):
                 of ``learn_from`` or ``beyond`` is not ``n``.
             UnsupportedError: If the base model is a batch of models or cannot be conditioned.
         """
-        observed = observed_part(self.model)
+        observed = observed_process(self.model)
         X = with_task_feature(observed, X)
         check_observations(observed, X, Y, Yvar)
         X, Y = (_as_precise_as(observed, values) for values in (X, Y))
@@ -280,7 +279,7 @@ class CalibratedModel(WrapperModel, FantasizeMixin):
         Raises:
             UnsupportedError: Under one-to-many input transforms.
         """
-        observed = observed_part(self.model)
+        observed = observed_process(self.model)
         X = with_task_feature(observed, X)
         posterior = _gaussian_posterior(observed, X)
         if posterior.mean.shape[-2] != X.shape[-2]:
@@ -332,7 +331,7 @@ class CalibratedModel(WrapperModel, FantasizeMixin):
         given = _checked_noise(observation_noise)
         if self._may_warn:
             self.warn_if_unlearned()
-        predicting = predicting_part(self.model)
+        predicting = predicting_process(self.model)
         X = with_task_feature(predicting, X)
         base = _gaussian_posterior(predicting, X)
         posterior = self._corrected(base, X, given, self.denoise and observation_noise is False)
@@ -354,7 +353,7 @@ class CalibratedModel(WrapperModel, FantasizeMixin):
             X: ``batch_shape x q x d``, with all columns of the base model.
             predictive: What the calibrator states at ``X``, if that is at hand as well.
         """
-        predicting = predicting_part(self.model)
+        predicting = predicting_process(self.model)
         if predicting.training:  # an input transform would learn from X
             predicting.eval()
         return self._corrected(posterior, X, None, self.denoise, predictive)
@@ -368,7 +367,7 @@ class CalibratedModel(WrapperModel, FantasizeMixin):
         predictive: PiecewisePredictive | None = None,
     ) -> CalibratedPosterior:
         """From the base posterior at ``X``, with the noise that is given, if any."""
-        predicting = predicting_part(self.model)
+        predicting = predicting_process(self.model)
         noise = observation_noise_variance(predicting, base, X, given=given)
         if predictive is None:
             at_hand = isinstance(base, SinglePointPosterior)
@@ -420,7 +419,7 @@ class CalibratedModel(WrapperModel, FantasizeMixin):
                 f"`Y` must have shape ... x {X.shape[-2]} x 1, one row for each of `X`, got "
                 f"{tuple(Y.shape)}."
             )
-        predicting = predicting_part(self.model)
+        predicting = predicting_process(self.model)
         base = conditioned_on(predicting, with_task_feature(predicting, X), Y, **kwargs)
         conditioned = self.with_model(base)
         conditioned._may_warn = False  # a fantasy has nothing to add
@@ -463,8 +462,8 @@ class CalibratedModel(WrapperModel, FantasizeMixin):
 
 def _check_model(model: Model) -> None:
     check_base(model)
-    check_outcome_transform(observed_part(model))
-    if gaussian_part(observed_part(model)) is not observed_part(model):
+    check_outcome_transform(observed_process(model))
+    if any(isinstance(part, CalibratedModel) for part in model.modules()):
         raise UnsupportedError(
             f"`model` must be a Gaussian model, and this {type(model).__name__} is calibrated "
             "already: give the model inside it."
@@ -520,7 +519,7 @@ def _as_precise_as(model: Model, values: Tensor) -> Tensor:
 
 def _extended_by(model: Any, X: Tensor, Y: Tensor, Yvar: Tensor | None) -> Model:
     """``model`` conditioned on observations, which then are pending no longer."""
-    if observed_part(model) is not model:
+    if observed_process(model) is not model:
         extended: Model = model.with_observations(X, Y, Yvar)
         return extended
     return conditioned_on(model, X, Y, **given_noise(model, X, Y, Yvar))

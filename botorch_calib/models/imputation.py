@@ -9,7 +9,7 @@ from torch import Tensor
 
 from botorch_calib._validation import check_limit, check_one_of
 from botorch_calib.models.conditioning import conditioned_on, given_noise
-from botorch_calib.models.inspection import gaussian_part
+from botorch_calib.models.inspection import observed_process
 from botorch_calib.posteriors.single_points import is_gaussian
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def impute(
         UnsupportedError: If the model cannot be conditioned on observations, or a nonlinear outcome
             transform makes the posterior to hallucinate from non-Gaussian.
     """
-    gp = gaussian_part(model)
+    gp = observed_process(model)
     if censor_value is not None and imputation == "censor":
         Y = X_pending.new_full((len(X_pending), 1), censor_value)
     else:

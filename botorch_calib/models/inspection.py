@@ -32,6 +32,7 @@ from gpytorch.likelihoods import FixedNoiseGaussianLikelihood, GaussianLikelihoo
 from torch import Tensor
 
 from botorch_calib.distributions import PiecewisePredictive
+from botorch_calib.models.wrapper import WrapperModel
 from botorch_calib.posteriors import CalibratedPosterior
 from botorch_calib.posteriors.moments import (
     least_for_scale,
@@ -68,12 +69,17 @@ def gaussian_part(model: Any) -> Any:
 
 
 def predicting_process(model: Any) -> Any:
-    """The model with a Gaussian posterior that a model predicts by, pending points included.
+    """The Gaussian process that a model predicts by, pending points included."""
+    while isinstance(model, WrapperModel):
+        model = model.predicting_model
+    return model
 
-    That is `predicting_part` or, if it is calibrated, what it corrects, which may know of pending
-    points as well.
-    """
-    return predicting_part(gaussian_part(predicting_part(model)))
+
+def observed_process(model: Any) -> Any:
+    """The Gaussian process of observed data alone, inside this package's wrappers."""
+    while isinstance(model, WrapperModel):
+        model = model.model
+    return model
 
 
 def innermost(model: Any) -> Any:

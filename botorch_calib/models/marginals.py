@@ -170,8 +170,7 @@ class _Known(NamedTuple):
     """What is known of a model: its factor, None if it cannot be served, and what that rests on."""
 
     factor: _Factor | None
-    tensors: list[Tensor]  # kept, so that no other tensor can have the identity of one of them
-    state: list[Any]
+    state: ModelState
 
 
 _KNOWN: WeakKeyDictionary[Any, _Known] = WeakKeyDictionary()
@@ -183,11 +182,18 @@ def _factor_of(model: Any) -> _Factor | None:
         return None
     if model.training:
         model.eval()  # which puts transformed inputs in place
-    tensors = _tensors_of(model)
-    state, known = [_state_of(values) for values in tensors], _KNOWN.get(model)
+    state, known = ModelState(model), _KNOWN.get(model)
     if known is None or known.state != state:
-        known = _KNOWN[model] = _Known(_factorise(model), tensors, state)
+        known = _KNOWN[model] = _Known(_factorise(model), state)
     return known.factor
+
+
+def remember_factor(model: Any, cholesky: Tensor, weights: Tensor) -> None:
+    """Take over the factor of a model that was made by adding rows to that of another one."""
+    if _may_serve(model):
+        with torch.no_grad(), gpt_posterior_settings():
+            covariance = model.forward(*model.train_inputs).lazy_covariance_matrix
+        _KNOWN[model] = _Known(_Factor(covariance.x1, cholesky, weights), ModelState(model))
 
 
 _POSTERIORS = (
@@ -216,22 +222,28 @@ def _may_serve(model: Any) -> bool:
     )
 
 
-def _tensors_of(model: Any) -> list[Tensor]:
-    """Data and hyperparameters of a model."""
-    tensors = [model.train_inputs[0], model.train_targets, *model.parameters()]
-    noise = getattr(model.likelihood, "noise_covar", None)
-    if isinstance(noise, FixedGaussianNoise):  # which is no parameter
-        tensors.append(noise.noise)
-    return tensors
+class ModelState:
+    """Data and hyperparameters of an exact process at one time, to compare with those of another.
+
+    Tensors are compared by identity and version. GPyTorch's ``initialize`` sets hyperparameters
+    through ``.data``, which leaves no trace but their values: these are compared. On a GPU that
+    would wait for the device at every evaluation; there, as in GPyTorch itself, such a change is
+    felt after ``model.train()``.
+    """
+
+    def __init__(self, model: Any) -> None:
+        # They are kept, so that no later tensor can have the identity of one of them.
+        self._tensors = [model.train_inputs[0], model.train_targets, *model.parameters()]
+        noise = getattr(model.likelihood, "noise_covar", None)
+        if isinstance(noise, FixedGaussianNoise):  # which is no parameter
+            self._tensors.append(noise.noise)
+        self._state = [_state_of(values) for values in self._tensors]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ModelState) and self._state == other._state
 
 
 def _state_of(values: Tensor) -> Any:
-    """Changes where a tensor is replaced or written to.
-
-    GPyTorch's ``initialize`` sets hyperparameters through ``.data``, which leaves no trace but
-    their values: these are compared. On a GPU that would wait for the device at every evaluation;
-    there, as in GPyTorch itself, such a change is felt after ``model.train()``.
-    """
     if isinstance(values, Parameter) and not values.is_cuda and values.numel() <= _MAX_COMPARED:
         return values.tolist()
     return id(values), values.data_ptr(), 0 if values.is_inference() else values._version

@@ -15,7 +15,7 @@ from botorch.exceptions.errors import (
 from botorch.posteriors import GPyTorchPosterior
 from botorch.posteriors.posterior import Posterior
 from botorch.utils.low_rank import sample_cached_cholesky
-from gpytorch.distributions import MultitaskMultivariateNormal, MultivariateNormal
+from gpytorch.distributions import MultivariateNormal
 from linear_operator import to_linear_operator
 from torch import Tensor
 
@@ -183,7 +183,7 @@ class CalibratedPosterior(WithMoments, Posterior):
                 "CalibratedPosterior needs as `posterior` a GPyTorchPosterior with a multivariate "
                 f"normal distribution, got {type(posterior).__name__}."
             )
-        if isinstance(posterior.distribution, MultitaskMultivariateNormal):
+        if posterior._is_mt:
             raise BotorchTensorDimensionError(
                 "CalibratedPosterior is defined for a `posterior` of a single output; use one "
                 "calibrated model per outcome in a ModelList."

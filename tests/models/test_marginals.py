@@ -38,6 +38,7 @@ from gpytorch.means import LinearMean
 from torch import Tensor
 from torch.testing import assert_close
 
+from botorch_calib.models.conditioning import conditioned_on
 from botorch_calib.models.marginals import posterior_at, single_point_posterior
 from tests.gps import DOUBLE, make_data, make_gp, make_multitask, make_variational
 
@@ -78,9 +79,9 @@ def near_duplicates() -> SingleTaskGP:
 
 def warped() -> SingleTaskGP:
     X, Y, _ = data()
-    warp = Warp(d=3, indices=[0, 2], concentration0_prior=None)
+    warp: Any = Warp(d=3, indices=[0, 2], concentration0_prior=None)
     gp = SingleTaskGP(X, Y, input_transform=ChainedInputTransform(n=Normalize(3), w=warp))
-    gp.input_transform.w.concentration0.data.fill_(1.7)
+    warp.concentration0.data.fill_(1.7)
     return gp
 
 
@@ -185,7 +186,8 @@ def test_small_noise_and_repeated_rows_keep_their_digits() -> None:
     X = torch.cat([make_inputs(model)[:3].unsqueeze(-2), points(model, 4)])
     served = single_point_posterior(model, X)
     assert served is not None
-    scale, shift = model.outcome_transform.stdvs.squeeze(), model.outcome_transform.means.squeeze()
+    transform: Any = model.outcome_transform
+    scale, shift = transform.stdvs.squeeze(), transform.means.squeeze()
     mean, variance = dense_moments(model, X)
     assert_close(served.mean.flatten(), shift + scale * mean, rtol=0.0, atol=1e-8)
     assert_close(served.variance.flatten(), scale**2 * variance, rtol=0.0, atol=1e-12)
@@ -357,3 +359,27 @@ def test_joint_posteriors_and_noise_come_from_posterior() -> None:
     assert single_point_posterior(model, X.squeeze(-2)) is None
     noisy: Any = posterior_at(model, X, observation_noise=True)
     assert_close(noisy.variance, model.posterior(X, observation_noise=True).variance)
+
+
+def test_a_conditioned_model_has_the_factor_that_conditioning_extended() -> None:
+    model = make_gp(transforms=True)
+    X = points(model, 4)
+    with torch.no_grad():
+        conditioned: Any = conditioned_on(model, X[:3, 0], X[:3, 0, :1])
+        further: Any = conditioned_on(conditioned, X[3:, 0], X[3:, 0, :1])
+    fresh = [deepcopy(each) for each in (conditioned, further)]  # copies are factorised anew
+    for each, copy in zip((conditioned, further), fresh, strict=True):
+        assert_same(each, copy, X)
+
+
+def test_conditioning_after_an_in_place_change() -> None:
+    """GPyTorch would go on from the factor of the old hyperparameters."""
+    model = make_gp()
+    X = points(model, 4)
+    with torch.no_grad():
+        conditioned_on(model, X[:2, 0], X[:2, 0, :1])
+        initialize(model)
+        conditioned: Any = conditioned_on(model, X[:2, 0], X[:2, 0, :1])
+    fresh: Any = deepcopy(conditioned)
+    assert_same(conditioned, fresh, X)
+    assert_close(conditioned.posterior(X).mean, fresh.posterior(X).mean)
