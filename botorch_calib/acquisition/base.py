@@ -20,7 +20,7 @@ from torch import Tensor
 
 from botorch_calib._validation import check_count, check_model
 from botorch_calib.acquisition.pending_points import PendingPoints, fantasy_models
-from botorch_calib.models.inspection import as_calibrated
+from botorch_calib.models.inspection import as_calibrated, sole_member
 from botorch_calib.models.requirements import check_one_value_each
 from botorch_calib.posteriors import CalibratedPosterior
 
@@ -56,12 +56,9 @@ class CalibratedAcquisitionFunction(PendingPoints, ABC):
         observation_noise: bool = False,
         outcomes: Sequence[int] | None = None,
     ) -> None:
-        if outcomes is None and check_model(model).num_outputs != 1:
-            raise UnsupportedError(
-                f"{type(self).__name__} needs a model with one output, got {model.num_outputs}."
-            )
+        model = sole_output(type(self).__name__, model) if outcomes is None else model
         members = members_of(model)
-        super().__init__(model=members[0] if outcomes is None else model)
+        super().__init__(model=model)
         self.posterior_transform = posterior_transform
         self.maximize = maximize
         self.num_fantasies = check_count("num_fantasies", num_fantasies)
@@ -111,6 +108,17 @@ class CalibratedAcquisitionFunction(PendingPoints, ABC):
         if self._fantasies is None:
             return values
         return logmeanexp(values, dim=-1) if self._log else values.mean(dim=-1)
+
+
+def sole_output(name: str, model: Any) -> Any:
+    """The model of the only outcome, for the acquisition function ``name``.
+
+    Raises:
+        UnsupportedError: If it is no model, or one of several outcomes.
+    """
+    if check_model(model).num_outputs != 1:
+        raise UnsupportedError(f"{name} needs a model with one output, got {model.num_outputs}.")
+    return sole_member(model)
 
 
 def members_of(model: Model) -> list[Any]:

@@ -176,26 +176,21 @@ def checked_constraints(constraints: Mapping[int, Limits], num_outputs: int) -> 
         (index,) = check_columns("constraints", [key])
         if not -num_outputs <= index < num_outputs:
             raise InputDataError(f"`constraints` names outcome {index} of {num_outputs}.")
+        index %= num_outputs
+        if index in checked:
+            raise InputDataError(f"`constraints` names outcome {index} twice.")
         try:
-            low = -torch.inf if lower is None else float(lower)
-            high = torch.inf if upper is None else float(upper)
+            low = -math.inf if lower is None else float(lower)
+            high = math.inf if upper is None else float(upper)
         except (TypeError, ValueError, RuntimeError):  # the last of tensors of several numbers
-            raise InputDataError(
-                f"`constraints` of outcome {index}: limits must be numbers or None, got "
-                f"{lower!r} and {upper!r}."
-            ) from None
+            low = high = math.nan
         if not low < high:
             raise InputDataError(
-                f"`constraints` of outcome {index}: the lower limit {lower} must be less than the "
-                f"upper one {upper}."
+                f"`constraints` of outcome {index}: limits must be numbers or None, the lower one "
+                f"less than the upper one, got {lower!r} and {upper!r}."
             )
-        if index % num_outputs in checked:
-            raise InputDataError(f"`constraints` names outcome {index % num_outputs} twice.")
-        if low > -torch.inf or high < torch.inf:
-            checked[index % num_outputs] = (
-                low if low > -torch.inf else None,
-                high if high < torch.inf else None,
-            )
+        checked[index] = (low if low > -math.inf else None, high if high < math.inf else None)
+    checked = {i: limits for i, limits in checked.items() if limits != (None, None)}
     if not checked:
         raise InputDataError(
             "`constraints` holds no limit: use an acquisition function without them."

@@ -42,14 +42,14 @@ from botorch.utils.transforms import (
 )
 from torch import Tensor
 
-from botorch_calib._validation import check_inputs, check_model, check_nonnegative
+from botorch_calib._validation import check_inputs, check_nonnegative
+from botorch_calib.acquisition.base import sole_output
 from botorch_calib.acquisition.pending_points import PendingPoints
 from botorch_calib.models.inspection import (
     gaussian_part,
     innermost,
     like,
     raw_width,
-    sole_member,
     stated_moments,
 )
 from botorch_calib.models.requirements import check_one_value_each
@@ -67,15 +67,8 @@ def confidence_width(
 ) -> Tensor:
     """The multiplier ``nu = feedback_bound * sum_s sigma(x_s) + sqrt(beta)`` of eq. 2.
 
-    Args:
-        model: A model with one output; ``sigma`` is the standard deviation of its posterior of the
-            objective, without noise.
-        beta: The square of the multiplier if nothing is pending.
-        X_window: The points ``x_s``, ``n x d``; None or ``n = 0`` for no sum.
-        feedback_bound: Factor of the sum, in reciprocal units of the outcome.
-
-    Returns:
-        A tensor of the model's batch shape; without a window, a scalar.
+    The points ``x_s`` are ``n x d``, or None. The result has the model's batch shape; without a sum
+    it is a scalar.
     """
     if X_window is None or len(X_window) == 0 or feedback_bound == 0.0:
         return like(model, torch.tensor(beta**0.5, dtype=torch.double))
@@ -97,7 +90,7 @@ class DelayAwareAcquisitionFunction(PendingPoints, ABC):
 
     Args:
         model: A model with one output, conditioned on all queries.
-        beta: The square of the multiplier of the standard deviation if nothing is pending.
+        beta: As all others, see `DelayedUpperConfidenceBound`.
         X_window: The queries of the sum in ``nu``, ``n x d``; None for no sum.
         feedback_bound: Factor of the sum, in reciprocal units of the outcome.
         posterior_transform: Affine transform of the single outcome, or None.
@@ -120,13 +113,8 @@ class DelayAwareAcquisitionFunction(PendingPoints, ABC):
         posterior_transform: PosteriorTransform | None,
         maximize: bool,
     ) -> None:
-        model = sole_member(check_model(model))
+        model = sole_output(type(self).__name__, model)
         super().__init__(model=model)
-        name = type(self).__name__
-        if model.num_outputs != 1:
-            raise UnsupportedError(
-                f"{name} needs a model with one output, got {model.num_outputs}."
-            )
         self.beta = check_nonnegative("beta", beta)
         self.feedback_bound = check_nonnegative("feedback_bound", feedback_bound)
         self.posterior_transform = posterior_transform
@@ -285,14 +273,7 @@ class DelayedUpperConfidenceBound(DelayAwareAcquisitionFunction):
     @t_batch_mode_transform(expected_q=1)
     @average_over_ensemble_models  # type: ignore[arg-type]
     def forward(self, X: Tensor) -> Tensor:
-        """Evaluate the confidence bound.
-
-        Args:
-            X: ``b x 1 x d``.
-
-        Returns:
-            Values of shape ``b``.
-        """
+        """Evaluate the confidence bound at ``b x 1 x d``; values of shape ``b``."""
         model, transform = self._current_model, self.posterior_transform
         posterior = model.posterior(X, posterior_transform=transform)
         check_one_value_each(posterior._extended_shape()[-2], X, type(self).__name__)

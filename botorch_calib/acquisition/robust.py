@@ -25,7 +25,8 @@ from botorch.models.model import Model
 from botorch.utils.transforms import is_ensemble, t_batch_mode_transform
 from torch import Tensor
 
-from botorch_calib._validation import check_model, check_nonnegative
+from botorch_calib._validation import check_nonnegative
+from botorch_calib.acquisition.base import sole_output
 from botorch_calib.acquisition.delayed import input_width
 from botorch_calib.acquisition.pending_points import PendingPoints
 from botorch_calib.models.inspection import (
@@ -478,8 +479,7 @@ def one_number(name: str, value: float | Tensor) -> float:
 
 def check_contextual_model(name: str, model: Any) -> None:
     """Raise ``UnsupportedError`` unless a model has one output and no batch dimensions."""
-    if check_model(model).num_outputs != 1:
-        raise UnsupportedError(f"{name} needs a model with one output, got {model.num_outputs}.")
+    sole_output(name, model)
     if is_ensemble(model):
         raise UnsupportedError(
             f"{name} needs a single model, and {type(model).__name__} is an ensemble. Use "

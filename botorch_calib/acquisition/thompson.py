@@ -148,14 +148,7 @@ class DelayedThompsonSampling(DelayAwareAcquisitionFunction):
 
     @t_batch_mode_transform(expected_q=1)  # type: ignore[arg-type]
     def forward(self, X: Tensor) -> Tensor:
-        """Evaluate the draw.
-
-        Args:
-            X: ``b x 1 x d``.
-
-        Returns:
-            Values of shape ``b``.
-        """
+        """Evaluate the draw at ``b x 1 x d``; values of shape ``b``."""
         if self.choices is not None:
             value = self._values[row_places(self.choices, X.squeeze(-2))]
         else:
@@ -292,16 +285,10 @@ def draw_jointly(model: Any, X: Tensor, seed: int) -> tuple[Tensor, Tensor]:
 
 
 def row_places(rows: Tensor, X: Tensor) -> Tensor:
-    """Places of points among the rows of a matrix, by exact equality.
+    """Places ``batch_shape`` of points ``batch_shape x d`` among rows ``n x d``, by equality.
 
-    By sorting: a comparison of all points with all rows would need memory for each pair.
-
-    Args:
-        rows: ``n x d`` with finite values; of equal rows the first one is found.
-        X: Points ``batch_shape x d``.
-
-    Returns:
-        Integers of shape ``batch_shape``.
+    Of equal rows the first one is found. By sorting: a comparison of all points with all rows would
+    need memory for each pair.
 
     Raises:
         BotorchTensorDimensionError: If the points have another number of columns.

@@ -184,14 +184,7 @@ class LeastMargin(AcquisitionFunction):
         self.scales = [constraint.typical_deviation() for constraint in self.constraints]
 
     def forward(self, X: Tensor) -> Tensor:
-        """Evaluate the margin.
-
-        Args:
-            X: Points ``b x 1 x d``.
-
-        Returns:
-            Margins of shape ``b``.
-        """
+        """Evaluate the margin at ``b x 1 x d``; values of shape ``b``."""
         margins = [
             constraint.margin(X) / scale
             for constraint, scale in zip(self.constraints, self.scales, strict=True)
@@ -343,16 +336,10 @@ def _maximize(
     starts: Tensor,
     limit: Callable[[Tensor], Tensor] | None = None,
 ) -> Tensor:
-    """Ends of BoTorch's search from ``starts``, from each on its own, in widths of the box.
+    """Ends of BoTorch's search from each of ``starts`` (``b x 1 x d``) on its own.
 
-    Its tolerances are absolute: those of slopes, and those by which constraints are met.
-
-    Args:
-        acqf: What is maximised.
-        unit: By what its values are divided.
-        region: Where.
-        starts: Points ``b x 1 x d``.
-        limit: Of a point of length ``d``, to be kept at zero or above.
+    In widths of the box, and a unit of the values, as its tolerances are absolute: those of slopes,
+    and those by which constraints are met. A ``limit`` on a point ``d`` is kept at zero or above.
     """
     in_widths = InUnitBox(acqf, region.bounds, unit)
     nonlinear = None

@@ -188,13 +188,7 @@ class ChanceConstraint:
 
     @staticmethod
     def tracked_levels(upper: float | None, lower: float | None, level: float) -> list[float]:
-        """Levels of the quantiles that decide, in increasing order.
-
-        Args:
-            upper: Upper limit, or None.
-            lower: Lower limit, or None.
-            level: Probability with which an outcome shall be within the limits.
-        """
+        """Levels of the quantiles that decide about these limits, in increasing order."""
         if upper is None or lower is None:
             return [1.0 - level] if upper is None else [level]
         return [0.5 * (1.0 - level), 0.5 * (1.0 + level)]
@@ -260,13 +254,8 @@ class ChanceConstraint:
     def check_points(self, name: str, X: Tensor) -> None:
         """Raise unless points ``... x d`` have the width and the precision of the model's inputs.
 
-        Args:
-            name: What they are called where they were given.
-            X: The points; the column of the output task of a multi-task model may be left out.
-
-        Raises:
-            BotorchTensorDimensionError: If they have the wrong width.
-            InputDataError: If they have the wrong precision.
+        The column of the output task of a multi-task model may be left out. ``name`` is what they
+        are called where they were given.
         """
         observed = observed_part(self.model.model)
         check_fits(innermost(observed), with_task_feature(observed, X), name)
@@ -280,14 +269,7 @@ class ChanceConstraint:
 
     @torch.no_grad()
     def certified(self, X: Tensor) -> Tensor:
-        """Whether each point is certified.
-
-        Args:
-            X: Points ``b x 1 x d``.
-
-        Returns:
-            Booleans of shape ``b``.
-        """
+        """Whether each point of ``b x 1 x d`` is certified, ``b``."""
         return self.margin(X) >= 0.0
 
     @torch.no_grad()
@@ -587,11 +569,7 @@ def joint_level(level: float, num_constraints: int) -> float:
 def chance_constraints_of(
     constraints: ChanceConstraint | Iterable[ChanceConstraint],
 ) -> list[ChanceConstraint]:
-    """Several constraints as a list, for which a single one may stand.
-
-    Raises:
-        InputDataError: If there is none, or something else among them.
-    """
+    """Several constraints as a list, for which a single one may stand."""
     is_single = isinstance(constraints, ChanceConstraint) or not isinstance(constraints, Iterable)
     several: list[Any] = [constraints] if is_single else [*constraints]  # type: ignore[misc]
     if not several:

@@ -148,13 +148,10 @@ class ViolationAccount:
         self.counts = Counts(violations=[0] * len(self.signs), misses=[0] * len(self.signs))
 
     def record(self, violated: Tensor, missed: Tensor, num_certified: int, num_taught: int) -> None:
-        """Enter a round of ``n`` points.
+        """Enter a round of ``n`` points, of which the tracker has learned from ``num_taught``.
 
-        Args:
-            violated: Whether a point was certified and violated the limit of each side, ``n x s``.
-            missed: Whether it was certified and beyond the deciding quantile, ``n x s``.
-            num_certified: Number of certified points.
-            num_taught: Number of points that the tracker has learned from.
+        ``violated`` and ``missed``, ``n x s``: whether a certified point violated the limit of each
+        side, and whether it was beyond the deciding quantile.
         """
         counts = self.counts
         counts.num_rounds += 1
@@ -167,11 +164,9 @@ class ViolationAccount:
         counts.num_idle = 0 if num_certified else counts.num_idle + 1
 
     def num_idle_teachers(self, num_rows: int, tracker: TrackerState | None = None) -> int:
-        """How many points of a round without a certified one may teach.
+        """How many of ``num_rows`` points of a round without a certified one may teach.
 
-        Args:
-            num_rows: Number of points of the round.
-            tracker: The tracker as it is; None if there is no bound to keep.
+        There is no tracker where there is no bound to keep.
         """
         if self.counts.num_idle < PATIENCE:
             return 0
@@ -183,9 +178,6 @@ class ViolationAccount:
         """``(1 - p) T + (c - a) / eta - V``, the least over the sides.
 
         Each uncertified hit takes ``1 - p`` off it (at a lower limit: each uncertified miss).
-
-        Args:
-            tracker: The tracker as it is.
         """
         counts = self.counts
         # The end that hits push the constant to, if so many are compared with one threshold.
@@ -201,15 +193,9 @@ class ViolationAccount:
         )
 
     def balanced(self, constants: Tensor, next_step: float, integral_gain: float) -> Tensor:
-        """The tracker's constants, moved to where misses in excess, or in want, are made up for.
+        """The tracker's constants ``s`` after a round with a certified point, to go on with.
 
-        Args:
-            constants: The constants ``s`` after a round with a certified point.
-            next_step: The tracker's next step size.
-            integral_gain: How fast it is made up for.
-
-        Returns:
-            The constants ``s`` to go on with.
+        Misses in excess, or in want, move them, see the class.
         """
         counts, moved = self.counts, []
         for c, sign, misses, (a, b) in zip(

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import torch
 from botorch.acquisition import AcquisitionFunction
-from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError
+from botorch.exceptions.errors import InputDataError
 from botorch.utils.sampling import draw_sobol_samples
 from torch import Tensor
 
-from botorch_calib._validation import check_count, check_finite, check_nonnegative
+from botorch_calib._validation import check_bounds, check_count, check_nonnegative
 
 
 @torch.no_grad()
@@ -49,12 +49,7 @@ def proposal_samples(
         InputDataError: If bounds are not finite or increasing, a number of points is less than 1,
             ``eta`` is negative, or the acquisition function is NaN, infinite or nowhere finite.
     """
-    if bounds.dim() != 2 or len(bounds) != 2:
-        raise BotorchTensorDimensionError(
-            f"`bounds` must have shape 2 x d, got {tuple(bounds.shape)}."
-        )
-    if (check_finite("bounds", bounds).diff(dim=0) < 0).any():
-        raise InputDataError("`bounds` must hold the lower bounds first, then the upper ones.")
+    check_bounds(bounds)
     check_count("num_samples", num_samples)
     check_count("raw_samples", raw_samples)
     points = draw_sobol_samples(bounds, n=raw_samples, q=1, seed=seed)

@@ -391,7 +391,7 @@ def test_expansion_does_not_depend_on_the_units_of_outcomes() -> None:
 
 
 def each_has_its_gradient(acqf: CertifiedSetExpansion, X: Tensor) -> bool:
-    """One point at a time: values of 1e5 are rounded in other ways where others are beside them."""
+    """One point at a time: values in the thousands are rounded in other ways beside others."""
     return all(torch.autograd.gradcheck(acqf, x.requires_grad_()) for x in X.detach().split(1))
 
 
