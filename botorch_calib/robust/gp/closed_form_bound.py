@@ -16,6 +16,7 @@ from botorch_calib.models.inspection import (
     predicting_process,
     stated_moments,
 )
+from botorch_calib.models.marginals import posterior_at
 from botorch_calib.robust.contextual_function import ContextualFunction, norm_and_direction
 from botorch_calib.robust.gp.autograd_fallback import PointwiseFunction, pairs_per_chunk
 from botorch_calib.robust.gp.bonus import Bonus, GaussianBonus, Inputs
@@ -166,7 +167,7 @@ def confidence_bound(
         return ClosedFormConfidenceBound(stationary_gp(gp), columns, beta, sign, calibrated)
 
     def bound(Z: Tensor) -> Tensor:
-        posterior = model.posterior(Z, posterior_transform=posterior_transform)
+        posterior = posterior_at(model, Z, posterior_transform=posterior_transform)
         mean, sigma = stated_moments(model, posterior, posterior_transform)
         return (sign * mean + beta.to(sigma).sqrt() * sigma).squeeze(-1).squeeze(-1)
 
