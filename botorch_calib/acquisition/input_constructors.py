@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from inspect import Parameter
 from typing import Any
 
 from botorch.acquisition import AcquisitionFunction
@@ -65,14 +66,40 @@ def register_once(
     return acqf_input_constructor(*classes)
 
 
-def _as_given(acqf_class: type[AcquisitionFunction]) -> None:
-    """Register a constructor that hands on the arguments of a class, and checks their names."""
-    signature = inspect.signature(acqf_class)
+def _register(acqf_class: type[AcquisitionFunction], **defaults: Any) -> None:
+    """Register a constructor that hands the arguments of a class on to it, by name.
+
+    Args:
+        acqf_class: The class, whose arguments and their defaults are read off its signature. One
+            without ``X_pending``, which BoTorch and Ax always give, refuses pending points.
+        defaults: Defaults of arguments that have none in the class, or other ones. A function
+            computes one from the other arguments, ``training_data`` among them.
+    """
+    own = inspect.signature(acqf_class).parameters
+    computed = {name: default for name, default in defaults.items() if callable(default)}
+    parameters = [
+        parameter.replace(
+            kind=parameter.KEYWORD_ONLY,
+            default=None if name in computed else defaults.get(name, parameter.default),
+        )
+        for name, parameter in own.items()
+    ]
+    if "X_pending" not in own:
+        parameters.append(Parameter("X_pending", Parameter.KEYWORD_ONLY, default=None))
+    if computed:
+        parameters.append(Parameter("training_data", Parameter.KEYWORD_ONLY))
+    signature = inspect.Signature(parameters)
 
     def construct_inputs(**kwargs: Any) -> dict[str, Any]:
         bound = signature.bind(**kwargs)
         bound.apply_defaults()
-        return bound.arguments
+        arguments = bound.arguments
+        for name, compute in computed.items():
+            if arguments[name] is None:
+                arguments[name] = compute(arguments)
+        if "X_pending" not in own:
+            refuse_pending(acqf_class.__name__, arguments["X_pending"])
+        return {name: arguments[name] for name in own}
 
     # BoTorch looks here for the names that are accepted, and for a name in its errors.
     construct_inputs.__signature__ = signature  # type: ignore[attr-defined]
@@ -80,102 +107,33 @@ def _as_given(acqf_class: type[AcquisitionFunction]) -> None:
     register_once(acqf_class)(construct_inputs)
 
 
-_as_given(CalibratedExpectedShortfall)
-_as_given(CalibratedUpperConfidenceBound)
-_as_given(DelayedUpperConfidenceBound)
+def _best_f(arguments: Mapping[str, Any]) -> Tensor:
+    names = ("model", "training_data", "posterior_transform", "maximize")
+    return best_observation(*(arguments[name] for name in names))
+
+
+def _number_of_observations(arguments: Mapping[str, Any]) -> int:
+    """A seed: each proposal needs a draw of its own, and clients do not count them.
+
+    From one proposal to the next there is a further observation or a further pending point, on
+    whose number the draw depends as well.
+    """
+    data: TrainingData = arguments["training_data"]
+    datasets = data.values() if isinstance(data, dict) else [data]
+    return sum(len(dataset.X) for dataset in datasets)
+
+
+_register(CalibratedExpectedImprovement, best_f=_best_f)
+_register(LogCalibratedExpectedImprovement, best_f=_best_f)
+_register(CalibratedProbabilityOfImprovement, best_f=_best_f)
+_register(CalibratedUpperConfidenceBound)
+_register(CalibratedExpectedShortfall)
+_register(DelayedUpperConfidenceBound)
+_register(DelayedThompsonSampling, seed=_number_of_observations)
+_register(WassersteinUpperConfidenceBound, beta=2.25)  # the paper's
 # Their arguments are those of BoTorch's classes.
 register_once(qLogCalibratedNoisyExpectedImprovement)(construct_inputs_qLogNEI)
 register_once(qLogCalibratedNoisyExpectedHypervolumeImprovement)(construct_inputs_qLogNEHVI)
-
-
-@register_once(DelayedThompsonSampling)
-def construct_inputs_thompson_sampling(
-    model: Model,
-    training_data: TrainingData,
-    beta: float = 1.0,
-    X_window: Tensor | None = None,
-    feedback_bound: float = 1.0,
-    choices: Tensor | None = None,
-    seed: int | None = None,
-    posterior_transform: PosteriorTransform | None = None,
-    maximize: bool = True,
-    X_pending: Tensor | None = None,
-) -> dict[str, Any]:
-    """Arguments of `DelayedThompsonSampling`; ``seed`` is by default the number of observations.
-
-    Each proposal needs a draw of its own, and a client that knows the function by its name does not
-    count them. From one proposal to the next there is a further observation or a further pending
-    point, on whose number the draw depends as well.
-    """
-    if seed is None:
-        datasets = training_data.values() if isinstance(training_data, dict) else [training_data]
-        seed = sum(len(dataset.X) for dataset in datasets)
-    return {
-        "model": model,
-        "beta": beta,
-        "X_window": X_window,
-        "feedback_bound": feedback_bound,
-        "choices": choices,
-        "seed": seed,
-        "posterior_transform": posterior_transform,
-        "maximize": maximize,
-        "X_pending": X_pending,
-    }
-
-
-@register_once(WassersteinUpperConfidenceBound)
-def construct_inputs_wasserstein_ucb(
-    model: Model,
-    contexts: ContextDistribution | Tensor,
-    radius: float | Tensor | Callable[[int], float],
-    beta: float | Tensor = 2.25,
-    context_weights: Tensor | None = None,
-    context_indices: Sequence[int] | None = None,
-    lipschitz_contexts: Tensor | None = None,
-    posterior_transform: PosteriorTransform | None = None,
-    maximize: bool = True,
-    X_pending: Tensor | None = None,
-) -> dict[str, Any]:
-    """Arguments of `WassersteinUpperConfidenceBound`, with the paper's ``beta``."""
-    refuse_pending(WassersteinUpperConfidenceBound.__name__, X_pending)
-    return {
-        "model": model,
-        "beta": beta,
-        "radius": radius,
-        "contexts": contexts,
-        "context_weights": context_weights,
-        "context_indices": context_indices,
-        "lipschitz_contexts": lipschitz_contexts,
-        "posterior_transform": posterior_transform,
-        "maximize": maximize,
-    }
-
-
-@register_once(
-    CalibratedExpectedImprovement,
-    LogCalibratedExpectedImprovement,
-    CalibratedProbabilityOfImprovement,
-)
-def construct_inputs_calibrated_improvement(
-    model: Model,
-    training_data: TrainingData,
-    posterior_transform: PosteriorTransform | None = None,
-    best_f: float | Tensor | None = None,
-    maximize: bool = True,
-    X_pending: Tensor | None = None,
-    num_fantasies: int = 16,
-) -> dict[str, Any]:
-    """Arguments of the improvement functions; ``best_f`` defaults to the best observation."""
-    if best_f is None:
-        best_f = best_observation(model, training_data, posterior_transform, maximize)
-    return {
-        "model": model,
-        "best_f": best_f,
-        "posterior_transform": posterior_transform,
-        "maximize": maximize,
-        "X_pending": X_pending,
-        "num_fantasies": num_fantasies,
-    }
 
 
 @register_once(LogCalibratedConstrainedExpectedImprovement)
@@ -319,6 +277,20 @@ def construct_inputs_robust_ucb(
     }
 
 
+# What `RobustAcquisition` hands on to the constructor of the function that it makes robust.
+HANDED_ON = (
+    "training_data",
+    "X_pending",
+    "X_baseline",
+    "bounds",
+    "objective",
+    "posterior_transform",
+    "constraints",
+    "constraints_tuple",
+    "ref_point",
+)
+
+
 @register_once(RobustAcquisition)
 def construct_inputs_robust_acquisition(
     model: Model,
@@ -351,7 +323,7 @@ def construct_inputs_robust_acquisition(
         context_weights: As of `WassersteinUpperConfidenceBound`, as the next two.
         context_indices: Columns of the contexts.
         lipschitz_contexts: Contexts over which the largest gradient norm is taken.
-        training_data: Handed on to the input constructor of ``acqf_class``, as are the others.
+        training_data: Handed on to the input constructor of ``acqf_class``, as all that follow.
         X_pending: Decisions and contexts under evaluation, with all columns of the model.
         X_baseline: See BoTorch, as of all that follow.
         bounds: Bounds of decisions and contexts.
@@ -365,8 +337,8 @@ def construct_inputs_robust_acquisition(
         InputDataError: If ``acqf_class`` is no class of acquisition functions, or
             ``acqf_options`` no mapping.
         UnsupportedError: If ``X_pending`` lacks the contexts.
-        Exception: Whatever the input constructor and the class raise for these arguments.
     """
+    arguments = locals()
     if not (isinstance(acqf_class, type) and issubclass(acqf_class, AcquisitionFunction)):
         raise InputDataError(
             "`acqf_class` must be the class of the acquisition function that is made robust, such "
@@ -379,18 +351,7 @@ def construct_inputs_robust_acquisition(
     width = input_width(model)
     if X_pending is not None and width is not None and X_pending.shape[-1:] != (width,):
         refuse_pending(RobustAcquisition.__name__, X_pending)
-    handed_on = {
-        "training_data": training_data,
-        "X_pending": X_pending,
-        "X_baseline": X_baseline,
-        "bounds": bounds,
-        "objective": objective,
-        "posterior_transform": posterior_transform,
-        "constraints": constraints,
-        "constraints_tuple": constraints_tuple,
-        "ref_point": ref_point,
-    }
-    given = {name: value for name, value in handed_on.items() if value is not None}
+    given = {name: arguments[name] for name in HANDED_ON if arguments[name] is not None}
     inputs = get_acqf_input_constructor(acqf_class)(
         model=model, **{**given, **(acqf_options or {})}
     )

@@ -68,8 +68,9 @@ class _CachedRoots(CachedCholeskyMCSamplerMixin):
         self, model: Model, cache_root: bool | None, X_baseline: Tensor, **kwargs: Any
     ) -> None:
         """Whether to keep roots, before BoTorch's constructor, which only asks for it."""
-        check_finite("X_baseline", check_tensor("X_baseline", X_baseline))
-        check_pending(kwargs.get("X_pending"))
+        for name, X in (("X_baseline", X_baseline), ("X_pending", kwargs.get("X_pending"))):
+            if X is not None:
+                check_finite(name, check_tensor(name, X))
         if isinstance(model, ModelList) and not isinstance(model, ModelListGP):
             check_for_list(kwargs.get("sampler"), kwargs.get("posterior_transform"))
         possible = keeps_roots(model)
@@ -91,7 +92,8 @@ class _CachedRoots(CachedCholeskyMCSamplerMixin):
         Raises:
             InputDataError: If they are not finite.
         """
-        check_pending(X_pending)
+        if X_pending is not None:  # no root survives others
+            check_finite("X_pending", check_tensor("X_pending", X_pending))
         super().set_X_pending(X_pending)  # type: ignore[misc]
 
     @property
@@ -142,12 +144,6 @@ class _CachedRoots(CachedCholeskyMCSamplerMixin):
             joined: Tensor = posterior._reshape_and_cat(samples)
             return joined
         return samples[0]
-
-
-def check_pending(X_pending: Tensor | None) -> None:
-    """Raise ``InputDataError`` for pending points that are not finite, which no root survives."""
-    if X_pending is not None:
-        check_finite("X_pending", check_tensor("X_pending", X_pending))
 
 
 def check_for_list(

@@ -53,32 +53,25 @@ from botorch_calib.robust.gp.closed_form_bound import confidence_bound, gaussian
 from botorch_calib.robust.gp.stationary_gp import closed_form_state
 from botorch_calib.robust.joint_inputs import Columns
 from botorch_calib.robust.sets.base import AmbiguitySet
-from botorch_calib.robust.sets.wasserstein import DEFAULT_SMOOTHING, WassersteinBall
+from botorch_calib.robust.sets.wasserstein import WassersteinBall
 
 
 class ContextRobustFunction(PendingPoints, ABC):
     """Base class: the worst case of a contextual function over an ambiguity set.
 
-    A subclass says by `_build` what the function is, and by `_basis` what it depends on.
+    A subclass says by `_build` what the function is, and by `_basis` what it depends on. Pending
+    points are refused, as their contexts are not known here.
 
     Args:
         model: The model of the function, if there is one.
-        ambiguity: The set of distributions. If its radius is a schedule, it is resolved at once,
-            by ``ambiguity.at(t)`` with the number ``t`` of observations of the model, as each came
-            with a context (the atoms of ``contexts`` may be fewer, where equal ones are merged, or
-            draws). Pending points do not count, and observations that the model gets later change
-            nothing. Give ``ambiguity.at(t)`` for another ``t``.
+        ambiguity: The set of distributions. A schedule of its radius is resolved at once, by
+            ``ambiguity.at(t)`` with the number ``t`` of observations of the model, as each came
+            with a context. Pending points do not count, and later observations change nothing: give
+            ``ambiguity.at(t)`` for another ``t``.
         contexts: The centre of the set: a `ContextDistribution`, which also says which columns of
             the joint inputs are contexts and where a Lipschitz constant is looked for; or observed
             contexts ``n x d_c``, which stand for their empirical distribution and are the last
             columns.
-
-    Raises:
-        UnsupportedError: If a radius is a schedule, and the model does not tell its number of
-            observations.
-        InputDataError: If contexts are not finite, or their indices are not among the columns of
-            the model.
-        BotorchTensorDimensionError: If a shape is wrong.
     """
 
     def __init__(
@@ -234,18 +227,15 @@ class RobustAcquisition(ContextRobustFunction):
             are differentiated twice, as they bend too sharply for differences, unless their
             samples have first derivatives only, as those of recalibrated quantiles.)
         ambiguity: The set of distributions of the context. A schedule of its radius is resolved at
-            once, with the number of observations of the acquisition function's model; pending
-            points do not count.
+            once, with the number of observations of the acquisition function's model.
         contexts: The centre of the set: a `ContextDistribution`, or observed contexts ``n x d_c``,
             which are the last columns of the joint inputs. For other columns give
             ``ContextDistribution.empirical(contexts).with_indices(...)``.
 
     Raises:
-        UnsupportedError: If ``acquisition`` is no acquisition function, or its model has batch
-            dimensions without being an ensemble, or does not tell the number of observations that
-            a schedule needs.
-        InputDataError: If contexts are not finite, or their indices are not among the columns of
-            the model.
+        UnsupportedError: If ``acquisition`` is no acquisition function, its model is a batch of
+            models, or a schedule needs a number of observations that nothing tells.
+        InputDataError: If contexts are not finite, or not among the columns of the model.
         BotorchTensorDimensionError: If ``contexts`` are not a matrix.
     """
 
@@ -306,7 +296,7 @@ class RobustUpperConfidenceBound(ContextRobustFunction):
         model: A model of decisions and contexts with one output and no batch dimensions.
         beta: Factor of the variance, at least 0, a number or a tensor with one element.
         ambiguity: The set of distributions of the context. A schedule of its radius is resolved at
-            once, with the number of observations of the model; pending points do not count.
+            once, with the number of observations of the model.
         contexts: The centre of the set: a `ContextDistribution`, or observed contexts ``n x d_c``,
             which are the last columns of the model's inputs. For other columns give
             ``ContextDistribution.empirical(contexts).with_indices(...)``.
@@ -316,12 +306,12 @@ class RobustUpperConfidenceBound(ContextRobustFunction):
             ``-mu + sqrt(beta) sigma``.
 
     Raises:
-        UnsupportedError: If the model has several outputs, is an ensemble or has batch dimensions,
-            or does not tell the number of observations that a schedule needs.
-        InputDataError: If ``beta`` is negative or not finite, contexts are not finite, or their
-            indices are not among the columns of the model.
-        BotorchTensorDimensionError: If ``contexts`` are not a matrix, or ``beta`` has several
-            elements.
+        UnsupportedError: If the model has several outputs, is an ensemble or a batch of models, or
+            a schedule needs a number of observations that it does not tell.
+        InputDataError: If ``beta`` is negative or not finite, or contexts are not finite or not
+            among the columns of the model.
+        BotorchTensorDimensionError: If ``contexts`` are not a matrix, or ``beta`` is not one
+            number.
     """
 
     def __init__(
@@ -393,13 +383,8 @@ class WassersteinUpperConfidenceBound(RobustUpperConfidenceBound):
             closed form.
 
     Raises:
-        UnsupportedError: If the model has several outputs, is an ensemble or has batch dimensions,
-            or does not tell the number of observations that a schedule needs.
-        InputDataError: If ``beta`` or ``radius`` is negative or not finite, contexts or weights are
-            not finite, weights are negative or do not sum to 1, ``context_indices`` are not
-            ``d_c`` different columns of the model, or an argument says again what ``contexts`` say
-            already.
-        BotorchTensorDimensionError: If a shape is wrong.
+        Exception: As `RobustUpperConfidenceBound`, `WassersteinBall` and `ContextDistribution`.
+        InputDataError: If an argument says again what ``contexts`` say already.
 
     .. [Micheli2025wdrbo]
         F. Micheli, E. C. Balta, A. Tsiamis, J. Lygeros. Wasserstein distributionally robust
@@ -432,18 +417,6 @@ class WassersteinUpperConfidenceBound(RobustUpperConfidenceBound):
         """The radius of the ball."""
         return self.ambiguity.radius  # type: ignore[attr-defined]
 
-    def smoothed(self, smoothing: float = DEFAULT_SMOOTHING) -> Self:
-        """The same bound with a smooth maximum of the gradient norms, to search with.
-
-        At the kinks of the maximum a quasi-Newton search loses its time: with the smooth one it
-        takes about a third of the evaluations, and misses a maximum at a kink by a little.
-        `optimize_robust` searches with both; this is for searches of another kind.
-
-        Args:
-            smoothing: From 0, none, to 1; see `WassersteinBall`.
-        """
-        return self.with_ambiguity(self.ambiguity.smoothed(smoothing))  # type: ignore[attr-defined]
-
 
 # ------------------------------------------------------------ arguments
 
@@ -454,25 +427,14 @@ def assembled_contexts(
     context_indices: Sequence[int] | None = None,
     lipschitz_contexts: Tensor | None = None,
 ) -> ContextDistribution:
-    """One distribution of contexts from the arguments of `WassersteinUpperConfidenceBound`.
-
-    Raises:
-        InputDataError: If ``contexts`` is a distribution that has one of the others already, or an
-            argument is out of its range.
-        BotorchTensorDimensionError: If a shape is wrong.
-    """
+    """One distribution of contexts from the arguments of `WassersteinUpperConfidenceBound`."""
     if isinstance(contexts, ContextDistribution):
-        for name, given, own, kept in (
-            ("context_weights", context_weights, "weights", contexts.weights),
-            ("context_indices", context_indices, "indices", contexts.indices),
-            (
-                "lipschitz_contexts",
-                lipschitz_contexts,
-                "lipschitz_points",
-                contexts.lipschitz_points,
-            ),
+        for name, given, own in (
+            ("context_weights", context_weights, "weights"),
+            ("context_indices", context_indices, "indices"),
+            ("lipschitz_contexts", lipschitz_contexts, "lipschitz_points"),
         ):
-            if given is not None and kept is not None:
+            if given is not None and getattr(contexts, own) is not None:
                 raise InputDataError(
                     f"`{name}` are given, but `contexts` have `{own}` already: leave `{name}` out."
                 )
@@ -494,7 +456,7 @@ def assembled_contexts(
 
 def refuse_pending(name: str, X_pending: Tensor | None) -> None:
     """Raise ``UnsupportedError`` if there are pending points, for the acquisition ``name``."""
-    if X_pending is not None and X_pending.shape[-2:-1] != (0,):
+    if X_pending is not None and X_pending.numel():
         raise UnsupportedError(
             f"{name} does not take `X_pending`, which lacks the contexts. Condition the model on "
             "decisions and contexts under evaluation instead: CensoredDelayModel(model, X_pending, "
@@ -503,7 +465,7 @@ def refuse_pending(name: str, X_pending: Tensor | None) -> None:
 
 
 def one_number(name: str, value: float | Tensor) -> float:
-    """The only element of a tensor; whatever else is given is returned as it is."""
+    """The only element of a tensor, or the given number."""
     if isinstance(value, Tensor) and value.numel() != 1:
         raise BotorchTensorDimensionError(
             f"`{name}` must be one number, got shape {tuple(value.shape)}."
@@ -533,10 +495,7 @@ def check_no_batch(name: str, model: Any) -> None:
     except NotImplementedError:  # a model that does not say
         return
     if shape and not is_ensemble(model):
-        raise UnsupportedError(
-            f"{name} needs a model without batch dimensions, this {type(model).__name__} has "
-            f"{shape}."
-        )
+        raise UnsupportedError(f"{name} needs one model, this {type(model).__name__} is a batch.")
 
 
 def num_observations(model: Any) -> int:

@@ -134,7 +134,6 @@ class DelayedThompsonSampling(DelayAwareAcquisitionFunction):
                 raise InputDataError("`choices` holds no points.")
         self.register_buffer("choices", choices)
         self.register_buffer("_values", None)
-        self._lookup = None if choices is None else RowLookup(choices)
         self._path: Any = None
         self.set_X_pending(X_pending)
 
@@ -157,8 +156,8 @@ class DelayedThompsonSampling(DelayAwareAcquisitionFunction):
         Returns:
             Values of shape ``b``.
         """
-        if self._lookup is not None:
-            value = self._values[self._lookup(X.squeeze(-2))]
+        if self.choices is not None:
+            value = self._values[row_places(self.choices, X.squeeze(-2))]
         else:
             values = self._path(X)
             check_one_value_each(values.shape[-1], X, type(self).__name__)
@@ -292,63 +291,35 @@ def draw_jointly(model: Any, X: Tensor, seed: int) -> tuple[Tensor, Tensor]:
     return mean, mean + (root @ normal).to(mean)
 
 
-class RowLookup(Module):
-    """Finds points among the rows of a matrix by exact equality, on the rows' device.
+def row_places(rows: Tensor, X: Tensor) -> Tensor:
+    """Places of points among the rows of a matrix, by exact equality.
 
-    Rows get codes, one column after the other: each pair of the code so far and the value in the
-    next column is a new code, found by bisection. A comparison of all points with all rows would
-    need memory for each pair; this needs the time and memory of sorting and bisecting the rows.
+    By sorting: a comparison of all points with all rows would need memory for each pair.
 
     Args:
-        rows: ``n x d`` with ``n >= 1`` and finite values; of equal rows the first one is found.
+        rows: ``n x d`` with finite values; of equal rows the first one is found.
+        X: Points ``batch_shape x d``.
+
+    Returns:
+        Integers of shape ``batch_shape``.
+
+    Raises:
+        BotorchTensorDimensionError: If the points have another number of columns.
+        InputDataError: If a point is none of the rows.
     """
-
-    def __init__(self, rows: Tensor) -> None:
-        super().__init__()
-        codes = torch.zeros(len(rows), dtype=torch.long, device=rows.device)
-        self.width = rows.shape[-1]
-        for j in range(self.width):
-            values, places = rows[:, j].unique(return_inverse=True)
-            pairs, codes = (codes * len(values) + places).unique(return_inverse=True)
-            self.register_buffer(f"values_{j}", values)
-            self.register_buffer(f"pairs_{j}", pairs)
-        order = torch.arange(len(rows), device=rows.device)
-        first = torch.full_like(order, len(rows)).scatter_reduce(0, codes, order, "amin")
-        self.register_buffer("first", first)
-
-    def forward(self, X: Tensor) -> Tensor:
-        """Find the positions of points among the rows.
-
-        Args:
-            X: Points ``batch_shape x d``.
-
-        Returns:
-            Integers of shape ``batch_shape``.
-
-        Raises:
-            BotorchTensorDimensionError: If the points have another number of columns.
-            InputDataError: If a point is none of the rows.
-        """
-        if X.shape[-1] != self.width:
-            raise BotorchTensorDimensionError(
-                f"`X` must have {self.width} columns, as `choices` has, got {X.shape[-1]}."
-            )
-        codes = torch.zeros(X.shape[:-1], dtype=torch.long, device=X.device)
-        known = torch.ones_like(codes, dtype=torch.bool)
-        for j in range(self.width):
-            values, pairs = self.get_buffer(f"values_{j}"), self.get_buffer(f"pairs_{j}")
-            places, found = _bisect(values, X[..., j].to(values.dtype).contiguous())
-            codes, paired = _bisect(pairs, codes * len(values) + places)
-            known &= found & paired
-        if not known.all():
-            raise InputDataError(
-                "`X` holds a point that is none of `choices`: optimise over these, with "
-                "`optimize_acqf_discrete`."
-            )
-        return self.get_buffer("first")[codes]
-
-
-def _bisect(table: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-    """Places of values in a sorted table, and whether the table contains them."""
-    places = torch.searchsorted(table, values).clamp_max(len(table) - 1)
-    return places, table[places] == values
+    if X.shape[-1] != rows.shape[-1]:
+        raise BotorchTensorDimensionError(
+            f"`X` must have {rows.shape[-1]} columns, as `choices` has, got {X.shape[-1]}."
+        )
+    num, points = len(rows), X.reshape(-1, X.shape[-1]).to(rows)
+    _, codes = torch.cat([rows, points]).unique(dim=0, return_inverse=True)
+    order = torch.arange(num, device=rows.device)
+    # Of codes that no row has, the place is one past the end.
+    first = order.new_full((len(codes),), num).scatter_reduce(0, codes[:num], order, "amin")
+    places = first[codes[num:]]
+    if (places == num).any():
+        raise InputDataError(
+            "`X` holds a point that is none of `choices`: optimise over these, with "
+            "`optimize_acqf_discrete`."
+        )
+    return places.reshape(X.shape[:-1])

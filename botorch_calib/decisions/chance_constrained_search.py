@@ -10,8 +10,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from functools import cached_property
 from numbers import Real
 from typing import NamedTuple
 
@@ -25,14 +23,11 @@ from botorch.exceptions.errors import (
 from botorch.exceptions.warnings import BadInitialCandidatesWarning, OptimizationWarning
 from botorch.generation.gen import gen_candidates_scipy
 from botorch.optim.initializers import initialize_q_batch
-from botorch.optim.parameter_constraints import evaluate_feasibility
-from botorch.utils.sampling import draw_sobol_samples, get_polytope_samples
 from linear_operator.utils.warnings import NumericalWarning
 from torch import Tensor
 
 from botorch_calib._validation import (
     check_acquisition,
-    check_bounds,
     check_count,
     check_finite,
     check_tensor,
@@ -45,20 +40,14 @@ from botorch_calib.decisions.chance_constraints import (
 )
 from botorch_calib.exceptions import NotCertifiedWarning
 from botorch_calib.models.inspection import innermost, raw_train_inputs
+from botorch_calib.optim.region import LinearConstraints, Region
 from botorch_calib.optim.separate_starts import SEPARATE_STARTS
 from botorch_calib.optim.unit_box import InUnitBox
 
-LinearConstraints = list[tuple[Tensor, Tensor, float]]
-
 # Below this share of certified samples the certified set is searched for, and in, more closely.
 _RARE = 0.05
-# Spread of the samples around good points, as shares of the box.
-_SPREADS = (0.1, 0.01)
 # How far ends of the search are drawn back towards their certified starts.
 _BACKWARD = (0.0, 1e-8, 1e-6, 1e-4, 1e-3, 1e-2, 0.03, 0.1, 0.2, 0.4, 0.7, 1.0)
-# How many samples of the box are drawn for one that meets the linear constraints; and, where these
-# leave less than that, the steps before the first point of a random walk, which starts inside.
-_OVERSAMPLED, _BURN_IN = 16, 200
 # Points that are evaluated at a time.
 _CHUNK = 2048
 _MAX_ITERATIONS = 100
@@ -151,7 +140,7 @@ def optimize_chance_constrained(
         with _repeated_points():
             found = _best_of(choices.unsqueeze(-2), searched, margin)
     else:
-        region = _Region.checked(bounds, fixed_features, inequality_constraints)
+        region = Region.checked(bounds, fixed_features, inequality_constraints)
         _check_points("bounds", region.bounds, several)
         count = check_count("num_restarts", num_restarts)
         num_samples = check_count("raw_samples", raw_samples)
@@ -210,137 +199,11 @@ class LeastMargin(AcquisitionFunction):
         return torch.stack(margins).amin(dim=0)
 
 
-class _Scaled(AcquisitionFunction):
-    """An acquisition function in units of its own, for a search whose tolerances are absolute.
-
-    SLSQP would stop at once on an expected improvement of 1e-8, and on one of 1e6 leave the
-    constraints far behind.
-    """
-
-    def __init__(self, acqf: AcquisitionFunction, scale: Tensor) -> None:
-        # Some wrappers of BoTorch's, such as FixedFeatureAcquisitionFunction, hold no model.
-        super().__init__(model=getattr(acqf, "model", None))  # type: ignore[arg-type]
-        self.acqf = acqf
-        self.scale = scale
-
-    def forward(self, X: Tensor) -> Tensor:
-        """Evaluate the acquisition function, in these units."""
-        return self.acqf(X) / self.scale
-
-
 def _expands(share: float, num_rounds: int) -> bool:
     """Whether round ``num_rounds`` is one of the ``share`` that expand, spread evenly."""
     if not (isinstance(share, Real) and 0.0 <= share < 1.0):
         raise InputDataError(f"`expansion_share` must lie in [0, 1), got {share!r}.")
     return int(share * (num_rounds + 1)) > int(share * num_rounds)
-
-
-# ------------------------------------------------------------ where points may lie
-
-
-@dataclass(frozen=True)
-class _Region:
-    """The box, in which fixed columns have no width, with linear constraints.
-
-    With bounds that meet instead of the ``fixed_features`` of BoTorch's functions, all of them
-    see whole points. (Up to version 0.18.1 its search puts fixed values into the argument of a
-    nonlinear constraint twice, see its issue 3332.)
-    """
-
-    bounds: Tensor
-    linear: LinearConstraints | None
-
-    @classmethod
-    def checked(
-        cls,
-        bounds: Tensor | None,
-        fixed: Mapping[int, float] | None,
-        linear: LinearConstraints | None,
-    ) -> _Region:
-        if bounds is None:
-            raise BotorchTensorDimensionError(
-                "`bounds` must have shape 2 x d, got None: give them, or `choices`."
-            )
-        bounds = check_bounds(bounds).clone()
-        if fixed is not None and not isinstance(fixed, Mapping):
-            raise InputDataError(
-                "`fixed_features` must be a dictionary from columns to values, got "
-                f"{type(fixed).__name__}."
-            )
-        num, columns = bounds.shape[-1], set()
-        for column, value in (fixed or {}).items():
-            if not -num <= column < num:
-                raise InputDataError(f"`fixed_features` names column {column} of {num}.")
-            low, high = bounds[:, column]
-            at = bounds.new_tensor(float(value))  # in the precision of the bounds
-            if not bool((low <= at) & (at <= high)):
-                raise InputDataError(
-                    f"`fixed_features` sets column {column} to {value}, outside of its bounds "
-                    f"{float(low)} and {float(high)}."
-                )
-            columns.add(column % num)
-            bounds[:, column] = at
-        if len(columns) == num:
-            raise InputDataError("`fixed_features` fixes every column: nothing is left to choose.")
-        # BoTorch's other form names a column of a point of a batch, of which there is one here.
-        one_point = [(i if i.dim() == 1 else i[:, 1], c, rhs) for i, c, rhs in linear or ()]
-        return cls(bounds, one_point or None)
-
-    def sample(self, num: int) -> Tensor:
-        """Points ``num x 1 x d`` spread over the region."""
-        if self.linear is None:
-            return draw_sobol_samples(self.bounds, n=num, q=1)
-        # Rejecting is far cheaper than walking, as long as enough is left.
-        spread = self.placed(draw_sobol_samples(self.bounds, n=_OVERSAMPLED * num, q=1))[:num]
-        if len(spread) == num:
-            return spread
-        walk = get_polytope_samples(
-            num - len(spread), self.bounds, self.linear, n_burnin=_BURN_IN, n_thinning=4
-        )
-        return torch.cat([spread, self.placed(walk.to(self.bounds).unsqueeze(-2))])
-
-    def around(self, X: Tensor, num: int) -> Tensor:
-        """Points about each of ``X`` (``b x 1 x d``), at several scales."""
-        lower, upper = self.bounds
-        spreads = torch.tensor(_SPREADS, dtype=X.dtype, device=X.device).view(-1, 1, 1, 1, 1)
-        steps = torch.randn(len(_SPREADS), num, *X.shape, dtype=X.dtype, device=X.device)
-        return self.placed((X + spreads * (upper - lower) * steps).reshape(-1, 1, X.shape[-1]))
-
-    def placed(self, X: Tensor) -> Tensor:
-        """``X`` moved into the box; of it only what meets the linear constraints."""
-        X = torch.minimum(torch.maximum(X, self.bounds[0]), self.bounds[1])
-        return X[self.allows(X)] if self.linear else X
-
-    def allows(self, X: Tensor) -> Tensor:
-        """Whether points ``b x 1 x d`` meet the linear constraints, up to BoTorch's tolerance.
-
-        In their units, in which others will look, and in widths of the box, which may be as small
-        as that tolerance.
-        """
-        return evaluate_feasibility(X, inequality_constraints=self.linear) & evaluate_feasibility(
-            self.in_widths(X), inequality_constraints=self.linear_in_widths
-        )
-
-    def in_widths(self, X: Tensor) -> Tensor:
-        """Points in widths of the box; columns without width are 0."""
-        width = self.bounds[1] - self.bounds[0]
-        return (X - self.bounds[0]) / torch.where(width > 0.0, width, torch.ones_like(width))
-
-    @cached_property
-    def linear_in_widths(self) -> LinearConstraints | None:
-        """The linear constraints on points in widths, with a largest coefficient of 1."""
-        if self.linear is None:
-            return None
-        lower, width = self.bounds[0], self.bounds[1] - self.bounds[0]
-        scaled: LinearConstraints = []
-        for indices, coefficients, rhs in self.linear:
-            by_width = coefficients.to(width) * width[indices]
-            rest = rhs - (coefficients.to(lower) * lower[indices]).sum()
-            # A constraint on fixed columns alone holds everywhere or nowhere.
-            unit = by_width.abs().amax()
-            unit = torch.where(unit > 0.0, unit, torch.ones_like(unit))
-            scaled.append((indices, by_width / unit, float(rest / unit)))
-        return scaled
 
 
 def _check_points(name: str, X: Tensor, constraints: Sequence[ChanceConstraint]) -> None:
@@ -365,7 +228,7 @@ def _checked_choices(choices: Tensor) -> Tensor:
 
 
 def _search(
-    acqf: AcquisitionFunction, margin: LeastMargin, region: _Region, num: int, raw_samples: int
+    acqf: AcquisitionFunction, margin: LeastMargin, region: Region, num: int, raw_samples: int
 ) -> tuple[Tensor, bool]:
     """The best certified point found, or that of the largest margin, and which of the two."""
     pool, values = _pool(margin, region, num, raw_samples)
@@ -375,14 +238,12 @@ def _search(
     inside = pool[certified]
     gains = _evaluated(acqf, inside)
     starts = _starts(inside, gains, num)
-    scaled = _Scaled(acqf, _scale(acqf, region, starts, gains))
-    ends = _climb(scaled, margin, region, starts)
+    unit = _unit_of_values(acqf, region, starts, gains)
+    ends = _climb(acqf, unit, margin, region, starts)
     return _best_of(torch.cat([starts, ends]), acqf, margin)
 
 
-def _pool(
-    margin: LeastMargin, region: _Region, num: int, raw_samples: int
-) -> tuple[Tensor, Tensor]:
+def _pool(margin: LeastMargin, region: Region, num: int, raw_samples: int) -> tuple[Tensor, Tensor]:
     """Points to start from, and their margins.
 
     Samples and known points, and if few of them are certified what a search for more finds.
@@ -395,13 +256,13 @@ def _pool(
     if bool(share >= _RARE):
         return pool, values
     best = pool[values.topk(min(num, len(pool))).indices]
-    climbed = region.placed(_maximize(margin, region, best))
+    climbed = region.placed(_maximize(margin, torch.ones_like(values[0]), region, best))
     peaks = torch.cat([best, climbed])
     more = torch.cat([climbed, region.around(peaks, max(1, raw_samples // len(peaks)))])
     return torch.cat([pool, more]), torch.cat([values, _evaluated(margin, more)])
 
 
-def _known_points(margin: LeastMargin, region: _Region) -> Tensor:
+def _known_points(margin: LeastMargin, region: Region) -> Tensor:
     """Training inputs within the region: a few points known to be safe may be all there is."""
     width = region.bounds.shape[-1]
     known = [region.bounds.new_zeros(0, 1, width)]
@@ -431,11 +292,15 @@ def _finite(values: Tensor) -> Tensor:
     return values.clamp(others.min(), others.max())
 
 
-def _scale(acqf: AcquisitionFunction, region: _Region, starts: Tensor, values: Tensor) -> Tensor:
-    """By how much the acquisition function changes over the region.
+def _unit_of_values(
+    acqf: AcquisitionFunction, region: Region, starts: Tensor, values: Tensor
+) -> Tensor:
+    """By how much the acquisition function changes over the region, for absolute tolerances.
 
-    Both the spread of the better half of its ``values`` and its slope at the starts, across the
-    box, may be too small: samples may lie close together, starts may be at local maxima.
+    SLSQP would stop at once on an expected improvement of 1e-8, and on one of 1e6 leave the
+    constraints far behind. Both the spread of the better half of its ``values`` and its slope at
+    the starts, across the box, may be too small: samples may lie close together, starts may be at
+    local maxima.
     """
     values = _finite(values)
     with torch.enable_grad():
@@ -448,7 +313,7 @@ def _scale(acqf: AcquisitionFunction, region: _Region, starts: Tensor, values: T
 
 
 def _climb(
-    acqf: AcquisitionFunction, margin: LeastMargin, region: _Region, starts: Tensor
+    acqf: AcquisitionFunction, unit: Tensor, margin: LeastMargin, region: Region, starts: Tensor
 ) -> Tensor:
     """Ends of a search with constraints from certified points, drawn back until certified.
 
@@ -460,7 +325,7 @@ def _climb(
     def clear(x: Tensor) -> Tensor:
         return margin(x.reshape(1, 1, -1)).squeeze(0) - clearance(x.dtype)
 
-    ends = _maximize(acqf, region, starts, clear)
+    ends = _maximize(acqf, unit, region, starts, clear)
     shares = torch.tensor(_BACKWARD, dtype=starts.dtype, device=starts.device).view(-1, 1, 1, 1)
     drawn = ends + shares * (starts - ends)
     points = drawn.flatten(0, 1)
@@ -473,7 +338,8 @@ def _climb(
 
 def _maximize(
     acqf: AcquisitionFunction,
-    region: _Region,
+    unit: Tensor,
+    region: Region,
     starts: Tensor,
     limit: Callable[[Tensor], Tensor] | None = None,
 ) -> Tensor:
@@ -483,11 +349,12 @@ def _maximize(
 
     Args:
         acqf: What is maximised.
+        unit: By what its values are divided.
         region: Where.
         starts: Points ``b x 1 x d``.
         limit: Of a point of length ``d``, to be kept at zero or above.
     """
-    in_widths = InUnitBox(acqf, region.bounds, torch.ones_like(region.bounds[0, 0]))
+    in_widths = InUnitBox(acqf, region.bounds, unit)
     nonlinear = None
     if limit is not None:
         nonlinear = [(lambda x: limit(in_widths.inputs(x)), True)]

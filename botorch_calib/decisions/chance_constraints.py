@@ -82,21 +82,13 @@ class ChanceConstraint:
     ``violation_bound(T) = (1 - level) T + (1 + eta) / eta`` violate a limit (one limit, one point a
     round, constant step ``eta``, no localization).
 
-    `ViolationAccount` has the proof, and keeps the books that it rests on:
-
-    * *Rounds without a certified point* teach nothing at first, so that decisions are judged by
-      decisions alone. But a threshold that has risen too far for any point to be certified could
-      then never come back. So from the fourth such round in a row on they teach as well, as long as
-      the bound holds whatever they bring. Where outcomes have violated the limit more often than
-      stated, nothing else keeps the bound, and what is not certified stays so.
-    * *What learning has cost is made up for.* Where the model's quantile is wrong, so that the
-      constant has to move, the violations on the way there would stay in excess for good. So the
-      constant also moves, within what the proof allows, towards a rate up to half lower, or up to
-      half higher, than stated until the books are balanced. What it moves by answers to no outcome,
-      so that `OnlineQuantileTracker.coverage_bound` is no bound on this tracker's misses.
-    * *Several points in a round*, localized thresholds and shrinking steps have bounds of their
-      own, see `violation_bound`. A calibrator without a bound has nothing to keep: one point of
-      each round without a certified one teaches it, from the fourth on.
+    `ViolationAccount` has the proof, and keeps the books that it rests on. By these some rounds
+    without a certified point teach as well, from the fourth such round in a row on, as a threshold
+    that has risen too far could never come back otherwise; and what learning has cost in violations
+    is made up for, within what the proof allows, so that `OnlineQuantileTracker.coverage_bound` is
+    no bound on this tracker's misses. Several points in a round, localized thresholds and shrinking
+    steps have bounds of their own, see `violation_bound`. A calibrator without a bound has nothing
+    to keep: one point of each round without a certified one teaches it, from the fourth on.
 
     The calibrator must learn from this constraint alone. How the constant itself is rounded is not
     part of the proof: in single precision that may come to 1e-6 of a violation in each round.

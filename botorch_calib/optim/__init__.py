@@ -3,6 +3,7 @@
 ====================== =============================================================================
 file                   content
 ====================== =============================================================================
+``region``             a box, of which columns may be fixed, with linear constraints
 ``unit_box``           a search whose end does not depend on any units
 ``separate_starts``    the option by which it climbs from each start on its own
 ``robust_search``      `optimize_robust`: the best decision by a bound with kinks

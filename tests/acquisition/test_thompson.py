@@ -26,7 +26,7 @@ from torch.testing import assert_close
 
 from botorch_calib.acquisition import DelayedThompsonSampling
 from botorch_calib.acquisition.delayed import confidence_width
-from botorch_calib.acquisition.thompson import RowLookup
+from botorch_calib.acquisition.thompson import row_places
 from botorch_calib.calibration import Calibrator, OnlineConformal, QuantileRecalibrator
 from botorch_calib.exceptions import CalibrationWarning
 from botorch_calib.ledger import FeedbackLedger
@@ -675,12 +675,12 @@ def test_rows_are_found():
     repeated = torch.randint(0, 3, (60, 2), generator=generator).double()
     single = torch.rand(7, 1, generator=generator)
     for rows in (grid, random, repeated, single):
-        lookup = RowLookup(rows)
         order = torch.randint(0, len(rows), (4, 5), generator=generator)
         X = torch.where(rows[order] == 0, -0.0, rows[order])
         pairs = (X.unsqueeze(-2) == rows).all(dim=-1)
-        assert torch.equal(lookup(X), pairs.long().argmax(dim=-1))
-        assert torch.equal(rows[lookup(X)].abs(), X.abs())
+        places = row_places(rows, X)
+        assert torch.equal(places, pairs.long().argmax(dim=-1))
+        assert torch.equal(rows[places].abs(), X.abs())
 
 
 def test_other_points_are_refused():

@@ -24,6 +24,7 @@ from torch import Tensor
 from torch.testing import assert_close
 
 import botorch_calib.decisions.chance_constrained_search as search_module
+import botorch_calib.optim.region as region_module
 from botorch_calib import (
     CensoredDelayModel,
     CertifiedSetExpansion,
@@ -234,9 +235,9 @@ def test_linear_constraints_are_met_without_a_long_random_walk(
         taken.append(n_burnin)
         return get_polytope_samples(n, bounds, linear, n_burnin=n_burnin, n_thinning=n_thinning)
 
-    monkeypatch.setattr(search_module, "get_polytope_samples", counted)
+    monkeypatch.setattr(region_module, "get_polytope_samples", counted)
     bounds = torch.tensor([[0.0] * 3, [1.0] * 3], dtype=torch.double)
-    region = search_module._Region(bounds, [(torch.arange(3), torch.ones(3).double(), least)])
+    region = region_module.Region(bounds, [(torch.arange(3), torch.ones(3).double(), least)])
     X = region.sample(256)
     assert X.shape == (256, 1, 3) and region.allows(X).all() and (X.sum(-1) >= least - 1e-8).all()
     assert taken == ([200] if walks else [])
@@ -291,7 +292,7 @@ def test_ends_of_a_search_that_violate_linear_constraints_are_drawn_back(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """However it ends: at the far corner here."""
-    monkeypatch.setattr(search_module, "_maximize", lambda acqf, region, X, *_: X * 0 + 1.0)
+    monkeypatch.setattr(search_module, "_maximize", lambda acqf, unit, region, X, *_: X * 0 + 1.0)
     linear = [(torch.tensor([0]), -torch.ones(1, dtype=torch.double), -0.5)]  # x_0 <= 0.5
     candidate, _, certified = optimize_chance_constrained(
         right(), constraint(upper=50.0), BOUNDS, inequality_constraints=linear
@@ -319,7 +320,7 @@ def test_infinite_and_undefined_values_of_the_acquisition_are_the_last_choice() 
 
 def test_points_at_which_several_outcomes_were_observed_are_looked_at_once() -> None:
     margin = search_module.LeastMargin([constraint(), constraint(peak=0.2, upper=2.0)])
-    region = search_module._Region(BOUNDS, None)
+    region = region_module.Region(BOUNDS, None)
     assert len(search_module._known_points(margin, region)) == 40
 
 
@@ -389,6 +390,11 @@ def test_expansion_does_not_depend_on_the_units_of_outcomes() -> None:
     assert_close(values[2], values[0], rtol=1e-6, atol=1e-6)
 
 
+def each_has_its_gradient(acqf: CertifiedSetExpansion, X: Tensor) -> bool:
+    """One point at a time: values of 1e5 are rounded in other ways where others are beside them."""
+    return all(torch.autograd.gradcheck(acqf, x.requires_grad_()) for x in X.detach().split(1))
+
+
 def test_expansion_prefers_the_border_and_what_is_not_known() -> None:
     tested = constraint()
     acqf = CertifiedSetExpansion([tested])
@@ -400,7 +406,7 @@ def test_expansion_prefers_the_border_and_what_is_not_known() -> None:
     before = acqf(known)
     tested.observe(known.squeeze(0), torch.tensor([[0.9]]).double())
     assert acqf(known) < before
-    assert torch.autograd.gradcheck(acqf, X.requires_grad_())
+    assert each_has_its_gradient(acqf, X)
     with pytest.raises(InputDataError, match="at least one"):
         CertifiedSetExpansion([])
     mixed: Any = [tested, 3]
@@ -424,7 +430,7 @@ def test_expansion_moves_away_from_pending_points() -> None:
     log_sigma = 0.5 * (known.posterior(X).variance / gp.posterior(X).variance).log()
     assert_close(acqf(X), before + log_sigma.squeeze(-1).squeeze(-1), rtol=1e-6, atol=1e-6)
     assert_close(CertifiedSetExpansion([tested], X_pending=pending)(X), acqf(X))
-    assert torch.autograd.gradcheck(acqf, X[:3].clone().requires_grad_())
+    assert each_has_its_gradient(acqf, X[:3])
     acqf.set_X_pending(None)
     assert_close(acqf(X), before)
     picks, _ = optimize_acqf(acqf, BOUNDS, q=2, num_restarts=2, raw_samples=64, sequential=True)
@@ -446,7 +452,7 @@ def test_pending_points_stay_so_when_others_are_observed() -> None:
     with torch.no_grad():
         tested.model.observe(X[1], torch.ones(1, 1, dtype=torch.double))
         acqf(X)
-    assert torch.autograd.gradcheck(acqf, X[2:4].clone().requires_grad_())
+    assert each_has_its_gradient(acqf, X[2:4])
 
 
 def test_pending_points_of_the_model_and_further_ones_add_up() -> None:
