@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import time as system_time
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -25,11 +24,10 @@ from botorch_calib.ledger.argument_checks import (
     as_variance,
     check_flag,
 )
-from botorch_calib.ledger.presence import TURN_POLL, Presence
-from botorch_calib.ledger.settings import Clock, Settings
-from botorch_calib.ledger.storage_in_memory import MemoryStorage, Storage, check_known
-from botorch_calib.ledger.storage_on_disk import SQLiteStorage
-from botorch_calib.ledger.table import Table
+from botorch_calib.ledger.contents import Contents
+from botorch_calib.ledger.file_storage import FileStorage, read_file
+from botorch_calib.ledger.settings import Settings
+from botorch_calib.ledger.storage import Storage, Transition
 from botorch_calib.ledger.trials import Entry, Trial, TrialStatus
 from botorch_calib.ledger.view_at_time import ViewAtTime
 
@@ -48,7 +46,7 @@ class FeedbackLedger:
     the values with ``observed_at <= t`` have arrived. With ``clock="seconds"`` time is
     ``time.time()`` (or the clock of the times that you pass), and at ``now`` everything with a time
     up to and including ``now`` has happened. Every method that reads the ledger takes ``now``
-    and reports only what had happened by then, even if later entries exist.
+    (default: the current time), and reports only what had happened by then.
 
     **States.** A trial is *pending* until its value arrives. It is *expired* once
     ``now - submitted_at > max_wait``, or from the time at which it is abandoned. It is *observed*
@@ -68,8 +66,8 @@ class FeedbackLedger:
     **Ask and tell.** `ask` chooses and submits a query, `tell` is `observe` with the variance of
     the noise, where that is known, and `amend` corrects a value. What was there before is kept.
 
-    Threads and forked processes may share a ledger. Pickling a ledger in memory copies it; a
-    pickled ledger in a file refers to the same file.
+    **Sharing.** Threads may share a ledger. Pickling a ledger in memory copies it; one in a file
+    cannot be pickled, but its `snapshot` can. A forked process reads what was known at the fork.
 
     Args:
         dim: Number ``d`` of elements of a query.
@@ -115,7 +113,7 @@ class FeedbackLedger:
     ) -> None:
         settings = Settings(dim, censor_value, max_wait, late, clock, maximize)
         self._propose = _checked_proposer(propose)
-        self._storage: Storage = MemoryStorage(Table(settings.dim), settings)
+        self._storage = Storage(Contents(settings))
 
     @classmethod
     def open(
@@ -130,26 +128,26 @@ class FeedbackLedger:
         maximize: bool | None = None,
         propose: Propose | None = None,
     ) -> Self:
-        """Open the ledger in a file, or create it if the file does not exist.
+        """Open the ledger in a file, or create it if the file does not exist or is empty.
 
-        The file is an SQLite database. Several processes on one machine may write to it at the
-        same time. Once a call has returned, its change is on disk and survives the death of the
-        process. While a change is being written, and after a process was killed during one, there
-        is a second file whose name ends in ``-journal``. Never delete it, and always move or copy
-        it together with the ledger. A file system whose locks do not work is refused, where this
-        can be told. Several machines must not share a ledger: that is what the data base servers
-        behind Optuna's and Ax's storages are for.
+        The file is an SQLite database. Once a call has returned, its change is on disk and survives
+        the death of the process. While a change is being written, and after a process was killed
+        during one, there is a second file whose name ends in ``-journal``. Never delete it, and
+        always move or copy it together with the ledger.
 
-        An empty file becomes a new ledger: a process that is killed while it creates a ledger
-        leaves an empty file behind.
-
-        For an existing file, settings that are None are read from the file; others must agree with
-        it. For a new file, None stands for the default of the class.
+        One process at a time writes to a ledger: this one, from here to `close`, or until nothing
+        refers to the ledger any more, or the process ends, however it ends. A file whose name ends
+        in ``.lock`` serves to tell others. Meanwhile they can `read` the ledger. In this process,
+        all that opens the file shares one ledger. Several processes or machines need a data base
+        server, such as those of Optuna's and Ax's storages, or Optuna's storage in a file. Choose a
+        local disk: not all network file systems have locks that work.
 
         Args:
             path: The file; its folder must exist.
             dim: Number ``d`` of elements of a query; needed for a new file.
-            censor_value: The value that replaces a missing one, in units of the outcome.
+            censor_value: The value that replaces a missing one. As with all settings, None is what
+                the file says, or the default of the class for a new file; others must agree with
+                the file.
             max_wait: How long to wait for a value, in iterations or seconds.
             late: What to do with values that arrive after ``max_wait``: ``"use"`` or ``"discard"``.
             clock: ``"iterations"`` or ``"seconds"``.
@@ -161,7 +159,8 @@ class FeedbackLedger:
             InputDataError: If a setting is invalid or contradicts the file, ``dim`` is missing for
                 a new file, or ``path`` is a folder or lies in a folder that does not exist.
             DamagedLedgerError: If the file is damaged, is not a ledger, or has another format.
-            LedgerError: If the file cannot be used for another reason.
+            LedgerError: If another process has opened the ledger, or the file cannot be used for
+                another reason.
         """
         settings = {
             "dim": dim,
@@ -173,11 +172,28 @@ class FeedbackLedger:
         }
         given = {name: value for name, value in settings.items() if value is not None}
         propose = _checked_proposer(propose)
-        ledger = cls._of(SQLiteStorage.create_or_open(path, given))
+        ledger = cls._of(FileStorage.open(path, given))
         ledger._propose = propose
         if maximize is not None:
             ledger.declare(maximize)
         return ledger
+
+    @classmethod
+    def read(cls, path: str | os.PathLike[str]) -> Self:
+        """A copy in memory of what a file holds now, also while another process writes to it.
+
+        Args:
+            path: The file.
+
+        Raises:
+            InputDataError: If there is no such file, or it is empty.
+            DamagedLedgerError: If the file is damaged, is not a ledger, or has another format.
+            LedgerError: If the file cannot be used for another reason.
+        """
+        path = Path(path).resolve()
+        if not path.is_file():
+            raise InputDataError(f"There is no file {path}.")
+        return cls._of(Storage(read_file(path)[1]))
 
     @classmethod
     def _of(cls, storage: Storage) -> Self:
@@ -185,11 +201,21 @@ class FeedbackLedger:
         ledger._storage = storage
         return ledger
 
+    def close(self) -> None:
+        """Let other processes write to the file. What is known can still be read here."""
+        self._storage.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
     # ------------------------------------------------------------ settings
 
     @property
     def _settings(self) -> Settings:
-        return self._storage.settings
+        return self._storage.contents.settings
 
     @property
     def dim(self) -> int:
@@ -230,8 +256,6 @@ class FeedbackLedger:
         Raises:
             InputDataError: If ``given`` contradicts the ledger.
         """
-        if self._settings.maximize is None:
-            self._storage.extent()  # another process may have said so since
         stated = self._settings.maximize
         if given is None:
             return stated is not False
@@ -253,12 +277,8 @@ class FeedbackLedger:
             InputDataError: If the ledger says otherwise.
         """
         self.checked_maximize(maximize)
-        if self._settings.maximize is not None:
-            return
         with self._storage.transaction() as change:
-            if change.settings.maximize is None:
-                change.settings = replace(change.settings, maximize=maximize)
-        self.checked_maximize(maximize)  # somebody else may have been faster
+            change.settings = replace(change.settings, maximize=maximize)
 
     @property
     def path(self) -> Path | None:
@@ -270,7 +290,7 @@ class FeedbackLedger:
 
         It is never earlier than what was recorded as happening at the time.
         """
-        return self._settings.now(*self._storage.extent())
+        return self._storage.contents.now()
 
     def __repr__(self) -> str:
         settings = ", ".join(f"{name}={value!r}" for name, value in vars(self._settings).items())
@@ -293,26 +313,22 @@ class FeedbackLedger:
             InputDataError: If ``x`` or ``time`` holds NaN or infinite values.
         """
         query, at = as_query(x, self.dim), _as_time(time)
-
-        def make(count: int, clock: Clock) -> list[Entry]:
-            return [Entry(count, query, clock.submission(count) if at is None else at)]
-
-        (trial_id,) = self._storage.append(make)
-        return trial_id
+        with self._storage.transaction() as change:
+            return change.append(query, at).id
 
     def ask(self, propose: Propose | None = None) -> Trial:
         """Choose a query, and submit it; its value is to be told by `tell`.
 
-        If somebody else submits a query meanwhile, in this process or in others, it is chosen
-        again with knowledge of that. While another run is choosing, this waits.
+        While another thread is choosing, this waits. If a query is submitted meanwhile by other
+        means, it is chosen again with knowledge of that.
 
         Args:
             propose: What to ask (default: the ledger's): a function from the ledger to a tensor of
                 shape ``d`` or ``1 x d``.
 
         Returns:
-            The new trial. It belongs to nobody: an `AsynchronousOptimizer` that starts before its
-            value is told evaluates it, unless its ``resume`` is ``"keep"``.
+            The new trial. An `AsynchronousOptimizer` that starts before its value is told
+            evaluates it, unless its ``resume`` is ``"keep"``.
 
         Raises:
             InputDataError: If there is nothing to ask, or the answer holds NaN or infinite values.
@@ -324,16 +340,15 @@ class FeedbackLedger:
                 "`propose` is needed to ask for a query, here or where the ledger is made: for "
                 "example a DelayAwareProposer."
             )
-        with Presence(self._storage) as presence:
+        with self._storage.choosing():
             while True:
-                presence.stock()  # a run that died while it was choosing keeps nobody waiting
-                if not presence.take_turn():
-                    system_time.sleep(TURN_POLL)
-                    continue
                 num_trials = len(self)
-                trial_id = presence.submit(propose(self), num_trials)
-                if trial_id is not None:
-                    return self[trial_id]
+                query = as_query(propose(self), self.dim, "propose(ledger)")
+                with self._storage.transaction() as change:
+                    if len(change.entries) == num_trials:
+                        trial_id = change.append(query, None).id
+                        break
+        return self[trial_id]
 
     def tell(
         self, trial_id: int, y: Any, yvar: float | None = None, time: float | None = None
@@ -386,7 +401,7 @@ class FeedbackLedger:
     def _tell(self, trial_id: int, y: Any, yvar: float | None, time: float | None) -> None:
         trial_id, value, at = as_trial_id(trial_id), as_number("y", y), _as_time(time)
         variance = as_variance("yvar", yvar)
-        entry = self._storage.change(
+        entry = self._change(
             trial_id, lambda entry, clock: entry.observed(value, variance, at, clock)
         )
         # Whoever gives times, as in simulations, knows which values are late.
@@ -421,9 +436,7 @@ class FeedbackLedger:
         """
         trial_id, value, at = as_trial_id(trial_id), as_number("y", y), _as_time(time)
         variance = as_variance("yvar", yvar)
-        self._storage.change(
-            trial_id, lambda entry, clock: entry.amended(value, variance, at, clock)
-        )
+        self._change(trial_id, lambda entry, clock: entry.amended(value, variance, at, clock))
 
     def add(self, X: Any, Y: Any, Yvar: Any = None, time: float | None = None) -> list[int]:
         """Record queries with their values, such as data from before; all of them or none.
@@ -450,14 +463,12 @@ class FeedbackLedger:
         variances = [as_variance("Yvar", variance) for variance in variances]
         at = _as_time(time)
 
-        def make(count: int, clock: Clock) -> list[Entry]:
-            entries = []
-            for i, (x, y, yvar) in enumerate(zip(queries, values, variances, strict=True), count):
-                moment = clock.submission(i) if at is None else at
-                entries.append(Entry(i, x, moment, y, moment, yvar=yvar))
-            return entries
-
-        return self._storage.append(make)
+        with self._storage.transaction() as change:
+            ids = []
+            for x, y, yvar in zip(queries, values, variances, strict=True):
+                moment = change.clock.submission(len(change.entries)) if at is None else at
+                ids.append(change.append(x, moment, y=y, observed_at=moment, yvar=yvar).id)
+        return ids
 
     def fail(self, trial_id: int, reason: str = "", time: float | None = None) -> None:
         """Record that no value will arrive for a trial, which leaves it out of all data.
@@ -475,7 +486,7 @@ class FeedbackLedger:
         trial_id, at = as_trial_id(trial_id), _as_time(time)
         # Messages of exceptions may contain lone surrogates, which UTF-8 cannot encode.
         note = str(reason).encode("utf-8", "backslashreplace").decode()
-        self._storage.change(trial_id, lambda entry, clock: entry.failed(note, at, clock))
+        self._change(trial_id, lambda entry, clock: entry.failed(note, at, clock))
 
     def abandon(self, trial_id: int, time: float | None = None) -> None:
         """Stop waiting for a trial: from now on it counts as expired.
@@ -490,7 +501,11 @@ class FeedbackLedger:
             InputDataError: If ``time`` is NaN, infinite or before the submission.
         """
         trial_id, at = as_trial_id(trial_id), _as_time(time)
-        self._storage.change(trial_id, lambda entry, clock: entry.abandoned(at, clock))
+        self._change(trial_id, lambda entry, clock: entry.abandoned(at, clock))
+
+    def _change(self, trial_id: int, transition: Transition) -> Entry:
+        with self._storage.transaction() as change:
+            return change.replace(trial_id, transition)
 
     # ------------------------------------------------------------ trials
 
@@ -500,25 +515,21 @@ class FeedbackLedger:
         return self.trials_at(None)
 
     def trials_at(self, now: float | None = None) -> tuple[Trial, ...]:
-        """The trials submitted up to a time, by id, in the states they had at that time.
-
-        Args:
-            now: The time (default: the current time).
-        """
+        """The trials submitted up to a time, by id, in the states they had at that time."""
         view = self._view(now)
         return view.trials(np.flatnonzero(view.submitted))
 
     def __len__(self) -> int:
-        return self._storage.extent()[0]
+        return len(self._storage.contents)
 
     def __iter__(self) -> Iterator[Trial]:
         return iter(self.trials)
 
     def __getitem__(self, trial_id: int) -> Trial:
         trial_id = as_trial_id(trial_id)
-        table = self._storage.table()
-        check_known(trial_id, len(table))
-        return self._view_of(table, None).trials(np.array([trial_id]))[0]
+        contents = self._storage.contents
+        contents.check_known(trial_id)
+        return ViewAtTime(contents, contents.now()).trials(np.array([trial_id]))[0]
 
     def best(self, maximize: bool | None = None, now: float | None = None) -> Trial | None:
         """The trial with the best usable value, or None if there is no value.
@@ -545,11 +556,7 @@ class FeedbackLedger:
     # ------------------------------------------------------------ data
 
     def to_observations(self, now: float | None = None) -> tuple[Tensor, Tensor]:
-        """``X`` (``n x d``) and ``Y`` (``n x 1``) of all usable values, in order of arrival.
-
-        Args:
-            now: Time as of which the ledger is read (default: the current time).
-        """
+        """``X`` (``n x d``) and ``Y`` (``n x 1``) of all usable values, in order of arrival."""
         view = self._view(now)
         rows = view.by_arrival(view.usable)
         return view.queries(rows), view.values(rows)
@@ -558,9 +565,6 @@ class FeedbackLedger:
         """Variances ``n x 1`` of the noise of the values of `to_observations`, in their order.
 
         They are NaN where they are not known.
-
-        Args:
-            now: Time as of which the ledger is read (default: the current time).
         """
         view = self._view(now)
         return view.variances(view.by_arrival(view.usable))
@@ -571,9 +575,6 @@ class FeedbackLedger:
         Queries are in order of submission, without failed ones. ``Y`` holds ``censor_value`` where
         there is no usable value. If the ledger has no ``censor_value``, queries without a
         usable value are left out.
-
-        Args:
-            now: Time as of which the ledger is read (default: the current time).
         """
         view = self._view(now)
         if self.censor_value is None:
@@ -583,20 +584,12 @@ class FeedbackLedger:
         return view.queries(rows), view.values(rows, self.censor_value)
 
     def queries(self, now: float | None = None) -> Tensor:
-        """Queries ``n x d`` of all trials, by id, in a fraction of the time of `trials_at`.
-
-        Args:
-            now: Time as of which the ledger is read (default: the current time).
-        """
+        """Queries ``n x d`` of all trials, by id, in a fraction of the time of `trials_at`."""
         view = self._view(now)
         return view.queries(np.flatnonzero(view.submitted))
 
     def statuses(self, now: float | None = None) -> list[TrialStatus]:
-        """The states of all trials, by id, in a fraction of the time of `trials_at`.
-
-        Args:
-            now: Time as of which the ledger is read (default: the current time).
-        """
+        """The states of all trials, by id, in a fraction of the time of `trials_at`."""
         view = self._view(now)
         return view.statuses(np.flatnonzero(view.submitted))
 
@@ -606,29 +599,18 @@ class FeedbackLedger:
         A trial ends by its value, its failure, its abandonment or the end of ``max_wait``. Counted
         in queries, its length does not depend on pauses of the run, nor on the clock. The query
         that is made as it ends does not count, so the length stays what it was at that time.
-
-        Args:
-            now: Time as of which the ledger is read (default: the current time).
         """
         view = self._view(now)
         waits: list[int] = view.waits[view.submitted].tolist()
         return waits
 
     def pending(self, now: float | None = None) -> Tensor:
-        """Queries ``n x d`` of pending trials, in order of submission.
-
-        Args:
-            now: Time as of which the ledger is read (default: the current time).
-        """
+        """Queries ``n x d`` of pending trials, in order of submission."""
         view = self._view(now)
         return view.queries(view.by_submission(view.pending))
 
     def incomplete(self, now: float | None = None) -> Tensor:
-        """Queries ``n x d`` that eq. 1 censors: pending and expired, in order of submission.
-
-        Args:
-            now: Time as of which the ledger is read (default: the current time).
-        """
+        """Queries ``n x d`` that eq. 1 censors: pending and expired, in order of submission."""
         view = self._view(now)
         return view.queries(view.by_submission(view.incomplete))
 
@@ -637,9 +619,6 @@ class FeedbackLedger:
 
         These are all queries with ``now - submitted_at <= max_wait``, with or without a value, in
         order of submission, without failed ones.
-
-        Args:
-            now: Time as of which the ledger is read (default: the current time).
         """
         view = self._view(now)
         return view.queries(view.by_submission(view.window))
@@ -649,9 +628,6 @@ class FeedbackLedger:
 
         The keys are ``id``, ``x_0``, ``x_1``, ..., ``y``, ``yvar``, ``submitted_at``,
         ``observed_at``, ``status`` and ``note``, with the meanings they have in `Trial`.
-
-        Args:
-            now: Time as of which the ledger is read (default: the current time).
         """
         return [
             {
@@ -692,19 +668,14 @@ class FeedbackLedger:
     def snapshot(self) -> Self:
         """A copy in memory, which later entries do not change.
 
-        If other processes or threads write to the ledger, everything that is read from one
-        snapshot is consistent.
+        If other threads write to the ledger, all that is read from one snapshot is consistent.
         """
-        return self._of(MemoryStorage(self._storage.table(), self._settings))
+        return self._of(Storage(self._storage.contents))
 
     def _view(self, now: float | None) -> ViewAtTime:
-        if now is not None:
-            now = as_number("now", now, finite=False)
-        return self._view_of(self._storage.table(), now)
-
-    def _view_of(self, table: Table, now: float | None) -> ViewAtTime:
-        now = self._settings.now(len(table), table.latest) if now is None else now
-        return ViewAtTime(table, self._settings, now)
+        contents = self._storage.contents
+        now = contents.now() if now is None else as_number("now", now, finite=False)
+        return ViewAtTime(contents, now)
 
 
 def _as_time(time: float | None) -> float | None:
