@@ -6,7 +6,7 @@ import math
 import os
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -16,11 +16,11 @@ from botorch.exceptions.warnings import InputDataWarning
 from torch import Tensor
 
 from botorch_calib.ledger.argument_checks import (
+    as_array,
     as_number,
-    as_queries,
     as_query,
+    as_time,
     as_trial_id,
-    as_values,
     as_variance,
     check_flag,
 )
@@ -162,15 +162,9 @@ class FeedbackLedger:
             LedgerError: If another process has opened the ledger, or the file cannot be used for
                 another reason.
         """
-        settings = {
-            "dim": dim,
-            "censor_value": censor_value,
-            "max_wait": max_wait,
-            "late": late,
-            "clock": clock,
-            "maximize": maximize,
-        }
-        given = {name: value for name, value in settings.items() if value is not None}
+        values = (dim, censor_value, max_wait, late, clock, maximize)
+        settings = zip((field.name for field in fields(Settings)), values, strict=True)
+        given = {name: value for name, value in settings if value is not None}
         propose = _checked_proposer(propose)
         ledger = cls._of(FileStorage.open(path, given))
         ledger._propose = propose
@@ -248,14 +242,7 @@ class FeedbackLedger:
         return self.checked_maximize()
 
     def checked_maximize(self, given: bool | None = None) -> bool:
-        """Whether the greatest value is best, after a check of what somebody else takes for it.
-
-        Args:
-            given: What somebody takes for it, or None for whatever the ledger says.
-
-        Raises:
-            InputDataError: If ``given`` contradicts the ledger.
-        """
+        """Whether the greatest value is best; ``InputDataError`` if ``given`` contradicts it."""
         stated = self._settings.maximize
         if given is None:
             return stated is not False
@@ -276,7 +263,7 @@ class FeedbackLedger:
         Raises:
             InputDataError: If the ledger says otherwise.
         """
-        self.checked_maximize(maximize)
+        maximize = self.checked_maximize(maximize)
         with self._storage.transaction() as change:
             change.settings = replace(change.settings, maximize=maximize)
 
@@ -312,7 +299,7 @@ class FeedbackLedger:
             BotorchTensorDimensionError: If ``x`` has another shape.
             InputDataError: If ``x`` or ``time`` holds NaN or infinite values.
         """
-        query, at = as_query(x, self.dim), _as_time(time)
+        query, at = as_query(x, self.dim), as_time(time)
         with self._storage.transaction() as change:
             return change.append(query, at).id
 
@@ -353,7 +340,7 @@ class FeedbackLedger:
     def tell(
         self, trial_id: int, y: Any, yvar: float | None = None, time: float | None = None
     ) -> None:
-        """Record the value of a trial, with the variance of its noise where that is known.
+        """Record the value of a pending or expired trial, with the variance of its noise if known.
 
         Args:
             trial_id: The trial's id, ``ask().id``.
@@ -361,13 +348,14 @@ class FeedbackLedger:
             yvar: The variance of the noise of ``y``, in squared units of ``y``: of a mean of ``k``
                 repetitions, their variance over ``k``. A `DelayAwareProposer` uses the variances
                 once those of all values are known.
-            time: Time of arrival (default: now), as in `observe`.
+            time: Time of arrival (default: now). It may lie in the future, as in simulations;
+                until then the value stays hidden.
 
         Raises:
             UnknownTrialError: If there is no such trial.
             TrialStateError: If the trial already has a value or has failed.
-            InputDataError: If ``y``, ``yvar`` or ``time`` is NaN or infinite, ``yvar`` is negative,
-                or ``time`` lies before the submission.
+            InputDataError: If a number is NaN or infinite, ``yvar`` is negative, or ``time`` lies
+                before the submission.
             BotorchTensorDimensionError: If ``y`` or ``yvar`` has several elements or none.
 
         Warns:
@@ -377,30 +365,17 @@ class FeedbackLedger:
         self._tell(trial_id, y, yvar, time)
 
     def observe(self, trial_id: int, y: Any, time: float | None = None) -> None:
-        """Record the value of a pending or expired trial, whose noise is not known.
+        """Record a value whose noise is not known: `tell` without ``yvar``.
 
         Args:
             trial_id: The trial's id.
             y: Its value, a finite number or a tensor of one element.
-            time: Time of arrival (default: now). It may lie in the future, as in simulations;
-                until then the value stays hidden.
-
-        Raises:
-            UnknownTrialError: If there is no such trial.
-            TrialStateError: If the trial already has a value or has failed.
-            InputDataError: If ``y`` or ``time`` is NaN or infinite, or ``time`` lies before the
-                submission.
-            BotorchTensorDimensionError: If ``y`` has several elements or none.
-
-        Warns:
-            InputDataWarning: If the value arrives now, without a given ``time``, and too late to be
-                used: it is recorded, and the trial stays expired.
+            time: Time of arrival (default: now).
         """
         self._tell(trial_id, y, None, time)
 
     def _tell(self, trial_id: int, y: Any, yvar: float | None, time: float | None) -> None:
-        trial_id, value, at = as_trial_id(trial_id), as_number("y", y), _as_time(time)
-        variance = as_variance("yvar", yvar)
+        value, variance, at = as_number("y", y), as_variance("yvar", yvar), as_time(time)
         entry = self._change(
             trial_id, lambda entry, clock: entry.observed(value, variance, at, clock)
         )
@@ -425,17 +400,15 @@ class FeedbackLedger:
             trial_id: The trial's id.
             y: The right value, a finite number or a tensor of one element.
             yvar: The variance of its noise (default: as before).
-            time: Time from which it stands (default: now).
+            time: Time from which it stands (default: now), not before that of the last value.
 
         Raises:
             UnknownTrialError: If there is no such trial.
             TrialStateError: If the trial has no value.
-            InputDataError: If ``y``, ``yvar`` or ``time`` is NaN or infinite, ``yvar`` is negative,
-                or ``time`` lies before that of the last value.
-            BotorchTensorDimensionError: If ``y`` or ``yvar`` has several elements or none.
+            InputDataError: As `tell`.
+            BotorchTensorDimensionError: As `tell`.
         """
-        trial_id, value, at = as_trial_id(trial_id), as_number("y", y), _as_time(time)
-        variance = as_variance("yvar", yvar)
+        value, variance, at = as_number("y", y), as_variance("yvar", yvar), as_time(time)
         self._change(trial_id, lambda entry, clock: entry.amended(value, variance, at, clock))
 
     def add(self, X: Any, Y: Any, Yvar: Any = None, time: float | None = None) -> list[int]:
@@ -455,19 +428,18 @@ class FeedbackLedger:
             InputDataError: If anything is NaN, infinite or no real number, or a variance is
                 negative.
         """
-        queries = as_queries(X, self.dim)
-        values = as_values("Y", Y, len(queries))
-        variances: list[Any] = [None] * len(queries)
-        if Yvar is not None:
-            variances = as_values("Yvar", Yvar, len(queries))
-        variances = [as_variance("Yvar", variance) for variance in variances]
-        at = _as_time(time)
-
+        queries = as_array("X", X, (None, self.dim))
+        shapes = (len(queries), 1), (len(queries),)
+        values = as_array("Y", Y, *shapes).ravel().tolist()
+        given = [None] * len(queries) if Yvar is None else as_array("Yvar", Yvar, *shapes).ravel()
+        variances = [as_variance("Yvar", variance) for variance in given]
+        at = as_time(time)
+        ids = []
         with self._storage.transaction() as change:
-            ids = []
             for x, y, yvar in zip(queries, values, variances, strict=True):
                 moment = change.clock.submission(len(change.entries)) if at is None else at
-                ids.append(change.append(x, moment, y=y, observed_at=moment, yvar=yvar).id)
+                entry = change.append(x.tobytes(), moment, y=y, observed_at=moment, yvar=yvar)
+                ids.append(entry.id)
         return ids
 
     def fail(self, trial_id: int, reason: str = "", time: float | None = None) -> None:
@@ -483,7 +455,7 @@ class FeedbackLedger:
             TrialStateError: If the trial already has a value or has failed.
             InputDataError: If ``time`` is NaN, infinite or before the submission.
         """
-        trial_id, at = as_trial_id(trial_id), _as_time(time)
+        at = as_time(time)
         # Messages of exceptions may contain lone surrogates, which UTF-8 cannot encode.
         note = str(reason).encode("utf-8", "backslashreplace").decode()
         self._change(trial_id, lambda entry, clock: entry.failed(note, at, clock))
@@ -500,12 +472,12 @@ class FeedbackLedger:
             TrialStateError: If the trial has a value, has failed, or is already abandoned.
             InputDataError: If ``time`` is NaN, infinite or before the submission.
         """
-        trial_id, at = as_trial_id(trial_id), _as_time(time)
+        at = as_time(time)
         self._change(trial_id, lambda entry, clock: entry.abandoned(at, clock))
 
     def _change(self, trial_id: int, transition: Transition) -> Entry:
         with self._storage.transaction() as change:
-            return change.replace(trial_id, transition)
+            return change.replace(as_trial_id(trial_id), transition)
 
     # ------------------------------------------------------------ trials
 
@@ -532,17 +504,12 @@ class FeedbackLedger:
         return ViewAtTime(contents, contents.now()).trials(np.array([trial_id]))[0]
 
     def best(self, maximize: bool | None = None, now: float | None = None) -> Trial | None:
-        """The trial with the best usable value, or None if there is no value.
-
-        Of equal values, the one that arrived first counts.
+        """The trial with the best usable value, the first of equals, or None if there is no value.
 
         Args:
             maximize: Whether the greatest value is best, or the least (default: what the ledger
-                says).
+                says). An ``InputDataError`` if that contradicts the ledger.
             now: Time as of which the ledger is read (default: the current time).
-
-        Raises:
-            InputDataError: If ``maximize`` contradicts the ledger.
         """
         maximize = self.checked_maximize(maximize)
         view = self._view(now)
@@ -573,8 +540,7 @@ class FeedbackLedger:
         """``X`` (``n x d``) and ``Y`` (``n x 1``) of eq. 1: all queries, censored.
 
         Queries are in order of submission, without failed ones. ``Y`` holds ``censor_value`` where
-        there is no usable value. If the ledger has no ``censor_value``, queries without a
-        usable value are left out.
+        there is no usable value; without a ``censor_value``, such queries are left out.
         """
         view = self._view(now)
         if self.censor_value is None:
@@ -644,25 +610,18 @@ class FeedbackLedger:
         ]
 
     def to_dataframe(self, now: float | None = None) -> pandas.DataFrame:
-        """The records of `to_records` as a data frame of pandas, one row for each trial.
-
-        Args:
-            now: Time as of which the ledger is read (default: the current time).
-
-        Raises:
-            ImportError: If pandas is not installed.
-        """
+        """The records of `to_records` as a data frame of pandas, one row for each trial."""
         try:
             import pandas
         except ImportError as error:
             raise ImportError(
                 "`to_dataframe` needs pandas (pip install pandas); `to_records` does without it."
             ) from error
-        names = ["id", *(f"x_{i}" for i in range(self.dim)), "y", "yvar"]
-        names += ["submitted_at", "observed_at", "status", "note"]
-        frame = pandas.DataFrame(self.to_records(now), columns=names)
         # Columns in which every number is missing would hold None.
         numbers = {name: "float64" for name in ("y", "yvar", "submitted_at", "observed_at")}
+        queries = [f"x_{i}" for i in range(self.dim)]
+        names = ["id", *queries, *numbers, "status", "note"]
+        frame = pandas.DataFrame(self.to_records(now), columns=names)
         return frame.astype({"id": "int64", **numbers})
 
     def snapshot(self) -> Self:
@@ -676,11 +635,6 @@ class FeedbackLedger:
         contents = self._storage.contents
         now = contents.now() if now is None else as_number("now", now, finite=False)
         return ViewAtTime(contents, now)
-
-
-def _as_time(time: float | None) -> float | None:
-    # Adding 0 turns -0.0, which a file would not preserve, into 0.0.
-    return None if time is None else as_number("time", time) + 0.0
 
 
 def _checked_proposer(propose: Propose | None) -> Propose | None:

@@ -51,7 +51,7 @@ class Change:
         self._before = contents
 
     def append(self, x: bytes, time: float | None, **others: Any) -> Entry:
-        """Add a trial that is submitted at ``time`` (default: now), with ``others`` of its fields."""
+        """Add a trial, submitted at ``time`` (default: now), with ``others`` of its fields."""
         trial_id = len(self.entries)
         time = self.clock.submission(trial_id) if time is None else time
         self.entries.append(Entry(trial_id, x, time, **others))

@@ -150,7 +150,7 @@ class TestRecording:
         def propose(ledger: FeedbackLedger) -> Tensor:
             if len(ledger) == 2:
                 gates.open(0, 1)
-                wait_until(lambda: ids(FeedbackLedger.open(path), "observed") == [0, 1])
+                wait_until(lambda: ids(FeedbackLedger.read(path), "observed") == [0, 1])
             return count_up(ledger)
 
         gates.open(2)
