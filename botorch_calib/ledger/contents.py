@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -27,7 +28,7 @@ class Contents:
     """
 
     settings: Settings
-    entries: tuple[Entry, ...] = ()
+    entries: Sequence[Entry] = ()
     latest: float = 0.0
 
     def __len__(self) -> int:

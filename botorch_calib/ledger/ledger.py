@@ -86,9 +86,7 @@ class FeedbackLedger:
             file.
 
     Raises:
-        InputDataError: If ``dim`` is not a positive integer, ``censor_value`` is not a finite
-            number, ``max_wait`` is negative or NaN, ``late`` or ``clock`` is unknown, ``maximize``
-            is not a truth value, or ``propose`` is not callable.
+        InputDataError: If a setting is unknown or out of its range.
 
     Example:
         >>> ledger = FeedbackLedger(dim=2, propose=DelayAwareProposer([[0, 0], [1, 1]]))
@@ -136,11 +134,10 @@ class FeedbackLedger:
         always move or copy it together with the ledger.
 
         One process at a time writes to a ledger: this one, from here to `close`, or until nothing
-        refers to the ledger any more, or the process ends, however it ends. A file whose name ends
-        in ``.lock`` serves to tell others. Meanwhile they can `read` the ledger. In this process,
-        all that opens the file shares one ledger. Several processes or machines need a data base
-        server, such as those of Optuna's and Ax's storages, or Optuna's storage in a file. Choose a
-        local disk: not all network file systems have locks that work.
+        refers to the ledger any more, or the process ends, however it ends. Meanwhile others can
+        `read` it, and a file whose name ends in ``.lock`` tells them who writes. Here, all that
+        opens the file shares one ledger. Several processes or machines need Optuna's or Ax's
+        storages. Choose a local disk: not all network file systems have locks that work.
 
         Args:
             path: The file; its folder must exist.
@@ -156,11 +153,10 @@ class FeedbackLedger:
             propose: What `ask` asks for a query.
 
         Raises:
-            InputDataError: If a setting is invalid or contradicts the file, ``dim`` is missing for
-                a new file, or ``path`` is a folder or lies in a folder that does not exist.
+            InputDataError: If a setting is invalid, missing or contradicts the file, or ``path`` is
+                no file in a folder that exists.
             DamagedLedgerError: If the file is damaged, is not a ledger, or has another format.
-            LedgerError: If another process has opened the ledger, or the file cannot be used for
-                another reason.
+            LedgerError: If another process has opened it, or it cannot be used otherwise.
         """
         values = (dim, censor_value, max_wait, late, clock, maximize)
         settings = zip((field.name for field in fields(Settings)), values, strict=True)
@@ -182,7 +178,6 @@ class FeedbackLedger:
         Raises:
             InputDataError: If there is no such file, or it is empty.
             DamagedLedgerError: If the file is damaged, is not a ledger, or has another format.
-            LedgerError: If the file cannot be used for another reason.
         """
         path = Path(path).resolve()
         if not path.is_file():
@@ -403,10 +398,7 @@ class FeedbackLedger:
             time: Time from which it stands (default: now), not before that of the last value.
 
         Raises:
-            UnknownTrialError: If there is no such trial.
-            TrialStateError: If the trial has no value.
-            InputDataError: As `tell`.
-            BotorchTensorDimensionError: As `tell`.
+            TrialStateError: If the trial has no value; for the rest see `tell`.
         """
         value, variance, at = as_number("y", y), as_variance("yvar", yvar), as_time(time)
         self._change(trial_id, lambda entry, clock: entry.amended(value, variance, at, clock))
@@ -451,8 +443,7 @@ class FeedbackLedger:
             time: Time of the failure (default: now).
 
         Raises:
-            UnknownTrialError: If there is no such trial.
-            TrialStateError: If the trial already has a value or has failed.
+            LedgerError: If there is no such trial, or it has a value or has failed.
             InputDataError: If ``time`` is NaN, infinite or before the submission.
         """
         at = as_time(time)
@@ -468,8 +459,7 @@ class FeedbackLedger:
             time: Time from which the trial is expired (default: now).
 
         Raises:
-            UnknownTrialError: If there is no such trial.
-            TrialStateError: If the trial has a value, has failed, or is already abandoned.
+            LedgerError: If there is no such trial, or it has a value, has failed or is abandoned.
             InputDataError: If ``time`` is NaN, infinite or before the submission.
         """
         at = as_time(time)

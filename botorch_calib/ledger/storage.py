@@ -72,7 +72,7 @@ class Change:
         return replace(
             self._before,
             settings=self.settings,
-            entries=tuple(self.entries),
+            entries=self.entries,
             latest=self.clock.latest,
         )
 
