@@ -1,14 +1,4 @@
-"""The ledger for people at a bench: ``python -m botorch_calib.ledger COMMAND FILE``.
-
-=========================== ===================================================================
-command                     what it does
-=========================== ===================================================================
-``status FILE``             shows the best value, and what is waited for
-``tell FILE ID Y``          records the value of a trial
-``amend FILE ID Y``         replaces the value of a trial; the earlier one is kept
-``salvage FILE NEW``        makes a new ledger of what a damaged file still holds
-=========================== ===================================================================
-"""
+"""The command line of a ledger: ``python -m botorch_calib.ledger --help`` says what it can do."""
 
 from __future__ import annotations
 
@@ -28,17 +18,7 @@ from botorch_calib.ledger.trials import Trial, TrialStatus
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Do what the command line says.
-
-    Args:
-        arguments: The words of the command line, without the program (default: ``sys.argv``).
-
-    Returns:
-        The exit status: 0, or 1 after an error, which is printed.
-
-    Raises:
-        SystemExit: If the words are no command, with the status 2, or ask for help.
-    """
+    """Do what the words of the command line say (default: ``sys.argv``); the exit status."""
     words = sys.argv[1:] if arguments is None else arguments
     # argparse takes a word like -1e-3 for an option, unless there is a space in it.
     options = _parser().parse_args([f" {word}" if _is_negative(word) else word for word in words])

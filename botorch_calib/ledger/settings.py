@@ -18,16 +18,9 @@ LATE = ("use", "discard")
 
 @dataclass(frozen=True)
 class Settings:
-    """The settings of a ledger, checked. `FeedbackLedger` explains the choices.
+    """The settings of a ledger, checked; `FeedbackLedger` explains them.
 
-    Attributes:
-        dim: Number ``d`` of elements of a query.
-        censor_value: The value that replaces a missing one, in units of the outcome, or None.
-        max_wait: How long to wait for a value, in units of the clock.
-        late: One of `LATE`: whether values that arrive after ``max_wait`` are used. None, which is
-            replaced, is ``"discard"`` if there is a finite ``max_wait``, and else ``"use"``.
-        clock: One of `CLOCKS`.
-        maximize: Whether the greatest value is best, or the least; None if nobody has said so.
+    ``late`` is replaced where it is None, and ``maximize`` is None if nobody has said so.
     """
 
     dim: int
