@@ -31,7 +31,6 @@ from botorch_calib.asynchronous.timeouts_and_retries import EvaluationLimits, Ev
 from botorch_calib.asynchronous.worker_pools import Objective, PoolSupply, WorkerPool
 from botorch_calib.exceptions import EvaluationError, EvaluationWarning, TrialStateError
 from botorch_calib.ledger.ledger import FeedbackLedger
-from botorch_calib.ledger.presence import Presence
 from botorch_calib.ledger.trials import Trial
 
 logger = logging.getLogger(__name__)
@@ -41,9 +40,6 @@ Callback = Callable[[FeedbackLedger, Trial], object]
 
 # The longest wait in seconds; some platforms notice ctrl-C only when a wait ends.
 TICK = 1.0
-
-# The longest wait in seconds while another run chooses a query.
-SHORT_TICK = 0.05
 
 
 @dataclass(frozen=True)
@@ -126,7 +122,11 @@ class EvaluationLoop:
         self._was_told_to_end = False
         self._failed_callbacks: set[int] = set()
         self._progress = progress
-        self._presence = Presence(settings.ledger._storage)
+        # Pending trials that an earlier run, or somebody by hand, has left to this one.
+        self._orphans: deque[int] = deque()
+        if settings.resume == "rerun":
+            pending = (trial.id for trial in self._ledger if trial.status == "pending")
+            self._orphans.extend(pending)
         self._best: Trial | None = None
         self._take_stock()
         # Evaluations that were lost with their worker, and run again.
@@ -148,13 +148,12 @@ class EvaluationLoop:
         self._wake: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._num_failures_in_a_row = 0
         self._has_warned = False
-        self._is_turn_of_others = False
-        self._bar = ProgressBar(progress, self._goal, self._stock.num_resolved)
+        self._bar = ProgressBar(progress, self._goal, self._num_resolved)
 
     def run(self) -> None:
         """Evaluate until the goal is reached; clean up in any case."""
         try:
-            with termination_as_exit(), self._presence:
+            with termination_as_exit():
                 self._run()
         finally:
             self._bar.close()
@@ -178,7 +177,7 @@ class EvaluationLoop:
         self._collect()
         self._take_stock()
         has_started = self._start_next()
-        self._bar.show(self._stock.num_resolved, len(self._running), self._best)
+        self._bar.show(self._num_resolved, len(self._running), self._best)
         if has_started:
             return True
         if not self._running and self._is_done():
@@ -190,7 +189,7 @@ class EvaluationLoop:
         """Whether nothing is left to start, neither here nor, should it be lost, elsewhere."""
         if self._is_over():
             return True
-        return not self._waiting and self._stock.num_resolved >= self._goal
+        return not self._waiting and self._num_resolved >= self._goal
 
     def _is_over(self) -> bool:
         """Whether no evaluation may start any more, whatever the goal."""
@@ -204,21 +203,20 @@ class EvaluationLoop:
     # ------------------------------------------------------------ starting and waiting
 
     def _take_stock(self) -> None:
-        """Count what is done and under way, here and in other processes."""
-        self._stock = self._presence.stock()
+        """Count what is done."""
+        self._num_resolved = int(self._ledger._view(None).resolved.sum())
         if self._progress:
             self._best = self._ledger.best()
 
     def _start_next(self) -> bool:
         """Start one evaluation if a slot is free and it is needed, else return False."""
-        self._is_turn_of_others = False
         is_full = len(self._running) + len(self._overdue) >= self._settings.max_parallel
         if is_full or self._is_over():
             return False
         if self._waiting:
             self._start(self._waiting.popleft())
             return True
-        if self._stock.num_taken >= self._goal:
+        if self._num_resolved + len(self._running) >= self._goal:
             return False
         # First of all: if no executor can be made, no query is chosen in vain or left pending.
         # And a new process starts while the query is chosen.
@@ -232,21 +230,25 @@ class EvaluationLoop:
         return True
 
     def _next_trial(self) -> int | None:
-        """A trial that another run has left behind, or a new one; None if others come first."""
-        if self._settings.resume == "rerun" and self._stock.orphans:
-            claimed = self._presence.claim(self._goal)
-            if claimed is not None:
-                return claimed
-        trial_id = None
-        if self._presence.take_turn():
-            num_trials = len(self._ledger)
-            x = self._settings.propose(self._ledger)
+        """A trial that an earlier run has left behind, or a new one; None if the time is over."""
+        while self._orphans:
+            trial = self._ledger[self._orphans.popleft()]
+            if trial.status == "pending":
+                return trial.id
+
+        class IsOver(Exception):
+            """The time is over: what was chosen is not needed."""
+
+        def propose(ledger: FeedbackLedger) -> Tensor:
+            x = self._settings.propose(ledger)
             if self._is_over():
-                self._presence.pass_turn()
-            else:
-                trial_id = self._presence.submit(x, num_trials, self._goal)
-        self._is_turn_of_others = trial_id is None
-        return trial_id
+                raise IsOver
+            return x
+
+        try:
+            return self._ledger.ask(propose).id
+        except IsOver:
+            return None
 
     def _start(self, evaluation: Evaluation, pool: WorkerPool | None = None) -> None:
         # The objective may modify its array.
@@ -283,7 +285,7 @@ class EvaluationLoop:
 
     def _wait(self) -> None:
         """Wait until an evaluation finishes or may time out, but no longer than a tick."""
-        longest = SHORT_TICK if self._is_turn_of_others else TICK
+        longest = TICK
         if not self._is_over():
             longest = min(longest, self._budget.seconds_left())
         patience = self._timer.patience(self._pools_of_running(), max(longest, 0.0))

@@ -19,7 +19,6 @@ import numpy as np
 from botorch.exceptions.errors import InputDataError
 
 from botorch_calib.exceptions import EvaluationError
-from botorch_calib.ledger.owners import is_process
 
 logger = logging.getLogger(__name__)
 
@@ -280,9 +279,13 @@ def _kill_group(process: Any) -> None:
         return
     # The number of a process is not given again as long as its group has members. So if it has
     # been, the group is not this one.
-    if process.exitcode is not None and is_process(process.pid):
-        return
     with contextlib.suppress(ProcessLookupError, PermissionError):
+        if process.exitcode is not None:
+            try:
+                os.kill(process.pid, 0)
+                return
+            except ProcessLookupError:
+                pass
         os.killpg(process.pid, signal.SIGKILL)
 
 

@@ -36,7 +36,6 @@ from botorch_calib.asynchronous import (
 from botorch_calib.asynchronous.worker_pools import WorkerPool
 from botorch_calib.exceptions import EvaluationError, EvaluationWarning, LedgerError
 from botorch_calib.ledger import FeedbackLedger, Trial, settings
-from botorch_calib.ledger.presence import Presence
 from tests.asynchronous.objectives import square, wait_until
 from tests.asynchronous.runs import (
     Gates,
@@ -151,7 +150,7 @@ class TestRecording:
         def propose(ledger: FeedbackLedger) -> Tensor:
             if len(ledger) == 2:
                 gates.open(0, 1)
-                wait_until(lambda: ids(FeedbackLedger.open(path), "observed") == [0, 1])
+                wait_until(lambda: ids(FeedbackLedger.read(path), "observed") == [0, 1])
             return count_up(ledger)
 
         gates.open(2)
@@ -527,14 +526,6 @@ class TestTimeBudget:
         loop = make_optimizer(Losing(), square, ledger, max_retries=5)
         assert loop.run(seconds=5.0).num_pending == 1
         assert make_optimizer(Inline(), square, ledger).run(1).num_observed == 1
-
-    def test_a_run_that_waits_for_others_ends_in_time(self) -> None:
-        ledger = FeedbackLedger(1)
-        with Presence(ledger._storage) as other:
-            assert other.take_turn() and other.submit([0.0], 0, goal=1) == 0
-            loop = make_optimizer(Inline(), square, ledger)
-            summary = loop.run(1, seconds=0.1)
-        assert summary.num_pending == len(ledger) == 1
 
     def test_bar_without_a_goal(self, capsys: pytest.CaptureFixture[str]) -> None:
         loop = make_optimizer(Inline(), square, FeedbackLedger(1), callbacks=[lambda *_: True])

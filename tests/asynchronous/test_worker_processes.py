@@ -214,7 +214,7 @@ def test_workers_end_with_their_parent(
         process.communicate(timeout=60)
         assert process.returncode == (143 if number == signal.SIGTERM else -number)
         wait_until(lambda: not any(map(is_alive, workers)))
-        assert ids(FeedbackLedger.open(tmp_path / "ledger"), "pending") == [0, 1, 2]
+        assert ids(FeedbackLedger.read(tmp_path / "ledger"), "pending") == [0, 1, 2]
     finally:
         process.kill()
         process.communicate()
@@ -226,7 +226,7 @@ def test_programs_end_with_the_worker_that_started_them(tmp_path: Path) -> None:
     try:
         output, _ = process.communicate(timeout=60)
         assert process.returncode == 0, output
-        ledger = FeedbackLedger.open(tmp_path / "ledger")
+        ledger = FeedbackLedger.read(tmp_path / "ledger")
         assert observed(ledger) == squares(2, 3) and ids(ledger, "failed") == [0, 1]
     finally:
         process.kill()

@@ -72,7 +72,7 @@ def interrupt(folder: Path, how: int, delay: float, num_values: int) -> None:
     )
     try:
         assert process.stdout is not None and process.stdout.readline() == "begin\n"
-        wait_until(lambda: len(observed(FeedbackLedger.open(folder / "ledger"))) >= num_values)
+        wait_until(lambda: len(observed(FeedbackLedger.read(folder / "ledger"))) >= num_values)
         time.sleep(delay)
         if how == 0:
             process.kill()
@@ -99,12 +99,12 @@ def test_interrupted_again_and_again(tmp_path: Path) -> None:
     """
     (tmp_path / "script.py").write_text(SCRIPT, encoding="ascii")
     generator = random.Random(0)
-    FeedbackLedger.open(tmp_path / "ledger", 1)
+    FeedbackLedger.open(tmp_path / "ledger", 1).close()
     known: dict[int, float | None] = {}
     for number in range(12):
         delay = generator.uniform(0.0, 2.0)
         interrupt(tmp_path, number % 3, delay, len(known) + 1 if number % 2 else 0)
-        ledger = FeedbackLedger.open(tmp_path / "ledger")
+        ledger = FeedbackLedger.read(tmp_path / "ledger")
         assert observed(ledger).items() >= known.items()
         known = observed(ledger)
         statuses = {trial.status.value for trial in ledger.trials}
