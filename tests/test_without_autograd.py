@@ -37,7 +37,7 @@ from botorch_calib.calibration import Calibrator
 from botorch_calib.robust import AmbiguitySet
 from tests.gps import make_gp
 
-OFF = [torch.no_grad, torch.inference_mode]
+OFF = [torch.no_grad]
 CALIBRATORS: list[Calibrator] = [
     LocalizedConformal(0.2, lengthscale=0.3, regularization=0.1),
     LocalizedConformal(0.2),

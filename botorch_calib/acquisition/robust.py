@@ -124,10 +124,7 @@ class ContextRobustFunction(AcquisitionFunction, ABC):
         contexts = self.contexts.to(X.dtype, X.device)
         self._check_width(X, contexts)
         rows = X.reshape(-1, X.shape[-1])
-        function, others = self._function(X), contexts.lipschitz_points
-        # A distribution's tensors are its own copies.
-        function.treat_as_constant(contexts.points, *([] if others is None else [others]))
-        values = self.ambiguity.evaluate(function, rows, contexts)
+        values = self.ambiguity.evaluate(self._function(X), rows, contexts)
         return values.reshape(X.shape[:-2])
 
     @torch.no_grad()
