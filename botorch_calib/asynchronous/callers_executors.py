@@ -169,5 +169,5 @@ def _warn_of_forks(executor: Executor) -> None:
             "uses torch may hang in them without a word: give a number of `workers` instead, or "
             "make the executor with mp_context=multiprocessing.get_context('spawn').",
             EvaluationWarning,
-            stacklevel=2,
+            stacklevel=5,  # where `run` is called
         )

@@ -136,11 +136,12 @@ class _Process:
     @property
     def is_sound(self) -> bool:
         """Whether the process lives, and none before it was killed, perhaps with a lock."""
-        done = self._future
-        was_killed = done is not None and (
-            done.cancelled() or isinstance(done.exception(), ProcessExpired)
-        )
-        return self._pool.active and not was_killed
+        if not self._pool.active:
+            return False
+        last = self._future
+        if last is None or not last.done():
+            return True
+        return not last.cancelled() and not isinstance(last.exception(), ProcessExpired)
 
     def probe(self) -> None:
         """Raise ``EvaluationError`` if the process dies even without an evaluation."""

@@ -43,6 +43,7 @@ from tests.asynchronous.runs import (
     make_optimizer,
     observed,
     processes,
+    read,
 )
 from tests.timeouts import threads_of_tests
 
@@ -147,7 +148,7 @@ class TestRecording:
         def propose(ledger: FeedbackLedger) -> Tensor:
             if len(ledger) == 2:
                 gates.open(0, 1)
-                wait_until(lambda: ids(FeedbackLedger.open(path), "observed") == [0, 1])
+                wait_until(lambda: ids(read(path), "observed") == [0, 1])
             return count_up(ledger)
 
         gates.open(2)

@@ -148,6 +148,7 @@ def test_a_process_that_is_killed_with_its_lock(tmp_path: Path, in_a_message: bo
     assert time.monotonic() - begin < 20.0
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_a_thread_of_pebble_that_dies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The evaluation that it was to report counts as lost, instead of running for ever."""
 
