@@ -15,7 +15,6 @@ PACKAGE = ROOT / "botorch_calib"
 CHAIN = (
     "exceptions",
     "_validation",
-    "_autograd",
     "_root_finding",
     "distributions",
     "calibration",
@@ -36,7 +35,7 @@ LEAVES = ("test_functions", "plotting", "testing")
 # Components of the chain that are siblings: neither imports the other.
 STRANGERS = {("acquisition", "diagnostics")}
 # Python files that may stand at the top of the package, besides its subpackages.
-ROOT_FILES = {"", "exceptions", "_autograd", "_validation", "_root_finding"}
+ROOT_FILES = {"", "exceptions", "_validation", "_root_finding"}
 
 Graph = dict[str, set[str]]
 

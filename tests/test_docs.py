@@ -112,7 +112,7 @@ def test_shortest_script_runs_as_a_file(tmp_path: Path) -> None:
         )
         assert done.returncode == 0, done.stderr
         assert done.stdout.startswith("Trial(id=")
-    assert len(FeedbackLedger.open(tmp_path / "run.ledger").to_observations()[0]) == 10
+    assert len(FeedbackLedger.read(tmp_path / "run.ledger").to_observations()[0]) == 10
 
 
 def test_every_table_and_tutorial_has_its_page() -> None:

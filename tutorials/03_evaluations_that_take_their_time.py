@@ -221,7 +221,8 @@ command = [sys.executable, str(script), str(file), "--evaluations", "16"]
 process = subprocess.Popen(command, stderr=subprocess.DEVNULL, start_new_session=True)
 while process.poll() is None:
     time.sleep(0.1)
-    if file.exists() and len(FeedbackLedger.open(file, dim=2).to_observations()[0]) >= 6:
+    is_made = file.exists() and file.stat().st_size > 0
+    if is_made and len(FeedbackLedger.read(file).to_observations()[0]) >= 6:
         os.killpg(process.pid, signal.SIGKILL)  # the script and its workers
         process.wait()
 print(f"ended by signal {-process.returncode}")

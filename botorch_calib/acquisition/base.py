@@ -21,6 +21,7 @@ from torch import Tensor
 from botorch_calib._validation import check_count, check_model
 from botorch_calib.acquisition.pending_points import PendingPoints, fantasy_models
 from botorch_calib.models.inspection import as_calibrated, sole_member
+from botorch_calib.models.marginals import posterior_at
 from botorch_calib.models.requirements import check_one_value_each
 from botorch_calib.posteriors import CalibratedPosterior
 
@@ -88,7 +89,8 @@ class CalibratedAcquisitionFunction(PendingPoints, ABC):
         model: Any = self._models[index]
         if self._fantasies is not None:  # the model's batch dimension
             model, X = self._fantasies[index], X.unsqueeze(-3)
-        posterior = model.posterior(
+        posterior = posterior_at(
+            model,
             X,
             observation_noise=self.observation_noise,
             posterior_transform=self.posterior_transform,

@@ -52,6 +52,7 @@ from botorch_calib.models.inspection import (
     raw_width,
     stated_moments,
 )
+from botorch_calib.models.marginals import posterior_at
 from botorch_calib.models.requirements import check_one_value_each
 
 if TYPE_CHECKING:
@@ -76,7 +77,7 @@ def confidence_width(
     # Ensembles add their batch dimension themselves.
     batch_dims = 0 if is_ensemble(model) else len(model.batch_shape)
     X = X_window.reshape(len(X_window), *[1] * batch_dims, 1, X_window.shape[-1])
-    _, sigma = stated_moments(model, model.posterior(X))
+    _, sigma = stated_moments(model, posterior_at(model, X))
     return feedback_bound * sigma.squeeze(-1).squeeze(-1).sum(dim=0) + beta**0.5
 
 
@@ -275,7 +276,7 @@ class DelayedUpperConfidenceBound(DelayAwareAcquisitionFunction):
     def forward(self, X: Tensor) -> Tensor:
         """Evaluate the confidence bound at ``b x 1 x d``; values of shape ``b``."""
         model, transform = self._current_model, self.posterior_transform
-        posterior = model.posterior(X, posterior_transform=transform)
+        posterior = posterior_at(model, X, posterior_transform=transform)
         check_one_value_each(posterior._extended_shape()[-2], X, type(self).__name__)
         moments = stated_moments(model, posterior, transform)
         mean, sigma = (moment.squeeze(-1).squeeze(-1) for moment in moments)

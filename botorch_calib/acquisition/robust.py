@@ -100,11 +100,8 @@ class ContextRobustFunction(PendingPoints, ABC):
 
     def _worst_expectation(self, function: ContextualFunction, X: Tensor) -> Tensor:
         """The worst expectation ``b`` of a function of decisions ``b x 1 x d_x`` and contexts."""
-        contexts = self._contexts_at(X)
-        others, rows = contexts.lipschitz_points, X.reshape(-1, X.shape[-1])
-        # A distribution's tensors are its own copies.
-        function.treat_as_constant(contexts.points, *([] if others is None else [others]))
-        values = self.ambiguity.evaluate(function, rows, contexts)
+        rows = X.reshape(-1, X.shape[-1])
+        values = self.ambiguity.evaluate(function, rows, self._contexts_at(X))
         return values.reshape(X.shape[:-2])
 
     @torch.no_grad()

@@ -221,6 +221,9 @@ class RationalScore(Score):
 class _InverseSoftsign(Function):
     """`_bounded_inverse` of `_softsign` in one operation for autograd.
 
+    Plain operations take the same time on a processor, and 17 of the 500 operations of log EI that
+    a device would be bound by.
+
     ``z = c / (1 - |c|)`` has the derivative ``dz/dc = 1 / (1 - |c|)^2 = (1 + |z|)^2``, a
     differentiable function of the value, so that derivatives of every order are exact. From
     ``|c| = 1`` on the denominator stays at a number that leads beyond the bounds.
@@ -291,32 +294,5 @@ def _bounded_inverse(
     lower, upper = sorted(ends)
     info = torch.finfo(theta.dtype)
     inside = theta.clamp(max(lower[0], info.tiny), min(upper[0], 1.0 - info.eps))
-    held: Tensor = _HeldAtEnds.apply(inverse(inside), theta, lower, upper)
-    return held
-
-
-class _HeldAtEnds(Function):
-    """A value that is exactly the stated one beyond the ends, whose gradient is 0 there already.
-
-    Of what comes from a clamped argument only the value is changed, by rounding: the gradient
-    passes through.
-    """
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        value: Tensor,
-        theta: Tensor,
-        lower: tuple[float, float],
-        upper: tuple[float, float],
-    ) -> Tensor:
-        low, high = sorted((lower[1], upper[1]))
-        # A clamp too: rounding in the inverse may overshoot an end by an ulp.
-        held = value.clamp(low, high)
-        return held.masked_fill_(theta <= lower[0], lower[1]).masked_fill_(
-            theta >= upper[0], upper[1]
-        )
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
-        return grad, None, None, None
+    value = torch.where(theta <= lower[0], lower[1], inverse(inside))
+    return torch.where(theta >= upper[0], upper[1], value)

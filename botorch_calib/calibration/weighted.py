@@ -15,7 +15,6 @@ import torch
 from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError
 from torch import Tensor, nn
 
-from botorch_calib._autograd import outside_inference_mode
 from botorch_calib._validation import check_one_of, check_open_unit, check_positive, check_width
 from botorch_calib.calibration.base import TAILS, Calibrator, check_residuals
 from botorch_calib.distributions.piecewise import PiecewisePredictive
@@ -136,7 +135,6 @@ class WeightedConformal(Calibrator):
         """
         return self._predictive_from(self.half_width(X))
 
-    @outside_inference_mode()
     @torch.no_grad()
     def update(self, X: Tensor, z: Tensor) -> PiecewisePredictive:
         """Add residuals to the history; a call that raises changes nothing.

@@ -18,6 +18,7 @@ from botorch_calib.acquisition.pending_points import PendingPoints
 from botorch_calib.decisions.chance_constraints import ChanceConstraint, chance_constraints_of
 from botorch_calib.models import CensoredDelayModel
 from botorch_calib.models.inspection import gaussian_part, like, observed_part, stated_moments
+from botorch_calib.models.marginals import posterior_at
 
 
 class CertifiedSetExpansion(PendingPoints):
@@ -79,7 +80,7 @@ class CertifiedSetExpansion(PendingPoints):
         for constraint, model, unit in zip(
             self.constraints, self._models(), self.units, strict=True
         ):
-            _, sigma = stated_moments(model, model.posterior(X))
+            _, sigma = stated_moments(model, posterior_at(model, X))
             _, deviation = constraint.model.observation_moments(X)
             sigma, deviation = (v.squeeze(-1).squeeze(-1) for v in (sigma, deviation))
             to_border = constraint.margin(X) / deviation

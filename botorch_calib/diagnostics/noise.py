@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import textwrap
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import torch
@@ -119,18 +119,11 @@ class NoiseDiagnosis:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain numbers, ready for ``json.dumps``, without the likelihood's curve."""
-        ratios = self.multiplier_interval
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
         return {
-            "stated": self.stated,
-            "supported": self.supported,
-            "interval": list(self.interval),
-            "multiplier": self.multiplier,
-            "multiplier_interval": None if ratios is None else list(ratios),
-            "level": self.level,
-            "given": self.given,
-            "num_observations": self.num_observations,
-            "prior_deviation": self.prior_deviation,
-            "is_floor": self.is_floor,
+            name: list(value) if isinstance(value, tuple) else value
+            for name, value in values.items()
+            if not isinstance(value, Tensor)
         }
 
     def __str__(self) -> str:

@@ -13,6 +13,7 @@ experiment.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 try:
     from ax.api.client import Client
@@ -45,6 +46,7 @@ __all__ = [
     "calibrated_model_config",
     "configured_experiment",
     "experiment_with_one_objective",
+    "strategy_with",
 ]
 
 
@@ -93,11 +95,7 @@ def calibrated_generation_strategy(
     _check_baseline(experiment)
     model_config = calibrated_model_config() if model_config is None else model_config
     _check_config("model_config", model_config)
-    strategy = choose_generation_strategy(
-        GenerationStrategyDispatchStruct(method="custom") if struct is None else struct,
-        model_config=model_config,
-        botorch_acqf_class=botorch_acqf_class,
-    )
+    strategy, options = strategy_with(model_config, botorch_acqf_class, struct)
     by_signature = {}
     for name, config in (metric_configs or {}).items():
         if name not in experiment.metrics:
@@ -105,15 +103,27 @@ def calibrated_generation_strategy(
             raise InputDataError(f"`metric_configs` names {name!r}; the metrics are {known}.")
         _check_config(f"metric_configs[{name!r}]", config)
         by_signature[experiment.metrics[name].signature] = [config]
-    (spec,) = strategy.nodes_by_name["MBM"].generator_specs
-    spec.generator_kwargs["surrogate_spec"] = SurrogateSpec(
+    options["surrogate_spec"] = SurrogateSpec(
         model_configs=[model_config], metric_to_model_configs=by_signature
     )
     chosen_by_ax = botorch_acqf_class is None
-    spec.generator_kwargs["acquisition_class"] = (
-        ConstrainedClosedForm if chosen_by_ax else SampledSums
-    )
+    options["acquisition_class"] = ConstrainedClosedForm if chosen_by_ax else SampledSums
     return strategy
+
+
+def strategy_with(
+    model_config: ModelConfig,
+    botorch_acqf_class: type[AcquisitionFunction] | None,
+    struct: GenerationStrategyDispatchStruct | None,
+) -> tuple[GenerationStrategy, dict[str, Any]]:
+    """Ax's generation strategy, and the options of its generator after the initial trials."""
+    strategy = choose_generation_strategy(
+        GenerationStrategyDispatchStruct(method="custom") if struct is None else struct,
+        model_config=model_config,
+        botorch_acqf_class=botorch_acqf_class,
+    )
+    (spec,) = strategy.nodes_by_name["MBM"].generator_specs
+    return strategy, spec.generator_kwargs
 
 
 def configured_experiment(client: Client | Experiment) -> tuple[Experiment, OptimizationConfig]:

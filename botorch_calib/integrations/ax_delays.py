@@ -24,7 +24,6 @@ except ImportError as error:
         "botorch_calib.integrations.ax_delays needs Ax: pip install botorch_calib[ax]"
     ) from error
 from ax.api.client import Client
-from ax.api.utils.generation_strategy_dispatch import choose_generation_strategy
 from ax.api.utils.structs import GenerationStrategyDispatchStruct
 from ax.core.experiment import Experiment
 from ax.generation_strategy.generation_strategy import GenerationStrategy
@@ -49,7 +48,7 @@ from botorch_calib.integrations._ax_models import (
     calibrated_or_plain,
     model_within,
 )
-from botorch_calib.integrations.ax import experiment_with_one_objective
+from botorch_calib.integrations.ax import experiment_with_one_objective, strategy_with
 from botorch_calib.models import CensoredDelayModel
 from botorch_calib.models.inspection import gaussian_part, raw_train_targets
 
@@ -210,18 +209,13 @@ def delay_aware_generation_strategy(
             "A draw of observations is no function of the parameters, as noise is drawn anew each "
             'time: use `acquisition="ucb"`, or a `calibrated_model_config` with `denoise=True`.'
         )
-    strategy = choose_generation_strategy(
-        GenerationStrategyDispatchStruct(method="custom") if struct is None else struct,
-        model_config=delayed_model_config(
-            imputation, maximize=not config.objective.minimize, calibrated=calibrated
-        ),
-        botorch_acqf_class=ACQUISITION_CLASSES[acquisition],
-    )
-    (spec,) = strategy.nodes_by_name["MBM"].generator_specs
+    maximize = not config.objective.minimize
+    model_config = delayed_model_config(imputation, maximize=maximize, calibrated=calibrated)
+    strategy, options = strategy_with(model_config, ACQUISITION_CLASSES[acquisition], struct)
     if beta is None:
         widened = imputation == "hallucinate" and acquisition == "ucb"
         beta = STRATEGIES["hallucinate" if widened else acquisition].beta
-    spec.generator_kwargs["botorch_acqf_options"] = {"beta": check_nonnegative("beta", beta)}
+    options["botorch_acqf_options"] = {"beta": check_nonnegative("beta", beta)}
     return strategy
 
 

@@ -29,7 +29,6 @@ except ImportError as error:
         "botorch_calib.integrations.ax_robust needs Ax: pip install botorch_calib[ax]"
     ) from error
 from ax.api.client import Client
-from ax.api.utils.generation_strategy_dispatch import choose_generation_strategy
 from ax.api.utils.structs import GenerationStrategyDispatchStruct
 from ax.core.experiment import Experiment
 from ax.core.observation import Observation, ObservationData, ObservationFeatures
@@ -53,7 +52,7 @@ from torch import Tensor
 from botorch_calib._validation import check_nonnegative
 from botorch_calib.acquisition import RobustUpperConfidenceBound
 from botorch_calib.integrations._ax_models import calibrated_or_plain
-from botorch_calib.integrations.ax import experiment_with_one_objective
+from botorch_calib.integrations.ax import experiment_with_one_objective, strategy_with
 from botorch_calib.integrations.stored_robustness import (
     read_ambiguity,
     read_contexts,
@@ -295,7 +294,6 @@ def robust_generation_strategy(
         "Robust decisions are for one objective without outcome constraints: a worst case of "
         "several outcomes at a time is not defined here.",
     )
-    struct = GenerationStrategyDispatchStruct(method="custom") if struct is None else struct
     _check_strategy(experiment, struct)
     names = [context_names] if isinstance(context_names, str) else list(context_names)
     parameters = _checked_parameters(experiment, names)
@@ -304,15 +302,12 @@ def robust_generation_strategy(
             "`ambiguity` must be an AmbiguitySet such as WassersteinBall(0.1), got "
             f"{type(ambiguity).__name__}."
         )
-    strategy = choose_generation_strategy(
-        struct,
-        model_config=calibrated_or_plain(calibrated),
-        botorch_acqf_class=RobustUpperConfidenceBound,
+    strategy, kwargs = strategy_with(
+        calibrated_or_plain(calibrated), RobustUpperConfidenceBound, struct
     )
     # In discrete spaces a decision that is right may be proposed again in a context that it met
     # already. Ax would fall back on a random decision, in a context that may never occur.
     strategy.nodes_by_name["MBM"].should_deduplicate = False
-    kwargs = _robust_spec(strategy).generator_kwargs
     kwargs["acquisition_class"] = RobustDecisions
     kwargs["botorch_acqf_options"] = {
         "beta": check_nonnegative("beta", beta),
@@ -450,9 +445,13 @@ def _robust_spec(strategy: GenerationStrategy | None) -> GeneratorSpec:
 # ------------------------------------------------------------ checks
 
 
-def _check_strategy(experiment: Experiment, struct: GenerationStrategyDispatchStruct) -> None:
+def _check_strategy(
+    experiment: Experiment, struct: GenerationStrategyDispatchStruct | None
+) -> None:
     if experiment.search_space.is_hierarchical:
         raise UnsupportedError("Robust decisions are not for parameters that depend on others.")
+    if struct is None:
+        return
     if struct.method != "custom":
         raise InputDataError(f'`struct` must have the method "custom", got {struct.method!r}.')
     if struct.simplify_parameter_changes:

@@ -121,10 +121,8 @@ def calibrated_candidates_func(
         residuals=check_one_of("residuals", residuals, RESIDUALS),
         excess=check_one_of("excess", excess, EXCESS),
         fit=fit_in_unit_cube if fit is None else fit,
-        search=_Search(
-            num_restarts=check_count("num_restarts", num_restarts),
-            raw_samples=check_count("raw_samples", raw_samples, least=num_restarts),
-        ),
+        num_restarts=check_count("num_restarts", num_restarts),
+        raw_samples=check_count("raw_samples", raw_samples, least=num_restarts),
     )
 
 
@@ -157,26 +155,6 @@ class _Trials:
 
 
 @dataclass(frozen=True)
-class _Search:
-    """How an acquisition function is maximised over the unit cube."""
-
-    num_restarts: int
-    raw_samples: int
-
-    def maximizer(self, acqf: AcquisitionFunction, X: Tensor) -> Tensor:
-        """The point ``1 x d``, in the precision and on the device of ``X``."""
-        point, _ = optimize_acqf(
-            acqf,
-            bounds=_unit_cube(X),
-            q=1,
-            num_restarts=self.num_restarts,
-            raw_samples=self.raw_samples,
-            options=dict(SEPARATE_STARTS),
-        )
-        return point.detach()
-
-
-@dataclass(frozen=True)
 class _CalibratedCandidates:
     """What `calibrated_candidates_func` returns: a class, since closures cannot be pickled."""
 
@@ -185,7 +163,8 @@ class _CalibratedCandidates:
     residuals: str
     excess: str
     fit: Callable[[Tensor, Tensor], Model]
-    search: _Search
+    num_restarts: int
+    raw_samples: int
 
     def __call__(
         self,
@@ -201,7 +180,14 @@ class _CalibratedCandidates:
             # The sampler counts running trials among those to start with, so there may be none.
             point = torch.rand_like(bounds[:1])
         else:
-            point = self.search.maximizer(self._acquisition_function(trials), trials.X)
+            point, _ = optimize_acqf(
+                self._acquisition_function(trials),
+                bounds=_unit_cube(trials.X),
+                q=1,
+                num_restarts=self.num_restarts,
+                raw_samples=self.raw_samples,
+                options=dict(SEPARATE_STARTS),
+            )
         # Rounding may lead out of the bounds.
         return unnormalize(point, bounds).clamp(bounds[0], bounds[1])
 

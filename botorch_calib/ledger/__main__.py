@@ -1,50 +1,24 @@
-"""The ledger for people at a bench: ``python -m botorch_calib.ledger COMMAND FILE``.
-
-=========================== ===================================================================
-command                     what it does
-=========================== ===================================================================
-``status FILE``             shows the best value, and what is waited for
-``tell FILE ID Y``          records the value of a trial
-``amend FILE ID Y``         replaces the value of a trial; the earlier one is kept
-``salvage FILE``            prints what an intact part of a damaged file holds, as CSV
-=========================== ===================================================================
-"""
+"""The command line of a ledger: ``python -m botorch_calib.ledger --help`` says what it can do."""
 
 from __future__ import annotations
 
 import argparse
-import csv
-import io
 import os
 import sys
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from botorch.exceptions.errors import BotorchError, InputDataError
 
 from botorch_calib.ledger.ledger import FeedbackLedger
-from botorch_calib.ledger.salvage import renumbered, salvage
-from botorch_calib.ledger.storage_in_memory import MemoryStorage
-from botorch_calib.ledger.storage_on_disk import SQLiteStorage
-from botorch_calib.ledger.table import Table
+from botorch_calib.ledger.salvage import salvage
 from botorch_calib.ledger.trials import Trial, TrialStatus
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Do what the command line says.
-
-    Args:
-        arguments: The words of the command line, without the program (default: ``sys.argv``).
-
-    Returns:
-        The exit status: 0, or 1 after an error, which is printed.
-
-    Raises:
-        SystemExit: If the words are no command, with the status 2, or ask for help.
-    """
+    """Do what the words of the command line say (default: ``sys.argv``); the exit status."""
     words = sys.argv[1:] if arguments is None else arguments
     # argparse takes a word like -1e-3 for an option, unless there is a space in it.
     options = _parser().parse_args([f" {word}" if _is_negative(word) else word for word in words])
@@ -58,11 +32,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _print(text: str) -> bool:
     """Print what a command returns; False if nobody can read it, which undoes nothing."""
-    if sys.stdout is None:  # closed, by `>&-`
-        return True
-    encoding = sys.stdout.encoding or "utf-8"
-    # Notes may hold any character, and the output perhaps not: it gets escapes, as errors do.
-    text = text.encode(encoding, "backslashreplace").decode(encoding)
     try:
         print(text, end="", flush=True)
     except OSError as error:
@@ -104,19 +73,13 @@ def _parser() -> argparse.ArgumentParser:
         command.add_argument("id", type=int, help="the trial's number")
         command.add_argument("y", type=float, help="its value")
         command.add_argument("--yvar", type=float, help="the variance of its noise, where known")
-    command = add("salvage", _salvage, "print what an intact part of a damaged file holds")
-    command.add_argument("--into", type=Path, metavar="NEW", help="make a new ledger of it")
+    command = add("salvage", _salvage, "make a new ledger of what a damaged file still holds")
+    command.add_argument("new", type=Path, help="the new ledger")
     return parser
 
 
-def _open(options: argparse.Namespace) -> FeedbackLedger:
-    if not options.file.is_file():  # a slip of the pen must not make a new ledger
-        raise InputDataError(f"There is no file {options.file}.")
-    return FeedbackLedger.open(options.file)
-
-
 def _status(options: argparse.Namespace) -> str:
-    ledger = _open(options).snapshot()
+    ledger = FeedbackLedger.read(options.file)
     trials = ledger.trials
     counts = Counter(trial.status for trial in trials)
     states = ", ".join(f"{counts[status]} {status}" for status in TrialStatus if counts[status])
@@ -134,51 +97,26 @@ def _shown(trial: Trial) -> str:
 
 
 def _tell(options: argparse.Namespace) -> str:
-    ledger = _open(options)
-    ledger.tell(options.id, options.y, options.yvar)
-    return f"{_shown(ledger[options.id])}: y = {options.y!r}\n"
+    with _open(options) as ledger:
+        ledger.tell(options.id, options.y, options.yvar)
+        return f"{_shown(ledger[options.id])}: y = {options.y!r}\n"
 
 
 def _amend(options: argparse.Namespace) -> str:
-    ledger = _open(options)
-    ledger.amend(options.id, options.y, options.yvar)
-    trial = ledger[options.id]
+    with _open(options) as ledger:
+        ledger.amend(options.id, options.y, options.yvar)
+        trial = ledger[options.id]
     return f"{_shown(trial)}: y = {trial.y!r}, in the place of {trial.earlier[-1].y!r}\n"
 
 
+def _open(options: argparse.Namespace) -> FeedbackLedger:
+    if not options.file.is_file():  # a slip of the pen must not leave a lock's file
+        raise InputDataError(f"There is no file {options.file}.")
+    return FeedbackLedger.open(options.file)
+
+
 def _salvage(options: argparse.Namespace) -> str:
-    found = salvage(options.file)
-    entries = renumbered(found.entries)
-    if options.into is not None:
-        try:
-            options.into.touch(exist_ok=False)  # an empty file counts as none
-        except FileExistsError:
-            raise InputDataError(f"The file {options.into} exists already.") from None
-        given = {name: value for name, value in asdict(found.settings).items() if value is not None}
-        try:
-            storage = SQLiteStorage.create_or_open(options.into, given)
-            storage.append(lambda count, clock: entries)
-        except BaseException:  # as of a full disk: what is left would stop the next attempt
-            options.into.unlink(missing_ok=True)
-            raise
-    table = Table(found.settings.dim)
-    table.write(entries)
-    table.latest = found.latest
-    ledger = FeedbackLedger._of(MemoryStorage(table, found.settings))
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    for i, record in enumerate(ledger.to_records()):
-        if i == 0:
-            writer.writerow(record)
-        writer.writerow({**record, "id": found.entries[i].id}.values())
-    print(f"{len(entries)} trials are intact.", file=sys.stderr)
-    if found.missing:
-        print(f"Lost: {', '.join(map(str, found.missing))}.", file=sys.stderr)
-    if found.header is None:
-        print("The settings are lost, and maybe trials after the last one.", file=sys.stderr)
-    if options.file.with_name(f"{options.file.name}-journal").exists():
-        print("There is a journal: maybe the last change was not completed.", file=sys.stderr)
-    return text.getvalue()
+    return salvage(options.file, options.new)
 
 
 if __name__ == "__main__":

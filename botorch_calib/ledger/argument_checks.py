@@ -22,17 +22,7 @@ DOUBLE = np.dtype("<f8")
 
 
 def as_number(name: str, value: Any, *, finite: bool = True) -> float:
-    """Convert a real number, or a tensor or array of one element, to a float.
-
-    Args:
-        name: The argument's name, for error messages.
-        value: The number.
-        finite: Whether infinite values are refused.
-
-    Raises:
-        BotorchTensorDimensionError: If ``value`` does not have exactly one element.
-        InputDataError: If it is not a real number, is NaN, or is infinite although ``finite``.
-    """
+    """Convert a real number, or a tensor or array of one element, to a float that is not NaN."""
     # ``value`` may be anything that an objective returns: ``reprlib`` keeps the text short, and
     # also works if the value's own ``__repr__`` fails.
     shown = reprlib.repr(value)
@@ -55,20 +45,8 @@ def as_number(name: str, value: Any, *, finite: bool = True) -> float:
     return number
 
 
-def check_flag(name: str, value: Any) -> bool:
-    """Return a truth value as a ``bool``, or raise ``InputDataError``."""
-    if not isinstance(value, (bool, np.bool_)):
-        raise InputDataError(f"`{name}` must be True or False, got {value!r}.")
-    return bool(value)
-
-
 def as_variance(name: str, value: Any) -> float | None:
-    """Convert a variance to a float; None if there is none.
-
-    Raises:
-        BotorchTensorDimensionError: If ``value`` does not have exactly one element.
-        InputDataError: If it is not a finite number of at least 0.
-    """
+    """Convert a variance to a float; None if there is none."""
     if value is None:
         return None
     variance = as_number(name, value) + 0.0  # no -0.0
@@ -80,8 +58,21 @@ def as_variance(name: str, value: Any) -> float | None:
     return variance
 
 
+def as_time(time: Any) -> float | None:
+    """Convert a time to a float; None if there is none."""
+    # Adding 0 turns -0.0, which a file would not preserve, into 0.0.
+    return None if time is None else as_number("time", time) + 0.0
+
+
+def check_flag(name: str, value: Any) -> bool:
+    """Return a truth value as a ``bool``, or raise ``InputDataError``."""
+    if not isinstance(value, (bool, np.bool_)):
+        raise InputDataError(f"`{name}` must be True or False, got {value!r}.")
+    return bool(value)
+
+
 def as_trial_id(value: Any) -> int:
-    """Return ``value`` as an integer, or raise ``UnknownTrialError``."""
+    """Convert a trial's id to an ``int``."""
     try:
         return operator.index(value)
     except TypeError:
@@ -89,75 +80,29 @@ def as_trial_id(value: Any) -> int:
 
 
 def as_query(x: Any, dim: int, name: str = "x") -> bytes:
-    """Convert a query to little-endian doubles.
-
-    Args:
-        x: A tensor or array-like of shape ``d`` or ``1 x d``.
-        dim: The number ``d``.
-        name: The argument's name, for error messages.
-
-    Raises:
-        BotorchTensorDimensionError: If ``x`` has another shape.
-        InputDataError: If ``x`` holds NaN, infinite values or anything but real numbers.
-    """
-    values = _as_tensor(name, x)
-    if values.shape not in ((dim,), (1, dim)):
-        raise BotorchTensorDimensionError(
-            f"`{name}` must have shape {dim} or 1 x {dim}, got {tuple(values.shape)}."
-        )
-    return _checked_numbers(name, values).reshape(-1).tobytes()
+    """Convert a query, of shape ``d`` or ``1 x d``, to little-endian doubles."""
+    return as_array(name, x, (dim,), (1, dim)).tobytes()
 
 
-def as_queries(X: Any, dim: int) -> list[bytes]:
-    """Convert ``n`` queries, ``n x d``, as `as_query` does with one."""
-    values = _as_tensor("X", X)
-    if values.dim() != 2 or values.shape[-1] != dim:
-        raise BotorchTensorDimensionError(
-            f"`X` must have shape n x {dim}, got {tuple(values.shape)}."
-        )
-    return [row.tobytes() for row in _checked_numbers("X", values)]
-
-
-def as_values(name: str, values: Any, count: int) -> list[float]:
-    """Convert ``count`` numbers, ``n x 1`` or ``n``, to floats.
-
-    Args:
-        name: The argument's name, for error messages.
-        values: A tensor or array-like.
-        count: The number ``n``.
-
-    Raises:
-        BotorchTensorDimensionError: If ``values`` has another shape.
-        InputDataError: If it holds NaN, infinite values or anything but real numbers.
-    """
-    tensor = _as_tensor(name, values)
-    if tensor.shape not in ((count,), (count, 1)):
-        raise BotorchTensorDimensionError(
-            f"`{name}` must have shape {count} x 1, one row for each of `X`, got "
-            f"{tuple(tensor.shape)}."
-        )
-    numbers: list[float] = _checked_numbers(name, tensor).reshape(-1).tolist()
-    return numbers
-
-
-def _as_tensor(name: str, values: Any) -> Tensor:
-    return values if isinstance(values, Tensor) else torch.from_numpy(_as_doubles(name, values))
-
-
-def _checked_numbers(name: str, values: Tensor) -> NDArray[np.float64]:
+def as_array(name: str, values: Any, *shapes: tuple[int | None, ...]) -> NDArray[np.float64]:
+    """Convert a tensor or array-like of one of these shapes, with None for any number of rows."""
+    if not isinstance(values, Tensor):
+        try:
+            array = np.asarray(values)
+        except ValueError:  # lists of different lengths
+            array = np.empty(0, dtype=object)
+        if array.dtype.kind not in "biuf":
+            raise InputDataError(f"`{name}` must hold real numbers, got {values!r}.")
+        # A writable copy, as torch warns about arrays that are read-only.
+        values = torch.from_numpy(array.astype(np.float64))
     if values.is_complex():
         raise InputDataError(f"`{name}` must hold real numbers, got complex ones.")
+    actual = tuple(values.shape)
+    if actual not in [actual[:1] + shape[1:] if shape[0] is None else shape for shape in shapes]:
+        texts = (" x ".join("n" if k is None else str(k) for k in shape) for shape in shapes)
+        raise BotorchTensorDimensionError(
+            f"`{name}` must have shape {' or '.join(texts)}, got {actual}."
+        )
     doubles = values.detach().to(device="cpu", dtype=torch.double)
-    array: NDArray[np.float64] = check_finite(name, doubles).numpy().astype(DOUBLE)
-    return array
-
-
-def _as_doubles(name: str, x: Any) -> NDArray[np.float64]:
-    """A writable copy; torch warns about arrays that are read-only."""
-    try:
-        array = np.asarray(x)
-    except ValueError:  # lists of different lengths
-        array = np.empty(0, dtype=object)
-    if array.dtype.kind not in "biuf":
-        raise InputDataError(f"`{name}` must hold real numbers, got {x!r}.")
-    return array.astype(np.float64)
+    checked: NDArray[np.float64] = check_finite(name, doubles).numpy().astype(DOUBLE)
+    return checked

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import math
 import os
-import time as system_time
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -17,19 +16,18 @@ from botorch.exceptions.warnings import InputDataWarning
 from torch import Tensor
 
 from botorch_calib.ledger.argument_checks import (
+    as_array,
     as_number,
-    as_queries,
     as_query,
+    as_time,
     as_trial_id,
-    as_values,
     as_variance,
     check_flag,
 )
-from botorch_calib.ledger.presence import TURN_POLL, Presence
-from botorch_calib.ledger.settings import Clock, Settings
-from botorch_calib.ledger.storage_in_memory import MemoryStorage, Storage, check_known
-from botorch_calib.ledger.storage_on_disk import SQLiteStorage
-from botorch_calib.ledger.table import Table
+from botorch_calib.ledger.contents import Contents
+from botorch_calib.ledger.file_storage import FileStorage, read_file
+from botorch_calib.ledger.settings import Settings
+from botorch_calib.ledger.storage import Storage, Transition
 from botorch_calib.ledger.trials import Entry, Trial, TrialStatus
 from botorch_calib.ledger.view_at_time import ViewAtTime
 
@@ -48,7 +46,7 @@ class FeedbackLedger:
     the values with ``observed_at <= t`` have arrived. With ``clock="seconds"`` time is
     ``time.time()`` (or the clock of the times that you pass), and at ``now`` everything with a time
     up to and including ``now`` has happened. Every method that reads the ledger takes ``now``
-    and reports only what had happened by then, even if later entries exist.
+    (default: the current time), and reports only what had happened by then.
 
     **States.** A trial is *pending* until its value arrives. It is *expired* once
     ``now - submitted_at > max_wait``, or from the time at which it is abandoned. It is *observed*
@@ -68,8 +66,8 @@ class FeedbackLedger:
     **Ask and tell.** `ask` chooses and submits a query, `tell` is `observe` with the variance of
     the noise, where that is known, and `amend` corrects a value. What was there before is kept.
 
-    Threads and forked processes may share a ledger. Pickling a ledger in memory copies it; a
-    pickled ledger in a file refers to the same file.
+    **Sharing.** Threads may share a ledger. Pickling a ledger in memory copies it; one in a file
+    cannot be pickled, but its `snapshot` can. A forked process reads what was known at the fork.
 
     Args:
         dim: Number ``d`` of elements of a query.
@@ -88,9 +86,7 @@ class FeedbackLedger:
             file.
 
     Raises:
-        InputDataError: If ``dim`` is not a positive integer, ``censor_value`` is not a finite
-            number, ``max_wait`` is negative or NaN, ``late`` or ``clock`` is unknown, ``maximize``
-            is not a truth value, or ``propose`` is not callable.
+        InputDataError: If a setting is unknown or out of its range.
 
     Example:
         >>> ledger = FeedbackLedger(dim=2, propose=DelayAwareProposer([[0, 0], [1, 1]]))
@@ -115,7 +111,7 @@ class FeedbackLedger:
     ) -> None:
         settings = Settings(dim, censor_value, max_wait, late, clock, maximize)
         self._propose = _checked_proposer(propose)
-        self._storage: Storage = MemoryStorage(Table(settings.dim), settings)
+        self._storage = Storage(Contents(settings))
 
     @classmethod
     def open(
@@ -130,26 +126,25 @@ class FeedbackLedger:
         maximize: bool | None = None,
         propose: Propose | None = None,
     ) -> Self:
-        """Open the ledger in a file, or create it if the file does not exist.
+        """Open the ledger in a file, or create it if the file does not exist or is empty.
 
-        The file is an SQLite database. Several processes on one machine may write to it at the
-        same time. Once a call has returned, its change is on disk and survives the death of the
-        process. While a change is being written, and after a process was killed during one, there
-        is a second file whose name ends in ``-journal``. Never delete it, and always move or copy
-        it together with the ledger. A file system whose locks do not work is refused, where this
-        can be told. Several machines must not share a ledger: that is what the data base servers
-        behind Optuna's and Ax's storages are for.
+        The file is an SQLite database. Once a call has returned, its change is on disk and survives
+        the death of the process. While a change is being written, and after a process was killed
+        during one, there is a second file whose name ends in ``-journal``. Never delete it, and
+        always move or copy it together with the ledger.
 
-        An empty file becomes a new ledger: a process that is killed while it creates a ledger
-        leaves an empty file behind.
-
-        For an existing file, settings that are None are read from the file; others must agree with
-        it. For a new file, None stands for the default of the class.
+        One process at a time writes to a ledger: this one, from here to `close`, or until nothing
+        refers to the ledger any more, or the process ends, however it ends. Meanwhile others can
+        `read` it, and a file whose name ends in ``.lock`` tells them who writes. Here, all that
+        opens the file shares one ledger. Several processes or machines need Optuna's or Ax's
+        storages. Choose a local disk: not all network file systems have locks that work.
 
         Args:
             path: The file; its folder must exist.
             dim: Number ``d`` of elements of a query; needed for a new file.
-            censor_value: The value that replaces a missing one, in units of the outcome.
+            censor_value: The value that replaces a missing one. As with all settings, None is what
+                the file says, or the default of the class for a new file; others must agree with
+                the file.
             max_wait: How long to wait for a value, in iterations or seconds.
             late: What to do with values that arrive after ``max_wait``: ``"use"`` or ``"discard"``.
             clock: ``"iterations"`` or ``"seconds"``.
@@ -158,26 +153,36 @@ class FeedbackLedger:
             propose: What `ask` asks for a query.
 
         Raises:
-            InputDataError: If a setting is invalid or contradicts the file, ``dim`` is missing for
-                a new file, or ``path`` is a folder or lies in a folder that does not exist.
+            InputDataError: If a setting is invalid, missing or contradicts the file, or ``path`` is
+                no file in a folder that exists.
             DamagedLedgerError: If the file is damaged, is not a ledger, or has another format.
-            LedgerError: If the file cannot be used for another reason.
+            LedgerError: If another process has opened it, or it cannot be used otherwise.
         """
-        settings = {
-            "dim": dim,
-            "censor_value": censor_value,
-            "max_wait": max_wait,
-            "late": late,
-            "clock": clock,
-            "maximize": maximize,
-        }
-        given = {name: value for name, value in settings.items() if value is not None}
+        values = (dim, censor_value, max_wait, late, clock, maximize)
+        settings = zip((field.name for field in fields(Settings)), values, strict=True)
+        given = {name: value for name, value in settings if value is not None}
         propose = _checked_proposer(propose)
-        ledger = cls._of(SQLiteStorage.create_or_open(path, given))
+        ledger = cls._of(FileStorage.open(path, given))
         ledger._propose = propose
         if maximize is not None:
             ledger.declare(maximize)
         return ledger
+
+    @classmethod
+    def read(cls, path: str | os.PathLike[str]) -> Self:
+        """A copy in memory of what a file holds now, also while another process writes to it.
+
+        Args:
+            path: The file.
+
+        Raises:
+            InputDataError: If there is no such file, or it is empty.
+            DamagedLedgerError: If the file is damaged, is not a ledger, or has another format.
+        """
+        path = Path(path).resolve()
+        if not path.is_file():
+            raise InputDataError(f"There is no file {path}.")
+        return cls._of(Storage(read_file(path)[1]))
 
     @classmethod
     def _of(cls, storage: Storage) -> Self:
@@ -185,11 +190,21 @@ class FeedbackLedger:
         ledger._storage = storage
         return ledger
 
+    def close(self) -> None:
+        """Let other processes write to the file. What is known can still be read here."""
+        self._storage.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
     # ------------------------------------------------------------ settings
 
     @property
     def _settings(self) -> Settings:
-        return self._storage.settings
+        return self._storage.contents.settings
 
     @property
     def dim(self) -> int:
@@ -222,16 +237,7 @@ class FeedbackLedger:
         return self.checked_maximize()
 
     def checked_maximize(self, given: bool | None = None) -> bool:
-        """Whether the greatest value is best, after a check of what somebody else takes for it.
-
-        Args:
-            given: What somebody takes for it, or None for whatever the ledger says.
-
-        Raises:
-            InputDataError: If ``given`` contradicts the ledger.
-        """
-        if self._settings.maximize is None:
-            self._storage.extent()  # another process may have said so since
+        """Whether the greatest value is best; ``InputDataError`` if ``given`` contradicts it."""
         stated = self._settings.maximize
         if given is None:
             return stated is not False
@@ -252,13 +258,9 @@ class FeedbackLedger:
         Raises:
             InputDataError: If the ledger says otherwise.
         """
-        self.checked_maximize(maximize)
-        if self._settings.maximize is not None:
-            return
+        maximize = self.checked_maximize(maximize)
         with self._storage.transaction() as change:
-            if change.settings.maximize is None:
-                change.settings = replace(change.settings, maximize=maximize)
-        self.checked_maximize(maximize)  # somebody else may have been faster
+            change.settings = replace(change.settings, maximize=maximize)
 
     @property
     def path(self) -> Path | None:
@@ -270,7 +272,7 @@ class FeedbackLedger:
 
         It is never earlier than what was recorded as happening at the time.
         """
-        return self._settings.now(*self._storage.extent())
+        return self._storage.contents.now()
 
     def __repr__(self) -> str:
         settings = ", ".join(f"{name}={value!r}" for name, value in vars(self._settings).items())
@@ -292,27 +294,23 @@ class FeedbackLedger:
             BotorchTensorDimensionError: If ``x`` has another shape.
             InputDataError: If ``x`` or ``time`` holds NaN or infinite values.
         """
-        query, at = as_query(x, self.dim), _as_time(time)
-
-        def make(count: int, clock: Clock) -> list[Entry]:
-            return [Entry(count, query, clock.submission(count) if at is None else at)]
-
-        (trial_id,) = self._storage.append(make)
-        return trial_id
+        query, at = as_query(x, self.dim), as_time(time)
+        with self._storage.transaction() as change:
+            return change.append(query, at).id
 
     def ask(self, propose: Propose | None = None) -> Trial:
         """Choose a query, and submit it; its value is to be told by `tell`.
 
-        If somebody else submits a query meanwhile, in this process or in others, it is chosen
-        again with knowledge of that. While another run is choosing, this waits.
+        While another thread is choosing, this waits. If a query is submitted meanwhile by other
+        means, it is chosen again with knowledge of that.
 
         Args:
             propose: What to ask (default: the ledger's): a function from the ledger to a tensor of
                 shape ``d`` or ``1 x d``.
 
         Returns:
-            The new trial. It belongs to nobody: an `AsynchronousOptimizer` that starts before its
-            value is told evaluates it, unless its ``resume`` is ``"keep"``.
+            The new trial. An `AsynchronousOptimizer` that starts before its value is told
+            evaluates it, unless its ``resume`` is ``"keep"``.
 
         Raises:
             InputDataError: If there is nothing to ask, or the answer holds NaN or infinite values.
@@ -324,21 +322,20 @@ class FeedbackLedger:
                 "`propose` is needed to ask for a query, here or where the ledger is made: for "
                 "example a DelayAwareProposer."
             )
-        with Presence(self._storage) as presence:
+        with self._storage.choosing():
             while True:
-                presence.stock()  # a run that died while it was choosing keeps nobody waiting
-                if not presence.take_turn():
-                    system_time.sleep(TURN_POLL)
-                    continue
                 num_trials = len(self)
-                trial_id = presence.submit(propose(self), num_trials)
-                if trial_id is not None:
-                    return self[trial_id]
+                query = as_query(propose(self), self.dim, "propose(ledger)")
+                with self._storage.transaction() as change:
+                    if len(change.entries) == num_trials:
+                        trial_id = change.append(query, None).id
+                        break
+        return self[trial_id]
 
     def tell(
         self, trial_id: int, y: Any, yvar: float | None = None, time: float | None = None
     ) -> None:
-        """Record the value of a trial, with the variance of its noise where that is known.
+        """Record the value of a pending or expired trial, with the variance of its noise if known.
 
         Args:
             trial_id: The trial's id, ``ask().id``.
@@ -346,13 +343,14 @@ class FeedbackLedger:
             yvar: The variance of the noise of ``y``, in squared units of ``y``: of a mean of ``k``
                 repetitions, their variance over ``k``. A `DelayAwareProposer` uses the variances
                 once those of all values are known.
-            time: Time of arrival (default: now), as in `observe`.
+            time: Time of arrival (default: now). It may lie in the future, as in simulations;
+                until then the value stays hidden.
 
         Raises:
             UnknownTrialError: If there is no such trial.
             TrialStateError: If the trial already has a value or has failed.
-            InputDataError: If ``y``, ``yvar`` or ``time`` is NaN or infinite, ``yvar`` is negative,
-                or ``time`` lies before the submission.
+            InputDataError: If a number is NaN or infinite, ``yvar`` is negative, or ``time`` lies
+                before the submission.
             BotorchTensorDimensionError: If ``y`` or ``yvar`` has several elements or none.
 
         Warns:
@@ -362,31 +360,18 @@ class FeedbackLedger:
         self._tell(trial_id, y, yvar, time)
 
     def observe(self, trial_id: int, y: Any, time: float | None = None) -> None:
-        """Record the value of a pending or expired trial, whose noise is not known.
+        """Record a value whose noise is not known: `tell` without ``yvar``.
 
         Args:
             trial_id: The trial's id.
             y: Its value, a finite number or a tensor of one element.
-            time: Time of arrival (default: now). It may lie in the future, as in simulations;
-                until then the value stays hidden.
-
-        Raises:
-            UnknownTrialError: If there is no such trial.
-            TrialStateError: If the trial already has a value or has failed.
-            InputDataError: If ``y`` or ``time`` is NaN or infinite, or ``time`` lies before the
-                submission.
-            BotorchTensorDimensionError: If ``y`` has several elements or none.
-
-        Warns:
-            InputDataWarning: If the value arrives now, without a given ``time``, and too late to be
-                used: it is recorded, and the trial stays expired.
+            time: Time of arrival (default: now).
         """
         self._tell(trial_id, y, None, time)
 
     def _tell(self, trial_id: int, y: Any, yvar: float | None, time: float | None) -> None:
-        trial_id, value, at = as_trial_id(trial_id), as_number("y", y), _as_time(time)
-        variance = as_variance("yvar", yvar)
-        entry = self._storage.change(
+        value, variance, at = as_number("y", y), as_variance("yvar", yvar), as_time(time)
+        entry = self._change(
             trial_id, lambda entry, clock: entry.observed(value, variance, at, clock)
         )
         # Whoever gives times, as in simulations, knows which values are late.
@@ -410,20 +395,13 @@ class FeedbackLedger:
             trial_id: The trial's id.
             y: The right value, a finite number or a tensor of one element.
             yvar: The variance of its noise (default: as before).
-            time: Time from which it stands (default: now).
+            time: Time from which it stands (default: now), not before that of the last value.
 
         Raises:
-            UnknownTrialError: If there is no such trial.
-            TrialStateError: If the trial has no value.
-            InputDataError: If ``y``, ``yvar`` or ``time`` is NaN or infinite, ``yvar`` is negative,
-                or ``time`` lies before that of the last value.
-            BotorchTensorDimensionError: If ``y`` or ``yvar`` has several elements or none.
+            TrialStateError: If the trial has no value; for the rest see `tell`.
         """
-        trial_id, value, at = as_trial_id(trial_id), as_number("y", y), _as_time(time)
-        variance = as_variance("yvar", yvar)
-        self._storage.change(
-            trial_id, lambda entry, clock: entry.amended(value, variance, at, clock)
-        )
+        value, variance, at = as_number("y", y), as_variance("yvar", yvar), as_time(time)
+        self._change(trial_id, lambda entry, clock: entry.amended(value, variance, at, clock))
 
     def add(self, X: Any, Y: Any, Yvar: Any = None, time: float | None = None) -> list[int]:
         """Record queries with their values, such as data from before; all of them or none.
@@ -442,22 +420,19 @@ class FeedbackLedger:
             InputDataError: If anything is NaN, infinite or no real number, or a variance is
                 negative.
         """
-        queries = as_queries(X, self.dim)
-        values = as_values("Y", Y, len(queries))
-        variances: list[Any] = [None] * len(queries)
-        if Yvar is not None:
-            variances = as_values("Yvar", Yvar, len(queries))
-        variances = [as_variance("Yvar", variance) for variance in variances]
-        at = _as_time(time)
-
-        def make(count: int, clock: Clock) -> list[Entry]:
-            entries = []
-            for i, (x, y, yvar) in enumerate(zip(queries, values, variances, strict=True), count):
-                moment = clock.submission(i) if at is None else at
-                entries.append(Entry(i, x, moment, y, moment, yvar=yvar))
-            return entries
-
-        return self._storage.append(make)
+        queries = as_array("X", X, (None, self.dim))
+        shapes = (len(queries), 1), (len(queries),)
+        values = as_array("Y", Y, *shapes).ravel().tolist()
+        given = [None] * len(queries) if Yvar is None else as_array("Yvar", Yvar, *shapes).ravel()
+        variances = [as_variance("Yvar", variance) for variance in given]
+        at = as_time(time)
+        ids = []
+        with self._storage.transaction() as change:
+            for x, y, yvar in zip(queries, values, variances, strict=True):
+                moment = change.clock.submission(len(change.entries)) if at is None else at
+                entry = change.append(x.tobytes(), moment, y=y, observed_at=moment, yvar=yvar)
+                ids.append(entry.id)
+        return ids
 
     def fail(self, trial_id: int, reason: str = "", time: float | None = None) -> None:
         """Record that no value will arrive for a trial, which leaves it out of all data.
@@ -468,14 +443,13 @@ class FeedbackLedger:
             time: Time of the failure (default: now).
 
         Raises:
-            UnknownTrialError: If there is no such trial.
-            TrialStateError: If the trial already has a value or has failed.
+            LedgerError: If there is no such trial, or it has a value or has failed.
             InputDataError: If ``time`` is NaN, infinite or before the submission.
         """
-        trial_id, at = as_trial_id(trial_id), _as_time(time)
+        at = as_time(time)
         # Messages of exceptions may contain lone surrogates, which UTF-8 cannot encode.
         note = str(reason).encode("utf-8", "backslashreplace").decode()
-        self._storage.change(trial_id, lambda entry, clock: entry.failed(note, at, clock))
+        self._change(trial_id, lambda entry, clock: entry.failed(note, at, clock))
 
     def abandon(self, trial_id: int, time: float | None = None) -> None:
         """Stop waiting for a trial: from now on it counts as expired.
@@ -485,12 +459,15 @@ class FeedbackLedger:
             time: Time from which the trial is expired (default: now).
 
         Raises:
-            UnknownTrialError: If there is no such trial.
-            TrialStateError: If the trial has a value, has failed, or is already abandoned.
+            LedgerError: If there is no such trial, or it has a value, has failed or is abandoned.
             InputDataError: If ``time`` is NaN, infinite or before the submission.
         """
-        trial_id, at = as_trial_id(trial_id), _as_time(time)
-        self._storage.change(trial_id, lambda entry, clock: entry.abandoned(at, clock))
+        at = as_time(time)
+        self._change(trial_id, lambda entry, clock: entry.abandoned(at, clock))
+
+    def _change(self, trial_id: int, transition: Transition) -> Entry:
+        with self._storage.transaction() as change:
+            return change.replace(as_trial_id(trial_id), transition)
 
     # ------------------------------------------------------------ trials
 
@@ -500,38 +477,29 @@ class FeedbackLedger:
         return self.trials_at(None)
 
     def trials_at(self, now: float | None = None) -> tuple[Trial, ...]:
-        """The trials submitted up to a time, by id, in the states they had at that time.
-
-        Args:
-            now: The time (default: the current time).
-        """
+        """The trials submitted up to a time, by id, in the states they had at that time."""
         view = self._view(now)
         return view.trials(np.flatnonzero(view.submitted))
 
     def __len__(self) -> int:
-        return self._storage.extent()[0]
+        return len(self._storage.contents)
 
     def __iter__(self) -> Iterator[Trial]:
         return iter(self.trials)
 
     def __getitem__(self, trial_id: int) -> Trial:
         trial_id = as_trial_id(trial_id)
-        table = self._storage.table()
-        check_known(trial_id, len(table))
-        return self._view_of(table, None).trials(np.array([trial_id]))[0]
+        contents = self._storage.contents
+        contents.check_known(trial_id)
+        return ViewAtTime(contents, contents.now()).trials(np.array([trial_id]))[0]
 
     def best(self, maximize: bool | None = None, now: float | None = None) -> Trial | None:
-        """The trial with the best usable value, or None if there is no value.
-
-        Of equal values, the one that arrived first counts.
+        """The trial with the best usable value, the first of equals, or None if there is no value.
 
         Args:
             maximize: Whether the greatest value is best, or the least (default: what the ledger
-                says).
+                says). An ``InputDataError`` if that contradicts the ledger.
             now: Time as of which the ledger is read (default: the current time).
-
-        Raises:
-            InputDataError: If ``maximize`` contradicts the ledger.
         """
         maximize = self.checked_maximize(maximize)
         view = self._view(now)
@@ -545,11 +513,7 @@ class FeedbackLedger:
     # ------------------------------------------------------------ data
 
     def to_observations(self, now: float | None = None) -> tuple[Tensor, Tensor]:
-        """``X`` (``n x d``) and ``Y`` (``n x 1``) of all usable values, in order of arrival.
-
-        Args:
-            now: Time as of which the ledger is read (default: the current time).
-        """
+        """``X`` (``n x d``) and ``Y`` (``n x 1``) of all usable values, in order of arrival."""
         view = self._view(now)
         rows = view.by_arrival(view.usable)
         return view.queries(rows), view.values(rows)
@@ -558,9 +522,6 @@ class FeedbackLedger:
         """Variances ``n x 1`` of the noise of the values of `to_observations`, in their order.
 
         They are NaN where they are not known.
-
-        Args:
-            now: Time as of which the ledger is read (default: the current time).
         """
         view = self._view(now)
         return view.variances(view.by_arrival(view.usable))
@@ -569,11 +530,7 @@ class FeedbackLedger:
         """``X`` (``n x d``) and ``Y`` (``n x 1``) of eq. 1: all queries, censored.
 
         Queries are in order of submission, without failed ones. ``Y`` holds ``censor_value`` where
-        there is no usable value. If the ledger has no ``censor_value``, queries without a
-        usable value are left out.
-
-        Args:
-            now: Time as of which the ledger is read (default: the current time).
+        there is no usable value; without a ``censor_value``, such queries are left out.
         """
         view = self._view(now)
         if self.censor_value is None:
@@ -583,20 +540,12 @@ class FeedbackLedger:
         return view.queries(rows), view.values(rows, self.censor_value)
 
     def queries(self, now: float | None = None) -> Tensor:
-        """Queries ``n x d`` of all trials, by id, in a fraction of the time of `trials_at`.
-
-        Args:
-            now: Time as of which the ledger is read (default: the current time).
-        """
+        """Queries ``n x d`` of all trials, by id, in a fraction of the time of `trials_at`."""
         view = self._view(now)
         return view.queries(np.flatnonzero(view.submitted))
 
     def statuses(self, now: float | None = None) -> list[TrialStatus]:
-        """The states of all trials, by id, in a fraction of the time of `trials_at`.
-
-        Args:
-            now: Time as of which the ledger is read (default: the current time).
-        """
+        """The states of all trials, by id, in a fraction of the time of `trials_at`."""
         view = self._view(now)
         return view.statuses(np.flatnonzero(view.submitted))
 
@@ -606,29 +555,18 @@ class FeedbackLedger:
         A trial ends by its value, its failure, its abandonment or the end of ``max_wait``. Counted
         in queries, its length does not depend on pauses of the run, nor on the clock. The query
         that is made as it ends does not count, so the length stays what it was at that time.
-
-        Args:
-            now: Time as of which the ledger is read (default: the current time).
         """
         view = self._view(now)
         waits: list[int] = view.waits[view.submitted].tolist()
         return waits
 
     def pending(self, now: float | None = None) -> Tensor:
-        """Queries ``n x d`` of pending trials, in order of submission.
-
-        Args:
-            now: Time as of which the ledger is read (default: the current time).
-        """
+        """Queries ``n x d`` of pending trials, in order of submission."""
         view = self._view(now)
         return view.queries(view.by_submission(view.pending))
 
     def incomplete(self, now: float | None = None) -> Tensor:
-        """Queries ``n x d`` that eq. 1 censors: pending and expired, in order of submission.
-
-        Args:
-            now: Time as of which the ledger is read (default: the current time).
-        """
+        """Queries ``n x d`` that eq. 1 censors: pending and expired, in order of submission."""
         view = self._view(now)
         return view.queries(view.by_submission(view.incomplete))
 
@@ -637,9 +575,6 @@ class FeedbackLedger:
 
         These are all queries with ``now - submitted_at <= max_wait``, with or without a value, in
         order of submission, without failed ones.
-
-        Args:
-            now: Time as of which the ledger is read (default: the current time).
         """
         view = self._view(now)
         return view.queries(view.by_submission(view.window))
@@ -649,9 +584,6 @@ class FeedbackLedger:
 
         The keys are ``id``, ``x_0``, ``x_1``, ..., ``y``, ``yvar``, ``submitted_at``,
         ``observed_at``, ``status`` and ``note``, with the meanings they have in `Trial`.
-
-        Args:
-            now: Time as of which the ledger is read (default: the current time).
         """
         return [
             {
@@ -668,48 +600,31 @@ class FeedbackLedger:
         ]
 
     def to_dataframe(self, now: float | None = None) -> pandas.DataFrame:
-        """The records of `to_records` as a data frame of pandas, one row for each trial.
-
-        Args:
-            now: Time as of which the ledger is read (default: the current time).
-
-        Raises:
-            ImportError: If pandas is not installed.
-        """
+        """The records of `to_records` as a data frame of pandas, one row for each trial."""
         try:
             import pandas
         except ImportError as error:
             raise ImportError(
                 "`to_dataframe` needs pandas (pip install pandas); `to_records` does without it."
             ) from error
-        names = ["id", *(f"x_{i}" for i in range(self.dim)), "y", "yvar"]
-        names += ["submitted_at", "observed_at", "status", "note"]
-        frame = pandas.DataFrame(self.to_records(now), columns=names)
         # Columns in which every number is missing would hold None.
         numbers = {name: "float64" for name in ("y", "yvar", "submitted_at", "observed_at")}
+        queries = [f"x_{i}" for i in range(self.dim)]
+        names = ["id", *queries, *numbers, "status", "note"]
+        frame = pandas.DataFrame(self.to_records(now), columns=names)
         return frame.astype({"id": "int64", **numbers})
 
     def snapshot(self) -> Self:
         """A copy in memory, which later entries do not change.
 
-        If other processes or threads write to the ledger, everything that is read from one
-        snapshot is consistent.
+        If other threads write to the ledger, all that is read from one snapshot is consistent.
         """
-        return self._of(MemoryStorage(self._storage.table(), self._settings))
+        return self._of(Storage(self._storage.contents))
 
     def _view(self, now: float | None) -> ViewAtTime:
-        if now is not None:
-            now = as_number("now", now, finite=False)
-        return self._view_of(self._storage.table(), now)
-
-    def _view_of(self, table: Table, now: float | None) -> ViewAtTime:
-        now = self._settings.now(len(table), table.latest) if now is None else now
-        return ViewAtTime(table, self._settings, now)
-
-
-def _as_time(time: float | None) -> float | None:
-    # Adding 0 turns -0.0, which a file would not preserve, into 0.0.
-    return None if time is None else as_number("time", time) + 0.0
+        contents = self._storage.contents
+        now = contents.now() if now is None else as_number("now", now, finite=False)
+        return ViewAtTime(contents, now)
 
 
 def _checked_proposer(propose: Propose | None) -> Propose | None:

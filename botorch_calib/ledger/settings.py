@@ -18,16 +18,9 @@ LATE = ("use", "discard")
 
 @dataclass(frozen=True)
 class Settings:
-    """The settings of a ledger, checked. `FeedbackLedger` explains the choices.
+    """The settings of a ledger, checked; `FeedbackLedger` explains them.
 
-    Attributes:
-        dim: Number ``d`` of elements of a query.
-        censor_value: The value that replaces a missing one, in units of the outcome, or None.
-        max_wait: How long to wait for a value, in units of the clock.
-        late: One of `LATE`: whether values that arrive after ``max_wait`` are used. None, which is
-            replaced, is ``"discard"`` if there is a finite ``max_wait``, and else ``"use"``.
-        clock: One of `CLOCKS`.
-        maximize: Whether the greatest value is best, or the least; None if nobody has said so.
+    ``late`` is replaced where it is None, and ``maximize`` is None if nobody has said so.
     """
 
     dim: int
@@ -68,23 +61,20 @@ class Settings:
     def now(self, num_trials: int, latest: float) -> float:
         """The present time on the ledger's clock.
 
-        Args:
-            num_trials: Number of trials so far.
-            latest: The latest time that this clock has given to an event. The clock never runs
-                behind it: what it has recorded has happened, even if the system's clock was set
-                back since.
+        The clock never runs behind ``latest``: what it has recorded has happened, even if the
+        system's clock was set back since.
         """
         return max(float(num_trials) if self.clock == "iterations" else time.time(), latest)
 
 
 class Clock:
-    """A ledger's clock during one change: it tells times, and keeps the latest that it told.
+    """A ledger's clock during one change.
 
     Args:
         settings: The ledger's settings.
         num_trials: Number of trials before the change.
         latest: The latest time that the clock has told in earlier changes.
-        is_choosing: Whether a query is being chosen, by anybody.
+        is_choosing: Whether a query is being chosen.
 
     Attributes:
         latest: The latest time that the clock has told.
@@ -94,8 +84,9 @@ class Clock:
         self, settings: Settings, num_trials: int, latest: float, is_choosing: bool
     ) -> None:
         self._settings = settings
-        self._num_trials = num_trials
-        self._is_choosing = is_choosing
+        # A choice that is under way does not see what happens now: on the clock of iterations,
+        # that happens in the next one.
+        self._count = num_trials + is_choosing
         self.latest = latest
 
     def submission(self, trial_id: int) -> float:
@@ -105,14 +96,6 @@ class Clock:
         return self.event()
 
     def event(self, not_before: float = 0.0) -> float:
-        """The time of anything else that happens now, such as the arrival of a value.
-
-        The choice of a query that is under way does not see it: on the clock of iterations it
-        happens in the next one.
-
-        Args:
-            not_before: An earlier event of the same trial.
-        """
-        count = self._num_trials + self._is_choosing
-        self.latest = max(self._settings.now(count, self.latest), not_before)
+        """The time of anything else that happens now, after ``not_before``."""
+        self.latest = max(self._settings.now(self._count, self.latest), not_before)
         return self.latest

@@ -90,12 +90,15 @@ class Trial:
         return hash(self._scalars())
 
 
+# The numbers of an `Entry` beside its query, in order.
+NUMBERS = ("submitted_at", "y", "observed_at", "abandoned_at", "failed_at", "yvar")
+
+
 @dataclass(frozen=True)
 class Entry:
     """The stored form of one trial. Times of events that have not happened are None.
 
-    ``x`` holds the query as consecutive little-endian doubles, and ``owner`` the name of the run
-    that evaluates the trial, as long as it does.
+    ``x`` holds the query as consecutive little-endian doubles.
     """
 
     id: int
@@ -107,14 +110,13 @@ class Entry:
     failed_at: float | None = None
     yvar: float | None = None
     note: str = ""
-    owner: str = ""
     earlier: tuple[EarlierValue, ...] = ()
 
     def observed(self, y: float, yvar: float | None, time: float | None, clock: Clock) -> Entry:
         """This trial with its value, which arrived at ``time`` (default: now)."""
         self._refuse_if_closed("observed")
         at = self._checked_time(time, clock)
-        return replace(self, y=y, yvar=yvar, observed_at=at, owner="")
+        return replace(self, y=y, yvar=yvar, observed_at=at)
 
     def amended(self, y: float, yvar: float | None, time: float | None, clock: Clock) -> Entry:
         """This trial with another value from ``time`` on (default: now)."""
@@ -133,7 +135,7 @@ class Entry:
     def failed(self, reason: str, time: float | None, clock: Clock) -> Entry:
         """This trial marked as failed at ``time`` (default: now)."""
         self._refuse_if_closed("marked as failed")
-        return replace(self, note=reason, failed_at=self._checked_time(time, clock), owner="")
+        return replace(self, note=reason, failed_at=self._checked_time(time, clock))
 
     def abandoned(self, time: float | None, clock: Clock) -> Entry:
         """This trial, expired from ``time`` on (default: now)."""

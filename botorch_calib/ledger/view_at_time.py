@@ -10,8 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from botorch_calib.ledger.settings import Settings
-from botorch_calib.ledger.table import Table
+from botorch_calib.ledger.contents import Contents
 from botorch_calib.ledger.trials import EarlierValue, Trial, TrialStatus, came_late
 
 Mask = NDArray[np.bool_]
@@ -26,23 +25,23 @@ class ViewAtTime:
     element per trial.
 
     Args:
-        table: All trials, including those submitted after ``now``.
-        settings: The ledger's settings.
+        contents: All trials, including those submitted after ``now``.
         now: The time.
     """
 
-    def __init__(self, table: Table, settings: Settings, now: float) -> None:
-        self._table = table
-        self._settings = settings
+    def __init__(self, contents: Contents, now: float) -> None:
+        self._contents = contents
+        self._columns = contents.columns
+        self._max_wait = contents.settings.max_wait
         self.now = now
-        submitted_at = table.column("submitted_at")
-        if settings.clock == "iterations":
+        submitted_at = self._columns["submitted_at"]
+        if contents.settings.clock == "iterations":
             self.submitted: Mask = submitted_at < now
         else:
             self.submitted = submitted_at <= now
         # NaN marks times of events that have not happened; its comparisons are all False.
-        self.failed: Mask = self.submitted & (table.column("failed_at") <= now)
-        self._arrived: Mask = self.submitted & (table.column("observed_at") <= now)
+        self.failed: Mask = self.submitted & (self._columns["failed_at"] <= now)
+        self._arrived: Mask = self.submitted & (self._columns["observed_at"] <= now)
 
     @cached_property
     def resolved(self) -> Mask:
@@ -52,14 +51,13 @@ class ViewAtTime:
     @cached_property
     def usable(self) -> Mask:
         """Trials whose value has arrived, in time unless the ledger uses late values."""
-        if self._settings.late == "use":
+        if self._contents.settings.late == "use":
             return self._arrived
-        column = self._table.column
         return self._arrived & ~came_late(
-            column("submitted_at"),
-            column("observed_at"),
-            column("abandoned_at"),
-            self._settings.max_wait,
+            self._columns["submitted_at"],
+            self._columns["observed_at"],
+            self._columns["abandoned_at"],
+            self._max_wait,
         )
 
     @cached_property
@@ -70,7 +68,7 @@ class ViewAtTime:
     @cached_property
     def expired(self) -> Mask:
         """Incomplete trials for which the wait is over."""
-        return self.incomplete & (~self._recent | (self._table.column("abandoned_at") <= self.now))
+        return self.incomplete & (~self._recent | (self._columns["abandoned_at"] <= self.now))
 
     @cached_property
     def pending(self) -> Mask:
@@ -84,19 +82,17 @@ class ViewAtTime:
 
     @cached_property
     def _recent(self) -> Mask:
-        waited = self.now - self._table.column("submitted_at")
-        return ~(waited > self._settings.max_wait)
+        waited = self.now - self._columns["submitted_at"]
+        return ~(waited > self._max_wait)
 
     @cached_property
     def waits(self) -> NDArray[np.intp]:
         """How many trials were submitted after each one and before it ended."""
-        column = self._table.column
-        starts = column("submitted_at")
+        columns = self._columns
+        starts = columns["submitted_at"]
         # NaN, which `fmin` passes over, marks what has not happened; what will happen is cut off.
-        ends = (column("observed_at"), column("failed_at"), column("abandoned_at"))
-        ended = np.fmin.reduce(
-            [*ends, starts + self._settings.max_wait, np.full_like(starts, self.now)]
-        )
+        ends = [columns[name] for name in ("observed_at", "failed_at", "abandoned_at")]
+        ended = np.fmin.reduce([*ends, starts + self._max_wait, np.full_like(starts, self.now)])
         # One that is submitted as this one ends does not count: it would be known only later.
         in_order = np.sort(starts)
         before_end = np.searchsorted(in_order, ended, side="left")
@@ -115,11 +111,11 @@ class ViewAtTime:
 
     def _sorted(self, mask: Mask, name: str) -> Rows:
         rows = np.flatnonzero(mask)
-        return rows[np.argsort(self._table.column(name)[rows], kind="stable")]
+        return rows[np.argsort(self._columns[name][rows], kind="stable")]
 
     def queries(self, rows: Rows) -> Tensor:
         """The queries ``k x d`` of ``k`` rows."""
-        return torch.from_numpy(self._table.X[rows])
+        return torch.from_numpy(self._contents.X[rows])
 
     def values(self, rows: Rows, censor_value: float = math.nan) -> Tensor:
         """The values ``k x 1`` of ``k`` rows, ``censor_value`` where none is usable."""
@@ -133,8 +129,8 @@ class ViewAtTime:
     @cached_property
     def _standing(self) -> dict[str, NDArray[np.float64]]:
         """Values and variances of all trials, without amendments that came later."""
-        columns = {name: self._table.column(name).copy() for name in ("y", "yvar")}
-        for trial_id, earlier in self._table.amended():
+        columns = {name: self._columns[name].copy() for name in ("y", "yvar")}
+        for trial_id, earlier in self._contents.amended:
             for value in earlier:
                 if value.replaced_at > self.now:  # the first such value is the one that stood
                     columns["y"][trial_id] = value.y
@@ -143,14 +139,14 @@ class ViewAtTime:
         return columns
 
     def _earlier(self, trial_id: int) -> tuple[EarlierValue, ...]:
-        values = self._table.details(trial_id).earlier
+        values = self._contents.entries[trial_id].earlier
         return tuple(value for value in values if value.replaced_at <= self.now)
 
     def trials(self, rows: Rows) -> tuple[Trial, ...]:
         """The trials of some rows. One that is submitted only after ``now`` counts as pending."""
         # Selecting rows copies them once; one tensor per row lets each trial be pickled alone.
-        queries = [torch.from_numpy(x) for x in self._table.X[rows]]
-        times = (self._table.column(name)[rows] for name in ("submitted_at", "observed_at"))
+        queries = [torch.from_numpy(x) for x in self._contents.X[rows]]
+        times = (self._columns[name][rows] for name in ("submitted_at", "observed_at"))
         submitted_at, observed_at = (column.tolist() for column in times)
         y, yvar = (self._standing[name][rows].tolist() for name in ("y", "yvar"))
         arrived = self._arrived[rows].tolist()
@@ -162,7 +158,7 @@ class ViewAtTime:
                 submitted_at=submitted_at[i],
                 observed_at=observed_at[i] if arrived[i] else None,
                 status=status,
-                note=self._table.details(row).note if status is TrialStatus.FAILED else "",
+                note=self._contents.entries[row].note if status is TrialStatus.FAILED else "",
                 yvar=yvar[i] if arrived[i] and not math.isnan(yvar[i]) else None,
                 earlier=self._earlier(row) if arrived[i] else (),
             )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import torch
 from botorch.exceptions.errors import UnsupportedError
@@ -17,7 +16,7 @@ from torch import Tensor
 
 from botorch_calib.models.factorization import row_updates
 from botorch_calib.models.inspection import inputs_of_transform, with_task_feature
-from botorch_calib.models.marginals import ModelState, remember_factor
+from botorch_calib.models.marginals import keep_in_step, remember_factor
 from botorch_calib.models.requirements import check_fits
 
 
@@ -32,7 +31,13 @@ def conditioned_on(model: Any, X: Tensor, Y: Tensor, **kwargs: Any) -> Model:
     """
     keeps_graph = X.requires_grad or Y.requires_grad
     try:
-        _evaluate(model, X)
+        keep_in_step(model)
+        # BoTorch's exact GPs can be conditioned only once they have been evaluated.
+        if hasattr(model, "prediction_strategy") and (
+            model.training or model.prediction_strategy is None
+        ):
+            with torch.no_grad():
+                model.posterior(X)
         if keeps_graph:
             _drop_graph_of_parameters(model)
         detaches = detach_test_caches.on() and not keeps_graph
@@ -42,7 +47,6 @@ def conditioned_on(model: Any, X: Tensor, Y: Tensor, **kwargs: Any) -> Model:
                 _compute_weights(conditioned)
         if update is not None and update.factor is not None:
             remember_factor(conditioned, *update.factor)
-            _MADE_OF[conditioned.prediction_strategy] = ModelState(conditioned)
     except (NotImplementedError, AttributeError) as error:
         # BoTorch's variational models lack the method that its base class calls.
         if isinstance(error, AttributeError) and "get_fantasy_model" not in str(error):
@@ -63,28 +67,6 @@ def conditioned_on(model: Any, X: Tensor, Y: Tensor, **kwargs: Any) -> Model:
             ) from None
         raise
     return conditioned
-
-
-# By prediction strategy: the data and hyperparameters that it was made of.
-_MADE_OF: WeakKeyDictionary[Any, ModelState] = WeakKeyDictionary()
-
-
-def _evaluate(model: Any, X: Tensor) -> None:
-    """Evaluate an exact process, as it has to be before BoTorch conditions it.
-
-    What GPyTorch kept of an earlier evaluation is dropped if it is known to be of other
-    hyperparameters: GPyTorch notices training and loading, but no in-place change.
-    """
-    if not hasattr(model, "prediction_strategy"):
-        return
-    if model.training:
-        model.eval()
-    state, strategy = ModelState(model), model.prediction_strategy
-    if strategy is None or _MADE_OF.setdefault(strategy, state) != state:
-        model.prediction_strategy = None
-        with torch.no_grad():
-            model.posterior(X)
-        _MADE_OF[model.prediction_strategy] = state
 
 
 def _drop_graph_of_parameters(model: Any) -> None:

@@ -3,8 +3,8 @@ r"""Posteriors at single points of an exact Gaussian process, for all points at 
 BoTorch evaluates ``batch_shape x 1 x d`` as that many joint posteriors of one point each. Here all
 points are rows of one matrix. With ``K + noise = L L^T`` factorised once,
 
-    ``k = k(x, X_train)``, ``w = L^{-1} k^T``,
-    ``mean = m(x) + k (K + noise)^{-1} (y - m)``, ``variance = k(x, x) - |w|^2``,
+    ``k = k(X_train, x)``, ``w = L^{-1} k``,
+    ``mean = m(x) + k^T (K + noise)^{-1} (y - m)``, ``variance = k(x, x) - |w|^2``,
 
 and then the outcome transform. Mean, kernel and input transform are the model's own modules, so any
 that GPyTorch evaluates on rectangles and diagonals are served: mixed and multi-task inputs, learned
@@ -40,6 +40,8 @@ from gpytorch.models.exact_prediction_strategies import (
     LinearPredictionStrategy,
 )
 from gpytorch.settings import observation_nan_policy, prior_mode
+from gpytorch.utils.memoize import add_to_cache
+from linear_operator.operators import RootLinearOperator, TriangularLinearOperator
 from linear_operator.utils.cholesky import psd_safe_cholesky
 from torch import Tensor
 from torch.nn import Parameter
@@ -150,17 +152,21 @@ class _Factor(NamedTuple):
         """Mean and variance at ``model_batch_shape x b x d``, ``x b x 1``, of the targets."""
         prior = model.forward(inputs)
         own = prior.lazy_covariance_matrix
-        cross = _kernel_between(own, self.inputs)
-        mean = prior.loc.unsqueeze(-1) + cross @ self.weights
-        explained = torch.linalg.solve_triangular(self.cholesky, cross.mT, upper=False)
+        cross = _kernel_between(self.inputs, own)
+        mean = prior.loc.unsqueeze(-1) + cross.mT @ self.weights
+        explained = torch.linalg.solve_triangular(self.cholesky, cross, upper=False)
         variance = own.diagonal(dim1=-1, dim2=-2) - explained.square().sum(dim=-2)
         return mean, variance.unsqueeze(-1)
 
 
-def _kernel_between(own: LazyEvaluatedKernelTensor, inputs: Tensor) -> Tensor:
-    """The kernel of a lazy matrix between its points and others."""
+def _kernel_between(inputs: Tensor, own: LazyEvaluatedKernelTensor) -> Tensor:
+    """The kernel of a lazy matrix between others' points and its own.
+
+    In this order: GPyTorch centres distances at the mean of the first points, and what is predicted
+    at a point must not depend on its neighbours in a batch.
+    """
     cross = LazyEvaluatedKernelTensor(
-        own.x1, inputs, own.kernel, last_dim_is_batch=own.last_dim_is_batch, **own.params
+        inputs, own.x1, own.kernel, last_dim_is_batch=own.last_dim_is_batch, **own.params
     )
     values: Tensor = cross.evaluate_kernel().to_dense()
     return values
@@ -184,8 +190,21 @@ def _factor_of(model: Any) -> _Factor | None:
         model.eval()  # which puts transformed inputs in place
     state, known = ModelState(model), _KNOWN.get(model)
     if known is None or known.state != state:
-        known = _KNOWN[model] = _Known(_factorise(model), state)
+        factor, strategy = _factorise(model)
+        if model.prediction_strategy is None or known is not None:
+            # BoTorch conditions a model, and predicts jointly, from what it finds here.
+            model.prediction_strategy = strategy
+        known = _KNOWN[model] = _Known(factor, state)
     return known.factor
+
+
+def keep_in_step(model: Any) -> None:
+    """Have what GPyTorch keeps of an exact process be of its present hyperparameters.
+
+    GPyTorch itself notices training and loading, but no in-place change.
+    """
+    with gpt_posterior_settings():
+        _factor_of(model)
 
 
 def remember_factor(model: Any, cholesky: Tensor, weights: Tensor) -> None:
@@ -250,22 +269,26 @@ def _state_of(values: Tensor) -> Any:
 
 
 @torch.no_grad()
-def _factorise(model: Any) -> _Factor | None:
-    """The factor; None where the prior is not one of a single kernel and outcome."""
+def _factorise(model: Any) -> tuple[_Factor | None, DefaultPredictionStrategy | None]:
+    """The factor, and what GPyTorch keeps; None where the prior is not one of a single kernel."""
     inputs, targets, likelihood = list(model.train_inputs), model.train_targets, model.likelihood
     prior = model.forward(*inputs)
     covariance = prior.lazy_covariance_matrix
     if type(prior) is not MultivariateNormal or not isinstance(
         covariance, LazyEvaluatedKernelTensor
     ):
-        return None
+        return None, None
     strategy = covariance.kernel.prediction_strategy(inputs, prior, targets, likelihood)
     if type(strategy) not in (DefaultPredictionStrategy, LinearPredictionStrategy):
-        return None
+        return None, strategy
     noisy = likelihood(prior, inputs).lazy_covariance_matrix.to_dense()
     cholesky = psd_safe_cholesky(noisy)
     deviation = (targets - prior.loc).unsqueeze(-1)
     # Two solves: `torch.cholesky_solve` takes forty times as long for one right-hand side.
     half = torch.linalg.solve_triangular(cholesky, deviation, upper=False)
     weights = torch.linalg.solve_triangular(cholesky.mT, half, upper=True)
-    return _Factor(covariance.x1, cholesky, weights)
+    if type(strategy) is DefaultPredictionStrategy:
+        root = RootLinearOperator(TriangularLinearOperator(cholesky))
+        add_to_cache(strategy.lik_train_train_covar, "root_decomposition", root)
+        add_to_cache(strategy, "mean_cache", weights.squeeze(-1), observation_nan_policy.value())
+    return _Factor(covariance.x1, cholesky, weights), strategy

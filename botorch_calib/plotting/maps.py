@@ -17,10 +17,9 @@ from botorch_calib.decisions.chance_constraints import ChanceConstraint, chance_
 from botorch_calib.models import CalibratedModel
 from botorch_calib.plotting.intervals import interval_half_width
 from botorch_calib.plotting.style import (
-    LABEL_SIZE,
-    LEGEND_SIZE,
-    TICK_SIZE,
+    add_colorbar,
     label_axes,
+    legend_above,
     new_axes,
     to_numpy,
 )
@@ -90,21 +89,20 @@ def plot_certified_region(
         ax: Axes to draw into.
     """
     grid, axes = _grid(bounds)
-    violations = None
+    queries = {"queries": X}
     if X is not None:
         check_inputs("X", X, 2)
+    if violated is not None:
+        if X is None:
+            raise InputDataError("`violated` says which queries violated a limit: give `X`.")
         violations = _checked_violations(violated, len(X))
-    elif violated is not None:
-        raise InputDataError("`violated` says which queries violated a limit: give `X` as well.")
+        queries = {"within limits": X[~violations], "violations": X[violations]}
     several = chance_constraints_of(constraints)
     ax = new_axes((6.8, 5.2)) if ax is None else ax
     margin = several[0].margin if len(several) == 1 else LeastMargin(several)
     with torch.no_grad():
         margins = torch.cat([margin(chunk) for chunk in grid.unsqueeze(-2).split(_CHUNK)])
     _draw_margins(ax, axes, _as_image(margins), several)
-    queries = {"queries": X}
-    if X is not None and violations is not None:
-        queries = {"within limits": X[~violations], "violations": X[violations]}
     _draw_queries(ax, queries)
     _finish(ax, axes)
     return ax
@@ -124,9 +122,7 @@ def _as_image(values: Tensor) -> np.ndarray:
     return to_numpy(values).reshape(MAP_RESOLUTION, MAP_RESOLUTION).T
 
 
-def _checked_violations(violated: Tensor | None, num: int) -> Tensor | None:
-    if violated is None:
-        return None
+def _checked_violations(violated: Tensor, num: int) -> Tensor:
     if violated.dtype != torch.bool or violated.numel() != num:
         raise BotorchTensorDimensionError(
             f"`violated` must hold {num} booleans, one for each row of `X`, got "
@@ -136,16 +132,11 @@ def _checked_violations(violated: Tensor | None, num: int) -> Tensor | None:
 
 
 def _draw_map(ax: Axes, axes: list[np.ndarray], widths: np.ndarray, level: float) -> None:
-    from matplotlib.colors import CenteredNorm
-
     own = NormalDist().inv_cdf((1.0 + level) / 2.0)
     # A floor keeps the colours of an all but constant map from exaggerating it.
     spread = max(float(np.abs(widths - own).max()), 0.1)
-    norm = CenteredNorm(vcenter=own, halfrange=spread)
-    mesh = ax.pcolormesh(*axes, widths, cmap="PuOr_r", norm=norm, shading="gouraud")
-    bar = ax.figure.colorbar(mesh, ax=ax)
-    bar.ax.tick_params(labelsize=TICK_SIZE)
-    bar.set_label("interval half-width\n(predictive standard deviations)", fontsize=LABEL_SIZE)
+    mesh = _colored(ax, axes, widths, "PuOr_r", own, spread)
+    bar = add_colorbar(ax, mesh, "interval half-width\n(predictive standard deviations)")
     style: dict[str, Any] = {"color": "0.35", "linestyle": "--", "linewidth": 1.5}
     bar.ax.axhline(own, **style)
     ax.plot([], [], **style, label=f"{own:.2f}, the Gaussian process's own")
@@ -156,26 +147,28 @@ def _draw_map(ax: Axes, axes: list[np.ndarray], widths: np.ndarray, level: float
 def _draw_margins(
     ax: Axes, axes: list[np.ndarray], margins: np.ndarray, several: Sequence[ChanceConstraint]
 ) -> None:
-    from matplotlib.colors import CenteredNorm
-
     # Margins far from the line do not matter: the few largest ones would take all the colours.
     reach = float(np.quantile(np.abs(margins), 0.9)) or 1.0
-    mesh = ax.pcolormesh(
-        *axes, margins, cmap="PuOr", norm=CenteredNorm(halfrange=reach), shading="gouraud"
-    )
-    bar = ax.figure.colorbar(mesh, ax=ax, extend="both")
-    bar.ax.tick_params(labelsize=TICK_SIZE)
+    mesh = _colored(ax, axes, margins, "PuOr", 0.0, reach)
     single = len(several) == 1
     label = "margin" if single else "least margin\n(standard deviations of the outcome)"
-    bar.set_label(label, fontsize=LABEL_SIZE)
-    style: dict[str, Any] = {"color": "black", "linewidth": 1.8}
+    add_colorbar(ax, mesh, label, extend="both")
     stated = f"P ≥ {several[0].level:g}" if single else f"all {len(several)} constraints"
     if margins.min() < 0.0 <= margins.max():
         ax.contour(*axes, margins, levels=[0.0], colors="black", linewidths=1.8)
-        ax.plot([], [], **style, label=f"certified: {stated}")
+        ax.plot([], [], color="black", linewidth=1.8, label=f"certified: {stated}")
     else:
         extent = "everything" if margins.min() >= 0.0 else "nothing"
         ax.plot([], [], " ", label=f"{extent} certified: {stated}")
+
+
+def _colored(
+    ax: Axes, axes: list[np.ndarray], values: np.ndarray, cmap: str, center: float, spread: float
+) -> Any:
+    from matplotlib.colors import CenteredNorm
+
+    norm = CenteredNorm(vcenter=center, halfrange=spread)
+    return ax.pcolormesh(*axes, values, cmap=cmap, norm=norm, shading="gouraud")
 
 
 def _finish(ax: Axes, axes: list[np.ndarray]) -> None:
@@ -196,6 +189,4 @@ def _draw_queries(ax: Axes, queries: dict[str, Tensor | None]) -> None:
         style = {"s": 36, "color": "black", "zorder": 3, **_QUERY_STYLES.get(label, {})}
         # Optimizers like the border, which would otherwise cut the marks in half.
         ax.scatter(x1, x2, label=label, clip_on=False, edgecolor="white", lw=0.8, **style)
-    ax.legend(
-        loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=2, frameon=False, fontsize=LEGEND_SIZE
-    )
+    legend_above(ax)

@@ -55,6 +55,25 @@ def legend_beside(ax: Axes, title: str | None = None) -> None:
     )
 
 
+def legend_above(ax: Axes, ncols: int = 2) -> None:
+    """A legend above the axes, where a scale of colours stands beside them."""
+    ax.legend(
+        loc="lower left",
+        bbox_to_anchor=(0.0, 1.0),
+        ncols=ncols,
+        frameon=False,
+        fontsize=LEGEND_SIZE,
+    )
+
+
+def add_colorbar(ax: Axes, drawn: Any, label: str, **options: Any) -> Any:
+    """The scale of the colours of what was drawn."""
+    bar = ax.figure.colorbar(drawn, ax=ax, **options)
+    bar.ax.tick_params(labelsize=TICK_SIZE)
+    bar.set_label(label, fontsize=LABEL_SIZE)
+    return bar
+
+
 def to_numpy(values: Tensor) -> np.ndarray:
     """The elements of a tensor as a vector."""
     return values.detach().cpu().reshape(-1).numpy()

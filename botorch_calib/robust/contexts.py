@@ -61,10 +61,8 @@ class ContextDistribution:
         points = check_contexts("points", self.points).detach()
         weights = check_probabilities(self.weights, len(points))
         total = weights.sum()
-        # Tensors made in inference mode could not enter a graph later.
-        with torch.inference_mode(False):
-            object.__setattr__(self, "points", points.clone())
-            object.__setattr__(self, "weights", (weights / total).to(points).clone())
+        object.__setattr__(self, "points", points.clone())
+        object.__setattr__(self, "weights", (weights / total).to(points))
         object.__setattr__(self, "indices", self._checked_indices(self.indices))
         lipschitz_points = self._checked_lipschitz_points(self.lipschitz_points)
         object.__setattr__(self, "lipschitz_points", lipschitz_points)
@@ -235,8 +233,7 @@ class ContextDistribution:
         if points is None:
             return None
         points = check_lipschitz_points("lipschitz_points", points, self.points.shape[-1])
-        with torch.inference_mode(False):
-            return points.detach().to(self.points).clone()
+        return points.detach().to(self.points).clone()
 
     @property
     def num_points(self) -> int:
@@ -276,8 +273,7 @@ class ContextDistribution:
     def memo(self, key: Any, compute: Callable[[], Any]) -> Any:
         """Compute something that depends on this distribution alone, once; copies start anew."""
         if key not in self._memo:
-            # Tensors made in inference mode could not enter a graph later.
-            with torch.inference_mode(False), torch.no_grad():
+            with torch.no_grad():
                 self._memo[key] = compute()
         return self._memo[key]
 

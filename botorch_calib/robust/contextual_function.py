@@ -59,26 +59,6 @@ class ContextualFunction(ABC):
     differentiable with respect to ``X``, and with respect to nothing else.
     """
 
-    # Contexts that nobody writes to, and what `_together` made of them.
-    _constant: tuple[Tensor, ...] = ()
-    _joined: Tensor | None = None
-
-    def treat_as_constant(self, *contexts: Tensor) -> None:
-        """Promise that these contexts are never written to, such as those of a distribution.
-
-        What was computed from them is then found again without a look at their numbers, which
-        would wait for the device.
-
-        Args:
-            contexts: Matrices that methods are called with: the atoms, and others if there are.
-        """
-        known = len(contexts) == len(self._constant)
-        if not (known and all(a is b for a, b in zip(contexts, self._constant, strict=True))):
-            self._constant, self._joined = contexts, None
-
-    def _is_constant(self, contexts: Tensor) -> bool:
-        return any(contexts is known for known in (*self._constant, self._joined))
-
     def __call__(self, X: Tensor, contexts: Tensor) -> Tensor:
         """Values at all pairs.
 
@@ -138,7 +118,7 @@ class ContextualFunction(ABC):
             values, gradients = self.with_gradients(X, contexts)
         elif _wants_gradient(X):
             # In one pass, since values need gradients too.
-            together = self._together(contexts, steepness_contexts.to(contexts))
+            together = torch.cat([contexts, steepness_contexts.to(contexts)])
             values, gradients = self._evaluate(X.detach(), together, gradients=True)
             values = with_jacobian(X, values[:, :num], gradients[:, :num, :width])
             gradients = gradients[:, num:, width:]
@@ -192,14 +172,6 @@ class ContextualFunction(ABC):
         parts = [self._gradient_norm(x, c) for x, c in zip(rows, others, strict=True)]
         norms, slopes = (torch.cat(part) for part in zip(*parts, strict=True))
         return norms.view(shape), slopes.view(*shape, -1)
-
-    def _together(self, contexts: Tensor, others: Tensor) -> Tensor:
-        """Both one after the other, each time the same tensor if they are constant."""
-        if not (self._is_constant(contexts) and self._is_constant(others)):
-            return torch.cat([contexts, others])
-        if self._joined is None:
-            self._joined = torch.cat([contexts, others])
-        return self._joined
 
     @abstractmethod
     def _evaluate(self, X: Tensor, contexts: Tensor, gradients: bool) -> tuple[Tensor, Tensor]:

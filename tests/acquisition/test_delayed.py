@@ -484,8 +484,7 @@ def test_a_long_window_needs_no_joint_posterior(monkeypatch):
         posterior = Mock(side_effect=model.posterior)
         patch.setattr(model, "posterior", posterior)
         nu = confidence_width(model, BETA**2, window, BOUND)
-    (call,) = posterior.call_args_list
-    assert call.args[0].shape == (400, 1, 2)
+    posterior.assert_not_called()
     assert_close(nu, (BOUND * model.posterior(window).variance.sqrt().sum() + BETA).detach())
 
 

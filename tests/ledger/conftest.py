@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 
-from botorch_calib.ledger import FeedbackLedger, storage_on_disk
+from botorch_calib.ledger import FeedbackLedger, file_storage
 
 
 @pytest.fixture(params=["memory", "file"])
 def make(request, tmp_path, monkeypatch):
     """A function that makes ledgers; none of these tests needs files that outlast power."""
-    monkeypatch.setattr(storage_on_disk, "SYNCHRONOUS", "OFF")
+    monkeypatch.setattr(file_storage, "SYNCHRONOUS", "OFF")
     numbers = itertools.count()
 
     def make_ledger(dim: int = 2, **settings: Any) -> FeedbackLedger:

@@ -6,8 +6,8 @@ call has returned: that is what must not be lost.
 
     python -m tests.ledger.writers FOLDER TASK ...
 
-where a task is ``kill,ROUNDS,WRITERS,SEED``, ``cut,ROUNDS,SEED``, ``together,WRITERS,TRIALS`` or
-``fork,FORKS``.
+where a task is ``kill,ROUNDS,SEED``, ``cut,ROUNDS,SEED``, ``contend,ROUNDS,WRITERS``,
+``fork,FORKS`` or ``orphan``.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from botorch_calib.ledger import FeedbackLedger
+from botorch_calib.exceptions import LedgerError
+from botorch_calib.ledger import FeedbackLedger, writer_lock
 
 DIM = 3
 Report = Callable[[dict[str, Any]], object]
@@ -49,25 +50,21 @@ def note_on(trial_id: int) -> str:
     return f"trial {trial_id} was lost. " * 5000
 
 
-def write(path: Path, seed: int, report: Report, num_trials: int | None = None) -> None:
-    """Open a ledger, submit queries, and observe or fail each, forever without ``num_trials``."""
+def write(path: Path, seed: int, report: Report) -> None:
+    """Open a ledger, submit queries, and observe or fail each, forever."""
     ledger = FeedbackLedger.open(path, DIM)
     generator = random.Random(seed)
     report({"opened": True})
-    count = 0
-    while num_trials is None or count < num_trials:
+    while True:
         x = query(generator)
         trial_id = ledger.submit(x)
         report({"submitted": trial_id, "x": x})
-        if num_trials is None and generator.random() < 0.2:
+        if generator.random() < 0.2:
             ledger.fail(trial_id, note_on(trial_id))
             report({"failed": trial_id})
-        elif num_trials is not None or generator.random() < 0.8:
-            if num_trials is not None:
-                time.sleep(generator.uniform(0, 0.02))  # an evaluation, while others write
+        elif generator.random() < 0.8:
             ledger.observe(trial_id, value_at(x))
             report({"observed": trial_id})
-        count += 1
 
 
 @dataclass
@@ -152,15 +149,15 @@ def has_unfinished_change(path: Path) -> bool:
 
 def time_of_a_write(folder: Path, repeats: int = 5) -> float:
     """Seconds that a submission takes, which depends mostly on the disk."""
-    ledger = FeedbackLedger.open(folder / "timing.db", DIM)
-    start = time.perf_counter()
-    for _ in range(repeats):
-        ledger.submit([0.0] * DIM)
+    with FeedbackLedger.open(folder / "timing.db", DIM) as ledger:
+        start = time.perf_counter()
+        for _ in range(repeats):
+            ledger.submit([0.0] * DIM)
     return (time.perf_counter() - start) / repeats
 
 
-def kill(folder: Path, rounds: int, writers: int, seed: int) -> dict[str, int]:
-    """Kill all writers in each of many rounds; a new file comes every tenth round."""
+def kill(folder: Path, rounds: int, seed: int) -> dict[str, int]:
+    """Kill the writer in each of many rounds; a new file comes every tenth round."""
     generator = random.Random(seed)
     tally = {"rounds": 0, "acknowledged": 0, "unacknowledged": 0, "interrupted": 0, "unopened": 0}
     for i in range(rounds):
@@ -169,24 +166,20 @@ def kill(folder: Path, rounds: int, writers: int, seed: int) -> dict[str, int]:
             longest_life = 0.02 + 5 * time_of_a_write(folder)
             path = folder / f"{i}.db"
             acknowledged, num_killed = Acknowledged(), 0
-        children = [
-            Child.fork(partial(write, path, s)) for s in range(i * writers, (i + 1) * writers)
-        ]
-        num_killed += writers
-        for child in children:
-            # A new file is made in the first moments.
-            time.sleep(generator.uniform(0, longest_life if i % 10 else 0.3 * longest_life))
-            child.kill()
-        reports = [child.reports() for child in children]
-        for events in reports:
-            tally["unopened"] += not events
-            acknowledged.add(events)
-        if i % 10 and not any(reports):
+        child = Child.fork(partial(write, path, i))
+        num_killed += 1
+        # A new file is made in the first moments.
+        time.sleep(generator.uniform(0, longest_life if i % 10 else 0.3 * longest_life))
+        child.kill()
+        events = child.reports()
+        tally["unopened"] += not events
+        acknowledged.add(events)
+        if i % 10 and not events:
             # The machine has become slower since: the next ones are to get further.
             longest_life *= 2.0
         tally["interrupted"] += has_unfinished_change(path)
-        ledger = FeedbackLedger.open(path, DIM)
-        acknowledged.check(ledger, num_killed)
+        with FeedbackLedger.open(path, DIM) as ledger:  # nobody holds a lock any more
+            acknowledged.check(ledger, num_killed)
         tally["rounds"] += 1
         if i % 10 == 9 or i == rounds - 1:
             known = len(acknowledged.queries) + len(acknowledged.observed | acknowledged.failed)
@@ -202,7 +195,7 @@ def cut(folder: Path, rounds: int, seed: int) -> dict[str, int]:
     Some pages of the change have then been written, and often a part of the next one.
     """
     generator, path, acknowledged = random.Random(seed), folder / "cut.db", Acknowledged()
-    ledger = FeedbackLedger.open(path, DIM)
+    FeedbackLedger.open(path, DIM).close()
     interrupted = 0
     for i in range(rounds):
         limit = path.stat().st_size + generator.randrange(1, 2 * len(note_on(0)))
@@ -215,25 +208,69 @@ def cut(folder: Path, rounds: int, seed: int) -> dict[str, int]:
 
         acknowledged.add(Child.fork(write_below).reports())
         interrupted += has_unfinished_change(path)
-        acknowledged.check(ledger, 0)
-        acknowledged.check(FeedbackLedger.open(path), 0)
+        acknowledged.check(FeedbackLedger.read(path), 0)
+        with FeedbackLedger.open(path) as ledger:
+            acknowledged.check(ledger, 0)
     return {"rounds": rounds, "interrupted": interrupted}
 
 
-def together(folder: Path, writers: int, trials: int) -> dict[str, int]:
-    """Let several processes make a ledger and write to it at the same time."""
-    path = folder / "shared.db"
-    children = [Child.fork(partial(write, path, s, num_trials=trials)) for s in range(writers)]
-    acknowledged = Acknowledged()
-    reports = [child.reports() for child in children]
-    for events in reports:
-        acknowledged.add(events)
-    ledger = FeedbackLedger.open(path)
-    acknowledged.check(ledger, 0)
-    assert len(acknowledged.observed) == len(ledger) == writers * trials
-    shares = [[e["submitted"] for e in events if "submitted" in e] for events in reports]
-    mixed = sum(max(ids) - min(ids) >= len(ids) for ids in shares)
-    return {"trials": len(ledger), "interleaved": mixed}
+def contend(folder: Path, rounds: int, writers: int) -> dict[str, int]:
+    """Let several processes open a ledger at the same time: one gets it, and the others its pid."""
+    path, num_lost = folder / "contended.db", 0
+    writer_lock.WAIT = 0.2
+
+    def attempt(start: float, report: Report) -> None:
+        time.sleep(max(0.0, start - time.monotonic()))
+        try:
+            with FeedbackLedger.open(path, DIM) as ledger:
+                report({"submitted": ledger.submit([0.0] * DIM), "pid": os.getpid()})
+                time.sleep(2.0)
+        except LedgerError as error:
+            report({"error": str(error)})
+
+    for _ in range(rounds):
+        start = time.monotonic() + 0.05
+        children = [Child.fork(partial(attempt, start)) for _ in range(writers)]
+        time.sleep(1.0)
+        for child in children:
+            child.kill()
+        events = [event for child in children for event in child.reports()]
+        errors = [event["error"] for event in events if "error" in event]
+        (winner,) = (event for event in events if "pid" in event)
+        assert all(f"(pid {winner['pid']} on " in error for error in errors), errors
+        num_lost += len(errors)
+    assert len(FeedbackLedger.read(path)) == rounds
+    return {"rounds": rounds, "lost": num_lost}
+
+
+def orphan(folder: Path) -> dict[str, int]:
+    """A process that was forked from a writer outlives it, and keeps nobody from writing."""
+    path, go_on = folder / "orphan.db", folder / "go on"
+
+    def write_and_fork(report: Report) -> None:
+        ledger = FeedbackLedger.open(path, DIM)
+        ledger.submit([0.0] * DIM)
+        if os.fork() == 0:
+            try:
+                while not go_on.exists():
+                    time.sleep(0.01)
+                assert len(ledger) == 1
+                with FeedbackLedger.open(path) as own:
+                    report({"submitted": own.submit([2.0] * DIM)})
+            finally:
+                os._exit(0)
+        report({"opened": True})
+        signal.pause()
+
+    child = Child.fork(write_and_fork)
+    os.read(child.pipe, 100)  # it has opened the ledger, and forked
+    child.kill()
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+    with FeedbackLedger.open(path) as ledger:
+        ledger.submit([1.0] * DIM)
+    go_on.touch()
+    assert [event["submitted"] for event in child.reports()] == [2]
+    return {"trials": len(FeedbackLedger.read(path))}
 
 
 @contextmanager
@@ -274,18 +311,18 @@ def fork(folder: Path, forks: int) -> dict[str, int]:
                 own = memory.submit([float(i)] * DIM)
                 assert memory[own].x.tolist() == [float(i)] * DIM
                 assert memory.trials[own].status == "pending"
-                x = query(random.Random(i))
-                report({"submitted": file.submit(x), "x": x})
+                known = len(file)
+                try:
+                    file.submit([float(i)] * DIM)
+                except LedgerError as error:
+                    assert "forked" in str(error) and len(file) == known
+                    report({"refused": i})
 
             children.append(Child.fork(use))
-        acknowledged = Acknowledged()
         for child in children:
             events = child.reports()
             assert len(events) == 1, "a forked process could not use the ledgers"
-            acknowledged.add(events)
-    assert len(file) == counts[1] + forks and len(memory) == counts[0]
-    X = file.pending()
-    assert sorted(X.tolist()) == sorted(acknowledged.queries.values())
+    assert len(file) == counts[1] == len(FeedbackLedger.read(path)) and len(memory) == counts[0]
     return {"forks": forks, "trials": len(file)}
 
 
@@ -293,8 +330,9 @@ def main() -> None:
     tasks: dict[str, Callable[..., dict[str, int]]] = {
         "kill": kill,
         "cut": cut,
-        "together": together,
+        "contend": contend,
         "fork": fork,
+        "orphan": orphan,
     }
     tallies = {}
     for order in sys.argv[2:]:

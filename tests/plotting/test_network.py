@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 import torch
-from botorch.exceptions.errors import BotorchTensorDimensionError
 
 from botorch_calib.plotting import plot_radio_network
 from botorch_calib.test_functions import RadioCorridors
@@ -16,7 +15,7 @@ def problem():
 
 
 def test_places(problem):
-    ax = plot_radio_network(problem.antennas, problem.azimuths, problem.users)
+    ax = plot_radio_network(problem)
     arrows, stations, ground, uavs = ax.collections
     np.testing.assert_allclose(stations.get_offsets(), problem.antennas[:, :2])
     np.testing.assert_allclose(ground.get_offsets(), problem.users[:36, :2])
@@ -28,8 +27,9 @@ def test_places(problem):
 
 
 def test_rates(problem):
-    rates = problem.rates(torch.full((18,), 0.6, dtype=torch.double))
-    ax = plot_radio_network(problem.antennas, problem.azimuths, problem.users, rates)
+    x = torch.full((18,), 0.6, dtype=torch.double, requires_grad=True)
+    rates = problem.rates(x).detach()
+    ax = plot_radio_network(problem, x)
     _, _, ground, uavs = ax.collections
     np.testing.assert_allclose(ground.get_array(), rates[:36])
     np.testing.assert_allclose(uavs.get_array(), rates[36:])
@@ -37,24 +37,3 @@ def test_rates(problem):
     assert ground.get_clim() == uavs.get_clim() == (0.0, rates.max().item())
     assert labels(ax)[2] == f"UAVs, mean {rates[36:].mean():.2f}"
     assert_beside_data(ax)
-
-
-@pytest.mark.parametrize(("kept", "name"), [(slice(36), "ground users"), (slice(36, 64), "UAVs")])
-def test_a_kind_without_users_is_not_mentioned(problem, kept, name):
-    rates = problem.rates(torch.full((18,), 0.6, dtype=torch.double, requires_grad=True))[kept]
-    ax = plot_radio_network(problem.antennas, problem.azimuths, problem.users[kept], rates)
-    assert labels(ax)[1:] == [f"{name}, mean {rates.mean():.2f}"]
-    ax = plot_radio_network(problem.antennas, problem.azimuths, problem.users[kept])
-    assert labels(ax)[1:] == [name]
-
-
-def test_shapes(problem):
-    good = (problem.antennas, problem.azimuths, problem.users)
-    for i, name in enumerate(("antennas", "azimuths", "users")):
-        bad = [value[..., :2] if j == i else value for j, value in enumerate(good)]
-        with pytest.raises(BotorchTensorDimensionError, match=name):
-            plot_radio_network(*bad)
-    with pytest.raises(BotorchTensorDimensionError, match="at least one"):
-        plot_radio_network(problem.antennas, problem.azimuths, problem.users[:0])
-    with pytest.raises(BotorchTensorDimensionError, match="rates"):
-        plot_radio_network(*good, torch.rand(3))

@@ -10,7 +10,6 @@ from botorch.exceptions.errors import UnsupportedError
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from botorch_calib._autograd import usable, with_gradients
 from botorch_calib.robust.contextual_function import ContextualFunction, norm_and_direction
 from botorch_calib.robust.joint_inputs import Columns
 
@@ -130,8 +129,8 @@ class PointwiseFunction(ContextualFunction):
         if not gradients:
             with torch.no_grad():
                 return self._values(Z), Z[:0]
-        with with_gradients():
-            Z = usable(Z).requires_grad_()
+        with torch.enable_grad():
+            Z = Z.detach().requires_grad_()
             values = self._values(Z)
             (jacobian,) = torch.autograd.grad(values.sum(), Z)
         return values.detach(), jacobian
@@ -170,8 +169,8 @@ class PointwiseFunction(ContextualFunction):
 
     def _twice_along(self, x: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
         """Norms ``m`` of context gradients and their slopes ``m x d_x``, by two derivatives."""
-        with with_gradients(), _TwiceDifferentiable():
-            x, c = usable(x).requires_grad_(), usable(c).requires_grad_()
+        with torch.enable_grad(), _TwiceDifferentiable():
+            x, c = x.detach().requires_grad_(), c.detach().requires_grad_()
             values = self._values(self.columns.join(x, c).unsqueeze(-2))
             (gradient,) = torch.autograd.grad(values.sum(), c, create_graph=True)
             norm, direction = norm_and_direction(gradient)

@@ -13,7 +13,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import torch
 from torch import Tensor
 
 from botorch_calib.robust.joint_inputs import Columns
@@ -36,10 +35,6 @@ class Inputs:
     def joint(self, like: Tensor) -> Tensor:
         """Joint inputs ``... x d``, in the precision of ``like``."""
         return self.columns.join(self.X.to(like), self.contexts.to(like))
-
-    def side_by_side(self, like: Tensor) -> Tensor:
-        """Decisions and contexts of the same batch, ``... x d``, in the order of derivatives."""
-        return torch.cat([self.X.to(like), self.contexts.to(like)], dim=-1)
 
     @property
     def order(self) -> list[int]:

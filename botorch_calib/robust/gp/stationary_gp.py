@@ -102,8 +102,7 @@ class StationaryGP:
         key = tuple(columns)
         if key not in self._maps:
             parts = self.origin, self.transform_slope, self.transformed_origin
-            with torch.inference_mode(False):  # else no graph could use what is kept
-                self._maps[key] = InputMap(*(part[columns].clone() for part in parts))
+            self._maps[key] = InputMap(*(part[columns] for part in parts))
         return self._maps[key]
 
 
@@ -246,7 +245,7 @@ def _input_map(model: Any, transformed: Tensor) -> tuple[Tensor, Tensor, Tensor]
     Returns:
         Inputs ``d`` that it maps to about the mean of these, what it maps them to, and its slopes.
     """
-    with torch.inference_mode(False), torch.enable_grad():
+    with torch.enable_grad():
         zero = torch.zeros_like(transformed[:1]).requires_grad_()
         at_zero = model.transform_inputs(zero)
         (slopes,) = torch.autograd.grad(at_zero.sum(), zero)

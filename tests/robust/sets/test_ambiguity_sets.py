@@ -29,9 +29,9 @@ from botorch_calib.robust import (
     TotalVariationBall,
     WassersteinBall,
     WorstCase,
+    simplex_in_ellipsoid,
 )
 from botorch_calib.robust.sets import mmd
-from botorch_calib.robust.simplex_in_ellipsoid import active_set, duality_gap, interior_point
 from tests.robust import programs
 
 TRANSPORT = "botorch_calib.robust.sets.wasserstein._Transport"
@@ -428,13 +428,11 @@ def test_mmd_kernels() -> None:
 
 def test_mmd_tells_when_it_is_not_accurate(monkeypatch: pytest.MonkeyPatch) -> None:
     values, centre = instance(2, num=30)
-    monkeypatch.setattr(active_set, "_MOST_STEPS", 2)
-    monkeypatch.setattr(interior_point, "_STEPS", 2)
-    monkeypatch.setattr(interior_point, "_CORRECTIONS", 0)
+    monkeypatch.setattr(simplex_in_ellipsoid, "_STEPS_PER_ATOM", 0)
     with pytest.warns(NumericsWarning, match="only accurate to"):
         MMDBall(0.05, lengthscale=0.5).worst_case(values, centre)
     monkeypatch.undo()
-    assert mmd._ACCURACY > duality_gap.EXCESS
+    assert mmd._ACCURACY > simplex_in_ellipsoid._EXCESS
 
 
 @pytest.mark.parametrize("radius", [1e-6, 1e-10, 1e-14, 1e-200])

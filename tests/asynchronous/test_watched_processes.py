@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -14,13 +15,14 @@ from typing import Any
 
 import pytest
 from botorch.exceptions.errors import InputDataError
+from pebble.pool.process import WorkerManager
 from torch import Tensor
 
 from botorch_calib.asynchronous import (
     DelayAwareProposer,
     EvaluationLimits,
     SearchSettings,
-    worker_processes,
+    watched_processes,
 )
 from botorch_calib.asynchronous.termination import termination_as_exit
 from botorch_calib.exceptions import EvaluationError
@@ -29,6 +31,8 @@ from tests.asynchronous.objectives import (
     die_alone,
     die_often,
     die_once,
+    die_with_lock,
+    exit_once,
     hang_alone,
     hang_at_the_top,
     is_alive,
@@ -36,12 +40,13 @@ from tests.asynchronous.objectives import (
     loaded_heavy_modules,
     noted_square,
     runs,
+    send_badly,
     square,
     wait_for_run,
     wait_until,
 )
 from tests.asynchronous.runs import Quiet, count_up, ids, observed
-from tests.asynchronous.test_processes import leaves_nothing_behind, squares
+from tests.asynchronous.test_process_pools import leaves_nothing_behind, squares
 
 ROOT = Path(__file__).parents[2]
 
@@ -94,6 +99,74 @@ def test_many_crashes(tmp_path: Path) -> None:
     assert sum(len(runs(tmp_path, query)) for query in range(60)) == 60 + 8
 
 
+@pytest.mark.parametrize("code", [0, 3])
+@pytest.mark.parametrize("by_libc", [False, True])
+def test_an_exit_is_a_crash(tmp_path: Path, code: int, by_libc: bool) -> None:
+    """Also a successful one, as of a STOP in Fortran."""
+    ledger = FeedbackLedger(1)
+    optimizer(partial(exit_once, tmp_path, code, by_libc), ledger, max_retries=0).run(3)
+    assert ids(ledger, "failed") == [1] and observed(ledger) == squares(0, 2)
+    assert ledger[1].note == f"its worker died: exit code {code} (it was run once)"
+
+
+@pytest.mark.parametrize("kind", ["stubborn", "local", "value", "lock"])
+def test_what_cannot_be_sent_is_a_failure(tmp_path: Path, kind: str) -> None:
+    """Neither the process nor a second run is lost."""
+    ledger = FeedbackLedger(1)
+    optimizer(partial(send_badly, tmp_path, kind), ledger, workers=1).run(3)
+    assert ids(ledger, "failed") == [1] and observed(ledger) == squares(0, 2)
+    assert "worker" not in ledger[1].note
+    assert len({pid for query in range(3) for pid in runs(tmp_path, query)}) == 1
+    assert len(runs(tmp_path, 1)) == 1
+
+
+def test_an_idle_process_that_dies(tmp_path: Path) -> None:
+    """It is killed while the next query is chosen, and nothing is lost."""
+
+    def propose(ledger: FeedbackLedger) -> Tensor:
+        if len(ledger) == 2:
+            os.kill(runs(tmp_path, 1)[0], signal.SIGKILL)
+            wait_until(lambda: not is_alive(runs(tmp_path, 1)[0]))
+        return count_up(ledger)
+
+    ledger = FeedbackLedger(1)
+    Quiet(objective=partial(noted_square, tmp_path), ledger=ledger, propose=propose, workers=1).run(
+        4
+    )
+    assert observed(ledger) == squares(0, 1, 2, 3)
+    assert len({pid for query in range(4) for pid in runs(tmp_path, query)}) == 2
+
+
+@pytest.mark.parametrize("in_a_message", [False, True])
+def test_a_process_that_is_killed_with_its_lock(tmp_path: Path, in_a_message: bool) -> None:
+    """Nobody else waits for the lock, or for the rest of half a message."""
+    ledger = FeedbackLedger(1)
+    begin = time.monotonic()
+    optimizer(partial(die_with_lock, tmp_path, in_a_message), ledger, workers=1).run(4)
+    assert observed(ledger) == squares(0, 1, 2, 3)
+    assert [len(runs(tmp_path, query)) for query in range(4)] == [1, 2, 1, 1]
+    assert time.monotonic() - begin < 20.0
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_thread_of_pebble_that_dies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The evaluation that it was to report counts as lost, instead of running for ever."""
+
+    def receive(self: Any, timeout: float) -> Any:
+        message = original(self, timeout)
+        if hasattr(message, "result") and runs(tmp_path, 1) and not ended:
+            ended.append(None)
+            raise SystemExit  # ends a thread without a word
+        return message
+
+    original, ended = WorkerManager.receive, list[None]()
+    monkeypatch.setattr(WorkerManager, "receive", receive)
+    ledger = FeedbackLedger(1)
+    optimizer(partial(noted_square, tmp_path), ledger, workers=1).run(3)
+    assert observed(ledger) == squares(0, 1, 2)
+    assert [len(runs(tmp_path, query)) for query in range(3)] == [1, 2, 1]
+
+
 def test_a_crash_is_tried_again(tmp_path: Path) -> None:
     ledger = FeedbackLedger(1)
     optimizer(partial(die_once, tmp_path, 1), ledger).run(4)
@@ -112,8 +185,9 @@ def test_a_timeout_costs_nobody_else(tmp_path: Path) -> None:
 def test_start_up_is_not_part_of_the_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A process takes two seconds to start, and an evaluation may take one."""
     slow = tmp_path / "slow.py"
-    slow.write_text("import time\ntime.sleep(2.0)\n", encoding="ascii")
-    monkeypatch.setattr(worker_processes, "_PREPARATION", str(slow))
+    run_startup = f"runpy.run_path({watched_processes.STARTUP!r}, None, '__main__')"
+    slow.write_text(f"import runpy, time\ntime.sleep(2.0)\n{run_startup}\n", encoding="ascii")
+    monkeypatch.setattr(watched_processes, "STARTUP", str(slow))
     ledger = FeedbackLedger(1)
     optimizer(square, ledger, timeout=1.0).run(2)
     assert observed(ledger) == squares(0, 1)
@@ -123,7 +197,7 @@ def test_workers_that_cannot_start(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     """No trial is blamed for it."""
     broken = tmp_path / "broken.py"
     broken.write_text("raise ValueError\n", encoding="ascii")
-    monkeypatch.setattr(worker_processes, "_PREPARATION", str(broken))
+    monkeypatch.setattr(watched_processes, "STARTUP", str(broken))
     ledger = FeedbackLedger(1)
     with pytest.raises(EvaluationError, match="die by themselves"):
         optimizer(square, ledger).run(2)
@@ -177,7 +251,7 @@ from tests.asynchronous import objectives
 
 if __name__ == "__main__":
     from botorch_calib.ledger import FeedbackLedger
-    from tests.asynchronous.test_worker_processes import optimizer
+    from tests.asynchronous.test_watched_processes import optimizer
 
     folder, objective, limits = Path(sys.argv[1]), getattr(objectives, sys.argv[2]), sys.argv[3]
     ledger = FeedbackLedger.open(folder / "ledger", 1)
@@ -214,7 +288,7 @@ def test_workers_end_with_their_parent(
         process.communicate(timeout=60)
         assert process.returncode == (143 if number == signal.SIGTERM else -number)
         wait_until(lambda: not any(map(is_alive, workers)))
-        assert ids(FeedbackLedger.open(tmp_path / "ledger"), "pending") == [0, 1, 2]
+        assert ids(FeedbackLedger.read(tmp_path / "ledger"), "pending") == [0, 1, 2]
     finally:
         process.kill()
         process.communicate()
@@ -226,7 +300,7 @@ def test_programs_end_with_the_worker_that_started_them(tmp_path: Path) -> None:
     try:
         output, _ = process.communicate(timeout=60)
         assert process.returncode == 0, output
-        ledger = FeedbackLedger.open(tmp_path / "ledger")
+        ledger = FeedbackLedger.read(tmp_path / "ledger")
         assert observed(ledger) == squares(2, 3) and ids(ledger, "failed") == [0, 1]
     finally:
         process.kill()
@@ -237,7 +311,7 @@ def test_processes_that_do_not_end_by_themselves(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int | None
 ) -> None:
     """A run neither waits for them for ever nor leaves them behind."""
-    monkeypatch.setattr(worker_processes, "EXIT_SECONDS", 0.5)
+    monkeypatch.setattr(watched_processes, "EXIT_SECONDS", 0.5)
     objective, ledger = partial(leave_thread_behind, tmp_path), FeedbackLedger(1)
     optimizer(objective, ledger, evaluations_per_process=number).run(3)
     assert observed(ledger) == squares(*range(3))

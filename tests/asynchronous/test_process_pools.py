@@ -1,4 +1,4 @@
-"""The asynchronous optimizer on process pools whose workers, or itself, are killed."""
+"""The asynchronous optimizer on the caller's process pools, which break when a worker dies."""
 
 from __future__ import annotations
 
@@ -6,25 +6,21 @@ import functools
 import multiprocessing
 import os
 import signal
-import struct
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
-from concurrent.futures import BrokenExecutor, Executor, ProcessPoolExecutor
+from concurrent.futures import Executor, ProcessPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 from torch import Tensor
 
-from botorch_calib.asynchronous import timeouts_and_retries, worker_pools
-from botorch_calib.asynchronous.worker_pools import WorkerPool
-from botorch_calib.exceptions import EvaluationError
+from botorch_calib.asynchronous.callers_executors import CallersExecutors
+from botorch_calib.exceptions import EvaluationError, EvaluationWarning
 from botorch_calib.ledger import FeedbackLedger
 from tests.asynchronous.objectives import (
     die_always,
@@ -127,7 +123,7 @@ class TestWorkerDeath:
         objective = functools.partial(die_once, tmp_path, 2)
         with make_processes(2) as pool:
             optimizer = make_optimizer(pool, objective, ledger, max_parallel=2)
-            with pytest.raises(EvaluationError, match="pass a function that makes one") as caught:
+            with pytest.raises(EvaluationError, match="give a number of `workers`") as caught:
                 optimizer.run(6)
         assert "terminated abruptly" in str(caught.value.__cause__)
         reopened = FeedbackLedger.open(path)
@@ -163,69 +159,55 @@ class TestWorkerDeath:
         assert observed(ledger) == squares(0, 2, 3)
         assert "missing 1 required positional argument: 'second')" in ledger[1].note
 
-    def test_killed_while_it_sends_a_result(self, tmp_path: Path) -> None:
-        executor = make_processes(1)
-        pool = WorkerPool(executor, owned=True)
-        future = pool.submit(functools.partial(hang, tmp_path, 0, -1), np.array([0.0]))
-        wait_for_run(tmp_path, 0)
-        # Half a result: the length that a worker sends ahead, without the 100 bytes themselves.
-        results: Any = executor._result_queue
-        os.write(results._writer.fileno(), struct.pack("!i", 100))
-        killer = threading.Thread(target=pool.kill, daemon=True)
-        killer.start()
-        killer.join(30)
-        assert not killer.is_alive()
-        assert isinstance(future.exception(timeout=0), BrokenExecutor)
+    def test_while_it_starts_a_process(self) -> None:
+        """A pool that is just breaking closes the pipes that it needs."""
 
-    def test_private_pool_has_one_process(self, tmp_path: Path) -> None:
-        pool = WorkerPool(make_processes(3), owned=True)
-        pool.confine()
-        objective = functools.partial(noted_square, tmp_path)
-        futures = [pool.submit(objective, np.array([float(query)])) for query in range(6)]
-        assert [future.result() for future in futures] == list(squares(*range(6)).values())
-        pool.close(wait=True)
-        assert len({pid for query in range(6) for pid in runs(tmp_path, query)}) == 1
+        class ClosedPipes(Executor):
+            def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Any:
+                raise OSError("handle is closed")
+
+        made: list[Executor] = []
+
+        def make() -> Executor:
+            made.append(make_processes(1) if made else ClosedPipes())
+            return made[-1]
+
+        ledger = FeedbackLedger(1)
+        make_optimizer(make, square, ledger).run(2)
+        assert observed(ledger) == squares(0, 1) and len(made) == 2
 
 
 class TestTimeouts:
-    def test_worker_is_killed_and_others_run_again(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-    ) -> None:
-        """Trials 1 and 3 run for ever, but 3 would return if it were run again."""
-        now = 0.0
-
-        def propose(ledger: FeedbackLedger) -> Tensor:
-            nonlocal now
-            number = len(ledger)
-            # A trial is seen to run, at the latest, after the choice that waits for it.
-            if number in (2, 4):
-                wait_for_run(tmp_path, number - 1)
-            now = 52.5 if number >= 5 else float(number)
-            return count_up(ledger)
-
+    def test_late_process_is_killed_at_the_end(self, tmp_path: Path) -> None:
+        """Until then it keeps its worker, and the others go on."""
         ledger = FeedbackLedger(1)
-        clock = SimpleNamespace(monotonic=lambda: now, time=time.time)
-        monkeypatch.setattr(timeouts_and_retries, "time", clock)
-        objective = functools.partial(hang, tmp_path, 1, 3)
-        make_optimizer(
-            processes(3), objective, ledger, propose, max_parallel=3, timeout=50.0, max_retries=0
-        ).run(7)
-        assert ledger[1].note == "timed out after 50 seconds"
-        assert observed(ledger) == squares(0, 2, 3, 4, 5, 6)
-        assert len(runs(tmp_path, 1)) == 1 and len(runs(tmp_path, 3)) == 2
-        assert not any(map(is_alive, runs(tmp_path, 1) + runs(tmp_path, 3)))
-        assert "runs again" not in caplog.text
+        objective = functools.partial(hang, tmp_path, 1, -1)
+        with pytest.warns(EvaluationWarning, match="processes of `workers` can be ended"):
+            make_optimizer(processes(2), objective, ledger, max_parallel=2, timeout=2.0).run(5)
+        assert ledger[1].note == "timed out after 2 seconds"
+        assert observed(ledger) == squares(0, 2, 3, 4)
+        assert [len(runs(tmp_path, query)) for query in range(5)] == [1] * 5
 
     def test_time_in_the_queue_does_not_count(self, tmp_path: Path) -> None:
         """Process pools call what is in their queue running."""
-        pool = WorkerPool(make_processes(1), owned=True)
         objective = functools.partial(hang, tmp_path, 0, -1)
-        first, second = (pool.submit(objective, np.array([i])) for i in (0.0, 1.0))
+        workers = CallersExecutors(make_processes(1), processes(1), objective)
+        first, second = (workers.submit(np.array([i]), alone=False) for i in (0.0, 1.0))
         wait_for_run(tmp_path, 0)
         wait_until(second.running)
-        started = [pool.has_started(future) for future in (first, second)]
-        pool.kill()
+        started = [workers.has_started(future) for future in (first, second)]
+        workers.close(kill=True)
         assert started == [True, False]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is nothing to fork with")
+def test_forks_are_warned_of() -> None:
+    """They may hang without a word."""
+    ledger = FeedbackLedger(1)
+    make = functools.partial(ProcessPoolExecutor, 1, mp_context=multiprocessing.get_context("fork"))
+    with pytest.warns(EvaluationWarning, match=r"`workers` instead.*get_context\('spawn'\)"):
+        make_optimizer(make, square, ledger).run(2)
+    assert observed(ledger) == squares(0, 1)
 
 
 def test_interrupt_in_a_worker() -> None:
@@ -314,30 +296,3 @@ def test_kill_of_the_optimizer(tmp_path: Path) -> None:
         process.kill()
         assert process.wait(timeout=30) == -signal.SIGKILL
     finish(tmp_path)
-
-
-class ClosedPipes:
-    """A process pool that cannot start a process; it may say later that it is broken."""
-
-    def __init__(self, breaks: bool) -> None:
-        self._processes: dict[int, Any] = {}
-        self._broken: str | bool = False
-        self.breaks = breaks
-
-    def submit(self, objective: Any, x: np.ndarray) -> None:
-        if self.breaks:
-            threading.Timer(0.1, setattr, (self, "_broken", "a worker died")).start()
-        raise OSError("handle is closed")
-
-
-def test_a_pool_that_breaks_while_it_starts_a_process_is_broken() -> None:
-    executor: Any = ClosedPipes(breaks=True)
-    with pytest.raises(BrokenExecutor, match="handle is closed"):
-        WorkerPool(executor, owned=True).submit(square, np.zeros(1))
-
-
-def test_other_failures_to_start_a_process_are_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worker_pools, "GRACE", 0.1)
-    executor: Any = ClosedPipes(breaks=False)
-    with pytest.raises(OSError, match="handle is closed"):
-        WorkerPool(executor, owned=True).submit(square, np.zeros(1))

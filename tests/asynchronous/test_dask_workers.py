@@ -19,8 +19,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from botorch_calib.asynchronous import timeouts_and_retries, worker_pools
-from botorch_calib.asynchronous.worker_pools import DaskPool
+from botorch_calib.asynchronous import dask_workers, evaluation_loop
+from botorch_calib.asynchronous.dask_workers import DaskWorkers
 from botorch_calib.exceptions import EvaluationError, EvaluationWarning
 from botorch_calib.ledger import FeedbackLedger
 from tests.asynchronous.objectives import (
@@ -34,7 +34,7 @@ from tests.asynchronous.objectives import (
     wait_for_run,
     wait_until,
 )
-from tests.asynchronous.runs import count_up, ids, make_optimizer, observed
+from tests.asynchronous.runs import count_up, ids, make_optimizer, observed, read
 
 distributed = pytest.importorskip("distributed")
 
@@ -144,7 +144,7 @@ def test_timeout(client: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
     client.wait_for_workers(2)
     monkeypatch.setattr(
-        timeouts_and_retries, "time", SimpleNamespace(monotonic=lambda: now, time=time.time)
+        evaluation_loop, "time", SimpleNamespace(monotonic=lambda: now, time=time.time)
     )
     ledger = FeedbackLedger(1)
     with pytest.warns(EvaluationWarning):
@@ -178,7 +178,7 @@ def test_timeout_restarts_the_worker(
 
     client.wait_for_workers(2)
     monkeypatch.setattr(
-        timeouts_and_retries, "time", SimpleNamespace(monotonic=lambda: now, time=time.time)
+        evaluation_loop, "time", SimpleNamespace(monotonic=lambda: now, time=time.time)
     )
     ledger = FeedbackLedger(1)
     make_optimizer(
@@ -212,9 +212,9 @@ class SlowScheduler:
 
 def test_a_worker_is_restarted_after_its_task_is_cancelled() -> None:
     executor: Any = SlowScheduler()
-    pool = DaskPool(executor, owned=True)
-    future = pool.submit(square, np.zeros(1))
-    assert pool.free(future)
+    workers = DaskWorkers(executor, square, may_restart=True, longest_without_workers=None)
+    future = workers.submit(np.zeros(1), alone=False)
+    assert workers.end(future)
     assert future.cancelled()
     assert executor.restarted == ["busy"]
 
@@ -254,7 +254,7 @@ def run_until_it_fails(client: Any, folder: Path, accident: Any, **limits: Any) 
     with pytest.raises(EvaluationError, match="stay pending in the ledger"):
         optimizer.run(20)
     destroyer.join()
-    again = FeedbackLedger.open(folder / "ledger")
+    again = read(folder / "ledger")
     assert observed(again) == {0: 0.0, 1: 1.0}
     assert ids(again, "pending") == [2, 3]
 
@@ -272,7 +272,7 @@ def test_scheduler_that_is_lost(lonely: tuple[Any, Any], tmp_path: Path) -> None
 def test_workers_that_are_gone_for_long(
     lonely: tuple[Any, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(worker_pools, "WORKER_CHECK_SECONDS", 0.1)
+    monkeypatch.setattr(dask_workers, "CHECK_SECONDS", 0.1)
     cluster, client = lonely
     run_until_it_fails(client, tmp_path, lambda: cluster.scale(0), longest_without_workers=1.0)
 

@@ -1,13 +1,16 @@
-"""What a worker process does first. Only the standard library, and run by its path.
+"""What runs inside a worker process: its preparation, and the call of the objective.
 
-A function of this package would be imported in the worker, and with it torch: seconds for every
-process. `botorch_calib.asynchronous.worker_processes` has the file run instead.
+Only the standard library: a worker that imported this package would import torch, which takes
+seconds. `botorch_calib.asynchronous.watched_processes` has this file run by its path.
 """
 
 import multiprocessing
 import os
+import pickle
 import signal
+import sys
 import threading
+from typing import Any
 
 
 def prepare() -> None:
@@ -34,6 +37,28 @@ def prepare() -> None:
 
     threading.Thread(target=follow, daemon=True).start()
 
+
+def evaluate(objective: bytes, x: Any) -> Any:
+    """Call a pickled function; what it returns or raises can be sent to the parent.
+
+    Pebble's pool breaks of a result that cannot be unpickled, and its worker of some that cannot be
+    pickled.
+    """
+    try:
+        value = pickle.loads(objective)(x)
+        pickle.loads(pickle.dumps(value))
+        return value
+    except BaseException as error:
+        try:
+            pickle.loads(pickle.dumps(error))
+        except Exception:
+            raise RuntimeError(f"{type(error).__name__}: {error}") from None
+        raise
+
+
+# The name by which a worker finds `evaluate`: to look it up in this package would import that.
+sys.modules["botorch_calib_process_startup"] = sys.modules[__name__]
+evaluate.__module__ = "botorch_calib_process_startup"
 
 if __name__ == "__main__":
     prepare()

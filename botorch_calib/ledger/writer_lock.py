@@ -1,0 +1,76 @@
+"""`WriterLock`: one process at a time writes to a file, and others are told which."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sqlite3
+from pathlib import Path
+
+from botorch_calib.exceptions import LedgerError
+
+WAIT = 1.0  # seconds to wait for somebody who only tells a value
+
+
+class WriterLock:
+    """The right to write to a file, from here to `release` or the end of the process.
+
+    It is SQLite's lock on a small database beside the file, which says who holds it. ``BEGIN
+    IMMEDIATE`` keeps other writers out, and lets in those who want to read that. The operating
+    system takes the lock away when the process ends, however it ends, and forks do not inherit it.
+
+    Args:
+        path: The file.
+
+    Raises:
+        LedgerError: If another process holds the lock, or it cannot be taken for another reason.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.with_name(f"{path.name}.lock")
+        try:
+            self._database = sqlite3.connect(
+                self._file, timeout=WAIT, isolation_level=None, check_same_thread=False
+            )
+            try:
+                self._take()
+            except sqlite3.OperationalError as error:
+                if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY:
+                    raise
+                holder = self._holder()
+                raise LedgerError(
+                    f"The ledger {path} is open in {holder}, and one process at a time writes to "
+                    "a ledger. To read it meanwhile, use FeedbackLedger.read. For several "
+                    "processes, use Optuna's storage, with the DelayAwareSampler of "
+                    "botorch_calib.integrations.optuna_delays."
+                ) from error
+            except BaseException:
+                self.release()
+                raise
+        except sqlite3.Error as error:
+            raise LedgerError(
+                f"The lock {self._file} of the ledger cannot be taken: {error}."
+            ) from error
+
+    def _take(self) -> None:
+        execute = self._database.execute
+        execute("BEGIN IMMEDIATE")
+        execute("CREATE TABLE IF NOT EXISTS holder (host TEXT, pid INTEGER)")
+        execute("DELETE FROM holder")
+        execute("INSERT INTO holder VALUES (?, ?)", (platform.node(), os.getpid()))
+        execute("COMMIT")
+        # Whoever is faster here names itself as well.
+        execute("BEGIN IMMEDIATE")
+
+    def _holder(self) -> str:
+        try:
+            host, pid = self._database.execute("SELECT host, pid FROM holder").fetchone()
+        except (sqlite3.Error, TypeError):  # it has not said so yet
+            return "another process"
+        finally:
+            self.release()
+        return f"another process (pid {pid} on {host})"
+
+    def release(self) -> None:
+        """Let others write."""
+        self._database.close()
