@@ -163,8 +163,7 @@ def noise_diagnosis(model: Module, level: float = 0.95) -> NoiseDiagnosis:
         The diagnosis, computed in double precision.
 
     Raises:
-        UnsupportedError: If the model is no such process, is a multi-task model, or its outcome
-            transform is not affine.
+        UnsupportedError: If the model is no such process, or its outcome transform is not affine.
         InputDataError: If it has no training data, or ``level`` is outside (0, 1).
 
     Example:

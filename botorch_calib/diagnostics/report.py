@@ -226,15 +226,12 @@ def calibration_report(
         The report, with the scores of the calibrated model and of its Gaussian process.
 
     Raises:
-        UnsupportedError: If the model is not Gaussian in units of the outcome or has several
-            outputs, or, without held-out data, is not an exact Gaussian process.
+        UnsupportedError: If the model is not Gaussian in units of the outcome, or has more outputs.
         InputDataError: If there are no observations, or an argument is out of its range.
-        BotorchTensorDimensionError: If ``X`` and ``Y`` are not ``n x d`` and ``n x 1``, or
-            ``truth`` gives other than ``n x 1`` values.
+        BotorchTensorDimensionError: If ``X``, ``Y`` or ``truth`` have other shapes.
 
     Warns:
-        CalibrationWarning: If there are fewer than ``1 / alpha`` observations, of which not
-            even one need lie outside its interval.
+        CalibrationWarning: If there are fewer than ``1 / alpha`` observations.
 
     Example:
         >>> model = CalibratedModel.from_history(gp, LocalizedConformal(0.2, lengthscale=0.25))

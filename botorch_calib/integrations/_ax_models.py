@@ -114,8 +114,7 @@ def calibrated_model_config(
             is a `LocalizedConformal`. For other values, write a subclass that sets them.
 
     Raises:
-        InputDataError: If ``calibrator`` is no class of calibrators, an option is not a plain
-            value, or ``residuals`` or ``excess`` is unknown.
+        InputDataError: If an argument is unknown, or an option of the calibrator not a plain value.
         Exception: Whatever the calibrator raises for its options.
 
     Example:

@@ -76,11 +76,9 @@ def calibrated_generation_strategy(
         struct: Ax's further choices, as of the initial trials, with the method ``"custom"``.
 
     Raises:
-        InputDataError: If the optimisation has not been configured, ``metric_configs`` names a
-            metric that the experiment does not have, or a configuration is none.
-        UnsupportedError: If ``botorch_acqf_class`` cannot be used for the objectives and outcome
-            constraints of the experiment, if Ax would overlook a metric in a constraint on several,
-            or if a constraint or threshold is relative to a baseline that was not attached yet.
+        InputDataError: If nothing has been configured, or ``metric_configs`` do not fit.
+        UnsupportedError: If the objectives or constraints do not go with ``botorch_acqf_class``, a
+            constraint is on several metrics, or the baseline has not been attached yet.
 
     Example:
         >>> client.configure_optimization("yield", outcome_constraints=["cost <= 3"])

@@ -187,10 +187,8 @@ def delay_aware_generation_strategy(
             Both take ``calibrated`` models.
 
     Raises:
-        InputDataError: If the optimisation has not been configured, ``imputation`` or
-            ``acquisition`` is unknown, or ``beta`` negative or not finite.
-        UnsupportedError: If there are several objectives, a sum of metrics, or outcome constraints;
-            or draws are asked for of a ``calibrated`` model with ``denoise=False``.
+        InputDataError: If nothing has been configured, or an argument is out of its range.
+        UnsupportedError: If there is more than one objective, or draws are to be of observations.
 
     Example:
         >>> client.configure_optimization("yield")

@@ -126,8 +126,7 @@ class RobustDecisions(Acquisition):
 
         Raises:
             InputDataError: If a decision is to be fixed outside its bounds.
-            UnsupportedError: If a context is to be fixed, or the search is to be among given
-                candidates.
+            UnsupportedError: If a context is to be fixed, or candidates are given.
         """
         if candidate_set is not None or sampling_strategy is not None:
             raise UnsupportedError("Robust decisions cannot be chosen among given candidates.")
@@ -274,13 +273,10 @@ def robust_generation_strategy(
         struct: Ax's further choices, as of the initial trials, with the method ``"custom"``.
 
     Raises:
-        InputDataError: If the optimisation has not been configured, a context is no parameter, no
-            parameter is left to decide on, ``contexts`` do not fit the parameters, or
+        InputDataError: If nothing has been configured, ``contexts`` do not fit the parameters, or
             another argument is out of its range.
-        UnsupportedError: If there are several objectives, a sum of metrics, or outcome constraints;
-            a context is not a range parameter on a linear scale, occurs in a parameter constraint,
-            or is what another parameter is derived from; parameters depend on another; or
-            parameter changes are to be simplified.
+        UnsupportedError: If there is more than one objective, a context is not a range parameter on
+            a linear scale, or other parameters or constraints depend on it.
 
     Example:
         >>> client.configure_optimization("profit")
@@ -348,9 +344,8 @@ def complete_trial_in_context(
         The index of the trial that is complete.
 
     Raises:
-        InputDataError: If there is no such strategy, the trial does not run, or ``contexts`` are
-            not all contexts, or not values of their parameters: those that may come have to be
-            within the bounds. Nothing has changed then.
+        InputDataError: If the trial does not run, or ``contexts`` are not a value within the bounds
+            for each context. Nothing has changed then.
         Exception: Whatever Ax raises for ``raw_data``. The trial runs on then, to be completed.
 
     Example:

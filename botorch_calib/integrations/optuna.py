@@ -99,9 +99,7 @@ def calibrated_candidates_func(
         calibrators is not that of the outcomes.
 
     Raises:
-        InputDataError: If ``calibrator`` holds anything but calibrators, ``residuals`` or
-            ``excess`` is unknown, ``num_restarts`` is not a positive integer, or ``raw_samples``
-            not one at least as large.
+        InputDataError: If an argument is unknown or out of its range.
 
     Example:
         >>> sampler = BoTorchSampler(candidates_func=calibrated_candidates_func())

@@ -60,8 +60,7 @@ class CalibratedModelConstructor(StandardModelConstructor):
             ``"noise"``, for the search, or ``"objective"``. See `CalibratedModel`.
 
     Raises:
-        InputDataError: If ``calibrator`` is no class of calibrators, an option is not a plain
-            value, or ``residuals`` or ``excess`` is unknown.
+        InputDataError: If an argument is unknown, or an option of the calibrator not a plain value.
         Exception: Whatever the calibrator raises for its options.
 
     Example:

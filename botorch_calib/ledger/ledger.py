@@ -153,8 +153,7 @@ class FeedbackLedger:
             propose: What `ask` asks for a query.
 
         Raises:
-            InputDataError: If a setting is invalid, missing or contradicts the file, or ``path`` is
-                no file in a folder that exists.
+            InputDataError: If a setting is invalid, missing or contradicts the file.
             DamagedLedgerError: If the file is damaged, is not a ledger, or has another format.
             LedgerError: If another process has opened it, or it cannot be used otherwise.
         """
@@ -349,13 +348,11 @@ class FeedbackLedger:
         Raises:
             UnknownTrialError: If there is no such trial.
             TrialStateError: If the trial already has a value or has failed.
-            InputDataError: If a number is NaN or infinite, ``yvar`` is negative, or ``time`` lies
-                before the submission.
+            InputDataError: If a number is NaN, infinite or out of its range.
             BotorchTensorDimensionError: If ``y`` or ``yvar`` has several elements or none.
 
         Warns:
-            InputDataWarning: If the value arrives now, without a given ``time``, and too late to be
-                used: it is recorded, and the trial stays expired.
+            InputDataWarning: If the value arrives now, too late to be used; it is recorded.
         """
         self._tell(trial_id, y, yvar, time)
 
@@ -417,8 +414,7 @@ class FeedbackLedger:
 
         Raises:
             BotorchTensorDimensionError: If shapes are other than these.
-            InputDataError: If anything is NaN, infinite or no real number, or a variance is
-                negative.
+            InputDataError: If anything is not a finite number, or a variance negative.
         """
         queries = as_array("X", X, (None, self.dim))
         shapes = (len(queries), 1), (len(queries),)
@@ -503,7 +499,7 @@ class FeedbackLedger:
         """
         maximize = self.checked_maximize(maximize)
         view = self._view(now)
-        rows = view.by_arrival(view.usable)
+        rows = view.rows(view.usable, "observed_at")
         if not len(rows):
             return None
         values = view.values(rows).squeeze(-1).numpy()
@@ -515,7 +511,7 @@ class FeedbackLedger:
     def to_observations(self, now: float | None = None) -> tuple[Tensor, Tensor]:
         """``X`` (``n x d``) and ``Y`` (``n x 1``) of all usable values, in order of arrival."""
         view = self._view(now)
-        rows = view.by_arrival(view.usable)
+        rows = view.rows(view.usable, "observed_at")
         return view.queries(rows), view.values(rows)
 
     def noise_variances(self, now: float | None = None) -> Tensor:
@@ -524,7 +520,7 @@ class FeedbackLedger:
         They are NaN where they are not known.
         """
         view = self._view(now)
-        return view.variances(view.by_arrival(view.usable))
+        return view.variances(view.rows(view.usable, "observed_at"))
 
     def training_data(self, now: float | None = None) -> tuple[Tensor, Tensor]:
         """``X`` (``n x d``) and ``Y`` (``n x 1``) of eq. 1: all queries, censored.
@@ -534,9 +530,9 @@ class FeedbackLedger:
         """
         view = self._view(now)
         if self.censor_value is None:
-            rows = view.by_submission(view.usable)
+            rows = view.rows(view.usable)
             return view.queries(rows), view.values(rows)
-        rows = view.by_submission(view.usable | view.incomplete)
+        rows = view.rows(view.usable | view.incomplete)
         return view.queries(rows), view.values(rows, self.censor_value)
 
     def queries(self, now: float | None = None) -> Tensor:
@@ -563,12 +559,12 @@ class FeedbackLedger:
     def pending(self, now: float | None = None) -> Tensor:
         """Queries ``n x d`` of pending trials, in order of submission."""
         view = self._view(now)
-        return view.queries(view.by_submission(view.pending))
+        return view.queries(view.rows(view.pending))
 
     def incomplete(self, now: float | None = None) -> Tensor:
         """Queries ``n x d`` that eq. 1 censors: pending and expired, in order of submission."""
         view = self._view(now)
-        return view.queries(view.by_submission(view.incomplete))
+        return view.queries(view.rows(view.incomplete))
 
     def window(self, now: float | None = None) -> Tensor:
         """Queries ``n x d`` of the last ``max_wait``, over which eq. 2 of the paper sums.
@@ -577,7 +573,7 @@ class FeedbackLedger:
         order of submission, without failed ones.
         """
         view = self._view(now)
-        return view.queries(view.by_submission(view.window))
+        return view.queries(view.rows(view.window))
 
     def to_records(self, now: float | None = None) -> list[dict[str, Any]]:
         """The trials as dictionaries of plain Python values, by id, ready for pandas.

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from botorch_calib.ledger.contents import Contents
-from botorch_calib.ledger.trials import EarlierValue, Trial, TrialStatus, came_late
+from botorch_calib.ledger.trials import Trial, TrialStatus, came_late
 
 Mask = NDArray[np.bool_]
 Rows = NDArray[np.intp]
@@ -101,17 +101,10 @@ class ViewAtTime:
 
     # ------------------------------------------------------------ data
 
-    def by_submission(self, mask: Mask) -> Rows:
-        """Rows of a set of trials, by time of submission, then by id."""
-        return self._sorted(mask, "submitted_at")
-
-    def by_arrival(self, mask: Mask) -> Rows:
-        """Rows of a set of trials, by time of arrival of their values, then by id."""
-        return self._sorted(mask, "observed_at")
-
-    def _sorted(self, mask: Mask, name: str) -> Rows:
+    def rows(self, mask: Mask, order: str = "submitted_at") -> Rows:
+        """Rows of a set of trials, by one of their times, then by id."""
         rows = np.flatnonzero(mask)
-        return rows[np.argsort(self._columns[name][rows], kind="stable")]
+        return rows[np.argsort(self._columns[order][rows], kind="stable")]
 
     def queries(self, rows: Rows) -> Tensor:
         """The queries ``k x d`` of ``k`` rows."""
@@ -138,10 +131,6 @@ class ViewAtTime:
                     break
         return columns
 
-    def _earlier(self, trial_id: int) -> tuple[EarlierValue, ...]:
-        values = self._contents.entries[trial_id].earlier
-        return tuple(value for value in values if value.replaced_at <= self.now)
-
     def trials(self, rows: Rows) -> tuple[Trial, ...]:
         """The trials of some rows. One that is submitted only after ``now`` counts as pending."""
         # Selecting rows copies them once; one tensor per row lets each trial be pickled alone.
@@ -158,11 +147,12 @@ class ViewAtTime:
                 submitted_at=submitted_at[i],
                 observed_at=observed_at[i] if arrived[i] else None,
                 status=status,
-                note=self._contents.entries[row].note if status is TrialStatus.FAILED else "",
+                note=entry.note if status is TrialStatus.FAILED else "",
                 yvar=yvar[i] if arrived[i] and not math.isnan(yvar[i]) else None,
-                earlier=self._earlier(row) if arrived[i] else (),
+                earlier=tuple(e for e in entry.earlier if e.replaced_at <= self.now),
             )
             for i, (row, status) in enumerate(zip(rows.tolist(), self.statuses(rows), strict=True))
+            for entry in [self._contents.entries[row]]
         )
 
     def statuses(self, rows: Rows) -> list[TrialStatus]:

@@ -97,8 +97,7 @@ class RadioCorridors(SyntheticTestFunction):
         dtype: The dtype of the bounds.
 
     Raises:
-        InputDataError: If ``num_fading`` is not a positive integer or ``uav_weight`` is outside
-            [0, 1].
+        InputDataError: If ``num_fading`` or ``uav_weight`` is out of its range.
 
     Example:
         >>> problem = RadioCorridors(num_fading=4)

@@ -20,6 +20,7 @@ from botorch.exceptions.errors import InputDataError
 
 from botorch_calib.exceptions import DamagedLedgerError, LedgerError, UnknownTrialError
 from botorch_calib.ledger import FeedbackLedger, file_storage
+from botorch_calib.ledger.writer_lock import WriterLock
 from tests.ledger.running import ROOT, run_writers
 
 
@@ -218,21 +219,27 @@ def test_others_are_told_who_writes_and_can_read(path) -> None:
 
 def test_leaving_a_ledger_lets_others_write(path) -> None:
     with FeedbackLedger.open(path) as ledger:
+        with pytest.raises(LedgerError, match="is open in another process"):
+            WriterLock(path)
+    WriterLock(path).release()
+    ledger = FeedbackLedger.open(path)
+    del ledger
+    WriterLock(path).release()
+    with pytest.raises(InputDataError) as error:
+        FeedbackLedger.open(path, dim=2)
+    WriterLock(path).release()  # the error is no user of the file
+    del error
+
+
+def test_a_closed_ledger_can_be_read(path) -> None:
+    with FeedbackLedger.open(path) as ledger:
         pass
     with another_process(path):
-        assert len(ledger.trials) == 60  # what is known can be read
+        assert len(ledger.trials) == 60
         with pytest.raises(LedgerError, match=r"ledger.db is closed"):
             ledger.submit([0.0, 0.0, 0.0])
         with pytest.raises(LedgerError, match="is open in another process"):
             FeedbackLedger.open(path)
-    ledger = FeedbackLedger.open(path)
-    del ledger
-    with another_process(path):
-        pass
-    with pytest.raises(InputDataError):
-        FeedbackLedger.open(path, dim=2)  # the error is no user of the file
-    with another_process(path):
-        pass
 
 
 def test_two_ledgers_of_one_process_are_one(path) -> None:
