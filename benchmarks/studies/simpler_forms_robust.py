@@ -197,7 +197,7 @@ def norm_by_autograd(
 
 def at_each_pair(self: CalibratedBonus, variance: Tensor, inputs: Any) -> Any:
     """Thresholds of a calibrator at each pair by itself."""
-    return inputs.joint(variance), self._stated, lambda slopes: slopes[..., inputs.order]
+    return inputs.joint(variance), self._stated, lambda slopes: slopes[..., self._order]
 
 
 def linear(X: Tensor, values: Tensor, jacobian: Tensor) -> Tensor:

@@ -99,26 +99,16 @@ class Score(ABC):
 
     @abstractmethod
     def half_width(self, theta: Tensor) -> Tensor:
-        """Half-width in z units of the interval with threshold ``theta``.
+        """Half-widths in z units of intervals with raw thresholds ``theta``, of the same shape.
 
-        Args:
-            theta: Raw two-sided thresholds of any shape.
-
-        Returns:
-            Half-widths in ``[MIN_HALF_WIDTH, max_width]`` of the shape of ``theta``,
-            differentiable inside and with zero gradient at the bounds.
+        They lie in ``[MIN_HALF_WIDTH, max_width]``, with zero gradient at the bounds.
         """
 
     @abstractmethod
     def knots(self, theta: Tensor) -> Tensor:
-        """Quantiles in z units at signed thresholds ``theta``, clamped to ``+-max_width``.
+        """Quantiles in z units at raw signed thresholds ``theta``, of the same shape.
 
-        Args:
-            theta: Raw signed thresholds of any shape.
-
-        Returns:
-            Knots of the shape of ``theta``, increasing in it, differentiable inside the bounds
-            and with zero gradient at them.
+        They increase with it and lie in ``+-max_width``, with zero gradient at the bounds.
         """
 
 
@@ -133,9 +123,6 @@ class GaussianScore(Score):
     Args:
         max_width: Largest half-width and largest absolute knot, in predictive standard
             deviations; the default is the papers'.
-
-    Raises:
-        InputDataError: If ``max_width`` is infinite or not larger than `MIN_HALF_WIDTH`.
     """
 
     max_width: float = 3.4
@@ -183,9 +170,6 @@ class RationalScore(Score):
     Args:
         max_width: Largest half-width and largest absolute knot, in predictive standard
             deviations.
-
-    Raises:
-        InputDataError: If ``max_width`` is infinite or not larger than `MIN_HALF_WIDTH`.
     """
 
     max_width: float = 50.0
@@ -228,11 +212,7 @@ class _InverseSoftsign(Function):
     differentiable function of the value, so that derivatives of every order are exact. From
     ``|c| = 1`` on the denominator stays at a number that leads beyond the bounds.
 
-    Args:
-        theta: Thresholds.
-        signed: Whether ``c = 2 theta - 1``, else ``c = theta``.
-        low: Smallest value.
-        high: Largest value.
+    With ``signed`` it is ``c = 2 theta - 1``, else ``c = theta``.
     """
 
     @staticmethod

@@ -60,15 +60,7 @@ class ContextualFunction(ABC):
     """
 
     def __call__(self, X: Tensor, contexts: Tensor) -> Tensor:
-        """Values at all pairs.
-
-        Args:
-            X: Decisions ``b x d_x``.
-            contexts: ``M x d_c``.
-
-        Returns:
-            Values ``b x M``.
-        """
+        """Values ``b x M`` at all pairs of decisions ``b x d_x`` and contexts ``M x d_c``."""
         if not _wants_gradient(X):
             return self._evaluate(X.detach(), contexts, gradients=False)[0]
         values, gradients = self._evaluate(X.detach(), contexts, gradients=True)
@@ -78,10 +70,6 @@ class ContextualFunction(ABC):
         """Values ``b x M`` as `__call__` gives them, and context gradients ``b x M x d_c``.
 
         The context gradients carry no graph; `gradient_norms` can be differentiated.
-
-        Args:
-            X: Decisions ``b x d_x``.
-            contexts: ``M x d_c``.
         """
         values, gradients = self._evaluate(X.detach(), contexts, gradients=True)
         width = X.shape[-1]
@@ -143,14 +131,7 @@ class ContextualFunction(ABC):
         """Norms ``|grad_c u(x, c)|_2`` at all pairs, for sets that need more than the largest one.
 
         Unlike those of `with_gradients` they can be differentiated, which costs second derivatives
-        at all pairs.
-
-        Args:
-            X: Decisions ``b x d_x``.
-            contexts: ``M x d_c``.
-
-        Returns:
-            Norms ``b x M``.
+        at all pairs. ``b x M``, of decisions ``b x d_x`` and contexts ``M x d_c``.
         """
         if not _wants_gradient(X):
             return torch.linalg.vector_norm(self.with_gradients(X, contexts)[1], dim=-1)
@@ -159,12 +140,8 @@ class ContextualFunction(ABC):
     def norms_with_slopes(self, X: Tensor, contexts: Tensor) -> tuple[Tensor, Tensor]:
         """`gradient_norms`, and their derivatives by the decisions, both without a graph.
 
-        Args:
-            X: Decisions ``b x d_x``.
-            contexts: ``M x d_c``, or ``b x M x d_c`` if each decision has its own.
-
-        Returns:
-            Norms ``b x M`` and slopes ``b x M x d_x``.
+        Norms ``b x M`` and slopes ``b x M x d_x``, of contexts ``M x d_c``, or ``b x M x d_c`` if
+        each decision has its own.
         """
         shape = (len(X), contexts.shape[-2])
         rows = X.detach().repeat_interleave(shape[1], dim=0).split(_PAIRS)
@@ -182,15 +159,9 @@ class ContextualFunction(ABC):
 
     @abstractmethod
     def _gradient_norm(self, X: Tensor, contexts: Tensor) -> tuple[Tensor, Tensor]:
-        """Norms of the context gradient at one context per row, and their slopes.
+        """Norms ``|grad_c u(x_i, c_i)|_2`` at one context per row, and their slopes by ``x_i``.
 
-        Args:
-            X: Decisions ``b x d_x``.
-            contexts: ``b x d_c``.
-
-        Returns:
-            Norms ``|grad_c u(x_i, c_i)|_2``, ``b``, and their derivatives with respect to ``x_i``,
-            ``b x d_x``, without a graph.
+        ``b`` and ``b x d_x``, of decisions ``b x d_x`` and contexts ``b x d_c``, without a graph.
         """
 
 

@@ -124,17 +124,11 @@ class QuantileLearner(Module, ABC):
             X: Inputs of shape ``n x d``.
             u: Scores in [0, 1] of shape ``n``.
             at_once: Whether all are compared with the present thresholds instead, as a decision
-                on all of them had to be.
+                on all of them had to be; not all learners can.
 
         Returns:
             The raw thresholds ``n x M`` that the observations were compared with, each
             from before its own update: ``u.unsqueeze(-1) <= result`` are the outcomes.
-
-        Raises:
-            InputDataError: If ``X`` or ``u`` hold NaN or infinite values, or a score is outside
-                [0, 1].
-            BotorchTensorDimensionError: If they have the wrong shape.
-            UnsupportedError: If the learner cannot learn from several observations at once.
         """
         check_inputs("X", X)
         check_width(X, self.centers.shape[-1])

@@ -25,12 +25,9 @@ _STENCIL = ((-2, 1 / 12), (-1, -2 / 3), (1, 2 / 3), (2, -1 / 12))
 
 
 def context_scale(data: Tensor | None, columns: Columns, points: Tensor) -> Tensor:
-    """Scale ``d_c`` over which functions of the context vary: of the contexts and observations.
+    """Scale ``d_c`` over which functions of the context vary: of ``M x d_c`` points and data.
 
-    Args:
-        data: Joint inputs ``... x d`` that the model behind the function has observed, if known.
-        columns: Which columns are contexts.
-        points: Contexts ``M x d_c`` at which the function is evaluated.
+    The data are joint inputs ``... x d`` that the model behind the function has observed, if known.
     """
     if data is not None and data.shape[-1] == len(columns.decision) + len(columns.context):
         seen = data.detach()[..., columns.context].reshape(-1, len(columns.context))
@@ -88,9 +85,6 @@ class PointwiseFunction(ContextualFunction):
         chunk: Pairs per evaluation, such as `pairs_per_chunk` of a model.
         is_rough: Whether it varies over less than ``scale``, and is right or refuses when it is
             differentiated twice.
-
-    Raises:
-        UnsupportedError: On evaluation, if ``function`` does not give one value per input.
     """
 
     def __init__(

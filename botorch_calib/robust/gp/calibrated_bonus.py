@@ -19,6 +19,7 @@ from botorch_calib.distributions.piecewise import PiecewisePredictive
 from botorch_calib.models.calibrated import CalibratedModel
 from botorch_calib.robust.gp.bonus import Bonus, Changes, Inputs, Slopes
 from botorch_calib.robust.gp.stationary_gp import StationaryGP
+from botorch_calib.robust.joint_inputs import Columns
 
 _TINY = 1e-200
 
@@ -33,12 +34,19 @@ class CalibratedBonus(Bonus):
     Args:
         model: The calibrated model.
         gp: Its Gaussian process, which knows the input transform and the noise.
+        columns: Which columns of joint inputs are contexts.
         width: In standard deviations.
         sign: 1 for the bound of ``f``, -1 for that of ``-f``.
     """
 
-    def __init__(self, model: CalibratedModel, gp: StationaryGP, width: float, sign: float) -> None:
-        self.model, self.gp, self.width, self.sign = model, gp, width, sign
+    def __init__(
+        self, model: CalibratedModel, gp: StationaryGP, columns: Columns, width: float, sign: float
+    ) -> None:
+        self.model, self.width, self.sign = model, width, sign
+        self._both = columns.decision, columns.context
+        self._order = columns.decision + columns.context
+        self._maps = [gp.part(part) for part in self._both]
+        self._whole, self._unit = gp.part(sorted(self._order)), gp.part(self._order).slope
         # The small number keeps the derivative of a root finite where there is no noise.
         self._noise = max(float(gp.noise), _TINY)
 
@@ -67,7 +75,7 @@ class CalibratedBonus(Bonus):
             slopes = torch.autograd.grad(total, arguments, create_graph=True, allow_unused=True)
 
         def ordered(by_inputs: Tensor | None) -> Tensor | None:
-            return None if by_inputs is None else by_inputs.detach()[..., inputs.order]
+            return None if by_inputs is None else by_inputs.detach()[..., self._order]
 
         def changes(by_variance: Tensor, by_inputs: Inputs) -> Slopes:
             pairs = zip(slopes, (by_variance, by_inputs.joint(points)), strict=True)
@@ -80,17 +88,16 @@ class CalibratedBonus(Bonus):
 
     def _stated(self, points: Tensor) -> PiecewisePredictive:
         """The statement at joint inputs, one point a batch."""
-        transformed = self.gp.part(list(range(points.shape[-1]))).transformed(points)
-        return self.model.calibrator.predictive(transformed.unsqueeze(-2))
+        return self.model.calibrator.predictive(self._whole.transformed(points).unsqueeze(-2))
 
     def _at_pairs(self, variance: Tensor, inputs: Inputs) -> Source:
-        calibrator, order = self.model.calibrator, inputs.order
-        radial, both = calibrator.radial_sum(), (inputs.columns.decision, inputs.columns.context)
+        calibrator, unit = self.model.calibrator, self._unit
+        radial = calibrator.radial_sum()
         if radial is None:
-            return inputs.joint(variance), self._stated, lambda slopes: slopes[..., order]
-        first = self.gp.part(both[0]).transformed(inputs.X[:, 0])
-        second = self.gp.part(both[1]).transformed(inputs.contexts[0])
-        sums, unit = radial.at_pairs(first, second, both), self.gp.part(order).slope
+            return inputs.joint(variance), self._stated, lambda slopes: slopes[..., self._order]
+        sides = inputs.X[:, 0], inputs.contexts[0]
+        first, second = (own.transformed(z) for own, z in zip(self._maps, sides, strict=True))
+        sums = radial.at_pairs(first, second, self._both)
 
         def predictive(values: Tensor) -> PiecewisePredictive:
             return calibrator.predictive_from(values.unsqueeze(-2))

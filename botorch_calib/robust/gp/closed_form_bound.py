@@ -63,7 +63,7 @@ class ClosedFormConfidenceBound(ContextualFunction):
         width = float(beta.double().sqrt())
         self.bonus: Bonus = GaussianBonus(width)
         if calibrated is not None:
-            self.bonus = CalibratedBonus(calibrated, gp, width, sign)
+            self.bonus = CalibratedBonus(calibrated, gp, columns, width, sign)
 
     @torch.no_grad()
     def _evaluate(self, X: Tensor, contexts: Tensor, gradients: bool) -> tuple[Tensor, Tensor]:

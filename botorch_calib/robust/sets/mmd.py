@@ -35,11 +35,9 @@ _LEAST_RADIUS = 1e-5
 class _Matrices:
     """What is computed once from a kernel matrix ``K`` on the atoms.
 
-    Attributes:
-        root: Lower Cholesky factor ``R`` of ``K``, ``M x M``.
-        whiten: ``M x M``. Maps ``u`` to ``R^-1 (u - c)``, with the number ``c`` that makes its norm
-            smallest. That norm is the sensitivity ``S``.
-        reach: MMD between the centre and all mass at an atom, ``M``.
+    Its lower Cholesky factor ``R``; what maps ``u`` to ``R^-1 (u - c)``, with the number ``c`` that
+    makes its norm smallest, which is the sensitivity ``S``; and the MMD ``M`` between the centre
+    and all mass at an atom.
     """
 
     root: Tensor
@@ -70,9 +68,8 @@ class MMDBall(Ball):
       smallest value enters the ball. The middle of the two has the smallest largest error. It
       jumps where that atom changes.
 
-    Published code for the last one replaces ``K`` by the identity in ``S``; a smooth kernel makes
-    the true ``S`` large, so that the tangent ends at ``min u`` for all but small radii. A larger
-    ``jitter`` lies in between.
+    Published code for the last one replaces ``K`` by the identity in ``S``. A smooth kernel makes
+    the true ``S`` large; a larger ``jitter`` lies in between.
 
     Args:
         radius: Bound of the MMD itself, not of its square: a number of at least 0, a tensor with
@@ -87,10 +84,8 @@ class MMDBall(Ball):
         jitter: What is added to the diagonal, as a share of its mean, at least 0.
 
     Raises:
-        InputDataError: If an argument is out of its range, or both ``lengthscale`` and ``kernel``
-            are given; when evaluated, if the kernel matrix is not positive definite.
-        BotorchTensorDimensionError: When evaluated, if ``lengthscale`` or the kernel's matrix does
-            not fit the contexts.
+        InputDataError: If an argument is out of its range, both ``lengthscale`` and ``kernel`` are
+            given, or, when evaluated, the kernel matrix is not positive definite.
     """
 
     def __init__(
@@ -220,11 +215,9 @@ class MMDBall(Ball):
 
 def median_distance(contexts: ContextDistribution) -> Tensor:
     """Median distance between two different atoms, without dimension; 1 if there is one atom."""
-    num = contexts.num_points
-    if num == 1:
+    if contexts.num_points == 1:
         return contexts.points.new_ones(())
-    above = torch.triu_indices(num, num, offset=1, device=contexts.points.device)
-    median = contexts.distances()[above[0], above[1]].median()
+    median = torch.pdist(contexts.points).median()
     return torch.where(median > 0, median, 1.0)
 
 
