@@ -45,10 +45,10 @@ from torch import Tensor
 from botorch_calib._validation import check_inputs, check_nonnegative
 from botorch_calib.acquisition.base import sole_output
 from botorch_calib.acquisition.pending_points import PendingPoints
+from botorch_calib.models.calibrated import CalibratedModel
 from botorch_calib.models.inspection import (
-    gaussian_part,
-    innermost,
     like,
+    observed_process,
     raw_width,
     stated_moments,
 )
@@ -186,14 +186,14 @@ class DelayAwareAcquisitionFunction(PendingPoints, ABC):
 
 def input_width(model: Any) -> int | None:
     """Number of columns of a model's inputs before any transform, or None if unknown."""
-    model = innermost(model)
+    model = observed_process(model)
     # A multi-task model with one output accepts inputs with or without the task feature.
     return None if isinstance(model, MultiTaskGPyTorchModel) else raw_width(model)
 
 
 def _pending_part(model: Any) -> Any:
     """What takes pending points: the model itself, or the one that a calibrated one corrects."""
-    return model if hasattr(model, "with_pending") else gaussian_part(model)
+    return model.model if isinstance(model, CalibratedModel) else model
 
 
 def _with_pending(model: Any, X_pending: Tensor) -> Model:

@@ -15,7 +15,7 @@ from botorch.utils.datasets import SupervisedDataset
 from botorch.utils.sampling import draw_sobol_samples
 from torch import Tensor
 
-from botorch_calib.models.inspection import innermost, raw_train_inputs, raw_train_targets
+from botorch_calib.models.inspection import observed_process, raw_train_inputs, raw_train_targets
 
 Limits = tuple[float | None, float | None]
 TrainingData = SupervisedDataset | dict[Hashable, SupervisedDataset]
@@ -107,7 +107,7 @@ def _observations(members: Sequence[Model], training_data: TrainingData) -> list
     if len(observed) == len(members):
         return observed
     # There are data of further outcomes, and nothing says which: what the models hold is theirs.
-    bases = [innermost(member) for member in members]
+    bases = [observed_process(member) for member in members]
     if not all(base.num_outputs == 1 and hasattr(base, "train_targets") for base in bases):
         raise _unknown_data()
     return [

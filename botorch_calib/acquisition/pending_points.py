@@ -15,7 +15,7 @@ from torch import Tensor
 
 from botorch_calib._validation import check_inputs, check_pending_inputs, check_precision
 from botorch_calib.models.inspection import (
-    innermost,
+    observed_process,
     raw_train_inputs,
     raw_width,
     with_task_feature,
@@ -105,7 +105,7 @@ def _checked(model: Any, X_pending: Tensor) -> Tensor:
             f"`X_pending` needs models that can be conditioned on observations, which a "
             f"{type(model).__name__} cannot: use an exact GP such as SingleTaskGP."
         )
-    base = innermost(model)
+    base = observed_process(model)
     X = check_inputs("X_pending", with_task_feature(base, X_pending), raw_width(base))
     inputs = raw_train_inputs(base)
     # Single-precision points of a model in double are good enough.

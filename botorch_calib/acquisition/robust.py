@@ -30,8 +30,7 @@ from botorch_calib.acquisition.base import sole_output
 from botorch_calib.acquisition.delayed import input_width
 from botorch_calib.acquisition.pending_points import PendingPoints
 from botorch_calib.models.inspection import (
-    innermost,
-    observed_part,
+    observed_process,
     predicting_part,
     raw_train_inputs,
 )
@@ -262,7 +261,7 @@ class RobustAcquisition(ContextRobustFunction):
     def _build(self, columns: Columns) -> ContextualFunction:
         others = self.contexts.lipschitz_points
         points = self.contexts.points if others is None else others
-        scale = context_scale(raw_train_inputs(innermost(self.model)), columns, points)
+        scale = context_scale(raw_train_inputs(observed_process(self.model)), columns, points)
         return PointwiseFunction(
             self.acquisition,
             columns,
@@ -501,7 +500,7 @@ def num_observations(model: Any) -> int:
     Pending points of a `CensoredDelayModel`, inside or around a `CalibratedModel`, are not among
     them. Rows that any other model was conditioned on are, as nothing tells them from others.
     """
-    targets = getattr(observed_part(model), "train_targets", None)
+    targets = getattr(observed_process(model), "train_targets", None)
     if not isinstance(targets, Tensor):
         name = "an acquisition function without a model" if model is None else type(model).__name__
         raise UnsupportedError(

@@ -12,7 +12,7 @@ from botorch_calib.asynchronous.delay_strategy import DelayStrategy
 from botorch_calib.asynchronous.feasibility import Feasibility, GrowingRoots
 from botorch_calib.ledger import FeedbackLedger, TrialStatus
 from botorch_calib.models.conditioning import conditioned_on, given_noise
-from botorch_calib.models.inspection import gaussian_part, like
+from botorch_calib.models.inspection import like, observed_process
 
 # A pending query is taken to be so many times as likely to fail as is predicted.
 RISK = 4.0
@@ -59,7 +59,7 @@ def with_failures_imputed(
         return model
     X, sign = like(model, lost), 1.0 if ledger.maximize else -1.0
     poor = poor_value(ledger, now)
-    gp = gaussian_part(model)
+    gp = observed_process(model)
     with torch.no_grad():
         values = sign * (sign * gp.posterior(X).mean).clamp_max(poor)
         return conditioned_on(model, X, values, **given_noise(gp, X, values, None))

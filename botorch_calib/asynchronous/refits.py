@@ -27,7 +27,7 @@ from torch import Tensor
 from botorch_calib._validation import check_count
 from botorch_calib.models import CalibratedModel
 from botorch_calib.models.conditioning import conditioned_on, given_noise
-from botorch_calib.models.inspection import gaussian_part, like
+from botorch_calib.models.inspection import like, observed_process
 from botorch_calib.optim.random_seeds import derived_seed, random_stream
 
 # The first fit is to two values: one has no standard deviation.
@@ -93,7 +93,7 @@ def with_later_values(model: Any, X: Tensor, Y: Tensor, Yvar: Tensor | None = No
             noise does not take them.
     """
     X, Y = like(model, X), like(model, Y)
-    takes_noise = isinstance(gaussian_part(model).likelihood, FixedNoiseGaussianLikelihood)
+    takes_noise = isinstance(observed_process(model).likelihood, FixedNoiseGaussianLikelihood)
     Yvar = like(model, Yvar) if takes_noise and Yvar is not None else None
     with torch.no_grad():
         if not isinstance(model, CalibratedModel):

@@ -17,7 +17,12 @@ from botorch_calib.acquisition.input_constructors import limits_from, register_o
 from botorch_calib.acquisition.pending_points import PendingPoints
 from botorch_calib.decisions.chance_constraints import ChanceConstraint, chance_constraints_of
 from botorch_calib.models import CensoredDelayModel
-from botorch_calib.models.inspection import gaussian_part, like, observed_part, stated_moments
+from botorch_calib.models.calibrated import CalibratedModel
+from botorch_calib.models.inspection import (
+    like,
+    observed_process,
+    stated_moments,
+)
 from botorch_calib.models.marginals import posterior_at
 
 
@@ -96,7 +101,7 @@ def _knowing(model: Any, X_pending: Tensor) -> CensoredDelayModel:
     X_pending = like(model, X_pending)
     if getattr(model, "imputation", "none") != "none":
         X_pending = torch.cat([model.X_pending, X_pending])
-    return CensoredDelayModel(observed_part(model), X_pending, imputation="hallucinate")
+    return CensoredDelayModel(observed_process(model), X_pending, imputation="hallucinate")
 
 
 @register_once(CertifiedSetExpansion)
@@ -145,11 +150,10 @@ def construct_inputs_certified_set_expansion(
 
 def _uncalibrated(model: Model) -> Model:
     """The Gaussian model of one that may be calibrated, which goes on to know what is pending."""
-    gaussian: Any = gaussian_part(model)
-    observed = observed_part(gaussian)
-    if gaussian_part(observed) is observed:
+    gaussian: Any = model.model if isinstance(model, CalibratedModel) else model
+    if not isinstance(getattr(gaussian, "model", None), CalibratedModel):
         return gaussian
     # A calibrated model inside of one that knows pending points.
     return CensoredDelayModel(
-        gaussian_part(observed), gaussian.X_pending, gaussian.censor_value, gaussian.imputation
+        observed_process(model), gaussian.X_pending, gaussian.censor_value, gaussian.imputation
     )

@@ -39,7 +39,7 @@ from botorch_calib.decisions.chance_constraints import (
     clearance,
 )
 from botorch_calib.exceptions import NotCertifiedWarning
-from botorch_calib.models.inspection import innermost, raw_train_inputs
+from botorch_calib.models.inspection import observed_process, raw_train_inputs
 from botorch_calib.optim.region import LinearConstraints, Region
 from botorch_calib.optim.separate_starts import SEPARATE_STARTS
 from botorch_calib.optim.unit_box import InUnitBox
@@ -260,7 +260,7 @@ def _known_points(margin: LeastMargin, region: Region) -> Tensor:
     width = region.bounds.shape[-1]
     known = [region.bounds.new_zeros(0, 1, width)]
     for constraint in margin.constraints:
-        inputs = raw_train_inputs(innermost(constraint.model))
+        inputs = raw_train_inputs(observed_process(constraint.model))
         if inputs is not None and inputs.shape[-1] == width:
             known.append(region.placed(inputs.to(region.bounds).unsqueeze(-2)))
     # Several outcomes are mostly observed at the same points.

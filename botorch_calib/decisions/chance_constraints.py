@@ -40,9 +40,7 @@ from botorch_calib.decisions.violation_account import (
 )
 from botorch_calib.models import CalibratedModel
 from botorch_calib.models.inspection import (
-    gaussian_part,
-    innermost,
-    observed_part,
+    observed_process,
     raw_train_inputs,
     with_task_feature,
 )
@@ -238,7 +236,7 @@ class ChanceConstraint:
     def _stated(self, X: Tensor) -> _Stated:
         """What is stated of points ``b x 1 x d``."""
         mean, deviation = self.model.observation_moments(X)
-        X = with_task_feature(observed_part(self.model.model), X)
+        X = with_task_feature(observed_process(self.model), X)
         inputs = self.model.transform_inputs(X)
         margins, quantiles = [], []
         for side in self._sides:
@@ -257,8 +255,8 @@ class ChanceConstraint:
         The column of the output task of a multi-task model may be left out. ``name`` is what they
         are called where they were given.
         """
-        observed = observed_part(self.model.model)
-        check_fits(innermost(observed), with_task_feature(observed, X), name)
+        observed = observed_process(self.model)
+        check_fits(observed, with_task_feature(observed, X), name)
 
     @property
     def _sides(self) -> list[_Side]:
@@ -279,7 +277,7 @@ class ChanceConstraint:
         A unit in which different outcomes compare, and a constant, so that margins keep their
         shape as functions of the point.
         """
-        inputs = raw_train_inputs(innermost(self.model))
+        inputs = raw_train_inputs(observed_process(self.model))
         if inputs is None or inputs.shape[-2] == 0:
             return torch.ones(())
         _, deviation = self.model.observation_moments(inputs.unsqueeze(-2))
@@ -349,7 +347,7 @@ class ChanceConstraint:
         if check_tensor("X", X).dim() != 2:
             raise BotorchTensorDimensionError(f"`X` must have shape n x d, got {tuple(X.shape)}.")
         self.check_points("X", X)
-        observed = observed_part(self.model.model)
+        observed = observed_process(self.model)
         check_observations(observed, with_task_feature(observed, X), Y, Yvar)
         check_precision("Y", Y, X.dtype)
         stated = self._stated(X.unsqueeze(-2))
@@ -624,7 +622,7 @@ def joint_chance_constraints(
 
 def _gaussian(model: Model) -> Model:
     """``model``, unless it is calibrated already."""
-    if gaussian_part(observed_part(model)) is not observed_part(model):
+    if any(isinstance(part, CalibratedModel) for part in model.modules()):
         raise UnsupportedError(
             f"`model` must be a Gaussian process, and this {type(model).__name__} is calibrated "
             "already: give the model inside it, since the constraint keeps its own calibrator."

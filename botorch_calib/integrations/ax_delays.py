@@ -50,7 +50,7 @@ from botorch_calib.integrations._ax_models import (
 )
 from botorch_calib.integrations.ax import experiment_with_one_objective, strategy_with
 from botorch_calib.models import CensoredDelayModel
-from botorch_calib.models.inspection import gaussian_part, raw_train_targets
+from botorch_calib.models.inspection import observed_process, raw_train_targets
 
 # What Ax calls pending has to be imputed, or the search would repeat itself.
 IMPUTATIONS = ("censor", "hallucinate")
@@ -80,7 +80,7 @@ class PendingAwareModel(CensoredDelayModel):
 
     def with_pending(self, X: Tensor) -> CensoredDelayModel:
         """The model conditioned on pending points, ``n x d``."""
-        Y = raw_train_targets(gaussian_part(self.model))
+        Y = raw_train_targets(observed_process(self.model))
         worst = Y.min() if self.maximize else Y.max()
         return CensoredDelayModel(self.model, X, worst.item(), self.imputation)
 

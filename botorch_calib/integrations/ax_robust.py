@@ -60,7 +60,7 @@ from botorch_calib.integrations.stored_robustness import (
     stored_contexts,
 )
 from botorch_calib.models import CensoredDelayModel
-from botorch_calib.models.inspection import innermost, raw_train_inputs, sole_member
+from botorch_calib.models.inspection import observed_process, raw_train_inputs, sole_member
 from botorch_calib.optim import optimize_robust
 from botorch_calib.optim.random_seeds import derived_seed
 from botorch_calib.robust import AmbiguitySet, ContextDistribution
@@ -90,7 +90,7 @@ class RobustDecisions(Acquisition):
         model = sole_member(self._model)
         # Of the objective: tracked metrics may have been observed elsewhere. If they have all been
         # observed together, Ax has one model of them, and that of the objective keeps its batch.
-        inputs = raw_train_inputs(innermost(model))
+        inputs = raw_train_inputs(observed_process(model))
         assert inputs is not None
         self.observed = inputs = inputs[(0,) * (inputs.dim() - 2)]
         if options["contexts"] is None:

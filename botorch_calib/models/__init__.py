@@ -11,6 +11,7 @@ file                 content
 ``wrapper``          what these two share as models around another one
 ``inspection``       how parts, data, noise and units of any model are reached
 ``requirements``     what a wrapped model, its inputs and observations have to be
+``marginals``        posteriors at single points, for all of them at once
 ``conditioning``     conditioning on observations, with errors that help
 ``factorization``    that by adding rows to a Cholesky factor
 ``training_prior``   what a process states of its data before it sees them

@@ -294,11 +294,6 @@ class CalibratedModel(WrapperModel, FantasizeMixin):
 
     # ------------------------------------------------------------ the model interface
 
-    @property
-    def gaussian_model(self) -> Model:
-        """The model that is calibrated, `model`; `botorch_calib.models.inspection` asks for it."""
-        return self.model
-
     def posterior(  # type: ignore[override]
         self,
         X: Tensor,
@@ -329,8 +324,7 @@ class CalibratedModel(WrapperModel, FantasizeMixin):
         check_output_indices(output_indices)
         check_tensor("X", X)
         given = _checked_noise(observation_noise)
-        if self._may_warn:
-            self.warn_if_unlearned()
+        self.warn_if_unlearned()
         predicting = predicting_process(self.model)
         X = with_task_feature(predicting, X)
         base = _gaussian_posterior(predicting, X)
@@ -377,13 +371,13 @@ class CalibratedModel(WrapperModel, FantasizeMixin):
         return CalibratedPosterior.of_model(base, predictive, noise, denoise, self.excess, least)
 
     def warn_if_unlearned(self) -> None:
-        """Warn where the calibrator has seen too little to correct the model.
-
-        The first `posterior` calls it, and no later one.
+        """Warn, once, where the calibrator has seen too little to correct the model.
 
         Warns:
             CalibrationWarning: If it has seen fewer residuals than it needs.
         """
+        if not self._may_warn:
+            return
         self._may_warn = False
         seen, needed = self.calibrator.num_updates, self.calibrator.num_needed
         if seen < needed:

@@ -156,11 +156,6 @@ class CensoredDelayModel(WrapperModel, FantasizeMixin):
     # ------------------------------------------------------------ pending points
 
     @property
-    def observed_model(self) -> Any:
-        """The model of observed data alone, which calibration uses: `model`."""
-        return self.model
-
-    @property
     def conditioned_model(self) -> Any:
         """The model conditioned on the pending points, of the class of `model`.
 
@@ -296,14 +291,18 @@ class CensoredDelayModel(WrapperModel, FantasizeMixin):
             InputDataError: If ``X`` is more precise than the model.
         """
         check_output_indices(output_indices)
-        if isinstance(self.model, CalibratedModel) and self.model._may_warn:
-            self.model.warn_if_unlearned()  # the conditioned copy does not warn
+        self.warn_if_unlearned()
         return posterior_at(
             self.conditioned_model,
             X,
             observation_noise=observation_noise,
             posterior_transform=posterior_transform,
         )
+
+    def warn_if_unlearned(self) -> None:
+        """Have a `CalibratedModel` inside warn, once: the conditioned copy of it does not."""
+        if isinstance(self.model, CalibratedModel):
+            self.model.warn_if_unlearned()
 
     def transform_inputs(self, X: Tensor, input_transform: torch.nn.Module | None = None) -> Tensor:
         """Inputs in the base model's transformed space."""

@@ -1,18 +1,14 @@
 """How the parts, data, noise and units of a model are reached.
 
 A model may stand inside others: a `CensoredDelayModel` around the model of its observed data, and
-a `CalibratedModel` around a Gaussian process, in either order. Four functions peel them; each
+a `CalibratedModel` around a Gaussian process, in either order. Three functions look inside; each
 leaves a plain model as it is:
 
 =====================  ==========================================================================
-`observed_part`        drops the pending points: the model of observed data, calibrated or not
-`predicting_part`      keeps them: the model conditioned on the values imputed there
-`gaussian_part`        drops the calibrator: the model whose residuals it sees
-`innermost`            drops every wrapper, and with them all that was imputed or learned
+`observed_process`     the Gaussian process of observed data alone, inside all wrappers
+`predicting_process`   the one that predicts: conditioned on what is imputed at pending points
+`predicting_part`      what predicts, calibrated or not, without a layer of pending points
 =====================  ==========================================================================
-
-The first three ask for an attribute (``observed_model``, ``conditioned_model`` and
-``gaussian_model``) which a wrapper provides, so this module knows no wrapper by its class.
 """
 
 from __future__ import annotations
@@ -44,28 +40,12 @@ from botorch_calib.posteriors.single_points import is_gaussian
 # ------------------------------------------------------------ models inside models
 
 
-def observed_part(model: Any) -> Any:
-    """The model of observed data alone, of a model that also knows pending points.
-
-    Of a `CensoredDelayModel` around a `CalibratedModel` that is the calibrated one.
-    """
-    return getattr(model, "observed_model", model)
-
-
 def predicting_part(model: Any) -> Any:
     """The model that predicts: conditioned on pending points, where a model knows of such.
 
-    It is of the class of `observed_part`, and that itself where nothing is pending.
+    It is the model itself where nothing is pending.
     """
     return getattr(model, "conditioned_model", model)
-
-
-def gaussian_part(model: Any) -> Any:
-    """The model that a calibrated one corrects, whose posterior is Gaussian.
-
-    It takes off one layer only: what is found may still know pending points.
-    """
-    return getattr(model, "gaussian_model", model)
 
 
 def predicting_process(model: Any) -> Any:
@@ -78,13 +58,6 @@ def predicting_process(model: Any) -> Any:
 def observed_process(model: Any) -> Any:
     """The Gaussian process of observed data alone, inside this package's wrappers."""
     while isinstance(model, WrapperModel):
-        model = model.model
-    return model
-
-
-def innermost(model: Any) -> Any:
-    """The model inside all wrappers, this package's and others': whatever ``model`` holds."""
-    while isinstance(getattr(model, "model", None), Model):
         model = model.model
     return model
 

@@ -22,7 +22,7 @@ from botorch_calib.models.calibrated import CalibratedModel
 from botorch_calib.models.delayed import CensoredDelayModel
 from botorch_calib.models.fourier_paths import FourierPaths
 from botorch_calib.models.inspection import (
-    innermost,
+    observed_process,
     predicting_part,
     predicting_process,
     raw_train_inputs,
@@ -165,6 +165,6 @@ def _draw_delayed_paths(model: CensoredDelayModel, **arguments: Any) -> SamplePa
 @torch.no_grad()
 def _try_posterior(model: CalibratedModel | CensoredDelayModel) -> None:
     """Evaluate it once: what it raises, and warns of, comes before any search for a maximum."""
-    X = raw_train_inputs(innermost(model))
+    X = raw_train_inputs(observed_process(model))
     assert X is not None
     model.posterior(X[..., :1, :])

@@ -41,7 +41,7 @@ _NOT_NORMAL = (
     "A calibrated posterior is not multivariate normal, so it has no `distribution` and no `mvn`: "
     "ends of intervals are its `quantile`s. Several outcomes go into a ModelList (not a "
     "ModelListGP, which joins normal distributions); acquisition functions that need joint "
-    "normality, such as entropy search, take the Gaussian process itself, `model.gaussian_model`; "
+    "normality, such as entropy search, take the Gaussian process itself, `model.model`; "
     "its posterior is `posterior.base_posterior`."
 )
 

@@ -682,7 +682,7 @@ def test_own_function_of_several_points_at_once(fixed):
     """BoTorch makes the starts of the knowledge gradient, whose argument holds its fantasies."""
 
     def gradient(model: CensoredDelayModel, ledger: FeedbackLedger) -> AcquisitionFunction:
-        return qKnowledgeGradient(model.observed_model, num_fantasies=2)
+        return qKnowledgeGradient(model.model, num_fantasies=2)
 
     point = make_proposer(acquisition=gradient, fixed_features=fixed)(make_ledger())
     assert point.shape == (2,) and (point >= BOUNDS[0]).all() and (point <= BOUNDS[1]).all()

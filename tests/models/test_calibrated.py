@@ -982,7 +982,7 @@ def test_one_outcome_of_a_model_of_several():
         model = CalibratedModel.from_history(both.subset_output([i]), OnlineConformal(0.2))
         assert model.calibrator.num_updates == len(X)
         expected = both.posterior(X).mean[:, [i]]
-        torch.testing.assert_close(model.gaussian_model.posterior(X).mean, expected)
+        torch.testing.assert_close(model.model.posterior(X).mean, expected)
 
 
 NONLINEAR: dict[str, tuple[Callable[[], OutcomeTransform], str]] = {

@@ -41,9 +41,9 @@ def test_a_list_of_gps_is_no_list_of_models() -> None:
 
 def test_entropy_search_takes_the_gaussian_process() -> None:
     X, _, _ = make_data()
-    with pytest.raises(UnsupportedError, match="gaussian_model"):
+    with pytest.raises(UnsupportedError, match="model.model"):
         qMaxValueEntropy(model(), X)(X[:2].unsqueeze(-2))
-    qMaxValueEntropy(model().gaussian_model, X)(X[:2].unsqueeze(-2))
+    qMaxValueEntropy(model().model, X)(X[:2].unsqueeze(-2))
     posterior = model().posterior(X)
     for name in ("distribution", "mvn"):
         with pytest.raises(UnsupportedError, match="base_posterior"):

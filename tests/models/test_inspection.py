@@ -13,12 +13,11 @@ from botorch_calib.calibration import OnlineConformal
 from botorch_calib.models import CalibratedModel, CensoredDelayModel
 from botorch_calib.models.inspection import (
     as_calibrated,
-    gaussian_part,
-    innermost,
-    observed_part,
+    observed_process,
     outcome_scale,
     outcome_units,
     predicting_part,
+    predicting_process,
     raw_train_inputs,
     raw_train_targets,
     stated_moments,
@@ -42,35 +41,29 @@ def delayed(model) -> CensoredDelayModel:
 
 
 def num_data(model) -> int:
-    return innermost(model).train_targets.shape[-1]
+    return model.train_targets.shape[-1]
 
 
 def test_a_plain_model_is_left_as_it_is():
     gp = make_gp()
-    for peel in (observed_part, predicting_part, gaussian_part, innermost):
+    for peel in (observed_process, predicting_process, predicting_part):
         assert peel(gp) is gp
 
 
 def test_pending_points_are_dropped_or_kept():
     gp = make_gp()
     model = delayed(gp)
-    assert observed_part(model) is gp is gaussian_part(observed_part(model))
-    assert num_data(predicting_part(model)) == 7
-    assert gaussian_part(model) is model  # it is Gaussian, pending points and all
+    assert observed_process(model) is gp
+    assert num_data(predicting_part(model)) == 7 == num_data(predicting_process(model))
 
 
 def test_calibration_in_either_order():
     gp = make_gp()
-    inner = calibrated(gp)
-    outside, inside = calibrated(delayed(gp)), delayed(inner)
-    assert innermost(outside) is gp is innermost(inside)
-    # A calibrator outside is one layer, and what is below it still knows the pending points.
-    assert gaussian_part(outside) is outside.model
-    assert observed_part(gaussian_part(outside)) is gp
-    # One inside stays around the model of observed data, and around the one that predicts.
-    assert observed_part(inside) is inner
-    assert isinstance(predicting_part(inside), CalibratedModel)
-    assert num_data(gaussian_part(predicting_part(inside))) == 7
+    outside, inside = calibrated(delayed(gp)), delayed(calibrated(gp))
+    for model in (outside, inside):
+        assert observed_process(model) is gp
+        assert num_data(predicting_process(model)) == 7
+        assert isinstance(predicting_part(model), CalibratedModel)
 
 
 def test_raw_inputs_and_the_scale_of_outcomes():

@@ -11,7 +11,6 @@ from torch import Tensor
 
 from botorch_calib.models.calibrated import CalibratedModel
 from botorch_calib.models.inspection import (
-    observed_part,
     predicting_part,
     predicting_process,
     stated_moments,
@@ -148,8 +147,8 @@ def confidence_bound(
     if gp is not None:
         part = predicting_part(model)
         calibrated = None if part is gp else part
-        if calibrated is not None and observed_part(model)._may_warn:
-            observed_part(model).warn_if_unlearned()  # as the first posterior would
+        if calibrated is not None:
+            model.warn_if_unlearned()  # as the first posterior would
         return ClosedFormConfidenceBound(stationary_gp(gp), columns, beta, sign, calibrated)
 
     def bound(Z: Tensor) -> Tensor:
