@@ -198,7 +198,7 @@ class CensoredDelayModel(WrapperModel, FantasizeMixin):
         A `CalibratedModel` inside keeps its calibrator unchanged; `observe` updates it.
 
         Args:
-            X: Rows of `X_pending`, ``n x d``, exactly as they were given. If `X_pending` holds
+            X: Rows of ``X_pending``, ``n x d``, exactly as they were given. If ``X_pending`` holds
                 equal rows, as many of them are resolved as ``X`` contains.
             Y: Their values ``n x 1``, in units of the outcome.
             Yvar: Their noise variances ``n x 1``, for a base model with given noise (default:
