@@ -13,8 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from botorch_calib.ledger.contents import Contents
-from botorch_calib.ledger.settings import Clock
+from botorch_calib.ledger.contents import Clock, Contents
 from botorch_calib.ledger.trials import Entry
 
 # Maps a stored trial and the ledger's clock to the trial that takes its place.
@@ -46,7 +45,7 @@ class Change:
     def __init__(self, contents: Contents, is_choosing: bool) -> None:
         self.settings = contents.settings
         self.entries = list(contents.entries)
-        self.clock = Clock(contents.settings, len(contents), contents.latest, is_choosing)
+        self.clock = Clock(contents, is_choosing)
         self.changed: list[int] = []
         self._before = contents
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -12,7 +13,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from botorch_calib.exceptions import TrialStateError
-from botorch_calib.ledger.settings import Clock
+
+if TYPE_CHECKING:
+    from botorch_calib.ledger.contents import Clock
 
 
 class TrialStatus(StrEnum):
