@@ -6,13 +6,10 @@ Importing the package registers its samplers and input constructors with BoTorch
 from importlib.metadata import PackageNotFoundError, version
 
 from botorch_calib.acquisition import (
-    CalibratedConditionalValueAtRisk,
     CalibratedExpectedImprovement,
+    CalibratedExpectedShortfall,
     CalibratedProbabilityOfImprovement,
     CalibratedUpperConfidenceBound,
-    CalibratedValueAtRisk,
-    CertifiedSetExpansion,
-    ChanceConstraint,
     DelayedThompsonSampling,
     DelayedUpperConfidenceBound,
     LogCalibratedConstrainedExpectedImprovement,
@@ -21,18 +18,12 @@ from botorch_calib.acquisition import (
     RobustAcquisition,
     RobustUpperConfidenceBound,
     WassersteinUpperConfidenceBound,
-    joint_chance_constraints,
-    optimize_chance_constrained,
-    optimize_robust,
     qLogCalibratedNoisyExpectedHypervolumeImprovement,
     qLogCalibratedNoisyExpectedImprovement,
 )
 from botorch_calib.asynchronous import (
     AsynchronousOptimizer,
     DelayAwareProposer,
-    DelayStrategy,
-    EvaluationLimits,
-    SearchSettings,
 )
 from botorch_calib.calibration import (
     Calibrator,
@@ -41,14 +32,15 @@ from botorch_calib.calibration import (
     OnlineConformal,
     OnlineQuantileTracker,
     QuantileRecalibrator,
-    RationalScore,
     WeightedConformal,
-    pit,
-    two_sided_p_value,
+)
+from botorch_calib.decisions import (
+    CertifiedSetExpansion,
+    ChanceConstraint,
+    joint_chance_constraints,
+    optimize_chance_constrained,
 )
 from botorch_calib.diagnostics import (
-    CalibrationReport,
-    NoiseDiagnosis,
     calibration_report,
     noise_diagnosis,
 )
@@ -57,9 +49,8 @@ from botorch_calib.ledger import FeedbackLedger
 from botorch_calib.models import (
     CalibratedModel,
     CensoredDelayModel,
-    loo_residuals,
-    prequential_residuals,
 )
+from botorch_calib.optim import optimize_robust
 from botorch_calib.posteriors import CalibratedPosterior
 from botorch_calib.robust import (
     ChiSquaredBall,
@@ -67,11 +58,9 @@ from botorch_calib.robust import (
     ContextDistribution,
     KLBall,
     MMDBall,
-    RadiusSchedule,
     TotalVariationBall,
     WassersteinBall,
     WorstCase,
-    join_contexts,
 )
 
 try:
@@ -81,14 +70,12 @@ except PackageNotFoundError:  # a source tree that was not installed
 
 __all__ = [
     "AsynchronousOptimizer",
-    "CalibratedConditionalValueAtRisk",
     "CalibratedExpectedImprovement",
+    "CalibratedExpectedShortfall",
     "CalibratedModel",
     "CalibratedPosterior",
     "CalibratedProbabilityOfImprovement",
     "CalibratedUpperConfidenceBound",
-    "CalibratedValueAtRisk",
-    "CalibrationReport",
     "Calibrator",
     "CensoredDelayModel",
     "CertifiedSetExpansion",
@@ -97,10 +84,8 @@ __all__ = [
     "ConditionalValueAtRisk",
     "ContextDistribution",
     "DelayAwareProposer",
-    "DelayStrategy",
     "DelayedThompsonSampling",
     "DelayedUpperConfidenceBound",
-    "EvaluationLimits",
     "FeedbackLedger",
     "GaussianScore",
     "KLBall",
@@ -109,16 +94,12 @@ __all__ = [
     "LogCalibratedExpectedImprovement",
     "LogCalibratedProbabilityOfFeasibility",
     "MMDBall",
-    "NoiseDiagnosis",
     "OnlineConformal",
     "OnlineQuantileTracker",
     "PiecewisePredictive",
     "QuantileRecalibrator",
-    "RadiusSchedule",
-    "RationalScore",
     "RobustAcquisition",
     "RobustUpperConfidenceBound",
-    "SearchSettings",
     "TotalVariationBall",
     "WassersteinBall",
     "WassersteinUpperConfidenceBound",
@@ -126,15 +107,10 @@ __all__ = [
     "WorstCase",
     "__version__",
     "calibration_report",
-    "join_contexts",
     "joint_chance_constraints",
-    "loo_residuals",
     "noise_diagnosis",
     "optimize_chance_constrained",
     "optimize_robust",
-    "pit",
-    "prequential_residuals",
     "qLogCalibratedNoisyExpectedHypervolumeImprovement",
     "qLogCalibratedNoisyExpectedImprovement",
-    "two_sided_p_value",
 ]

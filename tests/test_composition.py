@@ -31,8 +31,8 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from botorch_calib import (
-    CalibratedConditionalValueAtRisk,
     CalibratedExpectedImprovement,
+    CalibratedExpectedShortfall,
     CalibratedModel,
     CalibratedProbabilityOfImprovement,
     CalibratedUpperConfidenceBound,
@@ -117,7 +117,7 @@ CLOSED: dict[str, Callable[..., Any]] = {
     "log EI": lambda m, **k: LogCalibratedExpectedImprovement(m, BEST, **k),
     "PI": lambda m, **k: CalibratedProbabilityOfImprovement(m, BEST, **k),
     "quantile": lambda m, **k: CalibratedUpperConfidenceBound(m, 0.8, **k),
-    "CVaR": lambda m, **k: CalibratedConditionalValueAtRisk(m, 0.8, **k),
+    "CVaR": lambda m, **k: CalibratedExpectedShortfall(m, 0.8, **k),
 }
 GAUSSIAN: dict[str, Callable[..., Any]] = {
     "mean": lambda m, **k: PosteriorMean(m, **k),

@@ -27,7 +27,7 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from botorch_calib import (
-    CalibratedConditionalValueAtRisk,
+    CalibratedExpectedShortfall,
     CalibratedModel,
     CalibratedUpperConfidenceBound,
     CensoredDelayModel,
@@ -55,10 +55,10 @@ from botorch_calib import (
     qLogCalibratedNoisyExpectedHypervolumeImprovement,
     qLogCalibratedNoisyExpectedImprovement,
 )
-from botorch_calib.acquisition import proposal_samples
 from botorch_calib.asynchronous import SearchSettings
 from botorch_calib.calibration import ClassifierDensityRatio
 from botorch_calib.models import loo_residuals, prequential_residuals
+from botorch_calib.optim import proposal_samples
 from botorch_calib.plotting import (
     plot_intervals,
     plot_noise_likelihood,
@@ -222,7 +222,7 @@ ACQUISITIONS: dict[str, Callable[[torch.device], Callable[[Tensor], Tensor]]] = 
         CensoredDelayModel(calibrated(d), points_on(d), imputation="hallucinate"), 1.0
     ),
     "quantile UCB": lambda d: CalibratedUpperConfidenceBound(calibrated(d), level=0.9),
-    "CVaR": lambda d: CalibratedConditionalValueAtRisk(calibrated(d), alpha=0.9),
+    "CVaR": lambda d: CalibratedExpectedShortfall(calibrated(d), alpha=0.9),
     "constrained": lambda d: LogCalibratedConstrainedExpectedImprovement(
         outcomes(d), data(d)[2].max(), 0, {1: (None, 1.2)}
     ),

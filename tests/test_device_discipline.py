@@ -25,15 +25,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from benchmarks.perf.operations import count_operations
-from botorch_calib import acquisition, calibration, robust
+from botorch_calib import acquisition, calibration, decisions, robust
 from botorch_calib.acquisition import (
-    CalibratedConditionalValueAtRisk,
     CalibratedExpectedImprovement,
+    CalibratedExpectedShortfall,
     CalibratedProbabilityOfImprovement,
     CalibratedUpperConfidenceBound,
-    CalibratedValueAtRisk,
-    CertifiedSetExpansion,
-    ChanceConstraint,
     DelayedThompsonSampling,
     DelayedUpperConfidenceBound,
     LogCalibratedConstrainedExpectedImprovement,
@@ -45,7 +42,6 @@ from botorch_calib.acquisition import (
     qLogCalibratedNoisyExpectedHypervolumeImprovement,
     qLogCalibratedNoisyExpectedImprovement,
 )
-from botorch_calib.acquisition.chance_constrained_search import LeastMargin
 from botorch_calib.calibration import (
     AggregatedQuantileTracker,
     Calibrator,
@@ -58,6 +54,8 @@ from botorch_calib.calibration import (
     WeightedConformal,
 )
 from botorch_calib.calibration.learners.base import QuantileLearner
+from botorch_calib.decisions import CertifiedSetExpansion, ChanceConstraint
+from botorch_calib.decisions.chance_constrained_search import LeastMargin
 from botorch_calib.models import CalibratedModel, CensoredDelayModel
 from botorch_calib.robust import (
     AmbiguitySet,
@@ -120,7 +118,7 @@ def robust_bound(ambiguity: AmbiguitySet) -> AcquisitionFunction:
 
 LIMITS = {1: (None, 0.9), 2: (0.1, 0.4)}
 ACQUISITIONS: dict[str, Callable[[], AcquisitionFunction]] = {
-    "CalibratedConditionalValueAtRisk": lambda: CalibratedConditionalValueAtRisk(calibrated()),
+    "CalibratedExpectedShortfall": lambda: CalibratedExpectedShortfall(calibrated()),
     "CalibratedExpectedImprovement": lambda: CalibratedExpectedImprovement(calibrated(), 0.5),
     "CalibratedProbabilityOfImprovement": (
         lambda: CalibratedProbabilityOfImprovement(calibrated(), 0.5)
@@ -129,9 +127,13 @@ ACQUISITIONS: dict[str, Callable[[], AcquisitionFunction]] = {
     "CalibratedUpperConfidenceBound, many levels": (
         lambda: CalibratedUpperConfidenceBound(calibrated(QuantileRecalibrator()))
     ),
-    "CalibratedValueAtRisk": lambda: CalibratedValueAtRisk(calibrated()),
-    "CalibratedValueAtRisk, many levels": (
-        lambda: CalibratedValueAtRisk(calibrated(QuantileRecalibrator(lengthscale=0.3)))
+    "CalibratedUpperConfidenceBound, of observations": lambda: CalibratedUpperConfidenceBound(
+        calibrated(), 0.1, observation_noise=True
+    ),
+    "CalibratedUpperConfidenceBound, of observations, many levels": (
+        lambda: CalibratedUpperConfidenceBound(
+            calibrated(QuantileRecalibrator(lengthscale=0.3)), 0.1, observation_noise=True
+        )
     ),
     "CertifiedSetExpansion": lambda: CertifiedSetExpansion([constraint()]),
     "LeastMargin": lambda: LeastMargin([constraint()]),
@@ -315,6 +317,7 @@ def exported(module: Any, base: type) -> set[str]:
     ("module", "base", "covered", "abstract"),
     [
         (acquisition, AcquisitionFunction, ACQUISITIONS, set()),
+        (decisions, AcquisitionFunction, ACQUISITIONS, set()),
         (robust, AmbiguitySet, SETS, {"AmbiguitySet"}),
         (calibration, Calibrator, CALIBRATORS, set()),
         (calibration, QuantileLearner, LEARNERS, set()),

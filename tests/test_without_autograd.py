@@ -1,7 +1,6 @@
-"""Callers who have switched autograd off: searches work, and nothing that is kept is spoilt.
+"""Callers within ``torch.no_grad``: searches work, and nothing that is kept lacks its graph.
 
-PyTorch refuses tensors made in ``inference_mode`` in any later graph. So what an object keeps of a
-call within it, such as the factorisation that a first prediction makes, has to be made outside.
+Not within ``inference_mode``, whose tensors PyTorch refuses in any later graph, as in BoTorch.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ from botorch_calib.calibration import Calibrator
 from botorch_calib.robust import AmbiguitySet
 from tests.gps import make_gp
 
-OFF = [torch.no_grad, torch.inference_mode]
+OFF = [torch.no_grad]
 CALIBRATORS: list[Calibrator] = [
     LocalizedConformal(0.2, lengthscale=0.3, regularization=0.1),
     LocalizedConformal(0.2),

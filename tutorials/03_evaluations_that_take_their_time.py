@@ -41,12 +41,11 @@ from botorch_calib import (
     CensoredDelayModel,
     DelayAwareProposer,
     DelayedUpperConfidenceBound,
-    DelayStrategy,
     FeedbackLedger,
     LocalizedConformal,
     LogCalibratedExpectedImprovement,
-    SearchSettings,
 )
+from botorch_calib.asynchronous import DelayStrategy, SearchSettings
 from botorch_calib.plotting import plot_timeline
 from botorch_calib.test_functions import DelayedProblem, PoissonDelay
 
@@ -135,7 +134,7 @@ plt.show()
 #
 # In the right panel the acquisition function also widens the confidence bound, by what the
 # censored values may be wrong by: that is GP-UCB-SDF of Verma, Dai and Low (2022). What multiplies
-# the standard deviation is `beta` (BoTorch's `UpperConfidenceBound` takes its square) plus
+# the standard deviation is the root of `beta` (that of BoTorch's `UpperConfidenceBound`) plus
 # `feedback_bound` times the sum of the standard deviations at the pending points. That factor is in
 # reciprocal units of the outcome; its default, 1, is for outcomes of order one. The model itself
 # goes into any acquisition function, and calibration composes with it; what is calibrated are
@@ -191,7 +190,7 @@ for name, imputation, window in (
 # about regret: the suite `delay` of the benchmarks compares ten methods on eight problems.
 #
 # Censoring is for few workers. With dozens of values pending at -310 the model would bend
-# everywhere. A `DelayAwareProposer` hallucinates by default, with `beta=2`, and if it is to censor,
+# everywhere. A `DelayAwareProposer` hallucinates by default, with `beta=4`, and if it is to censor,
 # it still hallucinates if more than 10 are pending, unless it is told not to, as here
 # (`max_censored=None`). Which strategy for how many workers?
 #

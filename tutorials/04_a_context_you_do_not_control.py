@@ -43,7 +43,6 @@ from botorch_calib import (
     KLBall,
     LocalizedConformal,
     MMDBall,
-    RadiusSchedule,
     RobustAcquisition,
     RobustUpperConfidenceBound,
     TotalVariationBall,
@@ -51,9 +50,9 @@ from botorch_calib import (
     WassersteinUpperConfidenceBound,
     WorstCase,
     calibration_report,
-    join_contexts,
 )
 from botorch_calib.plotting import plot_timeline
+from botorch_calib.robust import RadiusSchedule, join_contexts
 from botorch_calib.test_functions import ContextShift, DelayedProblem, Newsvendor, PoissonDelay
 
 # Some fits begin with warnings, which are expected here.

@@ -32,8 +32,8 @@ from benchmarks.framework.sequential import Method, Problem, Strategy
 from benchmarks.framework.strategies import ACQUISITIONS, UCB_SCALE, AcquisitionStrategy
 from benchmarks.framework.surrogates import Refitted, fit_gp
 from botorch_calib import CalibratedModel, LocalizedConformal, QuantileRecalibrator
-from botorch_calib.acquisition.next_query_samples import proposal_samples
 from botorch_calib.calibration import ClassifierDensityRatio, WeightedConformal
+from botorch_calib.optim.next_query_samples import proposal_samples
 
 # Without noise the largest outcome is the value to improve upon.
 SETTINGS: dict[str, Any] = {**CHEAP, "incumbent": "outcome"}

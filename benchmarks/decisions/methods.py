@@ -30,8 +30,8 @@ from benchmarks.decisions.replicate import Certifier
 from benchmarks.decisions.tasks import REFIT_EVERY, LimitedOutcome
 from benchmarks.framework.surrogates import Fixed, NoiseRefitted, Surrogate
 from botorch_calib import CalibratedModel, ChanceConstraint
-from botorch_calib.acquisition.chance_constraints import INTEGRAL_GAIN, STEP_SIZE
 from botorch_calib.calibration import Calibrator, QuantileRecalibrator
+from botorch_calib.decisions.chance_constraints import INTEGRAL_GAIN, STEP_SIZE
 from botorch_calib.models import loo_residuals
 
 # Factors of the plain quantile that are no methods of their own.

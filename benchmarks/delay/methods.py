@@ -134,7 +134,7 @@ class DelayedAcquisitionStrategy:
             return self._of_botorch(model.model, ledger)
         shared: dict[str, Any] = {
             "window": settings.window,
-            "beta": settings.beta,
+            "beta": settings.beta**2,
             "feedback_bound": settings.feedback_bound / self._outcome_scale(),
         }
         if settings.acquisition == "ucb":

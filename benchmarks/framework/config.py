@@ -20,13 +20,13 @@ import torch
 # Keys under which a description holds the name of a class or a function.
 NAMES = ("type", "callable")
 
-_SCORE = {"type": "botorch_calib.RationalScore", "max_width": 50.0}
+_SCORE = {"type": "botorch_calib.calibration.RationalScore", "max_width": 50.0}
 
 # Settings that were constants, or other defaults, when older results were written, with the values
 # that they had.
 FORMER_CONSTANTS: dict[str, dict[str, Any]] = {
     "botorch_calib.GaussianScore": {"max_width": 3.4},
-    "botorch_calib.RationalScore": {"max_width": 50.0},
+    "botorch_calib.calibration.RationalScore": {"max_width": 50.0},
     **dict.fromkeys(
         ("botorch_calib.LocalizedConformal", "botorch_calib.OnlineConformal"), {"score": _SCORE}
     ),

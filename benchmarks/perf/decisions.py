@@ -13,7 +13,7 @@ from torch import Tensor
 from benchmarks.framework.strategies import log_expected_improvement, upper_confidence_bound
 from benchmarks.perf.measure import Call, Workload, comparison, value_and_gradient
 from botorch_calib import ChanceConstraint, optimize_chance_constrained
-from botorch_calib.acquisition.chance_constrained_search import LeastMargin
+from botorch_calib.decisions.chance_constrained_search import LeastMargin
 
 NUM_INITIAL = 5
 NUM_RESTARTS = 4

@@ -17,7 +17,8 @@ from torch import Tensor
 from torch.quasirandom import SobolEngine
 
 from benchmarks.perf.measure import Call, Workload, comparison
-from botorch_calib import DelayAwareProposer, DelayStrategy, FeedbackLedger
+from botorch_calib import DelayAwareProposer, FeedbackLedger
+from botorch_calib.asynchronous import DelayStrategy
 from botorch_calib.asynchronous.delay_strategy import STRATEGIES
 
 DIM = 6

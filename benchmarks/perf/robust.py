@@ -28,12 +28,9 @@ from benchmarks.perf.calibrated_and_delayed import (
 )
 from benchmarks.perf.measure import Call, Workload, comparison, value_and_gradient
 from botorch_calib import CalibratedModel
-from botorch_calib.acquisition import (
-    RobustUpperConfidenceBound,
-    WassersteinUpperConfidenceBound,
-    optimize_robust,
-)
+from botorch_calib.acquisition import RobustUpperConfidenceBound, WassersteinUpperConfidenceBound
 from botorch_calib.calibration import Calibrator
+from botorch_calib.optim import optimize_robust
 from botorch_calib.robust import (
     AmbiguitySet,
     ChiSquaredBall,

@@ -33,7 +33,6 @@ from benchmarks.framework.strategies import (
 )
 from benchmarks.radio.problems import MOVES
 from botorch_calib import CalibratedModel
-from botorch_calib.acquisition.next_query_samples import proposal_samples
 from botorch_calib.calibration import (
     Calibrator,
     ClassifierDensityRatio,
@@ -43,6 +42,7 @@ from botorch_calib.calibration import (
     QuantileRecalibrator,
     WeightedConformal,
 )
+from botorch_calib.optim.next_query_samples import proposal_samples
 from botorch_calib.test_functions.radio import NUM_STATIONS
 
 NUM_CANDIDATES = 100

@@ -31,11 +31,8 @@ from torch import Tensor
 
 from benchmarks.framework.strategies import optimize
 from benchmarks.robust.replicate import ContextualTask, History
-from botorch_calib.acquisition import (
-    RobustUpperConfidenceBound,
-    WassersteinUpperConfidenceBound,
-    optimize_robust,
-)
+from botorch_calib.acquisition import RobustUpperConfidenceBound, WassersteinUpperConfidenceBound
+from botorch_calib.optim import optimize_robust
 from botorch_calib.robust import (
     AmbiguitySet,
     ContextDistribution,

@@ -48,7 +48,8 @@ from benchmarks.robust.replicate import (
     ContextualTask,
     History,
 )
-from botorch_calib.acquisition import RobustUpperConfidenceBound, optimize_robust
+from botorch_calib.acquisition import RobustUpperConfidenceBound
+from botorch_calib.optim import optimize_robust
 from botorch_calib.robust import ContextDistribution, WassersteinBall
 from botorch_calib.test_functions import (
     ContextShift,

@@ -12,109 +12,35 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import torch
-from botorch.acquisition import AcquisitionFunction
 from botorch.exceptions.errors import InputDataError, UnsupportedError
-from botorch.models.model import Model, ModelList
-from botorch.utils.safe_math import logmeanexp
+from botorch.models.model import Model
 from botorch.utils.transforms import t_batch_mode_transform
 from torch import Tensor
 
-from botorch_calib._validation import (
-    check_columns,
-    check_count,
-    check_model,
-    check_numbers,
-    check_pending_inputs,
-)
-from botorch_calib.acquisition.calibrated import incumbent
-from botorch_calib.acquisition.fantasies import fantasy_models
+from botorch_calib._validation import check_columns, check_model, check_numbers
+from botorch_calib.acquisition.base import CalibratedAcquisitionFunction
+from botorch_calib.acquisition.expected_improvement import ImprovementFunction
 from botorch_calib.acquisition.incumbents import Limits
-from botorch_calib.models.inspection import as_calibrated
-from botorch_calib.models.requirements import check_one_value_each
-from botorch_calib.posteriors import CalibratedPosterior
 
 
-class _ConstrainedFunction(AcquisitionFunction):
-    """What constrained functions share: checked limits, posteriors by outcome, pending points."""
+class _Constrained(CalibratedAcquisitionFunction):
+    """What the two share: the probability that all constraints hold."""
 
-    def __init__(
-        self,
-        model: Model,
-        constraints: Mapping[int, Limits],
-        X_pending: Tensor | None,
-        num_fantasies: int,
-    ) -> None:
-        super().__init__(model=check_model(model))
-        self.constraints = checked_constraints(constraints, model.num_outputs)
-        self.num_fantasies = check_count("num_fantasies", num_fantasies)
-        self._members = members_of(model)
-        self._fantasies: dict[int, Any] | None = None
-        self.set_X_pending(X_pending)
+    _log = True
+    constraints: dict[int, Limits]
 
-    def set_X_pending(self, X_pending: Tensor | None = None) -> None:
-        """Account for points under evaluation by averaging over fantasies of their outcomes.
-
-        Args:
-            X_pending: ``n x d``, or None to clear them.
-
-        Raises:
-            BotorchTensorDimensionError: If it does not have the shape ``n x d``.
-            InputDataError: If it holds NaN or infinite values.
-            UnsupportedError: If a model has batch dimensions.
-        """
-        X_pending = check_pending_inputs(X_pending)
-        fantasies = None
-        if X_pending is not None:  # before anything changes, as it may raise
-            models = [self._members[i] for i in self._outcomes]
-            conditioned = fantasy_models(models, X_pending, self.num_fantasies)
-            fantasies = dict(zip(self._outcomes, conditioned, strict=True))
-        super().set_X_pending(X_pending)
-        self._fantasies = fantasies
-
-    @t_batch_mode_transform(expected_q=1)  # type: ignore[arg-type]
-    def forward(self, X: Tensor) -> Tensor:
-        """Evaluate the acquisition function.
-
-        Args:
-            X: Points ``b x 1 x d``.
-
-        Returns:
-            Values of shape ``b``, logarithms.
-        """
-        if self._fantasies is None:
-            return self._at({i: self._members[i] for i in self._outcomes}, X)
-        # The fantasies are the models' batch dimension: b x 1 x 1 x d against num_fantasies.
-        return logmeanexp(self._at(self._fantasies, X.unsqueeze(-3)), dim=-1)
-
-    def _at(self, models: Mapping[int, Any], X: Tensor) -> Tensor:
-        """The value at single points, of their batch shape."""
-        posteriors = _posteriors(models, X)
-        for posterior in posteriors.values():
-            check_one_value_each(posterior._extended_shape()[-2], X, type(self).__name__)
-        return self._log_value(posteriors).squeeze(-1).squeeze(-1)
-
-    @property
-    def _outcomes(self) -> list[int]:
-        """The outcomes that the value depends on; others are not evaluated."""
-        return list(self.constraints)
-
-    def _log_value(self, posteriors: Mapping[int, CalibratedPosterior]) -> Tensor:
-        """The value, ``batch_shape x 1 x 1``, from posteriors of the outcomes it depends on."""
-        raise NotImplementedError
-
-    def _log_feasibility(self, posteriors: Mapping[int, CalibratedPosterior]) -> Tensor:
-        """Log probability that all constraints hold, ``batch_shape x q x 1``."""
+    def _log_feasibility(self, X: Tensor) -> Tensor:
+        """Its logarithm, as marginals at ``b x 1 x d``: outcomes are independent."""
         parts = [
-            posteriors[i].log_probability_between(lower, upper)
-            for i, (lower, upper) in self.constraints.items()
+            self._marginals(X, outcome).log_probability_between(lower, upper)
+            for outcome, (lower, upper) in self.constraints.items()
         ]
         return torch.stack(parts).sum(dim=0)
 
 
-class LogCalibratedProbabilityOfFeasibility(_ConstrainedFunction):
+class LogCalibratedProbabilityOfFeasibility(_Constrained):
     r"""Log probability that all constraints hold, ``sum_i log P(lower_i <= y_i <= upper_i)``.
 
     The counterpart of BoTorch's ``LogProbabilityOfFeasibility``, exact for calibrated outcomes.
@@ -143,13 +69,18 @@ class LogCalibratedProbabilityOfFeasibility(_ConstrainedFunction):
         X_pending: Tensor | None = None,
         num_fantasies: int = 16,
     ) -> None:
-        super().__init__(model, constraints, X_pending, num_fantasies)
+        limits = checked_constraints(constraints, check_model(model).num_outputs)
+        super().__init__(model, num_fantasies=num_fantasies, outcomes=[*limits])
+        self.constraints = limits
+        self.set_X_pending(X_pending)
 
-    def _log_value(self, posteriors: Mapping[int, CalibratedPosterior]) -> Tensor:
-        return self._log_feasibility(posteriors)
+    @t_batch_mode_transform(expected_q=1)  # type: ignore[arg-type]
+    def forward(self, X: Tensor) -> Tensor:
+        """Evaluate the log probability of feasibility at ``b x 1 x d``; values of shape ``b``."""
+        return self._reduce(self._log_feasibility(X))
 
 
-class LogCalibratedConstrainedExpectedImprovement(_ConstrainedFunction):
+class LogCalibratedConstrainedExpectedImprovement(_Constrained, ImprovementFunction):
     r"""Log expected improvement plus log probabilities of feasibility, exact if calibrated.
 
     ``log E(f~ - best_f)+ + sum_i log P(lower_i <= y_i <= upper_i)``: the expected improvement of a
@@ -184,9 +115,6 @@ class LogCalibratedConstrainedExpectedImprovement(_ConstrainedFunction):
             its input transform, of several points for each (when evaluated).
     """
 
-    best_f: Tensor
-    _fantasy_best: Tensor | None
-
     def __init__(
         self,
         model: Model,
@@ -197,79 +125,42 @@ class LogCalibratedConstrainedExpectedImprovement(_ConstrainedFunction):
         X_pending: Tensor | None = None,
         num_fantasies: int = 16,
     ) -> None:
-        self.maximize = maximize
-        super().__init__(model, constraints, None, num_fantasies)
-        num = model.num_outputs
+        num = check_model(model).num_outputs
+        limits = checked_constraints(constraints, num)
         (objective_index,) = check_columns("objective_index", [objective_index])
         if not -num <= objective_index < num:
             raise InputDataError(
                 f"`objective_index` {objective_index} names none of {num} outcomes."
             )
-        self.objective_index = objective_index % num
-        if self.objective_index in self.constraints:
+        objective_index %= num
+        if objective_index in limits:
             raise InputDataError(
-                f"`constraints` holds the objective, outcome {self.objective_index}: an "
+                f"`constraints` holds the objective, outcome {objective_index}: an "
                 "acquisition function with `best_f` improves it already."
             )
+        super().__init__(
+            model,
+            maximize=maximize,
+            num_fantasies=num_fantasies,
+            outcomes=[objective_index, *limits],
+        )
+        self.objective_index = objective_index
+        self.constraints = limits
         self.register_buffer("best_f", check_numbers("best_f", best_f))
         self.set_X_pending(X_pending)
 
-    def set_X_pending(self, X_pending: Tensor | None = None) -> None:
-        """Account for points under evaluation; each fantasy has an incumbent of its own.
+    @t_batch_mode_transform(expected_q=1)  # type: ignore[arg-type]
+    def forward(self, X: Tensor) -> Tensor:
+        """Evaluate log constrained improvement at ``b x 1 x d``; values of shape ``b``."""
+        f = self._marginals(X)
+        log_ei = f.log_expected_improvement(self._incumbent(f))
+        return self._reduce(log_ei + self._log_feasibility(X))
 
-        Args:
-            X_pending: ``n x d``, or None to clear them.
-
-        Raises:
-            BotorchTensorDimensionError: If it does not have the shape ``n x d``.
-            InputDataError: If it holds NaN or infinite values.
-            UnsupportedError: If a model has batch dimensions.
-        """
-        super().set_X_pending(X_pending)
-        self._fantasy_best = None
-        if self._fantasies is not None:
-            self._fantasy_best = self._best_of_pending(self._fantasies)
-
-    @torch.no_grad()
-    def _best_of_pending(self, fantasies: Mapping[int, Any]) -> Tensor:
-        """For each fantasy the best pending point that is feasible; ``-inf`` if there is none."""
-        posteriors = _posteriors(fantasies, self.X_pending)
-        feasible = self._log_feasibility(posteriors) > math.log(0.5)
-        means = self._objective(posteriors).mean.masked_fill(~feasible, -torch.inf)
-        return means.squeeze(-1).amax(dim=-1)
-
-    @property
-    def _outcomes(self) -> list[int]:
-        return [self.objective_index, *self.constraints]
-
-    def _objective(self, posteriors: Mapping[int, CalibratedPosterior]) -> CalibratedPosterior:
-        """Posterior of what is to be maximised."""
-        objective = posteriors[self.objective_index]
-        return objective if self.maximize else objective.affine(-1.0)
-
-    def _log_value(self, posteriors: Mapping[int, CalibratedPosterior]) -> Tensor:
-        best = self.best_f if self.maximize else -self.best_f
-        objective = self._objective(posteriors)
-        best = incumbent(best, self._fantasy_best, objective)
-        log_ei = objective.log_expected_improvement(best)
-        return log_ei + self._log_feasibility(posteriors)
-
-
-def _posteriors(models: Mapping[int, Any], X: Tensor | None) -> dict[int, CalibratedPosterior]:
-    """Posteriors of outcomes at ``X``, by outcome."""
-    return {i: as_calibrated(model, model.posterior(X)) for i, model in models.items()}
-
-
-def members_of(model: Model) -> list[Any]:
-    """The models of a model's outcomes, which have one each."""
-    members: list[Any] = list(model.models) if isinstance(model, ModelList) else [model]
-    for member in members:
-        if member.num_outputs != 1:
-            raise UnsupportedError(
-                f"`model` needs one model per outcome in a ModelList, and {type(member).__name__} "
-                f"has {member.num_outputs} outputs."
-            )
-    return members
+    def _best_of(self, X: Tensor) -> Tensor:
+        """The best of the pending points that are feasible, in each fantasy; else ``-inf``."""
+        feasible = self._log_feasibility(X) > math.log(0.5)
+        means = self._marginals(X).mean.masked_fill(~feasible, -torch.inf)
+        return means.squeeze(-1).squeeze(-1).amax(dim=0)
 
 
 def checked_constraints(constraints: Mapping[int, Limits], num_outputs: int) -> dict[int, Limits]:
@@ -285,26 +176,21 @@ def checked_constraints(constraints: Mapping[int, Limits], num_outputs: int) -> 
         (index,) = check_columns("constraints", [key])
         if not -num_outputs <= index < num_outputs:
             raise InputDataError(f"`constraints` names outcome {index} of {num_outputs}.")
+        index %= num_outputs
+        if index in checked:
+            raise InputDataError(f"`constraints` names outcome {index} twice.")
         try:
-            low = -torch.inf if lower is None else float(lower)
-            high = torch.inf if upper is None else float(upper)
+            low = -math.inf if lower is None else float(lower)
+            high = math.inf if upper is None else float(upper)
         except (TypeError, ValueError, RuntimeError):  # the last of tensors of several numbers
-            raise InputDataError(
-                f"`constraints` of outcome {index}: limits must be numbers or None, got "
-                f"{lower!r} and {upper!r}."
-            ) from None
+            low = high = math.nan
         if not low < high:
             raise InputDataError(
-                f"`constraints` of outcome {index}: the lower limit {lower} must be less than the "
-                f"upper one {upper}."
+                f"`constraints` of outcome {index}: limits must be numbers or None, the lower one "
+                f"less than the upper one, got {lower!r} and {upper!r}."
             )
-        if index % num_outputs in checked:
-            raise InputDataError(f"`constraints` names outcome {index % num_outputs} twice.")
-        if low > -torch.inf or high < torch.inf:
-            checked[index % num_outputs] = (
-                low if low > -torch.inf else None,
-                high if high < torch.inf else None,
-            )
+        checked[index] = (low if low > -math.inf else None, high if high < math.inf else None)
+    checked = {i: limits for i, limits in checked.items() if limits != (None, None)}
     if not checked:
         raise InputDataError(
             "`constraints` holds no limit: use an acquisition function without them."

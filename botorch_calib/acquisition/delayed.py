@@ -9,11 +9,12 @@ where ``noise`` is the noise variance, and the covariance and the standard devia
 the posterior given all queries. The paper ([Verma2022]_, eq. 2) adds these bounds to the usual
 multiplier of ``sigma``:
 
-    ``nu = feedback_bound * sum_s sigma(x_s) + beta``,
+    ``nu = feedback_bound * sum_s sigma(x_s) + sqrt(beta)``,
 
-where the sum is over the queries of the last ``m`` iterations, ``s = max(1, t - m), ..., t - 1``.
-(In the paper it starts at ``t - m``, which lies before the first query while ``t <= m``.) Only
-queries without a value cause a bias, so a sum over these alone is a valid and smaller multiplier.
+with ``beta`` as in BoTorch, the square of the paper's. The sum is over the queries of the last
+``m`` iterations, ``s = max(1, t - m), ..., t - 1``. (In the paper it starts at ``t - m``, which
+lies before the first query while ``t <= m``.) Only queries without a value cause a bias, so a sum
+over these alone is a valid and smaller multiplier.
 
 With many pending queries the sum outweighs the mean. It is not tight. Let ``v`` be the covariances
 of ``f(x)`` with the ``f(x_s)``, ``S`` the covariance matrix of the latter, and ``e`` the errors
@@ -26,11 +27,10 @@ therefore hallucinates if many queries are pending.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import ABC
 from typing import TYPE_CHECKING, Any, Self
 
 import torch
-from botorch.acquisition import AcquisitionFunction
 from botorch.acquisition.objective import PosteriorTransform
 from botorch.exceptions.errors import InputDataError, UnsupportedError
 from botorch.models.gpytorch import MultiTaskGPyTorchModel
@@ -42,16 +42,17 @@ from botorch.utils.transforms import (
 )
 from torch import Tensor
 
-from botorch_calib._autograd import outside_inference_mode
-from botorch_calib._validation import check_inputs, check_model, check_nonnegative
+from botorch_calib._validation import check_inputs, check_nonnegative
+from botorch_calib.acquisition.base import sole_output
+from botorch_calib.acquisition.pending_points import PendingPoints
 from botorch_calib.models.inspection import (
     gaussian_part,
     innermost,
     like,
     raw_width,
-    sole_member,
     stated_moments,
 )
+from botorch_calib.models.marginals import posterior_at
 from botorch_calib.models.requirements import check_one_value_each
 
 if TYPE_CHECKING:
@@ -65,36 +66,32 @@ WINDOWS = ("pending", "all", None)
 def confidence_width(
     model: Any, beta: float, X_window: Tensor | None, feedback_bound: float
 ) -> Tensor:
-    """The multiplier ``nu = feedback_bound * sum_s sigma(x_s) + beta`` of eq. 2.
+    """The multiplier ``nu = feedback_bound * sum_s sigma(x_s) + sqrt(beta)`` of eq. 2.
 
-    Args:
-        model: A model with one output; ``sigma`` is the standard deviation of its posterior of the
-            objective, without noise.
-        beta: The multiplier if nothing is pending.
-        X_window: The points ``x_s``, ``n x d``; None or ``n = 0`` for ``nu = beta``.
-        feedback_bound: Factor of the sum, in reciprocal units of the outcome.
-
-    Returns:
-        A tensor of the model's batch shape; without a window, a scalar.
+    The points ``x_s`` are ``n x d``, or None. The result has the model's batch shape; without a sum
+    it is a scalar.
     """
     if X_window is None or len(X_window) == 0 or feedback_bound == 0.0:
-        return like(model, torch.tensor(beta, dtype=torch.double))
+        return like(model, torch.tensor(beta**0.5, dtype=torch.double))
     # Each point is a batch of its own: marginals suffice, and no joint covariance matrix is formed.
     # Ensembles add their batch dimension themselves.
     batch_dims = 0 if is_ensemble(model) else len(model.batch_shape)
     X = X_window.reshape(len(X_window), *[1] * batch_dims, 1, X_window.shape[-1])
-    _, sigma = stated_moments(model, model.posterior(X))
-    return feedback_bound * sigma.squeeze(-1).squeeze(-1).sum(dim=0) + beta
+    _, sigma = stated_moments(model, posterior_at(model, X))
+    return feedback_bound * sigma.squeeze(-1).squeeze(-1).sum(dim=0) + beta**0.5
 
 
-class DelayAwareAcquisitionFunction(AcquisitionFunction, ABC):
+class DelayAwareAcquisitionFunction(PendingPoints, ABC):
     """Base class: holds the multiplier ``nu`` and accepts further pending points.
 
-    A constructor of a subclass ends with a call of `set_X_pending`, which computes ``nu``.
+    A constructor of a subclass ends with a call of `set_X_pending`, which computes ``nu``. Pending
+    points condition the model, and lengthen the window: so ``optimize_acqf(..., q=q,
+    sequential=True)`` chooses a batch in the way of the paper ([Verma2022]_, section 4). Without a
+    window, and with a model that does not censor (GP-BUCB, GP-BTS), ``nu = sqrt(beta)`` is kept.
 
     Args:
         model: A model with one output, conditioned on all queries.
-        beta: The multiplier of the standard deviation if nothing is pending.
+        beta: As all others, see `DelayedUpperConfidenceBound`.
         X_window: The queries of the sum in ``nu``, ``n x d``; None for no sum.
         feedback_bound: Factor of the sum, in reciprocal units of the outcome.
         posterior_transform: Affine transform of the single outcome, or None.
@@ -117,13 +114,8 @@ class DelayAwareAcquisitionFunction(AcquisitionFunction, ABC):
         posterior_transform: PosteriorTransform | None,
         maximize: bool,
     ) -> None:
-        model = sole_member(check_model(model))
+        model = sole_output(type(self).__name__, model)
         super().__init__(model=model)
-        name = type(self).__name__
-        if model.num_outputs != 1:
-            raise UnsupportedError(
-                f"{name} needs a model with one output, got {model.num_outputs}."
-            )
         self.beta = check_nonnegative("beta", beta)
         self.feedback_bound = check_nonnegative("feedback_bound", feedback_bound)
         self.posterior_transform = posterior_transform
@@ -166,34 +158,13 @@ class DelayAwareAcquisitionFunction(AcquisitionFunction, ABC):
         X_window = ledger.pending(now) if window == "pending" else ledger.window(now)
         return cls(model, X_window=X_window, **kwargs)
 
-    @outside_inference_mode()
-    def set_X_pending(self, X_pending: Tensor | None = None) -> None:
-        """Condition the model on further points under evaluation, and add them to the window.
-
-        This is how ``optimize_acqf(..., q=q, sequential=True)`` chooses a batch in the way of the
-        paper ([Verma2022]_, section 4). Without a window, and with a model that does not censor
-        (GP-BUCB, GP-BTS), ``nu = beta`` is kept.
-
-        Args:
-            X_pending: Points ``n x d`` on which the model is not yet conditioned; None to remove
-                those of an earlier call.
-
-        Raises:
-            BotorchTensorDimensionError: If ``X_pending`` is not ``n x d``.
-            InputDataError: If it holds NaN or infinite values.
-            UnsupportedError: If neither the model nor, if it is a `CalibratedModel`, the one inside
-                has ``with_pending``, as `CensoredDelayModel` has.
-        """
+    def _account_for(self, X_pending: Tensor | None) -> None:
         model, window = self.model, self.X_window
-        if X_pending is not None and X_pending.shape[-2:-1] == (0,):
-            X_pending = None
         if X_pending is not None:
-            X_pending = check_inputs("X_pending", X_pending, input_width(model))
-            model = _with_pending(model, like(model, X_pending))
-            window = self._lengthened(like(model, X_pending))
+            X_pending = like(model, check_inputs("X_pending", X_pending, input_width(model)))
+            model, window = _with_pending(model, X_pending), self._lengthened(X_pending)
         nu = confidence_width(model, self.beta, window, self.feedback_bound)
         self._prepare(model, nu, 0 if X_pending is None else len(X_pending))
-        super().set_X_pending(X_pending)
         self._pending_model = None if X_pending is None else model
         self.nu = nu
 
@@ -211,17 +182,6 @@ class DelayAwareAcquisitionFunction(AcquisitionFunction, ABC):
     def _current_model(self) -> Any:
         """The model given all pending points."""
         return self.model if self._pending_model is None else self._pending_model
-
-    @abstractmethod
-    def forward(self, X: Tensor) -> Tensor:
-        """Evaluate the acquisition function.
-
-        Args:
-            X: Points ``b x 1 x d``.
-
-        Returns:
-            Values of shape ``b``.
-        """
 
 
 def input_width(model: Any) -> int | None:
@@ -250,27 +210,28 @@ def _with_pending(model: Any, X_pending: Tensor) -> Model:
 class DelayedUpperConfidenceBound(DelayAwareAcquisitionFunction):
     """GP-UCB under delayed feedback (GP-UCB-SDF), [Verma2022]_, eq. 2.
 
-    The value is ``mu(x) + nu sigma(x)`` with ``nu = feedback_bound * sum_s sigma(x_s) + beta``,
-    where the sum is over ``X_window``. For a `CensoredDelayModel` with ``imputation="censor"``
-    this is the paper's algorithm. Without a window ``nu = beta``, which is GP-UCB for any model,
-    and GP-BUCB for a `CensoredDelayModel` with ``imputation="hallucinate"``.
+    The value is ``mu(x) + nu sigma(x)`` with ``nu = feedback_bound * sum_s sigma(x_s) +
+    sqrt(beta)``, where the sum is over ``X_window``. For a `CensoredDelayModel` with
+    ``imputation="censor"`` this is the paper's algorithm. Without a window ``nu = sqrt(beta)``,
+    which is GP-UCB for any model, and GP-BUCB for a `CensoredDelayModel` with
+    ``imputation="hallucinate"``.
 
     ``nu`` is a constant: it has no gradient.
 
     Args:
         model: A model with one output whose posterior has a mean and a variance, conditioned on
             all queries. May have batch dimensions; the values of an ensemble are averaged.
-        beta: The multiplier of ``sigma`` if nothing is pending. As in the paper it multiplies
-            ``sigma`` itself: the same in BoTorch is ``UpperConfidenceBound(model, beta**2)``.
+        beta: As in BoTorch's ``UpperConfidenceBound``, the factor of the variance if nothing is
+            pending. The paper's multiplies ``sigma`` itself: give its square.
         X_window: The queries ``x_s`` of the sum, ``n x d``: those still pending, or all of the
-            last ``m`` iterations (see `from_ledger`). None or empty for ``nu = beta``.
+            last ``m`` iterations (see `from_ledger`). None or empty for no sum.
         feedback_bound: The factor of the sum, in reciprocal units of the outcome, as ``sigma``
             has these units. Let ``B_y`` bound ``|y - censor_value|``. Then ``B_y`` over the noise
             variance covers the bias of censoring with certainty (this module's docstring derives
             it), but is large if there is little noise. The paper takes ``B_y`` itself, for
             outcomes scaled to a prior variance of at most 1 and a regularization of at least 1 in
             place of the noise variance. For outcomes with standard deviation ``s`` that is
-            ``B_y / s**2``. The default is the paper's for feedback in [0, 1]. 0 is ``nu = beta``.
+            ``B_y / s**2``. The default is the paper's for feedback in [0, 1]. 0 is no sum.
         posterior_transform: Affine transform of the single outcome, or None. It does not affect
             ``nu``, which has no units.
         maximize: Whether the objective is maximized. If not, the value is ``-(mu - nu sigma)``,
@@ -313,16 +274,9 @@ class DelayedUpperConfidenceBound(DelayAwareAcquisitionFunction):
     @t_batch_mode_transform(expected_q=1)
     @average_over_ensemble_models  # type: ignore[arg-type]
     def forward(self, X: Tensor) -> Tensor:
-        """Evaluate the confidence bound.
-
-        Args:
-            X: ``b x 1 x d``.
-
-        Returns:
-            Values of shape ``b``.
-        """
+        """Evaluate the confidence bound at ``b x 1 x d``; values of shape ``b``."""
         model, transform = self._current_model, self.posterior_transform
-        posterior = model.posterior(X, posterior_transform=transform)
+        posterior = posterior_at(model, X, posterior_transform=transform)
         check_one_value_each(posterior._extended_shape()[-2], X, type(self).__name__)
         moments = stated_moments(model, posterior, transform)
         mean, sigma = (moment.squeeze(-1).squeeze(-1) for moment in moments)

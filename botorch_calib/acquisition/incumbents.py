@@ -34,13 +34,7 @@ def best_observation(
     posterior_transform: PosteriorTransform | None,
     maximize: bool,
 ) -> Tensor:
-    """The best observed value of a model's only outcome, of a minimisation too.
-
-    Args:
-        model: Model with one output.
-        training_data: Data by outcome; outcomes that the model has no part in are left out.
-        posterior_transform: Transform of the outcome, whose units the value is in, if any.
-        maximize: Whether the objective is maximised.
+    """The best observed value of a model's only outcome, in units after the transform.
 
     Raises:
         NotImplementedError: If the data are those of several outcomes, and the model holds none.

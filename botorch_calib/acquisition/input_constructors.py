@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from inspect import Parameter
 from typing import Any
 
 from botorch.acquisition import AcquisitionFunction
@@ -19,22 +20,21 @@ from botorch.exceptions.errors import InputDataError, UnsupportedError
 from botorch.models.model import Model
 from torch import Tensor
 
-from botorch_calib.acquisition.calibrated import (
-    CalibratedExpectedImprovement,
-    CalibratedProbabilityOfImprovement,
-    CalibratedUpperConfidenceBound,
-    LogCalibratedExpectedImprovement,
-)
-from botorch_calib.acquisition.certified_set_expansion import CertifiedSetExpansion
-from botorch_calib.acquisition.chance_constraints import ChanceConstraint
+from botorch_calib.acquisition.base import members_of
+from botorch_calib.acquisition.confidence_bound import CalibratedUpperConfidenceBound
 from botorch_calib.acquisition.constrained import (
     LogCalibratedConstrainedExpectedImprovement,
     LogCalibratedProbabilityOfFeasibility,
     checked_constraints,
     limits_of,
-    members_of,
 )
 from botorch_calib.acquisition.delayed import DelayedUpperConfidenceBound, input_width
+from botorch_calib.acquisition.expected_improvement import (
+    CalibratedExpectedImprovement,
+    CalibratedProbabilityOfImprovement,
+    LogCalibratedExpectedImprovement,
+)
+from botorch_calib.acquisition.expected_shortfall import CalibratedExpectedShortfall
 from botorch_calib.acquisition.incumbents import (
     Limits,
     TrainingData,
@@ -45,10 +45,6 @@ from botorch_calib.acquisition.noisy import (
     qLogCalibratedNoisyExpectedHypervolumeImprovement,
     qLogCalibratedNoisyExpectedImprovement,
 )
-from botorch_calib.acquisition.risk import (
-    CalibratedConditionalValueAtRisk,
-    CalibratedValueAtRisk,
-)
 from botorch_calib.acquisition.robust import (
     RobustAcquisition,
     RobustUpperConfidenceBound,
@@ -57,8 +53,6 @@ from botorch_calib.acquisition.robust import (
     refuse_pending,
 )
 from botorch_calib.acquisition.thompson import DelayedThompsonSampling
-from botorch_calib.models import CensoredDelayModel
-from botorch_calib.models.inspection import gaussian_part, observed_part
 from botorch_calib.robust.contexts import ContextDistribution
 from botorch_calib.robust.sets.base import AmbiguitySet
 
@@ -72,106 +66,74 @@ def register_once(
     return acqf_input_constructor(*classes)
 
 
-def forwarding(
-    acqf_class: type[AcquisitionFunction], **defaults: Any
-) -> Callable[..., dict[str, Any]]:
-    """An input constructor that hands the arguments of a class on to it, by name.
-
-    Where the class has no ``X_pending``, which BoTorch and Ax always give, the constructor takes
-    it and refuses pending points.
+def _register(acqf_class: type[AcquisitionFunction], **defaults: Any) -> None:
+    """Register a constructor that hands the arguments of a class on to it, by name.
 
     Args:
-        acqf_class: The class, whose arguments and their defaults are read off its signature.
-        defaults: Defaults of arguments that have none in the class, or other ones. One that is a
-            function is called with the training data.
+        acqf_class: The class, whose arguments and their defaults are read off its signature. One
+            without ``X_pending``, which BoTorch and Ax always give, refuses pending points.
+        defaults: Defaults of arguments that have none in the class, or other ones. A function
+            computes one from the other arguments, ``training_data`` among them.
     """
     own = inspect.signature(acqf_class).parameters
     computed = {name: default for name, default in defaults.items() if callable(default)}
-    fixed = {**defaults, **dict.fromkeys(computed)}
-    parameters = {
-        name: inspect.Parameter(
-            name, inspect.Parameter.KEYWORD_ONLY, default=fixed.get(name, own_parameter.default)
+    parameters = [
+        parameter.replace(
+            kind=parameter.KEYWORD_ONLY,
+            default=None if name in computed else defaults.get(name, parameter.default),
         )
-        for name, own_parameter in own.items()
-    }
-    given = [inspect.Parameter("X_pending", inspect.Parameter.KEYWORD_ONLY, default=None)]
+        for name, parameter in own.items()
+    ]
+    if "X_pending" not in own:
+        parameters.append(Parameter("X_pending", Parameter.KEYWORD_ONLY, default=None))
     if computed:
-        given.append(inspect.Parameter("training_data", inspect.Parameter.KEYWORD_ONLY))
-    signature = inspect.Signature(
-        list({**{parameter.name: parameter for parameter in given}, **parameters}.values())
-    )
+        parameters.append(Parameter("training_data", Parameter.KEYWORD_ONLY))
+    signature = inspect.Signature(parameters)
 
     def construct_inputs(**kwargs: Any) -> dict[str, Any]:
         bound = signature.bind(**kwargs)
         bound.apply_defaults()
-        arguments = dict(bound.arguments)
-        training_data = arguments.pop("training_data", None)
+        arguments = bound.arguments
         for name, compute in computed.items():
             if arguments[name] is None:
-                arguments[name] = compute(training_data)
+                arguments[name] = compute(arguments)
         if "X_pending" not in own:
-            refuse_pending(acqf_class.__name__, arguments.pop("X_pending"))
-        return arguments
+            refuse_pending(acqf_class.__name__, arguments["X_pending"])
+        return {name: arguments[name] for name in own}
 
     # BoTorch looks here for the names that are accepted, and for a name in its errors.
     construct_inputs.__signature__ = signature  # type: ignore[attr-defined]
     construct_inputs.__name__ = f"construct_inputs_{acqf_class.__name__}"
-    return construct_inputs
+    register_once(acqf_class)(construct_inputs)
 
 
-def number_of_observations(training_data: TrainingData) -> int:
-    """How many rows the data have, of all outcomes together."""
-    datasets = training_data.values() if isinstance(training_data, dict) else [training_data]
+def _best_f(arguments: Mapping[str, Any]) -> Tensor:
+    names = ("model", "training_data", "posterior_transform", "maximize")
+    return best_observation(*(arguments[name] for name in names))
+
+
+def _number_of_observations(arguments: Mapping[str, Any]) -> int:
+    """A seed: each proposal needs a draw of its own, and clients do not count them.
+
+    From one proposal to the next there is a further observation or a further pending point, on
+    whose number the draw depends as well.
+    """
+    data: TrainingData = arguments["training_data"]
+    datasets = data.values() if isinstance(data, dict) else [data]
     return sum(len(dataset.X) for dataset in datasets)
 
 
-for _acqf_class in (
-    CalibratedConditionalValueAtRisk,
-    CalibratedUpperConfidenceBound,
-    CalibratedValueAtRisk,
-    DelayedUpperConfidenceBound,
-):
-    register_once(_acqf_class)(forwarding(_acqf_class))
-# Each proposal needs a draw of its own, and a client that knows the function by its name does not
-# count them. From one proposal to the next there is a further observation or a further pending
-# point, on whose number the draw depends as well.
-register_once(DelayedThompsonSampling)(
-    forwarding(DelayedThompsonSampling, seed=number_of_observations)
-)
+_register(CalibratedExpectedImprovement, best_f=_best_f)
+_register(LogCalibratedExpectedImprovement, best_f=_best_f)
+_register(CalibratedProbabilityOfImprovement, best_f=_best_f)
+_register(CalibratedUpperConfidenceBound)
+_register(CalibratedExpectedShortfall)
+_register(DelayedUpperConfidenceBound)
+_register(DelayedThompsonSampling, seed=_number_of_observations)
+_register(WassersteinUpperConfidenceBound, beta=2.25)  # the paper's
 # Their arguments are those of BoTorch's classes.
 register_once(qLogCalibratedNoisyExpectedImprovement)(construct_inputs_qLogNEI)
 register_once(qLogCalibratedNoisyExpectedHypervolumeImprovement)(construct_inputs_qLogNEHVI)
-# The paper's beta.
-register_once(WassersteinUpperConfidenceBound)(
-    forwarding(WassersteinUpperConfidenceBound, beta=2.25)
-)
-
-
-@register_once(
-    CalibratedExpectedImprovement,
-    LogCalibratedExpectedImprovement,
-    CalibratedProbabilityOfImprovement,
-)
-def construct_inputs_calibrated_improvement(
-    model: Model,
-    training_data: TrainingData,
-    posterior_transform: PosteriorTransform | None = None,
-    best_f: float | Tensor | None = None,
-    maximize: bool = True,
-    X_pending: Tensor | None = None,
-    num_fantasies: int = 16,
-) -> dict[str, Any]:
-    """Arguments of the improvement functions; ``best_f`` defaults to the best observation."""
-    if best_f is None:
-        best_f = best_observation(model, training_data, posterior_transform, maximize)
-    return {
-        "model": model,
-        "best_f": best_f,
-        "posterior_transform": posterior_transform,
-        "maximize": maximize,
-        "X_pending": X_pending,
-        "num_fantasies": num_fantasies,
-    }
 
 
 @register_once(LogCalibratedConstrainedExpectedImprovement)
@@ -210,7 +172,7 @@ def construct_inputs_constrained_ei(
             is a sum of several outcomes.
     """
     objective_index, weight = _objective(model, objective_index, posterior_transform)
-    limits = checked_constraints(_limits(constraints, constraints_tuple), model.num_outputs)
+    limits = checked_constraints(limits_from(constraints, constraints_tuple), model.num_outputs)
     maximize = maximize == (weight > 0)
     if best_f is None:
         best_f = best_feasible_observation(
@@ -238,7 +200,7 @@ def construct_inputs_probability_of_feasibility(
     """Arguments of the probability of feasibility; the constraints in either of two forms."""
     return {
         "model": model,
-        "constraints": _limits(constraints, constraints_tuple),
+        "constraints": limits_from(constraints, constraints_tuple),
         "X_pending": X_pending,
         "num_fantasies": num_fantasies,
     }
@@ -274,7 +236,7 @@ def _objective(
     return index % num, weight
 
 
-def _limits(
+def limits_from(
     constraints: Any, constraints_tuple: tuple[Tensor, Tensor] | None
 ) -> Mapping[int, Limits]:
     """Limits by outcome, from whichever of the two forms is given."""
@@ -315,6 +277,20 @@ def construct_inputs_robust_ucb(
     }
 
 
+# What `RobustAcquisition` hands on to the constructor of the function that it makes robust.
+HANDED_ON = (
+    "training_data",
+    "X_pending",
+    "X_baseline",
+    "bounds",
+    "objective",
+    "posterior_transform",
+    "constraints",
+    "constraints_tuple",
+    "ref_point",
+)
+
+
 @register_once(RobustAcquisition)
 def construct_inputs_robust_acquisition(
     model: Model,
@@ -347,7 +323,7 @@ def construct_inputs_robust_acquisition(
         context_weights: As of `WassersteinUpperConfidenceBound`, as the next two.
         context_indices: Columns of the contexts.
         lipschitz_contexts: Contexts over which the largest gradient norm is taken.
-        training_data: Handed on to the input constructor of ``acqf_class``, as are the others.
+        training_data: Handed on to the input constructor of ``acqf_class``, as all that follow.
         X_pending: Decisions and contexts under evaluation, with all columns of the model.
         X_baseline: See BoTorch, as of all that follow.
         bounds: Bounds of decisions and contexts.
@@ -361,8 +337,8 @@ def construct_inputs_robust_acquisition(
         InputDataError: If ``acqf_class`` is no class of acquisition functions, or
             ``acqf_options`` no mapping.
         UnsupportedError: If ``X_pending`` lacks the contexts.
-        Exception: Whatever the input constructor and the class raise for these arguments.
     """
+    arguments = locals()
     if not (isinstance(acqf_class, type) and issubclass(acqf_class, AcquisitionFunction)):
         raise InputDataError(
             "`acqf_class` must be the class of the acquisition function that is made robust, such "
@@ -375,18 +351,7 @@ def construct_inputs_robust_acquisition(
     width = input_width(model)
     if X_pending is not None and width is not None and X_pending.shape[-1:] != (width,):
         refuse_pending(RobustAcquisition.__name__, X_pending)
-    handed_on = {
-        "training_data": training_data,
-        "X_pending": X_pending,
-        "X_baseline": X_baseline,
-        "bounds": bounds,
-        "objective": objective,
-        "posterior_transform": posterior_transform,
-        "constraints": constraints,
-        "constraints_tuple": constraints_tuple,
-        "ref_point": ref_point,
-    }
-    given = {name: value for name, value in handed_on.items() if value is not None}
+    given = {name: arguments[name] for name in HANDED_ON if arguments[name] is not None}
     inputs = get_acqf_input_constructor(acqf_class)(
         model=model, **{**given, **(acqf_options or {})}
     )
@@ -397,59 +362,3 @@ def construct_inputs_robust_acquisition(
             contexts, context_weights, context_indices, lipschitz_contexts
         ),
     }
-
-
-@register_once(CertifiedSetExpansion)
-def construct_inputs_certified_set_expansion(
-    model: Model | None = None,
-    constraints: Any = None,
-    constraints_tuple: tuple[Tensor, Tensor] | None = None,
-    level: float = 0.9,
-    X_pending: Tensor | None = None,
-) -> dict[str, Any]:
-    """Arguments of `CertifiedSetExpansion`.
-
-    Args:
-        model: Model of the outcomes, an exact Gaussian process for each that has a limit,
-            calibrated or not. From its history the chance constraints start. Not needed if
-            ``constraints`` are such.
-        constraints: Each a `ChanceConstraint`, whose account goes on over the rounds; or
-            ``{i: (lower, upper)}``. Anything else is overlooked if ``constraints_tuple`` is given.
-        constraints_tuple: ``(A, b)`` with the constraints ``A y <= b``, on one outcome each.
-        level: Probability with which an outcome shall be within its limits, where these are not
-            given as chance constraints.
-        X_pending: As of the class.
-
-    Raises:
-        InputDataError: If there are no constraints, or ``level`` is outside (0, 1).
-        UnsupportedError: If ``constraints_tuple`` binds several outcomes together, or the model of
-            an outcome is not an exact Gaussian process.
-    """
-    several = [constraints] if isinstance(constraints, ChanceConstraint) else constraints
-    if isinstance(several, Sequence) and any(isinstance(c, ChanceConstraint) for c in several):
-        return {"constraints": several, "X_pending": X_pending}
-    if model is None:
-        raise InputDataError("`model` must be given, unless `constraints` are chance constraints.")
-    limits = checked_constraints(_limits(constraints, constraints_tuple), model.num_outputs)
-    members = members_of(model)
-    return {
-        "constraints": [
-            ChanceConstraint.from_history(
-                _uncalibrated(members[i]), upper=upper, lower=lower, level=level
-            )
-            for i, (lower, upper) in limits.items()
-        ],
-        "X_pending": X_pending,
-    }
-
-
-def _uncalibrated(model: Model) -> Model:
-    """The Gaussian model of one that may be calibrated, which goes on to know what is pending."""
-    gaussian: Any = gaussian_part(model)
-    observed = observed_part(gaussian)
-    if gaussian_part(observed) is observed:
-        return gaussian
-    # A calibrated model inside of one that knows pending points.
-    return CensoredDelayModel(
-        gaussian_part(observed), gaussian.X_pending, gaussian.censor_value, gaussian.imputation
-    )

@@ -68,8 +68,9 @@ class _CachedRoots(CachedCholeskyMCSamplerMixin):
         self, model: Model, cache_root: bool | None, X_baseline: Tensor, **kwargs: Any
     ) -> None:
         """Whether to keep roots, before BoTorch's constructor, which only asks for it."""
-        check_finite("X_baseline", check_tensor("X_baseline", X_baseline))
-        check_pending(kwargs.get("X_pending"))
+        for name, X in (("X_baseline", X_baseline), ("X_pending", kwargs.get("X_pending"))):
+            if X is not None:
+                check_finite(name, check_tensor(name, X))
         if isinstance(model, ModelList) and not isinstance(model, ModelListGP):
             check_for_list(kwargs.get("sampler"), kwargs.get("posterior_transform"))
         possible = keeps_roots(model)
@@ -83,15 +84,9 @@ class _CachedRoots(CachedCholeskyMCSamplerMixin):
         self._root_is_kept = possible and cache_root is not False
 
     def set_X_pending(self, X_pending: Tensor | None = None) -> None:
-        """Set the points under evaluation.
-
-        Args:
-            X_pending: ``n x d``, or None to clear them.
-
-        Raises:
-            InputDataError: If they are not finite.
-        """
-        check_pending(X_pending)
+        """Set the points under evaluation, ``n x d`` and finite, or None to clear them."""
+        if X_pending is not None:  # no root survives others
+            check_finite("X_pending", check_tensor("X_pending", X_pending))
         super().set_X_pending(X_pending)  # type: ignore[misc]
 
     @property
@@ -144,28 +139,13 @@ class _CachedRoots(CachedCholeskyMCSamplerMixin):
         return samples[0]
 
 
-def check_pending(X_pending: Tensor | None) -> None:
-    """Raise ``InputDataError`` for pending points that are not finite, which no root survives."""
-    if X_pending is not None:
-        check_finite("X_pending", check_tensor("X_pending", X_pending))
-
-
 def check_for_list(
     sampler: MCSampler | None, posterior_transform: PosteriorTransform | None
 ) -> None:
-    """Raise unless these apply to the posterior of a ``ModelList``, a list of posteriors.
+    """Raise ``UnsupportedError`` unless these apply to the posterior of a ``ModelList``.
 
-    BoTorch's tutorials give them to a ``ModelListGP``, whose posterior is one normal distribution.
-
-    Args:
-        sampler: A sampler for each part, or None.
-        posterior_transform: None.
-
-    Raises:
-        UnsupportedError: For one sampler of all parts, and for any transform of the posterior.
-
-    Warns:
-        BotorchWarning: If two parts would have the same base samples.
+    That is a list of posteriors. BoTorch's tutorials give a single sampler, and a transform, to a
+    ``ModelListGP``, whose posterior is one normal distribution.
     """
     if posterior_transform is not None:
         raise UnsupportedError(
@@ -263,14 +243,6 @@ class qLogCalibratedNoisyExpectedHypervolumeImprovement(  # type: ignore[misc]
         kwargs: As of BoTorch's class: ``sampler``, ``objective``, ``constraints``, ``X_pending``,
             ``eta``, ``prune_baseline``, ``alpha``, ``cache_pending``, ``max_iep``,
             ``incremental_nehvi``, ``tau_relu``, ``tau_max``, ``fat`` and ``marginalize_dim``.
-
-    Raises:
-        InputDataError: If baseline or pending points are not finite.
-        UnsupportedError: If ``model`` is a ``ModelList`` and ``sampler`` is for a single posterior.
-
-    Warns:
-        BotorchWarning: If ``cache_root`` is True and part of the model has no root to keep, or
-            samplers of several outcomes have equal seeds.
 
     Example:
         >>> acqf = qLogCalibratedNoisyExpectedHypervolumeImprovement(

@@ -25,14 +25,17 @@ from botorch.models.model import Model
 from botorch.utils.transforms import is_ensemble, t_batch_mode_transform
 from torch import Tensor
 
-from botorch_calib._validation import check_model, check_nonnegative
+from botorch_calib._validation import check_nonnegative
+from botorch_calib.acquisition.base import sole_output
 from botorch_calib.acquisition.delayed import input_width
+from botorch_calib.acquisition.pending_points import PendingPoints
 from botorch_calib.models.inspection import (
     innermost,
     observed_part,
     predicting_part,
     raw_train_inputs,
 )
+from botorch_calib.optim.robust_search import SMOOTHING, LipschitzBound
 from botorch_calib.robust.contexts import (
     ContextDistribution,
     as_distribution,
@@ -51,32 +54,25 @@ from botorch_calib.robust.gp.closed_form_bound import confidence_bound, gaussian
 from botorch_calib.robust.gp.stationary_gp import closed_form_state
 from botorch_calib.robust.joint_inputs import Columns
 from botorch_calib.robust.sets.base import AmbiguitySet
-from botorch_calib.robust.sets.wasserstein import DEFAULT_SMOOTHING, WassersteinBall
+from botorch_calib.robust.sets.wasserstein import WassersteinBall
 
 
-class ContextRobustFunction(AcquisitionFunction, ABC):
+class ContextRobustFunction(PendingPoints, ABC):
     """Base class: the worst case of a contextual function over an ambiguity set.
 
-    A subclass says by `_build` what the function is, and by `_basis` what it depends on.
+    A subclass says by `_build` what the function is, and by `_basis` what it depends on. Pending
+    points are refused, as their contexts are not known here.
 
     Args:
         model: The model of the function, if there is one.
-        ambiguity: The set of distributions. If its radius is a schedule, it is resolved at once,
-            by ``ambiguity.at(t)`` with the number ``t`` of observations of the model, as each came
-            with a context (the atoms of ``contexts`` may be fewer, where equal ones are merged, or
-            draws). Pending points do not count, and observations that the model gets later change
-            nothing. Give ``ambiguity.at(t)`` for another ``t``.
+        ambiguity: The set of distributions. A schedule of its radius is resolved at once, by
+            ``ambiguity.at(t)`` with the number ``t`` of observations of the model, as each came
+            with a context. Pending points do not count, and later observations change nothing: give
+            ``ambiguity.at(t)`` for another ``t``.
         contexts: The centre of the set: a `ContextDistribution`, which also says which columns of
             the joint inputs are contexts and where a Lipschitz constant is looked for; or observed
             contexts ``n x d_c``, which stand for their empirical distribution and are the last
             columns.
-
-    Raises:
-        UnsupportedError: If a radius is a schedule, and the model does not tell its number of
-            observations.
-        InputDataError: If contexts are not finite, or their indices are not among the columns of
-            the model.
-        BotorchTensorDimensionError: If a shape is wrong.
     """
 
     def __init__(
@@ -94,40 +90,18 @@ class ContextRobustFunction(AcquisitionFunction, ABC):
         self.ambiguity = at_observations(ambiguity, model)
         self.contexts = as_distribution(contexts)
         self.num_columns = None if model is None else input_width(model)
-        self.set_X_pending(None)
         self._cache: tuple[tuple[object, ...], ContextualFunction] | None = None
         if self.num_columns is not None:
             self._columns(self.num_columns)  # wrong ones are an error at once
 
-    def set_X_pending(self, X_pending: Tensor | None = None) -> None:
-        """Refuse pending points: their contexts are not known here.
-
-        Args:
-            X_pending: None, or an empty tensor.
-
-        Raises:
-            UnsupportedError: Otherwise.
-        """
+    def _account_for(self, X_pending: Tensor | None) -> None:
+        """Refuse pending points: their contexts are not known here."""
         refuse_pending(type(self).__name__, X_pending)
-        super().set_X_pending(None)
 
-    @t_batch_mode_transform(expected_q=1)  # type: ignore[arg-type]
-    def forward(self, X: Tensor) -> Tensor:
-        """Evaluate the worst case.
-
-        Args:
-            X: Decisions ``b x 1 x d_x``.
-
-        Returns:
-            Values of shape ``b``.
-        """
-        contexts = self.contexts.to(X.dtype, X.device)
-        self._check_width(X, contexts)
+    def _worst_expectation(self, function: ContextualFunction, X: Tensor) -> Tensor:
+        """The worst expectation ``b`` of a function of decisions ``b x 1 x d_x`` and contexts."""
         rows = X.reshape(-1, X.shape[-1])
-        function, others = self._function(X), contexts.lipschitz_points
-        # A distribution's tensors are its own copies.
-        function.treat_as_constant(contexts.points, *([] if others is None else [others]))
-        values = self.ambiguity.evaluate(function, rows, contexts)
+        values = self.ambiguity.evaluate(function, rows, self._contexts_at(X))
         return values.reshape(X.shape[:-2])
 
     @torch.no_grad()
@@ -149,8 +123,7 @@ class ContextRobustFunction(AcquisitionFunction, ABC):
             UnsupportedError: If the set is evaluated by a bound that no distribution attains, such
                 as ``WassersteinBall(method="lipschitz")``; ``"exact"`` methods have one.
         """
-        contexts = self.contexts.to(X.dtype, X.device)
-        self._check_width(X, contexts)
+        contexts = self._contexts_at(X)
         values = self._function(X)(X.reshape(-1, X.shape[-1]), contexts.points)
         weights = self.ambiguity.worst_case_weights(values, contexts)
         return weights.reshape(*X.shape[:-2], contexts.num_points)
@@ -174,14 +147,37 @@ class ContextRobustFunction(AcquisitionFunction, ABC):
         other.ambiguity = at_observations(ambiguity, self.model)
         return other
 
-    def _check_width(self, X: Tensor, contexts: ContextDistribution) -> None:
-        if self.num_columns is None:
-            return
-        width = self.num_columns - contexts.points.shape[-1]
-        if X.shape[-1] != width:
-            raise BotorchTensorDimensionError(
-                f"`X` must hold the {width} columns of decisions alone, got {tuple(X.shape)}."
-            )
+    def lipschitz_bound(self, bounds: Tensor) -> LipschitzBound | None:
+        """What `optimize_robust` searches by, over a `WassersteinBall` with that method.
+
+        Args:
+            bounds: ``2 x d_x``, for their width, precision and device.
+        """
+        ball = self.ambiguity
+        if not (isinstance(ball, WassersteinBall) and ball.needs_gradients and ball.radius > 0.0):
+            return None
+        if ball.smoothing > 0.0:  # no kinks
+            return None
+        contexts, function = self.contexts.to(bounds.dtype, bounds.device), self._function(bounds)
+        others = contexts.lipschitz_points
+        return LipschitzBound(
+            smooth=self.with_ambiguity(ball.smoothed(SMOOTHING)),
+            expectation=lambda X: contexts.expectation(function(X, contexts.points)),
+            gradients=lambda X, points: function.with_gradients(X, points)[1],
+            norms_with_slopes=function.norms_with_slopes,
+            contexts=contexts.points if others is None else others,
+            radius=ball.radius,
+        )
+
+    def _contexts_at(self, X: Tensor) -> ContextDistribution:
+        """The contexts, like decisions ``... x d_x``, whose width is checked."""
+        if self.num_columns is not None:
+            width = self.num_columns - self.contexts.points.shape[-1]
+            if X.shape[-1] != width:
+                raise BotorchTensorDimensionError(
+                    f"`X` must hold the {width} columns of decisions alone, got {tuple(X.shape)}."
+                )
+        return self.contexts.to(X.dtype, X.device)
 
     def _columns(self, width: int) -> Columns:
         return Columns(width, self.contexts.points.shape[-1], self.contexts.indices)
@@ -229,18 +225,15 @@ class RobustAcquisition(ContextRobustFunction):
             are differentiated twice, as they bend too sharply for differences, unless their
             samples have first derivatives only, as those of recalibrated quantiles.)
         ambiguity: The set of distributions of the context. A schedule of its radius is resolved at
-            once, with the number of observations of the acquisition function's model; pending
-            points do not count.
+            once, with the number of observations of the acquisition function's model.
         contexts: The centre of the set: a `ContextDistribution`, or observed contexts ``n x d_c``,
             which are the last columns of the joint inputs. For other columns give
             ``ContextDistribution.empirical(contexts).with_indices(...)``.
 
     Raises:
-        UnsupportedError: If ``acquisition`` is no acquisition function, or its model has batch
-            dimensions without being an ensemble, or does not tell the number of observations that
-            a schedule needs.
-        InputDataError: If contexts are not finite, or their indices are not among the columns of
-            the model.
+        UnsupportedError: If ``acquisition`` is no acquisition function, its model is a batch of
+            models, or a schedule needs a number of observations that nothing tells.
+        InputDataError: If contexts are not finite, or not among the columns of the model.
         BotorchTensorDimensionError: If ``contexts`` are not a matrix.
     """
 
@@ -259,6 +252,12 @@ class RobustAcquisition(ContextRobustFunction):
         super().__init__(model, ambiguity, contexts)
         self.acquisition = acquisition
         self._log = bool(getattr(acquisition, "_log", False))
+
+    @t_batch_mode_transform(expected_q=1)  # type: ignore[arg-type]
+    def forward(self, X: Tensor) -> Tensor:
+        """Evaluate the worst case at decisions ``b x 1 x d_x``; values of shape ``b``."""
+        function = self._function(X)  # (x, c) -> acquisition([x, c])
+        return self._worst_expectation(function, X)
 
     def _build(self, columns: Columns) -> ContextualFunction:
         others = self.contexts.lipschitz_points
@@ -295,7 +294,7 @@ class RobustUpperConfidenceBound(ContextRobustFunction):
         model: A model of decisions and contexts with one output and no batch dimensions.
         beta: Factor of the variance, at least 0, a number or a tensor with one element.
         ambiguity: The set of distributions of the context. A schedule of its radius is resolved at
-            once, with the number of observations of the model; pending points do not count.
+            once, with the number of observations of the model.
         contexts: The centre of the set: a `ContextDistribution`, or observed contexts ``n x d_c``,
             which are the last columns of the model's inputs. For other columns give
             ``ContextDistribution.empirical(contexts).with_indices(...)``.
@@ -305,12 +304,12 @@ class RobustUpperConfidenceBound(ContextRobustFunction):
             ``-mu + sqrt(beta) sigma``.
 
     Raises:
-        UnsupportedError: If the model has several outputs, is an ensemble or has batch dimensions,
-            or does not tell the number of observations that a schedule needs.
-        InputDataError: If ``beta`` is negative or not finite, contexts are not finite, or their
-            indices are not among the columns of the model.
-        BotorchTensorDimensionError: If ``contexts`` are not a matrix, or ``beta`` has several
-            elements.
+        UnsupportedError: If the model has several outputs, is an ensemble or a batch of models, or
+            a schedule needs a number of observations that it does not tell.
+        InputDataError: If ``beta`` is negative or not finite, or contexts are not finite or not
+            among the columns of the model.
+        BotorchTensorDimensionError: If ``contexts`` are not a matrix, or ``beta`` is not one
+            number.
     """
 
     def __init__(
@@ -329,6 +328,12 @@ class RobustUpperConfidenceBound(ContextRobustFunction):
         self.posterior_transform = posterior_transform
         if self.num_columns is not None:
             self._function(None)  # the factorisation, once
+
+    @t_batch_mode_transform(expected_q=1)  # type: ignore[arg-type]
+    def forward(self, X: Tensor) -> Tensor:
+        """Evaluate the worst case at decisions ``b x 1 x d_x``; values of shape ``b``."""
+        bound = self._function(X)  # (x, c) -> mu(x, c) + sqrt(beta) sigma(x, c)
+        return self._worst_expectation(bound, X)
 
     def _build(self, columns: Columns) -> ContextualFunction:
         sign = 1.0 if self.maximize else -1.0
@@ -376,13 +381,8 @@ class WassersteinUpperConfidenceBound(RobustUpperConfidenceBound):
             closed form.
 
     Raises:
-        UnsupportedError: If the model has several outputs, is an ensemble or has batch dimensions,
-            or does not tell the number of observations that a schedule needs.
-        InputDataError: If ``beta`` or ``radius`` is negative or not finite, contexts or weights are
-            not finite, weights are negative or do not sum to 1, ``context_indices`` are not
-            ``d_c`` different columns of the model, or an argument says again what ``contexts`` say
-            already.
-        BotorchTensorDimensionError: If a shape is wrong.
+        Exception: As `RobustUpperConfidenceBound`, `WassersteinBall` and `ContextDistribution`.
+        InputDataError: If an argument says again what ``contexts`` say already.
 
     .. [Micheli2025wdrbo]
         F. Micheli, E. C. Balta, A. Tsiamis, J. Lygeros. Wasserstein distributionally robust
@@ -415,18 +415,6 @@ class WassersteinUpperConfidenceBound(RobustUpperConfidenceBound):
         """The radius of the ball."""
         return self.ambiguity.radius  # type: ignore[attr-defined]
 
-    def smoothed(self, smoothing: float = DEFAULT_SMOOTHING) -> Self:
-        """The same bound with a smooth maximum of the gradient norms, to search with.
-
-        At the kinks of the maximum a quasi-Newton search loses its time: with the smooth one it
-        takes about a third of the evaluations, and misses a maximum at a kink by a little.
-        `optimize_robust` searches with both; this is for searches of another kind.
-
-        Args:
-            smoothing: From 0, none, to 1; see `WassersteinBall`.
-        """
-        return self.with_ambiguity(self.ambiguity.smoothed(smoothing))  # type: ignore[attr-defined]
-
 
 # ------------------------------------------------------------ arguments
 
@@ -437,25 +425,14 @@ def assembled_contexts(
     context_indices: Sequence[int] | None = None,
     lipschitz_contexts: Tensor | None = None,
 ) -> ContextDistribution:
-    """One distribution of contexts from the arguments of `WassersteinUpperConfidenceBound`.
-
-    Raises:
-        InputDataError: If ``contexts`` is a distribution that has one of the others already, or an
-            argument is out of its range.
-        BotorchTensorDimensionError: If a shape is wrong.
-    """
+    """One distribution of contexts from the arguments of `WassersteinUpperConfidenceBound`."""
     if isinstance(contexts, ContextDistribution):
-        for name, given, own, kept in (
-            ("context_weights", context_weights, "weights", contexts.weights),
-            ("context_indices", context_indices, "indices", contexts.indices),
-            (
-                "lipschitz_contexts",
-                lipschitz_contexts,
-                "lipschitz_points",
-                contexts.lipschitz_points,
-            ),
+        for name, given, own in (
+            ("context_weights", context_weights, "weights"),
+            ("context_indices", context_indices, "indices"),
+            ("lipschitz_contexts", lipschitz_contexts, "lipschitz_points"),
         ):
-            if given is not None and kept is not None:
+            if given is not None and getattr(contexts, own) is not None:
                 raise InputDataError(
                     f"`{name}` are given, but `contexts` have `{own}` already: leave `{name}` out."
                 )
@@ -477,7 +454,7 @@ def assembled_contexts(
 
 def refuse_pending(name: str, X_pending: Tensor | None) -> None:
     """Raise ``UnsupportedError`` if there are pending points, for the acquisition ``name``."""
-    if X_pending is not None and X_pending.shape[-2:-1] != (0,):
+    if X_pending is not None and X_pending.numel():
         raise UnsupportedError(
             f"{name} does not take `X_pending`, which lacks the contexts. Condition the model on "
             "decisions and contexts under evaluation instead: CensoredDelayModel(model, X_pending, "
@@ -486,7 +463,7 @@ def refuse_pending(name: str, X_pending: Tensor | None) -> None:
 
 
 def one_number(name: str, value: float | Tensor) -> float:
-    """The only element of a tensor; whatever else is given is returned as it is."""
+    """The only element of a tensor, or the given number."""
     if isinstance(value, Tensor) and value.numel() != 1:
         raise BotorchTensorDimensionError(
             f"`{name}` must be one number, got shape {tuple(value.shape)}."
@@ -499,8 +476,7 @@ def one_number(name: str, value: float | Tensor) -> float:
 
 def check_contextual_model(name: str, model: Any) -> None:
     """Raise ``UnsupportedError`` unless a model has one output and no batch dimensions."""
-    if check_model(model).num_outputs != 1:
-        raise UnsupportedError(f"{name} needs a model with one output, got {model.num_outputs}.")
+    sole_output(name, model)
     if is_ensemble(model):
         raise UnsupportedError(
             f"{name} needs a single model, and {type(model).__name__} is an ensemble. Use "
@@ -516,10 +492,7 @@ def check_no_batch(name: str, model: Any) -> None:
     except NotImplementedError:  # a model that does not say
         return
     if shape and not is_ensemble(model):
-        raise UnsupportedError(
-            f"{name} needs a model without batch dimensions, this {type(model).__name__} has "
-            f"{shape}."
-        )
+        raise UnsupportedError(f"{name} needs one model, this {type(model).__name__} is a batch.")
 
 
 def num_observations(model: Any) -> int:

@@ -14,7 +14,6 @@ from botorch.exceptions.errors import (
     UnsupportedError,
 )
 from botorch.models.model import Model
-from botorch.posteriors import GPyTorchPosterior
 from botorch.sampling.pathwise import (
     draw_kernel_feature_paths,
     draw_matheron_paths,
@@ -29,7 +28,6 @@ from torch.nn import Module
 
 from botorch_calib._validation import check_count, check_inputs
 from botorch_calib.acquisition.delayed import DelayAwareAcquisitionFunction, input_width
-from botorch_calib.acquisition.random_seeds import derived_seed, random_stream
 from botorch_calib.models.calibrated import CalibratedModel
 from botorch_calib.models.fourier_paths import FourierPaths
 from botorch_calib.models.inspection import like, predicting_part
@@ -39,6 +37,8 @@ from botorch_calib.models.sample_paths import (
     process_of_paths,
     with_own_hyperparameters,
 )
+from botorch_calib.optim.random_seeds import derived_seed, random_stream
+from botorch_calib.posteriors.single_points import is_gaussian
 
 # Relative to the largest variance. Rounding makes the covariance matrix of close points slightly
 # indefinite. This much on its diagonal repairs that in most cases, and adds noise to a draw of only
@@ -53,7 +53,7 @@ class DelayedThompsonSampling(DelayAwareAcquisitionFunction):
     ``f`` of the model's posterior. The draw is made by the constructor and depends on the arguments
     alone. Each query needs a new instance with a new ``seed``.
 
-    Without a window ``nu = beta``. With ``beta = 1`` this is Thompson sampling: asy-TS for a
+    Without a window ``nu = sqrt(beta)``. With ``beta = 1`` this is Thompson sampling: asy-TS for a
     model that ignores pending points, and GP-BTS for a `CensoredDelayModel` with
     ``imputation="hallucinate"``.
 
@@ -72,9 +72,9 @@ class DelayedThompsonSampling(DelayAwareAcquisitionFunction):
             exact Gaussian process with one task, a `CalibratedModel` of one with ``denoise=True``,
             or a `CensoredDelayModel` around or inside of these; over ``choices`` any model whose
             posterior can be sampled jointly.
-        beta: The multiplier of ``sigma`` if nothing is pending.
+        beta: The factor of the variance if nothing is pending, the square of the paper's.
         X_window: The queries of the sum in ``nu``, ``n x d``: those still pending, or all of the
-            last ``m`` iterations. None or empty for ``nu = beta``.
+            last ``m`` iterations. None or empty for no sum.
         feedback_bound: The factor of the sum, in reciprocal units of the outcome, as in
             `DelayedUpperConfidenceBound`.
         choices: The points to choose from, ``n x d``, for ``optimize_acqf_discrete``. The function
@@ -134,7 +134,6 @@ class DelayedThompsonSampling(DelayAwareAcquisitionFunction):
                 raise InputDataError("`choices` holds no points.")
         self.register_buffer("choices", choices)
         self.register_buffer("_values", None)
-        self._lookup = None if choices is None else RowLookup(choices)
         self._path: Any = None
         self.set_X_pending(X_pending)
 
@@ -149,16 +148,9 @@ class DelayedThompsonSampling(DelayAwareAcquisitionFunction):
 
     @t_batch_mode_transform(expected_q=1)  # type: ignore[arg-type]
     def forward(self, X: Tensor) -> Tensor:
-        """Evaluate the draw.
-
-        Args:
-            X: ``b x 1 x d``.
-
-        Returns:
-            Values of shape ``b``.
-        """
-        if self._lookup is not None:
-            value = self._values[self._lookup(X.squeeze(-2))]
+        """Evaluate the draw at ``b x 1 x d``; values of shape ``b``."""
+        if self.choices is not None:
+            value = self._values[row_places(self.choices, X.squeeze(-2))]
         else:
             values = self._path(X)
             check_one_value_each(values.shape[-1], X, type(self).__name__)
@@ -275,7 +267,7 @@ def draw_jointly(model: Any, X: Tensor, seed: int) -> tuple[Tensor, Tensor]:
     """
     posterior = model.posterior(X)
     mean: Tensor = posterior.mean.squeeze(-1)
-    if type(posterior) is not GPyTorchPosterior:
+    if not is_gaussian(posterior):
         with random_stream(seed, X.device), warnings.catch_warnings():
             # Points close to each other need jitter, which is too small to matter.
             warnings.simplefilter("ignore", NumericalWarning)
@@ -292,63 +284,29 @@ def draw_jointly(model: Any, X: Tensor, seed: int) -> tuple[Tensor, Tensor]:
     return mean, mean + (root @ normal).to(mean)
 
 
-class RowLookup(Module):
-    """Finds points among the rows of a matrix by exact equality, on the rows' device.
+def row_places(rows: Tensor, X: Tensor) -> Tensor:
+    """Places ``batch_shape`` of points ``batch_shape x d`` among rows ``n x d``, by equality.
 
-    Rows get codes, one column after the other: each pair of the code so far and the value in the
-    next column is a new code, found by bisection. A comparison of all points with all rows would
-    need memory for each pair; this needs the time and memory of sorting and bisecting the rows.
+    Of equal rows the first one is found. By sorting: a comparison of all points with all rows would
+    need memory for each pair.
 
-    Args:
-        rows: ``n x d`` with ``n >= 1`` and finite values; of equal rows the first one is found.
+    Raises:
+        BotorchTensorDimensionError: If the points have another number of columns.
+        InputDataError: If a point is none of the rows.
     """
-
-    def __init__(self, rows: Tensor) -> None:
-        super().__init__()
-        codes = torch.zeros(len(rows), dtype=torch.long, device=rows.device)
-        self.width = rows.shape[-1]
-        for j in range(self.width):
-            values, places = rows[:, j].unique(return_inverse=True)
-            pairs, codes = (codes * len(values) + places).unique(return_inverse=True)
-            self.register_buffer(f"values_{j}", values)
-            self.register_buffer(f"pairs_{j}", pairs)
-        order = torch.arange(len(rows), device=rows.device)
-        first = torch.full_like(order, len(rows)).scatter_reduce(0, codes, order, "amin")
-        self.register_buffer("first", first)
-
-    def forward(self, X: Tensor) -> Tensor:
-        """Find the positions of points among the rows.
-
-        Args:
-            X: Points ``batch_shape x d``.
-
-        Returns:
-            Integers of shape ``batch_shape``.
-
-        Raises:
-            BotorchTensorDimensionError: If the points have another number of columns.
-            InputDataError: If a point is none of the rows.
-        """
-        if X.shape[-1] != self.width:
-            raise BotorchTensorDimensionError(
-                f"`X` must have {self.width} columns, as `choices` has, got {X.shape[-1]}."
-            )
-        codes = torch.zeros(X.shape[:-1], dtype=torch.long, device=X.device)
-        known = torch.ones_like(codes, dtype=torch.bool)
-        for j in range(self.width):
-            values, pairs = self.get_buffer(f"values_{j}"), self.get_buffer(f"pairs_{j}")
-            places, found = _bisect(values, X[..., j].to(values.dtype).contiguous())
-            codes, paired = _bisect(pairs, codes * len(values) + places)
-            known &= found & paired
-        if not known.all():
-            raise InputDataError(
-                "`X` holds a point that is none of `choices`: optimise over these, with "
-                "`optimize_acqf_discrete`."
-            )
-        return self.get_buffer("first")[codes]
-
-
-def _bisect(table: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-    """Places of values in a sorted table, and whether the table contains them."""
-    places = torch.searchsorted(table, values).clamp_max(len(table) - 1)
-    return places, table[places] == values
+    if X.shape[-1] != rows.shape[-1]:
+        raise BotorchTensorDimensionError(
+            f"`X` must have {rows.shape[-1]} columns, as `choices` has, got {X.shape[-1]}."
+        )
+    num, points = len(rows), X.reshape(-1, X.shape[-1]).to(rows)
+    _, codes = torch.cat([rows, points]).unique(dim=0, return_inverse=True)
+    order = torch.arange(num, device=rows.device)
+    # Of codes that no row has, the place is one past the end.
+    first = order.new_full((len(codes),), num).scatter_reduce(0, codes[:num], order, "amin")
+    places = first[codes[num:]]
+    if (places == num).any():
+        raise InputDataError(
+            "`X` holds a point that is none of `choices`: optimise over these, with "
+            "`optimize_acqf_discrete`."
+        )
+    return places.reshape(X.shape[:-1])

@@ -25,10 +25,10 @@ file                         content
 """
 
 from botorch_calib.asynchronous.delay_strategy import DelayStrategy
+from botorch_calib.asynchronous.evaluation_limits import EvaluationLimits
 from botorch_calib.asynchronous.optimizer import AsynchronousOptimizer
 from botorch_calib.asynchronous.progress import RunSummary
 from botorch_calib.asynchronous.proposer import DelayAwareProposer, SearchSettings
-from botorch_calib.asynchronous.timeouts_and_retries import EvaluationLimits
 
 __all__ = [
     "AsynchronousOptimizer",

@@ -38,7 +38,7 @@ class DelayStrategy:
     pending queries. None of them says what to do about queries that fail or hang: to do nothing,
     pass ``failures="ignore"``. A `DelayStrategy` without arguments is GP-UCB-SDF up to
     ``max_censored`` pending queries, and GP-BUCB beyond; a `DelayAwareProposer` hallucinates by
-    default, with ``beta=2``, and the strategies that it knows by name have ``spread_beyond=20``.
+    default, with ``beta=4``, and the strategies that it knows by name have ``spread_beyond=20``.
 
     Args:
         acquisition: ``"ucb"`` for `DelayedUpperConfidenceBound`, ``"ts"`` for
@@ -54,8 +54,8 @@ class DelayStrategy:
             last ``ledger.max_wait``; None for none.
         hyperparameters: Data to which the model is fitted: ``"observed"`` values only or, as in
             the paper, ``"censored"`` ones, for all queries made before the last arrival.
-        beta: Multiplier of the posterior standard deviation if nothing is pending. (BoTorch's
-            ``UpperConfidenceBound`` takes its square.)
+        beta: Factor of the posterior variance if nothing is pending, as in BoTorch's
+            ``UpperConfidenceBound``: the square of the paper's.
         feedback_bound: Factor of the sum over the window, in reciprocal units of the outcome. None
             for one over the standard deviation of the values observed so far.
         max_censored: Most pending queries that are censored. If more are pending, they are
@@ -142,11 +142,11 @@ def _exceeds(num: int, limit: int | None) -> bool:
 FEW = 20
 
 # Hallucinated values make the model surer than it is, so GP-BUCB widens its confidence region: with
-# a multiplier of 1 it misses the best of many peaks.
+# a multiplier of 1, in place of the 2 here, it misses the best of many peaks.
 STRATEGIES = {
     "ucb": DelayStrategy("ucb", spread_beyond=FEW),
     "ts": DelayStrategy("ts", spread_beyond=FEW),
-    "hallucinate": DelayStrategy("ucb", "hallucinate", window=None, beta=2.0, spread_beyond=FEW),
+    "hallucinate": DelayStrategy("ucb", "hallucinate", window=None, beta=4.0, spread_beyond=FEW),
 }
 
 

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 from torch.quasirandom import SobolEngine
 
-from botorch_calib.acquisition.random_seeds import derived_seed
 from botorch_calib.asynchronous.feasibility import Feasibility
 from botorch_calib.asynchronous.repeated_points import ROUNDED, is_any_of
+from botorch_calib.optim.random_seeds import derived_seed
 
 # Points of which the first new one is asked or, where some have failed, the one that fails least.
 ALTERNATIVES = 8

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from concurrent.futures import BrokenExecutor, CancelledError, Future
 from dataclasses import dataclass
 from enum import Enum
@@ -9,7 +10,6 @@ from typing import Any
 
 from botorch.exceptions.errors import BotorchError
 
-from botorch_calib.asynchronous.worker_pools import WorkerPool
 from botorch_calib.ledger.argument_checks import as_number
 
 
@@ -40,35 +40,31 @@ class Outcome:
     error: BaseException | None = None
 
 
-def read_outcome(future: Future[Any], pool: WorkerPool) -> Outcome:
-    """Read the outcome of a finished future of ``pool``."""
+def read_outcome(
+    future: Future[Any], cause_of_death: Callable[[Future[Any], BaseException], str | None]
+) -> Outcome:
+    """Read the outcome of a finished future.
+
+    Args:
+        future: The future.
+        cause_of_death: How its worker died, from it and its error; None if it did not.
+    """
     try:
         error = future.exception(timeout=0)
     except CancelledError as cancelled:
         return Outcome(End.LOSS, reason="its evaluation was cancelled", error=cancelled)
     if error is None:
-        return _as_value(future.result())
-    reason = describe(error)
+        try:
+            return Outcome(End.VALUE, value=as_number("value", future.result()))
+        except BotorchError as no_number:
+            reason = f"the objective's {no_number}".replace("`", "")
+            return Outcome(End.FAILURE, reason=reason, error=no_number)
     if isinstance(error, KeyboardInterrupt):
-        return Outcome(End.INTERRUPT, reason=reason, error=error)
-    if pool.worker_died(error):
-        return Outcome(End.LOSS, reason=f"its worker died: {reason}", error=error)
-    return Outcome(End.FAILURE, reason=reason, error=error)
-
-
-def read_value(future: Future[Any]) -> Outcome | None:
-    """Read what a finished future returned; None if it was cancelled or raised an exception."""
-    if future.cancelled() or future.exception(timeout=0) is not None:
-        return None
-    return _as_value(future.result(timeout=0))
-
-
-def _as_value(value: Any) -> Outcome:
-    try:
-        return Outcome(End.VALUE, value=as_number("value", value))
-    except BotorchError as error:
-        reason = f"the objective's {error}".replace("`", "")
-        return Outcome(End.FAILURE, reason=reason, error=error)
+        return Outcome(End.INTERRUPT, reason=describe(error), error=error)
+    cause = cause_of_death(future, error)
+    if cause is not None:
+        return Outcome(End.LOSS, reason=f"its worker died: {cause}", error=error)
+    return Outcome(End.FAILURE, reason=describe(error), error=error)
 
 
 def describe(error: BaseException) -> str:

@@ -19,7 +19,6 @@ from botorch.exceptions.warnings import InputDataWarning
 from botorch.models.model import Model
 from torch import Tensor
 
-from botorch_calib.acquisition.random_seeds import derived_seed, random_stream
 from botorch_calib.asynchronous.delay_strategy import DelayStrategy
 from botorch_calib.asynchronous.failures import with_failures_imputed
 from botorch_calib.asynchronous.refits import equal, fitted_count, with_later_values
@@ -28,6 +27,7 @@ from botorch_calib.models import CensoredDelayModel
 from botorch_calib.models.fit_to_ledger import Fit, fitted_model
 from botorch_calib.models.imputation import queries_to_impute
 from botorch_calib.models.matching_rows import matching_rows
+from botorch_calib.optim.random_seeds import derived_seed, random_stream
 
 
 class LedgerModel:

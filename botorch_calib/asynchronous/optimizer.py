@@ -12,16 +12,17 @@ from botorch.exceptions.errors import InputDataError
 from torch import Tensor
 
 from botorch_calib._validation import check_count, check_one_of, check_positive
-from botorch_calib.asynchronous.evaluation_loop import Budget, Callback, EvaluationLoop, RunSettings
-from botorch_calib.asynchronous.progress import RunSummary, summarize
-from botorch_calib.asynchronous.timeouts_and_retries import EvaluationLimits
-from botorch_calib.asynchronous.worker_pools import (
+from botorch_calib.asynchronous.callers_executors import (
+    CallersExecutors,
     ExecutorFactory,
-    ExecutorSupply,
-    Objective,
-    PoolSupply,
+    made_by,
 )
-from botorch_calib.asynchronous.worker_processes import ProcessSupply
+from botorch_calib.asynchronous.dask_workers import DaskWorkers, is_dask
+from botorch_calib.asynchronous.evaluation_limits import EvaluationLimits
+from botorch_calib.asynchronous.evaluation_loop import Callback, EvaluationLoop, RunSettings
+from botorch_calib.asynchronous.progress import RunSummary, summarize
+from botorch_calib.asynchronous.watched_processes import WatchedProcesses
+from botorch_calib.asynchronous.workers import Objective, Workers
 from botorch_calib.ledger.ledger import FeedbackLedger
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -78,13 +79,6 @@ class AsynchronousOptimizer:
 
     A process pool of your own works too, as a function that makes one. Choose a start method other
     than forking, which may deadlock as torch runs threads, and let its workers ignore ctrl-C.
-
-    **Several processes.** Optimizers in several processes of one machine may share a ledger file.
-    They choose queries in turns, each with knowledge of all others, and together they make no
-    more than ``num_evaluations``. A trial belongs to the run that evaluates it. If that run ends
-    or its process dies, others evaluate the trial again; a run that is done otherwise waits for
-    the trials of the others. Several machines need a data base server, such as those behind
-    Optuna's and Ax's storages.
 
     Args:
         executor: Where evaluations run, unless ``workers`` is given. A ``concurrent.futures``
@@ -157,8 +151,8 @@ class AsynchronousOptimizer:
         if maximize is not None:
             ledger.declare(maximize)
         self._executor = executor
+        self._objective = objective
         self._settings = RunSettings(
-            objective=objective,
             ledger=ledger,
             propose=propose,
             max_parallel=check_count(
@@ -216,16 +210,22 @@ class AsynchronousOptimizer:
             goal = check_count("num_evaluations", num_evaluations, 1)
         if seconds is not None:
             deadline = begin + check_positive("seconds", seconds)
-        pools = self._pools()
-        EvaluationLoop(self._settings, pools, Budget(goal, deadline), bool(progress)).run()
+        loop = EvaluationLoop(self._settings, self._workers(), goal, deadline, bool(progress))
+        loop.run()
         return summarize(self.ledger, time.monotonic() - begin)
 
-    def _pools(self) -> PoolSupply:
-        """New pools for a run."""
-        objective, limits = self._settings.objective, self._settings.limits
-        if self._executor is None:
-            return ProcessSupply(objective, limits.evaluations_per_process)
-        return ExecutorSupply(self._executor, objective)
+    def _workers(self) -> Workers:
+        """Workers for a run."""
+        limits, given = self._settings.limits, self._executor
+        if given is None:
+            return WatchedProcesses(self._objective, limits.evaluations_per_process)
+        make = None if isinstance(given, Executor) else given
+        executor = given if isinstance(given, Executor) else made_by(given)
+        if is_dask(executor):
+            return DaskWorkers(
+                executor, self._objective, make is not None, limits.longest_without_workers
+            )
+        return CallersExecutors(executor, make, self._objective)
 
 
 def _check_executor(executor: object, workers: int | None) -> None:

@@ -71,11 +71,14 @@ class ProgressBar:
             # With `miniters=0` a change of the postfix alone is drawn as well.
             self._bar = _Bar(total=total, initial=initial, desc="evaluations", miniters=0)
 
-    def show(self, num_resolved: int, num_running: int, best: Trial | None) -> None:
+    def show(self, num_resolved: int, num_running: int, ledger: FeedbackLedger) -> None:
         """Update the bar; it is drawn again only if something has changed."""
+        if self._bar is None:
+            return
+        best = ledger.best()
         values = {} if best is None else {"best": f"{best.y:.6g}"}
         state = num_resolved, {**values, "running": num_running}
-        if self._bar is None or state == self._drawn:
+        if state == self._drawn:
             return
         self._bar.set_postfix(state[1], refresh=False)
         # tqdm skips some of several changes in quick succession, and returns True if it has drawn.

@@ -27,9 +27,7 @@ from botorch_calib._validation import (
     check_inputs,
 )
 from botorch_calib.acquisition.delayed import DelayedUpperConfidenceBound
-from botorch_calib.acquisition.random_seeds import derived_seed, random_stream
 from botorch_calib.acquisition.thompson import DelayedThompsonSampling
-from botorch_calib.acquisition.unit_box import optimize_in_unit_box, unit_of_targets
 from botorch_calib.asynchronous.delay_strategy import DelayStrategy, strategy_of
 from botorch_calib.asynchronous.designs import Design
 from botorch_calib.asynchronous.failures import (
@@ -50,7 +48,9 @@ from botorch_calib.ledger import FeedbackLedger, TrialStatus
 from botorch_calib.ledger.argument_checks import as_number, check_flag
 from botorch_calib.models import CensoredDelayModel
 from botorch_calib.models.fit_to_ledger import Fit
-from botorch_calib.models.inspection import like
+from botorch_calib.models.inspection import like, unit_of_targets
+from botorch_calib.optim.random_seeds import derived_seed, random_stream
+from botorch_calib.optim.unit_box import optimize_in_unit_box
 
 Features = Mapping[int, float]
 
@@ -116,7 +116,7 @@ class DelayAwareProposer:
             default ``fit`` makes its model on the device of the tensor. A GPU pays from about two
             thousand values on. The ledger and its queries stay on the CPU, and so do the ``X`` and
             ``Y`` that a ``fit`` of your own is given.
-        strategy: ``"hallucinate"`` for GP-BUCB with ``beta=2``, ``"ucb"`` for GP-UCB-SDF, ``"ts"``
+        strategy: ``"hallucinate"`` for GP-BUCB with ``beta=4``, ``"ucb"`` for GP-UCB-SDF, ``"ts"``
             for GP-TS-SDF, all of them with ``spread_beyond=20`` for many workers; or a
             `DelayStrategy`, whose table lists further algorithms.
         fit: Builds a fitted model from ``X`` (``n x d``) and ``Y`` (``n x 1``). The default is a

@@ -25,10 +25,10 @@ from gpytorch.mlls import ExactMarginalLogLikelihood
 from torch import Tensor
 
 from botorch_calib._validation import check_count
-from botorch_calib.acquisition.random_seeds import derived_seed, random_stream
 from botorch_calib.models import CalibratedModel
 from botorch_calib.models.conditioning import conditioned_on, given_noise
 from botorch_calib.models.inspection import gaussian_part, like
+from botorch_calib.optim.random_seeds import derived_seed, random_stream
 
 # The first fit is to two values: one has no standard deviation.
 FIRST_FIT = 2

@@ -50,10 +50,6 @@ class LocalizedConformal(TrackedCalibrator):
             covered; ``GaussianScore()`` is the papers', with a cap of 3.4.
         tails: The normal tails outside of the interval: ``"stretched"`` scales them with its
             width, ``"gaussian"`` leaves them as the model has them.
-
-    Raises:
-        InputDataError: If ``alpha`` is outside (0, 1), a step or scale is negative, or ``tails``
-            is unknown.
     """
 
     tracker: OnlineQuantileTracker | AggregatedQuantileTracker
@@ -84,11 +80,7 @@ class LocalizedConformal(TrackedCalibrator):
         )
 
     def half_width(self, X: Tensor) -> Tensor:
-        """Half-width of the interval in predictive standard deviations, ``... x 1``.
-
-        Args:
-            X: Inputs ``... x d`` in the base model's transformed space.
-        """
+        """Half-width of the interval in predictive standard deviations, ``... x 1``."""
         return self.score.half_width(self.tracker.threshold(X))
 
     def _scores(self, z: Tensor) -> Tensor:
@@ -125,10 +117,6 @@ class OnlineConformal(LocalizedConformal):
             (``score.max_width``; default: ``RationalScore()``).
         tails: The normal tails outside of the interval: ``"stretched"`` scales them with its
             width, ``"gaussian"`` leaves them as the model has them.
-
-    Raises:
-        InputDataError: If ``alpha`` is outside (0, 1), a step is negative, or ``tails`` is
-            unknown.
     """
 
     def __init__(

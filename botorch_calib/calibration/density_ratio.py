@@ -8,14 +8,8 @@ import torch
 from botorch.exceptions.errors import InputDataError
 from torch import Tensor
 from torch.nn import Module
-from torch.nn.functional import softplus
 
 from botorch_calib._validation import check_inputs, check_positive, check_width
-
-# Far above what Newton's method needs; a bound on the work where rounding keeps it from stopping.
-_MAX_ITERATIONS = 100
-# Newton's method squares the error at each step: the step taken at this one is the last.
-_TOLERANCE = 1e-10
 
 
 class ClassifierDensityRatio(Module):
@@ -41,6 +35,7 @@ class ClassifierDensityRatio(Module):
             tell nothing about ratios far above ``n``.
 
     Raises:
+        ImportError: Without scikit-learn, which the extra ``weighted`` installs.
         InputDataError: If samples are missing, NaN or infinite, ``penalty`` is not positive,
             or ``max_ratio`` is not a number above 1.
         BotorchTensorDimensionError: If the samples are not ``n x d`` and ``m x d``.
@@ -103,6 +98,12 @@ class ClassifierDensityRatio(Module):
 @torch.no_grad()
 def _fit_quadratic(X_past: Tensor, X_proposal: Tensor, penalty: float) -> dict[str, Tensor]:
     """The log-odds ``constant + linear u + u' quadratic u`` with ``u`` the standardised inputs."""
+    try:
+        from sklearn.linear_model import LogisticRegression
+    except ImportError as error:
+        raise ImportError(
+            "ClassifierDensityRatio needs scikit-learn: pip install botorch_calib[weighted]"
+        ) from error
     # Both classes get the weight of the smaller one: the prior odds are then 1, and the log-odds
     # are the logarithm of the ratio as they are.
     sizes = len(X_past), len(X_proposal)
@@ -114,16 +115,18 @@ def _fit_quadratic(X_past: Tensor, X_proposal: Tensor, penalty: float) -> dict[s
     rows, columns = torch.triu_indices(X.shape[-1], X.shape[-1], device=X.device).unbind()
     features = torch.cat([u, u[:, rows] * u[:, columns]], dim=-1)
     mean, scale = _weighted_moments(features, weights)
-    solution = _logistic_regression((features - mean) / scale, labels, weights, penalty)
+    model = LogisticRegression(C=1.0 / penalty, solver="newton-cholesky", tol=1e-10, max_iter=1000)
+    model.fit(((features - mean) / scale).cpu(), labels.cpu(), sample_weight=weights.cpu())
     # Back from standardised features: the slopes are divided, the constant takes up the means.
-    slopes = solution[1:] / scale
+    slopes = torch.from_numpy(model.coef_).to(X).squeeze(0) / scale
+    constant = torch.from_numpy(model.intercept_).to(X).squeeze(0)
     linear, products = slopes.split([X.shape[-1], len(rows)])
     quadratic = X.new_zeros(X.shape[-1], X.shape[-1])
     quadratic[rows, columns] = products
     return {
         "center": center,
         "spread": spread,
-        "constant": solution[0] - slopes @ mean,
+        "constant": constant - slopes @ mean,
         "linear": linear,
         "quadratic": quadratic,
     }
@@ -137,45 +140,3 @@ def _weighted_moments(values: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
     # What rounding leaves of a constant column would otherwise be blown up to unit size.
     constant = deviation <= 1e-10 * (1.0 + mean.abs())
     return mean, deviation.masked_fill(constant, 1.0)
-
-
-def _logistic_regression(
-    features: Tensor, labels: Tensor, weights: Tensor, penalty: float
-) -> Tensor:
-    """Minimiser of the weighted log loss plus ``penalty / 2 |slopes|^2``, by Newton's method.
-
-    The objective is strictly convex and each step makes it smaller by backtracking, so
-    the iteration converges also where the classes can be separated.
-
-    Args:
-        features: ``N x p``.
-        labels: 0 or 1, of shape ``N``.
-        weights: Of shape ``N``.
-        penalty: Positive.
-
-    Returns:
-        The constant and the slopes, ``1 + p``.
-    """
-    design = torch.cat([torch.ones_like(features[:, :1]), features], dim=-1)
-    ridge = torch.full_like(design[0], penalty)
-    ridge[0] = 0.0
-
-    def objective(solution: Tensor) -> Tensor:
-        logits = design @ solution
-        return weights @ (softplus(logits) - labels * logits) + 0.5 * ridge @ solution.square()
-
-    solution = torch.zeros_like(ridge)
-    for _ in range(_MAX_ITERATIONS):
-        odds = (design @ solution).sigmoid()
-        gradient = design.mT @ (weights * (odds - labels)) + ridge * solution
-        curvature = (design.mT * (weights * odds * (1.0 - odds))) @ design + ridge.diag()
-        step = torch.linalg.solve(curvature, gradient)
-        decrease, value, size = gradient @ step, objective(solution), 1.0
-        # Armijo's rule: a quarter of the decrease that the slope promises is enough.
-        while size > 1e-8 and objective(solution - size * step) > value - 0.25 * size * decrease:
-            size *= 0.5
-        solution = solution - size * step
-        # `decrease` is twice the gap to the minimum of the quadratic model (Newton's decrement).
-        if decrease <= _TOLERANCE * (1.0 + value):
-            break
-    return solution

@@ -118,31 +118,14 @@ class QuantileRecalibrator(TrackedCalibrator):
         return self.tracker.levels
 
     def quantiles(self, X: Tensor) -> Tensor:
-        """Quantiles of the residuals, in predictive standard deviations.
-
-        Args:
-            X: Inputs ``... x d`` in the base model's transformed space.
-
-        Returns:
-            Quantiles ``... x M`` at the levels, not decreasing.
-        """
+        """Quantiles ``... x M`` of the residuals, in predictive standard deviations, sorted."""
         return self.score.knots(self.tracker.threshold(X)).sort(dim=-1).values
 
     def quantile(self, X: Tensor, level: float) -> Tensor:
         """The ``level``-quantile of ``z`` at ``X``; for one of the ``levels`` the one learned.
 
         That is the raw one, which the learner's guarantee is about, even where neighbouring ones
-        have crossed and `predictive` sorts them.
-
-        Args:
-            X: Inputs ``batch_shape x q x d`` in the base model's transformed space.
-            level: Level in (0, 1).
-
-        Returns:
-            Quantiles ``batch_shape x q x 1``, at most ``max_width`` in absolute value.
-
-        Raises:
-            InputDataError: If ``level`` is outside (0, 1).
+        have crossed and `predictive` sorts them. It is at most ``max_width`` in absolute value.
         """
         index = self.index_of(check_open_unit("level", level))
         if index is None:

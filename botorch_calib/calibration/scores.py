@@ -99,26 +99,16 @@ class Score(ABC):
 
     @abstractmethod
     def half_width(self, theta: Tensor) -> Tensor:
-        """Half-width in z units of the interval with threshold ``theta``.
+        """Half-widths in z units of intervals with raw thresholds ``theta``, of the same shape.
 
-        Args:
-            theta: Raw two-sided thresholds of any shape.
-
-        Returns:
-            Half-widths in ``[MIN_HALF_WIDTH, max_width]`` of the shape of ``theta``,
-            differentiable inside and with zero gradient at the bounds.
+        They lie in ``[MIN_HALF_WIDTH, max_width]``, with zero gradient at the bounds.
         """
 
     @abstractmethod
     def knots(self, theta: Tensor) -> Tensor:
-        """Quantiles in z units at signed thresholds ``theta``, clamped to ``+-max_width``.
+        """Quantiles in z units at raw signed thresholds ``theta``, of the same shape.
 
-        Args:
-            theta: Raw signed thresholds of any shape.
-
-        Returns:
-            Knots of the shape of ``theta``, increasing in it, differentiable inside the bounds
-            and with zero gradient at them.
+        They increase with it and lie in ``+-max_width``, with zero gradient at the bounds.
         """
 
 
@@ -133,9 +123,6 @@ class GaussianScore(Score):
     Args:
         max_width: Largest half-width and largest absolute knot, in predictive standard
             deviations; the default is the papers'.
-
-    Raises:
-        InputDataError: If ``max_width`` is infinite or not larger than `MIN_HALF_WIDTH`.
     """
 
     max_width: float = 3.4
@@ -183,9 +170,6 @@ class RationalScore(Score):
     Args:
         max_width: Largest half-width and largest absolute knot, in predictive standard
             deviations.
-
-    Raises:
-        InputDataError: If ``max_width`` is infinite or not larger than `MIN_HALF_WIDTH`.
     """
 
     max_width: float = 50.0
@@ -221,15 +205,14 @@ class RationalScore(Score):
 class _InverseSoftsign(Function):
     """`_bounded_inverse` of `_softsign` in one operation for autograd.
 
+    Plain operations take the same time on a processor, and 17 of the 500 operations of log EI that
+    a device would be bound by.
+
     ``z = c / (1 - |c|)`` has the derivative ``dz/dc = 1 / (1 - |c|)^2 = (1 + |z|)^2``, a
     differentiable function of the value, so that derivatives of every order are exact. From
     ``|c| = 1`` on the denominator stays at a number that leads beyond the bounds.
 
-    Args:
-        theta: Thresholds.
-        signed: Whether ``c = 2 theta - 1``, else ``c = theta``.
-        low: Smallest value.
-        high: Largest value.
+    With ``signed`` it is ``c = 2 theta - 1``, else ``c = theta``.
     """
 
     @staticmethod
@@ -291,32 +274,5 @@ def _bounded_inverse(
     lower, upper = sorted(ends)
     info = torch.finfo(theta.dtype)
     inside = theta.clamp(max(lower[0], info.tiny), min(upper[0], 1.0 - info.eps))
-    held: Tensor = _HeldAtEnds.apply(inverse(inside), theta, lower, upper)
-    return held
-
-
-class _HeldAtEnds(Function):
-    """A value that is exactly the stated one beyond the ends, whose gradient is 0 there already.
-
-    Of what comes from a clamped argument only the value is changed, by rounding: the gradient
-    passes through.
-    """
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        value: Tensor,
-        theta: Tensor,
-        lower: tuple[float, float],
-        upper: tuple[float, float],
-    ) -> Tensor:
-        low, high = sorted((lower[1], upper[1]))
-        # A clamp too: rounding in the inverse may overshoot an end by an ulp.
-        held = value.clamp(low, high)
-        return held.masked_fill_(theta <= lower[0], lower[1]).masked_fill_(
-            theta >= upper[0], upper[1]
-        )
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
-        return grad, None, None, None
+    value = torch.where(theta <= lower[0], lower[1], inverse(inside))
+    return torch.where(theta >= upper[0], upper[1], value)

@@ -15,7 +15,6 @@ import torch
 from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError
 from torch import Tensor, nn
 
-from botorch_calib._autograd import outside_inference_mode
 from botorch_calib._validation import check_one_of, check_open_unit, check_positive, check_width
 from botorch_calib.calibration.base import TAILS, Calibrator, check_residuals
 from botorch_calib.distributions.piecewise import PiecewisePredictive
@@ -69,10 +68,6 @@ class WeightedConformal(Calibrator):
         continuous: Whether the half-width is continuous in ``x``; if False it is the quantile
             itself, as it always is without a density ratio, where it does not depend on ``x``.
 
-    Raises:
-        InputDataError: If ``alpha`` is outside (0, 1), ``density_ratio`` is not callable,
-            ``tails`` is unknown or ``max_width`` is not positive.
-
     Example:
         >>> X_next = proposal_samples(LogExpectedImprovement(gp, best_f), bounds, num_samples=256)
         >>> X_past = gp.transform_inputs(X)
@@ -111,11 +106,7 @@ class WeightedConformal(Calibrator):
         return f"{settings}, continuous={self.continuous}, {super().extra_repr()}"
 
     def half_width(self, X: Tensor) -> Tensor:
-        """Half-width of the interval in predictive standard deviations, ``... x 1``.
-
-        Args:
-            X: Inputs ``... x d`` in the base model's transformed space.
-        """
+        """Half-width of the interval in predictive standard deviations, ``... x 1``."""
         check_width(X, self.inputs.shape[-1])
         X = X.to(self.inputs)
         shape = (*X.shape[:-1], 1)
@@ -129,24 +120,12 @@ class WeightedConformal(Calibrator):
         return widths.reshape(shape)
 
     def predictive(self, X: Tensor) -> PiecewisePredictive:
-        """Predictive distribution of ``z`` at ``X``, differentiable in ``X``.
-
-        Args:
-            X: Inputs ``batch_shape x q x d`` in the base model's transformed space.
-        """
+        """Predictive distribution of ``z`` at ``X``, differentiable in ``X``."""
         return self._predictive_from(self.half_width(X))
 
-    @outside_inference_mode()
     @torch.no_grad()
     def update(self, X: Tensor, z: Tensor) -> PiecewisePredictive:
-        """Add residuals to the history; a call that raises changes nothing.
-
-        Args:
-            X: Inputs ``n x d`` in the base model's transformed space.
-            z: Residuals of shape ``n``, each by a model that had not seen its ``y``.
-
-        Returns:
-            The distributions, of batch shape ``n x 1``, that were stated when each arrived.
+        """Add residuals to the history, see `Calibrator.update`.
 
         Raises:
             InputDataError: If ``X`` or ``z`` hold NaN or infinite values, or the density

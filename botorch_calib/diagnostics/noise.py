@@ -21,7 +21,7 @@ from torch.nn import Module
 
 from botorch_calib._validation import check_open_unit
 from botorch_calib.diagnostics.noise_likelihood import supported_multipliers, whitened
-from botorch_calib.models.inspection import gaussian_part, observed_part, outcome_units
+from botorch_calib.models.inspection import observed_process, outcome_units
 from botorch_calib.models.training_prior import training_prior
 
 # Where this multiple of the stated noise is supported as well, the data hardly tell it.
@@ -170,7 +170,7 @@ def noise_diagnosis(model: Module, level: float = 0.95) -> NoiseDiagnosis:
         >>> print(noise_diagnosis(SingleTaskGP(X, Y, train_Yvar=Yvar)))
     """
     check_open_unit("level", level)
-    gp = observed_part(gaussian_part(observed_part(model)))
+    gp = observed_process(model)
     if isinstance(gp, MultiTaskGPyTorchModel):
         raise UnsupportedError(
             f"The noise of {type(gp).__name__} belongs to several tasks, for which there is no one "

@@ -21,14 +21,15 @@ from torch import Tensor
 from botorch_calib._validation import check_finite
 from botorch_calib.distributions.piecewise import PiecewisePredictive
 from botorch_calib.models.calibrated import CalibratedModel
+from botorch_calib.models.delayed import CensoredDelayModel
 from botorch_calib.models.inspection import (
     as_calibrated,
-    gaussian_part,
     least_variance,
-    observed_part,
+    observed_process,
     outcome_units,
     raw_train_targets,
 )
+from botorch_calib.models.marginals import posterior_at
 from botorch_calib.models.training_prior import training_prior
 from botorch_calib.posteriors import CalibratedPosterior
 
@@ -155,7 +156,7 @@ def present_objective(model: Any, X: Tensor) -> Statements:
     if isinstance(model, CalibratedModel) and not model.denoise:
         model = CalibratedModel(model.model, model.calibrator, excess=model.excess)
     # One point a batch: only the marginals are needed.
-    posterior = model.posterior(X.unsqueeze(-2))
+    posterior = posterior_at(model, X.unsqueeze(-2))
     if isinstance(posterior, CalibratedPosterior):
         return Statements(as_calibrated(model, posterior.base_posterior), posterior)
     return Statements(as_calibrated(model, posterior), None)
@@ -163,8 +164,6 @@ def present_objective(model: Any, X: Tensor) -> Statements:
 
 def without_pending(model: Any) -> Any:
     """The model of observed data alone, calibrated or not, wherever it knows pending points."""
-    model = observed_part(model)
-    gp = gaussian_part(model)
-    if observed_part(gp) is gp:
-        return model
-    return model.with_model(observed_part(gp))
+    gp = observed_process(model)
+    inner = model.model if isinstance(model, CensoredDelayModel) else model
+    return inner.with_model(gp) if isinstance(inner, CalibratedModel) else gp

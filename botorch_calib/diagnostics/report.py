@@ -19,7 +19,6 @@ from botorch.exceptions.errors import (
     InputDataError,
     UnsupportedError,
 )
-from botorch.posteriors import GPyTorchPosterior
 from torch import Tensor
 from torch.nn import Module
 
@@ -57,10 +56,9 @@ from botorch_calib.distributions.piecewise import PiecewisePredictive
 from botorch_calib.exceptions import CalibrationWarning
 from botorch_calib.models.calibrated import CalibratedModel
 from botorch_calib.models.inspection import (
-    gaussian_part,
     in_output_task,
     objective_variance,
-    observed_part,
+    observed_process,
     outcome_units,
     predicting_process,
     raw_train_inputs,
@@ -68,6 +66,7 @@ from botorch_calib.models.inspection import (
     with_task_feature,
 )
 from botorch_calib.models.residuals import RESIDUALS, forecast_history
+from botorch_calib.posteriors.single_points import is_gaussian
 
 #: Quantile levels that are judged unless others are given.
 DEFAULT_LEVELS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
@@ -265,7 +264,7 @@ def _noise_of(model: Any) -> NoiseDiagnosis | None:
 def _of_history(model: Any, num_initial: int, residuals: str, truth: Truth | None) -> _Forecasts:
     """Forecasts of the training data of a model, without the first ``num_initial``."""
     model = without_pending(model)
-    gp = gaussian_part(model)
+    gp = observed_process(model)
     inputs, z, deviations = forecast_history(gp, residuals)
     own = in_output_task(gp, inputs).nonzero().squeeze(-1)
     if not 0 <= num_initial < len(own):
@@ -305,7 +304,7 @@ def _of_held_out(model: Any, X: Tensor, Y: Tensor, truth: Truth | None) -> _Fore
     if isinstance(model, CalibratedModel):
         stated, noise = posterior.predictive, posterior.noise_variance
         base = posterior.base_posterior
-    if type(base) is not GPyTorchPosterior or base.mean.shape != (len(X), 1, 1):
+    if not is_gaussian(base) or base.mean.shape != (len(X), 1, 1):
         raise _unsupported(model)
     variance = objective_variance(predicting_process(model), base)
     deviations = (variance + noise).sqrt().reshape(-1)
@@ -381,7 +380,7 @@ def _check_held_out(X: Tensor | None, Y: Tensor | None) -> tuple[Tensor, Tensor]
 
 def _check_held_out_width(model: Any, X: Tensor) -> None:
     """Raise unless inputs ``n x d`` are as wide as the model's, who may say which task they are."""
-    gp = observed_part(gaussian_part(observed_part(model)))
+    gp = observed_process(model)
     width = raw_width(gp)
     if width is not None and with_task_feature(gp, X).shape[-1] != width:
         raise BotorchTensorDimensionError(

@@ -4,7 +4,7 @@ Everything is in standardised units, ``z = (y - mu) / sigma_y``; nothing here kn
 outcome units. Where log expected improvement is computed, from the acquisition function down to
 arithmetic::
 
-    LogCalibratedExpectedImprovement.forward           acquisition/calibrated.py
+    LogCalibratedExpectedImprovement.forward           acquisition/expected_improvement.py
      |  the model's posterior at X, b x 1 x d -> b x 1 x 1
     CalibratedPosterior.log_expected_improvement       posteriors/calibrated.py
      |  outcome units -> z; number or tensor -> broadcast

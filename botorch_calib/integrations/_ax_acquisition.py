@@ -30,12 +30,10 @@ from botorch.models.model import ModelList
 from botorch.posteriors import GPyTorchPosterior
 
 from botorch_calib.acquisition import (
-    CalibratedConditionalValueAtRisk,
     CalibratedExpectedImprovement,
+    CalibratedExpectedShortfall,
     CalibratedProbabilityOfImprovement,
     CalibratedUpperConfidenceBound,
-    CalibratedValueAtRisk,
-    CertifiedSetExpansion,
     DelayedThompsonSampling,
     DelayedUpperConfidenceBound,
     LogCalibratedConstrainedExpectedImprovement,
@@ -44,15 +42,15 @@ from botorch_calib.acquisition import (
     qLogCalibratedNoisyExpectedHypervolumeImprovement,
     qLogCalibratedNoisyExpectedImprovement,
 )
+from botorch_calib.decisions import CertifiedSetExpansion
 from botorch_calib.posteriors import CalibratedPosterior
 
 #: Those of one outcome, which know nothing of constraints.
 ONE_OUTCOME: tuple[type[AcquisitionFunction], ...] = (
-    CalibratedConditionalValueAtRisk,
+    CalibratedExpectedShortfall,
     CalibratedExpectedImprovement,
     CalibratedProbabilityOfImprovement,
     CalibratedUpperConfidenceBound,
-    CalibratedValueAtRisk,
     DelayedThompsonSampling,
     DelayedUpperConfidenceBound,
     LogCalibratedExpectedImprovement,

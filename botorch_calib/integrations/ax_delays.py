@@ -178,9 +178,9 @@ def delay_aware_generation_strategy(
             mean, ``"censor"`` for the worst value observed. Ax has abandoned trials among the
             pending ones: where points cannot be evaluated, censor them.
         calibrated: A `calibrated_model_config`, to calibrate the model by the trials observed.
-        beta: Multiplier of the posterior standard deviation if nothing is pending; None for 2 if
-            values are hallucinated and their bound is maximised, and 1 otherwise, as in
-            `DelayAwareProposer`. (BoTorch's ``UpperConfidenceBound`` takes its square.)
+        beta: Factor of the posterior variance if nothing is pending, as in BoTorch's
+            ``UpperConfidenceBound``; None for 4 if values are hallucinated and their bound is
+            maximised, and 1 otherwise, as in `DelayAwareProposer`.
         struct: Ax's further choices, as of the initial trials, with the method ``"custom"``.
         acquisition: ``"ucb"`` for `DelayedUpperConfidenceBound`, ``"ts"`` for
             `DelayedThompsonSampling`, which needs a kernel with random features, as Ax's own.

@@ -50,8 +50,7 @@ from botorch.generation.sampling import SamplingStrategy
 from torch import Tensor
 
 from botorch_calib._validation import check_nonnegative
-from botorch_calib.acquisition import RobustUpperConfidenceBound, optimize_robust
-from botorch_calib.acquisition.random_seeds import derived_seed
+from botorch_calib.acquisition import RobustUpperConfidenceBound
 from botorch_calib.integrations._ax_models import calibrated_or_plain
 from botorch_calib.integrations.ax import experiment_with_one_objective, strategy_with
 from botorch_calib.integrations.stored_robustness import (
@@ -62,6 +61,8 @@ from botorch_calib.integrations.stored_robustness import (
 )
 from botorch_calib.models import CensoredDelayModel
 from botorch_calib.models.inspection import innermost, raw_train_inputs, sole_member
+from botorch_calib.optim import optimize_robust
+from botorch_calib.optim.random_seeds import derived_seed
 from botorch_calib.robust import AmbiguitySet, ContextDistribution
 from botorch_calib.robust.contexts import as_distribution
 from botorch_calib.robust.joint_inputs import Columns

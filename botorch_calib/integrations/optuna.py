@@ -39,11 +39,11 @@ from botorch_calib.acquisition import (
     LogCalibratedProbabilityOfFeasibility,
     qLogCalibratedNoisyExpectedHypervolumeImprovement,
 )
-from botorch_calib.acquisition.separate_starts import SEPARATE_STARTS
 from botorch_calib.asynchronous.refits import fit_single_task_gp
 from botorch_calib.calibration import Calibrator, LocalizedConformal
 from botorch_calib.models import CalibratedModel
 from botorch_calib.models.residuals import RESIDUALS
+from botorch_calib.optim.separate_starts import SEPARATE_STARTS
 from botorch_calib.posteriors.calibrated import EXCESS
 
 #: What ``BoTorchSampler`` asks for: the next point, given inputs and objectives of the complete

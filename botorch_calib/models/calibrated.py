@@ -21,33 +21,32 @@ from botorch.posteriors import GPyTorchPosterior
 from botorch.utils.datasets import SupervisedDataset
 from torch import Tensor
 
-from botorch_calib._autograd import outside_inference_mode
 from botorch_calib._validation import check_one_of, check_tensor, check_variances
 from botorch_calib.calibration import Calibrator, LocalizedConformal
 from botorch_calib.distributions.piecewise import PiecewisePredictive
 from botorch_calib.exceptions import CalibrationWarning
 from botorch_calib.models.conditioning import conditioned_on, given_noise
 from botorch_calib.models.inspection import (
-    gaussian_part,
     in_output_task,
     least_variance,
     objective_variance,
     observation_noise_variance,
-    observed_part,
-    predicting_part,
+    observed_process,
+    predicting_process,
     with_task_feature,
 )
+from botorch_calib.models.marginals import posterior_at
 from botorch_calib.models.requirements import (
     check_base,
     check_observations,
     check_outcome_transform,
-    posterior_at,
     scalar_affine,
 )
 from botorch_calib.models.residuals import forecast_history
 from botorch_calib.models.wrapper import WrapperModel, check_output_indices, standardized_gp
 from botorch_calib.posteriors import CalibratedPosterior
 from botorch_calib.posteriors.calibrated import EXCESS
+from botorch_calib.posteriors.single_points import SinglePointPosterior, is_gaussian
 
 
 def _refuses_training_data(init: Callable[..., None]) -> Callable[..., None]:
@@ -136,7 +135,6 @@ class CalibratedModel(WrapperModel, FantasizeMixin):
         self._may_warn = True
 
     @classmethod
-    @outside_inference_mode()
     def from_history(
         cls,
         model: Model,
@@ -180,7 +178,7 @@ class CalibratedModel(WrapperModel, FantasizeMixin):
         """
         _check_model(model)
         _check_calibrator(calibrator)
-        observed = observed_part(model)
+        observed = observed_process(model)
         X, z, _ = forecast_history(observed, residuals)
         own = in_output_task(observed, X)
         X, z = X[own], z[own]
@@ -194,7 +192,6 @@ class CalibratedModel(WrapperModel, FantasizeMixin):
         replayed.update(X[num_initial:], z[num_initial:])
         return cls(model, replayed, denoise=denoise, excess=excess)
 
-    @outside_inference_mode()
     @torch.no_grad()
     def observe(
         self,
@@ -234,7 +231,7 @@ class CalibratedModel(WrapperModel, FantasizeMixin):
                 of ``learn_from`` or ``beyond`` is not ``n``.
             UnsupportedError: If the base model is a batch of models or cannot be conditioned.
         """
-        observed = observed_part(self.model)
+        observed = observed_process(self.model)
         X = with_task_feature(observed, X)
         check_observations(observed, X, Y, Yvar)
         X, Y = (_as_precise_as(observed, values) for values in (X, Y))
@@ -265,7 +262,6 @@ class CalibratedModel(WrapperModel, FantasizeMixin):
             self.calibrator.update_at_once(inputs[learn_from], z[learn_from])
         self.model = conditioned
 
-    @outside_inference_mode()
     def observation_moments(self, X: Tensor, Yvar: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Mean and standard deviation of an observation under the Gaussian model.
 
@@ -283,7 +279,7 @@ class CalibratedModel(WrapperModel, FantasizeMixin):
         Raises:
             UnsupportedError: Under one-to-many input transforms.
         """
-        observed = observed_part(self.model)
+        observed = observed_process(self.model)
         X = with_task_feature(observed, X)
         posterior = _gaussian_posterior(observed, X)
         if posterior.mean.shape[-2] != X.shape[-2]:
@@ -303,7 +299,6 @@ class CalibratedModel(WrapperModel, FantasizeMixin):
         """The model that is calibrated, `model`; `botorch_calib.models.inspection` asks for it."""
         return self.model
 
-    @outside_inference_mode()
     def posterior(  # type: ignore[override]
         self,
         X: Tensor,
@@ -336,7 +331,7 @@ class CalibratedModel(WrapperModel, FantasizeMixin):
         given = _checked_noise(observation_noise)
         if self._may_warn:
             self.warn_if_unlearned()
-        predicting = predicting_part(self.model)
+        predicting = predicting_process(self.model)
         X = with_task_feature(predicting, X)
         base = _gaussian_posterior(predicting, X)
         posterior = self._corrected(base, X, given, self.denoise and observation_noise is False)
@@ -358,7 +353,7 @@ class CalibratedModel(WrapperModel, FantasizeMixin):
             X: ``batch_shape x q x d``, with all columns of the base model.
             predictive: What the calibrator states at ``X``, if that is at hand as well.
         """
-        predicting = predicting_part(self.model)
+        predicting = predicting_process(self.model)
         if predicting.training:  # an input transform would learn from X
             predicting.eval()
         return self._corrected(posterior, X, None, self.denoise, predictive)
@@ -372,10 +367,12 @@ class CalibratedModel(WrapperModel, FantasizeMixin):
         predictive: PiecewisePredictive | None = None,
     ) -> CalibratedPosterior:
         """From the base posterior at ``X``, with the noise that is given, if any."""
-        predicting = predicting_part(self.model)
+        predicting = predicting_process(self.model)
         noise = observation_noise_variance(predicting, base, X, given=given)
         if predictive is None:
-            predictive = self.calibrator.predictive(self.transform_inputs(X))
+            at_hand = isinstance(base, SinglePointPosterior)
+            inputs = base.inputs if at_hand else self.transform_inputs(X)
+            predictive = self.calibrator.predictive(inputs)
         least = least_variance(predicting, base)
         return CalibratedPosterior.of_model(base, predictive, noise, denoise, self.excess, least)
 
@@ -395,7 +392,7 @@ class CalibratedModel(WrapperModel, FantasizeMixin):
                 f"{needed} to tell its levels: until then its distribution rests on the model or "
                 "on bounds.",
                 CalibrationWarning,
-                stacklevel=4,  # the decorator of `posterior` is a frame of its own
+                stacklevel=3,
             )
 
     def transform_inputs(self, X: Tensor, input_transform: torch.nn.Module | None = None) -> Tensor:
@@ -422,7 +419,7 @@ class CalibratedModel(WrapperModel, FantasizeMixin):
                 f"`Y` must have shape ... x {X.shape[-2]} x 1, one row for each of `X`, got "
                 f"{tuple(Y.shape)}."
             )
-        predicting = predicting_part(self.model)
+        predicting = predicting_process(self.model)
         base = conditioned_on(predicting, with_task_feature(predicting, X), Y, **kwargs)
         conditioned = self.with_model(base)
         conditioned._may_warn = False  # a fantasy has nothing to add
@@ -465,8 +462,8 @@ class CalibratedModel(WrapperModel, FantasizeMixin):
 
 def _check_model(model: Model) -> None:
     check_base(model)
-    check_outcome_transform(observed_part(model))
-    if gaussian_part(observed_part(model)) is not observed_part(model):
+    check_outcome_transform(observed_process(model))
+    if any(isinstance(part, CalibratedModel) for part in model.modules()):
         raise UnsupportedError(
             f"`model` must be a Gaussian model, and this {type(model).__name__} is calibrated "
             "already: give the model inside it."
@@ -522,7 +519,7 @@ def _as_precise_as(model: Model, values: Tensor) -> Tensor:
 
 def _extended_by(model: Any, X: Tensor, Y: Tensor, Yvar: Tensor | None) -> Model:
     """``model`` conditioned on observations, which then are pending no longer."""
-    if observed_part(model) is not model:
+    if observed_process(model) is not model:
         extended: Model = model.with_observations(X, Y, Yvar)
         return extended
     return conditioned_on(model, X, Y, **given_noise(model, X, Y, Yvar))
@@ -543,7 +540,7 @@ def _checked_noise(observation_noise: bool | Tensor) -> Tensor | None:
 
 def _gaussian_posterior(model: Any, X: Tensor) -> GPyTorchPosterior:
     posterior = posterior_at(model, X)
-    if type(posterior) is not GPyTorchPosterior:
+    if not is_gaussian(posterior):
         raise UnsupportedError(
             f"The posterior of {type(model).__name__} is a {type(posterior).__name__}, "
             "not Gaussian in the units of the outcome. Use no outcome transform or "

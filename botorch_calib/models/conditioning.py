@@ -14,13 +14,12 @@ from gpytorch.settings import detach_test_caches
 from gpytorch.utils.memoize import add_to_cache
 from torch import Tensor
 
-from botorch_calib._autograd import outside_inference_mode
 from botorch_calib.models.factorization import row_updates
 from botorch_calib.models.inspection import inputs_of_transform, with_task_feature
-from botorch_calib.models.requirements import check_fits, posterior_at
+from botorch_calib.models.marginals import keep_in_step, remember_factor
+from botorch_calib.models.requirements import check_fits
 
 
-@outside_inference_mode()
 def conditioned_on(model: Any, X: Tensor, Y: Tensor, **kwargs: Any) -> Model:
     """``model.condition_on_observations``, with an error that helps where there is none.
 
@@ -31,19 +30,23 @@ def conditioned_on(model: Any, X: Tensor, Y: Tensor, **kwargs: Any) -> Model:
     which calibrated means depend: by default GPyTorch detaches what predictions are made of.
     """
     keeps_graph = X.requires_grad or Y.requires_grad
-    # BoTorch's exact GPs can be conditioned only once they have been evaluated.
-    if hasattr(model, "prediction_strategy") and (
-        model.training or model.prediction_strategy is None
-    ):
-        with torch.no_grad():
-            posterior_at(model, X)
-    if keeps_graph:
-        _drop_graph_of_parameters(model)
     try:
-        with row_updates(model), detach_test_caches(detach_test_caches.on() and not keeps_graph):
+        keep_in_step(model)
+        # BoTorch's exact GPs can be conditioned only once they have been evaluated.
+        if hasattr(model, "prediction_strategy") and (
+            model.training or model.prediction_strategy is None
+        ):
+            with torch.no_grad():
+                model.posterior(X)
+        if keeps_graph:
+            _drop_graph_of_parameters(model)
+        detaches = detach_test_caches.on() and not keeps_graph
+        with row_updates(model) as update, detach_test_caches(detaches):
             conditioned: Any = model.condition_on_observations(X, Y, **kwargs)
             if keeps_graph:
                 _compute_weights(conditioned)
+        if update is not None and update.factor is not None:
+            remember_factor(conditioned, *update.factor)
     except (NotImplementedError, AttributeError) as error:
         # BoTorch's variational models lack the method that its base class calls.
         if isinstance(error, AttributeError) and "get_fantasy_model" not in str(error):

@@ -12,7 +12,6 @@ from botorch.posteriors import Posterior
 from botorch.utils.datasets import SupervisedDataset
 from torch import Tensor
 
-from botorch_calib._autograd import outside_inference_mode
 from botorch_calib._validation import check_inputs, check_model
 from botorch_calib.models.calibrated import CalibratedModel
 from botorch_calib.models.conditioning import conditioned_on, given_noise
@@ -23,9 +22,10 @@ from botorch_calib.models.imputation import (
     missing_censor_value,
     queries_to_impute,
 )
-from botorch_calib.models.inspection import gaussian_part, like, raw_width, with_task_feature
+from botorch_calib.models.inspection import like, observed_process, raw_width, with_task_feature
+from botorch_calib.models.marginals import posterior_at
 from botorch_calib.models.matching_rows import matching_rows
-from botorch_calib.models.requirements import check_base, check_observations, posterior_at
+from botorch_calib.models.requirements import check_base, check_observations
 from botorch_calib.models.wrapper import WrapperModel, check_output_indices, standardized_gp
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ class CensoredDelayModel(WrapperModel, FantasizeMixin):
         self.censor_value = None if censor_value is None else float(censor_value)
         self.imputation = imputation
         if X_pending is None:
-            X_pending = torch.zeros(0, raw_width(gaussian_part(model)) or 0)
+            X_pending = torch.zeros(0, raw_width(observed_process(model)) or 0)
         self.register_buffer("X_pending", self._checked("X_pending", X_pending).clone())
         if message := missing_censor_value(self.X_pending, imputation, censor_value):
             raise InputDataError(message)
@@ -168,6 +168,11 @@ class CensoredDelayModel(WrapperModel, FantasizeMixin):
         rebuilt after `model` was refitted, loaded or converted, or an attribute of either was set.
         """
         return self._conditioned().model
+
+    @property
+    def predicting_model(self) -> Model:
+        """The model by which this one predicts, `conditioned_model`."""
+        return self.conditioned_model
 
     @property
     def Y_imputed(self) -> Tensor:
@@ -235,12 +240,11 @@ class CensoredDelayModel(WrapperModel, FantasizeMixin):
                 is given to one that learns its noise.
         """
         X, Y, Yvar = self._observations(X, Y, Yvar)
-        noise = given_noise(gaussian_part(self.model), X, Y, Yvar)
+        noise = given_noise(observed_process(self.model), X, Y, Yvar)
         with torch.no_grad():
             model = conditioned_on(self.model, X, Y, **noise)
         return self._remade(model, self._still_pending(X))
 
-    @outside_inference_mode()
     def observe(self, X: Tensor, Y: Tensor, Yvar: Tensor | None = None) -> None:
         """Add new observations in place; rows that were pending are so no longer.
 
@@ -271,7 +275,6 @@ class CensoredDelayModel(WrapperModel, FantasizeMixin):
 
     # ------------------------------------------------------------ the model interface
 
-    @outside_inference_mode()
     def posterior(  # type: ignore[override]
         self,
         X: Tensor,
@@ -325,7 +328,7 @@ class CensoredDelayModel(WrapperModel, FantasizeMixin):
         Returns:
             A model of the class of `model`.
         """
-        X = with_task_feature(gaussian_part(self.model), X)
+        X = with_task_feature(observed_process(self.model), X)
         return conditioned_on(self.conditioned_model, X, Y, **kwargs)
 
     @classmethod
@@ -375,7 +378,6 @@ class CensoredDelayModel(WrapperModel, FantasizeMixin):
 
     # ------------------------------------------------------------ conditioning
 
-    @outside_inference_mode()
     @torch.no_grad()
     def _conditioned(self) -> _Conditioned:
         """`model` conditioned on the pending points, from the cache while that is valid."""
@@ -392,7 +394,7 @@ class CensoredDelayModel(WrapperModel, FantasizeMixin):
 
     def _basis(self) -> tuple[object, ...]:
         """Objects one of which is replaced by anything that invalidates the conditioned model."""
-        gp = gaussian_part(self.model)
+        gp = observed_process(self.model)
         settings = [getattr(self.model, name, None) for name in ("calibrator", "denoise", "excess")]
         return (
             self.X_pending,
@@ -405,7 +407,7 @@ class CensoredDelayModel(WrapperModel, FantasizeMixin):
 
     def _checked(self, name: str, X: Tensor) -> Tensor:
         """Inputs ``n x d`` with all columns the model takes, in its precision."""
-        gp = gaussian_part(self.model)
+        gp = observed_process(self.model)
         X = check_inputs(name, with_task_feature(gp, X), raw_width(gp))
         return like(gp, X)
 
@@ -413,7 +415,7 @@ class CensoredDelayModel(WrapperModel, FantasizeMixin):
         self, X: Tensor, Y: Tensor, Yvar: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor | None]:
         """Checked observations in the model's precision."""
-        gp = gaussian_part(self.model)
+        gp = observed_process(self.model)
         X = with_task_feature(gp, X)
         check_observations(gp, X, Y, Yvar)
         return like(gp, X), like(gp, Y), None if Yvar is None else like(gp, Yvar)

@@ -21,7 +21,7 @@ from torch import Tensor
 
 
 @contextmanager
-def row_updates(model: Any) -> Iterator[None]:
+def row_updates(model: Any) -> Iterator[RowUpdate | None]:
     r"""Have ``model.condition_on_observations`` extend the Cholesky factor of ``model``.
 
     With ``K = L L^T`` and new rows ``[B, D]``, the factor gains the rows ``[V^T, C]`` with
@@ -31,24 +31,33 @@ def row_updates(model: Any) -> Iterator[None]:
 
     Only without gradients and batch dimensions; otherwise GPyTorch's update is left in place,
     as it is for models with another way of prediction than the usual one.
+
+    Yields:
+        What becomes of the factor; None where GPyTorch's update is left in place.
     """
     strategy = getattr(model, "prediction_strategy", None)
     # The exact type: other strategies (interpolated, sparse) hold other caches than a factor.
     if type(strategy) is not DefaultPredictionStrategy or torch.is_grad_enabled():
-        yield
+        yield None
         return
-    model.prediction_strategy = _Extensible(strategy)
+    model.prediction_strategy = update = RowUpdate(strategy)
     try:
-        yield
+        yield update
     finally:
         model.prediction_strategy = strategy
 
 
-class _Extensible:
-    """Stands in for a prediction strategy while GPyTorch asks for an updated one."""
+class RowUpdate:
+    """Stands in for a prediction strategy while GPyTorch asks for an updated one.
+
+    Attributes:
+        factor: The extended factor ``n x n`` and ``(K + noise)^{-1} (y - m)``, ``n x 1``; None
+            before the update, and where GPyTorch made it.
+    """
 
     def __init__(self, strategy: DefaultPredictionStrategy) -> None:
         self._strategy = strategy
+        self.factor: tuple[Tensor, Tensor] | None = None
         self.train_prior_dist = strategy.train_prior_dist
 
     def get_fantasy_strategy(
@@ -96,8 +105,9 @@ class _Extensible:
         # (`torch.cholesky_solve` takes forty times as long for one right-hand side at n = 2000.)
         deviation = (full_targets - full_output.mean).unsqueeze(-1)
         half = torch.linalg.solve_triangular(root, deviation, upper=False)
-        weights = torch.linalg.solve_triangular(root.mT, half, upper=True).squeeze(-1)
-        add_to_cache(new, "mean_cache", weights, observation_nan_policy.value())
+        weights = torch.linalg.solve_triangular(root.mT, half, upper=True)
+        self.factor = root, weights
+        add_to_cache(new, "mean_cache", weights.squeeze(-1), observation_nan_policy.value())
         add_to_cache(new, "covar_cache", inverse)
         return new
 

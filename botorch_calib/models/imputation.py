@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from botorch.exceptions.errors import InputDataError, UnsupportedError
-from botorch.posteriors import GPyTorchPosterior
 from torch import Tensor
 
 from botorch_calib._validation import check_limit, check_one_of
 from botorch_calib.models.conditioning import conditioned_on, given_noise
-from botorch_calib.models.inspection import gaussian_part
+from botorch_calib.models.inspection import observed_process
+from botorch_calib.posteriors.single_points import is_gaussian
 
 if TYPE_CHECKING:
     from botorch_calib.ledger import FeedbackLedger
@@ -61,7 +61,7 @@ def impute(
         UnsupportedError: If the model cannot be conditioned on observations, or a nonlinear outcome
             transform makes the posterior to hallucinate from non-Gaussian.
     """
-    gp = gaussian_part(model)
+    gp = observed_process(model)
     if censor_value is not None and imputation == "censor":
         Y = X_pending.new_full((len(X_pending), 1), censor_value)
     else:
@@ -77,7 +77,7 @@ def impute(
 
 def _posterior_mean(gp: Any, X: Tensor) -> Tensor:
     posterior = gp.posterior(X)
-    if type(posterior) is not GPyTorchPosterior:
+    if not is_gaussian(posterior):
         raise UnsupportedError(
             "`imputation='hallucinate'` needs a posterior that is Gaussian in the units of the "
             f"outcome, got a {type(posterior).__name__}: apply nonlinear transforms to the "

@@ -32,12 +32,14 @@ from gpytorch.likelihoods import FixedNoiseGaussianLikelihood, GaussianLikelihoo
 from torch import Tensor
 
 from botorch_calib.distributions import PiecewisePredictive
+from botorch_calib.models.wrapper import WrapperModel
 from botorch_calib.posteriors import CalibratedPosterior
 from botorch_calib.posteriors.moments import (
     least_for_scale,
     marginal_variance,
     mean_and_deviation,
 )
+from botorch_calib.posteriors.single_points import is_gaussian
 
 # ------------------------------------------------------------ models inside models
 
@@ -67,12 +69,17 @@ def gaussian_part(model: Any) -> Any:
 
 
 def predicting_process(model: Any) -> Any:
-    """The model with a Gaussian posterior that a model predicts by, pending points included.
+    """The Gaussian process that a model predicts by, pending points included."""
+    while isinstance(model, WrapperModel):
+        model = model.predicting_model
+    return model
 
-    That is `predicting_part` or, if it is calibrated, what it corrects, which may know of pending
-    points as well.
-    """
-    return predicting_part(gaussian_part(predicting_part(model)))
+
+def observed_process(model: Any) -> Any:
+    """The Gaussian process of observed data alone, inside this package's wrappers."""
+    while isinstance(model, WrapperModel):
+        model = model.model
+    return model
 
 
 def innermost(model: Any) -> Any:
@@ -201,6 +208,19 @@ def _scale_of(transform: Any, squared: bool) -> Tensor | None:
     return None
 
 
+def unit_of_targets(model: Any, like: Tensor) -> Tensor:
+    """What one unit of the targets of a model is in units of its outcome; 1 where it is not known.
+
+    Args:
+        model: A model, calibrated and with pending points or not.
+        like: Has the precision and the device of the result.
+    """
+    scale = outcome_scale(predicting_process(model))
+    if scale is None or scale.numel() != 1:
+        return torch.ones_like(like[0, 0])
+    return scale.detach().reshape(()).to(like)
+
+
 def outcome_units(model: Any) -> Tensor:
     """The unit of each training target of a single-output model, in units of the outcome: ``n``.
 
@@ -256,7 +276,7 @@ def stated_moments(
         posterior: What it states.
         transform: The posterior transform that this has been through, if any.
     """
-    if type(posterior) is not GPyTorchPosterior:
+    if not is_gaussian(posterior):
         return mean_and_deviation(posterior)
     least = least_variance(predicting_process(model), posterior)
     if least is None or transform is None:
@@ -280,7 +300,7 @@ def as_calibrated(model: Any, posterior: Posterior) -> CalibratedPosterior:
     """
     if isinstance(posterior, CalibratedPosterior):
         return posterior
-    if type(posterior) is not GPyTorchPosterior:
+    if not is_gaussian(posterior):
         raise UnsupportedError(
             f"A calibrated or Gaussian posterior is needed; {type(model).__name__} gave a "
             f"{type(posterior).__name__}. Monte Carlo acquisition functions, such as "

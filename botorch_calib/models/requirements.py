@@ -15,13 +15,12 @@ from botorch.models.gpytorch import BatchedMultiOutputGPyTorchModel, MultiTaskGP
 from botorch.models.higher_order_gp import HigherOrderGP
 from botorch.models.model import Model, ModelList
 from botorch.models.transforms import ChainedOutcomeTransform, Standardize
-from botorch.posteriors.posterior import Posterior
 from gpytorch.likelihoods import FixedNoiseGaussianLikelihood
 from gpytorch.likelihoods.gaussian_likelihood import _GaussianLikelihoodBase
 from torch import Tensor
 
 from botorch_calib._validation import check_finite, check_model, check_precision, check_tensor
-from botorch_calib.models.inspection import like, raw_train_inputs, raw_width, with_task_feature
+from botorch_calib.models.inspection import like, raw_train_inputs, raw_width
 
 
 def check_base(model: Model, wrapper: str = "CalibratedModel") -> None:
@@ -195,26 +194,3 @@ def check_one_value_each(num: int, X: Tensor, subject: str) -> None:
             f"{num // X.shape[-2]} points of each: use a Monte Carlo acquisition function whose "
             "`objective` is a risk measure of `botorch.acquisition.risk_measures`."
         )
-
-
-def posterior_at(model: Any, X: Tensor, **kwargs: Any) -> Posterior:
-    """``model.posterior(X)``, with an error that helps where ``X`` does not fit the model.
-
-    Args:
-        model: Any BoTorch model.
-        X: ``batch_shape x q x d``.
-        kwargs: Passed on to ``posterior``.
-
-    Raises:
-        BotorchTensorDimensionError: If ``X`` is a vector, or has another number of columns than
-            the model.
-        InputDataError: If ``X`` is more precise than the model.
-    """
-    try:
-        posterior: Posterior = model.posterior(X, **kwargs)
-    except RuntimeError:
-        # GPyTorch speaks of sizes and precisions inside. Looking beforehand would cost every call,
-        # and refuse single-precision inputs of a model in double, which are good enough.
-        check_fits(model, with_task_feature(model, X))
-        raise
-    return posterior

@@ -65,14 +65,7 @@ class CalibratedPath(SamplePath):
         return self._evaluate(X)[1]
 
     def with_mean(self, X: Tensor) -> tuple[Tensor, Tensor]:
-        """Evaluate the functions, and with them the mean of the posterior, differentiable as well.
-
-        Args:
-            X: ``batch_shape x q x d``; the batch shape broadcasts against the sample shape.
-
-        Returns:
-            Values, as of `forward`, and the mean, ``batch_shape x q``, in units of the outcome.
-        """
+        """The values, as of `forward`, and the mean of the posterior, ``batch_shape x q``."""
         posterior, values = self._evaluate(X)
         return values, posterior.mean.squeeze(-1).flatten(-2)
 

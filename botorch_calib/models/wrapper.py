@@ -28,6 +28,11 @@ class WrapperModel(Model):
     model: Any  # a BoTorch model: its attributes are beyond what ``Model`` declares
 
     @property
+    def predicting_model(self) -> Model:
+        """The model inside by which this one predicts."""
+        return self.model
+
+    @property
     def num_outputs(self) -> int:
         """One output."""
         return 1

@@ -12,8 +12,8 @@ from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataErro
 from torch import Tensor
 
 from botorch_calib._validation import check_inputs, check_open_unit
-from botorch_calib.acquisition.chance_constrained_search import LeastMargin
-from botorch_calib.acquisition.chance_constraints import ChanceConstraint, chance_constraints_of
+from botorch_calib.decisions.chance_constrained_search import LeastMargin
+from botorch_calib.decisions.chance_constraints import ChanceConstraint, chance_constraints_of
 from botorch_calib.models import CalibratedModel
 from botorch_calib.plotting.intervals import interval_half_width
 from botorch_calib.plotting.style import (

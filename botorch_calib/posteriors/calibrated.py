@@ -2,9 +2,9 @@ r"""`CalibratedPosterior`: a Gaussian posterior with calibrated marginals."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from functools import cached_property
-from typing import Self
+from typing import Any, Self
 
 import torch
 from botorch.exceptions.errors import (
@@ -15,33 +15,25 @@ from botorch.exceptions.errors import (
 from botorch.posteriors import GPyTorchPosterior
 from botorch.posteriors.posterior import Posterior
 from botorch.utils.low_rank import sample_cached_cholesky
-from gpytorch.distributions import MultitaskMultivariateNormal, MultivariateNormal
+from gpytorch.distributions import MultivariateNormal
 from linear_operator import to_linear_operator
 from torch import Tensor
 
 from botorch_calib._validation import (
     check_nonnegative,
     check_one_of,
-    check_open_unit,
     check_variances,
 )
-from botorch_calib.distributions.moments import WithMoments
 from botorch_calib.distributions.piecewise import PiecewisePredictive
-from botorch_calib.distributions.smoothed import (
-    MAX_RATIO,
-    SmoothedPredictive,
-    UnsmoothedPredictive,
-)
+from botorch_calib.posteriors.denoised_marginals import DenoisedMarginals
 from botorch_calib.posteriors.moments import (
     MIN_VARIANCE,
     marginal_variance,
     scale_for_least,
     usual_least,
 )
+from botorch_calib.posteriors.single_points import is_gaussian
 
-# Beyond this, in units of the outcome, numbers are as good as infinite: in units of the smallest
-# standard deviation, and of the noise beside it, cubes of them would overflow in derivatives.
-_FAR = 1e90
 #: Whose the spread is that a calibrator finds in excess of what the Gaussian process states.
 EXCESS = ("noise", "objective")
 
@@ -54,7 +46,7 @@ _NOT_NORMAL = (
 )
 
 
-class CalibratedPosterior(WithMoments, Posterior):
+class CalibratedPosterior(DenoisedMarginals, Posterior):
     r"""Posterior of the objective, or an observation, under a calibrated predictive distribution.
 
     The Gaussian posterior says ``f ~ N(mu, v)`` and ``y ~ N(mu, v + n)`` at each point; the
@@ -129,22 +121,19 @@ class CalibratedPosterior(WithMoments, Posterior):
         excess: str = "noise",
         least_variance: Tensor | None = None,
     ) -> None:
-        if not isinstance(denoise, bool):
-            raise InputDataError(f"`denoise` must be True or False, got {denoise!r}.")
-        if isinstance(noise_variance, Tensor):
-            check_variances("noise_variance", noise_variance)
-        elif isinstance(noise_variance, bool):
-            raise InputDataError(
-                f"`noise_variance` must be a number or a tensor, got {noise_variance}: for the "
-                "posterior of the observation give `denoise=False`."
-            )
-        else:
-            check_nonnegative("noise_variance", noise_variance)
-        if (
-            least_variance is not None
-            and not check_variances("least_variance", least_variance).all()
-        ):
-            raise InputDataError("`least_variance` must be positive.")
+        _check_parts(posterior, predictive)
+        _check_settings(noise_variance, denoise, excess, least_variance)
+        shapes = {
+            "predictive": predictive.batch_shape,
+            "noise_variance": getattr(noise_variance, "shape", ()),
+            "least_variance": getattr(least_variance, "shape", ()),
+        }
+        for name, shape in shapes.items():
+            if not broadcasts_to(shape, posterior.mean.shape):
+                raise BotorchTensorDimensionError(
+                    f"The shape {tuple(shape)} of `{name}` does not broadcast to that of the "
+                    f"posterior mean, {tuple(posterior.mean.shape)}."
+                )
         self._set_up(posterior, predictive, noise_variance, denoise, excess, least_variance)
         # Once more: what double precision holds may overflow in that of the posterior.
         check_variances("noise_variance", self.noise_variance)
@@ -159,7 +148,7 @@ class CalibratedPosterior(WithMoments, Posterior):
         excess: str,
         least_variance: Tensor | None,
     ) -> Self:
-        """As the constructor, of variances that a model states: they are not looked at.
+        """As the constructor, of what a model states, which is not looked at.
 
         Looking would wait for the device at every evaluation of an acquisition function, and make
         errors of inputs that are NaN.
@@ -177,213 +166,18 @@ class CalibratedPosterior(WithMoments, Posterior):
         excess: str,
         least_variance: Tensor | None,
     ) -> None:
-        if type(posterior) is not GPyTorchPosterior:
-            raise UnsupportedError(
-                "CalibratedPosterior needs as `posterior` a GPyTorchPosterior with a multivariate "
-                f"normal distribution, got {type(posterior).__name__}."
-            )
-        if isinstance(posterior.distribution, MultitaskMultivariateNormal):
-            raise BotorchTensorDimensionError(
-                "CalibratedPosterior is defined for a `posterior` of a single output; use one "
-                "calibrated model per outcome in a ModelList."
-            )
-        if not isinstance(predictive, PiecewisePredictive):
-            raise UnsupportedError(
-                "`predictive` must be a PiecewisePredictive, such as `calibrator.predictive(X)`, "
-                f"got {type(predictive).__name__}."
-            )
-        self.excess: str = check_one_of("excess", excess, EXCESS)
         self._noiseless = not isinstance(noise_variance, Tensor) and noise_variance == 0.0
         self.base_posterior = posterior
         self.predictive = predictive
         self.denoise = denoise
-        mean = posterior.mean
-        self.noise_variance = torch.as_tensor(noise_variance, dtype=mean.dtype, device=mean.device)
-        shapes = {
-            "predictive": predictive.batch_shape,
-            "noise_variance": self.noise_variance.shape,
-            "least_variance": torch.Size() if least_variance is None else least_variance.shape,
-        }
-        for name, shape in shapes.items():
-            if not broadcasts_to(shape, mean.shape):
-                raise BotorchTensorDimensionError(
-                    f"The shape {tuple(shape)} of `{name}` does not broadcast to that of the "
-                    f"posterior mean, {tuple(mean.shape)}."
-                )
+        self.excess = excess
         self._least_variance = least_variance
-        self._set_units(mean, marginal_variance(posterior, least_variance))
-
-    def _set_units(self, mean: Tensor, variance: Tensor) -> None:
-        """The distribution as ``f~ = location + unit (z + ratio eps)``, in float64."""
-        # Where a least variance is given, in whatever units, it is positive.
-        least = MIN_VARIANCE if self._least_variance is None else 0.0
-        variance = variance.double().clamp(min=least)
-        noise = self.noise_variance.double()
-        self._location, self._deviation = mean.double(), (variance + noise).sqrt()
-        self._unit = self._deviation
-        # The factor of the paths and that of z, with `excess="objective"`
-        self._stretch: tuple[Tensor, Tensor] | None = None
-        # Of (f~ - location) / unit, at each point
-        self._distribution: SmoothedPredictive | UnsmoothedPredictive
-        if not self.denoise or self._noiseless:
-            self._distribution = UnsmoothedPredictive(self.predictive)
-            return
-        # The small number keeps the derivative of the root finite where there is no noise.
-        self._noise_ratio = ratio = (noise.clamp(min=1e-200) / variance).sqrt()
-        self._unit = variance / self._deviation
-        if self.excess == "objective":
-            growth, spread = self._growth(ratio)
-            tau, root = spread.sqrt(), growth.sqrt()
-            self._unit, ratio = self._unit * (growth / spread), ratio * (tau / root)
-            self._stretch = root, tau
-        # A larger ratio would be held to the largest, and the spread given y be too small.
-        self._unit = self._unit * (ratio / MAX_RATIO).clamp(min=1.0)
-        self._distribution = SmoothedPredictive(self.predictive, ratio)
-
-    def _growth(self, ratio: Tensor) -> tuple[Tensor, Tensor]:
-        """``v' / v`` and ``tau^2``, both at least 1.
-
-        With a normal ``z`` of variance ``tau^2``, denoising by the gain of ``v`` is one step of the
-        EM algorithm that takes noise of variance ``n`` out of ``y``, whose variance is
-        ``tau^2 (v + n)``; ``v' = tau^2 (v + n) - n`` is its fixed point. In the form
-        ``v' / v = 1 + (tau^2 - 1) (1 + n / v)`` nothing cancels.
-        """
-        spread = self.predictive.to(torch.float64).variance.clamp(min=1.0)
-        return 1.0 + (spread - 1.0) * (1.0 + ratio.square()), spread
-
-    # ------------------------------------------------------------ moments and marginals
-
-    def moments(self) -> tuple[Tensor, Tensor]:
-        """Mean and variance, ``batch_shape x q x 1``, which cost as much as one of them."""
-        mean, variance = self._distribution.moments()
-        location = self._location + self._unit * mean
-        return location.to(self.dtype), (self._unit.square() * variance).to(self.dtype)
-
-    def cdf(self, value: Tensor | float) -> Tensor:
-        """``P(f~ <= value)`` of each marginal.
-
-        Args:
-            value: A number or a vector of ``k > 1`` numbers (then the result gains a leading
-                dimension), or a tensor of two or more dimensions that broadcasts against
-                ``batch_shape x q x 1``.
-        """
-        return self._at(value, self._distribution.cdf)
-
-    def density(self, value: Tensor | float) -> Tensor:
-        """Density of each marginal at ``value``.
-
-        Args:
-            value: A number or a vector of ``k > 1`` numbers (then the result gains a leading
-                dimension), or a tensor of two or more dimensions that broadcasts against
-                ``batch_shape x q x 1``.
-        """
-        return self._at(value, lambda x: self._distribution.log_prob(x).exp() / self._unit)
-
-    def quantile(self, value: Tensor | float) -> Tensor:
-        """Quantiles of the marginals, with exact first derivatives; others are exact or an error.
-
-        Args:
-            value: Levels in (0, 1), of any shape. As in BoTorch, several give the result leading
-                dimensions of their shape. A tensor is read back from its device, a number is not.
-
-        Raises:
-            InputDataError: If a level is outside (0, 1).
-        """
-        if not isinstance(value, (int, float)):
-            try:
-                value = torch.as_tensor(value)
-            except (TypeError, ValueError, RuntimeError):
-                raise InputDataError(
-                    f"`value` must hold levels in (0, 1), got {value!r}."
-                ) from None
-            if value.numel() > 1:
-                return torch.stack([self.quantile(v) for v in value], dim=0)
-        level = float(value)
-        if not 0.0 < level < 1.0:
-            raise InputDataError(f"`value` must hold levels in (0, 1), got {level}.")
-        return (self._location + self._unit * self._distribution.quantile(level)).to(self.dtype)
-
-    def conditional_mean_below(self, level: float) -> Tensor:
-        """``E[f~ | f~ <= Q(level)]``, ``batch_shape x q x 1``, with the derivatives of `quantile`.
-
-        The mean of the worst values with a total probability of ``level``, also called expected
-        shortfall or conditional value at risk. Of ``affine(-1.0)`` it is minus the mean of the
-        greatest ones.
-
-        Args:
-            level: In (0, 1).
-
-        Raises:
-            InputDataError: If ``level`` is outside (0, 1).
-        """
-        check_open_unit("level", level)
-        value = self._location + self._unit * self._distribution.mean_below(level)
-        return value.to(self.dtype)
-
-    def _at(self, value: Tensor | float, function: Callable[[Tensor], Tensor]) -> Tensor:
-        """A function of numbers in the units of `_distribution`, at ``value``."""
-        value = torch.as_tensor(value, dtype=torch.float64, device=self.device)
-        if value.dim() == 1 and value.numel() > 1:
-            value = value.view(-1, *[1] * self._location.dim())
-        return function(self._in_units(value)).to(self.dtype)
-
-    # ------------------------------------------------------------ improvement
-
-    def log_expected_improvement(self, best_f: Tensor | float) -> Tensor:
-        """``log E(f~ - best_f)+``, ``batch_shape x q x 1``, accurate down to ``exp(-800)``.
-
-        Args:
-            best_f: Value to improve upon (maximisation); broadcasts against
-                ``batch_shape x q x 1``. Minus infinity gives infinity, and infinity gives minus
-                infinity.
-        """
-        return self._log_improvement(best_f).to(self.dtype)
-
-    def expected_improvement(self, best_f: Tensor | float) -> Tensor:
-        """``E(f~ - best_f)+``, ``batch_shape x q x 1``.
-
-        Args:
-            best_f: Value to improve upon (maximisation); broadcasts against
-                ``batch_shape x q x 1``.
-        """
-        # Not from `log_expected_improvement`, which may have been rounded to single precision
-        return self._log_improvement(best_f).exp().to(self.dtype)
-
-    def _log_improvement(self, best_f: Tensor | float) -> Tensor:
-        """`log_expected_improvement` in float64."""
-        best = torch.as_tensor(best_f, dtype=torch.float64, device=self.device)
-        near = best.clamp(-_FAR, _FAR)
-        log_ei = self._unit.log() + self._distribution.log_excess(self._from_location(near))
-        # So far below, the distribution is a point: the improvement is -best. So far above it is 0.
-        return torch.where(best != near, (-best).clamp(min=0.0).log(), log_ei)
-
-    def probability_of_improvement(self, best_f: Tensor | float) -> Tensor:
-        """``P(f~ > best_f)``, ``batch_shape x q x 1``.
-
-        Args:
-            best_f: Value to improve upon (maximisation); broadcasts against
-                ``batch_shape x q x 1``.
-        """
-        return self._distribution.log_survival(self._in_units(best_f)).exp().to(self.dtype)
-
-    def log_probability_between(self, lower: float | None, upper: float | None) -> Tensor:
-        """``log P(lower <= f~ <= upper)``, ``batch_shape x q x 1``, accurate in both tails.
-
-        Args:
-            lower: Lower limit in units of the outcome, or None for none.
-            upper: Upper limit in units of the outcome, greater than ``lower``, or None for none.
-        """
-        ends = [None if end is None else self._in_units(end) for end in (lower, upper)]
-        # Masses that were rounded may add up to slightly more than 1.
-        return self._distribution.log_between(*ends).clamp(max=0.0).to(self.dtype)
-
-    def _in_units(self, value: Tensor | float) -> Tensor:
-        """Numbers in units of `_distribution`; infinite ones are far out instead."""
-        value = torch.as_tensor(value, dtype=torch.float64, device=self.device)
-        return self._from_location(value.clamp(-_FAR, _FAR))
-
-    def _from_location(self, value: Tensor) -> Tensor:
-        return (value - self._location) / self._unit
+        mean, variance = posterior.mean, marginal_variance(posterior, least_variance)
+        if least_variance is None:
+            variance = variance.clamp(min=MIN_VARIANCE)
+        self.noise_variance = torch.as_tensor(noise_variance, dtype=mean.dtype, device=mean.device)
+        smooths = denoise and not self._noiseless
+        self._set_up_marginals(mean, variance, self.noise_variance, predictive, smooths, excess)
 
     # ------------------------------------------------------------ joint samples
 
@@ -615,7 +409,44 @@ def _last(values: Tensor, num: int) -> Tensor:
     return values if values.dim() < 2 or values.shape[-2] == 1 else values[..., -num:, :]
 
 
-def broadcasts_to(shape: torch.Size, target: torch.Size) -> bool:
+def _check_parts(posterior: Any, predictive: Any) -> None:
+    if not is_gaussian(posterior):
+        raise UnsupportedError(
+            "CalibratedPosterior needs as `posterior` a GPyTorchPosterior with a multivariate "
+            f"normal distribution, got {type(posterior).__name__}."
+        )
+    if posterior._is_mt:
+        raise BotorchTensorDimensionError(
+            "CalibratedPosterior is defined for a `posterior` of a single output; use one "
+            "calibrated model per outcome in a ModelList."
+        )
+    if not isinstance(predictive, PiecewisePredictive):
+        raise UnsupportedError(
+            "`predictive` must be a PiecewisePredictive, such as `calibrator.predictive(X)`, "
+            f"got {type(predictive).__name__}."
+        )
+
+
+def _check_settings(
+    noise_variance: Any, denoise: Any, excess: Any, least_variance: Tensor | None
+) -> None:
+    check_one_of("excess", excess, EXCESS)
+    if not isinstance(denoise, bool):
+        raise InputDataError(f"`denoise` must be True or False, got {denoise!r}.")
+    if isinstance(noise_variance, Tensor):
+        check_variances("noise_variance", noise_variance)
+    elif isinstance(noise_variance, bool):
+        raise InputDataError(
+            f"`noise_variance` must be a number or a tensor, got {noise_variance}: for the "
+            "posterior of the observation give `denoise=False`."
+        )
+    else:
+        check_nonnegative("noise_variance", noise_variance)
+    if least_variance is not None and not check_variances("least_variance", least_variance).all():
+        raise InputDataError("`least_variance` must be positive.")
+
+
+def broadcasts_to(shape: Sequence[int], target: torch.Size) -> bool:
     """Whether ``shape`` broadcasts to ``target`` without changing it."""
     missing = len(target) - len(shape)
     pairs = zip(shape, target[missing:], strict=False)

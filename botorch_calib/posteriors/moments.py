@@ -10,6 +10,7 @@ from gpytorch.settings import min_variance
 from torch import Tensor
 
 from botorch_calib.distributions.moments import WithMoments
+from botorch_calib.posteriors.single_points import raw_variance
 
 # Smallest variance of the objective that is divided by or differentiated as a standard deviation:
 # the default of BoTorch's analytic acquisition functions, which give it no name.
@@ -45,13 +46,7 @@ def marginal_variance(posterior: GPyTorchPosterior, least: Tensor | None = None)
         least: What they are at least, broadcasting to ``batch_shape x q x 1``; by default what
             GPyTorch's setting ``min_variance`` says, whatever the units.
     """
-    if least is None:
-        return posterior.variance
-    normal = posterior.distribution
-    diagonal = normal.lazy_covariance_matrix.diagonal(dim1=-1, dim2=-2)
-    # Several means may share one covariance matrix.
-    diagonal = diagonal.expand(normal.batch_shape + normal.event_shape)
-    return diagonal.unsqueeze(-1).clamp_min(least)
+    return posterior.variance if least is None else raw_variance(posterior).clamp_min(least)
 
 
 def least_for_scale(scale_squared: Tensor, dtype: torch.dtype) -> Tensor:

@@ -27,10 +27,6 @@ class ContextDistribution:
     `TotalVariationBall`, `WorstCase`). So `with_candidates` adds candidates beyond what was
     observed as such atoms.
 
-    It also carries what an acquisition function has to know about contexts: their columns in the
-    inputs of a model (`with_indices`), and where a Lipschitz constant is looked for
-    (`with_lipschitz_points`).
-
     The constructor keeps the atoms as they are, in number and order; `empirical` and `discrete`
     merge equal ones. Tensors are copied, and must not be changed afterwards.
 
@@ -42,8 +38,7 @@ class ContextDistribution:
             contexts' own columns; negative ones count from the end. None stands for the last
             ``d_c``.
         lipschitz_points: Contexts ``M' x d_c`` over which ``WassersteinBall(method="lipschitz")``
-            takes the largest gradient norm, in the dtype and on the device of ``points``. None
-            stands for the atoms.
+            takes the largest gradient norm. None stands for the atoms.
 
     Raises:
         BotorchTensorDimensionError: If a shape is wrong.
@@ -61,13 +56,11 @@ class ContextDistribution:
         points = check_contexts("points", self.points).detach()
         weights = check_probabilities(self.weights, len(points))
         total = weights.sum()
-        # Tensors made in inference mode could not enter a graph later.
-        with torch.inference_mode(False):
-            object.__setattr__(self, "points", points.clone())
-            object.__setattr__(self, "weights", (weights / total).to(points).clone())
+        object.__setattr__(self, "points", points.clone())
+        object.__setattr__(self, "weights", (weights / total).to(points))
         object.__setattr__(self, "indices", self._checked_indices(self.indices))
-        lipschitz_points = self._checked_lipschitz_points(self.lipschitz_points)
-        object.__setattr__(self, "lipschitz_points", lipschitz_points)
+        others = self._checked_lipschitz_points(self.lipschitz_points)
+        object.__setattr__(self, "lipschitz_points", others)
 
     @classmethod
     def discrete(cls, points: Tensor, weights: Tensor) -> ContextDistribution:
@@ -81,12 +74,11 @@ class ContextDistribution:
 
     @classmethod
     def empirical(cls, samples: Tensor, weights: Tensor | None = None) -> ContextDistribution:
-        """The distribution of observed contexts; equal ones become one atom of their joint weight.
+        """The distribution of observed contexts ``n x d_c``; equal ones become one atom.
 
         Args:
-            samples: Contexts, ``n x d_c``.
-            weights: Nonnegative numbers of positive sum, ``n``, which are normalised, for example
-                to forget old samples. Default: equal weights.
+            samples: Contexts.
+            weights: Nonnegative numbers of positive sum, ``n``, for example to forget old samples.
         """
         check_contexts("samples", samples)
         weights = samples.new_ones(len(samples)) if weights is None else weights
@@ -106,10 +98,9 @@ class ContextDistribution:
     ) -> ContextDistribution:
         """Quasi-random draws from a Gaussian kernel density estimate, reflected into a box.
 
-        The density is the mean of product kernels at the samples. What a kernel puts outside the
-        box is reflected at its faces, which keeps the density from sagging there and moves no
-        mass between samples. One Sobol coordinate picks the sample, so that each has its share of
-        the draws, the others go through the normal inverse distribution function.
+        What a kernel puts outside the box is reflected at its faces, which keeps the density from
+        sagging there. One Sobol coordinate picks the sample, so that each has its share of the
+        draws.
 
         Args:
             samples: Observed contexts inside the box, ``n x d_c``.
@@ -161,16 +152,8 @@ class ContextDistribution:
         mass anywhere, up to the spacing of the grid.
 
         Args:
-            points: Candidates ``m x d_c``, which are brought to the dtype and device of the atoms.
-                Those equal to an atom, or to an earlier candidate, are left out.
-
-        Returns:
-            A distribution with the atoms of this one, followed by the candidates in their order;
-            this one if there is none to add.
-
-        Raises:
-            BotorchTensorDimensionError: If ``points`` does not have shape ``m x d_c``.
-            InputDataError: If it holds NaN or infinite values.
+            points: Candidates ``m x d_c``. Those equal to an atom, or to an earlier candidate, are
+                left out.
 
         Example:
             >>> grid = torch.linspace(0, 1, 51, dtype=torch.double).unsqueeze(-1)
@@ -190,14 +173,7 @@ class ContextDistribution:
         return ContextDistribution(points, weights, self.indices, self.lipschitz_points)
 
     def with_indices(self, indices: Sequence[int] | None) -> ContextDistribution:
-        """The same distribution, with the columns of the contexts in a model's joint inputs.
-
-        Args:
-            indices: ``d_c`` different columns, in the order of the contexts' own columns; negative
-                ones count from the end. None stands for the last ``d_c``.
-
-        Raises:
-            InputDataError: If these are not ``d_c`` different columns.
+        """The same distribution, with other `indices`.
 
         Example:
             >>> context_first = ContextDistribution.empirical(contexts).with_indices([0])
@@ -206,19 +182,9 @@ class ContextDistribution:
         return self._with("indices", self._checked_indices(indices))
 
     def with_lipschitz_points(self, points: Tensor | None) -> ContextDistribution:
-        """The same distribution, with the contexts at which a Lipschitz constant is looked for.
+        """The same distribution, with other `lipschitz_points`, in the dtype of the atoms.
 
-        ``WassersteinBall(method="lipschitz")`` takes the largest gradient norm over them. They
-        cost a second evaluation of the function. The denser they fill the set of possible
-        contexts, the more honest the bound.
-
-        Args:
-            points: Contexts ``M' x d_c``, which are brought to the dtype and device of the atoms.
-                None stands for the atoms themselves.
-
-        Raises:
-            BotorchTensorDimensionError: If ``points`` does not have shape ``M' x d_c``.
-            InputDataError: If it is empty, or holds NaN or infinite values.
+        The denser they fill the set of possible contexts, the more honest the bound.
         """
         return self._with("lipschitz_points", self._checked_lipschitz_points(points))
 
@@ -235,8 +201,7 @@ class ContextDistribution:
         if points is None:
             return None
         points = check_lipschitz_points("lipschitz_points", points, self.points.shape[-1])
-        with torch.inference_mode(False):
-            return points.detach().to(self.points).clone()
+        return points.detach().to(self.points).clone()
 
     @property
     def num_points(self) -> int:
@@ -276,8 +241,7 @@ class ContextDistribution:
     def memo(self, key: Any, compute: Callable[[], Any]) -> Any:
         """Compute something that depends on this distribution alone, once; copies start anew."""
         if key not in self._memo:
-            # Tensors made in inference mode could not enter a graph later.
-            with torch.inference_mode(False), torch.no_grad():
+            with torch.no_grad():
                 self._memo[key] = compute()
         return self._memo[key]
 
@@ -296,10 +260,6 @@ class ContextDistribution:
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_memo": {}}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        for name, value in state.items():
-            object.__setattr__(self, name, value)
 
 
 def check_weights(weights: Tensor, num_points: int, name: str = "weights") -> Tensor:

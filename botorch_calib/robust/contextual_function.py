@@ -59,36 +59,8 @@ class ContextualFunction(ABC):
     differentiable with respect to ``X``, and with respect to nothing else.
     """
 
-    # Contexts that nobody writes to, and what `_together` made of them.
-    _constant: tuple[Tensor, ...] = ()
-    _joined: Tensor | None = None
-
-    def treat_as_constant(self, *contexts: Tensor) -> None:
-        """Promise that these contexts are never written to, such as those of a distribution.
-
-        What was computed from them is then found again without a look at their numbers, which
-        would wait for the device.
-
-        Args:
-            contexts: Matrices that methods are called with: the atoms, and others if there are.
-        """
-        known = len(contexts) == len(self._constant)
-        if not (known and all(a is b for a, b in zip(contexts, self._constant, strict=True))):
-            self._constant, self._joined = contexts, None
-
-    def _is_constant(self, contexts: Tensor) -> bool:
-        return any(contexts is known for known in (*self._constant, self._joined))
-
     def __call__(self, X: Tensor, contexts: Tensor) -> Tensor:
-        """Values at all pairs.
-
-        Args:
-            X: Decisions ``b x d_x``.
-            contexts: ``M x d_c``.
-
-        Returns:
-            Values ``b x M``.
-        """
+        """Values ``b x M`` at all pairs of decisions ``b x d_x`` and contexts ``M x d_c``."""
         if not _wants_gradient(X):
             return self._evaluate(X.detach(), contexts, gradients=False)[0]
         values, gradients = self._evaluate(X.detach(), contexts, gradients=True)
@@ -98,10 +70,6 @@ class ContextualFunction(ABC):
         """Values ``b x M`` as `__call__` gives them, and context gradients ``b x M x d_c``.
 
         The context gradients carry no graph; `gradient_norms` can be differentiated.
-
-        Args:
-            X: Decisions ``b x d_x``.
-            contexts: ``M x d_c``.
         """
         values, gradients = self._evaluate(X.detach(), contexts, gradients=True)
         width = X.shape[-1]
@@ -138,7 +106,7 @@ class ContextualFunction(ABC):
             values, gradients = self.with_gradients(X, contexts)
         elif _wants_gradient(X):
             # In one pass, since values need gradients too.
-            together = self._together(contexts, steepness_contexts.to(contexts))
+            together = torch.cat([contexts, steepness_contexts.to(contexts)])
             values, gradients = self._evaluate(X.detach(), together, gradients=True)
             values = with_jacobian(X, values[:, :num], gradients[:, :num, :width])
             gradients = gradients[:, num:, width:]
@@ -163,14 +131,7 @@ class ContextualFunction(ABC):
         """Norms ``|grad_c u(x, c)|_2`` at all pairs, for sets that need more than the largest one.
 
         Unlike those of `with_gradients` they can be differentiated, which costs second derivatives
-        at all pairs.
-
-        Args:
-            X: Decisions ``b x d_x``.
-            contexts: ``M x d_c``.
-
-        Returns:
-            Norms ``b x M``.
+        at all pairs. ``b x M``, of decisions ``b x d_x`` and contexts ``M x d_c``.
         """
         if not _wants_gradient(X):
             return torch.linalg.vector_norm(self.with_gradients(X, contexts)[1], dim=-1)
@@ -179,12 +140,8 @@ class ContextualFunction(ABC):
     def norms_with_slopes(self, X: Tensor, contexts: Tensor) -> tuple[Tensor, Tensor]:
         """`gradient_norms`, and their derivatives by the decisions, both without a graph.
 
-        Args:
-            X: Decisions ``b x d_x``.
-            contexts: ``M x d_c``, or ``b x M x d_c`` if each decision has its own.
-
-        Returns:
-            Norms ``b x M`` and slopes ``b x M x d_x``.
+        Norms ``b x M`` and slopes ``b x M x d_x``, of contexts ``M x d_c``, or ``b x M x d_c`` if
+        each decision has its own.
         """
         shape = (len(X), contexts.shape[-2])
         rows = X.detach().repeat_interleave(shape[1], dim=0).split(_PAIRS)
@@ -192,14 +149,6 @@ class ContextualFunction(ABC):
         parts = [self._gradient_norm(x, c) for x, c in zip(rows, others, strict=True)]
         norms, slopes = (torch.cat(part) for part in zip(*parts, strict=True))
         return norms.view(shape), slopes.view(*shape, -1)
-
-    def _together(self, contexts: Tensor, others: Tensor) -> Tensor:
-        """Both one after the other, each time the same tensor if they are constant."""
-        if not (self._is_constant(contexts) and self._is_constant(others)):
-            return torch.cat([contexts, others])
-        if self._joined is None:
-            self._joined = torch.cat([contexts, others])
-        return self._joined
 
     @abstractmethod
     def _evaluate(self, X: Tensor, contexts: Tensor, gradients: bool) -> tuple[Tensor, Tensor]:
@@ -210,15 +159,9 @@ class ContextualFunction(ABC):
 
     @abstractmethod
     def _gradient_norm(self, X: Tensor, contexts: Tensor) -> tuple[Tensor, Tensor]:
-        """Norms of the context gradient at one context per row, and their slopes.
+        """Norms ``|grad_c u(x_i, c_i)|_2`` at one context per row, and their slopes by ``x_i``.
 
-        Args:
-            X: Decisions ``b x d_x``.
-            contexts: ``b x d_c``.
-
-        Returns:
-            Norms ``|grad_c u(x_i, c_i)|_2``, ``b``, and their derivatives with respect to ``x_i``,
-            ``b x d_x``, without a graph.
+        ``b`` and ``b x d_x``, of decisions ``b x d_x`` and contexts ``b x d_c``, without a graph.
         """
 
 

@@ -17,12 +17,7 @@ class Columns:
     Args:
         num_columns: Number ``d`` of columns of joint inputs.
         num_contexts: Number ``d_c`` of contexts among them.
-        indices: Columns of the contexts in the order of the contexts' own columns, negative ones
-            counted from the end (default: the last ``d_c``).
-
-    Raises:
-        InputDataError: If these are not ``d_c`` different columns out of ``d``, or leave no
-            decision.
+        indices: As of `join_contexts`.
     """
 
     def __init__(
@@ -66,13 +61,10 @@ def join_contexts(
             the contexts' own columns, negative ones counted from the end (default: the last
             ``d_c``). See `ContextDistribution.with_indices` for those of an acquisition function.
 
-    Returns:
-        A tensor ``... x d`` with ``d = d_x + d_c``, of the wider dtype of the two.
-
     Raises:
         BotorchTensorDimensionError: If the batch dimensions do not broadcast.
-        InputDataError: If ``context_indices`` are not ``d_c`` different columns out of ``d``, or
-            there is no decision.
+        InputDataError: If ``context_indices`` are not ``d_c`` different columns, or there is no
+            decision.
 
     Example:
         >>> train_X = join_contexts(decisions, contexts)  # n x d_x and n x d_c: row by row

@@ -13,18 +13,7 @@ from botorch_calib._validation import check_count, check_finite, check_positive,
 def density_draws(
     samples: Tensor, bounds: Tensor, num_points: int, bandwidth: str | float | Tensor, seed: int
 ) -> Tensor:
-    """Draws from a Gaussian kernel density estimate, reflected into a box, ``num_points x d_c``.
-
-    Args:
-        samples: Observed contexts inside the box, ``n x d_c``.
-        bounds: Lower and upper corner of the box, ``2 x d_c``.
-        num_points: Number of draws.
-        bandwidth: See `ContextDistribution.kde`.
-        seed: Seed of the scrambling.
-
-    Raises:
-        InputDataError: If samples lie outside the bounds, or the bandwidth is not positive.
-    """
+    """Draws of `ContextDistribution.kde`, ``num_points x d_c``."""
     num_dims = samples.shape[-1]
     low, high = check_box(bounds, num_dims).to(samples)
     if ((samples < low) | (samples > high)).any():

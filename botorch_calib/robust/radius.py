@@ -42,9 +42,6 @@ def wasserstein_radius(
         log_covering_number: ``log N(1/t, U)``, logarithm of the number of balls of radius ``1/t``
             in the supremum norm that cover the set ``U`` of confidence bounds which can arise,
             for example `log_covering_number`.
-
-    Raises:
-        InputDataError: If an argument is out of its range.
     """
     t, delta = check_count("t", t), check_open_unit("delta", delta)
     diameter = check_positive("context_diameter", context_diameter)
@@ -74,9 +71,6 @@ def log_covering_number(t: int, norm_bound: float, dim: int, constant: float = 1
 
     Returns:
         The bound, infinite where it exceeds the range of floating-point numbers.
-
-    Raises:
-        InputDataError: If an argument is out of its range.
     """
     t, norm_bound = check_count("t", t), check_positive("norm_bound", norm_bound)
     dim = check_count("dim", dim)
@@ -99,9 +93,6 @@ class RadiusSchedule:
     Attributes:
         c: Radius at ``t = 1``, for Wasserstein balls in the unit of the contexts. The paper's
             experiments use 0.3 for contexts in a unit cube.
-
-    Raises:
-        InputDataError: If ``c`` is negative or not finite.
     """
 
     c: float = 0.3

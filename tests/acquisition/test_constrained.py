@@ -25,7 +25,7 @@ from botorch_calib.acquisition import (
     LogCalibratedExpectedImprovement,
     LogCalibratedProbabilityOfFeasibility,
 )
-from botorch_calib.acquisition.fantasies import fantasy_models
+from botorch_calib.acquisition.pending_points import fantasy_models
 from botorch_calib.models import CensoredDelayModel
 from botorch_calib.models.inspection import as_calibrated, raw_train_targets
 from botorch_calib.testing import AcquisitionContract

@@ -16,17 +16,22 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from botorch_calib import (
-    CalibratedConditionalValueAtRisk,
+    CalibratedExpectedShortfall,
     CalibratedModel,
     CalibratedUpperConfidenceBound,
-    CalibratedValueAtRisk,
     CensoredDelayModel,
     LocalizedConformal,
 )
 from botorch_calib.testing import AcquisitionContract
 from tests.gps import DOUBLE, GaussianLaw, far_from_gaussian, make_data, make_gp, make_model
 
-CLASSES: list[type[Any]] = [CalibratedValueAtRisk, CalibratedConditionalValueAtRisk]
+
+def value_at_risk(model: Any, alpha: float = 0.9, **kwargs: Any) -> CalibratedUpperConfidenceBound:
+    """The outcome that is exceeded with probability ``alpha``."""
+    return CalibratedUpperConfidenceBound(model, 1.0 - alpha, observation_noise=True, **kwargs)
+
+
+CLASSES: list[Any] = [value_at_risk, CalibratedExpectedShortfall]
 each = pytest.mark.parametrize("acqf_class", CLASSES)
 
 
@@ -36,7 +41,7 @@ def grid(num: int = 6, transforms: bool = False) -> Tensor:
 
 
 class Contract(AcquisitionContract):
-    acqf_class: type[Any]
+    acqf_class: Any
 
     def make_acquisition(self, dtype: torch.dtype, maximize: bool = True) -> AcquisitionFunction:
         acqf: AcquisitionFunction = self.acqf_class(make_model(dtype), maximize=maximize)
@@ -48,11 +53,11 @@ class Contract(AcquisitionContract):
 
 
 class TestValueAtRisk(Contract):
-    acqf_class = CalibratedValueAtRisk
+    acqf_class = staticmethod(value_at_risk)
 
 
 class TestConditionalValueAtRisk(Contract):
-    acqf_class = CalibratedConditionalValueAtRisk
+    acqf_class = CalibratedExpectedShortfall
 
 
 @each
@@ -71,7 +76,7 @@ def test_of_the_outcome_whatever_the_model_describes(acqf_class, transforms, max
 def test_value_at_risk_is_a_confidence_bound_of_the_outcome(maximize):
     gp = make_gp()
     observed = CalibratedModel(gp, far_from_gaussian(), denoise=False)
-    risk = CalibratedValueAtRisk(make_model(), alpha=0.8, maximize=maximize)
+    risk = value_at_risk(make_model(), alpha=0.8, maximize=maximize)
     bound = CalibratedUpperConfidenceBound(observed, level=1.0 - 0.8, maximize=maximize)
     assert_close(risk(grid()), bound(grid()), rtol=0, atol=0)
 
@@ -83,8 +88,8 @@ def test_against_quadrature(alpha, maximize):
     X, sign = grid(4), 1.0 if maximize else -1.0
     model = CalibratedModel(make_gp(), far_from_gaussian(), denoise=False)
     posterior = model.posterior(X)
-    var = CalibratedValueAtRisk(model, alpha, maximize=maximize)(X)
-    cvar = CalibratedConditionalValueAtRisk(model, alpha, maximize=maximize)(X)
+    var = value_at_risk(model, alpha, maximize=maximize)(X)
+    cvar = CalibratedExpectedShortfall(model, alpha, maximize=maximize)(X)
     worst = sign * var.view(4, 1, 1)
     mass = posterior.cdf(worst) if maximize else 1.0 - posterior.cdf(worst)
     assert_close(mass.flatten(), torch.full_like(var, 1.0 - alpha), rtol=1e-7, atol=1e-9)
@@ -109,7 +114,7 @@ def test_against_sampling_by_botorchs_risk_measures(acqf_class, maximize):
     with torch.no_grad():
         y = sign * model.posterior(X, observation_noise=True).rsample(torch.Size([num]))
     y = y.reshape(num, 3).mT.unsqueeze(-1)  # 3 x (q n_w) x 1
-    conditional = acqf_class is CalibratedConditionalValueAtRisk
+    conditional = acqf_class is CalibratedExpectedShortfall
     measure = (CVaR if conditional else VaR)(alpha, n_w=num)
     value = acqf_class(model, alpha, maximize=maximize)(X)
     worst = y.squeeze(-1).sort(dim=-1).values[:, : round(num * (1 - alpha))]
@@ -131,7 +136,7 @@ def test_without_calibration(acqf_class, alpha, fixed_noise):
     posterior = gp.posterior(X, observation_noise=True)
     z = torch.special.ndtri(torch.tensor(1.0 - alpha, **DOUBLE))
     factor = z
-    if acqf_class is CalibratedConditionalValueAtRisk:
+    if acqf_class is CalibratedExpectedShortfall:
         factor = -torch.exp(-z.square() / 2) / math.sqrt(2 * math.pi) / (1.0 - alpha)
     expected = (posterior.mean + factor * posterior.variance.sqrt()).flatten()
     value = acqf_class(CalibratedModel(gp, GaussianLaw()), alpha)(X)
@@ -229,11 +234,10 @@ def test_local_noise_counts_against_a_point(acqf_class):
     assert plain.item() > 0.9
 
 
-@each
 @pytest.mark.parametrize("alpha", [0.0, 1.0, -0.1, math.nan])
-def test_alpha_is_checked(acqf_class, alpha):
+def test_alpha_is_checked(alpha):
     with pytest.raises(InputDataError, match="`alpha`"):
-        acqf_class(make_model(), alpha=alpha)
+        CalibratedExpectedShortfall(make_model(), alpha=alpha)
 
 
 @each

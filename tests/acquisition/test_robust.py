@@ -47,7 +47,7 @@ from botorch_calib.acquisition.robust import (
     RobustUpperConfidenceBound,
     WassersteinUpperConfidenceBound,
 )
-from botorch_calib.acquisition.separate_starts import SEPARATE_STARTS
+from botorch_calib.optim.separate_starts import SEPARATE_STARTS
 from botorch_calib.robust import (
     AmbiguitySet,
     ChiSquaredBall,
@@ -176,6 +176,10 @@ def by_loops(model: Any, X: Tensor, lipschitz: Tensor, sign: float = 1.0) -> Ten
     return torch.stack(result).view(X.shape[:-2]).detach()
 
 
+def smoothed(acqf: Any, *smoothing: float) -> Any:
+    return acqf.with_ambiguity(acqf.ambiguity.smoothed(*smoothing))
+
+
 def wasserstein(model: Any, radius: Any = RADIUS, **kwargs: Any) -> WassersteinUpperConfidenceBound:
     kwargs = {"contexts": CONTEXTS, "context_weights": WEIGHTS, **kwargs}
     return WassersteinUpperConfidenceBound(model, BETA, radius, **kwargs)
@@ -268,16 +272,16 @@ class TestWasserstein:
     def test_smoothed_for_a_search(self, name, monkeypatch):
         acqf, X = wasserstein(MODELS[name]()), points(6)
         exact = acqf(X)
-        ends = [acqf.smoothed(smoothing)(X) for smoothing in (1 / 8, 1 / 32, 1 / 4096)]
+        ends = [smoothed(acqf, smoothing)(X) for smoothing in (1 / 8, 1 / 32, 1 / 4096)]
         # The norm of higher order is nearer to the maximum, and above it.
         assert (ends[0] < ends[1]).all() and (ends[1] <= ends[2]).all()
         assert (ends[2] <= exact).all()
         assert_close(ends[2], exact, rtol=1e-3, atol=1e-3)
         x = X.requires_grad_()
-        assert torch.autograd.gradcheck(acqf.smoothed(), (x,), eps=1e-6, atol=1e-5, rtol=1e-4)
+        assert torch.autograd.gradcheck(smoothed(acqf), (x,), eps=1e-6, atol=1e-5, rtol=1e-4)
         # The function itself is as before, and its factorisation serves both.
-        assert torch.equal(acqf(X), exact) and acqf.radius == acqf.smoothed().radius
-        assert acqf.smoothed()._cache is acqf._cache
+        assert torch.equal(acqf(X), exact) and acqf.radius == smoothed(acqf).radius
+        assert smoothed(acqf)._cache is acqf._cache
 
     def test_steepness_is_free_without_a_radius(self, monkeypatch):
         acqf = wasserstein(make_gp(), 0.0)

@@ -297,21 +297,6 @@ class TestWorstCaseWeights:
             wdrbo.worst_case_weights(points(3))
 
 
-class TestInferenceMode:
-    @pytest.mark.parametrize("ambiguity", [WassersteinBall(0.1, method="lipschitz"), KLBall(0.2)])
-    def test_made_and_refreshed_there(self, ambiguity):
-        model, X = make_gp(), points(3).requires_grad_()
-        with torch.inference_mode():
-            acqf = robust(ambiguity, model)
-            acqf(X)
-            model.covar_module.lengthscale = 0.4
-            value = acqf(X).clone()
-        again = acqf(X)
-        again.sum().backward()
-        assert_close(again.detach(), value)
-        assert X.grad.isfinite().all()
-
-
 class TestStaleness:
     def test_follows_what_it_is_made_of(self):
         X = points(3)

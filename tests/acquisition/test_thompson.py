@@ -26,12 +26,12 @@ from torch.testing import assert_close
 
 from botorch_calib.acquisition import DelayedThompsonSampling
 from botorch_calib.acquisition.delayed import confidence_width
-from botorch_calib.acquisition.random_seeds import derived_seed, random_stream
-from botorch_calib.acquisition.thompson import RowLookup
+from botorch_calib.acquisition.thompson import row_places
 from botorch_calib.calibration import Calibrator, OnlineConformal, QuantileRecalibrator
 from botorch_calib.exceptions import CalibrationWarning
 from botorch_calib.ledger import FeedbackLedger
 from botorch_calib.models import CalibratedModel, CensoredDelayModel
+from botorch_calib.optim.random_seeds import derived_seed, random_stream
 from tests.gps import (
     DOUBLE,
     far_from_gaussian,
@@ -41,6 +41,7 @@ from tests.gps import (
     make_variational,
 )
 
+# The multiplier of sigma, whose square is ``beta``.
 BETA, BOUND = 0.7, 0.4
 BOUNDS = torch.tensor([[0.0, 0.0], [1.0, 1.0]], **DOUBLE)
 NUM_DRAWS = 400
@@ -66,7 +67,7 @@ def make_censored(
 
 
 def make_thompson(model: Any, **kwargs: Any) -> DelayedThompsonSampling:
-    return DelayedThompsonSampling(model, **{"beta": BETA, "feedback_bound": BOUND, **kwargs})
+    return DelayedThompsonSampling(model, **{"beta": BETA**2, "feedback_bound": BOUND, **kwargs})
 
 
 def values(acqf: DelayedThompsonSampling, X: Tensor) -> Tensor:
@@ -463,7 +464,7 @@ def test_pending_points_lead_to_another_draw(discrete):
     before, nu = values(acqf, X), acqf.nu
     acqf.set_X_pending(more)
     model = make_censored().with_pending(more)
-    assert_close(acqf.nu, confidence_width(model, BETA, pending_points(5), BOUND))
+    assert_close(acqf.nu, confidence_width(model, BETA**2, pending_points(5), BOUND))
     # The draw is of the posterior given all pending points, of a stream of its own.
     same_seed = make_thompson(model, X_window=pending_points(5), choices=choices, seed=4)
     derived = make_thompson(
@@ -581,7 +582,7 @@ def test_a_ledger():
     model = CensoredDelayModel(make_gp(), ledger.incomplete(), -1.5)
     for window, X_window in (("pending", ledger.pending()), ("all", ledger.window()), (None, None)):
         acqf = DelayedThompsonSampling.from_ledger(
-            model, ledger, window, beta=BETA, feedback_bound=BOUND, seed=3
+            model, ledger, window, beta=BETA**2, feedback_bound=BOUND, seed=3
         )
         expected = make_thompson(model, X_window=X_window, seed=3)
         assert torch.equal(values(acqf, new_points()), values(expected, new_points()))
@@ -674,12 +675,12 @@ def test_rows_are_found():
     repeated = torch.randint(0, 3, (60, 2), generator=generator).double()
     single = torch.rand(7, 1, generator=generator)
     for rows in (grid, random, repeated, single):
-        lookup = RowLookup(rows)
         order = torch.randint(0, len(rows), (4, 5), generator=generator)
         X = torch.where(rows[order] == 0, -0.0, rows[order])
         pairs = (X.unsqueeze(-2) == rows).all(dim=-1)
-        assert torch.equal(lookup(X), pairs.long().argmax(dim=-1))
-        assert torch.equal(rows[lookup(X)].abs(), X.abs())
+        places = row_places(rows, X)
+        assert torch.equal(places, pairs.long().argmax(dim=-1))
+        assert torch.equal(rows[places].abs(), X.abs())
 
 
 def test_other_points_are_refused():

@@ -34,7 +34,8 @@ from botorch_calib import (
     optimize_robust,
     qLogCalibratedNoisyExpectedImprovement,
 )
-from botorch_calib.acquisition import unit_box
+from botorch_calib.models.inspection import unit_of_targets
+from botorch_calib.optim import unit_box
 
 # Unit and tolerance by precision: GPyTorch states no standard deviation below 1e-5 and 1e-3, which
 # is far above those of outcomes in the small units. Powers of two, so that nothing is rounded.
@@ -52,7 +53,7 @@ def data(dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
 
 def delayed(model: Any, X: Tensor, unit: float, **settings: Any) -> Any:
     return DelayedUpperConfidenceBound(
-        model, 2.0, X_window=0.9 * X[:2], feedback_bound=1.0 / unit, **settings
+        model, 4.0, X_window=0.9 * X[:2], feedback_bound=1.0 / unit, **settings
     )
 
 
@@ -208,8 +209,8 @@ def test_units_that_are_not_known_are_left() -> None:
     bounds = torch.stack([torch.zeros_like(X[0]), torch.ones_like(X[0])])
     standardized = (Y - Y.mean()) / Y.std()
     plain: Any = SingleTaskGP(X, standardized, outcome_transform=None)
-    assert unit_box.unit_of_targets(plain, bounds) == 1.0
+    assert unit_of_targets(plain, bounds) == 1.0
     gp = SingleTaskGP(X, Y, outcome_transform=Standardize(1))
     calibrated = CalibratedModel.from_history(gp, LocalizedConformal(0.2))
     for model in (gp, calibrated):
-        torch.testing.assert_close(unit_box.unit_of_targets(model, bounds), Y.std())
+        torch.testing.assert_close(unit_of_targets(model, bounds), Y.std())

@@ -3,8 +3,11 @@
 A query is one number, by which an objective knows what to do. Folders tell what was done.
 """
 
+import ctypes
+import gc
 import os
 import signal
+import struct
 import subprocess
 import sys
 import threading
@@ -12,6 +15,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import BrokenExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -150,6 +154,42 @@ def die_often(folder: Path, every: int, x: np.ndarray) -> float:
     if x[0] % every == every - 1:
         os.kill(os.getpid(), signal.SIGSEGV)
     time.sleep(0.02)
+    return square(x)
+
+
+def exit_once(folder: Path, code: int, by_libc: bool, x: np.ndarray) -> float:
+    """As `noted_square`, but query 1 ends its process, by Python's or the C library's function."""
+    note_run(folder, x)
+    if x[0] == 1:
+        ctypes.CDLL(None).exit(code) if by_libc else os._exit(code)
+    return square(x)
+
+
+def send_badly(folder: Path, kind: str, x: np.ndarray) -> Any:
+    """As `noted_square`, but query 1 brings what another process cannot read."""
+
+    class Local(Exception):
+        pass
+
+    note_run(folder, x)
+    if x[0] == 1:
+        if kind == "stubborn":
+            raise Stubborn(1, 2)
+        if kind == "local":
+            raise Local("only known here")
+        return Local if kind == "value" else threading.Lock()
+    return square(x)
+
+
+def die_with_lock(folder: Path, in_a_message: bool, x: np.ndarray) -> float:
+    """As `noted_square`, but query 1 is first killed while Pebble's lock is held."""
+    note_run(folder, x)
+    if x[0] == 1 and len(runs(folder, 1)) == 1:
+        (channel,) = (each for each in gc.get_objects() if type(each).__name__ == "WorkerChannel")
+        channel.mutex.acquire()
+        if in_a_message:  # its length, without the 100 bytes themselves
+            os.write(channel.writer.fileno(), struct.pack("!i", 100))
+        os.kill(os.getpid(), signal.SIGKILL)
     return square(x)
 
 

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,10 @@ def count_up(ledger: FeedbackLedger) -> Tensor:
     return torch.tensor([float(len(ledger))], dtype=torch.double)
 
 
+# What is in a file to which this or another process may be writing.
+read: Callable[[Path], FeedbackLedger] = getattr(FeedbackLedger, "read", FeedbackLedger.open)
+
+
 class Quiet(AsynchronousOptimizer):
     """By default without a progress bar."""
 
@@ -37,9 +42,9 @@ class Quiet(AsynchronousOptimizer):
 
 
 def make_optimizer(
-    executor: Executor | Callable[[], Executor],
-    objective: Callable[[np.ndarray], Any],
-    ledger: FeedbackLedger,
+    executor: Executor | Callable[[], Executor] | None = None,
+    objective: Callable[[np.ndarray], Any] | None = None,
+    ledger: FeedbackLedger | None = None,
     propose: Callable[[FeedbackLedger], Tensor] = count_up,
     max_parallel: int = 1,
     **kwargs: Any,

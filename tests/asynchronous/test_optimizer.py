@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import ast
 import math
-import os
 import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
 from concurrent.futures import BrokenExecutor, Executor, Future, ThreadPoolExecutor
 from fractions import Fraction
 from pathlib import Path
@@ -31,9 +29,8 @@ from botorch_calib.asynchronous import (
     evaluation_loop,
     optimizer,
     progress,
-    timeouts_and_retries,
 )
-from botorch_calib.asynchronous.worker_pools import WorkerPool
+from botorch_calib.asynchronous.callers_executors import CallersExecutors
 from botorch_calib.exceptions import EvaluationError, EvaluationWarning, LedgerError
 from botorch_calib.ledger import FeedbackLedger, Trial, contents
 from tests.asynchronous.objectives import square, wait_until
@@ -46,6 +43,7 @@ from tests.asynchronous.runs import (
     make_optimizer,
     observed,
     processes,
+    read,
 )
 from tests.timeouts import threads_of_tests
 
@@ -150,7 +148,7 @@ class TestRecording:
         def propose(ledger: FeedbackLedger) -> Tensor:
             if len(ledger) == 2:
                 gates.open(0, 1)
-                wait_until(lambda: ids(FeedbackLedger.read(path), "observed") == [0, 1])
+                wait_until(lambda: ids(read(path), "observed") == [0, 1])
             return count_up(ledger)
 
         gates.open(2)
@@ -256,14 +254,6 @@ class TestGoal:
         summary = make_optimizer(Inline(), square, ledger, resume="keep").run(3)
         assert ids(ledger, "pending") == [0]
         assert (summary.num_observed, summary.num_pending, len(ledger)) == (3, 1, 4)
-
-    def test_two_share_a_ledger(self) -> None:
-        ledger = FeedbackLedger(1)
-        optimizers = [make_optimizer(Inline(), square, ledger, resume="keep") for _ in range(2)]
-        with ThreadPoolExecutor(2) as pool:
-            summaries = list(pool.map(lambda optimizer: optimizer.run(30), optimizers))
-        assert len(ledger) == len(observed(ledger)) == 30
-        assert all(summary.num_observed == 30 for summary in summaries)
 
     def test_trial_that_is_no_longer_waited_for_is_not_rerun(self) -> None:
         ledger = FeedbackLedger(1, max_wait=2.0)
@@ -704,30 +694,19 @@ class TestErrors:
 class TestLostWorkers:
     """How executors other than process pools report the death of their workers."""
 
-    def lose(self, make_error: Callable[[], BaseException], num_losses: int) -> type[Inline]:
-        class Losing(Inline):
-            def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
-                future = super().submit(fn, *args, **kwargs)
-                if self.num_calls > num_losses:
-                    return future
-                lost: Future[Any] = Future()
-                error = make_error()
-                if isinstance(error, KeyError):
-                    lost.cancel()
-                    lost.set_running_or_notify_cancel()
-                else:
-                    lost.set_exception(error)
-                return lost
+    class Losing(Inline):
+        """Cancels the first two evaluations."""
 
-        return Losing
+        def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
+            future = super().submit(fn, *args, **kwargs)
+            if self.num_calls > 2:
+                return future
+            lost: Future[Any] = Future()
+            lost.cancel()
+            lost.set_running_or_notify_cancel()
+            return lost
 
-    def killed_worker(self) -> BaseException:
-        kind = type("KilledWorker", (Exception,), {"__module__": "distributed.scheduler"})
-        return kind("died four times")
-
-    @pytest.mark.parametrize("error", ["killed", "cancelled"])
-    def test_retries(self, error: str) -> None:
-        make_error = self.killed_worker if error == "killed" else KeyError
+    def test_retries(self) -> None:
         queries: list[float] = []
 
         def objective(x: np.ndarray) -> float:
@@ -735,66 +714,13 @@ class TestLostWorkers:
             x[:] = 9.0
             return 1.0
 
-        ledger, pool = FeedbackLedger(1), self.lose(make_error, num_losses=2)()
+        ledger, pool = FeedbackLedger(1), self.Losing()
         summary = make_optimizer(pool, objective, ledger, max_retries=2).run(2)
         assert summary.num_observed == 2 and queries == [0, 0, 0, 1]
-        ledger, pool = FeedbackLedger(1), self.lose(make_error, num_losses=2)()
+        ledger, pool = FeedbackLedger(1), self.Losing()
         summary = make_optimizer(pool, square, ledger, max_retries=1).run(2)
         assert ids(ledger, "failed") == [0] and pool.num_calls == 3
-        assert "run 2 times" in ledger[0].note and error in ledger[0].note.lower()
-
-    def test_value_that_comes_while_a_pool_is_killed(self) -> None:
-        class Pool(Inline):
-            """Breaks on the third submission; when killed, it delivers the second value."""
-
-            _broken = False
-            exitcode, pid = 0, os.getpid()  # it leads no group of processes
-
-            def __init__(self) -> None:
-                super().__init__()
-                self._processes = {0: self}
-                self._max_workers = 3
-                self.second: Future[Any] = Future()
-
-            def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
-                future = super().submit(fn, *args, **kwargs)
-                if args[0][0] == 1:
-                    return self.second
-                if args[0][0] == 2 and self is made[0]:
-                    self._broken = True
-                    future = Future()
-                    future.set_exception(BrokenExecutor("died"))
-                return future
-
-            def kill(self) -> None:
-                self.second.set_result(7.0)
-
-            def join(self) -> None:
-                pass
-
-        def make() -> Pool:
-            made.append(Pool())
-            return made[-1]
-
-        def propose(ledger: FeedbackLedger) -> Tensor:
-            seen.append(ids(ledger, "observed"))
-            return count_up(ledger)
-
-        made: list[Pool] = []
-        seen: list[list[int]] = []
-        ledger = FeedbackLedger(1)
-        make_optimizer(make, square, ledger, propose, max_parallel=3, max_retries=0).run(4)
-        assert observed(ledger) == {0: 0.0, 1: 7.0, 3: 9.0}
-        assert seen[3] == [0, 1] and len(made) == 2
-
-    @pytest.mark.parametrize(
-        ("name", "module"), [("KilledWorker", __name__), ("Reschedule", "distributed.worker")]
-    )
-    def test_other_errors_are_failures(self, name: str, module: str) -> None:
-        kind = type(name, (Exception,), {"__module__": module})
-        ledger, pool = FeedbackLedger(1), self.lose(kind, num_losses=1)()
-        make_optimizer(pool, square, ledger).run(1)
-        assert ids(ledger, "failed") == [0] and pool.num_calls == 1
+        assert "cancelled (it was run 2 times)" in ledger[0].note
 
     def test_objective_with_a_broken_executor_of_its_own(self) -> None:
         def objective(x: np.ndarray) -> float:
@@ -830,7 +756,7 @@ class TestTimeouts:
 
         late = [0, 1, 3]
         clock = SimpleNamespace(monotonic=lambda: now, time=time.time)
-        monkeypatch.setattr(timeouts_and_retries, "time", clock)
+        monkeypatch.setattr(evaluation_loop, "time", clock)
         gates.open(2, 4, 5, 6, 7)
         with (
             Threads(4) as pool,
@@ -870,15 +796,15 @@ class TestTimeouts:
     def test_time_waiting_for_a_worker_does_not_count(self) -> None:
         gates = Gates()
         with ThreadPoolExecutor(1) as executor:
-            pool = WorkerPool(executor, owned=False)
-            first, second = (pool.submit(gates, np.array([i])) for i in (0, 1))
+            workers = CallersExecutors(executor, None, gates)
+            first, second = (workers.submit(np.array([i]), alone=False) for i in (0, 1))
             while not first.running():
                 time.sleep(0.001)
-            assert pool.has_started(first) and not pool.has_started(second)
+            assert workers.has_started(first) and not workers.has_started(second)
             gates.open(0)
             while not second.running():
                 time.sleep(0.001)
-            assert pool.has_started(second)
+            assert workers.has_started(second)
             gates.open(1)
 
     def test_late_evaluation_outlives_the_run(self) -> None:
@@ -943,10 +869,10 @@ class TestInterrupt:
         def propose(ledger: FeedbackLedger) -> Tensor:
             raise ZeroDivisionError
 
-        def interrupt(self: Any) -> None:
+        def interrupt(self: Any, futures: Any) -> None:
             raise KeyboardInterrupt
 
-        monkeypatch.setattr(evaluation_loop.EvaluationLoop, "_forget_overdue", interrupt)
+        monkeypatch.setattr(evaluation_loop.EvaluationLoop, "_in_order", interrupt)
         ledger, pool = FeedbackLedger(1), Inline()
         ledger.submit([1.0])
         with pytest.raises(KeyboardInterrupt):
@@ -1039,7 +965,15 @@ def test_owned_threads_end_with_the_run() -> None:
 
 
 def test_loop_and_ledger_import_no_models() -> None:
-    allowed = {"numpy", "torch", "tqdm", "pandas", "botorch.exceptions", "botorch_calib.ledger"}
+    allowed = {
+        "numpy",
+        "pebble",
+        "torch",
+        "tqdm",
+        "pandas",
+        "botorch.exceptions",
+        "botorch_calib.ledger",
+    }
     allowed |= {
         "botorch_calib._validation",
         "botorch_calib.exceptions",

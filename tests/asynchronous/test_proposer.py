@@ -176,7 +176,7 @@ def test_the_design_over_choices_repeats_nothing():
 def test_the_function_that_is_maximised(acquisition, imputation, window, monkeypatch):
     spy = Spy(monkeypatch)
     ledger = make_ledger(max_wait=5)
-    arguments = {"beta": 0.8, "feedback_bound": 0.3}
+    arguments = {"beta": 0.64, "feedback_bound": 0.3}
     propose = make_proposer(
         acquisition=acquisition,
         imputation=imputation,
@@ -260,7 +260,7 @@ def test_draws_of_calibrated_fits(num_choices, imputation, monkeypatch):
     """What is maximised is a draw from the calibrated model given what is pending."""
     spy, ledger = Spy(monkeypatch), make_ledger()
     choices = None if num_choices is None else GRID
-    arguments: dict[str, Any] = {"beta": 0.8, "feedback_bound": 0.3}
+    arguments: dict[str, Any] = {"beta": 0.64, "feedback_bound": 0.3}
     candidate = make_proposer(
         acquisition="ts",
         imputation=imputation,
@@ -554,7 +554,7 @@ def test_names_of_strategies():
         "ucb": DelayStrategy(spread_beyond=20),
         "ts": DelayStrategy(acquisition="ts", spread_beyond=20),
         "hallucinate": DelayStrategy(
-            imputation="hallucinate", window=None, beta=2.0, spread_beyond=20
+            imputation="hallucinate", window=None, beta=4.0, spread_beyond=20
         ),
     }
     for name, strategy in expected.items():
@@ -943,7 +943,7 @@ def test_many_workers_do_not_drive_the_search_to_the_bounds(strategy):
     assert (on_bounds == 2).sum() <= 2
 
 
-SPREADING = DelayStrategy("ucb", "hallucinate", window=None, beta=2.0, spread_beyond=20)
+SPREADING = DelayStrategy("ucb", "hallucinate", window=None, beta=4.0, spread_beyond=20)
 
 
 def asked(ledger: FeedbackLedger, num: int, delay: int, **arguments: Any) -> Tensor:

@@ -1,6 +1,7 @@
 """Density ratios by classification: against known ratios, scikit-learn and finite differences."""
 
 import math
+import sys
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,8 @@ from torch.testing import assert_close
 
 from botorch_calib.calibration import ClassifierDensityRatio
 from botorch_calib.testing._common import copies, saved_state
+
+linear_model = pytest.importorskip("sklearn.linear_model")
 
 DOUBLE: dict[str, Any] = {"dtype": torch.double}
 
@@ -73,8 +76,7 @@ def test_known_ratio(d, n, m):
 @pytest.mark.parametrize(("n", "m", "d"), [(40, 90, 2), (6, 256, 3), (30, 5, 1)])
 @pytest.mark.parametrize("penalty", [0.1, 1.0])
 def test_against_scikit_learn(n, m, d, penalty):
-    """The same features, class weights and penalty, in another solver."""
-    linear_model = pytest.importorskip("sklearn.linear_model")
+    """The same features, class weights and penalty, put together in another way."""
     X_past, X_proposal = make_samples(n, m, d)
     weights = np.repeat([min(n, m) / n, min(n, m) / m], [n, m])
 
@@ -201,3 +203,9 @@ def test_validation(kwargs, error, name):
     good = {"X_past": torch.rand(5, 2), "X_proposal": torch.rand(6, 2)}
     with pytest.raises(error, match=f"`{name}`"):
         ClassifierDensityRatio(**{**good, **kwargs})
+
+
+def test_scikit_learn_is_asked_for(monkeypatch):
+    monkeypatch.setitem(sys.modules, "sklearn.linear_model", None)
+    with pytest.raises(ImportError, match=r"botorch_calib\[weighted\]"):
+        ClassifierDensityRatio(*make_samples())

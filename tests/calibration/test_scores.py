@@ -12,7 +12,8 @@ from mpmath import erfc, mp, mpf
 from scipy.stats import norm
 from torch.autograd import gradcheck, gradgradcheck
 
-from botorch_calib import GaussianScore, RationalScore, pit, two_sided_p_value
+from botorch_calib import GaussianScore
+from botorch_calib.calibration import RationalScore, pit, two_sided_p_value
 
 DOUBLE: dict[str, Any] = {"dtype": torch.double}
 SCORES = [GaussianScore(), RationalScore()]

@@ -21,11 +21,11 @@ from torch.distributions import MultivariateNormal
 from botorch_calib import (
     CalibratedModel,
     CensoredDelayModel,
-    NoiseDiagnosis,
     OnlineConformal,
     calibration_report,
     noise_diagnosis,
 )
+from botorch_calib.diagnostics import NoiseDiagnosis
 from botorch_calib.diagnostics.noise_likelihood import WhitenedTargets, supported_multipliers
 from tests.gps import (
     CONSTANT,

@@ -18,13 +18,8 @@ from botorch.models.transforms.outcome import StratifiedStandardize
 from scipy.stats import binomtest, norm
 from torch import Tensor
 
-from botorch_calib import (
-    CalibratedModel,
-    CalibrationReport,
-    LocalizedConformal,
-    OnlineConformal,
-    calibration_report,
-)
+from botorch_calib import CalibratedModel, LocalizedConformal, OnlineConformal, calibration_report
+from botorch_calib.diagnostics import CalibrationReport
 from botorch_calib.diagnostics.forecast_scores import ForecastScores
 from botorch_calib.diagnostics.regions import median_cells
 from botorch_calib.exceptions import CalibrationWarning

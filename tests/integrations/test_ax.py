@@ -42,10 +42,9 @@ from botorch.utils.datasets import MultiTaskDataset, SupervisedDataset
 from torch import Tensor
 
 from botorch_calib import (
-    CalibratedConditionalValueAtRisk,
+    CalibratedExpectedShortfall,
     CalibratedModel,
     CalibratedUpperConfidenceBound,
-    CalibratedValueAtRisk,
     Calibrator,
     CertifiedSetExpansion,
     DelayedThompsonSampling,
@@ -589,12 +588,17 @@ def test_a_plain_model_of_the_constraint() -> None:
             {"botorch_acqf_class": LogCalibratedConstrainedExpectedImprovement},
             LogCalibratedConstrainedExpectedImprovement,
         ),
-        ("y", [], {"botorch_acqf_class": CalibratedValueAtRisk}, CalibratedValueAtRisk),
         (
             "y",
             [],
-            {"botorch_acqf_class": CalibratedConditionalValueAtRisk},
-            CalibratedConditionalValueAtRisk,
+            {"botorch_acqf_class": CalibratedUpperConfidenceBound},
+            CalibratedUpperConfidenceBound,
+        ),
+        (
+            "y",
+            [],
+            {"botorch_acqf_class": CalibratedExpectedShortfall},
+            CalibratedExpectedShortfall,
         ),
     ],
 )
@@ -669,7 +673,7 @@ def test_constraints_on_several_metrics_once_ax_reads_them(monkeypatch: pytest.M
     [
         ("y", ["z <= 1"], LogCalibratedExpectedImprovement, "does not know of outcome constraints"),
         ("y", ["z <= 1"], CalibratedUpperConfidenceBound, "ConstrainedExpectedImprovement"),
-        ("y", ["z <= 1"], CalibratedValueAtRisk, "does not know"),
+        ("y", ["z <= 1"], CalibratedExpectedShortfall, "does not know"),
         ("y", ["z <= 1"], DelayedThompsonSampling, "does not know of outcome constraints"),
         ("y", ["z <= 1"], LogExpectedImprovement, "does not know of outcome constraints"),
         ("y, z", [], LogCalibratedExpectedImprovement, "of one metric.*'y, z'"),

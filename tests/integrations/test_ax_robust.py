@@ -38,7 +38,6 @@ from botorch_calib import (
     KLBall,
     MMDBall,
     OnlineConformal,
-    RadiusSchedule,
     TotalVariationBall,
     WassersteinBall,
     WassersteinUpperConfidenceBound,
@@ -54,7 +53,7 @@ from botorch_calib.integrations.ax_robust import (
 )
 from botorch_calib.integrations.stored_robustness import read_ambiguity, stored_ambiguity
 from botorch_calib.models.inspection import raw_train_inputs
-from botorch_calib.robust import AmbiguitySet, ClosedFormConfidenceBound
+from botorch_calib.robust import AmbiguitySet, ClosedFormConfidenceBound, RadiusSchedule
 from tests.integrations.test_ax import quiet
 
 __all__ = ["quiet"]  # a fixture

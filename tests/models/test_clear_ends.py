@@ -22,9 +22,9 @@ from botorch_calib import (
     CensoredDelayModel,
     LocalizedConformal,
     calibration_report,
-    prequential_residuals,
 )
 from botorch_calib.calibration import pit
+from botorch_calib.models import prequential_residuals
 from tests.gps import make_data, make_gp, make_multitask
 
 

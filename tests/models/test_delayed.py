@@ -32,6 +32,7 @@ from torch.testing import assert_close
 
 from botorch_calib import CalibratedModel, OnlineConformal
 from botorch_calib.models import CensoredDelayModel
+from botorch_calib.models.marginals import posterior_at
 from botorch_calib.testing import ModelContract
 from tests.gps import make_multitask, make_variational
 from tests.models.delayed_cases import DOUBLE, Setting
@@ -415,6 +416,7 @@ def record_sizes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def test_the_factorisation_is_reused(setting, num, monkeypatch):
     """Once the base has predicted, nothing of the size of its data is factorised or inverted."""
     gp, X, pending = setting.gp(), grid(setting), setting.pending(8, seed=11)
+    posterior_at(gp, X[:1])
     gp.posterior(X)
     sizes = record_sizes(monkeypatch)
     model = CensoredDelayModel(gp, pending[:num], setting.censor_value)

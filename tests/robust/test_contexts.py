@@ -368,14 +368,6 @@ def test_candidate_arguments() -> None:
     assert centre.with_candidates(torch.tensor([[1, 2]])).points[-1].tolist() == [1.0, 2.0]
 
 
-def test_distributions_made_in_inference_mode_enter_a_graph_later() -> None:
-    with torch.inference_mode():
-        centre = ContextDistribution.empirical(torch.tensor([[0.1], [0.4], [0.4]]))
-    values = torch.tensor([1.0, 2.0], requires_grad=True)
-    centre.expectation(values).backward()
-    assert_close(values.grad, centre.weights)
-
-
 def test_covering_numbers_may_be_too_large_for_numbers() -> None:
     assert log_covering_number(1000, 10.0, dim=200) == math.inf
 

@@ -7,7 +7,7 @@ import torch
 from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError
 from torch import Tensor
 
-from botorch_calib import join_contexts
+from botorch_calib.robust import join_contexts
 
 
 def numbers(*shape: int, start: int = 0) -> Tensor:

@@ -13,7 +13,7 @@ from botorch.models import SingleTaskGP
 from torch import Tensor
 
 from botorch_calib import CalibratedModel, ChanceConstraint, QuantileRecalibrator
-from botorch_calib.acquisition import joint_level
+from botorch_calib.decisions import joint_level
 
 pytestmark = [
     pytest.mark.slow,

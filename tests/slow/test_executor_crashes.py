@@ -10,12 +10,13 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from botorch_calib.ledger import FeedbackLedger
 from tests.asynchronous.objectives import die_by_chance, is_alive, runs, wait_until
-from tests.asynchronous.runs import make_optimizer, observed, processes
+from tests.asynchronous.runs import make_optimizer, observed, processes, read
 
 pytestmark = pytest.mark.slow
 
@@ -35,22 +36,31 @@ if __name__ == "__main__":
 
     folder = Path(sys.argv[1])
     ledger = FeedbackLedger.open(folder / "ledger", 1)
-    pool = processes(3, ignore_interrupts=len(ledger) % 2 == 0)
-    optimizer = make_optimizer(pool, partial(nap, folder), ledger, max_parallel=3)
+    kind = {"workers": 3}
+    if len(ledger) % 2:
+        kind = {"executor": processes(3, ignore_interrupts=len(ledger) % 4 == 1)}
+    optimizer = make_optimizer(
+        objective=partial(nap, folder), ledger=ledger, max_parallel=3, **kind
+    )
     print("begin", flush=True)
     optimizer.run(int(sys.argv[2]))
 """
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_dying_workers(tmp_path: Path, seed: int) -> None:
+@pytest.mark.parametrize(
+    ("kind", "max_retries"), [({"workers": 4}, 1), ({"executor": processes(4)}, 2)]
+)
+def test_dying_workers(tmp_path: Path, seed: int, kind: dict[str, Any], max_retries: int) -> None:
     """A fifth of the trials kill their worker in their first run; none is lost.
 
-    Each may be lost twice: in its own first run, and before that, with another one.
+    In an executor each may be lost twice: in its own first run, and before that, with another one.
     """
     ledger = FeedbackLedger(1)
     objective = functools.partial(die_by_chance, tmp_path, seed)
-    make_optimizer(processes(4), objective, ledger, max_parallel=4, max_retries=2).run(40)
+    make_optimizer(
+        objective=objective, ledger=ledger, max_parallel=4, max_retries=max_retries, **kind
+    ).run(40)
     assert observed(ledger) == {i: float(i * i) for i in range(40)}
     deaths = sum(len(runs(tmp_path, query)) > 1 for query in range(40))
     assert deaths >= 3  # fewer has a probability of 1 % at most, and seeds are fixed
@@ -72,7 +82,7 @@ def interrupt(folder: Path, how: int, delay: float, num_values: int) -> None:
     )
     try:
         assert process.stdout is not None and process.stdout.readline() == "begin\n"
-        wait_until(lambda: len(observed(FeedbackLedger.read(folder / "ledger"))) >= num_values)
+        wait_until(lambda: len(observed(read(folder / "ledger"))) >= num_values)
         time.sleep(delay)
         if how == 0:
             process.kill()
@@ -99,12 +109,12 @@ def test_interrupted_again_and_again(tmp_path: Path) -> None:
     """
     (tmp_path / "script.py").write_text(SCRIPT, encoding="ascii")
     generator = random.Random(0)
-    FeedbackLedger.open(tmp_path / "ledger", 1).close()
+    FeedbackLedger.open(tmp_path / "ledger", 1)
     known: dict[int, float | None] = {}
     for number in range(12):
         delay = generator.uniform(0.0, 2.0)
         interrupt(tmp_path, number % 3, delay, len(known) + 1 if number % 2 else 0)
-        ledger = FeedbackLedger.read(tmp_path / "ledger")
+        ledger = read(tmp_path / "ledger")
         assert observed(ledger).items() >= known.items()
         known = observed(ledger)
         statuses = {trial.status.value for trial in ledger.trials}

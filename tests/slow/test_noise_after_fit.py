@@ -12,7 +12,8 @@ from botorch.models.transforms import Normalize, Standardize
 from gpytorch.mlls import ExactMarginalLogLikelihood
 from torch import Tensor
 
-from botorch_calib import NoiseDiagnosis, noise_diagnosis
+from botorch_calib import noise_diagnosis
+from botorch_calib.diagnostics import NoiseDiagnosis
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_thread")]
 

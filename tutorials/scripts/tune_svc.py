@@ -33,12 +33,8 @@ def main() -> None:
     """Run or resume."""
     import torch
 
-    from botorch_calib import (
-        AsynchronousOptimizer,
-        DelayAwareProposer,
-        EvaluationLimits,
-        FeedbackLedger,
-    )
+    from botorch_calib import AsynchronousOptimizer, DelayAwareProposer, FeedbackLedger
+    from botorch_calib.asynchronous import EvaluationLimits
 
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("ledger", help="file of the ledger, created if it does not exist")

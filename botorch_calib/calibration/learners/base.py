@@ -7,7 +7,7 @@ whatever the number of its centers.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -19,7 +19,6 @@ from botorch.exceptions.errors import (
 from torch import Tensor
 from torch.nn import Module
 
-from botorch_calib._autograd import outside_inference_mode
 from botorch_calib._validation import (
     check_inputs,
     check_levels,
@@ -53,9 +52,6 @@ class QuantileLearner(Module, ABC):
     centers: Tensor
     step_count: Tensor
 
-    # Of `_correlations`: centers and lengthscales, the first center and the right factor.
-    _factors: tuple[Tensor, tuple[float, ...], Tensor, Tensor] | None = None
-    _sum: tuple[tuple[object, ...], RadialSum] | None = None
     _payload: ClassVar[str] = "coefficients"
     _settings: ClassVar[tuple[str, ...]] = ("levels", "initial")
 
@@ -98,23 +94,9 @@ class QuantileLearner(Module, ABC):
     def radial_sum(self) -> RadialSum | None:
         """The localized thresholds as a sum over centers, of which `finished` makes thresholds.
 
-        None where they are no such sum, or the same at all inputs. It is the same object until the
-        learner learns something.
+        None where they are no such sum, or the same at all inputs.
         """
         return None
-
-    def _kept_sum(self, made_of: tuple[object, ...], make: Callable[[], RadialSum]) -> RadialSum:
-        """A sum, made anew if what it is made of is another tensor, or number, than before."""
-        # Tensors are replaced, never written to.
-        kept = self._sum
-        if kept is None or any(
-            a is not b and (isinstance(a, Tensor) or a != b)
-            for a, b in zip(kept[0], made_of, strict=True)
-        ):
-            # Tensors made in inference mode could not enter a graph later.
-            with torch.inference_mode(False), torch.no_grad():
-                self._sum = kept = made_of, make()
-        return kept[1]
 
     def finished(self, sums: Tensor) -> Tensor:
         """Raw thresholds ``... x M`` of the values of `radial_sum`, differentiable in them."""
@@ -132,7 +114,6 @@ class QuantileLearner(Module, ABC):
             )
         return self._learn(X, u)
 
-    @outside_inference_mode()
     @torch.no_grad()
     def update(self, X: Tensor, u: Tensor, at_once: bool = False) -> Tensor:
         """Learn from observations, strictly in order: later ones see earlier ones' effect.
@@ -143,17 +124,11 @@ class QuantileLearner(Module, ABC):
             X: Inputs of shape ``n x d``.
             u: Scores in [0, 1] of shape ``n``.
             at_once: Whether all are compared with the present thresholds instead, as a decision
-                on all of them had to be.
+                on all of them had to be; not all learners can.
 
         Returns:
             The raw thresholds ``n x M`` that the observations were compared with, each
             from before its own update: ``u.unsqueeze(-1) <= result`` are the outcomes.
-
-        Raises:
-            InputDataError: If ``X`` or ``u`` hold NaN or infinite values, or a score is outside
-                [0, 1].
-            BotorchTensorDimensionError: If they have the wrong shape.
-            UnsupportedError: If the learner cannot learn from several observations at once.
         """
         check_inputs("X", X)
         check_width(X, self.centers.shape[-1])
@@ -190,20 +165,6 @@ class QuantileLearner(Module, ABC):
         self.centers = self.centers.new_zeros(0, 0)
         setattr(self, self._payload, self._rows[:0].clone())
         self.step_count = torch.zeros_like(self.step_count)
-
-    def _correlations(self, X: Tensor, lengthscales: Sequence[float]) -> Tensor:
-        """`gaussian_correlations` of ``X`` with the centers, what these alone decide being kept."""
-        kept = self._factors
-        # Centers are replaced, never written to.
-        if kept is None or kept[0] is not self.centers or kept[1] != tuple(lengthscales):
-            with torch.inference_mode(False):  # else no graph could use it
-                shift = self.centers[0].double()
-                right = right_factor(self.centers, lengthscales)
-            self._factors = kept = (self.centers, tuple(lengthscales), shift, right)
-        return correlations_with(X.to(self.centers), *kept[2:])
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_factors": None, "_sum": None}
 
     @property
     def _rows(self) -> Tensor:
@@ -295,23 +256,14 @@ def gaussian_correlations(X1: Tensor, X2: Tensor, lengthscales: Sequence[float])
     the inputs spread over more than 1e6 lengthscales. It is not clamped at 0, since that
     would falsify second derivatives where points coincide.
     """
-    return correlations_with(X1, X2[0].double(), right_factor(X2, lengthscales))
-
-
-def right_factor(X: Tensor, lengthscales: Sequence[float]) -> Tensor:
-    """The factor of `gaussian_correlations` that depends on its second argument alone."""
-    X = X.double() - X[0].double()
-    squares = -(X * X).sum(dim=-1, keepdim=True)
-    right = torch.cat([2.0 * X, torch.full_like(X, -1.0), squares], dim=-1)
+    dtype, shape = X1.dtype, X1.shape[:-1]
+    X1, X2 = X1.double() - X2[0].double(), X2.double() - X2[0].double()
+    squares = -(X2 * X2).sum(dim=-1, keepdim=True)
+    right = torch.cat([2.0 * X2, torch.full_like(X2, -1.0), squares], dim=-1)
     # One product for all: the right factors, divided by each squared lengthscale.
-    return torch.cat([right / (scale * scale) for scale in lengthscales])
-
-
-def correlations_with(X: Tensor, shift: Tensor, right: Tensor) -> Tensor:
-    """`gaussian_correlations` of ``X`` with points of which the first, and a factor, are known."""
-    dtype, shape, X = X.dtype, X.shape[:-1], X.double() - shift
+    right = torch.cat([right / (scale * scale) for scale in lengthscales])
     # Squares go in elementwise on the left: summing the larger side would cost more.
-    left = torch.cat([X, X * X], dim=-1).reshape(-1, right.shape[-1] - 1)
+    left = torch.cat([X1, X1 * X1], dim=-1).reshape(-1, right.shape[-1] - 1)
     # The last column of `right` belongs to a constant 1 on the left.
     exponent = torch.addmm(right[:, -1], left, right[:, :-1].mT)
     return exponent.exp().view(*shape, len(right)).to(dtype)

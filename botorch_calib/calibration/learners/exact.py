@@ -73,7 +73,7 @@ class ExactQuantileLearner(QuantileLearner):
             return self.initial.expand(*X.shape[:-1], -1)
         if math.isinf(self.lengthscale):
             return self._minimizer(self.scores).expand(*X.shape[:-1], -1)
-        weights = self._correlations(X, [self.lengthscale])
+        weights = gaussian_correlation(X.to(self.centers), self.centers, self.lengthscale)
         return self._minimizer(self.scores, weights)
 
     def _minimizer(self, scores: Tensor, weights: Tensor | None = None) -> Tensor:

@@ -22,6 +22,7 @@ from botorch_calib._validation import check_count, check_nonnegative, check_posi
 from botorch_calib.calibration.learners.base import (
     QuantileLearner,
     gaussian_correlation,
+    gaussian_correlations,
 )
 from botorch_calib.calibration.learners.online import (
     Local,
@@ -195,7 +196,7 @@ class AggregatedQuantileTracker(QuantileLearner):
         if len(self.centers):
             # The members' functions were averaged when they changed: one product serves them all.
             lengthscales = [at.lengthscale for at in self._localizations]
-            correlations = self._correlations(X, lengthscales)
+            correlations = gaussian_correlations(X.to(self.centers), self.centers, lengthscales)
             correlations = correlations.reshape(-1, correlations.shape[-1])
             values = torch.addmm(self._mixed_constants, correlations, self._mixed_coefficients)
             mixed = values.view_as(mixed)
@@ -205,14 +206,10 @@ class AggregatedQuantileTracker(QuantileLearner):
         """The members' average over centers; None for derived classes with other thresholds."""
         if type(self).threshold is not AggregatedQuantileTracker.threshold or not len(self.centers):
             return None
-        constants, centers = self._mixed_constants, self.centers
-        coefficients = self._mixed_coefficients
-
-        def make() -> RadialSum:
-            lengthscales = [at.lengthscale for at in self._localizations]
-            return RadialSum.of(constants, centers, lengthscales, coefficients)
-
-        return self._kept_sum((constants, centers, coefficients), make)
+        lengthscales = [at.lengthscale for at in self._localizations]
+        return RadialSum.of(
+            self._mixed_constants, self.centers, lengthscales, self._mixed_coefficients
+        )
 
     def finished(self, sums: Tensor) -> Tensor:
         """Raw thresholds ``... x M`` of the members' average: held to [0, 1], and shifted."""

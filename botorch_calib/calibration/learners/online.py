@@ -130,13 +130,8 @@ class OnlineQuantileTracker(QuantileLearner):
         """The thresholds as a sum over centers; None for derived classes with other thresholds."""
         if type(self).threshold is not OnlineQuantileTracker.threshold or not len(self.centers):
             return None
-
-        def make() -> RadialSum:
-            coefficients = self.scale * self.coefficients
-            return RadialSum.of(self.constants, self.centers, [self.lengthscale], coefficients)
-
-        settings = self.scale, self.lengthscale
-        return self._kept_sum((self.constants, self.centers, self.coefficients, *settings), make)
+        coefficients = self.scale * self.coefficients
+        return RadialSum.of(self.constants, self.centers, [self.lengthscale], coefficients)
 
     def extra_repr(self) -> str:
         """What ``repr`` shows: the settings."""
@@ -267,7 +262,7 @@ class OnlineQuantileTracker(QuantileLearner):
         return Local(values, [kernel], [everything], scale, shrink)
 
     def _local_values(self, X: Tensor) -> Tensor:
-        correlation = self._correlations(X, [self.lengthscale])
+        correlation = gaussian_correlation(X, self.centers, self.lengthscale)
         return correlation @ (self.scale * self.coefficients)
 
 

@@ -10,7 +10,6 @@ from botorch.exceptions.errors import UnsupportedError
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from botorch_calib._autograd import usable, with_gradients
 from botorch_calib.robust.contextual_function import ContextualFunction, norm_and_direction
 from botorch_calib.robust.joint_inputs import Columns
 
@@ -26,12 +25,9 @@ _STENCIL = ((-2, 1 / 12), (-1, -2 / 3), (1, 2 / 3), (2, -1 / 12))
 
 
 def context_scale(data: Tensor | None, columns: Columns, points: Tensor) -> Tensor:
-    """Scale ``d_c`` over which functions of the context vary: of the contexts and observations.
+    """Scale ``d_c`` over which functions of the context vary: of ``M x d_c`` points and data.
 
-    Args:
-        data: Joint inputs ``... x d`` that the model behind the function has observed, if known.
-        columns: Which columns are contexts.
-        points: Contexts ``M x d_c`` at which the function is evaluated.
+    The data are joint inputs ``... x d`` that the model behind the function has observed, if known.
     """
     if data is not None and data.shape[-1] == len(columns.decision) + len(columns.context):
         seen = data.detach()[..., columns.context].reshape(-1, len(columns.context))
@@ -89,9 +85,6 @@ class PointwiseFunction(ContextualFunction):
         chunk: Pairs per evaluation, such as `pairs_per_chunk` of a model.
         is_rough: Whether it varies over less than ``scale``, and is right or refuses when it is
             differentiated twice.
-
-    Raises:
-        UnsupportedError: On evaluation, if ``function`` does not give one value per input.
     """
 
     def __init__(
@@ -130,8 +123,8 @@ class PointwiseFunction(ContextualFunction):
         if not gradients:
             with torch.no_grad():
                 return self._values(Z), Z[:0]
-        with with_gradients():
-            Z = usable(Z).requires_grad_()
+        with torch.enable_grad():
+            Z = Z.detach().requires_grad_()
             values = self._values(Z)
             (jacobian,) = torch.autograd.grad(values.sum(), Z)
         return values.detach(), jacobian
@@ -170,8 +163,8 @@ class PointwiseFunction(ContextualFunction):
 
     def _twice_along(self, x: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
         """Norms ``m`` of context gradients and their slopes ``m x d_x``, by two derivatives."""
-        with with_gradients(), _TwiceDifferentiable():
-            x, c = usable(x).requires_grad_(), usable(c).requires_grad_()
+        with torch.enable_grad(), _TwiceDifferentiable():
+            x, c = x.detach().requires_grad_(), c.detach().requires_grad_()
             values = self._values(self.columns.join(x, c).unsqueeze(-2))
             (gradient,) = torch.autograd.grad(values.sum(), c, create_graph=True)
             norm, direction = norm_and_direction(gradient)

@@ -13,7 +13,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import torch
 from torch import Tensor
 
 from botorch_calib.robust.joint_inputs import Columns
@@ -21,13 +20,7 @@ from botorch_calib.robust.joint_inputs import Columns
 
 @dataclass(frozen=True, eq=False)
 class Inputs:
-    """Joint inputs, which are put together where they are asked for.
-
-    Attributes:
-        X: Decisions ``... x d_x``.
-        contexts: ``... x d_c``, whose batch dimensions broadcast with those of ``X``.
-        columns: Where either is in joint inputs.
-    """
+    """Decisions ``... x d_x`` and contexts ``... x d_c``, put together where that is asked for."""
 
     X: Tensor
     contexts: Tensor
@@ -37,22 +30,11 @@ class Inputs:
         """Joint inputs ``... x d``, in the precision of ``like``."""
         return self.columns.join(self.X.to(like), self.contexts.to(like))
 
-    def side_by_side(self, like: Tensor) -> Tensor:
-        """Decisions and contexts of the same batch, ``... x d``, in the order of derivatives."""
-        return torch.cat([self.X.to(like), self.contexts.to(like)], dim=-1)
-
-    @property
-    def order(self) -> list[int]:
-        """Columns of joint inputs in the order of derivatives."""
-        return self.columns.decision + self.columns.context
-
 
 class Slopes(NamedTuple):
-    """Derivatives of a bonus, or changes of these derivatives.
+    """Derivatives of a bonus by the variance, ``...``, and by inputs, or changes of these.
 
-    Attributes:
-        by_variance: ``...``.
-        by_inputs: ``... x d``, decisions first, with the variance held; None where it is zero.
+    The latter are ``... x d``, decisions first, with the variance held; None where they are zero.
     """
 
     by_variance: Tensor
@@ -84,11 +66,7 @@ class Bonus(ABC):
 
 
 class GaussianBonus(Bonus):
-    """``width * sqrt(v)``.
-
-    Args:
-        width: In standard deviations.
-    """
+    """``width * sqrt(v)``."""
 
     def __init__(self, width: float) -> None:
         self.width = width

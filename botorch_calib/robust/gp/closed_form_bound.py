@@ -16,11 +16,12 @@ from botorch_calib.models.inspection import (
     predicting_process,
     stated_moments,
 )
+from botorch_calib.models.marginals import posterior_at
 from botorch_calib.robust.contextual_function import ContextualFunction, norm_and_direction
 from botorch_calib.robust.gp.autograd_fallback import PointwiseFunction, pairs_per_chunk
 from botorch_calib.robust.gp.bonus import Bonus, GaussianBonus, Inputs
 from botorch_calib.robust.gp.calibrated_bonus import CalibratedBonus
-from botorch_calib.robust.gp.pairwise_moments import PairwiseMoments, Side, tiles
+from botorch_calib.robust.gp.pairwise_moments import PairwiseMoments, tiles
 from botorch_calib.robust.gp.stationary_gp import StationaryGP, is_stationary, stationary_gp
 from botorch_calib.robust.joint_inputs import Columns
 
@@ -62,13 +63,13 @@ class ClosedFormConfidenceBound(ContextualFunction):
         width = float(beta.double().sqrt())
         self.bonus: Bonus = GaussianBonus(width)
         if calibrated is not None:
-            self.bonus = CalibratedBonus(calibrated, gp, width, sign)
-        self._kept: tuple[tuple[Tensor, Tensor, Side], ...] = ()
+            self.bonus = CalibratedBonus(calibrated, gp, columns, width, sign)
 
     @torch.no_grad()
     def _evaluate(self, X: Tensor, contexts: Tensor, gradients: bool) -> tuple[Tensor, Tensor]:
         """Values and gradients at all pairs, block by block."""
-        decisions, others = self.moments.decisions(X), self._context_side(contexts)
+        decisions = self.moments.decisions(X)
+        others = self.moments.contexts(contexts.to(self.gp.weights))
         shape = len(decisions), len(others)
         values = decisions.points.new_empty(shape)
         width = len(self.columns.decision) + len(self.columns.context)
@@ -86,20 +87,6 @@ class ClosedFormConfidenceBound(ContextualFunction):
             if slopes.by_inputs is not None:
                 out += slopes.by_inputs
         return values.to(X), results.to(X)
-
-    def _context_side(self, contexts: Tensor) -> Side:
-        """`PairwiseMoments.contexts`, which is kept, as they are mostly those of the last calls."""
-        contexts = contexts.to(self.gp.weights)
-        constant = self._is_constant(contexts)
-        for source, kept, side in self._kept:
-            # Compared by value only where that is necessary, as it waits for the device.
-            if (constant and source is contexts) or torch.equal(kept, contexts):
-                return side
-        side = self.moments.contexts(contexts)
-        # A copy: whoever owns the contexts may change them. Two are kept, for the expectation and
-        # for the steepness.
-        self._kept = ((contexts, contexts.clone(), side), *self._kept[:1])
-        return side
 
     @torch.no_grad()
     def _gradient_norm(self, X: Tensor, contexts: Tensor) -> tuple[Tensor, Tensor]:
@@ -166,7 +153,7 @@ def confidence_bound(
         return ClosedFormConfidenceBound(stationary_gp(gp), columns, beta, sign, calibrated)
 
     def bound(Z: Tensor) -> Tensor:
-        posterior = model.posterior(Z, posterior_transform=posterior_transform)
+        posterior = posterior_at(model, Z, posterior_transform=posterior_transform)
         mean, sigma = stated_moments(model, posterior, posterior_transform)
         return (sign * mean + beta.to(sigma).sqrt() * sigma).squeeze(-1).squeeze(-1)
 

@@ -28,9 +28,8 @@ _DEVICE_ELEMENTS = 2**26
 class Side:
     """Decisions or contexts on their own: all that their pairs need of them.
 
-    Attributes:
-        points: In the unit of gradients, ``m x d'``.
-        squares: Prepared squared distances to the training inputs, ``m x n``.
+    Points ``m x d'`` in the unit of gradients, and prepared squared distances to the training
+    inputs, ``m x n``.
     """
 
     points: Tensor
@@ -47,12 +46,8 @@ class Side:
 class Moments:
     """Mean and variance at ``b x M`` pairs.
 
-    Attributes:
-        mean: ``b x M``.
-        variance: ``b x M``, at least the least one.
-        by_mean: Sums over the training inputs from which gradients of the mean follow, and the
-            sums of their factors, ``b x M x (d + 1)``; None without gradients.
-        by_variance: The same for minus half of the variance.
+    Gradients follow from sums over the training inputs, and sums of their factors,
+    ``b x M x (d + 1)``: of the mean, and of minus half of the variance.
     """
 
     mean: Tensor
@@ -97,8 +92,6 @@ class PairwiseMoments:
         padded = torch.cat([units, torch.ones_like(units[:1])])
         self._padded, self._weighted = padded.mT, (padded * self._weights).mT
 
-    # ------------------------------------------------------------ all pairs
-
     def decisions(self, X: Tensor) -> Side:
         """One side of the pairs, from ``b x d_x``."""
         return self._decisions.side(X)
@@ -137,14 +130,10 @@ class PairwiseMoments:
         by_variance: Tensor,
         out: Tensor,
     ) -> None:
-        """Gradients of the mean plus a function of the variance, by the chain rule.
+        """Write gradients ``b x M x d`` of the mean plus a function of the variance to ``out``.
 
-        Args:
-            moments: Those of `at_pairs`, with gradients, which are used up.
-            first: The decisions.
-            second: The contexts.
-            by_variance: Derivatives of the function, ``b x M``.
-            out: Receives the gradients, ``b x M x d``.
+        ``moments``, of `at_pairs` with gradients, are used up. ``by_variance`` are the derivatives
+        of the function, ``b x M``.
         """
         assert moments.by_mean is not None and moments.by_variance is not None
         split = first.points.shape[-1]
@@ -157,10 +146,7 @@ class PairwiseMoments:
     def _solved(
         self, k: Tensor, out: Sequence[Tensor | None], gradients: bool
     ) -> tuple[Tensor, Tensor]:
-        """``k P``, unless it is not needed, in the first buffer, and the diagonal of ``k P k'``.
-
-        None stands for a new buffer.
-        """
+        """``k P``, if it is needed, in a buffer or a new tensor, and the diagonal of ``k P k'``."""
         root = self.gp.root
         if root is None:
             V = torch.mm(k, self.gp.precision, out=out[0])
@@ -189,6 +175,9 @@ class PairwiseMoments:
 class PointMoments:
     """Variance at ``b`` points, and gradients of mean and variance, that change along a direction.
 
+    At few decisions a robust bound takes 1.3 times as long if it is differentiated twice instead,
+    and so does a search (``benchmarks/studies/simpler_forms_robust.py``).
+
     Args:
         pairs: Those of all pairs, with whose tensors they are made.
         points: Scaled points, ``b x d``, decisions first.
@@ -205,11 +194,7 @@ class PointMoments:
         self._free = (variance > pairs._least).to(variance)
 
     def combined(self, by_variance: Tensor) -> Tensor:
-        """Gradients ``b x d`` of the mean plus a function of the variance.
-
-        Args:
-            by_variance: Derivatives of the function, ``b``.
-        """
+        """Gradients ``b x d`` of the mean plus a function of the variance, by its derivatives."""
         return self._summed(self._factors(by_variance) * self._slope)
 
     def along(self, direction: Tensor) -> PointChanges:
@@ -234,12 +219,7 @@ class PointMoments:
 
 
 class PointChanges:
-    """How the variance of `PointMoments`, and gradients, change along a direction.
-
-    Args:
-        moments: The moments.
-        along: Changes of the squared distances, ``b x n``.
-    """
+    """How the variance of `PointMoments`, and gradients, change with the squared distances."""
 
     def __init__(self, moments: PointMoments, along: Tensor) -> None:
         self._moments, self._along = moments, along
@@ -250,9 +230,7 @@ class PointChanges:
     def combined(self, by_variance: Tensor, change: Tensor) -> Tensor:
         """Change of `PointMoments.combined`, without what decision columns do not see, ``b x d``.
 
-        Args:
-            by_variance: Derivatives of the function of the variance, ``b``.
-            change: Their changes along the direction, ``b``.
+        ``change`` is that of the derivatives ``by_variance``, ``b``.
         """
         at = self._moments
         factors = at._factors(by_variance).mul_(at._curvature).mul_(self._along)
@@ -283,12 +261,8 @@ def tiles(b: int, M: int, most: int) -> Iterator[tuple[slice, slice]]:
 class _Part:
     """Some columns of a `StationaryGP`'s inputs, which are scaled by themselves.
 
-    Attributes:
-        profile: The kernel.
-        origin: What is subtracted from these columns, ``d'``.
-        slope: What the differences are then multiplied by, ``d'``.
-        unit: What scaled differences are multiplied by in gradients, ``d'``.
-        inputs: Scaled training inputs, ``n x d'``.
+    ``origin`` is subtracted and ``slope`` then multiplied by; ``unit`` is what scaled differences
+    are multiplied by in gradients; ``inputs`` are the scaled training inputs, ``n x d'``.
     """
 
     profile: RadialProfile

@@ -49,12 +49,11 @@ class GaussianProfile(RadialProfile):
     slope = -1.0
 
     def prepare(self, squares: Tensor) -> Tensor:
-        """The factor ``exp(-s)`` of these columns, in place of the squared distances."""
+        """The factor ``exp(-s)`` of these columns."""
         return squares.neg_().exp_()
 
     def fill(self, first: Tensor, second: Tensor, buffers: list[Tensor]) -> tuple[Tensor, Tensor]:
-        """The product of the two factors, which is also ``g``, in the first buffer."""
-        # exp(-(s_1 + s_2)) is a product, so that no exponential is taken at all pairs.
+        """``exp(-(s_1 + s_2))``, also ``g``, as a product: no exponential at all pairs."""
         k = torch.mul(first, second, out=buffers[0])
         return k, k
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -36,13 +36,7 @@ _TOLERANCE = {torch.double: 1e-9, torch.float: 1e-4}
 
 @dataclass(frozen=True, eq=False)
 class InputMap:
-    """An affine map of some columns of joint inputs, accurate however far from zero they are.
-
-    Attributes:
-        origin: ``d'``.
-        slope: ``d'``.
-        image: What the origin is mapped to, ``d'``.
-    """
+    """An affine map of some columns, by its origin, slope and the image of the origin, ``d'``."""
 
     origin: Tensor
     slope: Tensor
@@ -95,16 +89,11 @@ class StationaryGP:
     variance: Tensor
     noise: Tensor
     least_variance: Tensor
-    _maps: dict[tuple[int, ...], InputMap] = field(default_factory=dict, init=False, repr=False)
 
     def part(self, columns: list[int]) -> InputMap:
         """What the model's input transform makes of some columns of joint inputs, in this order."""
-        key = tuple(columns)
-        if key not in self._maps:
-            parts = self.origin, self.transform_slope, self.transformed_origin
-            with torch.inference_mode(False):  # else no graph could use what is kept
-                self._maps[key] = InputMap(*(part[columns].clone() for part in parts))
-        return self._maps[key]
+        parts = self.origin, self.transform_slope, self.transformed_origin
+        return InputMap(*(part[columns] for part in parts))
 
 
 def is_stationary(model: Any) -> bool:
@@ -136,17 +125,11 @@ def is_stationary(model: Any) -> bool:
 
 
 def closed_form_state(model: Any) -> tuple[object, ...]:
-    """The numbers that the closed form of a model depends on, to notice that one has changed.
+    """What the closed form of a model that `is_stationary` depends on, to notice a change.
 
-    Values are copied, since GPyTorch sets hyperparameters in place without a trace in their
+    Dtype and device of the training inputs, and all numbers as one vector, which is fast to
+    compare. They are copied, since GPyTorch sets hyperparameters in place without a trace in their
     version counters.
-
-    Args:
-        model: A model that `is_stationary`.
-
-    Returns:
-        Dtype and device of the training inputs, and all numbers as one vector, which is fast to
-        compare.
     """
     inputs = model.train_inputs[0]
     own = (*model.parameters(), *model.buffers())
@@ -157,13 +140,9 @@ def closed_form_state(model: Any) -> tuple[object, ...]:
 
 @torch.no_grad()
 def stationary_gp(model: Any) -> StationaryGP:
-    """Factorise a model as it is now, once and in double precision; it is put in evaluation mode.
+    """Factorise a model that `is_stationary` as it is now, in double precision.
 
-    Args:
-        model: A model that `is_stationary`.
-
-    Raises:
-        UnsupportedError: For other models.
+    It is put in evaluation mode.
     """
     if not is_stationary(model):
         raise UnsupportedError(f"This {type(model).__name__} has no closed form.")
@@ -246,7 +225,7 @@ def _input_map(model: Any, transformed: Tensor) -> tuple[Tensor, Tensor, Tensor]
     Returns:
         Inputs ``d`` that it maps to about the mean of these, what it maps them to, and its slopes.
     """
-    with torch.inference_mode(False), torch.enable_grad():
+    with torch.enable_grad():
         zero = torch.zeros_like(transformed[:1]).requires_grad_()
         at_zero = model.transform_inputs(zero)
         (slopes,) = torch.autograd.grad(at_zero.sum(), zero)

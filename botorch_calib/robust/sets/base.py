@@ -43,10 +43,9 @@ class AmbiguitySet:
     * **Batches.** Each row of ``u`` is a problem of its own and is solved as if it were alone, all
       at once. Results are deterministic.
 
-    **A set of your own** is a subclass. If the values at the atoms are all that it needs, it
-    defines ``_solve(u, contexts)``, the minimisers ``b x M`` for values ``b x M``; the rest
-    follows. If it needs more of the function, such as gradients with respect to the context, it
-    overrides `evaluate`.
+    **A set of your own** is a subclass that defines ``_solve(u, contexts)``, the minimisers
+    ``b x M`` for values ``b x M``; or, if it needs more of the function than the values at the
+    atoms, such as gradients with respect to the context, overrides `evaluate`.
 
     Example:
         >>> class MeanSlopePenalty(AmbiguitySet):
@@ -71,42 +70,28 @@ class AmbiguitySet:
         return True
 
     def at(self, t: int) -> Self:
-        """The set after ``t`` samples of the context: this one, unless it `is_scheduled`.
-
-        Args:
-            t: Number of samples, at least 1.
-        """
+        """The set after ``t >= 1`` samples of the context: this one, unless it `is_scheduled`."""
         return self
 
     def evaluate(
         self, function: ContextualFunction, X: Tensor, contexts: ContextDistribution
     ) -> Tensor:
-        """Worst cases of a function at decisions, differentiable with respect to these.
-
-        By default they are those of the values at the atoms. A set that needs more of the function
-        overrides this, with `ContextualFunction.gradient_norms` for example.
+        """Worst cases ``b`` of a function at decisions, differentiable with respect to these.
 
         Args:
             function: The function ``u(x, c)`` to be maximised.
             X: Decisions ``b x d_x``.
             contexts: The centre of the set, in the dtype and on the device of ``X``.
-
-        Returns:
-            A tensor of shape ``b``.
         """
         # Values are not checked, which would wait for the device: NaN gives NaN.
         return self._worst_case(function(X, contexts.points), contexts)
 
     def worst_case(self, values: Tensor, contexts: ContextDistribution) -> Tensor:
-        """Smallest expectation over the set, differentiable with respect to ``values``.
+        """Smallest expectation over the set, ``...``, differentiable with respect to ``values``.
 
         Args:
             values: Values of the function to be maximised at the atoms, ``... x M``.
-            contexts: The centre of the set, with ``M`` atoms. It is brought to the dtype and
-                device of ``values``.
-
-        Returns:
-            A tensor of shape ``...``.
+            contexts: The centre of the set, with ``M`` atoms.
 
         Raises:
             BotorchTensorDimensionError: If ``values`` does not end in a dimension of ``M``.
@@ -119,18 +104,9 @@ class AmbiguitySet:
         return torch.linalg.vecdot(self._minimiser(values, contexts), values)
 
     def worst_case_weights(self, values: Tensor, contexts: ContextDistribution) -> Tensor:
-        """The distribution on the atoms that attains `worst_case`, without a graph.
-
-        Args:
-            values: Values of the function to be maximised at the atoms, ``... x M``.
-            contexts: The centre of the set, with ``M`` atoms.
-
-        Returns:
-            Probabilities of the atoms, ``... x M``.
+        """Probabilities of the atoms that attain `worst_case`, ``... x M``, without a graph.
 
         Raises:
-            BotorchTensorDimensionError: If ``values`` does not end in a dimension of ``M``.
-            InputDataError: If ``values`` is not floating-point, or holds NaN or infinity.
             UnsupportedError: If the set is evaluated by a bound that no distribution attains.
         """
         if not self._is_attained:
@@ -188,15 +164,12 @@ class Ball(AmbiguitySet):
     """An ambiguity set of all distributions within a radius of the centre.
 
     The radius may be a schedule, a function of the number ``t`` of context samples. Then `at` gives
-    the ball for a number, and only that can be evaluated. An acquisition function calls it when it
-    is made, with the number of observations of its model.
+    the ball that can be evaluated, as acquisition functions do when they are made, with the number
+    of observations of their model.
 
     Args:
         radius: A finite number of at least 0, a tensor with one element, or a function of ``t``
             that returns one of these, such as `RadiusSchedule`.
-
-    Raises:
-        InputDataError: If ``radius`` is negative, infinite or NaN.
     """
 
     def __init__(self, radius: float | Tensor | Callable[[int], float]) -> None:
@@ -204,11 +177,7 @@ class Ball(AmbiguitySet):
 
     @property
     def radius(self) -> float:
-        """The radius.
-
-        Raises:
-            UnsupportedError: If it is a schedule.
-        """
+        """The radius, if it is no schedule."""
         if callable(self._radius):
             raise UnsupportedError(
                 f"The `radius` of {self!r} is a schedule: call `.at(t)`, with the number `t` of "
@@ -222,18 +191,7 @@ class Ball(AmbiguitySet):
         return callable(self._radius)
 
     def at(self, t: int) -> Self:
-        """A copy with the radius after ``t`` samples; this ball if its radius is a number.
-
-        The copy is shallow: a subclass that keeps what it computes from the radius has to discard
-        that here.
-
-        Args:
-            t: Number of samples, at least 1.
-
-        Raises:
-            InputDataError: If ``t`` is no integer of at least 1, or the schedule returns no number
-                of at least 0.
-        """
+        """A shallow copy with the radius after ``t >= 1`` samples; itself if that is a number."""
         t = check_count("t", t)
         if not callable(self._radius):
             return self

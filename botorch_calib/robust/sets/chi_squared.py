@@ -19,9 +19,6 @@ class ChiSquaredBall(Ball):
     Args:
         radius: Bound of the divergence itself, not of its root: a number of at least 0, a tensor
             with one element, or a schedule (see `Ball`).
-
-    Raises:
-        InputDataError: If ``radius`` is negative, infinite or NaN.
     """
 
     _keeps_support = True

@@ -22,9 +22,6 @@ class ConditionalValueAtRisk(AmbiguitySet):
 
     Args:
         alpha: The share, in (0, 1].
-
-    Raises:
-        InputDataError: If ``alpha`` is outside (0, 1] or NaN.
     """
 
     _keeps_support = True

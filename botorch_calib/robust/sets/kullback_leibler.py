@@ -35,9 +35,6 @@ class KLBall(Ball):
     Args:
         radius: Bound of the divergence, in nats: a number of at least 0, a tensor with one element,
             or a schedule (see `Ball`).
-
-    Raises:
-        InputDataError: If ``radius`` is negative, infinite or NaN.
     """
 
     _keeps_support = True

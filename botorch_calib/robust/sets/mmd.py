@@ -16,25 +16,28 @@ from torch import Tensor
 from botorch_calib._validation import check_finite, check_nonnegative, check_one_of
 from botorch_calib.robust.contexts import ContextDistribution, pairwise_distances
 from botorch_calib.robust.sets.base import Ball
-from botorch_calib.robust.simplex_in_ellipsoid import minimise_linear
-from botorch_calib.robust.simplex_in_ellipsoid.duality_gap import FLOOR
+from botorch_calib.robust.simplex_in_ellipsoid import (
+    FLOOR,
+    certified_excess,
+    minimise_linear,
+)
 
 Kernel = Callable[[Tensor], Tensor]
 
 _METHODS = ("exact", "minimax", "sensitivity")
 # Relative accuracy that the exact method promises, or this times `FLOOR` of the range.
 _ACCURACY = 1e-6
+# Smallest radius that the solver is given, in units of the largest distance of an atom.
+_LEAST_RADIUS = 1e-5
 
 
 @dataclass(frozen=True)
 class _Matrices:
     """What is computed once from a kernel matrix ``K`` on the atoms.
 
-    Attributes:
-        root: Lower Cholesky factor ``R`` of ``K``, ``M x M``.
-        whiten: ``M x M``. Maps ``u`` to ``R^-1 (u - c)``, with the number ``c`` that makes its norm
-            smallest. That norm is the sensitivity ``S``.
-        reach: MMD between the centre and all mass at an atom, ``M``.
+    Its lower Cholesky factor ``R``; what maps ``u`` to ``R^-1 (u - c)``, with the number ``c`` that
+    makes its norm smallest, which is the sensitivity ``S``; and the MMD ``M`` between the centre
+    and all mass at an atom.
     """
 
     root: Tensor
@@ -50,12 +53,10 @@ class MMDBall(Ball):
 
     * ``method="exact"`` [Kirschner2020drbo]: the worst-case distribution, to 1e-6 of the decrease
       ``E u - value`` (or 1e-9 of the range of ``u``), by a closed form where nonnegativity does not
-      bind. Where it binds for many atoms, as it does for smooth kernels unless the radius is tiny,
-      an active-set method solves a few dozen systems as large as the number of atoms with mass, or
-      up to 256 of them where ``M`` is in the hundreds. Elsewhere an interior-point method needs
-      about 10 Cholesky factorisations of an ``M x M`` matrix for each row: meant for ``M`` up to a
-      few hundred. Duality gaps certify the accuracy; a ``NumericsWarning`` tells if it is not
-      reached.
+      bind, and elsewhere by an active-set method, which solves a few dozen systems as large as the
+      number of atoms with mass: meant for ``M`` up to a few hundred. Duality gaps certify the
+      accuracy; a ``NumericsWarning`` tells if it is not reached, as for a radius below 1e-4 of the
+      largest distance of an atom, by which the mass of some atoms vanishes.
     * ``method="sensitivity"``: the lower bound ``max(E u - radius S, min u)``. Without
       nonnegativity, the minimum over ``p`` of total mass 1 is ``E u - radius S`` with
       ``S^2 = (u - c)' K^-1 (u - c)``, ``c = 1' K^-1 u / 1' K^-1 1``, at the signed
@@ -67,9 +68,8 @@ class MMDBall(Ball):
       smallest value enters the ball. The middle of the two has the smallest largest error. It
       jumps where that atom changes.
 
-    Published code for the last one replaces ``K`` by the identity in ``S``; a smooth kernel makes
-    the true ``S`` large, so that the tangent ends at ``min u`` for all but small radii. A larger
-    ``jitter`` lies in between.
+    Published code for the last one replaces ``K`` by the identity in ``S``. A smooth kernel makes
+    the true ``S`` large; a larger ``jitter`` lies in between.
 
     Args:
         radius: Bound of the MMD itself, not of its square: a number of at least 0, a tensor with
@@ -84,10 +84,8 @@ class MMDBall(Ball):
         jitter: What is added to the diagonal, as a share of its mean, at least 0.
 
     Raises:
-        InputDataError: If an argument is out of its range, or both ``lengthscale`` and ``kernel``
-            are given; when evaluated, if the kernel matrix is not positive definite.
-        BotorchTensorDimensionError: When evaluated, if ``lengthscale`` or the kernel's matrix does
-            not fit the contexts.
+        InputDataError: If an argument is out of its range, both ``lengthscale`` and ``kernel`` are
+            given, or, when evaluated, the kernel matrix is not positive definite.
     """
 
     def __init__(
@@ -131,9 +129,7 @@ class MMDBall(Ball):
             rest = ~(worst.amin(dim=-1) >= 0) & (u.amax(dim=-1) > 0)
             rows = rest.nonzero().squeeze(-1)
             if len(rows):
-                worst[rows] = self._constrained(
-                    u[rows], weights, matrices.root, sensitivity[rows], signed[rows]
-                )
+                worst[rows] = self._constrained(u[rows], contexts, sensitivity[rows])
             return worst
         # The tangent E u - radius S is not followed below the smallest value, which is 0 here.
         below = (u @ weights).unsqueeze(-1) < radius * sensitivity
@@ -144,18 +140,25 @@ class MMDBall(Ball):
         chord = torch.lerp(weights.expand_as(u), point, (radius / reach).clamp(max=1.0))
         return (tangent + chord) / 2
 
-    def _constrained(
-        self, u: Tensor, weights: Tensor, root: Tensor, sensitivity: Tensor, signed: Tensor
-    ) -> Tensor:
+    def _constrained(self, u: Tensor, contexts: ContextDistribution, sensitivity: Tensor) -> Tensor:
         """Exact worst-case distributions, ``b x M``, where nonnegativity matters."""
+        matrices, weights = self._matrices(contexts), contexts.weights
+        # What next to no radius changes would be lost in rounding. A worst case of a larger radius
+        # in which no weight vanishes, pulled back to the centre, is one of the smaller radius.
+        radius = max(self.radius, _LEAST_RADIUS * float(matrices.reach.amax()))
+        share = self.radius / radius
         # The decrease is at most 1, and at most this: a problem in natural units.
-        scale = (self.radius * sensitivity).clamp(max=1.0)
-        worst, excess = minimise_linear(u / scale, weights, root / self.radius, signed)
-        # In units of the range: what next to no radius changes is lost in rounding.
-        decrease = torch.linalg.vecdot(u, weights - worst)
-        # Feasible points differ by no more than twice the decrease of the signed solution.
-        scale = scale.squeeze(-1)
-        error = torch.minimum(excess * (decrease + FLOOR * scale), 2.0 * scale)
+        scale = (radius * sensitivity).clamp(max=1.0)
+        worst, dual = minimise_linear(u / scale, weights, matrices.root / radius)
+        delta = share * (worst - weights)
+        # The same for the radius itself
+        own = (self.radius * sensitivity).clamp(max=1.0)
+        dual, root = dual * (share * scale / own), matrices.root / self.radius
+        excess = certified_excess(u / own, weights, root, delta, dual)
+        # In units of the range. Feasible points differ by no more than twice the decrease of the
+        # signed solution.
+        decrease, own = -torch.linalg.vecdot(u, delta), own.squeeze(-1)
+        error = torch.minimum(excess * (decrease + FLOOR * own), 2.0 * own)
         missed = (excess > _ACCURACY) & (error > _ACCURACY * FLOOR)
         if bool(missed.any()):
             warnings.warn(
@@ -164,7 +167,7 @@ class MMDBall(Ball):
                 NumericsWarning,
                 stacklevel=2,
             )
-        return worst
+        return weights + delta
 
     def _matrices(self, contexts: ContextDistribution) -> _Matrices:
         """Factors of the kernel matrix of the atoms, kept with the contexts."""
@@ -212,11 +215,9 @@ class MMDBall(Ball):
 
 def median_distance(contexts: ContextDistribution) -> Tensor:
     """Median distance between two different atoms, without dimension; 1 if there is one atom."""
-    num = contexts.num_points
-    if num == 1:
+    if contexts.num_points == 1:
         return contexts.points.new_ones(())
-    above = torch.triu_indices(num, num, offset=1, device=contexts.points.device)
-    median = contexts.distances()[above[0], above[1]].median()
+    median = torch.pdist(contexts.points).median()
     return torch.where(median > 0, median, 1.0)
 
 

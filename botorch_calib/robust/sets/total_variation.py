@@ -19,9 +19,6 @@ class TotalVariationBall(Ball):
     Args:
         radius: Radius in the norm ``|p - w|_1``, of which at most 2 matters: a number of at least
             0, a tensor with one element, or a schedule (see `Ball`).
-
-    Raises:
-        InputDataError: If ``radius`` is negative, infinite or NaN.
     """
 
     def _solve(self, u: Tensor, contexts: ContextDistribution) -> Tensor:

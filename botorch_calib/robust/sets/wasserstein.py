@@ -6,11 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from botorch.exceptions.errors import (
-    BotorchTensorDimensionError,
-    InputDataError,
-    UnsupportedError,
-)
+from botorch.exceptions.errors import InputDataError, UnsupportedError
 from torch import Tensor
 
 from botorch_calib._validation import check_nonnegative, check_one_of
@@ -63,10 +59,6 @@ class WassersteinBall(Ball):
             element, or a schedule (see `Ball`).
         method: ``"exact"``, or ``"lipschitz"`` for the bound by gradients.
         smoothing: Of the maximum in the bound by gradients, from 0, none, to 1.
-
-    Raises:
-        InputDataError: If ``radius`` is negative, infinite or NaN, ``method`` is unknown, or
-            ``smoothing`` is outside [0, 1] or given for another method.
     """
 
     def __init__(
@@ -85,11 +77,7 @@ class WassersteinBall(Ball):
             )
 
     def smoothed(self, smoothing: float = DEFAULT_SMOOTHING) -> WassersteinBall:
-        """The same bound by gradients with a smooth maximum, to search with.
-
-        Args:
-            smoothing: From 0, none, to 1.
-        """
+        """The same bound by gradients with a smooth maximum, to search with."""
         return WassersteinBall(self._radius, "lipschitz", smoothing)
 
     def _arguments(self) -> dict[str, Any]:
@@ -106,17 +94,9 @@ class WassersteinBall(Ball):
     def evaluate(
         self, function: ContextualFunction, X: Tensor, contexts: ContextDistribution
     ) -> Tensor:
-        """Worst cases at decisions: exact ones, or the Lipschitz bound with the true gradient.
+        """Worst cases ``b``: exact ones, or the Lipschitz bound with the true gradient.
 
         The largest gradient norm, or its smooth form, is taken over ``contexts.lipschitz_points``.
-
-        Args:
-            function: The function ``u`` to be maximised.
-            X: Decisions ``b x d_x``.
-            contexts: The centre of the ball.
-
-        Returns:
-            A tensor of shape ``b``.
         """
         if self.radius == 0.0:
             # Nothing is subtracted, so that neither slopes nor plans have to be computed.
@@ -126,34 +106,13 @@ class WassersteinBall(Ball):
         values, steepness = function.with_steepness(
             X, contexts.points, contexts.lipschitz_points, self.smoothing
         )
-        return self.lipschitz_bound(contexts.expectation(values), steepness)
-
-    def lipschitz_bound(self, expectation: Tensor, gradient_norm: Tensor) -> Tensor:
-        """``expectation - radius max_c |grad_c u|``, whatever the method.
-
-        Args:
-            expectation: Expectations of ``u`` under the centre, ``...``.
-            gradient_norm: Euclidean norms of the gradient of ``u`` with respect to the context:
-                the largest one, ``...``, or those at several contexts, ``... x M'``.
-
-        Raises:
-            BotorchTensorDimensionError: If the shapes do not belong together.
-        """
-        if gradient_norm.shape[:-1] == expectation.shape and gradient_norm.dim():
-            if gradient_norm.shape != expectation.shape:
-                gradient_norm = gradient_norm.amax(dim=-1)
-        if gradient_norm.shape != expectation.shape:
-            raise BotorchTensorDimensionError(
-                f"`gradient_norm` must have the shape {tuple(expectation.shape)} of `expectation`, "
-                f"or one more dimension, got {tuple(gradient_norm.shape)}."
-            )
-        return expectation - self.radius * gradient_norm
+        return contexts.expectation(values) - self.radius * steepness
 
     def _minimiser(self, values: Tensor, contexts: ContextDistribution) -> Tensor:
         if self.needs_gradients and self.radius != 0:
             raise UnsupportedError(
                 "WassersteinBall(method='lipschitz') needs gradients with respect to the context: "
-                "call `evaluate` or `lipschitz_bound`, or use method='exact'."
+                "call `evaluate`, or use method='exact'."
             )
         return super()._minimiser(values, contexts)
 

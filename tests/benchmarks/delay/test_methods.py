@@ -192,8 +192,9 @@ def test_unknown_settings() -> None:
 def test_the_default_is_that_of_the_proposer() -> None:
     taken = DelayAwareProposer([[0.0], [1.0]]).strategy
     ours = default()
-    for name in ("acquisition", "imputation", "window", "beta"):
+    for name in ("acquisition", "imputation", "window"):
         assert getattr(ours, name) == getattr(taken, name)
+    assert ours.beta**2 == taken.beta  # a multiplier of the standard deviation here
     # So that it is the same rule with ten queries under way.
     assert taken.spread_beyond is None or taken.spread_beyond > 10
 

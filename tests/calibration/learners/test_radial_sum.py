@@ -67,58 +67,24 @@ def test_pairs(name, dtype, columns, monkeypatch):
             assert_close(got, wanted[..., order], rtol=tolerance, atol=10 * tolerance)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("name", LEARNERS)
-def test_points_and_changes_along_a_direction(name, dtype):
-    learner, order = learned(name, dtype), [2, 0, 1]
-    X = uniform(5, 3, seed=5).to(dtype).requires_grad_()
-    # The last two columns, in that order, are those of the direction.
-    direction = torch.cat([torch.zeros(5, 1), uniform(5, 2, seed=6)], dim=-1).to(dtype)
-    move = torch.empty_like(direction)
-    move[:, order] = direction
-    found = learner.radial_sum()
-    assert found is not None
-    points = found.at_points(X.detach()[:, order], order)
-    step, pulled_change = points.along(direction)
-    tolerance = 1e-12 if dtype == torch.double else 1e-4
-    # What the sum states, written out
-    squares = (X.unsqueeze(1) - found.centers).square().sum(dim=-1)
-    sums = found.constants + (-found.rates * squares).exp() @ found.coefficients
-    assert_close(points.values(), sums, rtol=tolerance, atol=tolerance)
-    by, change = (uniform(*sums.shape, seed=seed).to(dtype).requires_grad_() for seed in (7, 8))
-    (slopes,) = torch.autograd.grad((by * sums).sum(), X, create_graph=True)
-    assert_close(points.pulled(by), slopes[:, order], rtol=tolerance, atol=10 * tolerance)
-    (moved,) = torch.autograd.grad((slopes * move).sum(), by, create_graph=True)
-    assert_close(step, moved, rtol=tolerance, atol=10 * tolerance)
-    # The change of the slopes, as inputs move and so do the derivatives
-    (second,) = torch.autograd.grad((slopes * move).sum(), X, retain_graph=True)
-    (first,) = torch.autograd.grad((change * sums).sum(), X)
-    wanted = (second + first)[:, order]
-    got = pulled_change(by, change)
-    assert got.dtype == dtype and not got.requires_grad
-    # Not of what is parallel to the direction
-    assert_close(got[:, 0], wanted[:, 0], rtol=tolerance, atol=100 * tolerance)
+def test_a_sum_is_that_of_the_present_state(name):
+    learner, first, second = learned(name), uniform(3, 2, seed=6), uniform(2, 1, seed=7)
+    points = torch.cat([first.unsqueeze(1).expand(-1, 2, -1), second.expand(3, -1, -1)], dim=-1)
 
+    def check() -> None:
+        sums = learner.radial_sum().at_pairs(first, second, ([0, 1], [2])).values()
+        assert_close(learner.finished(sums), learner.threshold(points), rtol=1e-12, atol=1e-12)
 
-@pytest.mark.parametrize("name", LEARNERS)
-def test_a_sum_is_kept_until_something_is_learned(name):
-    learner = learned(name)
-    found = learner.radial_sum()
-    assert learner.radial_sum() is found
     learner.update(uniform(1, 3, seed=2), uniform(1, seed=3))
-    changed = learner.radial_sum()
-    assert changed is not found and len(changed.centers) > len(found.centers)
+    check()
     other = learned(name)
     other.update(uniform(1, 3, seed=4), uniform(1, seed=5))
-    state = other.state_dict()
-    learner.load_state_dict(state)
-    points = uniform(3, 3, seed=6)
-    sums = learner.radial_sum().at_points(points, [0, 1, 2]).values()
-    assert_close(learner.finished(sums), other.threshold(points), rtol=1e-12, atol=1e-12)
+    learner.load_state_dict(other.state_dict())
+    check()
     if isinstance(learner, OnlineQuantileTracker):
         learner.scale = 2.0 * learner.scale
-        sums = learner.radial_sum().at_points(points, [0, 1, 2]).values()
-        assert_close(sums, learner.threshold(points), rtol=1e-12, atol=1e-12)
+        check()
 
 
 def test_far_away():

@@ -259,16 +259,6 @@ class TestGradients:
             lambda x: bound.gradient_norms(x, C), (X,), eps=1e-5, atol=1e-4
         )
 
-    def test_inference_mode(self):
-        columns = Columns(4, 2)
-        model = calibrated("localized")
-        X, C = decisions(3, columns), contexts_of(4, columns)
-        expected = closed(model, columns).with_steepness(X, C)
-        with torch.inference_mode():
-            found = closed(model, columns).with_steepness(X.clone(), C.clone())
-        for a, b in zip(found, expected, strict=True):
-            assert torch.equal(a, b)
-
     def test_no_points(self):
         columns = Columns(4, 2)
         X, C = decisions(3, columns)[:0].requires_grad_(), contexts_of(4, columns)

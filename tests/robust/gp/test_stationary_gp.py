@@ -136,31 +136,7 @@ class TestSupport:
         assert not is_stationary(gp)
 
 
-class TestKeptContexts:
-    def counted(self, bound: ClosedFormConfidenceBound, monkeypatch: Any) -> list[int]:
-        """Numbers of contexts that are prepared from now on."""
-        prepared: list[int] = []
-        side = bound.moments.contexts
-
-        def count(points: Tensor) -> Any:
-            prepared.append(len(points))
-            return side(points)
-
-        monkeypatch.setattr(bound.moments, "contexts", count)
-        return prepared
-
-    def test_prepared_once(self, monkeypatch):
-        bound = bound_of(make_gp())
-        prepared = self.counted(bound, monkeypatch)
-        C, others = uniform(5, 2, seed=2), uniform(7, 2, seed=3)
-        for seed in range(3):
-            X = uniform(4, 2, seed=seed).requires_grad_()
-            bound.with_steepness(X, C)
-        assert prepared == [5]
-        for seed in range(3):
-            bound.with_steepness(uniform(4, 2, seed=seed).requires_grad_(), C, others)
-        assert prepared == [5, 12]
-
+class TestContexts:
     @pytest.mark.parametrize("data", [False, True])
     def test_changed_in_place(self, data):
         gp, X, C = make_gp(), uniform(3, 2, seed=1), uniform(5, 2, seed=2)
@@ -180,17 +156,6 @@ class TestKeptContexts:
                 expected = bound_of(gp)._evaluate(X, contexts, gradients)
                 assert torch.equal(got[0], expected[0]) and torch.equal(got[1], expected[1])
         assert not torch.equal(bound(X, C), bound(X, single))
-
-    def test_inference_mode(self):
-        gp, C = make_gp(), uniform(5, 2, seed=2)
-        bound = bound_of(gp)
-        with torch.inference_mode():
-            bound(uniform(3, 2, seed=1), C.clone())
-        X = uniform(3, 2, seed=1).requires_grad_()
-        values, steepness = bound.with_steepness(X, C)
-        (got,) = torch.autograd.grad(values.sum() - steepness.sum(), X)
-        values, steepness = bound_of(gp).with_steepness(X, C)
-        assert torch.equal(got, torch.autograd.grad(values.sum() - steepness.sum(), X)[0])
 
     def test_one_pass_and_two(self):
         """Without gradients, values and steepness are evaluated one after the other."""

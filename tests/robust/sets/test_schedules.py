@@ -66,13 +66,6 @@ def test_at_t_it_is_the_ball_with_the_number(name: str, t: int, dtype: torch.dty
     assert ball.at(t + 1) is ball and number.at(t) is number
 
 
-def test_lipschitz_bound_at_t() -> None:
-    expectation, norm = torch.tensor([1.0, 2.0]), torch.tensor([3.0, 0.5])
-    ball = lipschitz(SCHEDULE).at(16)
-    assert ball.needs_gradients
-    assert_close(ball.lipschitz_bound(expectation, norm), expectation - 0.1 * norm)
-
-
 @pytest.mark.parametrize("ambiguity", [ConditionalValueAtRisk(0.3), WorstCase()])
 def test_other_sets_are_the_same_for_all_t(ambiguity: AmbiguitySet) -> None:
     assert ambiguity.at(5) is ambiguity and not ambiguity.is_scheduled
@@ -92,7 +85,7 @@ def test_a_schedule_is_not_evaluated(name: str) -> None:
     with pytest.raises(UnsupportedError, match=r"RadiusSchedule\(c=0.4\)"):
         _ = ball.radius
     with pytest.raises(UnsupportedError, match=r"\.at\(t\)"):
-        lipschitz(SCHEDULE).lipschitz_bound(values[:, 0], values[:, 1])
+        lipschitz(SCHEDULE).worst_case(values, centre)
 
 
 @every_ball

@@ -1,0 +1,74 @@
+"""Speed of log expected improvement at few and many points and data, with two kernels.
+
+Importing this module registers the comparisons with `perf.measure`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from botorch.fit import fit_gpytorch_mll
+from botorch.models import SingleTaskGP
+from botorch.models.transforms import Normalize
+from gpytorch.mlls import ExactMarginalLogLikelihood
+
+from benchmarks.framework.strategies import log_calibrated_ei, log_expected_improvement
+from benchmarks.perf.calibrated_and_delayed import (
+    NUM_INITIAL,
+    automatic_calibrator,
+    local_recalibrator,
+    recalibrator,
+)
+from benchmarks.perf.measure import Call, Workload, comparison, value_and_gradient
+from botorch_calib import CalibratedModel
+from botorch_calib.calibration import Calibrator
+
+# Training points, and points evaluated at a time.
+SIZES = ((50, 20), (100, 512), (400, 512))
+
+
+def default_gp(work: Workload) -> SingleTaskGP:
+    """BoTorch's default: an RBF kernel with a lengthscale for each input."""
+    transform = Normalize(work.X.shape[-1], bounds=work.bounds)
+    gp = SingleTaskGP(work.X, work.Y, input_transform=transform)
+    fit_gpytorch_mll(ExactMarginalLogLikelihood(gp.likelihood, gp))
+    return gp
+
+
+KERNELS: dict[str, Callable[[Workload], SingleTaskGP]] = {
+    "Matern": lambda work: work.gp,
+    "RBF": default_gp,
+}
+CALIBRATORS: dict[str, Callable[[], Calibrator]] = {
+    "calibrated, lengthscale auto": automatic_calibrator,
+    "recalibrated (19 levels)": recalibrator,
+    "locally recalibrated (19 levels)": local_recalibrator,
+}
+
+
+def log_ei_pair(
+    work: Workload,
+    size: tuple[int, int],
+    make_gp: Callable[[Workload], SingleTaskGP],
+    template: Callable[[], Calibrator],
+) -> tuple[Call, Call]:
+    """Log expected improvement of a calibrated model, and BoTorch's of the GP beneath it."""
+    num_points, batch_size = size
+    work = Workload(work.device, num_points)
+    gp, batch = make_gp(work), work.points(batch_size, 1, seed=1)
+    model = CalibratedModel.from_history(gp, template(), NUM_INITIAL)
+    return (
+        value_and_gradient(log_calibrated_ei(model, work.best_f), batch),
+        value_and_gradient(log_expected_improvement(gp, work.best_f), batch),
+    )
+
+
+for _size in SIZES:
+    for _kernel, _make_gp in KERNELS.items():
+        for _name, _template in CALIBRATORS.items():
+            comparison(
+                f"{_name} / plain log EI, n = {_size[0]}, b = {_size[1]}, {_kernel}",
+                repetitions=100,
+                warm_up=10,
+            )(partial(log_ei_pair, size=_size, make_gp=_make_gp, template=_template))

@@ -1,0 +1,135 @@
+"""Base class of the closed forms: what they read of their models, and what pending points add.
+
+A closed form asks ``_marginals`` what is stated of its points, computes its value, and hands that
+to ``_reduce``. Pending points are handled by fantasies: the models are conditioned on a fixed set
+of quasi-random outcomes there, drawn from their own distributions of observations, and the value is
+averaged over them. For joint batches (``q > 1``) use BoTorch's Monte Carlo acquisition functions.
+"""
+
+from __future__ import annotations
+
+from abc import ABC
+from collections.abc import Sequence
+from typing import Any
+
+from botorch.acquisition.objective import PosteriorTransform
+from botorch.exceptions.errors import UnsupportedError
+from botorch.models.model import Model, ModelList
+from botorch.utils.safe_math import logmeanexp
+from torch import Tensor
+
+from botorch_calib._validation import check_count, check_model
+from botorch_calib.acquisition.pending_points import PendingPoints, fantasy_models
+from botorch_calib.models.inspection import as_calibrated, sole_member
+from botorch_calib.models.marginals import posterior_at
+from botorch_calib.models.requirements import check_one_value_each
+from botorch_calib.posteriors import CalibratedPosterior
+
+
+class CalibratedAcquisitionFunction(PendingPoints, ABC):
+    """Base class of closed forms for single points (``q = 1``); has `forward` to be written.
+
+    A constructor ends with ``self.set_X_pending(X_pending)``.
+
+    Args:
+        model: Model with one output whose posterior is a `CalibratedPosterior`, such as a
+            `CalibratedModel`; with ``outcomes`` a ``ModelList`` of such and Gaussian models.
+        posterior_transform: Affine transform of the single outcome, if any.
+        maximize: Whether the objective is maximised.
+        num_fantasies: Number of fantasies of the outcomes at pending points.
+        observation_noise: Whether the value is of an observation, also where the model's posterior
+            is of the objective.
+        outcomes: The outcomes that the value depends on, the objective first; others are not
+            evaluated.
+
+    Raises:
+        UnsupportedError: If the model has several outputs and ``outcomes`` are not given, or a
+            member of a ``ModelList`` has several.
+        InputDataError: If ``num_fantasies`` is not a positive integer.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        posterior_transform: PosteriorTransform | None = None,
+        maximize: bool = True,
+        num_fantasies: int = 16,
+        observation_noise: bool = False,
+        outcomes: Sequence[int] | None = None,
+    ) -> None:
+        model = sole_output(type(self).__name__, model) if outcomes is None else model
+        members = members_of(model)
+        super().__init__(model=model)
+        self.posterior_transform = posterior_transform
+        self.maximize = maximize
+        self.num_fantasies = check_count("num_fantasies", num_fantasies)
+        self.observation_noise = observation_noise
+        self._takes_gaussian = outcomes is not None
+        self._models = {i: members[i] for i in outcomes or (0,)}
+        self._fantasies: dict[int, Any] | None = None
+
+    def _account_for(self, X_pending: Tensor | None) -> None:
+        if X_pending is None:
+            self._fantasies = None
+            return
+        fantasies = fantasy_models([*self._models.values()], X_pending, self.num_fantasies)
+        self._fantasies = dict(zip(self._models, fantasies, strict=True))
+
+    def _marginals(self, X: Tensor, outcome: int | None = None) -> CalibratedPosterior:
+        """What is stated of single points. Nothing else of a closed form evaluates a model.
+
+        Args:
+            X: ``b x 1 x d``.
+            outcome: One of ``outcomes``, as it is (default: the objective, to be maximised).
+
+        Returns:
+            Marginals ``b x 1 x 1``, with pending points ``b x num_fantasies x 1 x 1``.
+        """
+        index = next(iter(self._models)) if outcome is None else outcome
+        model: Any = self._models[index]
+        if self._fantasies is not None:  # the model's batch dimension
+            model, X = self._fantasies[index], X.unsqueeze(-3)
+        posterior = posterior_at(
+            model,
+            X,
+            observation_noise=self.observation_noise,
+            posterior_transform=self.posterior_transform,
+        )
+        if not (self._takes_gaussian or isinstance(posterior, CalibratedPosterior)):
+            raise UnsupportedError(
+                f"{type(self).__name__} needs a calibrated posterior, such as that of a "
+                f"CalibratedModel; {type(model).__name__} gave a {type(posterior).__name__}."
+            )
+        marginals = as_calibrated(model, posterior)
+        check_one_value_each(marginals._extended_shape()[-2], X, type(self).__name__)
+        return marginals if self.maximize or outcome is not None else marginals.affine(-1.0)
+
+    def _reduce(self, values: Tensor) -> Tensor:
+        """Values ``b`` from those at marginals, averaged over fantasies of pending points."""
+        values = values.squeeze(-1).squeeze(-1)
+        if self._fantasies is None:
+            return values
+        return logmeanexp(values, dim=-1) if self._log else values.mean(dim=-1)
+
+
+def sole_output(name: str, model: Any) -> Any:
+    """The model of the only outcome, for the acquisition function ``name``.
+
+    Raises:
+        UnsupportedError: If it is no model, or one of several outcomes.
+    """
+    if check_model(model).num_outputs != 1:
+        raise UnsupportedError(f"{name} needs a model with one output, got {model.num_outputs}.")
+    return sole_member(model)
+
+
+def members_of(model: Model) -> list[Any]:
+    """The models of a model's outcomes, which have one each."""
+    members: list[Any] = list(model.models) if isinstance(model, ModelList) else [model]
+    for member in members:
+        if check_model(member).num_outputs != 1:
+            raise UnsupportedError(
+                f"`model` needs one model per outcome in a ModelList, and {type(member).__name__} "
+                f"has {member.num_outputs} outputs."
+            )
+    return members

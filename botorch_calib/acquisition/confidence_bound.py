@@ -1,0 +1,62 @@
+"""Quantiles as confidence bounds: how good, or bad, an outcome may be."""
+
+from __future__ import annotations
+
+from botorch.acquisition.objective import PosteriorTransform
+from botorch.models.model import Model
+from botorch.utils.transforms import t_batch_mode_transform
+from torch import Tensor
+
+from botorch_calib._validation import check_open_unit
+from botorch_calib.acquisition.base import CalibratedAcquisitionFunction
+
+
+class CalibratedUpperConfidenceBound(CalibratedAcquisitionFunction):
+    """The ``level``-quantile of the calibrated distribution: an upper confidence bound.
+
+    Where BoTorch's ``UpperConfidenceBound`` takes a multiple of the standard deviation, this
+    takes a probability. The quantile is that of the objective unless the model was made with
+    ``denoise=False`` or ``observation_noise`` is given. What calibrators keep true is the quantile
+    of an observation, at the levels that they learn.
+
+    *Value at risk*: ``level=0.1, observation_noise=True`` is the outcome that is exceeded with
+    probability 0.9, as ``VaR(alpha=0.9)`` of ``botorch.acquisition.risk_measures``. What spreads
+    an outcome, noise and what is not known, then counts against a point: it does not explore.
+
+    Args:
+        model: Model with one output whose posterior is a `CalibratedPosterior`, such as a
+            `CalibratedModel`.
+        level: Level of the quantile, in (0, 1).
+        posterior_transform: Affine transform of the single outcome, if any.
+        maximize: Whether the objective is maximised. If False the value is minus the
+            ``1 - level`` quantile (a lower confidence bound).
+        X_pending: Points under evaluation, ``n x d``, whose outcomes are averaged over.
+        num_fantasies: Number of fantasies of the outcomes at pending points.
+        observation_noise: Whether the quantile is of an observation whatever the model describes.
+
+    Raises:
+        UnsupportedError: If the model has several outputs, or batch dimensions together with
+            pending points, or its posterior is not a calibrated one or, by its input transform,
+            of several points for each (when evaluated).
+        InputDataError: If ``level`` is outside (0, 1) or ``num_fantasies`` is not a positive
+            integer.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        level: float = 0.9,
+        posterior_transform: PosteriorTransform | None = None,
+        maximize: bool = True,
+        X_pending: Tensor | None = None,
+        num_fantasies: int = 16,
+        observation_noise: bool = False,
+    ) -> None:
+        super().__init__(model, posterior_transform, maximize, num_fantasies, observation_noise)
+        self.level = check_open_unit("level", level)
+        self.set_X_pending(X_pending)
+
+    @t_batch_mode_transform(expected_q=1)  # type: ignore[arg-type]
+    def forward(self, X: Tensor) -> Tensor:
+        """Evaluate the quantile at ``b x 1 x d``; values of shape ``b``."""
+        return self._reduce(self._marginals(X).quantile(self.level))

@@ -1,0 +1,182 @@
+"""Improvement over an incumbent in closed form: expected, its logarithm, and its probability."""
+
+from __future__ import annotations
+
+import torch
+from botorch.acquisition.objective import PosteriorTransform
+from botorch.exceptions.errors import BotorchTensorDimensionError
+from botorch.models.model import Model
+from botorch.utils.transforms import t_batch_mode_transform
+from torch import Tensor
+
+from botorch_calib._validation import check_numbers
+from botorch_calib.acquisition.base import CalibratedAcquisitionFunction
+from botorch_calib.posteriors import CalibratedPosterior
+from botorch_calib.posteriors.calibrated import broadcasts_to
+
+
+class ImprovementFunction(CalibratedAcquisitionFunction):
+    """Base class of those that measure improvement over ``best_f``.
+
+    Each fantasy of pending points has an incumbent of its own, the better one of ``best_f`` and
+    what these points bring.
+    """
+
+    best_f: Tensor
+    _best_pending: Tensor | None = None
+
+    def _account_for(self, X_pending: Tensor | None) -> None:
+        super()._account_for(X_pending)
+        with torch.no_grad():
+            self._best_pending = (
+                None if X_pending is None else self._best_of(X_pending.unsqueeze(-2))
+            )
+
+    def _best_of(self, X: Tensor) -> Tensor:
+        """The best of pending points ``n x 1 x d`` in each fantasy, ``num_fantasies``."""
+        # An outcome carries noise, so it is a posterior mean.
+        return self._marginals(X).mean.squeeze(-1).squeeze(-1).amax(dim=0)
+
+    def _incumbent(self, marginals: CalibratedPosterior) -> Tensor:
+        """What is to be improved upon, broadcasting against marginals of the objective."""
+        best = (self.best_f if self.maximize else -self.best_f).to(marginals.device, torch.double)
+        points = marginals.batch_shape
+        if self._best_pending is not None:
+            best, points = torch.maximum(best.unsqueeze(-1), self._best_pending), points[:-1]
+        if not broadcasts_to(best.shape, marginals.batch_shape):
+            raise BotorchTensorDimensionError(
+                f"`best_f` of shape {tuple(self.best_f.shape)} does not broadcast to that of the "
+                f"points, {tuple(points)}."
+            )
+        return best.unsqueeze(-1).unsqueeze(-1)
+
+
+class CalibratedExpectedImprovement(ImprovementFunction):
+    """Calibrated expected improvement ``E(f~ - best_f)+`` [Kim2024locbo, eq. 31].
+
+    ``f~`` has the calibrated distribution of the objective. Prefer
+    `LogCalibratedExpectedImprovement` for optimisation.
+
+    Args:
+        model: Model with one output whose posterior is a `CalibratedPosterior`, such as a
+            `CalibratedModel`.
+        best_f: Value to improve upon, in units of the outcome: a scalar, or of shape ``b``.
+        posterior_transform: Affine transform of the single outcome, if any; ``best_f`` is on
+            its scale.
+        maximize: Whether the objective is maximised, so that improvement is upwards.
+        X_pending: Points under evaluation, ``n x d``, whose outcomes are averaged over.
+        num_fantasies: Number of fantasies of the outcomes at pending points.
+
+    Raises:
+        UnsupportedError: If the model has several outputs, or batch dimensions together with
+            pending points, or its posterior is not a calibrated one or, by its input transform,
+            of several points for each (when evaluated).
+        InputDataError: If ``best_f`` is no number, NaN or empty, or ``num_fantasies`` is not a
+            positive integer.
+        BotorchTensorDimensionError: If ``best_f`` does not broadcast to ``b`` (when evaluated).
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        best_f: float | Tensor,
+        posterior_transform: PosteriorTransform | None = None,
+        maximize: bool = True,
+        X_pending: Tensor | None = None,
+        num_fantasies: int = 16,
+    ) -> None:
+        super().__init__(model, posterior_transform, maximize, num_fantasies)
+        self.register_buffer("best_f", check_numbers("best_f", best_f))
+        self.set_X_pending(X_pending)
+
+    @t_batch_mode_transform(expected_q=1)  # type: ignore[arg-type]
+    def forward(self, X: Tensor) -> Tensor:
+        """Evaluate expected improvement at ``b x 1 x d``; values of shape ``b``."""
+        f = self._marginals(X)
+        return self._reduce(f.expected_improvement(self._incumbent(f)))
+
+
+class LogCalibratedExpectedImprovement(ImprovementFunction):
+    """Logarithm of the calibrated expected improvement, ``log E(f~ - best_f)+``.
+
+    It has gradients where expected improvement underflows: the counterpart of BoTorch's
+    ``LogExpectedImprovement``.
+
+    Args:
+        model: Model with one output whose posterior is a `CalibratedPosterior`, such as a
+            `CalibratedModel`.
+        best_f: Value to improve upon, in units of the outcome: a scalar, or of shape ``b``.
+        posterior_transform: Affine transform of the single outcome, if any; ``best_f`` is on
+            its scale.
+        maximize: Whether the objective is maximised, so that improvement is upwards.
+        X_pending: Points under evaluation, ``n x d``, whose outcomes are averaged over.
+        num_fantasies: Number of fantasies of the outcomes at pending points.
+
+    Raises:
+        Exception: As `CalibratedExpectedImprovement`.
+
+    Example:
+        >>> model = CalibratedModel.from_history(gp, LocalizedConformal(0.2))
+        >>> acqf = LogCalibratedExpectedImprovement(model, best_f=Y.max())
+        >>> candidate, value = optimize_acqf(acqf, bounds, q=1, num_restarts=10, raw_samples=512)
+    """
+
+    _log = True
+
+    def __init__(
+        self,
+        model: Model,
+        best_f: float | Tensor,
+        posterior_transform: PosteriorTransform | None = None,
+        maximize: bool = True,
+        X_pending: Tensor | None = None,
+        num_fantasies: int = 16,
+    ) -> None:
+        super().__init__(model, posterior_transform, maximize, num_fantasies)
+        self.register_buffer("best_f", check_numbers("best_f", best_f))
+        self.set_X_pending(X_pending)
+
+    @t_batch_mode_transform(expected_q=1)  # type: ignore[arg-type]
+    def forward(self, X: Tensor) -> Tensor:
+        """Evaluate log expected improvement at ``b x 1 x d``; values of shape ``b``."""
+        f = self._marginals(X)
+        return self._reduce(f.log_expected_improvement(self._incumbent(f)))
+
+
+class CalibratedProbabilityOfImprovement(ImprovementFunction):
+    """Calibrated probability of improvement ``P(f~ > best_f)``.
+
+    ``f~`` has the calibrated distribution of the objective.
+
+    Args:
+        model: Model with one output whose posterior is a `CalibratedPosterior`, such as a
+            `CalibratedModel`.
+        best_f: Value to improve upon, in units of the outcome: a scalar, or of shape ``b``.
+        posterior_transform: Affine transform of the single outcome, if any; ``best_f`` is on
+            its scale.
+        maximize: Whether the objective is maximised, so that improvement is upwards.
+        X_pending: Points under evaluation, ``n x d``, whose outcomes are averaged over.
+        num_fantasies: Number of fantasies of the outcomes at pending points.
+
+    Raises:
+        Exception: As `CalibratedExpectedImprovement`.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        best_f: float | Tensor,
+        posterior_transform: PosteriorTransform | None = None,
+        maximize: bool = True,
+        X_pending: Tensor | None = None,
+        num_fantasies: int = 16,
+    ) -> None:
+        super().__init__(model, posterior_transform, maximize, num_fantasies)
+        self.register_buffer("best_f", check_numbers("best_f", best_f))
+        self.set_X_pending(X_pending)
+
+    @t_batch_mode_transform(expected_q=1)  # type: ignore[arg-type]
+    def forward(self, X: Tensor) -> Tensor:
+        """Evaluate the probability of improvement at ``b x 1 x d``; values of shape ``b``."""
+        f = self._marginals(X)
+        return self._reduce(f.probability_of_improvement(self._incumbent(f)))

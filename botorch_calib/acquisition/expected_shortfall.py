@@ -1,0 +1,63 @@
+"""The mean of the worst outcomes: expected shortfall, or conditional value at risk."""
+
+from __future__ import annotations
+
+from botorch.acquisition.objective import PosteriorTransform
+from botorch.models.model import Model
+from botorch.utils.transforms import t_batch_mode_transform
+from torch import Tensor
+
+from botorch_calib._validation import check_open_unit
+from botorch_calib.acquisition.base import CalibratedAcquisitionFunction
+
+
+class CalibratedExpectedShortfall(CalibratedAcquisitionFunction):
+    """The mean of the worst outcomes, those with a total probability of ``1 - alpha``.
+
+    With ``alpha = 0.9`` the mean of an observation that is below its 10 % quantile
+    (`CalibratedPosterior.conditional_mean_below`): which point to choose if one of its bad outcomes
+    counts. It is never above that quantile, the value at risk (`CalibratedUpperConfidenceBound`),
+    and unlike it tells how bad the bad outcomes are. Observation noise and what is not known of the
+    objective count against a point: it does not explore.
+
+    BoTorch's ``CVaR``, whose ``alpha`` this is, is an objective for Monte Carlo, over outcomes that
+    an input perturbation brings about. The ambiguity set `ConditionalValueAtRisk` is over contexts.
+
+    Args:
+        model: Model with one output whose posterior is a `CalibratedPosterior`, such as a
+            `CalibratedModel`; the value is of the outcome whether the model denoises or not.
+        alpha: The risk level, in (0, 1): the probability of a better outcome.
+        posterior_transform: Affine transform of the single outcome, if any.
+        maximize: Whether large outcomes are good. If False the outcome is a loss, and the value is
+            minus its mean above the ``alpha``-quantile.
+        X_pending: Points under evaluation, ``n x d``, whose outcomes are averaged over: the value
+            is the one that is to be expected once they are known.
+        num_fantasies: Number of fantasies of the outcomes at pending points.
+
+    Raises:
+        UnsupportedError: If the model has several outputs, or batch dimensions together with
+            pending points, or its posterior is not a calibrated one or, by its input transform,
+            of several points for each (when evaluated).
+        InputDataError: If ``alpha`` is outside (0, 1) or ``num_fantasies`` is not a positive
+            integer.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        alpha: float = 0.9,
+        posterior_transform: PosteriorTransform | None = None,
+        maximize: bool = True,
+        X_pending: Tensor | None = None,
+        num_fantasies: int = 16,
+    ) -> None:
+        super().__init__(
+            model, posterior_transform, maximize, num_fantasies, observation_noise=True
+        )
+        self.alpha = check_open_unit("alpha", alpha)
+        self.set_X_pending(X_pending)
+
+    @t_batch_mode_transform(expected_q=1)  # type: ignore[arg-type]
+    def forward(self, X: Tensor) -> Tensor:
+        """Evaluate the mean of the worst outcomes at ``b x 1 x d``; values of shape ``b``."""
+        return self._reduce(self._marginals(X).conditional_mean_below(1.0 - self.alpha))

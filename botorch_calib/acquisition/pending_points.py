@@ -1,0 +1,114 @@
+"""Points under evaluation: how acquisition functions get them, and fantasies of their outcomes."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from botorch.acquisition import AcquisitionFunction
+from botorch.exceptions.errors import UnsupportedError
+from botorch.sampling.normal import SobolQMCNormalSampler
+from botorch.utils.sampling import draw_sobol_normal_samples
+from torch import Tensor
+
+from botorch_calib._validation import check_inputs, check_pending_inputs, check_precision
+from botorch_calib.models.inspection import (
+    innermost,
+    raw_train_inputs,
+    raw_width,
+    with_task_feature,
+)
+
+
+class PendingPoints(AcquisitionFunction):
+    """Base class: does the same whether ``X_pending`` is set by a method or as an attribute.
+
+    BoTorch does both: ``optimize_acqf`` calls `set_X_pending`, ``FixedFeatureAcquisitionFunction``
+    assigns the points, with the fixed columns filled in.
+    """
+
+    _X_pending: Tensor | None = None
+
+    @property  # type: ignore[override]
+    def X_pending(self) -> Tensor | None:
+        """Points under evaluation, ``n x d``, or None."""
+        return self._X_pending
+
+    @X_pending.setter
+    def X_pending(self, X_pending: Tensor | None) -> None:
+        X_pending = check_pending_inputs(X_pending)
+        X_pending = None if X_pending is None else X_pending.detach().clone()
+        self._account_for(X_pending)
+        self._X_pending = X_pending
+
+    def set_X_pending(self, X_pending: Tensor | None = None) -> None:
+        """Account for points under evaluation, in place of those of an earlier call.
+
+        Args:
+            X_pending: ``n x d``, or None to clear them.
+
+        Raises:
+            BotorchTensorDimensionError: If it does not have the shape ``n x d``.
+            InputDataError: If it holds NaN or infinite values.
+            UnsupportedError: If the model cannot account for them.
+        """
+        self.X_pending = X_pending
+
+    @abstractmethod
+    def _account_for(self, X_pending: Tensor | None) -> None:
+        """Account for ``n x d`` finite points, n > 0, or none; an error must change nothing."""
+
+
+@torch.no_grad()
+def fantasy_models(models: Sequence[Any], X_pending: Tensor, num_fantasies: int) -> list[Any]:
+    """Models conditioned on a fixed set of outcomes at pending points, drawn from themselves.
+
+    The outcomes of all models come from one quasi-random sequence, and those of different models
+    are independent. Sequences of their own would not be, whatever their seeds: scrambling keeps the
+    order of the points, and two of them, point by point, correlate by 0.3 to 0.9.
+
+    Args:
+        models: Models with one output and without batch dimensions.
+        X_pending: Points under evaluation, ``n x d``.
+        num_fantasies: Number of fantasies, the batch dimension of the results.
+
+    Raises:
+        UnsupportedError: If a model has batch dimensions, or cannot be conditioned.
+        BotorchTensorDimensionError: If the points have not the models' number of columns.
+        InputDataError: If the points are more precise than a model.
+    """
+    points = [_checked(model, X_pending) for model in models]
+    posteriors = [
+        model.posterior(X, observation_noise=True) for model, X in zip(models, points, strict=True)
+    ]
+    shapes = [posterior.base_sample_shape for posterior in posteriors]
+    sizes = [shape.numel() for shape in shapes]
+    draws = draw_sobol_normal_samples(sum(sizes), num_fantasies, dtype=torch.double, seed=0)
+    conditioned = []
+    for model, X, posterior, shape, draw in zip(
+        models, points, posteriors, shapes, draws.split(sizes, dim=-1), strict=True
+    ):
+        sampler = SobolQMCNormalSampler(torch.Size([num_fantasies]))
+        sampler.register_buffer("base_samples", draw.reshape(-1, *shape).to(posterior.mean))
+        conditioned.append(model.fantasize(X, sampler))
+    return conditioned
+
+
+def _checked(model: Any, X_pending: Tensor) -> Tensor:
+    """The points with all columns of a model, the task included, which it can be conditioned at."""
+    if model.batch_shape:
+        raise UnsupportedError("`X_pending` needs a model without batch dimensions.")
+    if not hasattr(model, "fantasize"):
+        raise UnsupportedError(
+            f"`X_pending` needs models that can be conditioned on observations, which a "
+            f"{type(model).__name__} cannot: use an exact GP such as SingleTaskGP."
+        )
+    base = innermost(model)
+    X = check_inputs("X_pending", with_task_feature(base, X_pending), raw_width(base))
+    inputs = raw_train_inputs(base)
+    # Single-precision points of a model in double are good enough.
+    if inputs is not None and torch.promote_types(X.dtype, inputs.dtype) != inputs.dtype:
+        check_precision("X_pending", X, inputs.dtype)
+    return X

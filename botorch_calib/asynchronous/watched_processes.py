@@ -1,0 +1,248 @@
+"""Worker processes of our own, on Pebble: dead, late and worn ones are noticed and replaced."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import runpy
+import signal
+import sys
+import threading
+from concurrent.futures import BrokenExecutor, Future, InvalidStateError
+from concurrent.futures.process import BrokenProcessPool
+from multiprocessing.context import SpawnContext, SpawnProcess
+from typing import Any
+
+import numpy as np
+from botorch.exceptions.errors import InputDataError
+from pebble import ProcessExpired, ProcessPool
+
+from botorch_calib.asynchronous import process_startup
+from botorch_calib.asynchronous.workers import Objective, Workers, pickled, stillborn
+
+logger = logging.getLogger(__name__)
+
+# Seconds for idle processes to end by themselves, with what was registered for their exit.
+EXIT_SECONDS = 30.0
+
+# Stands for an exit code of 0, which Pebble takes for the end of a worker that has done its work:
+# nobody would hear of an objective that calls ``exit(0)``, as a STOP in Fortran does.
+UNTIMELY_SUCCESS = 256
+
+STARTUP = process_startup.__file__
+
+
+class WatchedProcesses(Workers):
+    """Spawned processes, each alone in a pool of Pebble's.
+
+    In a pool of several, those that live would have to do with one that dies: it may hold the lock
+    of their pipe, or leave half a message in it; and where it dies before it has said what it works
+    on, Pebble never reports the loss. Alone, a crash or a time-out is the loss of one evaluation.
+
+    Processes are spawned: torch runs threads, and forking a process that runs threads may deadlock.
+    They leave signals to this process, and end when it has ended. What an objective has started is
+    killed together with its process, but not if that ends by itself.
+
+    Args:
+        objective: The function that will run in them.
+        evaluations_per_process: Number of evaluations after which a process is replaced by a new
+            one, or None to keep it.
+
+    Raises:
+        InputDataError: If the objective cannot be sent to processes, or they cannot import it.
+    """
+
+    def __init__(self, objective: Objective, evaluations_per_process: int | None = None) -> None:
+        _check_importable(pickled(objective))
+        self._objective = objective
+        self._most = evaluations_per_process
+        self._processes: list[_Process] = []
+        self._leaving: list[threading.Thread] = []
+
+    def prepare(self) -> None:
+        """Start a process, if none is idle: its start is no part of an evaluation's time."""
+        for process in [each for each in self._processes if each.is_idle]:
+            if process.is_sound and process.num_evaluations != self._most:
+                return
+            self._processes.remove(process)
+            self._let_go(process, EXIT_SECONDS)
+        self._processes.append(_Process())
+
+    def submit(self, x: np.ndarray, alone: bool) -> Future[Any]:
+        """Start an evaluation in an idle process or, if ``alone``, in one that is known to work."""
+        self.prepare()
+        process = next(each for each in self._processes if each.is_idle)
+        if alone:
+            process.probe()
+        return process.evaluate(pickled(self._objective), x)
+
+    def has_started(self, future: Future[Any]) -> bool:
+        """Whether its process has received it."""
+        return future.running()
+
+    def cause_of_death(self, future: Future[Any], error: BaseException) -> str | None:
+        """The signal or the exit code; None if ``error`` comes from within the process."""
+        if hasattr(error, "traceback"):  # Pebble's, of what the objective has raised
+            return None
+        if isinstance(error, ProcessExpired):
+            code = error.exitcode
+            return signal.Signals(-code).name if code < 0 else f"exit code {code % 256}"
+        return str(error) if isinstance(error, BrokenExecutor) else None
+
+    def end(self, future: Future[Any]) -> bool:
+        """Give up an evaluation: Pebble kills its process."""
+        future.cancel()
+        return True
+
+    def check(self) -> None:
+        """Report losses that Pebble does not, as one of its threads has died."""
+        for process in self._processes:
+            process.report_loss()
+
+    def close(self, kill: bool) -> None:
+        """Let all processes end, and kill those that do not."""
+        processes, self._processes = self._processes, []
+        for process in processes:
+            self._let_go(process, 0.0 if kill else EXIT_SECONDS)
+        for thread in self._leaving:
+            thread.join()
+
+    def _let_go(self, process: _Process, patience: float) -> None:
+        self._leaving = [thread for thread in self._leaving if thread.is_alive()]
+        self._leaving.append(threading.Thread(target=process.close, args=(patience,), daemon=True))
+        self._leaving[-1].start()
+
+
+class _Process:
+    """A process in a pool of its own."""
+
+    def __init__(self) -> None:
+        self.num_evaluations = 0
+        self._future: Future[Any] | None = None
+        self._context = _Context()
+        self._pool = ProcessPool(
+            1,
+            initializer=runpy.run_path,
+            initargs=(STARTUP, None, "__main__"),
+            context=self._context,
+        )
+        assert self._pool.active  # this starts it
+
+    @property
+    def is_idle(self) -> bool:
+        return self._future is None or self._future.done()
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether the process lives, and none before it was killed, perhaps with a lock."""
+        if not self._pool.active:
+            return False
+        last = self._future
+        if last is None or not last.done():
+            return True
+        return not last.cancelled() and not isinstance(last.exception(), ProcessExpired)
+
+    def probe(self) -> None:
+        """Raise ``EvaluationError`` if the process dies even without an evaluation."""
+        try:
+            self._pool.schedule(os.getpid).result()
+        except (BrokenExecutor, ProcessExpired) as error:
+            raise stillborn(error) from error
+
+    def evaluate(self, objective: bytes, x: np.ndarray) -> Future[Any]:
+        self.num_evaluations += 1
+        self._future = Future()
+        try:
+            self._future = self._pool.schedule(process_startup.evaluate, (objective, x))
+        except RuntimeError as error:  # since it was last looked at
+            self._future.set_exception(BrokenProcessPool(str(error)))
+        return self._future
+
+    def report_loss(self) -> None:
+        if self._future is not None and not self._future.done() and not self._pool.active:
+            with contextlib.suppress(InvalidStateError):  # it is done by now
+                self._future.set_exception(BrokenProcessPool("what it has sent cannot be read"))
+
+    def close(self, patience: float) -> None:
+        """End the process, and kill it if it has not ended after some seconds, or is not sound."""
+        patience = patience if self.is_sound else 0.0
+        self._context.process.patience = patience
+        self._pool.close() if patience else self._pool.stop()
+        self._pool.join()
+
+
+class _Spawned(SpawnProcess):
+    """A process that Pebble watches: what it has started ends with it."""
+
+    patience = 0.0
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # In the worker it is a plain one: this class would import the package there.
+        return object.__new__, (SpawnProcess,), self.__dict__
+
+    @property
+    def exitcode(self) -> int | None:
+        code = super().exitcode
+        return UNTIMELY_SUCCESS if code == 0 else code
+
+    def is_alive(self) -> bool:
+        """Pebble asks this ten times a second."""
+        alive = super().is_alive()
+        if not alive and not self.patience:
+            self._kill_group()
+        return alive
+
+    def terminate(self) -> None:
+        """End at once, or after a while; workers do not heed SIGTERM."""
+        self.join(self.patience)
+        if super().is_alive():
+            if self.patience:
+                logger.warning("A worker process did not end by itself, and was killed.")
+            self._kill_group()
+            self.kill()
+
+    def _kill_group(self) -> None:
+        """Kill the group of processes that this one leads or, if it has ended, has led."""
+        assert self.pid is not None
+        # The number of a process is not given again as long as its group has members. So if it has
+        # been, the group is not this one.
+        if not hasattr(os, "killpg") or (self.exitcode is not None and _is_process(self.pid)):
+            return
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, signal.SIGKILL)
+
+
+class _Context(SpawnContext):
+    """Spawns the processes of a pool, and knows the last one."""
+
+    process: _Spawned
+
+    def Process(self, **arguments: Any) -> _Spawned:  # type: ignore[override]  # noqa: N802
+        self.process = _Spawned(**arguments)
+        return self.process
+
+
+def _is_process(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:  # it belongs to somebody else
+        pass
+    return True
+
+
+def _check_importable(objective: bytes) -> None:
+    """Refuse what new processes cannot import, before every trial would fail for it."""
+    main = sys.modules["__main__"]
+    file = getattr(main, "__file__", None)
+    is_stdin = file is not None and file.startswith("<")
+    has_script = file is not None or getattr(main, "__spec__", None) is not None
+    if is_stdin or (not has_script and b"__main__" in objective):
+        raise InputDataError(
+            "`objective` has to be imported by worker processes, and a notebook, `python -c` and "
+            "the standard input cannot be: put it into a file of its own, and import it."
+            + " The program itself has to be a file as well."
+            * is_stdin
+        )

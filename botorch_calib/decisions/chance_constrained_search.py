@@ -1,0 +1,384 @@
+"""`optimize_chance_constrained`: the best point among those that chance constraints certify.
+
+Certified sets may be tiny, of any shape and unknown: the search looks for certified points first,
+by sampling and then by maximising the margin, climbs from the best of them, and returns only
+what is certified when looked at once more.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from numbers import Real
+from typing import NamedTuple
+
+import torch
+from botorch.acquisition import AcquisitionFunction
+from botorch.exceptions.errors import (
+    BotorchTensorDimensionError,
+    InfeasibilityError,
+    InputDataError,
+)
+from botorch.exceptions.warnings import BadInitialCandidatesWarning, OptimizationWarning
+from botorch.generation.gen import gen_candidates_scipy
+from botorch.optim.initializers import initialize_q_batch
+from linear_operator.utils.warnings import NumericalWarning
+from torch import Tensor
+
+from botorch_calib._validation import (
+    check_acquisition,
+    check_count,
+    check_finite,
+    check_tensor,
+)
+from botorch_calib.decisions.certified_set_expansion import CertifiedSetExpansion
+from botorch_calib.decisions.chance_constraints import (
+    ChanceConstraint,
+    chance_constraints_of,
+    clearance,
+)
+from botorch_calib.exceptions import NotCertifiedWarning
+from botorch_calib.models.inspection import innermost, raw_train_inputs
+from botorch_calib.optim.region import LinearConstraints, Region
+from botorch_calib.optim.separate_starts import SEPARATE_STARTS
+from botorch_calib.optim.unit_box import InUnitBox
+
+# Below this share of certified samples the certified set is searched for, and in, more closely.
+_RARE = 0.05
+# How far ends of the search are drawn back towards their certified starts.
+_BACKWARD = (0.0, 1e-8, 1e-6, 1e-4, 1e-3, 1e-2, 0.03, 0.1, 0.2, 0.4, 0.7, 1.0)
+# Points that are evaluated at a time.
+_CHUNK = 2048
+_MAX_ITERATIONS = 100
+
+
+class ChanceConstrainedCandidate(NamedTuple):
+    """What `optimize_chance_constrained` returns.
+
+    Args:
+        candidate: The point, ``1 x d``.
+        value: The acquisition function's value there, a scalar.
+        certified: Whether every constraint certifies it.
+    """
+
+    candidate: Tensor
+    value: Tensor
+    certified: bool
+
+
+@torch.enable_grad()
+def optimize_chance_constrained(
+    acq_function: AcquisitionFunction,
+    constraints: ChanceConstraint | Sequence[ChanceConstraint],
+    bounds: Tensor | None,
+    num_restarts: int = 4,
+    raw_samples: int = 512,
+    fixed_features: Mapping[int, float] | None = None,
+    inequality_constraints: LinearConstraints | None = None,
+    choices: Tensor | None = None,
+    expansion_share: float = 0.0,
+) -> ChanceConstrainedCandidate:
+    """Maximise an acquisition function over the points that chance constraints certify.
+
+    Several constraints are met together with the probability that `joint_chance_constraints`
+    states, or at least one minus the sum of what each lacks (Bonferroni).
+
+    Where nothing is found to be certified, the point with the largest margin is returned (of
+    several constraints the least margin counts, in units of its outcome's standard deviation),
+    ``certified`` is False and a warning is given.
+
+    Args:
+        acq_function: Acquisition function for single points (``q = 1``).
+        constraints: The constraints, on the same inputs.
+        bounds: ``2 x d`` lower and upper bounds; None with ``choices``.
+        num_restarts: Number of certified points from which the search climbs.
+        raw_samples: Number of points sampled for it. More find smaller certified sets.
+        fixed_features: Values of columns that are not chosen.
+        inequality_constraints: Linear constraints ``sum_i coefficients[i] x[indices[i]] >= rhs`` on
+            the point, as ``(indices, coefficients, rhs)``, as in ``optimize_acqf``.
+        choices: ``n x d``: choose among these only.
+        expansion_share: Share of the rounds, in [0, 1), that grow the certified set instead, by
+            `CertifiedSetExpansion`: spread evenly over the rounds (calls of ``observe``) of the
+            first constraint since it was made, so that has to go on by ``with_model``. Where points
+            known to be safe are few, the optimum is seldom among what they certify.
+
+    Returns:
+        ``(candidate, value, certified)``, see `ChanceConstrainedCandidate`. In an expanding round
+        too ``value`` is that of ``acq_function``.
+
+    Raises:
+        InputDataError: If there are no constraints, ``choices`` are empty or come with what they
+            exclude, bounds are crossed, a fixed value is outside its bounds, a number is out of
+            its range or not finite, or ``bounds`` or ``choices`` have not the models' precision.
+        UnsupportedError: If ``acq_function`` is no acquisition function.
+        InfeasibilityError: If no point meets the ``inequality_constraints``.
+        BotorchTensorDimensionError: If ``bounds`` or ``choices`` have the wrong shape.
+
+    Warns:
+        NotCertifiedWarning: If no certified point was found.
+
+    Example:
+        >>> candidate, value, certified = optimize_chance_constrained(
+        ...     acqf, [constraint], bounds, fixed_features={2: 0.5}
+        ... )
+    """
+    several = chance_constraints_of(constraints)
+    check_acquisition(acq_function)
+    margin = LeastMargin(several)
+    searched = acq_function
+    if _expands(expansion_share, several[0].num_rounds):
+        searched = CertifiedSetExpansion(several)
+    if choices is not None:
+        if bounds is not None or fixed_features or inequality_constraints:
+            raise InputDataError(
+                "`choices` excludes `bounds` (give None), `fixed_features` and "
+                "`inequality_constraints`: leave out the choices that are not wanted."
+            )
+        choices = _checked_choices(choices)
+        _check_points("choices", choices, several)
+        with _repeated_points():
+            found = _best_of(choices.unsqueeze(-2), searched, margin)
+    else:
+        region = Region.checked(bounds, fixed_features, inequality_constraints)
+        _check_points("bounds", region.bounds, several)
+        count = check_count("num_restarts", num_restarts)
+        num_samples = check_count("raw_samples", raw_samples)
+        with _repeated_points():
+            found = _search(searched, margin, region, count, num_samples)
+    candidate, certified = found
+    if not certified:
+        warnings.warn(
+            "No certified point was found: the one returned has the largest margin, and nothing is "
+            "stated of it. Start from points known to meet the limits, lower the `level`, or raise "
+            "`raw_samples`.",
+            NotCertifiedWarning,
+            stacklevel=3,  # the decorator is a frame of its own
+        )
+    with torch.no_grad(), _repeated_points():
+        return ChanceConstrainedCandidate(candidate, acq_function(candidate).squeeze(), certified)
+
+
+@contextmanager
+def _repeated_points() -> Iterator[None]:
+    """Say nothing of jitter, which noisy improvement needs at points that were evaluated before.
+
+    The search starts from these too. Their covariance with themselves is singular, and the jitter
+    is too small to matter.
+    """
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "A not p.d., added jitter", NumericalWarning)
+        yield
+
+
+class LeastMargin(AcquisitionFunction):
+    """The least margin of several constraints, each in standard deviations of its outcome.
+
+    Args:
+        constraints: The constraints, on the same inputs.
+    """
+
+    def __init__(self, constraints: Sequence[ChanceConstraint]) -> None:
+        super().__init__(model=constraints[0].model)
+        self.constraints = list(constraints)
+        self.scales = [constraint.typical_deviation() for constraint in self.constraints]
+
+    def forward(self, X: Tensor) -> Tensor:
+        """Evaluate the margin at ``b x 1 x d``; values of shape ``b``."""
+        margins = [
+            constraint.margin(X) / scale
+            for constraint, scale in zip(self.constraints, self.scales, strict=True)
+        ]
+        return torch.stack(margins).amin(dim=0)
+
+
+def _expands(share: float, num_rounds: int) -> bool:
+    """Whether round ``num_rounds`` is one of the ``share`` that expand, spread evenly."""
+    if not (isinstance(share, Real) and 0.0 <= share < 1.0):
+        raise InputDataError(f"`expansion_share` must lie in [0, 1), got {share!r}.")
+    return int(share * (num_rounds + 1)) > int(share * num_rounds)
+
+
+def _check_points(name: str, X: Tensor, constraints: Sequence[ChanceConstraint]) -> None:
+    """Raise unless ``X`` (``... x d``) suits the models of all constraints."""
+    for constraint in constraints:
+        constraint.check_points(name, X)
+
+
+def _checked_choices(choices: Tensor) -> Tensor:
+    if check_tensor("choices", choices).dim() != 2:
+        raise BotorchTensorDimensionError(
+            f"`choices` must have shape n x d, got {tuple(choices.shape)}."
+        )
+    if not len(choices):
+        raise InputDataError("`choices` is empty.")
+    if not choices.is_floating_point():
+        raise InputDataError(f"`choices` must be floating-point numbers, got {choices.dtype}.")
+    return check_finite("choices", choices)
+
+
+# ------------------------------------------------------------ the search
+
+
+def _search(
+    acqf: AcquisitionFunction, margin: LeastMargin, region: Region, num: int, raw_samples: int
+) -> tuple[Tensor, bool]:
+    """The best certified point found, or that of the largest margin, and which of the two."""
+    pool, values = _pool(margin, region, num, raw_samples)
+    certified = values >= clearance(pool.dtype)
+    if not bool(certified.any()):
+        return pool[values.argmax()], False
+    inside = pool[certified]
+    gains = _evaluated(acqf, inside)
+    starts = _starts(inside, gains, num)
+    unit = _unit_of_values(acqf, region, starts, gains)
+    ends = _climb(acqf, unit, margin, region, starts)
+    return _best_of(torch.cat([starts, ends]), acqf, margin)
+
+
+def _pool(margin: LeastMargin, region: Region, num: int, raw_samples: int) -> tuple[Tensor, Tensor]:
+    """Points to start from, and their margins.
+
+    Samples and known points, and if few of them are certified what a search for more finds.
+    """
+    pool = torch.cat([region.sample(raw_samples), _known_points(margin, region)])
+    if not len(pool):
+        raise InfeasibilityError("No point within `bounds` meets the `inequality_constraints`.")
+    values = _evaluated(margin, pool)
+    share = (values >= clearance(pool.dtype)).double().mean()
+    if bool(share >= _RARE):
+        return pool, values
+    best = pool[values.topk(min(num, len(pool))).indices]
+    climbed = region.placed(_maximize(margin, torch.ones_like(values[0]), region, best))
+    peaks = torch.cat([best, climbed])
+    more = torch.cat([climbed, region.around(peaks, max(1, raw_samples // len(peaks)))])
+    return torch.cat([pool, more]), torch.cat([values, _evaluated(margin, more)])
+
+
+def _known_points(margin: LeastMargin, region: Region) -> Tensor:
+    """Training inputs within the region: a few points known to be safe may be all there is."""
+    width = region.bounds.shape[-1]
+    known = [region.bounds.new_zeros(0, 1, width)]
+    for constraint in margin.constraints:
+        inputs = raw_train_inputs(innermost(constraint.model))
+        if inputs is not None and inputs.shape[-1] == width:
+            known.append(region.placed(inputs.to(region.bounds).unsqueeze(-2)))
+    # Several outcomes are mostly observed at the same points.
+    return torch.cat(known).unique(dim=0)
+
+
+def _starts(inside: Tensor, values: Tensor, num: int) -> Tensor:
+    """At most ``num`` of the certified points, the best one and others that promise much."""
+    if len(inside) <= num:
+        return inside
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", BadInitialCandidatesWarning)
+        chosen, _ = initialize_q_batch(inside, _finite(values), num)
+    return torch.cat([chosen, inside[values.argmax()].unsqueeze(0)])[-num:]
+
+
+def _finite(values: Tensor) -> Tensor:
+    """``values`` with infinite ones put at the ends of the others."""
+    others = values[values.isfinite()]
+    if not len(others):
+        return torch.zeros_like(values)
+    return values.clamp(others.min(), others.max())
+
+
+def _unit_of_values(
+    acqf: AcquisitionFunction, region: Region, starts: Tensor, values: Tensor
+) -> Tensor:
+    """By how much the acquisition function changes over the region, for absolute tolerances.
+
+    SLSQP would stop at once on an expected improvement of 1e-8, and on one of 1e6 leave the
+    constraints far behind. Both the spread of the better half of its ``values`` and its slope at
+    the starts, across the box, may be too small: samples may lie close together, starts may be at
+    local maxima.
+    """
+    values = _finite(values)
+    with torch.enable_grad():
+        X = starts.clone().requires_grad_()
+        (gradient,) = torch.autograd.grad(acqf(X).sum(), X)
+    slopes = (gradient * (region.bounds[1] - region.bounds[0])).norm(dim=-1)
+    slope = slopes.nan_to_num(nan=0.0, posinf=0.0).median()
+    scale = torch.maximum(values.max() - values.median(), slope)
+    return torch.where(scale > 0.0, scale, torch.ones_like(scale))
+
+
+def _climb(
+    acqf: AcquisitionFunction, unit: Tensor, margin: LeastMargin, region: Region, starts: Tensor
+) -> Tensor:
+    """Ends of a search with constraints from certified points, drawn back until certified.
+
+    SLSQP meets constraints up to its tolerance, and from some starts ends far outside, of the
+    linear ones as well. On the segment back to its start, which meets all of them, the farthest
+    point of a few that does is taken.
+    """
+
+    def clear(x: Tensor) -> Tensor:
+        return margin(x.reshape(1, 1, -1)).squeeze(0) - clearance(x.dtype)
+
+    ends = _maximize(acqf, unit, region, starts, clear)
+    shares = torch.tensor(_BACKWARD, dtype=starts.dtype, device=starts.device).view(-1, 1, 1, 1)
+    drawn = ends + shares * (starts - ends)
+    points = drawn.flatten(0, 1)
+    meets = (_evaluated(margin, points) >= clearance(starts.dtype)) & region.allows(points)
+    meets = meets.view(len(_BACKWARD), len(starts))
+    meets[-1] = True  # the starts themselves
+    first = meets.double().argmax(dim=0)
+    return drawn[first, torch.arange(len(starts), device=starts.device)]
+
+
+def _maximize(
+    acqf: AcquisitionFunction,
+    unit: Tensor,
+    region: Region,
+    starts: Tensor,
+    limit: Callable[[Tensor], Tensor] | None = None,
+) -> Tensor:
+    """Ends of BoTorch's search from each of ``starts`` (``b x 1 x d``) on its own.
+
+    In widths of the box, and a unit of the values, as its tolerances are absolute: those of slopes,
+    and those by which constraints are met. A ``limit`` on a point ``d`` is kept at zero or above.
+    """
+    in_widths = InUnitBox(acqf, region.bounds, unit)
+    nonlinear = None
+    if limit is not None:
+        nonlinear = [(lambda x: limit(in_widths.inputs(x)), True)]
+    options: dict[str, object] = {"maxiter": _MAX_ITERATIONS, **SEPARATE_STARTS}
+    if nonlinear or region.linear:
+        # SLSQP's own tolerance, unless single precision cannot tell such values apart.
+        options["ftol"] = max(1e-6, clearance(starts.dtype))
+    # Where and why it stops does not matter, its ends are looked at. BoTorch shows warnings of that
+    # kind whatever the filter, so they are caught and the others passed on.
+    with warnings.catch_warnings(record=True) as caught:
+        ends, _ = gen_candidates_scipy(
+            region.in_widths(starts),
+            in_widths,
+            lower_bounds=in_widths.bounds[0],
+            upper_bounds=in_widths.bounds[1],
+            inequality_constraints=region.linear_in_widths,
+            nonlinear_inequality_constraints=nonlinear,
+            options=options,
+        )
+    for w in caught:
+        if not issubclass(w.category, OptimizationWarning):
+            warnings.warn_explicit(w.message, w.category, w.filename, w.lineno)
+    return in_widths.inputs(ends).detach()
+
+
+def _best_of(X: Tensor, acqf: AcquisitionFunction, margin: LeastMargin) -> tuple[Tensor, bool]:
+    """The best certified one of ``X`` (``b x 1 x d``), else the one with the largest margin."""
+    values = _evaluated(margin, X)
+    certified = values >= clearance(X.dtype)
+    if not bool(certified.any()):
+        return X[values.argmax()], False
+    inside = X[certified]
+    return inside[_evaluated(acqf, inside).argmax()], True
+
+
+@torch.no_grad()
+def _evaluated(acqf: AcquisitionFunction, X: Tensor) -> Tensor:
+    """Values ``b`` at ``X`` (``b x 1 x d``); a NaN is worse than anything."""
+    values = torch.cat([acqf(chunk) for chunk in X.split(_CHUNK)])
+    return torch.where(values.isnan(), -torch.inf, values)

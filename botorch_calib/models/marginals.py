@@ -1,0 +1,294 @@
+r"""Posteriors at single points of an exact Gaussian process, for all points at once.
+
+BoTorch evaluates ``batch_shape x 1 x d`` as that many joint posteriors of one point each. Here all
+points are rows of one matrix. With ``K + noise = L L^T`` factorised once,
+
+    ``k = k(X_train, x)``, ``w = L^{-1} k``,
+    ``mean = m(x) + k^T (K + noise)^{-1} (y - m)``, ``variance = k(x, x) - |w|^2``,
+
+and then the outcome transform. Mean, kernel and input transform are the model's own modules, so any
+that GPyTorch evaluates on rectangles and diagonals are served: mixed and multi-task inputs, learned
+warps, custom kernels. Triangular solves, not an inverse, keep the digits of small variances.
+
+`posterior_at` is what the package calls. Joint posteriors stay with ``model.posterior``, and so do
+models that the engine does not serve: variational ones, kernels with a prediction strategy of their
+own, input transforms that make several points of each.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
+
+import torch
+from botorch.acquisition.objective import PosteriorTransform
+from botorch.exceptions.errors import BotorchError
+from botorch.models.gpytorch import (
+    BatchedMultiOutputGPyTorchModel,
+    GPyTorchModel,
+    MultiTaskGPyTorchModel,
+)
+from botorch.models.transforms.outcome import Standardize
+from botorch.models.utils import gpt_posterior_settings
+from botorch.posteriors import GPyTorchPosterior, Posterior
+from gpytorch.distributions import MultivariateNormal
+from gpytorch.lazy import LazyEvaluatedKernelTensor
+from gpytorch.likelihoods.noise_models import FixedGaussianNoise
+from gpytorch.models import ExactGP
+from gpytorch.models.exact_prediction_strategies import (
+    DefaultPredictionStrategy,
+    LinearPredictionStrategy,
+)
+from gpytorch.settings import observation_nan_policy, prior_mode
+from gpytorch.utils.memoize import add_to_cache
+from linear_operator.operators import RootLinearOperator, TriangularLinearOperator
+from linear_operator.utils.cholesky import psd_safe_cholesky
+from torch import Tensor
+from torch.nn import Parameter
+
+from botorch_calib.models.inspection import with_task_feature
+from botorch_calib.models.requirements import check_fits
+from botorch_calib.posteriors.single_points import SinglePointPosterior, is_gaussian, raw_variance
+
+# Above this size a parameter is compared by its address and version alone: see `_state_of`.
+_MAX_COMPARED = 256
+
+
+def posterior_at(
+    model: Any,
+    X: Tensor,
+    observation_noise: bool | Tensor = False,
+    posterior_transform: PosteriorTransform | None = None,
+) -> Posterior:
+    """``model.posterior(X)``, for all points at once where there is one in each batch.
+
+    Args:
+        model: Any BoTorch model.
+        X: ``batch_shape x q x d``.
+        observation_noise: As ``model.posterior`` takes it.
+        posterior_transform: As ``model.posterior`` takes it.
+
+    Raises:
+        BotorchTensorDimensionError: If ``X`` is a vector, or has another number of columns than
+            the model.
+        InputDataError: If ``X`` is more precise than the model.
+    """
+    try:
+        single = single_point_posterior(model, X) if observation_noise is False else None
+        if single is not None:
+            return single if posterior_transform is None else posterior_transform(single, X=X)
+        return model.posterior(
+            X, observation_noise=observation_noise, posterior_transform=posterior_transform
+        )
+    except (RuntimeError, IndexError) as error:
+        if isinstance(error, BotorchError):
+            raise
+        # GPyTorch speaks of sizes and precisions inside. Looking beforehand would cost every call,
+        # and refuse single-precision inputs of a model in double, which are good enough.
+        check_fits(model, with_task_feature(model, X))
+        raise
+
+
+def single_point_posterior(model: Any, X: Tensor) -> SinglePointPosterior | None:
+    """Posterior of the objective at ``batch_shape x 1 x d``, in the units of the outcome.
+
+    It is differentiable in ``X`` as often as the kernel is, and, as in BoTorch by default, not in
+    hyperparameters and data.
+
+    Returns:
+        The posterior; None where the engine does not serve the model or ``X``.
+    """
+    if X.dim() < 2 or X.shape[-2] != 1 or not X.numel() or prior_mode.on():
+        return None
+    with gpt_posterior_settings():
+        factor = _factor_of(model)
+        if factor is None:
+            return None
+        X = with_task_feature(model, X)
+        rows, lead = _points_last(X, len(factor.cholesky.shape) - 2)
+        inputs = model.transform_inputs(rows)
+        if inputs.shape[-2] != rows.shape[-2]:  # one-to-many
+            return None
+        moments = factor.moments(model, inputs)
+    mean, variance, inputs = (_points_first(values, lead) for values in (*moments, inputs))
+    transform = getattr(model, "outcome_transform", None)
+    if transform is None:
+        return SinglePointPosterior(mean, variance, inputs)
+    if type(transform) is Standardize:
+        # `untransform_posterior` without its detour through linear operators
+        mean, variance = transform.means + transform.stdvs * mean, transform._stdvs_sq * variance
+        return SinglePointPosterior(mean, variance, inputs)
+    normal = SinglePointPosterior(mean, variance, inputs).distribution
+    posterior = transform.untransform_posterior(GPyTorchPosterior(normal), X=X)
+    if not is_gaussian(posterior):  # a nonlinear transform
+        return None
+    return SinglePointPosterior(posterior.mean, raw_variance(posterior), inputs)
+
+
+def _points_last(X: Tensor, batch_dims: int) -> tuple[Tensor, torch.Size]:
+    """``X`` as ``model_batch_shape x (number of points) x d``, and the shape of the points.
+
+    The model's batch dimensions are the last ones of the batch shape of ``X``, which may lack them.
+    """
+    lead = X.shape[: max(X.dim() - 2 - batch_dims, 0)]
+    rows = X.squeeze(-2)[(None,) * (batch_dims - (X.dim() - 2 - len(lead)))]
+    return rows.reshape(-1, *rows.shape[len(lead) :]).movedim(0, -2), lead
+
+
+def _points_first(values: Tensor, lead: torch.Size) -> Tensor:
+    """``model_batch_shape x (number of points) x k`` as ``batch_shape x 1 x k``."""
+    values = values.movedim(-2, 0)
+    return values.reshape(*lead, *values.shape[1:-1], 1, values.shape[-1])
+
+
+class _Factor(NamedTuple):
+    """What prediction takes of a model's data and hyperparameters."""
+
+    inputs: Tensor  # model_batch_shape x n x d, as the kernel sees them
+    cholesky: Tensor  # model_batch_shape x n x n, lower factor of K + noise
+    weights: Tensor  # model_batch_shape x n x 1, (K + noise)^-1 (y - m)
+
+    def moments(self, model: Any, inputs: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean and variance at ``model_batch_shape x b x d``, ``x b x 1``, of the targets."""
+        prior = model.forward(inputs)
+        own = prior.lazy_covariance_matrix
+        cross = _kernel_between(self.inputs, own)
+        mean = prior.loc.unsqueeze(-1) + cross.mT @ self.weights
+        explained = torch.linalg.solve_triangular(self.cholesky, cross, upper=False)
+        variance = own.diagonal(dim1=-1, dim2=-2) - explained.square().sum(dim=-2)
+        return mean, variance.unsqueeze(-1)
+
+
+def _kernel_between(inputs: Tensor, own: LazyEvaluatedKernelTensor) -> Tensor:
+    """The kernel of a lazy matrix between others' points and its own.
+
+    In this order: GPyTorch centres distances at the mean of the first points, and what is predicted
+    at a point must not depend on its neighbours in a batch.
+    """
+    cross = LazyEvaluatedKernelTensor(
+        inputs, own.x1, own.kernel, last_dim_is_batch=own.last_dim_is_batch, **own.params
+    )
+    values: Tensor = cross.evaluate_kernel().to_dense()
+    return values
+
+
+class _Known(NamedTuple):
+    """What is known of a model: its factor, None if it cannot be served, and what that rests on."""
+
+    factor: _Factor | None
+    state: ModelState
+
+
+_KNOWN: WeakKeyDictionary[Any, _Known] = WeakKeyDictionary()
+
+
+def _factor_of(model: Any) -> _Factor | None:
+    """The model's factor, from the cache while data and hyperparameters are what they were."""
+    if not _may_serve(model):
+        return None
+    if model.training:
+        model.eval()  # which puts transformed inputs in place
+    state, known = ModelState(model), _KNOWN.get(model)
+    if known is None or known.state != state:
+        factor, strategy = _factorise(model)
+        if model.prediction_strategy is None or known is not None:
+            # BoTorch conditions a model, and predicts jointly, from what it finds here.
+            model.prediction_strategy = strategy
+        known = _KNOWN[model] = _Known(factor, state)
+    return known.factor
+
+
+def keep_in_step(model: Any) -> None:
+    """Have what GPyTorch keeps of an exact process be of its present hyperparameters.
+
+    GPyTorch itself notices training and loading, but no in-place change.
+    """
+    with gpt_posterior_settings():
+        _factor_of(model)
+
+
+def remember_factor(model: Any, cholesky: Tensor, weights: Tensor) -> None:
+    """Take over the factor of a model that was made by adding rows to that of another one."""
+    if _may_serve(model):
+        with torch.no_grad(), gpt_posterior_settings():
+            covariance = model.forward(*model.train_inputs).lazy_covariance_matrix
+        _KNOWN[model] = _Known(_Factor(covariance.x1, cholesky, weights), ModelState(model))
+
+
+_POSTERIORS = (
+    GPyTorchModel.posterior,
+    BatchedMultiOutputGPyTorchModel.posterior,
+    MultiTaskGPyTorchModel.posterior,
+)
+
+
+def _may_serve(model: Any) -> bool:
+    """Whether ``model.posterior`` is that of an exact process, defined by ``model.forward``."""
+    kind: Any = type(model)
+    return bool(
+        issubclass(kind, ExactGP)
+        and issubclass(kind, GPyTorchModel)
+        and any(kind.posterior is known for known in _POSTERIORS)
+        and kind.__call__ is ExactGP.__call__
+        and kind._get_test_prior_mean_and_covariances
+        is ExactGP._get_test_prior_mean_and_covariances
+        and model.num_outputs == 1
+        and model.train_inputs is not None
+        and len(model.train_inputs) == 1
+        and not model.train_targets.requires_grad
+        and not model.train_inputs[0].requires_grad
+        and observation_nan_policy.value() == "ignore"
+    )
+
+
+class ModelState:
+    """Data and hyperparameters of an exact process at one time, to compare with those of another.
+
+    Tensors are compared by identity and version. GPyTorch's ``initialize`` sets hyperparameters
+    through ``.data``, which leaves no trace but their values: these are compared. On a GPU that
+    would wait for the device at every evaluation; there, as in GPyTorch itself, such a change is
+    felt after ``model.train()``.
+    """
+
+    def __init__(self, model: Any) -> None:
+        # They are kept, so that no later tensor can have the identity of one of them.
+        self._tensors = [model.train_inputs[0], model.train_targets, *model.parameters()]
+        noise = getattr(model.likelihood, "noise_covar", None)
+        if isinstance(noise, FixedGaussianNoise):  # which is no parameter
+            self._tensors.append(noise.noise)
+        self._state = [_state_of(values) for values in self._tensors]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ModelState) and self._state == other._state
+
+
+def _state_of(values: Tensor) -> Any:
+    if isinstance(values, Parameter) and not values.is_cuda and values.numel() <= _MAX_COMPARED:
+        return values.tolist()
+    return id(values), values.data_ptr(), 0 if values.is_inference() else values._version
+
+
+@torch.no_grad()
+def _factorise(model: Any) -> tuple[_Factor | None, DefaultPredictionStrategy | None]:
+    """The factor, and what GPyTorch keeps; None where the prior is not one of a single kernel."""
+    inputs, targets, likelihood = list(model.train_inputs), model.train_targets, model.likelihood
+    prior = model.forward(*inputs)
+    covariance = prior.lazy_covariance_matrix
+    if type(prior) is not MultivariateNormal or not isinstance(
+        covariance, LazyEvaluatedKernelTensor
+    ):
+        return None, None
+    strategy = covariance.kernel.prediction_strategy(inputs, prior, targets, likelihood)
+    if type(strategy) not in (DefaultPredictionStrategy, LinearPredictionStrategy):
+        return None, strategy
+    noisy = likelihood(prior, inputs).lazy_covariance_matrix.to_dense()
+    cholesky = psd_safe_cholesky(noisy)
+    deviation = (targets - prior.loc).unsqueeze(-1)
+    # Two solves: `torch.cholesky_solve` takes forty times as long for one right-hand side.
+    half = torch.linalg.solve_triangular(cholesky, deviation, upper=False)
+    weights = torch.linalg.solve_triangular(cholesky.mT, half, upper=True)
+    if type(strategy) is DefaultPredictionStrategy:
+        root = RootLinearOperator(TriangularLinearOperator(cholesky))
+        add_to_cache(strategy.lik_train_train_covar, "root_decomposition", root)
+        add_to_cache(strategy, "mean_cache", weights.squeeze(-1), observation_nan_policy.value())
+    return _Factor(covariance.x1, cholesky, weights), strategy

@@ -1,0 +1,18 @@
+"""What searches in a box, and what a search needs; of models it knows those of BoTorch alone.
+
+====================== =============================================================================
+file                   content
+====================== =============================================================================
+``region``             a box, of which columns may be fixed, with linear constraints
+``unit_box``           a search whose end does not depend on any units
+``separate_starts``    the option by which it climbs from each start on its own
+``robust_search``      `optimize_robust`: the best decision by a bound with kinks
+``next_query_samples`` where a function would query next, for density ratios
+``random_seeds``       random numbers that depend on seeds alone
+====================== =============================================================================
+"""
+
+from botorch_calib.optim.next_query_samples import proposal_samples
+from botorch_calib.optim.robust_search import optimize_robust
+
+__all__ = ["optimize_robust", "proposal_samples"]

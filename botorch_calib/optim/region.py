@@ -1,0 +1,129 @@
+"""`Region`: a box, of which columns may be fixed, with linear constraints."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError
+from botorch.optim.parameter_constraints import evaluate_feasibility
+from botorch.utils.sampling import draw_sobol_samples, get_polytope_samples
+from torch import Tensor
+
+from botorch_calib._validation import check_bounds
+
+LinearConstraints = list[tuple[Tensor, Tensor, float]]
+
+# Spread of the samples around good points, as shares of the box.
+_SPREADS = (0.1, 0.01)
+# How many samples of the box are drawn for one that meets the linear constraints; and, where these
+# leave less than that, the steps before the first point of a random walk, which starts inside.
+_OVERSAMPLED, _BURN_IN = 16, 200
+
+
+@dataclass(frozen=True)
+class Region:
+    """The box, in which fixed columns have no width, with linear constraints.
+
+    With bounds that meet instead of the ``fixed_features`` of BoTorch's functions, all of them
+    see whole points. (Up to version 0.18.1 its search puts fixed values into the argument of a
+    nonlinear constraint twice, see its issue 3332.)
+    """
+
+    bounds: Tensor
+    linear: LinearConstraints | None
+
+    @classmethod
+    def checked(
+        cls,
+        bounds: Tensor | None,
+        fixed: Mapping[int, float] | None,
+        linear: LinearConstraints | None,
+    ) -> Region:
+        """The region of a user's arguments, which are those of ``optimize_acqf``."""
+        if bounds is None:
+            raise BotorchTensorDimensionError(
+                "`bounds` must have shape 2 x d, got None: give them, or `choices`."
+            )
+        bounds = check_bounds(bounds).clone()
+        if fixed is not None and not isinstance(fixed, Mapping):
+            raise InputDataError(
+                "`fixed_features` must be a dictionary from columns to values, got "
+                f"{type(fixed).__name__}."
+            )
+        num, columns = bounds.shape[-1], set()
+        for column, value in (fixed or {}).items():
+            if not -num <= column < num:
+                raise InputDataError(f"`fixed_features` names column {column} of {num}.")
+            low, high = bounds[:, column]
+            at = bounds.new_tensor(float(value))  # in the precision of the bounds
+            if not bool((low <= at) & (at <= high)):
+                raise InputDataError(
+                    f"`fixed_features` sets column {column} to {value}, outside of its bounds "
+                    f"{float(low)} and {float(high)}."
+                )
+            columns.add(column % num)
+            bounds[:, column] = at
+        if len(columns) == num:
+            raise InputDataError("`fixed_features` fixes every column: nothing is left to choose.")
+        # BoTorch's other form names a column of a point of a batch, of which there is one here.
+        one_point = [(i if i.dim() == 1 else i[:, 1], c, rhs) for i, c, rhs in linear or ()]
+        return cls(bounds, one_point or None)
+
+    def sample(self, num: int) -> Tensor:
+        """Points ``num x 1 x d`` spread over the region."""
+        if self.linear is None:
+            return draw_sobol_samples(self.bounds, n=num, q=1)
+        # Rejecting is far cheaper than walking, as long as enough is left.
+        spread = self.placed(draw_sobol_samples(self.bounds, n=_OVERSAMPLED * num, q=1))[:num]
+        if len(spread) == num:
+            return spread
+        walk = get_polytope_samples(
+            num - len(spread), self.bounds, self.linear, n_burnin=_BURN_IN, n_thinning=4
+        )
+        return torch.cat([spread, self.placed(walk.to(self.bounds).unsqueeze(-2))])
+
+    def around(self, X: Tensor, num: int) -> Tensor:
+        """Points about each of ``X`` (``b x 1 x d``), at several scales."""
+        lower, upper = self.bounds
+        spreads = torch.tensor(_SPREADS, dtype=X.dtype, device=X.device).view(-1, 1, 1, 1, 1)
+        steps = torch.randn(len(_SPREADS), num, *X.shape, dtype=X.dtype, device=X.device)
+        return self.placed((X + spreads * (upper - lower) * steps).reshape(-1, 1, X.shape[-1]))
+
+    def placed(self, X: Tensor) -> Tensor:
+        """``X`` moved into the box; of it only what meets the linear constraints."""
+        X = torch.minimum(torch.maximum(X, self.bounds[0]), self.bounds[1])
+        return X[self.allows(X)] if self.linear else X
+
+    def allows(self, X: Tensor) -> Tensor:
+        """Whether points ``b x 1 x d`` meet the linear constraints, up to BoTorch's tolerance.
+
+        In their units, in which others will look, and in widths of the box, which may be as small
+        as that tolerance.
+        """
+        return evaluate_feasibility(X, inequality_constraints=self.linear) & evaluate_feasibility(
+            self.in_widths(X), inequality_constraints=self.linear_in_widths
+        )
+
+    def in_widths(self, X: Tensor) -> Tensor:
+        """Points in widths of the box; columns without width are 0."""
+        width = self.bounds[1] - self.bounds[0]
+        return (X - self.bounds[0]) / torch.where(width > 0.0, width, torch.ones_like(width))
+
+    @cached_property
+    def linear_in_widths(self) -> LinearConstraints | None:
+        """The linear constraints on points in widths, with a largest coefficient of 1."""
+        if self.linear is None:
+            return None
+        lower, width = self.bounds[0], self.bounds[1] - self.bounds[0]
+        scaled: LinearConstraints = []
+        for indices, coefficients, rhs in self.linear:
+            by_width = coefficients.to(width) * width[indices]
+            rest = rhs - (coefficients.to(lower) * lower[indices]).sum()
+            # A constraint on fixed columns alone holds everywhere or nowhere.
+            unit = by_width.abs().amax()
+            unit = torch.where(unit > 0.0, unit, torch.ones_like(unit))
+            scaled.append((indices, by_width / unit, float(rest / unit)))
+        return scaled

@@ -1,0 +1,132 @@
+"""A search whose end does not depend on the units of the inputs and of the values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from botorch.acquisition import AcquisitionFunction, OneShotAcquisitionFunction
+from botorch.optim import optimize_acqf
+from botorch.optim.initializers import is_nonnegative
+from botorch.utils.sampling import draw_sobol_samples
+from torch import Tensor
+
+from botorch_calib.optim.separate_starts import SEPARATE_STARTS
+
+# Points whose values tell their spread.
+_NUM_SAMPLES = 16
+
+
+def optimize_in_unit_box(
+    acqf: AcquisitionFunction,
+    bounds: Tensor,
+    unit: Tensor | None = None,
+    *,
+    num_restarts: int,
+    raw_samples: int,
+    fixed_features: Mapping[int, float] | None = None,
+) -> tuple[Tensor, Tensor]:
+    """BoTorch's ``optimize_acqf`` for one point, in widths of the box and a unit of the values.
+
+    One-shot functions, such as ``qKnowledgeGradient``, are searched in their own units: BoTorch
+    knows them by their class, and makes starts for them that a function in other units has not.
+
+    Args:
+        acqf: A function of inputs ``b x 1 x d`` in their own units, to be maximised.
+        bounds: The box, ``2 x d``.
+        unit: By what values are divided, see `InUnitBox` (default: their `spread_of_values`).
+        num_restarts: Number of starting points of the gradient-based search.
+        raw_samples: Number of points from which these are chosen.
+        fixed_features: Values, by column counted from the front, of columns that are not searched.
+            They may lie outside of the box. The function is asked for no others, as a task, say,
+            has few.
+
+    Returns:
+        The point, ``1 x d``, and the value there, a scalar, both in their own units.
+    """
+    settings: dict[str, Any] = {
+        "q": 1,
+        "num_restarts": num_restarts,
+        "raw_samples": raw_samples,
+        # For BoTorch tells by the class how to choose the starts, and sees a wrapper.
+        "options": {**SEPARATE_STARTS, "nonnegative": is_nonnegative(acqf)},
+    }
+    held = dict(fixed_features or {})
+    if isinstance(acqf, OneShotAcquisitionFunction):
+        candidate, value = optimize_acqf(acqf, bounds, fixed_features=held or None, **settings)
+        assert value is not None  # as it was not declined
+        return candidate.detach(), value
+    box = bounds.clone()
+    for column, x in held.items():
+        box[:, column] = x  # without width, so that not even rounding changes it
+    unit = spread_of_values(acqf, box) if unit is None else unit
+    in_unit_box = InUnitBox(acqf, box, unit)
+    candidate, value = optimize_acqf(
+        in_unit_box, in_unit_box.bounds, fixed_features=dict.fromkeys(held, 0.0) or None, **settings
+    )
+    assert value is not None
+    return in_unit_box.inputs(candidate).detach(), value * unit
+
+
+class InUnitBox(AcquisitionFunction):
+    """An acquisition function of inputs in widths of their box, its values in a unit of theirs.
+
+    BoTorch's search stops where the gradient is less than 1e-5, whatever the units: where inputs
+    range over a million, or outcomes over a millionth, it would not leave its starts. Where some
+    inputs range over much more than others, it would creep.
+
+    Args:
+        acqf: A function of inputs ``b x 1 x d`` in their own units.
+        bounds: The box, ``2 x d``.
+        unit: By what values are divided, a positive scalar, such as `spread_of_values`, or, for
+            values that are outcomes, a unit of these.
+
+    Attributes:
+        bounds: The unit cube, in which a column without width stays where it is.
+    """
+
+    def __init__(self, acqf: AcquisitionFunction, bounds: Tensor, unit: Tensor) -> None:
+        super().__init__(model=getattr(acqf, "model", None))  # type: ignore[arg-type]
+        self.acqf, self.box, self.unit = acqf, bounds, unit
+        self._log = _is_logarithm(acqf)
+        self.bounds = torch.stack([torch.zeros_like(bounds[0]), (bounds[1] > bounds[0]).to(bounds)])
+
+    def inputs(self, X: Tensor) -> Tensor:
+        """The inputs, in their units."""
+        # Exact at both ends, so that rounding takes nothing out of the box.
+        return torch.lerp(self.box[0], self.box[1], X)
+
+    def forward(self, X: Tensor) -> Tensor:
+        """Evaluate the function at ``b x 1 x d`` in widths of the box; values of shape ``b``."""
+        value: Tensor = self.acqf(self.inputs(X))
+        return value / self.unit
+
+
+@torch.no_grad()
+def spread_of_values(acqf: AcquisitionFunction, bounds: Tensor) -> Tensor:
+    """A unit of the values of a function whose unit is not known; 1 for logarithms.
+
+    That is the power of two next to their standard deviation over a few points of the box, as they
+    may be outcomes, probabilities or anything else. Logarithms have no unit, and a spread that
+    their lowest values would rule.
+
+    Args:
+        acqf: A function of inputs ``b x 1 x d``.
+        bounds: The box, ``2 x d``.
+    """
+    one = torch.ones_like(bounds[0, 0])
+    if _is_logarithm(acqf):
+        return one
+    # With a seed of its own it takes nothing from the numbers by which a search draws its starts.
+    values = acqf(draw_sobol_samples(bounds, n=_NUM_SAMPLES, q=1, seed=0)).to(bounds)
+    spread = values.std(correction=0)
+    # Values that all but vanish at these points may be large elsewhere, and must not overflow.
+    least = torch.finfo(bounds.dtype).tiny ** 0.25
+    unit = spread.clamp_min(least).log2().round().exp2()  # by which nothing is rounded
+    return torch.where(spread.isfinite() & (spread > 0.0), unit, one)
+
+
+def _is_logarithm(acqf: Any) -> bool:
+    """Whether values are logarithms; of a plain function it is not known."""
+    return getattr(acqf, "_log", False)

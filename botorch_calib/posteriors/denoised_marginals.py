@@ -1,0 +1,218 @@
+r"""`DenoisedMarginals`: what a calibrated model states at single points, in closed form."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from botorch.exceptions.errors import InputDataError
+from torch import Tensor
+
+from botorch_calib._validation import check_open_unit
+from botorch_calib.distributions.moments import WithMoments
+from botorch_calib.distributions.piecewise import PiecewisePredictive
+from botorch_calib.distributions.smoothed import (
+    MAX_RATIO,
+    SmoothedPredictive,
+    UnsmoothedPredictive,
+)
+
+# Beyond this, in units of the outcome, numbers are as good as infinite: in units of the smallest
+# standard deviation, and of the noise beside it, cubes of them would overflow in derivatives.
+_FAR = 1e90
+
+
+class DenoisedMarginals(WithMoments):
+    """The distributions of ``f~``, or of ``y``, at each point; see `CalibratedPosterior`.
+
+    They are those of ``location + unit (z + ratio eps)``, computed in float64, with ``z`` of the
+    predictive distribution and ``eps`` standard normal.
+    """
+
+    def _set_up_marginals(
+        self,
+        mean: Tensor,
+        variance: Tensor,
+        noise_variance: Tensor,
+        predictive: PiecewisePredictive,
+        denoise: bool,
+        excess: str,
+    ) -> None:
+        """Find location, unit and ratio.
+
+        Args:
+            mean: That of the Gaussian process, ``batch_shape x q x 1``.
+            variance: That of ``f`` under the Gaussian process, positive.
+            noise_variance: That of the noise.
+            predictive: The distribution of ``z = (y - mean) / sqrt(variance + noise_variance)``.
+            denoise: Whether the marginals are of ``f~``; they are of ``y`` otherwise.
+            excess: Whose the excess of spread is, ``"noise"`` or ``"objective"``.
+        """
+        self._dtype = mean.dtype
+        variance, noise = variance.double(), noise_variance.double()
+        self._location, self._deviation = mean.double(), (variance + noise).sqrt()
+        self._unit = self._deviation
+        # The factor of the paths and that of z, with `excess="objective"`
+        self._stretch: tuple[Tensor, Tensor] | None = None
+        # Of (f~ - location) / unit, at each point
+        self._distribution: SmoothedPredictive | UnsmoothedPredictive
+        if not denoise:
+            self._distribution = UnsmoothedPredictive(predictive)
+            return
+        # The small number keeps the derivative of the root finite where there is no noise.
+        self._noise_ratio = ratio = (noise.clamp(min=1e-200) / variance).sqrt()
+        self._unit = variance / self._deviation
+        if excess == "objective":
+            growth, spread = _growth(predictive, ratio)
+            tau, root = spread.sqrt(), growth.sqrt()
+            self._unit, ratio = self._unit * (growth / spread), ratio * (tau / root)
+            self._stretch = root, tau
+        # A larger ratio would be held to the largest, and the spread given y be too small.
+        self._unit = self._unit * (ratio / MAX_RATIO).clamp(min=1.0)
+        self._distribution = SmoothedPredictive(predictive, ratio)
+
+    # ------------------------------------------------------------ moments and marginals
+
+    def moments(self) -> tuple[Tensor, Tensor]:
+        """Mean and variance, ``batch_shape x q x 1``, which cost as much as one of them."""
+        mean, variance = self._distribution.moments()
+        location = self._location + self._unit * mean
+        return location.to(self._dtype), (self._unit.square() * variance).to(self._dtype)
+
+    def cdf(self, value: Tensor | float) -> Tensor:
+        """``P(f~ <= value)`` of each marginal.
+
+        Args:
+            value: A number or a vector of ``k > 1`` numbers (then the result gains a leading
+                dimension), or a tensor of two or more dimensions that broadcasts against
+                ``batch_shape x q x 1``.
+        """
+        return self._at(value, self._distribution.cdf)
+
+    def density(self, value: Tensor | float) -> Tensor:
+        """Density of each marginal at ``value``.
+
+        Args:
+            value: A number or a vector of ``k > 1`` numbers (then the result gains a leading
+                dimension), or a tensor of two or more dimensions that broadcasts against
+                ``batch_shape x q x 1``.
+        """
+        return self._at(value, lambda x: self._distribution.log_prob(x).exp() / self._unit)
+
+    def quantile(self, value: Tensor | float) -> Tensor:
+        """Quantiles of the marginals, with exact first derivatives; others are exact or an error.
+
+        Args:
+            value: Levels in (0, 1), of any shape. As in BoTorch, several give the result leading
+                dimensions of their shape. A tensor is read back from its device, a number is not.
+
+        Raises:
+            InputDataError: If a level is outside (0, 1).
+        """
+        if not isinstance(value, (int, float)):
+            try:
+                value = torch.as_tensor(value)
+            except (TypeError, ValueError, RuntimeError):
+                raise InputDataError(
+                    f"`value` must hold levels in (0, 1), got {value!r}."
+                ) from None
+            if value.numel() > 1:
+                return torch.stack([self.quantile(v) for v in value], dim=0)
+        level = float(value)
+        if not 0.0 < level < 1.0:
+            raise InputDataError(f"`value` must hold levels in (0, 1), got {level}.")
+        return (self._location + self._unit * self._distribution.quantile(level)).to(self._dtype)
+
+    def conditional_mean_below(self, level: float) -> Tensor:
+        """``E[f~ | f~ <= Q(level)]``, ``batch_shape x q x 1``, with the derivatives of `quantile`.
+
+        The mean of the worst values with a total probability of ``level``, also called expected
+        shortfall or conditional value at risk. Of ``affine(-1.0)`` it is minus the mean of the
+        greatest ones.
+
+        Args:
+            level: In (0, 1).
+
+        Raises:
+            InputDataError: If ``level`` is outside (0, 1).
+        """
+        check_open_unit("level", level)
+        value = self._location + self._unit * self._distribution.mean_below(level)
+        return value.to(self._dtype)
+
+    def _at(self, value: Tensor | float, function: Callable[[Tensor], Tensor]) -> Tensor:
+        """A function of numbers in the units of `_distribution`, at ``value``."""
+        value = torch.as_tensor(value, dtype=torch.float64, device=self._location.device)
+        if value.dim() == 1 and value.numel() > 1:
+            value = value.view(-1, *[1] * self._location.dim())
+        return function(self._in_units(value)).to(self._dtype)
+
+    # ------------------------------------------------------------ improvement
+
+    def log_expected_improvement(self, best_f: Tensor | float) -> Tensor:
+        """``log E(f~ - best_f)+``, ``batch_shape x q x 1``, accurate down to ``exp(-800)``.
+
+        Args:
+            best_f: Value to improve upon (maximisation); broadcasts against
+                ``batch_shape x q x 1``. Minus infinity gives infinity, and infinity gives minus
+                infinity.
+        """
+        return self._log_improvement(best_f).to(self._dtype)
+
+    def expected_improvement(self, best_f: Tensor | float) -> Tensor:
+        """``E(f~ - best_f)+``, ``batch_shape x q x 1``.
+
+        Args:
+            best_f: Value to improve upon (maximisation); broadcasts against
+                ``batch_shape x q x 1``.
+        """
+        # Not from `log_expected_improvement`, which may have been rounded to single precision
+        return self._log_improvement(best_f).exp().to(self._dtype)
+
+    def _log_improvement(self, best_f: Tensor | float) -> Tensor:
+        """`log_expected_improvement` in float64."""
+        best = torch.as_tensor(best_f, dtype=torch.float64, device=self._location.device)
+        near = best.clamp(-_FAR, _FAR)
+        log_ei = self._unit.log() + self._distribution.log_excess(self._from_location(near))
+        # So far below, the distribution is a point: the improvement is -best. So far above it is 0.
+        return torch.where(best != near, (-best).clamp(min=0.0).log(), log_ei)
+
+    def probability_of_improvement(self, best_f: Tensor | float) -> Tensor:
+        """``P(f~ > best_f)``, ``batch_shape x q x 1``.
+
+        Args:
+            best_f: Value to improve upon (maximisation); broadcasts against
+                ``batch_shape x q x 1``.
+        """
+        return self._distribution.log_survival(self._in_units(best_f)).exp().to(self._dtype)
+
+    def log_probability_between(self, lower: float | None, upper: float | None) -> Tensor:
+        """``log P(lower <= f~ <= upper)``, ``batch_shape x q x 1``, accurate in both tails.
+
+        Args:
+            lower: Lower limit in units of the outcome, or None for none.
+            upper: Upper limit in units of the outcome, greater than ``lower``, or None for none.
+        """
+        ends = [None if end is None else self._in_units(end) for end in (lower, upper)]
+        # Masses that were rounded may add up to slightly more than 1.
+        return self._distribution.log_between(*ends).clamp(max=0.0).to(self._dtype)
+
+    def _in_units(self, value: Tensor | float) -> Tensor:
+        """Numbers in units of `_distribution`; infinite ones are far out instead."""
+        value = torch.as_tensor(value, dtype=torch.float64, device=self._location.device)
+        return self._from_location(value.clamp(-_FAR, _FAR))
+
+    def _from_location(self, value: Tensor) -> Tensor:
+        return (value - self._location) / self._unit
+
+
+def _growth(predictive: PiecewisePredictive, ratio: Tensor) -> tuple[Tensor, Tensor]:
+    """``v' / v`` and ``tau^2``, both at least 1.
+
+    With a normal ``z`` of variance ``tau^2``, denoising by the gain of ``v`` is one step of the
+    EM algorithm that takes noise of variance ``n`` out of ``y``, whose variance is
+    ``tau^2 (v + n)``; ``v' = tau^2 (v + n) - n`` is its fixed point. In the form
+    ``v' / v = 1 + (tau^2 - 1) (1 + n / v)`` nothing cancels.
+    """
+    spread = predictive.to(torch.float64).variance.clamp(min=1.0)
+    return 1.0 + (spread - 1.0) * (1.0 + ratio.square()), spread

@@ -1,0 +1,582 @@
+"""`optimize_chance_constrained`: it returns the best certified point, or says there is none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from botorch.acquisition import AcquisitionFunction, UpperConfidenceBound
+from botorch.exceptions.errors import (
+    BotorchTensorDimensionError,
+    InfeasibilityError,
+    InputDataError,
+    UnsupportedError,
+)
+from botorch.models import SingleTaskGP
+from botorch.models.transforms import Normalize, Standardize
+from botorch.optim import optimize_acqf
+from botorch.utils.sampling import draw_sobol_samples, get_polytope_samples
+from linear_operator.utils.warnings import NumericalWarning
+from torch import Tensor
+from torch.testing import assert_close
+
+import botorch_calib.decisions.chance_constrained_search as search_module
+import botorch_calib.optim.region as region_module
+from botorch_calib import (
+    CensoredDelayModel,
+    CertifiedSetExpansion,
+    ChanceConstraint,
+    optimize_chance_constrained,
+    qLogCalibratedNoisyExpectedImprovement,
+)
+from botorch_calib.exceptions import NotCertifiedWarning
+from tests.newer_scipy import search_by_scipy
+
+BOUNDS = torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.double)
+
+
+class Linear(AcquisitionFunction):
+    """``w x``: where the limit allows it, the maximum is on the border of the certified set."""
+
+    def __init__(self, weights: Tensor) -> None:
+        super().__init__(model=make_gp())
+        self.weights = weights
+
+    def forward(self, X: Tensor) -> Tensor:
+        return (X @ self.weights.to(X)).squeeze(-1)
+
+
+def make_gp(
+    width: int = 2,
+    dtype: torch.dtype = torch.double,
+    peak: float | None = None,
+    factor: float = 1.0,
+) -> SingleTaskGP:
+    """A precise model of ``x_1 + ... + x_d``, or of a squared distance from ``peak``."""
+    X = draw_sobol_samples(torch.tensor([[0.0] * width, [1.0] * width]), n=40, q=1, seed=3)
+    X = X.squeeze(-2).to(dtype)
+    Y = X.sum(dim=-1, keepdim=True) if peak is None else 10 * (X - peak).square().sum(-1, True)
+    Y, Yvar = factor * Y, torch.full_like(Y, 1e-4 * factor**2)
+    gp = SingleTaskGP(X, Y, train_Yvar=Yvar, outcome_transform=Standardize(1))
+    gp.covar_module.lengthscale = 1.0
+    return gp.eval()
+
+
+def constraint(**kwargs: Any) -> ChanceConstraint:
+    gp = make_gp(
+        **{name: kwargs.pop(name) for name in ("width", "dtype", "peak") if name in kwargs}
+    )
+    return ChanceConstraint.from_history(gp, **{"upper": 1.0, **kwargs})
+
+
+class Function(AcquisitionFunction):
+    """An acquisition function from a function of points ``b x 1 x d``."""
+
+    def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
+        super().__init__(model=make_gp())
+        self.function = function
+
+    def forward(self, X: Tensor) -> Tensor:
+        return self.function(X)
+
+
+def right() -> Linear:
+    return Linear(torch.tensor([1.0, 0.5]))
+
+
+def setup_function() -> None:
+    torch.manual_seed(0)
+
+
+def test_the_maximum_on_the_border_is_found_and_is_inside() -> None:
+    tested = constraint()
+    candidate, value, certified = optimize_chance_constrained(right(), tested, BOUNDS)
+    assert candidate.shape == (1, 2) and value.shape == () and certified is True
+    margin = tested.margin(candidate.unsqueeze(0)).item()
+    assert 0.0 <= margin < 1e-3
+    grid = draw_sobol_samples(BOUNDS, n=4096, q=1, seed=0)
+    inside = grid[tested.certified(grid)]
+    assert value >= right()(inside).max() - 1e-6
+    assert_close(value, right()(candidate.unsqueeze(0)).squeeze())
+
+
+def test_noisy_improvement_may_be_evaluated_where_it_was_before() -> None:
+    """The search starts from known points too: not one warning of what their covariance needs."""
+    gp = make_gp()
+    known = gp.train_inputs[0]
+    acqf = qLogCalibratedNoisyExpectedImprovement(gp, known, prune_baseline=False)
+    with pytest.warns(NumericalWarning, match="added jitter"):
+        acqf(known.unsqueeze(-2))
+    candidate, _, certified = optimize_chance_constrained(acqf, constraint(), BOUNDS)
+    assert certified and candidate.shape == (1, 2)
+    optimize_chance_constrained(acqf, constraint(), None, choices=known)
+
+
+def test_a_tiny_certified_set_is_found() -> None:
+    """A disc of 0.4 % of the box."""
+    tested = constraint(peak=0.83, upper=0.0)
+    grid = draw_sobol_samples(BOUNDS, n=2**14, q=1, seed=0)
+    tested.upper = 0.0127 - tested.margin(grid).max().item()
+    share = tested.certified(grid).double().mean().item()
+    assert 0.003 < share < 0.005
+    for seed in range(5):
+        torch.manual_seed(seed)
+        candidate, value, certified = optimize_chance_constrained(
+            right(), tested, BOUNDS, raw_samples=64
+        )
+        assert certified and tested.certified(candidate.unsqueeze(0)).all()
+        assert value >= right()(grid[tested.certified(grid)]).max() - 1e-3
+
+
+def test_a_known_point_may_be_all_that_is_certified() -> None:
+    gp = make_gp(width=6, peak=0.5)
+    bounds = torch.tensor([[0.0] * 6, [1.0] * 6], dtype=torch.double)
+    tested = ChanceConstraint.from_history(gp, upper=0.0)
+    known = gp.train_inputs[0].unsqueeze(-2)
+    tested.upper = -tested.margin(known).topk(2).values.mean().item()  # one of them is certified
+    result = optimize_chance_constrained(Linear(torch.ones(6)), tested, bounds, raw_samples=16)
+    assert result.certified and tested.certified(result.candidate.unsqueeze(0)).all()
+
+
+def test_without_a_certified_point_the_largest_margin_is_returned_and_a_warning_given() -> None:
+    tested = constraint(upper=-5.0)
+    with pytest.warns(NotCertifiedWarning, match="largest margin") as caught:
+        candidate, value, certified = optimize_chance_constrained(right(), tested, BOUNDS)
+    assert len(caught) == 1 and caught[0].filename == __file__
+    assert certified is False
+    grid = draw_sobol_samples(BOUNDS, n=1024, q=1, seed=0)
+    assert tested.margin(candidate.unsqueeze(0)) >= tested.margin(grid).max() - 1e-6
+    assert_close(value, right()(candidate.unsqueeze(0)).squeeze())
+
+
+def test_everything_certified_is_a_search_without_constraints() -> None:
+    candidate, _, certified = optimize_chance_constrained(right(), constraint(upper=50.0), BOUNDS)
+    assert certified
+    assert_close(candidate, BOUNDS[1:], atol=1e-5, rtol=0)
+
+
+def test_the_search_of_a_newer_scipy_climbs_from_each_start(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sizes = search_by_scipy(monkeypatch)
+    for upper in (1.0, 50.0):
+        optimize_chance_constrained(right(), constraint(upper=upper), BOUNDS)
+        assert sizes and set(sizes) == {2}
+        sizes.clear()
+
+
+def test_several_constraints_are_met_together() -> None:
+    both = [constraint(), constraint(peak=0.2, upper=2.0)]
+    candidate, _, certified = optimize_chance_constrained(right(), both, BOUNDS)
+    assert certified
+    margins = [each.margin(candidate.unsqueeze(0)).item() for each in both]
+    assert min(margins) >= 0.0 and min(margins) < 1e-3
+    impossible = [constraint(), constraint(upper=-5.0)]
+    with pytest.warns(NotCertifiedWarning):
+        assert not optimize_chance_constrained(right(), impossible, BOUNDS).certified
+
+
+def test_two_sided_limits_and_minus_the_acquisition() -> None:
+    tested = constraint(lower=0.6)
+    for sign in (1.0, -1.0):
+        acqf = Linear(sign * torch.ones(2))
+        candidate, _, certified = optimize_chance_constrained(acqf, tested, BOUNDS)
+        assert certified and tested.certified(candidate.unsqueeze(0)).all()
+        near = candidate.sum() < 0.7 if sign < 0 else candidate.sum() > 0.9
+        assert near
+
+
+@pytest.mark.parametrize("linear", [False, True])
+def test_fixed_features_stay_and_linear_constraints_hold(linear: bool) -> None:
+    constraints = None
+    if linear:  # x_0 - x_2 >= 0.2
+        constraints = [(torch.tensor([0, 2]), torch.tensor([1.0, -1.0]).double(), 0.2)]
+    bounds = torch.tensor([[0.0] * 3, [1.0] * 3], dtype=torch.double)
+    tested = constraint(width=3, upper=1.5)
+    candidate, value, certified = optimize_chance_constrained(
+        Linear(torch.tensor([0.2, 0.5, 1.0])),
+        tested,
+        bounds,
+        fixed_features={-2: 0.25},
+        inequality_constraints=constraints,
+    )
+    assert certified and tested.certified(candidate.unsqueeze(0)).all()
+    x, y, z = candidate.squeeze(0).tolist()
+    assert y == 0.25
+    # x + y + z is at most about 1.5
+    assert (value > 1.0) if not linear else (x - z >= 0.2 - 1e-8 and value > 0.75)
+
+
+def test_columns_of_linear_constraints_may_be_those_of_a_batch_of_one() -> None:
+    found = []
+    for indices in (torch.tensor([0, 1]), torch.tensor([[0, 0], [0, 1]])):
+        constraints = [(indices, torch.tensor([-1.0, -2.0]).to(BOUNDS), -0.9)]
+        torch.manual_seed(0)
+        result = optimize_chance_constrained(
+            right(), constraint(), BOUNDS, raw_samples=64, inequality_constraints=constraints
+        )
+        found.append(result.candidate)
+    assert_close(found[1], found[0], atol=0, rtol=0)
+
+
+@pytest.mark.parametrize(("least", "walks"), [(0.5, False), (2.9, True)])
+def test_linear_constraints_are_met_without_a_long_random_walk(
+    least: float, walks: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By rejection where enough is left, and else with a start that is inside already."""
+    taken: list[int] = []
+
+    def counted(
+        n: int, bounds: Tensor, linear: Any, n_burnin: int = 10_000, n_thinning: int = 32
+    ) -> Tensor:
+        taken.append(n_burnin)
+        return get_polytope_samples(n, bounds, linear, n_burnin=n_burnin, n_thinning=n_thinning)
+
+    monkeypatch.setattr(region_module, "get_polytope_samples", counted)
+    bounds = torch.tensor([[0.0] * 3, [1.0] * 3], dtype=torch.double)
+    region = region_module.Region(bounds, [(torch.arange(3), torch.ones(3).double(), least)])
+    X = region.sample(256)
+    assert X.shape == (256, 1, 3) and region.allows(X).all() and (X.sum(-1) >= least - 1e-8).all()
+    assert taken == ([200] if walks else [])
+    # Spread over all of what is allowed: by symmetry the columns' means agree.
+    spread = X.squeeze(1).std(dim=0) / X.shape[0] ** 0.5
+    means = X.squeeze(1).mean(dim=0)
+    assert (means.max() - means.min()) <= 4 * 2**0.5 * spread.max() * (3.0 if walks else 1.0)
+
+
+def test_fixed_features_leave_the_border_within_reach() -> None:
+    """BoTorch 0.18 shows a nonlinear constraint other points than those it fixes."""
+    tested, bounds = constraint(width=3, upper=1.5), torch.tensor([[0.0] * 3, [1.0] * 3]).double()
+    acqf = Linear(torch.tensor([0.1, 1.0, 0.3]))
+    candidate, _, certified = optimize_chance_constrained(
+        acqf, tested, bounds, fixed_features={0: 0.3, 2: 0.6}
+    )
+    assert certified and candidate[0, [0, 2]].tolist() == [0.3, 0.6]
+    assert tested.margin(candidate.unsqueeze(0)).item() < 1e-6
+
+
+def test_a_value_is_fixed_in_the_precision_of_the_bounds() -> None:
+    bounds = torch.tensor([[0.1, 0.0], [1.0, 1.0]])  # 0.1 in single precision is above 0.1
+    tested = constraint(dtype=torch.float)
+    result = optimize_chance_constrained(right(), tested, bounds, fixed_features={0: 0.1})
+    assert result.certified and result.candidate[0, 0] == bounds[0, 0]
+
+
+@pytest.mark.parametrize("scale", [1e-8, 1e3, 1e6])
+@pytest.mark.parametrize("linear", [False, True])
+def test_units_of_the_acquisition_do_not_matter(scale: float, linear: bool) -> None:
+    """SLSQP has absolute tolerances; from large values it ends far outside of every constraint."""
+    tested = constraint(width=3, upper=1.5)
+    bounds = torch.tensor([[0.0] * 3, [1.0] * 3], dtype=torch.double)
+    weights = torch.tensor([5.0, -7.0, 9.0], dtype=torch.double)
+    lines = [(torch.arange(3), weights.sign(), 0.4)] if linear else None
+
+    def found(factor: float) -> tuple[Tensor, Tensor]:
+        torch.manual_seed(0)
+        acqf = Function(lambda X: factor * (X * weights).sin().sum(dim=-1).squeeze(-1))
+        candidate, value, certified = optimize_chance_constrained(
+            acqf, tested, bounds, raw_samples=32, inequality_constraints=lines
+        )
+        assert certified and tested.certified(candidate.unsqueeze(0)).all()
+        assert not linear or (candidate @ weights.sign()).item() >= 0.4 - 1e-8
+        return candidate, value / factor
+
+    for ours, reference in zip(found(scale), found(1.0), strict=True):
+        assert_close(ours, reference, rtol=0, atol=1e-4)
+
+
+def test_ends_of_a_search_that_violate_linear_constraints_are_drawn_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """However it ends: at the far corner here."""
+    monkeypatch.setattr(search_module, "_maximize", lambda acqf, unit, region, X, *_: X * 0 + 1.0)
+    linear = [(torch.tensor([0]), -torch.ones(1, dtype=torch.double), -0.5)]  # x_0 <= 0.5
+    candidate, _, certified = optimize_chance_constrained(
+        right(), constraint(upper=50.0), BOUNDS, inequality_constraints=linear
+    )
+    assert certified and candidate[0, 0].item() <= 0.5 + 1e-8
+
+
+def to_the_left(beyond: float, X: Tensor) -> Tensor:
+    """``x_1 + x_2`` for ``x_1`` up to 0.3."""
+    return torch.where(X[..., 0, 0] > 0.3, beyond, X.sum((-1, -2)))
+
+
+def test_infinite_and_undefined_values_of_the_acquisition_are_the_last_choice() -> None:
+    tested = constraint()
+    for worst in (-torch.inf, torch.nan):
+        candidate, value, certified = optimize_chance_constrained(
+            Function(partial(to_the_left, worst)), tested, BOUNDS, num_restarts=1
+        )
+        assert certified and candidate[0, 0] <= 0.3 and value > 0.8
+    infinite = Function(partial(to_the_left, torch.inf))
+    assert optimize_chance_constrained(infinite, tested, BOUNDS).value == torch.inf
+    nowhere = Function(lambda X: X.sum((-1, -2)) * 0.0 - torch.inf)
+    assert optimize_chance_constrained(nowhere, tested, BOUNDS).certified
+
+
+def test_points_at_which_several_outcomes_were_observed_are_looked_at_once() -> None:
+    margin = search_module.LeastMargin([constraint(), constraint(peak=0.2, upper=2.0)])
+    region = region_module.Region(BOUNDS, None)
+    assert len(search_module._known_points(margin, region)) == 40
+
+
+def test_choices_are_all_that_is_considered() -> None:
+    tested, choices = constraint(), torch.rand(300, 2, dtype=torch.double)
+    candidate, _, certified = optimize_chance_constrained(right(), tested, None, choices=choices)
+    inside = choices[tested.certified(choices.unsqueeze(-2))]
+    best = inside[(inside @ torch.tensor([1.0, 0.5]).double()).argmax()]
+    assert certified and torch.equal(candidate.squeeze(0), best)
+    outside = choices[~tested.certified(choices.unsqueeze(-2))]
+    with pytest.warns(NotCertifiedWarning):
+        candidate, _, certified = optimize_chance_constrained(
+            right(), tested, None, choices=outside
+        )
+    assert not certified
+    assert torch.equal(candidate.squeeze(0), outside[tested.margin(outside.unsqueeze(-2)).argmax()])
+
+
+def test_single_precision_points_outside_training_and_plain_acquisitions() -> None:
+    tested = constraint(dtype=torch.float)
+    acqf = UpperConfidenceBound(make_gp(dtype=torch.float), beta=4.0)
+    candidate, value, certified = optimize_chance_constrained(acqf, tested, BOUNDS.float())
+    assert candidate.dtype == value.dtype == torch.float
+    assert certified and tested.certified(candidate.unsqueeze(0)).all()
+
+
+def test_a_share_of_the_rounds_expands() -> None:
+    tested, expanded = constraint(), []
+    at_border = CertifiedSetExpansion([tested])
+    for _ in range(10):
+        candidate, value, certified = optimize_chance_constrained(
+            Linear(-torch.ones(2)), tested, BOUNDS, expansion_share=0.3
+        )
+        assert certified
+        assert_close(value, -candidate.sum())
+        expanded.append(bool(candidate.sum() > 0.5))
+        tested.observe(candidate, candidate.sum(-1, keepdim=True), condition=False)
+    assert sum(expanded) == 3 and expanded[3]
+    grid = draw_sobol_samples(BOUNDS, n=512, q=1, seed=1)
+    grid = grid[tested.certified(grid)]
+    assert grid[at_border(grid).argmax()].sum() > 0.5
+
+
+def test_rounds_of_several_points_expand_as_often() -> None:
+    tested, expanded = constraint(), []
+    for _ in range(8):
+        candidate, _, _ = optimize_chance_constrained(
+            Linear(-torch.ones(2)), tested, BOUNDS, num_restarts=1, expansion_share=0.25
+        )
+        expanded.append(bool(candidate.sum() > 0.5))
+        X = candidate.expand(4, 2)
+        tested.observe(X, X.sum(dim=-1, keepdim=True), condition=False)
+    assert sum(expanded) == 2
+
+
+def test_expansion_does_not_depend_on_the_units_of_outcomes() -> None:
+    X = draw_sobol_samples(BOUNDS, n=64, q=1, seed=0)
+    values = []
+    for factor in (1.0, 1e-2, 1e6):
+        gp, other = make_gp(factor=factor), make_gp(peak=0.2)
+        several = [
+            ChanceConstraint.from_history(gp, upper=factor),
+            ChanceConstraint.from_history(other, upper=2.0),
+        ]
+        values.append(CertifiedSetExpansion(several)(X))
+    assert_close(values[1], values[0], rtol=1e-6, atol=1e-6)
+    assert_close(values[2], values[0], rtol=1e-6, atol=1e-6)
+
+
+def each_has_its_gradient(acqf: CertifiedSetExpansion, X: Tensor) -> bool:
+    """One point at a time: values in the thousands are rounded in other ways beside others."""
+    return all(torch.autograd.gradcheck(acqf, x.requires_grad_()) for x in X.detach().split(1))
+
+
+def test_expansion_prefers_the_border_and_what_is_not_known() -> None:
+    tested = constraint()
+    acqf = CertifiedSetExpansion([tested])
+    X = torch.tensor([[0.45, 0.45], [0.1, 0.1]], dtype=torch.double).unsqueeze(-2)
+    border, inside = acqf(X)
+    assert border > inside
+    assert_close(CertifiedSetExpansion(tested)(X), acqf(X))
+    known = torch.tensor([[[0.4, 0.5]]], dtype=torch.double)
+    before = acqf(known)
+    tested.observe(known.squeeze(0), torch.tensor([[0.9]]).double())
+    assert acqf(known) < before
+    assert each_has_its_gradient(acqf, X)
+    with pytest.raises(InputDataError, match="at least one"):
+        CertifiedSetExpansion([])
+    mixed: Any = [tested, 3]
+    with pytest.raises(InputDataError, match="got int"):
+        CertifiedSetExpansion(mixed)
+
+
+def test_expansion_moves_away_from_pending_points() -> None:
+    """They count as observed, whatever their outcomes; margins do not change."""
+    tested = constraint()
+    acqf = CertifiedSetExpansion([tested])
+    X = draw_sobol_samples(BOUNDS, n=64, q=1, seed=0)
+    before = acqf(X)
+    pending = torch.tensor([[0.4, 0.5], [0.6, 0.3]], dtype=torch.double)
+    acqf.set_X_pending(pending)
+    gp = tested.model.model
+    outcomes = torch.tensor([[7.0], [-7.0]]).double()
+    known = gp.condition_on_observations(
+        pending, outcomes, noise=gp.likelihood.noise.mean().expand(2, 1)
+    )
+    log_sigma = 0.5 * (known.posterior(X).variance / gp.posterior(X).variance).log()
+    assert_close(acqf(X), before + log_sigma.squeeze(-1).squeeze(-1), rtol=1e-6, atol=1e-6)
+    assert_close(CertifiedSetExpansion([tested], X_pending=pending)(X), acqf(X))
+    assert each_has_its_gradient(acqf, X[:3])
+    acqf.set_X_pending(None)
+    assert_close(acqf(X), before)
+    picks, _ = optimize_acqf(acqf, BOUNDS, q=2, num_restarts=2, raw_samples=64, sequential=True)
+    assert (picks[0] - picks[1]).norm() > 0.05
+    with pytest.raises(BotorchTensorDimensionError, match="X_pending"):
+        acqf.set_X_pending(pending[0])
+    with pytest.raises(InputDataError, match="`X_pending` must be a tensor, got ndarray"):
+        acqf.set_X_pending(pending.numpy())  # type: ignore[arg-type]
+
+
+def test_pending_points_stay_so_when_others_are_observed() -> None:
+    tested, pending = constraint(), torch.tensor([[0.4, 0.5], [0.6, 0.3]], dtype=torch.double)
+    acqf = CertifiedSetExpansion([tested], X_pending=pending)
+    X = draw_sobol_samples(BOUNDS, n=16, q=1, seed=0)
+    tested.model.observe(X[0], torch.ones(1, 1, dtype=torch.double))
+    after = CertifiedSetExpansion([tested], X_pending=pending)
+    after.units = acqf.units  # those of the time when each was made
+    assert torch.equal(acqf(X), after(X))
+    with torch.no_grad():
+        tested.model.observe(X[1], torch.ones(1, 1, dtype=torch.double))
+        acqf(X)
+    assert each_has_its_gradient(acqf, X[2:4])
+
+
+def test_pending_points_of_the_model_and_further_ones_add_up() -> None:
+    X = draw_sobol_samples(BOUNDS, n=16, q=1, seed=0)
+    pending = torch.tensor([[0.4, 0.5], [0.6, 0.3]], dtype=torch.double)
+
+    def expansion(first: Tensor, further: Tensor | None, imputation: str) -> Tensor:
+        model = CensoredDelayModel(make_gp(), first, 0.0, imputation)
+        tested = ChanceConstraint.from_history(model, upper=1.0)
+        return CertifiedSetExpansion([tested], X_pending=further)(X)
+
+    together = expansion(pending, None, "censor")
+    for imputation in ("censor", "hallucinate"):
+        assert_close(expansion(pending[:1], pending[1:], imputation), together)
+    assert_close(expansion(pending[:1], pending, "none"), together)
+
+
+def test_bad_arguments_are_named() -> None:
+    tested: Any = constraint()
+    search: Any = optimize_chance_constrained
+    wide = torch.tensor([[0.0] * 3, [1.0] * 3]).double()
+    with pytest.raises(BotorchTensorDimensionError, match="`bounds` must have 2 columns"):
+        search(right(), tested, wide)
+    with pytest.raises(BotorchTensorDimensionError, match="`choices` must have 2 columns"):
+        search(right(), tested, None, choices=wide)
+    with pytest.raises(InputDataError, match="`bounds` must have the precision"):
+        search(right(), [constraint(), constraint(dtype=torch.float)], BOUNDS)
+    with pytest.raises(InputDataError, match="`choices` must have the precision"):
+        search(right(), tested, None, choices=BOUNDS.float())
+    with pytest.raises(InputDataError, match="at least one"):
+        search(right(), [], BOUNDS)
+    with pytest.raises(BotorchTensorDimensionError, match="`bounds`"):
+        search(right(), tested, BOUNDS[0])
+    with pytest.raises(BotorchTensorDimensionError, match="`bounds`"):
+        search(right(), tested, None)
+    with pytest.raises(InputDataError, match="names column 2"):
+        search(right(), tested, BOUNDS, fixed_features={2: 0.5})
+    with pytest.raises(InputDataError, match="outside of its bounds"):
+        search(right(), tested, BOUNDS, fixed_features={0: 1.5})
+    with pytest.raises(InputDataError, match="every column"):
+        search(right(), tested, BOUNDS, fixed_features={0: 0.5, 1: 0.5})
+    with pytest.raises(InputDataError, match="excludes"):
+        search(right(), tested, BOUNDS, choices=torch.rand(3, 2))
+    for bounds in (BOUNDS.flip(0), BOUNDS / 0.0, BOUNDS.long()):
+        with pytest.raises(InputDataError, match="`bounds`"):
+            search(right(), tested, bounds)
+    for choices in (torch.full((2, 2), torch.nan), torch.zeros(2, 2, dtype=torch.long)):
+        with pytest.raises(InputDataError, match="`choices`"):
+            search(right(), tested, None, choices=choices)
+    with pytest.raises(InputDataError, match="`constraints`"):
+        search(right(), make_gp(), BOUNDS)
+    beyond = [(torch.tensor([0, 1]), torch.ones(2, dtype=torch.double), 3.0)]
+    with pytest.raises(InfeasibilityError):
+        search(right(), tested, BOUNDS, inequality_constraints=beyond)
+    with pytest.raises(InputDataError, match="empty"):
+        search(right(), tested, None, choices=torch.rand(0, 2))
+    with pytest.raises(BotorchTensorDimensionError, match="`choices`"):
+        search(right(), tested, None, choices=torch.rand(2))
+    for name in ("num_restarts", "raw_samples"):
+        with pytest.raises(InputDataError, match=name):
+            search(right(), tested, BOUNDS, **{name: 0})
+    for share in (1.0, "half", None):
+        with pytest.raises(InputDataError, match="expansion_share"):
+            search(right(), tested, BOUNDS, expansion_share=share)
+    with pytest.raises(InputDataError, match="`bounds` must be a tensor, got list"):
+        search(right(), tested, BOUNDS.tolist())
+    with pytest.raises(InputDataError, match="`choices` must be a tensor, got list"):
+        search(right(), tested, None, choices=[[0.5, 0.5]])
+    with pytest.raises(InputDataError, match="`fixed_features` must be a dictionary"):
+        search(right(), tested, BOUNDS, fixed_features=[0])
+    with pytest.raises(UnsupportedError, match="`acq_function`.*NoneType"):
+        search(None, tested, BOUNDS)
+
+
+class InWidths(AcquisitionFunction):
+    """``w x`` of points in units of their own, which it divides by these."""
+
+    def __init__(self, weights: list[float], units: Tensor, offset: Tensor) -> None:
+        super().__init__(model=make_gp())
+        self.weights, self.units, self.offset = torch.tensor(weights).double(), units, offset
+
+    def forward(self, X: Tensor) -> Tensor:
+        return ((X - self.offset) / self.units @ self.weights).squeeze(-1)
+
+
+@pytest.mark.parametrize("offset", [0.0, 3.0])
+@pytest.mark.parametrize("units", [(1e6, 1e6), (1e-6, 1e-6), (1e5, 1e-5)])
+@pytest.mark.parametrize("kind", ["box", "linear", "fixed", "rare"])
+def test_the_point_does_not_depend_on_the_units_of_the_inputs(
+    kind: str, units: tuple[float, float], offset: float
+) -> None:
+    generator = torch.Generator().manual_seed(0)
+    U = torch.rand(20, 2, generator=generator, dtype=torch.double)
+
+    def found(width: Tensor) -> tuple[Tensor, Tensor, bool]:
+        start = offset * width
+        bounds = torch.stack([start, start + width])
+        gp = SingleTaskGP(
+            start + U * width,
+            U.sum(dim=-1, keepdim=True),
+            input_transform=Normalize(2, bounds=bounds),
+            outcome_transform=Standardize(1),
+        )
+        gp.covar_module.lengthscale = 0.5
+        level = 0.4 if kind == "rare" else 1.0
+        limit = ChanceConstraint.from_history(gp.eval(), upper=level, level=0.9)
+        settings: dict[str, Any] = {}
+        if kind == "linear":  # the second coordinate is at most twice the first, in widths
+            coefficients = torch.tensor([2.0, -1.0]).to(width) / width
+            settings["inequality_constraints"] = [
+                (torch.tensor([0, 1]), coefficients, float(coefficients @ start))
+            ]
+        if kind == "fixed":
+            settings["fixed_features"] = {0: float(start[0] + 0.25 * width[0])}
+        acqf = InWidths([0.5, 1.0], width, start)
+        torch.manual_seed(0)
+        x, value, certified = optimize_chance_constrained(
+            acqf, limit, bounds, raw_samples=32, **settings
+        )
+        return (x - start) / width, value, certified
+
+    expected, value, certified = found(torch.ones(2, dtype=torch.double))
+    assert certified
+    x, own, certified = found(torch.tensor(units, dtype=torch.double))
+    assert certified
+    assert_close(x, expected, rtol=0.0, atol=1e-4)
+    assert_close(own, value, rtol=0.0, atol=1e-5)

@@ -1,0 +1,385 @@
+"""The engine of single points states what ``posterior`` does, and notices when a model changes."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from copy import deepcopy
+from typing import Any
+
+import pytest
+import torch
+from botorch.models import (
+    KroneckerMultiTaskGP,
+    MixedSingleTaskGP,
+    MultiTaskGP,
+    SingleTaskGP,
+)
+from botorch.models.robust_relevance_pursuit_model import RobustRelevancePursuitSingleTaskGP
+from botorch.models.transforms import (
+    ChainedInputTransform,
+    ChainedOutcomeTransform,
+    Normalize,
+    Standardize,
+    Warp,
+)
+from botorch.models.transforms.input import InputPerturbation
+from botorch.models.transforms.outcome import StratifiedStandardize
+from botorch.sampling import SobolQMCNormalSampler
+from gpytorch.kernels import (
+    AdditiveKernel,
+    LinearKernel,
+    MaternKernel,
+    PeriodicKernel,
+    RBFKernel,
+    ScaleKernel,
+)
+from gpytorch.means import LinearMean
+from torch import Tensor
+from torch.testing import assert_close
+
+from botorch_calib.models.conditioning import conditioned_on
+from botorch_calib.models.marginals import posterior_at, single_point_posterior
+from tests.gps import DOUBLE, make_data, make_gp, make_multitask, make_variational
+
+
+def data(num: int = 20, d: int = 3) -> tuple[Tensor, Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(num + d)
+    X = torch.rand(num, d, generator=generator, **DOUBLE)
+    Y = (5 * X).sin().sum(dim=-1, keepdim=True)
+    return X, Y, 0.01 + 0.1 * torch.rand(num, 1, generator=generator, **DOUBLE)
+
+
+def plain_data(d: int = 3) -> dict[str, Any]:
+    X, Y, _ = data(d=d)
+    return {"train_X": X, "train_Y": Y}
+
+
+def with_kernel(kernel: Any, **kwargs: Any) -> SingleTaskGP:
+    X, Y, _ = data()
+    return SingleTaskGP(X, Y, covar_module=kernel.double(), **kwargs)
+
+
+def mixed() -> MixedSingleTaskGP:
+    X, Y, _ = data()
+    X[:, 1] = (3 * X[:, 1]).floor()
+    return MixedSingleTaskGP(X, Y, cat_dims=[1])
+
+
+def near_duplicates() -> SingleTaskGP:
+    X, Y, _ = data()
+    X = torch.cat([X, X + 1e-9])
+    gp = SingleTaskGP(X, torch.cat([Y, Y + 1e-3]))
+    gp.likelihood.noise_covar.register_constraint(
+        "raw_noise", type(gp.likelihood.noise_covar.raw_noise_constraint)(1e-7)
+    )
+    gp.likelihood.noise = 1e-6
+    return gp
+
+
+def warped() -> SingleTaskGP:
+    X, Y, _ = data()
+    warp: Any = Warp(d=3, indices=[0, 2], concentration0_prior=None)
+    gp = SingleTaskGP(X, Y, input_transform=ChainedInputTransform(n=Normalize(3), w=warp))
+    warp.concentration0.data.fill_(1.7)
+    return gp
+
+
+def stratified() -> SingleTaskGP:
+    X, Y, _ = data()
+    X[:, 2] = (2 * X[:, 2]).floor()
+    transform = StratifiedStandardize(2, torch.tensor([0.0, 1.0], **DOUBLE))
+    with warnings.catch_warnings():  # each stratum is, all of them together are not
+        warnings.filterwarnings("ignore", "Data .outcome observations. is not standardized")
+        return SingleTaskGP(X, Y + X[:, 2:], outcome_transform=transform)
+
+
+MODELS: dict[str, Callable[[], Any]] = {
+    "default": lambda: SingleTaskGP(**plain_data()),
+    "given noise": lambda: SingleTaskGP(*data()),
+    "raw units": lambda: make_gp(transforms=True),
+    "Matern": lambda: with_kernel(ScaleKernel(MaternKernel(2.5, ard_num_dims=3))),
+    "no outcome transform": lambda: with_kernel(RBFKernel(), outcome_transform=None),
+    "sum": lambda: with_kernel(
+        AdditiveKernel(ScaleKernel(RBFKernel(active_dims=[0, 2])), ScaleKernel(PeriodicKernel()))
+    ),
+    "product": lambda: with_kernel(RBFKernel(active_dims=[0]) * MaternKernel(1.5)),
+    "linear": lambda: with_kernel(LinearKernel()),
+    "linear mean": lambda: SingleTaskGP(**plain_data(), mean_module=LinearMean(3)),
+    "mixed": mixed,
+    "near duplicates": near_duplicates,
+    "learned warp": warped,
+    "chain of outcome transforms": lambda: SingleTaskGP(
+        **plain_data(),
+        outcome_transform=ChainedOutcomeTransform(a=Standardize(1), b=Standardize(1)),
+    ),
+    "strata": stratified,
+    "tasks": make_multitask,
+    "tasks, given noise": lambda: make_multitask(fixed_noise=True),
+    "relevance pursuit": lambda: RobustRelevancePursuitSingleTaskGP(**plain_data()),
+}
+
+
+def points(model: Any, *batch: int) -> Tensor:
+    """Points of the model's box, ``batch x 1 x d``, with whole numbers where those are needed."""
+    generator = torch.Generator().manual_seed(7)
+    low, high = (getattr(make_inputs(model), name)(dim=0).values for name in ("min", "max"))
+    X = low + (high - low) * torch.rand(*batch, 1, len(low), generator=generator, **DOUBLE)
+    if isinstance(model, MixedSingleTaskGP):
+        X[..., 1] = X[..., 1].round()
+    if isinstance(getattr(model, "outcome_transform", None), StratifiedStandardize):
+        X[..., 2] = X[..., 2].round()
+    if isinstance(model, MultiTaskGP):
+        X[..., -1] = 0.0
+    return X
+
+
+def make_inputs(model: Any) -> Tensor:
+    original: Tensor | None = getattr(model, "_original_train_inputs", None)
+    return model.train_inputs[0] if original is None else original
+
+
+def moments_and_gradient(posterior: Any, X: Tensor) -> tuple[Tensor, ...]:
+    weights = torch.linspace(0.3, 1.0, posterior.mean.numel(), dtype=X.dtype)
+    total = (weights * (posterior.mean + 2 * posterior.variance).flatten()).sum()
+    (gradient,) = torch.autograd.grad(total, X)
+    return posterior.mean, posterior.variance, gradient
+
+
+def assert_same(
+    model: Any, reference: Any, X: Tensor, rtol: float = 1e-10, atol: float = 1e-10
+) -> None:
+    """The engine's moments and their gradient, and those of another model's ``posterior``."""
+    own_X, other_X = (X.clone().requires_grad_(True) for _ in range(2))
+    served = single_point_posterior(model, own_X)
+    assert served is not None
+    own = moments_and_gradient(served, own_X)
+    other = moments_and_gradient(reference.posterior(other_X), other_X)
+    for mine, theirs in zip(own, other, strict=True):
+        assert mine.shape == theirs.shape
+        assert_close(mine, theirs, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("batch", [(5,), (2, 3), ()])
+def test_single_points_have_the_posterior_of_botorch(name: str, batch: tuple[int, ...]) -> None:
+    model = MODELS[name]()
+    assert_same(model, deepcopy(model), points(model, *batch))
+
+
+def dense_moments(model: SingleTaskGP, X: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and variance in the space of the targets, by an eigendecomposition of K + noise."""
+    model.eval()
+    inputs = model.train_inputs[0]
+    K = model.likelihood(model.forward(inputs)).covariance_matrix
+    values, vectors = torch.linalg.eigh(K)
+    x = model.transform_inputs(X.squeeze(-2))
+    k = model.covar_module(x, inputs).to_dense() @ vectors
+    target = vectors.mT @ (model.train_targets - model.mean_module(inputs))
+    mean = model.mean_module(x) + (k / values) @ target
+    return mean, model.covar_module(x).to_dense().diagonal() - (k.square() / values).sum(dim=-1)
+
+
+def test_small_noise_and_repeated_rows_keep_their_digits() -> None:
+    """The variance is absolute to rounding over the least eigenvalue; the prior's is about 1."""
+    model = near_duplicates()
+    X = torch.cat([make_inputs(model)[:3].unsqueeze(-2), points(model, 4)])
+    served = single_point_posterior(model, X)
+    assert served is not None
+    transform: Any = model.outcome_transform
+    scale, shift = transform.stdvs.squeeze(), transform.means.squeeze()
+    mean, variance = dense_moments(model, X)
+    assert_close(served.mean.flatten(), shift + scale * mean, rtol=0.0, atol=1e-8)
+    assert_close(served.variance.flatten(), scale**2 * variance, rtol=0.0, atol=1e-12)
+
+
+def test_second_derivatives() -> None:
+    model = SingleTaskGP(**plain_data(), covar_module=RBFKernel(ard_num_dims=3))
+    X = points(model, 2).requires_grad_(True)
+
+    def moments(X: Tensor) -> tuple[Tensor, Tensor]:
+        served = single_point_posterior(model, X)
+        assert served is not None
+        return served.mean, served.variance
+
+    assert torch.autograd.gradcheck(moments, (X,))
+    assert torch.autograd.gradgradcheck(moments, (X,))
+
+
+def test_single_precision() -> None:
+    model = make_gp(dtype=torch.float)
+    X = points(make_gp(), 6)
+    served, exact = (
+        single_point_posterior(m, X.to(t))
+        for m, t in ((model, torch.float), (make_gp(), torch.double))
+    )
+    assert served is not None and exact is not None
+    assert served.mean.dtype == torch.float
+    assert_close(served.mean.double(), exact.mean, rtol=1e-4, atol=1e-4)
+    assert_close(served.variance.double(), exact.variance, rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize("fixed_noise", [False, True])
+def test_fantasies_and_conditioned_models(fixed_noise: bool) -> None:
+    """Batches of models: their batch dimensions come last in the batch shape of the points."""
+    model = make_gp(fixed_noise=fixed_noise, transforms=True)
+    X = points(model, 4)
+    with torch.no_grad():
+        fantasies = model.fantasize(X[:2, 0], SobolQMCNormalSampler(torch.Size([3])))
+        other = model.fantasize(X[:2], SobolQMCNormalSampler(torch.Size([3])))
+    assert fantasies.batch_shape == (3,) and other.batch_shape == (3, 2)
+    assert_same(fantasies, deepcopy(fantasies), X.unsqueeze(-3))
+    assert_same(other, deepcopy(other), X[:, None, None])
+    assert_same(other, deepcopy(other), X[:2])
+    noise = {"noise": 0.1 * X[:, 0, :1].abs()} if fixed_noise else {}
+    conditioned = model.condition_on_observations(X[:, 0], X[:, 0, :1], **noise)
+    assert_same(conditioned, deepcopy(conditioned), X)
+
+
+def test_a_batch_of_models_with_their_own_hyperparameters() -> None:
+    X, Y, _ = data()
+    X, Y = torch.stack([X, X.flip(0)]), torch.stack([Y, Y.cos()])
+    model = SingleTaskGP(X, Y, input_transform=Normalize(3, batch_shape=torch.Size([2])))
+    model.covar_module.lengthscale = torch.tensor([[[0.3, 0.5, 0.9]], [[1.0, 0.2, 0.4]]], **DOUBLE)
+    assert_same(model, deepcopy(model), torch.rand(5, 2, 1, 3, **DOUBLE))
+    assert_same(model, deepcopy(model), torch.rand(5, 1, 1, 3, **DOUBLE))
+
+
+def change_targets(model: Any) -> None:
+    model.set_train_data(targets=model.train_targets.flip(0), strict=False)
+
+
+def write_targets(model: Any) -> None:
+    model.train_targets.mul_(1.5)
+
+
+def change_inputs(model: Any) -> None:
+    model.train()
+    inputs = model.train_inputs[0][:-2]
+    model.set_train_data(inputs, model.train_targets[:-2], strict=False)
+
+
+def load(model: Any) -> None:
+    other = make_gp(transforms=True)
+    other.covar_module.lengthscale = 0.9
+    model.load_state_dict(other.state_dict())
+
+
+def initialize(model: Any) -> None:
+    model.covar_module.lengthscale = 0.2
+    model.likelihood.noise = 0.3
+
+
+def step(model: Any) -> None:
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.1)
+
+
+def refit(model: Any) -> None:
+    model.train()
+    step(model)
+    model.eval()
+
+
+def replace_kernel(model: Any) -> None:
+    model.covar_module = ScaleKernel(MaternKernel(1.5, ard_num_dims=2)).double()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [change_targets, write_targets, change_inputs, load, initialize, step, refit, replace_kernel],
+)
+def test_changes_of_data_and_hyperparameters_are_noticed(change: Callable[[Any], None]) -> None:
+    model = make_gp(transforms=True)
+    X = points(model, 4)
+    before = single_point_posterior(model, X)
+    change(model)
+    after = single_point_posterior(model, X)
+    assert before is not None and after is not None
+    assert not torch.allclose(before.mean, after.mean)
+    fresh = deepcopy(model)
+    fresh.train()  # which drops what GPyTorch keeps
+    assert_same(model, fresh.eval(), X)
+
+
+def test_given_noise_that_is_replaced_is_noticed() -> None:
+    model = make_gp(fixed_noise=True)
+    X = points(model, 4)
+    single_point_posterior(model, X)
+    model.likelihood.noise = 3 * model.likelihood.noise
+    fresh = deepcopy(model)
+    fresh.train()
+    assert_same(model, fresh.eval(), X)
+
+
+def test_copies_and_garbage_keep_nothing() -> None:
+    model = make_gp()
+    X = points(model, 4)
+    single_point_posterior(model, X)
+    twin = deepcopy(model)
+    twin.covar_module.lengthscale = 0.1
+    assert_same(model, make_gp(), X)
+
+
+class OwnPosterior(SingleTaskGP):
+    def posterior(self, *args: Any, **kwargs: Any) -> Any:
+        return super().posterior(*args, **kwargs)
+
+
+def perturbed() -> SingleTaskGP:
+    X, Y, _ = data()
+    transform = InputPerturbation(torch.tensor([[0.0, 0.0, 0.0], [0.1, 0.0, 0.1]], **DOUBLE))
+    return SingleTaskGP(X, Y, input_transform=transform)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        make_variational,
+        perturbed,
+        lambda: OwnPosterior(**plain_data(d=2)),
+        lambda: SingleTaskGP(make_data()[0], make_data()[1].repeat(1, 2)),
+        lambda: KroneckerMultiTaskGP(make_data()[0], make_data()[1].repeat(1, 2)),
+    ],
+)
+def test_what_the_engine_does_not_serve_comes_from_posterior(make: Callable[[], Any]) -> None:
+    model = make()
+    X = torch.rand(4, 1, 3 if make is perturbed else 2, **DOUBLE)
+    assert single_point_posterior(model, X) is None
+    posterior: Any = posterior_at(model, X)
+    expected = model.posterior(X)
+    assert_close(posterior.mean, expected.mean)
+    assert_close(posterior.variance, expected.variance)
+
+
+def test_joint_posteriors_and_noise_come_from_posterior() -> None:
+    model = make_gp()
+    X = points(model, 4)
+    assert single_point_posterior(model, X.squeeze(-2)) is None
+    noisy: Any = posterior_at(model, X, observation_noise=True)
+    assert_close(noisy.variance, model.posterior(X, observation_noise=True).variance)
+
+
+def test_a_conditioned_model_has_the_factor_that_conditioning_extended() -> None:
+    model = make_gp(transforms=True)
+    X = points(model, 4)
+    with torch.no_grad():
+        conditioned: Any = conditioned_on(model, X[:3, 0], X[:3, 0, :1])
+        further: Any = conditioned_on(conditioned, X[3:, 0], X[3:, 0, :1])
+    fresh = [deepcopy(each) for each in (conditioned, further)]  # copies are factorised anew
+    for each, copy in zip((conditioned, further), fresh, strict=True):
+        assert_same(each, copy, X)
+
+
+def test_conditioning_after_an_in_place_change() -> None:
+    """GPyTorch would go on from the factor of the old hyperparameters."""
+    model = make_gp()
+    X = points(model, 4)
+    with torch.no_grad():
+        conditioned_on(model, X[:2, 0], X[:2, 0, :1])
+        initialize(model)
+        conditioned: Any = conditioned_on(model, X[:2, 0], X[:2, 0, :1])
+    fresh: Any = deepcopy(conditioned)
+    assert_same(conditioned, fresh, X)
+    assert_close(conditioned.posterior(X).mean, fresh.posterior(X).mean)
