@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from enum import StrEnum
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -14,8 +14,8 @@ from torch import Tensor
 
 from botorch_calib.exceptions import TrialStateError
 
-if TYPE_CHECKING:
-    from botorch_calib.ledger.contents import Clock
+# Tells the time of what happens now, given that of an earlier event of the same trial.
+Clock = Callable[[float], float]
 
 
 class TrialStatus(StrEnum):
@@ -173,7 +173,7 @@ class Entry:
         earliest = self.submitted_at if earliest is None else earliest
         if time is None:
             # The submission may have been given a time that has not come yet.
-            return clock.event(not_before=earliest)
+            return clock(earliest)
         if time < earliest:
             raise InputDataError(
                 f"`time` {time!r} lies before {event} of trial {self.id} at {earliest!r}."
