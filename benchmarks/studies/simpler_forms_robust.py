@@ -72,7 +72,7 @@ TAKEN_OUT = [
     Row(
         "interior points for the MMD ball, beside the active set (300 lines)",
         "instead of it: 3.5 to 90 (few atoms keep mass), 0.1 to 0.5 (most of 100 or 256 do)",
-        "1e-7 of the decrease also below a radius of 1e-4",
+        "to rounding instead of 1e-7",
         "taken out",
     ),
     Row(
