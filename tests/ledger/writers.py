@@ -92,6 +92,10 @@ class Child:
         finally:
             os._exit(status)
 
+    def has_ended(self) -> bool:
+        flags = os.WEXITED | os.WNOHANG | os.WNOWAIT
+        return os.waitid(os.P_PID, self.pid, flags) is not None
+
     def kill(self) -> None:
         os.kill(self.pid, signal.SIGKILL)
 
@@ -224,14 +228,15 @@ def contend(folder: Path, rounds: int, writers: int) -> dict[str, int]:
         try:
             with FeedbackLedger.open(path, DIM) as ledger:
                 report({"submitted": ledger.submit([0.0] * DIM), "pid": os.getpid()})
-                time.sleep(2.0)
+                time.sleep(60.0)  # until it is killed
         except LedgerError as error:
             report({"error": str(error)})
 
     for _ in range(rounds):
         start = time.monotonic() + 0.05
         children = [Child.fork(partial(attempt, start)) for _ in range(writers)]
-        time.sleep(1.0)
+        while sum(child.has_ended() for child in children) < writers - 1:
+            time.sleep(0.01)
         for child in children:
             child.kill()
         events = [event for child in children for event in child.reports()]
