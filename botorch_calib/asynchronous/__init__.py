@@ -4,12 +4,14 @@
 file                         content
 ============================ ===================================================================
 ``optimizer``                `AsynchronousOptimizer`: the user's entry point
-``evaluation_loop``          starts and awaits evaluations, and records what has arrived
+``evaluation_loop``          starts and awaits evaluations, records, repeats and gives up
+``evaluation_limits``        `EvaluationLimits`: time-outs, retries, when a run gives up
 ``evaluation_outcomes``      whether an evaluation has brought a value, a failure or a loss
-``timeouts_and_retries``     `EvaluationLimits`, and which evaluations take too long
-``worker_pools``             executors: whether workers have died, how they are killed and replaced
-``worker_processes``         processes of our own, each in a pool for itself
-``worker_process``           what such a process does first
+``workers``                  what the loop asks of the places where evaluations run, which are:
+``watched_processes``        processes of our own: who notices dead ones, and kills late ones
+``callers_executors``        threads, process pools and others: who notices that one broke
+``dask_workers``             a Dask cluster: who notices that it is lost, and restarts workers
+``process_startup``          what runs inside a process of our own
 ``termination``              SIGTERM, taken like ctrl-C
 ``progress``                 the progress bar, and `RunSummary`
 ``proposer``                 `DelayAwareProposer`: chooses the next query

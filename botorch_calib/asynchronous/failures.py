@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from botorch_calib.asynchronous.delay_strategy import DelayStrategy
-from botorch_calib.asynchronous.feasibility import Feasibility, GrowingRoots
+from botorch_calib.asynchronous.feasibility import Feasibility
 from botorch_calib.ledger import FeedbackLedger, TrialStatus
 from botorch_calib.models.conditioning import conditioned_on, given_noise
 from botorch_calib.models.inspection import like, observed_process
@@ -70,7 +70,6 @@ def feasibility_of(
     now: float,
     strategy: DelayStrategy,
     bounds: Tensor,
-    roots: GrowingRoots,
 ) -> Feasibility | None:
     """Where queries bring values; None if none has failed or failures do not matter.
 
@@ -86,7 +85,6 @@ def feasibility_of(
         now: Time as of which it is read.
         strategy: Which of them are lost.
         bounds: The box, ``2 x d``.
-        roots: The factors of earlier labels; they grow by these.
     """
     statuses = ledger.statuses(now)
     lost = _among(statuses, _lost_statuses(strategy))
@@ -95,17 +93,15 @@ def feasibility_of(
     has_value, is_pending = (
         _among(statuses, (status,)) for status in (TrialStatus.OBSERVED, TrialStatus.PENDING)
     )
-    # By id: what was known before comes first, but for trials that others have overtaken.
     X, known = ledger.queries(now), lost | has_value
     cost = _evaluations_lost(ledger, now, lost, has_value)
-    feasibility = Feasibility(X[known], lost[known], bounds, roots, cost)
+    feasibility = Feasibility(X[known], lost[known], bounds, cost)
     risks = 1.0 - feasibility.predict(X[is_pending])
     at_risk = risks > 1.0 - SAFE
     if not at_risk.any():
         return feasibility
-    # At the end, so that the factors of what is known can still be used.
     failed = torch.cat([lost[known].to(risks), (RISK * risks[at_risk]).clamp_max(1.0)])
-    return Feasibility(torch.cat([X[known], X[is_pending][at_risk]]), failed, bounds, roots, cost)
+    return Feasibility(torch.cat([X[known], X[is_pending][at_risk]]), failed, bounds, cost)
 
 
 def _evaluations_lost(ledger: FeedbackLedger, now: float, lost: Tensor, has_value: Tensor) -> float:

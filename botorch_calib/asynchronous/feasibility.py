@@ -22,71 +22,6 @@ WIDTH = 0.1
 # After so many lost evaluations the share of success that is asked for is half way from 1/2 to 1.
 CAUTION = 4.0
 
-# Rows of a Cholesky factor that are computed at a time.
-BLOCK = 32
-
-
-class GrowingRoots:
-    """Cholesky factors of the correlations of labels at all `LENGTHSCALES`, which grow with them.
-
-    A proposer asks again after each query, with the labels of before and few new ones. A row of a
-    factor depends on earlier points alone, so full blocks of rows are kept as long as these stay
-    what they were: further labels then cost ``O(n^2)`` instead of ``O(n^3)``. Where blocks begin
-    does not depend on what is kept, and nor does the result, to the last bit: a run that is resumed
-    continues as if it had not been interrupted. Half a matrix is kept for each lengthscale.
-    """
-
-    def __init__(self) -> None:
-        # One attribute, read once and replaced at once, as threads may share a proposer.
-        self._kept: tuple[Tensor, list[Tensor]] | None = None
-
-    def blocks(self, X: Tensor) -> list[Tensor]:
-        """The factors' rows, `BLOCK` of them at a time, each as long as its last row.
-
-        Args:
-            X: Points in the unit cube, ``n x d``, in the order of the factors' rows.
-
-        Returns:
-            Blocks ``num_lengthscales x k x (start + k)``, where ``start`` rows come before.
-        """
-        blocks = self._known(X)
-        for start in range(len(blocks) * BLOCK, len(X), BLOCK):
-            blocks.append(_next_rows(blocks, X[: start + BLOCK], start))
-        # The last rows are computed anew: a block that grows would not be what one piece gives.
-        self._kept = X, blocks[: len(X) // BLOCK]
-        return blocks
-
-    def _known(self, X: Tensor) -> list[Tensor]:
-        """The kept blocks whose points, and those before, are the first ones of ``X``."""
-        kept = self._kept
-        if kept is None or kept[0].shape[-1] != X.shape[-1]:
-            return []
-        known, blocks = kept
-        num = min(len(X), len(known))
-        changed = (X[:num] != known[:num]).any(dim=-1).nonzero()
-        same = int(changed[0]) if len(changed) else num
-        return blocks[: same // BLOCK]
-
-
-def _next_rows(blocks: list[Tensor], X: Tensor, start: int) -> Tensor:
-    """Rows from ``start`` on of the factors for the points ``X``, after those in ``blocks``."""
-    lengthscales = _lengthscales(X).view(-1, 1, 1)
-    rows = _matern(_distances(X[start:], X) / lengthscales)
-    for first, block in zip(range(0, start, BLOCK), blocks, strict=True):
-        last = first + BLOCK
-        known = rows[..., :first] @ block[..., :first].mT
-        rows[..., first:last] = torch.linalg.solve_triangular(
-            block[..., first:].mT, rows[..., first:last] - known, upper=True, left=False
-        )
-    cross, corner = rows[..., :start], rows[..., start:]
-    noise = NOISE * torch.eye(corner.shape[-1]).to(corner)
-    rows[..., start:] = torch.linalg.cholesky(corner + noise - cross @ cross.mT)
-    return rows
-
-
-def _lengthscales(X: Tensor) -> Tensor:
-    return X.new_tensor(LENGTHSCALES) * math.sqrt(X.shape[-1])
-
 
 class Feasibility:
     r"""Predicts from values and failures whether a query brings a value.
@@ -109,12 +44,10 @@ class Feasibility:
     values the search stays.
 
     Args:
-        X: Queries that brought values or failed, ``n x d``, in an order in which later ones come
-            last, for the sake of ``roots``.
+        X: Queries that brought values or failed, ``n x d``.
         failed: Which of them failed, ``n`` booleans, at least one of them True; or how far they are
             taken to have failed, from 0 to 1.
         bounds: The box, ``2 x d``.
-        roots: The factors of earlier labels; they grow by these.
         cost: How many evaluations have been lost by failures (default: one by each). A query that
             hangs may cost many, and then it takes fewer of them to make the search cautious.
     """
@@ -124,24 +57,25 @@ class Feasibility:
         X: Tensor,
         failed: Tensor,
         bounds: Tensor,
-        roots: GrowingRoots | None = None,
         cost: float | None = None,
     ) -> None:
         self.bounds = bounds
         self.X = self._in_unit_cube(X)
         cost = float(failed.sum()) if cost is None else cost
         self.threshold = 1.0 - 0.5 / (1.0 + cost / CAUTION)
-        blocks = (GrowingRoots() if roots is None else roots).blocks(self.X)
         residuals = -failed.to(self.X).unsqueeze(-1)
-        whitened = _whitened(blocks, residuals)
-        variances = whitened.square().mean(dim=(-2, -1))
-        log_roots = sum(
-            block[..., -block.shape[-2] :].diagonal(dim1=-2, dim2=-1).log().sum(dim=-1)
-            for block in blocks
-        )
-        best = int((-0.5 * len(X) * variances.log() - log_roots).argmax())
-        self.lengthscale = float(_lengthscales(X)[best])
-        self.weights = _back_substituted([block[best] for block in blocks], whitened[best])
+        distances, greatest = _distances(self.X, self.X), -math.inf
+        for factor in LENGTHSCALES:
+            lengthscale = factor * math.sqrt(self.X.shape[-1])
+            K = _matern(distances / lengthscale)
+            K.diagonal().add_(NOISE)
+            root = torch.linalg.cholesky(K)
+            whitened = torch.linalg.solve_triangular(root, residuals, upper=False)
+            variance = whitened.square().mean().log()
+            likelihood = float(-0.5 * len(X) * variance - root.diagonal().log().sum())
+            if likelihood > greatest:
+                greatest, self.lengthscale, best = likelihood, lengthscale, (root, whitened)
+        self.weights = torch.linalg.solve_triangular(best[0].mT, best[1], upper=True)
 
     def _in_unit_cube(self, X: Tensor) -> Tensor:
         return (X - self.bounds[0]) / (self.bounds[1] - self.bounds[0])
@@ -193,31 +127,6 @@ class FeasibleAcquisition(AcquisitionFunction):
         gains = values - self.poor
         scores = self.feasibility.score(X.squeeze(-2)).to(values)
         return self.poor + torch.where(gains > 0.0, scores * gains, gains)
-
-
-def _whitened(blocks: list[Tensor], residuals: Tensor) -> Tensor:
-    """``L^{-1} r`` at all lengthscales, ``num_lengthscales x n x 1``, for residuals ``n x 1``."""
-    solved = residuals.expand(len(LENGTHSCALES), -1, -1).clone()
-    for block in blocks:
-        end = block.shape[-1]
-        start = end - block.shape[-2]
-        known = block[..., :start] @ solved[:, :start]
-        solved[:, start:end] = torch.linalg.solve_triangular(
-            block[..., start:], solved[:, start:end] - known, upper=False
-        )
-    return solved
-
-
-def _back_substituted(blocks: list[Tensor], whitened: Tensor) -> Tensor:
-    """``L^{-T} w``, ``n x 1``, at one lengthscale."""
-    solved = whitened.clone()
-    for block in reversed(blocks):
-        end = block.shape[-1]
-        start = end - block.shape[-2]
-        part = torch.linalg.solve_triangular(block[:, start:].mT, solved[start:end], upper=True)
-        solved[start:end] = part
-        solved[:start] -= block[:, :start].mT @ part
-    return solved
 
 
 def _distances(X: Tensor, others: Tensor) -> Tensor:

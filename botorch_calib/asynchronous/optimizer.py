@@ -37,38 +37,7 @@ class AsynchronousOptimizer:
     time of a value is on the ledger's clock: the number of queries so far, with the one that is
     being chosen, or the time of its arrival.
 
-    **Failures.** A trial fails if the objective raises an exception or returns anything but one
-    finite number. The reason is recorded and logged. If a worker process dies, all evaluations of
-    its pool are lost, and any of them may have killed it. Each of them is run again, in an
-    executor of its own; a trial that is lost more than ``limits.max_retries`` times fails. This
-    needs a function that makes executors: an executor passed as such cannot be replaced, and the
-    run stops with an error. Dask replaces its workers itself, and reports an evaluation as lost
-    only if it keeps killing them.
-
-    **Time-outs.** A trial fails once its evaluation has taken ``limits.timeout`` seconds. A value
-    that arrives later is dropped. Time-outs are not checked while ``propose`` runs: an evaluation
-    that ends by then is in time. In pools of threads and processes the time begins when a worker is
-    free, and includes the start of a new process. Elsewhere, for example with Dask, it begins
-    on submission; choose ``max_parallel`` no larger than the number of workers' threads there.
-    What becomes of the late evaluation depends on the executor:
-
-    * A process pool made by a function is killed and replaced. Other evaluations in it are run
-      again, which does not count as a retry.
-    * If a function makes Dask's executor, Dask restarts the worker. This takes seconds and needs
-      a nanny.
-    * Threads, and processes and clusters that belong to the caller, cannot be interrupted. The
-      evaluation occupies its slot until it returns. The first time, this is an
-      `EvaluationWarning`.
-
-    **Ctrl-C.** No new query is chosen. Values that have arrived are recorded, and running
-    trials stay pending in the ledger. Executors made here are shut down, and their processes
-    killed. Then ``KeyboardInterrupt`` is raised. An error of ``propose`` has the same effect.
-    Python waits for running threads when it exits. Call `run` in the main thread, which is the
-    one that receives ctrl-C.
-
-    SIGTERM does the same, and ends in ``SystemExit``, unless the program handles it by itself.
-
-    **Processes.** ``workers=4`` runs evaluations in four processes. Each is a pool for itself: one
+    **Processes.** ``workers=4`` runs evaluations in four processes, each in a pool for itself: one
     that crashes or has to be killed costs no other its work. They are spawned, start while a query
     is being chosen (which is no part of an evaluation's time), leave signals to this process, and
     end when it has ended, even by ``SIGKILL``. On POSIX each leads a session of its own: programs
@@ -77,32 +46,49 @@ class AsynchronousOptimizer:
     package. Guard what starts the run by ``if __name__ == "__main__":``, as each new process
     imports the main script.
 
-    A process pool of your own works too, as a function that makes one. Choose a start method other
-    than forking, which may deadlock as torch runs threads, and let its workers ignore ctrl-C.
+    **Failures.** A trial fails if the objective raises an exception or returns anything but one
+    finite number. The reason is recorded and logged. If its worker dies, the trial is run again; it
+    fails once it was lost more than ``limits.max_retries`` times. A process pool of yours breaks as
+    a whole when one of its processes dies, and any of its evaluations may be to blame. If a
+    function makes it, it is replaced, and they are run again one at a time; otherwise the run stops
+    with an error. Dask replaces its workers itself, and reports an evaluation as lost only if it
+    keeps killing them.
+
+    **Time-outs.** A trial fails once its evaluation has taken ``limits.timeout`` seconds, from when
+    a worker is free or, with Dask and other executors of that kind, from submission: choose
+    ``max_parallel`` no larger than the number of threads there. A value that arrives later is
+    dropped. Time-outs are not checked while ``propose`` runs: an evaluation that ends by then is in
+    time. Processes of ``workers`` are killed and replaced. If a function makes Dask's executor,
+    Dask restarts the worker, which takes seconds and needs a nanny. Any other evaluation occupies
+    its slot until it returns; the first time, this is an `EvaluationWarning`.
+
+    **Ctrl-C.** No new query is chosen. Values that have arrived are recorded, and running trials
+    stay pending in the ledger. Executors made here are shut down, and their processes killed. Then
+    ``KeyboardInterrupt`` is raised. An error of ``propose`` has the same effect, and so has
+    SIGTERM, which ends in ``SystemExit``, unless the program handles it by itself. Python waits for
+    running threads when it exits. Call `run` in the main thread, which receives the signals.
 
     Args:
-        executor: Where evaluations run, unless ``workers`` is given. A ``concurrent.futures``
-            executor, which is not shut down here; or a function
-            without arguments that makes a new one on each call. Executors made by the function are
-            replaced when they break, killed if nothing else ends a late evaluation, and
-            shut down at the end. For Dask, pass ``client.get_executor()`` or
-            ``client.get_executor``; the client stays open.
+        executor: Where evaluations run, unless ``workers`` is given: a ``concurrent.futures``
+            executor, which is not shut down here; or a function without arguments that makes a new
+            one on each call, to be replaced when it breaks and shut down at the end. For Dask, pass
+            ``client.get_executor()`` or ``client.get_executor``; the client stays open. A process
+            pool must not fork, which may deadlock as torch runs threads.
         objective: The function to optimize. It is called with a float64 array of shape ``d``, which
             it may modify, and returns one real number: a float, or a NumPy value or tensor of one
             element. Process pools need it to be picklable.
         ledger: Where trials are recorded.
         propose: Chooses the next query, such as a `DelayAwareProposer`: a function from the ledger
-            to a tensor of shape ``d`` or ``1 x d``. Called in the thread that calls `run`, never
-            twice at the same time; called again if others have submitted a query meanwhile.
+            to a tensor of shape ``d`` or ``1 x d``. Called in the thread that calls `run`.
         max_parallel: Number of evaluations to keep running (default: ``workers``).
         limits: When to give up an evaluation, a trial or the run (default: ``EvaluationLimits()``,
             without a time-out).
         maximize: Whether larger values are better, which the ledger records; None for what it
             says.
-        resume: What to do with pending trials that belong to no living run, because it was ended
-            or they were submitted by hand before the run. ``"rerun"``: run them again under their
-            ids. ``"keep"``: leave them alone, as somebody else evaluates them. Expired trials are
-            not run again.
+        resume: What to do with trials that are pending when a run starts, because another run was
+            ended or they were submitted by hand. ``"rerun"``: run them again under their ids.
+            ``"keep"``: leave them alone, as somebody else evaluates them. Expired trials are not
+            run again.
         callbacks: Functions of the ledger and a `Trial`, called in the thread that calls `run`
             after each evaluation of this run that has brought a value or failed, for example to
             draw or to report. One that returns True ends the run, as the time budget does. An

@@ -48,17 +48,7 @@ def overdue_places(submitted: ArrayLike, arrived: ArrayLike) -> list[int]:
     widest = np.maximum.accumulate(at_once[::-1])[::-1]
     pending, known = (np.flatnonzero(which).tolist() for which in (~has_value, has_value))
     late = {place: count for place in pending if (count := overtaken(place)) > widest[place]}
-    most = 0
-    if late:
-        # What overtakes a trial was submitted while that one ran, which bounds its number. So only
-        # few have to be counted one by one: a trial that hangs would make that quadratic.
-        highest = _how_many_until(ends, starts) - np.searchsorted(np.sort(starts), starts) - 1
-        if (ends < starts).any():  # a value that was there before its query is not among them
-            highest[:] = len(starts)
-        for place in sorted(known, key=lambda place: -highest[place]):
-            if highest[place] <= most:
-                break
-            most = max(most, overtaken(place))
+    most = max(map(overtaken, known), default=0) if late else 0
     return [place for place, count in late.items() if count > most]
 
 

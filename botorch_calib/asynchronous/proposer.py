@@ -36,7 +36,7 @@ from botorch_calib.asynchronous.failures import (
     poor_value,
     queries_in,
 )
-from botorch_calib.asynchronous.feasibility import Feasibility, FeasibleAcquisition, GrowingRoots
+from botorch_calib.asynchronous.feasibility import Feasibility, FeasibleAcquisition
 from botorch_calib.asynchronous.ledger_model import LedgerModel
 from botorch_calib.asynchronous.overdue import with_overdue_failed
 from botorch_calib.asynchronous.refits import (
@@ -185,7 +185,6 @@ class DelayAwareProposer:
             on_device = self.bounds.to(self.device)
             fit = WarmStartedFit(on_device, schedule, self.search.seed)
         self._ledger_model = LedgerModel(fit, schedule, self.device)
-        self._roots = GrowingRoots()
 
     @property
     def refit_every(self) -> int | float:
@@ -259,9 +258,6 @@ class DelayAwareProposer:
             if self._has_failed(point, failed) and len(fixed) < self.dim:
                 point = self._search_elsewhere(acqf, model, fixed, failed)
             return point
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_roots": GrowingRoots()}  # which grow again
 
     def _design(self, stream: int, fixed: Mapping[int, float], choices: Tensor | None) -> Design:
         return Design(self.bounds, derived_seed(self.search.seed, stream), fixed, choices)
@@ -356,7 +352,7 @@ class DelayAwareProposer:
     def _feasibility(
         self, ledger: FeedbackLedger, now: float, strategy: DelayStrategy
     ) -> Feasibility | None:
-        return feasibility_of(ledger, now, strategy, self.bounds, self._roots)
+        return feasibility_of(ledger, now, strategy, self.bounds)
 
     def _feedback_bound(self, ledger: FeedbackLedger, now: float) -> float:
         if self.strategy.feedback_bound is not None:

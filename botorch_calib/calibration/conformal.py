@@ -109,14 +109,7 @@ class LocalizedConformal(TrackedCalibrator):
 class OnlineConformal(LocalizedConformal):
     """Online conformal prediction without localization (LOCBO with ``l = inf``).
 
-    Args:
-        alpha: Miscoverage level, in (0, 1).
-        step_size: First step of the learner; several numbers are mixed (default: 0.05).
-        step_decay: Exponent of the steps' decay (default: 0, or 0.3 where settings are mixed).
-        score: Scale on which the interval is learned, with the largest half-width
-            (``score.max_width``; default: ``RationalScore()``).
-        tails: The normal tails outside of the interval: ``"stretched"`` scales them with its
-            width, ``"gaussian"`` leaves them as the model has them.
+    Arguments are those of `LocalizedConformal`.
     """
 
     def __init__(

@@ -22,9 +22,6 @@ class ClassifierDensityRatio(Module):
     penalty does not depend on the units; both classes get the weight of the smaller one, since
     many proposals do not make up for few past points.
 
-    Buffers: ``center`` and ``spread`` ``d``, ``constant`` (a scalar), ``linear`` ``d`` and
-    ``quadratic`` ``d x d``, in the dtype of ``X_past`` (the fit is in double precision).
-
     Args:
         X_past: Samples of ``p``, ``n x d``, in the base model's transformed input space.
         X_proposal: Samples of ``p'``, ``m x d``, in the same space.
@@ -36,9 +33,7 @@ class ClassifierDensityRatio(Module):
 
     Raises:
         ImportError: Without scikit-learn, which the extra ``weighted`` installs.
-        InputDataError: If samples are missing, NaN or infinite, ``penalty`` is not positive,
-            or ``max_ratio`` is not a number above 1.
-        BotorchTensorDimensionError: If the samples are not ``n x d`` and ``m x d``.
+        InputDataError: If samples are missing, NaN or infinite, or a number is out of its range.
 
     Example:
         >>> ratio = ClassifierDensityRatio(X_past, X_proposal)
@@ -72,14 +67,7 @@ class ClassifierDensityRatio(Module):
             self.register_buffer(name, value.to(X_past))
 
     def log_ratio(self, X: Tensor) -> Tensor:
-        """Logarithm of the ratio, differentiable in ``X``.
-
-        Args:
-            X: Inputs ``... x d``.
-
-        Returns:
-            Values within ``+-log(max_ratio)`` of shape ``...``, in the dtype of the buffers.
-        """
+        """Logarithm of the ratio at inputs ``... x d``, within ``+-log(max_ratio)``, ``...``."""
         check_width(X, self.center.shape[-1])
         u = (X.to(self.center) - self.center) / self.spread
         value = self.constant + ((u @ self.quadratic + self.linear) * u).sum(dim=-1)

@@ -62,10 +62,6 @@ class QuantileRecalibrator(TrackedCalibrator):
             centred at the model's mean, so a large bias leaves the outermost pieces askew.
             Default: ``"stretched"``, or ``"gaussian"`` for a single level, which has no spread.
 
-    Raises:
-        InputDataError: If levels do not increase inside (0, 1), a setting is out of its range
-            or unknown, or one is given that ``method`` does not take.
-
     .. [Deshpande2024]
         S. Deshpande, C. Marx and V. Kuleshov. Online calibrated and conformal prediction
         improves Bayesian optimization. AISTATS, 2024.

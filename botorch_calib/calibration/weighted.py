@@ -44,8 +44,8 @@ class WeightedConformal(Calibrator):
 
     * **Too few residuals.** Where no ``s`` is large enough, as with fewer than
       ``(1 - alpha) / alpha`` residuals of equal weight, or at an ``x`` of overwhelming weight,
-      the paper's set is the whole line; here the half-width is then ``max_width``.
-    * **No residual.** Before the first one the distribution is the Gaussian model's own.
+      the paper's set is the whole line; here the half-width is then ``max_width``. Before the
+      first residual the distribution is the Gaussian model's own.
     * **Continuity.** The quantile jumps between residuals as ``x`` moves, and line searches of
       acquisition optimisers break down there. By default it is replaced by a function that is
       continuous, and differentiable almost everywhere, wherever ``w`` is: while the right-hand
@@ -244,21 +244,12 @@ class WeightedConformal(Calibrator):
             super().load_state_dict(before)
             raise
 
-    def _load_from_state_dict(
-        self,
-        state_dict: dict[str, Any],
-        prefix: str,
-        local_metadata: dict[str, Any],
-        strict: bool,
-        missing_keys: list[str],
-        unexpected_keys: list[str],
-        error_msgs: list[str],
-    ) -> None:
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
         """Give the buffers the incoming shapes before they are copied."""
         names = [name for name in ("inputs", "residuals") if prefix + name in state_dict]
         shapes = [tuple(state_dict[prefix + name].shape) for name in names]
         if len(names) == 2 and (len(shapes[0]) != 2 or shapes[1] != shapes[0][:1]):
-            error_msgs.append(
+            rest[-1].append(
                 f"State `{prefix}` of WeightedConformal was not loaded: `inputs` and `residuals` "
                 f"must have shapes n x d and n, not {shapes[0]} and {shapes[1]}."
             )
@@ -266,12 +257,4 @@ class WeightedConformal(Calibrator):
         for name, shape in zip(names, shapes, strict=True):
             # New tensors, since state dicts handed out may share the old ones.
             setattr(self, name, getattr(self, name).new_empty(shape))
-        super()._load_from_state_dict(
-            state_dict,
-            prefix,
-            local_metadata,
-            strict,
-            missing_keys,
-            unexpected_keys,
-            error_msgs,
-        )
+        super()._load_from_state_dict(state_dict, prefix, *rest)

@@ -1,7 +1,8 @@
-"""`Contents`: all that a ledger holds at one moment, with its numbers as columns."""
+"""`Contents`: all that a ledger holds at one moment, with its numbers as columns; its `Clock`."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -34,9 +35,15 @@ class Contents:
     def __len__(self) -> int:
         return len(self.entries)
 
-    def now(self) -> float:
-        """The present time on the ledger's clock."""
-        return self.settings.now(len(self), self.latest)
+    def now(self, is_choosing: bool = False) -> float:
+        """The present time on the ledger's clock.
+
+        What the clock has told has happened, even if the system's clock was set back since. A
+        choice that is under way does not see what happens now: on the clock of iterations, that
+        happens in the next one.
+        """
+        is_counted = self.settings.clock == "iterations"
+        return max(float(len(self) + is_choosing) if is_counted else time.time(), self.latest)
 
     def check_known(self, trial_id: int) -> None:
         """Raise ``UnknownTrialError`` unless there is a trial with this id."""
@@ -67,3 +74,22 @@ class Contents:
     def amended(self) -> list[tuple[int, tuple[EarlierValue, ...]]]:
         """The trials whose value was replaced, with what stood before."""
         return [(entry.id, entry.earlier) for entry in self.entries if entry.earlier]
+
+
+class Clock:
+    """A ledger's clock during one change; ``latest`` is the latest time that it has told."""
+
+    def __init__(self, contents: Contents, is_choosing: bool) -> None:
+        self._contents, self._is_choosing = contents, is_choosing
+        self.latest = contents.latest
+
+    def submission(self, trial_id: int) -> float:
+        """The time at which a trial with this id is submitted."""
+        if self._contents.settings.clock == "iterations":
+            return float(trial_id)  # by definition, whatever else has been recorded
+        return self.event()
+
+    def event(self, not_before: float = 0.0) -> float:
+        """The time of anything else that happens now, after ``not_before``."""
+        self.latest = max(self._contents.now(self._is_choosing), self.latest, not_before)
+        return self.latest

@@ -131,7 +131,8 @@ class FileStorage(Storage):
             )
         before, self._header = self._header, None
         assert before is not None
-        header = before.after(contents)
+        changes = before.revision + 1, contents.settings, len(contents), contents.latest
+        header = Header(before.identity, *changes)
         with _transaction(self.path, "BEGIN IMMEDIATE") as database:
             if read_header(database) != before:
                 raise LedgerError(f"Something else has changed or replaced the file {self.path}.")

@@ -1,9 +1,8 @@
-"""The settings of a ledger: their defaults, their checks, and its clock."""
+"""The settings of a ledger: their defaults and their checks."""
 
 from __future__ import annotations
 
 import math
-import time
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -57,45 +56,3 @@ class Settings:
                     f"`{name}` is {getattr(self, name)!r} in the ledger {path}, which contradicts "
                     f"the given {given[name]!r}."
                 )
-
-    def now(self, num_trials: int, latest: float) -> float:
-        """The present time on the ledger's clock.
-
-        The clock never runs behind ``latest``: what it has recorded has happened, even if the
-        system's clock was set back since.
-        """
-        return max(float(num_trials) if self.clock == "iterations" else time.time(), latest)
-
-
-class Clock:
-    """A ledger's clock during one change.
-
-    Args:
-        settings: The ledger's settings.
-        num_trials: Number of trials before the change.
-        latest: The latest time that the clock has told in earlier changes.
-        is_choosing: Whether a query is being chosen.
-
-    Attributes:
-        latest: The latest time that the clock has told.
-    """
-
-    def __init__(
-        self, settings: Settings, num_trials: int, latest: float, is_choosing: bool
-    ) -> None:
-        self._settings = settings
-        # A choice that is under way does not see what happens now: on the clock of iterations,
-        # that happens in the next one.
-        self._count = num_trials + is_choosing
-        self.latest = latest
-
-    def submission(self, trial_id: int) -> float:
-        """The time at which a trial with this id is submitted."""
-        if self._settings.clock == "iterations":
-            return float(trial_id)  # by definition, whatever else has been recorded
-        return self.event()
-
-    def event(self, not_before: float = 0.0) -> float:
-        """The time of anything else that happens now, after ``not_before``."""
-        self.latest = max(self._settings.now(self._count, self.latest), not_before)
-        return self.latest

@@ -9,7 +9,6 @@ from collections.abc import Iterable
 from dataclasses import astuple, dataclass
 from typing import Any
 
-from botorch_calib.ledger.contents import Contents
 from botorch_calib.ledger.settings import Settings
 from botorch_calib.ledger.trials import NUMBERS, EarlierValue, Entry
 
@@ -51,11 +50,6 @@ class Header:
     settings: Settings
     num_trials: int = 0
     latest: float = 0.0
-
-    def after(self, contents: Contents) -> Header:
-        """The header after a change to these contents."""
-        latest = contents.latest
-        return Header(self.identity, self.revision + 1, contents.settings, len(contents), latest)
 
 
 def create_tables(database: sqlite3.Connection, header: Header) -> None:

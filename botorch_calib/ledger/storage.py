@@ -13,12 +13,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from botorch_calib.ledger.contents import Contents
-from botorch_calib.ledger.settings import Clock
+from botorch_calib.ledger.contents import Clock, Contents
 from botorch_calib.ledger.trials import Entry
 
-# Maps a stored trial and the ledger's clock to the trial that takes its place.
-Transition = Callable[[Entry, Clock], Entry]
+# Maps a stored trial, and what tells the time, to the trial that takes its place.
+Transition = Callable[[Entry, Callable[[float], float]], Entry]
 
 # One lock for all ledgers of the process. Forks take it as well: otherwise a child could inherit
 # a lock (here or within SQLite) whose holder does not exist in the child.
@@ -46,7 +45,7 @@ class Change:
     def __init__(self, contents: Contents, is_choosing: bool) -> None:
         self.settings = contents.settings
         self.entries = list(contents.entries)
-        self.clock = Clock(contents.settings, len(contents), contents.latest, is_choosing)
+        self.clock = Clock(contents, is_choosing)
         self.changed: list[int] = []
         self._before = contents
 
@@ -61,7 +60,7 @@ class Change:
     def replace(self, trial_id: int, transition: Transition) -> Entry:
         """Replace a trial by the result of ``transition``, which is returned."""
         self._before.check_known(trial_id)
-        self.entries[trial_id] = transition(self.entries[trial_id], self.clock)
+        self.entries[trial_id] = transition(self.entries[trial_id], self.clock.event)
         self.changed.append(trial_id)
         return self.entries[trial_id]
 

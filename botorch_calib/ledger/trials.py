@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from enum import StrEnum
 
@@ -12,7 +13,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from botorch_calib.exceptions import TrialStateError
-from botorch_calib.ledger.settings import Clock
+
+# Tells the time of what happens now, given that of an earlier event of the same trial.
+Clock = Callable[[float], float]
 
 
 class TrialStatus(StrEnum):
@@ -170,7 +173,7 @@ class Entry:
         earliest = self.submitted_at if earliest is None else earliest
         if time is None:
             # The submission may have been given a time that has not come yet.
-            return clock.event(not_before=earliest)
+            return clock(earliest)
         if time < earliest:
             raise InputDataError(
                 f"`time` {time!r} lies before {event} of trial {self.id} at {earliest!r}."

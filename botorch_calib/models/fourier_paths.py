@@ -35,12 +35,7 @@ class FourierPaths(Module):
     Values are those of the functions one by one, and of the process' posterior, up to rounding,
     with derivatives of every order. The features keep the hyperparameters that they have now.
 
-    Args:
-        gp: The process.
-        waves: Frequencies ``d x m`` of each function, and amplitudes ``2 x m`` of its sines and
-            cosines.
-        updates: What makes each function agree with the data.
-        output_transform: Of the functions' values.
+    It is made by `of`, from the `_waves` and the update of each function.
     """
 
     points: Tensor
@@ -61,12 +56,7 @@ class FourierPaths(Module):
     @classmethod
     @torch.no_grad()
     def of(cls, gp: Any, *paths: Any) -> Self | None:
-        """The functions together, or None where this does not give what BoTorch's paths do.
-
-        Args:
-            gp: The process, in evaluation mode.
-            paths: Functions drawn from it.
-        """
+        """Functions drawn from ``gp`` together, or None where that is not what each gives alone."""
         if type(gp) is not SingleTaskGP or any(type(each) is not MatheronPath for each in paths):
             return None
         parts = [list(each.paths.values()) for each in paths]
@@ -81,25 +71,13 @@ class FourierPaths(Module):
         return together if error <= _TOLERANCE.get(X.dtype, 0.0) else None
 
     def forward(self, X: Tensor) -> Tensor:
-        """Evaluate the functions.
-
-        Args:
-            X: ``batch_shape x q x d``.
-
-        Returns:
-            Values in units of the outcome, ``num_paths x batch_shape x q``.
-        """
+        """Values ``num_paths x batch_shape x q`` at ``batch_shape x q x d``, in outcome units."""
         return self._evaluate(X)[0]
 
     def with_posterior(self, X: Tensor) -> tuple[Tensor, GPyTorchPosterior]:
-        """Evaluate the functions, and with them the posterior of the process at each point alone.
+        """The values, and the posterior of the process at each point alone.
 
-        Args:
-            X: ``batch_shape x q x d``.
-
-        Returns:
-            Values in units of the outcome, ``num_paths x batch_shape x q``, and the posterior, of
-            batch shape ``batch_shape x q`` and for a single point each.
+        The latter has the batch shape ``batch_shape x q``, and is of a single point each.
         """
         values, rows, mean, covariance = self._evaluate(X)
         strategy, shape = self.gp.prediction_strategy, X.shape[:-1]

@@ -35,13 +35,11 @@ class CalibratedPath(SamplePath):
 
     With ``f`` and ``f'`` independent paths of the process, ``z`` the standardised value of
     ``f + sqrt(n / v) (f' - mu)`` and ``T`` the map of `CalibratedPosterior`, a function is
-    ``f + a sqrt(v + n) (T(z) - z)``, as in that posterior's joint samples. It is a function of
-    ``x`` since its noise is. Its distribution at a point is that of the posterior as far as those
-    of ``f`` and ``f'`` are: BoTorch's paths draw the prior from random features.
+    ``f + a sqrt(v + n) (T(z) - z)``, as in that posterior's joint samples. Its distribution at a
+    point is that of the posterior as far as those of ``f`` and ``f'`` are.
 
     Args:
-        model: The calibrated model, whose posterior is of the objective. It is evaluated with the
-            functions: one that observes further data changes them.
+        model: The calibrated model, which is evaluated with the functions.
         path: Paths of its Gaussian process, in units of the outcome.
         other: As many independent ones.
     """
@@ -52,15 +50,10 @@ class CalibratedPath(SamplePath):
         self._together = FourierPaths.of(model.model, path, other)
 
     def forward(self, X: Tensor) -> Tensor:
-        """Evaluate the functions; differentiable in ``X``.
+        """Values ``sample_shape x q`` at ``batch_shape x q x d``, in units of the outcome.
 
-        Args:
-            X: ``batch_shape x q x d``; the batch shape broadcasts against the sample shape.
-
-        Returns:
-            Values in units of the outcome, ``sample_shape x q``, with the batch shape broadcast
-            against the sample shape as by BoTorch's paths. Where the input transform makes several
-            points of each, their values stand side by side, ``sample_shape x (q n_w)``.
+        The batch shape broadcasts against the sample shape, as by BoTorch's paths. Where the input
+        transform makes several points of each, their values stand side by side.
         """
         return self._evaluate(X)[1]
 
@@ -93,10 +86,7 @@ class CalibratedPath(SamplePath):
 def process_of_paths(model: Any, otherwise: str) -> Any:
     """The exact Gaussian process that paths of a model are drawn from, in evaluation mode.
 
-    Args:
-        model: The process itself, a `CalibratedModel` of it, or a `CensoredDelayModel` around or
-            inside of these, whose process knows the pending points.
-        otherwise: What to do with a model that has no paths.
+    ``otherwise`` says what to do with a model that has no paths.
 
     Raises:
         UnsupportedError: If it is another kind of model, or a `CalibratedModel` of observations.
@@ -125,11 +115,7 @@ def with_own_hyperparameters(gp: ExactGP) -> ExactGP:
 
     BoTorch's paths evaluate the mean and the kernel of the process from which they were drawn.
     After a fit in place they would be neither the same functions nor draws from the fitted process.
-
-    Args:
-        gp: The process. Its training data, and what was computed from them, are those of the copy
-            as well: a process that is trained, or is given other data, drops them, and nothing
-            writes to them.
+    Training data, and what was computed from them, are shared: nothing writes to them.
     """
     twin = copy(gp)
     twin.__dict__ |= deepcopy({name: gp.__dict__[name] for name in _HYPERPARAMETERS})

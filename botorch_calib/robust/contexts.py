@@ -126,8 +126,7 @@ class ContextDistribution:
 
         Args:
             icdf: Maps ``num_points x dim`` numbers in (0, 1), float64, to contexts
-                ``num_points x d_c``: elementwise for independent coordinates, or jointly, such as
-                the inverse Rosenblatt transform of a joint distribution.
+                ``num_points x d_c``.
             num_points: Number of draws; powers of 2 balance a Sobol sequence.
             dim: Number of uniform coordinates.
             seed: Seed of the scrambling; equal arguments give equal draws.

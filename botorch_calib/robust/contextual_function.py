@@ -37,12 +37,9 @@ class _WithJacobian(Function):
 
 
 def with_jacobian(X: Tensor, values: Tensor, jacobian: Tensor) -> Tensor:
-    """``values`` with a given derivative with respect to ``X``, once differentiable.
+    """``values``, ``b`` or ``b x M``, with given derivatives by ``X``, once differentiable.
 
-    Args:
-        X: ``b x d``.
-        values: ``b`` or ``b x M``; row ``i`` depends on row ``i`` of ``X`` alone.
-        jacobian: Its derivatives, ``b x d`` or ``b x M x d``.
+    Row ``i`` depends on row ``i`` of ``X`` alone: ``jacobian`` is ``b x d`` or ``b x M x d``.
     """
     return _WithJacobian.apply(X, values, jacobian)
 

@@ -59,7 +59,7 @@ def join_contexts(
         contexts: Contexts ``... x d_c``, whose batch dimensions broadcast with those of ``X``.
         context_indices: Columns of the contexts among those of the joint inputs, in the order of
             the contexts' own columns, negative ones counted from the end (default: the last
-            ``d_c``). See `ContextDistribution.with_indices` for those of an acquisition function.
+            ``d_c``).
 
     Raises:
         BotorchTensorDimensionError: If the batch dimensions do not broadcast.

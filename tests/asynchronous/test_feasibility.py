@@ -10,14 +10,11 @@ from scipy.stats import multivariate_normal, norm
 from torch import Tensor
 from torch.testing import assert_close
 
-from botorch_calib.asynchronous import feasibility as feasibility_module
 from botorch_calib.asynchronous.feasibility import (
-    BLOCK,
     LENGTHSCALES,
     NOISE,
     Feasibility,
     FeasibleAcquisition,
-    GrowingRoots,
 )
 from botorch_calib.models.wrapper import standardized_gp
 from tests.gps import DOUBLE
@@ -93,58 +90,6 @@ def test_many_failures_at_one_point() -> None:
     x = points(1, 1)
     model = feasibility_of(points(4, 2), x.expand(50, -1))
     assert model.predict(x).item() == pytest.approx(0.0, abs=1e-2)
-
-
-# Numbers of labels one after the other: a whole block, less and more than one, and fewer again.
-COUNTS = [1, BLOCK - 1, BLOCK, BLOCK + 1, 2 * BLOCK + 5, 3 * BLOCK, BLOCK + 7, 5 * BLOCK + 2]
-
-
-@pytest.mark.parametrize("dtype", [torch.double, torch.float])
-def test_factors_that_grew_beside_dense_ones(dtype: torch.dtype) -> None:
-    """Those of all points at once, whatever was known, and by Cholesky's own algorithm."""
-    X, roots = torch.rand(COUNTS[-1], 2, dtype=dtype), GrowingRoots()
-    for count in COUNTS:
-        grown, fresh = roots.blocks(X[:count]), GrowingRoots().blocks(X[:count])
-        assert len(grown) == len(fresh) and all(map(torch.equal, grown, fresh))
-        for i, factor in enumerate(LENGTHSCALES):
-            scaled = math.sqrt(5.0 / 2.0) / factor * torch.cdist(X[:count], X[:count])
-            K = (1.0 + scaled + scaled.square() / 3.0) * (-scaled).exp()
-            dense = torch.linalg.cholesky(K + NOISE * torch.eye(count, dtype=dtype))
-            rows = [
-                torch.nn.functional.pad(row, (0, count - len(row))) for b in grown for row in b[i]
-            ]
-            tolerance = 1e-9 if dtype == torch.double else 1e-2
-            assert_close(torch.stack(rows).tril(), dense, rtol=0.0, atol=tolerance)
-
-
-@pytest.mark.parametrize("place", [0, BLOCK - 1, BLOCK, 2 * BLOCK + 3])
-def test_a_label_that_comes_late_changes_what_follows(place: int) -> None:
-    """A trial that others have overtaken lies among those that were known, at its own place."""
-    X, failed, at = points(3 * BLOCK, 1), torch.arange(3 * BLOCK) % 3 == 0, points(20, 3)
-    others = torch.arange(3 * BLOCK) != place
-    roots = GrowingRoots()
-    Feasibility(X[others], failed[others], BOUNDS, roots)
-    grown, fresh = Feasibility(X, failed, BOUNDS, roots), Feasibility(X, failed, BOUNDS)
-    assert torch.equal(grown.predict(at), fresh.predict(at))
-    before = Feasibility(X[others], failed[others], BOUNDS).predict(at)
-    assert (fresh.predict(at) - before).abs().max() > 1e-4
-    # What is known of other problems is of no use.
-    wider = torch.cat([X, X], dim=-1)
-    assert len(roots.blocks(wider)) == 3 and torch.equal(
-        roots.blocks(wider)[2], GrowingRoots().blocks(wider)[2]
-    )
-
-
-def test_labels_may_change(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Values of queries that counted as failed: the factors of their points stay."""
-    X, at = points(2 * BLOCK, 1), points(20, 3)
-    roots, first = GrowingRoots(), torch.arange(2 * BLOCK) % 3 == 0
-    Feasibility(X, first, BOUNDS, roots)
-    second = first.clone()
-    second[0] = False
-    expected = Feasibility(X, second, BOUNDS).predict(at)
-    monkeypatch.setattr(feasibility_module, "_next_rows", None)  # nothing is computed again
-    assert torch.equal(Feasibility(X, second, BOUNDS, roots).predict(at), expected)
 
 
 @pytest.mark.parametrize("level", [1e6, 1e9])

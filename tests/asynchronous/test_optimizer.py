@@ -32,7 +32,7 @@ from botorch_calib.asynchronous import (
 )
 from botorch_calib.asynchronous.callers_executors import CallersExecutors
 from botorch_calib.exceptions import EvaluationError, EvaluationWarning, LedgerError
-from botorch_calib.ledger import FeedbackLedger, Trial, settings
+from botorch_calib.ledger import FeedbackLedger, Trial
 from tests.asynchronous.objectives import square, wait_until
 from tests.asynchronous.runs import (
     Gates,
@@ -541,7 +541,7 @@ def test_a_clock_that_is_set_back_in_a_run(monkeypatch: pytest.MonkeyPatch) -> N
         now -= 3600.0
         return count_up(ledger)
 
-    monkeypatch.setattr(settings, "time", SimpleNamespace(time=lambda: now))
+    monkeypatch.setattr(time, "time", lambda: now)
     ledger = FeedbackLedger(1, clock="seconds")
     assert make_optimizer(Inline(), square, ledger, propose).run(4).num_observed == 4
     assert seen == [0, 1, 2, 3] and len(ledger) == 4

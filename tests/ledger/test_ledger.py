@@ -20,7 +20,7 @@ import torch
 from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError
 
 from botorch_calib.exceptions import LedgerError, TrialStateError, UnknownTrialError
-from botorch_calib.ledger import FeedbackLedger, TrialStatus, settings
+from botorch_calib.ledger import FeedbackLedger, TrialStatus, contents
 
 DOUBLE: dict[str, Any] = {"dtype": torch.double}
 CENSOR = -3.0
@@ -273,7 +273,7 @@ def test_a_clock_that_was_set_back_loses_no_value(make) -> None:
 def test_a_clock_that_was_set_back_hides_no_value(make, monkeypatch) -> None:
     """Time stands still until the system's clock has caught up."""
     now = 5000.0
-    monkeypatch.setattr(settings, "time", SimpleNamespace(time=lambda: now))
+    monkeypatch.setattr(contents, "time", SimpleNamespace(time=lambda: now))
     ledger = make(clock="seconds", max_wait=100)
     for _ in range(3):
         ledger.submit(point(0))

@@ -124,6 +124,21 @@ def test_ties_and_double_atoms() -> None:
         assert_close(both, ball.worst_case(values, centre), rtol=0, atol=1e-4)
 
 
+@pytest.mark.parametrize("radius", [3e-6, 2e-5, 1e-4])
+def test_small_radii_by_which_weights_vanish(radius: float) -> None:
+    generator = torch.Generator().manual_seed(0)
+    points, weights = (torch.rand(40, n, generator=generator, dtype=torch.double) for n in (2, 1))
+    weights = weights.squeeze(-1) ** 6
+    weights[::3] = 0.0
+    centre = ContextDistribution(points, weights / weights.sum())
+    values = torch.randn(6, 40, generator=generator, dtype=torch.double)
+    ball = MMDBall(radius, lengthscale=0.3)
+    found = ball.worst_case_weights(values, centre)  # a warning would be an error
+    assert (found[:, centre.weights > 0] == 0).any() and (found >= 0).all()
+    root = ball._matrices(centre).root
+    assert (((found - centre.weights) @ root).norm(dim=-1) <= radius * (1 + 1e-9)).all()
+
+
 def test_excess_bounds_the_distance_from_the_optimum() -> None:
     values, centre = smooth_functions(8)
     ball = MMDBall(0.1, lengthscale=0.5)

@@ -182,37 +182,17 @@ class QuantileLearner(Module, ABC):
 
     # ------------------------------------------------------------ loading a state
 
-    def _load_from_state_dict(
-        self,
-        state_dict: dict[str, Any],
-        prefix: str,
-        local_metadata: dict[str, Any],
-        strict: bool,
-        missing_keys: list[str],
-        unexpected_keys: list[str],
-        error_msgs: list[str],
-    ) -> None:
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
         """Give the buffers the incoming shapes before they are copied, or copy none."""
-        incoming = {
-            name: state_dict[prefix + name]
-            for name in self._state_names()
-            if prefix + name in state_dict
-        }
+        names = [name for name in self._state_names() if prefix + name in state_dict]
+        incoming = {name: state_dict[prefix + name] for name in names}
         if message := self._mismatch(incoming):
-            error_msgs.append(f"Tracker state `{prefix}` was not loaded: {message}")
+            rest[-1].append(f"Tracker state `{prefix}` was not loaded: {message}")
             return
         for name, value in incoming.items():
             # New tensors, since thresholds and state dicts handed out may share the old ones.
             setattr(self, name, getattr(self, name).new_empty(value.shape))
-        super()._load_from_state_dict(
-            state_dict,
-            prefix,
-            local_metadata,
-            strict,
-            missing_keys,
-            unexpected_keys,
-            error_msgs,
-        )
+        super()._load_from_state_dict(state_dict, prefix, *rest)
 
     def _state_names(self) -> set[str]:
         return {name for name, _ in self.named_buffers()} - self._non_persistent_buffers_set

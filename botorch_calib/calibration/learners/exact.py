@@ -37,9 +37,6 @@ class ExactQuantileLearner(QuantileLearner):
             initial thresholds.
         lengthscale: Lengthscale of the weights.
         initial: Initial thresholds in [0, 1], of shape ``M`` (default: ``levels``).
-
-    Raises:
-        InputDataError: If levels do not increase inside (0, 1), or a setting is not positive.
     """
 
     scores: Tensor
@@ -131,8 +128,7 @@ def pinball_minimizer(
         u: Scores ``n``.
         levels: Levels ``M``.
         center: The centers ``c``, ``M``.
-        step_size: ``eta > 0``: a score moves a quantile by at most ``eta``; as it grows the
-            minimiser becomes the weighted empirical quantile.
+        step_size: ``eta``; as it grows the minimiser becomes the weighted empirical quantile.
         weights: Nonnegative weights ``... x n`` (default: all 1).
 
     Returns:

@@ -88,10 +88,6 @@ class AggregatedQuantileTracker(QuantileLearner):
     ``|mean(o) - p| <= (h_T + 3) / T``: once ``S`` exceeds ``h + 2`` the threshold is at least 1 and
     the outcome 1, so ``S`` falls; likewise below; and a step changes ``S`` by less than 1.
 
-    Buffers: as `OnlineQuantileTracker`, with ``constants`` ``K x M`` and ``coefficients``
-    ``t x K M`` of the members, the ``shortfall`` ``S`` (``M``), the members' ``losses`` ``K`` and
-    the accumulated ``mixability_gap``.
-
     Args:
         levels: Strictly increasing levels in (0, 1): a tensor of shape ``M`` or a sequence
             of numbers (then in double precision).
@@ -100,10 +96,6 @@ class AggregatedQuantileTracker(QuantileLearner):
         step_sizes: First steps of the members.
         step_decay: Exponent of the decay of all steps.
         initial: Initial constants of all members in [0, 1], of shape ``M`` (default: ``levels``).
-
-    Raises:
-        InputDataError: If levels do not increase inside (0, 1), or a setting is missing or not
-            positive.
 
     .. [Angelopoulos2023]
         A. Angelopoulos, E. Candes and R. Tibshirani. Conformal PID control for time series
@@ -154,9 +146,8 @@ class AggregatedQuantileTracker(QuantileLearner):
         self.register_buffer("losses", zeros)
         self.register_buffer("mixability_gap", zeros[0].clone())
         # Derived from the above whenever they change
-        self.register_buffer("_mixed_constants", self.initial.clone(), persistent=False)
-        self.register_buffer("_mixed_coefficients", self.coefficients.clone(), persistent=False)
-        self.register_buffer("_shift", torch.zeros_like(self.shortfall), persistent=False)
+        for name in ("_mixed_constants", "_mixed_coefficients", "_shift"):
+            self.register_buffer(name, None, persistent=False)
         self._mix()
 
     def _initial_constants(self) -> Tensor:
@@ -183,14 +174,7 @@ class AggregatedQuantileTracker(QuantileLearner):
         return adahedge_weights(self.losses, self.mixability_gap)
 
     def threshold(self, X: Tensor) -> Tensor:
-        """Raw thresholds at ``X``, differentiable in it.
-
-        Args:
-            X: Inputs of shape ``... x d``.
-
-        Returns:
-            Thresholds of shape ``... x M``, in the tracker's dtype.
-        """
+        """Raw thresholds ``... x M`` at inputs ``... x d``, differentiable in them."""
         check_width(X, self.centers.shape[-1])
         mixed = self._mixed_constants.expand(*X.shape[:-1], -1)
         if len(self.centers):
@@ -362,20 +346,8 @@ def quantile_learner(
 ) -> OnlineQuantileTracker | AggregatedQuantileTracker:
     """A tracker if every setting is a number, a bank of them if some are left to choose.
 
-    Args:
-        levels: Strictly increasing levels in (0, 1), of shape ``M``.
-        initial: Initial thresholds in [0, 1], of shape ``M``.
-        lengthscale: A number, several to choose from, or ``"auto"`` for `LENGTHSCALES`;
-            infinity is no localization.
-        scale: Strength of the localization, a number or several; None is the default, 1.
-        step_size: First step, a number or several; None is the default: 0.05, or in a bank
-            `STEP_SIZES`.
-        step_decay: Exponent of the steps' decay; None is the default: 0, or in a bank
-            `STEP_DECAY`.
-        regularization: Rate at which a tracker forgets local corrections; a bank has none.
-
-    Raises:
-        InputDataError: If a setting is out of its range, or a bank is given a regularization.
+    None is the default: of ``scale`` 1, of ``step_size`` 0.05, or in a bank `STEP_SIZES`, of
+    ``step_decay`` 0, or in a bank `STEP_DECAY`. ``lengthscale="auto"`` stands for `LENGTHSCALES`.
     """
     _check_setting("lengthscale", lengthscale, "auto")
     _check_setting("scale", scale, None)
@@ -444,10 +416,9 @@ def pinball_loss(u: Tensor, theta: Tensor, levels: Tensor) -> Tensor:
 
 
 def adahedge_weights(losses: Tensor, gap: Tensor) -> Tensor:
-    """AdaHedge's weights ``K`` after losses ``L`` (``K``) and the mixability gap ``Delta``.
+    """AdaHedge's weights ``K`` after losses ``K`` and the mixability gap.
 
-    ``w_k ~ exp(-gamma L_k)`` with ``gamma = ln K / Delta`` [deRooij2014]; while ``Delta`` is 0 the
-    leaders share all of the weight.
+    While that is 0 the leaders share all of the weight.
     """
     log_weights, _ = _log_weights(_as_array(losses), float(gap))
     return torch.from_numpy(np.exp(log_weights)).to(losses)
@@ -493,7 +464,7 @@ def _log_weights(losses: np.ndarray, gap: float) -> tuple[np.ndarray, float]:
 def _as_array(values: Tensor) -> np.ndarray:
     """A tensor for a loop over rounds of a few numbers each.
 
-    NumPy's calls on so short rows take a tenth of the time of PyTorch's, and a GPU would be asked
-    for thousands of tiny operations.
+    In PyTorch a replay takes 1.3 times as long, and a GPU would be asked for thousands of tiny
+    operations.
     """
     return values.detach().cpu().numpy()

@@ -55,9 +55,8 @@ class OnlineQuantileTracker(QuantileLearner):
     Thresholds are raw: they may leave [0, 1], and those of neighbouring levels may cross.
     Clamp or sort them where a distribution is built, never here, or the guarantee is lost.
 
-    Buffers: ``levels`` ``M``, ``constants`` ``M``, ``centers`` ``t x d``, ``coefficients``
-    ``t x M`` and the scalar ``step_count``. A state dict may be loaded whatever the length
-    of its history; step size, kernel and regularization are not part of it.
+    A state dict may be loaded whatever the length of its history; step size, kernel and
+    regularization are not part of it.
 
     Args:
         levels: Strictly increasing levels in (0, 1): a tensor of shape ``M`` or a sequence
@@ -113,14 +112,7 @@ class OnlineQuantileTracker(QuantileLearner):
         return self.lengthscale if self.localized else math.inf
 
     def threshold(self, X: Tensor) -> Tensor:
-        """Raw thresholds at ``X``, differentiable in it.
-
-        Args:
-            X: Inputs of shape ``... x d``.
-
-        Returns:
-            Thresholds of shape ``... x M``, in the tracker's dtype.
-        """
+        """Raw thresholds ``... x M`` at inputs ``... x d``, differentiable in them."""
         check_width(X, self.centers.shape[-1])
         if self.coefficients.shape[-2] == 0:
             return self.constants.expand(*X.shape[:-1], -1)
@@ -194,7 +186,6 @@ class OnlineQuantileTracker(QuantileLearner):
             batch_size: Largest number of observations that are learned from at once.
 
         Raises:
-            InputDataError: If ``batch_size`` is not a positive integer.
             UnsupportedError: If the tracker is localized and not regularized: its thresholds then
                 have no bound that does not grow with time.
         """
@@ -253,9 +244,9 @@ class OnlineQuantileTracker(QuantileLearner):
 
     def _local(self, X: Tensor, shrink: list[float]) -> Local:
         """What `descend` needs of the local part at ``X``."""
-        values = X.new_zeros(len(X), self.levels.shape[-1])
-        if len(self.centers):
-            values = self._local_values(X)
+        values = (
+            self._local_values(X) if len(self.centers) else X.new_zeros(len(X), len(self.levels))
+        )
         kernel = gaussian_correlation(X, X, self.lengthscale)
         everything = Localization(slice(None), self.lengthscale)
         scale = self.levels.new_tensor([self.scale])

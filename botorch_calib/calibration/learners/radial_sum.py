@@ -45,14 +45,7 @@ class RadialSum:
         lengthscales: Sequence[float],
         coefficients: Tensor,
     ) -> RadialSum:
-        """With one term for each center at each lengthscale, those of a lengthscale in a row.
-
-        Args:
-            constants: ``L``.
-            centers: ``t x d``.
-            lengthscales: ``S`` numbers.
-            coefficients: ``S t x L``.
-        """
+        """With terms for ``t`` centers at each lengthscale; ``coefficients`` are ``S t x L``."""
         rates = [centers.new_full((len(centers),), scale**-2.0) for scale in lengthscales]
         return cls(constants, centers.repeat(len(lengthscales), 1), torch.cat(rates), coefficients)
 

@@ -20,6 +20,7 @@ from botorch_calib.robust.simplex_in_ellipsoid import (
     FLOOR,
     certified_excess,
     minimise_linear,
+    refined,
 )
 
 Kernel = Callable[[Tensor], Tensor]
@@ -55,8 +56,7 @@ class MMDBall(Ball):
       ``E u - value`` (or 1e-9 of the range of ``u``), by a closed form where nonnegativity does not
       bind, and elsewhere by an active-set method, which solves a few dozen systems as large as the
       number of atoms with mass: meant for ``M`` up to a few hundred. Duality gaps certify the
-      accuracy; a ``NumericsWarning`` tells if it is not reached, as for a radius below 1e-4 of the
-      largest distance of an atom, by which the mass of some atoms vanishes.
+      accuracy; a ``NumericsWarning`` tells if it is not reached.
     * ``method="sensitivity"``: the lower bound ``max(E u - radius S, min u)``. Without
       nonnegativity, the minimum over ``p`` of total mass 1 is ``E u - radius S`` with
       ``S^2 = (u - c)' K^-1 (u - c)``, ``c = 1' K^-1 u / 1' K^-1 1``, at the signed
@@ -155,6 +155,11 @@ class MMDBall(Ball):
         own = (self.radius * sensitivity).clamp(max=1.0)
         dual, root = dual * (share * scale / own), matrices.root / self.radius
         excess = certified_excess(u / own, weights, root, delta, dual)
+        rows = (excess > _ACCURACY).nonzero().squeeze(-1)
+        if len(rows):
+            delta[rows], excess[rows] = refined(
+                u[rows] / own[rows], weights, root, delta[rows], excess[rows]
+            )
         # In units of the range. Feasible points differ by no more than twice the decrease of the
         # signed solution.
         decrease, own = -torch.linalg.vecdot(u, delta), own.squeeze(-1)
