@@ -171,7 +171,7 @@ class CensoredDelayModel(WrapperModel, FantasizeMixin):
 
     @property
     def Y_imputed(self) -> Tensor:
-        """Values imputed at `X_pending`, ``n x 1``, in units of the outcome.
+        """Values imputed at ``X_pending``, ``n x 1``, in units of the outcome.
 
         With ``imputation="none"`` there are none, and the shape is ``0 x 1``. Hallucinated values
         are posterior means of the Gaussian process, even if it is calibrated.
