@@ -36,7 +36,7 @@ from botorch_calib.asynchronous.failures import (
     poor_value,
     queries_in,
 )
-from botorch_calib.asynchronous.feasibility import Feasibility, FeasibleAcquisition
+from botorch_calib.asynchronous.feasibility import FeasibleAcquisition
 from botorch_calib.asynchronous.ledger_model import LedgerModel
 from botorch_calib.asynchronous.overdue import with_overdue_failed
 from botorch_calib.asynchronous.refits import (
@@ -240,9 +240,11 @@ class DelayAwareProposer:
         num_pending = len(ledger.pending(now))
         strategy = self.strategy.with_pending(num_pending)
         place = self._place_among_spread(count) if strategy.spreads(num_pending) else None
+        imputes, feasibility = imputes_failures(strategy), None
+        if place is not None or not imputes:
+            feasibility = feasibility_of(ledger, now, strategy, self.bounds)
         if place is not None:
             asked = ledger.queries()
-            feasibility = self._feasibility(ledger, now, strategy)
             spread = self._design(SPREAD, fixed, choices).new_point(place, asked, feasibility)
             if spread is not None:
                 return spread
@@ -251,7 +253,8 @@ class DelayAwareProposer:
         seed = derived_seed(self.search.seed, SEARCH, count)
         with random_stream(seed, like(model, self.bounds).device):
             acqf = self._acquisition_function(model, ledger, now, choices, strategy)
-            acqf = self._where_feasible(acqf, model, ledger, now, strategy)
+            if feasibility is not None and not imputes:
+                acqf = FeasibleAcquisition(acqf, model, feasibility, poor_value(ledger, now))
             if choices is not None:
                 return _best_of(choices, acqf, model)
             point = self._search(acqf, model, fixed)
@@ -332,27 +335,6 @@ class DelayAwareProposer:
                 raise
             arguments["beta"] = self.strategy.beta
             return DelayedUpperConfidenceBound.from_ledger(model, ledger, **arguments)
-
-    def _where_feasible(
-        self,
-        acqf: AcquisitionFunction,
-        model: CensoredDelayModel,
-        ledger: FeedbackLedger,
-        now: float,
-        strategy: DelayStrategy,
-    ) -> AcquisitionFunction:
-        """The acquisition function that counts where queries bring values, if some have failed."""
-        if imputes_failures(strategy):
-            return acqf
-        feasibility = self._feasibility(ledger, now, strategy)
-        if feasibility is None:
-            return acqf
-        return FeasibleAcquisition(acqf, model, feasibility, poor_value(ledger, now))
-
-    def _feasibility(
-        self, ledger: FeedbackLedger, now: float, strategy: DelayStrategy
-    ) -> Feasibility | None:
-        return feasibility_of(ledger, now, strategy, self.bounds)
 
     def _feedback_bound(self, ledger: FeedbackLedger, now: float) -> float:
         if self.strategy.feedback_bound is not None:
