@@ -90,12 +90,8 @@ class ContextualFunction(ABC):
         norms: the maximum times at least 1 and at most ``16^smoothing``. It is as good as smooth,
         as the sixteenth hardly counts. Its derivative takes second derivatives at ``16 b`` points.
 
-        Args:
-            X: Decisions ``b x d_x``.
-            contexts: ``M x d_c``.
-            steepness_contexts: ``M' x d_c``, over which the steepness is taken (default:
-                ``contexts``).
-            smoothing: From 0, none, to 1, the sum.
+        ``smoothing`` goes from 0, none, to 1, the sum. The steepness is taken over
+        ``steepness_contexts``, ``M' x d_c`` (default: ``contexts``).
         """
         width, num = X.shape[-1], len(contexts)
         if steepness_contexts is None:

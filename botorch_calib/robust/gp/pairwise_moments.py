@@ -92,13 +92,9 @@ class PairwiseMoments:
         padded = torch.cat([units, torch.ones_like(units[:1])])
         self._padded, self._weighted = padded.mT, (padded * self._weights).mT
 
-    def decisions(self, X: Tensor) -> Side:
-        """One side of the pairs, from ``b x d_x``."""
-        return self._decisions.side(X)
-
-    def contexts(self, contexts: Tensor) -> Side:
-        """The other side, from ``M x d_c``."""
-        return self._contexts.side(contexts)
+    def sides(self, X: Tensor, contexts: Tensor) -> tuple[Side, Side]:
+        """Both sides of the pairs, from ``b x d_x`` and ``M x d_c``."""
+        return self._decisions.side(X), self._contexts.side(contexts)
 
     def at_pairs(self, first: Side, second: Side, gradients: bool) -> Moments:
         """All pairs of two sides, chunk by chunk."""
@@ -164,8 +160,6 @@ class PairwiseMoments:
             height, width = rows.stop - rows.start, cols.stop - cols.start
             buffers = storage[:, : height * width * n].view(-1, height, width, n)
             yield rows, cols, list(buffers.unbind())
-
-    # ------------------------------------------------------------ one context per row
 
     def at_points(self, X: Tensor, contexts: Tensor) -> PointMoments:
         """One context per decision, from ``b x d_x`` and ``b x d_c``."""
