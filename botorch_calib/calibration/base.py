@@ -54,8 +54,8 @@ class Calibrator(Module, ABC):
     def radial_sum(self) -> RadialSum | None:
         """The sum over past inputs on which its distributions depend, if on nothing else.
 
-        Where a calibrator has one, ``predictive_from`` its values at ``X`` is ``predictive(X)``:
-        it is known at all pairs of some columns of the inputs and the others at little cost.
+        Then ``predictive_from`` its values at ``X`` is ``predictive(X)``, at all pairs of some
+        columns of the inputs and the others at little cost.
         """
         return None
 
@@ -99,9 +99,6 @@ class Calibrator(Module, ABC):
 
         Returns:
             Quantiles ``batch_shape x q x 1``.
-
-        Raises:
-            InputDataError: If ``level`` is outside (0, 1).
         """
         check_open_unit("level", level)
         return self.predictive(X).quantile(level)

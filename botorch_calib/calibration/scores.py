@@ -116,9 +116,8 @@ class Score(ABC):
 class GaussianScore(Score):
     """The papers' scores: two-sided p-value (LOCBO eq. 26) and PIT (OCBO).
 
-    Natural where the model is nearly right. Far out it saturates: thresholds near 0 jump
-    from a half-width of 2.6 to the cap, so a badly overconfident model is better served
-    by `RationalScore`.
+    Far out it saturates: thresholds near 0 jump from a half-width of 2.6 to the cap, so a badly
+    overconfident model is better served by `RationalScore`.
 
     Args:
         max_width: Largest half-width and largest absolute knot, in predictive standard

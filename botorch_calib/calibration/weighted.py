@@ -53,8 +53,6 @@ class WeightedConformal(Calibrator):
       quantile to the next larger residual. It is never below the quantile, which keeps the
       guarantee, and its coverage is higher by one residual's weight at most.
 
-    Buffers, in order of time: ``inputs`` ``n x d`` and ``residuals`` ``n``.
-
     Args:
         alpha: Miscoverage level, in (0, 1).
         density_ratio: ``w``, known up to a factor: maps inputs ``... x d`` of the base model's

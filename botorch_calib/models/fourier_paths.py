@@ -34,8 +34,6 @@ class FourierPaths(Module):
 
     Values are those of the functions one by one, and of the process' posterior, up to rounding,
     with derivatives of every order. The features keep the hyperparameters that they have now.
-
-    It is made by `of`, from the `_waves` and the update of each function.
     """
 
     points: Tensor

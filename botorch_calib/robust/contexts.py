@@ -42,8 +42,8 @@ class ContextDistribution:
 
     Raises:
         BotorchTensorDimensionError: If a shape is wrong.
-        InputDataError: If a value is NaN or infinite, a weight is negative, the weights do not sum
-            to 1, ``indices`` are not ``d_c`` different columns, or ``lipschitz_points`` is empty.
+        InputDataError: If weights are no probabilities, a value is not finite, ``indices`` are not
+            ``d_c`` different columns, or ``lipschitz_points`` is empty.
     """
 
     points: Tensor
@@ -108,12 +108,8 @@ class ContextDistribution:
             num_points: Number of draws.
             bandwidth: Standard deviations of the kernel: ``"scott"`` for Scott's rule, the sample
                 standard deviation of the coordinate times ``n^(-1/(d_c + 4))``, or a positive
-                number or ``d_c`` of them. A coordinate without variation has Scott bandwidth 0:
-                its draws repeat the samples.
+                number or ``d_c`` of them.
             seed: Seed of the scrambling; equal arguments give equal draws.
-
-        Raises:
-            InputDataError: If samples lie outside the bounds, or the bandwidth is not positive.
         """
         check_contexts("samples", samples)
         return cls.empirical(density_draws(samples, bounds, num_points, bandwidth, seed))

@@ -87,15 +87,11 @@ class ContextualFunction(ABC):
         theorem): second derivatives of ``u`` at ``b`` points. Where that context changes, it jumps.
 
         With ``smoothing`` the maximum is the norm of order ``1 / smoothing`` of the 16 largest
-        norms: the maximum times at least 1 and at most ``16^smoothing``. It is as good as smooth,
-        as the sixteenth hardly counts. Its derivative takes second derivatives at ``16 b`` points.
+        norms: as good as smooth, as the sixteenth hardly counts. Its derivative takes second
+        derivatives at ``16 b`` points.
 
-        Args:
-            X: Decisions ``b x d_x``.
-            contexts: ``M x d_c``.
-            steepness_contexts: ``M' x d_c``, over which the steepness is taken (default:
-                ``contexts``).
-            smoothing: From 0, none, to 1, the sum.
+        ``smoothing`` goes from 0, none, to 1, the sum. The steepness is taken over
+        ``steepness_contexts``, ``M' x d_c`` (default: ``contexts``).
         """
         width, num = X.shape[-1], len(contexts)
         if steepness_contexts is None:
@@ -167,10 +163,9 @@ def _wants_gradient(X: Tensor) -> bool:
 
 
 def _smooth_maximum(values: Tensor, smoothing: float) -> tuple[Tensor, Tensor]:
-    """The norm of order ``p = 1 / smoothing`` of nonnegative values ``b x M``, and its derivatives.
+    """The norm of order ``p = 1 / smoothing`` of values ``b x M``, and its derivatives.
 
-    From the ratios to the largest value, whose powers do not overflow:
-    ``d |v|_p / d v_i = (v_i / |v|_p)^(p - 1)``.
+    ``d |v|_p / d v_i = (v_i / |v|_p)^(p - 1)``, from ratios, whose powers do not overflow.
     """
     largest = values.amax(dim=-1, keepdim=True)
     ratio = values / largest.clamp_min(_TINY)

@@ -270,7 +270,7 @@ class Localization(NamedTuple):
 class Local(NamedTuple):
     """The local part of the thresholds at ``n`` points, and what moves it.
 
-    Args:
+    Attributes:
         values: ``n x C``; changed in place by `descend`.
         kernels: For each localization the correlation matrix ``n x n`` of the points.
         localizations: The columns that each kernel serves.
@@ -290,12 +290,8 @@ def descend(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Run through ``n`` observations in order.
 
-    Args:
-        u: Scores, ``n``.
-        levels: The level of each column, ``C``.
-        steps: ``n x C`` step sizes (or ``n x 1`` for all columns).
-        constants: The constants ``c`` before the first observation, ``C``.
-        local: The local part at the observed points, if there is one.
+    Scores are ``n``, steps ``n x C`` or ``n x 1``, levels and the constants before the first
+    observation ``C``.
 
     Returns:
         The thresholds ``n x C`` that the observations met, the increments ``n x C`` and the

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -52,13 +52,7 @@ class _TwiceDifferentiable(TorchFunctionMode):
     derivatives of the distance are taken to be zero.
     """
 
-    def __torch_function__(
-        self,
-        func: Callable[..., Any],
-        types: Sequence[type],
-        args: Sequence[Any] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if func is torch.cdist and len(args) == 2 and kwargs.get("p", 2.0) == 2.0:
             differences = args[0].unsqueeze(-2) - args[1].unsqueeze(-3)
@@ -80,11 +74,10 @@ class PointwiseFunction(ContextualFunction):
     Args:
         function: Maps ``N x 1 x d`` to values ``N``, row by row.
         columns: Which columns are contexts.
-        scale: Scale of each context, ``d_c``, over which second derivatives do not vary much, for
-            differences; None if ``function`` may be differentiated twice.
+        scale: Of each context, ``d_c``, for differences, see `context_scale`; None if ``function``
+            may be differentiated twice.
         chunk: Pairs per evaluation, such as `pairs_per_chunk` of a model.
-        is_rough: Whether it varies over less than ``scale``, and is right or refuses when it is
-            differentiated twice.
+        is_rough: Whether it varies over less, and is right or refuses when differentiated twice.
     """
 
     def __init__(
@@ -141,11 +134,8 @@ class PointwiseFunction(ContextualFunction):
 
     def _gradient_norm(self, X: Tensor, contexts: Tensor) -> tuple[Tensor, Tensor]:
         """Norms and slopes by two derivatives or by differences, chunk by chunk."""
-        norms, slopes = [X.new_empty(0)], [torch.empty_like(X[:0])]
-        for x, c in zip(X.split(self.chunk), contexts.split(self.chunk), strict=True):
-            norm, slope = self._along(x.detach(), c.detach())
-            norms.append(norm)
-            slopes.append(slope)
+        pairs = zip(X.split(self.chunk), contexts.split(self.chunk), strict=True)
+        norms, slopes = zip(*(self._along(x.detach(), c.detach()) for x, c in pairs), strict=True)
         return torch.cat(norms), torch.cat(slopes)
 
     def _along(self, x: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:

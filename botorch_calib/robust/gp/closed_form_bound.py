@@ -68,8 +68,7 @@ class ClosedFormConfidenceBound(ContextualFunction):
     @torch.no_grad()
     def _evaluate(self, X: Tensor, contexts: Tensor, gradients: bool) -> tuple[Tensor, Tensor]:
         """Values and gradients at all pairs, block by block."""
-        decisions = self.moments.decisions(X)
-        others = self.moments.contexts(contexts.to(self.gp.weights))
+        decisions, others = self.moments.sides(X, contexts)
         shape = len(decisions), len(others)
         values = decisions.points.new_empty(shape)
         width = len(self.columns.decision) + len(self.columns.context)

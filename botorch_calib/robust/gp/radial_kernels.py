@@ -29,12 +29,10 @@ class RadialProfile(ABC):
 
     @abstractmethod
     def fill(self, first: Tensor, second: Tensor, buffers: list[Tensor]) -> tuple[Tensor, Tensor]:
-        """``f`` and ``g``, both ``step x M x n``, in the first two of three buffers.
+        """``f`` and ``g``, both ``step x M x n``, in the first two of three buffers of this shape.
 
-        Args:
-            first: Prepared squared distances along the decisions, ``step x 1 x n``.
-            second: The same along the contexts, ``1 x M x n``.
-            buffers: At least three tensors of that shape to write to.
+        From prepared squared distances along decisions, ``step x 1 x n``, and contexts,
+        ``1 x M x n``.
         """
 
     @abstractmethod

@@ -65,14 +65,10 @@ class StationaryGP:
         slope: Derivative of scaled inputs with respect to inputs, ``d``.
         transformed_origin: What the model's input transform makes of the origin, ``d``.
         transform_slope: Slope of the input transform, ``d``.
-        inputs: Scaled training inputs ``n x d``.
-        weights: ``n``.
-        precision: ``n x n``.
+        inputs: Scaled training inputs ``n x d``; ``weights`` are ``n``, ``precision`` ``n x n``.
         root: ``n x n`` with ``root root^T = precision`` where the training covariance is so badly
             conditioned that a product with ``precision`` loses the variance to rounding; else None.
-        mean: Prior mean, a scalar.
-        variance: Prior variance, a scalar.
-        noise: Variance of the noise of an observation, a scalar.
+        mean: Of the prior, as ``variance``; ``noise`` is the variance of that, scalars all.
         least_variance: Variances are at least this, a scalar.
     """
 
@@ -218,12 +214,8 @@ def _outcome_units(transform: Standardize | None) -> tuple[Tensor, Tensor]:
 def _input_map(model: Any, transformed: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """The model's input transform, which is affine in every column, around its training data.
 
-    Args:
-        model: In evaluation mode.
-        transformed: Training inputs after the transform, ``n x d``.
-
-    Returns:
-        Inputs ``d`` that it maps to about the mean of these, what it maps them to, and its slopes.
+    Inputs ``d`` that it maps to about the mean of the ``transformed`` training inputs, ``n x d``,
+    what it maps them to, and its slopes.
     """
     with torch.enable_grad():
         zero = torch.zeros_like(transformed[:1]).requires_grad_()

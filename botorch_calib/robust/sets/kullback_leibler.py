@@ -115,10 +115,7 @@ class KLBall(Ball):
 def tilt(u: Tensor, weights: Tensor, s: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """``w exp(-s u)`` as a distribution, its divergence from ``w``, and ``s u`` cut at 800.
 
-    Args:
-        u: Values of at least 0, ``b x M``, with a smallest one of 0 in each row.
-        weights: Positive, ``M``.
-        s: Tilts, ``b``.
+    The values ``u``, ``b x M``, have a smallest one of 0 in each row; the tilts ``s`` are ``b``.
     """
     scaled = (s.unsqueeze(-1) * u).clamp(max=_FLOOR)
     shrinkage = torch.expm1(-scaled) @ weights

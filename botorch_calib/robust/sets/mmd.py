@@ -76,11 +76,9 @@ class MMDBall(Ball):
             one element, or a schedule (see `Ball`).
         lengthscale: Lengthscale of the Gaussian kernel ``exp(-|c - c'|^2 / (2 l^2))``: a positive
             number, or ``d_c`` of them. None is the median distance between the atoms.
-        method: ``"exact"``, ``"minimax"`` or ``"sensitivity"``. The last two are bounds that no
-            distribution need attain.
+        method: ``"exact"``, or one of two bounds that no distribution need attain.
         kernel: Maps contexts ``M x d_c`` to a positive semidefinite matrix ``M x M``, instead of
-            the Gaussian kernel. It is called once for each `ContextDistribution`, in float64. One
-            of GPyTorch will do, as it is then.
+            the Gaussian kernel, in float64. One of GPyTorch will do, as it is then.
         jitter: What is added to the diagonal, as a share of its mean, at least 0.
 
     Raises:
@@ -219,7 +217,7 @@ class MMDBall(Ball):
 
 
 def median_distance(contexts: ContextDistribution) -> Tensor:
-    """Median distance between two different atoms, without dimension; 1 if there is one atom."""
+    """Median distance between two different atoms, a scalar; 1 if there is one atom."""
     if contexts.num_points == 1:
         return contexts.points.new_ones(())
     median = torch.pdist(contexts.points).median()

@@ -51,8 +51,7 @@ class WassersteinBall(Ball):
 
     The maximum has kinks, at which a quasi-Newton search loses its time. ``smoothing=s`` takes the
     norm of order ``1 / s`` of the largest gradient norms in its place, the maximum times 1 to
-    ``16^s``: a lower bound still, and as good as smooth. Search with it, and choose among the ends
-    by the bound itself (`smoothed`).
+    ``16^s``: a lower bound still, to search with (`smoothed`).
 
     Args:
         radius: Radius in the unit of the contexts: a number of at least 0, a tensor with one

@@ -250,7 +250,7 @@ class TestGradients:
         columns = Columns(4, 2)
         bound = closed(calibrated(name), columns)
         X, C = decisions(3, columns).requires_grad_(), contexts_of(4, columns)
-        sides = bound.moments.decisions(X.detach()), bound.moments.contexts(C)
+        sides = bound.moments.sides(X.detach(), C)
         variance = bound.moments.at_pairs(*sides, gradients=False).variance
         # As if half of them were too small.
         bound.moments._least = float(variance.median()) * 1.0001
