@@ -19,7 +19,6 @@ from botorch_calib.plotting.maps import (
     plot_certified_region,
     plot_threshold_map,
 )
-from botorch_calib.plotting.network import plot_radio_network
 from botorch_calib.plotting.noise import plot_noise_likelihood
 from botorch_calib.plotting.regret import plot_regret
 from botorch_calib.plotting.reliability import plot_pit_histogram, plot_reliability
@@ -50,7 +49,6 @@ __all__ = [
     "plot_intervals",
     "plot_noise_likelihood",
     "plot_pit_histogram",
-    "plot_radio_network",
     "plot_regret",
     "plot_reliability",
     "plot_threshold_map",
