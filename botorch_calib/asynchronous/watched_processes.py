@@ -127,7 +127,7 @@ class _Process:
             initargs=(STARTUP, None, "__main__"),
             context=self._context,
         )
-        assert self._pool.active  # this starts it
+        _ = self._pool.active  # this starts it
 
     @property
     def is_idle(self) -> bool:
