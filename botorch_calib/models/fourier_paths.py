@@ -63,7 +63,7 @@ class FourierPaths(Module):
         if len(waves) < len(paths) or data is None or gp.transform_inputs(data).shape != data.shape:
             return None
         together = cls(gp, waves, [update for _, update in parts], paths[0].output_transform)
-        X = torch.lerp(data[:4], data[-4:].flip(0), 0.3)
+        X = torch.lerp(data[:4], data[-4:].flip(0), 0.3).to(gp.train_targets)
         values, expected = together(X), torch.stack([each(X) for each in paths])
         error = (values - expected).abs().amax() / expected.abs().amax()
         return together if error <= _TOLERANCE.get(X.dtype, 0.0) else None
@@ -94,7 +94,8 @@ class FourierPaths(Module):
 
     def _evaluate(self, X: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Values, and for each point its transformed input, prior mean and covariances."""
-        rows = self.gp.transform_inputs(X).reshape(-1, X.shape[-1])
+        # The process may be less precise than X.
+        rows = self.gp.transform_inputs(X).reshape(-1, X.shape[-1]).to(self.points)
         mean = self.gp.mean_module(rows)
         covariance = self.gp.covar_module(rows, self.points).to_dense()
         num = len(rows) if rows.is_cuda else _CHUNK // self.frequencies.shape[-1]
