@@ -37,11 +37,6 @@ class CalibratedPath(SamplePath):
     ``f + sqrt(n / v) (f' - mu)`` and ``T`` the map of `CalibratedPosterior`, a function is
     ``f + a sqrt(v + n) (T(z) - z)``, as in that posterior's joint samples. Its distribution at a
     point is that of the posterior as far as those of ``f`` and ``f'`` are.
-
-    Args:
-        model: The calibrated model, which is evaluated with the functions.
-        path: Paths of its Gaussian process, in units of the outcome.
-        other: As many independent ones.
     """
 
     def __init__(self, model: CalibratedModel, path: SamplePath, other: SamplePath) -> None:
@@ -52,13 +47,13 @@ class CalibratedPath(SamplePath):
     def forward(self, X: Tensor) -> Tensor:
         """Values ``sample_shape x q`` at ``batch_shape x q x d``, in units of the outcome.
 
-        The batch shape broadcasts against the sample shape, as by BoTorch's paths. Where the input
+        The batch shape broadcasts against the sample shape, as in BoTorch's paths. If the input
         transform makes several points of each, their values stand side by side.
         """
         return self._evaluate(X)[1]
 
     def with_mean(self, X: Tensor) -> tuple[Tensor, Tensor]:
-        """The values, as of `forward`, and the mean of the posterior, ``batch_shape x q``."""
+        """The values, as from `forward`, and the mean of the posterior, ``batch_shape x q``."""
         posterior, values = self._evaluate(X)
         return values, posterior.mean.squeeze(-1).flatten(-2)
 
@@ -86,10 +81,8 @@ class CalibratedPath(SamplePath):
 def process_of_paths(model: Any, otherwise: str) -> Any:
     """The exact Gaussian process that paths of a model are drawn from, in evaluation mode.
 
-    ``otherwise`` says what to do with a model that has no paths.
-
-    Raises:
-        UnsupportedError: If it is another kind of model, or a `CalibratedModel` of observations.
+    For other models, and a `CalibratedModel` of observations, raise ``UnsupportedError``, which
+    says what to do ``otherwise``.
     """
     predicting = predicting_part(model)
     gp = predicting_process(model)
@@ -106,19 +99,15 @@ def process_of_paths(model: Any, otherwise: str) -> Any:
     return gp.eval()
 
 
-# Where a module keeps what `parameters` and `state_dict` go through.
-_HYPERPARAMETERS = ("_parameters", "_buffers", "_modules")
-
-
 def with_own_hyperparameters(gp: ExactGP) -> ExactGP:
     """A copy of a process to draw from, so that a function that was drawn stays what it is.
 
-    BoTorch's paths evaluate the mean and the kernel of the process from which they were drawn.
-    After a fit in place they would be neither the same functions nor draws from the fitted process.
+    BoTorch's paths evaluate the process's mean and kernel, which a fit in place would change.
     Training data, and what was computed from them, are shared: nothing writes to them.
     """
     twin = copy(gp)
-    twin.__dict__ |= deepcopy({name: gp.__dict__[name] for name in _HYPERPARAMETERS})
+    hyperparameters = ("_parameters", "_buffers", "_modules")  # where a module keeps them
+    twin.__dict__ |= deepcopy({name: gp.__dict__[name] for name in hyperparameters})
     return twin
 
 
