@@ -290,14 +290,10 @@ class CalibratedModel(WrapperModel, FantasizeMixin):
             at_hand = isinstance(posterior, SinglePointPosterior)
             inputs = posterior.inputs if at_hand else self.transform_inputs(X)
             predictive = self.calibrator.predictive(inputs)
+        denoise = self.denoise if denoise is None else denoise
+        least = least_variance(predicting, posterior)
         return CalibratedPosterior(
-            posterior,
-            predictive,
-            noise,
-            self.denoise if denoise is None else denoise,
-            self.excess,
-            least_variance(predicting, posterior),
-            validate_args=False,
+            posterior, predictive, noise, denoise, self.excess, least, validate_args=False
         )
 
     def warn_if_unlearned(self) -> None:

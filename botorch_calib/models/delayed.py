@@ -254,12 +254,7 @@ class CensoredDelayModel(WrapperModel, FantasizeMixin):
         """
         check_output_indices(output_indices)
         self.warn_if_unlearned()
-        return posterior_at(
-            self.conditioned_model,
-            X,
-            observation_noise=observation_noise,
-            posterior_transform=posterior_transform,
-        )
+        return posterior_at(self.conditioned_model, X, observation_noise, posterior_transform)
 
     def warn_if_unlearned(self) -> None:
         """Have a `CalibratedModel` inside warn, once, as the conditioned copy of it does not."""
@@ -333,14 +328,8 @@ class CensoredDelayModel(WrapperModel, FantasizeMixin):
         """Objects one of which is replaced by anything that invalidates the conditioned model."""
         gp = observed_process(self.model)
         settings = [getattr(self.model, name, None) for name in ("calibrator", "denoise", "excess")]
-        return (
-            self.X_pending,
-            self.imputation,
-            self.censor_value,
-            gp,
-            getattr(gp, "prediction_strategy", None),
-            *settings,
-        )
+        strategy = getattr(gp, "prediction_strategy", None)
+        return (self.X_pending, self.imputation, self.censor_value, gp, strategy, *settings)
 
     def _checked(self, name: str, X: Tensor) -> Tensor:
         """Inputs ``n x d`` with all columns the model takes, in its precision."""
