@@ -1,4 +1,4 @@
-"""What all figures share: colours, sizes, axes, legends and the reading of arguments."""
+"""Colours, sizes, axes and legends of all figures, and the reading of their arguments."""
 
 from __future__ import annotations
 
@@ -55,15 +55,10 @@ def legend_beside(ax: Axes, title: str | None = None) -> None:
     )
 
 
-def legend_above(ax: Axes, ncols: int = 2) -> None:
+def legend_above(ax: Axes) -> None:
     """A legend above the axes, where a scale of colours stands beside them."""
-    ax.legend(
-        loc="lower left",
-        bbox_to_anchor=(0.0, 1.0),
-        ncols=ncols,
-        frameon=False,
-        fontsize=LEGEND_SIZE,
-    )
+    place = (0.0, 1.0)
+    ax.legend(loc="lower left", bbox_to_anchor=place, ncols=2, frameon=False, fontsize=LEGEND_SIZE)
 
 
 def add_colorbar(ax: Axes, drawn: Any, label: str, **options: Any) -> Any:
@@ -90,8 +85,5 @@ def binomial_band(
     num_observations: Any, probability: Any, confidence: float
 ) -> tuple[np.ndarray, np.ndarray]:
     """Ends of the band in which a relative frequency lies with probability ``confidence``."""
-    tail = (1.0 - confidence) / 2.0
-    low, high = (
-        binom.ppf(p, num_observations, probability) / num_observations for p in (tail, 1.0 - tail)
-    )
-    return low, high
+    low, high = binom.interval(confidence, num_observations, probability)
+    return low / num_observations, high / num_observations
