@@ -1,4 +1,4 @@
-"""`ForecastScores`: how stated distributions of outcomes fared against what was observed."""
+"""`ForecastScores`: how stated distributions of outcomes fared against observations."""
 
 from __future__ import annotations
 
@@ -58,10 +58,10 @@ class ForecastScores:
         mean_crps: Mean continuous ranked probability score.
         pits: Stated probabilities of a value below the observed one, ``n``, in time order.
         covered: Whether each observation lay inside its central interval, ``n``.
-        objective: Scores against the objective's true values, where these are known, of what was
-            stated of the objective as the observations were predicted.
-        objective_now: The same of what the model, which has seen the observations, states of the
-            objective at the same points; None with held-out data.
+        objective: Scores of the distributions of the objective, as the observations were predicted,
+            against its true values, where these are known.
+        objective_now: Scores of the present ones, by the model that has seen the observations;
+            None with held-out data.
     """
 
     frequencies: Tensor
@@ -140,6 +140,6 @@ def forecast_scores(
 
 
 def _coverage(covered: Tensor) -> tuple[float, tuple[float, float]]:
-    """Fraction of what is covered, and its binomial interval."""
+    """Fraction that is covered, and its binomial interval."""
     low, high = binomial_interval(covered.sum(), len(covered))
     return float(covered.double().mean()), (float(low), float(high))

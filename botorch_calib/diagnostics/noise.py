@@ -1,4 +1,4 @@
-"""`noise_diagnosis`: the observation noise that the data support, beside what a model states."""
+"""`noise_diagnosis`: the observation noise that the data support, beside the stated one."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class NoiseDiagnosis:
         given: Whether the noise was given to the model, as with ``train_Yvar``, not fitted.
         num_observations: Number of training observations.
         prior_deviation: Standard deviation of the objective before any observation, in root mean
-            square over the training inputs: what the noise can be compared with.
+            square over the training inputs, to compare the noise with.
         deviations: Noises at which the likelihood was evaluated, ``k``, increasing.
         log_likelihoods: Logarithm of the likelihood of each relative to the greatest, ``k``.
         is_floor: Whether the given noise is the least that GPyTorch lets a model have

@@ -63,7 +63,7 @@ class Statements(NamedTuple):
 
 
 class ObjectiveForecasts(NamedTuple):
-    """What was stated of the objective at ``n`` points, and what it is."""
+    """Posteriors of the objective at ``n`` points, and its true values."""
 
     truth: Tensor  # n
     predicted: Statements
@@ -114,7 +114,7 @@ def predicted_objective(
     stated: PiecewisePredictive | None,
     excess: str,
 ) -> Statements:
-    """What was stated of the objective at training inputs as their observations were predicted.
+    """Posteriors of the objective at training inputs as their observations were predicted.
 
     ``residuals`` and predictive ``deviations``, in units of the outcome, are those of all ``n``
     training observations, of which those at the indices ``kept`` are judged; ``stated`` are a
@@ -135,7 +135,7 @@ def predicted_objective(
 
 
 def present_objective(model: Any, X: Tensor) -> Statements:
-    """What a model now states of the objective at the points ``X``, ``n x d``."""
+    """A model's present posteriors of the objective at the points ``X``, ``n x d``."""
     # A model that states distributions of the observation has one of the objective all the same.
     if isinstance(model, CalibratedModel) and not model.denoise:
         model = CalibratedModel(model.model, model.calibrator, excess=model.excess)

@@ -68,7 +68,7 @@ _SOURCES = {
 }
 
 
-# ------------------------------------------------------------ what a report holds
+# ------------------------------------------------------------ the report
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -103,7 +103,7 @@ class CalibrationReport:
 
     @property
     def forecasts(self) -> dict[str, ForecastScores]:
-        """The scores by the name of what they judge, the calibrated ones first."""
+        """The scores by the name of the forecaster, the calibrated ones first."""
         base = {"Gaussian process": self.base}
         return base if self.calibrated is None else {"calibrated": self.calibrated, **base}
 
@@ -152,7 +152,7 @@ class CalibrationReport:
 
 
 class _Forecasts(NamedTuple):
-    """Observations as forecasters saw them: what was stated, and what came."""
+    """Forecasts of observations, and their residuals."""
 
     inputs: Tensor  # n x d, in raw units
     residuals: Tensor  # n, standardised by the Gaussian process

@@ -11,7 +11,7 @@ from botorch_calib.diagnostics.forecast_scores import ForecastScores, RegionCove
 
 _LABEL_WIDTH, _COLUMN_WIDTH = 26, 20
 
-#: What stands below scores of statements on the objective.
+#: Note below scores of statements on the objective.
 ON_THE_OBJECTIVE = textwrap.wrap(
     "The bounds on coverage that calibrators have are about outcomes. What is stated of the "
     "objective rests on the stated noise as well: no bound on its coverage is proved. Errors at "

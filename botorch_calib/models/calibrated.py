@@ -51,11 +51,11 @@ class CalibratedModel(WrapperModel, FantasizeMixin):
     Carlo acquisition functions, ``optimize_acqf``, pending points and ``ModelList`` take it as any
     model.
 
-    What is kept true, for any sequence of data, is the coverage of statements about *observations*,
-    over all rounds together. With ``denoise=True`` the posterior is of the objective, whose
-    coverage is not guaranteed: it rests on the model's noise variance. Where that is too small,
-    intervals of the objective stay too narrow at visited points, and ``excess="objective"`` widens
-    them. `CalibratedPosterior` has the formulas.
+    The calibrator keeps the coverage of statements about *observations* true, over all rounds
+    together and for any sequence of data. With ``denoise=True`` the posterior is of the objective,
+    whose coverage is not guaranteed: it rests on the model's noise variance. Where that is too
+    small, intervals of the objective stay too narrow at visited points, and ``excess="objective"``
+    widens them. `CalibratedPosterior` has the formulas.
 
     Args:
         model: A fitted model with one output, a Gaussian likelihood and a Gaussian posterior, as
@@ -66,9 +66,10 @@ class CalibratedModel(WrapperModel, FantasizeMixin):
             moved to the model's device.
         denoise: Whether `posterior` is of the objective or, as in the paper on OCBO, of the
             observation.
-        excess: Whose is the spread in excess of what the model states? ``"noise"`` keeps the
-            model's own gain, for the search; ``"objective"`` takes the model's noise variance for
-            true, for claims about the objective. With ``denoise=False`` it does not matter.
+        excess: ``"noise"`` or ``"objective"``, the source of spread in excess of the model's.
+            The former keeps the model's own gain, for the search; the latter takes the model's
+            noise variance for true, for claims about the objective. With ``denoise=False`` it does
+            not matter.
 
     Raises:
         UnsupportedError: For models with several outputs, ensembles, non-Gaussian likelihoods,
@@ -404,7 +405,7 @@ def _check_rows(num: int, learn_from: Tensor | None, beyond: Tensor | None) -> N
 def _as_precise_as(model: Model, values: Tensor) -> Tensor:
     """``values`` in the precision of the model's parameters, where that is the greater one.
 
-    BoTorch rounds its input transforms to the precision of what they are given, for good.
+    BoTorch rounds its input transforms to the precision of the inputs, for good.
     """
     parameter = next(model.parameters(), None)
     if parameter is None:

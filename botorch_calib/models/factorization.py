@@ -93,7 +93,7 @@ class RowUpdate:
             root=TriangularLinearOperator(root),
             inv_root=TriangularLinearOperator(inverse, upper=True),
         )
-        # What GPyTorch would otherwise compute on first use: (K + noise)^-1 (y - mean) by two
+        # GPyTorch would otherwise compute these on first use: (K + noise)^-1 (y - mean) by two
         # triangular solves, and the inverse root that predictive variances are made of.
         # (`torch.cholesky_solve` takes forty times as long for one right-hand side at n = 2000.)
         deviation = (full_targets - full_output.mean).unsqueeze(-1)

@@ -76,7 +76,7 @@ class FourierPaths(Module):
         values, rows, mean, covariance = self._evaluate(X)
         strategy, shape = self.gp.prediction_strategy, X.shape[:-1]
         if self.gp.training or strategy is None or self.gp.train_inputs[0] is not self._inputs:
-            return values, self.gp.posterior(X.unsqueeze(-2))  # what it keeps has to be made
+            return values, self.gp.posterior(X.unsqueeze(-2))  # which makes the prediction strategy
         prior = self.gp.covar_module(rows, diag=True)
         with gpt_posterior_settings():
             moments = strategy.exact_prediction(
@@ -110,7 +110,7 @@ class FourierPaths(Module):
 def _waves(prior: Any, update: Any) -> tuple[Tensor, Tensor] | None:
     """Frequencies ``d x m`` of a draw from the prior, and amplitudes ``2 x m``, if it is of waves.
 
-    Its input transforms are linear, and its output transforms scale: what they make of unit
+    Its input transforms are linear, and its output transforms scale: the images of unit
     vectors, and of sines and cosines of 0, tells them.
     """
     maps: list[Any] = [getattr(each, "feature_map", None) for each in (prior, update)]

@@ -188,7 +188,7 @@ def outcome_units(model: Any) -> Tensor:
             "units of the outcome: use Standardize, and apply others to the observations "
             "beforehand."
         )
-    # What multiplies a variance is the square of the unit. A difference of two values that are
+    # A variance is multiplied by the square of the unit. A difference of two values that are
     # transformed back would lose digits to the mean.
     ones = torch.ones_like(targets).unsqueeze(-1)
     squares: Tensor = transform.untransform(ones, ones, **inputs_of_transform(model))[1]
@@ -221,7 +221,7 @@ def stated_moments(
     least = least_variance(predicting_process(model), posterior)
     if least is None or transform is None:
         return mean_and_deviation(posterior, least)
-    # Of other transforms than by a factor and an offset the units are not known.
+    # The units are known for a factor and an offset only.
     weights: Any = getattr(transform, "weights", None)
     scaled = type(transform) is ScalarizedPosteriorTransform and weights.numel() == 1
     return mean_and_deviation(posterior, least * weights.square() if scaled else None)

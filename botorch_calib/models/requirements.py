@@ -1,4 +1,4 @@
-"""What a wrapped model, its inputs and its observations have to be; errors name the remedy."""
+"""Checks of a wrapped model, its inputs and its observations; errors name the remedy."""
 
 from __future__ import annotations
 

@@ -100,10 +100,10 @@ def process_of_paths(model: Any, otherwise: str) -> Any:
 
 
 def with_own_hyperparameters(gp: ExactGP) -> ExactGP:
-    """A copy of a process to draw from, so that a function that was drawn stays what it is.
+    """A copy of a process to draw from, so that a function that was drawn stays as it is.
 
     BoTorch's paths evaluate the process's mean and kernel, which a fit in place would change.
-    Training data, and what was computed from them, are shared: nothing writes to them.
+    Training data and caches are shared: nothing writes to them.
     """
     twin = copy(gp)
     hyperparameters = ("_parameters", "_buffers", "_modules")  # where a module keeps them
@@ -118,8 +118,8 @@ def _draw_calibrated_paths(
     gp = process_of_paths(model, "draw joint samples from `posterior`")
     _try_posterior(model)  # which leaves with the process what its copy need not compute again
     gp = with_own_hyperparameters(gp)
-    # Of the process and of what the calibrator knows by now: `observe` changes both in a model, and
-    # a function that was drawn stays what it is.
+    # A copy of the calibrator too, since `observe` changes both in a model, and a function that was
+    # drawn stays as it is.
     drawn_from = model.with_model(gp, deepcopy(model.calibrator))
     path, other = (draw_matheron_paths(gp, sample_shape, **samplers) for _ in range(2))
     return CalibratedPath(drawn_from, path, other)
@@ -127,7 +127,7 @@ def _draw_calibrated_paths(
 
 @DrawMatheronPaths.register(CensoredDelayModel)
 def _draw_delayed_paths(model: CensoredDelayModel, **arguments: Any) -> SamplePath:
-    """Paths of the model conditioned on what is pending, calibrated or not."""
+    """Paths of the model conditioned on pending points, calibrated or not."""
     conditioned = model.conditioned_model
     if isinstance(conditioned, ExactGP):
         conditioned = with_own_hyperparameters(conditioned)
@@ -139,7 +139,7 @@ def _draw_delayed_paths(model: CensoredDelayModel, **arguments: Any) -> SamplePa
 
 @torch.no_grad()
 def _try_posterior(model: CalibratedModel | CensoredDelayModel) -> None:
-    """Evaluate it once: what it raises, and warns of, comes before any search for a maximum."""
+    """Evaluate it once: errors and warnings come before any search for a maximum."""
     X = raw_train_inputs(observed_process(model))
     assert X is not None
     model.posterior(X[..., :1, :])

@@ -105,7 +105,7 @@ def _as_exact(model: Module) -> ExactGP:
             "data",
         )
     if getattr(model, "num_outputs", 1) != 1:
-        # Of a batched model BoTorch's `subset_output` gives it.
+        # BoTorch's `subset_output` gives it for a batched model.
         raise _unsupported(model, "has several outputs: take a model of one of them at a time")
     targets = model.train_targets
     if model.train_inputs is None or targets is None or targets.numel() == 0:

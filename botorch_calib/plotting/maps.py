@@ -1,4 +1,4 @@
-"""Maps over two inputs: of what a calibrator has learned, and of what constraints certify."""
+"""Maps over two inputs: learned widths of intervals, and certified regions."""
 
 from __future__ import annotations
 

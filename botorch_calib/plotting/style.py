@@ -17,7 +17,7 @@ COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#00
 LINE_STYLES = ("-", "--", "-.", ":")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 
-#: Colours of what a report judges, by the names it gives.
+#: Colours of a report's forecasters.
 FORECAST_COLORS = {"Gaussian process": COLORS[0], "calibrated": COLORS[1]}
 
 LABEL_SIZE = 13
@@ -62,7 +62,7 @@ def legend_above(ax: Axes) -> None:
 
 
 def add_colorbar(ax: Axes, drawn: Any, label: str, **options: Any) -> Any:
-    """The scale of the colours of what was drawn."""
+    """The scale of the colours of ``drawn``."""
     bar = ax.figure.colorbar(drawn, ax=ax, **options)
     bar.ax.tick_params(labelsize=TICK_SIZE)
     bar.set_label(label, fontsize=LABEL_SIZE)

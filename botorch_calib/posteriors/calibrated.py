@@ -26,7 +26,7 @@ from botorch_calib.posteriors.moments import (
 )
 from botorch_calib.posteriors.single_points import is_gaussian
 
-#: Whose the spread is that a calibrator finds in excess of what the Gaussian process states.
+#: Sources of a calibrated spread in excess of the Gaussian process's.
 EXCESS = ("noise", "objective")
 
 _NOT_NORMAL = (
@@ -84,10 +84,9 @@ class CalibratedPosterior(DenoisedMarginals, Posterior):
             broadcasting to ``batch_shape x q x 1``. The number 0 selects the formulas without
             noise; a tensor of zeros gives the same up to rounding.
         denoise: If False, the posterior of the observation ``y`` itself.
-        excess: Whether the spread in excess of what the process states is the ``"noise"``'s, for
-            the search, or the ``"objective"``'s, for claims about ``f``. The observation is the
-            same.
-        least_variance: What the variance of ``f`` is taken for at least, in squared units of the
+        excess: ``"noise"`` or ``"objective"``, the source of spread in excess of the process's: the
+            former for the search, the latter for claims about ``f``. The observation is the same.
+        least_variance: Lower bound on the variance of ``f``, in squared units of the
             outcome, broadcasting to ``batch_shape x q x 1`` (default: GPyTorch's setting
             ``min_variance``, too much for outcomes in tiny units). Joint samples are drawn in the
             unit in which this is that setting, and jitter is small.
