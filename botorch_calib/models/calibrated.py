@@ -73,7 +73,7 @@ class CalibratedModel(WrapperModel, FantasizeMixin):
 
     Raises:
         UnsupportedError: For models with several outputs, ensembles, non-Gaussian likelihoods,
-            nonlinear outcome transforms and calibrated models, or if ``calibrator`` is none.
+            nonlinear outcome transforms and calibrated models, or if ``calibrator`` is not one.
         InputDataError: If ``excess`` is unknown, or ``calibrator`` has learned on another device.
 
     Example:

@@ -25,7 +25,7 @@ def plot_noise_likelihood(diagnosis: NoiseDiagnosis, ax: Axes | None = None) -> 
         ax: Axes to draw into.
     """
     ax = new_axes((8.6, 4.2)) if ax is None else ax
-    from matplotlib.ticker import LogLocator, NullFormatter
+    from matplotlib.ticker import LogLocator, NullFormatter  # after `new_axes`, with its error
 
     deviations, heights = map(to_numpy, (diagnosis.deviations, diagnosis.log_likelihoods))
     shown = deviations[heights >= _DEPTH]
