@@ -16,12 +16,12 @@ def bracketed_newton(
     max_steps: int,
     tol: float,
 ) -> Tensor:
-    """Elementwise root of increasing functions between ``low`` and ``high``, no gradient.
+    """Elementwise roots ``n`` of increasing functions between ``low`` and ``high``, no gradient.
 
-    Newton's method; a step that leaves the bracket found so far, or
-    follows one that did not halve ``|function(x)|``, is replaced by a bisection. Elements drop
-    out one by one: where ``|function(x)| <= tol``, and where a Newton step is about to achieve
-    that, given that errors shrink quadratically at the rate just seen.
+    Newton's method; a step that leaves the bracket found so far, or follows one that did not halve
+    ``|function(x)|``, is replaced by a bisection. Elements drop out one by one: where
+    ``|function(x)| <= tol``, and where a Newton step is about to achieve that, given that errors
+    shrink quadratically at the rate just seen.
 
     Args:
         function: Returns values and slopes at ``x`` for the elements ``rows``.
@@ -30,9 +30,6 @@ def bracketed_newton(
         guess: Where to start, ``n``.
         max_steps: Largest number of evaluations.
         tol: Largest remaining ``|function(x)|``.
-
-    Returns:
-        The roots, ``n``.
     """
     x = torch.minimum(torch.maximum(guess, low), high)
     root, rows, last = x.clone(), torch.arange(len(x), device=x.device), torch.full_like(x, 1e30)

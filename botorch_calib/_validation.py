@@ -1,7 +1,6 @@
-"""Checks of arguments, each raising a ``botorch.exceptions`` error that names the argument.
+"""Checks of arguments: each returns a valid one, or raises a ``botorch.exceptions`` error.
 
-Every public entry point validates before it changes anything, so a call that fails
-leaves its object as it was.
+Errors name the argument. Public entry points validate before they change anything.
 """
 
 from __future__ import annotations
@@ -14,17 +13,13 @@ from typing import Any
 
 import torch
 from botorch.acquisition import AcquisitionFunction
-from botorch.exceptions.errors import (
-    BotorchTensorDimensionError,
-    InputDataError,
-    UnsupportedError,
-)
+from botorch.exceptions import BotorchTensorDimensionError, InputDataError, UnsupportedError
 from botorch.models.model import Model
 from torch import Tensor
 
 
 def check_open_unit(name: str, value: float) -> float:
-    """Return ``value`` if it lies strictly between 0 and 1, else raise ``InputDataError``."""
+    """A number strictly between 0 and 1."""
     if not (isinstance(value, Real) and 0.0 < value < 1.0):
         raise InputDataError(
             f"`{name}` must be a number in the open interval (0, 1), got {value!r}."
@@ -33,7 +28,7 @@ def check_open_unit(name: str, value: float) -> float:
 
 
 def check_positive(name: str, value: float, *, allow_inf: bool = False) -> float:
-    """Return ``value`` if it is a positive (optionally infinite) number, else raise."""
+    """A positive number, infinite only if ``allow_inf``."""
     valid = isinstance(value, Real) and value > 0.0
     if not valid or (math.isinf(value) and not allow_inf):
         raise InputDataError(f"`{name}` must be a positive number, got {value!r}.")
@@ -41,14 +36,14 @@ def check_positive(name: str, value: float, *, allow_inf: bool = False) -> float
 
 
 def check_nonnegative(name: str, value: float) -> float:
-    """Return ``value`` if it is a finite number of at least 0, else raise ``InputDataError``."""
+    """A finite number of at least 0."""
     if not (isinstance(value, Real) and 0.0 <= value < math.inf):
         raise InputDataError(f"`{name}` must be a finite number of at least 0, got {value!r}.")
     return float(value)
 
 
 def check_limit(name: str, limit: float | None) -> float | None:
-    """Return ``limit`` as a ``float`` if it is a finite number, or None, else raise."""
+    """A finite number, as a ``float``, or None."""
     if limit is None:
         return None
     try:
@@ -61,10 +56,7 @@ def check_limit(name: str, limit: float | None) -> float | None:
 
 
 def check_count(name: str, value: Any, least: int = 1) -> int:
-    """Return ``value`` as an ``int`` if it is an integer of at least ``least``, else raise.
-
-    Integers of NumPy count, booleans do not.
-    """
+    """An integer of at least ``least``, as an ``int``; NumPy's count, booleans do not."""
     try:
         count = operator.index(value)
     except TypeError:
@@ -76,10 +68,7 @@ def check_count(name: str, value: Any, least: int = 1) -> int:
 
 
 def check_columns(name: str, columns: Any) -> tuple[int, ...]:
-    """Return column numbers as a tuple of ``int`` if they are integers, else raise.
-
-    Booleans, floats and strings are refused.
-    """
+    """Column numbers, as a tuple of ``int``; booleans, floats and strings are refused."""
     try:
         if any(isinstance(column, bool) for column in columns):
             raise TypeError
@@ -91,7 +80,7 @@ def check_columns(name: str, columns: Any) -> tuple[int, ...]:
 
 
 def check_one_of(name: str, value: Any, known: Collection[Any]) -> Any:
-    """Return ``value`` if it is among ``known``, else raise ``InputDataError``."""
+    """One of the ``known`` values."""
     if value not in known:
         choices = ", ".join(map(repr, known))
         raise InputDataError(f"`{name}` must be one of {choices}, got {value!r}.")
@@ -99,7 +88,7 @@ def check_one_of(name: str, value: Any, known: Collection[Any]) -> Any:
 
 
 def check_tensor(name: str, value: Any) -> Tensor:
-    """Return ``value`` if it is a tensor, else raise ``InputDataError``."""
+    """A tensor."""
     if not isinstance(value, Tensor):
         raise InputDataError(
             f"`{name}` must be a tensor, got {type(value).__name__}: convert it by "
@@ -109,7 +98,7 @@ def check_tensor(name: str, value: Any) -> Tensor:
 
 
 def check_model(model: Any) -> Model:
-    """Return ``model`` if it is a BoTorch model, else raise ``UnsupportedError``."""
+    """A BoTorch model."""
     if not isinstance(model, Model):
         raise UnsupportedError(
             f"`model` must be a BoTorch model such as SingleTaskGP, got {type(model).__name__}."
@@ -118,7 +107,7 @@ def check_model(model: Any) -> Model:
 
 
 def check_acquisition(acq_function: Any) -> None:
-    """Raise ``UnsupportedError`` unless it is an acquisition function."""
+    """An acquisition function."""
     if not isinstance(acq_function, AcquisitionFunction):
         raise UnsupportedError(
             f"`acq_function` must be an acquisition function, got {type(acq_function).__name__}."
@@ -126,7 +115,7 @@ def check_acquisition(acq_function: Any) -> None:
 
 
 def check_bounds(bounds: Any) -> Tensor:
-    """Return ``bounds`` if they are finite lower and upper ones ``2 x d``, in order, else raise."""
+    """Finite lower and upper bounds ``2 x d``, in order."""
     check_tensor("bounds", bounds)
     if bounds.dim() != 2 or len(bounds) != 2:
         raise BotorchTensorDimensionError(
@@ -140,7 +129,7 @@ def check_bounds(bounds: Any) -> Tensor:
 
 
 def check_numbers(name: str, value: Any) -> Tensor:
-    """Return ``value``, one number or a tensor of them, as a tensor if none is NaN, else raise.
+    """One number or a tensor of them, none NaN, as a tensor.
 
     Numbers that are no tensor become double precision: a tensor of the default one is single.
     """
@@ -154,14 +143,14 @@ def check_numbers(name: str, value: Any) -> Tensor:
 
 
 def check_finite(name: str, value: Tensor) -> Tensor:
-    """Return ``value`` if it holds neither NaN nor infinity, else raise ``InputDataError``."""
+    """A tensor without NaN and infinity."""
     if not torch.isfinite(value).all():
         raise InputDataError(f"`{name}` contains NaN or infinite values.")
     return value
 
 
 def check_variances(name: str, value: Any) -> Tensor:
-    """Return ``value`` if it is a tensor of finite numbers of at least 0, else raise."""
+    """A tensor of finite numbers of at least 0."""
     if check_tensor(name, value).is_complex():
         raise InputDataError(f"`{name}` must hold real numbers, got {value.dtype}.")
     if not (check_finite(name, value) >= 0).all():
@@ -179,7 +168,7 @@ def check_precision(name: str, values: Tensor, dtype: torch.dtype) -> None:
 
 
 def check_unit_interval(name: str, value: Tensor) -> Tensor:
-    """Return ``value`` if every element lies in [0, 1], else raise ``InputDataError``."""
+    """A tensor of numbers in [0, 1]."""
     check_finite(name, value)
     if ((value < 0) | (value > 1)).any():
         raise InputDataError(f"`{name}` must lie in [0, 1].")
@@ -187,7 +176,7 @@ def check_unit_interval(name: str, value: Tensor) -> Tensor:
 
 
 def check_levels(name: str, levels: Tensor) -> Tensor:
-    """Return ``levels`` if it is a strictly increasing vector inside (0, 1), else raise."""
+    """A strictly increasing vector inside (0, 1)."""
     if levels.dim() != 1 or levels.numel() == 0:
         raise BotorchTensorDimensionError(
             f"`{name}` must be a non-empty vector, got shape {tuple(levels.shape)}."
@@ -199,7 +188,7 @@ def check_levels(name: str, levels: Tensor) -> Tensor:
 
 
 def check_inputs(name: str, X: Tensor, num_dims: int | None = None) -> Tensor:
-    """Return ``X`` if it is a finite ``n x d`` matrix (of width ``num_dims``), else raise."""
+    """A finite ``n x d`` matrix, ``d`` being ``num_dims`` if given."""
     check_tensor(name, X)
     if X.dim() != 2 or (num_dims is not None and X.shape[-1] != num_dims):
         width = "d" if num_dims is None else str(num_dims)
@@ -210,7 +199,7 @@ def check_inputs(name: str, X: Tensor, num_dims: int | None = None) -> Tensor:
 
 
 def check_pending_inputs(X_pending: Any) -> Tensor | None:
-    """Return pending points if they are a finite ``n x d`` matrix, None if there are none."""
+    """Pending points as a finite ``n x d`` matrix, or None if there are none."""
     if X_pending is None or not check_tensor("X_pending", X_pending).numel():
         return None
     return check_inputs("X_pending", X_pending)

@@ -1,4 +1,4 @@
-"""Is a model calibrated? Reports on what it stated against what came."""
+"""Is a model calibrated? Reports that compare stated distributions with observations."""
 
 from botorch_calib.diagnostics.noise import NoiseDiagnosis, noise_diagnosis
 from botorch_calib.diagnostics.report import CalibrationReport, calibration_report

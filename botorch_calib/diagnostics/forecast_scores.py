@@ -1,13 +1,8 @@
-"""`ForecastScores`: how stated distributions of outcomes fared against what was observed.
-
-The scores themselves are in `botorch_calib.distributions.scoring`, the cells of the inputs in
-`botorch_calib.diagnostics.regions`.
-"""
+"""`ForecastScores`: how stated distributions of outcomes fared against observations."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -47,24 +42,26 @@ class RegionCoverage:
 class ForecastScores:
     """How the distributions that one model stated fared against ``n`` observations.
 
+    Widths, deviations and their scores are in units of the outcome.
+
     Attributes:
-        frequencies: Fractions of observations at or below their stated quantile at each of
-            the report's levels, ``M``.
+        frequencies: Fractions of observations at or below their stated quantile at each of the
+            report's levels, ``M``.
         frequency_intervals: Binomial 95 % intervals of the probabilities behind them, ``M x 2``.
         calibration_error: ``sum_j (level_j - frequency_j)^2``.
         coverage: Fraction of observations inside the central ``1 - alpha`` interval.
         coverage_interval: Binomial 95 % interval of the probability behind it.
         regions: Coverage in each cell of the inputs.
-        mean_width: Mean width of the central interval, in units of the outcome.
-        mean_deviation: Mean standard deviation stated, in units of the outcome.
-        mean_interval_score: Mean score of the central interval, in units of the outcome.
-        mean_crps: Mean continuous ranked probability score, in units of the outcome.
+        mean_width: Mean width of the central interval.
+        mean_deviation: Mean standard deviation stated.
+        mean_interval_score: Mean score of the central interval.
+        mean_crps: Mean continuous ranked probability score.
         pits: Stated probabilities of a value below the observed one, ``n``, in time order.
         covered: Whether each observation lay inside its central interval, ``n``.
-        objective: Scores against the objective's true values, where these are known, of what was
-            stated of the objective as the observations were predicted.
-        objective_now: The same of what the model, which has seen the observations, states of the
-            objective at the same points; None with held-out data.
+        objective: Scores of the distributions of the objective, as the observations were predicted,
+            against its true values, where these are known.
+        objective_now: Scores of the present ones, by the model that has seen the observations;
+            None with held-out data.
     """
 
     frequencies: Tensor
@@ -100,17 +97,11 @@ def forecast_scores(
     objective: ObjectiveScores | None = None,
     objective_now: ObjectiveScores | None = None,
 ) -> ForecastScores:
-    """Scores of distributions of residuals, in units of the outcome where they have units.
+    """Scores of the distributions of ``n`` residuals that the Gaussian process standardised.
 
-    Args:
-        predictive: Distributions of the residuals.
-        residuals: Those standardised by the Gaussian process, ``n``.
-        deviations: Its standard deviations of the observations, in units of the outcome, ``n``.
-        alpha: The central ``1 - alpha`` interval is judged.
-        levels: Quantile levels, ``M``.
-        cells: Where coverage is counted.
-        objective: Passed on.
-        objective_now: Passed on.
+    ``deviations``, ``n``, are its standard deviations of the observations, in units of the outcome.
+    The central ``1 - alpha`` interval is judged, also in each of the ``cells``, and quantiles at
+    ``levels``.
     """
     # CRPS and the widths scale with the outcome: computed in units of z, then multiplied.
     predictive, unit = predictive.to(torch.double), deviations.double()
@@ -121,6 +112,11 @@ def forecast_scores(
     pits = predictive.cdf(z).reshape(-1)
     frequencies = observed_frequencies(pits, levels)
     ends = binomial_interval((frequencies * len(pits)).round(), len(pits))
+    coverage, coverage_interval = _coverage(covered)
+    regions = tuple(
+        RegionCoverage(cell.lower, cell.upper, len(cell.indices), *_coverage(covered[cell.indices]))
+        for cell in cells
+    )
 
     def mean(values: Tensor) -> float:
         return float((unit * values.reshape(-1)).mean())
@@ -129,8 +125,9 @@ def forecast_scores(
         frequencies=frequencies,
         frequency_intervals=torch.stack(ends, dim=-1),
         calibration_error=float(calibration_error(pits, levels)),
-        **_coverage(covered),
-        regions=tuple(_region(cell, covered) for cell in cells),
+        coverage=coverage,
+        coverage_interval=coverage_interval,
+        regions=regions,
         mean_width=mean(upper - lower),
         mean_deviation=mean(predictive.variance.sqrt().expand(z.shape)),
         mean_interval_score=mean(interval_score(lower, upper, z, alpha)),
@@ -142,18 +139,7 @@ def forecast_scores(
     )
 
 
-def _coverage(covered: Tensor) -> dict[str, Any]:
+def _coverage(covered: Tensor) -> tuple[float, tuple[float, float]]:
+    """Fraction that is covered, and its binomial interval."""
     low, high = binomial_interval(covered.sum(), len(covered))
-    share = float(covered.double().mean())
-    return {"coverage": share, "coverage_interval": (float(low), float(high))}
-
-
-def _region(cell: Cell, covered: Tensor) -> RegionCoverage:
-    counted = _coverage(covered[cell.indices])
-    return RegionCoverage(
-        lower=cell.lower,
-        upper=cell.upper,
-        count=len(cell.indices),
-        coverage=counted["coverage"],
-        interval=counted["coverage_interval"],
-    )
+    return float(covered.double().mean()), (float(low), float(high))

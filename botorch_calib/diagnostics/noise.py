@@ -1,8 +1,4 @@
-"""`noise_diagnosis`: the observation noise that the data support, beside what a model states.
-
-How it is found is in `botorch_calib.diagnostics.noise_likelihood`; here is what it says, and what
-to do about it.
-"""
+"""`noise_diagnosis`: the observation noise that the data support, beside the stated one."""
 
 from __future__ import annotations
 
@@ -36,15 +32,15 @@ _WIDTH = 100
 class NoiseDiagnosis:
     """The observation noise that a model states beside that which its training data support.
 
-    Noises are standard deviations in units of the outcome; of noise that differs from one
-    observation to another, root mean squares. ``print(diagnosis)`` says what to do, and
+    Noises are standard deviations in units of the outcome; of noise that differs between
+    observations, root mean squares. ``print(diagnosis)`` says what to do, and
     ``plot_noise_likelihood`` of `botorch_calib.plotting` draws the likelihood.
 
     Attributes:
         stated: Noise that the model states.
         supported: Noise of the greatest likelihood; 0 where the data are most likely without any.
-        interval: All that the likelihood ratio test does not reject, or the smallest interval that
-            holds them; from 0 where it does not reject the absence of noise.
+        interval: The smallest that holds all that the likelihood ratio test does not reject; from 0
+            where it does not reject the absence of noise.
         multiplier: ``(supported / stated)^2``: what to multiply noise *variances* by. None if the
             stated noise is zero.
         multiplier_interval: The same for ``interval``.
@@ -52,7 +48,7 @@ class NoiseDiagnosis:
         given: Whether the noise was given to the model, as with ``train_Yvar``, not fitted.
         num_observations: Number of training observations.
         prior_deviation: Standard deviation of the objective before any observation, in root mean
-            square over the training inputs: what the noise can be compared with.
+            square over the training inputs, to compare the noise with.
         deviations: Noises at which the likelihood was evaluated, ``k``, increasing.
         log_likelihoods: Logarithm of the likelihood of each relative to the greatest, ``k``.
         is_floor: Whether the given noise is the least that GPyTorch lets a model have
@@ -88,10 +84,10 @@ class NoiseDiagnosis:
 
     @property
     def advice(self) -> str | None:
-        """What to do about it, if anything.
+        """What to do about it.
 
-        None if the stated noise agrees with the data, and they can tell, or if it is too large and
-        negligible beside the objective all the same.
+        None if the stated noise agrees with the data, and they can tell, or if it is too large but
+        negligible beside the objective.
         """
         if self._is_understated:
             return f"{self._remedy()} {_BUT_TOO_LONG}"
@@ -139,14 +135,14 @@ class NoiseDiagnosis:
 
 @torch.no_grad()
 def noise_diagnosis(model: Module, level: float = 0.95) -> NoiseDiagnosis:
-    r"""Find the multiplier of a model's observation noise that its training data support.
+    """Find the multiplier of a model's observation noise that its training data support.
 
     The likelihood of a common multiplier ``m`` of the noise variances is maximised over ``m >= 0``,
     everything else in the model being fixed; the interval holds the ``m`` that the likelihood ratio
     test does not reject: ``2 (log L(max) - log L(m))`` at most the ``level``-quantile of chi-square
-    with one degree of freedom. (At the border, without noise, the test rejects less often than it
-    may.) Observations stated to be free of noise stay so: the others are judged given these. If all
-    are, noise of one variance is looked for.
+    with one degree of freedom. (Without noise, at the border, it rejects less often than it may.)
+    Observations stated to be free of noise stay so: the others are judged given these. If all are,
+    noise of one variance is looked for.
 
     It is a statement about this kernel. Hyperparameters that were fitted under too little noise
     take up some of what is missing, above all by a short lengthscale, the more so the more
@@ -155,19 +151,13 @@ def noise_diagnosis(model: Module, level: float = 0.95) -> NoiseDiagnosis:
 
     Args:
         model: A fitted exact Gaussian process with one output and no batch dimension, with learned
-            or given noise, or a `CalibratedModel` or `CensoredDelayModel` of one: observed values
-            alone count. It is left as it is.
+            or given noise, or a `CalibratedModel` or `CensoredDelayModel` of one, of which observed
+            values alone count. It is left as it is.
         level: Level of the interval, in (0, 1).
-
-    Returns:
-        The diagnosis, computed in double precision.
 
     Raises:
         UnsupportedError: If the model is no such process, or its outcome transform is not affine.
         InputDataError: If it has no training data, or ``level`` is outside (0, 1).
-
-    Example:
-        >>> print(noise_diagnosis(SingleTaskGP(X, Y, train_Yvar=Yvar)))
     """
     check_open_unit("level", level)
     gp = observed_process(model)
@@ -178,14 +168,18 @@ def noise_diagnosis(model: Module, level: float = 0.95) -> NoiseDiagnosis:
         )
     prior = training_prior(gp, torch.double)
     squared_units = outcome_units(gp).to(prior.noise).square()
-    stated = _root_mean(squared_units * prior.noise)
+
+    def root_mean(variances: Tensor) -> float:
+        return float((squared_units * variances).mean().sqrt())
+
+    stated = root_mean(prior.noise)
     is_zero = stated == 0.0
     given = isinstance(gp.likelihood, FixedNoiseGaussianLikelihood)
     floor = min_fixed_noise.value(gp.train_targets.dtype)
     if is_zero:
         prior = prior._replace(noise=torch.ones_like(prior.noise))
     # Standard deviation at m = 1
-    base = _root_mean(squared_units * prior.noise)
+    base = root_mean(prior.noise)
     support = supported_multipliers(whitened(prior), level)
     return NoiseDiagnosis(
         stated=stated,
@@ -196,16 +190,12 @@ def noise_diagnosis(model: Module, level: float = 0.95) -> NoiseDiagnosis:
         level=level,
         given=given,
         num_observations=len(prior.noise),
-        prior_deviation=_root_mean(squared_units * prior.covariance.diagonal()),
+        prior_deviation=root_mean(prior.covariance.diagonal()),
         deviations=base * (support.log_multipliers / 2).exp(),
         log_likelihoods=support.log_likelihoods,
         # The noise is the difference of two variances, which are rounded.
         is_floor=given and not is_zero and bool((prior.noise <= 1.01 * floor).all()),
     )
-
-
-def _root_mean(variances: Tensor) -> float:
-    return float(variances.mean().sqrt())
 
 
 def _number(value: float) -> str:

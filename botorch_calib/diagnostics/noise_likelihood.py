@@ -1,7 +1,7 @@
-r"""The likelihood of a multiplier of the observation noise, everything else being fixed.
+"""The likelihood of a multiplier of the observation noise, everything else being fixed.
 
 With ``K`` the covariance of the objective at the training inputs, ``N`` the diagonal matrix of the
-noise variances and ``r`` the targets minus their mean, it is that of ``r ~ N(0, K + m N)``. One
+noise variances and ``r`` the targets minus their mean, ``r ~ N(0, K + m N)``. One
 eigendecomposition
 
     ``N^{-1/2} K N^{-1/2} = U diag(lambda) U^T``,    ``s = U^T N^{-1/2} r``
@@ -10,8 +10,8 @@ makes the coordinates of ``s`` independent, with variances ``lambda_i + m``, so 
 
     ``log L(m) = -1/2 sum_i [s_i^2 / (lambda_i + m) + log(lambda_i + m)] + const``.
 
-Everything is a function of ``t = log m``. Each term varies on a scale of about 1 there (it is
-analytic where ``|Im t| < pi``), so a fine grid of ``t`` misses no local maximum.
+In ``t = log m`` each term varies on a scale of about 1 (it is analytic where ``|Im t| < pi``), so a
+fine grid of ``t`` misses no local maximum.
 """
 
 from __future__ import annotations
@@ -152,12 +152,11 @@ def _crossing(
     data: WhitenedTargets, points: Tensor, inside: int, outside: int, threshold: Tensor
 ) -> float:
     """The multiplier between two neighbouring points at which ``log L`` is ``threshold``."""
-    pair = points[[min(inside, outside), max(inside, outside)]]
+    low, high = points[[min(inside, outside), max(inside, outside)]].split(1)
     sign = 1.0 if outside < inside else -1.0
 
     def height(t: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
         return sign * (data.log_likelihood(t) - threshold), sign * data.derivatives(t)[0]
 
-    low, high = pair[:1], pair[1:]
     root = bracketed_newton(height, low, high, 0.5 * (low + high), _MAX_STEPS, tol=1e-12)
     return float(root.exp())

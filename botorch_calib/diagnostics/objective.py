@@ -1,9 +1,8 @@
 """Coverage of the objective, where its true values are known.
 
 The bounds on coverage that calibrators have are about *outcomes*. What a model states of the
-objective rests, beyond that, on the noise that it states. Where that is wrong, intervals of the
-objective can be wrong while those of the outcome are right, and outcomes alone do not show it.
-True values do, which are known in simulations and of test functions.
+objective also rests on its noise: if that is wrong, so can intervals of the objective be while
+those of the outcome are right, and outcomes alone do not show it.
 """
 
 from __future__ import annotations
@@ -41,8 +40,7 @@ Truth = Tensor | Callable[[Tensor], Tensor]
 class ObjectiveScores:
     """How stated distributions of the objective fared against its true values at ``n`` points.
 
-    No interval stands beside the coverage: the errors at points of one function depend on each
-    other, and how many independent ones they are worth is not known.
+    The coverage has no interval: errors at points of one function depend on each other.
 
     Attributes:
         coverage: Fraction of true values inside the central ``1 - alpha`` interval.
@@ -65,7 +63,7 @@ class Statements(NamedTuple):
 
 
 class ObjectiveForecasts(NamedTuple):
-    """What was stated of the objective at ``n`` points, and what it is."""
+    """Posteriors of the objective at ``n`` points, and its true values."""
 
     truth: Tensor  # n
     predicted: Statements
@@ -94,12 +92,7 @@ def _scores(posterior: CalibratedPosterior, truth: Tensor, alpha: float) -> Obje
 
 
 def true_values(truth: Truth, X: Tensor) -> Tensor:
-    """The objective's values at ``X`` (``n x d``), of shape ``n``.
-
-    Raises:
-        BotorchTensorDimensionError: If these are not ``n x 1``.
-        InputDataError: If they hold NaN or infinite values.
-    """
+    """The objective's values at ``X`` (``n x d``), finite and of shape ``n``, or an error."""
     values = truth(X) if callable(truth) else truth
     if not isinstance(values, Tensor) or values.shape != (len(X), 1):
         shape = tuple(values.shape) if isinstance(values, Tensor) else type(values).__name__
@@ -121,15 +114,11 @@ def predicted_objective(
     stated: PiecewisePredictive | None,
     excess: str,
 ) -> Statements:
-    """What was stated of the objective at training inputs as their observations were predicted.
+    """Posteriors of the objective at training inputs as their observations were predicted.
 
-    Args:
-        gp: An exact Gaussian process.
-        residuals: Standardised residuals of all training observations, ``n``.
-        deviations: Their predictive standard deviations, in units of the outcome, ``n``.
-        kept: Indices of the observations that are judged.
-        stated: Distributions of the residuals of these, by a calibrator, if there is one.
-        excess: Whose the calibrator's excess of spread is, see `CalibratedModel`.
+    ``residuals`` and predictive ``deviations``, in units of the outcome, are those of all ``n``
+    training observations, of which those at the indices ``kept`` are judged; ``stated`` are a
+    calibrator's distributions of the residuals of these, if there is one.
     """
     mean = raw_train_targets(gp).squeeze(-1) - deviations * residuals
     noise = outcome_units(gp).square() * training_prior(gp).noise
@@ -140,18 +129,13 @@ def predicted_objective(
     uncalibrated = as_calibrated(gp, base)
     if stated is None:
         return Statements(uncalibrated, None)
-    calibrated = CalibratedPosterior(
-        base,
-        stated,
-        noise[kept].unsqueeze(-1),
-        excess=excess,
-        least_variance=least_variance(gp, base),
-    )
+    noise, least = noise[kept].unsqueeze(-1), least_variance(gp, base)
+    calibrated = CalibratedPosterior(base, stated, noise, excess=excess, least_variance=least)
     return Statements(uncalibrated, calibrated)
 
 
 def present_objective(model: Any, X: Tensor) -> Statements:
-    """What a model now states of the objective at the points ``X``, ``n x d``."""
+    """A model's present posteriors of the objective at the points ``X``, ``n x d``."""
     # A model that states distributions of the observation has one of the objective all the same.
     if isinstance(model, CalibratedModel) and not model.denoise:
         model = CalibratedModel(model.model, model.calibrator, excess=model.excess)

@@ -17,15 +17,11 @@ class Cell(NamedTuple):
 
 
 def median_cells(X: Tensor, num_cells: int) -> list[Cell]:
-    """Partition inputs by median splits along the widest coordinate, as a k-d tree does.
+    """Partition inputs ``n x d`` by median splits along the widest coordinate, as a k-d tree does.
 
-    The most populous cell is split until there are ``num_cells``, or no cell holds two
-    different points. Widths are relative to the range of each coordinate, so units do
-    not matter. The boxes partition the bounding box of all points.
-
-    Args:
-        X: Inputs ``n x d``, ``n >= 1``, in any units.
-        num_cells: Number of cells wanted, at least 1.
+    The most populous cell is split until there are ``num_cells``, or no cell holds two different
+    points. Widths are relative to the range of each coordinate, so units do not matter. The boxes
+    partition the bounding box of all points.
     """
     low, high = X.min(dim=0).values, X.max(dim=0).values
     span = torch.where(high > low, high - low, torch.ones_like(low))

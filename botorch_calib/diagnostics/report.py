@@ -1,9 +1,4 @@
-"""`calibration_report`: how far a model's stated distributions can be relied on.
-
-The function collects what the model stated of each observation, and what came, scores
-it (`botorch_calib.diagnostics.forecast_scores`), and returns a `CalibrationReport`, which prints
-itself as a table (`botorch_calib.diagnostics.table`).
-"""
+"""`calibration_report`: how far a model's stated distributions can be relied on."""
 
 from __future__ import annotations
 
@@ -14,11 +9,7 @@ from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, Literal, NamedTuple, cast
 
 import torch
-from botorch.exceptions.errors import (
-    BotorchTensorDimensionError,
-    InputDataError,
-    UnsupportedError,
-)
+from botorch.exceptions import BotorchTensorDimensionError, InputDataError, UnsupportedError
 from torch import Tensor
 from torch.nn import Module
 
@@ -47,7 +38,6 @@ from botorch_calib.diagnostics.table import (
     ON_THE_OBJECTIVE,
     level_rows,
     objective_rows,
-    paragraph,
     region_rows,
     row,
     summary_rows,
@@ -62,14 +52,11 @@ from botorch_calib.models.inspection import (
     outcome_units,
     predicting_process,
     raw_train_inputs,
-    raw_width,
     with_task_feature,
 )
+from botorch_calib.models.requirements import check_fits
 from botorch_calib.models.residuals import RESIDUALS, forecast_history
 from botorch_calib.posteriors.single_points import is_gaussian
-
-#: Quantile levels that are judged unless others are given.
-DEFAULT_LEVELS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 
 #: With fewer observations than these a report says that its numbers are rough.
 FEW_OBSERVATIONS = 20
@@ -81,7 +68,7 @@ _SOURCES = {
 }
 
 
-# ------------------------------------------------------------ what a report holds
+# ------------------------------------------------------------ the report
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -98,8 +85,8 @@ class CalibrationReport:
         source: ``"prequential"``, ``"loo"`` or ``"held-out"``.
         calibrated: Scores of the calibrated distributions; None without a calibrator.
         base: Scores of the Gaussian process without calibration.
-        noise: The observation noise that the training data support, beside that which is stated;
-            None for models of which `noise_diagnosis` can tell nothing.
+        noise: The observation noise that the training data support; None for models of which
+            `noise_diagnosis` can tell nothing.
     """
 
     alpha: float
@@ -116,7 +103,7 @@ class CalibrationReport:
 
     @property
     def forecasts(self) -> dict[str, ForecastScores]:
-        """The scores by the name of what they judge, the calibrated ones first."""
+        """The scores by the name of the forecaster, the calibrated ones first."""
         base = {"Gaussian process": self.base}
         return base if self.calibrated is None else {"calibrated": self.calibrated, **base}
 
@@ -129,13 +116,12 @@ class CalibrationReport:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain nested dictionaries, lists and numbers, ready for ``json.dumps``."""
-        calibrated = None if self.calibrated is None else _plain(self.calibrated)
         return {
             "alpha": self.alpha,
             "levels": self.levels.tolist(),
             "source": self.source,
             "num_observations": self.num_observations,
-            "calibrated": calibrated,
+            "calibrated": _plain(self.calibrated),
             "base": _plain(self.base),
             "noise": None if self.noise is None else self.noise.to_dict(),
         }
@@ -154,7 +140,7 @@ class CalibrationReport:
             *level_rows(self.levels, columns),
         ]
         if self.base.objective is not None:
-            lines += ["", *paragraph(ON_THE_OBJECTIVE)]
+            lines += ["", *ON_THE_OBJECTIVE]
         if self.noise is not None:
             lines += ["", str(self.noise)]
         return "\n".join(lines if self.note is None else [*lines, "", self.note])
@@ -166,7 +152,7 @@ class CalibrationReport:
 
 
 class _Forecasts(NamedTuple):
-    """Observations as forecasters saw them: what was stated, and what came."""
+    """Forecasts of observations, and their residuals."""
 
     inputs: Tensor  # n x d, in raw units
     residuals: Tensor  # n, standardised by the Gaussian process
@@ -182,7 +168,7 @@ def calibration_report(
     Y: Tensor | None = None,
     *,
     alpha: float = 0.2,
-    levels: Tensor | Sequence[float] | None = None,
+    levels: Tensor | Sequence[float] = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9),
     num_initial: int = 0,
     residuals: Literal["prequential", "loo"] = "prequential",
     num_regions: int = 4,
@@ -190,40 +176,33 @@ def calibration_report(
 ) -> CalibrationReport:
     """Judge the predictive distributions of a model, beside those of its Gaussian process.
 
-    Without ``X`` and ``Y`` the training data are the evidence. The Gaussian process predicts
-    each observation at its current hyperparameters, which were fitted to all of them, and a
-    calibrator that has learned nothing is replayed over the residuals: an observation
-    is judged by the distribution stated before it was learned from. With held-out data the
-    present model is judged, as it is.
+    Without ``X`` and ``Y`` the training data are the evidence. The Gaussian process predicts each
+    observation at its current hyperparameters, which were fitted to all of them, and a calibrator
+    that has learned nothing is replayed over the residuals: an observation is judged by the
+    distribution stated before it was learned from. With held-out data the present model is judged,
+    as it is.
 
     With ``truth``, statements on the objective, without noise, are judged at the same points: as
     each was predicted and, for training data, as the model is now, having seen the observation
     there. The latter is what a claim on a visited point rests on. Held-out points spread over the
-    box tell the coverage over the box. The bounds on coverage that calibrators have are about
-    outcomes; statements on the objective rest on the stated noise as well, and no bound on their
-    coverage is proved.
+    box tell the coverage over the box. No bound on the coverage of the objective is proved: it
+    rests on the stated noise, about which `noise_diagnosis` of an exact Gaussian process is added.
 
-    Where the model is an exact Gaussian process, calibrated or not, `noise_diagnosis` adds how much
-    observation noise its training data support.
-
-    The model keeps its state and what its calibrator has learned; held-out data and ``truth``,
-    like any prediction, leave it in eval mode.
+    The model keeps its state and what its calibrator has learned; held-out data and ``truth``, like
+    any prediction, leave it in eval mode.
 
     Args:
         model: A `CalibratedModel` or a Gaussian process, with one output.
         X: Held-out inputs, ``n x d``.
         Y: Held-out observations, ``n x 1``.
         alpha: The central ``1 - alpha`` interval is judged, in (0, 1).
-        levels: ``M`` increasing quantile levels in (0, 1) (default: 0.1, 0.2, ..., 0.9).
+        levels: ``M`` increasing quantile levels in (0, 1).
         num_initial: Number of initial training data (the design) to leave out.
-        residuals: Whether a training observation is predicted from those before it or,
-            with ``"loo"``, from all others.
+        residuals: Whether a training observation is predicted from those before it or, with
+            ``"loo"``, from all others.
         num_regions: Number of cells of the inputs in which coverage is counted.
         truth: The objective without noise: its values ``n x 1`` at ``X`` or, without it, at all
             training inputs, or a function that computes them from inputs ``n x d``.
-
-    Returns:
-        The report, with the scores of the calibrated model and of its Gaussian process.
 
     Raises:
         UnsupportedError: If the model is not Gaussian in units of the outcome, or has more outputs.
@@ -232,30 +211,38 @@ def calibration_report(
 
     Warns:
         CalibrationWarning: If there are fewer than ``1 / alpha`` observations.
-
-    Example:
-        >>> model = CalibratedModel.from_history(gp, LocalizedConformal(0.2, lengthscale=0.25))
-        >>> print(calibration_report(model))
     """
-    checked = _check_arguments(alpha, levels, residuals, num_regions)
+    check_open_unit("alpha", alpha)
+    check_one_of("residuals", residuals, RESIDUALS)
+    check_count("num_regions", num_regions)
+    levels = torch.as_tensor(levels, dtype=torch.double, device="cpu")
+    check_levels("levels", levels)
     if X is None and Y is None:
         forecasts = _of_history(model, num_initial, residuals, truth)
     elif num_initial:
         raise InputDataError("`num_initial` is for training data: slice `X` and `Y` instead.")
     else:
-        forecasts = _of_held_out(model, *_check_held_out(X, Y), truth)
+        forecasts = _of_held_out(model, X, Y, truth)
     _warn_if_few(len(forecasts.residuals), alpha)
-    source = residuals if X is None else "held-out"
-    noise = _noise_of(model)
-    return _judged(forecasts, source, alpha, checked, num_regions, noise)
-
-
-def _noise_of(model: Any) -> NoiseDiagnosis | None:
-    """The diagnosis of the noise, where there is one: not all models that are judged have it."""
     try:
-        return noise_diagnosis(model)
-    except (UnsupportedError, InputDataError):
-        return None
+        noise = noise_diagnosis(model)
+    except (UnsupportedError, InputDataError):  # not all models that are judged have one
+        noise = None
+
+    z, objective = forecasts.residuals, forecasts.objective
+    cells = median_cells(forecasts.inputs, num_regions)
+
+    def scores(predictive: PiecewisePredictive, who: str) -> ForecastScores:
+        on_objective = {} if objective is None else objective.scores(who, alpha)
+        return forecast_scores(
+            predictive, z, forecasts.deviations, alpha, levels, cells, **on_objective
+        )
+
+    normal = PiecewisePredictive.gaussian((len(z), 1), dtype=torch.double, device=z.device)
+    stated = forecasts.stated
+    calibrated = None if stated is None else scores(stated, "calibrated")
+    source = residuals if X is None else "held-out"
+    return CalibrationReport(alpha, levels, source, calibrated, scores(normal, "base"), noise)
 
 
 # ------------------------------------------------------------ forecasts
@@ -289,8 +276,19 @@ def _of_history(model: Any, num_initial: int, residuals: str, truth: Truth | Non
     return _Forecasts(raw_inputs[kept], z[kept], deviations[kept], stated, objective)
 
 
-def _of_held_out(model: Any, X: Tensor, Y: Tensor, truth: Truth | None) -> _Forecasts:
+def _of_held_out(model: Any, X: Tensor | None, Y: Tensor | None, truth: Truth | None) -> _Forecasts:
     """Forecasts of observations that the model has not seen, each by itself."""
+    if X is None or Y is None:
+        raise InputDataError("Give both of `X` and `Y`, or neither.")
+    check_inputs("X", X)
+    if check_tensor("Y", Y).shape != (len(X), 1):
+        raise BotorchTensorDimensionError(
+            f"`Y` must have shape {len(X)} x 1, one observation for each row of `X`, "
+            f"got {tuple(Y.shape)}."
+        )
+    if len(X) == 0:
+        raise InputDataError("`X` and `Y` are empty: there is nothing to judge.")
+    check_finite("Y", Y)
     check_model(model)
     if model.num_outputs != 1 or model.batch_shape:
         raise _unsupported(model)
@@ -298,7 +296,8 @@ def _of_held_out(model: Any, X: Tensor, Y: Tensor, truth: Truth | None) -> _Fore
         posterior = model.posterior(X.unsqueeze(-2), observation_noise=True)
     except (RuntimeError, BotorchTensorDimensionError):
         # Not before: models whose input transforms add columns need not tell their own width.
-        _check_held_out_width(model, X)
+        gp = observed_process(model)
+        check_fits(gp, with_task_feature(gp, X))
         raise
     stated, noise, base = None, 0.0, posterior
     if isinstance(model, CalibratedModel):
@@ -321,72 +320,6 @@ def _unsupported(model: Any) -> UnsupportedError:
         "units of the outcome and no one-to-many input transform. Several outputs: one report "
         "each; nonlinear outcome transforms: apply them to the observations beforehand."
     )
-
-
-# ------------------------------------------------------------ their scores
-
-
-def _judged(
-    forecasts: _Forecasts,
-    source: str,
-    alpha: float,
-    levels: Tensor,
-    num_regions: int,
-    noise: NoiseDiagnosis | None,
-) -> CalibrationReport:
-    """The report on forecasts: scores of what was stated, beside those of the normal."""
-    z, objective = forecasts.residuals, forecasts.objective
-    cells = median_cells(forecasts.inputs, num_regions)
-
-    def scores(predictive: PiecewisePredictive, who: str) -> ForecastScores:
-        on_objective = {} if objective is None else objective.scores(who, alpha)
-        return forecast_scores(
-            predictive, z, forecasts.deviations, alpha, levels, cells, **on_objective
-        )
-
-    normal = PiecewisePredictive.gaussian((len(z), 1), dtype=torch.double, device=z.device)
-    stated = forecasts.stated
-    calibrated = None if stated is None else scores(stated, "calibrated")
-    return CalibrationReport(alpha, levels, source, calibrated, scores(normal, "base"), noise)
-
-
-# ------------------------------------------------------------ checks
-
-
-def _check_arguments(
-    alpha: float, levels: Tensor | Sequence[float] | None, residuals: str, num_regions: int
-) -> Tensor:
-    """The levels in double precision, if all arguments are valid."""
-    check_open_unit("alpha", alpha)
-    check_one_of("residuals", residuals, RESIDUALS)
-    check_count("num_regions", num_regions)
-    given = DEFAULT_LEVELS if levels is None else levels
-    return check_levels("levels", torch.as_tensor(given, dtype=torch.double, device="cpu"))
-
-
-def _check_held_out(X: Tensor | None, Y: Tensor | None) -> tuple[Tensor, Tensor]:
-    if X is None or Y is None:
-        raise InputDataError("Give both of `X` and `Y`, or neither.")
-    check_inputs("X", X)
-    if check_tensor("Y", Y).shape != (len(X), 1):
-        raise BotorchTensorDimensionError(
-            f"`Y` must have shape {len(X)} x 1, one observation for each row of `X`, "
-            f"got {tuple(Y.shape)}."
-        )
-    if len(X) == 0:
-        raise InputDataError("`X` and `Y` are empty: there is nothing to judge.")
-    return X, check_finite("Y", Y)
-
-
-def _check_held_out_width(model: Any, X: Tensor) -> None:
-    """Raise unless inputs ``n x d`` are as wide as the model's, who may say which task they are."""
-    gp = observed_process(model)
-    width = raw_width(gp)
-    if width is not None and with_task_feature(gp, X).shape[-1] != width:
-        raise BotorchTensorDimensionError(
-            f"`X` must have shape n x {width}, as wide as the training inputs of `model`, got "
-            f"{tuple(X.shape)}."
-        )
 
 
 def _warn_if_few(num_observations: int, alpha: float) -> None:

@@ -9,13 +9,15 @@ from torch import Tensor
 
 from botorch_calib.diagnostics.forecast_scores import ForecastScores, RegionCoverage
 
-_LABEL_WIDTH, _COLUMN_WIDTH, _PAGE_WIDTH = 26, 20, 100
+_LABEL_WIDTH, _COLUMN_WIDTH = 26, 20
 
-#: What stands below scores of statements on the objective.
-ON_THE_OBJECTIVE = (
+#: Note below scores of statements on the objective.
+ON_THE_OBJECTIVE = textwrap.wrap(
     "The bounds on coverage that calibrators have are about outcomes. What is stated of the "
     "objective rests on the stated noise as well: no bound on its coverage is proved. Errors at "
-    "several points of one function depend on each other, so its shares have no binomial intervals."
+    "several points of one function depend on each other, so its shares have no binomial "
+    "intervals.",
+    width=100,
 )
 
 
@@ -85,11 +87,6 @@ def level_rows(levels: Tensor, columns: list[ForecastScores]) -> list[str]:
         shares = [(float(s.frequencies[j]), s.frequency_intervals[j].tolist()) for s in columns]
         lines.append(row(f"  {level:.4g}", [_share(*share) for share in shares]))
     return lines
-
-
-def paragraph(text: str) -> list[str]:
-    """Lines of running text."""
-    return textwrap.wrap(text, _PAGE_WIDTH)
 
 
 def row(label: str, texts: list[str]) -> str:

@@ -7,15 +7,15 @@ file                 content
 ``delayed``          `CensoredDelayModel`: pending queries
 ``imputation``       values that are put in place of missing ones
 ``fit_to_ledger``    models of the values in a ledger
-``matching_rows``    which pending points have got their values
-``wrapper``          what these two share as models around another one
+``matching_rows``    pending points that have got their values
+``wrapper``          the base class of models around another one
 ``inspection``       how parts, data, noise and units of any model are reached
-``requirements``     what a wrapped model, its inputs and observations have to be
+``requirements``     checks of models, inputs and observations
 ``marginals``        posteriors at single points, for all of them at once
 ``conditioning``     conditioning on observations, with errors that help
-``factorization``    that by adding rows to a Cholesky factor
-``training_prior``   what a process states of its data before it sees them
-``residuals``        one-step-ahead and leave-one-out residuals, from that
+``factorization``    rows that are added to a Cholesky factor
+``training_prior``   a process's prior of its training data
+``residuals``        one-step-ahead and leave-one-out residuals of training data
 ``sample_paths``     sample paths of wrapped models
 ``fourier_paths``    paths of a Gaussian process, evaluated together and with its posterior
 ==================== ===============================================================================

@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
 from copy import deepcopy
-from functools import wraps
 from numbers import Integral, Number
 from typing import Any
 
 import torch
 from botorch.acquisition.objective import PosteriorTransform
-from botorch.exceptions.errors import (
-    BotorchTensorDimensionError,
-    InputDataError,
-    UnsupportedError,
-)
+from botorch.exceptions import BotorchTensorDimensionError, InputDataError, UnsupportedError
 from botorch.models.model import FantasizeMixin, Model
 from botorch.posteriors import GPyTorchPosterior
 from botorch.utils.datasets import SupervisedDataset
@@ -49,66 +43,38 @@ from botorch_calib.posteriors.calibrated import EXCESS
 from botorch_calib.posteriors.single_points import SinglePointPosterior, is_gaussian
 
 
-def _refuses_training_data(init: Callable[..., None]) -> Callable[..., None]:
-    """Of an ``__init__``: BoTorch's ``batch_cross_validation`` gives training data to a class."""
-
-    @wraps(init)
-    def checked(self: Any, *args: Any, **kwargs: Any) -> None:
-        if "train_X" in kwargs:
-            name = type(self).__name__
-            raise UnsupportedError(
-                f"{name} takes a model, not training data. Cross-validate the Gaussian "
-                "process; `calibration_report` and `from_history(..., residuals='loo')` judge and "
-                "calibrate it by what was held out."
-            )
-        init(self, *args, **kwargs)
-
-    return checked
-
-
 class CalibratedModel(WrapperModel, FantasizeMixin):
     """A single-output Gaussian model whose stated coverage is kept true by a calibrator.
 
-    Two ways to keep it up to date:
+    `from_history` makes it anew in each round, by replaying the training data of a fitted Gaussian
+    process; `observe` keeps one model up to date, as in the paper. BoTorch's analytic and Monte
+    Carlo acquisition functions, ``optimize_acqf``, pending points and ``ModelList`` take it as any
+    model.
 
-    * `from_history` replays the calibrator over the training data of a fitted Gaussian
-      process, from its one-step-ahead residuals: stateless, for loops and pipelines that
-      build the model anew each round;
-    * `observe` scores a new observation with the model that predicted it and conditions
-      the model on it: stateful, as in the paper.
-
-    What is kept true is the coverage of statements about *observations*, over all rounds together:
-    bounds on it hold for any sequence. With ``denoise=True``, the default, the posterior is of the
-    objective, and its coverage is not guaranteed: it rests on the model's noise variance. Where
-    this is too small, intervals of the objective are too narrow at visited points even after
-    calibration, and ``excess="objective"`` widens them. `CalibratedPosterior` has the formulas.
-
-    Its posterior is a `CalibratedPosterior`; BoTorch's analytic (by moments) and Monte Carlo
-    acquisition functions, ``optimize_acqf``, pending points and ``ModelList`` take it as they
-    take any model.
+    The calibrator keeps the coverage of statements about *observations* true, over all rounds
+    together and for any sequence of data. With ``denoise=True`` the posterior is of the objective,
+    whose coverage is not guaranteed: it rests on the model's noise variance. Where that is too
+    small, intervals of the objective stay too narrow at visited points, and ``excess="objective"``
+    widens them. `CalibratedPosterior` has the formulas.
 
     Args:
-        model: A fitted model with one output, a Gaussian likelihood and a Gaussian
-            posterior: ``SingleTaskGP``, ``SingleTaskVariationalGP``, ``MultiTaskGP`` with one
-            output task, with any input transform and no or an affine outcome transform; or a
-            `CensoredDelayModel` of one, whose pending points shape the prediction alone: the
-            calibrator sees residuals of observed values, by the model of observed data.
-        calibrator: What it has learned so far is used as it is, and shared, not copied. One that
-            has learned nothing is moved to the model's device.
-        denoise: Whether `posterior` is of the objective (the default) or, as in the
-            paper on OCBO, of the observation. Without observation noise they agree.
-        excess: Whose is the spread that the calibrator finds in excess of what the model states,
-            ``"noise"`` or ``"objective"``? The former keeps the model's own gain, and is meant for
-            the search; the latter takes the model's noise variance for true, and is meant for
-            claims about the objective. With ``denoise=False`` it does not matter.
+        model: A fitted model with one output, a Gaussian likelihood and a Gaussian posterior, as
+            ``SingleTaskGP``, ``SingleTaskVariationalGP`` or ``MultiTaskGP`` with one output task,
+            with any input transform and no or an affine outcome transform; or a
+            `CensoredDelayModel` of one, whose calibrator sees residuals of observed values alone.
+        calibrator: Shared, not copied, with what it has learned. One that has learned nothing is
+            moved to the model's device.
+        denoise: Whether `posterior` is of the objective or, as in the paper on OCBO, of the
+            observation.
+        excess: ``"noise"`` or ``"objective"``, the source of spread in excess of the model's.
+            The former keeps the model's own gain, for the search; the latter takes the model's
+            noise variance for true, for claims about the objective. With ``denoise=False`` it does
+            not matter.
 
     Raises:
-        UnsupportedError: For models with several outputs, ensembles (fully Bayesian models),
-            non-Gaussian likelihoods, nonlinear outcome transforms (``Log``, ``Power``, ``Bilog``,
-            alone or in a chain: apply them to the observations beforehand) and models that are
-            calibrated already, and where ``calibrator`` is none.
-        InputDataError: If ``excess`` is unknown, or ``calibrator`` has learned on another device
-            than the model's.
+        UnsupportedError: For models with several outputs, ensembles, non-Gaussian likelihoods,
+            nonlinear outcome transforms and calibrated models, or if ``calibrator`` is not one.
+        InputDataError: If ``excess`` is unknown, or ``calibrator`` has learned on another device.
 
     Example:
         >>> gp = SingleTaskGP(X, Y, input_transform=Normalize(d), outcome_transform=Standardize(1))
@@ -117,7 +83,6 @@ class CalibratedModel(WrapperModel, FantasizeMixin):
         >>> acqf = LogCalibratedExpectedImprovement(model, best_f=Y.max())
     """
 
-    @_refuses_training_data
     def __init__(
         self,
         model: Model,
@@ -146,35 +111,26 @@ class CalibratedModel(WrapperModel, FantasizeMixin):
     ) -> CalibratedModel:
         """Calibrate a fitted Gaussian process by replaying its own training data.
 
-        The training data are taken in the order in which they are stored, which must be the
-        order in which they were observed. The residuals are those of one-step-ahead
-        predictions at the model's current hyperparameters, or, as a calibration set for
-        ``QuantileRecalibrator(method="exact")``, those of leaving one out.
-
-        These hyperparameters were fitted to the very data, so with a few dozen of them the
-        replayed residuals are somewhat smaller than those met at the time, and the intervals
-        somewhat too narrow. The coverage bounds hold for the replayed predictions; for those
-        that were made, use `observe`.
+        They must be stored in the order in which they were observed. Residuals are computed at the
+        present hyperparameters. These were fitted to the very data, so with a few dozen of them
+        residuals are somewhat smaller than those met at the time, and intervals too narrow. The
+        coverage bounds hold for the replayed predictions; for those that were made, use `observe`.
 
         Args:
-            model: A fitted exact Gaussian process (not a batch of them), or a
-                `CensoredDelayModel` of one, whose observed data alone are replayed. Of a
-                ``MultiTaskGP``, whose other tasks help to predict, the output task's are.
-            calibrator: Copied, so one template serves every round of a loop. What it has
-                learned is built upon: ``calibrator.fresh()`` starts anew.
+            model: A fitted exact Gaussian process, not a batch, or a `CensoredDelayModel` of one,
+                whose observed data are replayed; those of the output task for a ``MultiTaskGP``.
+            calibrator: Copied, with what it has learned: ``calibrator.fresh()`` starts anew.
             num_initial: Number of initial observations (the design) to skip.
-            denoise: Whether the model's posterior is of the objective (the default) or of the
-                observation.
-            residuals: ``"prequential"``, one step ahead, or ``"loo"``, leave-one-out; one
-                factorisation either way.
-            excess: Whose excess of spread is, ``"noise"`` or ``"objective"``, as in the class.
+            denoise: As in the class.
+            residuals: ``"prequential"``, one step ahead, or ``"loo"``, leave-one-out, as a
+                calibration set for ``QuantileRecalibrator(method="exact")``.
+            excess: As in the class.
 
         Raises:
-            UnsupportedError: If ``model`` is not an exact single-output Gaussian process; use
-                `observe` instead. Or if its outcome transform is nonlinear, or ``calibrator`` is
-                none.
-            InputDataError: If there are no training data or fewer than ``num_initial``, or
-                ``residuals`` or ``excess`` is unknown.
+            UnsupportedError: As the class, and if ``model`` is no exact Gaussian process: use
+                `observe`.
+            InputDataError: If there are no training data or fewer than ``num_initial``, or an
+                option is unknown.
         """
         _check_model(model)
         _check_calibrator(calibrator)
@@ -204,48 +160,33 @@ class CalibratedModel(WrapperModel, FantasizeMixin):
     ) -> None:
         """Score new observations, update the calibrator, and condition the model on them.
 
-        All rows are scored with the present model, which has seen none of them. Call it
-        before refitting; a refitted model takes the calibrator over: ``model.with_model(new_gp)``
-        or ``CalibratedModel(new_gp, model.calibrator)``. Rows that were pending in a
-        `CensoredDelayModel` are pending no longer, unless ``condition`` is False.
+        The present model, which has seen none of them, scores all rows. Call it before refitting;
+        the refitted model takes the calibrator over by `with_model`.
 
         Args:
             X: Inputs ``n x d``, in the order of observation.
-            Y: Observed values ``n x 1``, in the units of the outcome.
-            Yvar: Their noise variances ``n x 1``, in squared units of the outcome, for a base
-                model with given noise (default: the mean of its training noise).
-            condition: Whether to also condition the base model on the observations.
-            learn_from: Which rows teach the calibrator, ``n`` booleans, each compared with its
-                present quantiles, which a decision had to be taken by: for an observation with the
-                model's noise, whatever ``Yvar`` has become of it. All other rows only condition
-                the model. By default all rows teach, in order.
-            beyond: Rows that teach and are known to lie beyond every quantile they are compared
-                with, whatever rounding makes of it: ``n`` numbers, 1 above it, -1 below it, and 0
-                where the residual tells.
+            Y: Observed values ``n x 1``, in units of the outcome.
+            Yvar: Their noise variances ``n x 1``, for a base model with given noise (default: the
+                mean of its training noise).
+            condition: Whether to also condition the base model on the observations. Rows that were
+                pending in a `CensoredDelayModel` then no longer are.
+            learn_from: ``n`` booleans (default: all rows teach the calibrator, in order). Rows that
+                teach are compared with its present quantiles, which a decision had to be taken by,
+                for the model's noise whatever ``Yvar`` is; others only condition the model.
+            beyond: ``n`` numbers: 1 for a row known to lie above every quantile it is compared
+                with, whatever rounding makes of it, -1 below, and 0 where the residual tells.
 
         Raises:
-            InputDataError: If ``X``, ``Y`` or ``Yvar`` hold NaN or infinite values, a variance is
-                negative, ``X`` is more precise than the model, or ``beyond`` holds other numbers
-                than -1, 0 and 1.
-            BotorchTensorDimensionError: If their shapes are not ``n x d`` and ``n x 1``, or that
-                of ``learn_from`` or ``beyond`` is not ``n``.
-            UnsupportedError: If the base model is a batch of models or cannot be conditioned.
+            InputDataError: If an argument is malformed, or ``X`` more precise than the model.
+            BotorchTensorDimensionError: If a shape is another one.
+            UnsupportedError: If the base model is batched or cannot be conditioned.
         """
         observed = observed_process(self.model)
         X = with_task_feature(observed, X)
         check_observations(observed, X, Y, Yvar)
         X, Y = (_as_precise_as(observed, values) for values in (X, Y))
         Yvar = None if Yvar is None else _as_precise_as(observed, Yvar)
-        if learn_from is not None and (learn_from.shape, learn_from.dtype) != (
-            X.shape[:1],
-            torch.bool,
-        ):
-            raise BotorchTensorDimensionError(
-                f"`learn_from` must hold {len(X)} booleans, one for each row of `X`, got "
-                f"{learn_from.dtype} of shape {tuple(learn_from.shape)}."
-            )
-        if beyond is not None:
-            _check_beyond(beyond, len(X))
+        _check_rows(len(X), learn_from, beyond)
         # One point a batch: only the marginals are needed.
         known = Yvar if learn_from is None else None
         mean, deviation = self.observation_moments(X.unsqueeze(-2), known)
@@ -253,8 +194,10 @@ class CalibratedModel(WrapperModel, FantasizeMixin):
         if beyond is not None:
             z = torch.where(beyond == 0, z, beyond.to(z) * torch.finfo(z.dtype).max)
         conditioned = self.model
-        if condition:
-            conditioned = _extended_by(self.model, X, Y, Yvar)
+        if condition and observed is not self.model:  # pending rows are so no longer
+            conditioned = self.model.with_observations(X, Y, Yvar)
+        elif condition:
+            conditioned = conditioned_on(observed, X, Y, **given_noise(observed, X, Y, Yvar))
         inputs = self.transform_inputs(X)
         if learn_from is None:
             self.calibrator.update(inputs, z)
@@ -263,21 +206,15 @@ class CalibratedModel(WrapperModel, FantasizeMixin):
         self.model = conditioned
 
     def observation_moments(self, X: Tensor, Yvar: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Mean and standard deviation of an observation under the Gaussian model.
+        """Mean and standard deviation of an observation under the Gaussian model of observed data.
 
-        By these its residual is standardised, ``z = (y - mean) / deviation``. Pending points of a
-        `CensoredDelayModel` do not enter.
+        Both are ``batch_shape x q x 1``, in units of the outcome. By these its residual is
+        standardised, ``z = (y - mean) / deviation``.
 
         Args:
             X: ``batch_shape x q x d``.
-            Yvar: Noise variances ``n x 1`` of ``n`` observations, in squared units of the outcome,
-                for ``X`` of shape ``n x 1 x d`` (default: the model's).
-
-        Returns:
-            Both ``batch_shape x q x 1``, in units of the outcome.
-
-        Raises:
-            UnsupportedError: Under one-to-many input transforms.
+            Yvar: Noise variances ``n x 1``, for ``X`` of shape ``n x 1 x d`` (default: the
+                model's).
         """
         observed = observed_process(self.model)
         X = with_task_feature(observed, X)
@@ -301,21 +238,15 @@ class CalibratedModel(WrapperModel, FantasizeMixin):
         observation_noise: bool | Tensor = False,
         posterior_transform: PosteriorTransform | None = None,
     ) -> CalibratedPosterior:
-        """Calibrated posterior at ``X``; the base posterior is evaluated once.
+        """Calibrated posterior at ``X``, ``batch_shape x q x d``.
 
-        Args:
-            X: ``batch_shape x q x d``.
-            output_indices: None or ``[0]``, as there is one output.
-            observation_noise: True for the distribution of an observation; a tensor sets the
-                noise variance, in the outcome-transformed space, as in BoTorch.
-            posterior_transform: None or a ``ScalarizedPosteriorTransform`` of one weight (for
-                example -1 to turn minimisation into maximisation).
+        As in BoTorch's models, ``observation_noise`` is True for the distribution of an
+        observation, or a tensor of noise variances in the outcome-transformed space.
+        ``posterior_transform`` is a ``ScalarizedPosteriorTransform`` of one weight, if any.
 
         Raises:
-            UnsupportedError: For any other transform, or where the base posterior is not
-                Gaussian.
-            InputDataError: If ``X`` is no tensor or more precise than the model, or
-                ``observation_noise`` is neither a boolean nor a tensor of finite variances.
+            UnsupportedError: For any other transform, or if the base posterior is not Gaussian.
+            InputDataError: If an argument is malformed, or ``X`` is more precise than the model.
             BotorchTensorDimensionError: If ``X`` has another number of columns than the model.
 
         Warns:
@@ -328,7 +259,8 @@ class CalibratedModel(WrapperModel, FantasizeMixin):
         predicting = predicting_process(self.model)
         X = with_task_feature(predicting, X)
         base = _gaussian_posterior(predicting, X)
-        posterior = self._corrected(base, X, given, self.denoise and observation_noise is False)
+        denoise = self.denoise and observation_noise is False
+        posterior = self.corrected(base, X, noise=given, denoise=denoise)
         if posterior_transform is None:
             return posterior
         return posterior.affine(*scalar_affine(posterior_transform, "a calibrated posterior"))
@@ -338,44 +270,35 @@ class CalibratedModel(WrapperModel, FantasizeMixin):
         posterior: GPyTorchPosterior,
         X: Tensor,
         predictive: PiecewisePredictive | None = None,
+        noise: Tensor | None = None,
+        denoise: bool | None = None,
     ) -> CalibratedPosterior:
-        """The calibrated posterior that belongs to one of the base model, which is at hand already.
+        """The calibrated posterior that belongs to one of the base model, which is at hand.
 
         Args:
-            posterior: What the base model, pending points included, states at ``X``: in units of
-                the outcome, without noise, ``batch_shape x q x 1``.
+            posterior: That of the base model at ``X``, pending points included, in units of the
+                outcome and without noise, ``batch_shape x q x 1``.
             X: ``batch_shape x q x d``, with all columns of the base model.
-            predictive: What the calibrator states at ``X``, if that is at hand as well.
+            predictive: The calibrator's distribution at ``X``, if that is at hand as well.
+            noise: Noise variance in the outcome-transformed space (default: the likelihood's).
+            denoise: In place of the model's own setting.
         """
         predicting = predicting_process(self.model)
         if predicting.training:  # an input transform would learn from X
             predicting.eval()
-        return self._corrected(posterior, X, None, self.denoise, predictive)
-
-    def _corrected(
-        self,
-        base: GPyTorchPosterior,
-        X: Tensor,
-        given: Tensor | None,
-        denoise: bool,
-        predictive: PiecewisePredictive | None = None,
-    ) -> CalibratedPosterior:
-        """From the base posterior at ``X``, with the noise that is given, if any."""
-        predicting = predicting_process(self.model)
-        noise = observation_noise_variance(predicting, base, X, given=given)
+        noise = observation_noise_variance(predicting, posterior, X, given=noise)
         if predictive is None:
-            at_hand = isinstance(base, SinglePointPosterior)
-            inputs = base.inputs if at_hand else self.transform_inputs(X)
+            at_hand = isinstance(posterior, SinglePointPosterior)
+            inputs = posterior.inputs if at_hand else self.transform_inputs(X)
             predictive = self.calibrator.predictive(inputs)
-        least = least_variance(predicting, base)
-        return CalibratedPosterior.of_model(base, predictive, noise, denoise, self.excess, least)
+        denoise = self.denoise if denoise is None else denoise
+        least = least_variance(predicting, posterior)
+        return CalibratedPosterior(
+            posterior, predictive, noise, denoise, self.excess, least, validate_args=False
+        )
 
     def warn_if_unlearned(self) -> None:
-        """Warn, once, where the calibrator has seen too little to correct the model.
-
-        Warns:
-            CalibrationWarning: If it has seen fewer residuals than it needs.
-        """
+        """Warn, once, if the calibrator has seen fewer residuals than it needs."""
         if not self._may_warn:
             return
         self._may_warn = False
@@ -389,24 +312,11 @@ class CalibratedModel(WrapperModel, FantasizeMixin):
                 stacklevel=3,
             )
 
-    def transform_inputs(self, X: Tensor, input_transform: torch.nn.Module | None = None) -> Tensor:
-        """Inputs in the base model's transformed space, where the calibrator works."""
-        return self.model.transform_inputs(X, input_transform=input_transform)
-
     def condition_on_observations(self, X: Tensor, Y: Tensor, **kwargs: Any) -> CalibratedModel:
-        """The model conditioned on observations, its calibrator unchanged.
+        """The model conditioned on fantasies or imputed values, its calibrator unchanged.
 
-        Meant for fantasies and pending points, which carry no evidence on calibration; real
-        observations belong into `observe`.
-
-        Args:
-            X: ``batch_shape x n' x d``.
-            Y: ``batch_shape' x n' x 1``.
-            kwargs: Passed on to the base model (``noise`` for example).
-
-        Raises:
-            BotorchTensorDimensionError: If ``Y`` has not one column and a row for each of ``X``.
-            UnsupportedError: If the base model cannot be conditioned.
+        Real observations belong into `observe`. ``X`` is ``batch_shape x n' x d``, ``Y`` is
+        ``batch_shape' x n' x 1``, and the base model takes further arguments, such as ``noise``.
         """
         if Y.shape[-2:] != (*X.shape[-2:-1], 1):
             raise BotorchTensorDimensionError(
@@ -420,16 +330,7 @@ class CalibratedModel(WrapperModel, FantasizeMixin):
         return conditioned
 
     def with_model(self, model: Model, calibrator: Calibrator | None = None) -> CalibratedModel:
-        """The same statements by another model, such as one that is refitted or knows more.
-
-        Args:
-            model: A model as the constructor takes it.
-            calibrator: In place of this model's own, which both then share.
-
-        Raises:
-            UnsupportedError: As the constructor does.
-            InputDataError: As the constructor does.
-        """
+        """The same settings and calibrator, or another ``calibrator``, with another model."""
         calibrator = self.calibrator if calibrator is None else calibrator
         other = CalibratedModel(model, calibrator, denoise=self.denoise, excess=self.excess)
         other._may_warn = self._may_warn  # once is enough
@@ -439,18 +340,13 @@ class CalibratedModel(WrapperModel, FantasizeMixin):
     def construct_inputs(
         cls, training_data: SupervisedDataset, calibrator: Calibrator | None = None
     ) -> dict[str, Any]:
-        """Arguments of the constructor from a dataset with one outcome.
+        """Arguments of the constructor, with an unfitted ``SingleTaskGP`` of the data.
 
-        Args:
-            training_data: Data of a ``SingleTaskGP`` (still to be fitted), which is built with
-                ``Normalize`` and ``Standardize``.
-            calibrator: Calibrator to use (default: `LocalizedConformal` at ``alpha = 0.2``).
+        ``calibrator`` is by default a `LocalizedConformal` at ``alpha = 0.2``.
         """
-        data: dict[str, Any] = super().construct_inputs(training_data)
-        default = LocalizedConformal(alpha=0.2)
         return {
-            "model": standardized_gp(**data),
-            "calibrator": default if calibrator is None else calibrator,
+            "model": standardized_gp(**super().construct_inputs(training_data)),
+            "calibrator": LocalizedConformal(alpha=0.2) if calibrator is None else calibrator,
         }
 
 
@@ -474,10 +370,9 @@ def _check_calibrator(calibrator: object) -> None:
 
 
 def _beside(model: Model, calibrator: Calibrator) -> Calibrator:
-    """The calibrator, on the model's device: one that has learned nothing lies on the CPU.
+    """The calibrator, moved to the model's device if it has learned nothing.
 
-    A state that is loaded into it goes to where it lies. One that has learned may serve another
-    model where it lies, so it is not moved.
+    One that has learned may serve another model where it lies, so it is not moved.
     """
     parameter = next(model.parameters(), None)
     if parameter is None or all(each.device == parameter.device for each in calibrator.buffers()):
@@ -490,7 +385,14 @@ def _beside(model: Model, calibrator: Calibrator) -> Calibrator:
     return calibrator.to(parameter.device)
 
 
-def _check_beyond(beyond: Tensor, num: int) -> None:
+def _check_rows(num: int, learn_from: Tensor | None, beyond: Tensor | None) -> None:
+    if learn_from is not None and (learn_from.shape != (num,) or learn_from.dtype != torch.bool):
+        raise BotorchTensorDimensionError(
+            f"`learn_from` must hold {num} booleans, one for each row of `X`, got "
+            f"{learn_from.dtype} of shape {tuple(learn_from.shape)}."
+        )
+    if beyond is None:
+        return
     if beyond.shape != (num,):
         raise BotorchTensorDimensionError(
             f"`beyond` must hold {num} numbers, one for each row of `X`, got the shape "
@@ -503,7 +405,7 @@ def _check_beyond(beyond: Tensor, num: int) -> None:
 def _as_precise_as(model: Model, values: Tensor) -> Tensor:
     """``values`` in the precision of the model's parameters, where that is the greater one.
 
-    BoTorch rounds its input transforms to the precision of what they are given, for good.
+    BoTorch rounds its input transforms to the precision of the inputs, for good.
     """
     parameter = next(model.parameters(), None)
     if parameter is None:
@@ -511,16 +413,8 @@ def _as_precise_as(model: Model, values: Tensor) -> Tensor:
     return values.to(torch.promote_types(values.dtype, parameter.dtype))
 
 
-def _extended_by(model: Any, X: Tensor, Y: Tensor, Yvar: Tensor | None) -> Model:
-    """``model`` conditioned on observations, which then are pending no longer."""
-    if observed_process(model) is not model:
-        extended: Model = model.with_observations(X, Y, Yvar)
-        return extended
-    return conditioned_on(model, X, Y, **given_noise(model, X, Y, Yvar))
-
-
 def _checked_noise(observation_noise: bool | Tensor) -> Tensor | None:
-    """The noise variances that are given, if there are any."""
+    """The given noise variances, if there are any."""
     if isinstance(observation_noise, Tensor):
         # Acquisition functions give booleans, so this waits for no device where that costs.
         return check_variances("observation_noise", observation_noise)

@@ -23,11 +23,9 @@ from botorch_calib.models.requirements import check_fits
 def conditioned_on(model: Any, X: Tensor, Y: Tensor, **kwargs: Any) -> Model:
     """``model.condition_on_observations``, with an error that helps where there is none.
 
-    Exact Gaussian processes gain rows of their Cholesky factor
-    (`botorch_calib.models.factorization.row_updates`).
-
-    Predictions are differentiable in ``X`` and ``Y`` where these require it, variances as well, on
-    which calibrated means depend: by default GPyTorch detaches what predictions are made of.
+    Exact Gaussian processes gain rows of their Cholesky factor. Predictions, variances included,
+    are differentiable in ``X`` and ``Y`` where these require it: by default GPyTorch detaches what
+    they are made of.
     """
     keeps_graph = X.requires_grad or Y.requires_grad
     try:
@@ -43,8 +41,11 @@ def conditioned_on(model: Any, X: Tensor, Y: Tensor, **kwargs: Any) -> Model:
         detaches = detach_test_caches.on() and not keeps_graph
         with row_updates(model) as update, detach_test_caches(detaches):
             conditioned: Any = model.condition_on_observations(X, Y, **kwargs)
-            if keeps_graph:
-                _compute_weights(conditioned)
+            strategy = getattr(conditioned, "prediction_strategy", None)
+            if keeps_graph and strategy is not None:
+                # Here the means' weights keep their graph. GPyTorch updates them under a name by
+                # which it does not find them again: the first prediction would detach them.
+                _ = strategy.mean_cache
         if update is not None and update.factor is not None:
             remember_factor(conditioned, *update.factor)
     except (NotImplementedError, AttributeError) as error:
@@ -73,7 +74,7 @@ def _drop_graph_of_parameters(model: Any) -> None:
     """Detach the factor that a model keeps, unless it depends on more than hyperparameters.
 
     The first backward pass frees its graph, and the factor stays, so there could be no second one.
-    Predictions are made of what is detached already. Under ``propagate_grads`` nothing is.
+    Under ``propagate_grads`` nothing is detached.
     """
     strategy: Any = getattr(model, "prediction_strategy", None)
     # The exact type: other strategies hold other caches than a factor.
@@ -88,17 +89,6 @@ def _drop_graph_of_parameters(model: Any) -> None:
             add_to_cache(covariance, name, factor.detach())
 
 
-def _compute_weights(model: Any) -> None:
-    """Compute what means are predicted from, with its graph.
-
-    GPyTorch updates it, and keeps it under a name by which it does not find it again, so that the
-    first prediction would compute it once more, and detach it.
-    """
-    strategy = getattr(model, "prediction_strategy", None)
-    if strategy is not None:
-        _ = strategy.mean_cache
-
-
 def given_noise(model: Any, X: Tensor, Y: Tensor, Yvar: Tensor | None) -> dict[str, Tensor]:
     """The ``noise`` a fixed-noise model needs to be conditioned, in transformed units."""
     if not isinstance(model.likelihood, FixedNoiseGaussianLikelihood):
@@ -106,9 +96,7 @@ def given_noise(model: Any, X: Tensor, Y: Tensor, Yvar: Tensor | None) -> dict[s
     if Yvar is None:
         return {"noise": model.likelihood.noise.mean().expand_as(Y)}
     model.eval()  # in training mode `Standardize` would learn mean and scale anew from these
-    transform = getattr(model, "outcome_transform", None)
-    if transform is None:
-        return {"noise": Yvar}
-    return {
-        "noise": transform(Y, Yvar, **inputs_of_transform(model, with_task_feature(model, X)))[1]
-    }
+    if hasattr(model, "outcome_transform"):
+        strata = inputs_of_transform(model, with_task_feature(model, X))
+        Yvar = model.outcome_transform(Y, Yvar, **strata)[1]
+    return {"noise": Yvar}

@@ -12,12 +12,12 @@ from botorch.posteriors import Posterior
 from botorch.utils.datasets import SupervisedDataset
 from torch import Tensor
 
-from botorch_calib._validation import check_inputs, check_model
+from botorch_calib._validation import check_inputs, check_limit, check_one_of
 from botorch_calib.models.calibrated import CalibratedModel
 from botorch_calib.models.conditioning import conditioned_on, given_noise
 from botorch_calib.models.fit_to_ledger import Fit, fitted_model
 from botorch_calib.models.imputation import (
-    check_settings,
+    IMPUTATIONS,
     impute,
     missing_censor_value,
     queries_to_impute,
@@ -41,43 +41,39 @@ class _Conditioned(NamedTuple):
 
 
 class CensoredDelayModel(WrapperModel, FantasizeMixin):
-    r"""A fitted model of the observed data, conditioned on imputed values at pending points.
+    """A fitted model of the observed data, conditioned on imputed values at pending points.
 
     With ``imputation="censor"`` the posterior is that of [Verma2022]_, eq. 1,
 
         mu(x) = k(x)^T (K + noise)^{-1} y~,  cov(x, x') = k(x, x') - k(x)^T (K + noise)^{-1} k(x'),
 
-    where ``K`` is the covariance matrix of all queries. ``y~`` holds their values or, where a value
-    is missing, ``censor_value``, the least value that the objective can take. This lowers the mean
-    around pending points, and the search looks elsewhere. (The paper's prior mean is zero; here
-    it is the model's.) With ``"hallucinate"`` a missing value is replaced by the posterior mean
-    there, which shrinks the variance and leaves the mean unchanged, as in GP-BUCB. With
-    ``"none"`` pending points are ignored.
+    where ``K`` is the covariance matrix of all queries, and ``y~`` holds their values or, where
+    these are missing, ``censor_value``. This lowers the mean around pending points, and the search
+    looks elsewhere. (The paper's prior mean is zero; here it is the model's.) With
+    ``"hallucinate"`` the posterior mean replaces a missing value, which shrinks the variance and
+    leaves the mean unchanged, as in GP-BUCB. With ``"none"`` pending points are ignored.
 
-    Hyperparameters and transforms are those of ``model``. Its factorization is not recomputed but
-    extended by rows for the pending points. The model is never modified, with one exception:
-    `observe` updates the calibrator of a `CalibratedModel` inside.
+    Hyperparameters and transforms are those of ``model``, whose factorization gains rows. ``model``
+    is never modified, except that `observe` updates the calibrator of a `CalibratedModel` inside.
 
     Calibration composes in either order, with equal posteriors, and uses observed data only:
     ``CensoredDelayModel(CalibratedModel(gp, calibrator), X_pending, 0.0)`` and
     ``CalibratedModel(CensoredDelayModel(gp, X_pending, 0.0), calibrator)``.
 
     Args:
-        model: A fitted model of the observed data that can be conditioned on observations, with one
-            output, a Gaussian likelihood and no batch dimensions: an exact Gaussian process such
-            as ``SingleTaskGP``, or a `CalibratedModel` of one.
+        model: A fitted exact Gaussian process of the observed data with one output, a Gaussian
+            likelihood and no batch dimensions, such as ``SingleTaskGP``, or a `CalibratedModel` of
+            one.
         X_pending: Points whose values are missing, ``n x d``, before any input transform.
-        censor_value: The value that replaces missing ones, in units of the outcome: the least
-            value that the objective can take (for minimization, the greatest). Needed to censor
-            pending points.
+        censor_value: The least value that the objective can take (for minimization, the greatest),
+            in units of the outcome. Needed to censor pending points.
         imputation: What replaces missing values: ``"censor"``, ``"hallucinate"`` or ``"none"``.
 
     Raises:
-        UnsupportedError: For models with several outputs or batch dimensions, ensembles,
-            non-Gaussian likelihoods, models that cannot be conditioned, a `CensoredDelayModel`
-            inside another one, and hallucination under a nonlinear outcome transform.
-        InputDataError: If ``X_pending`` holds NaN or infinite values, ``imputation`` is unknown, or
-            ``censor_value`` is missing where it is needed, or not finite, as such or transformed.
+        UnsupportedError: For other models, a `CensoredDelayModel` inside another one, and
+            hallucination under a nonlinear outcome transform.
+        InputDataError: If an argument is malformed, or ``censor_value`` is missing where it is
+            needed, or not finite once transformed.
         BotorchTensorDimensionError: If ``X_pending`` is not ``n x d``.
 
     Example:
@@ -100,10 +96,9 @@ class CensoredDelayModel(WrapperModel, FantasizeMixin):
     ) -> None:
         super().__init__()
         _check_model(model)
-        check_settings(imputation, censor_value)
+        self.imputation: str = check_one_of("imputation", imputation, IMPUTATIONS)
+        self.censor_value = check_limit("censor_value", censor_value)
         self.model = model
-        self.censor_value = None if censor_value is None else float(censor_value)
-        self.imputation = imputation
         if X_pending is None:
             X_pending = torch.zeros(0, raw_width(observed_process(model)) or 0)
         self.register_buffer("X_pending", self._checked("X_pending", X_pending).clone())
@@ -128,24 +123,21 @@ class CensoredDelayModel(WrapperModel, FantasizeMixin):
 
         Args:
             ledger: A `FeedbackLedger`; its ``censor_value`` is used.
-            fit: Builds a fitted model from inputs ``n x d`` and values ``n x 1`` (double
-                precision, on the CPU).
-            imputation: What replaces missing values: ``"censor"``, ``"hallucinate"`` or ``"none"``.
-            hyperparameters: Data on which ``fit`` is called. ``"observed"``: observed values.
-                ``"censored"``, as in the paper: ``ledger.training_data``. In the latter case the
-                hyperparameters and transforms of the fitted model are kept, but its censored rows
-                become pending points again, which can be resolved and never enter a calibrator.
-                With ``imputation="censor"`` the posterior equals that of the fitted model, unless
-                ``fit`` gave the rows different noise: censored ones have the mean of the others'.
+            fit: Builds a fitted model from inputs ``n x d`` and values ``n x 1`` (double precision,
+                on the CPU).
+            imputation: As in the class.
+            hyperparameters: Whether ``fit`` is called on ``"observed"`` values or, as in the paper,
+                on ``"censored"`` ones, ``ledger.training_data``. Censored rows then become pending
+                points, which can be resolved and never enter a calibrator. The censored posterior
+                equals that of the fitted model, unless ``fit`` gave rows different noise: imputed
+                values have the mean of the others'.
             now: Time as of which the ledger is read (default: the current time).
 
         Raises:
-            InputDataError: If fewer than two values have arrived, ``hyperparameters`` is unknown,
-                the ledger lacks a ``censor_value`` that is needed, or ``fit`` returns no model
-                or trains one on other inputs.
-            UnsupportedError: If ``hyperparameters="censored"`` and ``fit`` returns anything but
-                an exact Gaussian process. A `CalibratedModel` is refused, too, as it would have
-                learned from censored values: wrap the result instead.
+            InputDataError: If fewer than two values have arrived, a ``censor_value`` is missing, or
+                ``fit`` returns no model or trains one on other inputs.
+            UnsupportedError: If ``hyperparameters="censored"`` and ``fit`` returns anything but an
+                exact Gaussian process; to calibrate, wrap the result instead.
         """
         ledger = ledger.snapshot()  # consistent even if other processes write to the ledger
         now = ledger.now() if now is None else now
@@ -159,8 +151,8 @@ class CensoredDelayModel(WrapperModel, FantasizeMixin):
     def conditioned_model(self) -> Any:
         """The model conditioned on the pending points, of the class of `model`.
 
-        If there is nothing to impute, it is `model` itself. Otherwise it is built once, and
-        rebuilt after `model` was refitted, loaded or converted, or an attribute of either was set.
+        It is `model` itself if there is nothing to impute. Otherwise it is built once, and again
+        after `model` was refitted, loaded or converted, or an attribute of either was set.
         """
         return self._conditioned().model
 
@@ -173,16 +165,13 @@ class CensoredDelayModel(WrapperModel, FantasizeMixin):
     def Y_imputed(self) -> Tensor:
         """Values imputed at ``X_pending``, ``n x 1``, in units of the outcome.
 
-        With ``imputation="none"`` there are none, and the shape is ``0 x 1``. Hallucinated values
-        are posterior means of the Gaussian process, even if it is calibrated.
+        With ``imputation="none"`` there are none, ``0 x 1``. Hallucinated values are posterior
+        means of the Gaussian process, even if it is calibrated.
         """
         return self._conditioned().values
 
     def with_pending(self, X: Tensor) -> CensoredDelayModel:
-        """The model with further pending points.
-
-        Args:
-            X: The points, ``n x d``, before any input transform.
+        """The model with further pending points ``X``, ``n x d``, before any input transform.
 
         Raises:
             InputDataError: If ``X`` holds NaN or infinite values, or a ``censor_value`` is missing.
@@ -195,20 +184,12 @@ class CensoredDelayModel(WrapperModel, FantasizeMixin):
     def resolve(self, X: Tensor, Y: Tensor, Yvar: Tensor | None = None) -> CensoredDelayModel:
         """The model after values of pending points have arrived, which then count as observed.
 
-        A `CalibratedModel` inside keeps its calibrator unchanged; `observe` updates it.
-
-        Args:
-            X: Rows of ``X_pending``, ``n x d``, exactly as they were given. If ``X_pending`` holds
-                equal rows, as many of them are resolved as ``X`` contains.
-            Y: Their values ``n x 1``, in units of the outcome.
-            Yvar: Their noise variances ``n x 1``, for a base model with given noise (default:
-                the mean of its training noise).
+        A `CalibratedModel` inside keeps its calibrator unchanged; `observe` updates it. Arguments
+        are those of `with_observations`, but ``X`` holds rows of ``X_pending``, exactly as they
+        were given; of equal ones as many are resolved as it contains.
 
         Raises:
-            InputDataError: If a row is not pending, or ``X``, ``Y`` or ``Yvar`` hold NaN or
-                infinite values, or a variance is negative.
-            BotorchTensorDimensionError: If shapes are not ``n x d`` and ``n x 1``.
-            UnsupportedError: If ``Yvar`` is given to a model that learns its noise.
+            InputDataError: If a row is not pending; other errors are those of `with_observations`.
         """
         X = self._checked("X", X)
         for index, row in enumerate(matching_rows(X, self.X_pending)):
@@ -224,15 +205,14 @@ class CensoredDelayModel(WrapperModel, FantasizeMixin):
         Args:
             X: Inputs ``n x d``; rows that are pending are so no longer.
             Y: Their values ``n x 1``, in units of the outcome.
-            Yvar: Their noise variances ``n x 1``, for a base model with given noise (default:
-                the mean of its training noise).
+            Yvar: Their noise variances ``n x 1``, for a base model with given noise (default: the
+                mean of its training noise).
 
         Raises:
-            InputDataError: If ``X``, ``Y`` or ``Yvar`` hold NaN or infinite values, or a variance
-                is negative.
-            BotorchTensorDimensionError: If their shapes are not ``n x d`` and ``n x 1``.
-            UnsupportedError: If the base model cannot be conditioned on observations, or ``Yvar``
-                is given to one that learns its noise.
+            InputDataError: If a value is NaN or infinite, or a variance negative.
+            BotorchTensorDimensionError: If a shape is another one.
+            UnsupportedError: If the base model cannot be conditioned, or ``Yvar`` is given to one
+                that learns its noise.
         """
         X, Y, Yvar = self._observations(X, Y, Yvar)
         noise = given_noise(observed_process(self.model), X, Y, Yvar)
@@ -243,21 +223,10 @@ class CensoredDelayModel(WrapperModel, FantasizeMixin):
     def observe(self, X: Tensor, Y: Tensor, Yvar: Tensor | None = None) -> None:
         """Add new observations in place; rows that were pending are so no longer.
 
-        A `CalibratedModel` inside scores them with the model of observed data alone, and its
-        calibrator learns (`CalibratedModel.observe`). A call that raises changes nothing.
-
-        Args:
-            X: Inputs ``n x d``, in the order of observation, pending or not.
-            Y: Observed values ``n x 1``, in units of the outcome.
-            Yvar: Their noise variances ``n x 1``, for a base model with given noise (default:
-                the mean of its training noise).
-
-        Raises:
-            InputDataError: If ``X``, ``Y`` or ``Yvar`` hold NaN or infinite values, or a variance
-                is negative.
-            BotorchTensorDimensionError: If their shapes are not ``n x d`` and ``n x 1``.
-            UnsupportedError: If the base model cannot be conditioned on observations, or ``Yvar``
-                is given to one that learns its noise.
+        A `CalibratedModel` inside scores them by the model of observed data alone, and its
+        calibrator learns (`CalibratedModel.observe`). Arguments and errors are those of
+        `with_observations`; rows of ``X`` are in the order of observation. A call that raises
+        changes nothing.
         """
         X, Y, Yvar = self._observations(X, Y, Yvar)
         pending = self._still_pending(X)
@@ -279,53 +248,25 @@ class CensoredDelayModel(WrapperModel, FantasizeMixin):
     ) -> Posterior:
         """Posterior of `conditioned_model`, of the same type as that of `model`.
 
-        Args:
-            X: Inputs ``batch_shape x q x d``, before any input transform.
-            output_indices: None or ``[0]``, as there is one output.
-            observation_noise: Whether to include the observation noise, or its variances, as in
-                BoTorch's models.
-            posterior_transform: Passed on to the posterior of `conditioned_model`.
-
         Raises:
             BotorchTensorDimensionError: If ``X`` has another number of columns than the model.
             InputDataError: If ``X`` is more precise than the model.
         """
         check_output_indices(output_indices)
         self.warn_if_unlearned()
-        return posterior_at(
-            self.conditioned_model,
-            X,
-            observation_noise=observation_noise,
-            posterior_transform=posterior_transform,
-        )
+        return posterior_at(self.conditioned_model, X, observation_noise, posterior_transform)
 
     def warn_if_unlearned(self) -> None:
-        """Have a `CalibratedModel` inside warn, once: the conditioned copy of it does not."""
+        """Have a `CalibratedModel` inside warn, once, as the conditioned copy of it does not."""
         if isinstance(self.model, CalibratedModel):
             self.model.warn_if_unlearned()
-
-    def transform_inputs(self, X: Tensor, input_transform: torch.nn.Module | None = None) -> Tensor:
-        """Inputs in the base model's transformed space."""
-        transformed: Tensor = self.conditioned_model.transform_inputs(
-            X, input_transform=input_transform
-        )
-        return transformed
 
     def condition_on_observations(  # type: ignore[override]
         self, X: Tensor, Y: Tensor, **kwargs: Any
     ) -> Model:
-        """Condition `conditioned_model` on further values, for example on fantasies.
+        """Condition `conditioned_model` on further values, such as fantasies.
 
-        For values that have really arrived use `observe` or `resolve`, which also remove their
-        points from the pending ones.
-
-        Args:
-            X: Inputs ``batch_shape x n' x d``.
-            Y: Values ``batch_shape' x n' x 1``.
-            kwargs: Passed on to the base model, for example ``noise``.
-
-        Returns:
-            A model of the class of `model`.
+        For values that have really arrived use `observe` or `resolve`.
         """
         X = with_task_feature(observed_process(self.model), X)
         return conditioned_on(self.conditioned_model, X, Y, **kwargs)
@@ -338,15 +279,7 @@ class CensoredDelayModel(WrapperModel, FantasizeMixin):
         censor_value: float | None = None,
         imputation: str = "censor",
     ) -> dict[str, Any]:
-        """Arguments of the constructor from a dataset with one outcome.
-
-        Args:
-            training_data: Data of a ``SingleTaskGP`` (still to be fitted), which is built with
-                ``Normalize`` and ``Standardize``.
-            X_pending: Points whose values are missing, ``n x d``.
-            censor_value: The value that replaces missing ones, in units of the outcome.
-            imputation: What replaces missing values: ``"censor"``, ``"hallucinate"`` or ``"none"``.
-        """
+        """Arguments of the constructor, with an unfitted ``SingleTaskGP`` of the data."""
         return {
             "model": standardized_gp(**super().construct_inputs(training_data)),
             "X_pending": X_pending,
@@ -395,14 +328,8 @@ class CensoredDelayModel(WrapperModel, FantasizeMixin):
         """Objects one of which is replaced by anything that invalidates the conditioned model."""
         gp = observed_process(self.model)
         settings = [getattr(self.model, name, None) for name in ("calibrator", "denoise", "excess")]
-        return (
-            self.X_pending,
-            self.imputation,
-            self.censor_value,
-            gp,
-            getattr(gp, "prediction_strategy", None),
-            *settings,
-        )
+        strategy = getattr(gp, "prediction_strategy", None)
+        return (self.X_pending, self.imputation, self.censor_value, gp, strategy, *settings)
 
     def _checked(self, name: str, X: Tensor) -> Tensor:
         """Inputs ``n x d`` with all columns the model takes, in its precision."""
@@ -429,12 +356,11 @@ class CensoredDelayModel(WrapperModel, FantasizeMixin):
 
 
 def _check_model(model: Any) -> None:
-    check_model(model)
+    check_base(model, "CensoredDelayModel")
     if any(isinstance(part, CensoredDelayModel) for part in model.modules()):
         raise UnsupportedError(
             "`model` already accounts for pending points: add further ones by `with_pending`."
         )
-    check_base(model, "CensoredDelayModel")
     if model.batch_shape:
         raise UnsupportedError(
             "CensoredDelayModel needs a `model` without batch dimensions, got "

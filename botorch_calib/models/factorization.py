@@ -1,8 +1,4 @@
-"""`row_updates`: an exact Gaussian process is conditioned by adding rows to its Cholesky factor.
-
-What GPyTorch computes anew, or with explicit inverses, is extended here at ``O(n^2 k)`` for ``k``
-new observations. `botorch_calib.models.conditioning.conditioned_on` is what the package calls.
-"""
+"""`row_updates`: an exact Gaussian process is conditioned by adding rows to its Cholesky factor."""
 
 from __future__ import annotations
 
@@ -22,18 +18,15 @@ from torch import Tensor
 
 @contextmanager
 def row_updates(model: Any) -> Iterator[RowUpdate | None]:
-    r"""Have ``model.condition_on_observations`` extend the Cholesky factor of ``model``.
+    """Have ``model.condition_on_observations`` extend the Cholesky factor of ``model``.
 
-    With ``K = L L^T`` and new rows ``[B, D]``, the factor gains the rows ``[V^T, C]`` with
-    ``V = L^{-1} B^T`` and ``C C^T = D - V^T V``: ``O(n^2 k)`` for ``k`` new rows. GPyTorch's own
-    update computes with explicit inverses, which costs digits, inverts the new factor at
-    ``O(n^3)``, and factorises the whole matrix once more for the mean.
+    With ``K = L L^T`` and new rows ``[B, D]``, the factor gains the rows ``[V^T, C]`` with ``V =
+    L^{-1} B^T`` and ``C C^T = D - V^T V``: ``O(n^2 k)`` for ``k`` new rows. GPyTorch's own update
+    computes with explicit inverses, which costs digits, inverts the new factor at ``O(n^3)``, and
+    factorises the whole matrix once more for the mean.
 
-    Only without gradients and batch dimensions; otherwise GPyTorch's update is left in place,
-    as it is for models with another way of prediction than the usual one.
-
-    Yields:
-        What becomes of the factor; None where GPyTorch's update is left in place.
+    GPyTorch's update stays in place, and None is yielded, where there are gradients or batch
+    dimensions, and for models with another prediction strategy than the usual one.
     """
     strategy = getattr(model, "prediction_strategy", None)
     # The exact type: other strategies (interpolated, sparse) hold other caches than a factor.
@@ -100,7 +93,7 @@ class RowUpdate:
             root=TriangularLinearOperator(root),
             inv_root=TriangularLinearOperator(inverse, upper=True),
         )
-        # What GPyTorch would otherwise compute on first use: (K + noise)^-1 (y - mean) by two
+        # GPyTorch would otherwise compute these on first use: (K + noise)^-1 (y - mean) by two
         # triangular solves, and the inverse root that predictive variances are made of.
         # (`torch.cholesky_solve` takes forty times as long for one right-hand side at n = 2000.)
         deviation = (full_targets - full_output.mean).unsqueeze(-1)
@@ -113,13 +106,10 @@ class RowUpdate:
 
 
 def _bordered(L: Tensor, inverse: Tensor, cross: Tensor, block: Tensor) -> tuple[Tensor, Tensor]:
-    """Lower factor and its transposed inverse, both with ``k`` more rows and columns.
+    """Lower factor ``n x n`` and its transposed inverse, both with ``k`` more rows and columns.
 
-    Args:
-        L: Lower Cholesky factor ``n x n``.
-        inverse: ``L^{-T}``, ``n x n``.
-        cross: Covariance of the new points with the old, ``k x n``.
-        block: Covariance of the new points, ``k x k``, with noise.
+    ``cross``, ``k x n``, is the covariance of the new points with the old, and ``block``, ``k x
+    k``, that of the new points, with noise.
     """
     # [K, B^T; B, D] = [L, 0; V^T, C] [L^T, V; 0, C^T], hence L V = B^T and C C^T = D - V^T V, which
     # is the posterior covariance of the new points: jitter is added where rounding left it

@@ -26,18 +26,7 @@ HYPERPARAMETERS = ("observed", "censored")
 
 
 def fitted_model(ledger: FeedbackLedger, fit: Fit, hyperparameters: str, now: float | None) -> Any:
-    """A model of the ledger's observed data, with fitted hyperparameters.
-
-    Args:
-        ledger: The data.
-        fit: Builds a fitted model from inputs ``n x d`` and values ``n x 1``.
-        hyperparameters: Whether ``fit`` is called on ``"observed"`` or ``"censored"`` data.
-        now: Time as of which the ledger is read.
-
-    Raises:
-        InputDataError: As `CensoredDelayModel.from_ledger`.
-        UnsupportedError: As `CensoredDelayModel.from_ledger`.
-    """
+    """A model of the ledger's observed data; see `CensoredDelayModel.from_ledger`."""
     check_one_of("hyperparameters", hyperparameters, HYPERPARAMETERS)
     X, Y = ledger.to_observations(now)
     if len(Y) < 2:
@@ -45,29 +34,23 @@ def fitted_model(ledger: FeedbackLedger, fit: Fit, hyperparameters: str, now: fl
             f"`ledger` holds {len(Y)} observed values, and fitting a model needs at least 2: until "
             "then, choose queries by a space-filling design."
         )
-    if hyperparameters == "observed":
-        return _checked_fit(fit(X, Y))
-    if ledger.censor_value is None:
+    is_censored = hyperparameters == "censored"
+    if is_censored and ledger.censor_value is None:
         raise InputDataError("`hyperparameters='censored'` needs a `ledger` with a `censor_value`.")
-    X_all, Y_all = ledger.training_data(now)
-    model = _checked_fit(fit(X_all, Y_all))
-    rows = matching_rows(torch.cat([X, Y], dim=-1), torch.cat([X_all, Y_all], dim=-1))
-    return _restricted(model, X_all, [row for row in rows if row is not None])
-
-
-def _checked_fit(model: Any) -> Any:
+    X_fit, Y_fit = ledger.training_data(now) if is_censored else (X, Y)
+    model = fit(X_fit, Y_fit)
     if not isinstance(model, Model):
         raise InputDataError(
             f"`fit` must return a fitted BoTorch model, got {type(model).__name__}."
         )
-    return model
+    if not is_censored:
+        return model
+    rows = matching_rows(torch.cat([X, Y], dim=-1), torch.cat([X_fit, Y_fit], dim=-1))
+    return _restricted(model, X_fit, [row for row in rows if row is not None])
 
 
 def _restricted(model: Any, X: Tensor, rows: list[int]) -> Any:
-    """A copy of a model trained on ``X`` that keeps the training data of some rows only.
-
-    Hyperparameters and transforms stay as they were fitted to all rows.
-    """
+    """A copy of a model trained on ``X`` that keeps some rows, and the transforms fitted to all."""
     if not isinstance(model, ExactGP) or model.train_targets.dim() != 1:
         raise UnsupportedError(
             "`hyperparameters='censored'` needs `fit` to return an exact Gaussian process with one "

@@ -1,11 +1,10 @@
-r"""Functions drawn from one Gaussian process, evaluated together and with its posterior.
+"""Functions drawn from one Gaussian process, evaluated together and with its posterior.
 
 BoTorch draws a function by Matheron's rule: ``m(x)``, plus random Fourier features with random
 weights, plus the covariances with the training points with weights that make it agree with the
 data. It evaluates each draw alone. Draws of one process share ``m`` and the covariances, and the
-posterior needs nothing else: so here all that is shared is computed once, which takes half of the
-time of a calibrated draw (``benchmarks/studies/simpler_forms_robust.py``). A hand-written
-derivative of the features was another 10 % faster at the 20 points of a search.
+posterior needs nothing else: computing these once takes half of the time of a calibrated draw
+(``benchmarks/studies/simpler_forms_robust.py``).
 """
 
 from __future__ import annotations
@@ -73,14 +72,11 @@ class FourierPaths(Module):
         return self._evaluate(X)[0]
 
     def with_posterior(self, X: Tensor) -> tuple[Tensor, GPyTorchPosterior]:
-        """The values, and the posterior of the process at each point alone.
-
-        The latter has the batch shape ``batch_shape x q``, and is of a single point each.
-        """
+        """The values, and the process's posterior at single points, ``batch_shape x q x 1 x 1``."""
         values, rows, mean, covariance = self._evaluate(X)
         strategy, shape = self.gp.prediction_strategy, X.shape[:-1]
         if self.gp.training or strategy is None or self.gp.train_inputs[0] is not self._inputs:
-            return values, self.gp.posterior(X.unsqueeze(-2))  # what it keeps has to be made
+            return values, self.gp.posterior(X.unsqueeze(-2))  # which makes the prediction strategy
         prior = self.gp.covar_module(rows, diag=True)
         with gpt_posterior_settings():
             moments = strategy.exact_prediction(
@@ -115,8 +111,8 @@ class FourierPaths(Module):
 def _waves(prior: Any, update: Any) -> tuple[Tensor, Tensor] | None:
     """Frequencies ``d x m`` of a draw from the prior, and amplitudes ``2 x m``, if it is of waves.
 
-    What the transforms of its inputs do is linear, and those of its outputs scale: each is known by
-    what it makes of unit vectors, and of sines and cosines of 0.
+    Its input transforms are linear, and its output transforms scale: the images of unit
+    vectors, and of sines and cosines of 0, tells them.
     """
     maps: list[Any] = [getattr(each, "feature_map", None) for each in (prior, update)]
     if [type(each) for each in maps] != [KernelFeatureMap, KernelEvaluationMap]:

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 from botorch.exceptions.errors import InputDataError, UnsupportedError
 from torch import Tensor
 
-from botorch_calib._validation import check_limit, check_one_of
 from botorch_calib.models.conditioning import conditioned_on, given_noise
 from botorch_calib.models.inspection import observed_process
 from botorch_calib.posteriors.single_points import is_gaussian
@@ -16,12 +15,6 @@ if TYPE_CHECKING:
     from botorch_calib.ledger import FeedbackLedger
 
 IMPUTATIONS = ("censor", "hallucinate", "none")
-
-
-def check_settings(imputation: str, censor_value: float | None) -> None:
-    """Raise ``InputDataError`` for an unknown ``imputation`` or an infinite ``censor_value``."""
-    check_one_of("imputation", imputation, IMPUTATIONS)
-    check_limit("censor_value", censor_value)
 
 
 def missing_censor_value(
@@ -44,28 +37,22 @@ def queries_to_impute(ledger: FeedbackLedger, imputation: str, now: float | None
 def impute(
     model: Any, X_pending: Tensor, imputation: str, censor_value: float | None
 ) -> tuple[Any, Tensor]:
-    """Condition a model on imputed values at pending points.
+    """A model conditioned on imputed values at pending points, and these values, ``n x 1``.
 
-    Args:
-        model: The model of observed data. If its likelihood has given noise, the noise of imputed
-            values is the mean of that.
-        X_pending: The points, ``n x d``.
-        imputation: ``"censor"`` or ``"hallucinate"``.
-        censor_value: The value to censor by, in units of the outcome.
-
-    Returns:
-        The conditioned model and the values ``n x 1``, in units of the outcome.
-
-    Raises:
-        InputDataError: If the censoring value is not finite once transformed.
-        UnsupportedError: If the model cannot be conditioned on observations, or a nonlinear outcome
-            transform makes the posterior to hallucinate from non-Gaussian.
+    Given noise of imputed values is the mean of that of the observed ones.
     """
     gp = observed_process(model)
     if censor_value is not None and imputation == "censor":
         Y = X_pending.new_full((len(X_pending), 1), censor_value)
     else:
-        Y = _posterior_mean(gp, X_pending)
+        posterior = gp.posterior(X_pending)
+        if not is_gaussian(posterior):
+            raise UnsupportedError(
+                "`imputation='hallucinate'` needs a posterior that is Gaussian in the units of the "
+                f"outcome, got a {type(posterior).__name__}: apply nonlinear transforms to the "
+                "observations beforehand."
+            )
+        Y = posterior.mean
     conditioned: Any = conditioned_on(model, X_pending, Y, **given_noise(gp, X_pending, Y, None))
     if not conditioned.train_targets.isfinite().all():
         raise InputDataError(
@@ -73,15 +60,3 @@ def impute(
             f"{type(gp).__name__}."
         )
     return conditioned, Y
-
-
-def _posterior_mean(gp: Any, X: Tensor) -> Tensor:
-    posterior = gp.posterior(X)
-    if not is_gaussian(posterior):
-        raise UnsupportedError(
-            "`imputation='hallucinate'` needs a posterior that is Gaussian in the units of the "
-            f"outcome, got a {type(posterior).__name__}: apply nonlinear transforms to the "
-            "observations beforehand."
-        )
-    mean: Tensor = posterior.mean
-    return mean

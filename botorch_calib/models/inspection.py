@@ -1,14 +1,8 @@
 """How the parts, data, noise and units of a model are reached.
 
-A model may stand inside others: a `CensoredDelayModel` around the model of its observed data, and
-a `CalibratedModel` around a Gaussian process, in either order. Three functions look inside; each
-leaves a plain model as it is:
-
-=====================  ==========================================================================
-`observed_process`     the Gaussian process of observed data alone, inside all wrappers
-`predicting_process`   the one that predicts: conditioned on what is imputed at pending points
-`predicting_part`      what predicts, calibrated or not, without a layer of pending points
-=====================  ==========================================================================
+A `CensoredDelayModel` may stand around the model of its observed data, and a `CalibratedModel`
+around a Gaussian process, in either order. `observed_process`, `predicting_process` and
+`predicting_part` look inside; each leaves a plain model as it is.
 """
 
 from __future__ import annotations
@@ -41,10 +35,7 @@ from botorch_calib.posteriors.single_points import is_gaussian
 
 
 def predicting_part(model: Any) -> Any:
-    """The model that predicts: conditioned on pending points, where a model knows of such.
-
-    It is the model itself where nothing is pending.
-    """
+    """The model that predicts, calibrated or not, without a layer of pending points."""
     return getattr(model, "conditioned_model", model)
 
 
@@ -96,11 +87,8 @@ def raw_train_targets(model: Any) -> Tensor:
 def inputs_of_transform(model: Any, X: Tensor | None = None) -> dict[str, Tensor]:
     """The argument ``X`` of a model's outcome transform, where that differs between inputs.
 
-    Others are not given any, since those that users write need not take it.
-
-    Args:
-        model: A model with one output and an outcome transform.
-        X: ``... x d``, all columns of it (default: the training inputs).
+    Others are not given any, since those that users write need not take it. ``X``, ``... x d``, are
+    the training inputs by default.
     """
     if not _has_strata(model.outcome_transform):
         return {}
@@ -122,13 +110,11 @@ def raw_width(model: Any) -> int | None:
 
 def with_task_feature(model: Any, X: Tensor) -> Tensor:
     """``X`` with the column of the output task, where a multi-task model lets it be omitted."""
-    if not isinstance(model, MultiTaskGPyTorchModel):
+    is_multi_task = isinstance(model, MultiTaskGPyTorchModel)
+    if not is_multi_task or X.shape[-1] != model.num_non_task_features:
         return X
-    base: Any = model
-    if X.shape[-1] != base.num_non_task_features:
-        return X
-    place = base._task_feature
-    task = X.new_full((*X.shape[:-1], 1), float(base._output_tasks[0]))
+    place = model._task_feature
+    task = X.new_full((*X.shape[:-1], 1), float(model._output_tasks[0]))
     return torch.cat([X[..., :place], task, X[..., place:]], dim=-1)
 
 
@@ -154,16 +140,11 @@ _UNIT = torch.ones(())
 
 
 def outcome_scale(model: Any, squared: bool = False) -> Tensor | None:
-    """Factor from the space of a model's targets to the units of the outcome.
+    """Factor from the space of a model's targets to the units of the outcome, or its square.
 
-    Args:
-        model: A model with one output.
-        squared: Whether to give the square instead, which ``Standardize`` keeps beside it.
-
-    Returns:
-        1 without an outcome transform; the standard deviation, ``batch_shape x 1 x 1``, of a
-        ``Standardize``, and of a chain of such the product; None for any other transform, which
-        need not be affine, or may have as many factors as there are strata.
+    1 without an outcome transform; the standard deviation, ``batch_shape x 1 x 1``, of a
+    ``Standardize``, and of a chain of such the product; None for any other transform, which need
+    not be affine, or may have as many factors as there are strata.
     """
     transform = getattr(model, "outcome_transform", None)
     return _UNIT if transform is None else _scale_of(transform, squared)
@@ -182,12 +163,7 @@ def _scale_of(transform: Any, squared: bool) -> Tensor | None:
 
 
 def unit_of_targets(model: Any, like: Tensor) -> Tensor:
-    """What one unit of the targets of a model is in units of its outcome; 1 where it is not known.
-
-    Args:
-        model: A model, calibrated and with pending points or not.
-        like: Has the precision and the device of the result.
-    """
+    """One unit of a model's targets in units of its outcome, a scalar like ``like``, or else 1."""
     scale = outcome_scale(predicting_process(model))
     if scale is None or scale.numel() != 1:
         return torch.ones_like(like[0, 0])
@@ -212,7 +188,7 @@ def outcome_units(model: Any) -> Tensor:
             "units of the outcome: use Standardize, and apply others to the observations "
             "beforehand."
         )
-    # What multiplies a variance is the square of the unit. A difference of two values that are
+    # A variance is multiplied by the square of the unit. A difference of two values that are
     # transformed back would lose digits to the mean.
     ones = torch.ones_like(targets).unsqueeze(-1)
     squares: Tensor = transform.untransform(ones, ones, **inputs_of_transform(model))[1]
@@ -220,18 +196,12 @@ def outcome_units(model: Any) -> Tensor:
 
 
 def least_variance(model: Any, posterior: GPyTorchPosterior) -> Tensor | None:
-    """Smallest variance that a model's posterior is to state, in squared units of the outcome.
+    """Smallest variance that a single-output model's posterior is to state; None for GPyTorch's.
 
     GPyTorch states none below 1e-10 (1e-6 in single precision), in whatever units: outcomes that
     vary by 1e-5 (1e-3) or less would all seem to have that standard deviation. Under a
-    ``Standardize`` that is a bound in the space of the targets here.
-
-    Args:
-        model: A model with one output.
-        posterior: What it states.
-
-    Returns:
-        A variance that broadcasts to ``batch_shape x q x 1``; None where GPyTorch's stands.
+    ``Standardize`` that is a bound in the space of the targets here. In squared units of the
+    outcome; broadcasts to ``batch_shape x q x 1``.
     """
     scale = outcome_scale(model, squared=True)
     if scale is None or scale is _UNIT:
@@ -242,31 +212,25 @@ def least_variance(model: Any, posterior: GPyTorchPosterior) -> Tensor | None:
 def stated_moments(
     model: Any, posterior: Posterior, transform: PosteriorTransform | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Mean and standard deviation of the objective, ``batch_shape x q x 1`` each, in any units.
+    """Mean and standard deviation of the objective, ``batch_shape x q x 1`` each.
 
-    Args:
-        model: A model with one output, calibrated and with pending points or not.
-        posterior: What it states.
-        transform: The posterior transform that this has been through, if any.
+    ``transform`` is the posterior transform that the posterior of ``model`` has been through.
     """
     if not is_gaussian(posterior):
         return mean_and_deviation(posterior)
     least = least_variance(predicting_process(model), posterior)
     if least is None or transform is None:
         return mean_and_deviation(posterior, least)
-    # Of other transforms than by a factor and an offset the units are not known.
+    # The units are known for a factor and an offset only.
     weights: Any = getattr(transform, "weights", None)
     scaled = type(transform) is ScalarizedPosteriorTransform and weights.numel() == 1
     return mean_and_deviation(posterior, least * weights.square() if scaled else None)
 
 
 def as_calibrated(model: Any, posterior: Posterior) -> CalibratedPosterior:
-    """What a model states of the objective, with the methods of a calibrated posterior.
+    """A single-output model's posterior with the methods of a calibrated one.
 
-    Args:
-        model: A model with one output, calibrated and with pending points or not.
-        posterior: What it states: a `CalibratedPosterior`, which is returned as it is, or a
-            Gaussian one, in which nothing is corrected.
+    A `CalibratedPosterior` is returned as it is, and nothing is corrected in a Gaussian one.
 
     Raises:
         UnsupportedError: If the posterior is neither.
@@ -281,7 +245,7 @@ def as_calibrated(model: Any, posterior: Posterior) -> CalibratedPosterior:
         )
     normal = PiecewisePredictive.gaussian(dtype=torch.double, device=posterior.device)
     least = least_variance(predicting_process(model), posterior)
-    return CalibratedPosterior.of_model(posterior, normal, 0.0, True, "noise", least)
+    return CalibratedPosterior(posterior, normal, 0.0, least_variance=least, validate_args=False)
 
 
 def objective_variance(model: Any, posterior: GPyTorchPosterior) -> Tensor:
@@ -294,20 +258,18 @@ def observation_noise_variance(
 ) -> Tensor:
     """Noise variance that ``model.posterior(X, observation_noise=True)`` would add.
 
-    For a homoscedastic or fixed-noise likelihood with no outcome transform or
-    ``Standardize`` it is read off, as BoTorch does (the mean of the fixed noise); elsewhere
-    it costs a second evaluation of the posterior.
+    For a homoscedastic or fixed-noise likelihood with no outcome transform or ``Standardize`` it is
+    read off, as BoTorch does (the mean of the fixed noise); elsewhere it costs a second evaluation
+    of the posterior.
 
     Args:
         model: Single-output model with a Gaussian likelihood.
         posterior: ``model.posterior(X)``.
-        X: ``batch_shape x q x d``; it may lack the task, as that of a posterior may.
-        given: Noise variance in the outcome-transformed space, used instead of the
-            likelihood's; broadcasts to ``batch_shape x q x 1``.
+        X: ``batch_shape x q x d``, with or without the column of the task.
+        given: Noise variance in the outcome-transformed space, in place of the likelihood's.
 
     Returns:
-        Noise variances in squared units of the outcome that broadcast to
-        ``batch_shape x q x 1``.
+        In squared units of the outcome; broadcasts to ``batch_shape x q x 1``.
     """
     scale = outcome_scale(model, squared=True)
     noise = _likelihood_noise(model, X) if given is None else given
@@ -321,11 +283,10 @@ def observation_noise_variance(
 
 
 def constant_noise_variance(model: Any) -> Tensor:
-    """`observation_noise_variance`, which is the same at all inputs: ``batch_shape x 1 x 1``.
+    """`observation_noise_variance` where it is the same at all inputs: ``batch_shape x 1 x 1``.
 
-    Args:
-        model: Single-output model of a single task, with a homoscedastic or fixed-noise likelihood
-            and no outcome transform or ``Standardize``.
+    For a single task, a homoscedastic or fixed-noise likelihood, and no outcome transform or
+    ``Standardize``.
     """
     scale, noise = outcome_scale(model, squared=True), _constant_noise(model.likelihood)
     assert scale is not None and noise is not None
@@ -357,8 +318,8 @@ def _constant_noise(likelihood: Any) -> Tensor | None:
 def _given_noise_by_task(model: Any, X: Tensor) -> Tensor:
     """Mean of the given noise of each row's task, ``batch_shape x q x 1``.
 
-    What BoTorch's models add too, except that (up to 0.18.1) those conditioned on batches cannot,
-    and of a task without observations they say NaN: here it has the mean of all tasks.
+    BoTorch's models add the same, except that (up to 0.18.1) those conditioned on batches cannot,
+    and for a task without observations they say NaN: here it has the mean of all tasks.
     """
     # Both transformed, after a posterior
     inputs = model.transform_inputs(with_task_feature(model, X)), model.train_inputs[0]

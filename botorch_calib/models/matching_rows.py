@@ -10,8 +10,8 @@ from torch import Tensor
 def matching_rows(rows: Tensor, table: Tensor) -> list[int | None]:
     """Index in ``table`` (``n x d``) of each of the ``rows`` (``k x d``), by exact equality.
 
-    Each row of the table is matched at most once, the first of equal ones first. Rows without a
-    match give None.
+    None without a match. Each row of the table is matched at most once, the first of equal ones
+    first.
     """
     places: dict[tuple[float, ...], deque[int]] = defaultdict(deque)
     for index, entry in enumerate(table.tolist()):

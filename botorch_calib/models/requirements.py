@@ -1,4 +1,4 @@
-"""What a wrapped model, its inputs and its observations have to be; errors name the remedy."""
+"""Checks of a wrapped model, its inputs and its observations; errors name the remedy."""
 
 from __future__ import annotations
 
@@ -6,11 +6,7 @@ from typing import Any
 
 import torch
 from botorch.acquisition.objective import PosteriorTransform, ScalarizedPosteriorTransform
-from botorch.exceptions.errors import (
-    BotorchTensorDimensionError,
-    InputDataError,
-    UnsupportedError,
-)
+from botorch.exceptions import BotorchTensorDimensionError, InputDataError, UnsupportedError
 from botorch.models.gpytorch import BatchedMultiOutputGPyTorchModel, MultiTaskGPyTorchModel
 from botorch.models.higher_order_gp import HigherOrderGP
 from botorch.models.model import Model, ModelList
@@ -60,31 +56,31 @@ def _one_outcome_of(model: Model) -> str:
     return "each around a model that was fitted to that outcome alone"
 
 
-def check_outcome_transform(model: Any, wrapper: str = "CalibratedModel") -> None:
+def check_outcome_transform(model: Any) -> None:
     """Raise ``UnsupportedError`` where an outcome transform is not affine and increasing.
 
-    Whether it is affine, it says itself. Under any other the posterior is not Gaussian in the units
-    of the outcome, or only states the moments of what is not. A decreasing one would exchange the
-    tails between residuals of training data, in the space of the targets, and those observed.
+    Under one that does not call itself affine the posterior is not Gaussian in the units of the
+    outcome. A decreasing one would exchange the tails between residuals of training data, in the
+    space of the targets, and those observed.
     """
     transform = getattr(model, "outcome_transform", None)
     if transform is None:
         return
     if getattr(transform, "_is_linear", False):
-        if _decreases(transform, model):
-            raise UnsupportedError(
-                f"{type(model).__name__} has the decreasing outcome transform "
-                f"{type(transform).__name__}, which exchanges the lower and the upper tail: negate "
-                "the observations beforehand, or minimise by the acquisition function."
-            )
-        return
+        if not _decreases(transform, model):
+            return
+        raise UnsupportedError(
+            f"{type(model).__name__} has the decreasing outcome transform "
+            f"{type(transform).__name__}, which exchanges the lower and the upper tail: negate "
+            "the observations beforehand, or minimise by the acquisition function."
+        )
     culprit = _nonlinear_part(transform)
     name = type(culprit).__name__
     within = "" if culprit is transform else f" (in its {type(transform).__name__})"
     raise UnsupportedError(
         f"{type(model).__name__} has the nonlinear outcome transform {name}{within}, under which "
-        f"its posterior is not Gaussian in the units of the outcome, as {wrapper} needs: apply "
-        f"{name} to the observations beforehand, and let the model have `Standardize` or no "
+        "its posterior is not Gaussian in the units of the outcome, as CalibratedModel needs: "
+        f"apply {name} to the observations beforehand, and let the model have `Standardize` or no "
         "outcome transform."
     )
 
@@ -102,10 +98,9 @@ def _decreases(transform: Any, model: Model) -> bool:
 
 def _nonlinear_part(transform: Any) -> Any:
     """The first transform of a chain, of chains too, that is not affine; any other as it is."""
-    if isinstance(transform, ChainedOutcomeTransform):
-        nonlinear = (part for part in transform.values() if not part._is_linear)
-        return _nonlinear_part(next(nonlinear))
-    return transform
+    if not isinstance(transform, ChainedOutcomeTransform):
+        return transform
+    return _nonlinear_part(next(part for part in transform.values() if not part._is_linear))
 
 
 def check_observations(model: Any, X: Tensor, Y: Tensor, Yvar: Tensor | None) -> None:
@@ -137,8 +132,7 @@ def check_observations(model: Any, X: Tensor, Y: Tensor, Yvar: Tensor | None) ->
 def scalar_affine(transform: PosteriorTransform | None, subject: str) -> tuple[float, float]:
     """Weight and offset of an affine transform of a single outcome; ``(1, 0)`` of none.
 
-    Raises:
-        UnsupportedError: For any other transform, which does not apply to ``subject``.
+    Raises ``UnsupportedError`` for any other, which does not apply to ``subject``.
     """
     if transform is None:
         return 1.0, 0.0
@@ -156,14 +150,7 @@ def scalar_affine(transform: PosteriorTransform | None, subject: str) -> tuple[f
 def check_fits(model: Any, X: Tensor, name: str = "X") -> None:
     """Raise unless points ``... x d`` have the width and the precision of a model's inputs.
 
-    Args:
-        model: The model; one that does not tell its inputs takes any.
-        X: The points, with all columns that the model takes.
-        name: What they are called where they were given.
-
-    Raises:
-        BotorchTensorDimensionError: If they are a vector, or have the wrong width.
-        InputDataError: If they have the wrong precision.
+    A model that does not tell its inputs takes any. ``name`` is the points' in the error.
     """
     if X.dim() < 2:
         raise BotorchTensorDimensionError(
@@ -181,13 +168,7 @@ def check_fits(model: Any, X: Tensor, name: str = "X") -> None:
 
 
 def check_one_value_each(num: int, X: Tensor, subject: str) -> None:
-    """Raise ``UnsupportedError`` unless a model states ``num = q`` values at ``... x q x d``.
-
-    Args:
-        num: Of how many points its posterior at ``X`` is.
-        X: The points.
-        subject: Who needs one value for each.
-    """
+    """Raise ``UnsupportedError`` unless a model states ``num = q`` values at ``... x q x d``."""
     if num != X.shape[-2]:
         raise UnsupportedError(
             f"{subject} needs one value for each point, and the input transform of `model` makes "

@@ -37,11 +37,6 @@ class CalibratedPath(SamplePath):
     ``f + sqrt(n / v) (f' - mu)`` and ``T`` the map of `CalibratedPosterior`, a function is
     ``f + a sqrt(v + n) (T(z) - z)``, as in that posterior's joint samples. Its distribution at a
     point is that of the posterior as far as those of ``f`` and ``f'`` are.
-
-    Args:
-        model: The calibrated model, which is evaluated with the functions.
-        path: Paths of its Gaussian process, in units of the outcome.
-        other: As many independent ones.
     """
 
     def __init__(self, model: CalibratedModel, path: SamplePath, other: SamplePath) -> None:
@@ -52,13 +47,13 @@ class CalibratedPath(SamplePath):
     def forward(self, X: Tensor) -> Tensor:
         """Values ``sample_shape x q`` at ``batch_shape x q x d``, in units of the outcome.
 
-        The batch shape broadcasts against the sample shape, as by BoTorch's paths. Where the input
+        The batch shape broadcasts against the sample shape, as in BoTorch's paths. If the input
         transform makes several points of each, their values stand side by side.
         """
         return self._evaluate(X)[1]
 
     def with_mean(self, X: Tensor) -> tuple[Tensor, Tensor]:
-        """The values, as of `forward`, and the mean of the posterior, ``batch_shape x q``."""
+        """The values, as from `forward`, and the mean of the posterior, ``batch_shape x q``."""
         posterior, values = self._evaluate(X)
         return values, posterior.mean.squeeze(-1).flatten(-2)
 
@@ -86,10 +81,8 @@ class CalibratedPath(SamplePath):
 def process_of_paths(model: Any, otherwise: str) -> Any:
     """The exact Gaussian process that paths of a model are drawn from, in evaluation mode.
 
-    ``otherwise`` says what to do with a model that has no paths.
-
-    Raises:
-        UnsupportedError: If it is another kind of model, or a `CalibratedModel` of observations.
+    For other models, and a `CalibratedModel` of observations, raise ``UnsupportedError``, which
+    says what to do ``otherwise``.
     """
     predicting = predicting_part(model)
     gp = predicting_process(model)
@@ -106,19 +99,15 @@ def process_of_paths(model: Any, otherwise: str) -> Any:
     return gp.eval()
 
 
-# Where a module keeps what `parameters` and `state_dict` go through.
-_HYPERPARAMETERS = ("_parameters", "_buffers", "_modules")
-
-
 def with_own_hyperparameters(gp: ExactGP) -> ExactGP:
-    """A copy of a process to draw from, so that a function that was drawn stays what it is.
+    """A copy of a process to draw from, so that a function that was drawn stays as it is.
 
-    BoTorch's paths evaluate the mean and the kernel of the process from which they were drawn.
-    After a fit in place they would be neither the same functions nor draws from the fitted process.
-    Training data, and what was computed from them, are shared: nothing writes to them.
+    BoTorch's paths evaluate the process's mean and kernel, which a fit in place would change.
+    Training data and caches are shared: nothing writes to them.
     """
     twin = copy(gp)
-    twin.__dict__ |= deepcopy({name: gp.__dict__[name] for name in _HYPERPARAMETERS})
+    hyperparameters = ("_parameters", "_buffers", "_modules")  # where a module keeps them
+    twin.__dict__ |= deepcopy({name: gp.__dict__[name] for name in hyperparameters})
     return twin
 
 
@@ -129,8 +118,8 @@ def _draw_calibrated_paths(
     gp = process_of_paths(model, "draw joint samples from `posterior`")
     _try_posterior(model)  # which leaves with the process what its copy need not compute again
     gp = with_own_hyperparameters(gp)
-    # Of the process and of what the calibrator knows by now: `observe` changes both in a model, and
-    # a function that was drawn stays what it is.
+    # A copy of the calibrator too, since `observe` changes both in a model, and a function that was
+    # drawn stays as it is.
     drawn_from = model.with_model(gp, deepcopy(model.calibrator))
     path, other = (draw_matheron_paths(gp, sample_shape, **samplers) for _ in range(2))
     return CalibratedPath(drawn_from, path, other)
@@ -138,7 +127,7 @@ def _draw_calibrated_paths(
 
 @DrawMatheronPaths.register(CensoredDelayModel)
 def _draw_delayed_paths(model: CensoredDelayModel, **arguments: Any) -> SamplePath:
-    """Paths of the model conditioned on what is pending, calibrated or not."""
+    """Paths of the model conditioned on pending points, calibrated or not."""
     conditioned = model.conditioned_model
     if isinstance(conditioned, ExactGP):
         conditioned = with_own_hyperparameters(conditioned)
@@ -150,7 +139,7 @@ def _draw_delayed_paths(model: CensoredDelayModel, **arguments: Any) -> SamplePa
 
 @torch.no_grad()
 def _try_posterior(model: CalibratedModel | CensoredDelayModel) -> None:
-    """Evaluate it once: what it raises, and warns of, comes before any search for a maximum."""
+    """Evaluate it once: errors and warnings come before any search for a maximum."""
     X = raw_train_inputs(observed_process(model))
     assert X is not None
     model.posterior(X[..., :1, :])

@@ -1,8 +1,4 @@
-"""`training_prior`: what an exact Gaussian process states of its data before it sees them.
-
-Its residuals (`botorch_calib.models.residuals`) and the diagnosis of its noise
-(`botorch_calib.diagnostics.noise`) are functions of this.
-"""
+"""`training_prior`: an exact Gaussian process's prior of its training data."""
 
 from __future__ import annotations
 
@@ -38,16 +34,11 @@ class TrainingPrior(NamedTuple):
 
 @torch.no_grad()
 def training_prior(model: Module, dtype: torch.dtype | None = None) -> TrainingPrior:
-    """Prior mean, covariance and noise of a Gaussian process at its training inputs.
-
-    Args:
-        model: An exact Gaussian process with one output and no batch dimension, in train or eval
-            mode; it is left in the mode it was in.
-        dtype: Precision in which the mean and the kernel are evaluated (default: the model's).
+    """Prior of a Gaussian process at its training inputs, in a given precision (default: its own).
 
     Raises:
-        UnsupportedError: If ``model`` is no exact Gaussian process, has several outputs, or is
-            batched or an ensemble.
+        UnsupportedError: If ``model`` is no exact Gaussian process with one output and no batch
+            dimension.
         InputDataError: If it has no training data.
     """
     gp = _as_exact(model)
@@ -70,7 +61,7 @@ def training_prior(model: Module, dtype: torch.dtype | None = None) -> TrainingP
 
 
 class _PriorAndNoise(Module):
-    """A module of a process's prior at some inputs and its noise there, without conditioning."""
+    """A process's prior at some inputs, without conditioning, and its noise there, as a module."""
 
     def __init__(self, gp: ExactGP) -> None:
         super().__init__()
@@ -114,7 +105,7 @@ def _as_exact(model: Module) -> ExactGP:
             "data",
         )
     if getattr(model, "num_outputs", 1) != 1:
-        # Of a batched model BoTorch's `subset_output` gives it.
+        # BoTorch's `subset_output` gives it for a batched model.
         raise _unsupported(model, "has several outputs: take a model of one of them at a time")
     targets = model.train_targets
     if model.train_inputs is None or targets is None or targets.numel() == 0:

@@ -1,7 +1,6 @@
 """`WrapperModel`: what `CalibratedModel` and `CensoredDelayModel` share as models around another.
 
-They pass on the data, transforms, likelihood and batch shape of the model inside, and load a state
-part by part, since the model inside has its own way of loading.
+They share its data, transforms, likelihood and batch shape, and load it in its own way.
 """
 
 from __future__ import annotations
@@ -15,8 +14,12 @@ from botorch.exceptions.errors import UnsupportedError
 from botorch.models import SingleTaskGP
 from botorch.models.model import Model
 from botorch.models.transforms import Normalize, Standardize
-from gpytorch.likelihoods import Likelihood
 from torch import Tensor
+
+
+def _of_base(name: str) -> Any:
+    """A property of the base model; no attribute where that has none."""
+    return property(lambda self: getattr(self.model, name), doc=f"``{name}`` of the base model.")
 
 
 class WrapperModel(Model):
@@ -37,57 +40,22 @@ class WrapperModel(Model):
         """One output."""
         return 1
 
-    @property
-    def batch_shape(self) -> torch.Size:
-        """Batch shape of the base model."""
-        return self.model.batch_shape
-
-    @property
-    def likelihood(self) -> Likelihood:
-        """Likelihood of the base model."""
-        return self.model.likelihood
-
-    @property
-    def covar_module(self) -> Any:
-        """Kernel of the base model, where TuRBO and other clients read lengthscales."""
-        return self.model.covar_module
-
-    @property
-    def mean_module(self) -> Any:
-        """Prior mean of the base model."""
-        return self.model.mean_module
-
-    @property
-    def train_inputs(self) -> Any:
-        """Training inputs of the base model."""
-        return self.model.train_inputs
-
-    @property
-    def train_targets(self) -> Tensor:
-        """Training targets of the base model."""
-        targets: Tensor = self.model.train_targets
-        return targets
-
-    @property
-    def input_transform(self) -> Any:
-        """Input transform of the base model; no attribute where that has none."""
-        return self.model.input_transform
-
-    @property
-    def outcome_transform(self) -> Any:
-        """Outcome transform of the base model; no attribute where that has none."""
-        return self.model.outcome_transform
-
+    batch_shape = _of_base("batch_shape")
+    likelihood = _of_base("likelihood")
+    mean_module = _of_base("mean_module")
+    covar_module = _of_base("covar_module")  # where TuRBO and other clients read lengthscales
+    train_inputs = _of_base("train_inputs")
+    train_targets = _of_base("train_targets")
+    input_transform = _of_base("input_transform")
+    outcome_transform = _of_base("outcome_transform")
     # BoTorch reads these two wherever it needs `train_inputs` as they were given: for raw samples
-    # around the best points (``sample_around_best``), say. They belong to one another.
-    @property
-    def _has_transformed_inputs(self) -> bool:  # type: ignore[override]
-        return bool(self.model._has_transformed_inputs)
+    # around the best points (``sample_around_best``), say.
+    _has_transformed_inputs = _of_base("_has_transformed_inputs")
+    _original_train_inputs = _of_base("_original_train_inputs")
 
-    @property
-    def _original_train_inputs(self) -> Tensor | None:  # type: ignore[override]
-        original: Tensor | None = self.model._original_train_inputs
-        return original
+    def transform_inputs(self, X: Tensor, input_transform: torch.nn.Module | None = None) -> Tensor:
+        """Inputs in the base model's transformed space, where a calibrator works."""
+        return self.predicting_model.transform_inputs(X, input_transform)
 
     def _set_transformed_inputs(self) -> None:
         """Nothing: the base model transforms its data itself, when it is put in `eval` mode."""
@@ -96,11 +64,7 @@ class WrapperModel(Model):
         """Nothing: the base model does, when it is put in `train` mode."""
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """None: a statement is a `posterior`; only Gaussian processes are called.
-
-        Raises:
-            UnsupportedError: Always.
-        """
+        """Raise ``UnsupportedError``: only Gaussian processes are called."""
         name = type(self).__name__
         raise UnsupportedError(
             f"A {name} cannot be called, it has a `posterior`. What calls a Gaussian process, as "
@@ -134,12 +98,8 @@ class WrapperModel(Model):
         assign: bool = False,
     ) -> Any:
         """Load all parts; the base model in its own way, which may keep its transforms."""
-        base, own = {}, {}
-        for key, value in state_dict.items():
-            if key.startswith("model."):
-                base[key.removeprefix("model.")] = value
-            else:
-                own[key] = value
+        base = {k[6:]: v for k, v in state_dict.items() if k.startswith("model.")}
+        own = {k: v for k, v in state_dict.items() if not k.startswith("model.")}
         before = deepcopy({k: v for k, v in self.state_dict().items() if k[:6] != "model."})
         if strict and (wrong := sorted(own.keys() ^ before.keys())):
             raise RuntimeError(

@@ -1,11 +1,8 @@
-"""Figures of calibration and of optimization runs; they need matplotlib.
+"""Figures of calibration and of optimization runs; ``pip install botorch_calib[plot]``.
 
-Every function draws into ``ax`` (default: a new figure's) and returns it, so labels, titles
-and limits can still be changed. Legends stand beside the axes, never on the data; when a
-figure was not made with ``layout="constrained"``, save it with ``bbox_inches="tight"``.
-
-Install matplotlib with ``pip install botorch_calib[plot]``. Nothing else in the package
-imports it.
+Every function draws into ``ax`` (default: a new figure's) and returns it, so labels, titles and
+limits can still be changed. Legends stand beside the axes: when a figure was not made with
+``layout="constrained"``, save it with ``bbox_inches="tight"``.
 """
 
 from botorch_calib.plotting.coverage import plot_coverage_over_time

@@ -29,14 +29,14 @@ def plot_coverage_over_time(
 ) -> Axes:
     """Coverage of the central interval: of all observations so far, and of the latest ones.
 
-    The band holds the running coverage of true statements, step by step. A
-    curve that tends to the target need not be right throughout: the window shows when it
-    was not. Its own band would be as wide as the grey one is at step ``window``.
+    The band holds the running coverage of true statements, step by step. A curve that tends to the
+    target need not be right throughout: the window shows when it was not. Its own band would be as
+    wide as the grey one is at step ``window``.
 
     Args:
         report: A calibration report.
-        window: Number of latest observations in the sliding window; it is not drawn where
-            there are fewer.
+        window: Number of latest observations in the sliding window, which is drawn once there are
+            as many.
         confidence: Probability of the band, in (0, 1).
         ax: Axes to draw into.
     """
@@ -53,15 +53,11 @@ def plot_coverage_over_time(
         running = to_numpy(scores.running_coverage)
         ax.plot(steps, running, color=color, linewidth=2.2, label=f"{name}, so far")
         if len(steps) >= window:
-            latest = _sliding_mean(to_numpy(scores.covered.double()), window)
+            weights = np.full(window, 1.0 / window)
+            latest = np.convolve(to_numpy(scores.covered.double()), weights, mode="valid")
             label = f"{name}, last {window}"
             ax.plot(steps[window - 1 :], latest, color=color, linewidth=1.3, ls="--", label=label)
     ax.set(xlim=(1, max(len(steps), 2)), ylim=(0, 1.02))
     label_axes(ax, "observations", "coverage")
     legend_beside(ax)
     return ax
-
-
-def _sliding_mean(values: np.ndarray, window: int) -> np.ndarray:
-    """Means of all runs of ``window`` values, ``n - window + 1``."""
-    return np.convolve(values, np.full(window, 1.0 / window), mode="valid")

@@ -65,15 +65,12 @@ def plot_intervals(
 
 @torch.no_grad()
 def prediction_interval(model: Any, X: Tensor, level: float) -> tuple[Tensor, Tensor]:
-    """Ends of a model's central prediction interval of an observation.
+    """Ends, ``n x 1`` each, of a model's central prediction interval of an observation.
 
     Args:
         model: A calibrated model or any BoTorch model whose posterior has quantiles.
         X: Points ``n x d``.
         level: Probability of the interval, in (0, 1).
-
-    Returns:
-        Lower and upper ends, each ``n x 1``.
     """
     check_open_unit("level", level)
     tails = X.new_tensor([(1.0 - level) / 2.0, (1.0 + level) / 2.0])
@@ -84,17 +81,14 @@ def prediction_interval(model: Any, X: Tensor, level: float) -> tuple[Tensor, Te
 
 @torch.no_grad()
 def interval_half_width(model: CalibratedModel, X: Tensor, level: float) -> Tensor:
-    """Half-width of a calibrated interval in the base model's predictive standard deviations.
+    """Half-width of a calibrated interval in the base model's predictive deviations, ``n``.
 
     Args:
         model: A calibrated model.
         X: Points ``n x d``.
         level: Probability of the interval, in (0, 1).
-
-    Returns:
-        Half-widths, of shape ``n``.
     """
     model.eval()
     predictive = model.calibrator.predictive(model.transform_inputs(X.unsqueeze(-2)))
-    low, high = (predictive.quantile(p) for p in ((1.0 - level) / 2.0, (1.0 + level) / 2.0))
+    low, high = (predictive.quantile((1.0 + side * level) / 2.0) for side in (-1.0, 1.0))
     return ((high - low) / 2.0).expand(len(X), 1, 1).reshape(-1)

@@ -1,4 +1,4 @@
-"""Maps over two inputs: of what a calibrator has learned, and of what constraints certify."""
+"""Maps over two inputs: learned widths of intervals, and certified regions."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ def plot_threshold_map(
 ) -> Axes:
     """Map of the learned half-width of the prediction interval over a box in two dimensions.
 
-    White is the width that the base model states for itself; where the map is orange, the
-    calibrator found it overconfident, where it is purple, underconfident. The legend stands
-    above the axes: give the figure a title with ``ax.figure.suptitle``.
+    White is the base model's own width; where the map is orange, the calibrator found it
+    overconfident, where it is purple, underconfident. The legend stands above the axes: give the
+    figure a title with ``ax.figure.suptitle``.
 
     Args:
         model: A calibrated model of two inputs.
@@ -62,8 +62,7 @@ def plot_threshold_map(
     check_open_unit("level", level)
     ax = new_axes((6.8, 5.2)) if ax is None else ax
     _draw_map(ax, axes, _as_image(interval_half_width(model, grid, level)), level)
-    _draw_queries(ax, {"queries": X})
-    _finish(ax, axes)
+    _finish(ax, axes, {"queries": X})
     return ax
 
 
@@ -74,11 +73,11 @@ def plot_certified_region(
     violated: Tensor | None = None,
     ax: Axes | None = None,
 ) -> Axes:
-    """Map of what chance constraints certify over a box in two dimensions.
+    """Map of the points that chance constraints certify over a box in two dimensions.
 
-    Colours are the margin, in units of the outcome, or, of several constraints, the least one, in
-    standard deviations of its outcome. Purple is certified, orange is not, and a line lies between
-    them. The legend stands above the axes: give the figure a title with ``ax.figure.suptitle``.
+    Colours are the margin, in units of the outcome, or the least margin of several constraints, in
+    standard deviations of its outcome. Purple is certified, orange is not. The legend stands above
+    the axes, as in `plot_threshold_map`.
 
     Args:
         constraints: One constraint or several, on two inputs.
@@ -95,7 +94,12 @@ def plot_certified_region(
     if violated is not None:
         if X is None:
             raise InputDataError("`violated` says which queries violated a limit: give `X`.")
-        violations = _checked_violations(violated, len(X))
+        if violated.dtype != torch.bool or violated.numel() != len(X):
+            raise BotorchTensorDimensionError(
+                f"`violated` must hold {len(X)} booleans, one for each row of `X`, got "
+                f"{violated.dtype} of shape {tuple(violated.shape)}."
+            )
+        violations = violated.reshape(-1)
         queries = {"within limits": X[~violations], "violations": X[violations]}
     several = chance_constraints_of(constraints)
     ax = new_axes((6.8, 5.2)) if ax is None else ax
@@ -103,8 +107,7 @@ def plot_certified_region(
     with torch.no_grad():
         margins = torch.cat([margin(chunk) for chunk in grid.unsqueeze(-2).split(_CHUNK)])
     _draw_margins(ax, axes, _as_image(margins), several)
-    _draw_queries(ax, queries)
-    _finish(ax, axes)
+    _finish(ax, axes, queries)
     return ax
 
 
@@ -120,15 +123,6 @@ def _grid(bounds: Tensor) -> tuple[Tensor, list[np.ndarray]]:
 def _as_image(values: Tensor) -> np.ndarray:
     """Values at the points of the grid, the second input going down."""
     return to_numpy(values).reshape(MAP_RESOLUTION, MAP_RESOLUTION).T
-
-
-def _checked_violations(violated: Tensor, num: int) -> Tensor:
-    if violated.dtype != torch.bool or violated.numel() != num:
-        raise BotorchTensorDimensionError(
-            f"`violated` must hold {num} booleans, one for each row of `X`, got "
-            f"{violated.dtype} of shape {tuple(violated.shape)}."
-        )
-    return violated.reshape(-1)
 
 
 def _draw_map(ax: Axes, axes: list[np.ndarray], widths: np.ndarray, level: float) -> None:
@@ -171,22 +165,18 @@ def _colored(
     return ax.pcolormesh(*axes, values, cmap=cmap, norm=norm, shading="gouraud")
 
 
-def _finish(ax: Axes, axes: list[np.ndarray]) -> None:
-    ax.set(xlim=(axes[0][0], axes[0][-1]), ylim=(axes[1][0], axes[1][-1]))
-    ax.locator_params(nbins=5)
-    label_axes(ax, "input $x_1$", "input $x_2$")
-
-
-# White edges keep either kind apart from the map.
-_QUERY_STYLES: dict[str, dict[str, Any]] = {"violations": {"marker": "X", "s": 100, "zorder": 4}}
-
-
-def _draw_queries(ax: Axes, queries: dict[str, Tensor | None]) -> None:
+def _finish(ax: Axes, axes: list[np.ndarray], queries: dict[str, Tensor | None]) -> None:
+    """Mark queries by kind, and name the axes."""
     for label, X in queries.items():
         if X is None or not len(X):
             continue
-        x1, x2 = X.detach().cpu().numpy().T
-        style = {"s": 36, "color": "black", "zorder": 3, **_QUERY_STYLES.get(label, {})}
-        # Optimizers like the border, which would otherwise cut the marks in half.
-        ax.scatter(x1, x2, label=label, clip_on=False, edgecolor="white", lw=0.8, **style)
+        violations: dict[str, Any] = {"marker": "X", "s": 100, "zorder": 4}
+        style = violations if label == "violations" else {"s": 36, "zorder": 3}
+        # White edges keep either kind apart from the map. Optimizers like the border, which would
+        # otherwise cut the marks in half.
+        style |= {"color": "black", "edgecolor": "white", "lw": 0.8, "clip_on": False}
+        ax.scatter(*X.detach().cpu().numpy().T, label=label, **style)
     legend_above(ax)
+    ax.set(xlim=(axes[0][0], axes[0][-1]), ylim=(axes[1][0], axes[1][-1]))
+    ax.locator_params(nbins=5)
+    label_axes(ax, "input $x_1$", "input $x_2$")

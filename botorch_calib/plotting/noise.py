@@ -17,14 +17,16 @@ _DEPTH = -8.0
 def plot_noise_likelihood(diagnosis: NoiseDiagnosis, ax: Axes | None = None) -> Axes:
     """Likelihood of the observation noise, everything else in the model being fixed.
 
-    The noise that the model states is marked, and the interval that the data support is shaded.
-    Where that goes down to no noise at all, it reaches the left border.
+    The noise that the model states is marked, and the interval that the data support is shaded; it
+    reaches the left border where it goes down to no noise.
 
     Args:
         diagnosis: A result of `noise_diagnosis`.
         ax: Axes to draw into.
     """
     ax = new_axes((8.6, 4.2)) if ax is None else ax
+    from matplotlib.ticker import LogLocator, NullFormatter  # after `new_axes`, with its error
+
     deviations, heights = map(to_numpy, (diagnosis.deviations, diagnosis.log_likelihoods))
     shown = deviations[heights >= _DEPTH]
     marks = [d for d in (diagnosis.stated, diagnosis.interval[1]) if d > 0.0]
@@ -39,17 +41,11 @@ def plot_noise_likelihood(diagnosis: NoiseDiagnosis, ax: Axes | None = None) -> 
     if diagnosis.stated > 0.0:
         ax.axvline(diagnosis.stated, color=COLORS[0], linestyle="--", linewidth=2, label="stated")
     ax.set(xscale="log", xlim=(left, right), ylim=(_DEPTH, 0.4))
-    _label_ticks(ax, right / left)
-    label_axes(ax, "standard deviation of the noise", "log likelihood, relative")
-    legend_beside(ax)
-    return ax
-
-
-def _label_ticks(ax: Axes, ratio: float) -> None:
-    """Plain numbers on the logarithmic axis, between the powers of ten where these are few."""
-    from matplotlib.ticker import LogLocator, NullFormatter
-
-    steps = (1.0,) if ratio > 1e3 else (1.0, 2.0, 5.0)
+    # Plain numbers, between the powers of ten where these are few
+    steps = (1.0,) if right / left > 1e3 else (1.0, 2.0, 5.0)
     ax.xaxis.set_major_locator(LogLocator(subs=steps))
     ax.xaxis.set_major_formatter("{x:g}")
     ax.xaxis.set_minor_formatter(NullFormatter())
+    label_axes(ax, "standard deviation of the noise", "log likelihood, relative")
+    legend_beside(ax)
+    return ax

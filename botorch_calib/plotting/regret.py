@@ -30,20 +30,19 @@ def plot_regret(curves: Mapping[str, Any], log_scale: bool = False, ax: Axes | N
         log_scale: Whether the regret axis is logarithmic.
         ax: Axes to draw into.
     """
-    checked = {name: _as_curves(name, values) for name, values in curves.items()}
+    arrays = {name: as_array(values) for name, values in curves.items()}
+    for name, values in arrays.items():
+        if values.ndim != 2 or values.size == 0:
+            raise BotorchTensorDimensionError(
+                f"`curves[{name!r}]` must have shape seeds x T, got {values.shape}."
+            )
     ax = new_axes((7.5, 4.2)) if ax is None else ax
-    for index, (name, values) in enumerate(checked.items()):
+    for index, (name, values) in enumerate(arrays.items()):
         num_runs, num_steps = values.shape
         steps, mean = np.arange(num_steps), values.mean(axis=0)
-        color = COLORS[index % len(COLORS)]
-        ax.plot(
-            steps,
-            mean,
-            color=color,
-            linestyle=LINE_STYLES[index % len(LINE_STYLES)],
-            linewidth=2,
-            label=f"{name} ({num_runs} {'run' if num_runs == 1 else 'runs'})",
-        )
+        color, style = COLORS[index % len(COLORS)], LINE_STYLES[index % len(LINE_STYLES)]
+        label = f"{name} ({num_runs} {'run' if num_runs == 1 else 'runs'})"
+        ax.plot(steps, mean, color=color, linestyle=style, linewidth=2, label=label)
         if num_runs > 1:
             error = values.std(axis=0, ddof=1) / np.sqrt(num_runs)
             ax.fill_between(steps, mean - error, mean + error, color=color, alpha=0.2, lw=0)
@@ -53,12 +52,3 @@ def plot_regret(curves: Mapping[str, Any], log_scale: bool = False, ax: Axes | N
     label_axes(ax, "evaluations after the initial design", "simple regret (units of the objective)")
     legend_beside(ax, title="mean ± 1 standard error")
     return ax
-
-
-def _as_curves(name: str, values: Any) -> np.ndarray:
-    array = as_array(values)
-    if array.ndim != 2 or array.size == 0:
-        raise BotorchTensorDimensionError(
-            f"`curves[{name!r}]` must have shape seeds x T, got {array.shape}."
-        )
-    return array

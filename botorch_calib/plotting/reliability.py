@@ -35,15 +35,15 @@ def plot_reliability(
 ) -> Axes:
     """Stated against observed frequencies, of quantiles or of central prediction intervals.
 
-    A report shows for each quantile level the share of observations at or below the quantile:
-    a curve flatter than the diagonal belongs to distributions that are too narrow. Given levels
-    and frequencies are taken as coverages of central intervals: those of a curve below the
-    diagonal are too narrow. The band holds the frequency that true statements would show,
-    level by level, in that many independent observations.
+    A report shows the share of observations at or below each quantile: a curve flatter than the
+    diagonal belongs to distributions that are too narrow. Given levels and frequencies are taken as
+    coverages of central intervals, which are too narrow below the diagonal. The band holds the
+    frequency that true statements would show, level by level, in that many independent
+    observations.
 
     Args:
-        levels: A report, which holds the next two arguments, or stated coverages ``M``,
-            increasing, in (0, 1).
+        levels: A report, which holds the next two arguments, or stated coverages ``M``, increasing,
+            in (0, 1).
         observed: By method, the observed frequencies ``M``, in [0, 1].
         num_observations: Number of observations behind each frequency.
         confidence: Probability of the band, in (0, 1).
@@ -54,8 +54,11 @@ def plot_reliability(
     if isinstance(levels, CalibrationReport):
         if observed is not None or num_observations is not None:
             raise InputDataError("A report holds `observed` and `num_observations` already.")
-        labels = ("quantile level", "share at or below the quantile")
-        levels, observed, num_observations = _of_report(levels)
+        report, labels = levels, ("quantile level", "share at or below the quantile")
+        # The Gaussian process first, as in the other figures, where blue is its colour.
+        names = [name for name in FORECAST_COLORS if name in report.forecasts]
+        observed = {name: report.forecasts[name].frequencies for name in names}
+        levels, num_observations = as_array(report.levels), report.num_observations
     if observed is None or num_observations is None or num_observations < 1:
         raise InputDataError(
             "Give a report, such as `calibration_report(model)`, or `levels` together with "
@@ -65,10 +68,24 @@ def plot_reliability(
     stated = np.asarray(levels, dtype=float)
     if stated.ndim != 1 or not ((stated > 0) & (stated < 1)).all():
         raise InputDataError("`levels` must be a vector of numbers in (0, 1).")
-    checked = {name: _as_frequencies(name, f, stated) for name, f in observed.items()}
+    shares = {name: as_array(values) for name, values in observed.items()}
+    for name, values in shares.items():
+        if values.shape != stated.shape:
+            raise BotorchTensorDimensionError(
+                f"`observed[{name!r}]` must have one frequency for each of {len(stated)} levels, "
+                f"got shape {values.shape}."
+            )
+        if not ((values >= 0) & (values <= 1)).all():
+            raise InputDataError(
+                f"`observed[{name!r}]` must hold frequencies in [0, 1], not counts."
+            )
     ax = new_axes((7.6, 4.6)) if ax is None else ax
-    _draw_band(ax, num_observations, confidence)
-    for index, (name, frequencies) in enumerate(checked.items()):
+    grid = np.linspace(0.0, 1.0, 201)
+    low, high = binomial_band(num_observations, grid, confidence)
+    label = f"{confidence:.0%} band for true\nstatements, n = {num_observations}"
+    ax.fill_between(grid, low, high, color="0.88", lw=0, label=label)
+    ax.plot([0, 1], [0, 1], color="0.4", linewidth=1.2, label="stated = observed")
+    for index, (name, frequencies) in enumerate(shares.items()):
         color, marker = COLORS[index % len(COLORS)], MARKERS[index % len(MARKERS)]
         ax.plot(stated, frequencies, color=color, marker=marker, linewidth=2, label=name)
     ax.set(xlim=(0, 1), ylim=(0, 1), aspect="equal")
@@ -86,8 +103,8 @@ def plot_pit_histogram(
     """Histogram of the probability integral transforms, which true statements make flat.
 
     Peaks at both ends belong to distributions that are too narrow, a hump in the middle to
-    distributions that are too wide, and a slope to a bias. The band holds the height of a bar
-    under true statements.
+    distributions that are too wide, and a slope to a bias. The band holds the height of a bar under
+    true statements.
 
     Args:
         report: A calibration report.
@@ -115,30 +132,3 @@ def plot_pit_histogram(
     label_axes(ax, "stated probability of a lower value (PIT)", "relative frequency, uniform = 1")
     legend_beside(ax)
     return ax
-
-
-def _of_report(report: CalibrationReport) -> tuple[np.ndarray, dict[str, Any], int]:
-    # The Gaussian process first, as in the other figures, where blue is its colour.
-    names = [name for name in FORECAST_COLORS if name in report.forecasts]
-    observed = {name: report.forecasts[name].frequencies for name in names}
-    return as_array(report.levels), observed, report.num_observations
-
-
-def _draw_band(ax: Axes, num_observations: int, confidence: float) -> None:
-    grid = np.linspace(0.0, 1.0, 201)
-    low, high = binomial_band(num_observations, grid, confidence)
-    label = f"{confidence:.0%} band for true\nstatements, n = {num_observations}"
-    ax.fill_between(grid, low, high, color="0.88", lw=0, label=label)
-    ax.plot([0, 1], [0, 1], color="0.4", linewidth=1.2, label="stated = observed")
-
-
-def _as_frequencies(name: str, values: Any, levels: np.ndarray) -> np.ndarray:
-    array = as_array(values)
-    if array.shape != levels.shape:
-        raise BotorchTensorDimensionError(
-            f"`observed[{name!r}]` must have one frequency for each of {len(levels)} levels, "
-            f"got shape {array.shape}."
-        )
-    if not ((array >= 0) & (array <= 1)).all():
-        raise InputDataError(f"`observed[{name!r}]` must hold frequencies in [0, 1], not counts.")
-    return array

@@ -1,4 +1,4 @@
-"""What all figures share: colours, sizes, axes, legends and the reading of arguments."""
+"""Colours, sizes, axes and legends of all figures, and the reading of their arguments."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#00
 LINE_STYLES = ("-", "--", "-.", ":")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 
-#: Colours of what a report judges, by the names it gives.
+#: Colours of a report's forecasters.
 FORECAST_COLORS = {"Gaussian process": COLORS[0], "calibrated": COLORS[1]}
 
 LABEL_SIZE = 13
@@ -55,19 +55,14 @@ def legend_beside(ax: Axes, title: str | None = None) -> None:
     )
 
 
-def legend_above(ax: Axes, ncols: int = 2) -> None:
+def legend_above(ax: Axes) -> None:
     """A legend above the axes, where a scale of colours stands beside them."""
-    ax.legend(
-        loc="lower left",
-        bbox_to_anchor=(0.0, 1.0),
-        ncols=ncols,
-        frameon=False,
-        fontsize=LEGEND_SIZE,
-    )
+    place = (0.0, 1.0)
+    ax.legend(loc="lower left", bbox_to_anchor=place, ncols=2, frameon=False, fontsize=LEGEND_SIZE)
 
 
 def add_colorbar(ax: Axes, drawn: Any, label: str, **options: Any) -> Any:
-    """The scale of the colours of what was drawn."""
+    """The scale of the colours of ``drawn``."""
     bar = ax.figure.colorbar(drawn, ax=ax, **options)
     bar.ax.tick_params(labelsize=TICK_SIZE)
     bar.set_label(label, fontsize=LABEL_SIZE)
@@ -90,8 +85,5 @@ def binomial_band(
     num_observations: Any, probability: Any, confidence: float
 ) -> tuple[np.ndarray, np.ndarray]:
     """Ends of the band in which a relative frequency lies with probability ``confidence``."""
-    tail = (1.0 - confidence) / 2.0
-    low, high = (
-        binom.ppf(p, num_observations, probability) / num_observations for p in (tail, 1.0 - tail)
-    )
-    return low, high
+    low, high = binom.interval(confidence, num_observations, probability)
+    return low / num_observations, high / num_observations

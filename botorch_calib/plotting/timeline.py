@@ -27,17 +27,13 @@ def plot_timeline(
 ) -> Axes:
     """One bar for each trial, from its submission to its value's arrival.
 
-    A trial without a value has a bar up to ``now``. A trial does not tell when it failed, so a
-    failed one is drawn in the same way.
+    A trial without a value has a bar up to ``now``, as has a failed one, which does not tell when.
 
     Args:
         trials: Trials of a ledger: ``ledger.trials``.
         now: Time up to which to draw (default: the last one that occurs), in the unit of the
             ledger's clock.
         ax: Axes to draw into.
-
-    Raises:
-        InputDataError: If there are no trials.
     """
     if not trials:
         raise InputDataError("`trials` must hold at least one trial.")
@@ -54,7 +50,6 @@ def plot_timeline(
             [trial.id for trial in chosen],
             [end - start for start, end in zip(starts, ends, strict=True)],
             left=starts,
-            height=0.8,
             color=color,
             hatch=hatch,
             edgecolor="white",

@@ -4,14 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Any, Self
+from typing import Any
 
 import torch
-from botorch.exceptions.errors import (
-    BotorchTensorDimensionError,
-    InputDataError,
-    UnsupportedError,
-)
+from botorch.exceptions import BotorchTensorDimensionError, InputDataError, UnsupportedError
 from botorch.posteriors import GPyTorchPosterior
 from botorch.posteriors.posterior import Posterior
 from botorch.utils.low_rank import sample_cached_cholesky
@@ -19,11 +15,7 @@ from gpytorch.distributions import MultivariateNormal
 from linear_operator import to_linear_operator
 from torch import Tensor
 
-from botorch_calib._validation import (
-    check_nonnegative,
-    check_one_of,
-    check_variances,
-)
+from botorch_calib._validation import check_nonnegative, check_one_of, check_variances
 from botorch_calib.distributions.piecewise import PiecewisePredictive
 from botorch_calib.posteriors.denoised_marginals import DenoisedMarginals
 from botorch_calib.posteriors.moments import (
@@ -34,7 +26,7 @@ from botorch_calib.posteriors.moments import (
 )
 from botorch_calib.posteriors.single_points import is_gaussian
 
-#: Whose the spread is that a calibrator finds in excess of what the Gaussian process states.
+#: Sources of a calibrated spread in excess of the Gaussian process's.
 EXCESS = ("noise", "objective")
 
 _NOT_NORMAL = (
@@ -47,69 +39,65 @@ _NOT_NORMAL = (
 
 
 class CalibratedPosterior(DenoisedMarginals, Posterior):
-    r"""Posterior of the objective, or an observation, under a calibrated predictive distribution.
+    """Posterior of the objective, or an observation, under a calibrated predictive distribution.
 
     The Gaussian posterior says ``f ~ N(mu, v)`` and ``y ~ N(mu, v + n)`` at each point; the
-    piecewise distribution replaces that of ``z = (y - mu) / sqrt(v + n)``. Marginally the
-    objective then follows ``f~ ~ int N(f; mu + a (y - mu), a n) p(y) dy``, ``a = v / (v + n)``
-    [Kim2024locbo, eq. 30], in closed form here.
+    piecewise distribution replaces that of ``z = (y - mu) / sqrt(v + n)``. Marginally the objective
+    then follows ``f~ ~ int N(f; mu + a (y - mu), a n) p(y) dy``, ``a = v / (v + n)`` [Kim2024locbo,
+    eq. 30], in closed form here.
 
     Jointly, with ``T`` the monotone map from the standard normal to the piecewise distribution,
-    samples are the transport ``f~ = f + a sqrt(v + n) (T(z) - z)`` of joint draws of ``f`` and
-    ``y = f + sqrt(n) eps`` from the Gaussian process. Here the noise belongs to the input, not to
-    the row: ``eps = (f' - mu) / sqrt(v)``, with ``f'`` a second, independent path of the process.
+    samples are the transport ``f~ = f + a sqrt(v + n) (T(z) - z)`` of joint draws of ``f`` and ``y
+    = f + sqrt(n) eps`` from the Gaussian process. Here the noise belongs to the input, not to the
+    row: ``eps = (f' - mu) / sqrt(v)``, with ``f'`` a second, independent path of the process.
     Therefore
 
     * a sample is a function of ``x``: equal rows have equal values, as far as the process' own
-      paths do. (Its Cholesky factor of equal rows may need jitter, and then they differ by about
-      the root of it; ``f~`` by up to ``max(1, T') + |T' - 1| / 2`` times as much. Outcomes in tiny
-      units are drawn in units in which the jitter is small, see ``least_variance``.)
+      paths do. (Its Cholesky factor of equal rows may need jitter; then they differ by about the
+      root of it, and ``f~`` by up to ``max(1, T') + |T' - 1| / 2`` times as much.)
     * each marginal is exactly the closed-form one whatever ``q``, and the sample at a point does
       not depend on later points;
-    * correlations are those of the process: ``z`` has the posterior correlation of ``f``, exactly
-      so between points of equal ``v`` and ``n``;
+    * ``z`` has the posterior correlation of ``f``, exactly so between points of equal ``v`` and
+      ``n``;
     * a distribution that corrects nothing gives back the process' sample paths.
 
     Samples of the observation are ``mu + sqrt(v + n) T(z)``, with noise that is independent from
     row to row, as in BoTorch: two observations of one point differ.
 
-    *What is guaranteed* is the coverage of statements about the observation, which calibrators keep
-    true. How much of an excess of spread is the objective's, observations of single points do not
-    tell: the gain ``a`` is what the process believes. If its noise variance is too small, intervals
-    of the objective stay too narrow at visited points. ``excess="objective"`` takes the noise
-    variance for true, and the rest of the calibrated variance for the objective's: with
-    ``tau^2 = max(1, Var[z])`` the process' variance becomes ``v' = tau^2 (v + n) - n``, its gain
-    ``a' = v' / (v' + n) = max(a, 1 - n / (Var[z] (v + n)))``, and ``f~`` follows
-    ``int N(f; mu + a' (y - mu), a' n) p(y) dy``, of variance ``v'`` where ``Var[z] >= 1``. Jointly,
-    ``mu + sqrt(v' / v) (f - mu)`` stands for ``f``, ``(y - mu) / (tau sqrt(v + n))`` for ``z`` and
-    ``T(z) - tau z`` for ``T(z) - z``. This only raises the gain, and has a kink where
-    ``Var[z] = 1``. Its intervals carry no guarantee either: where it is the noise that is
-    understated, they hold too much.
+    *What is guaranteed* is the coverage of statements about the observation. Observations of single
+    points do not tell how much of an excess of spread is the objective's: the gain ``a`` is what
+    the process believes. If its noise variance is too small, intervals of the objective stay too
+    narrow at visited points. ``excess="objective"`` takes the noise variance for true, and the rest
+    of the calibrated variance for the objective's: with ``tau^2 = max(1, Var[z])`` the process'
+    variance becomes ``v' = tau^2 (v + n) - n``, its gain ``a' = v' / (v' + n) = max(a, 1 - n /
+    (Var[z] (v + n)))``, and ``f~`` follows ``int N(f; mu + a' (y - mu), a' n) p(y) dy``, of
+    variance ``v'`` where ``Var[z] >= 1``. Jointly, ``mu + sqrt(v' / v) (f - mu)`` stands for ``f``,
+    ``(y - mu) / (tau sqrt(v + n))`` for ``z`` and ``T(z) - tau z`` for ``T(z) - z``. This only
+    raises the gain, and has a kink where ``Var[z] = 1``. Its intervals carry no guarantee either:
+    where it is the noise that is understated, they hold too much.
 
     Args:
-        posterior: Single-output Gaussian posterior of ``f``, without observation noise, in
-            the units of the outcome, ``batch_shape x q x 1``.
+        posterior: Single-output Gaussian posterior of ``f``, without observation noise, in the
+            units of the outcome, ``batch_shape x q x 1``.
         predictive: Distribution of ``z``; its batch shape broadcasts to ``batch_shape x q x 1``.
         noise_variance: Observation noise variance ``n``, in squared units of the outcome,
             broadcasting to ``batch_shape x q x 1``. The number 0 selects the formulas without
             noise; a tensor of zeros gives the same up to rounding.
         denoise: If False, the posterior of the observation ``y`` itself.
-        excess: Whose is the spread in excess of what the process states? With ``"noise"`` the
-            gain is the process' own, for the search; with ``"objective"`` it is the calibrated
-            one, for claims about ``f``. It does not matter to the observation.
-        least_variance: What the variance of ``f`` is taken for at least, in squared units of the
+        excess: ``"noise"`` or ``"objective"``, the source of spread in excess of the process's: the
+            former for the search, the latter for claims about ``f``. The observation is the same.
+        least_variance: Lower bound on the variance of ``f``, in squared units of the
             outcome, broadcasting to ``batch_shape x q x 1`` (default: GPyTorch's setting
-            ``min_variance``, which is too much for outcomes in tiny units). Joint samples are
-            drawn in the unit in which this is that setting.
+            ``min_variance``, too much for outcomes in tiny units). Joint samples are drawn in the
+            unit in which this is that setting, and jitter is small.
+        validate_args: Whether to check the arguments. Models do not: it waits for the device, and
+            makes errors of inputs that are NaN.
 
     Raises:
-        UnsupportedError: If ``posterior`` is not a Gaussian posterior, or ``predictive`` not a
+        UnsupportedError: If ``posterior`` is not Gaussian, or ``predictive`` no
             `PiecewisePredictive`.
-        BotorchTensorDimensionError: If it has several outputs, or if the batch shape of
-            ``predictive``, ``noise_variance`` or ``least_variance`` does not broadcast to that of
-            its mean.
-        InputDataError: If a variance is NaN, infinite or negative (``least_variance``: or 0), or
-            neither a number nor a tensor, ``denoise`` is not a boolean, or ``excess`` is unknown.
+        BotorchTensorDimensionError: If there are several outputs, or a shape does not broadcast.
+        InputDataError: If a variance or an option is malformed.
     """
 
     def __init__(
@@ -120,52 +108,10 @@ class CalibratedPosterior(DenoisedMarginals, Posterior):
         denoise: bool = True,
         excess: str = "noise",
         least_variance: Tensor | None = None,
+        validate_args: bool = True,
     ) -> None:
-        _check_parts(posterior, predictive)
-        _check_settings(noise_variance, denoise, excess, least_variance)
-        shapes = {
-            "predictive": predictive.batch_shape,
-            "noise_variance": getattr(noise_variance, "shape", ()),
-            "least_variance": getattr(least_variance, "shape", ()),
-        }
-        for name, shape in shapes.items():
-            if not broadcasts_to(shape, posterior.mean.shape):
-                raise BotorchTensorDimensionError(
-                    f"The shape {tuple(shape)} of `{name}` does not broadcast to that of the "
-                    f"posterior mean, {tuple(posterior.mean.shape)}."
-                )
-        self._set_up(posterior, predictive, noise_variance, denoise, excess, least_variance)
-        # Once more: what double precision holds may overflow in that of the posterior.
-        check_variances("noise_variance", self.noise_variance)
-
-    @classmethod
-    def of_model(
-        cls,
-        posterior: GPyTorchPosterior,
-        predictive: PiecewisePredictive,
-        noise_variance: Tensor | float,
-        denoise: bool,
-        excess: str,
-        least_variance: Tensor | None,
-    ) -> Self:
-        """As the constructor, of what a model states, which is not looked at.
-
-        Looking would wait for the device at every evaluation of an acquisition function, and make
-        errors of inputs that are NaN.
-        """
-        made = cls.__new__(cls)
-        made._set_up(posterior, predictive, noise_variance, denoise, excess, least_variance)
-        return made
-
-    def _set_up(
-        self,
-        posterior: GPyTorchPosterior,
-        predictive: PiecewisePredictive,
-        noise_variance: Tensor | float,
-        denoise: bool,
-        excess: str,
-        least_variance: Tensor | None,
-    ) -> None:
+        if validate_args:
+            _check_arguments(posterior, predictive, noise_variance, denoise, excess, least_variance)
         self._noiseless = not isinstance(noise_variance, Tensor) and noise_variance == 0.0
         self.base_posterior = posterior
         self.predictive = predictive
@@ -178,6 +124,8 @@ class CalibratedPosterior(DenoisedMarginals, Posterior):
         self.noise_variance = torch.as_tensor(noise_variance, dtype=mean.dtype, device=mean.device)
         smooths = denoise and not self._noiseless
         self._set_up_marginals(mean, variance, self.noise_variance, predictive, smooths, excess)
+        if validate_args:  # once more: double precision may overflow in that of the posterior
+            check_variances("noise_variance", self.noise_variance)
 
     # ------------------------------------------------------------ joint samples
 
@@ -214,16 +162,13 @@ class CalibratedPosterior(DenoisedMarginals, Posterior):
         return (0, -2)
 
     def rsample_from_base_samples(self, sample_shape: torch.Size, base_samples: Tensor) -> Tensor:
-        """Differentiable samples, a function of standard normal base samples.
+        """Differentiable samples, ``sample_shape x batch_shape x q x 1``, made of base samples.
 
         Args:
             sample_shape: Shape of the set of samples.
-            base_samples: ``sample_shape x base_sample_shape``. Along the last dimension the first
-                ones make the path ``f`` and the second ones the noise: through a path of their
-                own, or, of an observation, directly.
-
-        Returns:
-            ``sample_shape x batch_shape x q x 1``.
+            base_samples: ``sample_shape x base_sample_shape``, standard normal. The first of the
+                last dimension make the path ``f``, the second the noise: by a path of its own or,
+                for an observation, directly.
         """
         if base_samples.shape[: len(sample_shape)] != sample_shape:
             raise RuntimeError(
@@ -243,7 +188,7 @@ class CalibratedPosterior(DenoisedMarginals, Posterior):
     def rsample_from_cached_root(
         self, sample_shape: torch.Size, base_samples: Tensor, baseline_L: Tensor, q: int
     ) -> Tensor:
-        """`rsample_from_base_samples` at the last points alone, given a root at the others.
+        """`rsample_from_base_samples` at the last ``q`` points alone, given a root at the others.
 
         Paths of the process at new points follow from the rows that these add to the root of its
         covariance, and the calibrated samples there from nothing else.
@@ -254,9 +199,6 @@ class CalibratedPosterior(DenoisedMarginals, Posterior):
                 collapsed to size 1.
             baseline_L: Root of the covariance of `path_posterior` at all points but the last.
             q: Number of these last points.
-
-        Returns:
-            ``sample_shape x batch_shape x q x 1``.
 
         Raises:
             NotPSDError: If the root cannot be extended.
@@ -292,7 +234,7 @@ class CalibratedPosterior(DenoisedMarginals, Posterior):
 
     @cached_property
     def path_posterior(self) -> GPyTorchPosterior:
-        """What paths of the process are drawn from: `base_posterior`, in units of its own.
+        """`base_posterior` in units of its own, from which paths of the process are drawn.
 
         Where rounding has made a covariance matrix indefinite, GPyTorch adds 1e-8 (1e-6 in single
         precision) to its diagonal, in whatever units: beside outcomes that vary by 1e-4 (1e-3) or
@@ -356,32 +298,15 @@ class CalibratedPosterior(DenoisedMarginals, Posterior):
 
     @property
     def distribution(self) -> MultivariateNormal:
-        """None: what BoTorch expects here, a multivariate normal, is not this posterior.
-
-        Raises:
-            UnsupportedError: Always.
-        """
+        """Raise ``UnsupportedError``, since BoTorch expects a multivariate normal here."""
         raise UnsupportedError(_NOT_NORMAL)
 
-    @property
-    def mvn(self) -> MultivariateNormal:
-        """None, see `distribution`.
-
-        Raises:
-            UnsupportedError: Always.
-        """
-        raise UnsupportedError(_NOT_NORMAL)
+    mvn = distribution
 
     # ------------------------------------------------------------ affine maps
 
     def affine(self, weight: float, offset: float = 0.0) -> CalibratedPosterior:
-        """The posterior of ``weight f + offset``.
-
-        With ``weight = -1`` it turns minimisation into maximisation.
-
-        Args:
-            weight: A number other than 0.
-            offset: A number in the units of ``weight f``.
+        """The posterior of ``weight f + offset``, where -1 turns minimisation into maximisation.
 
         Raises:
             InputDataError: If ``weight`` is 0.
@@ -394,13 +319,14 @@ class CalibratedPosterior(DenoisedMarginals, Posterior):
         scaled = MultivariateNormal(
             weight * mvn.mean + offset, mvn.lazy_covariance_matrix * (weight * weight)
         )
-        return CalibratedPosterior.of_model(
+        return CalibratedPosterior(
             GPyTorchPosterior(scaled),
             self.predictive.mirrored() if weight < 0 else self.predictive,
             0.0 if self._noiseless else self.noise_variance * (weight * weight),
             self.denoise,
             self.excess,
             least * (weight * weight),
+            validate_args=False,
         )
 
 
@@ -409,7 +335,14 @@ def _last(values: Tensor, num: int) -> Tensor:
     return values if values.dim() < 2 or values.shape[-2] == 1 else values[..., -num:, :]
 
 
-def _check_parts(posterior: Any, predictive: Any) -> None:
+def _check_arguments(
+    posterior: Any,
+    predictive: Any,
+    noise_variance: Any,
+    denoise: Any,
+    excess: Any,
+    least_variance: Tensor | None,
+) -> None:
     if not is_gaussian(posterior):
         raise UnsupportedError(
             "CalibratedPosterior needs as `posterior` a GPyTorchPosterior with a multivariate "
@@ -425,11 +358,6 @@ def _check_parts(posterior: Any, predictive: Any) -> None:
             "`predictive` must be a PiecewisePredictive, such as `calibrator.predictive(X)`, "
             f"got {type(predictive).__name__}."
         )
-
-
-def _check_settings(
-    noise_variance: Any, denoise: Any, excess: Any, least_variance: Tensor | None
-) -> None:
     check_one_of("excess", excess, EXCESS)
     if not isinstance(denoise, bool):
         raise InputDataError(f"`denoise` must be True or False, got {denoise!r}.")
@@ -444,6 +372,17 @@ def _check_settings(
         check_nonnegative("noise_variance", noise_variance)
     if least_variance is not None and not check_variances("least_variance", least_variance).all():
         raise InputDataError("`least_variance` must be positive.")
+    shapes = {
+        "predictive": predictive.batch_shape,
+        "noise_variance": getattr(noise_variance, "shape", ()),
+        "least_variance": getattr(least_variance, "shape", ()),
+    }
+    for name, shape in shapes.items():
+        if not broadcasts_to(shape, posterior.mean.shape):
+            raise BotorchTensorDimensionError(
+                f"The shape {tuple(shape)} of `{name}` does not broadcast to that of the "
+                f"posterior mean, {tuple(posterior.mean.shape)}."
+            )
 
 
 def broadcasts_to(shape: Sequence[int], target: torch.Size) -> bool:

@@ -38,16 +38,7 @@ class DenoisedMarginals(WithMoments):
         denoise: bool,
         excess: str,
     ) -> None:
-        """Find location, unit and ratio.
-
-        Args:
-            mean: That of the Gaussian process, ``batch_shape x q x 1``.
-            variance: That of ``f`` under the Gaussian process, positive.
-            noise_variance: That of the noise.
-            predictive: The distribution of ``z = (y - mean) / sqrt(variance + noise_variance)``.
-            denoise: Whether the marginals are of ``f~``; they are of ``y`` otherwise.
-            excess: Whose the excess of spread is, ``"noise"`` or ``"objective"``.
-        """
+        """Find location, unit and ratio from the process's moments, ``variance`` being positive."""
         self._dtype = mean.dtype
         variance, noise = variance.double(), noise_variance.double()
         self._location, self._deviation = mean.double(), (variance + noise).sqrt()
@@ -90,13 +81,7 @@ class DenoisedMarginals(WithMoments):
         return self._at(value, self._distribution.cdf)
 
     def density(self, value: Tensor | float) -> Tensor:
-        """Density of each marginal at ``value``.
-
-        Args:
-            value: A number or a vector of ``k > 1`` numbers (then the result gains a leading
-                dimension), or a tensor of two or more dimensions that broadcasts against
-                ``batch_shape x q x 1``.
-        """
+        """Density of each marginal at ``value``, which is as in `cdf`."""
         return self._at(value, lambda x: self._distribution.log_prob(x).exp() / self._unit)
 
     def quantile(self, value: Tensor | float) -> Tensor:
@@ -126,12 +111,8 @@ class DenoisedMarginals(WithMoments):
     def conditional_mean_below(self, level: float) -> Tensor:
         """``E[f~ | f~ <= Q(level)]``, ``batch_shape x q x 1``, with the derivatives of `quantile`.
 
-        The mean of the worst values with a total probability of ``level``, also called expected
-        shortfall or conditional value at risk. Of ``affine(-1.0)`` it is minus the mean of the
-        greatest ones.
-
-        Args:
-            level: In (0, 1).
+        Also called expected shortfall or conditional value at risk. That of ``affine(-1.0)`` is
+        minus the mean of the greatest values.
 
         Raises:
             InputDataError: If ``level`` is outside (0, 1).
@@ -153,19 +134,13 @@ class DenoisedMarginals(WithMoments):
         """``log E(f~ - best_f)+``, ``batch_shape x q x 1``, accurate down to ``exp(-800)``.
 
         Args:
-            best_f: Value to improve upon (maximisation); broadcasts against
-                ``batch_shape x q x 1``. Minus infinity gives infinity, and infinity gives minus
-                infinity.
+            best_f: Value to improve upon (maximisation); broadcasts against ``batch_shape x q x
+                1``. Minus infinity gives infinity, and infinity gives minus infinity.
         """
         return self._log_improvement(best_f).to(self._dtype)
 
     def expected_improvement(self, best_f: Tensor | float) -> Tensor:
-        """``E(f~ - best_f)+``, ``batch_shape x q x 1``.
-
-        Args:
-            best_f: Value to improve upon (maximisation); broadcasts against
-                ``batch_shape x q x 1``.
-        """
+        """``E(f~ - best_f)+``; see `log_expected_improvement`."""
         # Not from `log_expected_improvement`, which may have been rounded to single precision
         return self._log_improvement(best_f).exp().to(self._dtype)
 
@@ -178,20 +153,13 @@ class DenoisedMarginals(WithMoments):
         return torch.where(best != near, (-best).clamp(min=0.0).log(), log_ei)
 
     def probability_of_improvement(self, best_f: Tensor | float) -> Tensor:
-        """``P(f~ > best_f)``, ``batch_shape x q x 1``.
-
-        Args:
-            best_f: Value to improve upon (maximisation); broadcasts against
-                ``batch_shape x q x 1``.
-        """
+        """``P(f~ > best_f)``, ``batch_shape x q x 1``."""
         return self._distribution.log_survival(self._in_units(best_f)).exp().to(self._dtype)
 
     def log_probability_between(self, lower: float | None, upper: float | None) -> Tensor:
         """``log P(lower <= f~ <= upper)``, ``batch_shape x q x 1``, accurate in both tails.
 
-        Args:
-            lower: Lower limit in units of the outcome, or None for none.
-            upper: Upper limit in units of the outcome, greater than ``lower``, or None for none.
+        Limits are in units of the outcome, ``lower < upper``; None stands for no limit.
         """
         ends = [None if end is None else self._in_units(end) for end in (lower, upper)]
         # Masses that were rounded may add up to slightly more than 1.

@@ -22,12 +22,8 @@ def mean_and_deviation(
 ) -> tuple[Tensor, Tensor]:
     """Mean and standard deviation, ``batch_shape x q x m`` each.
 
-    A calibrated posterior finds both moments together, at the cost of one, and has put a least
-    variance on what it corrects.
-
-    Args:
-        posterior: The posterior.
-        least_variance: See `marginal_variance`; of a Gaussian posterior with a single output.
+    Both moments of a calibrated posterior cost as much as one, and have a least variance. For
+    ``least_variance``, of a Gaussian posterior with a single output, see `marginal_variance`.
     """
     if isinstance(posterior, WithMoments):
         mean, variance = posterior.moments()
@@ -39,12 +35,9 @@ def mean_and_deviation(
 
 
 def marginal_variance(posterior: GPyTorchPosterior, least: Tensor | None = None) -> Tensor:
-    """Variances of a single-output Gaussian posterior, ``batch_shape x q x 1``.
+    """Variances of a single-output Gaussian posterior, ``batch_shape x q x 1``, at least ``least``.
 
-    Args:
-        posterior: The posterior.
-        least: What they are at least, broadcasting to ``batch_shape x q x 1``; by default what
-            GPyTorch's setting ``min_variance`` says, whatever the units.
+    By default that is GPyTorch's setting ``min_variance``, whatever the units.
     """
     return posterior.variance if least is None else raw_variance(posterior).clamp_min(least)
 
@@ -55,10 +48,7 @@ def least_for_scale(scale_squared: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def scale_for_least(least: Tensor) -> Tensor:
-    """The unit in which a least variance is the usual one: a power of two, without gradient.
-
-    It is the inverse of `least_for_scale`.
-    """
+    """The inverse of `least_for_scale`, rounded to a power of two, without gradient."""
     usual = usual_least(least.dtype)
     return (least.detach() / usual).log2().mul(0.5).round().exp2()
 

@@ -435,9 +435,7 @@ WIDTHS: dict[str, Callable[[], Any]] = {
 @pytest.mark.parametrize("width", [1, 3])
 def test_held_out_inputs_of_another_width(name: str, width: int) -> None:
     X, Y = torch.zeros(6, width, **DOUBLE), torch.zeros(6, 1, **DOUBLE)
-    with pytest.raises(
-        BotorchTensorDimensionError, match=rf"`X` must have shape n x 2,.* \(6, {width}\)"
-    ):
+    with pytest.raises(BotorchTensorDimensionError, match=f"`X` must have 2 columns.*got {width}"):
         calibration_report(WIDTHS[name](), X, Y)
 
 

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import inspect
-import pickle
-from copy import deepcopy
 from typing import Any
 
 import pytest
 import torch
 from botorch.acquisition.max_value_entropy_search import qMaxValueEntropy
-from botorch.cross_validation import batch_cross_validation, gen_loo_cv_folds
 from botorch.exceptions.errors import UnsupportedError
 from botorch.models import ModelListGP
 from botorch.models.higher_order_gp import HigherOrderGP
-from gpytorch.mlls import ExactMarginalLogLikelihood
 from torch.testing import assert_close
 
 from botorch_calib import (
@@ -50,15 +46,6 @@ def test_entropy_search_takes_the_gaussian_process() -> None:
             getattr(posterior, name)
     with pytest.raises(UnsupportedError, match="intervals are its `quantile`s"):
         posterior.mvn.confidence_region()
-
-
-def test_batch_cross_validation_takes_the_gaussian_process() -> None:
-    X, Y, _ = make_data()
-    untyped: Any = CalibratedModel
-    with pytest.raises(UnsupportedError, match="Cross-validate the Gaussian process"):
-        batch_cross_validation(untyped, ExactMarginalLogLikelihood, gen_loo_cv_folds(X, Y))
-    copied, again = deepcopy(model()), pickle.loads(pickle.dumps(model()))
-    assert_close(copied.posterior(X).mean, again.posterior(X).mean)
 
 
 def test_help_names_the_arguments_of_a_calibrated_model() -> None:
