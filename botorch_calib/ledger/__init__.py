@@ -6,8 +6,7 @@ file                content
 ``ledger``          `FeedbackLedger`: all that users call
 ``trials``          `Trial`: one query, and how its state may change
 ``view_at_time``    what was known at a time: states, and data as tensors
-``contents``        all that a ledger holds, with its numbers as columns; its clock
-``settings``        settings of a ledger
+``contents``        all that a ledger holds, with its numbers as columns; its settings
 ``argument_checks`` checks of what is given to it
 ``storage``         changes of the contents, each made completely or not at all
 ``file_storage``    the same, recorded in an SQLite file

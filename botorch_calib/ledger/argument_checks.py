@@ -46,26 +46,23 @@ def as_number(name: str, value: Any, *, finite: bool = True) -> float:
 
 
 def as_variance(name: str, value: Any) -> float | None:
-    """Convert a variance to a float; None if there is none."""
+    """Convert a variance to a float, or return None."""
     if value is None:
         return None
     variance = as_number(name, value) + 0.0  # no -0.0
     if variance < 0.0:
-        raise InputDataError(
-            f"`{name}` is a variance, the square of a standard deviation: it must be at least 0, "
-            f"got {variance!r}."
-        )
+        raise InputDataError(f"`{name}` is a variance: it must be at least 0, got {variance!r}.")
     return variance
 
 
 def as_time(time: Any) -> float | None:
-    """Convert a time to a float; None if there is none."""
+    """Convert a time to a float, or return None."""
     # Adding 0 turns -0.0, which a file would not preserve, into 0.0.
     return None if time is None else as_number("time", time) + 0.0
 
 
 def check_flag(name: str, value: Any) -> bool:
-    """Return a truth value as a ``bool``, or raise ``InputDataError``."""
+    """Convert a truth value to a ``bool``."""
     if not isinstance(value, (bool, np.bool_)):
         raise InputDataError(f"`{name}` must be True or False, got {value!r}.")
     return bool(value)

@@ -15,13 +15,12 @@ import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NoReturn, Self
+from typing import Any, NoReturn
 
 from botorch.exceptions.errors import InputDataError
 
 from botorch_calib.exceptions import DamagedLedgerError, LedgerError
-from botorch_calib.ledger.contents import Contents
-from botorch_calib.ledger.settings import Settings
+from botorch_calib.ledger.contents import Contents, Settings
 from botorch_calib.ledger.sql_tables import (
     APPLICATION_ID,
     FORMAT_VERSION,
@@ -53,12 +52,7 @@ DAMAGE = {
 
 
 class FileStorage(Storage):
-    """A ledger's contents, recorded in a file; `open` makes one.
-
-    Args:
-        path: The file, with symbolic links resolved.
-        lock: This process's right to write to it.
-    """
+    """A ledger's contents, recorded in a file; `open` makes one."""
 
     path: Path
     # The storages of this process by file: a second ledger of a file shares the first one's.
@@ -75,12 +69,11 @@ class FileStorage(Storage):
         self._of_path[path] = self
 
     @classmethod
-    def open(cls, path: str | os.PathLike[str], given: dict[str, Any]) -> Self | FileStorage:
+    def open(cls, path: str | os.PathLike[str], given: dict[str, Any]) -> FileStorage:
         """Open the ledger in a file, or create it with the ``given`` settings.
 
         An empty file counts as missing: a process that is killed while it creates a ledger leaves
-        one behind. Settings that are left out are read from the file or, for a new file, are the
-        defaults of `Settings`.
+        one behind.
         """
         path = Path(path).resolve()
         if path.is_dir() or not path.parent.is_dir():
@@ -131,8 +124,9 @@ class FileStorage(Storage):
             )
         before, self._header = self._header, None
         assert before is not None
-        changes = before.revision + 1, contents.settings, len(contents), contents.latest
-        header = Header(before.identity, *changes)
+        header = Header(
+            self._identity, before.revision + 1, contents.settings, len(contents), contents.latest
+        )
         with _transaction(self.path, "BEGIN IMMEDIATE") as database:
             if read_header(database) != before:
                 raise LedgerError(f"Something else has changed or replaced the file {self.path}.")

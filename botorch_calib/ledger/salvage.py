@@ -10,8 +10,8 @@ from pathlib import Path
 from botorch.exceptions.errors import InputDataError
 
 from botorch_calib.exceptions import DamagedLedgerError
+from botorch_calib.ledger.contents import Settings
 from botorch_calib.ledger.file_storage import FileStorage
-from botorch_calib.ledger.settings import Settings
 from botorch_calib.ledger.sql_tables import SELECT_TRIALS, DamagedRowError, entry_of, read_header
 from botorch_calib.ledger.trials import Entry
 
@@ -24,15 +24,12 @@ GAP = 10_000
 def salvage(path: Path, new: Path) -> str:
     """Make a ledger in the file ``new`` of all trials in a damaged file that are intact.
 
-    The trials get new ids, which leave out those that are lost.
-
-    Returns:
-        What is left, and what is lost.
+    The trials get new ids, which leave out those that are lost. The text that is returned says what
+    is left, and what is lost.
 
     Raises:
         InputDataError: If there is no such file, or ``new`` exists.
-        DamagedLedgerError: If no trial is intact.
-        LedgerError: If the new ledger cannot be written.
+        LedgerError: If no trial is intact, or the new ledger cannot be written.
     """
     if not path.is_file():
         raise InputDataError(f"There is no file {path}.")
@@ -78,8 +75,8 @@ def _make(path: Path, settings: Settings, entries: list[Entry], latest: float) -
         storage = FileStorage.open(path, given)
         with storage.transaction() as change:
             change.entries[:] = [replace(entry, id=i) for i, entry in enumerate(entries)]
-            change.changed[:] = range(len(entries))
-            change.clock.latest = max(latest, *times)  # by then, all this had happened
+            change.changed = set(range(len(entries)))
+            change.latest = max(latest, *times)  # by then, all this had happened
         storage.close()
     except BaseException:  # as of a full disk: what is left would stop the next attempt
         path.unlink(missing_ok=True)
