@@ -1,4 +1,4 @@
-"""The command line of a ledger: ``python -m botorch_calib.ledger --help`` says what it can do."""
+"""The command line of a ledger: ``python -m botorch_calib.ledger --help`` lists its commands."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from botorch_calib.ledger.trials import Trial, TrialStatus
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Do what the words of the command line say (default: ``sys.argv``); the exit status."""
+    """Run the command in ``arguments`` (default: ``sys.argv``), and return the exit status."""
     words = sys.argv[1:] if arguments is None else arguments
     # argparse takes a word like -1e-3 for an option, unless there is a space in it.
     options = _parser().parse_args([f" {word}" if _is_negative(word) else word for word in words])
@@ -31,7 +31,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _print(text: str) -> bool:
-    """Print what a command returns; False if nobody can read it, which undoes nothing."""
+    """Print the output of a command; False if nobody can read it, which undoes nothing."""
     try:
         print(text, end="", flush=True)
     except OSError as error:

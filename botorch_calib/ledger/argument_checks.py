@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import operator
 import reprlib
 from numbers import Real
 from typing import Any
@@ -15,7 +14,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from botorch_calib._validation import check_finite
-from botorch_calib.exceptions import UnknownTrialError
 
 # Little-endian, so that the bytes of a query are the same on every machine.
 DOUBLE = np.dtype("<f8")
@@ -66,14 +64,6 @@ def check_flag(name: str, value: Any) -> bool:
     if not isinstance(value, (bool, np.bool_)):
         raise InputDataError(f"`{name}` must be True or False, got {value!r}.")
     return bool(value)
-
-
-def as_trial_id(value: Any) -> int:
-    """Convert a trial's id to an ``int``."""
-    try:
-        return operator.index(value)
-    except TypeError:
-        raise UnknownTrialError(f"A trial's id is an integer, got {value!r}.") from None
 
 
 def as_query(x: Any, dim: int, name: str = "x") -> bytes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -67,7 +68,7 @@ class Settings:
 
 @dataclass(frozen=True, eq=False)
 class Contents:
-    """A ledger's settings and trials. A change makes new contents; what was read stays as it was.
+    """A ledger's settings and trials, which never change: a change makes new contents.
 
     Attributes:
         settings: The ledger's settings.
@@ -83,21 +84,25 @@ class Contents:
         return len(self.entries)
 
     def now(self, is_choosing: bool = False) -> float:
-        """The present time on the ledger's clock.
+        """The present time on the ledger's clock, which never goes back as the system's may.
 
-        What the clock has told has happened, even if the system's clock was set back since. A
-        choice that is under way does not see what happens now: on the clock of iterations, that
-        happens in the next one.
+        While a query is chosen, events are dated to the next iteration, so the choice does not see
+        them.
         """
         is_counted = self.settings.clock == "iterations"
         return max(float(len(self) + is_choosing) if is_counted else time.time(), self.latest)
 
-    def check_known(self, trial_id: int) -> None:
-        """Raise ``UnknownTrialError`` unless there is a trial with this id."""
-        if not 0 <= trial_id < len(self):
+    def place(self, trial_id: Any) -> int:
+        """The id as an ``int``, or ``UnknownTrialError`` if there is no such trial."""
+        try:
+            place = operator.index(trial_id)
+        except TypeError:
+            raise UnknownTrialError(f"A trial's id is an integer, got {trial_id!r}.") from None
+        if not 0 <= place < len(self):
             raise UnknownTrialError(
-                f"There is no trial {trial_id}: the ledger has {len(self)} trials."
+                f"There is no trial {place}: the ledger has {len(self)} trials."
             )
+        return place
 
     # Views of thousands of trials need no loop in Python: there is one here, after each change.
 
@@ -118,5 +123,5 @@ class Contents:
 
     @cached_property
     def amended(self) -> list[tuple[int, tuple[EarlierValue, ...]]]:
-        """The trials whose value was replaced, with what stood before."""
+        """The ids of trials whose value was replaced, with their earlier values."""
         return [(entry.id, entry.earlier) for entry in self.entries if entry.earlier]

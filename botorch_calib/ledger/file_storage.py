@@ -63,7 +63,7 @@ class FileStorage(Storage):
         super().__init__(contents)
         self.path = path
         self._identity = header.identity
-        # What is in the file; None if that is not certain, after an error or ctrl-C.
+        # The file's header; None if it is not certain, after an error or ctrl-C.
         self._header: Header | None = header
         self._release = weakref.finalize(self, lock.release)
         self._of_path[path] = self
@@ -106,7 +106,7 @@ class FileStorage(Storage):
 
     @property
     def contents(self) -> Contents:
-        """What the ledger holds now."""
+        """The ledger's contents now."""
         if self._header is None:
             with LOCK:
                 if self._header is None:
@@ -163,7 +163,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def read_file(path: Path) -> tuple[Header, Contents]:
-    """All that a file holds, after a check of every page and row, whoever writes to it."""
+    """The contents of a file, after a check of every page and row, whoever writes to it."""
     with _transaction(path, "BEGIN") as database:
         header = _checked_header(database, path)
         rows = database.execute(f"{SELECT_TRIALS} ORDER BY id")
@@ -187,7 +187,7 @@ def _transaction(path: Path, begin: str, create: bool = False) -> Iterator[sqlit
                 yield database
                 database.execute("COMMIT")
             finally:
-                database.close()  # rolls back what was not committed
+                database.close()  # rolls back a change that was not committed
         except sqlite3.Error as error:
             code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
             if code in DAMAGE:
@@ -224,7 +224,7 @@ def _checked_header(database: sqlite3.Connection, path: Path) -> Header:
         )
     tables = dict(database.execute("SELECT name, sql FROM sqlite_master").fetchall())
     result = _pragma(database, "integrity_check")
-    # SQLite takes what is missing from the last page for zeros.
+    # SQLite fills up an incomplete last page by zeros.
     if path.stat().st_size < _pragma(database, "page_count") * _pragma(database, "page_size"):
         result = "its end is missing"
     if result == "ok" and tables != SCHEMA:

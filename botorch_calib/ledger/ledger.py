@@ -20,7 +20,6 @@ from botorch_calib.ledger.argument_checks import (
     as_number,
     as_query,
     as_time,
-    as_trial_id,
     as_variance,
     check_flag,
 )
@@ -58,8 +57,8 @@ class FeedbackLedger:
     ``d_s = observed_at - submitted_at``; ``censor_value`` takes the place of 0. With
     ``late="use"`` the condition is ``d_s <= t - s``.
 
-    **Clocks that are set back.** What is recorded without a time has happened: the ledger's clock
-    stands still until the system's has caught up, and hides no value meanwhile.
+    **Clocks that are set back.** The ledger's clock stands still until the system's has caught up,
+    and hides no value meanwhile.
 
     **Sharing.** Threads may share a ledger. Pickling a ledger in memory copies it; one in a file
     cannot be pickled, but its `snapshot` can. A forked process reads what was known at the fork.
@@ -70,14 +69,14 @@ class FeedbackLedger:
             value that the objective can take (for minimisation, the greatest). None if no such
             bound is known.
         max_wait: How long to wait for a value: ``m`` iterations, or seconds.
-        late: What to do with values that arrive after ``max_wait``: ``"use"`` or ``"discard"``.
-            None is ``"discard"`` where ``max_wait`` is finite, and else ``"use"``: then only values
-            of abandoned trials can be late.
+        late: Whether to ``"use"`` or ``"discard"`` values that arrive after ``max_wait``. None is
+            ``"discard"`` where ``max_wait`` is finite, and else ``"use"``: then only values of
+            abandoned trials can be late.
         clock: ``"iterations"`` or ``"seconds"``.
         maximize: Whether the greatest value is best, or the least. Proposers, optimizers and `best`
             read it from here. None leaves it to the first of them that says so; until then, values
             are maximized.
-        propose: What `ask` asks for a query, such as a `DelayAwareProposer`; not stored in a file.
+        propose: Chooses the queries of `ask`, such as a `DelayAwareProposer`; not stored in a file.
 
     Raises:
         InputDataError: If a setting is unknown or out of its range.
@@ -124,8 +123,8 @@ class FeedbackLedger:
         opens the file shares one ledger. Several processes or machines need Optuna's or Ax's
         storages. Choose a local disk: not all network file systems have locks that work.
 
-        Settings are those of the class. None is what the file says, or the default of the class for
-        a new file; others must agree with the file.
+        Settings are those of the class, and must agree with those of the file. None stands for the
+        file's, or for the default in a new file.
 
         Args:
             path: The file; its folder must exist.
@@ -172,7 +171,7 @@ class FeedbackLedger:
         return ledger
 
     def close(self) -> None:
-        """Let other processes write to the file. What is known can still be read here."""
+        """Let other processes write to the file. Its contents can still be read here."""
         self._storage.close()
 
     def __enter__(self) -> Self:
@@ -204,7 +203,7 @@ class FeedbackLedger:
 
     @property
     def late(self) -> str:
-        """What happens to late values: ``"use"`` or ``"discard"``."""
+        """Whether late values are used: ``"use"`` or ``"discard"``."""
         return str(self._settings.late)
 
     @property
@@ -275,8 +274,8 @@ class FeedbackLedger:
         means, it is chosen again with knowledge of that.
 
         Args:
-            propose: What to ask (default: the ledger's): a function from the ledger to a tensor of
-                shape ``d`` or ``1 x d``.
+            propose: A function from the ledger to a tensor of shape ``d`` or ``1 x d`` (default:
+                the ledger's own).
 
         Returns:
             The new trial. An `AsynchronousOptimizer` that starts before its value is told
@@ -418,7 +417,7 @@ class FeedbackLedger:
 
     def _change(self, trial_id: int, transition: Transition) -> None:
         with self._storage.transaction() as change:
-            change.replace(as_trial_id(trial_id), transition)
+            change.replace(trial_id, transition)
 
     # ------------------------------------------------------------ trials
 
@@ -439,15 +438,14 @@ class FeedbackLedger:
         return iter(self.trials)
 
     def __getitem__(self, trial_id: int) -> Trial:
-        trial_id = as_trial_id(trial_id)
         contents = self._storage.contents
-        contents.check_known(trial_id)
-        return ViewAtTime(contents, contents.now()).trials(np.array([trial_id]))[0]
+        rows = np.array([contents.place(trial_id)])
+        return ViewAtTime(contents, contents.now()).trials(rows)[0]
 
     def best(self, maximize: bool | None = None, now: float | None = None) -> Trial | None:
         """The trial with the best usable value, the first of equals, or None if there is no value.
 
-        ``maximize`` (default: what the ledger says) must not contradict the ledger.
+        ``maximize`` (default: the ledger's) must not contradict the ledger.
         """
         maximize = self.checked_maximize(maximize)
         view = self._view(now)

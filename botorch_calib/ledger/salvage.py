@@ -1,4 +1,4 @@
-"""A new ledger of what SQLite can still read of a damaged file."""
+"""A new ledger of the trials that SQLite can still read in a damaged file."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ GAP = 10_000
 def salvage(path: Path, new: Path) -> str:
     """Make a ledger in the file ``new`` of all trials in a damaged file that are intact.
 
-    The trials get new ids, which leave out those that are lost. The text that is returned says what
-    is left, and what is lost.
+    The trials get new ids, which leave out the lost ones. The text that is returned counts the
+    former and lists the latter.
 
     Raises:
         InputDataError: If there is no such file, or ``new`` exists.
@@ -34,13 +34,13 @@ def salvage(path: Path, new: Path) -> str:
     if not path.is_file():
         raise InputDataError(f"There is no file {path}.")
     found, header = [], None
-    uri = f"{path.resolve().as_uri()}?mode=rw"  # SQLite takes back what was not completed
+    uri = f"{path.resolve().as_uri()}?mode=rw"  # SQLite takes back an incomplete change
     with contextlib.closing(sqlite3.connect(uri, uri=True)) as database:
         with contextlib.suppress(*DAMAGE):
             database.execute("PRAGMA writable_schema = ON")  # go on where the end is missing
             header = read_header(database)
         trial_id, end = 0, GAP if header is None else header.num_trials
-        while trial_id < end:  # one by one: a damaged page costs only what stands there
+        while trial_id < end:  # one by one: a damaged page costs only its own trials
             with contextlib.suppress(*DAMAGE):
                 query = f"{SELECT_TRIALS} WHERE id = ?"
                 row = database.execute(query, (trial_id,)).fetchone()
@@ -78,6 +78,6 @@ def _make(path: Path, settings: Settings, entries: list[Entry], latest: float) -
             change.changed = set(range(len(entries)))
             change.latest = max(latest, *times)  # by then, all this had happened
         storage.close()
-    except BaseException:  # as of a full disk: what is left would stop the next attempt
+    except BaseException:  # such as a full disk: the rest would stop the next attempt
         path.unlink(missing_ok=True)
         raise

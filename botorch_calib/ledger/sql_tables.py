@@ -1,4 +1,4 @@
-"""The SQL tables of a ledger's file: what their rows hold, with a checksum in each."""
+"""The SQL tables of a ledger's file, with a checksum in each row."""
 
 from __future__ import annotations
 

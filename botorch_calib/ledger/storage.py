@@ -15,7 +15,7 @@ from typing import Any
 from botorch_calib.ledger.contents import Contents
 from botorch_calib.ledger.trials import Clock, Entry
 
-# Maps a stored trial, and what tells the time, to the trial that takes its place.
+# Maps a stored trial to the trial that takes its place.
 Transition = Callable[[Entry, Clock], Entry]
 
 # One lock for all ledgers of the process. Forks take it as well: otherwise a child could inherit
@@ -31,7 +31,7 @@ class Change:
     """A change of a ledger that is being made.
 
     Args:
-        contents: What is there before.
+        contents: The contents before it.
         is_choosing: Whether a query is being chosen.
 
     Attributes:
@@ -48,7 +48,7 @@ class Change:
         self._before, self._is_choosing = contents, is_choosing
 
     def now(self, not_before: float = 0.0) -> float:
-        """The time of what happens now, after ``not_before``."""
+        """The time of an event that happens now, after ``not_before``."""
         self.latest = max(self._before.now(self._is_choosing), self.latest, not_before)
         return self.latest
 
@@ -66,14 +66,14 @@ class Change:
         self.changed.add(trial_id)
         return trial_id
 
-    def replace(self, trial_id: int, transition: Transition) -> None:
+    def replace(self, trial_id: Any, transition: Transition) -> None:
         """Replace a trial by the result of ``transition``."""
-        self._before.check_known(trial_id)
-        self.entries[trial_id] = transition(self.entries[trial_id], self.now)
-        self.changed.add(trial_id)
+        place = self._before.place(trial_id)
+        self.entries[place] = transition(self.entries[place], self.now)
+        self.changed.add(place)
 
     def result(self) -> Contents:
-        """What is there after the change."""
+        """The contents after the change."""
         if not self.changed and self.settings == self._before.settings:
             return self._before
         return Contents(self.settings, self.entries, self.latest)
@@ -91,7 +91,7 @@ class Storage:
 
     @property
     def contents(self) -> Contents:
-        """What the ledger holds now."""
+        """The ledger's contents now."""
         return self._contents
 
     @contextmanager
@@ -119,7 +119,7 @@ class Storage:
                 self._contents = contents
 
     def _record(self, contents: Contents, changed: list[int]) -> None:
-        """Record what is about to take the place of the contents."""
+        """Record new contents, before they take the place of the old ones."""
 
     def close(self) -> None:
         """Accept no more changes; memory needs no closing."""

@@ -1,4 +1,4 @@
-"""One trial: what users see of it, what the ledger stores of it, and how it may change."""
+"""One trial: `Trial`, as users see it, and `Entry`, as the ledger stores and changes it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from botorch_calib.exceptions import TrialStateError
 
-# Tells the time of what happens now, given that of an earlier event of the same trial.
+# Tells the time of an event now, given that of an earlier event of the same trial.
 Clock = Callable[[float], float]
 
 
@@ -53,7 +53,7 @@ class Trial:
         status: Pending, observed, expired or failed.
         note: Why the trial failed, or empty.
         yvar: The variance of the noise of ``y``, or None if it is not known.
-        earlier: What stood before ``y``, the oldest value first.
+        earlier: The values before ``y``, the oldest first.
     """
 
     id: int

@@ -1,4 +1,4 @@
-"""What a ledger knows as of one time: the state of each trial, and its data as tensors."""
+"""`ViewAtTime`: the states of trials as known at one time, and their data as tensors."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class ViewAtTime:
         """How many trials were submitted after each one and before it ended."""
         columns = self._columns
         starts = columns["submitted_at"]
-        # NaN, which `fmin` passes over, marks what has not happened; what will happen is cut off.
+        # `fmin` passes over NaN, which marks events that have not happened. Later ones are cut off.
         ends = [columns[name] for name in ("observed_at", "failed_at", "abandoned_at")]
         ended = np.fmin.reduce([*ends, starts + self._max_wait, np.full_like(starts, self.now)])
         # One that is submitted as this one ends does not count: it would be known only later.
