@@ -160,43 +160,31 @@ def check_acquisition(
             )
     if acqf_class is None:
         return
-    name = f"`botorch_acqf_class` {acqf_class.__name__}"
-    hypervolume = issubclass(acqf_class, MultiObjectiveMCAcquisitionFunction)
-    if hypervolume and not objective.is_multi_objective:
-        raise UnsupportedError(
-            f"{name} is of several objectives, and there is one, {objective.expression!r}: leave "
-            "the class out, and Ax chooses one that fits."
-        )
+    many = objective.is_multi_objective
     samples = issubclass(acqf_class, MCAcquisitionFunction)
-    if objective.is_scalarized_objective and not (constraints or samples):
-        raise UnsupportedError(
-            f"{name} is of one metric, and the objective is the sum {objective.expression!r}: "
-            "leave the class out, and Ax chooses one that draws samples."
-        )
     # BoTorch's would not fail: Ax would leave the constraints out, and add up the objectives.
     is_of_one = acqf_class in ONE_OUTCOME or issubclass(acqf_class, AnalyticAcquisitionFunction)
-    if not (is_of_one or acqf_class in (*CLOSED_FORMS.values(), *CONSTRAINTS_ALONE)):
-        return
-    if not (objective.is_single_objective or acqf_class in CONSTRAINTS_ALONE):
+    is_constrained = acqf_class in (*CLOSED_FORMS.values(), *CONSTRAINTS_ALONE)
+    needs_metric = (is_of_one or is_constrained) and acqf_class not in CONSTRAINTS_ALONE
+    problem = None
+    if issubclass(acqf_class, MultiObjectiveMCAcquisitionFunction) and not many:
+        problem = f"is of several objectives, and there is one, {objective.expression!r}"
+    elif objective.is_scalarized_objective and not (constraints or samples):
+        problem = f"is of one metric, and the objective is the sum {objective.expression!r}"
+    elif needs_metric and not objective.is_single_objective:
+        problem = f"is of one metric, and the objective is {objective.expression!r}"
+    elif is_of_one and constraints:
+        closed = LogCalibratedConstrainedExpectedImprovement.__name__
+        problem = f"does not know of outcome constraints, as {closed} does"
+    elif is_constrained and not constraints:
+        problem = "needs outcome constraints, and there are none"
+    elif is_constrained and any(len(each.metric_names) > 1 for each in constraints):
+        problem = f"needs constraints on one metric each, got {constraints}"
+    if problem is not None:
         raise UnsupportedError(
-            f"{name} is of one metric, and the objective is {objective.expression!r}: leave the "
-            "class out, and Ax chooses one that draws samples."
+            f"`botorch_acqf_class` {acqf_class.__name__} {problem}: leave the class out, and Ax "
+            "chooses one that fits."
         )
-    if is_of_one:
-        if constraints:
-            raise UnsupportedError(
-                f"{name} does not know of outcome constraints: leave the class out, which gives "
-                f"{LogCalibratedConstrainedExpectedImprovement.__name__}."
-            )
-        return
-    if not constraints:
-        raise UnsupportedError(f"{name} needs outcome constraints, and there are none.")
-    for constraint in constraints:
-        if len(constraint.metric_names) > 1:
-            raise UnsupportedError(
-                f"{name} needs constraints on one metric each, got {constraint}: leave the class "
-                "out, and Ax chooses one that draws samples."
-            )
 
 
 register_acquisition(SampledSums)

@@ -112,12 +112,6 @@ def calibrated_model_config(
 
     Raises:
         InputDataError: If an argument is unknown, or an option of the calibrator not a plain value.
-
-    Example:
-        >>> strategy = calibrated_generation_strategy(
-        ...     client, calibrated_model_config(LocalizedConformal, alpha=0.1)
-        ... )
-        >>> client.set_generation_strategy(strategy)
     """
     check_one_of("residuals", residuals, RESIDUALS)
     check_one_of("excess", excess, EXCESS)

@@ -75,14 +75,6 @@ def calibrated_generation_strategy(
         InputDataError: If nothing has been configured, or ``metric_configs`` do not fit.
         UnsupportedError: If the objectives or constraints do not go with ``botorch_acqf_class``, a
             constraint is on several metrics, or the baseline has not been attached yet.
-
-    Example:
-        >>> client.configure_optimization("yield", outcome_constraints=["cost <= 3"])
-        >>> client.set_generation_strategy(
-        ...     calibrated_generation_strategy(
-        ...         client, metric_configs={"cost": calibrated_model_config(denoise=False)}
-        ...     )
-        ... )
     """
     experiment, optimization = configured_experiment(client)
     check_acquisition(optimization, botorch_acqf_class)

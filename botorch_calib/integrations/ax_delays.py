@@ -174,11 +174,6 @@ def delay_aware_generation_strategy(
     Raises:
         InputDataError: If nothing has been configured, or an argument is out of its range.
         UnsupportedError: If there is more than one objective, or draws are to be of observations.
-
-    Example:
-        >>> client.configure_optimization("yield")
-        >>> client.set_generation_strategy(delay_aware_generation_strategy(client))
-        >>> client.get_next_trials(max_trials=8)
     """
     check_one_of("acquisition", acquisition, ACQUISITION_CLASSES)
     _, config = experiment_with_one_objective(

@@ -266,13 +266,6 @@ def robust_generation_strategy(
             another argument is out of its range.
         UnsupportedError: If there is more than one objective, a context is not a range parameter on
             a linear scale, or other parameters or constraints depend on it.
-
-    Example:
-        >>> client.configure_optimization("profit")
-        >>> demand = ContextDistribution.empirical(past_demand)  # n x 1
-        >>> client.set_generation_strategy(
-        ...     robust_generation_strategy(client, "demand", demand, WassersteinBall(0.1))
-        ... )
     """
     experiment, _ = experiment_with_one_objective(
         client,
@@ -335,11 +328,6 @@ def complete_trial_in_context(
         InputDataError: If the trial does not run, or ``contexts`` are not a value within the bounds
             for each context.
         Exception: Whatever Ax raises for ``raw_data``. The trial runs on then, to be completed.
-
-    Example:
-        >>> ((trial, decision),) = client.get_next_trials(max_trials=1).items()
-        >>> demand, profit = sell_at(decision["price"])
-        >>> complete_trial_in_context(client, trial, {"demand": demand}, {"profit": profit})
     """
     spec = _robust_spec(client._maybe_generation_strategy)
     names = spec.generator_kwargs["botorch_acqf_options"]["context_names"]

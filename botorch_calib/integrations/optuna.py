@@ -99,10 +99,6 @@ def calibrated_candidates_func(
 
     Raises:
         InputDataError: If an argument is unknown or out of its range.
-
-    Example:
-        >>> sampler = BoTorchSampler(candidates_func=calibrated_candidates_func())
-        >>> study = optuna.create_study(sampler=sampler)
     """
     if calibrator is None:
         calibrator = LocalizedConformal(0.2)

@@ -11,10 +11,11 @@ from __future__ import annotations
 import math
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
+from itertools import product
 from typing import Any, NamedTuple
 
 try:
@@ -106,10 +107,6 @@ class DelayAwareSampler(BoTorchSampler):
     Raises:
         InputDataError: If a setting is unknown or out of its range.
         UnsupportedError: On a study with several objectives or with constraints.
-
-    Example:
-        >>> study = optuna.create_study(sampler=DelayAwareSampler(), storage="sqlite:///study.db")
-        >>> study.optimize(objective, n_trials=200, n_jobs=20, catch=(Exception,))
     """
 
     def __init__(
@@ -209,16 +206,12 @@ class DelayAwareSampler(BoTorchSampler):
             censor_value=None if value is None else sign * value,
             clock="seconds",
         )
-        low, high = transform.bounds.T
         for trial, (start, end) in zip(trials, _places_in_time(trials), strict=True):
             parameters = self._handed_out.get(trial.number, trial.params)
             if search_space.keys() <= parameters.keys():
-                x = (transform.transform(parameters) - low) / (high - low)
+                (x,) = _encoded(transform, [parameters])
                 _record(ledger, trial, x, sign, start, end)
-        points = _all_points(search_space)
-        if points is not None:
-            points = (points - torch.from_numpy(low)) / torch.from_numpy(high - low)
-        return _Look(ledger, points, transform)
+        return _Look(ledger, _all_points(transform), transform)
 
     def reseed_rng(self) -> None:
         """Draw new seeds, once in each process and for each copy.
@@ -328,24 +321,25 @@ def _record(
         ledger.fail(number, time=end)
 
 
-def _all_points(search_space: dict[str, BaseDistribution]) -> Tensor | None:
-    """All points ``n x d``, encoded, of a space without continuous parameters; None if many.
+def _encoded(transform: _SearchSpaceTransform, points: Iterable[dict[str, Any]]) -> Tensor:
+    """Parameters of points, encoded in the unit cube, ``n x d``."""
+    low, high = transform.bounds.T
+    rows = np.array([transform.transform(parameters) for parameters in points])
+    return torch.from_numpy((rows - low) / (high - low))
+
+
+def _all_points(transform: _SearchSpaceTransform) -> Tensor | None:
+    """All points ``n x d`` of a space without continuous parameters; None if many.
 
     Between them the acquisition function may have a maximum whose rounding is always one and the
     same point.
     """
-    values = [_all_values(distribution) for distribution in search_space.values()]
-    sizes = [len(each) for each in values]
-    if not all(sizes) or math.prod(sizes) > MOST_POINTS:
+    space = transform._search_space
+    values = [_all_values(distribution) for distribution in space.values()]
+    if not 0 < math.prod(map(len, values)) <= MOST_POINTS:
         return None
-    columns = []
-    for (name, distribution), index in zip(
-        search_space.items(), np.indices(sizes).reshape(len(sizes), -1), strict=True
-    ):
-        transform = _SearchSpaceTransform({name: distribution})
-        rows = [transform.transform({name: value}) for value in _all_values(distribution)]
-        columns.append(np.array(rows)[index])
-    return torch.from_numpy(np.concatenate(columns, axis=1))
+    points = (dict(zip(space, each, strict=True)) for each in product(*values))
+    return _encoded(transform, points)
 
 
 def _rounds(transform: _SearchSpaceTransform) -> bool:
@@ -360,8 +354,7 @@ def _rounded(transform: _SearchSpaceTransform, points: Tensor) -> Tensor:
     """Points of the unit cube, ``n x d``, as Optuna rounds them."""
     low, high = transform.bounds.T
     rows = low + (high - low) * points.numpy()
-    rounded = np.array([transform.transform(transform.untransform(row)) for row in rows])
-    return torch.from_numpy((rounded - low) / (high - low))
+    return _encoded(transform, map(transform.untransform, rows))
 
 
 def _all_values(distribution: BaseDistribution) -> Sequence[Any]:

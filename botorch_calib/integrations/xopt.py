@@ -60,10 +60,6 @@ class CalibratedModelConstructor(StandardModelConstructor):
 
     Raises:
         InputDataError: If an argument is unknown, or an option of the calibrator not a plain value.
-
-    Example:
-        >>> constructor = CalibratedModelConstructor(calibrator_options={"alpha": 0.1})
-        >>> generator = ExpectedImprovementGenerator(vocs=vocs, gp_constructor=constructor)
     """
 
     name: str = Field(NAME, frozen=True)

@@ -57,9 +57,6 @@ class FeedbackLedger:
     ``d_s = observed_at - submitted_at``; ``censor_value`` takes the place of 0. With
     ``late="use"`` the condition is ``d_s <= t - s``.
 
-    **Clocks that are set back.** The ledger's clock stands still until the system's has caught up,
-    and hides no value meanwhile.
-
     **Sharing.** Threads may share a ledger. Pickling a ledger in memory copies it; one in a file
     cannot be pickled, but its `snapshot` can. A forked process reads what was known at the fork.
 
@@ -77,9 +74,6 @@ class FeedbackLedger:
             read it from here. None leaves it to the first of them that says so; until then, values
             are maximized.
         propose: Chooses the queries of `ask`, such as a `DelayAwareProposer`; not stored in a file.
-
-    Raises:
-        InputDataError: If a setting is unknown or out of its range.
     """
 
     _propose: Propose | None = None
@@ -230,7 +224,7 @@ class FeedbackLedger:
         return given
 
     def declare(self, maximize: bool) -> None:
-        """Record whether the greatest value is best; ``InputDataError`` if it is not so."""
+        """Record whether the greatest value is best; the ledger must not say otherwise."""
         maximize = self.checked_maximize(maximize)
         with self._storage.transaction() as change:
             change.settings = replace(change.settings, maximize=maximize)
@@ -241,7 +235,10 @@ class FeedbackLedger:
         return self._storage.path
 
     def now(self) -> float:
-        """The current time: the number of trials submitted so far, or ``time.time()``."""
+        """The current time: the number of trials submitted so far, or ``time.time()``.
+
+        If the system's clock is set back, the ledger's stands still until it has caught up.
+        """
         return self._storage.contents.now()
 
     def __repr__(self) -> str:

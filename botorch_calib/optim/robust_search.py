@@ -94,10 +94,6 @@ def optimize_robust(
 
     Returns:
         The decision, ``1 x d_x``, and the value there, a scalar, as ``optimize_acqf`` returns them.
-
-    Example:
-        >>> acqf = WassersteinUpperConfidenceBound(gp, 2.25, RadiusSchedule(0.3), contexts)
-        >>> decision, value = optimize_robust(acqf, bounds)
     """
     check_acquisition(acq_function)
     bounds = check_bounds(bounds)

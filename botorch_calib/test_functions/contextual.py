@@ -95,16 +95,11 @@ Marginal = ClippedNormal | Uniform | BurrXII
 
 
 class ContextualProblem(BaseTestProblem):
-    """A test problem on joint inputs, decisions first, whose contexts are independent.
-
-    Attributes:
-        num_decisions: The number of decision columns, ``d_x``.
-        num_contexts: The number of context columns, ``d_c``, which come last.
-    """
+    """A test problem on joint inputs, decisions first, whose contexts are independent."""
 
     bounds: Tensor  # 2 x d
     num_objectives = 1
-    num_decisions: int
+    num_decisions: int  # d_x
     _marginals: tuple[Marginal, ...]
     _stochastic_optimum: float  # the largest expectation, where everything is maximised
     _stochastic_optimizer: tuple[float, ...]
@@ -133,7 +128,7 @@ class ContextualProblem(BaseTestProblem):
 
     @property
     def num_contexts(self) -> int:
-        """The number of context columns, which come last."""
+        """The number ``d_c`` of context columns, which come last."""
         return len(self._marginals)
 
     @property

@@ -242,27 +242,18 @@ class DelayedProblem(BaseTestProblem):
         return self._waiting[0][0] if self._waiting else math.inf
 
     def start(self, X: Tensor, now: float) -> list[int]:
-        """Start evaluations at time ``now``.
+        """Start evaluations at time ``now``, and return a ticket for each, which count from 0.
 
         Args:
             X: The points, ``n x d`` or, for a single one, of length ``d``.
             now: The time, not before that of an earlier call.
-
-        Returns:
-            A ticket for each point; tickets count evaluations from 0.
-
-        Raises:
-            InputDataError: If the clock went back.
-            ValueError: From the wrapped problem, if a point lies outside its bounds.
         """
         X = check_inputs("X", X.unsqueeze(0) if X.dim() == 1 else X, self.dim)
         time = self._checked_time(now)
         tickets = list(range(self._num_started, self._num_started + len(X)))
         values = self.problem(X).detach().tolist()
-        delays = [
-            draw_delay(self.delay, x, self.seed, ticket)
-            for x, ticket in zip(X.detach(), tickets, strict=True)
-        ]
+        rows = zip(X.detach(), tickets, strict=True)
+        delays = [draw_delay(self.delay, x, self.seed, ticket) for x, ticket in rows]
         for ticket, value, wait in zip(tickets, values, delays, strict=True):
             heapq.heappush(self._waiting, (time + wait, ticket, value))
         self._num_started += len(X)
@@ -272,12 +263,7 @@ class DelayedProblem(BaseTestProblem):
     def arrivals(self, now: float) -> list[Arrival]:
         """Hand out the values that have arrived by time ``now``, each of them once.
 
-        Args:
-            now: The time, not before that of an earlier call.
-
-        Returns:
-            ``(ticket, y, time)`` with ``time <= now``, in order of arrival and, among those that
-            arrive together, of their start.
+        They are in order of arrival and, if they arrive together, of their start.
         """
         self._now = self._checked_time(now)
         arrived = []
