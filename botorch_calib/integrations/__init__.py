@@ -3,7 +3,7 @@
 ====================== =============================================================================
 file                   content
 ====================== =============================================================================
-``ax``                 Ax's strategy with calibrated models, and what all files on Ax share
+``ax``                 Ax's strategy with calibrated models, and helpers of all files on Ax
 ``_ax_models``         how Ax builds, fits and stores a calibrated model
 ``_ax_acquisition``    which acquisition functions Ax is given for one
 ``ax_delays``          delay-aware proposals in Ax

@@ -45,7 +45,7 @@ from botorch_calib.acquisition import (
 from botorch_calib.decisions import CertifiedSetExpansion
 from botorch_calib.posteriors import CalibratedPosterior
 
-#: Those of one outcome, which know nothing of constraints.
+#: Functions of one outcome, which know nothing of constraints.
 ONE_OUTCOME: tuple[type[AcquisitionFunction], ...] = (
     CalibratedExpectedShortfall,
     CalibratedExpectedImprovement,
@@ -55,17 +55,17 @@ ONE_OUTCOME: tuple[type[AcquisitionFunction], ...] = (
     DelayedUpperConfidenceBound,
     LogCalibratedExpectedImprovement,
 )
-#: Those that know of the outcome constraints alone, whatever the objective.
+#: Functions of the outcome constraints alone, whatever the objective.
 CONSTRAINTS_ALONE: tuple[type[AcquisitionFunction], ...] = (
     CertifiedSetExpansion,
     LogCalibratedProbabilityOfFeasibility,
 )
-#: What Ax would choose, and the closed form of the same idea under outcome constraints.
+#: Closed forms under outcome constraints, by the sampled function that Ax would choose.
 CLOSED_FORMS: dict[type[AcquisitionFunction], type[AcquisitionFunction]] = {
     qLogNoisyExpectedImprovement: LogCalibratedConstrainedExpectedImprovement,
     qLogProbabilityOfFeasibility: LogCalibratedProbabilityOfFeasibility,
 }
-#: What Ax would choose, and the same with the roots of calibrated models cached.
+#: Functions that cache the roots of calibrated models, by the one that Ax would choose.
 CACHED_ROOTS: dict[type[AcquisitionFunction], type[AcquisitionFunction]] = {
     qLogNoisyExpectedImprovement: qLogCalibratedNoisyExpectedImprovement,
     qLogNoisyExpectedHypervolumeImprovement: qLogCalibratedNoisyExpectedHypervolumeImprovement,
@@ -73,11 +73,10 @@ CACHED_ROOTS: dict[type[AcquisitionFunction], type[AcquisitionFunction]] = {
 
 
 class SampledSums(Acquisition):
-    """Ax's acquisition, in which a sum of outcomes is taken of samples.
+    """Ax's acquisition, in which samples of outcomes are summed.
 
-    Ax takes an objective that is a sum of outcomes, without constraints, of their joint normal
-    distribution. Calibrated outcomes have none, but functions that draw samples can sum these, as
-    they do in Ax under constraints.
+    Without constraints, Ax sums outcomes by their joint normal distribution, which calibrated ones
+    do not have.
     """
 
     def get_botorch_objective_and_transform(
@@ -101,10 +100,9 @@ class ConstrainedClosedForm(SampledSums):
     Ax chooses ``qLogNoisyExpectedImprovement`` for one objective, or as long as nothing feasible
     was observed ``qLogProbabilityOfFeasibility``. Under outcome constraints they become
     `LogCalibratedConstrainedExpectedImprovement` and `LogCalibratedProbabilityOfFeasibility`, if
-    each constraint is on one metric, the objective is a metric as well and not a sum of them, each
-    metric has a model of its own with a calibrated or Gaussian posterior, and no options were given
-    for what Ax chose. Other noisy improvement, of one or several objectives, keeps its samples and
-    options, and caches the roots of the models' covariance. Anything else is left as it is.
+    the objective and each constraint are on a metric of their own, each metric has a model of its
+    own with a calibrated or Gaussian posterior, and no options were given for what Ax chose. Other
+    noisy improvement keeps its samples and options, and caches the roots of the models' covariance.
     """
 
     def _instantiate_acquisition(self) -> None:
@@ -145,14 +143,9 @@ class ConstrainedClosedForm(SampledSums):
 def check_acquisition(
     config: OptimizationConfig, acqf_class: type[AcquisitionFunction] | None
 ) -> None:
-    """Raise now what Ax would raise after the initial trials, when it builds the acquisition.
+    """Raise ``UnsupportedError`` unless a class (None if Ax chooses) goes with the optimization.
 
-    Args:
-        config: The objectives and outcome constraints of an experiment.
-        acqf_class: The acquisition function that was asked for, or None if Ax is to choose.
-
-    Raises:
-        UnsupportedError: If they do not go together, or Ax would overlook a metric.
+    Ax would raise only after the initial trials, or overlook a metric.
     """
     objective, constraints = config.objective, config.outcome_constraints
     for constraint in constraints:
@@ -167,43 +160,31 @@ def check_acquisition(
             )
     if acqf_class is None:
         return
-    name = f"`botorch_acqf_class` {acqf_class.__name__}"
-    hypervolume = issubclass(acqf_class, MultiObjectiveMCAcquisitionFunction)
-    if hypervolume and not objective.is_multi_objective:
-        raise UnsupportedError(
-            f"{name} is of several objectives, and there is one, {objective.expression!r}: leave "
-            "the class out, and Ax chooses one that fits."
-        )
+    many = objective.is_multi_objective
     samples = issubclass(acqf_class, MCAcquisitionFunction)
-    if objective.is_scalarized_objective and not (constraints or samples):
-        raise UnsupportedError(
-            f"{name} is of one metric, and the objective is the sum {objective.expression!r}: "
-            "leave the class out, and Ax chooses one that draws samples."
-        )
     # BoTorch's would not fail: Ax would leave the constraints out, and add up the objectives.
     is_of_one = acqf_class in ONE_OUTCOME or issubclass(acqf_class, AnalyticAcquisitionFunction)
-    if not (is_of_one or acqf_class in (*CLOSED_FORMS.values(), *CONSTRAINTS_ALONE)):
-        return
-    if not (objective.is_single_objective or acqf_class in CONSTRAINTS_ALONE):
+    is_constrained = acqf_class in (*CLOSED_FORMS.values(), *CONSTRAINTS_ALONE)
+    needs_metric = (is_of_one or is_constrained) and acqf_class not in CONSTRAINTS_ALONE
+    problem = None
+    if issubclass(acqf_class, MultiObjectiveMCAcquisitionFunction) and not many:
+        problem = f"is of several objectives, and there is one, {objective.expression!r}"
+    elif objective.is_scalarized_objective and not (constraints or samples):
+        problem = f"is of one metric, and the objective is the sum {objective.expression!r}"
+    elif needs_metric and not objective.is_single_objective:
+        problem = f"is of one metric, and the objective is {objective.expression!r}"
+    elif is_of_one and constraints:
+        closed = LogCalibratedConstrainedExpectedImprovement.__name__
+        problem = f"does not know of outcome constraints, as {closed} does"
+    elif is_constrained and not constraints:
+        problem = "needs outcome constraints, and there are none"
+    elif is_constrained and any(len(each.metric_names) > 1 for each in constraints):
+        problem = f"needs constraints on one metric each, got {constraints}"
+    if problem is not None:
         raise UnsupportedError(
-            f"{name} is of one metric, and the objective is {objective.expression!r}: leave the "
-            "class out, and Ax chooses one that draws samples."
+            f"`botorch_acqf_class` {acqf_class.__name__} {problem}: leave the class out, and Ax "
+            "chooses one that fits."
         )
-    if is_of_one:
-        if constraints:
-            raise UnsupportedError(
-                f"{name} does not know of outcome constraints: leave the class out, which gives "
-                f"{LogCalibratedConstrainedExpectedImprovement.__name__}."
-            )
-        return
-    if not constraints:
-        raise UnsupportedError(f"{name} needs outcome constraints, and there are none.")
-    for constraint in constraints:
-        if len(constraint.metric_names) > 1:
-            raise UnsupportedError(
-                f"{name} needs constraints on one metric each, got {constraint}: leave the class "
-                "out, and Ax chooses one that draws samples."
-            )
 
 
 register_acquisition(SampledSums)

@@ -1,4 +1,4 @@
-"""What Ax models an outcome by, if it is to be calibrated: its own Gaussian process, and a replay.
+"""`ReplayedModel`, by which Ax models a calibrated outcome: its own Gaussian process, and a replay.
 
 Importing this module teaches Ax to build, fit, cross-validate and store a `ReplayedModel`.
 """
@@ -39,15 +39,14 @@ from botorch_calib.posteriors.calibrated import EXCESS
 class ReplayedModel(CalibratedModel):
     """A `CalibratedModel` whose calibrator is always the replay of its own data.
 
-    Ax also fits it to parts of the data, with the hyperparameters of the whole: by loading a state,
-    as in cross-validation. The calibrator then replays that part, and nothing that is held out.
+    In cross-validation Ax loads the hyperparameters of the whole into a model of a part of the
+    data. The calibrator then replays that part, and nothing that is held out.
 
     Args:
         model: As Ax makes it, to be fitted.
         new_calibrator: Makes a calibrator that has learned nothing.
-        denoise: Whether the posterior is of the objective (the default) or of the observation.
-        residuals: Which residuals of the training data are replayed: ``"prequential"``, one step
-            ahead, or ``"loo"``, leave-one-out.
+        denoise: See `calibrated_model_config`.
+        residuals: See `calibrated_model_config`.
         excess: See `CalibratedModel`.
     """
 
@@ -76,7 +75,7 @@ class ReplayedModel(CalibratedModel):
         return loaded
 
     def _load_own(self, state: dict[str, Any], strict: bool, assign: bool) -> None:
-        """What another calibrator has learned is left out."""
+        """Leave out the thresholds that another calibrator has learned."""
 
 
 def calibrated_model_config(
@@ -91,11 +90,10 @@ def calibrated_model_config(
 
     The result goes into `calibrated_generation_strategy`, into Ax's own
     ``choose_generation_strategy`` (method ``"custom"``) or, as the only configuration of an
-    outcome, into a ``SurrogateSpec``. What is calibrated are outcomes as Ax hands them over, after
-    its transforms: very bad ones are winsorized by default.
+    outcome, into a ``SurrogateSpec``. Outcomes are calibrated as Ax hands them over, after its
+    transforms: very bad ones are winsorized by default.
 
-    Fields of the configuration that describe the Gaussian process (kernel, likelihood, transforms,
-    marginal likelihood) mean what they mean without calibration:
+    Other fields of the configuration describe the Gaussian process, as without calibration:
     ``dataclasses.replace(calibrated_model_config(), covar_module_class=...)``. Not supported are
     tasks and Ax's selection among models; its sensitivity analysis asks for Gaussian posteriors. An
     objective that is a sum of outcomes needs `calibrated_generation_strategy`, or constraints.
@@ -108,20 +106,12 @@ def calibrated_model_config(
         denoise: Whether the posterior is of the objective (the default) or of the observation.
         residuals: Which residuals of the trials are replayed: ``"prequential"``, one step ahead,
             or ``"loo"``, leave-one-out.
-        excess: Whose is the spread that the calibrator finds in excess of what the model states:
-            ``"noise"``, for the search, or ``"objective"``. See `CalibratedModel`.
+        excess: See `CalibratedModel`.
         options: Arguments of the calibrator, plain values; ``alpha=0.2`` if there are none and it
             is a `LocalizedConformal`. For other values, write a subclass that sets them.
 
     Raises:
         InputDataError: If an argument is unknown, or an option of the calibrator not a plain value.
-        Exception: Whatever the calibrator raises for its options.
-
-    Example:
-        >>> strategy = calibrated_generation_strategy(
-        ...     client, calibrated_model_config(LocalizedConformal, alpha=0.1)
-        ... )
-        >>> client.set_generation_strategy(strategy)
     """
     check_one_of("residuals", residuals, RESIDUALS)
     check_one_of("excess", excess, EXCESS)
@@ -167,15 +157,10 @@ def model_within(
     search_space_digest: SearchSpaceDigest,
     surrogate: Surrogate,
 ) -> Model:
-    """The model that another one is to wrap, as Ax makes it, not fitted yet.
+    """The model to be wrapped, as Ax makes it, not fitted yet.
 
-    Args:
-        model_class: Its class, or None for the one that Ax chooses.
-        options: Its options, in place of those of ``model_config``.
-        model_config: The configuration of the model around it.
-        dataset: The data of its outcome.
-        search_space_digest: Ax's description of the search space.
-        surrogate: The surrogate that it will be part of.
+    Its class (None: Ax chooses) and options take the place of those in ``model_config``, the
+    configuration of the model around it.
     """
     if model_class is None:
         model_class = choose_model_class(dataset=dataset, search_space_digest=search_space_digest)
@@ -202,11 +187,7 @@ def _check_supported(dataset: SupervisedDataset, surrogate: Surrogate) -> None:
 
 
 def calibrated_or_plain(calibrated: ModelConfig | None) -> ModelConfig:
-    """The configuration of a calibrated model, or of Ax's own.
-
-    Raises:
-        InputDataError: If ``calibrated`` is none of a `ReplayedModel` or a Gaussian process.
-    """
+    """The configuration if it is of a `ReplayedModel` or of Ax's own; if None, of Ax's own."""
     config = ModelConfig() if calibrated is None else calibrated
     model_class = getattr(config, "botorch_model_class", config)
     if model_class not in (None, ReplayedModel):

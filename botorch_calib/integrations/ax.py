@@ -2,9 +2,7 @@
 
 It needs Ax (``pip install botorch_calib[ax]``). The Gaussian process of a calibrated model is the
 one that Ax would have used: its choice of class, its transforms, data and fit. After the fit the
-calibrator replays the trials in the order of their creation. Which acquisition function is used is
-Ax's choice or the user's, save that one objective under outcome constraints is given the closed
-form, and that noisy improvement keeps its root.
+calibrator replays the trials in the order of their creation.
 
 Importing this module teaches Ax to build and store all that it needs; import it before loading an
 experiment.
@@ -61,17 +59,15 @@ def calibrated_generation_strategy(
 
     Unless ``botorch_acqf_class`` is given Ax chooses the acquisition function. One objective under
     outcome constraints then has a closed form, `ConstrainedClosedForm`; a sum of metrics as the
-    objective, and several objectives, are sampled. So would be sums in constraints, of which Ax
-    1.3 reads but one metric. Pass ``qLogNoisyExpectedImprovement`` to sample in any case.
+    objective, and several objectives, are sampled. Pass ``qLogNoisyExpectedImprovement`` to sample
+    in any case.
 
     Args:
-        client: Whose optimisation has been configured, or an experiment that has an optimisation
-            configuration.
-        model_config: Configuration of the models; `calibrated_model_config` with its defaults if
-            omitted.
+        client: A client or an experiment, whose optimisation has been configured.
+        model_config: Configuration of the models (default: `calibrated_model_config`).
         metric_configs: Other configurations for some of the metrics, by name. So a constraint can
             be on observations, ``calibrated_model_config(denoise=False)``, while the objective is
-            what lies behind the noise.
+            noise-free.
         botorch_acqf_class: The acquisition function.
         struct: Ax's further choices, as of the initial trials, with the method ``"custom"``.
 
@@ -79,14 +75,6 @@ def calibrated_generation_strategy(
         InputDataError: If nothing has been configured, or ``metric_configs`` do not fit.
         UnsupportedError: If the objectives or constraints do not go with ``botorch_acqf_class``, a
             constraint is on several metrics, or the baseline has not been attached yet.
-
-    Example:
-        >>> client.configure_optimization("yield", outcome_constraints=["cost <= 3"])
-        >>> client.set_generation_strategy(
-        ...     calibrated_generation_strategy(
-        ...         client, metric_configs={"cost": calibrated_model_config(denoise=False)}
-        ...     )
-        ... )
     """
     experiment, optimization = configured_experiment(client)
     check_acquisition(optimization, botorch_acqf_class)
@@ -125,11 +113,7 @@ def strategy_with(
 
 
 def configured_experiment(client: Client | Experiment) -> tuple[Experiment, OptimizationConfig]:
-    """The experiment, and what is optimised in it.
-
-    Raises:
-        InputDataError: If that has not been configured.
-    """
+    """The experiment and its objectives and constraints, which must have been configured."""
     experiment = client._experiment if isinstance(client, Client) else client
     if experiment.optimization_config is None:
         raise InputDataError(
@@ -141,12 +125,7 @@ def configured_experiment(client: Client | Experiment) -> tuple[Experiment, Opti
 def experiment_with_one_objective(
     client: Client | Experiment, otherwise: str
 ) -> tuple[Experiment, OptimizationConfig]:
-    """As `configured_experiment`, for one objective without outcome constraints.
-
-    Raises:
-        InputDataError: If nothing has been configured.
-        UnsupportedError: With the message ``otherwise`` if there is more.
-    """
+    """As `configured_experiment`; ``UnsupportedError`` unless there is one objective alone."""
     experiment, config = configured_experiment(client)
     if not config.objective.is_single_objective or config.outcome_constraints:
         raise UnsupportedError(otherwise)
@@ -161,7 +140,7 @@ def _check_config(name: str, config: object) -> None:
 
 
 def _check_baseline(experiment: Experiment) -> None:
-    """Raise now what Ax would raise after the initial trials, when it looks for the baseline."""
+    """Raise now if there is no baseline; Ax would raise after the initial trials."""
     config = experiment.optimization_config
     assert config is not None
     for constraint in config.all_constraints:

@@ -3,13 +3,12 @@
 It needs Ax (``pip install botorch_calib[ax]``). Ax hands pending points to the acquisition
 function; `DelayedUpperConfidenceBound` and `DelayedThompsonSampling` condition their model on them,
 and the model that is built here says how: by censoring or by hallucination. Candidates, trials that
-are staged or run, and *abandoned* ones are pending to Ax. *Failed* ones are not: to Ax they can be
-tried again, and as nothing has been learned, the next trial is often at the very same point.
-Abandoned trials keep the search away from their neighbourhood if they are censored, and only then.
+are staged or run, and *abandoned* ones are pending to Ax. Abandoned trials keep the search away
+from their neighbourhood only if they are censored. *Failed* ones can be tried again, says Ax, and
+as nothing has been learned, the next trial is often at the very same point.
 
-Of pending trials the acquisition function is handed the points alone, without the times of their
-trials. So trials that hang are not found out as in a `DelayAwareProposer`: they stay pending until
-somebody abandons them.
+Ax hands over no times, so trials that hang are not found out as in a `DelayAwareProposer`: they
+stay pending until somebody abandons them.
 """
 
 from __future__ import annotations
@@ -28,10 +27,7 @@ from ax.api.utils.structs import GenerationStrategyDispatchStruct
 from ax.core.experiment import Experiment
 from ax.generation_strategy.generation_strategy import GenerationStrategy
 from ax.generators.torch.botorch_modular.surrogate import Surrogate, submodel_input_constructor
-from ax.generators.torch.botorch_modular.utils import (
-    ModelConfig,
-    fit_botorch_model,
-)
+from ax.generators.torch.botorch_modular.utils import ModelConfig, fit_botorch_model
 from ax.storage.botorch_modular_registry import register_acquisition_function, register_model
 from botorch.acquisition import AcquisitionFunction
 from botorch.exceptions.errors import UnsupportedError
@@ -43,16 +39,12 @@ from torch import Tensor
 from botorch_calib._validation import check_nonnegative, check_one_of
 from botorch_calib.acquisition import DelayedThompsonSampling, DelayedUpperConfidenceBound
 from botorch_calib.asynchronous.delay_strategy import STRATEGIES
-from botorch_calib.integrations._ax_models import (
-    ReplayedModel,
-    calibrated_or_plain,
-    model_within,
-)
+from botorch_calib.integrations._ax_models import ReplayedModel, calibrated_or_plain, model_within
 from botorch_calib.integrations.ax import experiment_with_one_objective, strategy_with
 from botorch_calib.models import CensoredDelayModel
 from botorch_calib.models.inspection import observed_process, raw_train_targets
 
-# What Ax calls pending has to be imputed, or the search would repeat itself.
+# Pending values have to be imputed, or the search would repeat itself.
 IMPUTATIONS = ("censor", "hallucinate")
 
 ACQUISITION_CLASSES: dict[str, type[AcquisitionFunction]] = {
@@ -65,8 +57,8 @@ class PendingAwareModel(CensoredDelayModel):
     """A model of the observed trials that knows how to be conditioned on pending ones.
 
     By itself nothing is pending, so Ax's predictions and its cross-validation are those of the
-    model within. Censored values are the worst one observed so far, since what Ax hands over are
-    outcomes after its transforms, in whose units nobody knows a bound.
+    model within. Censored values are the worst one observed so far: nobody knows a bound in the
+    units of Ax's transformed outcomes.
 
     Args:
         model: As Ax makes it, to be fitted; may be a `ReplayedModel`.
@@ -102,9 +94,6 @@ def delayed_model_config(
         maximize: Whether the outcome is maximised.
         calibrated: A `calibrated_model_config`, to calibrate the model by the trials observed, or
             the configuration of a Gaussian process of Ax's; None for Ax's own.
-
-    Raises:
-        InputDataError: If ``imputation`` is unknown.
     """
     check_one_of("imputation", imputation, IMPUTATIONS)
     inner = calibrated_or_plain(calibrated)
@@ -162,18 +151,15 @@ def delay_aware_generation_strategy(
     """Ax's generation strategy for one objective while other trials are pending.
 
     With ``imputation="censor"`` it is GP-UCB-SDF [Verma2022]_, with ``"hallucinate"`` GP-BUCB; with
-    ``acquisition="ts"`` GP-TS-SDF and GP-BTS. However many trials are pending, it stays so: the
-    limits ``max_censored`` and ``spread_beyond`` of a `DelayStrategy` do not apply. Of hallucinated
-    values the bound does as well as draws even with 50 and 100 trials at a time, since Ax waits for
-    the initial trials; the guide on Ax says more.
+    ``acquisition="ts"`` GP-TS-SDF and GP-BTS. The limits ``max_censored`` and ``spread_beyond`` of
+    a `DelayStrategy` do not apply, however many trials are pending.
 
     Mark trials *abandoned* whose points cannot be evaluated, or that hang. A *failed* one can be
     tried again, says Ax, and it is: if nothing has been observed meanwhile, the next trial is at
     the same point, however often it fails.
 
     Args:
-        client: Whose optimisation has been configured, or an experiment that has an optimisation
-            configuration.
+        client: A client or an experiment, whose optimisation has been configured.
         imputation: What replaces values of pending trials: ``"hallucinate"`` for the posterior
             mean, ``"censor"`` for the worst value observed. Ax has abandoned trials among the
             pending ones: where points cannot be evaluated, censor them.
@@ -184,16 +170,10 @@ def delay_aware_generation_strategy(
         struct: Ax's further choices, as of the initial trials, with the method ``"custom"``.
         acquisition: ``"ucb"`` for `DelayedUpperConfidenceBound`, ``"ts"`` for
             `DelayedThompsonSampling`, which needs a kernel with random features, as Ax's own.
-            Both take ``calibrated`` models.
 
     Raises:
         InputDataError: If nothing has been configured, or an argument is out of its range.
         UnsupportedError: If there is more than one objective, or draws are to be of observations.
-
-    Example:
-        >>> client.configure_optimization("yield")
-        >>> client.set_generation_strategy(delay_aware_generation_strategy(client))
-        >>> client.get_next_trials(max_trials=8)
     """
     check_one_of("acquisition", acquisition, ACQUISITION_CLASSES)
     _, config = experiment_with_one_objective(

@@ -1,10 +1,10 @@
 """Robust decisions in Ax: some parameters are contexts, which the environment chooses.
 
 It needs Ax (``pip install botorch_calib[ax]``). Contexts are range parameters of the experiment
-like any other, so the model knows them and the initial trials vary them. From then on Ax's search
-is over the other parameters alone, the decisions, and what it maximises is a
-`RobustUpperConfidenceBound`. The contexts of a trial are drawn from their distribution. If others
-came, `complete_trial_in_context` records these. `robust_decision` is what to take in the end.
+like any other, so the model knows them and the initial trials vary them. From then on Ax searches
+the other parameters alone, the decisions, for the maximum of a `RobustUpperConfidenceBound`. The
+contexts of a trial are drawn from their distribution. If others came, `complete_trial_in_context`
+records these. `robust_decision` is what to take in the end.
 
 Everything about contexts is in the user's units: Ax's model takes parameters as they are, unless
 they are on a logarithmic scale. Outcomes are winsorized by default in Ax, which would hide the very
@@ -69,16 +69,15 @@ from botorch_calib.robust.joint_inputs import Columns
 
 LinearConstraints = list[tuple[Tensor, Tensor, float]] | None
 
-#: Of `optimize_robust`: a proposal is worth more than a moment.
+#: Settings of `optimize_robust`: a proposal is worth more than a moment.
 SEARCH = {"num_restarts": 8, "raw_samples": 256}
 
 
 class RobustDecisions(Acquisition):
     """Ax's acquisition, of decisions alone, which are judged by a worst case over their contexts.
 
-    Pending points, decisions and contexts, are hallucinated: their values are replaced by the
-    posterior mean, which shrinks the uncertainty there. They include those of the trials that were
-    proposed in the same call, so that these differ as long as there is something to learn.
+    Values of pending points, decisions and contexts, are hallucinated. These include the trials
+    that were proposed in the same call, which so differ as long as there is something to learn.
     """
 
     acqf: RobustUpperConfidenceBound
@@ -88,8 +87,8 @@ class RobustDecisions(Acquisition):
         names = self.search_space_digest.feature_names
         places = [names.index(name) for name in options["context_names"]]
         model = sole_member(self._model)
-        # Of the objective: tracked metrics may have been observed elsewhere. If they have all been
-        # observed together, Ax has one model of them, and that of the objective keeps its batch.
+        # The objective's inputs: tracked metrics may have been observed elsewhere. If they have all
+        # been observed together, Ax has one model, and that of the objective keeps its batch.
         inputs = raw_train_inputs(observed_process(model))
         assert inputs is not None
         self.observed = inputs = inputs[(0,) * (inputs.dim() - 2)]
@@ -122,12 +121,7 @@ class RobustDecisions(Acquisition):
         candidate_set: Tensor | None = None,
         sampling_strategy: SamplingStrategy | None = None,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """The robust decisions, one after the other, each with a context that is drawn.
-
-        Raises:
-            InputDataError: If a decision is to be fixed outside its bounds.
-            UnsupportedError: If a context is to be fixed, or candidates are given.
-        """
+        """The robust decisions, one after the other, each with a context that is drawn."""
         if candidate_set is not None or sampling_strategy is not None:
             raise UnsupportedError("Robust decisions cannot be chosen among given candidates.")
         names, bounds = search_space_digest.feature_names, search_space_digest.bounds
@@ -158,8 +152,7 @@ class RobustDecisions(Acquisition):
         pending = self.observed[:0] if self.X_pending is None else self.X_pending
         values = []
         for _ in range(n):
-            # Without what was met before, or a search of discrete decisions would leave it out,
-            # whatever its contexts were.
+            # A discrete search would leave out known decisions, whatever their contexts were.
             self.X_observed = self.X_pending = None
             decision, value = self._best_decision(digest, dict(optimizer_options or {}), given)
             values.append(value.reshape(1))
@@ -186,11 +179,9 @@ class RobustDecisions(Acquisition):
             return decision, self.acqf(decision)
 
     def _drawn_context(self, num_known: int) -> Tensor:
-        """A context ``1 x d_c``, drawn from their distribution.
-
-        Ax seeds torch's global random numbers by the seed of the client, in each call anew. The
-        number of points that are known tells the calls apart.
-        """
+        """A context ``1 x d_c``, drawn from their distribution."""
+        # Ax seeds torch's global random numbers by the seed of the client, in each call anew. The
+        # number of points that are known tells the calls apart.
         seed = derived_seed(int(torch.randint(2**31, ())), num_known)
         contexts, generator = self.acqf.contexts, torch.Generator().manual_seed(seed)
         atom = torch.multinomial(contexts.weights.cpu(), 1, generator=generator)
@@ -218,7 +209,7 @@ def _constraints_of(constraints: LinearConstraints, place: Mapping[int, int]) ->
 
 
 def _digest_of(digest: SearchSpaceDigest, place: Mapping[int, int]) -> SearchSpaceDigest:
-    """The description of some of the parameters, given what their columns become."""
+    """The description of the parameters in ``place``, which maps their columns to new ones."""
     return replace(
         digest,
         feature_names=[digest.feature_names[i] for i in place],
@@ -249,14 +240,12 @@ def robust_generation_strategy(
     confidence bound over the distributions of the contexts in ``ambiguity``; for a metric that is
     minimised, by the largest expectation of the lower bound.
 
-    A Wasserstein radius is a distance in the units of the parameters. Of several contexts it is the
-    Euclidean one, so their units should matter alike: configure a temperature in units of 10
-    degrees, say, if 10 degrees are as much as 1 of the other. On a logarithmic scale the unit would
-    not be the user's, so that is refused: make the logarithm the parameter.
+    A Wasserstein radius is a Euclidean distance in the units of the parameters, so these should
+    matter alike: configure a temperature in units of 10 degrees, say, if 10 degrees are as much as
+    1 of the other context.
 
     Args:
-        client: Whose optimisation has been configured, or an experiment that has an optimisation
-            configuration.
+        client: A client or an experiment, whose optimisation has been configured.
         context_names: Names of the parameters that nobody controls, in the order of the columns of
             ``contexts``: range parameters on a linear scale, in no parameter constraint.
         contexts: Their distribution, in the units of the parameters and within their bounds: a
@@ -277,13 +266,6 @@ def robust_generation_strategy(
             another argument is out of its range.
         UnsupportedError: If there is more than one objective, a context is not a range parameter on
             a linear scale, or other parameters or constraints depend on it.
-
-    Example:
-        >>> client.configure_optimization("profit")
-        >>> demand = ContextDistribution.empirical(past_demand)  # n x 1
-        >>> client.set_generation_strategy(
-        ...     robust_generation_strategy(client, "demand", demand, WassersteinBall(0.1))
-        ... )
     """
     experiment, _ = experiment_with_one_objective(
         client,
@@ -325,10 +307,9 @@ def complete_trial_in_context(
 ) -> int:
     """Complete a trial whose decision was taken, and whose contexts came from the environment.
 
-    The trial was proposed with contexts that were drawn. An arm of Ax cannot be changed, so the
-    observation is attached as a trial of its own, and the proposed one is marked as failed: it is
-    not pending then, and nothing is learned from it. If the contexts are those that were proposed,
-    that trial is completed.
+    An arm of Ax cannot be changed, so the observation is attached as a trial of its own, and the
+    proposed one is marked as failed: it is not pending then, and nothing is learned from it. If the
+    contexts are those that were proposed, that trial is completed.
 
     Initial trials that are recorded so count as such, unless Ax's choice
     ``use_existing_trials_for_initialization`` is False: leave it True, or they never end.
@@ -345,13 +326,8 @@ def complete_trial_in_context(
 
     Raises:
         InputDataError: If the trial does not run, or ``contexts`` are not a value within the bounds
-            for each context. Nothing has changed then.
+            for each context.
         Exception: Whatever Ax raises for ``raw_data``. The trial runs on then, to be completed.
-
-    Example:
-        >>> ((trial, decision),) = client.get_next_trials(max_trials=1).items()
-        >>> demand, profit = sell_at(decision["price"])
-        >>> complete_trial_in_context(client, trial, {"demand": demand}, {"profit": profit})
     """
     spec = _robust_spec(client._maybe_generation_strategy)
     names = spec.generator_kwargs["botorch_acqf_options"]["context_names"]
@@ -389,8 +365,7 @@ def robust_decision(client: Client) -> tuple[dict[str, Any], float]:
 
     ``client.get_best_parameterization`` picks the trial with the best value in its own context, so
     it prefers lucky contexts. Here the contexts and the set of the strategy judge all decisions,
-    those that were not tried among them. Trials that were completed since the last proposal count,
-    pending ones do not.
+    those that were not tried among them. Pending trials do not count.
 
     Args:
         client: Whose generation strategy is a `robust_generation_strategy`, with observed trials.
@@ -516,7 +491,7 @@ def _checked_contexts(
     return ContextDistribution(points, contexts.weights.double().cpu(), None, lipschitz_points)
 
 
-def _within(what: str, points: Tensor, parameters: list[RangeParameter]) -> Tensor:
+def _within(name: str, points: Tensor, parameters: list[RangeParameter]) -> Tensor:
     """The points ``n x d_c`` of a distribution, if they lie within the bounds of the parameters."""
     bounds = torch.tensor([[p.lower, p.upper] for p in parameters], dtype=torch.double).T
     # A bound that single precision rounded may be outside by that much.
@@ -526,7 +501,7 @@ def _within(what: str, points: Tensor, parameters: list[RangeParameter]) -> Tens
         if low < lower or high > upper:
             raise InputDataError(
                 f"`contexts` must lie within the bounds [{parameter.lower}, {parameter.upper}] "
-                f"of {parameter.name!r}, in its units; the `{what}` range over "
+                f"of {parameter.name!r}, in its units; the `{name}` range over "
                 f"[{low:.6g}, {high:.6g}]."
             )
     return points.double().cpu().clamp(*bounds)

@@ -1,10 +1,10 @@
 """Calibrated models in Optuna, as the candidates function of its ``BoTorchSampler``.
 
 It needs optuna-integration (``pip install botorch_calib[optuna]``). The sampler encodes trials as
-tensors and decodes the point it is given. What happens in between is here: a Gaussian process for
-each outcome, whose calibrator replays the complete trials in the order of their numbers; an
-acquisition function of these models; and the search for its maximum. Nothing is kept from one trial
-to the next, so a study that is loaded goes on as if it had not been interrupted.
+tensors and decodes the point it is given. In between, a Gaussian process is fitted to each outcome,
+its calibrator replays the complete trials in the order of their numbers, and an acquisition
+function of these models is maximised. Nothing is kept from one trial to the next, so a study that
+is loaded goes on as if it had not been interrupted.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ from botorch_calib.models.residuals import RESIDUALS
 from botorch_calib.optim.separate_starts import SEPARATE_STARTS
 from botorch_calib.posteriors.calibrated import EXCESS
 
-#: What ``BoTorchSampler`` asks for: the next point, given inputs and objectives of the complete
-#: trials, their constraints if any, the bounds, and the inputs of running trials if considered.
+#: Returns the next point, given inputs, objectives and constraints of the complete trials, the
+#: bounds, and the inputs of running trials.
 CandidatesFunction = Callable[[Tensor, Tensor, Tensor | None, Tensor, Tensor | None], Tensor]
 
 
@@ -78,15 +78,14 @@ def calibrated_candidates_func(
     complete, the point is drawn uniformly.
 
     Args:
-        calibrator: What calibrates the outcomes: one for all of them, or one for each, objectives
-            first and then constraints, as the sampler orders them. Each trial starts from a copy
-            that has learned nothing (default: ``LocalizedConformal(0.2)``).
+        calibrator: One for all outcomes, or one for each, objectives first and then constraints.
+            Each trial starts from a copy that has learned nothing (default:
+            ``LocalizedConformal(0.2)``).
         denoise: Whether posteriors are of objectives and constraints behind the noise (the
             default) or of their observations.
         residuals: Which residuals of the trials are replayed: ``"prequential"``, one step ahead,
             or ``"loo"``, leave-one-out.
-        excess: Whose is the spread that a calibrator finds in excess of what its model states:
-            ``"noise"``, for the search, or ``"objective"``. See `CalibratedModel`.
+        excess: See `CalibratedModel`.
         fit: Builds a fitted Gaussian process with one output from ``X`` (``n x d``), scaled to the
             unit cube, and ``Y`` (``n x 1``). The default is a ``SingleTaskGP`` with standardized
             outcomes, fitted by marginal likelihood.
@@ -100,10 +99,6 @@ def calibrated_candidates_func(
 
     Raises:
         InputDataError: If an argument is unknown or out of its range.
-
-    Example:
-        >>> sampler = BoTorchSampler(candidates_func=calibrated_candidates_func())
-        >>> study = optuna.create_study(sampler=sampler)
     """
     if calibrator is None:
         calibrator = LocalizedConformal(0.2)
@@ -126,7 +121,7 @@ def calibrated_candidates_func(
 
 @dataclass(frozen=True)
 class _Trials:
-    """What the sampler hands over, with inputs in the unit cube; objectives are maximised."""
+    """The sampler's data, with inputs in the unit cube; objectives are maximised."""
 
     X: Tensor
     objectives: Tensor
@@ -154,7 +149,7 @@ class _Trials:
 
 @dataclass(frozen=True)
 class _CalibratedCandidates:
-    """What `calibrated_candidates_func` returns: a class, since closures cannot be pickled."""
+    """A candidates function that can be pickled, which a closure cannot."""
 
     calibrators: tuple[Calibrator, ...]
     denoise: bool
@@ -242,7 +237,7 @@ def _trials_in_unit_cube(
 
 
 def _constrained_improvement(model: Model, trials: _Trials) -> AcquisitionFunction:
-    """Of a single objective, outcome 0; constraints, the others, hold where they are at most 0."""
+    """Outcome 0 is the objective; the others are constraints, met where they are at most 0."""
     limits = {i: (None, 0.0) for i in range(1, model.num_outputs)}
     feasible = trials.is_feasible
     if not feasible.any():
@@ -257,7 +252,7 @@ def _constrained_improvement(model: Model, trials: _Trials) -> AcquisitionFuncti
 
 
 def _hypervolume_improvement(model: Model, trials: _Trials) -> AcquisitionFunction:
-    """Of several objectives, the first outcomes; constraints are the others."""
+    """The first outcomes are the objectives; the others are constraints."""
     num, feasible = trials.num_objectives, trials.is_feasible
     # Without a feasible trial, the front of all of them still tells the scale.
     values = trials.objectives[feasible] if feasible.any() else trials.objectives

@@ -1,4 +1,4 @@
-"""Delay-aware proposals in Optuna: its ``BoTorchSampler``, told of all that is known of trials.
+"""Delay-aware proposals in Optuna, by a ``BoTorchSampler`` that knows the state of all trials.
 
 It needs optuna-integration (``pip install botorch_calib[optuna]``). For each proposal the trials of
 the study become a `FeedbackLedger`, from which a `DelayAwareProposer` chooses: those that run are
@@ -11,9 +11,11 @@ from __future__ import annotations
 import math
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from datetime import datetime
+from functools import partial
+from itertools import product
 from typing import Any, NamedTuple
 
 try:
@@ -40,11 +42,7 @@ from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 from torch import Tensor
 
-from botorch_calib.asynchronous.proposer import (
-    DelayAwareProposer,
-    DelayStrategy,
-    SearchSettings,
-)
+from botorch_calib.asynchronous.proposer import DelayAwareProposer, DelayStrategy, SearchSettings
 from botorch_calib.asynchronous.repeated_points import ROUNDED, is_any_of
 from botorch_calib.calibration import Calibrator
 from botorch_calib.integrations.optuna import fit_in_unit_cube
@@ -56,7 +54,6 @@ from botorch_calib.models.fit_to_ledger import Fit
 # and the proposer sets torch's random state. Not an attribute, since a sampler is pickled.
 _one_at_a_time = threading.RLock()
 
-
 # The largest number of points of a space without continuous parameters that is searched as it is.
 MOST_POINTS = 2048
 
@@ -65,7 +62,7 @@ INFINITE = 1e150
 
 
 class _Look(NamedTuple):
-    """What is known when a trial is asked for; Optuna's sampler hands over less."""
+    """The state of a study when a trial is asked for; Optuna's sampler hands over less."""
 
     ledger: FeedbackLedger  # in the unit cube of the encoding, to be maximised
     points: Tensor | None  # all points of the search space, ``n x d``, there, if they are few
@@ -75,31 +72,26 @@ class _Look(NamedTuple):
 class DelayAwareSampler(BoTorchSampler):
     """A sampler for many workers: trials that still run, and that failed, count in each proposal.
 
-    One objective without constraints. Trials that run are censored or hallucinated, as ``strategy``
-    says; those that were pruned count as trials whose value never comes; and points that have
-    failed are kept away from, however they failed: by an exception, because the heartbeat of
-    their process stopped, or by an infinite value. So is, until it brings a value, a trial that
-    more later ones have overtaken than ever before, such as one that hangs (`DelayStrategy`, whose
-    ``failures="ignore"`` keeps away from none of them). If all parameters are integers, categories
-    or have steps, and there are at most 2048 points, the search is among these, and a point that
-    failed, was pruned or runs is asked again only if there is no other. Elsewhere a point that
-    Optuna would round to that of an earlier trial gives way to a new one. The Gaussian process is
-    that of the complete trials, in the unit cube of Optuna's encoding. Nothing is kept from one
-    trial to the next but the last fit, so a study that is loaded goes on as if it had not been
-    interrupted.
+    It is for one objective without constraints. Trials that run are censored or hallucinated, as
+    ``strategy`` says; the value of a pruned one never comes. The search keeps away from points that
+    have failed: by an exception, because the heartbeat of their process stopped, or by an infinite
+    value. It keeps away, until its value comes, from a trial that more later ones have overtaken
+    than ever before, such as one that hangs (`DelayStrategy`, whose ``failures="ignore"`` keeps
+    away from none of them). If all parameters are integers, categories or have steps, and there are
+    at most 2048 points, the search is among these, and a point that failed, was pruned or runs is
+    asked again only if there is no other. Elsewhere a point that Optuna would round to that of an
+    earlier trial gives way to a new one. Nothing is kept from one trial to the next but the last
+    fit, so a study that is loaded goes on as if it had not been interrupted.
 
-    Which trials overtake which is told by their numbers and by the times at which they began and
-    ended, of which only the order matters. A clock that is set back, or machines whose clocks
-    differ by more than a trial takes, make the sampler notice later that one hangs; if lengths vary
-    widely as well, it takes more of those that do not for such. A trial whose process was killed
-    runs for ever to Optuna, and so to the sampler it hangs: tell the study that it failed, or give
-    the storage heartbeats.
+    Which trials overtake which is told by the order in which they began and ended. If clocks of
+    machines differ by more than a trial takes, the sampler notices later that one hangs. A trial
+    whose process was killed runs for ever to Optuna, and so to the sampler it hangs: tell the study
+    that it failed, or give the storage heartbeats.
 
     Args:
         strategy: ``"hallucinate"``, ``"ucb"``, ``"ts"`` or a `DelayStrategy`.
-        calibrator: What calibrates the Gaussian process, by a replay of the complete trials in the
-            order in which they ended; each fit starts from a copy that has learned nothing. None
-            for none.
+        calibrator: Calibrates the Gaussian process, by a replay of the complete trials in the order
+            in which they ended; each fit starts from a copy that has learned nothing.
         fit: Builds a fitted Gaussian process from ``X`` (``n x d``), scaled to the unit cube, and
             ``Y`` (``n x 1``), which is to be maximised. The default is a ``SingleTaskGP``, fitted
             by marginal likelihood.
@@ -110,16 +102,11 @@ class DelayAwareSampler(BoTorchSampler):
         n_startup_trials: Number of trials, those that run included, that are drawn at random first.
         independent_sampler: Draws these, and parameters that are conditional.
         seed: Seed of all random numbers; processes that share a study need different ones.
-        device: Where the model is, and the data that ``fit`` is given, such as ``"cuda"``; the CPU
-            if omitted.
+        device: Where the model is, and the data that ``fit`` is given (default: the CPU).
 
     Raises:
         InputDataError: If a setting is unknown or out of its range.
         UnsupportedError: On a study with several objectives or with constraints.
-
-    Example:
-        >>> study = optuna.create_study(sampler=DelayAwareSampler(), storage="sqlite:///study.db")
-        >>> study.optimize(objective, n_trials=200, n_jobs=20, catch=(Exception,))
     """
 
     def __init__(
@@ -147,12 +134,17 @@ class DelayAwareSampler(BoTorchSampler):
             )
         self._strategy = strategy
         try:
-            place = torch.device("cpu" if device is None else device)
+            self._device = torch.device("cpu" if device is None else device)
         except (RuntimeError, TypeError) as error:
             raise InputDataError(
                 f'`device` must be a device of torch, such as "cuda", got {device!r}.'
             ) from error
-        self._fit = _Fit(fit, calibrator, place)
+        self._fit = partial(
+            _fitted,
+            fit=fit_in_unit_cube if fit is None else fit,
+            calibrator=calibrator,
+            device=self._device,
+        )
         self._censor_value = censor_value
         # Without a seed of its own Optuna's sampler draws at random: so does the proposer.
         base = _random_seed() if seed is None else seed
@@ -162,7 +154,7 @@ class DelayAwareSampler(BoTorchSampler):
         self._handed_out: dict[int, dict[str, Any]] = {}  # by number of trial
         self._proposer(1)  # so that a wrong setting is noticed now
         FeedbackLedger(1, censor_value=censor_value)
-        # Optuna's own `device` stays the CPU: of what it moves there only the bounds are used.
+        # Optuna's own `device` stays the CPU: only the bounds that it moves there are used.
         super().__init__(
             candidates_func=self._candidate,
             n_startup_trials=n_startup_trials,
@@ -190,11 +182,9 @@ class DelayAwareSampler(BoTorchSampler):
         return parameters
 
     def _look_at(self, study: Study, search_space: dict[str, BaseDistribution]) -> _Look:
-        """What is known of the trials that have all parameters of the search space.
-
-        In one look, and not from Optuna's own, which follows: so no trial counts twice, and none
-        that ends in between is overlooked.
-        """
+        """The state of the trials that have all parameters of the search space."""
+        # In one look, and not from Optuna's own, which follows: so no trial counts twice, and none
+        # that ends in between is overlooked.
         transform = _SearchSpaceTransform(search_space)
         trials = [
             trial
@@ -216,16 +206,12 @@ class DelayAwareSampler(BoTorchSampler):
             censor_value=None if value is None else sign * value,
             clock="seconds",
         )
-        low, high = transform.bounds.T
         for trial, (start, end) in zip(trials, _places_in_time(trials), strict=True):
             parameters = self._handed_out.get(trial.number, trial.params)
             if search_space.keys() <= parameters.keys():
-                x = (transform.transform(parameters) - low) / (high - low)
+                (x,) = _encoded(transform, [parameters])
                 _record(ledger, trial, x, sign, start, end)
-        points = _all_points(search_space)
-        if points is not None:
-            points = (points - torch.from_numpy(low)) / torch.from_numpy(high - low)
-        return _Look(ledger, points, transform)
+        return _Look(ledger, _all_points(transform), transform)
 
     def reseed_rng(self) -> None:
         """Draw new seeds, once in each process and for each copy.
@@ -293,7 +279,7 @@ class DelayAwareSampler(BoTorchSampler):
         """One for each number of encoded parameters, which changes with the search space."""
         if dim not in self._proposers:
             unit_cube = torch.tensor(
-                [[0.0] * dim, [1.0] * dim], dtype=torch.double, device=self._fit.device
+                [[0.0] * dim, [1.0] * dim], dtype=torch.double, device=self._device
             )
             self._proposers[dim] = DelayAwareProposer(
                 unit_cube, self._strategy, self._fit, num_initial=0, search=self._search
@@ -304,13 +290,12 @@ class DelayAwareSampler(BoTorchSampler):
 def _places_in_time(trials: Sequence[FrozenTrial]) -> list[tuple[int, int]]:
     """Places of the start and the end of each trial among all of these times.
 
-    They are what counts of times: a ledger would hide what is in the future to its own clock. Equal
-    times have equal places. What has not ended has the last one; what ended before it began, by a
-    clock that was set back, ends as it begins.
+    A ledger would hide times in the future of its own clock, so only the order counts. A trial that
+    has not ended has the last place; one that ended before it began, by a clock that was set back,
+    ends as it begins.
     """
-    never = math.inf
-    starts = [_seconds(trial.datetime_start, -never) for trial in trials]
-    ends = [_seconds(trial.datetime_complete, never) for trial in trials]
+    starts = [_seconds(trial.datetime_start, -math.inf) for trial in trials]
+    ends = [_seconds(trial.datetime_complete, math.inf) for trial in trials]
     _, places = np.unique([starts, ends], return_inverse=True)
     first, last = places.reshape(2, -1)
     return list(zip(first.tolist(), np.maximum(first, last).tolist(), strict=True))
@@ -336,24 +321,25 @@ def _record(
         ledger.fail(number, time=end)
 
 
-def _all_points(search_space: dict[str, BaseDistribution]) -> Tensor | None:
-    """All points ``n x d``, encoded, of a space without continuous parameters; None if many.
+def _encoded(transform: _SearchSpaceTransform, points: Iterable[dict[str, Any]]) -> Tensor:
+    """Parameters of points, encoded in the unit cube, ``n x d``."""
+    low, high = transform.bounds.T
+    rows = np.array([transform.transform(parameters) for parameters in points])
+    return torch.from_numpy((rows - low) / (high - low))
+
+
+def _all_points(transform: _SearchSpaceTransform) -> Tensor | None:
+    """All points ``n x d`` of a space without continuous parameters; None if many.
 
     Between them the acquisition function may have a maximum whose rounding is always one and the
     same point.
     """
-    values = [_all_values(distribution) for distribution in search_space.values()]
-    sizes = [len(each) for each in values]
-    if not all(sizes) or math.prod(sizes) > MOST_POINTS:
+    space = transform._search_space
+    values = [_all_values(distribution) for distribution in space.values()]
+    if not 0 < math.prod(map(len, values)) <= MOST_POINTS:
         return None
-    columns = []
-    for (name, distribution), index in zip(
-        search_space.items(), np.indices(sizes).reshape(len(sizes), -1), strict=True
-    ):
-        transform = _SearchSpaceTransform({name: distribution})
-        rows = [transform.transform({name: value}) for value in _all_values(distribution)]
-        columns.append(np.array(rows)[index])
-    return torch.from_numpy(np.concatenate(columns, axis=1))
+    points = (dict(zip(space, each, strict=True)) for each in product(*values))
+    return _encoded(transform, points)
 
 
 def _rounds(transform: _SearchSpaceTransform) -> bool:
@@ -368,8 +354,7 @@ def _rounded(transform: _SearchSpaceTransform, points: Tensor) -> Tensor:
     """Points of the unit cube, ``n x d``, as Optuna rounds them."""
     low, high = transform.bounds.T
     rows = low + (high - low) * points.numpy()
-    rounded = np.array([transform.transform(transform.untransform(row)) for row in rows])
-    return torch.from_numpy((rounded - low) / (high - low))
+    return _encoded(transform, map(transform.untransform, rows))
 
 
 def _all_values(distribution: BaseDistribution) -> Sequence[Any]:
@@ -398,18 +383,9 @@ def _random_seed() -> int:
     return int(np.random.default_rng().integers(2**31))
 
 
-class _Fit:
-    """Fits the Gaussian process and calibrates it: a class, since closures cannot be pickled."""
-
-    def __init__(
-        self, fit: Fit | None, calibrator: Calibrator | None, device: torch.device
-    ) -> None:
-        self.fit = fit_in_unit_cube if fit is None else fit
-        self.calibrator = calibrator
-        self.device = device
-
-    def __call__(self, X: Tensor, Y: Tensor) -> Model:
-        gp = self.fit(X.to(self.device), Y.to(self.device))
-        if self.calibrator is None:
-            return gp
-        return CalibratedModel.from_history(gp, self.calibrator.fresh())
+def _fitted(
+    X: Tensor, Y: Tensor, fit: Fit, calibrator: Calibrator | None, device: torch.device
+) -> Model:
+    """The Gaussian process, fitted and calibrated."""
+    gp = fit(X.to(device), Y.to(device))
+    return gp if calibrator is None else CalibratedModel.from_history(gp, calibrator.fresh())

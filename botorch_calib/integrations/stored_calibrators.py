@@ -24,12 +24,7 @@ def with_default_options(
 
 
 def check_calibrator(calibrator: Any, options: Mapping[str, Any]) -> None:
-    """Raise now what would be raised after the initial trials, or when a file is written.
-
-    Raises:
-        InputDataError: If ``calibrator`` is no class of calibrators or an option no plain value.
-        Exception: Whatever the calibrator raises for its options.
-    """
+    """Raise now if a fit, after the initial trials, or a client's file would fail."""
     if not (isinstance(calibrator, type) and issubclass(calibrator, Calibrator)):
         raise InputDataError(f"`calibrator` must be a class of calibrators, got {calibrator!r}.")
     for name, value in options.items():
@@ -40,11 +35,11 @@ def check_calibrator(calibrator: Any, options: Mapping[str, Any]) -> None:
 
 
 def stored_name(calibrator: type[Calibrator]) -> str | type[Calibrator]:
-    """Under which a class of this package is stored; any other class stands for itself."""
+    """The name of a class of this package; any other class stands for itself."""
     name = calibrator.__name__
     return name if getattr(calibration, name, None) is calibrator else calibrator
 
 
 def calibrator_class(stored: Any) -> Any:
-    """The inverse of `stored_name`; what it does not know is returned as it is."""
+    """The inverse of `stored_name`; an unknown name is returned as it is."""
     return getattr(calibration, stored, stored) if isinstance(stored, str) else stored

@@ -14,22 +14,17 @@ from botorch_calib.robust import AmbiguitySet, ContextDistribution, RadiusSchedu
 
 def stored_contexts(contexts: ContextDistribution) -> dict[str, Any]:
     """A distribution without ``indices``."""
-    tensors = {
-        "points": contexts.points,
-        "weights": contexts.weights,
-        "lipschitz_points": contexts.lipschitz_points,
-    }
+    tensors = {name: getattr(contexts, name) for name in ("points", "weights", "lipschitz_points")}
     return {name: None if t is None else t.tolist() for name, t in tensors.items()}
 
 
 def read_contexts(stored: Mapping[str, Any]) -> ContextDistribution:
     """The inverse of `stored_contexts`."""
-    points, weights, lipschitz_points = (
-        None if stored[name] is None else torch.tensor(stored[name], dtype=torch.double)
-        for name in ("points", "weights", "lipschitz_points")
-    )
-    assert points is not None and weights is not None
-    return ContextDistribution(points, weights, lipschitz_points=lipschitz_points)
+    tensors: dict[str, Any] = {
+        name: None if values is None else torch.tensor(values, dtype=torch.double)
+        for name, values in stored.items()
+    }
+    return ContextDistribution(**tensors)
 
 
 def stored_ambiguity(ambiguity: AmbiguitySet) -> dict[str, Any] | AmbiguitySet:

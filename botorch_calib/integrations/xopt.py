@@ -1,8 +1,8 @@
 """Calibrated models in Xopt, as the model constructor of its Bayesian generators.
 
 It needs Xopt (``pip install botorch_calib[xopt]``). The Gaussian processes are those of Xopt's
-``StandardModelConstructor``: its kernels, means, noise priors, transforms and fit. After the fit
-the calibrator of each outcome replays the rows of the data in their order.
+``StandardModelConstructor``. After its fit the calibrator of each outcome replays the rows of the
+data in their order.
 """
 
 from __future__ import annotations
@@ -56,16 +56,10 @@ class CalibratedModelConstructor(StandardModelConstructor):
             observations.
         residuals: Which residuals of the data are replayed: ``"prequential"``, one step ahead, or
             ``"loo"``, leave-one-out.
-        excess: Whose is the spread that the calibrator finds in excess of what the model states:
-            ``"noise"``, for the search, or ``"objective"``. See `CalibratedModel`.
+        excess: See `CalibratedModel`.
 
     Raises:
         InputDataError: If an argument is unknown, or an option of the calibrator not a plain value.
-        Exception: Whatever the calibrator raises for its options.
-
-    Example:
-        >>> constructor = CalibratedModelConstructor(calibrator_options={"alpha": 0.1})
-        >>> generator = ExpectedImprovementGenerator(vocs=vocs, gp_constructor=constructor)
     """
 
     name: str = Field(NAME, frozen=True)
@@ -98,12 +92,7 @@ class CalibratedModelConstructor(StandardModelConstructor):
         return with_default_options(calibrator_class(self.calibrator), self.calibrator_options)
 
     def build_model(self, *args: Any, **kwargs: Any) -> ModelList:
-        """The models that Xopt would have used, fitted by it and then calibrated.
-
-        Args:
-            args: Those of ``StandardModelConstructor.build_model``.
-            kwargs: Likewise.
-        """
+        """The models that Xopt would have used, fitted by it and then calibrated."""
         new_calibrator = calibrator_class(self.calibrator)
         return ModelList(
             *(
@@ -123,13 +112,6 @@ def load_xopt(file: str | Path) -> Xopt:
     """Load what ``Xopt.dump`` has written, also with a `CalibratedModelConstructor`.
 
     ``Xopt.from_file`` knows Xopt's own model constructors alone, and raises for this one.
-
-    Args:
-        file: A YAML file of Xopt.
-
-    Example:
-        >>> X.dump("run.yaml")
-        >>> X = load_xopt("run.yaml")
     """
     config = remove_none_values(yaml.safe_load(Path(file).read_text(encoding="utf-8")))
     generator = config["generator"]

@@ -5,15 +5,14 @@ file                content
 =================== ======================================================================
 ``ledger``          `FeedbackLedger`: all that users call
 ``trials``          `Trial`: one query, and how its state may change
-``view_at_time``    what was known at a time: states, and data as tensors
-``contents``        all that a ledger holds, with its numbers as columns; its clock
-``settings``        settings of a ledger
-``argument_checks`` checks of what is given to it
+``view_at_time``    states and data of the trials, as known at one time
+``contents``        settings and trials, with the numbers as columns
+``argument_checks`` checks of its arguments
 ``storage``         changes of the contents, each made completely or not at all
 ``file_storage``    the same, recorded in an SQLite file
 ``sql_tables``      tables, rows and checksums of the file
 ``writer_lock``     one process at a time writes to a file
-``salvage``         what SQLite can still read of a damaged file
+``salvage``         a new ledger of the intact trials in a damaged file
 ``__main__``        the command line, for people at a bench
 =================== ======================================================================
 """

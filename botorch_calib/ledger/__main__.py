@@ -1,4 +1,4 @@
-"""The command line of a ledger: ``python -m botorch_calib.ledger --help`` says what it can do."""
+"""The command line of a ledger: ``python -m botorch_calib.ledger --help`` lists its commands."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from botorch_calib.ledger.trials import Trial, TrialStatus
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Do what the words of the command line say (default: ``sys.argv``); the exit status."""
+    """Run the command in ``arguments`` (default: ``sys.argv``), and return the exit status."""
     words = sys.argv[1:] if arguments is None else arguments
     # argparse takes a word like -1e-3 for an option, unless there is a space in it.
     options = _parser().parse_args([f" {word}" if _is_negative(word) else word for word in words])
@@ -31,7 +31,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _print(text: str) -> bool:
-    """Print what a command returns; False if nobody can read it, which undoes nothing."""
+    """Print the output of a command; False if nobody can read it, which undoes nothing."""
     try:
         print(text, end="", flush=True)
     except OSError as error:
@@ -65,15 +65,17 @@ def _parser() -> argparse.ArgumentParser:
         return command
 
     add("status", _status, "show the best value, and what is waited for")
-    for name, run, text in (
-        ("tell", _tell, "record the value of a trial"),
-        ("amend", _amend, "replace the value of a trial; the earlier one is kept"),
+    for name, record, text in (
+        ("tell", FeedbackLedger.tell, "record the value of a trial"),
+        ("amend", FeedbackLedger.amend, "replace the value of a trial; the earlier one is kept"),
     ):
-        command = add(name, run, text)
+        command = add(name, _record, text)
+        command.set_defaults(record=record)
         command.add_argument("id", type=int, help="the trial's number")
         command.add_argument("y", type=float, help="its value")
         command.add_argument("--yvar", type=float, help="the variance of its noise, where known")
-    command = add("salvage", _salvage, "make a new ledger of what a damaged file still holds")
+    text = "make a new ledger of what a damaged file still holds"
+    command = add("salvage", lambda options: salvage(options.file, options.new), text)
     command.add_argument("new", type=Path, help="the new ledger")
     return parser
 
@@ -96,27 +98,14 @@ def _shown(trial: Trial) -> str:
     return f"trial {trial.id}, x = {trial.x.tolist()}"
 
 
-def _tell(options: argparse.Namespace) -> str:
-    with _open(options) as ledger:
-        ledger.tell(options.id, options.y, options.yvar)
-        return f"{_shown(ledger[options.id])}: y = {options.y!r}\n"
-
-
-def _amend(options: argparse.Namespace) -> str:
-    with _open(options) as ledger:
-        ledger.amend(options.id, options.y, options.yvar)
-        trial = ledger[options.id]
-    return f"{_shown(trial)}: y = {trial.y!r}, in the place of {trial.earlier[-1].y!r}\n"
-
-
-def _open(options: argparse.Namespace) -> FeedbackLedger:
+def _record(options: argparse.Namespace) -> str:
     if not options.file.is_file():  # a slip of the pen must not leave a lock's file
         raise InputDataError(f"There is no file {options.file}.")
-    return FeedbackLedger.open(options.file)
-
-
-def _salvage(options: argparse.Namespace) -> str:
-    return salvage(options.file, options.new)
+    with FeedbackLedger.open(options.file) as ledger:
+        options.record(ledger, options.id, options.y, options.yvar)
+        trial = ledger[options.id]
+    earlier = f", in the place of {trial.earlier[-1].y!r}" if trial.earlier else ""
+    return f"{_shown(trial)}: y = {trial.y!r}{earlier}\n"
 
 
 if __name__ == "__main__":

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import operator
 import reprlib
 from numbers import Real
 from typing import Any
@@ -15,7 +14,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from botorch_calib._validation import check_finite
-from botorch_calib.exceptions import UnknownTrialError
 
 # Little-endian, so that the bytes of a query are the same on every machine.
 DOUBLE = np.dtype("<f8")
@@ -46,37 +44,26 @@ def as_number(name: str, value: Any, *, finite: bool = True) -> float:
 
 
 def as_variance(name: str, value: Any) -> float | None:
-    """Convert a variance to a float; None if there is none."""
+    """Convert a variance to a float, or return None."""
     if value is None:
         return None
     variance = as_number(name, value) + 0.0  # no -0.0
     if variance < 0.0:
-        raise InputDataError(
-            f"`{name}` is a variance, the square of a standard deviation: it must be at least 0, "
-            f"got {variance!r}."
-        )
+        raise InputDataError(f"`{name}` is a variance: it must be at least 0, got {variance!r}.")
     return variance
 
 
 def as_time(time: Any) -> float | None:
-    """Convert a time to a float; None if there is none."""
+    """Convert a time to a float, or return None."""
     # Adding 0 turns -0.0, which a file would not preserve, into 0.0.
     return None if time is None else as_number("time", time) + 0.0
 
 
 def check_flag(name: str, value: Any) -> bool:
-    """Return a truth value as a ``bool``, or raise ``InputDataError``."""
+    """Convert a truth value to a ``bool``."""
     if not isinstance(value, (bool, np.bool_)):
         raise InputDataError(f"`{name}` must be True or False, got {value!r}.")
     return bool(value)
-
-
-def as_trial_id(value: Any) -> int:
-    """Convert a trial's id to an ``int``."""
-    try:
-        return operator.index(value)
-    except TypeError:
-        raise UnknownTrialError(f"A trial's id is an integer, got {value!r}.") from None
 
 
 def as_query(x: Any, dim: int, name: str = "x") -> bytes:

@@ -1,26 +1,74 @@
-"""`Contents`: all that a ledger holds at one moment, with its numbers as columns; its `Clock`."""
+"""`Contents`: all that a ledger holds at one moment, under its `Settings`."""
 
 from __future__ import annotations
 
+import math
+import operator
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
+from botorch.exceptions.errors import InputDataError
 from numpy.typing import NDArray
 
+from botorch_calib._validation import check_count, check_one_of
 from botorch_calib.exceptions import UnknownTrialError
-from botorch_calib.ledger.argument_checks import DOUBLE
-from botorch_calib.ledger.settings import Settings
+from botorch_calib.ledger.argument_checks import DOUBLE, as_number, check_flag
 from botorch_calib.ledger.trials import NUMBERS, EarlierValue, Entry
 
 Numbers = NDArray[np.float64]
 
 
+@dataclass(frozen=True)
+class Settings:
+    """The settings of a ledger, checked; `FeedbackLedger` explains them.
+
+    ``late`` is replaced where it is None, and ``maximize`` is None if nobody has said so.
+    """
+
+    dim: int
+    censor_value: float | None = None
+    max_wait: float = math.inf
+    late: str | None = None
+    clock: str = "iterations"
+    maximize: bool | None = None
+
+    def __post_init__(self) -> None:
+        checked: dict[str, Any] = {"dim": check_count("dim", self.dim)}
+        if self.censor_value is not None:
+            # Adding 0 turns -0.0 into 0.0.
+            checked["censor_value"] = as_number("censor_value", self.censor_value) + 0.0
+        wait = as_number("max_wait", self.max_wait, finite=False) + 0.0
+        if wait < 0.0:
+            raise InputDataError(f"`max_wait` must be at least 0, got {self.max_wait!r}.")
+        late = self.late
+        if late is None:
+            late = "use" if math.isinf(wait) else "discard"
+        check_one_of("late", late, ("use", "discard"))
+        check_one_of("clock", self.clock, ("iterations", "seconds"))
+        if self.maximize is not None:
+            checked["maximize"] = check_flag("maximize", self.maximize)
+        vars(self).update(checked, max_wait=wait, late=late)
+
+    def check_agrees(self, given: dict[str, Any], path: object) -> None:
+        """Raise ``InputDataError`` if any of the ``given`` settings differs from this one's."""
+        wanted = replace(self, **given)
+        for name in given:
+            if name == "maximize" and self.maximize is None:
+                continue
+            if getattr(wanted, name) != getattr(self, name):
+                raise InputDataError(
+                    f"`{name}` is {getattr(self, name)!r} in the ledger {path}, which contradicts "
+                    f"the given {given[name]!r}."
+                )
+
+
 @dataclass(frozen=True, eq=False)
 class Contents:
-    """A ledger's settings and trials. A change makes new contents; what was read stays as it was.
+    """A ledger's settings and trials, which never change: a change makes new contents.
 
     Attributes:
         settings: The ledger's settings.
@@ -36,21 +84,25 @@ class Contents:
         return len(self.entries)
 
     def now(self, is_choosing: bool = False) -> float:
-        """The present time on the ledger's clock.
+        """The present time on the ledger's clock, which never goes back as the system's may.
 
-        What the clock has told has happened, even if the system's clock was set back since. A
-        choice that is under way does not see what happens now: on the clock of iterations, that
-        happens in the next one.
+        While a query is chosen, events are dated to the next iteration, so the choice does not see
+        them.
         """
         is_counted = self.settings.clock == "iterations"
         return max(float(len(self) + is_choosing) if is_counted else time.time(), self.latest)
 
-    def check_known(self, trial_id: int) -> None:
-        """Raise ``UnknownTrialError`` unless there is a trial with this id."""
-        if not 0 <= trial_id < len(self):
+    def place(self, trial_id: Any) -> int:
+        """The id as an ``int``, or ``UnknownTrialError`` if there is no such trial."""
+        try:
+            place = operator.index(trial_id)
+        except TypeError:
+            raise UnknownTrialError(f"A trial's id is an integer, got {trial_id!r}.") from None
+        if not 0 <= place < len(self):
             raise UnknownTrialError(
-                f"There is no trial {trial_id}: the ledger has {len(self)} trials."
+                f"There is no trial {place}: the ledger has {len(self)} trials."
             )
+        return place
 
     # Views of thousands of trials need no loop in Python: there is one here, after each change.
 
@@ -64,32 +116,12 @@ class Contents:
     @cached_property
     def columns(self) -> dict[str, Numbers]:
         """The other numbers by name, as vectors of length ``n``, with NaN for None."""
-        entries = self.entries
         return {
-            name: np.array([getattr(entry, name) for entry in entries], dtype=np.float64)
+            name: np.array([getattr(entry, name) for entry in self.entries], dtype=np.float64)
             for name in NUMBERS
         }
 
     @cached_property
     def amended(self) -> list[tuple[int, tuple[EarlierValue, ...]]]:
-        """The trials whose value was replaced, with what stood before."""
+        """The ids of trials whose value was replaced, with their earlier values."""
         return [(entry.id, entry.earlier) for entry in self.entries if entry.earlier]
-
-
-class Clock:
-    """A ledger's clock during one change; ``latest`` is the latest time that it has told."""
-
-    def __init__(self, contents: Contents, is_choosing: bool) -> None:
-        self._contents, self._is_choosing = contents, is_choosing
-        self.latest = contents.latest
-
-    def submission(self, trial_id: int) -> float:
-        """The time at which a trial with this id is submitted."""
-        if self._contents.settings.clock == "iterations":
-            return float(trial_id)  # by definition, whatever else has been recorded
-        return self.event()
-
-    def event(self, not_before: float = 0.0) -> float:
-        """The time of anything else that happens now, after ``not_before``."""
-        self.latest = max(self._contents.now(self._is_choosing), self.latest, not_before)
-        return self.latest

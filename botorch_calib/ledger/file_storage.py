@@ -15,13 +15,12 @@ import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NoReturn, Self
+from typing import Any, NoReturn
 
 from botorch.exceptions.errors import InputDataError
 
 from botorch_calib.exceptions import DamagedLedgerError, LedgerError
-from botorch_calib.ledger.contents import Contents
-from botorch_calib.ledger.settings import Settings
+from botorch_calib.ledger.contents import Contents, Settings
 from botorch_calib.ledger.sql_tables import (
     APPLICATION_ID,
     FORMAT_VERSION,
@@ -53,12 +52,7 @@ DAMAGE = {
 
 
 class FileStorage(Storage):
-    """A ledger's contents, recorded in a file; `open` makes one.
-
-    Args:
-        path: The file, with symbolic links resolved.
-        lock: This process's right to write to it.
-    """
+    """A ledger's contents, recorded in a file; `open` makes one."""
 
     path: Path
     # The storages of this process by file: a second ledger of a file shares the first one's.
@@ -69,18 +63,17 @@ class FileStorage(Storage):
         super().__init__(contents)
         self.path = path
         self._identity = header.identity
-        # What is in the file; None if that is not certain, after an error or ctrl-C.
+        # The file's header; None if it is not certain, after an error or ctrl-C.
         self._header: Header | None = header
         self._release = weakref.finalize(self, lock.release)
         self._of_path[path] = self
 
     @classmethod
-    def open(cls, path: str | os.PathLike[str], given: dict[str, Any]) -> Self | FileStorage:
+    def open(cls, path: str | os.PathLike[str], given: dict[str, Any]) -> FileStorage:
         """Open the ledger in a file, or create it with the ``given`` settings.
 
         An empty file counts as missing: a process that is killed while it creates a ledger leaves
-        one behind. Settings that are left out are read from the file or, for a new file, are the
-        defaults of `Settings`.
+        one behind.
         """
         path = Path(path).resolve()
         if path.is_dir() or not path.parent.is_dir():
@@ -113,7 +106,7 @@ class FileStorage(Storage):
 
     @property
     def contents(self) -> Contents:
-        """What the ledger holds now."""
+        """The ledger's contents now."""
         if self._header is None:
             with LOCK:
                 if self._header is None:
@@ -131,8 +124,9 @@ class FileStorage(Storage):
             )
         before, self._header = self._header, None
         assert before is not None
-        changes = before.revision + 1, contents.settings, len(contents), contents.latest
-        header = Header(before.identity, *changes)
+        header = Header(
+            self._identity, before.revision + 1, contents.settings, len(contents), contents.latest
+        )
         with _transaction(self.path, "BEGIN IMMEDIATE") as database:
             if read_header(database) != before:
                 raise LedgerError(f"Something else has changed or replaced the file {self.path}.")
@@ -169,7 +163,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def read_file(path: Path) -> tuple[Header, Contents]:
-    """All that a file holds, after a check of every page and row, whoever writes to it."""
+    """The contents of a file, after a check of every page and row, whoever writes to it."""
     with _transaction(path, "BEGIN") as database:
         header = _checked_header(database, path)
         rows = database.execute(f"{SELECT_TRIALS} ORDER BY id")
@@ -193,7 +187,7 @@ def _transaction(path: Path, begin: str, create: bool = False) -> Iterator[sqlit
                 yield database
                 database.execute("COMMIT")
             finally:
-                database.close()  # rolls back what was not committed
+                database.close()  # rolls back a change that was not committed
         except sqlite3.Error as error:
             code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
             if code in DAMAGE:
@@ -230,7 +224,7 @@ def _checked_header(database: sqlite3.Connection, path: Path) -> Header:
         )
     tables = dict(database.execute("SELECT name, sql FROM sqlite_master").fetchall())
     result = _pragma(database, "integrity_check")
-    # SQLite takes what is missing from the last page for zeros.
+    # SQLite fills up an incomplete last page by zeros.
     if path.stat().st_size < _pragma(database, "page_count") * _pragma(database, "page_size"):
         result = "its end is missing"
     if result == "ok" and tables != SCHEMA:

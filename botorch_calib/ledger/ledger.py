@@ -20,15 +20,13 @@ from botorch_calib.ledger.argument_checks import (
     as_number,
     as_query,
     as_time,
-    as_trial_id,
     as_variance,
     check_flag,
 )
-from botorch_calib.ledger.contents import Contents
+from botorch_calib.ledger.contents import Contents, Settings
 from botorch_calib.ledger.file_storage import FileStorage, read_file
-from botorch_calib.ledger.settings import Settings
 from botorch_calib.ledger.storage import Storage, Transition
-from botorch_calib.ledger.trials import Entry, Trial, TrialStatus
+from botorch_calib.ledger.trials import Trial, TrialStatus
 from botorch_calib.ledger.view_at_time import ViewAtTime
 
 if TYPE_CHECKING:
@@ -44,9 +42,8 @@ class FeedbackLedger:
     **Time.** With ``clock="iterations"`` the time of a query is the number of queries before
     it. At iteration ``t``, when query ``t`` is chosen, the queries ``0, ..., t - 1`` exist, and
     the values with ``observed_at <= t`` have arrived. With ``clock="seconds"`` time is
-    ``time.time()`` (or the clock of the times that you pass), and at ``now`` everything with a time
-    up to and including ``now`` has happened. Every method that reads the ledger takes ``now``
-    (default: the current time), and reports only what had happened by then.
+    ``time.time()``, or the clock of the times that you pass. Every method that reads the ledger
+    takes ``now`` (default: the current time), and reports only what had happened by then.
 
     **States.** A trial is *pending* until its value arrives. It is *expired* once
     ``now - submitted_at > max_wait``, or from the time at which it is abandoned. It is *observed*
@@ -60,12 +57,6 @@ class FeedbackLedger:
     ``d_s = observed_at - submitted_at``; ``censor_value`` takes the place of 0. With
     ``late="use"`` the condition is ``d_s <= t - s``.
 
-    **Clocks that are set back.** What is recorded without a time has happened: the ledger's clock
-    stands still until the system's has caught up, and hides no value meanwhile.
-
-    **Ask and tell.** `ask` chooses and submits a query, `tell` is `observe` with the variance of
-    the noise, where that is known, and `amend` corrects a value. What was there before is kept.
-
     **Sharing.** Threads may share a ledger. Pickling a ledger in memory copies it; one in a file
     cannot be pickled, but its `snapshot` can. A forked process reads what was known at the fork.
 
@@ -75,26 +66,14 @@ class FeedbackLedger:
             value that the objective can take (for minimisation, the greatest). None if no such
             bound is known.
         max_wait: How long to wait for a value: ``m`` iterations, or seconds.
-        late: What to do with values that arrive after ``max_wait``: ``"use"`` or ``"discard"``.
-            None is ``"discard"`` where ``max_wait`` is finite. Where it is not, only values of
-            abandoned trials can be late, and it is ``"use"``.
+        late: Whether to ``"use"`` or ``"discard"`` values that arrive after ``max_wait``. None is
+            ``"discard"`` where ``max_wait`` is finite, and else ``"use"``: then only values of
+            abandoned trials can be late.
         clock: ``"iterations"`` or ``"seconds"``.
         maximize: Whether the greatest value is best, or the least. Proposers, optimizers and `best`
-            read it from here, and none of them can contradict it. None leaves it to the first of
-            them that says so; until then, values are maximized.
-        propose: What `ask` asks for a query, such as a `DelayAwareProposer`. It is not stored in a
-            file.
-
-    Raises:
-        InputDataError: If a setting is unknown or out of its range.
-
-    Example:
-        >>> ledger = FeedbackLedger(dim=2, propose=DelayAwareProposer([[0, 0], [1, 1]]))
-        >>> trial = ledger.ask()
-        >>> ledger.pending().shape
-        torch.Size([1, 2])
-        >>> ledger.tell(trial.id, 0.9)
-        >>> X, Y = ledger.training_data()
+            read it from here. None leaves it to the first of them that says so; until then, values
+            are maximized.
+        propose: Chooses the queries of `ask`, such as a `DelayAwareProposer`; not stored in a file.
     """
 
     _propose: Propose | None = None
@@ -128,10 +107,9 @@ class FeedbackLedger:
     ) -> Self:
         """Open the ledger in a file, or create it if the file does not exist or is empty.
 
-        The file is an SQLite database. Once a call has returned, its change is on disk and survives
-        the death of the process. While a change is being written, and after a process was killed
-        during one, there is a second file whose name ends in ``-journal``. Never delete it, and
-        always move or copy it together with the ledger.
+        The file is an SQLite database. Once a call has returned, its change is on disk. While a
+        change is being written, and after a process was killed during one, there is a second file
+        whose name ends in ``-journal``: never delete it, and move or copy it with the ledger.
 
         One process at a time writes to a ledger: this one, from here to `close`, or until nothing
         refers to the ledger any more, or the process ends, however it ends. Meanwhile others can
@@ -139,18 +117,18 @@ class FeedbackLedger:
         opens the file shares one ledger. Several processes or machines need Optuna's or Ax's
         storages. Choose a local disk: not all network file systems have locks that work.
 
+        Settings are those of the class, and must agree with those of the file. None stands for the
+        file's, or for the default in a new file.
+
         Args:
             path: The file; its folder must exist.
-            dim: Number ``d`` of elements of a query; needed for a new file.
-            censor_value: The value that replaces a missing one. As with all settings, None is what
-                the file says, or the default of the class for a new file; others must agree with
-                the file.
-            max_wait: How long to wait for a value, in iterations or seconds.
-            late: What to do with values that arrive after ``max_wait``: ``"use"`` or ``"discard"``.
-            clock: ``"iterations"`` or ``"seconds"``.
-            maximize: Whether the greatest value is best, or the least. If nobody has said so in an
-                existing file, it is recorded.
-            propose: What `ask` asks for a query.
+            dim: Needed for a new file.
+            censor_value: See the class.
+            max_wait: See the class.
+            late: See the class.
+            clock: See the class.
+            maximize: If nobody has said so in an existing file, it is recorded.
+            propose: See the class.
 
         Raises:
             InputDataError: If a setting is invalid, missing or contradicts the file.
@@ -171,9 +149,6 @@ class FeedbackLedger:
     def read(cls, path: str | os.PathLike[str]) -> Self:
         """A copy in memory of what a file holds now, also while another process writes to it.
 
-        Args:
-            path: The file.
-
         Raises:
             InputDataError: If there is no such file, or it is empty.
             DamagedLedgerError: If the file is damaged, is not a ledger, or has another format.
@@ -190,7 +165,7 @@ class FeedbackLedger:
         return ledger
 
     def close(self) -> None:
-        """Let other processes write to the file. What is known can still be read here."""
+        """Let other processes write to the file. Its contents can still be read here."""
         self._storage.close()
 
     def __enter__(self) -> Self:
@@ -222,7 +197,7 @@ class FeedbackLedger:
 
     @property
     def late(self) -> str:
-        """What happens to late values: ``"use"`` or ``"discard"``."""
+        """Whether late values are used: ``"use"`` or ``"discard"``."""
         return str(self._settings.late)
 
     @property
@@ -249,14 +224,7 @@ class FeedbackLedger:
         return given
 
     def declare(self, maximize: bool) -> None:
-        """Record whether the greatest value is best, or the least.
-
-        Args:
-            maximize: What `best` and all that choose queries go by from now on.
-
-        Raises:
-            InputDataError: If the ledger says otherwise.
-        """
+        """Record whether the greatest value is best; the ledger must not say otherwise."""
         maximize = self.checked_maximize(maximize)
         with self._storage.transaction() as change:
             change.settings = replace(change.settings, maximize=maximize)
@@ -269,7 +237,7 @@ class FeedbackLedger:
     def now(self) -> float:
         """The current time: the number of trials submitted so far, or ``time.time()``.
 
-        It is never earlier than what was recorded as happening at the time.
+        If the system's clock is set back, the ledger's stands still until it has caught up.
         """
         return self._storage.contents.now()
 
@@ -290,12 +258,11 @@ class FeedbackLedger:
             The id of the trial: the number of trials before it.
 
         Raises:
-            BotorchTensorDimensionError: If ``x`` has another shape.
-            InputDataError: If ``x`` or ``time`` holds NaN or infinite values.
+            BotorchError: If ``x`` or ``time`` is malformed.
         """
         query, at = as_query(x, self.dim), as_time(time)
         with self._storage.transaction() as change:
-            return change.append(query, at).id
+            return change.append(query, at)
 
     def ask(self, propose: Propose | None = None) -> Trial:
         """Choose a query, and submit it; its value is to be told by `tell`.
@@ -304,16 +271,15 @@ class FeedbackLedger:
         means, it is chosen again with knowledge of that.
 
         Args:
-            propose: What to ask (default: the ledger's): a function from the ledger to a tensor of
-                shape ``d`` or ``1 x d``.
+            propose: A function from the ledger to a tensor of shape ``d`` or ``1 x d`` (default:
+                the ledger's own).
 
         Returns:
             The new trial. An `AsynchronousOptimizer` that starts before its value is told
             evaluates it, unless its ``resume`` is ``"keep"``.
 
         Raises:
-            InputDataError: If there is nothing to ask, or the answer holds NaN or infinite values.
-            BotorchTensorDimensionError: If the answer has another shape.
+            BotorchError: If there is nothing to ask, or the answer is malformed.
         """
         propose = self._propose if propose is None else _checked_proposer(propose)
         if propose is None:
@@ -327,7 +293,7 @@ class FeedbackLedger:
                 query = as_query(propose(self), self.dim, "propose(ledger)")
                 with self._storage.transaction() as change:
                     if len(change.entries) == num_trials:
-                        trial_id = change.append(query, None).id
+                        trial_id = change.append(query, None)
                         break
         return self[trial_id]
 
@@ -348,8 +314,7 @@ class FeedbackLedger:
         Raises:
             UnknownTrialError: If there is no such trial.
             TrialStateError: If the trial already has a value or has failed.
-            InputDataError: If a number is NaN, infinite or out of its range.
-            BotorchTensorDimensionError: If ``y`` or ``yvar`` has several elements or none.
+            BotorchError: If a number is malformed.
 
         Warns:
             InputDataWarning: If the value arrives now, too late to be used; it is recorded.
@@ -357,22 +322,14 @@ class FeedbackLedger:
         self._tell(trial_id, y, yvar, time)
 
     def observe(self, trial_id: int, y: Any, time: float | None = None) -> None:
-        """Record a value whose noise is not known: `tell` without ``yvar``.
-
-        Args:
-            trial_id: The trial's id.
-            y: Its value, a finite number or a tensor of one element.
-            time: Time of arrival (default: now).
-        """
+        """Record a value whose noise is not known: `tell` without ``yvar``."""
         self._tell(trial_id, y, None, time)
 
     def _tell(self, trial_id: int, y: Any, yvar: float | None, time: float | None) -> None:
         value, variance, at = as_number("y", y), as_variance("yvar", yvar), as_time(time)
-        entry = self._change(
-            trial_id, lambda entry, clock: entry.observed(value, variance, at, clock)
-        )
+        self._change(trial_id, lambda entry, clock: entry.observed(value, variance, at, clock))
         # Whoever gives times, as in simulations, knows which values are late.
-        if at is None and self.late == "discard" and entry.is_late(self.max_wait):
+        if at is None and self[trial_id].status is TrialStatus.EXPIRED:
             warnings.warn(  # without the trial's id: once for each place in a program
                 f"A value has come after `max_wait` ({self.max_wait:g}), or for a trial that was "
                 "abandoned: it is recorded, but not used, and the trial stays expired. Wait longer "
@@ -390,7 +347,7 @@ class FeedbackLedger:
 
         Args:
             trial_id: The trial's id.
-            y: The right value, a finite number or a tensor of one element.
+            y: The right value.
             yvar: The variance of its noise (default: as before).
             time: Time from which it stands (default: now), not before that of the last value.
 
@@ -413,8 +370,7 @@ class FeedbackLedger:
             The ids of the new trials.
 
         Raises:
-            BotorchTensorDimensionError: If shapes are other than these.
-            InputDataError: If anything is not a finite number, or a variance negative.
+            BotorchError: If an argument is malformed.
         """
         queries = as_array("X", X, (None, self.dim))
         shapes = (len(queries), 1), (len(queries),)
@@ -425,9 +381,8 @@ class FeedbackLedger:
         ids = []
         with self._storage.transaction() as change:
             for x, y, yvar in zip(queries, values, variances, strict=True):
-                moment = change.clock.submission(len(change.entries)) if at is None else at
-                entry = change.append(x.tobytes(), moment, y=y, observed_at=moment, yvar=yvar)
-                ids.append(entry.id)
+                moment = change.submission_time() if at is None else at
+                ids.append(change.append(x.tobytes(), moment, y=y, observed_at=moment, yvar=yvar))
         return ids
 
     def fail(self, trial_id: int, reason: str = "", time: float | None = None) -> None:
@@ -440,7 +395,7 @@ class FeedbackLedger:
 
         Raises:
             LedgerError: If there is no such trial, or it has a value or has failed.
-            InputDataError: If ``time`` is NaN, infinite or before the submission.
+            InputDataError: If ``time`` is before the submission.
         """
         at = as_time(time)
         # Messages of exceptions may contain lone surrogates, which UTF-8 cannot encode.
@@ -448,22 +403,18 @@ class FeedbackLedger:
         self._change(trial_id, lambda entry, clock: entry.failed(note, at, clock))
 
     def abandon(self, trial_id: int, time: float | None = None) -> None:
-        """Stop waiting for a trial: from now on it counts as expired.
-
-        Args:
-            trial_id: The trial's id.
-            time: Time from which the trial is expired (default: now).
+        """Stop waiting for a trial: it counts as expired from ``time`` on (default: now).
 
         Raises:
             LedgerError: If there is no such trial, or it has a value, has failed or is abandoned.
-            InputDataError: If ``time`` is NaN, infinite or before the submission.
+            InputDataError: If ``time`` is before the submission.
         """
         at = as_time(time)
         self._change(trial_id, lambda entry, clock: entry.abandoned(at, clock))
 
-    def _change(self, trial_id: int, transition: Transition) -> Entry:
+    def _change(self, trial_id: int, transition: Transition) -> None:
         with self._storage.transaction() as change:
-            return change.replace(as_trial_id(trial_id), transition)
+            change.replace(trial_id, transition)
 
     # ------------------------------------------------------------ trials
 
@@ -484,18 +435,14 @@ class FeedbackLedger:
         return iter(self.trials)
 
     def __getitem__(self, trial_id: int) -> Trial:
-        trial_id = as_trial_id(trial_id)
         contents = self._storage.contents
-        contents.check_known(trial_id)
-        return ViewAtTime(contents, contents.now()).trials(np.array([trial_id]))[0]
+        rows = np.array([contents.place(trial_id)])
+        return ViewAtTime(contents, contents.now()).trials(rows)[0]
 
     def best(self, maximize: bool | None = None, now: float | None = None) -> Trial | None:
         """The trial with the best usable value, the first of equals, or None if there is no value.
 
-        Args:
-            maximize: Whether the greatest value is best, or the least (default: what the ledger
-                says). An ``InputDataError`` if that contradicts the ledger.
-            now: Time as of which the ledger is read (default: the current time).
+        ``maximize`` (default: the ledger's) must not contradict the ledger.
         """
         maximize = self.checked_maximize(maximize)
         view = self._view(now)
@@ -569,8 +516,7 @@ class FeedbackLedger:
     def window(self, now: float | None = None) -> Tensor:
         """Queries ``n x d`` of the last ``max_wait``, over which eq. 2 of the paper sums.
 
-        These are all queries with ``now - submitted_at <= max_wait``, with or without a value, in
-        order of submission, without failed ones.
+        They have a value or not, are in order of submission, and without failed ones.
         """
         view = self._view(now)
         return view.queries(view.rows(view.window))
@@ -611,10 +557,7 @@ class FeedbackLedger:
         return frame.astype({"id": "int64", **numbers})
 
     def snapshot(self) -> Self:
-        """A copy in memory, which later entries do not change.
-
-        If other threads write to the ledger, all that is read from one snapshot is consistent.
-        """
+        """A copy in memory, which later entries do not change, so it is consistent in itself."""
         return self._of(Storage(self._storage.contents))
 
     def _view(self, now: float | None) -> ViewAtTime:

@@ -1,4 +1,4 @@
-"""A new ledger of what SQLite can still read of a damaged file."""
+"""A new ledger of the trials that SQLite can still read in a damaged file."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from pathlib import Path
 from botorch.exceptions.errors import InputDataError
 
 from botorch_calib.exceptions import DamagedLedgerError
+from botorch_calib.ledger.contents import Settings
 from botorch_calib.ledger.file_storage import FileStorage
-from botorch_calib.ledger.settings import Settings
 from botorch_calib.ledger.sql_tables import SELECT_TRIALS, DamagedRowError, entry_of, read_header
 from botorch_calib.ledger.trials import Entry
 
@@ -24,26 +24,23 @@ GAP = 10_000
 def salvage(path: Path, new: Path) -> str:
     """Make a ledger in the file ``new`` of all trials in a damaged file that are intact.
 
-    The trials get new ids, which leave out those that are lost.
-
-    Returns:
-        What is left, and what is lost.
+    The trials get new ids, which leave out the lost ones. The text that is returned counts the
+    former and lists the latter.
 
     Raises:
         InputDataError: If there is no such file, or ``new`` exists.
-        DamagedLedgerError: If no trial is intact.
-        LedgerError: If the new ledger cannot be written.
+        LedgerError: If no trial is intact, or the new ledger cannot be written.
     """
     if not path.is_file():
         raise InputDataError(f"There is no file {path}.")
     found, header = [], None
-    uri = f"{path.resolve().as_uri()}?mode=rw"  # SQLite takes back what was not completed
+    uri = f"{path.resolve().as_uri()}?mode=rw"  # SQLite takes back an incomplete change
     with contextlib.closing(sqlite3.connect(uri, uri=True)) as database:
         with contextlib.suppress(*DAMAGE):
             database.execute("PRAGMA writable_schema = ON")  # go on where the end is missing
             header = read_header(database)
         trial_id, end = 0, GAP if header is None else header.num_trials
-        while trial_id < end:  # one by one: a damaged page costs only what stands there
+        while trial_id < end:  # one by one: a damaged page costs only its own trials
             with contextlib.suppress(*DAMAGE):
                 query = f"{SELECT_TRIALS} WHERE id = ?"
                 row = database.execute(query, (trial_id,)).fetchone()
@@ -78,9 +75,9 @@ def _make(path: Path, settings: Settings, entries: list[Entry], latest: float) -
         storage = FileStorage.open(path, given)
         with storage.transaction() as change:
             change.entries[:] = [replace(entry, id=i) for i, entry in enumerate(entries)]
-            change.changed[:] = range(len(entries))
-            change.clock.latest = max(latest, *times)  # by then, all this had happened
+            change.changed = set(range(len(entries)))
+            change.latest = max(latest, *times)  # by then, all this had happened
         storage.close()
-    except BaseException:  # as of a full disk: what is left would stop the next attempt
+    except BaseException:  # such as a full disk: the rest would stop the next attempt
         path.unlink(missing_ok=True)
         raise

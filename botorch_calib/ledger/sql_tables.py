@@ -1,4 +1,4 @@
-"""The SQL tables of a ledger's file: what their rows hold, with a checksum in each."""
+"""The SQL tables of a ledger's file, with a checksum in each row."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import astuple, dataclass
 from typing import Any
 
-from botorch_calib.ledger.settings import Settings
+from botorch_calib.ledger.contents import Settings
 from botorch_calib.ledger.trials import NUMBERS, EarlierValue, Entry
 
 APPLICATION_ID = 0x62634C67  # "bcLg", in bytes 68 to 71 of the file
@@ -35,21 +35,13 @@ class DamagedRowError(ValueError):
 
 @dataclass(frozen=True)
 class Header:
-    """The single row of table ``ledger``.
+    """The single row of table ``ledger``."""
 
-    Attributes:
-        identity: A random name that distinguishes this file from one that replaces it.
-        revision: Number of changes so far.
-        settings: The ledger's settings.
-        num_trials: Number of trials.
-        latest: The latest time that the ledger's clock has told.
-    """
-
-    identity: str
-    revision: int
+    identity: str  # a random name that distinguishes this file from one that replaces it
+    revision: int  # number of changes so far
     settings: Settings
     num_trials: int = 0
-    latest: float = 0.0
+    latest: float = 0.0  # see `Contents`
 
 
 def create_tables(database: sqlite3.Connection, header: Header) -> None:

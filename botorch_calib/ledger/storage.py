@@ -9,15 +9,14 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from botorch_calib.ledger.contents import Clock, Contents
-from botorch_calib.ledger.trials import Entry
+from botorch_calib.ledger.contents import Contents
+from botorch_calib.ledger.trials import Clock, Entry
 
-# Maps a stored trial, and what tells the time, to the trial that takes its place.
-Transition = Callable[[Entry, Callable[[float], float]], Entry]
+# Maps a stored trial to the trial that takes its place.
+Transition = Callable[[Entry, Clock], Entry]
 
 # One lock for all ledgers of the process. Forks take it as well: otherwise a child could inherit
 # a lock (here or within SQLite) whose holder does not exist in the child.
@@ -32,56 +31,56 @@ class Change:
     """A change of a ledger that is being made.
 
     Args:
-        contents: What is there before.
+        contents: The contents before it.
         is_choosing: Whether a query is being chosen.
 
     Attributes:
         settings: The ledger's settings, which may be replaced.
         entries: All trials.
-        clock: The ledger's clock.
+        latest: The latest time that the ledger's clock has told.
         changed: Ids of the trials that are new or replaced.
     """
 
     def __init__(self, contents: Contents, is_choosing: bool) -> None:
-        self.settings = contents.settings
+        self.settings, self.latest = contents.settings, contents.latest
         self.entries = list(contents.entries)
-        self.clock = Clock(contents, is_choosing)
-        self.changed: list[int] = []
-        self._before = contents
+        self.changed: set[int] = set()
+        self._before, self._is_choosing = contents, is_choosing
 
-    def append(self, x: bytes, time: float | None, **others: Any) -> Entry:
-        """Add a trial, submitted at ``time`` (default: now), with ``others`` of its fields."""
+    def now(self, not_before: float = 0.0) -> float:
+        """The time of an event that happens now, after ``not_before``."""
+        self.latest = max(self._before.now(self._is_choosing), self.latest, not_before)
+        return self.latest
+
+    def submission_time(self) -> float:
+        """The time at which a trial is submitted now."""
+        if self.settings.clock == "iterations":
+            return float(len(self.entries))  # by definition, whatever else has been recorded
+        return self.now()
+
+    def append(self, x: bytes, submitted_at: float | None, **others: Any) -> int:
+        """Add a trial, with ``others`` of its fields, and return its id (default time: now)."""
         trial_id = len(self.entries)
-        time = self.clock.submission(trial_id) if time is None else time
-        self.entries.append(Entry(trial_id, x, time, **others))
-        self.changed.append(trial_id)
-        return self.entries[trial_id]
+        submitted_at = self.submission_time() if submitted_at is None else submitted_at
+        self.entries.append(Entry(trial_id, x, submitted_at, **others))
+        self.changed.add(trial_id)
+        return trial_id
 
-    def replace(self, trial_id: int, transition: Transition) -> Entry:
-        """Replace a trial by the result of ``transition``, which is returned."""
-        self._before.check_known(trial_id)
-        self.entries[trial_id] = transition(self.entries[trial_id], self.clock.event)
-        self.changed.append(trial_id)
-        return self.entries[trial_id]
+    def replace(self, trial_id: Any, transition: Transition) -> None:
+        """Replace a trial by the result of ``transition``."""
+        place = self._before.place(trial_id)
+        self.entries[place] = transition(self.entries[place], self.now)
+        self.changed.add(place)
 
     def result(self) -> Contents:
-        """What is there after the change."""
+        """The contents after the change."""
         if not self.changed and self.settings == self._before.settings:
             return self._before
-        return replace(
-            self._before,
-            settings=self.settings,
-            entries=self.entries,
-            latest=self.clock.latest,
-        )
+        return Contents(self.settings, self.entries, self.latest)
 
 
 class Storage:
-    """A ledger's contents in memory. A pickled copy is independent of the original.
-
-    Args:
-        contents: What is there at the beginning.
-    """
+    """A ledger's contents in memory. A pickled copy is independent of the original."""
 
     path: Path | None = None
 
@@ -92,12 +91,12 @@ class Storage:
 
     @property
     def contents(self) -> Contents:
-        """What the ledger holds now."""
+        """The ledger's contents now."""
         return self._contents
 
     @contextmanager
     def choosing(self) -> Iterator[None]:
-        """The choice of a query, while which other threads wait with theirs."""
+        """A context in which a query is chosen; other threads wait with their choices."""
         with self._turn:
             self._num_choices += 1
             try:
@@ -116,11 +115,11 @@ class Storage:
             yield change
             contents = change.result()
             if contents is not self._contents:
-                self._record(contents, sorted(set(change.changed)))
+                self._record(contents, sorted(change.changed))
                 self._contents = contents
 
     def _record(self, contents: Contents, changed: list[int]) -> None:
-        """Record what is about to take the place of the contents."""
+        """Record new contents, before they take the place of the old ones."""
 
     def close(self) -> None:
         """Accept no more changes; memory needs no closing."""

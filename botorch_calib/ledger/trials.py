@@ -1,4 +1,4 @@
-"""One trial: what users see of it, what the ledger stores of it, and how it may change."""
+"""One trial: `Trial`, as users see it, and `Entry`, as the ledger stores and changes it."""
 
 from __future__ import annotations
 
@@ -6,15 +6,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from enum import StrEnum
 
-import numpy as np
 import torch
 from botorch.exceptions.errors import InputDataError
-from numpy.typing import NDArray
 from torch import Tensor
 
 from botorch_calib.exceptions import TrialStateError
 
-# Tells the time of what happens now, given that of an earlier event of the same trial.
+# Tells the time of an event now, given that of an earlier event of the same trial.
 Clock = Callable[[float], float]
 
 
@@ -25,17 +23,6 @@ class TrialStatus(StrEnum):
     OBSERVED = "observed"
     EXPIRED = "expired"
     FAILED = "failed"
-
-
-def came_late(
-    submitted_at: NDArray[np.float64],
-    observed_at: NDArray[np.float64],
-    abandoned_at: NDArray[np.float64],
-    max_wait: float,
-) -> NDArray[np.bool_]:
-    """Which values came when the wait for them was over, by times that are NaN for what has not."""
-    # A trial with a value cannot be abandoned, so at equal times the value came second.
-    return (observed_at - submitted_at > max_wait) | (observed_at >= abandoned_at)
 
 
 @dataclass(frozen=True)
@@ -60,15 +47,13 @@ class Trial:
     Attributes:
         id: The trial's number: 0, 1, ... in order of submission.
         x: The query, a vector of length ``d`` in double precision.
-        y: The value, or None if none has arrived. An expired trial has a value if it arrived too
-            late for a ledger that discards late values.
+        y: The value, or None if none has arrived. That of an expired trial came too late.
         submitted_at: Time of submission, on the ledger's clock.
         observed_at: Time of arrival of ``y``, or None.
         status: Pending, observed, expired or failed.
         note: Why the trial failed, or empty.
-        yvar: The variance of the noise of ``y``, in squared units of the outcome, or None if it
-            is not known.
-        earlier: What stood before ``y``, the oldest value first.
+        yvar: The variance of the noise of ``y``, or None if it is not known.
+        earlier: The values before ``y``, the oldest first.
     """
 
     id: int
@@ -146,13 +131,6 @@ class Entry:
         if self.abandoned_at is not None:
             raise TrialStateError(f"Trial {self.id} has been abandoned already.")
         return replace(self, abandoned_at=self._checked_time(time, clock))
-
-    def is_late(self, max_wait: float) -> bool:
-        """Whether its value came when the wait was over."""
-        # As numbers, None is NaN.
-        times = np.array([[self.submitted_at], [self.observed_at], [self.abandoned_at]], float)
-        submitted, observed, abandoned = times
-        return bool(came_late(submitted, observed, abandoned, max_wait))
 
     def _refuse_if_closed(self, change: str) -> None:
         if self.y is not None:

@@ -1,4 +1,4 @@
-"""What a ledger knows as of one time: the state of each trial, and its data as tensors."""
+"""`ViewAtTime`: the states of trials as known at one time, and their data as tensors."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from botorch_calib.ledger.contents import Contents
-from botorch_calib.ledger.trials import Trial, TrialStatus, came_late
+from botorch_calib.ledger.trials import Trial, TrialStatus
 
 Mask = NDArray[np.bool_]
 Rows = NDArray[np.intp]
@@ -21,12 +21,8 @@ class ViewAtTime:
     """A ledger's trials as known at the time ``now``.
 
     With the clock of iterations, ``now = t`` is the moment at which query ``t`` is chosen, so that
-    only queries with smaller numbers exist. Sets of trials are Boolean vectors of length ``n``, one
-    element per trial.
-
-    Args:
-        contents: All trials, including those submitted after ``now``.
-        now: The time.
+    only queries with smaller numbers exist. Sets of trials are Boolean vectors with an element for
+    each trial, also for those submitted after ``now``.
     """
 
     def __init__(self, contents: Contents, now: float) -> None:
@@ -44,21 +40,14 @@ class ViewAtTime:
         self._arrived: Mask = self.submitted & (self._columns["observed_at"] <= now)
 
     @cached_property
-    def resolved(self) -> Mask:
-        """Trials that need no evaluation: with a value, in time or late, or failed."""
-        return self._arrived | self.failed
-
-    @cached_property
     def usable(self) -> Mask:
         """Trials whose value has arrived, in time unless the ledger uses late values."""
         if self._contents.settings.late == "use":
             return self._arrived
-        return self._arrived & ~came_late(
-            self._columns["submitted_at"],
-            self._columns["observed_at"],
-            self._columns["abandoned_at"],
-            self._max_wait,
-        )
+        observed_at = self._columns["observed_at"]
+        is_over = observed_at - self._columns["submitted_at"] > self._max_wait
+        # A trial with a value cannot be abandoned, so at equal times the value came second.
+        return self._arrived & ~(is_over | (observed_at >= self._columns["abandoned_at"]))
 
     @cached_property
     def incomplete(self) -> Mask:
@@ -90,7 +79,7 @@ class ViewAtTime:
         """How many trials were submitted after each one and before it ended."""
         columns = self._columns
         starts = columns["submitted_at"]
-        # NaN, which `fmin` passes over, marks what has not happened; what will happen is cut off.
+        # `fmin` passes over NaN, which marks events that have not happened. Later ones are cut off.
         ends = [columns[name] for name in ("observed_at", "failed_at", "abandoned_at")]
         ended = np.fmin.reduce([*ends, starts + self._max_wait, np.full_like(starts, self.now)])
         # One that is submitted as this one ends does not count: it would be known only later.

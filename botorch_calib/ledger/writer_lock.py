@@ -19,9 +19,6 @@ class WriterLock:
     IMMEDIATE`` keeps other writers out, and lets in those who want to read that. The operating
     system takes the lock away when the process ends, however it ends, and forks do not inherit it.
 
-    Args:
-        path: The file.
-
     Raises:
         LedgerError: If another process holds the lock, or it cannot be taken for another reason.
     """

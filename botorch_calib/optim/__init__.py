@@ -1,4 +1,4 @@
-"""What searches in a box, and what a search needs; of models it knows those of BoTorch alone.
+"""Searches in a box, and what they need; of models they know those of BoTorch alone.
 
 ====================== =============================================================================
 file                   content

@@ -28,9 +28,7 @@ def proposal_samples(
     starting points, ``initialize_q_batch``: Sobol points of the box with probabilities
     proportional to ``exp(eta * Z)``, where ``Z`` are their standardized acquisition values. In
     contrast to that heuristic, points are drawn with replacement, and none is reserved for the
-    maximizer, so that the samples follow this distribution.
-
-    The result depends on the arguments alone, and the global random state stays unchanged.
+    maximizer.
 
     Args:
         acq_function: The acquisition function, evaluated at ``raw_samples x 1 x d``. Points with
@@ -45,9 +43,7 @@ def proposal_samples(
         Points ``num_samples x d``, before any transform.
 
     Raises:
-        BotorchTensorDimensionError: If ``bounds`` is not ``2 x d``.
-        InputDataError: If bounds are not finite or increasing, a number of points is less than 1,
-            ``eta`` is negative, or the acquisition function is NaN, infinite or nowhere finite.
+        InputDataError: If the acquisition function is NaN, infinite or nowhere finite.
     """
     check_bounds(bounds)
     check_count("num_samples", num_samples)

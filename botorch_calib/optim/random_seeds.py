@@ -11,12 +11,7 @@ import torch
 
 @contextmanager
 def random_stream(seed: int, device: torch.device | str = "cpu") -> Iterator[None]:
-    """Seed torch's global random numbers within a context, and restore their state afterwards.
-
-    Args:
-        seed: A seed of at least 0.
-        device: If this is a CUDA device, its generator is seeded as well.
-    """
+    """Seed torch's global random numbers, also of a CUDA device, within a context."""
     device = torch.device(device)
     devices = [device] if device.type == "cuda" else []
     with torch.random.fork_rng(devices=devices):

@@ -18,9 +18,10 @@ LinearConstraints = list[tuple[Tensor, Tensor, float]]
 
 # Spread of the samples around good points, as shares of the box.
 _SPREADS = (0.1, 0.01)
-# How many samples of the box are drawn for one that meets the linear constraints; and, where these
-# leave less than that, the steps before the first point of a random walk, which starts inside.
-_OVERSAMPLED, _BURN_IN = 16, 200
+# How many samples of the box are drawn for one that meets the linear constraints.
+_OVERSAMPLED = 16
+# Where these leave less, the steps before the first point of a random walk, which starts inside.
+_BURN_IN = 200
 
 
 @dataclass(frozen=True)
@@ -93,16 +94,14 @@ class Region:
         return self.placed((X + spreads * (upper - lower) * steps).reshape(-1, 1, X.shape[-1]))
 
     def placed(self, X: Tensor) -> Tensor:
-        """``X`` moved into the box; of it only what meets the linear constraints."""
+        """``X`` moved into the box, without the points that break the linear constraints."""
         X = torch.minimum(torch.maximum(X, self.bounds[0]), self.bounds[1])
         return X[self.allows(X)] if self.linear else X
 
     def allows(self, X: Tensor) -> Tensor:
-        """Whether points ``b x 1 x d`` meet the linear constraints, up to BoTorch's tolerance.
-
-        In their units, in which others will look, and in widths of the box, which may be as small
-        as that tolerance.
-        """
+        """Whether points ``b x 1 x d`` meet the linear constraints, up to BoTorch's tolerance."""
+        # In their units, in which others will look, and in widths of the box, which may be as small
+        # as that tolerance.
         return evaluate_feasibility(X, inequality_constraints=self.linear) & evaluate_feasibility(
             self.in_widths(X), inequality_constraints=self.linear_in_widths
         )

@@ -7,8 +7,8 @@ is climbed from several starts, roughly, and the best end is improved in the for
 
     maximise ``E u(x) - radius t``  subject to  ``t >= |grad_c u(x, c)|`` for the contexts ``c``,
 
-by sequential quadratic programming, which converges on a kink as fast as anywhere else. Of the
-contexts only the steepest ones enter, and those that turn out to be steeper at its end.
+by sequential quadratic programming, which converges on a kink as fast as anywhere else. Only the
+steepest contexts enter, and those that turn out to be steeper at its end.
 """
 
 from __future__ import annotations
@@ -38,11 +38,10 @@ Array = npt.NDArray[np.float64]
 #: The smooth form has the norm of order 32 of the gradient norms, within 9 % of the largest one.
 #: Closer ones take more steps, and the end of the search makes up for it.
 SMOOTHING = 1.0 / 32.0
-# Its search is rough: relative to the spread of the values over the box. BoTorch's own L-BFGS-B
-# wants `factr` to be None beside `ftol`; SciPy's, which BoTorch takes from SciPy 1.18 on, does not
-# know it.
+# Its search is rough, relative to the spread of the values over the box. BoTorch's own L-BFGS-B
+# wants `factr` to be None beside `ftol`; SciPy's, which BoTorch takes from SciPy 1.18 on, has none.
 _ROUGH = {"maxiter": 10, "ftol": 1e-2, "factr": None}
-# Of the exact end: its accuracy, in units of that spread, and the most steps.
+# The accuracy of the exact end, in units of that spread, and the most steps.
 _FINE: dict[str, Any] = {"ftol": 1e-6, "maxiter": 50}
 # Contexts that enter it, and how often others may be added.
 _STEEPEST, _ROUNDS = 32, 3
@@ -95,16 +94,6 @@ def optimize_robust(
 
     Returns:
         The decision, ``1 x d_x``, and the value there, a scalar, as ``optimize_acqf`` returns them.
-
-    Raises:
-        InputDataError: If ``bounds`` are not finite floating-point numbers or crossed, or a number
-            is no integer of at least 1.
-        UnsupportedError: If ``acq_function`` is no acquisition function.
-        BotorchTensorDimensionError: If ``bounds`` are not ``2 x d_x``.
-
-    Example:
-        >>> acqf = WassersteinUpperConfidenceBound(gp, 2.25, RadiusSchedule(0.3), contexts)
-        >>> decision, value = optimize_robust(acqf, bounds)
     """
     check_acquisition(acq_function)
     bounds = check_bounds(bounds)
@@ -207,13 +196,13 @@ class _Epigraph:
         self._known = None
 
     def solve(self, start: Tensor) -> tuple[Tensor, float]:
-        """The end ``1 x d_x`` of a search from a point, and what the value is, as it promises."""
+        """The end ``1 x d_x`` of a search from a point, and the value that it promises."""
         # A column without width stays where it is.
         share = torch.where(self.width > 0, (start[0] - self.lower) / self.width, 0.0)
         x = share.clamp(0.0, 1.0).double().cpu().numpy()
         first = np.append(x, self._at(x)[2].max())
         with warnings.catch_warnings():
-            # Of steps that leave the bounds by rounding, which are moved back.
+            # Steps that leave the bounds by rounding are moved back.
             warnings.simplefilter("ignore", RuntimeWarning)
             result = minimize(
                 lambda z: z[-1] - self._at(z[:-1])[0],
@@ -253,6 +242,6 @@ class _Epigraph:
                 self.factor * norms[0],
                 self.factor * self.width * slopes[0],
             )
-            first, second, third, fourth = (each.double().cpu().numpy() for each in found)
-            self._known = key, (first, second, third, fourth)
+            a, b, c, d = (each.double().cpu().numpy() for each in found)
+            self._known = key, (a, b, c, d)
         return self._known[1]

@@ -30,17 +30,16 @@ def optimize_in_unit_box(
     """BoTorch's ``optimize_acqf`` for one point, in widths of the box and a unit of the values.
 
     One-shot functions, such as ``qKnowledgeGradient``, are searched in their own units: BoTorch
-    knows them by their class, and makes starts for them that a function in other units has not.
+    tells by the class how to choose their starts.
 
     Args:
         acqf: A function of inputs ``b x 1 x d`` in their own units, to be maximised.
         bounds: The box, ``2 x d``.
-        unit: By what values are divided, see `InUnitBox` (default: their `spread_of_values`).
+        unit: The unit of the values (default: their `spread_of_values`).
         num_restarts: Number of starting points of the gradient-based search.
         raw_samples: Number of points from which these are chosen.
         fixed_features: Values, by column counted from the front, of columns that are not searched.
-            They may lie outside of the box. The function is asked for no others, as a task, say,
-            has few.
+            They may lie outside of the box. The function is never evaluated at others.
 
     Returns:
         The point, ``1 x d``, and the value there, a scalar, both in their own units.
@@ -49,7 +48,7 @@ def optimize_in_unit_box(
         "q": 1,
         "num_restarts": num_restarts,
         "raw_samples": raw_samples,
-        # For BoTorch tells by the class how to choose the starts, and sees a wrapper.
+        # BoTorch tells by the class how to choose the starts, and sees a wrapper.
         "options": {**SEPARATE_STARTS, "nonnegative": is_nonnegative(acqf)},
     }
     held = dict(fixed_features or {})
@@ -78,12 +77,9 @@ class InUnitBox(AcquisitionFunction):
 
     Args:
         acqf: A function of inputs ``b x 1 x d`` in their own units.
-        bounds: The box, ``2 x d``.
-        unit: By what values are divided, a positive scalar, such as `spread_of_values`, or, for
-            values that are outcomes, a unit of these.
-
-    Attributes:
-        bounds: The unit cube, in which a column without width stays where it is.
+        bounds: The box, ``2 x d``. The attribute ``bounds`` is the unit cube, in which a column
+            without width stays where it is.
+        unit: The unit of the values, a positive scalar.
     """
 
     def __init__(self, acqf: AcquisitionFunction, bounds: Tensor, unit: Tensor) -> None:
@@ -105,15 +101,10 @@ class InUnitBox(AcquisitionFunction):
 
 @torch.no_grad()
 def spread_of_values(acqf: AcquisitionFunction, bounds: Tensor) -> Tensor:
-    """A unit of the values of a function whose unit is not known; 1 for logarithms.
+    """A unit of the values of a function of inputs ``b x 1 x d``; 1 for logarithms.
 
-    That is the power of two next to their standard deviation over a few points of the box, as they
-    may be outcomes, probabilities or anything else. Logarithms have no unit, and a spread that
-    their lowest values would rule.
-
-    Args:
-        acqf: A function of inputs ``b x 1 x d``.
-        bounds: The box, ``2 x d``.
+    That is the power of two next to their standard deviation over a few points of the box.
+    Logarithms have no unit, and their lowest values would rule the spread.
     """
     one = torch.ones_like(bounds[0, 0])
     if _is_logarithm(acqf):

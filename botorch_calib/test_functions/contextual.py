@@ -1,15 +1,14 @@
 r"""Problems with a context that the environment draws after the decision is made.
 
 The function is ``f(x, c)``; the learner chooses ``x``, then ``c`` is drawn from a distribution
-that it does not know. What counts is the expectation ``F(x) = E f(x, c)`` under it
+that it does not know. Its aim is the expectation ``F(x) = E f(x, c)`` under it
 (`ContextualProblem.evaluate_stochastic`), as in eq. 10 of Wasserstein distributionally robust
 Bayesian optimization with continuous context, sections 5 and 9.
 
-Joint inputs hold the decisions first, then the contexts. Everything is *maximised* as it is
-constructed by default: functions that the paper minimises have ``negate=True``. Conventions are
-BoTorch's: ``problem(X)`` is an outcome after ``negate``, with noise if there is ``noise_std``, and
-``evaluate_true(X)`` is the function before it. `ContextualProblem.evaluate_stochastic` and
-`ContextualProblem.stochastic_optimal_value` are after ``negate``, without noise.
+Joint inputs hold the decisions first, then the contexts. Everything is *maximised* by default:
+functions that the paper minimises have ``negate=True``. Conventions are BoTorch's.
+`ContextualProblem.evaluate_stochastic` and `ContextualProblem.stochastic_optimal_value` are after
+``negate``, without noise.
 
 A normal context clipped to an interval has atoms at its ends: mass 0.0062 at each end for
 N(0.5, 0.2^2) on [0, 1]. All expectations here hold them.
@@ -50,15 +49,9 @@ class ClippedNormal:
         return (self.mean + self.std * torch.special.ndtri(u)).clamp(self.lower, self.upper)
 
     def rule(self, edges: Sequence[float], order: int) -> tuple[Tensor, Tensor]:
-        """A quadrature rule: Gauss-Legendre between ``edges``, and the atoms at the ends.
+        """Nodes and weights: ``order`` of Gauss-Legendre between two edges; atoms at the ends.
 
-        Args:
-            edges: Increasing, from ``lower`` to ``upper``.
-            order: Nodes between two edges.
-
-        Returns:
-            Nodes and weights (doubles of the same length); the weights sum to 1 up to the rule's
-            error.
+        The ``edges`` increase from ``lower`` to ``upper``.
         """
         reference, weight = np.polynomial.legendre.leggauss(order)
         left, width = np.array(edges[:-1])[:, None], np.diff(edges)[:, None]
@@ -102,16 +95,11 @@ Marginal = ClippedNormal | Uniform | BurrXII
 
 
 class ContextualProblem(BaseTestProblem):
-    """A test problem on joint inputs, decisions first, whose contexts are independent.
-
-    Attributes:
-        num_decisions: The number of decision columns, ``d_x``.
-        num_contexts: The number of context columns, ``d_c``, which come last.
-    """
+    """A test problem on joint inputs, decisions first, whose contexts are independent."""
 
     bounds: Tensor  # 2 x d
     num_objectives = 1
-    num_decisions: int
+    num_decisions: int  # d_x
     _marginals: tuple[Marginal, ...]
     _stochastic_optimum: float  # the largest expectation, where everything is maximised
     _stochastic_optimizer: tuple[float, ...]
@@ -136,11 +124,11 @@ class ContextualProblem(BaseTestProblem):
         self._prepare()
 
     def _prepare(self) -> None:
-        """Make what the problem needs for its values and expectations."""
+        """Make buffers and inner problems."""
 
     @property
     def num_contexts(self) -> int:
-        """The number of context columns, which come last."""
+        """The number ``d_c`` of context columns, which come last."""
         return len(self._marginals)
 
     @property
@@ -163,15 +151,7 @@ class ContextualProblem(BaseTestProblem):
         return _apply(self._marginals, U)
 
     def sample_contexts(self, n: int, generator: torch.Generator | None = None) -> Tensor:
-        """Draw contexts from the true distribution.
-
-        Args:
-            n: How many.
-            generator: The source of randomness; torch's global one by default.
-
-        Returns:
-            The contexts, ``n x d_c``, of the dtype of the bounds.
-        """
+        """Draw contexts ``n x d_c`` from the true distribution."""
         check_count("n", n, least=0)
         # Drawn in double precision, so that both dtypes give the same contexts.
         U = torch.rand(n, self.num_contexts, generator=generator, dtype=torch.double)
@@ -184,14 +164,8 @@ class ContextualProblem(BaseTestProblem):
     def evaluate_stochastic(self, X: Tensor) -> Tensor:
         """The expectation over the context's true distribution, after ``negate``, without noise.
 
-        Exact up to an absolute error below 2e-7 (in double precision), by a closed form or
-        by quadrature in one dimension, as each problem says. Differentiable.
-
-        Args:
-            X: Decisions, ``batch_shape x d_x``, within their bounds.
-
-        Returns:
-            The expectations, ``batch_shape``.
+        It is exact up to an absolute error below 2e-7 (in double precision) and differentiable in
+        the decisions, ``batch_shape x d_x -> batch_shape``, which must be within their bounds.
         """
         check_width(X, self.num_decisions)
         lower, upper = self.decision_bounds.to(X)
@@ -233,7 +207,7 @@ def _as_points(
 
 
 class _ByQuadrature(ContextualProblem):
-    """One context, whose expectation is taken by a fixed rule."""
+    """Expectations by a fixed rule over a context."""
 
     _nodes: Tensor
     _weights: Tensor
@@ -270,7 +244,7 @@ class ContextShift(ContextualProblem):
     of the size of the paper's radius 0.1; with variances it would be 0.134.
 
     Decisions are in [-1, 1], which the paper leaves open. Contexts are in [-0.4, 1.6], five
-    standard deviations around the mean; values beyond are moved there, one in two million.
+    standard deviations around the mean.
 
     The expectation has a closed form: ``E |c - 0.5|`` is the mean of a folded normal (that of the
     unclipped distribution, which is the same up to 3e-8).
@@ -295,9 +269,8 @@ class ContextShift(ContextualProblem):
         (normal,) = self._marginals
         offset = normal.mean - 0.5
         density = math.exp(-0.5 * (offset / normal.std) ** 2) / math.sqrt(2.0 * math.pi)
-        folded = 2.0 * normal.std * density + offset * math.erf(
-            offset / normal.std / math.sqrt(2.0)
-        )
+        probability = math.erf(offset / normal.std / math.sqrt(2.0))
+        folded = 2.0 * normal.std * density + offset * probability
         return self._value(X[..., 0], X.new_tensor(folded))
 
     @staticmethod
@@ -361,7 +334,7 @@ class ContextualHartmann6(_ByQuadrature):
         return self._marginals[0].rule([0.0, 1.0], 64)
 
 
-class ModifiedBranin(ContextualProblem):
+class ModifiedBranin(_ByQuadrature):
     r"""``sqrt(B(u_1, v_1) B(u_2, v_2))`` with the Branin function ``B``, on the unit cube.
 
     The decisions are ``u_1`` and ``v_2``, the contexts ``v_1`` and ``u_2``, in this order:
@@ -369,8 +342,8 @@ class ModifiedBranin(ContextualProblem):
     Negated by default, so as to be maximised.
 
     As each factor has a decision and a context of its own, the expectation is the product of two
-    expectations of ``sqrt(B)``, each by Gauss-Legendre
-    quadrature with 512 nodes on 32 panels, exact to rounding.
+    expectations of ``sqrt(B)``, each by Gauss-Legendre quadrature with 512 nodes on 32 panels,
+    exact to rounding.
     """
 
     num_decisions = 2
@@ -378,13 +351,9 @@ class ModifiedBranin(ContextualProblem):
     _marginals = (ClippedNormal(0.5, 0.2), ClippedNormal(0.5, 0.2))
     _stochastic_optimum = -16.064257804965646
     _stochastic_optimizer = (0.185240718, 0.201188443)
-    _nodes: Tensor
-    _weights: Tensor
 
-    def _prepare(self) -> None:
-        nodes, weights = self._marginals[0].rule([k / 32 for k in range(33)], 16)
-        self.register_buffer("_nodes", nodes)
-        self.register_buffer("_weights", weights)
+    def _rule(self) -> tuple[Tensor, Tensor]:
+        return self._marginals[0].rule([k / 32 for k in range(33)], 16)
 
     def _evaluate_true(self, X: Tensor) -> Tensor:
         first, second = _branin(X[..., 0], X[..., 2]), _branin(X[..., 3], X[..., 1])

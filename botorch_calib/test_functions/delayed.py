@@ -1,11 +1,9 @@
 r"""Problems whose values arrive late, on a simulated clock: nothing here ever sleeps.
 
-A delay is the time between the start of an evaluation and the arrival of its value, in
-whatever unit the caller counts time: iterations, with delays of 0, 1, 2, ... (`PoissonDelay`,
-`GeometricDelay`, `FixedDelay`), or seconds (`LogNormalDelay`). As in Bayesian optimization
-under stochastic delayed feedback (Verma, Dai and Low, 2022, section 2), a value whose
-evaluation was started at time ``s`` with delay ``d`` is there at time ``t`` if and only if
-``s + d <= t``.
+A delay is the time between the start of an evaluation and the arrival of its value, in iterations
+or in seconds. As in Bayesian optimization under stochastic delayed feedback (Verma, Dai and Low,
+2022, section 2), a value whose evaluation was started at time ``s`` with delay ``d`` is there at
+time ``t`` if and only if ``s + d <= t``.
 """
 
 from __future__ import annotations
@@ -19,11 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from botorch.exceptions.errors import (
-    BotorchTensorDimensionError,
-    InputDataError,
-    UnsupportedError,
-)
+from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError, UnsupportedError
 from botorch.test_functions.base import BaseTestProblem, MultiObjectiveTestProblem
 from torch import Tensor
 
@@ -35,15 +29,7 @@ class DelayDistribution(ABC):
 
     @abstractmethod
     def sample(self, X: Tensor, generator: torch.Generator) -> Tensor:
-        """Draw one delay for each point.
-
-        Args:
-            X: The points, ``n x d``.
-            generator: The source of randomness, on the CPU.
-
-        Returns:
-            The delays, of length ``n``: doubles of at least 0, on the CPU.
-        """
+        """One delay for each of the points ``n x d``: ``n`` doubles of at least 0, on the CPU."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +42,7 @@ class FixedDelay(DelayDistribution):
         check_nonnegative("delay", self.delay)
 
     def sample(self, X: Tensor, generator: torch.Generator) -> Tensor:
-        """The fixed delay for each of the points ``n x d``, length ``n``."""
+        """The fixed delay, ``n`` times."""
         return torch.full((len(X),), float(self.delay), dtype=torch.double)
 
 
@@ -70,7 +56,7 @@ class PoissonDelay(DelayDistribution):
         check_nonnegative("mean", self.mean)
 
     def sample(self, X: Tensor, generator: torch.Generator) -> Tensor:
-        """Independent Poisson numbers for the points ``n x d``, length ``n``."""
+        """Independent Poisson numbers."""
         rates = torch.full((len(X),), float(self.mean), dtype=torch.double)
         return torch.poisson(rates, generator=generator)
 
@@ -89,7 +75,7 @@ class GeometricDelay(DelayDistribution):
         check_nonnegative("mean", self.mean)
 
     def sample(self, X: Tensor, generator: torch.Generator) -> Tensor:
-        """Independent geometric numbers for the points ``n x d``, length ``n``."""
+        """Independent geometric numbers."""
         uniform = torch.rand(len(X), generator=generator, dtype=torch.double)
         if self.mean == 0:
             return torch.zeros_like(uniform)
@@ -112,7 +98,7 @@ class LogNormalDelay(DelayDistribution):
         check_nonnegative("sigma", self.sigma)
 
     def sample(self, X: Tensor, generator: torch.Generator) -> Tensor:
-        """Independent log-normal times for the points ``n x d``, length ``n``."""
+        """Independent log-normal times."""
         normal = torch.randn(len(X), generator=generator, dtype=torch.double)
         return self.median * (self.sigma * normal).exp()
 
@@ -132,7 +118,7 @@ class InputDependentDelay(DelayDistribution):
     base: Callable[[float], DelayDistribution] = PoissonDelay
 
     def sample(self, X: Tensor, generator: torch.Generator) -> Tensor:
-        """One delay for each of the points ``n x d``, of its own size, length ``n``."""
+        """One delay for each point, of its own size."""
         means = torch.as_tensor(self.mean_of(X), dtype=torch.double).reshape(-1)
         if len(means) != len(X):
             raise BotorchTensorDimensionError(
@@ -155,9 +141,6 @@ def draw_delay(delay: DelayDistribution, x: Tensor, seed: int, ticket: int) -> f
         x: The point, of length ``d`` or ``1 x d``.
         seed: Number of the run, at least 0.
         ticket: Number of the evaluation in its run, at least 0.
-
-    Returns:
-        The delay, finite and at least 0.
     """
     stream = np.random.SeedSequence([seed, ticket]).generate_state(1, np.uint64)
     generator = torch.Generator().manual_seed(int(stream[0]))
@@ -189,10 +172,9 @@ class DelayedProblem(BaseTestProblem):
     Everything else is the wrapped problem's: ``problem(X)`` evaluates it without delay, with its
     noise and its sign, and ``dim``, ``bounds``, ``optimal_value`` and the rest are its own.
 
-    The clock is whatever the caller passes as ``now``; it may stand still but never goes back.
-    Values are computed when an evaluation starts, so noise, which BoTorch draws from torch's
-    global random state, belongs to the evaluation and not to the order of arrival. Delays are
-    those of `draw_delay`: the k-th evaluation has the same one whatever was evaluated before.
+    The caller passes the time as ``now``; it may stand still but never goes back. Values, and their
+    noise, are computed when an evaluation starts. Delays are those of `draw_delay`: the k-th
+    evaluation has the same one whatever was evaluated before.
     """
 
     def __init__(self, problem: BaseTestProblem, delay: DelayDistribution, seed: int = 0) -> None:
@@ -201,10 +183,6 @@ class DelayedProblem(BaseTestProblem):
             problem: A problem with a single objective.
             delay: The distribution of delays.
             seed: Seeds the delays, at least 0.
-
-        Raises:
-            UnsupportedError: If the problem has several objectives.
-            InputDataError: If ``problem``, ``delay`` or ``seed`` is not what it should be.
         """
         if not isinstance(problem, BaseTestProblem):
             raise InputDataError(f"`problem` must be a BoTorch test problem, got {problem!r}.")
@@ -264,28 +242,18 @@ class DelayedProblem(BaseTestProblem):
         return self._waiting[0][0] if self._waiting else math.inf
 
     def start(self, X: Tensor, now: float) -> list[int]:
-        """Start evaluations at time ``now``.
+        """Start evaluations at time ``now``, and return a ticket for each, which count from 0.
 
         Args:
             X: The points, ``n x d`` or, for a single one, of length ``d``.
             now: The time, not before that of an earlier call.
-
-        Returns:
-            A ticket for each point; tickets count evaluations from 0.
-
-        Raises:
-            BotorchTensorDimensionError: If ``X`` has the wrong shape.
-            InputDataError: If ``X`` or ``now`` is not finite, or the clock went back.
-            ValueError: From the wrapped problem, if a point lies outside its bounds.
         """
         X = check_inputs("X", X.unsqueeze(0) if X.dim() == 1 else X, self.dim)
         time = self._checked_time(now)
         tickets = list(range(self._num_started, self._num_started + len(X)))
         values = self.problem(X).detach().tolist()
-        delays = [
-            draw_delay(self.delay, x, self.seed, ticket)
-            for x, ticket in zip(X.detach(), tickets, strict=True)
-        ]
+        rows = zip(X.detach(), tickets, strict=True)
+        delays = [draw_delay(self.delay, x, self.seed, ticket) for x, ticket in rows]
         for ticket, value, wait in zip(tickets, values, delays, strict=True):
             heapq.heappush(self._waiting, (time + wait, ticket, value))
         self._num_started += len(X)
@@ -295,15 +263,7 @@ class DelayedProblem(BaseTestProblem):
     def arrivals(self, now: float) -> list[Arrival]:
         """Hand out the values that have arrived by time ``now``, each of them once.
 
-        Args:
-            now: The time, not before that of an earlier call.
-
-        Returns:
-            ``(ticket, y, time)`` with ``time <= now``, in order of arrival and, among those that
-            arrive together, of their start.
-
-        Raises:
-            InputDataError: If ``now`` is not finite, or the clock went back.
+        They are in order of arrival and, if they arrive together, of their start.
         """
         self._now = self._checked_time(now)
         arrived = []

@@ -1,12 +1,8 @@
 r"""Problems whose noise variance depends on the input.
 
-A Gaussian process with one noise level is misspecified here: it is overconfident where
-the noise is large and underconfident where it is small, which is the regime in which
-calibration is meant to help.
-
-Conventions are BoTorch's: ``problem(X)`` is a noisy outcome, ``problem(X, noise=False)``
-the outcome without noise, both after ``negate``; ``evaluate_true(X)`` is the function
-before ``negate``. Both problems are to be *maximised* as they are constructed by default.
+A Gaussian process with one noise level is misspecified here: it is overconfident where the noise is
+large and underconfident where it is small. Conventions are BoTorch's; both problems are to be
+*maximised* by default.
 """
 
 from __future__ import annotations
@@ -24,11 +20,7 @@ from botorch_calib._validation import check_count
 
 
 class HeteroscedasticNoise(BaseTestProblem):
-    """Mixin: Gaussian observation noise with an input-dependent variance.
-
-    ``noise_std`` stays ``None``, since no single number describes the noise; use
-    ``noise_variance(X)``.
-    """
+    """Mixin: Gaussian noise of variance ``noise_variance(X)``; ``noise_std`` stays None."""
 
     bounds: Tensor  # 2 x d
     optimizers: Tensor  # number of optimizers x d
@@ -48,9 +40,8 @@ class HeteroscedasticNoise(BaseTestProblem):
 class HeteroscedasticAckley(HeteroscedasticNoise, Ackley):
     r"""Ackley on ``[-10, 10]^d`` with noise variance ``(|x| + 10) / 20``, maximised.
 
-    ``|x|`` is the Euclidean norm. With ``negate=True``, the default, ``problem(X)`` is
-    minus Ackley plus noise, so the optimum is a maximum of 0 at the origin, where the
-    noise is smallest (variance 1/2). ``negate=False`` gives the minimisation problem.
+    ``|x|`` is the Euclidean norm. The maximum of minus Ackley is 0, at the origin, where the noise
+    is smallest (variance 1/2).
     """
 
     def __init__(
@@ -67,8 +58,7 @@ class HeteroscedasticAckley(HeteroscedasticNoise, Ackley):
             bounds: ``(lower, upper)`` per coordinate; by default ``(-10, 10)``.
             dtype: The dtype of the bounds.
         """
-        if bounds is None:
-            bounds = [(-10.0, 10.0)] * dim
+        bounds = [(-10.0, 10.0)] * dim if bounds is None else bounds
         super().__init__(dim=dim, negate=negate, bounds=bounds, dtype=dtype)
 
     def noise_variance(self, X: Tensor) -> Tensor:
@@ -117,17 +107,15 @@ def one_sided_initial_design(
 ) -> Tensor:
     """Points drawn from ``[-outer, -inner]^d`` or ``[inner, outer]^d``, each half the time.
 
-    A point lies on one side as a whole: all its coordinates share one sign. The design
-    therefore leaves out the centre of the box and two opposite corners, and a model
-    fitted to it has to extrapolate to find an optimum at the origin.
+    All coordinates of a point share one sign. A model fitted to the design therefore has to
+    extrapolate to find an optimum at the origin.
 
     Args:
         n: The number of points.
         dim: The input dimension ``d``.
         inner: The smallest distance of a coordinate from 0.
         outer: The largest distance of a coordinate from 0.
-        seed: Seeds the draw, without touching the global random state; ``None`` draws
-            from that state.
+        seed: Seeds the draw (default: torch's global random state).
         dtype: The dtype of the points.
 
     Returns:

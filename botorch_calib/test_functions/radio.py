@@ -2,9 +2,9 @@ r"""Powers and antenna tilts of a cellular network that serves people on the gro
 
 The problem of the third experiment of localized online conformal BO [Kim2024locbo, section V-C],
 with the network of [Benzaghta2023uav]: three sites with three sectors each, 36 ground users around
-them and 28 uncrewed aerial vehicles in four corridors above. What is observed is the capacity under
-a few draws of fast fading; what counts is its expectation, which has a closed form up to a
-one-dimensional integral, so that the truth here is exact and not itself a sample mean.
+them and 28 uncrewed aerial vehicles in four corridors above. Observations are capacities under a
+few draws of fast fading. Their expectation counts, which is a one-dimensional integral, and so
+exact here.
 
 References:
     .. [Benzaghta2023uav]
@@ -80,9 +80,8 @@ class RadioCorridors(SyntheticTestFunction):
     10 and 120 metres from the site, by ``user_seed``. UAVs stand in the middles of seven equal
     parts of their corridor.
 
-    The objective is continuous; it has kinks where a user changes station and where a gain is
-    clipped, and plateaus in the tilt of an antenna that points away from all users. Arithmetic is
-    in double precision; values have the dtype of the inputs. The largest value is not known.
+    The objective is continuous, with kinks and plateaus. Arithmetic is in double precision; values
+    have the dtype of the inputs. The largest value is not known.
 
     The paper has ``uav_weight=0.7`` (eq. 44). By its text all links fade (``uav_fading=True``); its
     experiments were run with UAVs in line of sight, as is the default here. They also swap the
@@ -95,9 +94,6 @@ class RadioCorridors(SyntheticTestFunction):
         user_seed: Seeds the places of the ground users; the global random state is not touched.
         negate: Whether to negate the function, which makes this a minimisation problem.
         dtype: The dtype of the bounds.
-
-    Raises:
-        InputDataError: If ``num_fading`` or ``uav_weight`` is out of its range.
 
     Example:
         >>> problem = RadioCorridors(num_fading=4)
@@ -117,7 +113,7 @@ class RadioCorridors(SyntheticTestFunction):
     users: Tensor  # 64 x 3, the ground users first
     path_loss: Tensor  # 64 x 9, dB
     elevation: Tensor  # 64 x 9, degrees
-    sector_loss: Tensor  # 64 x 9, dB: what the gain loses to the azimuth
+    sector_loss: Tensor  # 64 x 9, dB: the loss of gain by the azimuth
 
     def __init__(
         self,
@@ -154,15 +150,12 @@ class RadioCorridors(SyntheticTestFunction):
         return self.users[:, 2] == UAV_HEIGHT
 
     def forward(self, X: Tensor, noise: bool = True, generator: Generator | None = None) -> Tensor:
-        """Evaluate the problem: ``batch_shape x 18 -> batch_shape``, ``negate`` applied.
+        """Capacities in bit/s/Hz, ``batch_shape x 18 -> batch_shape``, ``negate`` applied.
 
         Args:
-            X: Points ``batch_shape x 18`` in [0, 1].
-            noise: Whether to observe: draws of the fading instead of its expectation.
-            generator: Draws them; torch's global random state by default.
-
-        Returns:
-            Capacities in bit/s/Hz, ``batch_shape``.
+            X: Points in [0, 1].
+            noise: Whether to observe draws of the fading, or its expectation.
+            generator: Draws them (default: torch's global random state).
         """
         if not noise:
             return super().forward(X, noise=False)
@@ -189,15 +182,11 @@ class RadioCorridors(SyntheticTestFunction):
         return torch.exp((power.unsqueeze(-2) + gain - self.path_loss) * (math.log(10.0) / 10.0))
 
     def rates_under(self, power: Tensor, fading: Tensor) -> Tensor:
-        """Rates under given fading, in bit/s/Hz.
+        """Rates ``... x 64`` in bit/s/Hz under given fading.
 
         Args:
             power: Mean powers ``... x 64 x 9`` in mW, which decide on the serving stations.
-            fading: Factors of them ``... x 64 x 9``, whose shape is broadcast with it. For UAVs
-                they are ignored unless these fade.
-
-        Returns:
-            Rates ``... x 64``.
+            fading: Factors of them, broadcast. For UAVs they are ignored unless these fade.
         """
         if not self.uav_fading:
             fading = torch.where(self.is_uav.unsqueeze(-1), torch.ones_like(fading), fading)
@@ -242,11 +231,7 @@ def expected_rates(power: Tensor) -> Tensor:
     ``exp(-pi^2 / h)``, here 2e-11, and leaves out ``exp(-24)`` on the left. On the right nothing is
     left as long as the strongest power is below 1 mW, a tenth of a metre from the antenna.
 
-    Args:
-        power: Mean powers in mW, ``... x 9``, all positive.
-
-    Returns:
-        Rates in bit/s/Hz, ``...``.
+    Mean powers are in mW, ``... x 9``, all positive; rates in bit/s/Hz, ``...``.
     """
     nodes = torch.arange(FIRST_NODE, LAST_NODE + STEP, STEP, dtype=power.dtype, device=power.device)
     flat = power.reshape(-1, power.shape[-1])

@@ -1,11 +1,10 @@
-"""What the contracts share."""
+"""Helpers of all contracts."""
 
 from __future__ import annotations
 
 import copy
 import io
 import pickle
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -56,11 +55,3 @@ def check_gradient(value: Tensor, inputs: list[Tensor]) -> None:
     known = [grad for grad in grads if grad is not None]
     assert all(grad.isfinite().all() for grad in known)
     assert any((grad != 0).any() for grad in known)
-
-
-def check_raises(errors: tuple[type[Exception], ...], call: Callable[..., Any], *args: Any) -> None:
-    """Check that ``call(*args)`` raises one of ``errors``."""
-    import pytest  # the package itself does not need it
-
-    with pytest.raises(errors):
-        call(*args)

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+import pytest
 import torch
 from botorch.acquisition.objective import ScalarizedPosteriorTransform
 from botorch.models.model import Model
@@ -79,8 +80,6 @@ class ModelContract:
         assert_close(self._moments(model.posterior(X)), before)
 
     def test_fantasies(self) -> None:
-        import pytest
-
         if not self.supports_fantasies:
             pytest.skip("the model declares no fantasies")
         model: Any = self.make_model(torch.double)

@@ -281,12 +281,18 @@ def test_points_of_a_grid() -> None:
         transform.transform(dict(zip(space, values, strict=True)))
         for values in itertools.product(*names)
     ]
-    points = optuna_delays._all_points(space)
+    points = optuna_delays._all_points(transform)
     assert points is not None and points.shape == (3 * 8 * 3 * 8, 6)
-    torch.testing.assert_close(points, torch.tensor(np.array(expected)), rtol=0, atol=1e-12)
-    assert optuna_delays._all_points({**space, "x": FloatDistribution(0.0, 1.0)}) is None
-    assert optuna_delays._all_points({**space, "many": IntDistribution(0, 4)}) is None
-    assert optuna_delays._all_points({"many": IntDistribution(0, 10**15)}) is None
+    low, high = torch.from_numpy(transform.bounds).T
+    rows = low + (high - low) * points
+    torch.testing.assert_close(rows, torch.tensor(np.array(expected)), rtol=0, atol=1e-12)
+    spaces: list[dict[str, BaseDistribution]] = [
+        {**space, "x": FloatDistribution(0.0, 1.0)},
+        {**space, "many": IntDistribution(0, 4)},
+        {"many": IntDistribution(0, 10**15)},
+    ]
+    for other in spaces:
+        assert optuna_delays._all_points(_SearchSpaceTransform(other)) is None
 
 
 def test_points_that_are_left() -> None:
