@@ -20,22 +20,11 @@ ExecutorFactory = Callable[[], Executor]
 
 
 class CallersExecutors(Workers):
-    """An executor and, if a function makes them, those that replace it when it breaks.
+    """An executor and those that ``make`` makes when it breaks.
 
-    Standard executors do not publish their workers, so this reads the attributes ``_processes``,
+    If ``make`` is None, the executor is the caller's own and is never closed here. Standard
+    executors do not publish their workers, so this reads the attributes ``_processes``,
     ``_max_workers``, ``_broken`` and ``_mp_context``.
-
-    Args:
-        executor: The first executor.
-        make: A function that makes others; None if ``executor`` is the caller's own, which is
-            never closed here.
-        objective: The function that will run in it.
-
-    Raises:
-        InputDataError: If the objective cannot be sent to worker processes.
-
-    Warns:
-        EvaluationWarning: If the executor forks its processes.
     """
 
     shares_deaths = True

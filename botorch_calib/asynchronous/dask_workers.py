@@ -35,12 +35,6 @@ class DaskWorkers(Workers):
     When a task is cancelled, the scheduler forgets it, but its thread continues, and further tasks
     that are sent to this worker wait until they time out as well. So a late task is cancelled only
     together with its worker, if workers may be restarted.
-
-    Args:
-        executor: ``client.get_executor()``.
-        objective: The function to run.
-        may_restart: Whether workers may be restarted.
-        longest_without_workers: Seconds for which there may be no workers, or None for ever.
     """
 
     def __init__(

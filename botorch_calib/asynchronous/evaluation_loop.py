@@ -65,12 +65,8 @@ class _TimeIsOver(Exception):
 class EvaluationLoop:
     """One run of an `AsynchronousOptimizer`.
 
-    Args:
-        settings: What to run, and how.
-        workers: Where to run it.
-        goal: Number of trials of the ledger to resolve, earlier ones included, or infinite.
-        deadline: Time on the monotonic clock from which no evaluation starts, or infinite.
-        progress: Whether to show a progress bar.
+    It ends when the ledger holds ``goal`` resolved trials, or starts nothing more after a
+    ``deadline`` on the monotonic clock; either may be infinite.
     """
 
     def __init__(
@@ -141,14 +137,12 @@ class EvaluationLoop:
         self._bar.show(len(self._resolved), len(self._running), self._ledger)
         if has_started:
             return True
-        if not self._running and self._is_done():
-            return False
+        if not self._running:
+            is_complete = not self._lost and len(self._resolved) >= self._goal
+            if is_complete or self._is_over():
+                return False
         self._wait()
         return True
-
-    def _is_done(self) -> bool:
-        """Whether nothing is left to start."""
-        return self._is_over() or (not self._lost and len(self._resolved) >= self._goal)
 
     def _is_over(self) -> bool:
         """Whether no evaluation may start any more, whatever the goal."""

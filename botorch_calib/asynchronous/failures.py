@@ -65,12 +65,6 @@ def feasibility_of(
     once: with ten workers that costs up to nearly twice as many failures. It is in part, as
     failures that have nothing to do with the query would otherwise drive the search away from the
     best queries that are pending.
-
-    Args:
-        ledger: The queries so far, in which those that are overdue have failed.
-        now: Time as of which it is read.
-        strategy: Which of them are lost.
-        bounds: The box, ``2 x d``.
     """
     statuses = ledger.statuses(now)
     lost = _among(statuses, strategy.lost_statuses)

@@ -93,13 +93,8 @@ class FeasibleAcquisition(AcquisitionFunction):
     """An acquisition function for which a query that fails is as good as a poor value.
 
     With the acquisition value ``a`` and the score ``s`` of success, the result is
-    ``poor + s (a - poor)`` if ``a > poor``, and ``a`` otherwise.
-
-    Args:
-        acqf: Values of points ``b x 1 x d``, in units of the outcome, the greater the better.
-        model: Its model.
-        feasibility: Where queries bring values.
-        poor: A poor value, in the same sense.
+    ``poor + s (a - poor)`` if ``a > poor``, and ``a`` otherwise. Both are in units of the outcome,
+    the greater the better.
     """
 
     def __init__(

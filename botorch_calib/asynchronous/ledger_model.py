@@ -29,14 +29,7 @@ from botorch_calib.optim.random_seeds import derived_seed, random_stream
 
 
 class LedgerModel:
-    """The model of a ledger, which remembers its last fit.
-
-    Args:
-        fit: Builds a fitted model from ``X`` (``n x d``), ``Y`` (``n x 1``) and, if it has such a
-            parameter and the ledger knows them, the noise variances ``Yvar`` (``n x 1``).
-        refit_every: When it is called, see `fitted_count`.
-        device: Where ``fit`` makes its model.
-    """
+    """The model of a ledger; ``fit`` and ``refit_every`` are those of a `DelayAwareProposer`."""
 
     def __init__(self, fit: Fit, refit_every: int | float, device: torch.device) -> None:
         self.fit = fit
@@ -58,15 +51,10 @@ class LedgerModel:
         real: FeedbackLedger,
         stream: tuple[int, int],
     ) -> CensoredDelayModel:
-        """The model of what is known at ``now``.
+        """The model of a ledger at ``now``, in which overdue queries have failed.
 
-        Args:
-            ledger: The queries so far, in which those that are overdue have failed.
-            now: Time as of which it is read.
-            strategy: How it takes account of pending and failed queries.
-            real: The ledger in which overdue queries are pending, for a censored fit, which is as
-                of an earlier time.
-            stream: Numbers from which, with that of the values, the seed of a fit is derived.
+        In the ``real`` one they are pending, for a censored fit, which is as of an earlier time.
+        The seed of a fit is derived from ``stream`` and the number of values.
         """
         imputation = strategy.imputation
         if imputation == "censor":

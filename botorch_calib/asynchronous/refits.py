@@ -63,11 +63,7 @@ def fitted_count(num: int, every: int | float) -> int:
     """The number of values to which hyperparameters are fitted when there are ``num``.
 
     The numbers of the schedule are 2, and then, after each ``k``, ``k + every`` for an integer and
-    ``max(k + 1, floor(k every))`` for a float. The result is the largest one up to ``num``.
-
-    Args:
-        num: The number of values, at least 2.
-        every: A number of values, or the factor by which their number grows.
+    ``max(k + 1, floor(k every))`` for a float. The result is the largest one up to ``num >= 2``.
     """
     if isinstance(every, int):
         return num - (num - FIRST_FIT) % every
@@ -78,16 +74,10 @@ def fitted_count(num: int, every: int | float) -> int:
 
 
 def with_later_values(model: Any, X: Tensor, Y: Tensor, Yvar: Tensor | None = None) -> Model:
-    """A fitted model conditioned on values that arrived after its fit; it stays unchanged.
+    """A fitted model conditioned on values, ``n x d`` and ``n x 1``, that arrived after its fit.
 
-    A calibrator learns from the values one after the other, as on their arrival.
-
-    Args:
-        model: A fitted model that can be conditioned on observations.
-        X: Inputs ``n x d``, in order of arrival.
-        Y: Their values ``n x 1``.
-        Yvar: Their noise variances, ``n x 1``, if known. A model that learns the noise ignores
-            them.
+    A calibrator learns from the values one after the other, as on their arrival. A model that
+    learns the noise ignores the noise variances ``Yvar``, ``n x 1``.
     """
     X, Y = like(model, X), like(model, Y)
     takes_noise = isinstance(observed_process(model).likelihood, FixedNoiseGaussianLikelihood)
@@ -161,13 +151,9 @@ def _equal(first: Tensor | None, second: Tensor | None) -> bool:
 class WarmStartedFit:
     """`fit_single_task_gp`, which with many values starts from a fit to the first half of them.
 
-    That fit is remembered, or repeated when a run was resumed, which costs an eighth as much; so
-    does its own start in turn, or a seventh in all.
-
-    Args:
-        bounds: The box, ``2 x d``, on the device where the model is to be.
-        refit_every: The schedule, to which the fits that others start from belong.
-        seed: Seed of the random numbers of fits that fail at first.
+    That fit is one of the schedule ``refit_every``, and is remembered. When a run was resumed it is
+    repeated, which costs an eighth as much, and a seventh with the fits from which it starts in
+    turn. The model is on the device of ``bounds``; the ``seed`` is for fits that fail at first.
     """
 
     def __init__(self, bounds: Tensor, refit_every: int | float, seed: int = 0) -> None:

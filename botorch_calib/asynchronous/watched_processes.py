@@ -42,13 +42,6 @@ class WatchedProcesses(Workers):
     never reports the loss. Alone, a crash or a time-out is the loss of one evaluation.
 
     They are spawned, as forking a process that runs threads, which torch does, may deadlock.
-
-    Args:
-        objective: The function that will run in them.
-        evaluations_per_process: Number of evaluations after which a process is replaced, or None.
-
-    Raises:
-        InputDataError: If the objective cannot be sent to processes, or they cannot import it.
     """
 
     def __init__(self, objective: Objective, evaluations_per_process: int | None = None) -> None:
@@ -237,9 +230,8 @@ def _check_importable(objective: bytes) -> None:
     is_stdin = file is not None and file.startswith("<")
     has_script = file is not None or getattr(main, "__spec__", None) is not None
     if is_stdin or (not has_script and b"__main__" in objective):
+        also = " The program itself has to be a file as well." if is_stdin else ""
         raise InputDataError(
             "`objective` has to be imported by worker processes, and a notebook, `python -c` and "
-            "the standard input cannot be: put it into a file of its own, and import it."
-            + " The program itself has to be a file as well."
-            * is_stdin
+            f"the standard input cannot be: put it into a file of its own, and import it.{also}"
         )
