@@ -1,4 +1,4 @@
-"""The caller's executors: threads, process pools, others. A broken one is noticed and replaced."""
+"""The caller's executors: threads, process pools and others. A broken one is replaced."""
 
 from __future__ import annotations
 
@@ -20,22 +20,11 @@ ExecutorFactory = Callable[[], Executor]
 
 
 class CallersExecutors(Workers):
-    """An executor and, if a function makes them, others that replace it when it breaks.
+    """An executor and those that ``make`` makes when it breaks.
 
-    The standard executors have no public access to their workers, so this reads their attributes
-    ``_processes``, ``_max_workers``, ``_broken`` and ``_mp_context``.
-
-    Args:
-        executor: The first executor.
-        make: A function that makes others; None if ``executor`` is the caller's own, which is
-            never closed here.
-        objective: The function that will run in it.
-
-    Raises:
-        InputDataError: If the objective cannot be sent to worker processes.
-
-    Warns:
-        EvaluationWarning: If the executor forks its processes.
+    If ``make`` is None, the executor is the caller's own and is never closed here. Standard
+    executors do not publish their workers, so this reads the attributes ``_processes``,
+    ``_max_workers``, ``_broken`` and ``_mp_context``.
     """
 
     shares_deaths = True
@@ -47,7 +36,7 @@ class CallersExecutors(Workers):
         self._is_broken = False
         self._make = make
         self._objective = objective
-        self._futures: list[Future[Any]] = []
+        # Where each evaluation runs, in order of submission.
         self._executors: WeakKeyDictionary[Future[Any], Executor] = WeakKeyDictionary()
         _warn_of_forks(executor)
         # Executors of other libraries may be able to pickle more.
@@ -82,27 +71,21 @@ class CallersExecutors(Workers):
                 broken = error
                 self._discard(error)
             else:
-                self._futures = [*self._unfinished(), future]
                 self._executors[future] = self._executor
                 return future
         raise EvaluationError(f"A new executor broke at once: {broken}") from broken
 
     def has_started(self, future: Future[Any]) -> bool:
-        """Whether an evaluation has reached a worker, as far as known.
+        """Whether a worker has started it, as far as known.
 
-        A process pool reports evaluations in its queue as running. So an evaluation has started
-        only if, in addition, fewer earlier ones are unfinished than there are workers. Executors
-        with an unknown number of workers may not report anything: for these the result is True.
+        A process pool reports queued evaluations as running, so fewer earlier ones must be
+        unfinished than there are workers. If their number is unknown, the result is True.
         """
         workers = getattr(self._executors[future], "_max_workers", None)
         return workers is None or (future.running() and future in self._unfinished()[:workers])
 
     def cause_of_death(self, future: Future[Any], error: BaseException) -> str | None:
-        """What a broken executor says, of all that ran in it.
-
-        If it is not broken, the objective has used, and broken, an executor of its own: an ordinary
-        failure.
-        """
+        """What a broken executor says; None if the objective has broken one of its own."""
         is_broken = getattr(self._executors[future], "_broken", True)
         return describe(error) if isinstance(error, BrokenExecutor) and is_broken else None
 
@@ -112,22 +95,22 @@ class CallersExecutors(Workers):
             self._discard(error)
 
     def end(self, future: Future[Any]) -> bool:
-        """Give up an evaluation that has not started; no other one can be interrupted."""
+        """Give up an evaluation that has not started; others cannot be interrupted."""
         return future.cancel() or future.done()
 
     def close(self, kill: bool) -> None:
-        """Shut down what was made here, its processes too, and cancel what has not started."""
+        """Cancel what has not started, and shut down an executor that was made here."""
         for future in self._unfinished():
             future.cancel()
         if self._make is None:
             return
-        left = self._unfinished()
-        if kill or left:
-            _kill_processes(self._executor)
-        self._executor.shutdown(wait=not left)
+        is_busy = bool(self._unfinished())
+        if (kill or is_busy) and _kill_processes(self._executor):
+            is_busy = False
+        self._executor.shutdown(wait=not is_busy)
 
     def _unfinished(self) -> list[Future[Any]]:
-        return [future for future in self._futures if not future.done()]
+        return [future for future in self._executors if not future.done()]
 
     def _discard(self, error: BaseException) -> None:
         if self._make is None:
@@ -142,7 +125,7 @@ class CallersExecutors(Workers):
 
 
 def made_by(make: ExecutorFactory) -> Executor:
-    """What the caller's function makes, if that is an executor."""
+    """The executor that the caller's function makes."""
     executor = make()
     if not isinstance(executor, Executor):
         raise InputDataError(
@@ -152,13 +135,14 @@ def made_by(make: ExecutorFactory) -> Executor:
     return executor
 
 
-def _kill_processes(executor: Executor) -> None:
-    """Kill the processes of a process pool, or of what stores them in the same way."""
+def _kill_processes(executor: Executor) -> bool:
+    """Kill the processes of an executor that stores them like a process pool, if there are any."""
     processes = list((getattr(executor, "_processes", None) or {}).values())
     for process in processes:
         process.kill()
     for process in processes:
         process.join()
+    return bool(processes)
 
 
 def _warn_of_forks(executor: Executor) -> None:

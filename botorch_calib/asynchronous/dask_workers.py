@@ -1,4 +1,4 @@
-"""The workers of a Dask cluster: whether it is lost, and how late evaluations are ended."""
+"""Dask workers: notices when the cluster is lost, and ends late evaluations."""
 
 from __future__ import annotations
 
@@ -30,18 +30,11 @@ def is_dask(executor: Executor) -> bool:
 
 
 class DaskWorkers(Workers):
-    """The workers behind Dask's executor; Dask replaces dead ones, and runs again what they lost.
+    """The workers behind Dask's executor; Dask replaces dead ones, and repeats their tasks.
 
-    Dask runs tasks in threads of its workers. If a task is cancelled, the scheduler forgets it, but
-    its thread continues. The scheduler then sends further tasks to this worker, where they wait
-    until they time out as well. So a late task is cancelled only together with its worker, and only
-    if workers may be restarted.
-
-    Args:
-        executor: ``client.get_executor()``.
-        objective: The function to run.
-        may_restart: Whether workers may be restarted.
-        longest_without_workers: Seconds for which there may be no workers, or None for ever.
+    When a task is cancelled, the scheduler forgets it, but its thread continues, and further tasks
+    that are sent to this worker wait until they time out as well. So a late task is cancelled only
+    together with its worker, if workers may be restarted.
     """
 
     def __init__(
@@ -64,8 +57,7 @@ class DaskWorkers(Workers):
     def prepare(self) -> None:
         """Raise ``EvaluationError`` if the scheduler or the client is gone.
 
-        Dask cancels all tasks of a client that loses its scheduler, also if it finds it again. They
-        are no failures: the run ends, and all that was running stays pending in the ledger.
+        Dask cancels all tasks of a client that loses its scheduler, even if it finds it again.
         """
         if self._client.status != "running":
             raise EvaluationError(
@@ -93,19 +85,19 @@ class DaskWorkers(Workers):
     def submit(self, x: np.ndarray, alone: bool) -> Future[Any]:
         """Start an evaluation."""
         self.prepare()
-        # By default Dask derives a task's key from its arguments. A second evaluation at the same
-        # query would then return the value of the first.
+        # By default Dask derives a task's key from its arguments, and a second evaluation at the
+        # same query would return the value of the first.
         key = f"evaluation-{uuid4().hex}"
         future = self._executor.submit(self._objective, x, key=key)  # type: ignore[call-arg]
         self._keys[future] = key
         return future
 
     def has_started(self, future: Future[Any]) -> bool:
-        """True, as nothing is known of it."""
+        """True, as it is not known."""
         return True
 
     def cause_of_death(self, future: Future[Any], error: BaseException) -> str | None:
-        """What ``KilledWorker`` says: a task was on several workers that died, by default four."""
+        """The text of ``KilledWorker``: several workers (by default four) died with the task."""
         is_death = any(
             kind.__name__ == "KilledWorker" and kind.__module__.startswith("distributed.")
             for kind in type(error).__mro__
@@ -117,14 +109,14 @@ class DaskWorkers(Workers):
         self.prepare()
 
     def end(self, future: Future[Any]) -> bool:
-        """Give up an evaluation by restarting its worker, whose other tasks Dask runs again."""
+        """Give up an evaluation by restarting its worker, whose other tasks Dask repeats."""
         if future.done() or not self._may_restart:
             return future.done()
         key = self._keys[future]
         busy = self._workers_with(key)
         future.cancel()
-        # The cancellation and the restart reach the scheduler by different ways. If the restart
-        # came first, Dask would take the task for a lost one and run it again elsewhere.
+        # They reach the scheduler by different ways. If the restart came first, Dask would take the
+        # task for a lost one and run it again elsewhere.
         deadline = time.monotonic() + CANCEL_SECONDS
         while self._workers_with(key) and time.monotonic() < deadline:
             time.sleep(0.01)

@@ -10,7 +10,7 @@ from botorch.exceptions.errors import InputDataError
 
 from botorch_calib._validation import check_count, check_nonnegative, check_one_of
 from botorch_calib.acquisition.delayed import WINDOWS
-from botorch_calib.ledger import FeedbackLedger
+from botorch_calib.ledger import FeedbackLedger, TrialStatus
 from botorch_calib.models.delayed import CensoredDelayModel
 from botorch_calib.models.fit_to_ledger import HYPERPARAMETERS
 from botorch_calib.models.imputation import IMPUTATIONS
@@ -35,20 +35,16 @@ class DelayStrategy:
     ============= ===========================================================================
 
     The SDF algorithms are those of Verma, Dai and Low [Verma2022]_. GP-UCB and asy-TS ignore
-    pending queries. None of them says what to do about queries that fail or hang: to do nothing,
-    pass ``failures="ignore"``. A `DelayStrategy` without arguments is GP-UCB-SDF up to
-    ``max_censored`` pending queries, and GP-BUCB beyond; a `DelayAwareProposer` hallucinates by
-    default, with ``beta=4``, and the strategies that it knows by name have ``spread_beyond=20``.
+    pending queries. Queries that fail or hang are not part of these algorithms: to ignore them,
+    pass ``failures="ignore"``.
 
     Args:
         acquisition: ``"ucb"`` for `DelayedUpperConfidenceBound`, ``"ts"`` for
             `DelayedThompsonSampling`, or a function of the model and the ledger that returns an
-            acquisition function for single points. In the ledger that it is given, queries that
-            hang have failed (see ``failures``).
+            acquisition function for single points. In that ledger, queries that hang have failed.
         imputation: What replaces the values of pending queries in the model: ``"censor"`` for the
-            ledger's ``censor_value``, ``"hallucinate"`` for the posterior mean, ``"none"`` to
-            ignore these queries. If the ledger has no ``censor_value``, the worst value observed so
-            far replaces it, which is milder.
+            ledger's ``censor_value`` or, if it has none, the worst value observed so far;
+            ``"hallucinate"`` for the posterior mean; ``"none"`` to ignore these queries.
         window: Queries whose standard deviations are summed to widen the confidence region:
             ``"pending"`` for those without a value; ``"all"``, as published, for all queries of the
             last ``ledger.max_wait``; None for none.
@@ -58,41 +54,36 @@ class DelayStrategy:
             ``UpperConfidenceBound``: the square of the paper's.
         feedback_bound: Factor of the sum over the window, in reciprocal units of the outcome. None
             for one over the standard deviation of the values observed so far.
-        max_censored: Most pending queries that are censored. If more are pending, they are
-            hallucinated, without a window: many values far below what is predicted bend the model
-            everywhere, and their sum in the confidence region leaves nothing of the mean. None for
-            no limit, as in the paper.
-        failures: What follows from failures. These are queries that failed; those that expired
-            without being censored, also where a value came too late to be used; and, until they
-            bring a value, pending ones that more later queries have overtaken than ever before,
-            such as one that hangs. In any case no query is repeated that has failed.
+        max_censored: Number of pending queries beyond which they are hallucinated, without a
+            window: many censored values bend the model everywhere, and the sum over the window
+            exceeds the mean by far. None for no limit, as in the paper.
+        failures: What follows from failures: queries that failed, those that expired without being
+            censored and, until they bring a value, those that hang, namely pending ones that more
+            later queries have overtaken than ever before. A failed query is never repeated.
 
             ``"avoid"``: the search goes around regions that fail, by a model of where queries bring
-            values beside that of the objective (`Feasibility`). Pending queries near to failures
-            are taken to fail in part, so that one at a time tries the border of a region. An
-            acquisition function of one's own, whose unit is not known, is treated as by
-            ``"impute"``.
+            values. Pending queries near failures count as failures in part, so that one at a
+            time tries the border of a region. If ``acquisition`` is a function, whose unit is not
+            known, this is ``"impute"``.
 
-            ``"impute"``: to the model of the objective they have values, namely its predictions,
-            but none better than a poor one, the mean of the values observed less their standard
-            deviation. That bends it beside a region that fails as well.
+            ``"impute"``: the model of the objective takes its own predictions for their values, but
+            none better than the mean of the observed values less their standard deviation. That
+            also bends it beside a region that fails.
 
             ``"ignore"``: nothing, for failures that have nothing to do with the query.
-        spread_beyond: Most pending queries among which each new one is chosen by the acquisition
-            function; None for no limit. While the first values of many workers are awaited, as many
-            queries are made from a model that knows next to nothing, and they tend to lie on the
-            bounds of the box. So while more are pending, every second query is the next one of a
-            scrambled Sobol sequence or, of choices, a random one that has not been asked. The
-            others maximize a draw from the posterior, with ``beta=1``, in place of ``"ucb"``, if
-            the model has draws (pathwise ones, or joint ones of up to 2000 choices), as draws
-            differ from each other by themselves.
+        spread_beyond: Number of pending queries beyond which every second query is the next point
+            of a scrambled Sobol sequence (or a random one of ``choices`` that has not been asked);
+            None for no limit. Otherwise many workers would be sent to the bounds of the box before
+            the first values arrive. For the other queries, a draw from the posterior with
+            ``beta=1`` replaces ``"ucb"``, as draws differ from each other, if the model has draws
+            (pathwise ones, or joint ones of up to 2000 choices).
 
-            Two details: where ``fixed_features`` is a function, half of the queries are spread at
-            random, as contexts may alternate too. Where some queries have failed, the point is that
-            of eight that is the most likely to bring a value, unless ``failures="ignore"``.
+            If ``fixed_features`` is a function, whose contexts may alternate, half of the queries
+            at random are spread. If some have failed, the point is the one of eight that is the
+            most likely to bring a value, unless ``failures="ignore"``.
 
     Raises:
-        InputDataError: If an argument is unknown, negative or not finite.
+        InputDataError: If an argument is malformed.
     """
 
     acquisition: str | Callable[[CensoredDelayModel, FeedbackLedger], AcquisitionFunction] = "ucb"
@@ -120,6 +111,18 @@ class DelayStrategy:
             if limit is not None:
                 object.__setattr__(self, name, check_count(name, limit, 0))
 
+    @property
+    def lost_statuses(self) -> tuple[TrialStatus, ...]:
+        """States of queries that bring no value: failed and, unless they are censored, expired."""
+        is_censored = self.imputation == "censor"
+        return (TrialStatus.FAILED,) if is_censored else (TrialStatus.FAILED, TrialStatus.EXPIRED)
+
+    @property
+    def imputes_failures(self) -> bool:
+        """Whether failures have values to the model."""
+        is_own = callable(self.acquisition)
+        return self.failures == "impute" or (self.failures == "avoid" and is_own)
+
     def with_pending(self, num: int) -> DelayStrategy:
         """The strategy that applies while ``num`` queries are pending."""
         strategy = self
@@ -141,8 +144,8 @@ def _exceeds(num: int, limit: int | None) -> bool:
 # Up to so many pending queries bounds did better than draws, or as well, on tuning seeds.
 FEW = 20
 
-# Hallucinated values make the model surer than it is, so GP-BUCB widens its confidence region: with
-# a multiplier of 1, in place of the 2 here, it misses the best of many peaks.
+# GP-BUCB widens its confidence region, as hallucinated values make the model too sure: with a
+# multiplier of 1, in place of the 2 here, it misses the best of many peaks.
 STRATEGIES = {
     "ucb": DelayStrategy("ucb", spread_beyond=FEW),
     "ts": DelayStrategy("ts", spread_beyond=FEW),

@@ -1,4 +1,4 @@
-"""Queries that are spread over the box or the choices, whatever the values are."""
+"""Queries that fill the box or are random choices, whatever the values are."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from botorch_calib.asynchronous.feasibility import Feasibility
 from botorch_calib.asynchronous.repeated_points import ROUNDED, is_any_of
 from botorch_calib.optim.random_seeds import derived_seed
 
-# Points of which the first new one is asked or, where some have failed, the one that fails least.
+# Points from which a new one is chosen.
 ALTERNATIVES = 8
 
-# Choices that are compared with all queries at once: the first of them nearly always suffice.
+# Choices are compared with all queries in blocks of this many, of which one nearly always suffices.
 MOST_COMPARED = 1024
 
 
@@ -37,7 +37,7 @@ class Design:
     choices: Tensor | None
 
     def point(self, count: int) -> Tensor:
-        """Point ``count``, of length ``d``; choices begin again when all have been asked."""
+        """Point ``count``, of length ``d``; choices begin again after the last one."""
         if self.choices is None:
             return self.sample(1, count)[0]
         return self.choices[self._order(self.seed, len(self.choices))[count % len(self.choices)]]
@@ -48,17 +48,16 @@ class Design:
         """Point ``count``, of length ``d``, or one after it if that has been asked.
 
         If queries have failed, it is the one of several points that is the most likely to bring a
-        value. These are of a sequence of their own for each ``count``, as those of one sequence
-        would be met again. Of choices, any that has not been asked may be the next.
+        value. They are from another sequence for each ``count``, as those of one sequence would be
+        met again. Choices that have not been asked are drawn at random.
 
         Args:
-            count: The number of points of this design so far. It may be one that it was before,
-                as where trials leave no trace that end before their parameters are known.
+            count: The number of points of this design so far, which may repeat.
             asked: Queries so far, ``n x d``.
             feasibility: Where queries bring values; None if none have failed.
 
         Returns:
-            The point; None if all choices have been asked, or all features are fixed and have.
+            The point; None if nothing is left that has not been asked.
         """
         own = derived_seed(self.seed, count)
         if self.choices is not None:

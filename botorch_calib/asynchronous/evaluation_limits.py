@@ -14,17 +14,15 @@ class EvaluationLimits:
     Args:
         timeout: Longest duration of an evaluation in seconds, or None for no limit.
         max_retries: How often a trial that was lost with its worker is run again.
-        max_consecutive_failures: The run stops with an error once this many trials in a row have
-            failed.
+        max_consecutive_failures: Number of trials in a row whose failure ends the run with an
+            error.
         evaluations_per_process: Number of evaluations after which a process of ``workers`` is
-            replaced by a new one, such as 1 if the objective leaks memory or leaves something
-            behind; None to keep it.
-        longest_without_workers: The run stops with an error once a Dask cluster has had no workers
-            for so many seconds; None to wait for them for ever.
+            replaced, such as 1 if the objective leaks memory; None to keep it.
+        longest_without_workers: Seconds without workers of a Dask cluster after which the run ends
+            with an error; None to wait for ever.
 
     Raises:
-        InputDataError: If one of the times is not positive and finite, ``max_retries`` is not an
-            integer of at least 0, or one of the others not one of at least 1.
+        InputDataError: If an argument is malformed or out of range.
     """
 
     timeout: float | None = None

@@ -1,4 +1,4 @@
-"""The loop of an asynchronous optimizer: it starts, awaits, records, repeats and gives up."""
+"""The loop of an asynchronous optimizer: it starts, awaits and records evaluations."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import threading
 import time
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
@@ -38,7 +38,7 @@ TICK = 1.0
 
 @dataclass(frozen=True)
 class RunSettings:
-    """The arguments of an `AsynchronousOptimizer`, checked, but for where evaluations run."""
+    """The checked arguments of an `AsynchronousOptimizer`, except for where evaluations run."""
 
     ledger: FeedbackLedger
     propose: Callable[[FeedbackLedger], Tensor]
@@ -50,18 +50,11 @@ class RunSettings:
 
 @dataclass(eq=False)
 class Evaluation:
-    """A trial that is evaluated.
-
-    Attributes:
-        trial: The trial as it was submitted.
-        num_losses: How often it was lost with its worker.
-        started: When it was first seen to run, on the monotonic clock; None before.
-        is_recorded: Whether its value is in the ledger.
-    """
+    """A trial that is evaluated."""
 
     trial: Trial
     num_losses: int = 0
-    started: float | None = None
+    started: float | None = None  # when it was first seen to run, on the monotonic clock
     is_recorded: bool = False
 
 
@@ -72,12 +65,8 @@ class _TimeIsOver(Exception):
 class EvaluationLoop:
     """One run of an `AsynchronousOptimizer`.
 
-    Args:
-        settings: What to run, and how.
-        workers: Where to run it.
-        goal: Number of trials of the ledger to resolve, earlier ones included, or infinite.
-        deadline: Time on the monotonic clock from which no evaluation starts, or infinite.
-        progress: Whether to show a progress bar.
+    It ends when the ledger holds ``goal`` resolved trials, or starts nothing more after a
+    ``deadline`` on the monotonic clock; either may be infinite.
     """
 
     def __init__(
@@ -94,14 +83,13 @@ class EvaluationLoop:
         self._workers = workers
         self._goal = goal
         self._deadline = deadline
-        self._was_told_to_end = False
         self._failed_callbacks: set[int] = set()
         # Trials that an earlier run has left behind.
         self._left: deque[int] = deque()
         if settings.resume == "rerun":
             pending = (trial for trial in self._ledger.trials if _is_pending(trial))
             self._left.extend(trial.id for trial in pending)
-        # Evaluations that were lost with their worker, and run again.
+        # Lost with their worker, and to be run again.
         self._lost: deque[Evaluation] = deque()
         # No reference to a settled future may remain: as long as there is one, Dask evaluates it
         # again if the worker that holds its result dies.
@@ -111,37 +99,37 @@ class EvaluationLoop:
         # Values are recorded by this thread and by those of the executor.
         self._recording = threading.Lock()
         self._has_ended = False
-        # Other threads write to this queue. Unlike `concurrent.futures.wait`, waiting for it holds
-        # no lock that ctrl-C could leave locked.
+        # Unlike `concurrent.futures.wait`, waiting for this queue, to which other threads write,
+        # holds no lock that ctrl-C could leave locked.
         self._wake: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._num_failures_in_a_row = 0
         self._has_warned = False
         self._resolved = self._ids_resolved()
-        self._bar = ProgressBar(progress, goal, len(self._resolved))
+        self._bar = ProgressBar(
+            total=goal,
+            initial=len(self._resolved),
+            desc="evaluations",
+            miniters=0,  # a change of the postfix alone is drawn as well
+            disable=not progress,
+        )
 
     def run(self) -> None:
         """Evaluate until the goal is reached; clean up in any case."""
-        try:
-            with termination_as_exit():
-                self._run()
-        finally:
-            self._bar.close()
-
-    def _run(self) -> None:
-        try:
-            while self._advance():
-                pass
-            self._workers.close(kill=False)
-        except BaseException:
-            self._stop()
-            raise
-        finally:
-            with self._recording:
-                self._has_ended = True
+        with contextlib.closing(self._bar), termination_as_exit():
+            try:
+                while self._advance():
+                    pass
+                self._workers.close(kill=False)
+            except BaseException:
+                self._stop()
+                raise
+            finally:
+                with self._recording:
+                    self._has_ended = True
 
     def _advance(self) -> bool:
         """Record what has arrived, then start one evaluation or wait; False at the end."""
-        if self._running:  # before anything is read: what a cluster has lost did not fail
+        if self._running:  # before outcomes are read: evaluations that a cluster lost did not fail
             self._workers.check()
         self._collect()
         self._resolved = self._ids_resolved()
@@ -149,21 +137,19 @@ class EvaluationLoop:
         self._bar.show(len(self._resolved), len(self._running), self._ledger)
         if has_started:
             return True
-        if not self._running and self._is_done():
-            return False
+        if not self._running:
+            is_complete = not self._lost and len(self._resolved) >= self._goal
+            if is_complete or self._is_over():
+                return False
         self._wait()
         return True
 
-    def _is_done(self) -> bool:
-        """Whether nothing is left to start."""
-        return self._is_over() or (not self._lost and len(self._resolved) >= self._goal)
-
     def _is_over(self) -> bool:
         """Whether no evaluation may start any more, whatever the goal."""
-        return self._was_told_to_end or time.monotonic() >= self._deadline
+        return time.monotonic() >= self._deadline
 
     def _ids_resolved(self) -> set[int]:
-        """Trials with a value, in time or late, and those that failed."""
+        """Trials that failed or have a value, in time or late."""
         return {
             trial.id
             for trial in self._ledger.trials
@@ -177,7 +163,7 @@ class EvaluationLoop:
         is_full = len(self._running) + len(self._overdue) >= self._settings.max_parallel
         if is_full or self._is_over():
             return False
-        # What was lost with others runs without them: each may have killed their worker.
+        # Evaluations that were lost together run alone: each may have killed their worker.
         is_alone = any(evaluation.num_losses for evaluation in self._running.values())
         if self._workers.shares_deaths and (is_alone or (self._lost and self._running)):
             return False
@@ -187,8 +173,8 @@ class EvaluationLoop:
         under_way = {evaluation.trial.id for evaluation in self._running.values()}
         if len(self._resolved | under_way) >= self._goal:
             return False
-        # First of all: if no worker can be made, no query is chosen in vain or left pending. And a
-        # new process starts while the query is chosen.
+        # Before a query is chosen, which would be in vain without a worker; and a process starts
+        # meanwhile.
         self._workers.prepare()
         trial = self._next_trial()
         if trial is None:
@@ -222,29 +208,26 @@ class EvaluationLoop:
         future.add_done_callback(partial(self._on_done, evaluation))
 
     def _on_done(self, evaluation: Evaluation, future: Future[Any]) -> None:
-        """Record a value and wake the loop; called in a thread of the executor.
+        """Record a value, as the loop may be choosing a query for minutes, and wake the loop.
 
-        The loop may be choosing a query, which can take minutes. It records what cannot be
-        recorded here, or raises what prevents that.
+        Called in a thread of the executor. What fails here is tried again by the loop.
         """
         try:
-            if not future.cancelled() and future.exception(timeout=0) is None:
-                outcome = read_outcome(future, self._workers.cause_of_death)
-                if outcome.end is End.VALUE:
-                    self._record(evaluation, outcome.value)
+            outcome = read_outcome(future, self._workers.cause_of_death)
+            if outcome.end is End.VALUE:
+                self._record(evaluation, outcome.value)
         except Exception as error:
             logger.debug("Trial %d is recorded later: %s", evaluation.trial.id, error)
         finally:
             self._wake.put(None)
 
     def _wait(self) -> None:
-        """Wait until an evaluation finishes or may time out, but no longer than a tick."""
+        """Wait until an evaluation finishes or may time out, at most for a tick."""
         waits = [TICK]
         if not self._is_over():
             waits.append(self._deadline - time.monotonic())
         if self._limits.timeout is not None:
-            # An evaluation that waits for a worker may start at any time, and its time must then be
-            # measured from soon after: its start is noticed with a delay of a tenth of the timeout.
+            # The start of an evaluation is noticed with a delay of up to a tenth of the timeout.
             unseen = self._limits.timeout / 10
             left = self._seconds_left().values()
             waits.extend(unseen if math.isinf(each) else each for each in left)
@@ -266,28 +249,41 @@ class EvaluationLoop:
         return left
 
     def _stop(self) -> None:
-        """Record values that have arrived, cancel what has not started, kill what is ours."""
+        """Record values that have arrived, and end the workers."""
         try:
-            for future in self._in_order(future for future in self._running if future.done()):
+            for future in self._finished():
                 # Failures may be due to the interrupt: a resumed run evaluates them again.
                 outcome = read_outcome(future, self._workers.cause_of_death)
-                if outcome.end is End.VALUE:
-                    self._record_at_last(self._running[future], outcome.value)
+                if outcome.end is not End.VALUE:
+                    continue
+                evaluation = self._running[future]
+                try:
+                    self._record(evaluation, outcome.value)
+                except Exception as error:  # the value may have cost hours
+                    logger.error(
+                        "The value %r of trial %d could not be recorded: `tell` the ledger, or the "
+                        "trial is evaluated again. %s",
+                        outcome.value,
+                        evaluation.trial.id,
+                        error,
+                    )
         finally:  # a second ctrl-C must not leave processes behind either
             self._workers.close(kill=True)
 
     # ------------------------------------------------------------ what has arrived
 
     def _collect(self) -> None:
-        """Record all values that have arrived, and give up what takes too long."""
+        """Settle finished evaluations, and give up late ones."""
         self._overdue = {future for future in self._overdue if not future.done()}
-        while done := self._in_order(future for future in self._running if future.done()):
-            for future in done:
+        while finished := self._finished():
+            for future in finished:
                 self._settle(future)
         self._time_out()
 
-    def _in_order(self, futures: Iterable[Future[Any]]) -> list[Future[Any]]:
-        return sorted(futures, key=lambda future: self._running[future].trial.id)
+    def _finished(self) -> list[Future[Any]]:
+        """Finished evaluations, in the order of their trials."""
+        finished = (future for future in self._running if future.done())
+        return sorted(finished, key=lambda future: self._running[future].trial.id)
 
     def _settle(self, future: Future[Any]) -> None:
         """Record the outcome of a finished evaluation; a lost one is run again."""
@@ -316,19 +312,6 @@ class EvaluationLoop:
                 self._ledger.observe(evaluation.trial.id, value)
             evaluation.is_recorded = True
 
-    def _record_at_last(self, evaluation: Evaluation, value: float) -> None:
-        """As `_record`, but a value that cannot be recorded is told, as it may have cost hours."""
-        try:
-            self._record(evaluation, value)
-        except Exception as error:
-            logger.error(
-                "The value %r of trial %d could not be recorded: `tell` the ledger, or the trial "
-                "is evaluated again. %s",
-                value,
-                evaluation.trial.id,
-                error,
-            )
-
     @contextlib.contextmanager
     def _if_unresolved(self, trial: Trial) -> Iterator[None]:
         """Accept that the trial was resolved by others, for example by hand."""
@@ -351,11 +334,11 @@ class EvaluationLoop:
             ) from error
 
     def _call_back(self, trial: Trial) -> None:
-        """Tell callbacks that an evaluation has ended; their errors cost nothing but a warning."""
+        """Tell callbacks that an evaluation has ended, and warn of their errors."""
         for number, callback in enumerate(self._settings.callbacks):
             try:
                 if callback(self._ledger, self._ledger[trial.id]) is True:
-                    self._was_told_to_end = True
+                    self._deadline = -math.inf
             except Exception as error:
                 logger.error("A callback failed after trial %d", trial.id, exc_info=error)
                 if number not in self._failed_callbacks:
@@ -380,7 +363,7 @@ class EvaluationLoop:
             self._lost.append(evaluation)
 
     def _time_out(self) -> None:
-        """Fail the trials that take too long, and free their workers where possible."""
+        """Fail late trials, and free their workers where possible."""
         late = [future for future, left in self._seconds_left().items() if left <= 0.0]
         evaluations = [self._running.pop(future) for future in late]
         overdue = {future for future in late if not self._workers.end(future)}

@@ -1,4 +1,4 @@
-"""What a finished evaluation has brought: a value, a failure, a lost worker or an interrupt."""
+"""Outcomes of evaluations: a value, a failure, a lost worker or an interrupt."""
 
 from __future__ import annotations
 
@@ -14,7 +14,11 @@ from botorch_calib.ledger.argument_checks import as_number
 
 
 class End(Enum):
-    """How an evaluation ended."""
+    """How an evaluation ended.
+
+    The objective is not blamed for a ``LOSS``, usually with a worker; the user makes an
+    ``INTERRUPT``.
+    """
 
     VALUE = "value"
     FAILURE = "failure"
@@ -24,15 +28,7 @@ class End(Enum):
 
 @dataclass(frozen=True)
 class Outcome:
-    """The result of a finished evaluation.
-
-    Attributes:
-        end: ``VALUE``; ``FAILURE`` of the objective; ``LOSS`` of the evaluation, usually with its
-            worker, for which the objective is not blamed; or ``INTERRUPT`` by the user.
-        value: The value, or NaN.
-        reason: Why there is no value, or empty.
-        error: The exception behind the reason, or None.
-    """
+    """The value of a finished evaluation, or the reason and the error for which there is none."""
 
     end: End
     value: float = float("nan")
@@ -43,12 +39,7 @@ class Outcome:
 def read_outcome(
     future: Future[Any], cause_of_death: Callable[[Future[Any], BaseException], str | None]
 ) -> Outcome:
-    """Read the outcome of a finished future.
-
-    Args:
-        future: The future.
-        cause_of_death: How its worker died, from it and its error; None if it did not.
-    """
+    """The outcome of a finished future, given `Workers.cause_of_death`."""
     try:
         error = future.exception(timeout=0)
     except CancelledError as cancelled:

@@ -1,4 +1,4 @@
-"""Where queries bring values: a model of failures beside that of the objective."""
+"""A model of failures: where queries bring values."""
 
 from __future__ import annotations
 
@@ -10,46 +10,44 @@ from botorch.models.model import Model
 from botorch.utils.transforms import t_batch_mode_transform
 from torch import Tensor
 
-# Lengthscales that are compared, in units of the box, times the square root of the dimension.
+# Lengthscales to choose from, in units of the box, times the square root of the dimension.
 LENGTHSCALES = (0.1, 0.2, 0.4, 0.8)
 
 # Variance of a label about the model, in units of its prior variance: neighbours may differ.
 NOISE = 1e-2
 
-# How sharply what is predicted to succeed is told from what is predicted to fail.
+# Width of the step from predicted failure to predicted success.
 WIDTH = 0.1
 
-# After so many lost evaluations the share of success that is asked for is half way from 1/2 to 1.
+# After so many lost evaluations the threshold of the prediction is half way from 1/2 to 1.
 CAUTION = 4.0
 
 
 class Feasibility:
     r"""Predicts from values and failures whether a query brings a value.
 
-    Labels are 1 where a value has arrived and 0 where the query has failed. Their model is a
-    Gaussian process with mean 1 (what nobody has tried succeeds) and an isotropic Matern-5/2 kernel
-    over the unit cube, with the lengthscale of `LENGTHSCALES` at which the likelihood is greatest,
-    the variance being chosen for each. With the labels less 1 as ``r``, ``K`` their correlation
-    matrix with `NOISE` on its diagonal, and ``k(x)`` the correlations with ``x``, the prediction is
-    ``p(x) = 1 + k(x)' K^{-1} r``. The variance that maximizes the likelihood is ``r'K^{-1}r / n``,
-    and the log likelihood then is, up to a constant, ``-n/2 log(r'K^{-1}r / n) - 1/2 log det K``.
+    The label of a query is 1 if its value has arrived and 0 if it has failed. Labels are modeled by
+    a Gaussian process with mean 1 (untried queries succeed) and an isotropic Matern-5/2 kernel over
+    the unit cube, with the lengthscale of `LENGTHSCALES` that maximizes the likelihood. With the
+    labels less 1 as ``r``, ``K`` their correlation matrix with `NOISE` on its diagonal, and
+    ``k(x)`` the correlations with ``x``, the prediction is ``p(x) = 1 + k(x)' K^{-1} r``. The
+    variance that maximizes the likelihood is ``r'K^{-1}r / n``, and the log likelihood then is, up
+    to a constant, ``-n/2 log(r'K^{-1}r / n) - 1/2 log det K``.
 
-    A Gaussian process of labels needs no iterations, and ``p`` comes near 1/2 half way between a
-    value and a failure. The score of a query is
+    ``p`` comes near 1/2 half way between a value and a failure. The score of a query is
 
         ``Phi((p(x) - t) / 0.1)``  with  ``t = 1 - 1 / (2 (1 + F / 4))``
 
-    after failures that cost ``F`` evaluations. At first the border of a region that fails is halved
-    again and again, as its best point may lie there; the more has been lost, the closer to known
-    values the search stays.
+    after failures that cost ``F`` evaluations. At first the search halves the distance to a region
+    that fails again and again, as the best point may lie on its border; the more has been lost, the
+    closer to known values it stays.
 
     Args:
         X: Queries that brought values or failed, ``n x d``.
-        failed: Which of them failed, ``n`` booleans, at least one of them True; or how far they are
-            taken to have failed, from 0 to 1.
+        failed: Which of them failed, at least one: ``n`` booleans, or degrees from 0 to 1.
         bounds: The box, ``2 x d``.
-        cost: How many evaluations have been lost by failures (default: one by each). A query that
-            hangs may cost many, and then it takes fewer of them to make the search cautious.
+        cost: Number of evaluations lost by failures (default: one by each). A query that hangs may
+            cost many.
     """
 
     def __init__(
@@ -81,7 +79,7 @@ class Feasibility:
         return (X - self.bounds[0]) / (self.bounds[1] - self.bounds[0])
 
     def predict(self, X: Tensor) -> Tensor:
-        """The predicted label at ``X``, ``batch_shape x d``: about 1 or 0, of shape batch_shape."""
+        """The predicted label at ``X``, ``batch_shape x d``, of shape ``batch_shape``."""
         X = self._in_unit_cube(X.to(self.bounds))
         k = _matern(_distances(X, self.X) / self.lengthscale)
         return 1.0 + (k @ self.weights).squeeze(-1)
@@ -92,17 +90,11 @@ class Feasibility:
 
 
 class FeasibleAcquisition(AcquisitionFunction):
-    """An acquisition function in units of the outcome that counts where queries bring values.
+    """An acquisition function for which a query that fails is as good as a poor value.
 
-    A query that fails is as good as a poor value. With the score ``s`` of its success and the
-    acquisition value ``a``, the result is ``poor + s (a - poor)`` if ``a`` is better than poor,
-    and ``a`` otherwise.
-
-    Args:
-        acqf: Values of points ``b x 1 x d``, in units of the outcome, the greater the better.
-        model: Its model.
-        feasibility: Where queries bring values.
-        poor: A poor value, in the same sense.
+    With the acquisition value ``a`` and the score ``s`` of success, the result is
+    ``poor + s (a - poor)`` if ``a > poor``, and ``a`` otherwise. Both are in units of the outcome,
+    the greater the better.
     """
 
     def __init__(
@@ -115,14 +107,7 @@ class FeasibleAcquisition(AcquisitionFunction):
 
     @t_batch_mode_transform(expected_q=1)  # type: ignore[arg-type]
     def forward(self, X: Tensor) -> Tensor:
-        """Evaluate it.
-
-        Args:
-            X: ``b x 1 x d``.
-
-        Returns:
-            Values of shape ``b``.
-        """
+        """Values of shape ``b`` at ``X``, ``b x 1 x d``."""
         values: Tensor = self.acqf(X)
         gains = values - self.poor
         scores = self.feasibility.score(X.squeeze(-2)).to(values)
@@ -132,8 +117,8 @@ class FeasibleAcquisition(AcquisitionFunction):
 def _distances(X: Tensor, others: Tensor) -> Tensor:
     """Distances between rows, by their differences.
 
-    By products they cancel where fixed features lie far outside of the box, and the matrix of
-    correlations may lose its positive definiteness.
+    By products they cancel where fixed features lie far outside of the box, and the correlation
+    matrix may not be positive definite.
     """
     return torch.cdist(X, others, compute_mode="donot_use_mm_for_euclid_dist")
 

@@ -1,9 +1,7 @@
-"""The model of what a ledger knows, as a proposer asks for it query after query.
+"""The model of a ledger.
 
-A ledger grows by a value here and a pending query there. The model is fitted to the values on a
-schedule (`botorch_calib.asynchronous.refits`), conditioned on the values that came later, on what
-stands for failed queries and on what stands for pending ones. What has not changed since the last
-call is not computed again.
+It is fitted on a schedule (`botorch_calib.asynchronous.refits`) and conditioned on later values, on
+values for failed queries and on values for pending ones.
 """
 
 from __future__ import annotations
@@ -11,7 +9,7 @@ from __future__ import annotations
 import warnings
 from functools import partial
 from inspect import signature
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,7 +19,7 @@ from torch import Tensor
 
 from botorch_calib.asynchronous.delay_strategy import DelayStrategy
 from botorch_calib.asynchronous.failures import with_failures_imputed
-from botorch_calib.asynchronous.refits import equal, fitted_count, with_later_values
+from botorch_calib.asynchronous.refits import Remembered, fitted_count, with_later_values
 from botorch_calib.ledger import FeedbackLedger, TrialStatus
 from botorch_calib.models import CensoredDelayModel
 from botorch_calib.models.fit_to_ledger import Fit, fitted_model
@@ -31,27 +29,18 @@ from botorch_calib.optim.random_seeds import derived_seed, random_stream
 
 
 class LedgerModel:
-    """The model of what a ledger knows; its fit changes only when a value arrives.
-
-    Args:
-        fit: Builds a fitted model from ``X`` (``n x d``), ``Y`` (``n x 1``) and, if it has such a
-            parameter and the ledger knows them, the variances ``Yvar`` of the noise (``n x 1``).
-        refit_every: When it is called, see `fitted_count`.
-        device: Where ``fit`` makes its model.
-
-    Attributes:
-        fitted: The model of the last fit, with its data; None before the first one.
-    """
+    """The model of a ledger; ``fit`` and ``refit_every`` are those of a `DelayAwareProposer`."""
 
     def __init__(self, fit: Fit, refit_every: int | float, device: torch.device) -> None:
         self.fit = fit
         self.refit_every = refit_every
         self.device = device
-        self.fitted: _ModelOf | None = None
-        self._extended: _ModelOf | None = None
+        self.fitted: Remembered | None = None
+        # The fitted model, conditioned on later values.
+        self._extended: Remembered | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        # A copy fits again when it is called: a stored fit may be large, and its data outdated.
+        # A copy fits again when it is called: a stored fit may be large and outdated.
         return {**self.__dict__, "fitted": None, "_extended": None}
 
     def __call__(
@@ -62,16 +51,10 @@ class LedgerModel:
         real: FeedbackLedger,
         stream: tuple[int, int],
     ) -> CensoredDelayModel:
-        """The model of what is known at ``now``.
+        """The model of a ledger at ``now``, in which overdue queries have failed.
 
-        Args:
-            ledger: The queries so far, in which those that are overdue have failed.
-            now: Time as of which it is read.
-            strategy: What is made of pending and failed queries.
-            real: The ledger in which overdue queries are pending. Hyperparameters are fitted to
-                this one: a censored fit is as of an earlier time, at which it would not know of
-                them.
-            stream: Numbers from which, with that of the values, the seed of a fit is derived.
+        In the ``real`` one they are pending, for a censored fit, which is as of an earlier time.
+        The seed of a fit is derived from ``stream`` and the number of values.
         """
         imputation = strategy.imputation
         if imputation == "censor":
@@ -90,7 +73,7 @@ class LedgerModel:
         return CensoredDelayModel(model, pending, censor_value, imputation)
 
     def _known_noise(self, ledger: FeedbackLedger, now: float) -> Tensor | None:
-        """The variances of all observed values, if they are known and `fit` takes them."""
+        """The noise variances of all observed values, if they are known and `fit` takes them."""
         Yvar = ledger.noise_variances(now)
         unknown = int(Yvar.isnan().sum())
         if unknown == len(Yvar):
@@ -110,10 +93,7 @@ class LedgerModel:
     def _fit(
         self, stream: tuple[int, int], X: Tensor, Y: Tensor, Yvar: Tensor | None = None
     ) -> Model:
-        """The model of all values, ``n x d`` and ``n x 1`` in order of arrival, and their noise.
-
-        It is fitted to the first of them, as many as the schedule says.
-        """
+        """The model of all values, in order of arrival, fitted to the first of them."""
         count = fitted_count(len(Y), self.refit_every)
         noise = None if Yvar is None else Yvar[:count]
         model = self._fit_to_all(stream, X[:count], Y[:count], noise)
@@ -124,8 +104,8 @@ class LedgerModel:
     ) -> Model:
         """The model of all values, fitted to these and to censored ones.
 
-        It is fitted as of the arrival of the last value that the schedule counts, to all queries
-        made before. With later queries it would have to be fitted again after each of them.
+        The fit is as of the arrival of the last value that the schedule counts: with later queries
+        it would have to be repeated after each of them.
         """
         X, Y = ledger.to_observations(now)
         then = _arrival(ledger, now, fitted_count(len(Y), self.refit_every))
@@ -142,20 +122,23 @@ class LedgerModel:
         if self.fitted is None or not self.fitted.is_of(X, Y, Yvar):
             noise = {} if Yvar is None else {"Yvar": Yvar}
             with random_stream(derived_seed(*stream, len(Y)), self.device):
-                self.fitted = _ModelOf(X, Y, Yvar, self.fit(X, Y, **noise))
-        return self.fitted.model
+                self.fitted = Remembered((X, Y, Yvar), self.fit(X, Y, **noise))
+            self._extended = None
+        model: Model = self.fitted.result
+        return model
 
     def _with_later_values(
         self, model: Model, X: Tensor, Y: Tensor, Yvar: Tensor | None, later: slice | list[int]
     ) -> Model:
-        """A model fitted to some of these values and conditioned on the later ones."""
+        """The fitted model conditioned on the later ones of these values."""
         if not len(Y[later]):
             return model
-        if self._extended is None or not self._extended.is_of(X, Y, Yvar, model):
+        if self._extended is None or not self._extended.is_of(X, Y, Yvar):
             noise = None if Yvar is None else Yvar[later]
             extended = with_later_values(model, X[later], Y[later], noise)
-            self._extended = _ModelOf(X, Y, Yvar, extended, fitted=model)
-        return self._extended.model
+            self._extended = Remembered((X, Y, Yvar), extended)
+        extended = self._extended.result
+        return extended
 
 
 def _warn_of_wrong_sign(ledger: FeedbackLedger, now: float) -> None:
@@ -171,21 +154,6 @@ def _warn_of_wrong_sign(ledger: FeedbackLedger, now: float) -> None:
         InputDataWarning,
         stacklevel=4,
     )
-
-
-class _ModelOf(NamedTuple):
-    """A model, the data that it knows, and the fitted model that it extends, if it does."""
-
-    X: Tensor
-    Y: Tensor
-    Yvar: Tensor | None
-    model: Model
-    fitted: Model | None = None
-
-    def is_of(self, X: Tensor, Y: Tensor, Yvar: Tensor | None, fitted: Model | None = None) -> bool:
-        """Whether it is the model of these data, made from the same fit."""
-        known, given = (self.X, self.Y, self.Yvar), (X, Y, Yvar)
-        return fitted is self.fitted and all(map(equal, known, given))
 
 
 def _arrival(ledger: FeedbackLedger, now: float, count: int) -> float:

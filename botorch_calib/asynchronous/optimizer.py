@@ -23,50 +23,48 @@ from botorch_calib.asynchronous.evaluation_loop import Callback, EvaluationLoop,
 from botorch_calib.asynchronous.progress import RunSummary, summarize
 from botorch_calib.asynchronous.watched_processes import WatchedProcesses
 from botorch_calib.asynchronous.workers import Objective, Workers
+from botorch_calib.exceptions import LedgerError
 from botorch_calib.ledger.ledger import FeedbackLedger
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+# Ids of the ledgers that runs in this process use.
+_IN_USE: set[int] = set()
 
 
 class AsynchronousOptimizer:
     """Keeps ``max_parallel`` evaluations running, and records everything in a ledger.
 
-    A value is recorded when it arrives, also while a query is being chosen. Whenever an
-    evaluation ends, ``propose`` chooses the next query, which is recorded before its evaluation
-    starts. However a run ends, another run with the same ledger file therefore continues it. The
-    time of a value is on the ledger's clock: the number of queries so far, with the one that is
-    being chosen, or the time of its arrival.
+    A value is recorded when it arrives, even while a query is being chosen. Whenever an evaluation
+    ends, ``propose`` chooses the next query, which is recorded before its evaluation starts. So
+    another run with the same ledger file continues this one, however it ends.
 
-    **Processes.** ``workers=4`` runs evaluations in four processes, each in a pool for itself: one
-    that crashes or has to be killed costs no other its work. They are spawned, start while a query
-    is being chosen (which is no part of an evaluation's time), leave signals to this process, and
-    end when it has ended, even by ``SIGKILL``. On POSIX each leads a session of its own: programs
-    that the objective has started are killed with it. The objective is pickled for each evaluation.
-    Put it in a module of its own with few imports, and workers start fast; they do not import this
-    package. Guard what starts the run by ``if __name__ == "__main__":``, as each new process
-    imports the main script.
+    **Processes.** ``workers=4`` runs evaluations in four spawned processes. If one crashes or has
+    to be killed, the others keep their work. They leave signals to this process, and end when it
+    ends, even by ``SIGKILL``; on POSIX, programs that the objective has started are killed with its
+    process. They import the main script, so guard what starts the run by
+    ``if __name__ == "__main__":``. They do not import this package, so they start fast if the
+    objective, which is pickled for each evaluation, is in a module with few imports.
 
     **Failures.** A trial fails if the objective raises an exception or returns anything but one
-    finite number. The reason is recorded and logged. If its worker dies, the trial is run again; it
-    fails once it was lost more than ``limits.max_retries`` times. A process pool of yours breaks as
-    a whole when one of its processes dies, and any of its evaluations may be to blame. If a
-    function makes it, it is replaced, and they are run again one at a time; otherwise the run stops
-    with an error. Dask replaces its workers itself, and reports an evaluation as lost only if it
-    keeps killing them.
+    finite number. If its worker dies, the trial is run again; it fails once it was lost more than
+    ``limits.max_retries`` times. A process pool of yours breaks as a whole when one of its
+    processes dies. If a function makes it, it is replaced, and its evaluations are run again one at
+    a time; otherwise the run stops with an error. Dask replaces its workers itself, and reports an
+    evaluation as lost only if it keeps killing them.
 
     **Time-outs.** A trial fails once its evaluation has taken ``limits.timeout`` seconds, from when
-    a worker is free or, with Dask and other executors of that kind, from submission: choose
-    ``max_parallel`` no larger than the number of threads there. A value that arrives later is
-    dropped. Time-outs are not checked while ``propose`` runs: an evaluation that ends by then is in
-    time. Processes of ``workers`` are killed and replaced. If a function makes Dask's executor,
-    Dask restarts the worker, which takes seconds and needs a nanny. Any other evaluation occupies
-    its slot until it returns; the first time, this is an `EvaluationWarning`.
+    a worker is free or, with Dask and other executors whose workers are not known, from submission:
+    choose ``max_parallel`` no larger than the number of threads there. A value that arrives later
+    is dropped, but one that arrives while ``propose`` runs is in time. Processes of ``workers`` are
+    killed and replaced. If a function makes Dask's executor, Dask restarts the worker, which takes
+    seconds and needs a nanny. Any other evaluation occupies its slot until it returns, with an
+    `EvaluationWarning` the first time.
 
-    **Ctrl-C.** No new query is chosen. Values that have arrived are recorded, and running trials
-    stay pending in the ledger. Executors made here are shut down, and their processes killed. Then
-    ``KeyboardInterrupt`` is raised. An error of ``propose`` has the same effect, and so has
-    SIGTERM, which ends in ``SystemExit``, unless the program handles it by itself. Python waits for
-    running threads when it exits. Call `run` in the main thread, which receives the signals.
+    **Ctrl-C**, SIGTERM (unless the program handles it) or an error of ``propose``: values that have
+    arrived are recorded, running trials stay pending in the ledger, executors made here are shut
+    down, and their processes killed. Python waits for running threads when it exits. Call `run` in
+    the main thread, which receives the signals.
 
     Args:
         executor: Where evaluations run, unless ``workers`` is given: a ``concurrent.futures``
@@ -85,20 +83,17 @@ class AsynchronousOptimizer:
             without a time-out).
         maximize: Whether larger values are better, which the ledger records; None for what it
             says.
-        resume: What to do with trials that are pending when a run starts, because another run was
-            ended or they were submitted by hand. ``"rerun"``: run them again under their ids.
-            ``"keep"``: leave them alone, as somebody else evaluates them. Expired trials are not
-            run again.
+        resume: Whether to ``"rerun"`` trials that are pending when a run starts, under their ids,
+            or to ``"keep"`` them, as somebody else evaluates them. Expired trials are not run
+            again.
         callbacks: Functions of the ledger and a `Trial`, called in the thread that calls `run`
-            after each evaluation of this run that has brought a value or failed, for example to
-            draw or to report. One that returns True ends the run, as the time budget does. An
-            exception costs no evaluation: it is logged, with an `EvaluationWarning` the first
-            time, and the run goes on.
+            after each evaluation that has brought a value or failed. One that returns True ends
+            the run, as the time budget does. An exception is logged, with an `EvaluationWarning`
+            the first time, and the run goes on.
         workers: Number of processes to run evaluations in, instead of an ``executor``.
 
     Raises:
-        InputDataError: If an argument has the wrong type or is out of range, or ``maximize``
-            contradicts the ledger.
+        InputDataError: If an argument is malformed, or ``maximize`` contradicts the ledger.
     """
 
     def __init__(
@@ -162,9 +157,8 @@ class AsynchronousOptimizer:
     ) -> RunSummary:
         """Evaluate until the ledger holds a number of resolved trials, or for some time.
 
-        A trial is resolved when its value has arrived, even if too late for the ledger to use
-        it, or when it has failed. No more evaluations are started than needed. Those that run when
-        the time is over are awaited; `EvaluationLimits` bounds how long they take.
+        A trial is resolved when it has failed or its value has arrived, even if too late for the
+        ledger to use it. Evaluations that run when the time is over are awaited.
 
         Args:
             num_evaluations: Number of resolved trials at which to stop, those of earlier runs
@@ -176,12 +170,11 @@ class AsynchronousOptimizer:
             The state of the ledger at the end.
 
         Raises:
-            InputDataError: If ``num_evaluations`` is not a positive integer, ``seconds`` is not
-                positive and finite, both are None, ``propose`` returns anything but a query,
-                or the objective cannot be pickled for worker processes.
+            InputDataError: If both limits are None, an argument is malformed, ``propose`` returns
+                anything but a query, or the objective cannot be sent to worker processes.
             BotorchTensorDimensionError: If ``propose`` returns a query of another shape.
-            LedgerError: If something cannot be recorded. Values that have arrived are logged, to be
-                told by hand.
+            LedgerError: If another run in this process uses the ledger, or something cannot be
+                recorded; values that have arrived are logged, to be told by hand.
             EvaluationError: If too many trials in a row fail, or an executor breaks that cannot
                 be replaced.
 
@@ -196,8 +189,13 @@ class AsynchronousOptimizer:
             goal = check_count("num_evaluations", num_evaluations, 1)
         if seconds is not None:
             deadline = begin + check_positive("seconds", seconds)
-        loop = EvaluationLoop(self._settings, self._workers(), goal, deadline, bool(progress))
-        loop.run()
+        if id(self.ledger) in _IN_USE:
+            raise LedgerError("Another run in this process uses the `ledger`: wait for its end.")
+        _IN_USE.add(id(self.ledger))
+        try:
+            EvaluationLoop(self._settings, self._workers(), goal, deadline, bool(progress)).run()
+        finally:
+            _IN_USE.remove(id(self.ledger))
         return summarize(self.ledger, time.monotonic() - begin)
 
     def _workers(self) -> Workers:
@@ -215,7 +213,7 @@ class AsynchronousOptimizer:
 
 
 def _check_executor(executor: object, workers: int | None) -> None:
-    """Either of them says where evaluations run."""
+    """Check that exactly one of them says where evaluations run."""
     if (executor is None) == (workers is None):
         raise InputDataError("Give either an `executor` or a number of `workers`.")
     if workers is not None:

@@ -1,4 +1,4 @@
-"""Queries that take longer than any before: until they bring a value, they count as failed."""
+"""Queries that hang: pending ones overtaken by more later ones than ever before."""
 
 from __future__ import annotations
 
@@ -13,24 +13,19 @@ from botorch_calib.ledger import FeedbackLedger, Trial, TrialStatus
 
 
 def overdue_places(submitted: ArrayLike, arrived: ArrayLike) -> list[int]:
-    r"""Which trials without a value more later trials have overtaken than ever before.
+    """Which trials without a value more later trials have overtaken than ever before.
 
-    One trial overtakes another if it was submitted later and has its value no later. Of ``W``
-    evaluations of similar length at a time, one is overtaken by fewer than ``W`` others; one that
-    hangs is overtaken by all that the other workers finish. It is overdue if it has been overtaken
-    by more than ``max(W, M)`` trials, where ``W`` is the most trials that were without a value at
-    once since it was submitted, and ``M`` the most that have overtaken a trial with a value. As
-    trials are counted instead of time, only the order of the times matters, and neither pauses nor
-    batches of queries do, in whatever order their values come.
+    One trial overtakes another if it was submitted later, by its place and by its time, and has
+    its value no later. Of ``W`` evaluations of similar length at a time, one is overtaken by fewer
+    than ``W`` others; one that hangs is overtaken by all that the other workers finish. A trial is
+    overdue if it has been overtaken by more than ``max(W, M)`` trials, where ``W`` is the most
+    trials that were without a value at once since it was submitted, and ``M`` the most that have
+    overtaken a trial with a value. Only the order of times matters: neither pauses nor batches do.
 
-    Where lengths vary widely some trials set a record and bring a value nevertheless: of 120 with
-    exponential or log-normal lengths, 2 to 4 with four workers and 6 to 12 with twenty.
-
-    Submitted later is what was so both by its place and by its time. So times that are wrong, as
-    of a clock that is set back or of machines whose clocks differ, make the rule wait: what they
-    contradict overtakes nothing, and seems to be without a value for longer. But they also hide
-    some of what has overtaken others, so ``M`` may be less than it was: where lengths vary widely
-    and clocks differ by more than such a length, more trials count as overdue for a while.
+    If lengths vary widely, some trials set a record and bring a value nevertheless: of 120 with
+    exponential or log-normal lengths, 2 to 4 with four workers and 6 to 12 with twenty. A clock
+    that is set back makes the rule wait, as trials that times contradict overtake nothing; ``M``
+    may be less then, so more trials of widely varying lengths count as overdue for a while.
 
     Args:
         submitted: Times of submission, ``n`` numbers, of trials in order of submission.
@@ -58,14 +53,9 @@ def _how_many_until(moments: NDArray[np.float64], times: NDArray[np.float64]) ->
 
 
 def overdue(ledger: FeedbackLedger, now: float) -> list[int]:
-    """Ids of pending trials of a ledger that are overdue, as `overdue_places` defines it.
+    """Ids of the pending trials of a ledger at ``now`` that are overdue (`overdue_places`).
 
-    The rule is the same on both clocks of the ledger. Trials that failed or expired do not count,
-    nor do values that were known upon submission, as those that `FeedbackLedger.add` imports.
-
-    Args:
-        ledger: The queries so far.
-        now: Time as of which it is read.
+    Trials that failed or expired do not count, nor do values that were known upon submission.
     """
     if not len(ledger.pending(now)):
         return []

@@ -1,7 +1,7 @@
-"""What runs inside a worker process: its preparation, and the call of the objective.
+"""Code of worker processes: their preparation, and the call of the objective.
 
-Only the standard library: a worker that imported this package would import torch, which takes
-seconds. `botorch_calib.asynchronous.watched_processes` has this file run by its path.
+It imports the standard library alone and is run by its path, as importing this package would import
+torch, which takes seconds.
 """
 
 import multiprocessing
@@ -16,11 +16,10 @@ from typing import Any
 def prepare() -> None:
     """Leave signals to the parent process, and end when that has ended, however it did.
 
-    The worker becomes a group of processes, with all that its objective starts, so that they can
-    be killed together; and a session, without which a group of its own would be stopped as soon
-    as it uses the terminal. Ctrl-C therefore does not reach it: the parent records what has arrived
-    and kills its workers. What ends a whole service does reach it. The handler does nothing
-    instead of being ``SIG_IGN``, which the programs that an objective starts would inherit.
+    The worker leads a group of processes, which can be killed together with all that its objective
+    starts; and a session, without which that group would be stopped when it uses the terminal. So
+    ctrl-C does not reach it, but signals to a whole service do. The handler does nothing instead of
+    being ``SIG_IGN``, which programs that an objective starts would inherit.
     """
     if hasattr(os, "setsid"):
         os.setsid()
@@ -39,10 +38,10 @@ def prepare() -> None:
 
 
 def evaluate(objective: bytes, x: Any) -> Any:
-    """Call a pickled function; what it returns or raises can be sent to the parent.
+    """Call a pickled function; its result or error can be sent to the parent.
 
-    Pebble's pool breaks of a result that cannot be unpickled, and its worker of some that cannot be
-    pickled.
+    A result that cannot be unpickled breaks Pebble's pool, and some that cannot be pickled break
+    its worker.
     """
     try:
         value = pickle.loads(objective)(x)
@@ -56,7 +55,7 @@ def evaluate(objective: bytes, x: Any) -> Any:
         raise
 
 
-# The name by which a worker finds `evaluate`: to look it up in this package would import that.
+# The name by which a worker finds `evaluate` without importing this package.
 sys.modules["botorch_calib_process_startup"] = sys.modules[__name__]
 evaluate.__module__ = "botorch_calib_process_startup"
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from typing import Any
 
 from tqdm.auto import tqdm
 
@@ -19,7 +18,7 @@ class RunSummary:
     Attributes:
         best: The trial with the best value, or None if no value has arrived.
         num_observed: Number of trials whose value has arrived, late values included.
-        num_failed: Number of trials that failed.
+        num_failed: Number of failed trials.
         num_pending: Number of trials whose value may still arrive.
         seconds: Duration of the run.
     """
@@ -32,12 +31,7 @@ class RunSummary:
 
 
 def summarize(ledger: FeedbackLedger, seconds: float) -> RunSummary:
-    """Summarize a ledger after a run.
-
-    Args:
-        ledger: The ledger.
-        seconds: Duration of the run.
-    """
+    """The summary of a run that took so many seconds."""
     trials = ledger.trials
     status = Counter(trial.status for trial in trials)
     return RunSummary(
@@ -49,43 +43,25 @@ def summarize(ledger: FeedbackLedger, seconds: float) -> RunSummary:
     )
 
 
-class _Bar(tqdm):
-    """A bar without tqdm's monitoring thread, which process pools that fork would inherit."""
-
-    monitor_interval = 0
-
-
-class ProgressBar:
+class ProgressBar(tqdm):
     """A bar that counts resolved trials and shows the best value so far.
 
-    Args:
-        enabled: Whether to show anything.
-        total: Number of trials to resolve; infinite if it is not known.
-        initial: Number of trials that are resolved already.
+    tqdm's monitoring thread, which process pools that fork would inherit, is left out.
     """
 
-    def __init__(self, enabled: bool, total: float, initial: int) -> None:
-        self._bar: Any = None
-        self._drawn: object = None
-        if enabled:
-            # With `miniters=0` a change of the postfix alone is drawn as well.
-            self._bar = _Bar(total=total, initial=initial, desc="evaluations", miniters=0)
+    monitor_interval = 0
+    _drawn: object = None
 
     def show(self, num_resolved: int, num_running: int, ledger: FeedbackLedger) -> None:
         """Update the bar; it is drawn again only if something has changed."""
-        if self._bar is None:
+        if self.disable:
             return
         best = ledger.best()
         values = {} if best is None else {"best": f"{best.y:.6g}"}
         state = num_resolved, {**values, "running": num_running}
         if state == self._drawn:
             return
-        self._bar.set_postfix(state[1], refresh=False)
+        self.set_postfix(state[1], refresh=False)
         # tqdm skips some of several changes in quick succession, and returns True if it has drawn.
-        if self._bar.update(num_resolved - self._bar.n):
+        if self.update(num_resolved - self.n):
             self._drawn = state
-
-    def close(self) -> None:
-        """Leave the bar on the screen as it is."""
-        if self._bar is not None:
-            self._bar.close()

@@ -1,4 +1,4 @@
-"""The next query of an asynchronous optimization, chosen from a ledger of the queries so far."""
+"""`DelayAwareProposer`: chooses the next query from a ledger of the queries so far."""
 
 from __future__ import annotations
 
@@ -21,28 +21,16 @@ from botorch.models.model import Model
 from botorch.optim import optimize_acqf_discrete
 from torch import Tensor
 
-from botorch_calib._validation import (
-    check_count,
-    check_finite,
-    check_inputs,
-)
+from botorch_calib._validation import check_bounds, check_count, check_finite, check_inputs
 from botorch_calib.acquisition.delayed import DelayedUpperConfidenceBound
 from botorch_calib.acquisition.thompson import DelayedThompsonSampling
 from botorch_calib.asynchronous.delay_strategy import DelayStrategy, strategy_of
 from botorch_calib.asynchronous.designs import Design
-from botorch_calib.asynchronous.failures import (
-    feasibility_of,
-    imputes_failures,
-    poor_value,
-    queries_in,
-)
+from botorch_calib.asynchronous.failures import feasibility_of, poor_value, queries_in
 from botorch_calib.asynchronous.feasibility import FeasibleAcquisition
 from botorch_calib.asynchronous.ledger_model import LedgerModel
 from botorch_calib.asynchronous.overdue import with_overdue_failed
-from botorch_calib.asynchronous.refits import (
-    WarmStartedFit,
-    check_refit_every,
-)
+from botorch_calib.asynchronous.refits import WarmStartedFit, check_refit_every
 from botorch_calib.asynchronous.repeated_points import is_any_of
 from botorch_calib.ledger import FeedbackLedger, TrialStatus
 from botorch_calib.ledger.argument_checks import as_number, check_flag
@@ -54,13 +42,13 @@ from botorch_calib.optim.unit_box import optimize_in_unit_box
 
 Features = Mapping[int, float]
 
-# What random numbers are used for. Together with the seed and a count this names a stream.
+# Uses of random numbers. With the seed and a count, each names a stream.
 DESIGN, FIT, SEARCH, DRAW, AGAIN, SPREAD, TURN = range(7)
 
-# Closer to a failed query than this, in units of the box in every coordinate, is the same query.
+# A point closer to a failed query than this, in units of the box in every coordinate, repeats it.
 SAME = 1e-6
 
-# With more choices a joint draw at all of them, whose cost is cubic, is not made unasked.
+# Most choices of an unasked joint draw at all of them, whose cost is cubic.
 MOST_JOINT = 2000
 
 
@@ -75,8 +63,7 @@ class SearchSettings:
             its fits. Torch's global random state is neither used nor changed.
 
     Raises:
-        InputDataError: If one of the numbers is not an integer, one of the first two is less than
-            1, or ``seed`` is negative.
+        InputDataError: If an argument is malformed.
     """
 
     num_restarts: int = 10
@@ -101,29 +88,25 @@ class DelayAwareProposer:
     ledger and the arguments alone: a run that was interrupted continues as if it had not been.
 
     Hyperparameters are fitted at certain numbers of values (``refit_every``); in between the fitted
-    model is conditioned on the values that have arrived since. From 100 values on, the default
-    ``fit`` starts from its result for the first half of them.
+    model is conditioned on later values. From 100 values on, the default ``fit`` starts from its
+    result for the first half of them.
 
-    The first ``num_initial`` queries, and all further ones until two values have arrived, are
-    scrambled Sobol points, one per trial of the ledger. With ``choices`` they are a random
-    permutation of these.
-
-    Outcomes and queries may have any units, where a ``fit`` of your own normalises and standardises
-    them as the default does.
+    Before ``num_initial`` queries and two values, queries are scrambled Sobol points or, with
+    ``choices``, a random permutation of these.
 
     Args:
         bounds: The box, ``2 x d``, as a tensor or as lists: lower bounds, then upper bounds. The
             default ``fit`` makes its model on the device of the tensor. A GPU pays from about two
-            thousand values on. The ledger and its queries stay on the CPU, and so do the ``X`` and
-            ``Y`` that a ``fit`` of your own is given.
+            thousand values on. The ledger, its queries and the ``X`` and ``Y`` that a ``fit`` of
+            your own is given stay on the CPU.
         strategy: ``"hallucinate"`` for GP-BUCB with ``beta=4``, ``"ucb"`` for GP-UCB-SDF, ``"ts"``
             for GP-TS-SDF, all of them with ``spread_beyond=20`` for many workers; or a
             `DelayStrategy`, whose table lists further algorithms.
-        fit: Builds a fitted model from ``X`` (``n x d``) and ``Y`` (``n x 1``). The default is a
-            ``SingleTaskGP`` with normalized inputs and standardized outcomes, fitted by marginal
-            likelihood. The model may be in single precision, and it may be calibrated. If the
-            ledger knows the noise of all values, a function with a parameter ``Yvar`` is given
-            their variances (``n x 1``) by that name; the default takes them.
+        fit: Builds a fitted model from ``X`` (``n x d``) and ``Y`` (``n x 1``), in any precision,
+            calibrated or not. If it has a parameter ``Yvar`` and the ledger knows the noise of all
+            values, it is given their variances (``n x 1``). The default is a ``SingleTaskGP`` with
+            normalized inputs and standardized outcomes, fitted by marginal likelihood, and takes
+            ``Yvar``.
         num_initial: Number of queries that are chosen without a model (default: ``2 d + 1``).
         choices: Points to choose from, ``n x d``, as a tensor or as lists, instead of the whole
             box.
@@ -134,13 +117,13 @@ class DelayAwareProposer:
             ``SearchSettings()``).
         maximize: Whether the objective is maximized, which the ledger records on the first call;
             None for what the ledger says.
-        refit_every: When the model is fitted again. A float is the factor by which the number of
-            values grows from one fit to the next: with the default, it is fitted to every number of
-            values up to 20, and at 1000 to every hundredth. An integer is a number of values: with
-            1 every value is followed by a fit, which takes minutes if there are thousands.
+        refit_every: A factor above 1 (float) by which the number of values grows from one fit to
+            the next: with the default, every value up to 20 is followed by a fit, and every
+            hundredth at 1000. Or a number of values (integer): with 1 every value is followed by a
+            fit, which takes minutes if there are thousands.
 
     Raises:
-        InputDataError: If an argument is unknown, out of its range or not finite.
+        InputDataError: If an argument is malformed.
         BotorchTensorDimensionError: If ``bounds`` is not ``2 x d`` or ``choices`` not ``n x d``.
 
     Example:
@@ -168,7 +151,11 @@ class DelayAwareProposer:
         self.num_initial = 2 * self.dim + 1
         if num_initial is not None:
             self.num_initial = check_count("num_initial", num_initial, 0)
-        self.choices = None if choices is None else _checked_choices(choices, self.dim)
+        self.choices = None
+        if choices is not None:
+            self.choices = check_inputs("choices", _as_doubles("choices", choices), self.dim)
+            if not len(self.choices):
+                raise InputDataError("`choices` holds no points.")
         self.fixed_features = fixed_features
         if not callable(fixed_features):
             self._checked_features(fixed_features)
@@ -178,18 +165,13 @@ class DelayAwareProposer:
                 f"`search` must be SearchSettings or None, got {type(search).__name__}."
             )
         self.maximize = None if maximize is None else check_flag("maximize", maximize)
-        schedule = check_refit_every(refit_every)
+        self.refit_every = check_refit_every(refit_every)
         if fit is not None and not callable(fit):
             raise InputDataError(f"`fit` must be a function of `X` and `Y`, got {fit!r}.")
         if fit is None:
             on_device = self.bounds.to(self.device)
-            fit = WarmStartedFit(on_device, schedule, self.search.seed)
-        self._ledger_model = LedgerModel(fit, schedule, self.device)
-
-    @property
-    def refit_every(self) -> int | float:
-        """When the model is fitted again, as it was given."""
-        return self._ledger_model.refit_every
+            fit = WarmStartedFit(on_device, self.refit_every, self.search.seed)
+        self._ledger_model = LedgerModel(fit, self.refit_every, self.device)
 
     def __call__(self, ledger: FeedbackLedger) -> Tensor:
         """The next query.
@@ -203,16 +185,14 @@ class DelayAwareProposer:
 
         Raises:
             BotorchTensorDimensionError: If the ledger's queries do not have ``d`` features.
-            InputDataError: If ``maximize`` contradicts the ledger, ``hyperparameters="censored"``
-                and the ledger has no ``censor_value``, ``fixed_features`` returns invalid
-                features, all ``choices`` have failed, or values are so large that their variance
-                overflows.
+            InputDataError: If the ledger contradicts ``maximize`` or lacks a ``censor_value`` that
+                the strategy needs, ``fixed_features`` returns malformed features, all ``choices``
+                have failed, or the variance of the values overflows.
 
         Warns:
-            InputDataWarning: If no query that has a value, or none of ``choices``, lies in the box;
-                if every observed value is worse than the ``censor_value``, which attracts the
-                search to pending queries; or if the noise of only some values is known, or ``fit``
-                has no parameter ``Yvar``, so that the model learns the noise.
+            InputDataWarning: If no query with a value, or none of ``choices``, lies in the box; if
+                the ``censor_value`` is better than all observed values; or if known noise cannot be
+                used.
         """
         if not isinstance(ledger, FeedbackLedger):
             raise InputDataError(f"`ledger` must be a FeedbackLedger, got {type(ledger).__name__}.")
@@ -240,20 +220,19 @@ class DelayAwareProposer:
         num_pending = len(ledger.pending(now))
         strategy = self.strategy.with_pending(num_pending)
         place = self._place_among_spread(count) if strategy.spreads(num_pending) else None
-        imputes, feasibility = imputes_failures(strategy), None
-        if place is not None or not imputes:
+        feasibility = None
+        if place is not None or not strategy.imputes_failures:
             feasibility = feasibility_of(ledger, now, strategy, self.bounds)
         if place is not None:
             asked = ledger.queries()
             spread = self._design(SPREAD, fixed, choices).new_point(place, asked, feasibility)
             if spread is not None:
                 return spread
-        stream = self.search.seed, FIT
-        model = self._ledger_model(ledger, now, strategy, real, stream)
+        model = self._ledger_model(ledger, now, strategy, real, (self.search.seed, FIT))
         seed = derived_seed(self.search.seed, SEARCH, count)
         with random_stream(seed, like(model, self.bounds).device):
             acqf = self._acquisition_function(model, ledger, now, choices, strategy)
-            if feasibility is not None and not imputes:
+            if feasibility is not None and not strategy.imputes_failures:
                 acqf = FeasibleAcquisition(acqf, model, feasibility, poor_value(ledger, now))
             if choices is not None:
                 return _best_of(choices, acqf, model)
@@ -266,10 +245,10 @@ class DelayAwareProposer:
         return Design(self.bounds, derived_seed(self.search.seed, stream), fixed, choices)
 
     def _place_among_spread(self, count: int) -> int | None:
-        """Which point of the design query ``count`` is; None if a model chooses it."""
+        """The place of query ``count`` in the design; None if a model chooses it."""
         if not callable(self.fixed_features):
             return None if count % 2 else count // 2
-        # Contexts may come in turns as well: one of them would have all points of the design.
+        # If contexts alternate, one of them would have all points of the design.
         is_spread = derived_seed(self.search.seed, TURN, count) % 2 == 0
         return count if is_spread else None
 
@@ -345,7 +324,7 @@ class DelayAwareProposer:
     def _search(self, acqf: AcquisitionFunction, model: Model, fixed: dict[int, float]) -> Tensor:
         """The maximizer over the box, searched for in the model's precision."""
         box = like(model, self.bounds)
-        # What the values of one's own function are in units of is not known.
+        # The unit of the values of one's own function is not known.
         is_own = callable(self.strategy.acquisition)
         candidate, _ = optimize_in_unit_box(
             acqf,
@@ -403,10 +382,7 @@ def _best_of(choices: Tensor, acqf: AcquisitionFunction, model: Model) -> Tensor
 
 
 def _without(choices: Tensor, failed: Tensor) -> Tensor:
-    """The choices that are none of the failed queries.
-
-    They are told apart exactly: choices may lie as close together as they like.
-    """
+    """The choices that are none of the failed queries, compared exactly."""
     left = choices[~is_any_of(choices, failed)]
     if not len(left):
         raise InputDataError(
@@ -439,24 +415,11 @@ def _as_doubles(name: str, rows: Any) -> Tensor:
 
 
 def _checked_bounds(bounds: Any) -> Tensor:
-    bounds = _as_doubles("bounds", bounds)
-    if bounds.dim() != 2 or len(bounds) != 2 or bounds.shape[-1] == 0:
-        raise BotorchTensorDimensionError(
-            "`bounds` must have shape 2 x d, a row of lower bounds and one of upper bounds, got "
-            f"{tuple(bounds.shape)}."
-        )
-    check_finite("bounds", bounds)
-    if (bounds.diff(dim=0) <= 0).any():
+    bounds = check_bounds(_as_doubles("bounds", bounds))
+    check_finite("bounds[1] - bounds[0]", bounds.diff(dim=0))
+    if not bounds.numel() or (bounds.diff(dim=0) <= 0).any():
         raise InputDataError(
             "`bounds` must hold a row of lower bounds and then one of greater upper bounds, such "
             "as [[0, 0], [1, 1]] for two features between 0 and 1."
         )
-    check_finite("bounds[1] - bounds[0]", bounds.diff(dim=0))
     return bounds
-
-
-def _checked_choices(choices: Any, dim: int) -> Tensor:
-    choices = check_inputs("choices", _as_doubles("choices", choices), dim)
-    if len(choices) == 0:
-        raise InputDataError("`choices` holds no points.")
-    return choices

@@ -1,10 +1,8 @@
-"""When hyperparameters are fitted again, and how a fit serves the values that arrive after it.
+"""The schedule of fits, and conditioning of a fitted model on later values.
 
-Fitting by marginal likelihood takes a hundred factorizations or more, each ``O(n^3)``; a fitted
-model takes in a further value at ``O(n^2)``. So hyperparameters are fitted at certain numbers of
-values only, and the fitted model is conditioned on the values that came later. These numbers, and
-what each fit starts from, depend on the values and their order alone: a run that is resumed
-computes what it would have computed without the interruption.
+Fitting by marginal likelihood takes a hundred factorizations or more, each ``O(n^3)``; conditioning
+on a further value takes ``O(n^2)``. When a model is fitted, and from what the fit starts, depends
+on the values and their order alone: a run that is resumed repeats the same computations.
 """
 
 from __future__ import annotations
@@ -33,13 +31,13 @@ from botorch_calib.optim.random_seeds import derived_seed, random_stream
 # The first fit is to two values: one has no standard deviation.
 FIRST_FIT = 2
 
-# From this many values on a fit starts from another fit. With fewer it costs little, and the
+# From this many values on a fit starts from another one. With fewer it costs little, and the
 # marginal likelihood may have its maximum elsewhere.
 LEAST_FOR_WARM_START = 100
 
-# Relative decrease of the objective at which a fit that starts from another one stops. The marginal
-# likelihood is divided by the number of values: what is left to gain is a few tenths of a unit in
-# all, for a half to a tenth of the evaluations that L-BFGS-B's default of 2e-9 takes.
+# Relative decrease of the objective at which a fit that starts from another one stops. It misses a
+# few tenths of a unit of log likelihood, for a half to a tenth of the evaluations that L-BFGS-B's
+# default of 2e-9 takes.
 TOLERANCE = 1e-6
 
 # Hyperparameters of a Gaussian process, by its parts.
@@ -48,7 +46,7 @@ PARTS = ("mean_module", "covar_module", "likelihood")
 
 
 def check_refit_every(value: Any) -> int | float:
-    """Return ``value`` if it is an integer of at least 1 or a finite float above 1, else raise."""
+    """Return ``value`` if it is an integer of at least 1 or a float above 1, else raise."""
     is_factor = isinstance(value, Real) and not isinstance(value, Integral)
     if is_factor and 1.0 < value < math.inf:
         return float(value)
@@ -65,11 +63,7 @@ def fitted_count(num: int, every: int | float) -> int:
     """The number of values to which hyperparameters are fitted when there are ``num``.
 
     The numbers of the schedule are 2, and then, after each ``k``, ``k + every`` for an integer and
-    ``max(k + 1, floor(k every))`` for a float. The result is the largest one up to ``num``.
-
-    Args:
-        num: The number of values, at least 2.
-        every: A number of values, or the factor by which their number grows.
+    ``max(k + 1, floor(k every))`` for a float. The result is the largest one up to ``num >= 2``.
     """
     if isinstance(every, int):
         return num - (num - FIRST_FIT) % every
@@ -80,17 +74,10 @@ def fitted_count(num: int, every: int | float) -> int:
 
 
 def with_later_values(model: Any, X: Tensor, Y: Tensor, Yvar: Tensor | None = None) -> Model:
-    """A fitted model conditioned on values that arrived after its fit, which it leaves unchanged.
+    """A fitted model conditioned on values, ``n x d`` and ``n x 1``, that arrived after its fit.
 
-    Hyperparameters and transforms stay as they are. A calibrator learns from the values one after
-    the other, as it would have learned from each on its arrival.
-
-    Args:
-        model: A fitted model that can be conditioned on observations.
-        X: Inputs ``n x d``, in order of arrival.
-        Y: Their values ``n x 1``.
-        Yvar: The variances of their noise, ``n x 1``, if they are known. A model that learns the
-            noise does not take them.
+    A calibrator learns from the values one after the other, as on their arrival. A model that
+    learns the noise ignores the noise variances ``Yvar``, ``n x 1``.
     """
     X, Y = like(model, X), like(model, Y)
     takes_noise = isinstance(observed_process(model).likelihood, FixedNoiseGaussianLikelihood)
@@ -118,9 +105,9 @@ def fit_single_task_gp(
         X: Inputs ``n x d``.
         Y: Values ``n x 1``.
         bounds: The box, ``2 x d``, which ``Normalize`` maps to the unit cube.
-        Yvar: The variances of their noise, ``n x 1``; None to learn the noise.
-        start: Hyperparameters from which the fit starts (default: those of BoTorch). From there it
-            stops at `TOLERANCE`.
+        Yvar: Their noise variances, ``n x 1``; None to learn the noise.
+        start: Hyperparameters from which the fit starts, and then it stops at `TOLERANCE` (default:
+            those of BoTorch).
     """
     # Values that differ by rounding alone count as equal, and so do those whose variance would
     # underflow. BoTorch's bound of 1e-8 would be one in some unit.
@@ -144,32 +131,36 @@ def fit_single_task_gp(
     return gp
 
 
-class _Fitted(NamedTuple):
-    """Hyperparameters, and the data to which they were fitted."""
+class Remembered(NamedTuple):
+    """A result, and the data from which it was computed."""
 
-    X: Tensor
-    Y: Tensor
-    Yvar: Tensor | None
-    state: State
+    data: tuple[Tensor | None, ...]
+    result: Any
+
+    def is_of(self, *data: Tensor | None) -> bool:
+        """Whether it was computed from these data."""
+        return all(map(_equal, self.data, data))
+
+
+def _equal(first: Tensor | None, second: Tensor | None) -> bool:
+    if first is None or second is None:
+        return first is second
+    return torch.equal(first, second)
 
 
 class WarmStartedFit:
     """`fit_single_task_gp`, which with many values starts from a fit to the first half of them.
 
-    A fit to the half costs an eighth, and halving goes on, so a start that has to be computed,
-    because a run was resumed, adds a seventh. Otherwise it is remembered. The result is the same.
-
-    Args:
-        bounds: The box, ``2 x d``, on the device where the model is to be.
-        refit_every: The schedule: the fit that is started from is one of its fits (`fitted_count`).
-        seed: Seed of the random numbers of fits that fail at first.
+    That fit is one of the schedule ``refit_every``, and is remembered. When a run was resumed it is
+    repeated, which costs an eighth as much, and a seventh with the fits from which it starts in
+    turn. The model is on the device of ``bounds``; the ``seed`` is for fits that fail at first.
     """
 
     def __init__(self, bounds: Tensor, refit_every: int | float, seed: int = 0) -> None:
         self.bounds = bounds
         self.refit_every = refit_every
         self.seed = seed
-        self._known: dict[int, _Fitted] = {}
+        self._known: dict[int, Remembered] = {}
 
     def __call__(self, X: Tensor, Y: Tensor, Yvar: Tensor | None = None) -> SingleTaskGP:
         """The model fitted to ``X`` (``n x d``), ``Y`` (``n x 1``) and, if known, its noise."""
@@ -182,21 +173,12 @@ class WarmStartedFit:
         with random_stream(derived_seed(self.seed, len(Y)), device):
             gp = fit_single_task_gp(X.to(device), Y.to(device), self.bounds, noise, start)
         parts = {part: deepcopy(getattr(gp, part).state_dict()) for part in PARTS}
-        self._known[len(Y)] = _Fitted(X, Y, Yvar, parts)
+        self._known[len(Y)] = Remembered((X, Y, Yvar), parts)
         return gp
 
     def _state(self, X: Tensor, Y: Tensor, Yvar: Tensor | None) -> State:
         known = self._known.get(len(Y))
-        if known is None or not all(map(equal, known[:3], (X, Y, Yvar))):
+        if known is None or not known.is_of(X, Y, Yvar):
             self(X, Y, Yvar)
-        return self._known[len(Y)].state
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_known": {}}
-
-
-def equal(first: Tensor | None, second: Tensor | None) -> bool:
-    """Whether two tensors are equal, or neither is there."""
-    if first is None or second is None:
-        return first is second
-    return torch.equal(first, second)
+        state: State = self._known[len(Y)].result
+        return state

@@ -1,4 +1,4 @@
-"""Which points are the same as one of others, such as queries that have failed."""
+"""Which points repeat one of others, such as failed queries."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-# In units of the box: points that differ by no more than this differ by rounding, as multiples of a
-# step do that were computed in two ways.
+# In units of the box: smaller differences are due to rounding, as of multiples of a step.
 ROUNDED = 1e-9
 
 
@@ -18,7 +17,7 @@ def is_any_of(points: Tensor, others: Tensor, tolerance: float = 0.0) -> Tensor:
     Args:
         points: ``batch_shape x d``.
         others: ``n x d``, where ``n`` may be 0.
-        tolerance: In units of the points, so in units of the box if these are in the unit cube.
+        tolerance: In units of the points.
 
     Returns:
         Booleans of shape ``batch_shape``.

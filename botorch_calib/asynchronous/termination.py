@@ -13,8 +13,7 @@ from types import FrameType
 def termination_as_exit() -> Iterator[None]:
     """While this lasts, SIGTERM raises ``SystemExit`` in the main thread, with the shell's status.
 
-    Nothing changes in other threads, which Python does not tell of signals, or if the program has
-    set a handler of its own.
+    Nothing changes in other threads, or if the program has a handler of its own.
     """
     is_ours = (
         threading.current_thread() is threading.main_thread()

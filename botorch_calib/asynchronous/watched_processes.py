@@ -1,4 +1,4 @@
-"""Worker processes of our own, on Pebble: dead, late and worn ones are noticed and replaced."""
+"""The optimizer's own worker processes, on Pebble: dead, late and worn ones are replaced."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import runpy
 import signal
 import sys
 import threading
-from concurrent.futures import BrokenExecutor, Future, InvalidStateError
+from collections.abc import Callable
+from concurrent.futures import BrokenExecutor, Future, InvalidStateError, wait
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing.context import SpawnContext, SpawnProcess
 from typing import Any
@@ -26,31 +27,21 @@ logger = logging.getLogger(__name__)
 # Seconds for idle processes to end by themselves, with what was registered for their exit.
 EXIT_SECONDS = 30.0
 
-# Stands for an exit code of 0, which Pebble takes for the end of a worker that has done its work:
-# nobody would hear of an objective that calls ``exit(0)``, as a STOP in Fortran does.
+# Stands for exit code 0, for which Pebble reports no loss: an objective may call ``exit(0)``, as a
+# STOP in Fortran does.
 UNTIMELY_SUCCESS = 256
 
 STARTUP = process_startup.__file__
 
 
 class WatchedProcesses(Workers):
-    """Spawned processes, each alone in a pool of Pebble's.
+    """Spawned processes, each in a Pebble pool of its own.
 
-    In a pool of several, those that live would have to do with one that dies: it may hold the lock
-    of their pipe, or leave half a message in it; and where it dies before it has said what it works
-    on, Pebble never reports the loss. Alone, a crash or a time-out is the loss of one evaluation.
+    In a pool of several, one that dies would disturb the others: it may hold the lock of their
+    pipe, or leave half a message in it; and if it dies before it has said what it works on, Pebble
+    never reports the loss. Alone, a crash or a time-out is the loss of one evaluation.
 
-    Processes are spawned: torch runs threads, and forking a process that runs threads may deadlock.
-    They leave signals to this process, and end when it has ended. What an objective has started is
-    killed together with its process, but not if that ends by itself.
-
-    Args:
-        objective: The function that will run in them.
-        evaluations_per_process: Number of evaluations after which a process is replaced by a new
-            one, or None to keep it.
-
-    Raises:
-        InputDataError: If the objective cannot be sent to processes, or they cannot import it.
+    They are spawned, as forking a process that runs threads, which torch does, may deadlock.
     """
 
     def __init__(self, objective: Objective, evaluations_per_process: int | None = None) -> None:
@@ -75,7 +66,8 @@ class WatchedProcesses(Workers):
         process = next(each for each in self._processes if each.is_idle)
         if alone:
             process.probe()
-        return process.evaluate(pickled(self._objective), x)
+        process.num_evaluations += 1
+        return process.run(process_startup.evaluate, pickled(self._objective), x)
 
     def has_started(self, future: Future[Any]) -> bool:
         """Whether its process has received it."""
@@ -83,7 +75,7 @@ class WatchedProcesses(Workers):
 
     def cause_of_death(self, future: Future[Any], error: BaseException) -> str | None:
         """The signal or the exit code; None if ``error`` comes from within the process."""
-        if hasattr(error, "traceback"):  # Pebble's, of what the objective has raised
+        if hasattr(error, "traceback"):  # Pebble adds it to what the objective raises
             return None
         if isinstance(error, ProcessExpired):
             code = error.exitcode
@@ -119,7 +111,8 @@ class _Process:
 
     def __init__(self) -> None:
         self.num_evaluations = 0
-        self._future: Future[Any] | None = None
+        self._last: Future[Any] = Future()
+        self._last.set_result(None)  # idle
         self._context = _Context()
         self._pool = ProcessPool(
             1,
@@ -131,38 +124,38 @@ class _Process:
 
     @property
     def is_idle(self) -> bool:
-        return self._future is None or self._future.done()
+        return self._last.done()
 
     @property
     def is_sound(self) -> bool:
-        """Whether the process lives, and none before it was killed, perhaps with a lock."""
-        if not self._pool.active:
+        """Whether it lives and is idle, and none before it was killed, perhaps with a lock."""
+        if not self._pool.active or not self.is_idle or self._last.cancelled():
             return False
-        last = self._future
-        if last is None or not last.done():
-            return True
-        return not last.cancelled() and not isinstance(last.exception(), ProcessExpired)
+        return not isinstance(self._last.exception(), ProcessExpired)
+
+    def run(self, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
+        """Call a function in the process."""
+        self._last = Future()
+        try:
+            self._last = self._pool.schedule(function, arguments)
+        except RuntimeError as error:  # it has died since it was last looked at
+            self._last.set_exception(BrokenProcessPool(str(error)))
+        return self._last
 
     def probe(self) -> None:
         """Raise ``EvaluationError`` if the process dies even without an evaluation."""
+        future = self.run(os.getpid)
+        while not wait([future], timeout=1.0).done:
+            self.report_loss()
         try:
-            self._pool.schedule(os.getpid).result()
+            future.result()
         except (BrokenExecutor, ProcessExpired) as error:
             raise stillborn(error) from error
 
-    def evaluate(self, objective: bytes, x: np.ndarray) -> Future[Any]:
-        self.num_evaluations += 1
-        self._future = Future()
-        try:
-            self._future = self._pool.schedule(process_startup.evaluate, (objective, x))
-        except RuntimeError as error:  # since it was last looked at
-            self._future.set_exception(BrokenProcessPool(str(error)))
-        return self._future
-
     def report_loss(self) -> None:
-        if self._future is not None and not self._future.done() and not self._pool.active:
+        if not self.is_idle and not self._pool.active:
             with contextlib.suppress(InvalidStateError):  # it is done by now
-                self._future.set_exception(BrokenProcessPool("what it has sent cannot be read"))
+                self._last.set_exception(BrokenProcessPool("what it has sent cannot be read"))
 
     def close(self, patience: float) -> None:
         """End the process, and kill it if it has not ended after some seconds, or is not sound."""
@@ -205,8 +198,7 @@ class _Spawned(SpawnProcess):
     def _kill_group(self) -> None:
         """Kill the group of processes that this one leads or, if it has ended, has led."""
         assert self.pid is not None
-        # The number of a process is not given again as long as its group has members. So if it has
-        # been, the group is not this one.
+        # A process id is not given again while its group has members: if it was, they are gone.
         if not hasattr(os, "killpg") or (self.exitcode is not None and _is_process(self.pid)):
             return
         with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -226,10 +218,8 @@ class _Context(SpawnContext):
 def _is_process(pid: int) -> bool:
     try:
         os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:  # it belongs to somebody else
-        pass
+    except OSError as error:
+        return not isinstance(error, ProcessLookupError)  # it belongs to somebody else
     return True
 
 
@@ -240,9 +230,8 @@ def _check_importable(objective: bytes) -> None:
     is_stdin = file is not None and file.startswith("<")
     has_script = file is not None or getattr(main, "__spec__", None) is not None
     if is_stdin or (not has_script and b"__main__" in objective):
+        also = " The program itself has to be a file as well." if is_stdin else ""
         raise InputDataError(
             "`objective` has to be imported by worker processes, and a notebook, `python -c` and "
-            "the standard input cannot be: put it into a file of its own, and import it."
-            + " The program itself has to be a file as well."
-            * is_stdin
+            f"the standard input cannot be: put it into a file of its own, and import it.{also}"
         )

@@ -1,4 +1,4 @@
-"""`Workers`: what the loop asks of the place where evaluations run, whatever that is."""
+"""`Workers`: the interface between the loop and the places where evaluations run."""
 
 from __future__ import annotations
 
@@ -30,8 +30,7 @@ class Workers(ABC):
     def submit(self, x: np.ndarray, alone: bool) -> Future[Any]:
         """Start an evaluation at a query ``x`` of shape ``d``.
 
-        If it was lost before, so that it runs ``alone``, ``EvaluationError`` says that workers die
-        by themselves.
+        One that was lost before runs ``alone``: ``EvaluationError`` if workers die by themselves.
         """
 
     @abstractmethod
@@ -43,22 +42,22 @@ class Workers(ABC):
         """How the worker of a finished evaluation died; None if ``error`` is the objective's."""
 
     def make_room(self, future: Future[Any], error: BaseException | None) -> None:  # noqa: B027
-        """Replace dead workers, with which an evaluation was lost, or raise ``EvaluationError``."""
+        """Replace workers that an evaluation was lost with, or raise ``EvaluationError``."""
 
     @abstractmethod
     def end(self, future: Future[Any]) -> bool:
         """Give up a late evaluation; False if its worker nevertheless continues."""
 
     def check(self) -> None:  # noqa: B027
-        """Raise ``EvaluationError`` if nothing will run here any more, as far as this is known."""
+        """Raise ``EvaluationError`` if nothing can run here any more."""
 
     @abstractmethod
     def close(self, kill: bool) -> None:
-        """Shut down what was made here, and ``kill`` what is still busy."""
+        """Shut down what was made here, and ``kill`` busy workers."""
 
 
 def pickled(objective: Objective) -> bytes:
-    """The pickled objective, or ``InputDataError`` if no worker processes can be sent it."""
+    """The pickled objective, or ``InputDataError``."""
     try:
         return bytes(ForkingPickler.dumps(objective))
     except Exception as error:
@@ -69,7 +68,7 @@ def pickled(objective: Objective) -> bytes:
 
 
 def stillborn(error: BaseException) -> EvaluationError:
-    """What to raise if a new worker dies without an evaluation: no trial is to blame for that."""
+    """The error to raise if a new worker dies without an evaluation."""
     return EvaluationError(
         f"New workers die by themselves ({error}): does their initializer work, and does the main "
         "script keep what only it should do under `if __name__ == '__main__':`? The trials that "

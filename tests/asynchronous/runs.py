@@ -9,7 +9,6 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import fields
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,10 +22,6 @@ from botorch_calib.ledger import FeedbackLedger, TrialStatus
 def count_up(ledger: FeedbackLedger) -> Tensor:
     """Proposes the number of the query, so that an objective knows its trial."""
     return torch.tensor([float(len(ledger))], dtype=torch.double)
-
-
-# What is in a file to which this or another process may be writing.
-read: Callable[[Path], FeedbackLedger] = getattr(FeedbackLedger, "read", FeedbackLedger.open)
 
 
 class Quiet(AsynchronousOptimizer):

@@ -34,7 +34,7 @@ from tests.asynchronous.objectives import (
     wait_for_run,
     wait_until,
 )
-from tests.asynchronous.runs import count_up, ids, make_optimizer, observed, read
+from tests.asynchronous.runs import count_up, ids, make_optimizer, observed
 
 distributed = pytest.importorskip("distributed")
 
@@ -254,7 +254,7 @@ def run_until_it_fails(client: Any, folder: Path, accident: Any, **limits: Any) 
     with pytest.raises(EvaluationError, match="stay pending in the ledger"):
         optimizer.run(20)
     destroyer.join()
-    again = read(folder / "ledger")
+    again = FeedbackLedger.read(folder / "ledger")
     assert observed(again) == {0: 0.0, 1: 1.0}
     assert ids(again, "pending") == [2, 3]
 

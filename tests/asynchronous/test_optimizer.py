@@ -43,7 +43,6 @@ from tests.asynchronous.runs import (
     make_optimizer,
     observed,
     processes,
-    read,
 )
 from tests.timeouts import threads_of_tests
 
@@ -148,7 +147,7 @@ class TestRecording:
         def propose(ledger: FeedbackLedger) -> Tensor:
             if len(ledger) == 2:
                 gates.open(0, 1)
-                wait_until(lambda: ids(read(path), "observed") == [0, 1])
+                wait_until(lambda: ids(FeedbackLedger.read(path), "observed") == [0, 1])
             return count_up(ledger)
 
         gates.open(2)
@@ -247,6 +246,20 @@ class TestGoal:
         assert calls[rerun:] == list(range(2 + num_pending, goal))
         assert summary.num_pending == num_pending - rerun
         assert summary.num_observed + summary.num_failed == goal
+
+    def test_one_run_at_a_time(self) -> None:
+        """A second one would evaluate what the first one has under evaluation."""
+
+        def propose(ledger: FeedbackLedger) -> Tensor:
+            with pytest.raises(LedgerError, match="Another run in this process"):
+                second.run(1)
+            return count_up(ledger)
+
+        ledger = FeedbackLedger(1)
+        second = make_optimizer(Inline(), square, ledger)
+        make_optimizer(Inline(), square, ledger, propose).run(1)
+        assert len(ledger) == 1
+        assert second.run(2).num_observed == 2
 
     def test_keep_what_another_process_runs(self) -> None:
         ledger = FeedbackLedger(1)
@@ -869,10 +882,10 @@ class TestInterrupt:
         def propose(ledger: FeedbackLedger) -> Tensor:
             raise ZeroDivisionError
 
-        def interrupt(self: Any, futures: Any) -> None:
+        def interrupt(self: Any) -> None:
             raise KeyboardInterrupt
 
-        monkeypatch.setattr(evaluation_loop.EvaluationLoop, "_in_order", interrupt)
+        monkeypatch.setattr(evaluation_loop.EvaluationLoop, "_finished", interrupt)
         ledger, pool = FeedbackLedger(1), Inline()
         ledger.submit([1.0])
         with pytest.raises(KeyboardInterrupt):
@@ -917,7 +930,7 @@ class TestProgress:
         assert "2/7" in drawn[1] and "7/7" in drawn[-1]
         assert "best=36" in drawn[-1] and "running=0" in drawn[-1]
         assert "best=0" in self.show(capsys, progress=True, maximize=False).split("\r")[-1]
-        assert "monitor" not in vars(progress._Bar)  # tqdm's thread that watches bars
+        assert "monitor" not in vars(progress.ProgressBar)  # tqdm's thread that watches bars
 
     def test_nothing_is_drawn_while_nothing_changes(
         self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

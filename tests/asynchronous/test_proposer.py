@@ -495,7 +495,7 @@ BAD: dict[str, Any] = {
         (BOUNDS[[0, 0]], InputDataError),
         (BOUNDS * torch.inf, InputDataError),
         (BOUNDS[0], BotorchTensorDimensionError),
-        (BOUNDS[:, :0], BotorchTensorDimensionError),
+        (BOUNDS[:, :0], InputDataError),
     ),
     "strategy": (("ei", InputDataError), (None, InputDataError), (["ucb"], InputDataError)),
     "search": ((10, InputDataError),),

@@ -202,6 +202,14 @@ def test_workers_that_cannot_start(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     with pytest.raises(EvaluationError, match="die by themselves"):
         optimizer(square, ledger).run(2)
     assert set(ids(ledger, "pending")) == set(range(len(ledger)))
+    # Also if Pebble has noticed it before it is asked.
+    process = watched_processes._Process()
+    try:
+        wait_until(lambda: not process.is_sound)
+        with pytest.raises(EvaluationError, match="die by themselves"):
+            process.probe()
+    finally:
+        process.close(0.0)
 
 
 # What is asked depends on when values arrive, and with it whether a line search fails somewhere, of

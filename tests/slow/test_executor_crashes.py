@@ -16,7 +16,7 @@ import pytest
 
 from botorch_calib.ledger import FeedbackLedger
 from tests.asynchronous.objectives import die_by_chance, is_alive, runs, wait_until
-from tests.asynchronous.runs import make_optimizer, observed, processes, read
+from tests.asynchronous.runs import make_optimizer, observed, processes
 
 pytestmark = pytest.mark.slow
 
@@ -82,7 +82,7 @@ def interrupt(folder: Path, how: int, delay: float, num_values: int) -> None:
     )
     try:
         assert process.stdout is not None and process.stdout.readline() == "begin\n"
-        wait_until(lambda: len(observed(read(folder / "ledger"))) >= num_values)
+        wait_until(lambda: len(observed(FeedbackLedger.read(folder / "ledger"))) >= num_values)
         time.sleep(delay)
         if how == 0:
             process.kill()
@@ -114,7 +114,7 @@ def test_interrupted_again_and_again(tmp_path: Path) -> None:
     for number in range(12):
         delay = generator.uniform(0.0, 2.0)
         interrupt(tmp_path, number % 3, delay, len(known) + 1 if number % 2 else 0)
-        ledger = read(tmp_path / "ledger")
+        ledger = FeedbackLedger.read(tmp_path / "ledger")
         assert observed(ledger).items() >= known.items()
         known = observed(ledger)
         statuses = {trial.status.value for trial in ledger.trials}
