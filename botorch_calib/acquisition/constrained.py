@@ -13,7 +13,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 import torch
-from botorch.exceptions.errors import InputDataError, UnsupportedError
+from botorch.exceptions.errors import InputDataError
 from botorch.models.model import Model
 from botorch.utils.transforms import t_batch_mode_transform
 from torch import Tensor
@@ -188,28 +188,3 @@ def checked_constraints(constraints: Mapping[int, Limits], num_outputs: int) -> 
             "`constraints` holds no limit: use an acquisition function without them."
         )
     return checked
-
-
-def limits_of(A: Tensor, b: Tensor) -> dict[int, Limits]:
-    """Constraints ``A y <= b`` on one outcome each as limits by outcome.
-
-    Several constraints on one outcome meet in the narrowest limits. (BoTorch keeps the last.)
-    ``A`` is ``k x m`` for ``m`` outcomes in ``k`` constraints, ``b`` is ``k x 1``.
-    """
-    limits: dict[int, Limits] = {}
-    for weights, bound in zip(A.tolist(), b.reshape(-1).tolist(), strict=True):
-        named = [i for i, weight in enumerate(weights) if weight != 0.0]
-        if len(named) != 1:
-            raise UnsupportedError(
-                "`constraints_tuple` must bind one outcome at a time, as a closed form needs "
-                f"limits, got the weights {weights}. Monte Carlo acquisition functions, such as "
-                "qLogNoisyExpectedImprovement, take constraints on sums of outcomes."
-            )
-        (i,) = named
-        limit, (lower, upper) = bound / weights[i], limits.get(i, (None, None))
-        if weights[i] > 0:
-            upper = limit if upper is None else min(limit, upper)
-        else:
-            lower = limit if lower is None else max(limit, lower)
-        limits[i] = (lower, upper)
-    return limits

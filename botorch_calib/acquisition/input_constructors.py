@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Mapping, Sequence
 from inspect import Parameter
 from typing import Any
@@ -26,7 +27,6 @@ from botorch_calib.acquisition.constrained import (
     LogCalibratedConstrainedExpectedImprovement,
     LogCalibratedProbabilityOfFeasibility,
     checked_constraints,
-    limits_of,
 )
 from botorch_calib.acquisition.delayed import DelayedUpperConfidenceBound, input_width
 from botorch_calib.acquisition.expected_improvement import (
@@ -161,7 +161,7 @@ def construct_inputs_constrained_ei(
         UnsupportedError: If a constraint or the objective is of several outcomes.
     """
     objective_index, weight = _objective(model, objective_index, posterior_transform)
-    limits = checked_constraints(limits_from(constraints, constraints_tuple), model.num_outputs)
+    limits = limits_from(constraints, constraints_tuple, model.num_outputs)
     maximize = maximize == (weight > 0)
     if best_f is None:
         best_f = best_feasible_observation(
@@ -189,7 +189,7 @@ def construct_inputs_probability_of_feasibility(
     """Arguments of the probability of feasibility; the constraints in either of two forms."""
     return {
         "model": model,
-        "constraints": limits_from(constraints, constraints_tuple),
+        "constraints": limits_from(constraints, constraints_tuple, model.num_outputs),
         "X_pending": X_pending,
         "num_fantasies": num_fantasies,
     }
@@ -226,20 +226,38 @@ def _objective(
 
 
 def limits_from(
-    constraints: Any, constraints_tuple: tuple[Tensor, Tensor] | None
-) -> Mapping[int, Limits]:
-    """Limits by outcome, from whichever of the two forms is given.
+    constraints: Any, constraints_tuple: tuple[Tensor, Tensor] | None, num_outputs: int
+) -> dict[int, Limits]:
+    """Checked limits by outcome, from whichever of the two forms is given.
 
-    Beside ``constraints_tuple`` Ax gives ``constraints`` on samples, for Monte Carlo.
+    The second is ``(A, b)``, ``k x m`` and ``k x 1``, for ``A y <= b`` with one outcome in each
+    row. Several limits on one outcome meet in the narrowest. (BoTorch keeps the last.) Beside it
+    Ax gives ``constraints`` on samples, for Monte Carlo.
     """
     if isinstance(constraints, Mapping):
-        return constraints
+        return checked_constraints(constraints, num_outputs)
     if constraints_tuple is None:
         raise InputDataError(
             "`constraints` must map outcomes to their limits (lower, upper), or "
             "`constraints_tuple` be given."
         )
-    return limits_of(*constraints_tuple)
+    A, b = constraints_tuple
+    limits: dict[int, tuple[float, float]] = {}
+    for weights, bound in zip(A.tolist(), b.reshape(-1).tolist(), strict=True):
+        named = [i for i, weight in enumerate(weights) if weight != 0.0]
+        if len(named) != 1:
+            raise UnsupportedError(
+                "`constraints_tuple` must bind one outcome at a time, as a closed form needs "
+                f"limits, got the weights {weights}. Monte Carlo acquisition functions, such as "
+                "qLogNoisyExpectedImprovement, take constraints on sums of outcomes."
+            )
+        (i,) = named
+        limit, (lower, upper) = bound / weights[i], limits.get(i, (-math.inf, math.inf))
+        if weights[i] > 0:
+            limits[i] = lower, min(limit, upper)
+        else:
+            limits[i] = max(limit, lower), upper
+    return checked_constraints(limits, num_outputs)
 
 
 @register_once(RobustUpperConfidenceBound)

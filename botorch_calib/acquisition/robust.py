@@ -123,7 +123,7 @@ class ContextRobustFunction(PendingPoints, ABC):
         return weights.reshape(*X.shape[:-2], contexts.num_points)
 
     def with_ambiguity(self, ambiguity: AmbiguitySet) -> Self:
-        """The worst case of the same function over another set; the cache is shared."""
+        """The worst case of the same function over another set."""
         other = copy(self)
         other._cache = self._cache  # which a copy would make anew
         other.ambiguity = at_observations(ambiguity, self.model)
@@ -400,9 +400,6 @@ class WassersteinUpperConfidenceBound(RobustUpperConfidenceBound):
         return self.ambiguity.radius  # type: ignore[attr-defined]
 
 
-# ------------------------------------------------------------ arguments
-
-
 def assembled_contexts(
     contexts: ContextDistribution | Tensor,
     context_weights: Tensor | None = None,
@@ -453,9 +450,6 @@ def one_number(name: str, value: float | Tensor) -> float:
             f"`{name}` must be one number, got shape {tuple(value.shape)}."
         )
     return float(value.detach()) if isinstance(value, Tensor) else value
-
-
-# ------------------------------------------------------------ models
 
 
 def check_no_batch(name: str, model: Any) -> None:
