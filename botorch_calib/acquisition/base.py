@@ -1,9 +1,9 @@
-"""Base class of the closed forms: what they read of their models, and what pending points add.
+"""Base class of the closed forms: predictive distributions of single points, and fantasies.
 
-A closed form asks ``_marginals`` what is stated of its points, computes its value, and hands that
-to ``_reduce``. Pending points are handled by fantasies: the models are conditioned on a fixed set
-of quasi-random outcomes there, drawn from their own distributions of observations, and the value is
-averaged over them. For joint batches (``q > 1``) use BoTorch's Monte Carlo acquisition functions.
+A closed form reads marginals from ``_marginals``, computes its value, and hands that to
+``_reduce``. The value is averaged over fantasies of pending points, a fixed set of quasi-random
+outcomes that the models are conditioned on. For joint batches (``q > 1``) use BoTorch's Monte Carlo
+acquisition functions.
 """
 
 from __future__ import annotations
@@ -27,25 +27,19 @@ from botorch_calib.posteriors import CalibratedPosterior
 
 
 class CalibratedAcquisitionFunction(PendingPoints, ABC):
-    """Base class of closed forms for single points (``q = 1``); has `forward` to be written.
+    """Base class of closed forms for single points (``q = 1``); a subclass writes `forward`.
 
     A constructor ends with ``self.set_X_pending(X_pending)``.
 
     Args:
-        model: Model with one output whose posterior is a `CalibratedPosterior`, such as a
-            `CalibratedModel`; with ``outcomes`` a ``ModelList`` of such and Gaussian models.
-        posterior_transform: Affine transform of the single outcome, if any.
+        model: Model with one output and a calibrated posterior, such as a `CalibratedModel`; with
+            ``outcomes`` a ``ModelList`` of such and Gaussian models.
+        posterior_transform: Affine transform of the outcome.
         maximize: Whether the objective is maximised.
         num_fantasies: Number of fantasies of the outcomes at pending points.
         observation_noise: Whether the value is of an observation, also where the model's posterior
             is of the objective.
-        outcomes: The outcomes that the value depends on, the objective first; others are not
-            evaluated.
-
-    Raises:
-        UnsupportedError: If the model has several outputs and ``outcomes`` are not given, or a
-            member of a ``ModelList`` has several.
-        InputDataError: If ``num_fantasies`` is not a positive integer.
+        outcomes: Outcomes that the value depends on, the objective first.
     """
 
     def __init__(
@@ -76,14 +70,10 @@ class CalibratedAcquisitionFunction(PendingPoints, ABC):
         self._fantasies = dict(zip(self._models, fantasies, strict=True))
 
     def _marginals(self, X: Tensor, outcome: int | None = None) -> CalibratedPosterior:
-        """What is stated of single points. Nothing else of a closed form evaluates a model.
+        """Predictive distributions at ``b x 1 x d``: the only evaluation of a model.
 
-        Args:
-            X: ``b x 1 x d``.
-            outcome: One of ``outcomes``, as it is (default: the objective, to be maximised).
-
-        Returns:
-            Marginals ``b x 1 x 1``, with pending points ``b x num_fantasies x 1 x 1``.
+        They are ``b x 1 x 1``, with pending points ``b x num_fantasies x 1 x 1``, of one of
+        ``outcomes`` as it is (default: of the objective, to be maximised).
         """
         index = next(iter(self._models)) if outcome is None else outcome
         model: Any = self._models[index]
@@ -113,11 +103,7 @@ class CalibratedAcquisitionFunction(PendingPoints, ABC):
 
 
 def sole_output(name: str, model: Any) -> Any:
-    """The model of the only outcome, for the acquisition function ``name``.
-
-    Raises:
-        UnsupportedError: If it is no model, or one of several outcomes.
-    """
+    """The model of the only outcome, for the acquisition function ``name``."""
     if check_model(model).num_outputs != 1:
         raise UnsupportedError(f"{name} needs a model with one output, got {model.num_outputs}.")
     return sole_member(model)

@@ -14,32 +14,27 @@ from botorch_calib.acquisition.base import CalibratedAcquisitionFunction
 class CalibratedUpperConfidenceBound(CalibratedAcquisitionFunction):
     """The ``level``-quantile of the calibrated distribution: an upper confidence bound.
 
-    Where BoTorch's ``UpperConfidenceBound`` takes a multiple of the standard deviation, this
-    takes a probability. The quantile is that of the objective unless the model was made with
-    ``denoise=False`` or ``observation_noise`` is given. What calibrators keep true is the quantile
-    of an observation, at the levels that they learn.
+    BoTorch's ``UpperConfidenceBound`` takes a multiple of the standard deviation, this one a
+    probability. The quantile is that of the objective unless the model was made with
+    ``denoise=False`` or ``observation_noise`` is given. Calibrators keep the quantile of an
+    observation true, at the levels that they learn.
 
     *Value at risk*: ``level=0.1, observation_noise=True`` is the outcome that is exceeded with
-    probability 0.9, as ``VaR(alpha=0.9)`` of ``botorch.acquisition.risk_measures``. What spreads
-    an outcome, noise and what is not known, then counts against a point: it does not explore.
+    probability 0.9, as ``VaR(alpha=0.9)`` of ``botorch.acquisition.risk_measures``. Noise and
+    uncertainty then count against a point, so it does not explore.
 
     Args:
-        model: Model with one output whose posterior is a `CalibratedPosterior`, such as a
-            `CalibratedModel`.
+        model: Model with one output and a calibrated posterior, such as a `CalibratedModel`.
         level: Level of the quantile, in (0, 1).
-        posterior_transform: Affine transform of the single outcome, if any.
-        maximize: Whether the objective is maximised. If False the value is minus the
-            ``1 - level`` quantile (a lower confidence bound).
+        posterior_transform: Affine transform of the outcome.
+        maximize: If False, the value is minus the ``1 - level`` quantile, a lower confidence bound.
         X_pending: Points under evaluation, ``n x d``, whose outcomes are averaged over.
         num_fantasies: Number of fantasies of the outcomes at pending points.
         observation_noise: Whether the quantile is of an observation whatever the model describes.
 
     Raises:
-        UnsupportedError: If the model has several outputs, or batch dimensions together with
-            pending points, or its posterior is not a calibrated one or, by its input transform,
-            of several points for each (when evaluated).
-        InputDataError: If ``level`` is outside (0, 1) or ``num_fantasies`` is not a positive
-            integer.
+        UnsupportedError: As `CalibratedExpectedImprovement`.
+        InputDataError: If ``level`` is outside (0, 1) or another argument is malformed.
     """
 
     def __init__(

@@ -1,11 +1,10 @@
 """Closed-form acquisition functions under constraints on calibrated outcomes (``q = 1``).
 
-Outcomes are modelled independently, each by a model of its own in a ``ModelList``, so that log
-expected improvement and log probabilities of feasibility add up. Each factor is exact under the
-distribution its model states: calibrated (the pieces of a `CalibratedPosterior`) or Gaussian (any
-other model). BoTorch's ``LogConstrainedExpectedImprovement`` sees the moments of a posterior
-alone, which far from feasibility is wrong by many orders of magnitude for a distribution that is
-not normal.
+Outcomes are independent, each with its own model in a ``ModelList``, so log expected improvement
+and log probabilities of feasibility add up. Each term is exact under the predictive distribution of
+its model, calibrated or Gaussian. BoTorch's ``LogConstrainedExpectedImprovement`` sees moments
+alone, which is wrong by many orders of magnitude far from feasibility if a distribution is not
+normal.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 import torch
-from botorch.exceptions.errors import InputDataError, UnsupportedError
+from botorch.exceptions.errors import InputDataError
 from botorch.models.model import Model
 from botorch.utils.transforms import t_batch_mode_transform
 from torch import Tensor
@@ -26,7 +25,7 @@ from botorch_calib.acquisition.incumbents import Limits
 
 
 class _Constrained(CalibratedAcquisitionFunction):
-    """What the two share: the probability that all constraints hold."""
+    """Base class of both: the probability that all constraints hold."""
 
     _log = True
     constraints: dict[int, Limits]
@@ -44,22 +43,19 @@ class LogCalibratedProbabilityOfFeasibility(_Constrained):
     r"""Log probability that all constraints hold, ``sum_i log P(lower_i <= y_i <= upper_i)``.
 
     The counterpart of BoTorch's ``LogProbabilityOfFeasibility``, exact for calibrated outcomes.
-    What is stated of outcome ``i`` is what its model states: the objective behind the noise, or
-    with ``denoise=False`` an observation.
+    ``y_i`` is the outcome without noise, or an observation if its model has ``denoise=False``.
 
     Args:
-        model: A ``ModelList`` of models with one output each, calibrated or plain Gaussian ones,
-            or a single such model.
+        model: A ``ModelList`` of calibrated or Gaussian models with one output each, or one such.
         constraints: ``{i: (lower, upper)}``, limits on outcome ``i`` in its units; None or
             infinity for no limit.
         X_pending: Points under evaluation, ``n x d``, whose outcomes are averaged over.
         num_fantasies: Number of fantasies of the outcomes at pending points.
 
     Raises:
-        InputDataError: If there are no constraints, limits are crossed or NaN, or an index names no
-            outcome or one that another names.
-        UnsupportedError: If a model has several outputs or a posterior that is not Gaussian or, by
-            its input transform, of several points for each (when evaluated).
+        InputDataError: If ``constraints`` are empty or malformed, or name an outcome twice.
+        UnsupportedError: If a model has several outputs; when evaluated, if its posterior is
+            neither calibrated nor Gaussian or has several values a point.
     """
 
     def __init__(
@@ -89,16 +85,15 @@ class LogCalibratedConstrainedExpectedImprovement(_Constrained, ImprovementFunct
     ``LogConstrainedExpectedImprovement``, with its arguments.
 
     With pending points ``P`` the value is the mean over fantasies ``w`` of their outcomes,
-    ``log E_w[E((f~ - best_w)+ | w) prod_i P(lower_i <= y_i <= upper_i | w)]``, and each fantasy has
-    the incumbent that it would leave behind: ``best_w`` is the greatest of ``best_f`` and the
-    posterior means of the objective at those points of ``P`` that are feasible in ``w``, which
-    means with a probability above 1/2. Without noise an outcome in ``w`` is known, its mean is
-    its value, feasibility is certain either way, and of Gaussian processes this is the tower
-    property: the expected improvement over whatever the pending points turn out to give. With
-    noise the incumbent is a plug-in, as in `LogCalibratedExpectedImprovement`.
+    ``log E_w[E((f~ - best_w)+ | w) prod_i P(lower_i <= y_i <= upper_i | w)]``. The incumbent
+    ``best_w`` is the greatest of ``best_f`` and the posterior means of the objective at those
+    points of ``P`` that are feasible in ``w`` with a probability above 1/2. Without noise, means
+    and feasibility are known in ``w``, and for Gaussian processes this is the expected improvement
+    over the pending points' own outcomes, by the tower property. With noise the incumbent is a
+    plug-in, as in `LogCalibratedExpectedImprovement`.
 
     Args:
-        model: A ``ModelList`` of models with one output each, calibrated or plain Gaussian ones.
+        model: A ``ModelList`` of calibrated or Gaussian models with one output each.
         best_f: Best feasible value so far, in units of the objective: a scalar, or of shape ``b``.
         objective_index: Which outcome is the objective.
         constraints: ``{i: (lower, upper)}``, limits on outcome ``i`` in its units; None or
@@ -108,11 +103,8 @@ class LogCalibratedConstrainedExpectedImprovement(_Constrained, ImprovementFunct
         num_fantasies: Number of fantasies of the outcomes at pending points.
 
     Raises:
-        InputDataError: If there are no constraints, limits are crossed or NaN, an index names no
-            outcome or one that another names, the objective is constrained, or ``best_f`` is NaN
-            or no number.
-        UnsupportedError: If a model has several outputs or a posterior that is not Gaussian or, by
-            its input transform, of several points for each (when evaluated).
+        InputDataError: As `LogCalibratedProbabilityOfFeasibility`; if the objective is constrained.
+        UnsupportedError: As `LogCalibratedProbabilityOfFeasibility`.
     """
 
     def __init__(
@@ -196,34 +188,3 @@ def checked_constraints(constraints: Mapping[int, Limits], num_outputs: int) -> 
             "`constraints` holds no limit: use an acquisition function without them."
         )
     return checked
-
-
-def limits_of(A: Tensor, b: Tensor) -> dict[int, Limits]:
-    """Constraints ``A y <= b`` on one outcome each as limits by outcome.
-
-    Several constraints on one outcome meet in the narrowest limits. (BoTorch keeps the last.)
-
-    Args:
-        A: Weights, ``k x m``, of ``m`` outcomes in ``k`` constraints.
-        b: Right-hand sides, ``k x 1``.
-
-    Raises:
-        UnsupportedError: If a constraint weighs several outcomes, or none.
-    """
-    limits: dict[int, Limits] = {}
-    for weights, bound in zip(A.tolist(), b.reshape(-1).tolist(), strict=True):
-        named = [i for i, weight in enumerate(weights) if weight != 0.0]
-        if len(named) != 1:
-            raise UnsupportedError(
-                "`constraints_tuple` must bind one outcome at a time, as a closed form needs "
-                f"limits, got the weights {weights}. Monte Carlo acquisition functions, such as "
-                "qLogNoisyExpectedImprovement, take constraints on sums of outcomes."
-            )
-        (i,) = named
-        limit, (lower, upper) = bound / weights[i], limits.get(i, (None, None))
-        if weights[i] > 0:
-            upper = limit if upper is None else min(limit, upper)
-        else:
-            lower = limit if lower is None else max(limit, lower)
-        limits[i] = (lower, upper)
-    return limits

@@ -1,4 +1,4 @@
-"""Upper confidence bounds under delayed feedback, and what they share with Thompson sampling.
+"""Upper confidence bounds under delayed feedback, and their base class.
 
 If pending queries are censored, the posterior mean is biased. Replacing the future value ``y_s`` of
 a query by the censoring value ``c`` moves the mean at ``x`` by
@@ -16,13 +16,10 @@ with ``beta`` as in BoTorch, the square of the paper's. The sum is over the quer
 lies before the first query while ``t <= m``.) Only queries without a value cause a bias, so a sum
 over these alone is a valid and smaller multiplier.
 
-With many pending queries the sum outweighs the mean. It is not tight. Let ``v`` be the covariances
-of ``f(x)`` with the ``f(x_s)``, ``S`` the covariance matrix of the latter, and ``e`` the errors
-``c - y_s``. Their joint covariance matrix is positive semidefinite, so ``(v'e)^2`` is at most
-``sigma(x)^2 e'Se``: ``feedback_bound * sqrt(sum_st |S_st|)`` covers the bias as well, and grows
-with the root of the number of distant queries. In experiments that did not mend the search: what it
-suffers from is the mean, which many values far below it bend everywhere. A `DelayAwareProposer`
-therefore hallucinates if many queries are pending.
+The sum is not tight: with ``S`` the covariance matrix of the ``f(x_s)``, ``feedback_bound *
+sqrt(sum_st |S_st|)`` covers the bias as well, by Cauchy-Schwarz. In experiments that did not help:
+the search suffers from the mean, which many values far below it bend everywhere. A
+`DelayAwareProposer` therefore hallucinates if many queries are pending.
 """
 
 from __future__ import annotations
@@ -32,7 +29,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import torch
 from botorch.acquisition.objective import PosteriorTransform
-from botorch.exceptions.errors import InputDataError, UnsupportedError
+from botorch.exceptions.errors import UnsupportedError
 from botorch.models.gpytorch import MultiTaskGPyTorchModel
 from botorch.models.model import Model
 from botorch.utils.transforms import (
@@ -42,7 +39,7 @@ from botorch.utils.transforms import (
 )
 from torch import Tensor
 
-from botorch_calib._validation import check_inputs, check_nonnegative
+from botorch_calib._validation import check_inputs, check_nonnegative, check_one_of
 from botorch_calib.acquisition.base import sole_output
 from botorch_calib.acquisition.pending_points import PendingPoints
 from botorch_calib.models.calibrated import CalibratedModel
@@ -66,15 +63,11 @@ WINDOWS = ("pending", "all", None)
 def confidence_width(
     model: Any, beta: float, X_window: Tensor | None, feedback_bound: float
 ) -> Tensor:
-    """The multiplier ``nu = feedback_bound * sum_s sigma(x_s) + sqrt(beta)`` of eq. 2.
-
-    The points ``x_s`` are ``n x d``, or None. The result has the model's batch shape; without a sum
-    it is a scalar.
-    """
+    """The multiplier ``nu`` of eq. 2, of the model's batch shape; without a sum it is a scalar."""
     if X_window is None or len(X_window) == 0 or feedback_bound == 0.0:
         return like(model, torch.tensor(beta**0.5, dtype=torch.double))
-    # Each point is a batch of its own: marginals suffice, and no joint covariance matrix is formed.
-    # Ensembles add their batch dimension themselves.
+    # Each point is its own batch, so that no joint covariance matrix is formed. Ensembles add their
+    # batch dimension themselves.
     batch_dims = 0 if is_ensemble(model) else len(model.batch_shape)
     X = X_window.reshape(len(X_window), *[1] * batch_dims, 1, X_window.shape[-1])
     _, sigma = stated_moments(model, posterior_at(model, X))
@@ -85,20 +78,14 @@ class DelayAwareAcquisitionFunction(PendingPoints, ABC):
     """Base class: holds the multiplier ``nu`` and accepts further pending points.
 
     A constructor of a subclass ends with a call of `set_X_pending`, which computes ``nu``. Pending
-    points condition the model, and lengthen the window: so ``optimize_acqf(..., q=q,
-    sequential=True)`` chooses a batch in the way of the paper ([Verma2022]_, section 4). Without a
-    window, and with a model that does not censor (GP-BUCB, GP-BTS), ``nu = sqrt(beta)`` is kept.
+    points condition the model and lengthen the window, so ``optimize_acqf(..., q=q,
+    sequential=True)`` chooses a batch as the paper does ([Verma2022]_, section 4). Without a window
+    and with a model that does not censor (GP-BUCB, GP-BTS), ``nu`` stays ``sqrt(beta)``.
 
-    Args:
-        model: A model with one output, conditioned on all queries.
-        beta: As all others, see `DelayedUpperConfidenceBound`.
-        X_window: The queries of the sum in ``nu``, ``n x d``; None for no sum.
-        feedback_bound: Factor of the sum, in reciprocal units of the outcome.
-        posterior_transform: Affine transform of the single outcome, or None.
-        maximize: Whether the objective is maximized.
+    For the arguments see `DelayedUpperConfidenceBound`.
 
     Attributes:
-        nu: The multiplier of eq. 2, computed once and again by `set_X_pending`.
+        nu: The multiplier of eq. 2.
     """
 
     model: Any  # a BoTorch model: its attributes are beyond what ``Model`` declares
@@ -135,15 +122,14 @@ class DelayAwareAcquisitionFunction(PendingPoints, ABC):
         now: float | None = None,
         **kwargs: Any,
     ) -> Self:
-        """Build the acquisition function with a window that is read from a ledger.
+        """Build the acquisition function with the window of a ledger.
 
         Args:
             model: A model conditioned on all queries, usually
                 ``CensoredDelayModel.from_ledger(ledger, ...)``.
             ledger: The queries so far.
-            window: ``"pending"`` for pending queries, which are all that the proof needs;
-                ``"all"``, as published, for all queries submitted within the last
-                ``ledger.max_wait``, with or without a value; None for no window.
+            window: ``"pending"`` for pending queries, which are all that the proof needs; ``"all"``
+                for all of the last ``ledger.max_wait``, as published; None for no window.
             now: Time as of which the ledger is read (default: the current time).
             kwargs: Further arguments of the constructor. ``maximize`` is the ledger's.
 
@@ -151,9 +137,7 @@ class DelayAwareAcquisitionFunction(PendingPoints, ABC):
             InputDataError: If ``window`` is unknown or ``maximize`` contradicts the ledger.
         """
         kwargs["maximize"] = ledger.checked_maximize(kwargs.get("maximize"))
-        if window not in WINDOWS:
-            raise InputDataError(f'`window` must be "pending", "all" or None, got {window!r}.')
-        if window is None:
+        if check_one_of("window", window, WINDOWS) is None:
             return cls(model, **kwargs)
         X_window = ledger.pending(now) if window == "pending" else ledger.window(now)
         return cls(model, X_window=X_window, **kwargs)
@@ -192,7 +176,7 @@ def input_width(model: Any) -> int | None:
 
 
 def _pending_part(model: Any) -> Any:
-    """What takes pending points: the model itself, or the one that a calibrated one corrects."""
+    """The model that takes pending points: itself, or the one inside a calibrated one."""
     return model.model if isinstance(model, CalibratedModel) else model
 
 
@@ -211,12 +195,10 @@ class DelayedUpperConfidenceBound(DelayAwareAcquisitionFunction):
     """GP-UCB under delayed feedback (GP-UCB-SDF), [Verma2022]_, eq. 2.
 
     The value is ``mu(x) + nu sigma(x)`` with ``nu = feedback_bound * sum_s sigma(x_s) +
-    sqrt(beta)``, where the sum is over ``X_window``. For a `CensoredDelayModel` with
-    ``imputation="censor"`` this is the paper's algorithm. Without a window ``nu = sqrt(beta)``,
-    which is GP-UCB for any model, and GP-BUCB for a `CensoredDelayModel` with
+    sqrt(beta)``, where the sum is over ``X_window``; ``nu`` has no gradient. For a
+    `CensoredDelayModel` with ``imputation="censor"`` this is the paper's algorithm. Without a
+    window it is GP-UCB for any model, and GP-BUCB for a `CensoredDelayModel` with
     ``imputation="hallucinate"``.
-
-    ``nu`` is a constant: it has no gradient.
 
     Args:
         model: A model with one output whose posterior has a mean and a variance, conditioned on
@@ -225,30 +207,24 @@ class DelayedUpperConfidenceBound(DelayAwareAcquisitionFunction):
             pending. The paper's multiplies ``sigma`` itself: give its square.
         X_window: The queries ``x_s`` of the sum, ``n x d``: those still pending, or all of the
             last ``m`` iterations (see `from_ledger`). None or empty for no sum.
-        feedback_bound: The factor of the sum, in reciprocal units of the outcome, as ``sigma``
-            has these units. Let ``B_y`` bound ``|y - censor_value|``. Then ``B_y`` over the noise
-            variance covers the bias of censoring with certainty (this module's docstring derives
-            it), but is large if there is little noise. The paper takes ``B_y`` itself, for
-            outcomes scaled to a prior variance of at most 1 and a regularization of at least 1 in
-            place of the noise variance. For outcomes with standard deviation ``s`` that is
-            ``B_y / s**2``. The default is the paper's for feedback in [0, 1]. 0 is no sum.
-        posterior_transform: Affine transform of the single outcome, or None. It does not affect
-            ``nu``, which has no units.
-        maximize: Whether the objective is maximized. If not, the value is ``-(mu - nu sigma)``,
-            and ``censor_value`` should be the greatest possible value instead of the least.
-        X_pending: Points under evaluation, ``n x d``, on which the model is not yet conditioned;
-            `set_X_pending` conditions it.
+        feedback_bound: The factor of the sum, in reciprocal units of the outcome. Let ``B_y`` bound
+            ``|y - censor_value|``. Then ``B_y`` over the noise variance covers the bias of
+            censoring with certainty (derived in this module's docstring), but is large if there is
+            little noise. The paper takes ``B_y`` itself, for outcomes scaled to a prior variance of
+            at most 1: ``B_y / s**2`` for outcomes with standard deviation ``s``. The default is the
+            paper's for feedback in [0, 1]. 0 is no sum.
+        posterior_transform: Affine transform of the outcome. It does not affect ``nu``.
+        maximize: If False, the value is ``-(mu - nu sigma)``, and ``censor_value`` should be the
+            greatest possible value instead of the least.
+        X_pending: Points under evaluation, ``n x d``, on which the model is not yet conditioned.
 
     Raises:
         UnsupportedError: If the model has several outputs, or cannot take ``X_pending``.
-        InputDataError: If ``beta`` or ``feedback_bound`` is negative or not finite, or
-            ``X_window`` or ``X_pending`` hold NaN or infinite values.
-        BotorchTensorDimensionError: If one of these is not ``n x d``.
+        InputDataError, BotorchTensorDimensionError: If an argument is malformed.
 
     Example:
         >>> model = CensoredDelayModel.from_ledger(ledger, fit)
         >>> acqf = DelayedUpperConfidenceBound.from_ledger(model, ledger, beta=1.0)
-        >>> candidate, _ = optimize_acqf(acqf, bounds, q=1, num_restarts=10, raw_samples=256)
     """
 
     def __init__(
@@ -261,14 +237,7 @@ class DelayedUpperConfidenceBound(DelayAwareAcquisitionFunction):
         maximize: bool = True,
         X_pending: Tensor | None = None,
     ) -> None:
-        super().__init__(
-            model,
-            beta=beta,
-            X_window=X_window,
-            feedback_bound=feedback_bound,
-            posterior_transform=posterior_transform,
-            maximize=maximize,
-        )
+        super().__init__(model, beta, X_window, feedback_bound, posterior_transform, maximize)
         self.set_X_pending(X_pending)
 
     @t_batch_mode_transform(expected_q=1)

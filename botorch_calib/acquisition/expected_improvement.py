@@ -18,19 +18,16 @@ from botorch_calib.posteriors.calibrated import broadcasts_to
 class ImprovementFunction(CalibratedAcquisitionFunction):
     """Base class of those that measure improvement over ``best_f``.
 
-    Each fantasy of pending points has an incumbent of its own, the better one of ``best_f`` and
-    what these points bring.
+    Each fantasy of pending points has its own incumbent: ``best_f``, or what they bring if better.
     """
 
     best_f: Tensor
     _best_pending: Tensor | None = None
 
+    @torch.no_grad()
     def _account_for(self, X_pending: Tensor | None) -> None:
         super()._account_for(X_pending)
-        with torch.no_grad():
-            self._best_pending = (
-                None if X_pending is None else self._best_of(X_pending.unsqueeze(-2))
-            )
+        self._best_pending = None if X_pending is None else self._best_of(X_pending.unsqueeze(-2))
 
     def _best_of(self, X: Tensor) -> Tensor:
         """The best of pending points ``n x 1 x d`` in each fantasy, ``num_fantasies``."""
@@ -38,7 +35,7 @@ class ImprovementFunction(CalibratedAcquisitionFunction):
         return self._marginals(X).mean.squeeze(-1).squeeze(-1).amax(dim=0)
 
     def _incumbent(self, marginals: CalibratedPosterior) -> Tensor:
-        """What is to be improved upon, broadcasting against marginals of the objective."""
+        """The value to improve upon, which broadcasts against marginals of the objective."""
         best = (self.best_f if self.maximize else -self.best_f).to(marginals.device, torch.double)
         points = marginals.batch_shape
         if self._best_pending is not None:
@@ -58,22 +55,18 @@ class CalibratedExpectedImprovement(ImprovementFunction):
     `LogCalibratedExpectedImprovement` for optimisation.
 
     Args:
-        model: Model with one output whose posterior is a `CalibratedPosterior`, such as a
-            `CalibratedModel`.
+        model: Model with one output and a calibrated posterior, such as a `CalibratedModel`.
         best_f: Value to improve upon, in units of the outcome: a scalar, or of shape ``b``.
-        posterior_transform: Affine transform of the single outcome, if any; ``best_f`` is on
-            its scale.
-        maximize: Whether the objective is maximised, so that improvement is upwards.
+        posterior_transform: Affine transform of the outcome; ``best_f`` is on its scale.
+        maximize: Whether the objective is maximised.
         X_pending: Points under evaluation, ``n x d``, whose outcomes are averaged over.
         num_fantasies: Number of fantasies of the outcomes at pending points.
 
     Raises:
-        UnsupportedError: If the model has several outputs, or batch dimensions together with
-            pending points, or its posterior is not a calibrated one or, by its input transform,
-            of several points for each (when evaluated).
-        InputDataError: If ``best_f`` is no number, NaN or empty, or ``num_fantasies`` is not a
-            positive integer.
-        BotorchTensorDimensionError: If ``best_f`` does not broadcast to ``b`` (when evaluated).
+        UnsupportedError: If the model has several outputs, or batch dimensions and pending points;
+            when evaluated, if its posterior is not calibrated or has several values a point.
+        InputDataError: If an argument is malformed.
+        BotorchTensorDimensionError: When evaluated, if ``best_f`` does not broadcast to ``b``.
     """
 
     def __init__(
@@ -103,22 +96,15 @@ class LogCalibratedExpectedImprovement(ImprovementFunction):
     ``LogExpectedImprovement``.
 
     Args:
-        model: Model with one output whose posterior is a `CalibratedPosterior`, such as a
-            `CalibratedModel`.
+        model: Model with one output and a calibrated posterior, such as a `CalibratedModel`.
         best_f: Value to improve upon, in units of the outcome: a scalar, or of shape ``b``.
-        posterior_transform: Affine transform of the single outcome, if any; ``best_f`` is on
-            its scale.
-        maximize: Whether the objective is maximised, so that improvement is upwards.
+        posterior_transform: Affine transform of the outcome; ``best_f`` is on its scale.
+        maximize: Whether the objective is maximised.
         X_pending: Points under evaluation, ``n x d``, whose outcomes are averaged over.
         num_fantasies: Number of fantasies of the outcomes at pending points.
 
     Raises:
         Exception: As `CalibratedExpectedImprovement`.
-
-    Example:
-        >>> model = CalibratedModel.from_history(gp, LocalizedConformal(0.2))
-        >>> acqf = LogCalibratedExpectedImprovement(model, best_f=Y.max())
-        >>> candidate, value = optimize_acqf(acqf, bounds, q=1, num_restarts=10, raw_samples=512)
     """
 
     _log = True
@@ -144,17 +130,13 @@ class LogCalibratedExpectedImprovement(ImprovementFunction):
 
 
 class CalibratedProbabilityOfImprovement(ImprovementFunction):
-    """Calibrated probability of improvement ``P(f~ > best_f)``.
-
-    ``f~`` has the calibrated distribution of the objective.
+    """Calibrated probability of improvement ``P(f~ > best_f)`` of the objective ``f~``.
 
     Args:
-        model: Model with one output whose posterior is a `CalibratedPosterior`, such as a
-            `CalibratedModel`.
+        model: Model with one output and a calibrated posterior, such as a `CalibratedModel`.
         best_f: Value to improve upon, in units of the outcome: a scalar, or of shape ``b``.
-        posterior_transform: Affine transform of the single outcome, if any; ``best_f`` is on
-            its scale.
-        maximize: Whether the objective is maximised, so that improvement is upwards.
+        posterior_transform: Affine transform of the outcome; ``best_f`` is on its scale.
+        maximize: Whether the objective is maximised.
         X_pending: Points under evaluation, ``n x d``, whose outcomes are averaged over.
         num_fantasies: Number of fantasies of the outcomes at pending points.
 

@@ -14,32 +14,26 @@ from botorch_calib.acquisition.base import CalibratedAcquisitionFunction
 class CalibratedExpectedShortfall(CalibratedAcquisitionFunction):
     """The mean of the worst outcomes, those with a total probability of ``1 - alpha``.
 
-    With ``alpha = 0.9`` the mean of an observation that is below its 10 % quantile
-    (`CalibratedPosterior.conditional_mean_below`): which point to choose if one of its bad outcomes
-    counts. It is never above that quantile, the value at risk (`CalibratedUpperConfidenceBound`),
-    and unlike it tells how bad the bad outcomes are. Observation noise and what is not known of the
-    objective count against a point: it does not explore.
+    With ``alpha = 0.9`` this is the mean of an observation given that it is below its 10 % quantile
+    (`CalibratedPosterior.conditional_mean_below`), whether the model denoises or not. It is never
+    above that quantile, the value at risk (`CalibratedUpperConfidenceBound`). Observation noise and
+    uncertainty count against a point, so it does not explore.
 
-    BoTorch's ``CVaR``, whose ``alpha`` this is, is an objective for Monte Carlo, over outcomes that
-    an input perturbation brings about. The ambiguity set `ConditionalValueAtRisk` is over contexts.
+    BoTorch's ``CVaR``, with the same ``alpha``, is a Monte Carlo objective over outcomes of
+    perturbed inputs. The ambiguity set `ConditionalValueAtRisk` is over contexts.
 
     Args:
-        model: Model with one output whose posterior is a `CalibratedPosterior`, such as a
-            `CalibratedModel`; the value is of the outcome whether the model denoises or not.
+        model: Model with one output and a calibrated posterior, such as a `CalibratedModel`.
         alpha: The risk level, in (0, 1): the probability of a better outcome.
-        posterior_transform: Affine transform of the single outcome, if any.
-        maximize: Whether large outcomes are good. If False the outcome is a loss, and the value is
-            minus its mean above the ``alpha``-quantile.
-        X_pending: Points under evaluation, ``n x d``, whose outcomes are averaged over: the value
-            is the one that is to be expected once they are known.
+        posterior_transform: Affine transform of the outcome.
+        maximize: If False, the outcome is a loss, and the value is minus its mean above the
+            ``alpha``-quantile.
+        X_pending: Points under evaluation, ``n x d``, whose outcomes are averaged over.
         num_fantasies: Number of fantasies of the outcomes at pending points.
 
     Raises:
-        UnsupportedError: If the model has several outputs, or batch dimensions together with
-            pending points, or its posterior is not a calibrated one or, by its input transform,
-            of several points for each (when evaluated).
-        InputDataError: If ``alpha`` is outside (0, 1) or ``num_fantasies`` is not a positive
-            integer.
+        UnsupportedError: As `CalibratedExpectedImprovement`.
+        InputDataError: If ``alpha`` is outside (0, 1) or another argument is malformed.
     """
 
     def __init__(

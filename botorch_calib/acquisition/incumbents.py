@@ -22,7 +22,7 @@ TrainingData = SupervisedDataset | dict[Hashable, SupervisedDataset]
 
 
 class _Observations(NamedTuple):
-    """Of one outcome: where it was observed, ``n x d``, and what, ``n``."""
+    """Observations of one outcome: the points ``n x d`` and the values ``n``."""
 
     X: Tensor | None
     values: Tensor
@@ -34,11 +34,7 @@ def best_observation(
     posterior_transform: PosteriorTransform | None,
     maximize: bool,
 ) -> Tensor:
-    """The best observed value of a model's only outcome, in units after the transform.
-
-    Raises:
-        NotImplementedError: If the data are those of several outcomes, and the model holds none.
-    """
+    """The best observed value of a model's only outcome, in units after the transform."""
     (observed,) = _observations([model], training_data)
     values = observed.values
     if posterior_transform is not None:
@@ -55,26 +51,25 @@ def best_feasible_observation(
 ) -> Tensor:
     """The best observed value of the objective where all constraints were observed to hold.
 
-    Feasibility is that of the observed values, as in BoTorch. Where outcomes were not all observed
-    at the same points, a point counts if each constraint was observed there, and held each time.
+    Feasibility is that of the observed values, as in BoTorch. If outcomes were observed at
+    different points, a point counts if each constraint was observed there, and held each time.
 
-    Where nothing feasible was observed any feasible point is an improvement. As in BoTorch the
-    value is then a bound that the objective hardly ever passes, the smallest ``mean - 6 std``
-    (greatest ``mean + 6 std`` of a minimisation) over the observed points and 32 others around
-    them, or 0 if that is worse. The further off the bound ``M``, the less the objective counts:
-    ``log E(f - M)+`` is then nearly ``log(E f - M)``, which differs between two points by about
-    the difference of their means over ``|M|``. What is left is the probability of feasibility.
+    If no observation is feasible, any feasible point is an improvement. As in BoTorch the value is
+    then a bound ``M`` that the objective hardly ever passes, the smallest ``mean - 6 std``
+    (greatest ``mean + 6 std`` when minimising) over the observed points and 32 others around them,
+    or 0 if that is worse. ``log E(f - M)+`` is nearly ``log(E f - M)``, which differs between two
+    points by about the difference of their means over ``|M|``: the probability of feasibility
+    decides.
 
     Args:
         members: A model with one output for each outcome.
-        training_data: Data by outcome; outcomes that no model has a part in are left out.
+        training_data: Data by outcome.
         objective_index: Which outcome is the objective.
         constraints: ``{i: (lower, upper)}``, limits on outcome ``i``; None for no limit.
         maximize: Whether the objective is maximised.
 
     Raises:
-        NotImplementedError: If the data are not those of the model's outcomes, and a model holds
-            none.
+        NotImplementedError: If the data do not match the outcomes, and a model holds none.
 
     Warns:
         BotorchWarning: If no observation is feasible.
@@ -99,14 +94,14 @@ def best_feasible_observation(
 
 
 def _observations(members: Sequence[Model], training_data: TrainingData) -> list[_Observations]:
-    """What was observed of the outcome of each model."""
+    """Observations of each model's outcome."""
     datasets = list(training_data.values()) if isinstance(training_data, dict) else [training_data]
     observed = [
         _Observations(dataset.X, values) for dataset in datasets for values in dataset.Y.unbind(-1)
     ]
     if len(observed) == len(members):
         return observed
-    # There are data of further outcomes, and nothing says which: what the models hold is theirs.
+    # There are data of other outcomes, and nothing says which. So take the models' own.
     bases = [observed_process(member) for member in members]
     if not all(base.num_outputs == 1 and hasattr(base, "train_targets") for base in bases):
         raise _unknown_data()

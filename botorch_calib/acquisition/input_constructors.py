@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Mapping, Sequence
 from inspect import Parameter
 from typing import Any
@@ -26,7 +27,6 @@ from botorch_calib.acquisition.constrained import (
     LogCalibratedConstrainedExpectedImprovement,
     LogCalibratedProbabilityOfFeasibility,
     checked_constraints,
-    limits_of,
 )
 from botorch_calib.acquisition.delayed import DelayedUpperConfidenceBound, input_width
 from botorch_calib.acquisition.expected_improvement import (
@@ -70,10 +70,10 @@ def _register(acqf_class: type[AcquisitionFunction], **defaults: Any) -> None:
     """Register a constructor that hands the arguments of a class on to it, by name.
 
     Args:
-        acqf_class: The class, whose arguments and their defaults are read off its signature. One
-            without ``X_pending``, which BoTorch and Ax always give, refuses pending points.
-        defaults: Defaults of arguments that have none in the class, or other ones. A function
-            computes one from the other arguments, ``training_data`` among them.
+        acqf_class: The class, whose signature tells arguments and defaults. One without
+            ``X_pending``, which BoTorch and Ax always give, refuses pending points.
+        defaults: Defaults that the class does not have. A function computes one from the other
+            arguments and ``training_data``.
     """
     own = inspect.signature(acqf_class).parameters
     computed = {name: default for name, default in defaults.items() if callable(default)}
@@ -113,10 +113,10 @@ def _best_f(arguments: Mapping[str, Any]) -> Tensor:
 
 
 def _number_of_observations(arguments: Mapping[str, Any]) -> int:
-    """A seed: each proposal needs a draw of its own, and clients do not count them.
+    """A seed: each proposal needs its own draw, and clients do not count proposals.
 
-    From one proposal to the next there is a further observation or a further pending point, on
-    whose number the draw depends as well.
+    Between two proposals comes another observation, or another pending point, whose number changes
+    the draw as well.
     """
     data: TrainingData = arguments["training_data"]
     datasets = data.values() if isinstance(data, dict) else [data]
@@ -149,30 +149,19 @@ def construct_inputs_constrained_ei(
     X_pending: Tensor | None = None,
     num_fantasies: int = 16,
 ) -> dict[str, Any]:
-    """Arguments of constrained expected improvement.
+    """Arguments of constrained expected improvement, from those that Ax gives.
 
-    Args:
-        model: As of the class.
-        training_data: Data of the model's outcomes, for the default of ``best_f``.
-        objective_index: Which outcome is the objective. May be left out where
-            ``posterior_transform`` tells.
-        constraints: ``{i: (lower, upper)}``. Anything else is overlooked if ``constraints_tuple``
-            is given: Ax gives functions of samples as well, for Monte Carlo.
-        constraints_tuple: ``(A, b)`` with the constraints ``A y <= b``, on one outcome each.
-        posterior_transform: A weight of the objective and 0 of the other outcomes, as Ax gives it.
-            A negative weight turns ``maximize`` around.
-        best_f: As of the class, in units of the outcome; the best feasible observation if omitted.
-        maximize: As of the class.
-        X_pending: As of the class.
-        num_fantasies: As of the class.
+    The objective is named by ``objective_index``, or by ``posterior_transform``: a weight for it
+    and 0 for other outcomes, where a negative weight turns ``maximize`` around. Constraints are
+    ``{i: (lower, upper)}``, or ``constraints_tuple=(A, b)`` with ``A y <= b``, on one outcome each.
+    ``best_f`` is in units of the outcome (default: the best feasible observation).
 
     Raises:
         InputDataError: If no outcome is named the objective, or two are.
-        UnsupportedError: If ``constraints_tuple`` binds several outcomes together, or the objective
-            is a sum of several outcomes.
+        UnsupportedError: If a constraint or the objective is of several outcomes.
     """
     objective_index, weight = _objective(model, objective_index, posterior_transform)
-    limits = checked_constraints(limits_from(constraints, constraints_tuple), model.num_outputs)
+    limits = limits_from(constraints, constraints_tuple, model.num_outputs)
     maximize = maximize == (weight > 0)
     if best_f is None:
         best_f = best_feasible_observation(
@@ -200,7 +189,7 @@ def construct_inputs_probability_of_feasibility(
     """Arguments of the probability of feasibility; the constraints in either of two forms."""
     return {
         "model": model,
-        "constraints": limits_from(constraints, constraints_tuple),
+        "constraints": limits_from(constraints, constraints_tuple, model.num_outputs),
         "X_pending": X_pending,
         "num_fantasies": num_fantasies,
     }
@@ -209,7 +198,7 @@ def construct_inputs_probability_of_feasibility(
 def _objective(
     model: Model, objective_index: int | None, transform: PosteriorTransform | None
 ) -> tuple[int, float]:
-    """Which outcome is the objective, counted from the front, and its weight."""
+    """The index of the objective, at least 0, and its weight."""
     num, index, weight = model.num_outputs, objective_index, 1.0
     if transform is not None:
         if not isinstance(transform, ScalarizedPosteriorTransform):
@@ -237,17 +226,38 @@ def _objective(
 
 
 def limits_from(
-    constraints: Any, constraints_tuple: tuple[Tensor, Tensor] | None
-) -> Mapping[int, Limits]:
-    """Limits by outcome, from whichever of the two forms is given."""
+    constraints: Any, constraints_tuple: tuple[Tensor, Tensor] | None, num_outputs: int
+) -> dict[int, Limits]:
+    """Checked limits by outcome, from whichever of the two forms is given.
+
+    The second is ``(A, b)``, ``k x m`` and ``k x 1``, for ``A y <= b`` with one outcome in each
+    row. Several limits on one outcome meet in the narrowest. (BoTorch keeps the last.) Beside it
+    Ax gives ``constraints`` on samples, for Monte Carlo.
+    """
     if isinstance(constraints, Mapping):
-        return constraints
+        return checked_constraints(constraints, num_outputs)
     if constraints_tuple is None:
         raise InputDataError(
             "`constraints` must map outcomes to their limits (lower, upper), or "
             "`constraints_tuple` be given."
         )
-    return limits_of(*constraints_tuple)
+    A, b = constraints_tuple
+    limits: dict[int, tuple[float, float]] = {}
+    for weights, bound in zip(A.tolist(), b.reshape(-1).tolist(), strict=True):
+        named = [i for i, weight in enumerate(weights) if weight != 0.0]
+        if len(named) != 1:
+            raise UnsupportedError(
+                "`constraints_tuple` must bind one outcome at a time, as a closed form needs "
+                f"limits, got the weights {weights}. Monte Carlo acquisition functions, such as "
+                "qLogNoisyExpectedImprovement, take constraints on sums of outcomes."
+            )
+        (i,) = named
+        limit, (lower, upper) = bound / weights[i], limits.get(i, (-math.inf, math.inf))
+        if weights[i] > 0:
+            limits[i] = lower, min(limit, upper)
+        else:
+            limits[i] = max(limit, lower), upper
+    return checked_constraints(limits, num_outputs)
 
 
 @register_once(RobustUpperConfidenceBound)
@@ -277,20 +287,6 @@ def construct_inputs_robust_ucb(
     }
 
 
-# What `RobustAcquisition` hands on to the constructor of the function that it makes robust.
-HANDED_ON = (
-    "training_data",
-    "X_pending",
-    "X_baseline",
-    "bounds",
-    "objective",
-    "posterior_transform",
-    "constraints",
-    "constraints_tuple",
-    "ref_point",
-)
-
-
 @register_once(RobustAcquisition)
 def construct_inputs_robust_acquisition(
     model: Model,
@@ -313,32 +309,16 @@ def construct_inputs_robust_acquisition(
 ) -> dict[str, Any]:
     """Arguments of `RobustAcquisition`, whose function is made by its own input constructor.
 
-    Args:
-        model: A model of decisions and contexts.
-        contexts: As of the class.
-        ambiguity: As of the class.
-        acqf_class: The class of the acquisition function that is made robust, such as
-            `LogCalibratedExpectedImprovement`.
-        acqf_options: Arguments of it, such as ``{"level": 0.9}``, by name.
-        context_weights: As of `WassersteinUpperConfidenceBound`, as the next two.
-        context_indices: Columns of the contexts.
-        lipschitz_contexts: Contexts over which the largest gradient norm is taken.
-        training_data: Handed on to the input constructor of ``acqf_class``, as all that follow.
-        X_pending: Decisions and contexts under evaluation, with all columns of the model.
-        X_baseline: See BoTorch, as of all that follow.
-        bounds: Bounds of decisions and contexts.
-        objective: Objective of samples.
-        posterior_transform: Transform of the model's posterior.
-        constraints: Constraints on samples.
-        constraints_tuple: Linear constraints on outcomes.
-        ref_point: Reference point of several objectives.
+    ``acqf_class`` is the class of that function, such as `LogCalibratedExpectedImprovement`, and
+    ``acqf_options`` are its arguments by name, such as ``{"level": 0.9}``. Its input constructor
+    also gets ``training_data`` and all that follow, where ``X_pending``, ``X_baseline`` and
+    ``bounds`` are of decisions and contexts. The arguments about contexts are those of
+    `WassersteinUpperConfidenceBound`.
 
     Raises:
-        InputDataError: If ``acqf_class`` is no class of acquisition functions, or
-            ``acqf_options`` no mapping.
+        InputDataError: If ``acqf_class`` is no acquisition function, or ``acqf_options`` no dict.
         UnsupportedError: If ``X_pending`` lacks the contexts.
     """
-    arguments = locals()
     if not (isinstance(acqf_class, type) and issubclass(acqf_class, AcquisitionFunction)):
         raise InputDataError(
             "`acqf_class` must be the class of the acquisition function that is made robust, such "
@@ -351,10 +331,20 @@ def construct_inputs_robust_acquisition(
     width = input_width(model)
     if X_pending is not None and width is not None and X_pending.shape[-1:] != (width,):
         refuse_pending(RobustAcquisition.__name__, X_pending)
-    given = {name: arguments[name] for name in HANDED_ON if arguments[name] is not None}
-    inputs = get_acqf_input_constructor(acqf_class)(
-        model=model, **{**given, **(acqf_options or {})}
-    )
+    handed_on = {
+        "training_data": training_data,
+        "X_pending": X_pending,
+        "X_baseline": X_baseline,
+        "bounds": bounds,
+        "objective": objective,
+        "posterior_transform": posterior_transform,
+        "constraints": constraints,
+        "constraints_tuple": constraints_tuple,
+        "ref_point": ref_point,
+    }
+    given = {name: value for name, value in handed_on.items() if value is not None}
+    options = {**given, **(acqf_options or {})}
+    inputs = get_acqf_input_constructor(acqf_class)(model=model, **options)
     return {
         "acquisition": acqf_class(**inputs),
         "ambiguity": ambiguity,

@@ -1,10 +1,9 @@
 r"""Noisy expected improvement and hypervolume improvement with a cached root.
 
 BoTorch's noisy acquisition functions compare new points to samples at all points evaluated so far.
-They factor the joint covariance at the latter once, and each evaluation only adds the rows of the
+They factor the joint covariance at the latter once, and an evaluation only adds the rows of the
 new points [Daulton2021nehvi]. A `CalibratedPosterior` is not normal, but its joint samples are
-functions of two paths of the Gaussian posterior beneath it, whose root can be kept as well. With
-it, only what is new is sampled and transported.
+functions of two paths of the Gaussian posterior beneath it, whose root is kept here.
 
 .. [Ament2023logei]
     S. Ament, S. Daulton, D. Eriksson, M. Balandat and E. Bakshy. Unexpected improvements to
@@ -43,10 +42,7 @@ from botorch_calib.posteriors import CalibratedPosterior
 
 
 def keeps_roots(model: Model) -> bool:
-    """Whether all outcomes of a model have a root to keep: calibrated ones and BoTorch's own.
-
-    Those of models that know pending points, and of what is conditioned on these, are alike.
-    """
+    """Whether all outcomes of a model have a root to keep: calibrated ones and BoTorch's own."""
     model = predicting_part(model)
     if isinstance(model, CalibratedModel):
         return True
@@ -56,10 +52,7 @@ def keeps_roots(model: Model) -> bool:
 
 
 class _CachedRoots(CachedCholeskyMCSamplerMixin):
-    """BoTorch's cached root, of each of the posteriors that make up the model's.
-
-    ``_baseline_L`` is a list of roots, one for each part.
-    """
+    """BoTorch's cached root, one for each posterior that is part of the model's."""
 
     _root_is_kept: bool
     _baseline_L: Any  # a tensor in BoTorch's classes
@@ -67,7 +60,7 @@ class _CachedRoots(CachedCholeskyMCSamplerMixin):
     def _decide(
         self, model: Model, cache_root: bool | None, X_baseline: Tensor, **kwargs: Any
     ) -> None:
-        """Whether to keep roots, before BoTorch's constructor, which only asks for it."""
+        """Check arguments and decide whether to keep roots, before BoTorch's constructor."""
         for name, X in (("X_baseline", X_baseline), ("X_pending", kwargs.get("X_pending"))):
             if X is not None:
                 check_finite(name, check_tensor(name, X))
@@ -95,7 +88,7 @@ class _CachedRoots(CachedCholeskyMCSamplerMixin):
 
     @_cache_root.setter
     def _cache_root(self, value: bool) -> None:
-        """BoTorch's opinion, which knows its own models alone, is not asked for."""
+        """Ignore BoTorch's choice, as it knows its own models alone."""
 
     def _compute_root_decomposition(self, posterior: Posterior) -> Any:
         roots = []
@@ -142,10 +135,10 @@ class _CachedRoots(CachedCholeskyMCSamplerMixin):
 def check_for_list(
     sampler: MCSampler | None, posterior_transform: PosteriorTransform | None
 ) -> None:
-    """Raise ``UnsupportedError`` unless these apply to the posterior of a ``ModelList``.
+    """Raise ``UnsupportedError`` unless these apply to a list of posteriors, of a ``ModelList``.
 
-    That is a list of posteriors. BoTorch's tutorials give a single sampler, and a transform, to a
-    ``ModelListGP``, whose posterior is one normal distribution.
+    BoTorch's tutorials give a single sampler, and a transform, to a ``ModelListGP``, whose
+    posterior is one normal distribution.
     """
     if posterior_transform is not None:
         raise UnsupportedError(
@@ -180,18 +173,16 @@ class qLogCalibratedNoisyExpectedImprovement(_CachedRoots, qLogNoisyExpectedImpr
     r"""Log noisy expected improvement of calibrated models, with cached roots, by sampling.
 
     ``log E[max_j f~(x_j) - max_i f~(x_i)]+`` of ``q`` new points over the points evaluated so far,
-    under joint samples of the calibrated posterior; maximised. It is BoTorch's
-    ``qLogNoisyExpectedImprovement`` [Ament2023logei] in all arguments and, given the same samples,
-    all values, at a fraction of the time: that one factors the joint covariance anew at each
-    evaluation of a model that is not its own.
+    under joint samples of the calibrated posterior; maximised. Arguments and, given the same
+    samples, values are those of BoTorch's ``qLogNoisyExpectedImprovement`` [Ament2023logei]. That
+    one factors the joint covariance anew at each evaluation of a model that is not BoTorch's.
 
-    The model may be a `CalibratedModel`, a ``ModelList`` of such and other models (for
-    outcome constraints and objectives of several outcomes), or a model of BoTorch. Incremental
-    pending points extend the root. Where the root cannot be extended, samples are drawn without,
-    with a warning.
+    Incremental pending points extend the root. Where it cannot be extended, samples are drawn
+    without it, with a warning.
 
     Args:
-        model: A fitted model.
+        model: A fitted `CalibratedModel`, a ``ModelList`` of such and other models (for outcome
+            constraints and objectives of several outcomes), or a model of BoTorch.
         X_baseline: Points evaluated so far, ``r x d``.
         cache_root: Whether to keep the root; by default where all parts of the model allow it.
         kwargs: As of BoTorch's class: ``sampler``, ``objective``, ``posterior_transform``,
@@ -206,11 +197,6 @@ class qLogCalibratedNoisyExpectedImprovement(_CachedRoots, qLogNoisyExpectedImpr
     Warns:
         BotorchWarning: If ``cache_root`` is True and part of the model has no root to keep, or
             samplers of several outcomes have equal seeds.
-
-    Example:
-        >>> model = CalibratedModel.from_history(gp, LocalizedConformal(0.2))
-        >>> acqf = qLogCalibratedNoisyExpectedImprovement(model, X_baseline=X)
-        >>> candidates, value = optimize_acqf(acqf, bounds, q=4, num_restarts=10, raw_samples=256)
     """
 
     def __init__(
@@ -230,9 +216,9 @@ class qLogCalibratedNoisyExpectedHypervolumeImprovement(  # type: ignore[misc]
     r"""Log noisy expected hypervolume improvement of calibrated models, with cached roots.
 
     The expected growth of the hypervolume that the evaluated points dominate beyond a reference
-    point, under joint samples of the calibrated posteriors; all objectives are maximised. It is
-    BoTorch's ``qLogNoisyExpectedHypervolumeImprovement`` [Daulton2021nehvi, Ament2023logei] in
-    all arguments and, given the same samples, all values; see
+    point, under joint samples of the calibrated posteriors; all objectives are maximised. Arguments
+    and, given the same samples, values are those of BoTorch's
+    ``qLogNoisyExpectedHypervolumeImprovement`` [Daulton2021nehvi, Ament2023logei]; see
     `qLogCalibratedNoisyExpectedImprovement`.
 
     Args:
@@ -245,10 +231,8 @@ class qLogCalibratedNoisyExpectedHypervolumeImprovement(  # type: ignore[misc]
             ``incremental_nehvi``, ``tau_relu``, ``tau_max``, ``fat`` and ``marginalize_dim``.
 
     Example:
-        >>> acqf = qLogCalibratedNoisyExpectedHypervolumeImprovement(
-        ...     ModelList(first, second), ref_point=[0.0, 0.0], X_baseline=X
-        ... )
-        >>> candidates, value = optimize_acqf(acqf, bounds, q=2, num_restarts=10, raw_samples=256)
+        >>> models, ref_point = ModelList(calibrated_cost, calibrated_time), [-10.0, -5.0]
+        >>> acqf = qLogCalibratedNoisyExpectedHypervolumeImprovement(models, ref_point, X)
     """
 
     def __init__(

@@ -23,10 +23,9 @@ from botorch_calib.models.inspection import (
 
 
 class PendingPoints(AcquisitionFunction):
-    """Base class: does the same whether ``X_pending`` is set by a method or as an attribute.
+    """Base class: ``X_pending`` may be set by a method or as an attribute, as BoTorch does both.
 
-    BoTorch does both: ``optimize_acqf`` calls `set_X_pending`, ``FixedFeatureAcquisitionFunction``
-    assigns the points, with the fixed columns filled in.
+    ``optimize_acqf`` calls `set_X_pending`, ``FixedFeatureAcquisitionFunction`` assigns.
     """
 
     _X_pending: Tensor | None = None
@@ -50,8 +49,7 @@ class PendingPoints(AcquisitionFunction):
             X_pending: ``n x d``, or None to clear them.
 
         Raises:
-            BotorchTensorDimensionError: If it does not have the shape ``n x d``.
-            InputDataError: If it holds NaN or infinite values.
+            BotorchTensorDimensionError, InputDataError: If it is malformed.
             UnsupportedError: If the model cannot account for them.
         """
         self.X_pending = X_pending
@@ -65,19 +63,14 @@ class PendingPoints(AcquisitionFunction):
 def fantasy_models(models: Sequence[Any], X_pending: Tensor, num_fantasies: int) -> list[Any]:
     """Models conditioned on a fixed set of outcomes at pending points, drawn from themselves.
 
-    The outcomes of all models come from one quasi-random sequence, and those of different models
-    are independent. Sequences of their own would not be, whatever their seeds: scrambling keeps the
-    order of the points, and two of them, point by point, correlate by 0.3 to 0.9.
+    One quasi-random sequence serves all models, so that outcomes of different models are
+    independent. Separate sequences would not be, whatever their seeds: scrambling keeps the order
+    of the points, and two sequences, point by point, correlate by 0.3 to 0.9.
 
     Args:
         models: Models with one output and without batch dimensions.
         X_pending: Points under evaluation, ``n x d``.
         num_fantasies: Number of fantasies, the batch dimension of the results.
-
-    Raises:
-        UnsupportedError: If a model has batch dimensions, or cannot be conditioned.
-        BotorchTensorDimensionError: If the points have not the models' number of columns.
-        InputDataError: If the points are more precise than a model.
     """
     points = [_checked(model, X_pending) for model in models]
     posteriors = [
@@ -97,7 +90,7 @@ def fantasy_models(models: Sequence[Any], X_pending: Tensor, num_fantasies: int)
 
 
 def _checked(model: Any, X_pending: Tensor) -> Tensor:
-    """The points with all columns of a model, the task included, which it can be conditioned at."""
+    """The points with all columns of a model, the task included, if it can be conditioned."""
     if model.batch_shape:
         raise UnsupportedError("`X_pending` needs a model without batch dimensions.")
     if not hasattr(model, "fantasize"):

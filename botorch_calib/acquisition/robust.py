@@ -1,8 +1,8 @@
 """Acquisition functions for contexts that nobody controls, whose distribution is known roughly.
 
-A decision ``x`` is judged by the worst expectation of a function ``u(x, c)`` over a set of
-distributions of the context ``c``, one of the ambiguity sets of `botorch_calib.robust`. The
-functions take decisions alone, ``b x 1 x d_x``; columns of contexts are filled in for the model.
+The value of a decision ``x`` is the worst expectation of a function ``u(x, c)`` over an ambiguity
+set of distributions of the context ``c``. The functions take decisions alone, ``b x 1 x d_x``, and
+fill in the columns of contexts.
 """
 
 from __future__ import annotations
@@ -59,19 +59,17 @@ from botorch_calib.robust.sets.wasserstein import WassersteinBall
 class ContextRobustFunction(PendingPoints, ABC):
     """Base class: the worst case of a contextual function over an ambiguity set.
 
-    A subclass says by `_build` what the function is, and by `_basis` what it depends on. Pending
+    A subclass makes the function by `_build`, and says by `_basis` what it depends on. Pending
     points are refused, as their contexts are not known here.
 
     Args:
         model: The model of the function, if there is one.
         ambiguity: The set of distributions. A schedule of its radius is resolved at once, by
-            ``ambiguity.at(t)`` with the number ``t`` of observations of the model, as each came
-            with a context. Pending points do not count, and later observations change nothing: give
-            ``ambiguity.at(t)`` for another ``t``.
+            ``ambiguity.at(t)`` with the number ``t`` of observations of the model, without pending
+            points.
         contexts: The centre of the set: a `ContextDistribution`, which also says which columns of
             the joint inputs are contexts and where a Lipschitz constant is looked for; or observed
-            contexts ``n x d_c``, which stand for their empirical distribution and are the last
-            columns.
+            contexts ``n x d_c``, for their empirical distribution in the last columns.
     """
 
     def __init__(
@@ -94,7 +92,6 @@ class ContextRobustFunction(PendingPoints, ABC):
             self._columns(self.num_columns)  # wrong ones are an error at once
 
     def _account_for(self, X_pending: Tensor | None) -> None:
-        """Refuse pending points: their contexts are not known here."""
         refuse_pending(type(self).__name__, X_pending)
 
     def _worst_expectation(self, function: ContextualFunction, X: Tensor) -> Tensor:
@@ -106,11 +103,9 @@ class ContextRobustFunction(PendingPoints, ABC):
     @torch.no_grad()
     @t_batch_mode_transform(expected_q=1, assert_output_shape=False)  # type: ignore[arg-type]
     def worst_case_weights(self, X: Tensor) -> Tensor:
-        """The distributions of the context that decisions are protected against, without a graph.
+        """The worst distributions of the context (one of them, if there are several).
 
-        The value at a decision is the expectation under its distribution: of the acquisition
-        function, or of the confidence bound that is maximised. If several distributions are worst,
-        it is one of them.
+        The value at a decision is the expectation under its worst distribution.
 
         Args:
             X: Decisions ``b x 1 x d_x``.
@@ -119,45 +114,35 @@ class ContextRobustFunction(PendingPoints, ABC):
             Probabilities ``b x M`` of the atoms ``self.contexts.points``.
 
         Raises:
-            UnsupportedError: If the set is evaluated by a bound that no distribution attains, such
-                as ``WassersteinBall(method="lipschitz")``; ``"exact"`` methods have one.
+            UnsupportedError: If no distribution attains the set's bound, as of
+                ``WassersteinBall(method="lipschitz")``; ``"exact"`` methods have one.
         """
         contexts = self._contexts_at(X)
-        values = self._function(X)(X.reshape(-1, X.shape[-1]), contexts.points)
+        values = self.contextual_function(X)(X.reshape(-1, X.shape[-1]), contexts.points)
         weights = self.ambiguity.worst_case_weights(values, contexts)
         return weights.reshape(*X.shape[:-2], contexts.num_points)
 
-    def contextual_function(self, X: Tensor) -> ContextualFunction:
-        """The function of decisions and contexts whose worst case this is.
-
-        Args:
-            X: Decisions ``... x d_x``, for their width alone.
-        """
-        return self._function(X)
-
     def with_ambiguity(self, ambiguity: AmbiguitySet) -> Self:
-        """The worst case of the same function, computed once for both, over another set.
-
-        Args:
-            ambiguity: The set. A schedule of its radius is resolved as at first.
-        """
+        """The worst case of the same function over another set."""
         other = copy(self)
         other._cache = self._cache  # which a copy would make anew
         other.ambiguity = at_observations(ambiguity, self.model)
         return other
 
     def lipschitz_bound(self, bounds: Tensor) -> LipschitzBound | None:
-        """What `optimize_robust` searches by, over a `WassersteinBall` with that method.
+        """The terms of a `WassersteinBall` with that method, for `optimize_robust`.
 
-        Args:
-            bounds: ``2 x d_x``, for their width, precision and device.
+        ``bounds``, ``2 x d_x``, tell width, precision and device.
         """
         ball = self.ambiguity
         if not (isinstance(ball, WassersteinBall) and ball.needs_gradients and ball.radius > 0.0):
             return None
         if ball.smoothing > 0.0:  # no kinks
             return None
-        contexts, function = self.contexts.to(bounds.dtype, bounds.device), self._function(bounds)
+        contexts, function = (
+            self.contexts.to(bounds.dtype, bounds.device),
+            self.contextual_function(bounds),
+        )
         others = contexts.lipschitz_points
         return LipschitzBound(
             smooth=self.with_ambiguity(ball.smoothed(SMOOTHING)),
@@ -169,7 +154,7 @@ class ContextRobustFunction(PendingPoints, ABC):
         )
 
     def _contexts_at(self, X: Tensor) -> ContextDistribution:
-        """The contexts, like decisions ``... x d_x``, whose width is checked."""
+        """The contexts in the precision of decisions ``... x d_x``, whose width is checked."""
         if self.num_columns is not None:
             width = self.num_columns - self.contexts.points.shape[-1]
             if X.shape[-1] != width:
@@ -181,8 +166,11 @@ class ContextRobustFunction(PendingPoints, ABC):
     def _columns(self, width: int) -> Columns:
         return Columns(width, self.contexts.points.shape[-1], self.contexts.indices)
 
-    def _function(self, X: Tensor | None) -> ContextualFunction:
-        """The function, from the cache unless the model has changed."""
+    def contextual_function(self, X: Tensor | None) -> ContextualFunction:
+        """The function of decisions ``... x d_x`` and contexts whose worst case this is.
+
+        It comes from the cache, unless the model has changed.
+        """
         if self._cache is not None and same_basis(self._cache[0], self._basis()):
             return self._cache[1]
         if self.num_columns is not None:
@@ -195,7 +183,7 @@ class ContextRobustFunction(PendingPoints, ABC):
 
     @abstractmethod
     def _basis(self) -> tuple[object, ...]:
-        """What `_function` depends on, to be compared by `same_basis`."""
+        """What the function depends on, to be compared by `same_basis`."""
 
     @abstractmethod
     def _build(self, columns: Columns) -> ContextualFunction:
@@ -208,21 +196,20 @@ class ContextRobustFunction(PendingPoints, ABC):
 class RobustAcquisition(ContextRobustFunction):
     """The worst case of any acquisition function of single joint inputs over an ambiguity set.
 
-    The function is evaluated at all pairs of decisions and contexts, in chunks ``N x 1 x d``. So a
-    robust version of a calibrated acquisition function, for example, is
+    The function is evaluated at all pairs of decisions and contexts, in chunks ``N x 1 x d``:
 
         >>> quantile = CalibratedUpperConfidenceBound(model, level=0.9)
         >>> acqf = RobustAcquisition(quantile, TotalVariationBall(0.1), contexts)
 
-    Expectations are of the function's values as they are: of a logarithm they are expected
-    logarithms, a cautious average in which the contexts without hope of improvement dominate.
+    Expectations are of the function's values as they are: expected logarithms for a logarithm, a
+    cautious average in which the contexts without hope of improvement dominate.
 
     Args:
         acquisition: Maps ``N x 1 x d`` to values ``N``, row by row, to be maximised. (If the set
             needs gradients, the slope of their norm is computed by differences, since few
             acquisition functions are meant to be differentiated twice. BoTorch's Monte Carlo ones
-            are differentiated twice, as they bend too sharply for differences, unless their
-            samples have first derivatives only, as those of recalibrated quantiles.)
+            bend too sharply for that and are differentiated twice, unless their samples have first
+            derivatives only, as those of recalibrated quantiles.)
         ambiguity: The set of distributions of the context. A schedule of its radius is resolved at
             once, with the number of observations of the acquisition function's model.
         contexts: The centre of the set: a `ContextDistribution`, or observed contexts ``n x d_c``,
@@ -232,8 +219,7 @@ class RobustAcquisition(ContextRobustFunction):
     Raises:
         UnsupportedError: If ``acquisition`` is no acquisition function, its model is a batch of
             models, or a schedule needs a number of observations that nothing tells.
-        InputDataError: If contexts are not finite, or not among the columns of the model.
-        BotorchTensorDimensionError: If ``contexts`` are not a matrix.
+        InputDataError, BotorchTensorDimensionError: If ``contexts`` are malformed.
     """
 
     def __init__(
@@ -255,7 +241,7 @@ class RobustAcquisition(ContextRobustFunction):
     @t_batch_mode_transform(expected_q=1)  # type: ignore[arg-type]
     def forward(self, X: Tensor) -> Tensor:
         """Evaluate the worst case at decisions ``b x 1 x d_x``; values of shape ``b``."""
-        function = self._function(X)  # (x, c) -> acquisition([x, c])
+        function = self.contextual_function(X)  # (x, c) -> acquisition([x, c])
         return self._worst_expectation(function, X)
 
     def _build(self, columns: Columns) -> ContextualFunction:
@@ -277,11 +263,10 @@ class RobustAcquisition(ContextRobustFunction):
 class RobustUpperConfidenceBound(ContextRobustFunction):
     """The worst case of an upper confidence bound over an ambiguity set of context distributions.
 
-    On exact Gaussian processes with a stationary radial kernel (see
+    For exact Gaussian processes with a stationary radial kernel (see
     `botorch_calib.robust.gp.stationary_gp.is_stationary`), also inside a `CensoredDelayModel`, a
-    `CalibratedModel` or both, the bound comes in closed form: value and gradient at all pairs cost
-    one product of their covariances with the inverse of the training covariance, which is computed
-    once, and anew after the model has changed. Any other model is evaluated by its posterior.
+    `CalibratedModel` or both, the bound has a closed form, whose factorisation is made once for
+    each state of the model. Any other model is evaluated by its posterior.
 
     With ``beta`` as in BoTorch the bound is ``mu + sqrt(beta) sigma``. The methods of the paper
     [Micheli2025wdrbo] take ``beta=2.25``: ``WassersteinBall(radius, "lipschitz")`` is WDRBO, and
@@ -297,18 +282,13 @@ class RobustUpperConfidenceBound(ContextRobustFunction):
         contexts: The centre of the set: a `ContextDistribution`, or observed contexts ``n x d_c``,
             which are the last columns of the model's inputs. For other columns give
             ``ContextDistribution.empirical(contexts).with_indices(...)``.
-        posterior_transform: Affine transform of the single outcome, if any; it rules out the
-            closed form.
-        maximize: If False, minus the largest expectation of the lower bound, the worst case of
-            ``-mu + sqrt(beta) sigma``.
+        maximize: If False, the worst case of ``-mu + sqrt(beta) sigma``.
+        posterior_transform: Affine transform of the outcome; it rules out the closed form.
 
     Raises:
         UnsupportedError: If the model has several outputs, is an ensemble or a batch of models, or
             a schedule needs a number of observations that it does not tell.
-        InputDataError: If ``beta`` is negative or not finite, or contexts are not finite or not
-            among the columns of the model.
-        BotorchTensorDimensionError: If ``contexts`` are not a matrix, or ``beta`` is not one
-            number.
+        InputDataError, BotorchTensorDimensionError: If ``beta`` or ``contexts`` are malformed.
     """
 
     def __init__(
@@ -320,18 +300,25 @@ class RobustUpperConfidenceBound(ContextRobustFunction):
         maximize: bool = True,
         posterior_transform: PosteriorTransform | None = None,
     ) -> None:
-        check_contextual_model(type(self).__name__, model)
+        name = type(self).__name__
+        sole_output(name, model)
+        if is_ensemble(model):
+            raise UnsupportedError(
+                f"{name} needs a single model, and {type(model).__name__} is an ensemble. Use "
+                "RobustAcquisition with an acquisition function that averages over its members."
+            )
+        check_no_batch(name, model)
         super().__init__(model, ambiguity, contexts)
         self.beta = check_nonnegative("beta", one_number("beta", beta))
         self.maximize = maximize
         self.posterior_transform = posterior_transform
         if self.num_columns is not None:
-            self._function(None)  # the factorisation, once
+            self.contextual_function(None)  # the factorisation, once
 
     @t_batch_mode_transform(expected_q=1)  # type: ignore[arg-type]
     def forward(self, X: Tensor) -> Tensor:
         """Evaluate the worst case at decisions ``b x 1 x d_x``; values of shape ``b``."""
-        bound = self._function(X)  # (x, c) -> mu(x, c) + sqrt(beta) sigma(x, c)
+        bound = self.contextual_function(X)  # (x, c) -> mu(x, c) + sqrt(beta) sigma(x, c)
         return self._worst_expectation(bound, X)
 
     def _build(self, columns: Columns) -> ContextualFunction:
@@ -364,20 +351,18 @@ class WassersteinUpperConfidenceBound(RobustUpperConfidenceBound):
     Args:
         model: A model of decisions and contexts with one output and no batch dimensions.
         beta: Factor of the variance, at least 0, a number or a tensor with one element.
-        radius: That of the `WassersteinBall`, in units of the contexts: a number of at least 0, a
-            tensor with one element, or a schedule such as `RadiusSchedule`, which is called once,
-            with the number of observations of the model. With 0 this is ERBO.
+        radius: Of the `WassersteinBall`, in units of the contexts: a number of at least 0, a tensor
+            with one element, or a schedule such as `RadiusSchedule`, which is called once, with the
+            number of observations of the model. With 0 this is ERBO.
         contexts: The centre of the ball: a `ContextDistribution`, or contexts ``M x d_c``, of which
             equal ones are merged.
-        context_weights: Probabilities ``M`` of contexts that are given as a tensor (default: equal
-            ones).
-        context_indices: Columns of the contexts among those of the model's inputs, in the order of
-            the contexts' own columns (default: the last ``d_c``, or what ``contexts`` say).
+        context_weights: Probabilities ``M`` of contexts given as a tensor (default: equal ones).
+        context_indices: Columns of the contexts among the model's inputs (default: those of
+            ``contexts``, or the last ``d_c``).
         lipschitz_contexts: Contexts ``M' x d_c`` over which the largest gradient norm is taken
-            (default: all atoms of ``contexts``, or what these say). They cost a second evaluation.
+            (default: those of ``contexts``, or all atoms). They cost a second evaluation.
         maximize: If False, the same for ``-mu + sqrt(beta) sigma``.
-        posterior_transform: Affine transform of the single outcome, if any; it rules out the
-            closed form.
+        posterior_transform: Affine transform of the outcome; it rules out the closed form.
 
     Raises:
         Exception: As `RobustUpperConfidenceBound`, `WassersteinBall` and `ContextDistribution`.
@@ -413,9 +398,6 @@ class WassersteinUpperConfidenceBound(RobustUpperConfidenceBound):
     def radius(self) -> float:
         """The radius of the ball."""
         return self.ambiguity.radius  # type: ignore[attr-defined]
-
-
-# ------------------------------------------------------------ arguments
 
 
 def assembled_contexts(
@@ -470,22 +452,8 @@ def one_number(name: str, value: float | Tensor) -> float:
     return float(value.detach()) if isinstance(value, Tensor) else value
 
 
-# ------------------------------------------------------------ models
-
-
-def check_contextual_model(name: str, model: Any) -> None:
-    """Raise ``UnsupportedError`` unless a model has one output and no batch dimensions."""
-    sole_output(name, model)
-    if is_ensemble(model):
-        raise UnsupportedError(
-            f"{name} needs a single model, and {type(model).__name__} is an ensemble. Use "
-            "RobustAcquisition with an acquisition function that averages over its members."
-        )
-    check_no_batch(name, model)
-
-
 def check_no_batch(name: str, model: Any) -> None:
-    """Raise ``UnsupportedError`` for a batch of models, of which each would get its own inputs."""
+    """Raise ``UnsupportedError`` for a batch of models."""
     try:
         shape = tuple(getattr(model, "batch_shape", ()))
     except NotImplementedError:  # a model that does not say
@@ -494,25 +462,18 @@ def check_no_batch(name: str, model: Any) -> None:
         raise UnsupportedError(f"{name} needs one model, this {type(model).__name__} is a batch.")
 
 
-def num_observations(model: Any) -> int:
-    """Number of observations of a model, for a schedule of radii.
-
-    Pending points of a `CensoredDelayModel`, inside or around a `CalibratedModel`, are not among
-    them. Rows that any other model was conditioned on are, as nothing tells them from others.
-    """
-    targets = getattr(observed_process(model), "train_targets", None)
+def at_observations(ambiguity: AmbiguitySet, model: Any) -> AmbiguitySet:
+    """The set, a schedule in it resolved with the model's number of observations."""
+    if not ambiguity.is_scheduled:
+        return ambiguity
+    targets = getattr(observed_process(model), "train_targets", None)  # without pending ones
     if not isinstance(targets, Tensor):
         name = "an acquisition function without a model" if model is None else type(model).__name__
         raise UnsupportedError(
             f"`radius` is a function of the number of observations, which {name} does not tell: "
             "give `ambiguity.at(t)` or the number itself."
         )
-    return int(targets.shape[-1])
-
-
-def at_observations(ambiguity: AmbiguitySet, model: Any) -> AmbiguitySet:
-    """The set, a schedule in it resolved with the number of observations of a model."""
-    return ambiguity.at(num_observations(model)) if ambiguity.is_scheduled else ambiguity
+    return ambiguity.at(int(targets.shape[-1]))
 
 
 def same_basis(old: tuple[object, ...], new: tuple[object, ...]) -> bool:

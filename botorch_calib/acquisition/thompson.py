@@ -41,8 +41,8 @@ from botorch_calib.optim.random_seeds import derived_seed, random_stream
 from botorch_calib.posteriors.single_points import is_gaussian
 
 # Relative to the largest variance. Rounding makes the covariance matrix of close points slightly
-# indefinite. This much on its diagonal repairs that in most cases, and adds noise to a draw of only
-# 3e-5 times the largest standard deviation.
+# indefinite. This on its diagonal repairs most cases, and adds noise of 3e-5 times the largest
+# standard deviation.
 JITTER = 1e-9
 
 
@@ -50,22 +50,20 @@ class DelayedThompsonSampling(DelayAwareAcquisitionFunction):
     """Thompson sampling under delayed feedback (GP-TS-SDF), [Verma2022]_, eq. 3.
 
     The value is one draw of ``GP(mu, nu^2 sigma^2)``: ``mu(x) + nu (f(x) - mu(x))`` for one draw
-    ``f`` of the model's posterior. The draw is made by the constructor and depends on the arguments
-    alone. Each query needs a new instance with a new ``seed``.
+    ``f`` of the model's posterior. The constructor draws it, from its arguments alone. Each query
+    needs a new instance with a new ``seed``.
 
     Without a window ``nu = sqrt(beta)``. With ``beta = 1`` this is Thompson sampling: asy-TS for a
     model that ignores pending points, and GP-BTS for a `CensoredDelayModel` with
     ``imputation="hallucinate"``.
 
-    On a continuous domain the draw is a differentiable function, obtained by pathwise conditioning.
-    It is exact except that 1024 random features approximate the prior. Over ``choices`` it is an
-    exact joint draw from the posterior.
+    On a continuous domain the draw is a differentiable function, by pathwise conditioning: exact
+    except that 1024 random features approximate the prior. Over ``choices`` it is an exact joint
+    draw from the posterior.
 
-    The posterior need not be Gaussian: of a `CalibratedModel` ``mu``, ``sigma`` and ``f`` are those
-    of its `CalibratedPosterior`, given the pending points if it stands around or inside of a
-    `CensoredDelayModel`. Then ``nu`` stretches the distribution about its mean: the mean stays, and
-    each quantile is ``nu`` times as far from it. The proof that ``nu`` covers the bias of censoring
-    is for Gaussian processes.
+    The posterior may be a `CalibratedPosterior`: ``nu`` then stretches the distribution about its
+    mean, so each quantile is ``nu`` times as far from it. The proof that ``nu`` covers the bias of
+    censoring is for Gaussian processes.
 
     Args:
         model: A model with one output and without batch dimensions. On a continuous domain an
@@ -73,31 +71,27 @@ class DelayedThompsonSampling(DelayAwareAcquisitionFunction):
             or a `CensoredDelayModel` around or inside of these; over ``choices`` any model whose
             posterior can be sampled jointly.
         beta: The factor of the variance if nothing is pending, the square of the paper's.
-        X_window: The queries of the sum in ``nu``, ``n x d``: those still pending, or all of the
-            last ``m`` iterations. None or empty for no sum.
-        feedback_bound: The factor of the sum, in reciprocal units of the outcome, as in
-            `DelayedUpperConfidenceBound`.
+        X_window: The queries of the sum in ``nu``, ``n x d``; see `DelayedUpperConfidenceBound`.
+        feedback_bound: The factor of the sum; see `DelayedUpperConfidenceBound`.
         choices: The points to choose from, ``n x d``, for ``optimize_acqf_discrete``. The function
             is then defined at these points only, and has no gradient.
-        seed: Seed of the draw. Further pending points (`set_X_pending`) cause another draw, whose
-            seed derives from this one and the number of these points. A GPU draws another function
-            than the CPU does.
+        seed: Seed of the draw, together with the number of ``X_pending``, which cause another draw.
+            A GPU draws another function than the CPU does.
         posterior_transform: None or a ``ScalarizedPosteriorTransform`` with one weight.
-        maximize: Whether the objective is maximized; if not, the value is minus the draw.
+        maximize: If False, the value is minus the draw.
         X_pending: Points under evaluation, ``n x d``, on which the model is not yet conditioned.
 
     Raises:
         UnsupportedError: If the model has several outputs or batch dimensions, is an ensemble,
             cannot take ``X_pending``, or has no pathwise draws and there are no ``choices``; for
             any other ``posterior_transform``.
-        InputDataError: As `DelayedUpperConfidenceBound`; if there are no rows in ``choices`` or
-            ``seed`` is negative; when evaluated, if a point is none of ``choices``.
-        BotorchTensorDimensionError: As `DelayedUpperConfidenceBound`, also of ``choices``.
+        InputDataError: If an argument is malformed; when evaluated, if a point is none of
+            ``choices``.
+        BotorchTensorDimensionError: If an argument is malformed.
 
     Example:
         >>> model = CensoredDelayModel.from_ledger(ledger, fit)
         >>> acqf = DelayedThompsonSampling.from_ledger(model, ledger, seed=len(ledger))
-        >>> candidate, _ = optimize_acqf(acqf, bounds, q=1, num_restarts=10, raw_samples=256)
     """
 
     choices: Tensor | None
@@ -114,14 +108,7 @@ class DelayedThompsonSampling(DelayAwareAcquisitionFunction):
         maximize: bool = True,
         X_pending: Tensor | None = None,
     ) -> None:
-        super().__init__(
-            model,
-            beta=beta,
-            X_window=X_window,
-            feedback_bound=feedback_bound,
-            posterior_transform=posterior_transform,
-            maximize=maximize,
-        )
+        super().__init__(model, beta, X_window, feedback_bound, posterior_transform, maximize)
         if self.model.batch_shape or is_ensemble(self.model):
             raise UnsupportedError(
                 f"{type(self).__name__} needs a single model, neither a batch nor an ensemble."
@@ -165,13 +152,11 @@ def draw_path(model: Model, nu: Tensor, seed: int) -> Module:
 
     The method is that of Wilson et al., Pathwise conditioning of Gaussian processes (JMLR 2021).
     If the prior covariance and the noise variance are multiplied by ``nu^2``, the posterior has the
-    same mean, and ``nu^2`` times the covariance. So a draw from ``GP(mu, nu^2 sigma^2)`` costs no
-    more than one from the posterior itself. A calibrated model has no such prior: its draw, a
-    `CalibratedPath`, is widened about the calibrated mean.
+    same mean, and ``nu^2`` times the covariance, so the draw is one of that posterior. A calibrated
+    model has no such prior: its draw, a `CalibratedPath`, is widened about the calibrated mean.
 
     Args:
-        model: An exact Gaussian process with the posterior mean ``mu`` and variance ``sigma^2``, a
-            `CalibratedModel` of one, or a `CensoredDelayModel` around or inside of these.
+        model: As of `DelayedThompsonSampling` on a continuous domain.
         nu: The factor of the distance from the posterior mean, a scalar.
         seed: Seed of the draw; the global random state stays unchanged.
 
@@ -179,8 +164,7 @@ def draw_path(model: Model, nu: Tensor, seed: int) -> Module:
         A function from ``batch_shape x n x d`` to ``batch_shape x n``, in units of the outcome.
 
     Raises:
-        UnsupportedError: For other models, for kernels without random features, and for a
-            `CalibratedModel` with ``denoise=False``.
+        UnsupportedError: For other models, and for kernels without random features.
     """
     gp = process_of_paths(model, "give `choices` to draw at these points")
     is_calibrated = isinstance(predicting_part(model), CalibratedModel)
@@ -209,7 +193,7 @@ def draw_path(model: Model, nu: Tensor, seed: int) -> Module:
 
 
 class _Single(Module):
-    """A function that is evaluated as the only one of several."""
+    """The only function of ``paths``."""
 
     def __init__(self, paths: FourierPaths) -> None:
         super().__init__()
@@ -222,7 +206,7 @@ class _Single(Module):
 
 
 class _Widened(Module):
-    """A function drawn from a calibrated model, made ``nu`` times as far from the mean."""
+    """A function drawn from a calibrated model, moved ``nu`` times as far from the mean."""
 
     nu: Tensor
 
@@ -243,10 +227,7 @@ def _scaled_normal(nu: Tensor, shape: Size) -> Tensor:
 
 
 def _scaled_update(gp: Any, nu: Tensor) -> Any:
-    """Conditions prior draws scaled by ``nu`` on data whose noise is scaled by ``nu``.
-
-    However many are conditioned, the covariance matrix is factored once.
-    """
+    """Conditions prior draws on data, both scaled by ``nu``, with one factorisation for all."""
     (points,) = get_train_inputs(gp, transformed=True)
     noise = gp.likelihood.noise_covar(shape=points.shape[:-1])
     return partial(
@@ -262,8 +243,8 @@ def draw_jointly(model: Any, X: Tensor, seed: int) -> tuple[Tensor, Tensor]:
     """The posterior mean at ``X`` (``n x d``) and one joint draw, both of shape ``n``.
 
     A draw from a Gaussian posterior is exact up to ``JITTER`` times the largest variance on the
-    diagonal. If the covariance matrix is indefinite even so, as it may be for many points close to
-    each other, it is factored by its eigenvectors, with negative eigenvalues set to zero.
+    diagonal. If the covariance matrix is indefinite even so, for many close points, it is factored
+    by its eigenvectors, with negative eigenvalues set to zero.
     """
     posterior = model.posterior(X)
     mean: Tensor = posterior.mean.squeeze(-1)
@@ -287,12 +268,8 @@ def draw_jointly(model: Any, X: Tensor, seed: int) -> tuple[Tensor, Tensor]:
 def row_places(rows: Tensor, X: Tensor) -> Tensor:
     """Places ``batch_shape`` of points ``batch_shape x d`` among rows ``n x d``, by equality.
 
-    Of equal rows the first one is found. By sorting: a comparison of all points with all rows would
+    The first of equal rows is found. By sorting: a comparison of all points with all rows would
     need memory for each pair.
-
-    Raises:
-        BotorchTensorDimensionError: If the points have another number of columns.
-        InputDataError: If a point is none of the rows.
     """
     if X.shape[-1] != rows.shape[-1]:
         raise BotorchTensorDimensionError(
@@ -301,7 +278,7 @@ def row_places(rows: Tensor, X: Tensor) -> Tensor:
     num, points = len(rows), X.reshape(-1, X.shape[-1]).to(rows)
     _, codes = torch.cat([rows, points]).unique(dim=0, return_inverse=True)
     order = torch.arange(num, device=rows.device)
-    # Of codes that no row has, the place is one past the end.
+    # A code that no row has gets the place after the last.
     first = order.new_full((len(codes),), num).scatter_reduce(0, codes[:num], order, "amin")
     places = first[codes[num:]]
     if (places == num).any():

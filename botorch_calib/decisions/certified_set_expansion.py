@@ -12,29 +12,23 @@ from botorch.utils.transforms import t_batch_mode_transform
 from torch import Tensor
 
 from botorch_calib.acquisition.base import members_of
-from botorch_calib.acquisition.constrained import checked_constraints
 from botorch_calib.acquisition.input_constructors import limits_from, register_once
 from botorch_calib.acquisition.pending_points import PendingPoints
 from botorch_calib.decisions.chance_constraints import ChanceConstraint, chance_constraints_of
 from botorch_calib.models import CensoredDelayModel
 from botorch_calib.models.calibrated import CalibratedModel
-from botorch_calib.models.inspection import (
-    like,
-    observed_process,
-    stated_moments,
-)
+from botorch_calib.models.inspection import like, observed_process, stated_moments
 from botorch_calib.models.marginals import posterior_at
 
 
 class CertifiedSetExpansion(PendingPoints):
-    r"""Uncertainty of a constrained outcome at the border of what is certified.
+    r"""Uncertainty of a constrained outcome at the border of the certified set.
 
     ``max_i log(sigma_i(x) / u_i) - (m_i(x) / s_i(x))^2 / 2`` over the constraints, with the margin
     ``m``, the standard deviation ``sigma`` of the noise-free value, that of an outcome ``s``, and
-    its mean over the training inputs ``u``, so that the outcomes' units do not matter. Far
-    inside, an observation cannot move the border; where the value is known already it does not.
-    What SafeOpt calls expanders (Sui et al., Safe exploration for optimization with Gaussian
-    processes, 2015), without its grid of points. Meant to be maximised over certified points, by
+    ``u``, the mean of ``s`` over the training inputs, so that units do not matter. The maxima are
+    the expanders of SafeOpt (Sui et al., Safe exploration for optimization with Gaussian processes,
+    2015), without its grid of points. Meant to be maximised over certified points, by
     `optimize_chance_constrained`.
 
     Args:
@@ -43,9 +37,7 @@ class CertifiedSetExpansion(PendingPoints):
             will be, and leave the margins as they are.
 
     Raises:
-        InputDataError: If there are no constraints or something else is among them, or
-            ``X_pending`` holds NaN or infinite values.
-        BotorchTensorDimensionError: If ``X_pending`` is not ``n x d``.
+        InputDataError, BotorchTensorDimensionError: If an argument is malformed.
         UnsupportedError: If there are pending points, and a model cannot be conditioned.
     """
 
@@ -61,16 +53,15 @@ class CertifiedSetExpansion(PendingPoints):
         self.set_X_pending(X_pending)
 
     def _account_for(self, X_pending: Tensor | None) -> None:
-        """Let points make known what is around them."""
         self._known = None if X_pending is None else self._conditioned(X_pending)
 
     def _conditioned(self, X_pending: Tensor) -> tuple[list[Any], list[Any]]:
-        """The models as they are now, and the same ones knowing ``n x d`` points."""
+        """The present models, and the same ones conditioned on ``n x d`` points."""
         models = [constraint.model.model for constraint in self.constraints]
         return models, [_knowing(model, X_pending) for model in models]
 
     def _models(self) -> list[Any]:
-        """The models, knowing the pending points, as they are now: `observe` replaces them."""
+        """The present models (`observe` replaces them), conditioned on the pending points."""
         models = [constraint.model.model for constraint in self.constraints]
         if self._known is None or self.X_pending is None:
             return models
@@ -94,7 +85,7 @@ class CertifiedSetExpansion(PendingPoints):
 
 
 def _knowing(model: Any, X_pending: Tensor) -> CensoredDelayModel:
-    """A Gaussian model whose variance is the one after points ``n x d`` were evaluated as well.
+    """A Gaussian model with the variance that it has after points ``n x d`` were evaluated.
 
     The variance does not depend on outcomes, so hallucinated ones do.
     """
@@ -112,30 +103,24 @@ def construct_inputs_certified_set_expansion(
     level: float = 0.9,
     X_pending: Tensor | None = None,
 ) -> dict[str, Any]:
-    """Arguments of `CertifiedSetExpansion`.
+    """Arguments of `CertifiedSetExpansion`, from those that Ax gives.
 
-    Args:
-        model: Model of the outcomes, an exact Gaussian process for each that has a limit,
-            calibrated or not. From its history the chance constraints start. Not needed if
-            ``constraints`` are such.
-        constraints: Each a `ChanceConstraint`, whose account goes on over the rounds; or
-            ``{i: (lower, upper)}``. Anything else is overlooked if ``constraints_tuple`` is given.
-        constraints_tuple: ``(A, b)`` with the constraints ``A y <= b``, on one outcome each.
-        level: Probability with which an outcome shall be within its limits, where these are not
-            given as chance constraints.
-        X_pending: As of the class.
+    ``constraints`` are chance constraints, whose accounts go on over the rounds. Otherwise they are
+    made, with ``level``, from the history of ``model`` (an exact Gaussian process for each outcome
+    that has a limit, calibrated or not), for limits ``{i: (lower, upper)}`` or
+    ``constraints_tuple=(A, b)`` with ``A y <= b``, on one outcome each.
 
     Raises:
         InputDataError: If there are no constraints, or ``level`` is outside (0, 1).
-        UnsupportedError: If ``constraints_tuple`` binds several outcomes together, or the model of
-            an outcome is not an exact Gaussian process.
+        UnsupportedError: If a constraint is on several outcomes, or a model is no exact Gaussian
+            process.
     """
     several = [constraints] if isinstance(constraints, ChanceConstraint) else constraints
     if isinstance(several, Sequence) and any(isinstance(c, ChanceConstraint) for c in several):
         return {"constraints": several, "X_pending": X_pending}
     if model is None:
         raise InputDataError("`model` must be given, unless `constraints` are chance constraints.")
-    limits = checked_constraints(limits_from(constraints, constraints_tuple), model.num_outputs)
+    limits = limits_from(constraints, constraints_tuple, model.num_outputs)
     members = members_of(model)
     return {
         "constraints": [
@@ -149,7 +134,7 @@ def construct_inputs_certified_set_expansion(
 
 
 def _uncalibrated(model: Model) -> Model:
-    """The Gaussian model of one that may be calibrated, which goes on to know what is pending."""
+    """The Gaussian model of one that may be calibrated, with its pending points."""
     gaussian: Any = model.model if isinstance(model, CalibratedModel) else model
     if not isinstance(getattr(gaussian, "model", None), CalibratedModel):
         return gaussian

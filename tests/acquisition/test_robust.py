@@ -194,7 +194,7 @@ class TestWasserstein:
         sign = 1.0 if maximize else -1.0
         assert_close(acqf(X), by_loops(model, X, CONTEXTS, sign), rtol=1e-6, atol=1e-6)
         kind = PointwiseFunction if name in FALLBACK else ClosedFormConfidenceBound
-        assert isinstance(acqf._function(X), kind)
+        assert isinstance(acqf.contextual_function(X), kind)
         others = torch.linspace(0.0, 1.0, 7, **DOUBLE).unsqueeze(-1)
         acqf = wasserstein(model, maximize=maximize, lipschitz_contexts=others)
         assert_close(acqf(X), by_loops(model, X, others, sign), rtol=1e-6, atol=1e-6)
@@ -211,7 +211,7 @@ class TestWasserstein:
         acqf = wasserstein(MODELS[name]())
 
         def steepest(x: Tensor) -> Tensor:
-            function = acqf._function(x)
+            function = acqf.contextual_function(x)
             return function.with_gradients(x.view(-1, 1), CONTEXTS)[1].norm(dim=-1).argmax(dim=-1)
 
         grid = torch.linspace(0.02, 0.98, 200, **DOUBLE)

@@ -408,7 +408,7 @@ class TestSpaces:
             client.complete_trial(trial, {"y": (match(parameters), 0.1), "z": parameters["a"]})
         acqf = acquisition_of(client).acqf
         assert acqf.model.num_outputs == 1
-        assert isinstance(acqf._function(None), ClosedFormConfidenceBound)
+        assert isinstance(acqf.contextual_function(None), ClosedFormConfidenceBound)
 
 
 # ------------------------------------------------------------ contexts of proposals
