@@ -192,45 +192,38 @@ class RationalScore(Score):
 
     def half_width(self, theta: Tensor) -> Tensor:
         """``theta / (1 - theta)`` within its bounds, see `Score.half_width`."""
-        width: Tensor = _InverseSoftsign.apply(theta, False, MIN_HALF_WIDTH, self.max_width)
+        width: Tensor = _InverseSoftsign.apply(theta, MIN_HALF_WIDTH, self.max_width)
         return width
 
     def knots(self, theta: Tensor) -> Tensor:
         """``c / (1 - |c|)``, ``c = 2 theta - 1``, within its bounds, see `Score.knots`."""
-        knots: Tensor = _InverseSoftsign.apply(theta, True, -self.max_width, self.max_width)
+        knots: Tensor = _InverseSoftsign.apply(2.0 * theta - 1.0, -self.max_width, self.max_width)
         return knots
 
 
 class _InverseSoftsign(Function):
-    """`_bounded_inverse` of `_softsign` in one operation for autograd.
-
-    Plain operations take the same time on a processor, and 17 of the 500 operations of log EI that
-    a device would be bound by.
+    """`_bounded_inverse` of `_softsign`, in 10 operations with its derivative, not 23 plain ones.
 
     ``z = c / (1 - |c|)`` has the derivative ``dz/dc = 1 / (1 - |c|)^2 = (1 + |z|)^2``, a
     differentiable function of the value, so that derivatives of every order are exact. From
     ``|c| = 1`` on the denominator stays at a number that leads beyond the bounds.
-
-    With ``signed`` it is ``c = 2 theta - 1``, else ``c = theta``.
     """
 
     @staticmethod
-    def forward(ctx: Any, theta: Tensor, signed: bool, low: float, high: float) -> Tensor:
-        c = theta.mul(2.0).sub_(1.0) if signed else theta
-        room = c.abs().neg_().add_(1.0).clamp_(min=min(torch.finfo(c.dtype).eps, 0.5 / high))
+    def forward(ctx: Any, c: Tensor, low: float, high: float) -> Tensor:
+        room = (1.0 - c.abs()).clamp_(min=min(torch.finfo(c.dtype).eps, 0.5 / high))
         value = torch.div(c, room, out=room).clamp_(low, high)
         ctx.save_for_backward(value)
-        ctx.signed, ctx.ends = signed, (low, high)
+        ctx.ends = low, high
         return value
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
         (value,) = ctx.saved_tensors
-        low, high = ctx.ends
-        outside = (value <= low).logical_or_(value >= high)
-        root = value.abs().add(1.0).masked_fill(outside, 0.0)  # before the square can overflow
-        slope = root * root
-        return grad * (2.0 * slope if ctx.signed else slope), None, None, None
+        # That of a clamp: zero from the ends on
+        inside = torch.ops.aten.hardtanh_backward(grad, value, *ctx.ends)
+        root = 1.0 + value.abs()
+        return inside * root * root, None, None  # the square of the root may overflow
 
 
 #: The score of calibrators that are not given one.

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from botorch_calib._validation import check_one_of, check_open_unit, check_positive, check_width
 from botorch_calib.calibration.base import TAILS, Calibrator, check_residuals
-from botorch_calib.distributions.piecewise import PiecewisePredictive
+from botorch_calib.distributions.piecewise import MIN_HALF_WIDTH, PiecewisePredictive
 
 DensityRatio = Callable[[Tensor], Tensor]
 
@@ -166,7 +166,7 @@ class WeightedConformal(Calibrator):
     def _predictive_from(self, half_width: Tensor) -> PiecewisePredictive:
         return PiecewisePredictive.conformal(
             self.alpha,
-            half_width=half_width,
+            half_width=half_width.clamp(MIN_HALF_WIDTH, self.max_width),
             max_width=self.max_width,
             tails=self.tails,
             validate=False,

@@ -214,7 +214,8 @@ class PiecewisePredictive(WithMoments):
             tails: Outside the interval, ``"gaussian"`` keeps the shape of the normal density
                 (far out, a sliver at the end of the interval), ``"stretched"`` scales
                 it such that its own ``1 - alpha`` interval is the conformal one.
-            validate: Whether to look at ``half_width``, which reads it back from the device.
+            validate: Whether to look at ``half_width``, which reads it back from the device, and to
+                cap it. If not, it has to lie between `MIN_HALF_WIDTH` and ``max_width``.
 
         Raises:
             InputDataError: If ``alpha`` is outside (0, 1), ``max_width`` is not positive,
@@ -227,10 +228,10 @@ class PiecewisePredictive(WithMoments):
         check_positive("max_width", max_width)
         if tails not in ("gaussian", "stretched"):
             raise InputDataError(f"`tails` must be 'gaussian' or 'stretched', got {tails!r}.")
-        half_width = _as_tensor("half_width", half_width)
+        width = _as_tensor("half_width", half_width)
         if validate:
-            _check_half_width(half_width, max_width)
-        width = half_width.clamp(min=MIN_HALF_WIDTH, max=max_width)
+            _check_half_width(width, max_width)
+            width = width.clamp(min=MIN_HALF_WIDTH, max=max_width)
         knots = torch.stack([-width, width], dim=-1)
         standard = _standard_conformal(alpha, width.dtype, width.device)
         if tails == "gaussian":

@@ -10,7 +10,7 @@ from torch.testing import assert_close
 
 from botorch_calib.calibration import GaussianScore
 from botorch_calib.distributions._denoised_improvement import SmoothedExcess, SmoothedIntegrals
-from botorch_calib.distributions.piecewise import PiecewisePredictive
+from botorch_calib.distributions.piecewise import MIN_HALF_WIDTH, PiecewisePredictive
 from botorch_calib.distributions.smoothed import MIN_RATIO, SmoothedPredictive, UnsmoothedPredictive
 from tests import oracles
 from tests.predictive_examples import DECILES, KINDS, from_pits, random_predictive
@@ -222,7 +222,8 @@ def make(kind: str, parameters: Tensor, ratio: Tensor) -> SmoothedPredictive:
     elif kind == "threshold":
         predictive = PiecewisePredictive.conformal(0.2, GaussianScore().half_width(parameters))
     else:
-        predictive = PiecewisePredictive.conformal(0.2, parameters, tails=kind, validate=False)
+        width = parameters.clamp(MIN_HALF_WIDTH, 3.4)
+        predictive = PiecewisePredictive.conformal(0.2, width, tails=kind, validate=False)
     return SmoothedPredictive(predictive, ratio)
 
 

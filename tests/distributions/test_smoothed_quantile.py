@@ -11,7 +11,7 @@ from torch.testing import assert_close
 
 from botorch_calib.distributions import _smoothed_quantile
 from botorch_calib.distributions._normal_functions import ndtri_exp
-from botorch_calib.distributions.piecewise import PiecewisePredictive
+from botorch_calib.distributions.piecewise import MIN_HALF_WIDTH, PiecewisePredictive
 from botorch_calib.distributions.smoothed import SmoothedPredictive, UnsmoothedPredictive
 from tests.predictive_examples import DECILES, KINDS, from_pits, random_predictive
 from tests.random_numbers import uniform
@@ -127,9 +127,9 @@ def make(kind: str, parameters: Tensor, ratio: Tensor) -> SmoothedPredictive:
         masses = torch.cat([parameters, 1 - parameters.sum(-1, keepdim=True)], dim=-1)
         flags = (False, True, False, False)
         return SmoothedPredictive(PiecewisePredictive(knots, masses, flags, validate=False), ratio)
-    return SmoothedPredictive(
-        PiecewisePredictive.conformal(0.2, parameters, tails=kind, validate=False), ratio
-    )
+    width = parameters.clamp(MIN_HALF_WIDTH, 3.4)
+    predictive = PiecewisePredictive.conformal(0.2, width, tails=kind, validate=False)
+    return SmoothedPredictive(predictive, ratio)
 
 
 def arguments(kind: str) -> tuple[Tensor, Tensor]:

@@ -52,6 +52,8 @@ class QuantileLearner(Module, ABC):
     centers: Tensor
     step_count: Tensor
 
+    # What `_derived` remembers
+    _kept: Any = None
     _payload: ClassVar[str] = "coefficients"
     _settings: ClassVar[tuple[str, ...]] = ("levels", "initial")
 
@@ -71,6 +73,28 @@ class QuantileLearner(Module, ABC):
         num_columns = len(p) if num_columns is None else num_columns
         self.register_buffer(self._payload, p.new_zeros(0, num_columns))
         self.register_buffer("step_count", torch.zeros((), dtype=torch.long, device=p.device))
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(name, value)
+        if name != "_kept":  # what is remembered was made of the earlier state
+            self._kept = None
+
+    def _apply(self, *args: Any, **kwargs: Any) -> Any:
+        self._kept = None
+        return super()._apply(*args, **kwargs)
+
+    def _derive(self) -> Any:
+        """What thresholds need of the state alone."""
+        raise NotImplementedError
+
+    @property
+    def _derived(self) -> Any:
+        """What `_derive` makes of the present state, made once."""
+        if self._kept is None:
+            # A graph may use it later, even if it is first asked for in inference mode.
+            with torch.inference_mode(False), torch.no_grad():
+                self._kept = self._derive()
+        return self._kept
 
     @property
     def num_updates(self) -> int:
@@ -147,7 +171,7 @@ class QuantileLearner(Module, ABC):
         return torch.cat([self._learn(*part) for part in parts])
 
     def _check_spread(self, X: Tensor) -> None:
-        """Raise where correlations would lose their digits, see `gaussian_correlations`."""
+        """Raise where correlations would lose their digits, see `Terms`."""
         if not self.localized or not len(X):
             return
         first = self.centers[:1] if len(self.centers) else X[:1]
@@ -218,35 +242,6 @@ class QuantileLearner(Module, ABC):
             if not torch.allclose(own, theirs, rtol=1e-6, atol=1e-6):
                 return f"its `{name}` are {theirs.tolist()}, not {own.tolist()}."
         return None
-
-
-# ------------------------------------------------------------ the kernel of the localization
-
-
-def gaussian_correlation(X1: Tensor, X2: Tensor, lengthscale: float) -> Tensor:
-    """``exp(-|x - x'|^2 / lengthscale^2)``, ``... x n`` for ``... x d`` and ``n x d``."""
-    return gaussian_correlations(X1, X2, [lengthscale])
-
-
-def gaussian_correlations(X1: Tensor, X2: Tensor, lengthscales: Sequence[float]) -> Tensor:
-    """The correlations at several lengthscales side by side, ``... x (num_lengthscales n)``.
-
-    The squared distance is expanded into a single matrix product, about a common shift
-    that keeps cancellation small, and in double precision, in which it is harmless unless
-    the inputs spread over more than 1e6 lengthscales. It is not clamped at 0, since that
-    would falsify second derivatives where points coincide.
-    """
-    dtype, shape = X1.dtype, X1.shape[:-1]
-    X1, X2 = X1.double() - X2[0].double(), X2.double() - X2[0].double()
-    squares = -(X2 * X2).sum(dim=-1, keepdim=True)
-    right = torch.cat([2.0 * X2, torch.full_like(X2, -1.0), squares], dim=-1)
-    # One product for all: the right factors, divided by each squared lengthscale.
-    right = torch.cat([right / (scale * scale) for scale in lengthscales])
-    # Squares go in elementwise on the left: summing the larger side would cost more.
-    left = torch.cat([X1, X1 * X1], dim=-1).reshape(-1, right.shape[-1] - 1)
-    # The last column of `right` belongs to a constant 1 on the left.
-    exponent = torch.addmm(right[:, -1], left, right[:, :-1].mT)
-    return exponent.exp().view(*shape, len(right)).to(dtype)
 
 
 # ------------------------------------------------------------ levels and initial thresholds

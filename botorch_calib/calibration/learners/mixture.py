@@ -17,13 +17,10 @@ import numpy as np
 import torch
 from botorch.exceptions.errors import InputDataError
 from torch import Tensor
+from torch.nn.functional import hardtanh
 
 from botorch_calib._validation import check_count, check_nonnegative, check_positive, check_width
-from botorch_calib.calibration.learners.base import (
-    QuantileLearner,
-    gaussian_correlation,
-    gaussian_correlations,
-)
+from botorch_calib.calibration.learners.base import QuantileLearner
 from botorch_calib.calibration.learners.online import (
     Local,
     Localization,
@@ -31,7 +28,7 @@ from botorch_calib.calibration.learners.online import (
     descend,
     extended,
 )
-from botorch_calib.calibration.learners.radial_sum import RadialSum
+from botorch_calib.calibration.learners.radial_sum import RadialSum, gaussian_correlation
 
 #: Default settings of a bank: from nearly global to sharply local, from slow to fast.
 LENGTHSCALES = (0.1, 0.25, math.inf)
@@ -58,6 +55,14 @@ class Member(NamedTuple):
     lengthscale: float
     scale: float
     step_size: float
+
+
+class _Average(NamedTuple):
+    """What thresholds are made of: a sum, or ``everywhere`` the same; ``shift`` is the net's."""
+
+    radial: RadialSum | None
+    everywhere: Tensor
+    shift: Tensor
 
 
 class AggregatedQuantileTracker(QuantileLearner):
@@ -114,9 +119,6 @@ class AggregatedQuantileTracker(QuantileLearner):
     _settings = ("levels", "initial", "member_settings")
     losses: Tensor
     mixability_gap: Tensor
-    _mixed_constants: Tensor
-    _mixed_coefficients: Tensor
-    _shift: Tensor
     _scales: Tensor
     _step_sizes: Tensor
 
@@ -145,10 +147,6 @@ class AggregatedQuantileTracker(QuantileLearner):
         zeros = torch.zeros(len(members), dtype=torch.double, device=self.levels.device)
         self.register_buffer("losses", zeros)
         self.register_buffer("mixability_gap", zeros[0].clone())
-        # Derived from the above whenever they change
-        for name in ("_mixed_constants", "_mixed_coefficients", "_shift"):
-            self.register_buffer(name, None, persistent=False)
-        self._mix()
 
     def _initial_constants(self) -> Tensor:
         return self.initial.expand(len(self.members), -1).clone()
@@ -176,53 +174,41 @@ class AggregatedQuantileTracker(QuantileLearner):
     def threshold(self, X: Tensor) -> Tensor:
         """Raw thresholds ``... x M`` at inputs ``... x d``, differentiable in them."""
         check_width(X, self.centers.shape[-1])
-        mixed = self._mixed_constants.expand(*X.shape[:-1], -1)
-        if len(self.centers):
-            # The members' functions were averaged when they changed: one product serves them all.
-            lengthscales = [at.lengthscale for at in self._localizations]
-            correlations = gaussian_correlations(X.to(self.centers), self.centers, lengthscales)
-            correlations = correlations.reshape(-1, correlations.shape[-1])
-            values = torch.addmm(self._mixed_constants, correlations, self._mixed_coefficients)
-            mixed = values.view_as(mixed)
-        return self.finished(mixed)
+        average: _Average = self._derived
+        if average.radial is None:
+            return average.everywhere.expand(*X.shape[:-1], -1)
+        return self.finished(average.radial.at(X))
 
     def radial_sum(self) -> RadialSum | None:
         """The members' average over centers; None for derived classes with other thresholds."""
-        if type(self).threshold is not AggregatedQuantileTracker.threshold or not len(self.centers):
-            return None
-        lengthscales = [at.lengthscale for at in self._localizations]
-        return RadialSum.of(
-            self._mixed_constants, self.centers, lengthscales, self._mixed_coefficients
-        )
+        is_own = type(self).threshold is AggregatedQuantileTracker.threshold
+        return self._derived.radial if is_own else None
 
     def finished(self, sums: Tensor) -> Tensor:
         """Raw thresholds ``... x M`` of the members' average: held to [0, 1], and shifted."""
-        return sums.clamp(0.0, 1.0) + self._shift
+        # A clamp whose derivative is a single operation
+        return hardtanh(sums, 0.0, 1.0) + self._derived.shift
 
-    @torch.no_grad()
-    def _mix(self) -> None:
-        """Average the members' functions, so that only ``M`` are evaluated, not ``K M``.
-
-        The safety net's shift of the next thresholds is the same at all inputs, too.
-        """
-        self._shift = _net(self.shortfall, self._room(self.step_count + 1))
+    def _derive(self) -> _Average:
+        """Average the members' functions, so that only ``M`` are evaluated, not ``K M``."""
+        shift = _net(self.shortfall, self._room(self.step_count + 1))
         weights = self.weights.to(self.levels).unsqueeze(-1)
-        self._mixed_constants = (weights * self.constants).sum(dim=-2)
+        constants = (weights * self.constants).sum(dim=-2)
+        if not len(self.centers):
+            return _Average(None, hardtanh(constants, 0.0, 1.0) + shift, shift)
         coefficients = (self.coefficients * self._scales).unflatten(-1, self.constants.shape)
-        # One block of t rows for each lengthscale, as `gaussian_correlations` has columns
+        # One block of t rows for each lengthscale
         blocks = [
             (coefficients[:, part] * weights[part]).sum(dim=-2)
             for part in (self._members_at(at) for at in self._localizations)
         ]
-        self._mixed_coefficients = torch.cat(blocks) if blocks else coefficients[:, 0]
+        lengthscales = [at.lengthscale for at in self._localizations]
+        radial = RadialSum(constants, self.centers, lengthscales, torch.cat(blocks))
+        return _Average(radial, constants, shift)
 
     def _members_at(self, at: Localization) -> slice:
         num_levels = len(self.levels)
         return slice(at.columns.start // num_levels, at.columns.stop // num_levels)
-
-    def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
-        super()._load_from_state_dict(*args, **kwargs)
-        self._mix()
 
     def reset(self) -> None:
         """Forget everything learned."""
@@ -231,7 +217,6 @@ class AggregatedQuantileTracker(QuantileLearner):
         self.shortfall = torch.zeros_like(self.shortfall)
         self.losses = torch.zeros_like(self.losses)
         self.mixability_gap = torch.zeros_like(self.mixability_gap)
-        self._mix()
 
     def coverage_bound(self, num_steps: int) -> Tensor:
         """Bound on ``|mean(o) - p|`` after ``num_steps`` steps from the start, shape ``M``."""
@@ -256,7 +241,6 @@ class AggregatedQuantileTracker(QuantileLearner):
         self.constants, self.shortfall = constants, shortfall
         self.losses, self.mixability_gap = total, gap
         self._store(X, coefficients)
-        self._mix()
         return used
 
     def _caught(self, u: Tensor, mixed: Tensor) -> tuple[Tensor, Tensor]:

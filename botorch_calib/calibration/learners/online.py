@@ -17,8 +17,8 @@ from botorch.exceptions.errors import InputDataError, UnsupportedError
 from torch import Tensor
 
 from botorch_calib._validation import check_count, check_nonnegative, check_positive, check_width
-from botorch_calib.calibration.learners.base import QuantileLearner, gaussian_correlation
-from botorch_calib.calibration.learners.radial_sum import RadialSum
+from botorch_calib.calibration.learners.base import QuantileLearner
+from botorch_calib.calibration.learners.radial_sum import RadialSum, gaussian_correlation
 
 
 class OnlineQuantileTracker(QuantileLearner):
@@ -114,16 +114,19 @@ class OnlineQuantileTracker(QuantileLearner):
     def threshold(self, X: Tensor) -> Tensor:
         """Raw thresholds ``... x M`` at inputs ``... x d``, differentiable in them."""
         check_width(X, self.centers.shape[-1])
-        if self.coefficients.shape[-2] == 0:
+        if not len(self.centers):
             return self.constants.expand(*X.shape[:-1], -1)
-        return self.constants + self._local_values(X.to(self.centers))
+        return self._derived.at(X)
+
+    def _derive(self) -> RadialSum:
+        coefficients = self.scale * self.coefficients
+        return RadialSum(self.constants, self.centers, [self.lengthscale], coefficients)
 
     def radial_sum(self) -> RadialSum | None:
         """The thresholds as a sum over centers; None for derived classes with other thresholds."""
         if type(self).threshold is not OnlineQuantileTracker.threshold or not len(self.centers):
             return None
-        coefficients = self.scale * self.coefficients
-        return RadialSum.of(self.constants, self.centers, [self.lengthscale], coefficients)
+        return self._derived
 
     def extra_repr(self) -> str:
         """What ``repr`` shows: the settings."""
@@ -244,17 +247,14 @@ class OnlineQuantileTracker(QuantileLearner):
 
     def _local(self, X: Tensor, shrink: list[float]) -> Local:
         """What `descend` needs of the local part at ``X``."""
-        values = (
-            self._local_values(X) if len(self.centers) else X.new_zeros(len(X), len(self.levels))
-        )
+        values = X.new_zeros(len(X), len(self.levels))
+        if len(self.centers):
+            correlation = gaussian_correlation(X, self.centers, self.lengthscale)
+            values = correlation @ (self.scale * self.coefficients)
         kernel = gaussian_correlation(X, X, self.lengthscale)
         everything = Localization(slice(None), self.lengthscale)
         scale = self.levels.new_tensor([self.scale])
         return Local(values, [kernel], [everything], scale, shrink)
-
-    def _local_values(self, X: Tensor) -> Tensor:
-        correlation = gaussian_correlation(X, self.centers, self.lengthscale)
-        return correlation @ (self.scale * self.coefficients)
 
 
 # ------------------------------------------------------------ the descent, without state

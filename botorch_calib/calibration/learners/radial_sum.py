@@ -10,7 +10,6 @@ pair and automatic differentiation (``benchmarks/studies/simpler_forms_robust.py
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -21,33 +20,71 @@ _ELEMENTS, _DEVICE_ELEMENTS = 2**17, 2**23
 _FEW = 6  # thresholds up to which their derivatives are summed one by one
 
 
-@dataclass(frozen=True, eq=False)
-class RadialSum:
-    """``constants + sum_t coefficients_t exp(-rates_t |z - centers_t|^2)``.
+class Terms:
+    """``exp(-|x - centers_t|^2 / lengthscale^2)`` for all centers, and each of the lengthscales.
 
-    Attributes:
-        constants: ``L``, one for each threshold.
-        centers: ``T x d``.
-        rates: One over the squared lengthscale, ``T``.
-        coefficients: ``T x L``.
+    The squared distance is expanded into a single matrix product, about the first center, which
+    keeps cancellation small, and in double precision, in which it is harmless unless the inputs
+    spread over more than 1e6 lengthscales. It is not clamped at 0, since that would falsify second
+    derivatives where points coincide.
+
+    Args:
+        centers: ``t x d``.
+        lengthscales: ``S`` of them; there are ``T = S t`` terms, those of a lengthscale together.
     """
 
-    constants: Tensor
-    centers: Tensor
-    rates: Tensor
-    coefficients: Tensor
+    def __init__(self, centers: Tensor, lengthscales: Sequence[float]) -> None:
+        self.origin = centers[0].double()
+        centers = centers.double() - self.origin
+        squares = -(centers * centers).sum(dim=-1, keepdim=True)
+        right = torch.cat([2.0 * centers, torch.full_like(centers, -1.0), squares], dim=-1)
+        # One product for all: the right factors, divided by each squared lengthscale.
+        right = torch.cat([right / (scale * scale) for scale in lengthscales])
+        # The last column belongs to a constant 1 on the left.
+        self._right, self._last = right[:, :-1].mT, right[:, -1]
 
-    @classmethod
-    def of(
-        cls,
+    def at(self, X: Tensor) -> Tensor:
+        """The terms ``N x T`` of the ``N`` inputs in ``... x d``, in double precision."""
+        X = X.to(self.origin) - self.origin
+        # Squares go in elementwise on the left: summing the larger side would cost more.
+        left = torch.cat([X, X * X], dim=-1).reshape(-1, len(self._right))
+        return torch.addmm(self._last, left, self._right).exp()
+
+
+def gaussian_correlation(X1: Tensor, X2: Tensor, lengthscale: float) -> Tensor:
+    """``exp(-|x - x'|^2 / lengthscale^2)``, ``... x n`` for ``... x d`` and ``n x d``."""
+    return Terms(X2, [lengthscale]).at(X1).view(*X1.shape[:-1], len(X2)).to(X1)
+
+
+class RadialSum:
+    """``constants + sum_t coefficients_t exp(-|z - centers_t|^2 / lengthscale_t^2)``.
+
+    Args:
+        constants: ``L``, one for each threshold.
+        centers: ``t x d``.
+        lengthscales: ``S`` of them, each with terms for all centers.
+        coefficients: ``S t x L``, those of a lengthscale together.
+    """
+
+    def __init__(
+        self,
         constants: Tensor,
         centers: Tensor,
         lengthscales: Sequence[float],
         coefficients: Tensor,
-    ) -> RadialSum:
-        """With terms for ``t`` centers at each lengthscale; ``coefficients`` are ``S t x L``."""
-        rates = [centers.new_full((len(centers),), scale**-2.0) for scale in lengthscales]
-        return cls(constants, centers.repeat(len(lengthscales), 1), torch.cat(rates), coefficients)
+    ) -> None:
+        self.constants, self.coefficients = constants, coefficients.double()
+        self._terms, self._start = Terms(centers, lengthscales), constants.double()
+        # Of each of the ``T = S t`` terms, as at all pairs the columns are told apart
+        self.origin = self._terms.origin
+        self.centers = (centers.double() - self.origin).repeat(len(lengthscales), 1)
+        rates = self.origin.new_tensor([scale**-2.0 for scale in lengthscales])
+        self.rates = rates.repeat_interleave(len(centers))
+
+    def at(self, X: Tensor) -> Tensor:
+        """Values ``... x L`` at inputs ``... x d``, differentiable in them."""
+        values = torch.addmm(self._start, self._terms.at(X), self.coefficients)
+        return values.view(*X.shape[:-1], len(self.constants)).to(self.constants)
 
     def at_pairs(
         self, first: Tensor, second: Tensor, columns: tuple[list[int], list[int]]
@@ -72,8 +109,8 @@ class _Side:
     """
 
     def __init__(self, radial: RadialSum, columns: list[int], points: Tensor) -> None:
-        centers, rates = radial.centers.double()[:, columns], radial.rates.double()
-        self.points, centers = points.double() - centers[0], centers - centers[0]
+        centers, rates = radial.centers[:, columns], radial.rates
+        self.points = points.double() - radial.origin[columns]
         self.sides = (2.0 * rates).unsqueeze(-1) * torch.nn.functional.pad(centers, (1, 0), value=1)
         mode = "donot_use_mm_for_euclid_dist"
         distances = torch.cdist(self.points, centers, compute_mode=mode)
@@ -85,7 +122,7 @@ class PairedSums:
 
     @torch.no_grad()
     def __init__(self, radial: RadialSum, first: _Side, second: _Side) -> None:
-        self._constants, self._coefficients = radial.constants, radial.coefficients.double().mT
+        self._constants, self._coefficients = radial.constants, radial.coefficients.mT
         self._first, self._second = first, second
 
     @torch.no_grad()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable
 
@@ -85,6 +86,30 @@ def test_a_sum_is_that_of_the_present_state(name):
     if isinstance(learner, OnlineQuantileTracker):
         learner.scale = 2.0 * learner.scale
         check()
+
+
+@pytest.mark.parametrize("name", LEARNERS)
+def test_what_is_kept_follows_the_state(name):
+    learner, points = learned(name), uniform(4, 3, seed=8)
+
+    def check(learner: QuantileLearner) -> None:
+        anew = LEARNERS[name]().to(learner.levels.dtype)
+        anew.load_state_dict(learner.state_dict())
+        assert torch.equal(learner.threshold(points), anew.threshold(points))
+        assert learner.threshold(points).dtype == learner.levels.dtype
+
+    with torch.inference_mode():
+        learner.threshold(points)  # a graph may use what is made here
+    learner.threshold(points.clone().requires_grad_()).sum().backward()
+    twin = copy.deepcopy(learner)
+    twin.update(uniform(2, 3, seed=2), uniform(2, seed=3))
+    check(learner)
+    check(twin)
+    learner.load_state_dict(twin.state_dict())
+    check(learner)
+    check(learner.to(torch.float32))
+    learner.reset()
+    check(learner)
 
 
 def test_far_away():
