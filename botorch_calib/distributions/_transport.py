@@ -19,7 +19,6 @@ from torch import Tensor
 from torch.autograd import Function
 
 from botorch_calib.distributions._normal_functions import (
-    log1mexp,
     log_normal_interval,
     lower_quantile,
     ndtri_exp,
@@ -133,10 +132,8 @@ class NormalPieces(Function):
         high = torch.nn.functional.pad(knots, (0, 1), value=math.inf)
         turned = low + high > 0
         low, high = torch.where(turned, -high, low), torch.where(turned, -low, high)
-        # Now no upper end is infinite. This is `log_normal_interval`, whose parts are used again.
-        log_low, log_high = (torch.special.log_ndtr(x.clamp(min=-1e150)) for x in (low, high))
-        log_natural = log_high + log1mexp(log_low - log_high)
-        offset = (log_low - log_natural).exp_()
+        log_natural = log_normal_interval(low, high)
+        offset = (torch.special.log_ndtr(low.clamp(min=-1e150)) - log_natural).exp_()
         # Number of the piece among those of all distributions, which lie in one row
         num_pieces, batch = masses.shape[-1], knots.shape[:-1]
         rows = torch.arange(batch.numel(), device=z.device).view(batch)

@@ -26,6 +26,8 @@ class PiecewiseForm:
         stretched: Whether it is a uniform piece between two open ones that the scaled normal
             distribution, which has the same masses there, follows itself.
         hollow: Whether an open outer piece may hold next to no mass.
+        compact: Whether it is a uniform piece around zero, no wider than seven deviations, between
+            the tails of one normal distribution.
         rare_tails: Whether the outer pieces, or all others, hold next to no mass; quantiles then
             take more steps.
     """
@@ -36,6 +38,7 @@ class PiecewiseForm:
     around_zero: bool = False
     stretched: bool = False
     hollow: bool = False
+    compact: bool = False
     rare_tails: bool = False
 
     @property

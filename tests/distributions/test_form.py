@@ -103,7 +103,9 @@ def test_both_forms_of_knots(validate):
 
 def test_forms_of_the_constructors():
     half_width = double(0.5)
-    assert PiecewisePredictive.conformal(0.1, half_width).form == CONFORMAL
+    form = PiecewisePredictive.conformal(0.1, half_width).form
+    assert form == dataclasses.replace(CONFORMAL, compact=True)
+    assert PiecewisePredictive.conformal(0.1, half_width, max_width=8.0).form == CONFORMAL
     assert PiecewisePredictive.gaussian((2,)).form == PiecewiseForm((False,), True, True)
     form = PiecewisePredictive.recalibrated(DECILES, DECILES.logit()).form
     assert form == PiecewiseForm((False,) * 20, True, True)

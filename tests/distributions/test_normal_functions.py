@@ -45,10 +45,6 @@ def h(x):
     return phi(x) + mp.mpf(x) * Phi(x)
 
 
-def big_h(x):
-    return ((mp.mpf(x) ** 2 + 1) * Phi(x) + mp.mpf(x) * phi(x)) / 2
-
-
 @pytest.fixture(autouse=True)
 def digits():
     with mp.workdps(60):
@@ -60,16 +56,6 @@ def interval(low: float, high: float):
         low, high = -high, -low
     below = mp.mpf(0) if math.isinf(low) else Phi(low)
     return (mp.mpf(1) if math.isinf(high) else Phi(high)) - below
-
-
-def test_mills_ratio_and_scaled_tails():
-    x = double(*ARGUMENTS)
-    # Differences that cancel like x^2 and x^4 below the switch to the series, at 30.
-    for index, (function, tol) in enumerate([(Phi, 1e-14), (h, 1e-10), (big_h, 1e-9)]):
-        expected = double(*(function(-a) / phi(a) for a in ARGUMENTS))
-        assert_close(functions.scaled_tails(x)[index], expected, rtol=tol, atol=0.0)
-        if function is Phi:
-            assert_close(functions.mills_ratio(x), expected, rtol=tol, atol=0.0)
 
 
 @pytest.mark.parametrize("copies", [1, 1000])
