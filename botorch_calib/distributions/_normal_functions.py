@@ -320,29 +320,11 @@ def log1mexp(x: Tensor) -> Tensor:
 
 
 class _NdtriExp(Function):
-    """`ndtri_exp`; its derivative is ``Phi / phi`` at the value, in turn a differentiable one.
-
-    In the deep tail ``log Phi(z)`` is about ``-z^2/2 - log(-z sqrt(2 pi))``. Solved for ``z`` with
-    ``z^2 = -2 log_p - log(2 pi)`` in the last term this starts within 0.003 of the root at
-    ``log_p = -30``, and closer further down. ``log Phi`` is nearly a parabola there, so each Newton
-    step doubles the digits, and three reach rounding.
-    """
+    """`ndtri_exp`; its derivative is ``Phi / phi`` at the value, in turn a differentiable one."""
 
     @staticmethod
     def forward(ctx: Any, log_p: Tensor) -> Tensor:
-        # Above exp(-30) ndtri is exact to rounding, and exp(log_p) loses 30 eps at most.
-        deep = log_p < -30.0
-        z = torch.special.ndtri(log_p.masked_fill(deep, -1.0).exp())
-        tail = -2.0 * log_p.masked_fill(~deep, -31.0) - math.log(2 * math.pi)
-        z_deep = -(tail - tail.log()).sqrt()
-        for _ in range(3):
-            z_deep = z_deep - (log_ndtr(z_deep) - (-0.5 * tail - _HALF_LOG_2PI)) / hazard(z_deep)
-        z = torch.where(deep, z_deep, z)
-        # At z = +-inf there is nothing to correct (and inf - inf must not appear).
-        finite = torch.isfinite(z)
-        safe = z.masked_fill(~finite, 0.0)
-        step = (log_ndtr(safe) - log_p.masked_fill(~finite, 0.0)) / hazard(safe)
-        z = torch.where(finite, safe - step, z)
+        z = lower_quantile(log_p.double()).to(log_p.dtype)
         ctx.save_for_backward(z)
         return z
 
@@ -384,8 +366,3 @@ def lower_quantile(log_p: Tensor) -> Tensor:
     excess = (w - u).add_(w.log()).sub_(series, alpha=2.0)
     slope = torch.addcmul(v + 1.0, v, v, value=-2.0)
     return torch.where(log_p < -690.0, w.addcdiv_(excess, slope, value=-1.0).sqrt_().neg_(), z)
-
-
-def hazard(z: Tensor) -> Tensor:
-    """``phi(z) / Phi(z)``, the derivative of ``log_ndtr``."""
-    return torch.exp(log_phi(z) - log_ndtr(z))

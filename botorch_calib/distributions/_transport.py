@@ -92,8 +92,7 @@ def _piece_quantile(
     # Not with a log_low of LOG_ZERO, at which second derivatives of the sum are NaN
     log_p = torch.where(open_low, log_part, torch.logaddexp(log_low, log_part))
     # At the upper end rounding may exceed Phi(high) slightly.
-    plain = z.dtype == torch.float64 and not torch.is_grad_enabled()
-    normal = (lower_quantile if plain else ndtri_exp)(log_p.clamp(max=-tiny))
+    normal = ndtri_exp(log_p.clamp(max=-tiny))
     normal = torch.minimum(torch.maximum(normal, low), high)
     return torch.where(uniform, flat, normal)
 

@@ -74,18 +74,6 @@ class PiecewiseForm:
         first, *inner, last = self.uniform
         return (first or self.open_low) and (last or self.open_high) and all(inner)
 
-    @cached_property
-    def lows(self) -> tuple[slice, slice]:
-        """Pieces with a finite lower knot, and the positions of these among the finite knots."""
-        first, num = int(self.open_low), self.num_pieces
-        return slice(first, num), slice(0, num - first)
-
-    @cached_property
-    def highs(self) -> tuple[slice, slice]:
-        """Pieces with a finite upper knot, and the positions of these among the finite knots."""
-        first, last = 1 - int(self.open_low), self.num_pieces - int(self.open_high)
-        return slice(0, last), slice(first, None)
-
     def mirrored(self) -> PiecewiseForm:
         """The form of the distribution of ``-z``."""
         return replace(

@@ -49,10 +49,6 @@ def test_rows_of_pieces_and_knots(open_low, open_high):
     padded = form.pad(finite, -math.inf, math.inf)
     assert len(padded) == 4
     assert padded[0].isinf() == open_low and padded[-1].isinf() == open_high
-    pieces, rows = form.lows
-    assert torch.equal(padded[:-1][pieces], finite[rows])
-    pieces, rows = form.highs
-    assert torch.equal(padded[1:][pieces], finite[rows])
     both = form.pad(finite.expand(2, -1), -1.0, 9.0, dim=-1)
     assert both.shape == (2, 4)
     assert form.mirrored() == PiecewiseForm((False, True, False), open_high, open_low)

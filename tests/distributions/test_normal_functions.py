@@ -149,12 +149,6 @@ def test_ndtri_exp_has_a_zero_slope_where_it_is_infinite():
     assert torch.autograd.grad(value.sum(), log_p)[0].tolist() == [0.0]
 
 
-def test_hazard():
-    z = [-300.0, -40.0, -1.0, 0.0, 3.0, 10.0]
-    expected = double(*(phi(v) / Phi(v) for v in z))
-    assert_close(functions.hazard(double(*z)), expected, rtol=1e-10, atol=0.0)
-
-
 @pytest.mark.parametrize("order", [1, 5, 20])
 def test_unit_legendre(order):
     cpu = torch.device("cpu")
@@ -170,11 +164,3 @@ def test_log_h_of_the_oracles():
     t = np.array([-300.0, -38.0, -26.0, -25.001, -24.999, -5.0, -1e-9, 0.0, 1e-9, 0.5, 9.0, 1e4])
     expected = np.array([float(mp.log(h(v))) for v in t])
     np.testing.assert_allclose(oracles.log_h(t), expected, rtol=1e-14, atol=1e-12)
-
-
-def test_lower_quantile_is_ndtri_exp_without_a_graph():
-    log_p = -torch.logspace(-0.5, 6, 400, dtype=torch.double)
-    edge = torch.tensor([-689.9, -690.1, -700.0, -745.0], dtype=torch.double)
-    log_p = torch.cat([log_p, edge])
-    value = functions.lower_quantile(log_p)
-    assert_close(value, functions.ndtri_exp(log_p), rtol=1e-14, atol=1e-14)
