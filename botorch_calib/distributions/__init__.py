@@ -21,8 +21,8 @@ arithmetic::
            +--> bivariate_tails -> _wedge   _bivariate_tails.py: normal pieces
            +--> piece_logs                  _piece_integrals.py: without noise, or if bounded
 
-Probabilities of improvement take the same way through ``log_survival``. Quantiles invert it, with
-``SmoothedQuantile`` of ``_smoothed_quantile.py`` in that place.
+Probabilities of improvement take the same way through ``log_survival``. Quantiles invert it, by
+the steps of ``_smoothed_quantile.py``.
 
 What each file holds:
 

@@ -1,6 +1,6 @@
 """Integrals over the tails of a normal piece: against mpmath and against quadrature.
 
-Their derivatives are those of `tests.distributions.test_denoised_improvement`.
+Their derivatives are those of `tests.distributions.test_denoised`.
 """
 
 import math
