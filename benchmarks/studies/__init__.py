@@ -8,5 +8,6 @@ file                   content
 ``joint_samples``      where should the noise in joint samples come from?
 ``hanging_region``     what does a region that hangs cost, where the best point lies in it?
 ``proposal_time``      how long does a proposal take after thousands of values?
+``simpler_forms``      what do the special ways of the calibrated integrals gain?
 ====================== ====================================================================
 """

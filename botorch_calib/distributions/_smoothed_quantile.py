@@ -136,14 +136,14 @@ class SmoothedQuantile(Function):
         tail: float,
         form: PiecewiseForm,
     ) -> Tensor:
-        x, log_slope = _solve(SurvivalCurve(r, knots, masses, form), points, tail)
-        ctx.save_for_backward(x, r, knots, masses, log_slope)
-        ctx.form = form
+        x, log_p, log_slope = _solve(SurvivalCurve(r, knots, masses, form), points, tail)
+        ctx.save_for_backward(x, r, knots, masses, log_p, log_slope)
+        ctx.form, ctx.log_tail = form, math.log(tail)
         return x
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        *inputs, log_slope = ctx.saved_tensors
+        *inputs, log_p, log_slope = ctx.saved_tensors
         needed, with_graph = ctx.needs_input_grad[:3], torch.is_grad_enabled()
         if needed == (True, False, False) and not with_graph:
             # By the heat equation dS/dr = -r p'
@@ -155,8 +155,10 @@ class SmoothedQuantile(Function):
                 rest = [v.requires_grad_() for v in rest]
             r, knots, masses = rest
             log_s = log_survival(x, r, knots, masses, ctx.form)
-            log_p = log_densities(x, r, knots, ctx.form) + masses.clamp(min=TINY).log()
-            weight = grad * (log_s - log_p.logsumexp(dim=0)).exp()
+            if with_graph:
+                each = log_densities(x, r, knots, ctx.form) + masses.clamp(min=TINY).log()
+                log_p = each.logsumexp(dim=0)
+            weight = grad * ((log_s if with_graph else ctx.log_tail) - log_p).exp()
             wanted = [v for v, need in zip(rest, needed, strict=True) if need]
             found = iter(
                 torch.autograd.grad(
@@ -211,8 +213,8 @@ class SurvivalCurve:
 @torch.no_grad()
 def _solve(
     survival: SurvivalCurve, points: Tensor, tail: float, more: int = 0
-) -> tuple[Tensor, Tensor]:
-    """The quantile, and there the derivative of the log density, with some steps more."""
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The quantile, and there the log density and its derivative, with some steps more."""
     zeta, form = upper_score(tail), survival.form
     if len(points) == 1:
         x, num, bracketed = points[0], STEPS_FROM_TABLE, False
@@ -247,7 +249,8 @@ def _solve(
         x, size_before = torch.where(size > 0.5 * size_before, rest, x), size
         if all_there(size):
             break
-    return x, torch.addcmul(slope, curve, x - last)
+    step = x - last
+    return x, log_p.addcmul_(slope, step), torch.addcmul(slope, curve, step)
 
 
 def all_there(size: Tensor) -> bool:
@@ -308,7 +311,7 @@ class QuantileTable:
         eps = normal_points(tail, knots.device)[1]
         points = torch.addcmul(transport.unsqueeze(-1), eps.unsqueeze(-1), r)
         survival = SurvivalCurve(r, knots.unsqueeze(-1), masses.unsqueeze(-1), form)
-        x, slope = _solve(survival, points, tail, more=self._MORE_STEPS)
+        x, _, slope = _solve(survival, points, tail, more=self._MORE_STEPS)
         rate = -self._STEP * r * r * slope
         rise = x.diff()
         # Of the cubic polynomial on each cell, by powers of the position in it
