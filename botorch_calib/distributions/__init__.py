@@ -9,22 +9,20 @@ arithmetic::
     CalibratedPosterior.log_expected_improvement       posteriors/calibrated.py
      |  outcome units -> z; number or tensor -> broadcast
      |
-     +--> SmoothedPredictive.log_excess                smoothed.py: denoised, z + r eps
+     +--> SmoothedPredictive.log_excess     smoothed.py: denoised, z + r eps
      |     |  units of z -> standard units of the normal pieces, batch -> columns
-     |    SmoothedExcess.forward (and .backward)       _denoised_improvement.py
-     |     |  pieces mixed by their masses; derivatives in closed form
-     |    piece_values                                 _denoised_pieces.py
-     |     |  all pieces on one scale, so that exp(-700) keeps its digits
-     |     +--> interval_means                         _denoised_pieces.py: uniform pieces
-     |     +--> bivariate_tails -> _wedge              _bivariate_tails.py: normal pieces
-     |     +--> SeparatePieces                         _separate_pieces.py: if bounded
-     |
-     +--> UnsmoothedPredictive.log_excess              smoothed.py: z itself, no noise
+     +--> UnsmoothedPredictive.log_excess   smoothed.py: z itself, no noise
            |
-          ObservationIntegrals.forward (and .backward)   _observation_improvement.py
+          log_excess -> _Integral           _denoised.py: first derivatives in closed form
+           |
+          Values                            _denoised.py: all pieces on one scale, so that
+           |                                exp(-700) keeps its digits
+           +--> _flats                      _denoised.py: uniform pieces
+           +--> bivariate_tails -> _wedge   _bivariate_tails.py: normal pieces
+           +--> piece_logs                  _piece_integrals.py: without noise, or if bounded
 
-Probabilities of improvement take the same way through ``log_survival`` and ``SmoothedIntegrals``.
-Quantiles invert it, with ``SmoothedQuantile`` of ``_smoothed_quantile.py`` in that place.
+Probabilities of improvement take the same way through ``log_survival``. Quantiles invert it, by
+the steps of ``_smoothed_quantile.py``.
 
 What each file holds:
 
@@ -35,13 +33,12 @@ What each file holds:
 * ``smoothed.py``: `SmoothedPredictive`, that distribution plus Gaussian noise (the objective), and
   `UnsmoothedPredictive`, the same questions without noise (the observation).
 * ``scoring.py``: scores of forecasts (CRPS, interval score, calibration error).
-* ``_denoised_pieces.py``, ``_bivariate_tails.py``, ``_separate_pieces.py``: integrals with noise,
-  of each piece.
-* ``_denoised_improvement.py``: these mixed, with their derivatives.
-* ``_observation_improvement.py``: integrals without noise.
-* ``_survival_curve.py``, ``_smoothed_quantile.py``: quantiles, in a fixed number of steps.
+* ``_denoised.py``: the integrals of a distribution with noise, and their derivatives.
+* ``_bivariate_tails.py``: what normal pieces need for that.
+* ``_piece_integrals.py``: any piece by itself, with and without noise, with a graph.
+* ``_smoothed_quantile.py``: quantiles, in a fixed number of steps.
 * ``_transport.py``: the monotone map from a normal number to a piecewise distribution.
-* ``_normal_moments.py``: moments of recalibrated distributions, with their derivatives.
+* ``_normal_pieces.py``: truncated normal pieces as differences of tails.
 * ``_normal_functions.py``: special functions of the normal distribution, far into its tails.
 """
 

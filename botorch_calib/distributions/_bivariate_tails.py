@@ -18,12 +18,11 @@ V function instead: a sum of positive terms with a smooth integrand, at a tenth 
 from __future__ import annotations
 
 import math
-from functools import lru_cache
 
 import torch
 from torch import Tensor
 
-from botorch_calib.distributions._normal_functions import LEAST, less, mills_ratio, unit_legendre
+from botorch_calib.distributions._normal_functions import LEAST, graded_rule, less, mills_ratio
 
 _INV_SQRT_2PI = 1 / math.sqrt(2 * math.pi)
 _SQRT_HALF_PI = math.sqrt(math.pi / 2)
@@ -31,19 +30,6 @@ _ORDER = 17  # of the rule for V: relative error about 1e-13 far out, 1e-12 near
 _CORNER = 2.5  # below it V is computed from its complement, a smooth arctangent integral
 _CUT = 64.0  # the integrand of V is dropped once it has fallen by exp(-32)
 _CHUNK = 32_000  # numbers per operation at the nodes of V, few enough to stay in the cache
-
-
-@lru_cache(maxsize=32)
-def graded_rule(order: int, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Nodes ``u`` and weights on [0, 1] for a function that falls off exponentially from 0.
-
-    The Gauss-Legendre rule in ``v`` with ``u = 0.8 v + 0.2 v^4``, whose nodes crowd less at 1,
-    where nothing is left to integrate. The nodes come with their squares, ``order x 2``.
-    """
-    with torch.inference_mode(False):  # else no graph could use what the cache holds
-        v, weights = unit_legendre(order, dtype, device)
-        u = 0.8 * v + 0.2 * v**4
-        return torch.stack([u, u.square()], dim=1), weights * (0.8 + 0.8 * v**3)
 
 
 def _wedge(h: Tensor, eta: Tensor, mills_h: Tensor, mills_eta: Tensor) -> Tensor:
@@ -106,8 +92,9 @@ def bivariate_tails(
     t: Tensor,
     r: Tensor,
     norm: Tensor,
-    mills_k: Tensor | None = None,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    ratios: Tensor,
+    mills_k: Tensor,
+) -> tuple[Tensor, Tensor]:
     r"""Integrals over the tails of a normal piece beyond its knots, scaled, without a graph.
 
     ``(X, Z)`` is standard bivariate normal with correlation ``(1 + r^2)^(-1/2)``. The tail
@@ -124,24 +111,19 @@ def bivariate_tails(
         t: ``(knot - c norm) / r``, which is ``-eta_k``, ``num_knots x batch_shape``.
         r: Noise-to-signal ratio, of the shape of ``c``.
         norm: ``sqrt(1 + r^2)``.
-        mills_k: Mills ratios of ``|knots|``, if known.
+        ratios: `first_tails` of ``|c|``.
+        mills_k: Mills ratios of ``|knots|``, of the shape of these.
 
     Returns:
         ``3 x num_knots x batch_shape``: ``E[(X - c)+ ; s Z > k]``, ``P(X > c, s Z > k)`` and
         ``phi(c) P(s Z > k | X = c)``, divided by the normal density at the distance of the
-        region from the origin; half the square of that distance; the Mills ratios of ``k``, of
-        the shape of ``knots``, and that of ``|c|``.
+        region from the origin; and half the square of that distance.
     """
     side = knots.sign()
     eta = torch.stack([torch.addcmul(t, r, knots).mul_(side).div_(norm), -t])
     dist = torch.stack([c.expand_as(t), knots.expand_as(t)]).abs_()
     height, below = eta.abs(), less(eta, 0.0)
-    num = len(knots)
-    own = [dist[1]] if mills_k is None and knots.shape == t.shape else []
-    mills = mills_ratio(torch.cat([*own, dist[0, :1], *height]))
-    mills_c, mills_eta = mills[-2 * num - 1], mills[-2 * num :].view_as(eta)
-    if mills_k is None:
-        mills_k = mills[:num] if own else mills_ratio(knots.abs())
+    (mills_c, ramp_c), mills_eta = ratios, mills_ratio(height)
     mills_dist = torch.stack([mills_c.expand_as(t), mills_k.expand_as(t)])
 
     # The region is nearest to the origin at its corner, or at the foot of the perpendicular to one
@@ -157,6 +139,12 @@ def bivariate_tails(
     part = torch.stack([wedges, mills_eta]).mul_(at_corner)
     whole = torch.stack([phi * mills_dist, phi])
     (wedge_c, wedge_k), (edge_c, edge_k) = torch.lerp(part, whole - part, below)
-    prob = torch.addcmul(wedge_k, c.sign(), wedge_c)  # at c = 0 the other one vanishes
-    excess = torch.addcmul(edge_c, c, prob, value=-1) + edge_k.mul_(side).div_(norm)
-    return torch.stack([excess, prob, edge_c]), nearest2.mul_(0.5), mills_k, mills_c
+    sign = c.sign()
+    prob = torch.addcmul(wedge_k, sign, wedge_c)  # at c = 0 the other one vanishes
+    # edge_c - c prob; what the whole line beyond c has of it is known, far out to more digits.
+    rest, edge = part[:, 0] * (1.0 - 2.0 * below[0])
+    excess = torch.addcmul(
+        below[0] * phi[0] * ramp_c, c, torch.addcmul(wedge_k, sign, rest), value=-1
+    )
+    excess.add_(edge).add_(edge_k.mul_(side).div_(norm))
+    return torch.stack([excess, prob, edge_c]), nearest2.mul_(0.5)

@@ -2,13 +2,11 @@ r"""Functions of the standard normal distribution, accurate far into the tails.
 
 Notation: ``phi`` and ``Phi`` are the normal density and distribution function,
 ``h(t) = phi(t) + t Phi(t)`` is the integral of ``Phi`` (expected improvement in standard
-units) and ``H(t) = ((t^2 + 1) Phi(t) + t phi(t)) / 2`` is the integral of ``h``.
-All functions work elementwise on tensors of any shape.
+units). All functions work elementwise on tensors of any shape.
 
-Two kinds of functions stand here. Those for the in-place kernels (`_denoised_pieces`,
-`_bivariate_tails`, `_separate_pieces`, `_observation_improvement`) return ratios to ``phi`` and
-build no graph: `mills_ratio`, `ramp_ratio`, `scaled_tails`. Those for everything else return
-logarithms and are differentiable: `log_h`, `log_normal_interval`, `log1mexp`, `ndtri_exp`.
+Two kinds of functions stand here. Those for what is computed without a graph return ratios to
+``phi``: `mills_ratio`, `ramp_ratio`, `first_tails`. Those for everything else return logarithms and
+are differentiable: `log_h`, `log_interval_integrals`, `log1mexp`, `ndtri_exp`.
 """
 
 from __future__ import annotations
@@ -34,11 +32,18 @@ TINY = 1e-280
 _SQRT_HALF = math.sqrt(0.5)
 _SQRT_HALF_PI = math.sqrt(math.pi / 2)
 _HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
-_INV_SQRT_2PI = 1 / math.sqrt(2 * math.pi)
-# Coefficients, by powers of (x - 5)/(x + 5), of (1 + x) Phi(-x)/phi(x), (1 + x)^2 h(-x)/phi(x) and
-# (1 + x)^3 H(-x)/phi(x) for x >= 0: Chebyshev series computed with 40 digits, cut off at 1e-15 and
-# rearranged. The factors take out the decay like 1/x, 1/x^2 and 1/x^3, and the map takes [0, inf)
-# to [-1, 1), so that one polynomial serves everywhere.
+_SQRT_2PI = math.sqrt(2 * math.pi)
+_INV_SQRT_2PI = 1 / _SQRT_2PI
+_FAR = 1e140  # stands for an infinite end; its square does not overflow
+_THIN = 1e-100  # width of an empty interval; its square does not underflow
+# Width plus change of the log density below which an interval is a series about its middle. The
+# differences have then lost a factor of 1 / 0.01^2 of 1e-15, since the excess cancels twice, and
+# the series leaves out terms like 0.005^4 / 40: both ways keep 1e-11 there.
+_NARROW = 0.01
+# Coefficients, by powers of (x - 5)/(x + 5), of (1 + x) Phi(-x)/phi(x) and (1 + x)^2 h(-x)/phi(x)
+# for x >= 0: Chebyshev series computed with 40 digits, cut off at 1e-15 and rearranged. The factors
+# take out the decay like 1/x and 1/x^2, and the map takes [0, inf) to [-1, 1), so that one
+# polynomial serves everywhere.
 _MILLS = (
     1.1568486282918942,
     -0.2294875382521184,
@@ -90,34 +95,6 @@ _RAMP = (
     -1.1626132425962912e-08,
     -9.684045797029939e-09,
 )
-_AREA = (
-    1.4051580406066682,
-    -0.38877684122300665,
-    -0.34243173952461636,
-    0.6565626748658616,
-    -0.4572997740189959,
-    0.06495369890172588,
-    0.174034022880147,
-    -0.1727293070925873,
-    0.061492194388280304,
-    0.017958777717068157,
-    -0.029583813158052533,
-    0.01103768905279188,
-    0.001732642183794708,
-    -0.0027460777569571146,
-    0.00033679378571455125,
-    0.0004806175703342735,
-    -0.00013745432869142178,
-    -8.281906172560058e-05,
-    3.333682291970946e-05,
-    1.568852925259317e-05,
-    -6.6550481146115015e-06,
-    -3.1055914504650055e-06,
-    1.0293503371724116e-06,
-    5.185494951380123e-07,
-    -8.961051621203573e-08,
-    -4.878967760889192e-08,
-)
 _CHUNK = 2**15  # numbers at a time, few enough to stay in a CPU's cache
 _DEEP = -1e3  # from which down Phi / h is -(t + 2 / t) to 1e-11; above, its logarithm to 1e-10
 _MANY = 3000  # numbers from which the polynomial beats ``erfcx`` on a CPU
@@ -129,6 +106,19 @@ def unit_legendre(order: int, dtype: torch.dtype, device: torch.device) -> tuple
     with torch.inference_mode(False):  # else no graph could use what the cache holds
         nodes, weights = leggauss(order, dtype=dtype, device=device)
         return (nodes + 1) / 2, weights / 2
+
+
+@lru_cache(maxsize=32)
+def graded_rule(order: int, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Nodes ``u`` and weights on [0, 1] for a function that falls off exponentially from 0.
+
+    The Gauss-Legendre rule in ``v`` with ``u = 0.8 v + 0.2 v^4``, whose nodes crowd less at 1,
+    where nothing is left to integrate. The nodes come with their squares, ``order x 2``.
+    """
+    with torch.inference_mode(False):  # else no graph could use what the cache holds
+        v, weights = unit_legendre(order, dtype, device)
+        u = 0.8 * v + 0.2 * v**4
+        return torch.stack([u, u.square()], dim=1), weights * (0.8 + 0.8 * v**3)
 
 
 def less(x: Tensor, bound: Tensor | float) -> Tensor:
@@ -164,18 +154,6 @@ def first_tails(x: Tensor) -> Tensor:
     values, decay = _polynomials(x, (_MILLS, _RAMP)), (x + 1.0).reciprocal_()
     values.mul_(decay)
     values[1].mul_(decay)
-    return values
-
-
-def scaled_tails(x: Tensor) -> Tensor:
-    """``(Phi(-x), h(-x), H(-x)) / phi(x)`` for ``x >= 0``, ``3 x shape``, float64, without a graph.
-
-    All by polynomials: the recurrences ``h(-x) = phi(x) - x Phi(-x)`` and
-    ``2 H(-x) = Phi(-x) - x h(-x)`` lose digits like ``x^2`` and ``x^4``.
-    """
-    values, decay = _polynomials(x, (_MILLS, _RAMP, _AREA)), (x + 1.0).reciprocal_()
-    for k in range(3):
-        values[k:].mul_(decay)
     return values
 
 
@@ -253,29 +231,79 @@ def log_h(t: Tensor) -> Tensor:
     return out
 
 
-def log_normal_interval(lower: Tensor, upper: Tensor) -> Tensor:
-    """``log(Phi(upper) - Phi(lower))`` for ``lower < upper``; either end may be infinite.
+class _NormalInterval(Function):
+    """`log_interval_integrals`; each derivative is a ratio of the integrals and of densities."""
 
-    The natural mass of a normal piece, for all callers that need it alone or with a graph. The
-    kernels `_denoised_pieces._NormalPieces` and `_observation_improvement` derive it
-    from the same Mills ratios as the integrals that they divide by it; a test holds them together.
+    @staticmethod
+    def forward(ctx: Any, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
+        log_mass, log_rise = _interval_integrals(low, high)
+        ctx.save_for_backward(low, high, log_mass, log_rise)
+        return log_mass, log_rise
 
-    The interval is turned into the lower tail, where ``Phi`` is small and its logarithm exact, and
-    ``Phi(lower)`` subtracted from ``Phi(upper)`` in logarithms. At width ``w`` and distance ``x``
-    from zero these differ by about ``w x`` and are known to ``eps x^2 / 2``: the relative
-    error of the mass is about ``eps x / (2 w)``.
+    @staticmethod
+    def backward(ctx: Any, by_mass: Tensor, by_rise: Tensor) -> tuple[Tensor, Tensor]:
+        low, high, log_mass, log_rise = ctx.saved_tensors
+        at_low, at_high = log_phi(low), log_phi(high)
+        by_low = by_mass * (at_low - log_mass).exp() + by_rise * (log_mass - log_rise).exp()
+        by_high = by_rise * (at_high - log_rise).exp() * (high - low)
+        return -by_low, by_high + by_mass * (at_high - log_mass).exp()
 
-    Unlike ``botorch.utils.probability.utils.log_prob_normal_in`` it admits infinite
-    ends and does not look at the data (no device synchronisation).
+
+def log_interval_integrals(low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
+    """Logarithms of ``int phi(z) dz`` and ``int (z - low) phi(z) dz`` over ``[low, high]``.
+
+    Ends may be infinite; an empty interval counts as one of next to no width. In double precision
+    within, with derivatives of every order.
     """
-    lower, upper = torch.broadcast_tensors(lower, upper)
-    flip = lower + upper > 0
-    low, high = torch.where(flip, -upper, lower), torch.where(flip, -lower, upper)
-    # If low = -inf, nothing is subtracted; if high = inf as well, the mass is 1.
-    open_low, open_high = low.isneginf(), high.isposinf()
-    log_high = log_ndtr(high.masked_fill(open_high, 0.0)).masked_fill(open_high, 0.0)
-    log_low = log_ndtr(low.masked_fill(open_low, -1.0)).masked_fill(open_low, LOG_ZERO)
-    return log_high + log1mexp(log_low - log_high)
+    dtype = low.dtype
+    low, high = (end.double().clamp(-_FAR, _FAR) for end in torch.broadcast_tensors(low, high))
+    log_mass, log_rise = _NormalInterval.apply(low, high)
+    return log_mass.to(dtype), log_rise.to(dtype)
+
+
+def log_normal_interval(lower: Tensor, upper: Tensor) -> Tensor:
+    """``log(Phi(upper) - Phi(lower))`` for ``lower < upper``; either end may be infinite."""
+    return log_interval_integrals(lower, upper)[0]
+
+
+def _interval_integrals(low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
+    """`log_interval_integrals` of finite ends, without a graph.
+
+    The interval is turned such that its end ``a`` nearer to zero is the lower one. With the tails
+    ``N`` and ``h`` beyond a number, over the density at ``a`` (at zero, if that lies within), the
+    mass is ``N(a) - N(b)`` and the mean excess over ``a`` is
+    ``(h(a) - h(b) - (b - a) N(b)) / mass``. In a narrow interval these differences cancel: there
+    the density is a series about the middle ``m``, ``sum_n He_n(m) (-t)^n / n!`` at ``m + t``.
+    With ``v`` half the width and ``y = m v`` its mean is ``1 + (y^2 - v^2) / 6 + ...`` and that of
+    ``t`` times it ``-v y (1/3 + (y^2 - 3 v^2) / 30 + ...)``.
+    """
+    width, total = (high - low).clamp_(min=_THIN), low + high
+    right = less(-total, 0.0)
+    ends = torch.stack([torch.lerp(-high, low, right), torch.lerp(-low, high, right)])
+    across = less(ends[0], 0.0)
+    half = (ends[0] * ends[0]).mul_(0.5)
+    fall = total.abs_().mul_(0.5).mul_(width)  # (b^2 - a^2) / 2
+    at_a = (half * across).neg_().clamp_(min=LEAST).exp_()
+    at_b = torch.addcmul(fall, half, across).neg_().clamp_(min=LEAST).exp_()
+
+    mills, ramp = first_tails(ends.abs())
+    mass = (mills[0] * at_a).lerp_((mills[0] * at_a).neg_().add_(_SQRT_2PI), across)
+    mass.addcmul_(at_b, mills[1], value=-1).clamp_(min=TINY)
+    rise = torch.addcmul(ramp[0] * at_a, ends[0].clamp(max=0.0), across, value=-_SQRT_2PI)
+    rise.addcmul_(at_b, torch.addcmul(ramp[1], width, mills[1]), value=-1)
+    offset = rise.div_(mass)
+
+    narrow = less(width + fall, _NARROW)
+    v, y = (0.5 * width).clamp_(max=_NARROW), (0.5 * fall).clamp_(max=_NARROW)
+    vv, yy = v * v, y * y
+    middle = torch.sub(0.5 * vv, y).exp_().mul_(width).mul_(at_a)
+    mass.lerp_(middle.addcmul_(middle, yy - vv, value=1 / 6), narrow)
+    y.mul_(yy.add_(vv, alpha=2.0).mul_(-1 / 45).add_(1 / 3))
+    offset.lerp_(v.addcmul_(v, y, value=-1), narrow)
+
+    offset = torch.lerp(width - offset, offset, right)  # from the lower end, if it was turned
+    log_mass = mass.log_().sub_(half * (1.0 - across)).sub_(_HALF_LOG_2PI)
+    return log_mass, offset.clamp_(min=_THIN).log_().add_(log_mass)
 
 
 def log1mexp(x: Tensor) -> Tensor:
@@ -292,29 +320,11 @@ def log1mexp(x: Tensor) -> Tensor:
 
 
 class _NdtriExp(Function):
-    """`ndtri_exp`; its derivative is ``Phi / phi`` at the value, in turn a differentiable one.
-
-    In the deep tail ``log Phi(z)`` is about ``-z^2/2 - log(-z sqrt(2 pi))``. Solved for ``z`` with
-    ``z^2 = -2 log_p - log(2 pi)`` in the last term this starts within 0.003 of the root at
-    ``log_p = -30``, and closer further down. ``log Phi`` is nearly a parabola there, so each Newton
-    step doubles the digits, and three reach rounding.
-    """
+    """`ndtri_exp`; its derivative is ``Phi / phi`` at the value, in turn a differentiable one."""
 
     @staticmethod
     def forward(ctx: Any, log_p: Tensor) -> Tensor:
-        # Above exp(-30) ndtri is exact to rounding, and exp(log_p) loses 30 eps at most.
-        deep = log_p < -30.0
-        z = torch.special.ndtri(log_p.masked_fill(deep, -1.0).exp())
-        tail = -2.0 * log_p.masked_fill(~deep, -31.0) - math.log(2 * math.pi)
-        z_deep = -(tail - tail.log()).sqrt()
-        for _ in range(3):
-            z_deep = z_deep - (log_ndtr(z_deep) - (-0.5 * tail - _HALF_LOG_2PI)) / hazard(z_deep)
-        z = torch.where(deep, z_deep, z)
-        # At z = +-inf there is nothing to correct (and inf - inf must not appear).
-        finite = torch.isfinite(z)
-        safe = z.masked_fill(~finite, 0.0)
-        step = (log_ndtr(safe) - log_p.masked_fill(~finite, 0.0)) / hazard(safe)
-        z = torch.where(finite, safe - step, z)
+        z = lower_quantile(log_p.double()).to(log_p.dtype)
         ctx.save_for_backward(z)
         return z
 
@@ -356,8 +366,3 @@ def lower_quantile(log_p: Tensor) -> Tensor:
     excess = (w - u).add_(w.log()).sub_(series, alpha=2.0)
     slope = torch.addcmul(v + 1.0, v, v, value=-2.0)
     return torch.where(log_p < -690.0, w.addcdiv_(excess, slope, value=-1.0).sqrt_().neg_(), z)
-
-
-def hazard(z: Tensor) -> Tensor:
-    """``phi(z) / Phi(z)``, the derivative of ``log_ndtr``."""
-    return torch.exp(log_phi(z) - log_ndtr(z))

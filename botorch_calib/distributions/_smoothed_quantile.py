@@ -42,8 +42,16 @@ from botorch.utils.probability.utils import log_phi, ndtr
 from torch import Tensor
 from torch.autograd import Function
 
-from botorch_calib.distributions._denoised_improvement import survival_derivatives
-from botorch_calib.distributions._survival_curve import SurvivalCurve
+from botorch_calib.distributions._bivariate_tails import off_zero
+from botorch_calib.distributions._denoised import (
+    Values,
+    density_slopes,
+    log_densities,
+    log_survival,
+    parts_of,
+)
+from botorch_calib.distributions._normal_functions import TINY
+from botorch_calib.distributions._piece_integrals import log_integrals_by_pieces
 from botorch_calib.distributions.form import PiecewiseForm
 
 STEPS_FROM_TABLE = 1  # where the guess is that of a `QuantileTable`, 1e-6 scores off
@@ -102,9 +110,8 @@ def num_steps(form: PiecewiseForm) -> int:
 class SmoothedQuantile(Function):
     """The point beyond which ``z + r eps`` has the probability ``tail``, differentiable.
 
-    With ``S(x, theta) = tail`` the quantile moves by ``dx/dtheta = (dS/dtheta) / p``. The backward
-    pass is made of differentiable functions of the quantile itself, which has this derivative in
-    turn: derivatives of every order are those of the implicit function.
+    With ``S(x, theta) = tail`` the quantile moves by ``dx/dtheta = (dS/dtheta) / p``: derivatives
+    of every order, since the backward pass is made of differentiable functions of the quantile.
 
     Args:
         r: ``n`` positive ratios of the noise to the scale of the normal pieces, float64.
@@ -129,28 +136,85 @@ class SmoothedQuantile(Function):
         tail: float,
         form: PiecewiseForm,
     ) -> Tensor:
-        survival = SurvivalCurve(r, knots, masses, form)
-        x, score_slope = _solve(survival, points, tail)
-        ctx.save_for_backward(x, r, knots, masses, score_slope)
-        ctx.form, ctx.survival = form, survival if any(ctx.needs_input_grad[1:3]) else None
+        x, log_p, log_slope = _solve(SurvivalCurve(r, knots, masses, form), points, tail)
+        ctx.save_for_backward(x, r, knots, masses, log_p, log_slope)
+        ctx.form, ctx.log_tail = form, math.log(tail)
         return x
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        x, r, knots, masses, slope = ctx.saved_tensors
-        needs = ctx.needs_input_grad[:3]
-        if not (torch.is_grad_enabled() or needs[1] or needs[2]):
+        *inputs, log_p, log_slope = ctx.saved_tensors
+        needed, with_graph = ctx.needs_input_grad[:3], torch.is_grad_enabled()
+        if needed == (True, False, False) and not with_graph:
             # By the heat equation dS/dr = -r p'
-            return (-grad * r * slope, *[None] * 5)
-        parts = survival_derivatives(grad, x, r, knots, masses, ctx.form, needs, ctx.survival)
-        return (*parts, None, None, None)
+            return (-grad * inputs[1] * log_slope, *[None] * 5)
+        with torch.enable_grad():
+            # Views, since the quantile depends on the rest, and that is not to be counted here.
+            x, *rest = (v.view_as(v) if with_graph else v.detach() for v in inputs)
+            if not with_graph:
+                rest = [v.requires_grad_() for v in rest]
+            r, knots, masses = rest
+            log_s = log_survival(x, r, knots, masses, ctx.form)
+            if with_graph:
+                each = log_densities(x, r, knots, ctx.form) + masses.clamp(min=TINY).log()
+                log_p = each.logsumexp(dim=0)
+            weight = grad * ((log_s if with_graph else ctx.log_tail) - log_p).exp()
+            wanted = [v for v, need in zip(rest, needed, strict=True) if need]
+            found = iter(
+                torch.autograd.grad(
+                    log_s, wanted, weight, create_graph=with_graph, allow_unused=True
+                )
+            )
+        return (*(next(found) if need else None for need in needed), None, None, None)
+
+
+class SurvivalCurve:
+    """``log P(z + r eps > x)``, the log density and its derivatives, as functions of ``x`` alone.
+
+    Nothing here has a graph.
+
+    Args:
+        r: ``n`` positive ratios of the noise to the scale of the normal pieces, float64.
+        knots: Finite knots, ``num_finite_knots x n``, or ``x 1``.
+        masses: Masses of the pieces, ``num_pieces x n``, or ``x 1``.
+        form: Form of the distribution.
+    """
+
+    def __init__(self, r: Tensor, knots: Tensor, masses: Tensor, form: PiecewiseForm) -> None:
+        self.r, self.masses, self.form = r, masses, form
+        self.knots = knots.contiguous() if form.around_zero else off_zero(knots)
+        self._parts = parts_of(self.knots, masses, form)
+        self._last: Values | None = None
+
+    def __call__(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """The logarithms, ``p' / p`` and the second derivative of ``log p``, each ``n``."""
+        arguments = (x, self.r, self.knots)
+        if self.form.covered:
+            self._last = values = Values(
+                *arguments, self.masses, self._parts, self.form, self._last
+            )
+            log_scale, normal = values.log_scale, values.normal_density
+            tail, density = values.totals[1], values.density
+        else:
+            _, log_s = log_integrals_by_pieces(*arguments, self.masses, self.form)
+            log_p = log_densities(*arguments, self.form) + self.masses.clamp(min=TINY).log()
+            log_scale = torch.maximum(log_s, log_p.amax(dim=0))
+            pieces = (log_p - log_scale).exp()
+            tail, density = (log_s - log_scale).exp(), pieces.sum(dim=0)
+            normal = (pieces * self.form.is_normal(x)).sum(dim=0)
+        slope, curve = density_slopes(*arguments, self._parts, normal, log_scale)
+        density = density.clamp(min=TINY)
+        slope, curve = slope.div_(density), curve.div_(density)
+        curve = torch.addcmul(curve, slope, slope, value=-1)
+        tail = tail.clamp(min=TINY)
+        return tail.log().add_(log_scale), density.log().add_(log_scale), slope, curve
 
 
 @torch.no_grad()
 def _solve(
     survival: SurvivalCurve, points: Tensor, tail: float, more: int = 0
-) -> tuple[Tensor, Tensor]:
-    """The quantile, and there the derivative of the log density, with some steps more."""
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The quantile, and there the log density and its derivative, with some steps more."""
     zeta, form = upper_score(tail), survival.form
     if len(points) == 1:
         x, num, bracketed = points[0], STEPS_FROM_TABLE, False
@@ -185,7 +249,8 @@ def _solve(
         x, size_before = torch.where(size > 0.5 * size_before, rest, x), size
         if all_there(size):
             break
-    return x, torch.addcmul(slope, curve, x - last)
+    step = x - last
+    return x, log_p.addcmul_(slope, step), torch.addcmul(slope, curve, step)
 
 
 def all_there(size: Tensor) -> bool:
@@ -246,7 +311,7 @@ class QuantileTable:
         eps = normal_points(tail, knots.device)[1]
         points = torch.addcmul(transport.unsqueeze(-1), eps.unsqueeze(-1), r)
         survival = SurvivalCurve(r, knots.unsqueeze(-1), masses.unsqueeze(-1), form)
-        x, slope = _solve(survival, points, tail, more=self._MORE_STEPS)
+        x, _, slope = _solve(survival, points, tail, more=self._MORE_STEPS)
         rate = -self._STEP * r * r * slope
         rise = x.diff()
         # Of the cubic polynomial on each cell, by powers of the position in it

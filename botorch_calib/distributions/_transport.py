@@ -19,7 +19,6 @@ from torch import Tensor
 from torch.autograd import Function
 
 from botorch_calib.distributions._normal_functions import (
-    log1mexp,
     log_normal_interval,
     lower_quantile,
     ndtri_exp,
@@ -93,8 +92,7 @@ def _piece_quantile(
     # Not with a log_low of LOG_ZERO, at which second derivatives of the sum are NaN
     log_p = torch.where(open_low, log_part, torch.logaddexp(log_low, log_part))
     # At the upper end rounding may exceed Phi(high) slightly.
-    plain = z.dtype == torch.float64 and not torch.is_grad_enabled()
-    normal = (lower_quantile if plain else ndtri_exp)(log_p.clamp(max=-tiny))
+    normal = ndtri_exp(log_p.clamp(max=-tiny))
     normal = torch.minimum(torch.maximum(normal, low), high)
     return torch.where(uniform, flat, normal)
 
@@ -133,10 +131,8 @@ class NormalPieces(Function):
         high = torch.nn.functional.pad(knots, (0, 1), value=math.inf)
         turned = low + high > 0
         low, high = torch.where(turned, -high, low), torch.where(turned, -low, high)
-        # Now no upper end is infinite. This is `log_normal_interval`, whose parts are used again.
-        log_low, log_high = (torch.special.log_ndtr(x.clamp(min=-1e150)) for x in (low, high))
-        log_natural = log_high + log1mexp(log_low - log_high)
-        offset = (log_low - log_natural).exp_()
+        log_natural = log_normal_interval(low, high)
+        offset = (torch.special.log_ndtr(low.clamp(min=-1e150)) - log_natural).exp_()
         # Number of the piece among those of all distributions, which lie in one row
         num_pieces, batch = masses.shape[-1], knots.shape[:-1]
         rows = torch.arange(batch.numel(), device=z.device).view(batch)

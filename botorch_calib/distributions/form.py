@@ -26,6 +26,8 @@ class PiecewiseForm:
         stretched: Whether it is a uniform piece between two open ones that the scaled normal
             distribution, which has the same masses there, follows itself.
         hollow: Whether an open outer piece may hold next to no mass.
+        compact: Whether it is a uniform piece around zero, no wider than seven deviations, between
+            the tails of one normal distribution.
         rare_tails: Whether the outer pieces, or all others, hold next to no mass; quantiles then
             take more steps.
     """
@@ -36,6 +38,7 @@ class PiecewiseForm:
     around_zero: bool = False
     stretched: bool = False
     hollow: bool = False
+    compact: bool = False
     rare_tails: bool = False
 
     @property
@@ -70,18 +73,6 @@ class PiecewiseForm:
             return False
         first, *inner, last = self.uniform
         return (first or self.open_low) and (last or self.open_high) and all(inner)
-
-    @cached_property
-    def lows(self) -> tuple[slice, slice]:
-        """Pieces with a finite lower knot, and the positions of these among the finite knots."""
-        first, num = int(self.open_low), self.num_pieces
-        return slice(first, num), slice(0, num - first)
-
-    @cached_property
-    def highs(self) -> tuple[slice, slice]:
-        """Pieces with a finite upper knot, and the positions of these among the finite knots."""
-        first, last = 1 - int(self.open_low), self.num_pieces - int(self.open_high)
-        return slice(0, last), slice(first, None)
 
     def mirrored(self) -> PiecewiseForm:
         """The form of the distribution of ``-z``."""

@@ -14,6 +14,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import lru_cache
+from statistics import NormalDist
 from typing import Any
 
 import torch
@@ -28,11 +29,13 @@ from botorch_calib._validation import (
     check_open_unit,
     check_positive,
 )
+from botorch_calib.distributions._bivariate_tails import off_zero
+from botorch_calib.distributions._denoised import Parts, parts_of
 from botorch_calib.distributions._normal_functions import (
     LOG_ZERO,
     log_normal_interval,
 )
-from botorch_calib.distributions._normal_moments import normal_moments
+from botorch_calib.distributions._normal_pieces import end_densities
 from botorch_calib.distributions._smoothed_quantile import QuantileTable, normal_points
 from botorch_calib.distributions._transport import NormalPieces, cuts, pick, transported
 from botorch_calib.distributions.form import PiecewiseForm
@@ -48,6 +51,7 @@ MIN_COVER = 1e-6
 # Stands for an infinite knot where the form does not say that it is one, so that differences
 # from it are finite. Its square does not overflow in double precision.
 _FAR = 1e30
+_COMPACT = 3.5  # largest half-width of a conformal interval that is integrated at a stroke
 _RARE = 0.01  # below which the tails of a conformal distribution, or its centre, count as rare
 _MOST_REMEMBERED = 100  # things that follow from a distribution
 
@@ -172,6 +176,16 @@ class PiecewisePredictive(WithMoments):
             memory[tail] = QuantileTable(self._knots, self.masses, self.form, z, tail)
         return memory[tail]
 
+    def known_parts(self) -> Parts | None:
+        """What integrals need of its pieces, of one distribution that remembers it; else None."""
+        memory = self._memory
+        if memory is None or torch.is_inference_mode_enabled() or not self.form.covered:
+            return None
+        if "parts" not in memory:
+            knots = self._knots if self.form.around_zero else off_zero(self._knots)
+            memory["parts"] = parts_of(knots.unsqueeze(-1), self.masses.unsqueeze(-1), self.form)
+        return memory["parts"]
+
     # ---------------------------------------------------------------- constructors
 
     @classmethod
@@ -235,7 +249,8 @@ class PiecewisePredictive(WithMoments):
         knots = torch.stack([-width, width], dim=-1)
         standard = _standard_conformal(alpha, width.dtype, width.device)
         if tails == "gaussian":
-            return cls.from_form(knots, standard.masses, _conformal_form(alpha, stretched=False))
+            form = _conformal_form(alpha, stretched=False, compact=max_width <= _COMPACT)
+            return cls.from_form(knots, standard.masses, form)
         stretched = cls.from_form(
             knots, standard.masses, standard.form, scale=width / standard._knots[1]
         )
@@ -585,16 +600,7 @@ class PiecewisePredictive(WithMoments):
             # In units of the scale the whole batch has one distribution.
             mean, variance = self._standard.moments()
             return mean * self.scale, variance * self.scale.square()
-        if self._is_recalibrated and not self.masses.requires_grad:
-            return normal_moments(self.finite_knots, self.masses, self.scale)
         return self._moments_by_pieces()
-
-    @property
-    def _is_recalibrated(self) -> bool:
-        """Whether there are several normal pieces, with open ends and common masses."""
-        form, num = self.form, self.masses.shape[-1]
-        is_open = form.open_low and form.open_high and not any(form.uniform)
-        return is_open and self.masses.dim() == 1 and num > 1
 
     def _moments_by_pieces(self) -> tuple[Tensor, Tensor]:
         mean, variance = self._piece_moments()
@@ -608,21 +614,12 @@ class PiecewisePredictive(WithMoments):
         Of a normal piece of natural mass ``N``, with ``a = phi(low) / N``, ``b = phi(high) / N``:
         ``mean = a - b`` and ``variance = 1 + a low - b high - mean^2``.
         """
-        flags, knots = self.form.is_uniform(self._knots.device), self.standard_knots
+        flags = self.form.is_uniform(self._knots.device)
+        knots = self.standard_knots.clamp(-_FAR, _FAR)
+        at_low, at_high = (at.movedim(0, -1) for at in end_densities(knots.movedim(-1, 0)))
         low, high = knots[..., :-1], knots[..., 1:]
-        log_mass = log_normal_interval(low, high)
-
-        def edge(knot: Tensor) -> tuple[Tensor, Tensor]:
-            finite = knot.isfinite()
-            safe = knot.masked_fill(~finite, 0.0)
-            # Masked on either side: beyond 37 deviations the exponential would overflow
-            log_ratio = (log_phi(safe) - log_mass).masked_fill(~finite, 0.0)
-            ratio = log_ratio.exp().where(finite, torch.zeros_like(knot))
-            return ratio, safe * ratio
-
-        (ratio_low, slope_low), (ratio_high, slope_high) = edge(low), edge(high)
-        mean = ratio_low - ratio_high
-        var = (1 + slope_low - slope_high - mean.square()).clamp(min=0.0)
+        mean = at_low - at_high
+        var = (1 + at_low * low - at_high * high - mean.square()).clamp(min=0.0)
         low_u, high_u = low.masked_fill(~flags, 0.0), high.masked_fill(~flags, 1.0)
         mean = torch.where(flags, (low_u + high_u) / 2, mean)
         var = torch.where(flags, (high_u - low_u).square() / 12, var)
@@ -636,8 +633,9 @@ _GAUSSIAN = PiecewiseForm((False,), open_low=True, open_high=True)
 _CONFORMAL = PiecewiseForm((False, True, False), open_low=True, open_high=True, around_zero=True)
 
 
-def _conformal_form(alpha: float, stretched: bool) -> PiecewiseForm:
-    return replace(_CONFORMAL, stretched=stretched, rare_tails=min(alpha, 1 - alpha) < _RARE)
+def _conformal_form(alpha: float, stretched: bool, compact: bool) -> PiecewiseForm:
+    rare = min(alpha, 1 - alpha) < _RARE
+    return replace(_CONFORMAL, stretched=stretched, compact=compact, rare_tails=rare)
 
 
 @lru_cache(maxsize=32)
@@ -649,7 +647,8 @@ def _standard_conformal(
         masses = torch.tensor([alpha / 2, 1 - alpha, alpha / 2], dtype=dtype, device=device)
         quantile = -torch.special.ndtri(masses[0])
         knots = torch.stack([-quantile, quantile])
-        form = _conformal_form(alpha, stretched=True)
+        compact = NormalDist().inv_cdf(1 - alpha / 2) <= _COMPACT
+        form = _conformal_form(alpha, stretched=True, compact=compact)
         return PiecewisePredictive.from_form(knots, masses, form).kept()
 
 

@@ -24,7 +24,7 @@ from botorch_calib.distributions._normal_functions import (
     LOG_ZERO,
     log_h,
     log_normal_interval,
-    scaled_tails,
+    ramp_ratio,
     unit_legendre,
 )
 from botorch_calib.distributions.piecewise import PiecewisePredictive
@@ -262,6 +262,6 @@ def _log_k(x: Tensor) -> Tensor:
     direct = near * ndtr(near).square() + 2 * log_phi(near).exp() * ndtr(near)
     direct = direct - ndtr(_SQRT_2 * near) / _SQRT_PI
     far = -finite.clamp(max=-1.0)
-    ratio = (scaled_tails(_SQRT_2 * far)[1] - scaled_tails(far)[1].square()) / far
+    ratio = (ramp_ratio(_SQRT_2 * far) - ramp_ratio(far).square()) / far
     value = torch.where(finite < -1.0, ratio.log() + 2 * log_phi(far), direct.log())
     return value.masked_fill(x.isneginf(), LOG_ZERO)

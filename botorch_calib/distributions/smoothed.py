@@ -22,17 +22,14 @@ is that of round ``t + 1``; and the variance given ``y'`` is ``s^2``, without no
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from botorch.utils.probability.utils import log_ndtr, log_phi
 from torch import Tensor
 
-from botorch_calib.distributions._denoised_improvement import (
-    SmoothedExcess,
-    SmoothedIntegrals,
-    log_densities,
-)
+from botorch_calib.distributions import _denoised
 from botorch_calib.distributions._normal_functions import log1mexp, log_h
-from botorch_calib.distributions._observation_improvement import ObservationIntegrals
 from botorch_calib.distributions._smoothed_quantile import (
     SmoothedQuantile,
     normal_points,
@@ -137,7 +134,8 @@ class SmoothedPredictive(_WithTails):
             deviation = (1 + ratio.square()).sqrt()
             log_excess = log_h(-x / deviation) + deviation.log()
         else:
-            log_excess = SmoothedExcess.apply(x, ratio, knots, masses, self.predictive.form)
+            form, parts = self.predictive.form, self._known_parts()
+            log_excess = _denoised.log_excess(x, ratio, knots, masses, form, parts)
         log_excess, scale = log_excess.view(shape), self.predictive.scale
         return log_excess if scale is None else log_excess + scale.log()
 
@@ -147,14 +145,14 @@ class SmoothedPredictive(_WithTails):
         if self.predictive.is_gaussian:
             log_survival = log_ndtr(-x / (1 + ratio.square()).sqrt())
         else:
-            form = self.predictive.form
-            _, log_survival, *_ = SmoothedIntegrals.apply(x, ratio, knots, masses, form)
+            form, parts = self.predictive.form, self._known_parts()
+            log_survival = _denoised.log_survival(x, ratio, knots, masses, form, parts)
         return log_survival.view(shape)
 
     def log_prob(self, x: Tensor) -> Tensor:
         """Log density at ``x``."""
         shape, x, ratio, knots, _ = self._columns(x)
-        log_p, _ = log_densities(x, ratio, knots, self.predictive.form)
+        log_p = _denoised.log_densities(x, ratio, knots, self.predictive.form)
         log_masses = _common_or_rows_first(self.predictive.log_masses, shape)
         log_p = (log_p + log_masses).logsumexp(dim=0).view(shape)
         return log_p if self.predictive.scale is None else log_p - self.predictive.scale.log()
@@ -197,6 +195,9 @@ class SmoothedPredictive(_WithTails):
             return predictive.without_copies(), self.ratio
         return predictive.standardized().without_copies(), self.ratio / scale
 
+    def _known_parts(self) -> _denoised.Parts | None:
+        return self._in_standard_units()[0].known_parts()
+
     def _columns(self, x: Tensor) -> tuple[torch.Size, Tensor, Tensor, Tensor, Tensor]:
         """The common batch shape, and for its ``n`` numbers points, ratios, knots and masses.
 
@@ -237,24 +238,14 @@ class UnsmoothedPredictive(_WithTails):
         """``log E(z - x)+``; `LOG_ZERO` beyond the end of a bounded support."""
         if self.predictive.form.stretched:
             return self._log_stretched_excess(x)
-        shape, x, knots, masses = self._columns(x)
-        predictive, scale = self.predictive, self.predictive.scale
-        if predictive.is_gaussian:
-            log_excess = log_h(-x)
-        else:
-            log_excess, _ = ObservationIntegrals.apply(x, knots, masses, predictive.form)
-        log_excess = log_excess.view(shape)
+        log_excess, scale = self._integral(x, _denoised.log_excess), self.predictive.scale
         return log_excess if scale is None else log_excess + scale.log()
 
     def log_survival(self, x: Tensor) -> Tensor:
         """``log P(z > x)``; `LOG_ZERO` beyond the end of a bounded support."""
         if self.predictive.form.stretched:
             return self._log_stretched_survival(x)
-        shape, x, knots, masses = self._columns(x)
-        if self.predictive.is_gaussian:
-            return log_ndtr(-x).view(shape)
-        _, log_survival = ObservationIntegrals.apply(x, knots, masses, self.predictive.form)
-        return log_survival.view(shape)
+        return self._integral(x, _denoised.log_survival)
 
     def _log_stretched_excess(self, x: Tensor) -> Tensor:
         """`log_excess` of a uniform piece between stretched tails.
@@ -287,6 +278,23 @@ class UnsmoothedPredictive(_WithTails):
         x = x.expand(torch.broadcast_shapes(x.shape, predictive.batch_shape))
         return x, c, (c - x).clamp(min=0.0), tail, center
 
+    def _integral(self, x: Tensor, way: Callable[..., Tensor]) -> Tensor:
+        """One of both, in units of the scale of the normal pieces."""
+        predictive = self.predictive.standardized().without_copies()
+        if self.predictive.scale is not None:
+            x = x / self.predictive.scale
+        shape = torch.broadcast_shapes(x.shape, self.predictive.batch_shape)
+        x = x.expand(shape)
+        if predictive.is_gaussian:
+            return log_h(-x) if way is _denoised.log_excess else log_ndtr(-x)
+        knots, masses = (
+            _common_or_rows_first(values, shape)
+            for values in (predictive.finite_knots, predictive.masses)
+        )
+        return way(
+            x.reshape(-1), None, knots, masses, predictive.form, predictive.known_parts()
+        ).view(shape)
+
     def log_prob(self, x: Tensor) -> Tensor:
         """Log density at ``x``, ``-inf`` beyond the ends of a bounded support."""
         return self.predictive.log_prob(x)
@@ -294,18 +302,6 @@ class UnsmoothedPredictive(_WithTails):
     def quantile(self, level: float) -> Tensor:
         """The ``level``-quantile, ``level`` in (0, 1)."""
         return self.predictive.quantile(level)
-
-    def _columns(self, x: Tensor) -> tuple[torch.Size, Tensor, Tensor, Tensor]:
-        """The common batch shape, and ``x``, finite knots and masses for its ``n`` numbers.
-
-        All are in units of the scale of the normal pieces; the last two are ``num x n``.
-        """
-        predictive, knots = self.predictive, self.predictive.finite_knots
-        shape = torch.broadcast_shapes(x.shape, predictive.batch_shape)
-        if predictive.scale is not None:
-            x, knots = x / predictive.scale, knots / predictive.scale.unsqueeze(-1)
-        masses, knots = _rows_first(predictive.masses, shape), _rows_first(knots, shape)
-        return shape, x.expand(shape).reshape(-1), knots, masses
 
 
 @torch.no_grad()

@@ -1,6 +1,6 @@
 """Integrals over the tails of a normal piece: against mpmath and against quadrature.
 
-Their derivatives are those of `tests.distributions.test_denoised_improvement`.
+Their derivatives are those of `tests.distributions.test_denoised`.
 """
 
 import math
@@ -12,6 +12,7 @@ from scipy.special import log_ndtr
 from torch.testing import assert_close
 
 from botorch_calib.distributions._bivariate_tails import bivariate_tails, off_zero
+from botorch_calib.distributions._normal_functions import first_tails, mills_ratio
 from tests.oracles import Pieces, log_h, smoothed
 
 # c, k, r, side; values from 0.4 down to exp(-700).
@@ -33,7 +34,9 @@ def log_tails(c, k, r, side) -> tuple[torch.Tensor, torch.Tensor]:
     """Logarithms of ``E[(X - c)+ ; side Z > k]`` and of ``P(X > c, side Z > k)``."""
     c, k, r, side = torch.broadcast_tensors(c, k, r, side)
     knots, norm = off_zero(side * k).unsqueeze(0), (1 + r.square()).sqrt()
-    values, half, *_ = bivariate_tails(c, knots, (knots - c * norm) / r, r, norm)
+    values, half = bivariate_tails(
+        c, knots, (knots - c * norm) / r, r, norm, first_tails(c.abs()), mills_ratio(knots.abs())
+    )
     logs = values[:2, 0].clamp(min=1e-300).log() - half[0] - 0.5 * math.log(2 * math.pi)
     return logs[0], logs[1]
 

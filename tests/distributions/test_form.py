@@ -49,10 +49,6 @@ def test_rows_of_pieces_and_knots(open_low, open_high):
     padded = form.pad(finite, -math.inf, math.inf)
     assert len(padded) == 4
     assert padded[0].isinf() == open_low and padded[-1].isinf() == open_high
-    pieces, rows = form.lows
-    assert torch.equal(padded[:-1][pieces], finite[rows])
-    pieces, rows = form.highs
-    assert torch.equal(padded[1:][pieces], finite[rows])
     both = form.pad(finite.expand(2, -1), -1.0, 9.0, dim=-1)
     assert both.shape == (2, 4)
     assert form.mirrored() == PiecewiseForm((False, True, False), open_high, open_low)
@@ -103,7 +99,9 @@ def test_both_forms_of_knots(validate):
 
 def test_forms_of_the_constructors():
     half_width = double(0.5)
-    assert PiecewisePredictive.conformal(0.1, half_width).form == CONFORMAL
+    form = PiecewisePredictive.conformal(0.1, half_width).form
+    assert form == dataclasses.replace(CONFORMAL, compact=True)
+    assert PiecewisePredictive.conformal(0.1, half_width, max_width=8.0).form == CONFORMAL
     assert PiecewisePredictive.gaussian((2,)).form == PiecewiseForm((False,), True, True)
     form = PiecewisePredictive.recalibrated(DECILES, DECILES.logit()).form
     assert form == PiecewiseForm((False,) * 20, True, True)

@@ -45,10 +45,6 @@ def h(x):
     return phi(x) + mp.mpf(x) * Phi(x)
 
 
-def big_h(x):
-    return ((mp.mpf(x) ** 2 + 1) * Phi(x) + mp.mpf(x) * phi(x)) / 2
-
-
 @pytest.fixture(autouse=True)
 def digits():
     with mp.workdps(60):
@@ -60,16 +56,6 @@ def interval(low: float, high: float):
         low, high = -high, -low
     below = mp.mpf(0) if math.isinf(low) else Phi(low)
     return (mp.mpf(1) if math.isinf(high) else Phi(high)) - below
-
-
-def test_mills_ratio_and_scaled_tails():
-    x = double(*ARGUMENTS)
-    # Differences that cancel like x^2 and x^4 below the switch to the series, at 30.
-    for index, (function, tol) in enumerate([(Phi, 1e-14), (h, 1e-10), (big_h, 1e-9)]):
-        expected = double(*(function(-a) / phi(a) for a in ARGUMENTS))
-        assert_close(functions.scaled_tails(x)[index], expected, rtol=tol, atol=0.0)
-        if function is Phi:
-            assert_close(functions.mills_ratio(x), expected, rtol=tol, atol=0.0)
 
 
 @pytest.mark.parametrize("copies", [1, 1000])
@@ -163,12 +149,6 @@ def test_ndtri_exp_has_a_zero_slope_where_it_is_infinite():
     assert torch.autograd.grad(value.sum(), log_p)[0].tolist() == [0.0]
 
 
-def test_hazard():
-    z = [-300.0, -40.0, -1.0, 0.0, 3.0, 10.0]
-    expected = double(*(phi(v) / Phi(v) for v in z))
-    assert_close(functions.hazard(double(*z)), expected, rtol=1e-10, atol=0.0)
-
-
 @pytest.mark.parametrize("order", [1, 5, 20])
 def test_unit_legendre(order):
     cpu = torch.device("cpu")
@@ -184,11 +164,3 @@ def test_log_h_of_the_oracles():
     t = np.array([-300.0, -38.0, -26.0, -25.001, -24.999, -5.0, -1e-9, 0.0, 1e-9, 0.5, 9.0, 1e4])
     expected = np.array([float(mp.log(h(v))) for v in t])
     np.testing.assert_allclose(oracles.log_h(t), expected, rtol=1e-14, atol=1e-12)
-
-
-def test_lower_quantile_is_ndtri_exp_without_a_graph():
-    log_p = -torch.logspace(-0.5, 6, 400, dtype=torch.double)
-    edge = torch.tensor([-689.9, -690.1, -700.0, -745.0], dtype=torch.double)
-    log_p = torch.cat([log_p, edge])
-    value = functions.lower_quantile(log_p)
-    assert_close(value, functions.ndtri_exp(log_p), rtol=1e-14, atol=1e-14)

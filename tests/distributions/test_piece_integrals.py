@@ -21,7 +21,7 @@ from botorch_calib.distributions import (
     SmoothedPredictive,
     UnsmoothedPredictive,
 )
-from botorch_calib.distributions._denoised_pieces import piece_values
+from botorch_calib.distributions._piece_integrals import log_integrals_by_pieces
 from botorch_calib.distributions.form import PiecewiseForm
 from botorch_calib.posteriors import CalibratedPosterior
 
@@ -226,7 +226,7 @@ def test_knots_that_are_common(open_low: bool, flags: tuple[bool, bool]) -> None
     knots = double(-1.0, 0.5, 2.0).unsqueeze(-1)
     masses = torch.full((form.num_pieces, 1), 1 / form.num_pieces, dtype=torch.double)
     each = (knots.expand(-1, 9).clone(), masses.expand(-1, 9).clone())
-    pair = [piece_values(x, r, *shared, form) for shared in ((knots, masses), each)]
+    pair = [log_integrals_by_pieces(x, r, *shared, form) for shared in ((knots, masses), each)]
     for common, own in zip(*pair, strict=True):
         assert_close(common, own, rtol=0.0, atol=0.0)
 

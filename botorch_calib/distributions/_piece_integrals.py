@@ -1,0 +1,168 @@
+r"""Excess and survival of one piece of a distribution, with or without noise: any piece, anywhere.
+
+With ``omega`` the density of a piece, the standard normal one or 1, these are the logarithms of
+
+    ``int omega(z) r h((z - x) / r) dz`` and ``int omega(z) Phi((z - x) / r) dz`` over the piece,
+
+or of ``int omega(z) (z - x)+ dz`` and ``int omega(z) 1{z > x} dz`` without noise, in closed form.
+With noise they are sums of positive terms by Gauss and Legendre's rule, so the error is relative
+however small they are, and autograd gives derivatives of every order. That takes 72 nodes a piece:
+`botorch_calib.distributions._denoised` has faster ways, where the distribution allows them.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from botorch.utils.probability.utils import log_ndtr, log_phi
+from torch import Tensor
+
+from botorch_calib.distributions._normal_functions import (
+    LEAST,
+    LOG_ZERO,
+    TINY,
+    graded_rule,
+    log_h,
+    log_interval_integrals,
+    log_normal_interval,
+)
+from botorch_calib.distributions.form import PiecewiseForm
+
+_ORDER = 24  # of the rule on a panel: relative error about 1e-12
+_CUT = 72.0  # a panel ends where a normal density has fallen by exp(-36)
+_CLEAR = 8.5  # units of the noise above x where it is no longer felt
+FAR = 1e140  # stands for an infinite knot; its square does not overflow
+_LOG_2 = math.log(2.0)
+_NOTHING = 2 * LOG_ZERO
+
+
+def log_integrals_by_pieces(
+    x: Tensor, r: Tensor | None, knots: Tensor, masses: Tensor, form: PiecewiseForm
+) -> tuple[Tensor, Tensor]:
+    """``log E(z + r eps - x)+`` and ``log P(z + r eps > x)`` of any piecewise distribution.
+
+    Args:
+        x: ``n`` thresholds, float64.
+        r: ``n`` positive ratios of the noise to the scale of the normal pieces; None for no noise.
+        knots: ``num_finite_knots x n``, or ``x 1`` where they are common.
+        masses: ``num_pieces x n``, or ``x 1``; may hold zeros.
+        form: Form of the distribution.
+
+    Returns:
+        Two tensors of shape ``n``, `LOG_ZERO` where there is nothing.
+    """
+    logs, natural = piece_logs(x, r, knots, form)
+    return log_mixed(logs[0] - natural, masses), log_mixed(logs[1] - natural, masses)
+
+
+def piece_logs(
+    x: Tensor, r: Tensor | None, knots: Tensor, form: PiecewiseForm
+) -> tuple[tuple[Tensor, Tensor], Tensor]:
+    """`log_integrals` of all pieces, and the logarithms of their natural masses, ``K x n``.
+
+    The natural mass of a normal piece is that under the normal distribution, that of a uniform one
+    its width.
+    """
+    ends, normal = form.pad(knots, -FAR, FAR), form.is_normal(x) > 0
+    natural = log_normal_interval(ends[:-1], ends[1:])
+    if any(form.uniform):
+        natural = torch.where(normal, natural, ends.diff(dim=0).masked_fill(normal, 1.0).log())
+    low, high = ends[:-1].expand(-1, len(x)), ends[1:].expand(-1, len(x))
+    return log_integrals(x, r, low, high, normal), natural
+
+
+def log_mixed(logs: Tensor, masses: Tensor) -> Tensor:
+    """``log(sum masses exp(logs))``, at least `LOG_ZERO`, with derivatives at masses of zero."""
+    scale = logs.detach().masked_fill(masses == 0.0, _NOTHING).amax(dim=0)
+    total = (masses * (logs - scale).clamp(LEAST, -LEAST).exp()).sum(dim=0)
+    return (total.clamp(min=TINY).log() + scale).clamp(min=LOG_ZERO)
+
+
+def log_integrals(
+    x: Tensor, r: Tensor | None, low: Tensor, high: Tensor, normal: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Both logarithms, of each piece; `_NOTHING` for that of 0.
+
+    As a function of ``z`` the integrand is like a normal density of mean ``x / (1 + r^2)`` and
+    deviation ``r / (1 + r^2)^(1/2)`` below ``x``, and from there on like ``omega``. Three panels
+    end where either has its peak, and start there: on each the integrand falls off from the start.
+    Above the last the noise is not felt.
+
+    Args:
+        x: ``n`` numbers.
+        r: ``n`` ratios; None for no noise.
+        low: Lower ends, ``K x n``, finite like the upper ones.
+        high: Upper ends.
+        normal: Whether the density of each piece is normal, ``K x 1``.
+    """
+    if r is None:
+        return _sharp_integrals(x, low, high, normal)
+    with torch.no_grad():  # it does not matter to the sum where panels meet
+        shrink = torch.where(normal, 1.0 / (1.0 + r * r), 1.0)
+        center, deviation = x * shrink, r * shrink.sqrt()
+        first, last = torch.minimum(center, x), torch.where(normal, x.clamp(min=0.0), x)
+        clear, rising = x + _CLEAR * r, (x < 0.0) & normal
+    top = _lower(high, clear)
+    from_first, to_last = _upper(low, first), _lower(top, last)
+    starts = torch.stack(
+        [
+            _lower(high, first),
+            torch.where(rising, to_last, from_first),
+            _upper(low, last),
+        ]
+    )
+    lengths = torch.stack([starts[0] - low, to_last - from_first, top - starts[2]])
+    with torch.no_grad():
+        # Distance of the start from the peak, in its deviations, and these
+        about_center = torch.stack([torch.ones_like(rising), ~rising, torch.zeros_like(rising)])
+        about_center = about_center.expand_as(lengths)
+        unit = torch.where(about_center, deviation, 1.0)
+        distance = ((starts - torch.where(about_center, center, 0.0)) / unit).abs()
+        reach = unit * (_CUT / ((distance.square() + _CUT).sqrt() + distance))
+        reach = torch.where(normal | about_center, reach, torch.inf)
+        empty = lengths <= 0.0
+    lengths = torch.where(empty, r, _lower(lengths, reach))
+    starts = torch.where(empty, x, starts)
+
+    nodes, weights = graded_rule(_ORDER, x.dtype, x.device)
+    downwards = torch.stack([~torch.zeros_like(rising), rising, torch.zeros_like(rising)])
+    signed = torch.where(downwards.expand_as(lengths), -lengths, lengths)
+    step = signed * nodes[:, 0].view(-1, 1, 1, 1)
+    t, z = (starts - x) / r + step / r, starts + step
+    log_weight = torch.where(normal, log_phi(z), 0.0) + lengths.log()
+    log_weight = log_weight.masked_fill(empty, _NOTHING) + weights.log().view(-1, 1, 1, 1)
+    plain = _sharp_integrals(x, low, high, normal, start=clear)
+    sums = (
+        (log_weight + values).logsumexp(dim=(0, 1)) for values in (log_h(t) + r.log(), log_ndtr(t))
+    )
+    # Not `logaddexp`, which has no second derivatives where one of the terms is 0.
+    log_excess, log_survival = (
+        torch.stack(pair).logsumexp(dim=0) for pair in zip(sums, plain, strict=True)
+    )
+    return log_excess, log_survival
+
+
+def _lower(end: Tensor, point: Tensor) -> Tensor:
+    """The lower one; the derivative is all that of the end where they are equal."""
+    return torch.where(point < end, point, end)
+
+
+def _upper(end: Tensor, point: Tensor) -> Tensor:
+    """The upper one."""
+    return torch.where(point > end, point, end)
+
+
+def _sharp_integrals(
+    x: Tensor, low: Tensor, high: Tensor, normal: Tensor, start: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """`log_integrals` without noise, of what lies above ``start`` (default: ``x``)."""
+    start = _upper(low, x if start is None else start)
+    empty = start >= high
+    start, high = torch.where(empty, x, start), torch.where(empty, x + 1.0, high)
+    log_mass, log_rise = log_interval_integrals(start, high)
+    width = torch.where(normal, 1.0, high - start).log()
+    log_mass = torch.where(normal, log_mass, width)
+    log_rise = torch.where(normal, log_rise, 2 * width - _LOG_2)
+    log_excess = log_rise + ((start - x) * (log_mass - log_rise).exp()).log1p()
+    return log_excess.masked_fill(empty, _NOTHING), log_mass.masked_fill(empty, _NOTHING)
