@@ -46,6 +46,7 @@ from botorch_calib.distributions._normal_functions import (
     less,
     log_h,
     log_normal_interval,
+    unit_legendre,
 )
 from botorch_calib.distributions._normal_pieces import NormalShares
 from botorch_calib.distributions._piece_integrals import (
@@ -56,6 +57,7 @@ from botorch_calib.distributions.form import PiecewiseForm
 
 _INV_SQRT_2PI = 1 / math.sqrt(2 * math.pi)
 _ORDER = 20  # of the rule on either side of x
+_NODES = 32  # of the rule on what the noise reaches
 _CUT = 72.0  # where the rule ends: the integrand has fallen by exp(-36)
 EXCESS, SURVIVAL = 0, 1
 
@@ -176,13 +178,15 @@ class Values:
     """``E``, ``S`` and ``p`` at ``x`` over ``exp(log_scale)``, without a graph.
 
     Attributes:
-        pieces: All three of each piece, taken as a distribution, ``3 x num_pieces x n``.
+        pieces: All three of each piece, taken as a distribution, ``3 x num_pieces x n``. A
+            stretched form has them only ``with_pieces``.
         totals: ``E`` and ``S``, ``2 x n``.
         density: ``p``, and ``normal_density`` what the normal pieces add to it.
     """
 
     norm: Tensor
     log_scale: Tensor
+    pieces: Tensor
 
     def __init__(
         self,
@@ -193,6 +197,7 @@ class Values:
         parts: Parts,
         form: PiecewiseForm,
         like: Values | None = None,
+        with_pieces: bool = False,
     ) -> None:
         if r is None:
             self._set_totals(self._without_noise(x, knots, masses, form), x, masses, form)
@@ -200,6 +205,16 @@ class Values:
         self.norm = (r * r).add_(1.0).sqrt_() if like is None else like.norm
         c = x / self.norm
         peak = c.clamp(min=0.0).square_().mul_(-0.5)
+        if form.stretched and not with_pieces:
+            self.log_scale = peak
+            whole = _whole_line(c, self.norm, torch.zeros_like(c), first_tails(c.abs()))
+            change, within = _beside_normal(x, r, knots, masses, peak)
+            self.totals, self.density = (
+                (whole[:2] + change[:2]).clamp_(min=0.0),
+                whole[2] + change[2],
+            )
+            self.normal_density = self.density - within
+            return
         if parts.normal is None:
             self.log_scale = peak
             flats, ratios = _flats(x, r, knots[:1], knots[1:], peak, c, True)
@@ -315,6 +330,46 @@ def _whole_line(c: Tensor, norm: Tensor, log_unit: Tensor, ratios: Tensor) -> Te
     return torch.stack([h.mul_(norm), tail, phi.div_(norm)])
 
 
+def _beside_normal(
+    x: Tensor, r: Tensor, knots: Tensor, masses: Tensor, log_scale: Tensor
+) -> tuple[Tensor, Tensor]:
+    r"""``E``, ``S`` and ``p`` of a stretched form less those of the normal distribution.
+
+    Both agree beyond ``-c`` and ``c``. Between, their densities differ by ``D = u - phi``, which
+    has neither mass nor mean: its antiderivative ``D_1`` and that of it, ``D_2``, vanish at both
+    ends.
+    Integrated by parts, the differences are convolutions of ``D_2``, ``-D_1`` and ``D`` with the
+    density of the noise, of which the first has the second and third as derivatives:
+
+        ``int D(z) r h((z - x) / r) dz = int D_2(z) phi((z - x) / r) / r dz``.
+
+    There is no kink at ``x`` however small the noise: one Gauss-Legendre rule on what the noise
+    reaches of the interval is exact to about 1e-11 of the total.
+
+    Returns:
+        ``3 x n``, and what the uniform piece adds to ``p``, ``n``; over ``exp(log_scale)``.
+    """
+    low, high = knots[:1], knots[1:]
+    tail, flat = masses[:1], masses[1:2] / (high - low)
+    at = torch.minimum(torch.maximum(x, low), high)
+    start = (at - x).abs_().div_(r)
+    reach = (start * start).add_(_CUT).sqrt_().add_(start).reciprocal_().mul_(r).mul_(_CUT)
+    first, last = torch.maximum(at - reach, low), torch.minimum(at + reach, high)
+    nodes, weights = (v.unsqueeze(-1) for v in unit_legendre(_NODES, x.dtype, x.device))
+    length = last.sub_(first)
+    z = torch.addcmul(first, nodes, length)
+    t = (z - x).div_(r)
+    mass = (t * t).mul_(-0.5).sub_(log_scale).clamp_(LEAST, -LEAST).exp_()
+    mass.mul_(weights).mul_(length.div_(r).mul_(_INV_SQRT_2PI))
+    density, below = (z * z).mul_(-0.5).exp_().mul_(_INV_SQRT_2PI), ndtr(z)
+    v, edge = z - low, torch.addcmul(log_phi(low).exp(), low, tail)
+    rise = torch.addcmul(density, z, below).sub_(edge)
+    once = torch.addcmul(below - tail, v, flat, value=-1)  # -D_1
+    twice = torch.addcmul(v * tail, v * v, flat, value=0.5).sub_(rise)
+    change = (torch.stack([twice, once, flat - density]).mul_(mass)).sum(dim=1)
+    return change, mass.sum(dim=0).mul_(flat.squeeze(0))
+
+
 def _flats(
     x: Tensor,
     r: Tensor,
@@ -388,7 +443,8 @@ class _Integral(Function):
         form: PiecewiseForm,
         which: int,
     ) -> Tensor:
-        values = Values(x, r, knots.contiguous(), masses, parts, form)
+        with_pieces = any(ctx.needs_input_grad[2:4])
+        values = Values(x, r, knots.contiguous(), masses, parts, form, with_pieces=with_pieces)
         total = values.totals[which]
         log_total = total.clamp(min=TINY).log_().add_(values.log_scale)
         # Where nothing is above x, no derivative is either.
@@ -401,7 +457,7 @@ class _Integral(Function):
             slope, _ = density_slopes(x, r, knots, parts, values.normal_density, values.log_scale)
             by_r = -r * slope / total
         means = None
-        if any(ctx.needs_input_grad[2:4]):
+        if with_pieces:
             means = values.pieces[which] / total
         ctx.save_for_backward(
             x, r, knots, masses, log_total.masked_fill(nothing, math.inf), by_x, by_r, means

@@ -89,7 +89,8 @@ def test_narrow_uniform_piece():
 
 
 def check_finite(inputs: list[Tensor], form: PiecewiseForm) -> None:
-    values = log_excess(*inputs, form), log_survival(*inputs, form)
+    x, r, knots, masses = inputs
+    values = [way(x, r, knots, masses, form) for way in (log_excess, log_survival)]
     grads = torch.autograd.grad(values, inputs, [torch.ones_like(v) for v in values])
     assert all(v.isfinite().all() for v in (*values, *grads))
 
