@@ -329,7 +329,8 @@ class FeedbackLedger:
         value, variance, at = as_number("y", y), as_variance("yvar", yvar), as_time(time)
         self._change(trial_id, lambda entry, clock: entry.observed(value, variance, at, clock))
         # Whoever gives times, as in simulations, knows which values are late.
-        if at is None and self[trial_id].status is TrialStatus.EXPIRED:
+        # Without PyTorch, which could hang in a process that is forked meanwhile.
+        if at is None and self.late == "discard" and self._view(None).expired[int(trial_id)]:
             warnings.warn(  # without the trial's id: once for each place in a program
                 f"A value has come after `max_wait` ({self.max_wait:g}), or for a trial that was "
                 "abandoned: it is recorded, but not used, and the trial stays expired. Wait longer "
