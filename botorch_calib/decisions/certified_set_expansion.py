@@ -26,10 +26,10 @@ class CertifiedSetExpansion(PendingPoints):
 
     ``max_i log(sigma_i(x) / u_i) - (m_i(x) / s_i(x))^2 / 2`` over the constraints, with the margin
     ``m``, the standard deviation ``sigma`` of the noise-free value, that of an outcome ``s``, and
-    ``u``, the mean of ``s`` over the training inputs, so that units do not matter. The maxima are
-    the expanders of SafeOpt (Sui et al., Safe exploration for optimization with Gaussian processes,
-    2015), without its grid of points. Meant to be maximised over certified points, by
-    `optimize_chance_constrained`.
+    ``u``, the mean of ``s`` over the training inputs, so that units do not matter. An observation
+    far inside the set, or where the value is known, would not move the border. SafeOpt calls the
+    maxima expanders (Sui et al., Safe exploration for optimization with Gaussian processes, 2015),
+    on a grid of points. To be maximised over certified points, by `optimize_chance_constrained`.
 
     Args:
         constraints: The constraints, on the same inputs, or a single one.

@@ -1,8 +1,8 @@
 """`optimize_chance_constrained`: the best point among those that chance constraints certify.
 
 Certified sets may be tiny, of any shape and unknown: the search looks for certified points first,
-by sampling and then by maximising the margin, climbs from the best of them, and returns only
-what is certified when looked at once more.
+by sampling and then by maximising the margin, climbs from the best of them, and certifies its
+result once more.
 """
 
 from __future__ import annotations
@@ -26,12 +26,7 @@ from botorch.optim.initializers import initialize_q_batch
 from linear_operator.utils.warnings import NumericalWarning
 from torch import Tensor
 
-from botorch_calib._validation import (
-    check_acquisition,
-    check_count,
-    check_finite,
-    check_tensor,
-)
+from botorch_calib._validation import check_acquisition, check_count, check_finite, check_tensor
 from botorch_calib.decisions.certified_set_expansion import CertifiedSetExpansion
 from botorch_calib.decisions.chance_constraints import (
     ChanceConstraint,
@@ -81,12 +76,12 @@ def optimize_chance_constrained(
 ) -> ChanceConstrainedCandidate:
     """Maximise an acquisition function over the points that chance constraints certify.
 
-    Several constraints are met together with the probability that `joint_chance_constraints`
-    states, or at least one minus the sum of what each lacks (Bonferroni).
+    Several constraints hold together with the probability that `joint_chance_constraints` states,
+    or at least one minus the sum of ``1 - level`` (Bonferroni).
 
-    Where nothing is found to be certified, the point with the largest margin is returned (of
-    several constraints the least margin counts, in units of its outcome's standard deviation),
-    ``certified`` is False and a warning is given.
+    If no certified point is found, the result is the point with the largest margin (for several
+    constraints the least margin, in standard deviations of its outcome), ``certified`` is False and
+    a warning is given.
 
     Args:
         acq_function: Acquisition function for single points (``q = 1``).
@@ -94,34 +89,26 @@ def optimize_chance_constrained(
         bounds: ``2 x d`` lower and upper bounds; None with ``choices``.
         num_restarts: Number of certified points from which the search climbs.
         raw_samples: Number of points sampled for it. More find smaller certified sets.
-        fixed_features: Values of columns that are not chosen.
+        fixed_features: Values by column of columns that are not chosen.
         inequality_constraints: Linear constraints ``sum_i coefficients[i] x[indices[i]] >= rhs`` on
             the point, as ``(indices, coefficients, rhs)``, as in ``optimize_acqf``.
         choices: ``n x d``: choose among these only.
         expansion_share: Share of the rounds, in [0, 1), that grow the certified set instead, by
             `CertifiedSetExpansion`: spread evenly over the rounds (calls of ``observe``) of the
-            first constraint since it was made, so that has to go on by ``with_model``. Where points
-            known to be safe are few, the optimum is seldom among what they certify.
+            first constraint, which has to go on by ``with_model``. For few known safe points, which
+            seldom certify the optimum.
 
     Returns:
-        ``(candidate, value, certified)``, see `ChanceConstrainedCandidate`. In an expanding round
-        too ``value`` is that of ``acq_function``.
+        ``(candidate, value, certified)``, see `ChanceConstrainedCandidate`.
 
     Raises:
-        InputDataError: If there are no constraints, ``choices`` are empty or come with what they
-            exclude, bounds are crossed, a fixed value is outside its bounds, a number is out of
-            its range or not finite, or ``bounds`` or ``choices`` have not the models' precision.
+        InputDataError, BotorchTensorDimensionError: If an argument is malformed, or ``choices``
+            come with arguments that they exclude.
         UnsupportedError: If ``acq_function`` is no acquisition function.
         InfeasibilityError: If no point meets the ``inequality_constraints``.
-        BotorchTensorDimensionError: If ``bounds`` or ``choices`` have the wrong shape.
 
     Warns:
         NotCertifiedWarning: If no certified point was found.
-
-    Example:
-        >>> candidate, value, certified = optimize_chance_constrained(
-        ...     acqf, [constraint], bounds, fixed_features={2: 0.5}
-        ... )
     """
     several = chance_constraints_of(constraints)
     check_acquisition(acq_function)
@@ -138,15 +125,14 @@ def optimize_chance_constrained(
         choices = _checked_choices(choices)
         _check_points("choices", choices, several)
         with _repeated_points():
-            found = _best_of(choices.unsqueeze(-2), searched, margin)
+            candidate, certified = _best_of(choices.unsqueeze(-2), searched, margin)
     else:
         region = Region.checked(bounds, fixed_features, inequality_constraints)
         _check_points("bounds", region.bounds, several)
         count = check_count("num_restarts", num_restarts)
         num_samples = check_count("raw_samples", raw_samples)
         with _repeated_points():
-            found = _search(searched, margin, region, count, num_samples)
-    candidate, certified = found
+            candidate, certified = _search(searched, margin, region, count, num_samples)
     if not certified:
         warnings.warn(
             "No certified point was found: the one returned has the largest margin, and nothing is "
@@ -161,22 +147,14 @@ def optimize_chance_constrained(
 
 @contextmanager
 def _repeated_points() -> Iterator[None]:
-    """Say nothing of jitter, which noisy improvement needs at points that were evaluated before.
-
-    The search starts from these too. Their covariance with themselves is singular, and the jitter
-    is too small to matter.
-    """
+    """Ignore the harmless jitter that noisy improvement needs at points evaluated before."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "A not p.d., added jitter", NumericalWarning)
         yield
 
 
 class LeastMargin(AcquisitionFunction):
-    """The least margin of several constraints, each in standard deviations of its outcome.
-
-    Args:
-        constraints: The constraints, on the same inputs.
-    """
+    """The least margin of several constraints, each in standard deviations of its outcome."""
 
     def __init__(self, constraints: Sequence[ChanceConstraint]) -> None:
         super().__init__(model=constraints[0].model)
@@ -217,13 +195,10 @@ def _checked_choices(choices: Tensor) -> Tensor:
     return check_finite("choices", choices)
 
 
-# ------------------------------------------------------------ the search
-
-
 def _search(
     acqf: AcquisitionFunction, margin: LeastMargin, region: Region, num: int, raw_samples: int
 ) -> tuple[Tensor, bool]:
-    """The best certified point found, or that of the largest margin, and which of the two."""
+    """The best certified point found, else that of the largest margin, and whether certified."""
     pool, values = _pool(margin, region, num, raw_samples)
     certified = values >= clearance(pool.dtype)
     if not bool(certified.any()):
@@ -237,10 +212,7 @@ def _search(
 
 
 def _pool(margin: LeastMargin, region: Region, num: int, raw_samples: int) -> tuple[Tensor, Tensor]:
-    """Points to start from, and their margins.
-
-    Samples and known points, and if few of them are certified what a search for more finds.
-    """
+    """Points to start from, sampled, known and, if few are certified, searched; their margins."""
     pool = torch.cat([region.sample(raw_samples), _known_points(margin, region)])
     if not len(pool):
         raise InfeasibilityError("No point within `bounds` meets the `inequality_constraints`.")
@@ -256,7 +228,7 @@ def _pool(margin: LeastMargin, region: Region, num: int, raw_samples: int) -> tu
 
 
 def _known_points(margin: LeastMargin, region: Region) -> Tensor:
-    """Training inputs within the region: a few points known to be safe may be all there is."""
+    """Training inputs within the region: a few of them may be all that is certified."""
     width = region.bounds.shape[-1]
     known = [region.bounds.new_zeros(0, 1, width)]
     for constraint in margin.constraints:
@@ -291,9 +263,8 @@ def _unit_of_values(
     """By how much the acquisition function changes over the region, for absolute tolerances.
 
     SLSQP would stop at once on an expected improvement of 1e-8, and on one of 1e6 leave the
-    constraints far behind. Both the spread of the better half of its ``values`` and its slope at
-    the starts, across the box, may be too small: samples may lie close together, starts may be at
-    local maxima.
+    constraints far behind. The greater of the spread of the better half of ``values`` (too small if
+    samples lie close together) and the slope across the box (too small at local maxima).
     """
     values = _finite(values)
     with torch.enable_grad():
@@ -310,9 +281,8 @@ def _climb(
 ) -> Tensor:
     """Ends of a search with constraints from certified points, drawn back until certified.
 
-    SLSQP meets constraints up to its tolerance, and from some starts ends far outside, of the
-    linear ones as well. On the segment back to its start, which meets all of them, the farthest
-    point of a few that does is taken.
+    SLSQP meets constraints up to its tolerance, and from some starts ends far outside, of linear
+    ones as well. Its end is drawn back, in a few steps, towards its start, which meets all of them.
     """
 
     def clear(x: Tensor) -> Tensor:
@@ -338,8 +308,8 @@ def _maximize(
 ) -> Tensor:
     """Ends of BoTorch's search from each of ``starts`` (``b x 1 x d``) on its own.
 
-    In widths of the box, and a unit of the values, as its tolerances are absolute: those of slopes,
-    and those by which constraints are met. A ``limit`` on a point ``d`` is kept at zero or above.
+    In widths of the box and a unit of the values, as tolerances are absolute. A ``limit`` on a
+    point ``d`` is kept at zero or above.
     """
     in_widths = InUnitBox(acqf, region.bounds, unit)
     nonlinear = None
@@ -349,8 +319,8 @@ def _maximize(
     if nonlinear or region.linear:
         # SLSQP's own tolerance, unless single precision cannot tell such values apart.
         options["ftol"] = max(1e-6, clearance(starts.dtype))
-    # Where and why it stops does not matter, its ends are looked at. BoTorch shows warnings of that
-    # kind whatever the filter, so they are caught and the others passed on.
+    # Why it stops does not matter, as its ends are checked. BoTorch shows warnings of that kind
+    # whatever the filter, so they are caught and the others passed on.
     with warnings.catch_warnings(record=True) as caught:
         ends, _ = gen_candidates_scipy(
             region.in_widths(starts),

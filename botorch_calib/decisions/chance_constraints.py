@@ -1,11 +1,8 @@
 """`ChanceConstraint`: an outcome within its limits with a stated probability, kept true.
 
-Where an acquisition function ranks points, a chance constraint decides: a point is *certified* if
-the outcome lies within its limits with probability ``level`` at least. The quantiles that decide
-are learned from the rounds in which they were relied on, so the number of violations is bounded
-whatever the model, the rule by which points are chosen and the environment.
-`botorch_calib.decisions.chance_constrained_search` maximises an acquisition function over the
-certified points.
+A point is *certified* if the outcome lies within its limits with probability ``level`` at least.
+The quantiles that decide are learned from the rounds in which they were relied on, so the number of
+violations is bounded whatever the model, the rule by which points are chosen and the environment.
 """
 
 from __future__ import annotations
@@ -60,13 +57,6 @@ class _Side(NamedTuple):
     sign: float  # 1 at an upper limit, -1 at a lower one
 
 
-class _Stated(NamedTuple):
-    """What a constraint states of ``b`` points."""
-
-    margins: Tensor  # b
-    quantiles: Tensor  # b x s, those that decide, in units of the outcome
-
-
 class ChanceConstraint:
     r"""``P(lower <= y <= upper) >= level`` for an outcome ``y``, an observation with its noise.
 
@@ -80,43 +70,33 @@ class ChanceConstraint:
     ``violation_bound(T) = (1 - level) T + (1 + eta) / eta`` violate a limit (one limit, one point a
     round, constant step ``eta``, no localization).
 
-    `ViolationAccount` has the proof, and keeps the books that it rests on. By these some rounds
-    without a certified point teach as well, from the fourth such round in a row on, as a threshold
-    that has risen too far could never come back otherwise; and what learning has cost in violations
-    is made up for, within what the proof allows, so that `OnlineQuantileTracker.coverage_bound` is
-    no bound on this tracker's misses. Several points in a round, localized thresholds and shrinking
-    steps have bounds of their own, see `violation_bound`. A calibrator without a bound has nothing
-    to keep: one point of each round without a certified one teaches it, from the fourth on.
+    `ViolationAccount` has the proof. Several points in a round, localized thresholds and shrinking
+    steps have other bounds, see `violation_bound`. From the fourth round in a row without a
+    certified point on, some of these rounds teach as well (if there is no bound to keep, one point
+    of each). Misses that learning has cost are made up for, so that
+    `OnlineQuantileTracker.coverage_bound` is no bound on this tracker's misses.
 
-    The calibrator must learn from this constraint alone. How the constant itself is rounded is not
-    part of the proof: in single precision that may come to 1e-6 of a violation in each round.
+    The calibrator must learn from this constraint alone. The proof leaves out how the constant is
+    rounded: in single precision that may come to 1e-6 of a violation in each round.
 
-    It is a statement on the outcome. Nothing is guaranteed for the noise-free value behind it, nor
-    for points that were not chosen.
+    The guarantee is on the outcome. There is none for the noise-free value behind it, nor for
+    points that were not chosen.
 
     Args:
         model: A `CalibratedModel` with ``denoise=False``. Any calibrator gives margins; the bound
-            is that of a `QuantileRecalibrator` with the levels of `tracked_levels`, which
-            `from_history` makes.
+            needs a `QuantileRecalibrator` with the levels of `tracked_levels`, which `from_history`
+            makes.
         upper: Upper limit of the outcome, in its units, or None.
         lower: Lower limit of the outcome, in its units, or None.
         level: Probability, in (0, 1), with which an outcome shall be within the limits.
-        integral_gain: How fast misses in excess, or in want, of the stated share are made up for,
-            see above; 0 leaves all to the tracker. Without effect where there is no bound, and slow
-            at extreme levels: at 0.99 one miss too many is made up for in about 200 rounds.
+        integral_gain: How fast misses in excess, or in want, of the stated share are made up for;
+            0 leaves all to the tracker. Without effect where there is no bound, and slow at extreme
+            levels: at 0.99 one miss too many is made up for in about 200 rounds.
 
     Raises:
-        InputDataError: If there is no limit, the limits are crossed or not finite, ``level`` is
-            outside (0, 1), or ``integral_gain`` is negative or not finite.
+        InputDataError: If an argument is malformed, or there is no limit.
         UnsupportedError: If ``model`` is not a `CalibratedModel`, is one of the objective
             (``denoise=True``) or a batch of models.
-
-    Example:
-        >>> constraint = ChanceConstraint.from_history(cost_gp, upper=0.5, level=0.9)
-        >>> acqf = LogCalibratedExpectedImprovement(model, best_f=best)
-        >>> x, _, certified = optimize_chance_constrained(acqf, [constraint], bounds)
-        >>> constraint.observe(x, cost)
-        >>> constraint = constraint.with_model(refitted_cost_gp)
     """
 
     def __init__(
@@ -156,24 +136,22 @@ class ChanceConstraint:
 
         Args:
             model: A fitted exact Gaussian process of the constrained outcome, see
-                `CalibratedModel.from_history`. With only a handful of data let its outcome have a
-                known scale rather than ``Standardize`` it: two values that happen to be near each
-                other would make everything look certain.
-            upper: Upper limit of the outcome, or None.
-            lower: Lower limit of the outcome, or None.
-            level: Probability with which an outcome shall be within the limits.
-            num_initial: Number of initial observations (the design) to skip. By default all of them
-                count. With a wrong model the first ones may raise the threshold so far that little
-                is certified for dozens of rounds. Skipping them all starts from the model's own
-                quantile, which certifies more in the first rounds, and violates more often.
+                `CalibratedModel.from_history`. With only a handful of data give its outcome a known
+                scale rather than ``Standardize`` it: two values that happen to be close would make
+                everything look certain.
+            upper: See the class, like the next two.
+            lower: Lower limit.
+            level: Probability.
+            num_initial: Number of initial observations (the design) to skip. With a wrong model the
+                first ones may raise the threshold so far that little is certified for dozens of
+                rounds. Skipping them all starts from the model's own quantile, which certifies more
+                in the first rounds, and violates more often.
             calibrator: Copied (default: a `QuantileRecalibrator` of the `tracked_levels` with
-                steps of 0.05). For a localized one give it a ``regularization`` too, on which the
-                bound rests.
+                steps of 0.05). The bound of a localized one needs a ``regularization``.
             integral_gain: See the class.
 
         Raises:
-            InputDataError: If a limit, ``level``, ``num_initial`` or ``integral_gain`` is out of
-                its range.
+            InputDataError: If an argument is malformed.
             UnsupportedError: If ``model`` is not an exact Gaussian process with one output.
         """
         if calibrator is None:
@@ -193,7 +171,7 @@ class ChanceConstraint:
 
     @property
     def calibrator(self) -> Calibrator:
-        """What has been learned; it goes on with the next round's model, see `with_model`."""
+        """The calibrator, which goes on with the next round's model, see `with_model`."""
         return self.model.calibrator
 
     def with_model(self, model: Model) -> Self:
@@ -201,14 +179,12 @@ class ChanceConstraint:
 
         Args:
             model: A Gaussian process of the same outcome, fitted to all data so far. Observe new
-                data with the old model first, since it is by its quantiles that they were chosen.
+                data with the old model first, since its quantiles decided about them.
         """
         calibrated = CalibratedModel(_gaussian(model), self.calibrator, denoise=False)
         twin = type(self)(calibrated, self.upper, self.lower, self.level, self.integral_gain)
         twin._account = self._account
         return twin
-
-    # ------------------------------------------------------------ what is certified
 
     def margin(self, X: Tensor) -> Tensor:
         """How far the deciding quantile is inside its limit; at least 0 where certified.
@@ -217,24 +193,21 @@ class ChanceConstraint:
         nothing: its margin is at most minus one standard deviation.
 
         Args:
-            X: Points ``b x 1 x d``.
+            X: Points ``b x 1 x d``, in the precision of the model.
 
         Returns:
             Margins of shape ``b``, in units of the outcome.
-
-        Raises:
-            BotorchTensorDimensionError: If ``X`` does not have the shape ``b x 1 x d``.
-            InputDataError: If it has not the precision of the model.
         """
         if check_tensor("X", X).dim() < 2 or X.shape[-2] != 1:
             raise BotorchTensorDimensionError(
                 f"`X` must have shape b x 1 x d, one point at a time, got {tuple(X.shape)}."
             )
         self.check_points("X", X)
-        return self._stated(X).margins
+        margins, _ = self._margins_and_quantiles(X)
+        return margins
 
-    def _stated(self, X: Tensor) -> _Stated:
-        """What is stated of points ``b x 1 x d``."""
+    def _margins_and_quantiles(self, X: Tensor) -> tuple[Tensor, Tensor]:
+        """Margins ``b`` and deciding quantiles ``b x s`` of points ``b x 1 x d``."""
         mean, deviation = self.model.observation_moments(X)
         X = with_task_feature(observed_process(self.model), X)
         inputs = self.model.transform_inputs(X)
@@ -247,13 +220,13 @@ class ChanceConstraint:
             margins.append(torch.where(at_cap, torch.minimum(margin, -deviation), margin))
             quantiles.append(quantile)
         margin = torch.stack(margins).amin(dim=0).squeeze(-1).squeeze(-1)
-        return _Stated(margin, torch.cat(quantiles, dim=-1).squeeze(-2))
+        return margin, torch.cat(quantiles, dim=-1).squeeze(-2)
 
     def check_points(self, name: str, X: Tensor) -> None:
         """Raise unless points ``... x d`` have the width and the precision of the model's inputs.
 
-        The column of the output task of a multi-task model may be left out. ``name`` is what they
-        are called where they were given.
+        The column of the output task of a multi-task model may be left out. Errors call the points
+        ``name``.
         """
         observed = observed_process(self.model)
         check_fits(observed, with_task_feature(observed, X), name)
@@ -274,8 +247,7 @@ class ChanceConstraint:
     def typical_deviation(self) -> Tensor:
         """Standard deviation of an outcome, the mean over the training inputs (1 without any).
 
-        A unit in which different outcomes compare, and a constant, so that margins keep their
-        shape as functions of the point.
+        A unit for comparing outcomes. It is constant, so margins keep their shape.
         """
         inputs = raw_train_inputs(observed_process(self.model))
         if inputs is None or inputs.shape[-2] == 0:
@@ -286,11 +258,11 @@ class ChanceConstraint:
     def nonlinear_inequality_constraint(self) -> tuple[Callable[[Tensor], Tensor], bool]:
         """The margin as an element of ``optimize_acqf``'s ``nonlinear_inequality_constraints``.
 
-        That function wants certified ``batch_initial_conditions``, and ``options`` such as
+        That function needs certified ``batch_initial_conditions``, and ``options`` such as
         ``{"batch_limit": 1, "maxiter": 100, "ftol": 1e-9}``. By default SLSQP may end 1e-6 outside,
         where BoTorch raises from 1e-8 on. What BoTorch accepts is certified: the function is the
         margin, in standard deviations of the outcome and less 1e-6 of them, times 0.01, so that
-        1e-8 outside of it is the border. `optimize_chance_constrained` sees to all of it.
+        1e-8 outside of it is the border. `optimize_chance_constrained` does all of it.
 
         Returns:
             A function of a point ``d``, and True, as it is a constraint on single points.
@@ -302,8 +274,6 @@ class ChanceConstraint:
             return (self.margin(x.reshape(1, 1, -1)).squeeze(0) / unit - room) * (_TOLERANCE / room)
 
         return clear, True
-
-    # ------------------------------------------------------------ what is learned
 
     def violated(self, Y: Tensor) -> Tensor:
         """Whether outcomes are outside their limits, of the shape of ``Y``."""
@@ -325,22 +295,18 @@ class ChanceConstraint:
     ) -> None:
         """Learn from the certified rows and condition the model on all of them.
 
-        Rows of one call were chosen together: each is compared with the present quantiles. Whether
-        a row counts as certified is told by them too, so points that were chosen before others
-        were observed may count as uncertified by now.
+        The present quantiles tell which rows are certified, so points that were chosen before
+        others were observed may count as uncertified by now.
 
         Args:
             X: Points ``n x d``.
             Y: Their outcomes ``n x 1``, in the units of the outcome.
             Yvar: Their noise variances ``n x 1``, for a model with given noise (default: the mean
-                of its training noise). They condition the model; the quantiles that decided, by
-                which the outcomes are judged, did not know them.
+                of its training noise). They condition the model and judge no outcome.
             condition: Whether to also condition the model on them.
 
         Raises:
-            InputDataError: If ``X``, ``Y`` or ``Yvar`` hold NaN or infinite values, or have not the
-                precision of the model.
-            BotorchTensorDimensionError: If their shapes are not ``n x d`` and ``n x 1``.
+            InputDataError, BotorchTensorDimensionError: If an argument is malformed.
             UnsupportedError: If the model cannot be conditioned, or the calibrator is mixed
                 (``lengthscale="auto"``) and several of the rows are certified.
         """
@@ -350,10 +316,10 @@ class ChanceConstraint:
         observed = observed_process(self.model)
         check_observations(observed, with_task_feature(observed, X), Y, Yvar)
         check_precision("Y", Y, X.dtype)
-        stated = self._stated(X.unsqueeze(-2))
-        certified = stated.margins >= 0.0
+        margins, quantiles = self._margins_and_quantiles(X.unsqueeze(-2))
+        certified = margins >= 0.0
         violated = self._violated_sides(Y.squeeze(-1)) & certified.unsqueeze(-1)
-        missed = self._outside(Y, stated.quantiles) & certified.unsqueeze(-1) | violated
+        missed = self._outside(Y, quantiles) & certified.unsqueeze(-1) | violated
         num_certified = int(certified.sum())
         teaching = certified
         if not num_certified:
@@ -391,10 +357,10 @@ class ChanceConstraint:
         return self._account.num_idle_teachers(num_rows, state)
 
     def _beyond(self, violated: Tensor) -> Tensor | None:
-        """On which side violations ``n x s`` of certified points count, for the proof's sake.
+        """The side on which violations ``n x s`` count, whatever the last digit says.
 
-        In exact arithmetic they are beyond the quantile that certified. Other learners than the
-        proof's may use by how far, so these are told nothing.
+        In exact arithmetic they are beyond the quantile that certified. Learners without a bound
+        may use by how far, so these are told nothing.
         """
         if self._account.start is None:
             return None
@@ -421,12 +387,10 @@ class ChanceConstraint:
         """Number of certified points whose outcome violated a limit."""
         return self._account.counts.num_violations
 
-    # ------------------------------------------------------------ what is saved
-
     def state_dict(self) -> dict[str, Any]:
-        """What has been learned and counted, in tensors and numbers, as ``torch.save`` takes it.
+        """What has been learned and counted, for ``torch.save``, without the model.
 
-        The model is no part of it, nor are the calibrator's settings, which are only compared.
+        Settings are there only to be compared.
         """
         return {
             "settings": self._settings(),
@@ -438,8 +402,7 @@ class ChanceConstraint:
         """Go on from where another constraint was saved; the bound then holds of both together.
 
         Args:
-            state_dict: Of a constraint with the same limits, level and calibrator. Its
-                ``integral_gain`` may have been another one; the bound does not depend on it.
+            state_dict: Of a constraint with the same limits, level and calibrator.
 
         Raises:
             InputDataError: If it is of another kind of constraint.
@@ -451,29 +414,25 @@ class ChanceConstraint:
         self._account.load_state_dict(state_dict["record"])
 
     def _settings(self) -> dict[str, Any]:
-        """What the counts and the bound are of."""
+        """The settings that the counts and the bound depend on."""
         settings = {"lower": self.lower, "upper": self.upper, "level": self.level}
         names = ("step_size", "step_decay", "scale", "lengthscale", "regularization")
         tracker = self._tracker
         return settings | {name: getattr(tracker, name) for name in names if tracker is not None}
 
-    # ------------------------------------------------------------ what is guaranteed
-
     def violation_bound(self, num_certified: int, batch_size: int = 1) -> float:
         """Largest number of violations among the first ``num_certified`` certified points.
 
-        For a constraint as it was made: it counts from the first observation on. Under two limits
-        it is the sum of what either side allows.
+        Under two limits it is the sum of what either side allows.
 
         Args:
-            num_certified: Number of certified points observed.
-            batch_size: Largest number of points that are observed in one call, if it is larger
-                than it was so far.
+            num_certified: Number of certified points, from the constraint's first observation on.
+            batch_size: Largest number of points in one call of `observe`, if larger than so far.
 
         Raises:
             InputDataError: If a number is not a positive integer.
             UnsupportedError: If the calibrator does not track the deciding quantiles online, is
-                localized without forgetting, or has learned from elsewhere in the meantime.
+                localized without forgetting, or has also learned from elsewhere.
         """
         check_count("num_certified", num_certified)
         check_count("batch_size", batch_size)
@@ -490,7 +449,7 @@ class ChanceConstraint:
         return self._account.bound(num_certified, last, tracker.step_size, batch_size)
 
     def _start(self) -> TrackerStart | None:
-        """What the bound rests on from now on; None where there is none."""
+        """The tracker's state that the bound rests on; None if there is no bound."""
         tracker, indices = self._tracker, self._indices
         if tracker is None or (tracker.localized and tracker.regularization == 0.0):
             return None
@@ -541,8 +500,8 @@ class ChanceConstraint:
 def clearance(dtype: torch.dtype) -> float:
     """The margin, in standard deviations, from which on a search takes a point for certified.
 
-    A posterior that is evaluated at other points beside differs in the last digits: where a margin
-    is within these of 0 a second look might find the point uncertified.
+    A posterior changes in the last digits with the other points it is evaluated at. A margin within
+    these of 0 might be negative the next time.
     """
     return float(torch.finfo(dtype).eps) ** 0.5
 
@@ -556,9 +515,6 @@ def joint_level(level: float, num_constraints: int) -> float:
     Args:
         level: Joint level, in (0, 1).
         num_constraints: Number of constraints.
-
-    Raises:
-        InputDataError: If ``level`` is outside (0, 1) or the number is not a positive integer.
     """
     num = check_count("num_constraints", num_constraints)
     return 1.0 - (1.0 - check_open_unit("level", level)) / num
@@ -589,7 +545,7 @@ def joint_chance_constraints(
 ) -> list[ChanceConstraint]:
     """Constraints on several outcomes that hold together with probability ``level``.
 
-    Each is stated at `joint_level`, so its own bound counts its own violations; the bounds add up.
+    Each is stated at `joint_level`, with a bound on its own violations; the bounds add up.
 
     Args:
         models: A fitted Gaussian process for each outcome, on the same inputs, or a ``ModelList``
@@ -599,8 +555,7 @@ def joint_chance_constraints(
         num_initial: Number of initial observations (the design) to skip.
 
     Raises:
-        InputDataError: If there are no constraints, or as many pairs of ``limits`` as ``models``
-            are not given, or a constraint's argument is out of its range.
+        InputDataError: If ``models`` and ``limits`` differ in number, or one is malformed.
     """
     if isinstance(models, ModelList):
         several = [*models.models]

@@ -1,7 +1,6 @@
-"""`ViolationAccount`: the books that the bound on a chance constraint's violations rests on.
+"""`ViolationAccount`: the counts that the bound on a chance constraint's violations rests on.
 
-Numbers only: what was certified, violated and missed, which points may teach the tracker, and what
-is made up for. Limits, model and tracker are those of a `ChanceConstraint`.
+Limits, model and tracker are those of a `ChanceConstraint`.
 """
 
 from __future__ import annotations
@@ -18,8 +17,8 @@ from torch import Tensor
 
 #: Default of ``integral_gain``: how fast an excess of misses is made up for.
 INTEGRAL_GAIN = 0.05
-# The rate of misses aimed at meanwhile differs from the stated one by at most this share of it:
-# a long safe past is no licence for a spell of violations, nor do a few violations shut everything.
+# The rate of misses aimed at meanwhile differs from the stated one by at most this share of it, so
+# that a long safe past allows no spell of violations, and a few violations do not shut everything.
 _LEEWAY = 0.5
 #: Number of rounds in a row without a certified point after which such rounds teach as well.
 PATIENCE = 3
@@ -33,9 +32,9 @@ class TrackerStart:
 
     Args:
         num_updates: Observations that it had learned from.
-        lowest: Lower end of the interval that its constant stays in, for each of the ``s`` sides,
-            where it learns from one point at a time.
-        highest: Upper end of that interval, for each side.
+        lowest: Lower end, for each of the ``s`` sides, of the interval that its constant stays in
+            if it learns from one point at a time.
+        highest: Upper end.
     """
 
     num_updates: int
@@ -44,13 +43,7 @@ class TrackerStart:
 
 
 class TrackerState(NamedTuple):
-    """The tracker as it is.
-
-    Args:
-        constants: Its constant for each of the ``s`` sides.
-        next_step: Its next step size.
-        first_step: Its first, and largest, step size.
-    """
+    """The present tracker: its constant for each side, its next step and its first, largest one."""
 
     constants: list[float]
     next_step: float
@@ -59,7 +52,7 @@ class TrackerState(NamedTuple):
 
 @dataclass
 class Counts:
-    """What has happened since the account was opened."""
+    """Numbers of events since the account was opened."""
 
     violations: list[int]  # of certified points, for each side
     misses: list[int]  # outcomes of certified points beyond the deciding quantile, for each side
@@ -164,10 +157,7 @@ class ViolationAccount:
         counts.num_idle = 0 if num_certified else counts.num_idle + 1
 
     def num_idle_teachers(self, num_rows: int, tracker: TrackerState | None = None) -> int:
-        """How many of ``num_rows`` points of a round without a certified one may teach.
-
-        There is no tracker where there is no bound to keep.
-        """
+        """How many of ``num_rows`` points of a round without a certified one may teach."""
         if self.counts.num_idle < PATIENCE:
             return 0
         if self.start is None or tracker is None:
@@ -193,10 +183,7 @@ class ViolationAccount:
         )
 
     def balanced(self, constants: Tensor, next_step: float, integral_gain: float) -> Tensor:
-        """The tracker's constants ``s`` after a round with a certified point, to go on with.
-
-        Misses in excess, or in want, move them, see the class.
-        """
+        """The constants ``s``, moved after a round with a certified point, see the class."""
         counts, moved = self.counts, []
         for c, sign, misses, (a, b) in zip(
             constants.unbind(), self.signs, counts.misses, self._ends, strict=True
@@ -243,11 +230,7 @@ class ViolationAccount:
         return {"guarantee": start, **asdict(self.counts)}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Go on with the books of another account of the same sides.
-
-        Args:
-            state_dict: From `state_dict`.
-        """
+        """Go on with the counts of another account of the same sides, from its `state_dict`."""
         counts = deepcopy(dict(state_dict))
         start = counts.pop("guarantee")
         self.start = None if start is None else TrackerStart(**start)
