@@ -1,10 +1,7 @@
 """What every calibrator does: turn the history of a model's residuals into a distribution.
 
-A calibrator joins a conformity score (`botorch_calib.calibration.scores`), an online learner
-(`botorch_calib.calibration.learners`) and the form of a predictive distribution
-(`botorch_calib.distributions.PiecewisePredictive`). It sees inputs in the base model's
-transformed space (the unit cube under ``Normalize``) and residuals ``z`` in units of the
-predictive standard deviation, so it knows neither models nor outcome units.
+It sees inputs in the base model's transformed space (the unit cube under ``Normalize``) and
+residuals ``z`` in units of the predictive standard deviation: neither models nor outcome units.
 """
 
 from __future__ import annotations
@@ -32,12 +29,12 @@ TAILS = ("gaussian", "stretched")
 class Calibrator(Module, ABC):
     """The protocol of calibrators.
 
-    Implementations keep what they have learned in buffers, so that ``state_dict`` and
-    ``load_state_dict`` carry it, also between histories of different lengths.
+    Implementations keep what they have learned in buffers, of any length, which ``state_dict`` and
+    ``load_state_dict`` carry.
     """
 
-    #: Largest absolute value of a quantile that is learned, in predictive standard deviations. One
-    #: that has reached it may really lie farther out.
+    #: Largest absolute quantile that is learned, in predictive standard deviations. One that has
+    #: reached it may really lie farther out.
     max_width: float = math.inf
 
     @abstractmethod
@@ -54,8 +51,8 @@ class Calibrator(Module, ABC):
     def radial_sum(self) -> RadialSum | None:
         """The sum over past inputs on which its distributions depend, if on nothing else.
 
-        Then ``predictive_from`` its values at ``X`` is ``predictive(X)``, at all pairs of some
-        columns of the inputs and the others at little cost.
+        ``predictive(X)`` is `predictive_from` its values, which are cheap at all pairs of some
+        columns of the inputs and the others.
         """
         return None
 
@@ -77,34 +74,24 @@ class Calibrator(Module, ABC):
             arrived, before it was learned from: what the calibrator is judged by.
 
         Raises:
-            InputDataError: If ``X`` or ``z`` hold NaN or infinite values.
-            BotorchTensorDimensionError: If they have the wrong shape.
+            InputDataError, BotorchTensorDimensionError: If an argument is malformed.
         """
 
     def update_at_once(self, X: Tensor, z: Tensor) -> None:
-        """Learn from residuals that were all predicted by the present distribution, as by `update`.
+        """Learn from residuals as by `update`, all compared with the present distribution.
 
-        For decisions on several points at a time: each residual is compared with what was stated
-        when the decision was taken, not with what the others have made of it since. Calibrators
-        that do not learn from comparisons need not tell the two apart, and by default they do not.
+        For decisions on several points at a time, all taken before the first outcome. Calibrators
+        that do not learn from comparisons need not tell the two apart: by default it is `update`.
         """
         self.update(X, z)
 
     def quantile(self, X: Tensor, level: float) -> Tensor:
-        """The ``level``-quantile of ``z`` at ``X``, differentiable in ``X``.
-
-        Args:
-            X: Inputs ``batch_shape x q x d`` in the base model's transformed space.
-            level: Level in (0, 1).
-
-        Returns:
-            Quantiles ``batch_shape x q x 1``.
-        """
+        """The ``level``-quantile of ``z`` at ``X``, ``batch_shape x q x 1``, with its gradient."""
         check_open_unit("level", level)
         return self.predictive(X).quantile(level)
 
     def reset(self) -> None:
-        """Forget everything learned, which is what diagnostics need to judge a history anew."""
+        """Forget everything learned."""
         raise UnsupportedError(f"{type(self).__name__} does not implement `reset`.")
 
     def fresh(self) -> Self:
@@ -140,11 +127,7 @@ def check_residuals(X: Tensor, z: Tensor) -> None:
 
 
 class TrackedCalibrator(Calibrator):
-    """A calibrator that builds its predictive distribution from a learner's thresholds.
-
-    Subclasses set ``tracker`` and say how residuals are scored and what distribution given
-    thresholds make.
-    """
+    """A calibrator that builds its predictive distribution from the thresholds of a learner."""
 
     tracker: QuantileLearner
     score: Score
@@ -172,7 +155,7 @@ class TrackedCalibrator(Calibrator):
     def predictive(self, X: Tensor) -> PiecewisePredictive:
         """Predictive distribution of ``z`` at ``X``, from the thresholds there."""
         theta = self.tracker.threshold(X)
-        # Thresholds without a local part are an expanded view of the learner's.
+        # Thresholds without a local part are an expanded view of a tensor that the learner keeps.
         source = theta._base
         row = None if source is None else common_row(theta, 1)
         if row is None or source is None or theta.requires_grad or theta.is_inference():
@@ -189,9 +172,8 @@ class TrackedCalibrator(Calibrator):
         return self._predictive_from(self.tracker.finished(sums))
 
     def _common_predictive(self, source: Tensor, row: Tensor) -> PiecewisePredictive:
-        """The distribution that all points share, remembered once it is asked for again.
+        """The distribution with thresholds ``row``, ``M``, kept while their ``source`` is the same.
 
-        It holds until ``source`` changes, the learner's tensor with the thresholds ``row``, ``M``.
         Made each time, it takes 0.3 ms, a tenth of log EI with GPyTorch's posterior.
         """
         if self._common is not None:

@@ -1,8 +1,4 @@
-"""Online conformal prediction, localized and global [Kim2024locbo].
-
-`LocalizedConformal` learns one central interval whose width depends on the inputs,
-`OnlineConformal` one of the same width everywhere.
-"""
+"""Online conformal prediction, localized and global [Kim2024locbo]."""
 
 from __future__ import annotations
 
@@ -26,14 +22,13 @@ class LocalizedConformal(TrackedCalibrator):
     r"""Localized online conformal prediction (LOCBO) [Kim2024locbo, sections IV-B and IV-C].
 
     States the distribution of an observation as a conformal interval ``|z| <= w(x)`` of mass
-    ``1 - alpha``, evenly spread, with normal tails outside. ``w`` is learned online, and adapts to
-    the region.
+    ``1 - alpha``, evenly spread, with normal tails outside. ``w`` is learned online.
 
-    **Guarantee.** For any sequence of observations the share that the interval misses tends to
+    **Guarantee.** For any sequence of observations the share outside the interval tends to
     ``alpha``: after ``T`` residuals, one at a time, it differs by at most
-    ``tracker.coverage_bound(T)``. With ``lengthscale="auto"`` that is 0.19 for ``T = 100`` and 0.04
-    for ``T = 1000``, at ``alpha = 0.2``; with one lengthscale it is several times as much. It holds
-    as long as the width needed lies between 1e-3 and ``score.max_width`` standard deviations.
+    ``tracker.coverage_bound(T)``. With ``lengthscale="auto"`` and ``alpha = 0.2`` that is 0.19 for
+    ``T = 100`` and 0.04 for ``T = 1000``; with one lengthscale it is several times as much. It
+    holds while the width needed lies between 1e-3 and ``score.max_width`` standard deviations.
 
     Args:
         alpha: Miscoverage level, in (0, 1).
@@ -45,9 +40,9 @@ class LocalizedConformal(TrackedCalibrator):
         step_decay: Exponent of the steps' decay (default: 0, or 0.3 where settings are mixed).
         regularization: Rate at which local corrections are forgotten.
         score: Scale on which the interval is learned, with the largest half-width
-            (``score.max_width``). The default, ``RationalScore()``, resolves intervals of any
-            width up to 50 standard deviations, so that badly overconfident models can be
-            covered; ``GaussianScore()`` is the papers', with a cap of 3.4.
+            (``score.max_width``). The default, ``RationalScore()``, resolves half-widths up to 50
+            standard deviations, for badly overconfident models; ``GaussianScore()`` is the papers',
+            with a cap of 3.4.
         tails: The normal tails outside of the interval: ``"stretched"`` scales them with its
             width, ``"gaussian"`` leaves them as the model has them.
     """

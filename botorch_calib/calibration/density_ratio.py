@@ -16,28 +16,22 @@ class ClassifierDensityRatio(Module):
     r"""Ratio ``p'(x) / p(x)`` of two densities, by classifying samples of both.
 
     Where both classes weigh the same, the logarithm of the ratio is the log-odds that a point
-    is drawn from ``p'`` (Sugiyama, Suzuki & Kanamori 2012, chapter 4). These are fitted as a
+    is drawn from ``p'`` (Sugiyama, Suzuki & Kanamori 2012, chapter 4). They are fitted as a
     quadratic function by penalised logistic regression, which is exact for two Gaussian
-    distributions. The terms ``x_i`` and ``x_i x_j`` are standardised first, so that the
-    penalty does not depend on the units; both classes get the weight of the smaller one, since
-    many proposals do not make up for few past points.
+    distributions. The terms ``x_i`` and ``x_i x_j`` are standardised, so the penalty does not
+    depend on units; both classes get the weight of the smaller one.
 
     Args:
         X_past: Samples of ``p``, ``n x d``, in the base model's transformed input space.
         X_proposal: Samples of ``p'``, ``m x d``, in the same space.
-        penalty: Factor of half the squared norm of the coefficients, on the scale of a sum
-            over ``2 min(n, m)`` points. The constant is not penalised.
-        max_ratio: Largest ratio, and the inverse of the smallest. The logarithm is clipped, with
-            zero gradient beyond: quadratic functions extrapolate badly, and ``n`` points
-            tell nothing about ratios far above ``n``.
+        penalty: Factor of half the squared norm of the coefficients without the constant, on the
+            scale of a sum over ``2 min(n, m)`` points.
+        max_ratio: Largest ratio, and the inverse of the smallest; beyond, the gradient is zero.
+            Quadratic functions extrapolate badly.
 
     Raises:
         ImportError: Without scikit-learn, which the extra ``weighted`` installs.
-        InputDataError: If samples are missing, NaN or infinite, or a number is out of its range.
-
-    Example:
-        >>> ratio = ClassifierDensityRatio(X_past, X_proposal)
-        >>> ratio(X)  # ... for X of shape ... x d
+        InputDataError: If an argument is malformed.
     """
 
     center: Tensor

@@ -24,13 +24,12 @@ NUM_LEVELS = 19
 class QuantileRecalibrator(TrackedCalibrator):
     r"""Recalibrates every quantile of a predictive distribution [Deshpande2024], also locally.
 
-    The distribution of an observation is given by its quantiles at ``levels``: each is a learned
-    threshold on the residuals, such that a fraction ``p_j`` of the observations falls at or
-    below the ``p_j``-quantile. Between levels the quantile function of the Gaussian model is
-    followed, linearly on the scale of its probabilities (the paper's interpolation).
-    Thresholds of neighbouring levels, each learned on its own, may cross: they are sorted
-    where a distribution is built (monotone rearrangement) and stay raw in the learner. (The
-    paper's Lemma 4 overlooks that the outcomes depend on the level.)
+    The distribution of an observation is given by its quantiles at ``levels``: learned thresholds
+    on the residuals, such that a fraction ``p_j`` of the observations falls at or below the
+    ``p_j``-quantile. Between levels the quantile function of the Gaussian model is followed,
+    linearly on the scale of its probabilities (the paper's interpolation). Neighbouring
+    thresholds may cross: they are sorted where a distribution is built (monotone rearrangement)
+    and stay raw in the learner. (The paper's Lemma 4 overlooks that outcomes depend on the level.)
 
     With ``method="online"`` the residuals must come in the order of observation, each one step
     ahead (`CalibratedModel.from_history` or ``observe``). At the *raw* thresholds
@@ -57,9 +56,8 @@ class QuantileRecalibrator(TrackedCalibrator):
         score: Scale on which quantiles are learned, with the largest absolute quantile in
             standard deviations (``score.max_width``). The default, ``RationalScore()``,
             resolves quantiles however far out; ``GaussianScore()`` is the paper's PIT.
-        tails: ``"stretched"`` scales the normal pieces with the spread of the learned
-            quantiles, ``"gaussian"`` leaves them as the model has them (the paper). They stay
-            centred at the model's mean, so a large bias leaves the outermost pieces askew.
+        tails: ``"stretched"`` scales the normal pieces, about the model's mean, with the spread of
+            the learned quantiles; ``"gaussian"`` leaves them as the model has them (the paper).
             Default: ``"stretched"``, or ``"gaussian"`` for a single level, which has no spread.
 
     .. [Deshpande2024]
@@ -120,8 +118,8 @@ class QuantileRecalibrator(TrackedCalibrator):
     def quantile(self, X: Tensor, level: float) -> Tensor:
         """The ``level``-quantile of ``z`` at ``X``; for one of the ``levels`` the one learned.
 
-        That is the raw one, which the learner's guarantee is about, even where neighbouring ones
-        have crossed and `predictive` sorts them. It is at most ``max_width`` in absolute value.
+        That is the raw one, which the guarantee is about, even where `predictive` sorts crossed
+        ones.
         """
         index = self.index_of(check_open_unit("level", level))
         if index is None:

@@ -1,10 +1,8 @@
 """Conformity scores: monotone maps of standardised residuals to [0, 1] and back.
 
 A residual is ``z = (y - mu) / s_y``, where ``mu`` and ``s_y`` are the predictive mean and standard
-deviation of ``y`` (noise included; `botorch_calib.models.residuals` computes them). A `Score` maps
-it monotonically to [0, 1], where the online learners work, and maps their thresholds back to
-half-widths and quantiles in units of ``z``, none beyond its ``max_width``. `GaussianScore` is that
-of the papers, `RationalScore` the package's default.
+deviation of ``y``, noise included. `GaussianScore` is that of the papers, `RationalScore` the
+package's default.
 """
 
 from __future__ import annotations
@@ -31,8 +29,7 @@ _SQRT_HALF = math.sqrt(0.5)
 def pit(z: Tensor) -> Tensor:
     """Probability integral transform ``Phi(z)`` of residuals of any shape, same shape.
 
-    Uniform on [0, 1] when the model is calibrated. Accurate in the lower tail; the upper
-    tail is resolved as finely as numbers near 1 are.
+    Uniform on [0, 1] if the model is calibrated. The upper tail is resolved as numbers near 1 are.
     """
     return ndtr(z)
 
@@ -40,9 +37,8 @@ def pit(z: Tensor) -> Tensor:
 def two_sided_p_value(z: Tensor) -> Tensor:
     """Conformity score ``2 Phi(-|z|)`` (LOCBO eq. 26) of residuals of any shape, same shape.
 
-    It lies in [0, 1] and is accurate however far out ``z`` is. Conforming observations have large
-    ones, and LOCBO's set keeps ``s >= lambda`` (eq. 25); its text calls it a score of
-    non-conformity, and its proof bounds it by 2.
+    Accurate however far out ``z`` is. Conforming observations have large ones: LOCBO's set keeps
+    ``s >= lambda`` (eq. 25), though its text calls it a score of non-conformity.
     """
     return 2.0 * ndtr(-z.abs())
 
@@ -52,21 +48,16 @@ class Score(ABC):
     """A monotone map between residuals ``z`` and [0, 1], for intervals and for quantiles.
 
     The online guarantee holds for any score with values in [0, 1]; the choice decides how
-    finely a threshold resolves wide intervals. Two-sided use tracks one quantile of the
-    score of ``|z|`` at `two_sided_level` and reads off `half_width`; signed use
-    tracks the score of ``z`` at each quantile level and reads off `knots`.
+    finely a threshold resolves wide intervals. Intervals track one quantile of the score of
+    ``|z|``, at `two_sided_level`, and read off `half_width`; recalibration tracks the score of
+    ``z`` at each quantile level and reads off `knots`.
 
-    Thresholds are raw: the tracker may drive them outside [0, 1], where the width or knot
-    stays at its bound with zero gradient. Scores are values: immutable, and equal if their
-    class and settings are.
+    Thresholds are raw: outside [0, 1] the width or knot stays at its bound, with zero gradient.
+    Scores are immutable, and equal if their class and settings are.
 
     Args:
         max_width: Largest half-width and largest absolute knot, in predictive standard
-            deviations. Beyond it an interval stops growing, and coverage is lost if the
-            residuals exceed it.
-
-    Raises:
-        InputDataError: If ``max_width`` is infinite or not larger than `MIN_HALF_WIDTH`.
+            deviations, greater than 1e-3. Coverage is lost where residuals exceed it.
     """
 
     max_width: float
@@ -99,14 +90,14 @@ class Score(ABC):
 
     @abstractmethod
     def half_width(self, theta: Tensor) -> Tensor:
-        """Half-widths in z units of intervals with raw thresholds ``theta``, of the same shape.
+        """Half-widths of intervals with raw thresholds ``theta``, of the same shape.
 
         They lie in ``[MIN_HALF_WIDTH, max_width]``, with zero gradient at the bounds.
         """
 
     @abstractmethod
     def knots(self, theta: Tensor) -> Tensor:
-        """Quantiles in z units at raw signed thresholds ``theta``, of the same shape.
+        """Quantiles at raw signed thresholds ``theta``, of the same shape.
 
         They increase with it and lie in ``+-max_width``, with zero gradient at the bounds.
         """
@@ -120,8 +111,7 @@ class GaussianScore(Score):
     overconfident model is better served by `RationalScore`.
 
     Args:
-        max_width: Largest half-width and largest absolute knot, in predictive standard
-            deviations; the default is the papers'.
+        max_width: As of `Score`; the default is the papers'.
     """
 
     max_width: float = 3.4
@@ -164,11 +154,10 @@ class RationalScore(Score):
 
     The score keeps its resolution at any width: near a half-width ``w`` a threshold step
     ``d`` changes it by ``d (1 + w)^2``. It grows with surprise, so the tracked level of
-    intervals is ``1 - alpha``. Being in [0, 1], it inherits the tracker's guarantee.
+    intervals is ``1 - alpha``.
 
     Args:
-        max_width: Largest half-width and largest absolute knot, in predictive standard
-            deviations.
+        max_width: As of `Score`.
     """
 
     max_width: float = 50.0

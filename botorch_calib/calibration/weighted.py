@@ -1,7 +1,4 @@
-"""`WeightedConformal`: weighted conformal prediction, that of conformal Bayesian optimization.
-
-Its half-width is a weighted quantile of the past residuals, not a learned threshold.
-"""
+"""`WeightedConformal`: weighted conformal prediction, that of conformal Bayesian optimization."""
 
 from __future__ import annotations
 
@@ -39,32 +36,31 @@ class WeightedConformal(Calibrator):
 
     If the past ``(x_i, y_i)`` are independent draws, each ``z_i`` comes from one model that saw
     none of them, and ``w`` is right up to a factor, then the interval holds ``y`` with a
-    probability of at least ``1 - alpha``. The queries of an optimization are not independent
-    and ``w`` is an estimate, so there it is a heuristic; `LocalizedConformal` needs neither.
+    probability of at least ``1 - alpha``. In an optimization, whose queries are not independent,
+    it is a heuristic; `LocalizedConformal` needs neither assumption.
 
     * **Too few residuals.** Where no ``s`` is large enough, as with fewer than
       ``(1 - alpha) / alpha`` residuals of equal weight, or at an ``x`` of overwhelming weight,
-      the paper's set is the whole line; here the half-width is then ``max_width``. Before the
-      first residual the distribution is the Gaussian model's own.
-    * **Continuity.** The quantile jumps between residuals as ``x`` moves, and line searches of
-      acquisition optimisers break down there. By default it is replaced by a function that is
-      continuous, and differentiable almost everywhere, wherever ``w`` is: while the right-hand
-      side runs from one partial sum of the weights to the next, ``s / (1 + s)`` runs from the
-      quantile to the next larger residual. It is never below the quantile, which keeps the
-      guarantee, and its coverage is higher by one residual's weight at most.
+      the half-width is ``max_width`` (the paper's set is the whole line). Before the first
+      residual the distribution is the Gaussian model's own.
+    * **Continuity.** The quantile jumps between residuals as ``x`` moves, where line searches break
+      down. By default it is replaced by a function that is as continuous as ``w``: while the
+      right-hand side runs from one partial sum of the weights to the next, ``s / (1 + s)`` runs
+      from the quantile to the next larger residual. It is never below the quantile, which keeps
+      the guarantee, and its coverage is higher by one residual's weight at most.
 
     Args:
         alpha: Miscoverage level, in (0, 1).
-        density_ratio: ``w``, known up to a factor: maps inputs ``... x d`` of the base model's
-            transformed space to finite values of at least 0 of shape ``...``. Deterministic;
-            a ``Module`` becomes part of the calibrator's state, which `reset` leaves alone.
-            None is ``w = 1``: split conformal prediction.
+        density_ratio: ``w``, up to a factor: maps inputs ``... x d`` of the base model's
+            transformed space to finite values ``...`` of at least 0, deterministically. A
+            ``Module`` becomes part of the state, which `reset` leaves alone. None is ``w = 1``:
+            split conformal prediction.
         tails: The normal tails outside of the interval: ``"stretched"`` scales them with its
             width, ``"gaussian"`` leaves them as the model has them.
         max_width: Cap of the half-width in standard deviations. Coverage is lost
             where the residuals exceed it.
-        continuous: Whether the half-width is continuous in ``x``; if False it is the quantile
-            itself, as it always is without a density ratio, where it does not depend on ``x``.
+        continuous: Whether the half-width is continuous in ``x``. If not, and without a density
+            ratio, it is the quantile itself.
 
     Example:
         >>> X_next = proposal_samples(LogExpectedImprovement(gp, best_f), bounds, num_samples=256)
@@ -126,10 +122,8 @@ class WeightedConformal(Calibrator):
         """Add residuals to the history, see `Calibrator.update`.
 
         Raises:
-            InputDataError: If ``X`` or ``z`` hold NaN or infinite values, or the density
-                ratio is negative, NaN or infinite at ``X`` or at an earlier input.
-            BotorchTensorDimensionError: If ``X``, ``z`` or the values of the density ratio
-                have the wrong shape.
+            InputDataError, BotorchTensorDimensionError: If an argument is malformed, or the density
+                ratio is negative, not finite or of the wrong shape at ``X`` or an earlier input.
         """
         check_residuals(X, z)
         check_width(X, self.inputs.shape[-1])
@@ -188,10 +182,8 @@ class WeightedConformal(Calibrator):
     def _quantile(self, sizes: Tensor, cumulative: Tensor, own: Tensor) -> Tensor:
         """Half-widths ``n x k``, which are ``max_width`` where the weights fall short.
 
-        Args:
-            sizes: Sorted ``|z_i|``, of shape ``N``.
-            cumulative: Partial sums of their weights, ``n x N``.
-            own: Weights of the inputs of which the quantile is asked, ``n x k``.
+        From sorted ``|z_i|``, ``N``, partial sums of their weights, ``n x N``, and the weights
+        ``own`` of the inputs where the quantile is wanted, ``n x k``.
         """
         bounded = sizes.clamp(max=self.max_width)
         bounded = torch.cat([bounded, bounded.new_full((1,), self.max_width)])

@@ -22,28 +22,23 @@ _SUM_TOLERANCE = 1e-5
 class ContextDistribution:
     """A distribution on finitely many contexts (atoms), the centre of an ambiguity set.
 
-    Atoms of weight 0 are allowed. They do not enter the expectation, but they are contexts that
-    an adversary may choose in the sets that admit new contexts (`WassersteinBall`, `MMDBall`,
-    `TotalVariationBall`, `WorstCase`). So `with_candidates` adds candidates beyond what was
-    observed as such atoms.
+    In sets that admit new contexts (`WassersteinBall`, `MMDBall`, `TotalVariationBall`,
+    `WorstCase`) an adversary may choose atoms of weight 0, which `with_candidates` adds.
 
-    The constructor keeps the atoms as they are, in number and order; `empirical` and `discrete`
-    merge equal ones. Tensors are copied, and must not be changed afterwards.
+    The constructor keeps the atoms in number and order; `empirical` and `discrete` merge equal
+    ones. Tensors are copied, and must not be changed afterwards.
 
     Attributes:
         points: Contexts, ``M x d_c``.
-        weights: Their probabilities, ``M``, nonnegative. Given ones must sum to 1 up to rounding,
-            which is then removed.
+        weights: Their probabilities, ``M``, which sum to 1 up to rounding.
         indices: Columns of the contexts among those of a model's joint inputs, in the order of the
-            contexts' own columns; negative ones count from the end. None stands for the last
-            ``d_c``.
+            contexts' own columns; negative ones count from the end (None: the last ``d_c``).
         lipschitz_points: Contexts ``M' x d_c`` over which ``WassersteinBall(method="lipschitz")``
-            takes the largest gradient norm. None stands for the atoms.
+            takes the largest gradient norm (None: the atoms).
 
     Raises:
-        BotorchTensorDimensionError: If a shape is wrong.
-        InputDataError: If weights are no probabilities, a value is not finite, ``indices`` are not
-            ``d_c`` different columns, or ``lipschitz_points`` is empty.
+        InputDataError, BotorchTensorDimensionError: If an argument is malformed, or weights are no
+            probabilities.
     """
 
     points: Tensor
@@ -64,12 +59,7 @@ class ContextDistribution:
 
     @classmethod
     def discrete(cls, points: Tensor, weights: Tensor) -> ContextDistribution:
-        """Given atoms with given probabilities; equal atoms are merged.
-
-        Args:
-            points: Contexts, ``M x d_c``.
-            weights: Nonnegative numbers that sum to 1, ``M``.
-        """
+        """Atoms ``M x d_c`` with probabilities ``M``; equal atoms are merged."""
         return merge_atoms(cls(points, weights))
 
     @classmethod
@@ -98,10 +88,6 @@ class ContextDistribution:
     ) -> ContextDistribution:
         """Quasi-random draws from a Gaussian kernel density estimate, reflected into a box.
 
-        What a kernel puts outside the box is reflected at its faces, which keeps the density from
-        sagging there. One Sobol coordinate picks the sample, so that each has its share of the
-        draws.
-
         Args:
             samples: Observed contexts inside the box, ``n x d_c``.
             bounds: Lower and upper corner of the box, ``2 x d_c``.
@@ -109,7 +95,7 @@ class ContextDistribution:
             bandwidth: Standard deviations of the kernel: ``"scott"`` for Scott's rule, the sample
                 standard deviation of the coordinate times ``n^(-1/(d_c + 4))``, or a positive
                 number or ``d_c`` of them.
-            seed: Seed of the scrambling; equal arguments give equal draws.
+            seed: Seed of the draws.
         """
         check_contexts("samples", samples)
         return cls.empirical(density_draws(samples, bounds, num_points, bandwidth, seed))
@@ -125,7 +111,7 @@ class ContextDistribution:
                 ``num_points x d_c``.
             num_points: Number of draws; powers of 2 balance a Sobol sequence.
             dim: Number of uniform coordinates.
-            seed: Seed of the scrambling; equal arguments give equal draws.
+            seed: Seed of the draws.
 
         Example:
             >>> normal = torch.distributions.Normal(0.5, 0.2)
@@ -142,13 +128,11 @@ class ContextDistribution:
     def with_candidates(self, points: Tensor) -> ContextDistribution:
         """The same distribution with further atoms of weight 0, to which mass may be moved.
 
-        The exact Wasserstein ball, for example, moves mass between atoms only: around an empirical
-        distribution, between the contexts that were observed. With a grid of candidates it moves
-        mass anywhere, up to the spacing of the grid.
+        The exact Wasserstein ball, for example, moves mass between atoms only. With a grid of
+        candidates it moves mass anywhere, up to the spacing of the grid.
 
         Args:
-            points: Candidates ``m x d_c``. Those equal to an atom, or to an earlier candidate, are
-                left out.
+            points: Candidates ``m x d_c``; repeated ones are left out.
 
         Example:
             >>> grid = torch.linspace(0, 1, 51, dtype=torch.double).unsqueeze(-1)
@@ -168,19 +152,11 @@ class ContextDistribution:
         return ContextDistribution(points, weights, self.indices, self.lipschitz_points)
 
     def with_indices(self, indices: Sequence[int] | None) -> ContextDistribution:
-        """The same distribution, with other `indices`.
-
-        Example:
-            >>> context_first = ContextDistribution.empirical(contexts).with_indices([0])
-            >>> acqf = RobustUpperConfidenceBound(model, 2.25, ambiguity, context_first)
-        """
+        """The same distribution, with other `indices`."""
         return self._with("indices", self._checked_indices(indices))
 
     def with_lipschitz_points(self, points: Tensor | None) -> ContextDistribution:
-        """The same distribution, with other `lipschitz_points`, in the dtype of the atoms.
-
-        The denser they fill the set of possible contexts, the more honest the bound.
-        """
+        """The same distribution, with other `lipschitz_points`: the denser, the safer."""
         return self._with("lipschitz_points", self._checked_lipschitz_points(points))
 
     def _with(self, name: str, value: Any) -> ContextDistribution:

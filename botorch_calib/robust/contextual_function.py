@@ -10,12 +10,11 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
-# Keeps the direction of a vanishing gradient finite. It is zero then, and so is the norm's slope.
+# Keeps the direction of a vanishing gradient finite.
 _TINY = 1e-30
 # Pairs whose second derivatives are taken together in `gradient_norms`, to bound the memory.
 _PAIRS = 2048
-# Norms that enter a smooth maximum. With order 256, a sixteenth one of 97 % of the largest has less
-# than a thousandth of its weight.
+# Norms in a smooth maximum: of order 256, a sixteenth one of 97 % of the largest hardly counts.
 _LARGEST = 16
 
 
@@ -47,13 +46,9 @@ def with_jacobian(X: Tensor, values: Tensor, jacobian: Tensor) -> Tensor:
 class ContextualFunction(ABC):
     """A function ``u(x, c)`` of decisions ``x`` and contexts ``c``, each pair on its own.
 
-    `ClosedFormConfidenceBound` is one of exact Gaussian processes, and
     `botorch_calib.robust.gp.autograd_fallback.PointwiseFunction` makes one of any function of joint
-    inputs. An `AmbiguitySet` evaluates it in its method ``evaluate``.
-
-    Derivatives come out of the evaluation itself, chunk by chunk, so that memory is bounded by
-    the results, and differentiating them costs no further evaluation. Results are once
-    differentiable with respect to ``X``, and with respect to nothing else.
+    inputs. Derivatives come out of the evaluation itself, chunk by chunk, so memory is bounded by
+    the results. These are once differentiable with respect to ``X``, and to nothing else.
     """
 
     def __call__(self, X: Tensor, contexts: Tensor) -> Tensor:
@@ -64,10 +59,7 @@ class ContextualFunction(ABC):
         return with_jacobian(X, values, gradients[..., : X.shape[-1]])
 
     def with_gradients(self, X: Tensor, contexts: Tensor) -> tuple[Tensor, Tensor]:
-        """Values ``b x M`` as `__call__` gives them, and context gradients ``b x M x d_c``.
-
-        The context gradients carry no graph; `gradient_norms` can be differentiated.
-        """
+        """Values ``b x M`` as `__call__` gives them, and context gradients without a graph."""
         values, gradients = self._evaluate(X.detach(), contexts, gradients=True)
         width = X.shape[-1]
         if _wants_gradient(X):
@@ -84,14 +76,9 @@ class ContextualFunction(ABC):
         """Values ``b x M``, and the steepness ``max_c |grad_c u(x, c)|_2`` of each row, ``b``.
 
         The derivative of the steepness is that of the norm at the maximising context (by Danskin's
-        theorem): second derivatives of ``u`` at ``b`` points. Where that context changes, it jumps.
-
-        With ``smoothing`` the maximum is the norm of order ``1 / smoothing`` of the 16 largest
-        norms: as good as smooth, as the sixteenth hardly counts. Its derivative takes second
-        derivatives at ``16 b`` points.
-
-        ``smoothing`` goes from 0, none, to 1, the sum. The steepness is taken over
-        ``steepness_contexts``, ``M' x d_c`` (default: ``contexts``).
+        theorem): second derivatives of ``u`` at ``b`` points. With ``smoothing``, from 0, none, to
+        1, the sum, the maximum is the norm of order ``1 / smoothing`` of the 16 largest norms. The
+        steepness is taken over ``steepness_contexts``, ``M' x d_c`` (default: ``contexts``).
         """
         width, num = X.shape[-1], len(contexts)
         if steepness_contexts is None:
@@ -121,20 +108,18 @@ class ContextualFunction(ABC):
         return values, with_jacobian(X, steepness, slopes)
 
     def gradient_norms(self, X: Tensor, contexts: Tensor) -> Tensor:
-        """Norms ``|grad_c u(x, c)|_2`` at all pairs, for sets that need more than the largest one.
+        """Norms ``|grad_c u(x, c)|_2`` at all pairs, ``b x M``.
 
-        Unlike those of `with_gradients` they can be differentiated, which costs second derivatives
-        at all pairs. ``b x M``, of decisions ``b x d_x`` and contexts ``M x d_c``.
+        To differentiate them takes second derivatives at all pairs.
         """
         if not _wants_gradient(X):
             return torch.linalg.vector_norm(self.with_gradients(X, contexts)[1], dim=-1)
         return with_jacobian(X, *self.norms_with_slopes(X, contexts))
 
     def norms_with_slopes(self, X: Tensor, contexts: Tensor) -> tuple[Tensor, Tensor]:
-        """`gradient_norms`, and their derivatives by the decisions, both without a graph.
+        """`gradient_norms`, and their slopes ``b x M x d_x`` by the decisions, without a graph.
 
-        Norms ``b x M`` and slopes ``b x M x d_x``, of contexts ``M x d_c``, or ``b x M x d_c`` if
-        each decision has its own.
+        Contexts may be ``b x M x d_c``, if each decision has its own.
         """
         shape = (len(X), contexts.shape[-2])
         rows = X.detach().repeat_interleave(shape[1], dim=0).split(_PAIRS)
@@ -165,7 +150,7 @@ def _wants_gradient(X: Tensor) -> bool:
 def _smooth_maximum(values: Tensor, smoothing: float) -> tuple[Tensor, Tensor]:
     """The norm of order ``p = 1 / smoothing`` of values ``b x M``, and its derivatives.
 
-    ``d |v|_p / d v_i = (v_i / |v|_p)^(p - 1)``, from ratios, whose powers do not overflow.
+    ``d |v|_p / d v_i = (v_i / |v|_p)^(p - 1)``; powers of ratios do not overflow.
     """
     largest = values.amax(dim=-1, keepdim=True)
     ratio = values / largest.clamp_min(_TINY)

@@ -62,9 +62,7 @@ def join_contexts(
             ``d_c``).
 
     Raises:
-        BotorchTensorDimensionError: If the batch dimensions do not broadcast.
-        InputDataError: If ``context_indices`` are not ``d_c`` different columns, or there is no
-            decision.
+        InputDataError, BotorchTensorDimensionError: If an argument is malformed.
 
     Example:
         >>> train_X = join_contexts(decisions, contexts)  # n x d_x and n x d_c: row by row

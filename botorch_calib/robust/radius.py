@@ -29,9 +29,8 @@ def wasserstein_radius(
     ``sqrt(2 D_C^2 (log(1/delta) + d_x log(1 + 2 t D_X) + log N) / t)``: with probability at least
     ``1 - 2 delta`` the expectation of the upper confidence bound under the true distribution of
     contexts differs from that under ``t`` samples by at most the radius times the bound's
-    Lipschitz constant plus ``(1 + 2 L B_t) / t``, for all decisions at once (lemma 7). It is meant
-    for theory: with any honest covering number it exceeds the diameter of the contexts for
-    thousands of rounds. `RadiusSchedule` is the practical choice.
+    Lipschitz constant plus ``(1 + 2 L B_t) / t``, for all decisions at once (lemma 7). It exceeds
+    the diameter of the contexts for thousands of rounds: in practice, use `RadiusSchedule`.
 
     Args:
         t: Number of context samples, at least 1.
@@ -40,8 +39,7 @@ def wasserstein_radius(
         decision_diameter: ``D_X``.
         decision_dim: ``d_x``.
         log_covering_number: ``log N(1/t, U)``, logarithm of the number of balls of radius ``1/t``
-            in the supremum norm that cover the set ``U`` of confidence bounds which can arise,
-            for example `log_covering_number`.
+            in the supremum norm that cover the set ``U`` of confidence bounds that can arise.
     """
     t, delta = check_count("t", t), check_open_unit("delta", delta)
     diameter = check_positive("context_diameter", context_diameter)

@@ -10,12 +10,9 @@ these, which has a closed form as long as signs are ignored, up to where a share
 atom, or the centre, leaves. If none does, the atom of the smallest reduced value joins. The value
 falls in each step, so that the method is finite.
 
-`refined` follows where the ellipsoid is so small that rounding decides.
-
-An interior-point method for the same program (300 lines) was compared with it in
-``benchmarks/studies/simpler_forms_robust.py``. It takes 3 to 90 times as long where few atoms keep
-mass, and a half to a tenth of the time where more than half of 100 to 256 do, as with kernels that
-are much narrower than the distance between contexts.
+`refined` follows where the ellipsoid is so small that rounding decides. An interior-point method
+takes 3 to 90 times as long where few atoms keep mass, and a half to a tenth of the time where more
+than half of 100 to 256 do (``benchmarks/studies/simpler_forms_robust.py``).
 """
 
 from __future__ import annotations
@@ -79,9 +76,8 @@ def refined(
 ) -> tuple[Tensor, Tensor]:
     """Better changes and their excess where rounding hides them, as in tiny ellipsoids.
 
-    Given which atoms have mass, the solution is that of linear equations in ``delta = p - w``
-    itself, as large as ``M``. Atoms whose mass would be negative leave, and those that promise a
-    decrease join, a few times.
+    Given which atoms have mass, ``delta = p - w`` solves ``M`` linear equations. Atoms whose mass
+    would be negative leave, and those that promise a decrease join, a few times.
     """
     quadratic, free = root @ root.mT, weights + delta > 0
     for _ in range(_CORRECTIONS):

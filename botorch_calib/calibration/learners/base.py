@@ -1,8 +1,4 @@
-"""What learners of thresholds have in common: levels, a kernel, and a state of any length.
-
-The stream is checked here, the observed inputs are kept as centers, and a state dict is loaded
-whatever the number of its centers.
-"""
+"""What learners of thresholds have in common: levels, checks, and a state of any length."""
 
 from __future__ import annotations
 
@@ -38,7 +34,7 @@ class QuantileLearner(Module, ABC):
     """Learns thresholds ``theta_j(x)`` below which a fraction ``p_j`` of the scores falls.
 
     Subclasses keep their state in buffers. ``centers`` and the one named by ``_payload`` have a
-    row for each stored observation; a state dict may be loaded whatever their number.
+    row for each stored observation, of which a state dict may hold any number.
 
     Args:
         levels: Strictly increasing levels in (0, 1): a tensor of shape ``M`` or a sequence
@@ -116,10 +112,7 @@ class QuantileLearner(Module, ABC):
         """Raw thresholds ``... x M`` at inputs ``... x d``, differentiable in them."""
 
     def radial_sum(self) -> RadialSum | None:
-        """The localized thresholds as a sum over centers, of which `finished` makes thresholds.
-
-        None where they are no such sum, or the same at all inputs.
-        """
+        """The sum over centers of which `finished` makes thresholds; None if there is none."""
         return None
 
     def finished(self, sums: Tensor) -> Tensor:
@@ -147,12 +140,11 @@ class QuantileLearner(Module, ABC):
         Args:
             X: Inputs of shape ``n x d``.
             u: Scores in [0, 1] of shape ``n``.
-            at_once: Whether all are compared with the present thresholds instead, as a decision
-                on all of them had to be; not all learners can.
+            at_once: Whether all are compared with the present thresholds instead.
 
         Returns:
-            The raw thresholds ``n x M`` that the observations were compared with, each
-            from before its own update: ``u.unsqueeze(-1) <= result`` are the outcomes.
+            The raw thresholds ``n x M`` that the observations were compared with:
+            ``u.unsqueeze(-1) <= result`` are the outcomes.
         """
         check_inputs("X", X)
         check_width(X, self.centers.shape[-1])

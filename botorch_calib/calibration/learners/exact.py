@@ -1,7 +1,4 @@
-r"""`ExactQuantileLearner`: quantiles of a set of scores, not of a stream.
-
-They are the exact minimisers of the regularised sum of pinball losses (`pinball_minimizer`).
-"""
+"""`ExactQuantileLearner`: quantiles of a set of scores, not of a stream."""
 
 from __future__ import annotations
 
@@ -24,12 +21,11 @@ _CHUNK = 256
 class ExactQuantileLearner(QuantileLearner):
     """Thresholds that minimise the pinball loss of all scores so far, drawn to the initial ones.
 
-    The counterpart of `OnlineQuantileTracker` where the scores form a calibration set, such
-    as leave-one-out residuals, rather than a sequence: OCBO eq. 11 without linearisation, solved
-    by one sort (see `pinball_minimizer`). The order of the scores does not matter, thresholds
-    of neighbouring levels never cross, and there is no bound against an adversary: the
-    coverage is that of empirical quantiles. With a finite lengthscale the scores are weighted
-    by ``exp(-|x_i - x|^2 / lengthscale^2)``, so where none are near, the model is left as it is.
+    For scores that form a calibration set, such as leave-one-out residuals, rather than a
+    sequence: OCBO eq. 11 without linearisation, solved by one sort. Their order does not matter,
+    thresholds of neighbouring levels never cross, and there is no bound against an adversary. With
+    a finite lengthscale the scores are weighted by ``exp(-|x_i - x|^2 / lengthscale^2)``, so where
+    none are near, the model is left as it is.
 
     Args:
         levels: Strictly increasing levels in (0, 1): a tensor of shape ``M`` or a sequence
@@ -110,14 +106,14 @@ def pinball_minimizer(
 ) -> Tensor:
     r"""Minimiser of ``(q - c)^2 / (2 eta) + sum_i w_i pinball_p(u_i, q)`` at each level ``p``.
 
-    This is OCBO eq. 11 before its losses are linearised, with the regulariser centred at
-    ``c``, the threshold of a calibrated model, instead of at 0. With ``W(q)`` the weight of
-    the scores at or below ``q``, the subgradient is ``(q - c) / eta + W(q) - p W``: it
-    increases in ``q``, by jumps at the scores. Let ``u_(1) <= ... <= u_(n)`` be the sorted scores,
-    ``C_k`` the weight of the ``k`` smallest and ``a_k = c + eta (p W - C_k)`` the root of
-    the subgradient between ``u_(k)`` and ``u_(k+1)``, as if that piece went on for ever. The
-    minimiser is on the first piece that ends beyond its root, ``k`` the least number with
-    ``u_(k+1) >= a_k``. There the subgradient changes its sign, at the root or in the jump before:
+    OCBO eq. 11 before its losses are linearised, with the regulariser centred at ``c``, the
+    threshold of a calibrated model, instead of at 0. With ``W(q)`` the weight of the scores at or
+    below ``q``, the subgradient is ``(q - c) / eta + W(q) - p W``: it increases in ``q``, by jumps
+    at the scores. Let ``u_(1) <= ... <= u_(n)`` be the sorted scores, ``C_k`` the weight of the
+    ``k`` smallest and ``a_k = c + eta (p W - C_k)`` the root of the subgradient between ``u_(k)``
+    and ``u_(k+1)``, as if that piece went on for ever. The minimiser is on the first piece that
+    ends beyond its root, ``k`` the least number with ``u_(k+1) >= a_k``. There the subgradient
+    changes its sign, at the root or in the jump before:
 
         ``q = max(a_k, u_(k))``,  with ``u_(0) = -inf`` and ``u_(n+1) = inf``.
 
@@ -125,17 +121,9 @@ def pinball_minimizer(
     is the same for all levels: one sort serves all levels and weights, one search the levels.
     ``a_k`` and so ``q`` increase with ``p`` if ``c`` does: quantiles do not cross.
 
-    Args:
-        u: Scores ``n``.
-        levels: Levels ``M``.
-        center: The centers ``c``, ``M``.
-        step_size: ``eta``; as it grows the minimiser becomes the weighted empirical quantile.
-        weights: Nonnegative weights ``... x n`` (default: all 1).
-
-    Returns:
-        Minimisers ``... x M``, differentiable in the weights.
+    From scores ``n``, levels and centers ``M``, ``step_size = eta`` and nonnegative weights
+    ``... x n`` (default: all 1), minimisers ``... x M``, differentiable in the weights.
     """
-    # The scores' order is the same for all levels and weights, so it is found once.
     ordered, order = u.sort()
     floor, ceiling = F.pad(ordered, (1, 0), value=-math.inf), F.pad(ordered, (0, 1), value=math.inf)
     weights = torch.ones_like(u) if weights is None else weights

@@ -1,8 +1,4 @@
-r"""`AggregatedQuantileTracker`: trackers with different settings, mixed online by their losses.
-
-The weights are AdaHedge's (`adahedge`), on the members' pinball losses. `quantile_learner`
-makes one tracker or a mixture of them, as a calibrator's settings ask for.
-"""
+"""`AggregatedQuantileTracker`: trackers with different settings, mixed online by their losses."""
 
 from __future__ import annotations
 
@@ -69,15 +65,13 @@ class AggregatedQuantileTracker(QuantileLearner):
     r"""A bank of trackers, mixed online by exponential weights on their pinball losses.
 
     Each of the ``K`` members is an `OnlineQuantileTracker` with its own lengthscale, scale and
-    step; all run side by side in one loop. Their thresholds are averaged with weights
-    ``w_k ~ exp(-gamma_t L_k)``, ``L_k`` the member's pinball loss so far, summed over the levels;
-    ``gamma_t = ln K / Delta_t`` is AdaHedge's rate [deRooij2014], with ``Delta_t`` the
-    accumulated gap between the loss of the weights and their mix loss, so nothing is left to
-    tune. The pinball loss is convex, and holding the average to [0, 1], where the scores are,
-    never adds to it: the average loses no more than the best member plus ``2 sqrt(V ln K)`` and
-    lower orders, ``V`` the accumulated variance of the members' losses.
-    Dynamically-tuned adaptive conformal inference [Gibbs2024] mixes step sizes in this way;
-    here lengthscales and scales take part.
+    step. Their thresholds are averaged with weights ``w_k ~ exp(-gamma_t L_k)``, ``L_k`` the
+    member's pinball loss so far, summed over the levels; ``gamma_t = ln K / Delta_t`` is
+    AdaHedge's rate [deRooij2014], with ``Delta_t`` the accumulated gap between the loss of the
+    weights and their mix loss, so nothing is left to tune. The pinball loss is convex, and holding
+    the average to [0, 1] never adds to it: the average loses no more than the best member plus
+    ``2 sqrt(V ln K)`` and lower orders, ``V`` the accumulated variance of the members' losses.
+    Dynamically-tuned adaptive conformal inference [Gibbs2024] mixes step sizes in this way.
 
     An average of calibrated thresholds need not be calibrated, so a safety net follows: with
     ``b_t(x)`` the average, held to [0, 1], and ``S_t = sum_{s < t} (p - o_s)`` the count by
@@ -85,9 +79,8 @@ class AggregatedQuantileTracker(QuantileLearner):
 
         ``r_t(S) = sign(S) max(|S| - h_t, 0) / 2``,  ``h_t = 8 + 2 sqrt(p (1 - p) t)``.
 
-    This is the saturated error integration of conformal PID control [Angelopoulos2023]; within
-    the width ``h_t``, twice the spread of independent outcomes and some room for a start, it
-    does nothing.
+    the saturated error integration of conformal PID control [Angelopoulos2023]. It does nothing
+    within ``h_t``, twice the spread of independent outcomes and some room for a start.
 
     **Guarantee.** For *any* sequence ``|S_T| <= h_T + 3``, hence
     ``|mean(o) - p| <= (h_T + 3) / T``: once ``S`` exceeds ``h + 2`` the threshold is at least 1 and
@@ -185,7 +178,7 @@ class AggregatedQuantileTracker(QuantileLearner):
         return self._derived.radial if is_own else None
 
     def finished(self, sums: Tensor) -> Tensor:
-        """Raw thresholds ``... x M`` of the members' average: held to [0, 1], and shifted."""
+        """Raw thresholds ``... x M``: the members' average held to [0, 1], and shifted."""
         # A clamp whose derivative is a single operation
         return hardtanh(sums, 0.0, 1.0) + self._derived.shift
 
@@ -330,8 +323,8 @@ def quantile_learner(
 ) -> OnlineQuantileTracker | AggregatedQuantileTracker:
     """A tracker if every setting is a number, a bank of them if some are left to choose.
 
-    None is the default: of ``scale`` 1, of ``step_size`` 0.05, or in a bank `STEP_SIZES`, of
-    ``step_decay`` 0, or in a bank `STEP_DECAY`. ``lengthscale="auto"`` stands for `LENGTHSCALES`.
+    Defaults, None: ``scale`` 1, ``step_size`` 0.05 or in a bank `STEP_SIZES`, ``step_decay`` 0 or
+    in a bank `STEP_DECAY`. ``lengthscale="auto"`` stands for `LENGTHSCALES`.
     """
     _check_setting("lengthscale", lengthscale, "auto")
     _check_setting("scale", scale, None)
@@ -369,7 +362,7 @@ def quantile_learner(
 
 
 def _check_setting(name: str, setting: Any, default: str | None) -> None:
-    """Raise unless a setting is its default, a number or a sequence, whatever that holds."""
+    """Raise unless a setting is its default, a number or a sequence."""
     is_word = isinstance(setting, (str, NoneType))
     if setting == default if is_word else isinstance(setting, (Real, Sequence)):
         return
@@ -400,10 +393,7 @@ def pinball_loss(u: Tensor, theta: Tensor, levels: Tensor) -> Tensor:
 
 
 def adahedge_weights(losses: Tensor, gap: Tensor) -> Tensor:
-    """AdaHedge's weights ``K`` after losses ``K`` and the mixability gap.
-
-    While that is 0 the leaders share all of the weight.
-    """
+    """AdaHedge's weights ``K`` after losses ``K``; the leaders share all of it at gap 0."""
     log_weights, _ = _log_weights(_as_array(losses), float(gap))
     return torch.from_numpy(np.exp(log_weights)).to(losses)
 
@@ -411,15 +401,9 @@ def adahedge_weights(losses: Tensor, gap: Tensor) -> Tensor:
 def adahedge(rounds: Tensor, losses: Tensor, gap: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Run AdaHedge [deRooij2014] through ``n`` rounds: exponential weights without tuning.
 
-    Each round adds to the mixability gap what the weighted average loses beyond the mix loss.
-
-    Args:
-        rounds: Losses ``n x K`` of the experts in each round.
-        losses: Their accumulated losses before, ``K``.
-        gap: The accumulated mixability gap before.
-
-    Returns:
-        The weights ``n x K`` before each round, and the losses and the gap after the last.
+    Each round adds to the mixability gap what the weighted average loses beyond the mix loss. From
+    losses ``n x K`` in each round, and accumulated losses ``K`` and the gap before, it gives the
+    weights ``n x K`` before each round, and the losses and the gap after the last.
     """
     total, gap_now, rows = _as_array(losses), float(gap), _as_array(rounds.to(losses))
     weights = np.empty_like(rows)
@@ -446,9 +430,5 @@ def _log_weights(losses: np.ndarray, gap: float) -> tuple[np.ndarray, float]:
 
 
 def _as_array(values: Tensor) -> np.ndarray:
-    """A tensor for a loop over rounds of a few numbers each.
-
-    In PyTorch a replay takes 1.3 times as long, and a GPU would be asked for thousands of tiny
-    operations.
-    """
+    """A tensor for a loop over rounds of a few numbers each: 1.3 times as slow in PyTorch."""
     return values.detach().cpu().numpy()

@@ -1,9 +1,7 @@
-r"""`OnlineQuantileTracker`: quantiles tracked by online descent of the pinball loss.
+"""`OnlineQuantileTracker`: quantiles tracked by online descent of the pinball loss.
 
-The descent itself (`descend`) runs in many columns at once. A *column* is one threshold function
-``theta(x) = c + sum_i B_i k(x_i, x)``: a level of a tracker, or a level of one member of a bank
-of trackers. Columns are independent of each other, so all are carried along in the same
-loop over the observations.
+The descent (`descend`) carries many independent *columns* along in one loop over the observations:
+a column is one threshold function, of a level of a tracker or of a member of a bank of trackers.
 """
 
 from __future__ import annotations
@@ -24,9 +22,9 @@ from botorch_calib.calibration.learners.radial_sum import RadialSum, gaussian_co
 class OnlineQuantileTracker(QuantileLearner):
     r"""Thresholds ``theta_j(x)`` below which a fraction ``p_j`` of the scores falls.
 
-    One learner serves localized online conformal prediction (LOCBO: one level, the score a
-    two-sided p-value), and quantile recalibration with and without localization (OCBO-L,
-    OCBO: many levels, the score a PIT). The threshold function (LOCBO eq. 24) is
+    It serves localized online conformal prediction (LOCBO: one level, the score a two-sided
+    p-value), and quantile recalibration with and without localization (OCBO-L, OCBO: many levels,
+    the score a PIT). The threshold function (LOCBO eq. 24) is
 
         ``theta_t(x) = c + sum_i B_i k(x_i, x)``,
         ``k(x, x') = scale * exp(-|x - x'|^2 / lengthscale^2)``,
@@ -39,9 +37,8 @@ class OnlineQuantileTracker(QuantileLearner):
 
     The sign is that of OCBO's Lemma 4, which drives ``mean(o)`` to ``p``. OCBO's running
     sum as printed has the opposite sign and runs away; LOCBO eq. 21 as printed drives
-    ``mean(o)`` to ``1 - p``, against its eq. 22. OCBO's regulariser is centred at 0, so
-    that every quantile would start there; here ``c`` starts at ``initial``, by default at
-    ``p``, the correct threshold of a calibrated model.
+    ``mean(o)`` to ``1 - p``, against its eq. 22. OCBO starts every quantile at 0; here ``c``
+    starts at ``initial``, by default at ``p``, the threshold of a calibrated model.
 
     **Guarantee.** For *any* sequence ``(x_t, u_t)`` with ``u_t`` in [0, 1], even an
     adversary's, ``|mean(o) - p| <= coverage_bound(T)`` after ``T`` steps, see
@@ -53,10 +50,8 @@ class OnlineQuantileTracker(QuantileLearner):
     over centers, and is of order ``1 / sqrt(T)``.
 
     Thresholds are raw: they may leave [0, 1], and those of neighbouring levels may cross.
-    Clamp or sort them where a distribution is built, never here, or the guarantee is lost.
-
-    A state dict may be loaded whatever the length of its history; step size, kernel and
-    regularization are not part of it.
+    Clamp or sort them where a distribution is built, never here, or the guarantee is lost. Step
+    size, kernel and regularization are not part of a state dict.
 
     Args:
         levels: Strictly increasing levels in (0, 1): a tensor of shape ``M`` or a sequence
@@ -68,11 +63,6 @@ class OnlineQuantileTracker(QuantileLearner):
         regularization: Rate at which local corrections are forgotten;
             ``regularization * step_size`` must be less than 1.
         initial: Initial constants in [0, 1], of shape ``M`` (default: ``levels``).
-
-    Example:
-        >>> tracker = OnlineQuantileTracker([0.2], step_size=0.05, scale=1.0, lengthscale=0.25)
-        >>> tracker.update(X, two_sided_p_value(z))
-        >>> tracker.threshold(X_new)  # ... x 1
     """
 
     constants: Tensor
@@ -156,8 +146,6 @@ class OnlineQuantileTracker(QuantileLearner):
         * Always: the squared norm ``(c - 1/2)^2 + |g|^2`` grows by at most
           ``eta_t m + eta_t^2 m^2 (1 + 2 scale)`` per step; ``R`` is twice the root of the
           sum, started at 1/4.
-
-        The first is sharper than LOCBO's Lemma 1 in that it tends to 0 for any ``scale``.
         """
         check_count("num_steps", num_steps)
         m = torch.maximum(self.levels, 1.0 - self.levels)
@@ -174,7 +162,7 @@ class OnlineQuantileTracker(QuantileLearner):
     def reach(self, batch_size: int = 1) -> tuple[Tensor, Tensor]:
         r"""Lowest and highest value that the constants can take from now on, each of shape ``M``.
 
-        Whatever the observations are: a constant grows only at an observation above its threshold,
+        A constant grows only at an observation above its threshold,
         ``c + g(x) < u <= 1``, and by ``eta p`` for each of ``batch_size`` observations that are
         compared with the same threshold. With ``|g| <= G`` it stays below
         ``max(c, 1 + G + batch_size eta p)``, and above ``min(c, -G - batch_size eta (1 - p))``. As
@@ -189,8 +177,7 @@ class OnlineQuantileTracker(QuantileLearner):
             batch_size: Largest number of observations that are learned from at once.
 
         Raises:
-            UnsupportedError: If the tracker is localized and not regularized: its thresholds then
-                have no bound that does not grow with time.
+            UnsupportedError: If the tracker is localized and not regularized.
         """
         check_count("batch_size", batch_size)
         if self.localized and self.regularization == 0.0:
@@ -274,8 +261,8 @@ class Local(NamedTuple):
         values: ``n x C``; changed in place by `descend`.
         kernels: For each localization the correlation matrix ``n x n`` of the points.
         localizations: The columns that each kernel serves.
-        scale: ``k(x, x)`` of each column, ``C`` (or 1 for all).
-        shrink: For each of the ``n`` steps, the factor by which earlier increments shrink.
+        scale: ``k(x, x)`` of each column, ``C``, or 1 for all.
+        shrink: The factors by which the ``n`` steps shrink earlier increments.
     """
 
     values: Tensor
@@ -288,14 +275,9 @@ class Local(NamedTuple):
 def descend(
     u: Tensor, levels: Tensor, steps: Tensor, constants: Tensor, local: Local | None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Run through ``n`` observations in order.
+    """Run through ``n`` observations: the thresholds they met, increments, and constants after.
 
-    Scores are ``n``, steps ``n x C`` or ``n x 1``, levels and the constants before the first
-    observation ``C``.
-
-    Returns:
-        The thresholds ``n x C`` that the observations met, the increments ``n x C`` and the
-        constants after the last one.
+    Scores are ``n``, steps ``n x C`` or ``n x 1``, levels and constants ``C``.
     """
     # delta = eta (p - o) takes two values, known before the loop; which one, the loop decides.
     hits, misses = steps * (levels - 1.0), steps * levels

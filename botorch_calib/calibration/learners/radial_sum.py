@@ -1,10 +1,10 @@
-"""Localized thresholds as a sum of terms each of which is a product over the columns of the input.
+"""Localized thresholds: sums of Gaussian terms, which are products over the columns of the input.
 
 ``exp(-|z - z_t|^2 / l^2)`` of a joint input ``z = (x, c)`` is a function of ``x`` times one of
 ``c``. At all pairs of ``b`` inputs ``x`` and ``M`` inputs ``c`` the sum therefore is a product of
-matrices, without an exponential at every pair, and so are its derivatives: with ``b = 64`` and
-``M = 100`` a robust bound takes a half to a third of the time that it takes with thresholds at each
-pair and automatic differentiation (``benchmarks/studies/simpler_forms_robust.py``).
+matrices, and so are its derivatives: with ``b = 64`` and ``M = 100`` a robust bound takes a half to
+a third of the time of thresholds at each pair and automatic differentiation
+(``benchmarks/studies/simpler_forms_robust.py``).
 """
 
 from __future__ import annotations
@@ -89,13 +89,7 @@ class RadialSum:
     def at_pairs(
         self, first: Tensor, second: Tensor, columns: tuple[list[int], list[int]]
     ) -> PairedSums:
-        """The sum at all pairs.
-
-        Args:
-            first: Some columns of the inputs, ``b x d'``.
-            second: The other ones, ``M x d''``.
-            columns: Which columns these are.
-        """
+        """The sum at all pairs of some ``columns`` of inputs, ``b x d'``, and the others."""
         return PairedSums(self, _Side(self, columns[0], first), _Side(self, columns[1], second))
 
 
@@ -103,9 +97,9 @@ class _Side:
     """Some columns of inputs and of the centers of a sum, in double precision.
 
     Attributes:
-        points: From the first center, from where differences lose no digits, ``m x d'``.
+        points: From the first center, ``m x d'``.
         sides: ``2 rates`` and ``2 rates centers`` side by side, ``T x (1 + d')``.
-        factors: What these columns contribute to each term, ``m x T``.
+        factors: Of these columns in each term, ``m x T``.
     """
 
     def __init__(self, radial: RadialSum, columns: list[int], points: Tensor) -> None:

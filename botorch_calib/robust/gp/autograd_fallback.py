@@ -25,10 +25,7 @@ _STENCIL = ((-2, 1 / 12), (-1, -2 / 3), (1, 2 / 3), (2, -1 / 12))
 
 
 def context_scale(data: Tensor | None, columns: Columns, points: Tensor) -> Tensor:
-    """Scale ``d_c`` over which functions of the context vary: of ``M x d_c`` points and data.
-
-    The data are joint inputs ``... x d`` that the model behind the function has observed, if known.
-    """
+    """Scale ``d_c`` of contexts, from points ``M x d_c`` and a model's joint inputs ``... x d``."""
     if data is not None and data.shape[-1] == len(columns.decision) + len(columns.context):
         seen = data.detach()[..., columns.context].reshape(-1, len(columns.context))
         points = torch.cat([points, seen.to(points)])
@@ -46,10 +43,10 @@ def pairs_per_chunk(model: Any) -> int:
 
 
 class _TwiceDifferentiable(TorchFunctionMode):
-    """Computes the distances of GPyTorch's Matern kernels such that second derivatives exist.
+    """Distances of GPyTorch's Matern kernels with second derivatives.
 
-    PyTorch has none of ``torch.cdist`` where there are few rows. At coincident points the
-    derivatives of the distance are taken to be zero.
+    PyTorch has none of ``torch.cdist`` where there are few rows. At coincident points derivatives
+    of the distance are zero.
     """
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -63,13 +60,12 @@ class _TwiceDifferentiable(TorchFunctionMode):
 class PointwiseFunction(ContextualFunction):
     """A function of single joint inputs, such as an acquisition function of any model.
 
-    It is evaluated as ``N x 1 x d`` in chunks, never at points that belong together; each chunk's
-    derivatives are taken at once and its graph is dropped. Second derivatives, for the slope of the
-    steepness, are taken at one context per row and along one direction: by differentiating twice
-    or, as many a function (a quantile that is found by iteration, for example) has a graph that is
-    good for first derivatives only, by differences of first derivatives, of the fourth order. Where
-    a function varies over much less than ``scale``, as a mean of improvements over samples does,
-    differences say nothing: it is differentiated twice unless that is an error.
+    It is evaluated in chunks, whose derivatives are taken and graphs dropped at once. Second
+    derivatives, for the slope of the steepness, are taken along one direction: by differentiating
+    twice, or by fourth-order differences of first derivatives, as many a graph (of a quantile found
+    by iteration, for example) is good for first derivatives only. Where a function varies over much
+    less than ``scale``, as a mean of improvements over samples does, differences say nothing: it is
+    differentiated twice unless that is an error.
 
     Args:
         function: Maps ``N x 1 x d`` to values ``N``, row by row.

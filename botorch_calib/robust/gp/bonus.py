@@ -2,8 +2,7 @@
 
 The bound is ``mu(z) + h(v(z), z)``, with the mean ``mu`` and the variance ``v``: of the Gaussian
 process itself ``h = sqrt(beta v)``, and of a calibrated model a function of the variance and of
-what the calibrator has learned at the input ``z``. As a calibrator makes statements on
-``(y - mu) / sigma_y``, nothing but the mean moves its distribution as a whole.
+what the calibrator, which makes statements on ``(y - mu) / sigma_y``, has learned at ``z``.
 """
 
 from __future__ import annotations
@@ -32,9 +31,9 @@ class Inputs:
 
 
 class Slopes(NamedTuple):
-    """Derivatives of a bonus by the variance, ``...``, and by inputs, or changes of these.
+    """Derivatives of a bonus by the variance, ``...``, and by inputs, or their changes.
 
-    The latter are ``... x d``, decisions first, with the variance held; None where they are zero.
+    Those by inputs, ``... x d``, decisions first, hold the variance; None where they are zero.
     """
 
     by_variance: Tensor

@@ -24,29 +24,26 @@ from botorch_calib.robust.gp.pairwise_moments import PairwiseMoments, tiles
 from botorch_calib.robust.gp.stationary_gp import StationaryGP, is_stationary, stationary_gp
 from botorch_calib.robust.joint_inputs import Columns
 
-# Pairs at which the bound is made of the moments together: memory grows with them, and the overhead
-# is spread over them. On a device, whose launches have to be few, there are more.
+# Pairs at which the bound is made of the moments together, on a processor and on a device, whose
+# launches have to be few.
 _BLOCK, _DEVICE_BLOCK = 2**14, 2**18
-# Contexts of a block: what localized thresholds need of each side is computed anew for each block,
-# and a block of one decision and all contexts would share none of it.
+# Contexts of a block, so that its decisions share what localized thresholds need of the contexts.
 _CONTEXTS, _DEVICE_CONTEXTS = 2**10, 2**13
 
 
 class ClosedFormConfidenceBound(ContextualFunction):
     """``sign * mu(x, c) + sqrt(beta) sigma(x, c)`` of a `StationaryGP`, in closed form.
 
-    The two moments and their gradients come from `PairwiseMoments`, at the cost of one product
-    ``(b M x n)(n x n)``: at ``b = 64`` an eighth of that of autograd through the moments of single
-    points, at ``b = 4`` half of it. The bound of a calibrated model is an elementary function of
-    the same moments and of what the calibrator has learned at the pair.
+    The moments and their gradients (`PairwiseMoments`) cost one product ``(b M x n)(n x n)``: at
+    ``b = 64`` an eighth, at ``b = 4`` half of autograd through the moments of single points. The
+    bound of a calibrated model is a function of these and of what the calibrator has learned.
 
     Args:
         gp: The posterior, made by `stationary_gp`.
         columns: Which columns are contexts.
         beta: BoTorch's ``beta``, which is under the root, as a scalar tensor.
         sign: 1 for an upper bound of ``f``, -1 for one of ``-f``.
-        calibrated: The calibrated model of which ``mu`` and ``sigma`` are, if any; ``gp`` is then
-            the Gaussian process that it predicts by.
+        calibrated: The calibrated model of ``mu`` and ``sigma``, if any, which predicts by ``gp``.
     """
 
     def __init__(

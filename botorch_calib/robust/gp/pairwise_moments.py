@@ -1,7 +1,6 @@
 """Mean and variance of a Gaussian process at all pairs of decisions and contexts, with gradients.
 
-`PairwiseMoments` evaluates all pairs, and `PointMoments` one context per decision, where second
-derivatives along a direction are at hand as well.
+`PointMoments` has one context per decision, and second derivatives along a direction.
 """
 
 from __future__ import annotations
@@ -26,11 +25,7 @@ _DEVICE_ELEMENTS = 2**26
 
 @dataclass(frozen=True, eq=False)
 class Side:
-    """Decisions or contexts on their own: all that their pairs need of them.
-
-    Points ``m x d'`` in the unit of gradients, and prepared squared distances to the training
-    inputs, ``m x n``.
-    """
+    """Points ``m x d'`` in the unit of gradients, and prepared squared distances ``m x n``."""
 
     points: Tensor
     squares: Tensor
@@ -125,8 +120,7 @@ class PairwiseMoments:
     ) -> None:
         """Write gradients ``b x M x d`` of the mean plus a function of the variance to ``out``.
 
-        ``moments``, of `at_pairs` with gradients, are used up. ``by_variance`` are the derivatives
-        of the function, ``b x M``.
+        ``moments`` are used up; ``by_variance`` are the derivatives of the function, ``b x M``.
         """
         assert moments.by_mean is not None and moments.by_variance is not None
         split = first.points.shape[-1]
@@ -166,12 +160,9 @@ class PairwiseMoments:
 class PointMoments:
     """Variance at ``b`` points, and gradients of mean and variance, that change along a direction.
 
-    At few decisions a robust bound takes 1.3 times as long if it is differentiated twice instead,
-    and so does a search (``benchmarks/studies/simpler_forms_robust.py``).
-
-    Args:
-        pairs: Those of all pairs, with whose tensors they are made.
-        points: Scaled points, ``b x d``, decisions first.
+    At few decisions a robust bound, and a search, take 1.3 times as long if it is differentiated
+    twice instead (``benchmarks/studies/simpler_forms_robust.py``). ``points``, ``b x d``, are
+    scaled, decisions first.
     """
 
     def __init__(self, pairs: PairwiseMoments, points: Tensor) -> None:

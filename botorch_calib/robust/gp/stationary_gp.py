@@ -95,11 +95,10 @@ class StationaryGP:
 def is_stationary(model: Any) -> bool:
     """Whether `stationary_gp` takes a model.
 
-    It takes ``SingleTaskGP`` with one output and no batch dimensions, an RBF or a Matern 3/2
-    or 5/2 kernel with or without ARD and ``ScaleKernel``, a constant or zero mean, a Gaussian
-    likelihood with learned or given noise, affine input transforms and chains of them, and
-    ``Standardize`` or no outcome transform. Classes derived from ``SingleTaskGP`` count if they
-    predict as it does.
+    ``SingleTaskGP`` with one output and no batch dimensions, an RBF or a Matern 3/2 or 5/2 kernel
+    with or without ARD and ``ScaleKernel``, a constant or zero mean, a Gaussian likelihood with
+    learned or given noise, affine input transforms and chains of them, and ``Standardize`` or no
+    outcome transform. Derived classes count if they predict as it does.
     """
     own = SingleTaskGP
     return (
@@ -123,9 +122,8 @@ def is_stationary(model: Any) -> bool:
 def closed_form_state(model: Any) -> tuple[object, ...]:
     """What the closed form of a model that `is_stationary` depends on, to notice a change.
 
-    Dtype and device of the training inputs, and all numbers as one vector, which is fast to
-    compare. They are copied, since GPyTorch sets hyperparameters in place without a trace in their
-    version counters.
+    Numbers are copied into one vector, which is fast to compare: GPyTorch sets hyperparameters in
+    place without a trace in their version counters.
     """
     inputs = model.train_inputs[0]
     own = (*model.parameters(), *model.buffers())
@@ -136,10 +134,7 @@ def closed_form_state(model: Any) -> tuple[object, ...]:
 
 @torch.no_grad()
 def stationary_gp(model: Any) -> StationaryGP:
-    """Factorise a model that `is_stationary` as it is now, in double precision.
-
-    It is put in evaluation mode.
-    """
+    """Factorise a model that `is_stationary`, put in evaluation mode, in double precision."""
     if not is_stationary(model):
         raise UnsupportedError(f"This {type(model).__name__} has no closed form.")
     model.eval()
@@ -212,11 +207,7 @@ def _outcome_units(transform: Standardize | None) -> tuple[Tensor, Tensor]:
 
 
 def _input_map(model: Any, transformed: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The model's input transform, which is affine in every column, around its training data.
-
-    Inputs ``d`` that it maps to about the mean of the ``transformed`` training inputs, ``n x d``,
-    what it maps them to, and its slopes.
-    """
+    """Inputs ``d`` whose images are about the mean of ``transformed``, the images, and slopes."""
     with torch.enable_grad():
         zero = torch.zeros_like(transformed[:1]).requires_grad_()
         at_zero = model.transform_inputs(zero)
