@@ -1,6 +1,6 @@
 """Posteriors with calibrated marginals, and their sampler, which registers with BoTorch."""
 
-from botorch_calib.posteriors import sampler as sampler
+from botorch_calib.posteriors import _sampler_registration as _sampler_registration
 from botorch_calib.posteriors.calibrated import CalibratedPosterior
 
 __all__ = ["CalibratedPosterior"]

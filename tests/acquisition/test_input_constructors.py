@@ -18,7 +18,7 @@ from botorch.sampling.normal import SobolQMCNormalSampler
 from botorch.utils.datasets import SupervisedDataset
 
 import botorch_calib.acquisition.input_constructors
-import botorch_calib.posteriors.sampler
+import botorch_calib.posteriors._sampler_registration
 from botorch_calib import (
     CalibratedExpectedImprovement,
     CalibratedModel,
@@ -134,7 +134,7 @@ def test_registering_again():
     module = botorch_calib.acquisition.input_constructors
     for _ in range(2):
         importlib.reload(module)
-        importlib.reload(botorch_calib.posteriors.sampler)
+        importlib.reload(botorch_calib.posteriors._sampler_registration)
     for acqf_class in CLASSES:
         inputs = get_acqf_input_constructor(acqf_class)(model=make_model(), training_data=DATASET)
         assert acqf_class(**inputs)(X[:2].unsqueeze(-2)).shape == (2,)
