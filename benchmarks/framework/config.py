@@ -34,6 +34,13 @@ FORMER_CONSTANTS: dict[str, dict[str, Any]] = {
 }
 
 
+# Settings whose unit has changed since results were described by them, in that of then: they decide
+# the same numbers. `beta` is a variance's factor now, and was a deviation's.
+RESTATED: dict[str, dict[str, Callable[[float], float]]] = {
+    "botorch_calib.DelayStrategy": {"beta": math.sqrt}
+}
+
+
 def describe(value: Any) -> Any:
     """Return a JSON value that names ``value`` and every setting bound into it.
 
@@ -122,7 +129,10 @@ class _Description:
         else:
             kind = type(value).__name__
             raise TypeError(f"Cannot describe a {kind} in a benchmark configuration.")
-        return {"type": self._name(type(value)), **self.of(attributes)}
+        name = self._name(type(value))
+        for setting, restate in RESTATED.get(name, {}).items():
+            attributes = {**attributes, setting: restate(attributes[setting])}
+        return {"type": name, **self.of(attributes)}
 
     def _of_callable(self, value: Callable[..., Any]) -> Any:
         bound: dict[str, Any] = {}

@@ -148,7 +148,7 @@ def make(kind: str, parameters: Tensor, scale: Tensor) -> UnsmoothedPredictive:
         knots = parameters.square().add(0.1).cumsum(dim=-1) - 2.0
         predictive = PiecewisePredictive(knots, masses, (False, True, False), validate=False)
     else:
-        width = parameters[..., 0].abs() + 0.1
+        width = (parameters[..., 0].abs() + 0.1).clamp(max=3.4)  # as scores hold it
         predictive = PiecewisePredictive.conformal(
             0.2, half_width=width, tails=kind, validate=False
         )

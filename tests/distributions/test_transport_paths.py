@@ -44,8 +44,9 @@ class TestStretched:
 
     @staticmethod
     def predictive(half_width: Tensor, alpha: float = 0.2) -> PiecewisePredictive:
+        width = half_width.clamp(MIN_HALF_WIDTH, MAX_WIDTH)
         return PiecewisePredictive.conformal(
-            alpha, half_width, max_width=MAX_WIDTH, tails="stretched", validate=False
+            alpha, width, max_width=MAX_WIDTH, tails="stretched", validate=False
         )
 
     def points(self, dtype: torch.dtype) -> Tensor:

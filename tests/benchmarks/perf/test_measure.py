@@ -61,7 +61,7 @@ def test_recalibration_runs(work, name) -> None:
         pytest.skip("fits a large GP")
     measured, reference = perf.COMPARISONS[name].build(work)
     for gradient in (measured(0), reference(0)):
-        assert isinstance(gradient, torch.Tensor) and gradient.shape == work.batch.shape
+        assert isinstance(gradient, torch.Tensor) and gradient.shape[1:] == work.batch.shape[1:]
 
 
 def results(work: Workload, name: str) -> list[Any]:
