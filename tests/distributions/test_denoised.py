@@ -46,7 +46,7 @@ class TestDerivatives:
     @pytest.mark.parametrize("noise", [True, False])
     def test_both_orders(self, name, noise):
         if not noise and name in ("bounded", "uniform"):
-            return  # the slope of the survival function jumps, that of the excess has a kink
+            pytest.skip("the slope of the survival function jumps, that of the excess has a kink")
 
         def function(x, r, *inputs):
             arguments = (x, r if noise else None, *inputs, FORMS[name])
