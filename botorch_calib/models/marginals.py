@@ -39,7 +39,7 @@ from gpytorch.models.exact_prediction_strategies import (
     DefaultPredictionStrategy,
     LinearPredictionStrategy,
 )
-from gpytorch.settings import observation_nan_policy, prior_mode
+from gpytorch.settings import lazily_evaluate_kernels, observation_nan_policy, prior_mode
 from gpytorch.utils.memoize import add_to_cache
 from linear_operator.operators import RootLinearOperator, TriangularLinearOperator
 from linear_operator.utils.cholesky import psd_safe_cholesky
@@ -110,6 +110,8 @@ def single_point_posterior(model: Any, X: Tensor) -> SinglePointPosterior | None
         if inputs.shape[-2] != rows.shape[-2]:  # one-to-many
             return None
         moments = factor.moments(model, inputs)
+        if moments is None:
+            return None
     mean, variance, inputs = (_points_first(values, lead) for values in (*moments, inputs))
     transform = getattr(model, "outcome_transform", None)
     if transform is None:
@@ -148,10 +150,13 @@ class _Factor(NamedTuple):
     cholesky: Tensor  # model_batch_shape x n x n, lower factor of K + noise
     weights: Tensor  # model_batch_shape x n x 1, (K + noise)^-1 (y - m)
 
-    def moments(self, model: Any, inputs: Tensor) -> tuple[Tensor, Tensor]:
+    def moments(self, model: Any, inputs: Tensor) -> tuple[Tensor, Tensor] | None:
         """Mean and variance at ``model_batch_shape x b x d``, ``x b x 1``, of the targets."""
         prior = model.forward(inputs)
         own = prior.lazy_covariance_matrix
+        # GPyTorch's setting `lazily_evaluate_kernels` is global: another thread may have it off.
+        if not isinstance(own, LazyEvaluatedKernelTensor):
+            return None
         cross = _kernel_between(self.inputs, own)
         mean = prior.loc.unsqueeze(-1) + cross.mT @ self.weights
         explained = torch.linalg.solve_triangular(self.cholesky, cross, upper=False)
@@ -238,6 +243,7 @@ def _may_serve(model: Any) -> bool:
         and not model.train_inputs[0].requires_grad
         and observation_nan_policy.value() == "ignore"
         and not prior_mode.on()
+        and lazily_evaluate_kernels.on()
     )
 
 

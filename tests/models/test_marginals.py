@@ -35,6 +35,7 @@ from gpytorch.kernels import (
     ScaleKernel,
 )
 from gpytorch.means import LinearMean
+from gpytorch.settings import lazily_evaluate_kernels
 from torch import Tensor
 from torch.testing import assert_close
 
@@ -383,3 +384,16 @@ def test_conditioning_after_an_in_place_change() -> None:
     fresh: Any = deepcopy(conditioned)
     assert_same(conditioned, fresh, X)
     assert_close(conditioned.posterior(X).mean, fresh.posterior(X).mean)
+
+
+def test_kernels_that_are_evaluated_at_once_come_from_posterior() -> None:
+    """Also once a factor is known: the setting is global, and other threads switch it."""
+    model = make_gp()
+    X = points(model, 4)
+    before = single_point_posterior(model, X)
+    with lazily_evaluate_kernels(False):
+        assert single_point_posterior(model, X) is None
+        posterior: Any = posterior_at(model, X)
+    assert before is not None
+    assert_close(posterior.mean, before.mean, rtol=1e-10, atol=1e-10)
+    assert single_point_posterior(model, X) is not None
