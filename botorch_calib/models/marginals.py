@@ -31,6 +31,7 @@ from botorch.models.gpytorch import (
 from botorch.models.transforms.outcome import Standardize
 from botorch.models.utils import gpt_posterior_settings
 from botorch.posteriors import GPyTorchPosterior, Posterior
+from botorch.settings import propagate_grads
 from gpytorch.distributions import MultivariateNormal
 from gpytorch.lazy import LazyEvaluatedKernelTensor
 from gpytorch.likelihoods.noise_models import FixedGaussianNoise
@@ -182,6 +183,7 @@ class _Known(NamedTuple):
 
     factor: _Factor | None
     state: ModelState
+    strategy: Any  # what GPyTorch kept of the model then
 
 
 _KNOWN: WeakKeyDictionary[Any, _Known] = WeakKeyDictionary()
@@ -192,13 +194,24 @@ def _factor_of(model: Any) -> _Factor | None:
     if model.training:
         model.eval()  # which puts transformed inputs in place
     state, known = ModelState(model), _KNOWN.get(model)
-    if known is None or known.state != state:
+    kept = model.prediction_strategy  # which GPyTorch drops in training mode, and when it loads
+    if known is None or known.strategy is not kept or known.state != state:
         factor, strategy = _factorise(model)
-        if model.prediction_strategy is None or known is not None:
+        if kept is None or not _is_of(kept, factor):
             # BoTorch conditions a model, and predicts jointly, from what it finds here.
-            model.prediction_strategy = strategy
-        known = _KNOWN[model] = _Known(factor, state)
+            model.prediction_strategy = kept = strategy
+        known = _KNOWN[model] = _Known(factor, state, kept)
     return known.factor
+
+
+def _is_of(strategy: Any, factor: _Factor | None) -> bool:
+    """Whether what GPyTorch kept may be of the same data and hyperparameters."""
+    if factor is None or type(strategy) is not DefaultPredictionStrategy:
+        return True
+    weights, kept = factor.weights.squeeze(-1), strategy.mean_cache
+    return weights.shape == kept.shape and torch.allclose(
+        weights, kept, rtol=1e-4, atol=1e-4 * float(weights.abs().max())
+    )
 
 
 def keep_in_step(model: Any) -> None:
@@ -216,7 +229,8 @@ def remember_factor(model: Any, cholesky: Tensor, weights: Tensor) -> None:
     if _may_serve(model):
         with torch.no_grad(), gpt_posterior_settings():
             covariance = model.forward(*model.train_inputs).lazy_covariance_matrix
-        _KNOWN[model] = _Known(_Factor(covariance.x1, cholesky, weights), ModelState(model))
+        factor = _Factor(covariance.x1, cholesky, weights)
+        _KNOWN[model] = _Known(factor, ModelState(model), model.prediction_strategy)
 
 
 _POSTERIORS = (
@@ -243,6 +257,7 @@ def _may_serve(model: Any) -> bool:
         and not model.train_inputs[0].requires_grad
         and observation_nan_policy.value() == "ignore"
         and not prior_mode.on()
+        and propagate_grads.off()
         and lazily_evaluate_kernels.on()
     )
 
@@ -285,6 +300,7 @@ def _state_of(values: Tensor) -> Any:
     return id(values), values.data_ptr(), 0 if values.is_inference() else values._version
 
 
+@torch.inference_mode(False)  # else no graph could use what is kept
 @torch.no_grad()
 def _factorise(model: Any) -> tuple[_Factor | None, DefaultPredictionStrategy | None]:
     """The factor, and what GPyTorch keeps; None where the prior is not one of a single kernel."""
@@ -308,4 +324,5 @@ def _factorise(model: Any) -> tuple[_Factor | None, DefaultPredictionStrategy | 
         root = RootLinearOperator(TriangularLinearOperator(cholesky))
         add_to_cache(strategy.lik_train_train_covar, "root_decomposition", root)
         add_to_cache(strategy, "mean_cache", weights.squeeze(-1), observation_nan_policy.value())
-    return _Factor(covariance.x1, cholesky, weights), strategy
+    points = covariance.x1.clone() if covariance.x1.is_inference() else covariance.x1
+    return _Factor(points, cholesky, weights), strategy

@@ -26,6 +26,8 @@ from botorch.models.transforms import (
 from botorch.models.transforms.input import InputPerturbation
 from botorch.models.transforms.outcome import StratifiedStandardize
 from botorch.sampling import SobolQMCNormalSampler
+from botorch.settings import propagate_grads
+from gpytorch.constraints import GreaterThan
 from gpytorch.kernels import (
     AdditiveKernel,
     LinearKernel,
@@ -397,3 +399,52 @@ def test_kernels_that_are_evaluated_at_once_come_from_posterior() -> None:
     assert before is not None
     assert_close(posterior.mean, before.mean, rtol=1e-10, atol=1e-10)
     assert single_point_posterior(model, X) is not None
+
+
+def swap_kernel(model: Any) -> None:
+    """Another kernel, whose parameters have the same values."""
+    kernel = MaternKernel(0.5, ard_num_dims=2).double()
+    kernel.raw_lengthscale.data.copy_(model.covar_module.raw_lengthscale)
+    model.covar_module = kernel
+
+
+def change_constraint(model: Any) -> None:
+    model.likelihood.noise_covar.register_constraint("raw_noise", GreaterThan(0.3))
+
+
+@pytest.mark.parametrize("change", [swap_kernel, change_constraint])
+def test_training_mode_drops_the_factor(change: Callable[[Any], None]) -> None:
+    model = SingleTaskGP(**plain_data(d=2), covar_module=RBFKernel(ard_num_dims=2).double())
+    X = points(model, 4)
+    single_point_posterior(model, X)
+    change(model)
+    model.train()
+    fresh = deepcopy(model)
+    assert_same(model.eval(), fresh.eval(), X)
+
+
+@pytest.mark.parametrize("lengthscale", [0.1, 3.0])
+def test_what_gpytorch_kept_before_an_in_place_change(lengthscale: float) -> None:
+    model = make_gp()
+    X = points(model, 4)
+    model.posterior(X)
+    model.covar_module.lengthscale = lengthscale
+    fresh = deepcopy(model)
+    assert_same(model, fresh, X)
+    joint = model.posterior(X[:, 0])
+    assert_close(joint.mean, fresh.posterior(X[:, 0]).mean, rtol=1e-10, atol=1e-10)
+
+
+def test_a_factor_that_was_made_in_inference_mode() -> None:
+    model = make_gp(transforms=True)
+    X = points(model, 4)
+    with torch.inference_mode():
+        single_point_posterior(model, X)
+    assert_same(model, make_gp(transforms=True), X)
+
+
+def test_gradients_by_hyperparameters_come_from_posterior() -> None:
+    model = make_gp()
+    X = points(model, 4)
+    with propagate_grads(True):
+        assert single_point_posterior(model, X) is None
