@@ -104,7 +104,10 @@ class LogCalibratedExpectedImprovement(ImprovementFunction):
         num_fantasies: Number of fantasies of the outcomes at pending points.
 
     Raises:
-        Exception: As `CalibratedExpectedImprovement`.
+        UnsupportedError: If the model has several outputs, or batch dimensions and pending points;
+            when evaluated, if its posterior is not calibrated or has several values a point.
+        InputDataError: If an argument is malformed.
+        BotorchTensorDimensionError: When evaluated, if ``best_f`` does not broadcast to ``b``.
     """
 
     _log = True
@@ -141,7 +144,10 @@ class CalibratedProbabilityOfImprovement(ImprovementFunction):
         num_fantasies: Number of fantasies of the outcomes at pending points.
 
     Raises:
-        Exception: As `CalibratedExpectedImprovement`.
+        UnsupportedError: If the model has several outputs, or batch dimensions and pending points;
+            when evaluated, if its posterior is not calibrated or has several values a point.
+        InputDataError: If an argument is malformed.
+        BotorchTensorDimensionError: When evaluated, if ``best_f`` does not broadcast to ``b``.
     """
 
     def __init__(

@@ -364,8 +364,8 @@ class WassersteinUpperConfidenceBound(RobustUpperConfidenceBound):
         maximize: If False, the same for ``-mu + sqrt(beta) sigma``.
         posterior_transform: Affine transform of the outcome; it rules out the closed form.
 
-    Raises:
-        Exception: As `RobustUpperConfidenceBound`, `WassersteinBall` and `ContextDistribution`.
+    It raises the errors of `RobustUpperConfidenceBound`, `WassersteinBall` and
+    `ContextDistribution`.
         InputDataError: If an argument says again what ``contexts`` say already.
 
     .. [Micheli2025wdrbo]

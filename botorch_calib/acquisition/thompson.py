@@ -31,6 +31,7 @@ from botorch_calib.acquisition.delayed import DelayAwareAcquisitionFunction, inp
 from botorch_calib.models.calibrated import CalibratedModel
 from botorch_calib.models.fourier_paths import FourierPaths
 from botorch_calib.models.inspection import like, predicting_part
+from botorch_calib.models.matching_rows import first_appearances
 from botorch_calib.models.requirements import check_one_value_each, scalar_affine
 from botorch_calib.models.sample_paths import (
     CalibratedPath,
@@ -276,12 +277,8 @@ def row_places(rows: Tensor, X: Tensor) -> Tensor:
             f"`X` must have {rows.shape[-1]} columns, as `choices` has, got {X.shape[-1]}."
         )
     num, points = len(rows), X.reshape(-1, X.shape[-1]).to(rows)
-    _, codes = torch.cat([rows, points]).unique(dim=0, return_inverse=True)
-    order = torch.arange(num, device=rows.device)
-    # A code that no row has gets the place after the last.
-    first = order.new_full((len(codes),), num).scatter_reduce(0, codes[:num], order, "amin")
-    places = first[codes[num:]]
-    if (places == num).any():
+    places = first_appearances(torch.cat([rows, points]))[num:]
+    if (places >= num).any():
         raise InputDataError(
             "`X` holds a point that is none of `choices`: optimise over these, with "
             "`optimize_acqf_discrete`."

@@ -3,14 +3,16 @@ r"""Improvement under a piecewise distribution smoothed by Gaussian noise, with 
 Let ``z`` be distributed by pieces and ``eps`` standard normal. Wanted are the excess
 ``E = E(z + r eps - x)+``, the survival function ``S = P(z + r eps > x)`` and the density ``p`` of
 ``z + r eps`` at ``x``, each the mean over the pieces. Where tails of a normal distribution lie
-beyond all other pieces, there are three kinds of parts:
+beyond all other pieces, there are these ways:
 
 * normal pieces are differences of the tails beyond their knots, on the side away from zero
   (`bivariate_tails`), and of the whole normal distribution;
 * uniform pieces are integrated by Gauss and Legendre's rule on either side of ``x``;
 * a single uniform piece around zero between normal tails of equal weight, as conformal calibration
   states it, needs no such tails: together they are what the whole normal distribution has beyond
-  the piece, which the same rule integrates.
+  the piece, which the same rule integrates;
+* if that piece has the mass that the normal distribution has there, a stretched form, one smooth
+  integral tells it from the whole normal distribution (`_beside_normal`).
 
 Other distributions are integrated piece by piece (`_piece_integrals`).
 

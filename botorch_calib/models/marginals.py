@@ -182,7 +182,7 @@ class _Known(NamedTuple):
     """What is known of a model: its factor, None if it cannot be served, and what that rests on."""
 
     factor: _Factor | None
-    state: ModelState
+    state: _ModelState
     strategy: Any  # what GPyTorch kept of the model then
 
 
@@ -193,7 +193,7 @@ def _factor_of(model: Any) -> _Factor | None:
     """The factor of a model that may be served, from the cache while it is that of the model."""
     if model.training:
         model.eval()  # which puts transformed inputs in place
-    state, known = ModelState(model), _KNOWN.get(model)
+    state, known = _ModelState(model), _KNOWN.get(model)
     kept = model.prediction_strategy  # which GPyTorch drops in training mode, and when it loads
     if known is None or known.strategy is not kept or known.state != state:
         factor, strategy = _factorise(model)
@@ -230,7 +230,7 @@ def remember_factor(model: Any, cholesky: Tensor, weights: Tensor) -> None:
         with torch.no_grad(), gpt_posterior_settings():
             covariance = model.forward(*model.train_inputs).lazy_covariance_matrix
         factor = _Factor(covariance.x1, cholesky, weights)
-        _KNOWN[model] = _Known(factor, ModelState(model), model.prediction_strategy)
+        _KNOWN[model] = _Known(factor, _ModelState(model), model.prediction_strategy)
 
 
 _POSTERIORS = (
@@ -262,7 +262,7 @@ def _may_serve(model: Any) -> bool:
     )
 
 
-class ModelState:
+class _ModelState:
     """Data and hyperparameters of an exact process at one time, to compare with those of another.
 
     Tensors are compared by identity and version. GPyTorch's ``initialize`` sets hyperparameters
@@ -280,7 +280,7 @@ class ModelState:
         self._state = [_state_of(values) for values in self._tensors]
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, ModelState) and self._state == other._state
+        return isinstance(other, _ModelState) and self._state == other._state
 
 
 def _parameters(model: Module) -> list[Tensor]:

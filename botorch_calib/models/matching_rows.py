@@ -1,9 +1,10 @@
-"""Which rows of a table are equal to given ones: arrived values find their pending points."""
+"""Which rows of a table are equal to given ones, or to one another: exactly equal, no tolerance."""
 
 from __future__ import annotations
 
 from collections import defaultdict, deque
 
+import torch
 from torch import Tensor
 
 
@@ -18,3 +19,11 @@ def matching_rows(rows: Tensor, table: Tensor) -> list[int | None]:
         places[tuple(entry)].append(index)
     queues = [places[tuple(row)] for row in rows.tolist()]
     return [queue.popleft() if queue else None for queue in queues]
+
+
+def first_appearances(points: Tensor) -> Tensor:
+    """For each row of ``n x d`` the index of the first row that equals it, ``n``."""
+    unique, inverse = torch.unique(points, dim=0, return_inverse=True)
+    places = torch.arange(len(points), device=inverse.device)
+    first = places.new_full((len(unique),), len(points))
+    return first.scatter_reduce(0, inverse, places, reduce="amin")[inverse]

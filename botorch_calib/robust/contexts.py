@@ -12,6 +12,7 @@ from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataErro
 from torch import Tensor
 
 from botorch_calib._validation import check_columns, check_finite, check_inputs, check_tensor
+from botorch_calib.models.matching_rows import first_appearances
 from botorch_calib.robust.quasi_random import density_draws, sobol_points
 
 # How far weights may be from summing to 1: float32 inputs of a few thousand atoms pass.
@@ -305,11 +306,3 @@ def merge_atoms(contexts: ContextDistribution) -> ContextDistribution:
     weights.index_add_(0, inverse, contexts.weights.double())
     points = contexts.points[kept]
     return ContextDistribution(points, weights, contexts.indices, contexts.lipschitz_points)
-
-
-def first_appearances(points: Tensor) -> Tensor:
-    """For each row of ``n x d`` the index of the first row that equals it, ``n``."""
-    unique, inverse = torch.unique(points, dim=0, return_inverse=True)
-    places = torch.arange(len(points), device=inverse.device)
-    first = places.new_full((len(unique),), len(points))
-    return first.scatter_reduce(0, inverse, places, reduce="amin")[inverse]
