@@ -364,9 +364,9 @@ class WassersteinUpperConfidenceBound(RobustUpperConfidenceBound):
         maximize: If False, the same for ``-mu + sqrt(beta) sigma``.
         posterior_transform: Affine transform of the outcome; it rules out the closed form.
 
-    It raises the errors of `RobustUpperConfidenceBound`, `WassersteinBall` and
-    `ContextDistribution`.
-        InputDataError: If an argument says again what ``contexts`` say already.
+    Raises:
+        InputDataError: If an argument says again what ``contexts`` say already; and the errors of
+            `RobustUpperConfidenceBound`, `WassersteinBall` and `ContextDistribution`.
 
     .. [Micheli2025wdrbo]
         F. Micheli, E. C. Balta, A. Tsiamis, J. Lygeros. Wasserstein distributionally robust
