@@ -1,4 +1,4 @@
-"""Registration of the sampler of `CalibratedPosterior` with BoTorch's ``get_sampler``."""
+"""Registration of the sampler of calibrated posteriors with BoTorch's ``get_sampler``."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ from botorch.sampling.normal import IIDNormalSampler, NormalMCSampler, SobolQMCN
 from torch.quasirandom import SobolEngine
 
 from botorch_calib.posteriors.calibrated import CalibratedPosterior
+from botorch_calib.posteriors.transformed_outcomes import TransformedOutcomePosterior
 
 
 @GetSampler.register(CalibratedPosterior)
+@GetSampler.register(TransformedOutcomePosterior)
 def _get_sampler_calibrated(
-    posterior: CalibratedPosterior,
+    posterior: CalibratedPosterior | TransformedOutcomePosterior,
     sample_shape: torch.Size,
     *,
     seed: int | None = None,

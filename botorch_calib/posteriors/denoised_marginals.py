@@ -9,6 +9,7 @@ from botorch.exceptions.errors import InputDataError
 from torch import Tensor
 
 from botorch_calib._validation import check_open_unit
+from botorch_calib.distributions.expectations import rule_above
 from botorch_calib.distributions.piecewise import PiecewisePredictive
 from botorch_calib.distributions.smoothed import (
     MAX_RATIO,
@@ -164,6 +165,26 @@ class DenoisedMarginals(StatedPosterior):
         ends = [None if end is None else self._in_units(end) for end in (lower, upper)]
         # Masses that were rounded may add up to slightly more than 1.
         return self._distribution.log_between(*ends).clamp(max=0.0).to(self._dtype)
+
+    def rule_above(self, threshold: Tensor, growth: Tensor) -> tuple[Tensor, Tensor]:
+        """Points ``f_i`` and ``log w_i`` with ``E[u(f~); f~ > c] = sum_i w_i u(f_i)``, in float64.
+
+        For smooth ``u`` that is 0 at the threshold; both are ``N x batch_shape x q x 1``. See
+        `botorch_calib.distributions.expectations.rule_above`.
+
+        Args:
+            threshold: ``c``, in units of the outcome, which may be infinite; broadcasts against
+                ``batch_shape x q x 1``.
+            growth: Slope of ``log |u|`` far out, in the inverse unit of the outcome.
+        """
+        distribution = self._distribution
+        if isinstance(distribution, UnsmoothedPredictive):
+            nothing = torch.zeros_like(self._location)
+            distribution = SmoothedPredictive(distribution.predictive, nothing)
+        with torch.no_grad():
+            x, growth = (threshold - self._location) / self._unit, growth * self._unit
+        points, log_weights = rule_above(distribution, x, growth)
+        return self._location + self._unit * points, log_weights
 
     def _in_units(self, value: Tensor | float) -> Tensor:
         """Numbers in units of `_distribution`; infinite ones are far out instead."""
