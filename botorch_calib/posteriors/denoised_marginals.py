@@ -63,6 +63,16 @@ class DenoisedMarginals(StatedPosterior):
         self._unit = self._unit * (ratio / MAX_RATIO).clamp(min=1.0)
         self._distribution = SmoothedPredictive(predictive, ratio)
 
+    @property
+    def location(self) -> Tensor:
+        """The process's mean ``mu`` in float64."""
+        return self._location
+
+    @property
+    def observed_deviation(self) -> Tensor:
+        """The process's standard deviation ``sqrt(v + n)`` of an observation, in float64."""
+        return self._deviation
+
     # ------------------------------------------------------------ moments and marginals
 
     def moments(self) -> tuple[Tensor, Tensor]:
@@ -166,7 +176,9 @@ class DenoisedMarginals(StatedPosterior):
         # Masses that were rounded may add up to slightly more than 1.
         return self._distribution.log_between(*ends).clamp(max=0.0).to(self._dtype)
 
-    def rule_above(self, threshold: Tensor, growth: Tensor) -> tuple[Tensor, Tensor]:
+    def rule_above(
+        self, threshold: Tensor, growth: Tensor, order: int
+    ) -> tuple[Tensor, Tensor]:
         """Points ``f_i`` and ``log w_i`` with ``E[u(f~); f~ > c] = sum_i w_i u(f_i)``, in float64.
 
         For smooth ``u`` that is 0 at the threshold; both are ``N x batch_shape x q x 1``. See
@@ -176,6 +188,7 @@ class DenoisedMarginals(StatedPosterior):
             threshold: ``c``, in units of the outcome, which may be infinite; broadcasts against
                 ``batch_shape x q x 1``.
             growth: Slope of ``log |u|`` far out, in the inverse unit of the outcome.
+            order: Number of nodes on a panel.
         """
         distribution = self._distribution
         if isinstance(distribution, UnsmoothedPredictive):
@@ -183,7 +196,7 @@ class DenoisedMarginals(StatedPosterior):
             distribution = SmoothedPredictive(distribution.predictive, nothing)
         with torch.no_grad():
             x, growth = (threshold - self._location) / self._unit, growth * self._unit
-        points, log_weights = rule_above(distribution, x, growth)
+        points, log_weights = rule_above(distribution, x, growth, order)
         return self._location + self._unit * points, log_weights
 
     def _in_units(self, value: Tensor | float) -> Tensor:

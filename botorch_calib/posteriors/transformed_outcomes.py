@@ -14,8 +14,10 @@ from botorch_calib.posteriors.outcome_maps import OutcomeMap
 from botorch_calib.posteriors.stated import StatedPosterior
 
 # Where the growth of a map is looked at, in deviations, and how much of it is followed
-_FAR_OUT = (6.0, 7.0, 8.0)
+_FAR_OUT = (-8.0, -7.0, -6.0, 6.0, 7.0, 8.0)
 _MOST_GROWTH = 12.0
+# Nodes on a panel: for moments, and for improvement, which a search evaluates again and again
+_FINE, _COARSE = 16, 12
 
 
 class TransformedOutcomePosterior(StatedPosterior):
@@ -126,7 +128,7 @@ class TransformedOutcomePosterior(StatedPosterior):
     def moments(self) -> tuple[Tensor, Tensor]:
         """Mean and variance, ``batch_shape x q x 1``, by quadrature."""
         everywhere = self.posterior.mean.new_full((1, 1), -math.inf, dtype=torch.float64)
-        values, log_weights = self._rule(everywhere, powers=2.0)
+        values, log_weights = self._rule(everywhere, _FINE, powers=2.0)
         weights = log_weights.softmax(dim=0)  # they sum to 1 but for the error of the rule
         mean = (weights * values).sum(dim=0)
         variance = (weights * (values - mean).square()).sum(dim=0)
@@ -148,35 +150,33 @@ class TransformedOutcomePosterior(StatedPosterior):
         """
         check_open_unit("level", level)
         q = self.outcome_map.outcome(self.posterior.quantile(level).double())
-        below = self.affine(-1.0)._log_improvement(-q).exp()
+        below = self.affine(-1.0)._log_improvement(-q, _FINE).exp()
         return (q - below / level).to(self.dtype)
 
-    def _log_improvement(self, best_f: Tensor | float) -> Tensor:
+    def _log_improvement(self, best_f: Tensor | float, order: int = _COARSE) -> Tensor:
         best = self._outcomes(best_f)
-        values, log_weights = self._rule(self.outcome_map.latent(best))
+        values, log_weights = self._rule(self.outcome_map.latent(best), order)
         gain = (values - best).clamp(min=torch.finfo(values.dtype).tiny)
         log_ei = (log_weights + gain.log()).logsumexp(dim=0)
         # Where the threshold itself is infinite, so is the improvement, or its logarithm.
         return torch.where(best.isinf(), -best, log_ei)
 
-    def _rule(self, threshold: Tensor, powers: float = 1.0) -> tuple[Tensor, Tensor]:
+    def _rule(
+        self, threshold: Tensor, order: int, powers: float = 1.0
+    ) -> tuple[Tensor, Tensor]:
         """Outcomes above one with the latent value ``threshold``, and log weights, ``N x shape``."""
         growth = powers * self._growth()
-        latent, log_weights = self.posterior.rule_above(threshold.detach(), growth)
+        latent, log_weights = self.posterior.rule_above(threshold.detach(), growth, order)
         return self.outcome_map.outcome(latent), log_weights
 
     @torch.no_grad()
     def _growth(self) -> Tensor:
         """Slope of the logarithm of the map's slope far out, the larger one of both sides."""
-        mean, variance = (part.double() for part in self.posterior.moments())
-        deviation = variance.sqrt()
-        far = mean.new_tensor(_FAR_OUT).view(-1, *[1] * mean.dim()) * deviation
-        growth = torch.zeros_like(mean)
-        for side in (far, -far):
-            near, middle, end = self.outcome_map.outcome(mean + side).unbind(0)
-            slope = ((end - middle) / (middle - near)).log()
-            growth = torch.maximum(growth, slope.nan_to_num(0.0, posinf=0.0))
-        return growth.clamp(max=_MOST_GROWTH) / deviation
+        location, deviation = self.posterior.location, self.posterior.observed_deviation
+        far = torch.stack([location + k * deviation for k in _FAR_OUT])
+        rises = self.outcome_map.outcome(far).diff(dim=0)
+        slope = torch.maximum(rises[0] / rises[1], rises[-1] / rises[-2]).log()
+        return slope.nan_to_num(0.0, posinf=0.0).clamp(0.0, _MOST_GROWTH) / deviation
 
     # ------------------------------------------------------------ maps
 
