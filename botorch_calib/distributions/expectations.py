@@ -36,9 +36,9 @@ _FAR = 1e100  # stands for infinite knots and thresholds; its square does not ov
 def rule_above(
     distribution: SmoothedPredictive, threshold: Tensor, growth: Tensor, order: int = 16
 ) -> tuple[Tensor, Tensor]:
-    r"""Points ``x_i > c`` and ``log w_i`` with ``E[u(x); x > c] = sum_i w_i u(x_i)``, ``N x shape``.
+    r"""Points ``x_i > c`` and ``log w_i`` with ``E[u(x); x > c] = sum_i w_i u(x_i)``.
 
-    For ``u`` that is smooth beyond ``c`` and 0 there. Three panels of Gauss and Legendre's rule
+    Both are ``N x shape``, for ``u`` that is smooth beyond ``c`` and 0 there. Three panels of Gauss and Legendre's rule
     cover a piece, ``N = 3 order`` for each: one about each end, where noise blurs it, and one
     between. The tails of open pieces are cut where ``exp(growth |x|)`` times their density is
     nothing. The rule is relative: it holds however far out ``c`` is, where the outer piece is open.
@@ -56,7 +56,9 @@ def rule_above(
     scale = distribution.predictive.scale
     if scale is not None:
         threshold, growth = threshold / scale.detach(), growth * scale.detach()
-    shape = torch.broadcast_shapes(threshold.shape, ratio.shape, distribution.predictive.batch_shape)
+    shape = torch.broadcast_shapes(
+        threshold.shape, ratio.shape, distribution.predictive.batch_shape
+    )
 
     def first(values: Tensor) -> Tensor:  # the pieces, or their ends
         values = values.view(-1, *[1] * len(shape)) if values.dim() == 1 else values.movedim(-1, 0)
@@ -195,7 +197,7 @@ class _LogDensities(Function):
 
 
 def _log_interval(low: Tensor, high: Tensor) -> Tensor:
-    """``log(Phi(high) - Phi(low))`` for ``low < high``, without a graph, at a third of the usual cost.
+    """``log(Phi(high) - Phi(low))`` for ``low < high``, without a graph, at a third of the cost.
 
     A difference of two tails on the side where it cancels least. Beyond ``_DEEP`` the whole tail
     stands for it: nodes come that far only beside pieces without weight, in slivers of the tail, or

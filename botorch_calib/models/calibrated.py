@@ -49,7 +49,8 @@ class CalibratedModel(WrapperModel, FantasizeMixin):
     Args:
         model: A fitted model with one output, a Gaussian likelihood and a Gaussian posterior, as
             ``SingleTaskGP``, ``SingleTaskVariationalGP`` or ``MultiTaskGP`` with one output task,
-            with any input transform and no or an affine outcome transform; or a
+            with any input transform and no or an increasing outcome transform, such as
+            ``Standardize``, ``Log``, ``Power``, ``Bilog``, a chain of such or a user's own; or a
             `CensoredDelayModel` of one, whose calibrator sees residuals of observed values alone.
         calibrator: Shared, not copied, with what it has learned. One that has learned nothing is
             moved to the model's device.
@@ -62,7 +63,8 @@ class CalibratedModel(WrapperModel, FantasizeMixin):
 
     Raises:
         UnsupportedError: For models with several outputs, ensembles, non-Gaussian likelihoods,
-            nonlinear outcome transforms and calibrated models, or if ``calibrator`` is not one.
+            outcome transforms that do not increase and calibrated models, or if ``calibrator`` is
+            not one.
         InputDataError: If ``excess`` is unknown, or ``calibrator`` has learned on another device.
 
     Example:

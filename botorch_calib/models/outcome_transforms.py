@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 from botorch.exceptions.errors import InputDataError, UnsupportedError
-from botorch.models.transforms import ChainedOutcomeTransform
+from botorch.models.transforms import ChainedOutcomeTransform, Standardize
 from botorch.models.transforms.outcome import OutcomeTransform, Power
 from torch import Tensor
 
@@ -85,6 +85,9 @@ def check_increasing(model: Any) -> None:
     The inverse has to increase among the training targets and, up to ties, thrice their range
     beyond them on either side, where predictions may lie. It is looked at there.
     """
+    transform = getattr(model, "outcome_transform", None)
+    if transform is None or type(transform) is Standardize:
+        return
     if model.training:
         model.eval()
     targets = getattr(model, "train_targets", None)

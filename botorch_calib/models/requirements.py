@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from botorch.acquisition.objective import PosteriorTransform, ScalarizedPosteriorTransform
 from botorch.exceptions import BotorchTensorDimensionError, InputDataError, UnsupportedError
 from botorch.models.gpytorch import BatchedMultiOutputGPyTorchModel, MultiTaskGPyTorchModel
 from botorch.models.higher_order_gp import HigherOrderGP
 from botorch.models.model import Model, ModelList
-from botorch.models.transforms import ChainedOutcomeTransform, Standardize
 from gpytorch.likelihoods import FixedNoiseGaussianLikelihood
 from gpytorch.likelihoods.gaussian_likelihood import _GaussianLikelihoodBase
 from torch import Tensor
 
 from botorch_calib._validation import check_finite, check_model, check_precision, check_tensor
-from botorch_calib.models.inspection import like, raw_train_inputs, raw_width
+from botorch_calib.models.inspection import raw_train_inputs, raw_width
 
 
 def check_base(model: Model, wrapper: str = "CalibratedModel") -> None:
@@ -54,53 +52,6 @@ def _one_outcome_of(model: Model) -> str:
     if isinstance(model, BatchedMultiOutputGPyTorchModel):
         return "each around `model.subset_output([i])`"
     return "each around a model that was fitted to that outcome alone"
-
-
-def check_outcome_transform(model: Any) -> None:
-    """Raise ``UnsupportedError`` where an outcome transform is not affine and increasing.
-
-    Under one that does not call itself affine the posterior is not Gaussian in the units of the
-    outcome. A decreasing one would exchange the tails between residuals of training data, in the
-    space of the targets, and those observed.
-    """
-    transform = getattr(model, "outcome_transform", None)
-    if transform is None:
-        return
-    if getattr(transform, "_is_linear", False):
-        if not _decreases(transform, model):
-            return
-        raise UnsupportedError(
-            f"{type(model).__name__} has the decreasing outcome transform "
-            f"{type(transform).__name__}, which exchanges the lower and the upper tail: negate "
-            "the observations beforehand, or minimise by the acquisition function."
-        )
-    culprit = _nonlinear_part(transform)
-    name = type(culprit).__name__
-    within = "" if culprit is transform else f" (in its {type(transform).__name__})"
-    raise UnsupportedError(
-        f"{type(model).__name__} has the nonlinear outcome transform {name}{within}, under which "
-        "its posterior is not Gaussian in the units of the outcome, as CalibratedModel needs: "
-        f"apply {name} to the observations beforehand, and let the model have `Standardize` or no "
-        "outcome transform."
-    )
-
-
-def _decreases(transform: Any, model: Model) -> bool:
-    """Whether an affine transform of a user's own decreases; BoTorch's do not."""
-    if isinstance(transform, ChainedOutcomeTransform):
-        return sum(_decreases(part, model) for part in transform.values()) % 2 == 1
-    if isinstance(transform, Standardize):
-        return False
-    ends = like(model, torch.tensor([[0.0], [1.0]]))
-    low, high = transform.untransform(ends)[0].unbind(-2)
-    return bool((high < low).any())
-
-
-def _nonlinear_part(transform: Any) -> Any:
-    """The first transform of a chain, of chains too, that is not affine; any other as it is."""
-    if not isinstance(transform, ChainedOutcomeTransform):
-        return transform
-    return _nonlinear_part(next(part for part in transform.values() if not part._is_linear))
 
 
 def check_observations(model: Any, X: Tensor, Y: Tensor, Yvar: Tensor | None) -> None:

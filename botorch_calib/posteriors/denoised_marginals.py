@@ -176,9 +176,7 @@ class DenoisedMarginals(StatedPosterior):
         # Masses that were rounded may add up to slightly more than 1.
         return self._distribution.log_between(*ends).clamp(max=0.0).to(self._dtype)
 
-    def rule_above(
-        self, threshold: Tensor, growth: Tensor, order: int
-    ) -> tuple[Tensor, Tensor]:
+    def rule_above(self, threshold: Tensor, growth: Tensor, order: int) -> tuple[Tensor, Tensor]:
         """Points ``f_i`` and ``log w_i`` with ``E[u(f~); f~ > c] = sum_i w_i u(f_i)``, in float64.
 
         For smooth ``u`` that is 0 at the threshold; both are ``N x batch_shape x q x 1``. See

@@ -161,10 +161,8 @@ class TransformedOutcomePosterior(StatedPosterior):
         # Where the threshold itself is infinite, so is the improvement, or its logarithm.
         return torch.where(best.isinf(), -best, log_ei)
 
-    def _rule(
-        self, threshold: Tensor, order: int, powers: float = 1.0
-    ) -> tuple[Tensor, Tensor]:
-        """Outcomes above one with the latent value ``threshold``, and log weights, ``N x shape``."""
+    def _rule(self, threshold: Tensor, order: int, powers: float = 1.0) -> tuple[Tensor, Tensor]:
+        """Outcomes above that of ``threshold``, a latent value, and log weights, ``N x shape``."""
         growth = powers * self._growth()
         latent, log_weights = self.posterior.rule_above(threshold.detach(), growth, order)
         return self.outcome_map.outcome(latent), log_weights

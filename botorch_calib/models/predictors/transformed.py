@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from torch import Tensor
+
 from botorch_calib.calibration import Calibrator
 from botorch_calib.models.inspection import with_task_feature
 from botorch_calib.models.marginals import in_space_of_targets
-from botorch_calib.models.outcome_transforms import InverseTransform, check_increasing, targets_of
+from botorch_calib.models.outcome_transforms import InverseTransform, targets_of
 from botorch_calib.models.predictors.gaussian import GaussianPredictor
-from botorch_calib.models.requirements import check_base
 from botorch_calib.posteriors import TransformedOutcomePosterior
-from torch import Tensor
 
 
 class TransformedPredictor(GaussianPredictor):
@@ -18,11 +18,6 @@ class TransformedPredictor(GaussianPredictor):
     Residuals of its training data are those of the targets, and those of observations are taken
     there as well. Noise variances of observations are transformed as the model does it.
     """
-
-    def check(self) -> None:
-        """Raise ``UnsupportedError`` if the transform is not known to increase."""
-        check_base(self.model)
-        check_increasing(self.observed)
 
     def moments(self, X: Tensor, Yvar: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Mean and standard deviation of the target of an observation, ``batch_shape x q x 1``."""
