@@ -164,8 +164,11 @@ class _Factor(NamedTuple):
             return None
         cross = _kernel_between(self.inputs, own)
         mean = prior.loc.unsqueeze(-1) + cross.mT @ self.weights
-        explained = torch.linalg.solve_triangular(self.cholesky, cross, upper=False)
-        variance = own.diagonal(dim1=-1, dim2=-2) - explained.square().sum(dim=-2)
+        # From the right, as the kernel lies in rows: LAPACK's columns would be copies, both ways.
+        explained = torch.linalg.solve_triangular(
+            self.cholesky.mT, cross.mT, upper=True, left=False
+        )
+        variance = own.diagonal(dim1=-1, dim2=-2) - explained.square().sum(dim=-1)
         return mean, variance.unsqueeze(-1)
 
 
