@@ -7,6 +7,7 @@ around a Gaussian process, in either order. `observed_process`, `predicting_proc
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from functools import reduce
 from typing import Any
 
@@ -17,6 +18,7 @@ from botorch.models.gpytorch import MultiTaskGPyTorchModel
 from botorch.models.model import Model, ModelList
 from botorch.models.transforms import ChainedOutcomeTransform, Standardize
 from botorch.models.transforms.outcome import StratifiedStandardize
+from botorch.models.utils import fantasize
 from botorch.posteriors import GPyTorchPosterior, Posterior
 from gpytorch.likelihoods import FixedNoiseGaussianLikelihood, GaussianLikelihood
 from torch import Tensor
@@ -125,6 +127,15 @@ def in_output_task(model: Any, X: Tensor) -> Tensor:
     base: Any = model
     task: Tensor = X[:, base._task_feature].round().long()
     return task == base._output_tasks[0]
+
+
+def as_in_training(model: Any) -> AbstractContextManager[Any]:
+    """Within it inputs are transformed as training inputs are: none into several points.
+
+    It changes nothing but for one-to-many input transforms, whose training data are single points.
+    """
+    transform = getattr(model, "input_transform", None)
+    return fantasize() if getattr(transform, "is_one_to_many", False) else nullcontext()
 
 
 def like(model: Model, X: Tensor) -> Tensor:
