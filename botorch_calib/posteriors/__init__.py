@@ -2,5 +2,6 @@
 
 from botorch_calib.posteriors import _sampler_registration as _sampler_registration
 from botorch_calib.posteriors.calibrated import CalibratedPosterior
+from botorch_calib.posteriors.stated import StatedPosterior
 
-__all__ = ["CalibratedPosterior"]
+__all__ = ["CalibratedPosterior", "StatedPosterior"]
