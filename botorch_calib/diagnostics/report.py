@@ -46,14 +46,17 @@ from botorch_calib.distributions.piecewise import PiecewisePredictive
 from botorch_calib.exceptions import CalibrationWarning
 from botorch_calib.models.calibrated import CalibratedModel
 from botorch_calib.models.inspection import (
+    as_in_training,
     in_output_task,
     objective_variance,
+    observation_noise_variance,
     observed_process,
     outcome_units,
     predicting_process,
     raw_train_inputs,
     with_task_feature,
 )
+from botorch_calib.models.marginals import posterior_at
 from botorch_calib.models.requirements import check_fits
 from botorch_calib.models.residuals import RESIDUALS, forecast_history
 from botorch_calib.posteriors.single_points import is_gaussian
@@ -217,12 +220,13 @@ def calibration_report(
     check_count("num_regions", num_regions)
     levels = torch.as_tensor(levels, dtype=torch.double, device="cpu")
     check_levels("levels", levels)
-    if X is None and Y is None:
-        forecasts = _of_history(model, num_initial, residuals, truth)
-    elif num_initial:
-        raise InputDataError("`num_initial` is for training data: slice `X` and `Y` instead.")
-    else:
-        forecasts = _of_held_out(model, X, Y, truth)
+    with as_in_training(observed_process(model)):
+        if X is None and Y is None:
+            forecasts = _of_history(model, num_initial, residuals, truth)
+        elif num_initial:
+            raise InputDataError("`num_initial` is for training data: slice `X` and `Y` instead.")
+        else:
+            forecasts = _of_held_out(model, X, Y, truth)
     _warn_if_few(len(forecasts.residuals), alpha)
     try:
         noise = noise_diagnosis(model)
@@ -293,18 +297,20 @@ def _of_held_out(model: Any, X: Tensor | None, Y: Tensor | None, truth: Truth | 
     if model.num_outputs != 1 or model.batch_shape:
         raise _unsupported(model)
     try:
-        posterior = model.posterior(X.unsqueeze(-2), observation_noise=True)
+        posterior: Any = posterior_at(model, X.unsqueeze(-2), isinstance(model, CalibratedModel))
     except (RuntimeError, BotorchTensorDimensionError):
         # Not before: models whose input transforms add columns need not tell their own width.
         gp = observed_process(model)
         check_fits(gp, with_task_feature(gp, X))
         raise
-    stated, noise, base = None, 0.0, posterior
+    stated, noise, base = None, None, posterior
     if isinstance(model, CalibratedModel):
         stated, noise = posterior.predictive, posterior.noise_variance
         base = posterior.base_posterior
     if not is_gaussian(base) or base.mean.shape != (len(X), 1, 1):
         raise _unsupported(model)
+    if noise is None:
+        noise = observation_noise_variance(predicting_process(model), base, X.unsqueeze(-2))
     variance = objective_variance(predicting_process(model), base)
     deviations = (variance + noise).sqrt().reshape(-1)
     z = (Y - base.mean.squeeze(-1)).reshape(-1) / deviations

@@ -15,7 +15,7 @@ from gpytorch.distributions import (
     MultitaskMultivariateNormal,
     MultivariateNormal,
 )
-from gpytorch.likelihoods import FixedNoiseGaussianLikelihood, GaussianLikelihood
+from gpytorch.likelihoods import FixedNoiseGaussianLikelihood
 from gpytorch.likelihoods.noise_models import FixedGaussianNoise
 from gpytorch.models import ExactGP
 from linear_operator.operators import DiagLinearOperator
@@ -84,20 +84,20 @@ class _PriorAndNoise(Module):
         if not _is_single(prior):
             return prior, ()
         noise = _added(likelihood, prior, inputs)
-        if type(likelihood) in (GaussianLikelihood, FixedNoiseGaussianLikelihood):
+        if isinstance(likelihood, FixedNoiseGaussianLikelihood):
             return prior, (noise, noise)
         # With a row more than it was fitted to, no likelihood takes them for its own.
         mean, variances, *more = (
             torch.cat([rows, rows[:1]]) for rows in (prior.mean, _variances(prior), *inputs)
         )
+        known: dict[str, Tensor] = {}
+        for part in likelihood.modules():
+            if isinstance(part, FixedGaussianNoise):
+                known["noise"] = torch.cat([part.noise, part.noise[:1]])
         with warnings.catch_warnings():  # which is what they warn of
             warnings.simplefilter("ignore")
             marginals = MultivariateNormal(mean, DiagLinearOperator(variances))
-            new = _added(likelihood, marginals, more)[:-1]
-        for part in likelihood.modules():
-            if isinstance(part, FixedGaussianNoise):
-                new = new + part.noise.to(new)
-        return prior, (noise, new)
+            return prior, (noise, _added(likelihood, marginals, more, **known)[:-1])
 
 
 def _is_single(prior: Distribution) -> bool:
@@ -108,10 +108,12 @@ def _is_single(prior: Distribution) -> bool:
     )
 
 
-def _added(likelihood: Any, prior: MultivariateNormal, inputs: Iterable[Tensor]) -> Tensor:
+def _added(
+    likelihood: Any, prior: MultivariateNormal, inputs: Iterable[Tensor], **known: Tensor
+) -> Tensor:
     """The variances ``n`` that a likelihood adds to a prior at some inputs."""
     # A difference, since the noise of some likelihoods depends on the prior's variance.
-    noise = _variances(likelihood(prior, list(inputs))) - _variances(prior)
+    noise = _variances(likelihood(prior, list(inputs), **known)) - _variances(prior)
     return noise.clamp(min=0.0)
 
 

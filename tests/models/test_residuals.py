@@ -199,6 +199,7 @@ def test_given_noise_of_an_outlier_robust_model_is_the_rows_own():
         torch.testing.assert_close(residuals(robust.eval()), residuals(gp))
 
 
+@pytest.mark.filterwarnings("ignore:Data .outcome observations. is not standardized")
 def test_intervals_of_an_outlier_robust_model_cover_fresh_observations():
     """A fifth of the observations are outliers, and the model knows which of the training data."""
     covered = []
