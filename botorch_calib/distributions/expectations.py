@@ -38,10 +38,11 @@ def rule_above(
 ) -> tuple[Tensor, Tensor]:
     r"""Points ``x_i > c`` and ``log w_i`` with ``E[u(x); x > c] = sum_i w_i u(x_i)``.
 
-    Both are ``N x shape``, for ``u`` that is smooth beyond ``c`` and 0 there. Three panels of Gauss and Legendre's rule
-    cover a piece, ``N = 3 order`` for each: one about each end, where noise blurs it, and one
-    between. The tails of open pieces are cut where ``exp(growth |x|)`` times their density is
-    nothing. The rule is relative: it holds however far out ``c`` is, where the outer piece is open.
+    Both are ``N x shape``, for ``u`` that is smooth beyond ``c`` and 0 there. Three panels of
+    Gauss and Legendre's rule cover a piece, ``N = 3 order`` for each: one about each end, where
+    noise blurs it, and one between. The tails of open pieces are cut where ``exp(growth |x|)``
+    times their density is nothing. The rule is relative: it holds however far out ``c`` is, where
+    the outer piece is open.
 
     Points depend on the units of the distribution alone, weights on its shape. A derivative by the
     threshold would be 0, and there is none.

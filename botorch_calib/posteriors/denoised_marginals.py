@@ -167,7 +167,9 @@ class DenoisedMarginals(StatedPosterior):
         """``P(f~ > best_f)``, ``batch_shape x q x 1``."""
         return self._distribution.log_survival(self._in_units(best_f)).exp().to(self._dtype)
 
-    def log_probability_between(self, lower: float | None, upper: float | None) -> Tensor:
+    def log_probability_between(
+        self, lower: Tensor | float | None, upper: Tensor | float | None
+    ) -> Tensor:
         """``log P(lower <= f~ <= upper)``, ``batch_shape x q x 1``, accurate in both tails.
 
         Limits are in units of the outcome, ``lower < upper``; None stands for no limit.
