@@ -86,6 +86,9 @@ class CalibratedModel(WrapperModel, FantasizeMixin):
         _check_model(model)
         _check_calibrator(calibrator)
         self.excess: str = check_one_of("excess", excess, EXCESS)
+        predictor = predictor_of(model)
+        if denoise and not predictor.states_objective:
+            raise predictor.states_observations_only()
         self.model = model
         self.calibrator = _beside(model, calibrator)
         self.denoise = denoise

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from botorch_calib._validation import check_finite, check_model, check_precision, check_tensor
 from botorch_calib.models.inspection import raw_train_inputs, raw_width
+from botorch_calib.models.wrapper import batch_shape_of
 
 
 def check_base(model: Model, wrapper: str = "CalibratedModel") -> None:
@@ -64,9 +65,9 @@ def one_outcome_of(model: Model) -> str:
 
 def check_observations(model: Any, X: Tensor, Y: Tensor, Yvar: Tensor | None) -> None:
     """Raise unless these are finite observations ``n x d``, ``n x 1`` of a single model."""
-    if model.batch_shape:
+    if batch_shape := batch_shape_of(model):
         raise UnsupportedError(
-            f"`observe` needs a model without batch dimensions, got {tuple(model.batch_shape)}."
+            f"`observe` needs a model without batch dimensions, got {tuple(batch_shape)}."
         )
     check_tensor("X", X)
     check_tensor("Y", Y)
@@ -82,7 +83,7 @@ def check_observations(model: Any, X: Tensor, Y: Tensor, Yvar: Tensor | None) ->
         return
     if Yvar.shape != Y.shape or not (check_finite("Yvar", Yvar) >= 0).all():
         raise InputDataError(f"`Yvar` must be nonnegative, of the shape {tuple(Y.shape)} of `Y`.")
-    if not isinstance(model.likelihood, FixedNoiseGaussianLikelihood):
+    if not isinstance(getattr(model, "likelihood", None), FixedNoiseGaussianLikelihood):
         raise UnsupportedError(
             f"`Yvar` needs a base model with given noise; this {type(model).__name__} learns it."
         )

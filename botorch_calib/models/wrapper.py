@@ -45,7 +45,11 @@ class WrapperModel(Model):
         """One output."""
         return 1
 
-    batch_shape = _of_base("batch_shape")
+    @property
+    def batch_shape(self) -> torch.Size:
+        """That of the base model."""
+        return batch_shape_of(self.model)
+
     likelihood = _of_base("likelihood")
     mean_module = _of_base("mean_module")
     covar_module = _of_base("covar_module")  # where TuRBO and other clients read lengthscales
@@ -131,6 +135,15 @@ class WrapperModel(Model):
                 prefix = f"{name}."
                 part = {k.removeprefix(prefix): v for k, v in state.items() if k.startswith(prefix)}
                 child.load_state_dict(part, strict=strict, assign=assign)
+
+
+def batch_shape_of(model: Any) -> torch.Size:
+    """A model's batch shape; none of one without training inputs, which has no such attribute."""
+    try:
+        shape: torch.Size = model.batch_shape
+    except (NotImplementedError, AttributeError):
+        return torch.Size()
+    return shape
 
 
 def check_output_indices(indices: list[int] | None) -> None:

@@ -2,6 +2,7 @@
 
 from botorch_calib.posteriors import _sampler_registration as _sampler_registration
 from botorch_calib.posteriors.calibrated import CalibratedPosterior
+from botorch_calib.posteriors.normal_scores import normal_scores
 from botorch_calib.posteriors.outcome_maps import OutcomeMap
 from botorch_calib.posteriors.several_outcomes import CalibratedPosteriorList
 from botorch_calib.posteriors.stated import StatedPosterior
@@ -13,4 +14,5 @@ __all__ = [
     "OutcomeMap",
     "StatedPosterior",
     "TransformedOutcomePosterior",
+    "normal_scores",
 ]
