@@ -25,6 +25,7 @@ from botorch_calib import (
     LogCalibratedExpectedImprovement,
     OnlineConformal,
     QuantileRecalibrator,
+    calibration_report,
 )
 from botorch_calib.models.outcome_transforms import InverseTransform
 from botorch_calib.models.residuals import prequential_residuals
@@ -322,3 +323,34 @@ def test_observations_outside_the_domain(name: str, value: float) -> None:
     with pytest.raises(InputDataError, match=f"`Y` holds {value:g}, which .*does not take"):
         model.observe(X, Y)
     assert model.calibrator.num_updates == seen and model.model is gp
+
+
+@pytest.mark.parametrize("held_out", [False, True])
+def test_report(held_out: bool) -> None:
+    """Probabilities are those of the targets, widths those between mapped quantiles."""
+    gp, inner = pair("chain")
+    X, Y = uniform(15, 2, seed=6), CASES["chain"].outcome(2 * uniform(15, 1, seed=7) - 1)
+    targets = gp.outcome_transform(Y)[0]
+    truth = Y if held_out else CASES["chain"].outcome(Y_DATA)
+    reports = []
+    for base, observed, true in ((gp, Y, truth), (inner, targets, gp.outcome_transform(truth)[0])):
+        model, data = CalibratedModel.from_history(base, OnlineConformal(0.2)), (X, observed)
+        reports.append(calibration_report(model, *(data if held_out else ()), truth=true))
+    report, expected = reports
+    for who in ("calibrated", "base"):
+        found, right = getattr(report, who), getattr(expected, who)
+        assert_close(found.pits, right.pits, rtol=1e-6, atol=1e-7)
+        assert torch.equal(found.covered, right.covered)
+        assert found.coverage == right.coverage
+        assert_close(found.objective.pits, right.objective.pits, rtol=1e-6, atol=1e-6)
+    if held_out:
+        posterior = CalibratedModel.from_history(gp, OnlineConformal(0.2)).posterior(
+            X.unsqueeze(-2), observation_noise=True
+        )
+        width = (posterior.quantile(0.9) - posterior.quantile(0.1)).detach()
+        assert report.calibrated is not None
+        assert report.calibrated.mean_width == pytest.approx(float(width.mean()))
+        draws = posterior.rsample(Size([20000])).detach().squeeze()
+        apart = 0.5 * (draws - draws.flip(0)).abs().mean(dim=0)
+        crps = (draws - Y.squeeze(-1)).abs().mean(dim=0) - apart
+        assert report.calibrated.mean_crps == pytest.approx(float(crps.mean()), rel=0.02)
