@@ -67,15 +67,15 @@ def gps(fixed_noise: bool = False, transforms: bool = False) -> list[SingleTaskG
     return [first, second]
 
 
-def plain(**kwargs: bool) -> ModelListGP:
+def plain(**kwargs: bool) -> Any:
     return ModelListGP(*gps(**kwargs)).eval()
 
 
-def uncorrected(**kwargs: bool) -> CalibratedModelList:
+def uncorrected(**kwargs: bool) -> Any:
     return CalibratedModelList(*(CalibratedModel(gp, GaussianLaw()) for gp in gps(**kwargs)))
 
 
-def corrected(dtype: torch.dtype = torch.double) -> CalibratedModelList:
+def corrected(dtype: torch.dtype = torch.double) -> Any:
     models = make_model(dtype), make_model(dtype, num=9, sign=-1.0)
     return CalibratedModelList(*models)
 
@@ -83,7 +83,7 @@ def corrected(dtype: torch.dtype = torch.double) -> CalibratedModelList:
 class TestCalibratedContract(ModelContract):
     num_outputs = 2
 
-    def make_model(self, dtype: torch.dtype) -> CalibratedModelList:
+    def make_model(self, dtype: torch.dtype) -> Any:
         return corrected(dtype)
 
 
@@ -92,7 +92,7 @@ class TestMixedContract(ModelContract):
 
     num_outputs = 3
 
-    def make_model(self, dtype: torch.dtype) -> CalibratedModelList:
+    def make_model(self, dtype: torch.dtype) -> Any:
         third = CensoredDelayModel(make_model(dtype), NEW_X.to(dtype), -1.0)
         return CalibratedModelList(make_model(dtype), make_gp(dtype=dtype, sign=-1.0), third)
 
@@ -126,8 +126,6 @@ def test_from_history(kind: str) -> None:
     assert calibrator.num_updates == 0 and model.num_outputs == 2
     for i, own in enumerate(model.models):
         alone = source.subset_output([i])
-        if isinstance(alone, ModelList):  # BoTorch's list of one
-            alone = alone.models[0].subset_output([i])
         expected = CalibratedModel.from_history(alone, calibrator, 2, excess="objective")
         assert own.calibrator.num_updates == len(alone.train_targets) - 2
         assert_close(own.posterior(T).mean, expected.posterior(T).mean)
@@ -148,7 +146,7 @@ def test_correlated_outputs_and_the_remedy() -> None:
     both = torch.cat([Y, -Y], dim=-1)
     task = torch.arange(len(X)).remainder(2).to(X).unsqueeze(-1)
     tasks = torch.cat([X, task], dim=-1)
-    cases = {
+    cases: dict[str, Any] = {
         "fitted to that outcome alone": KroneckerMultiTaskGP(X, both),
         r"`output_tasks=\[task\]`": MultiTaskGP(tasks, Y, task_feature=-1),
     }
@@ -272,10 +270,10 @@ def test_conditioning_is_that_of_the_processes(fixed_noise: bool, transforms: bo
     theirs.posterior(T)
     fantasies = torch.stack([NEW_Y, -NEW_Y, 0.3 * NEW_Y])
     expected = [
-        own.fantasize(NEW_X, Given(fantasies[..., i : i + 1]))  # type: ignore[operator]
+        own.fantasize(NEW_X, Given(fantasies[..., i : i + 1]))
         for i, own in enumerate(theirs.models)
     ]
-    ours = ours.fantasize(NEW_X, Given(fantasies))  # type: ignore[arg-type]
+    ours = ours.fantasize(NEW_X, Given(fantasies))
     assert type(ours) is CalibratedModelList and ours.batch_shape == (3,)
     posterior = ours.posterior(T)
     for i, own in enumerate(expected):
