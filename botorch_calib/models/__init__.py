@@ -12,6 +12,7 @@ file                 content
 ``wrapper``          the base class of models around another one
 ``inspection``       how parts, data, noise and units of any model are reached
 ``requirements``     checks of models, inputs and observations
+``predictors``       how each kind of base model predicts observations
 ``marginals``        posteriors at single points, for all of them at once
 ``conditioning``     conditioning on observations, with errors that help
 ``factorization``    rows that are added to a Cholesky factor

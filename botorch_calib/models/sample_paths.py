@@ -27,6 +27,7 @@ from botorch_calib.models.inspection import (
     predicting_process,
     raw_train_inputs,
 )
+from botorch_calib.models.predictors import GaussianPredictor
 from botorch_calib.models.several_outcomes import CalibratedModelList
 from botorch_calib.posteriors import CalibratedPosterior
 
@@ -63,12 +64,14 @@ class CalibratedPath(SamplePath):
         # The paths know the correlations: only the marginals are needed. They are 1 for each point,
         # or as many as an input transform makes of it.
         points = X.unsqueeze(-2)
+        model = self.model
+        predictor, settings = GaussianPredictor(model.model), (model.denoise, model.excess)
         if self._together is None:
-            posterior = self.model.posterior(points)
+            posterior = predictor.posterior(points, model.calibrator, *settings)
             path, other = self.path(X), self.other(X)
         else:
             (path, other), base = self._together.with_posterior(X)
-            posterior = self.model.corrected(base, points)
+            posterior = predictor.corrected(base, points, model.calibrator, *settings)
         shape = X.shape[-2], posterior._extended_shape()[-2]
         path, other = (each.unflatten(-1, shape).unsqueeze(-1) for each in (path, other))
         return posterior, posterior._transported(path, other).squeeze(-1).flatten(-2)

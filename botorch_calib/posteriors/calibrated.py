@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from botorch.exceptions import BotorchTensorDimensionError, InputDataError, UnsupportedError
 from botorch.posteriors import GPyTorchPosterior
-from botorch.posteriors.posterior import Posterior
 from botorch.utils.low_rank import sample_cached_cholesky
 from gpytorch.distributions import MultivariateNormal
 from linear_operator import to_linear_operator
@@ -38,7 +37,7 @@ _NOT_NORMAL = (
 )
 
 
-class CalibratedPosterior(DenoisedMarginals, Posterior):
+class CalibratedPosterior(DenoisedMarginals):
     """Posterior of the objective, or an observation, under a calibrated predictive distribution.
 
     The Gaussian posterior says ``f ~ N(mu, v)`` and ``y ~ N(mu, v + n)`` at each point; the
