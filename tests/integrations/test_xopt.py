@@ -154,6 +154,9 @@ def test_gaussian_processes_are_those_of_xopt() -> None:
         ),
     ],
 )
+@pytest.mark.filterwarnings(
+    "ignore:A not p.d."
+)  # the search comes by the corner that was evaluated
 def test_generators(generator: Any, settings: dict[str, Any]) -> None:
     constructor = CalibratedModelConstructor(train_model=False)
     X = new_xopt(constructor, generator, **settings)
