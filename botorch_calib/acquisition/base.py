@@ -33,7 +33,7 @@ class CalibratedAcquisitionFunction(PendingPoints, ABC):
 
     Args:
         model: Model with one output and a calibrated posterior, such as a `CalibratedModel`; with
-            ``outcomes`` a ``ModelList`` of such and Gaussian models.
+            ``outcomes`` a `CalibratedModelList`, or any ``ModelList`` of such and Gaussian models.
         posterior_transform: Affine transform of the outcome.
         maximize: Whether the objective is maximised.
         num_fantasies: Number of fantasies of the outcomes at pending points.
@@ -115,7 +115,7 @@ def members_of(model: Model) -> list[Any]:
     for member in members:
         if check_model(member).num_outputs != 1:
             raise UnsupportedError(
-                f"`model` needs one model per outcome in a ModelList, and {type(member).__name__} "
-                f"has {member.num_outputs} outputs."
+                f"`model` needs one model per outcome in a CalibratedModelList, and "
+                f"{type(member).__name__} has {member.num_outputs} outputs."
             )
     return members

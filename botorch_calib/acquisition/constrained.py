@@ -1,10 +1,10 @@
 """Closed-form acquisition functions under constraints on calibrated outcomes (``q = 1``).
 
-Outcomes are independent, each with its own model in a ``ModelList``, so log expected improvement
-and log probabilities of feasibility add up. Each term is exact under the predictive distribution of
-its model, calibrated or Gaussian. BoTorch's ``LogConstrainedExpectedImprovement`` sees moments
-alone, which is wrong by many orders of magnitude far from feasibility if a distribution is not
-normal.
+Outcomes are independent, each with its own model in a `CalibratedModelList`, so log expected
+improvement and log probabilities of feasibility add up. Each term is exact under the predictive
+distribution of its model, calibrated or Gaussian. BoTorch's ``LogConstrainedExpectedImprovement``
+sees moments alone, which is wrong by many orders of magnitude far from feasibility if a
+distribution is not normal.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class LogCalibratedProbabilityOfFeasibility(_Constrained):
     ``y_i`` is the outcome without noise, or an observation if its model has ``denoise=False``.
 
     Args:
-        model: A ``ModelList`` of calibrated or Gaussian models with one output each, or one such.
+        model: A `CalibratedModelList` of calibrated or Gaussian models, or one of these.
         constraints: ``{i: (lower, upper)}``, limits on outcome ``i`` in its units; None or
             infinity for no limit.
         X_pending: Points under evaluation, ``n x d``, whose outcomes are averaged over.
@@ -93,7 +93,7 @@ class LogCalibratedConstrainedExpectedImprovement(_Constrained, ImprovementFunct
     plug-in, as in `LogCalibratedExpectedImprovement`.
 
     Args:
-        model: A ``ModelList`` of calibrated or Gaussian models with one output each.
+        model: A `CalibratedModelList` of calibrated or Gaussian models.
         best_f: Best feasible value so far, in units of the objective: a scalar, or of shape ``b``.
         objective_index: Which outcome is the objective.
         constraints: ``{i: (lower, upper)}``, limits on outcome ``i`` in its units; None or

@@ -42,7 +42,7 @@ def keeps_roots(model: Model) -> bool:
     """Whether all outcomes of a model have a root to keep: calibrated ones and BoTorch's own."""
     model = predicting_part(model)
     if isinstance(model, CalibratedModelList):
-        return all(keeps_roots(part) for part in model.models)  # type: ignore[arg-type]
+        return all(keeps_roots(part) for part in model.models)
     return isinstance(model, CalibratedModel) or bool(supports_cache_root(model))
 
 
