@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from botorch.exceptions.errors import InputDataError, UnsupportedError
+from botorch.exceptions.errors import InputDataError
 from botorch.models import MultiTaskGP, SingleTaskGP
 from botorch.models.transforms.input import FilterFeatures
 from botorch.sampling.normal import SobolQMCNormalSampler
@@ -15,7 +15,6 @@ from botorch_calib import (
     CalibratedExpectedImprovement,
     CalibratedModel,
     CalibratedProbabilityOfImprovement,
-    CensoredDelayModel,
     GaussianScore,
     LocalizedConformal,
     LogCalibratedExpectedImprovement,
