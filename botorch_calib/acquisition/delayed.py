@@ -17,9 +17,8 @@ lies before the first query while ``t <= m``.) Only queries without a value caus
 over these alone is a valid and smaller multiplier.
 
 The sum is not tight: with ``S`` the covariance matrix of the ``f(x_s)``, ``feedback_bound *
-sqrt(sum_st |S_st|)`` covers the bias as well, by Cauchy-Schwarz. In experiments that did not help:
-the search suffers from the mean, which many values far below it bend everywhere. A
-`DelayAwareProposer` therefore hallucinates if many queries are pending.
+sqrt(sum_st |S_st|)`` covers the bias as well, by Cauchy-Schwarz. That did not help: many values far
+below the mean bend it everywhere. So a `DelayAwareProposer` hallucinates if many are pending.
 """
 
 from __future__ import annotations
@@ -43,12 +42,7 @@ from botorch_calib._validation import check_inputs, check_nonnegative, check_one
 from botorch_calib.acquisition.base import sole_output
 from botorch_calib.acquisition.pending_points import PendingPoints
 from botorch_calib.models.calibrated import CalibratedModel
-from botorch_calib.models.inspection import (
-    like,
-    observed_process,
-    raw_width,
-    stated_moments,
-)
+from botorch_calib.models.inspection import like, observed_process, raw_width, stated_moments
 from botorch_calib.models.marginals import posterior_at
 from botorch_calib.models.requirements import check_one_value_each
 

@@ -314,8 +314,4 @@ def construct_inputs_robust_acquisition(
     given = {name: value for name, value in handed_on.items() if value is not None}
     options = {**given, **(acqf_options or {})}
     inputs = get_acqf_input_constructor(acqf_class)(model=model, **options)
-    return {
-        "acquisition": acqf_class(**inputs),
-        "ambiguity": ambiguity,
-        "contexts": contexts,
-    }
+    return {"acquisition": acqf_class(**inputs), "ambiguity": ambiguity, "contexts": contexts}

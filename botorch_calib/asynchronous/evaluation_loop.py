@@ -70,12 +70,7 @@ class EvaluationLoop:
     """
 
     def __init__(
-        self,
-        settings: RunSettings,
-        workers: Workers,
-        goal: float,
-        deadline: float,
-        progress: bool,
+        self, settings: RunSettings, workers: Workers, goal: float, deadline: float, progress: bool
     ) -> None:
         self._settings = settings
         self._limits = settings.limits

@@ -93,11 +93,7 @@ def with_later_values(model: Any, X: Tensor, Y: Tensor, Yvar: Tensor | None = No
 
 
 def fit_single_task_gp(
-    X: Tensor,
-    Y: Tensor,
-    bounds: Tensor,
-    Yvar: Tensor | None = None,
-    start: State | None = None,
+    X: Tensor, Y: Tensor, bounds: Tensor, Yvar: Tensor | None = None, start: State | None = None
 ) -> SingleTaskGP:
     """Fit a ``SingleTaskGP`` with ``Normalize`` and ``Standardize`` by marginal likelihood.
 
@@ -139,13 +135,10 @@ class Remembered(NamedTuple):
 
     def is_of(self, *data: Tensor | None) -> bool:
         """Whether it was computed from these data."""
-        return all(map(_equal, self.data, data))
-
-
-def _equal(first: Tensor | None, second: Tensor | None) -> bool:
-    if first is None or second is None:
-        return first is second
-    return torch.equal(first, second)
+        return all(
+            a is b if a is None or b is None else torch.equal(a, b)
+            for a, b in zip(self.data, data, strict=True)
+        )
 
 
 class WarmStartedFit:
@@ -180,5 +173,4 @@ class WarmStartedFit:
         known = self._known.get(len(Y))
         if known is None or not known.is_of(X, Y, Yvar):
             self(X, Y, Yvar)
-        state: State = self._known[len(Y)].result
-        return state
+        return self._known[len(Y)].result

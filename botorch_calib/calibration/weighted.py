@@ -44,17 +44,15 @@ class WeightedConformal(Calibrator):
       the half-width is ``max_width`` (the paper's set is the whole line). Before the first
       residual the distribution is the Gaussian model's own.
     * **Continuity.** The quantile jumps between residuals as ``x`` moves, where line searches break
-      down. By default it is replaced by a function that is as continuous as ``w``: while the
-      right-hand side runs from one partial sum of the weights to the next, ``s / (1 + s)`` runs
-      from the quantile to the next larger residual. It is never below the quantile, which keeps
-      the guarantee, and its coverage is higher by one residual's weight at most.
+      down. By default, while the right-hand side runs from one partial sum of the weights to the
+      next, ``s / (1 + s)`` runs from the quantile to the next larger residual. That is never below
+      the quantile, and covers more by one residual's weight at most.
 
     Args:
         alpha: Miscoverage level, in (0, 1).
         density_ratio: ``w``, up to a factor: maps inputs ``... x d`` of the base model's
-            transformed space to finite values ``...`` of at least 0, deterministically. A
-            ``Module`` becomes part of the state, which `reset` leaves alone. None is ``w = 1``:
-            split conformal prediction.
+            transformed space to finite values ``...`` of at least 0. A ``Module`` becomes part of
+            the state, which `reset` leaves alone. None is ``w = 1``: split conformal prediction.
         tails: The normal tails outside of the interval: ``"stretched"`` scales them with its
             width, ``"gaussian"`` leaves them as the model has them.
         max_width: Cap of the half-width in standard deviations. Coverage is lost

@@ -20,9 +20,8 @@ Rows = NDArray[np.intp]
 class ViewAtTime:
     """A ledger's trials as known at the time ``now``.
 
-    With the clock of iterations, ``now = t`` is the moment at which query ``t`` is chosen, so that
-    only queries with smaller numbers exist. Sets of trials are Boolean vectors with an element for
-    each trial, also for those submitted after ``now``.
+    Sets of trials are Boolean vectors with an element for each trial, also for those submitted
+    after ``now``.
     """
 
     def __init__(self, contents: Contents, now: float) -> None:

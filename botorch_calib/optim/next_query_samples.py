@@ -24,11 +24,9 @@ def proposal_samples(
 
     The next query is a maximizer and has no density. Conformal Bayesian optimization replaces it
     by a distribution that favors large acquisition values, and draws from it by Langevin dynamics
-    (Stanton, Maddox and Wilson 2023). Here the distribution is that of BoTorch's heuristic for
-    starting points, ``initialize_q_batch``: Sobol points of the box with probabilities
-    proportional to ``exp(eta * Z)``, where ``Z`` are their standardized acquisition values. In
-    contrast to that heuristic, points are drawn with replacement, and none is reserved for the
-    maximizer.
+    (Stanton, Maddox and Wilson 2023). Here it is Sobol points of the box with probabilities
+    proportional to ``exp(eta * Z)``, where ``Z`` are their standardized acquisition values, as in
+    BoTorch's ``initialize_q_batch``, but drawn with replacement.
 
     Args:
         acq_function: The acquisition function, evaluated at ``raw_samples x 1 x d``. Points with

@@ -72,18 +72,14 @@ class LipschitzBound:
 
 @torch.enable_grad()
 def optimize_robust(
-    acq_function: AcquisitionFunction,
-    bounds: Tensor,
-    num_restarts: int = 4,
-    raw_samples: int = 128,
+    acq_function: AcquisitionFunction, bounds: Tensor, num_restarts: int = 4, raw_samples: int = 128
 ) -> tuple[Tensor, Tensor]:
     """Maximise a robust acquisition function over decisions.
 
     For the Lipschitz bound of a Wasserstein ball, `WassersteinUpperConfidenceBound` among them,
     this takes less than a fifth of the time of BoTorch's ``optimize_acqf`` (two problems of
     ``python -m benchmarks perf``), and finds maxima on kinks more accurately. Any other function is
-    handed to ``optimize_acqf``. Either way decisions are measured in widths of the box, and values
-    by their spread there, unless they are logarithms, so that the units of neither matter.
+    handed to ``optimize_acqf``. Either way the units of decisions and values do not matter.
 
     Args:
         acq_function: The function, of decisions ``b x 1 x d_x``, to be maximised.

@@ -38,8 +38,7 @@ def plot_reliability(
     A report shows the share of observations at or below each quantile: a curve flatter than the
     diagonal belongs to distributions that are too narrow. Given levels and frequencies are taken as
     coverages of central intervals, which are too narrow below the diagonal. The band holds the
-    frequency that true statements would show, level by level, in that many independent
-    observations.
+    frequency of true statements, level by level, in as many independent observations.
 
     Args:
         levels: A report, which holds the next two arguments, or stated coverages ``M``, increasing,
@@ -95,10 +94,7 @@ def plot_reliability(
 
 
 def plot_pit_histogram(
-    report: CalibrationReport,
-    num_bins: int = 10,
-    confidence: float = 0.95,
-    ax: Axes | None = None,
+    report: CalibrationReport, num_bins: int = 10, confidence: float = 0.95, ax: Axes | None = None
 ) -> Axes:
     """Histogram of the probability integral transforms, which true statements make flat.
 

@@ -33,7 +33,7 @@ def wasserstein_radius(
     the diameter of the contexts for thousands of rounds: in practice, use `RadiusSchedule`.
 
     Args:
-        t: Number of context samples, at least 1.
+        t: Number of context samples.
         delta: Failure probability, in (0, 1).
         context_diameter: ``D_C``, in the unit of the contexts.
         decision_diameter: ``D_X``.

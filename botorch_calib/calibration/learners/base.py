@@ -7,11 +7,7 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import torch
-from botorch.exceptions.errors import (
-    BotorchTensorDimensionError,
-    InputDataError,
-    UnsupportedError,
-)
+from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError, UnsupportedError
 from torch import Tensor
 from torch.nn import Module
 
@@ -184,8 +180,7 @@ class QuantileLearner(Module, ABC):
 
     @property
     def _rows(self) -> Tensor:
-        rows: Tensor = getattr(self, self._payload)
-        return rows
+        return getattr(self, self._payload)
 
     def _store(self, X: Tensor, payload: Tensor) -> None:
         """Keep the new centers with the payload of all, and count the steps."""

@@ -111,12 +111,7 @@ class PairwiseMoments:
         return Moments(mean, variance, by_mean, by_variance)
 
     def combined(
-        self,
-        moments: Moments,
-        first: Side,
-        second: Side,
-        by_variance: Tensor,
-        out: Tensor,
+        self, moments: Moments, first: Side, second: Side, by_variance: Tensor, out: Tensor
     ) -> None:
         """Write gradients ``b x M x d`` of the mean plus a function of the variance to ``out``.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from botorch.exceptions.errors import UnsupportedError
@@ -34,8 +34,7 @@ _ROUNDING = 8.0
 _TOLERANCE = {torch.double: 1e-9, torch.float: 1e-4}
 
 
-@dataclass(frozen=True, eq=False)
-class InputMap:
+class InputMap(NamedTuple):
     """An affine map of some columns, by its origin, slope and the image of the origin, ``d'``."""
 
     origin: Tensor
@@ -97,8 +96,8 @@ def is_stationary(model: Any) -> bool:
 
     ``SingleTaskGP`` with one output and no batch dimensions, an RBF or a Matern 3/2 or 5/2 kernel
     with or without ARD and ``ScaleKernel``, a constant or zero mean, a Gaussian likelihood with
-    learned or given noise, affine input transforms and chains of them, and ``Standardize`` or no
-    outcome transform. Derived classes count if they predict as it does.
+    learned or given noise, affine input transforms, and ``Standardize`` or no outcome transform.
+    Derived classes count if they predict as it does.
     """
     own = SingleTaskGP
     return (

@@ -54,9 +54,8 @@ class MMDBall(Ball):
 
     * ``method="exact"`` [Kirschner2020drbo]: the worst-case distribution, to 1e-6 of the decrease
       ``E u - value`` (or 1e-9 of the range of ``u``), by a closed form where nonnegativity does not
-      bind, and elsewhere by an active-set method, which solves a few dozen systems as large as the
-      number of atoms with mass: meant for ``M`` up to a few hundred. Duality gaps certify the
-      accuracy; a ``NumericsWarning`` tells if it is not reached.
+      bind, and elsewhere by an active-set method, meant for ``M`` up to a few hundred. Duality gaps
+      certify the accuracy; a ``NumericsWarning`` tells if it is not reached.
     * ``method="sensitivity"``: the lower bound ``max(E u - radius S, min u)``. Without
       nonnegativity, the minimum over ``p`` of total mass 1 is ``E u - radius S`` with
       ``S^2 = (u - c)' K^-1 (u - c)``, ``c = 1' K^-1 u / 1' K^-1 1``, at the signed
@@ -72,8 +71,7 @@ class MMDBall(Ball):
     the true ``S`` large; a larger ``jitter`` lies in between.
 
     Args:
-        radius: Bound of the MMD itself, not of its square: a number of at least 0, a tensor with
-            one element, or a schedule (see `Ball`).
+        radius: Bound of the MMD itself, not of its square (see `Ball`).
         lengthscale: Lengthscale of the Gaussian kernel ``exp(-|c - c'|^2 / (2 l^2))``: a positive
             number, or ``d_c`` of them. None is the median distance between the atoms.
         method: ``"exact"``, or one of two bounds that no distribution need attain.
@@ -175,8 +173,7 @@ class MMDBall(Ball):
     def _matrices(self, contexts: ContextDistribution) -> _Matrices:
         """Factors of the kernel matrix of the atoms, kept with the contexts."""
         key = ("mmd", self.lengthscale, self.kernel, self.jitter)
-        matrices: _Matrices = contexts.memo(key, lambda: self._factor(contexts))
-        return matrices
+        return contexts.memo(key, lambda: self._factor(contexts))
 
     def _factor(self, contexts: ContextDistribution) -> _Matrices:
         num = contexts.num_points
