@@ -11,7 +11,7 @@ from torch import Tensor
 
 from botorch_calib._validation import check_numbers
 from botorch_calib.acquisition.base import CalibratedAcquisitionFunction
-from botorch_calib.posteriors import CalibratedPosterior
+from botorch_calib.posteriors import StatedPosterior
 from botorch_calib.posteriors.calibrated import broadcasts_to
 
 
@@ -34,7 +34,7 @@ class ImprovementFunction(CalibratedAcquisitionFunction):
         # An outcome carries noise, so it is a posterior mean.
         return self._marginals(X).mean.squeeze(-1).squeeze(-1).amax(dim=0)
 
-    def _incumbent(self, marginals: CalibratedPosterior) -> Tensor:
+    def _incumbent(self, marginals: StatedPosterior) -> Tensor:
         """The value to improve upon, which broadcasts against marginals of the objective."""
         best = (self.best_f if self.maximize else -self.best_f).to(marginals.device, torch.double)
         points = marginals.batch_shape

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from botorch_calib.distributions import PiecewisePredictive
 from botorch_calib.models.wrapper import WrapperModel
-from botorch_calib.posteriors import CalibratedPosterior
+from botorch_calib.posteriors import CalibratedPosterior, StatedPosterior
 from botorch_calib.posteriors.moments import (
     least_for_scale,
     marginal_variance,
@@ -227,15 +227,15 @@ def stated_moments(
     return mean_and_deviation(posterior, least * weights.square() if scaled else None)
 
 
-def as_calibrated(model: Any, posterior: Posterior) -> CalibratedPosterior:
+def as_calibrated(model: Any, posterior: Posterior) -> StatedPosterior:
     """A single-output model's posterior with the methods of a calibrated one.
 
-    A `CalibratedPosterior` is returned as it is, and nothing is corrected in a Gaussian one.
+    A calibrated posterior is returned as it is, and nothing is corrected in a Gaussian one.
 
     Raises:
         UnsupportedError: If the posterior is neither.
     """
-    if isinstance(posterior, CalibratedPosterior):
+    if isinstance(posterior, StatedPosterior):
         return posterior
     if not is_gaussian(posterior):
         raise UnsupportedError(

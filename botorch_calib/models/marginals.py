@@ -12,7 +12,11 @@ warps, custom kernels. Triangular solves, not an inverse, keep the digits of sma
 
 `posterior_at` is what the package calls. Joint posteriors stay with ``model.posterior``, and so do
 models that the engine does not serve: variational ones, kernels with a prediction strategy of their
-own, input transforms that make several points of each.
+own, input transforms that make several points of each, and data that require gradients, which those
+of fantasies do unless they are made under ``torch.no_grad``.
+
+Evaluate a model once before several threads share it: the first evaluation puts it into evaluation
+mode and sets what GPyTorch keeps of it, and neither is guarded by a lock.
 """
 
 from __future__ import annotations
@@ -160,8 +164,11 @@ class _Factor(NamedTuple):
             return None
         cross = _kernel_between(self.inputs, own)
         mean = prior.loc.unsqueeze(-1) + cross.mT @ self.weights
-        explained = torch.linalg.solve_triangular(self.cholesky, cross, upper=False)
-        variance = own.diagonal(dim1=-1, dim2=-2) - explained.square().sum(dim=-2)
+        # From the right, as the kernel lies in rows: LAPACK's columns would be copies, both ways.
+        explained = torch.linalg.solve_triangular(
+            self.cholesky.mT, cross.mT, upper=True, left=False
+        )
+        variance = own.diagonal(dim1=-1, dim2=-2) - explained.square().sum(dim=-1)
         return mean, variance.unsqueeze(-1)
 
 
