@@ -68,11 +68,9 @@ def register_once(
 def _register(acqf_class: type[AcquisitionFunction], **defaults: Any) -> None:
     """Register a constructor that hands the arguments of a class on to it, by name.
 
-    Args:
-        acqf_class: The class, whose signature tells arguments and defaults. One without
-            ``X_pending``, which BoTorch and Ax always give, refuses pending points.
-        defaults: Defaults that the class does not have. A function computes one from the other
-            arguments and ``training_data``.
+    A class without ``X_pending``, which BoTorch and Ax always give, refuses pending points.
+    ``defaults`` are those that the class does not have; a function computes one from the other
+    arguments and ``training_data``.
     """
     own = inspect.signature(acqf_class).parameters
     computed = {name: default for name, default in defaults.items() if callable(default)}

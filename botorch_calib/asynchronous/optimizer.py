@@ -159,9 +159,6 @@ class AsynchronousOptimizer:
             progress: Whether to show a progress bar.
             seconds: Time in seconds after which no evaluation starts; None for no limit.
 
-        Returns:
-            The state of the ledger at the end.
-
         Raises:
             BotorchError: If both limits are None, an argument is malformed, ``propose`` returns
                 anything but a query, or the objective cannot be sent to worker processes.

@@ -27,9 +27,8 @@ def overdue_places(submitted: ArrayLike, arrived: ArrayLike) -> list[int]:
     that is set back makes the rule wait, as trials that times contradict overtake nothing; ``M``
     may be less then, so more trials of widely varying lengths count as overdue for a while.
 
-    Args:
-        submitted: Times of submission, ``n`` numbers, of trials in order of submission.
-        arrived: Times at which their values arrived, ``n`` numbers; infinity where none has.
+    Times of submission, in order, and of arrival are ``n`` numbers each; infinity where no value
+    has arrived.
     """
     starts, ends = np.asarray(submitted, dtype=float), np.asarray(arrived, dtype=float)
     has_value = np.isfinite(ends)

@@ -97,13 +97,8 @@ def fit_single_task_gp(
 ) -> SingleTaskGP:
     """Fit a ``SingleTaskGP`` with ``Normalize`` and ``Standardize`` by marginal likelihood.
 
-    Args:
-        X: Inputs ``n x d``.
-        Y: Values ``n x 1``.
-        bounds: The box, ``2 x d``, which ``Normalize`` maps to the unit cube.
-        Yvar: Their noise variances, ``n x 1``; None to learn the noise.
-        start: Hyperparameters from which the fit starts, and then it stops at `TOLERANCE` (default:
-            those of BoTorch).
+    ``Normalize`` maps the box ``bounds``, ``2 x d``, to the unit cube. Without ``Yvar``, ``n x 1``,
+    the noise is learned. A fit with hyperparameters to ``start`` from stops at `TOLERANCE`.
     """
     # Values that differ by rounding alone count as equal, and so do those whose variance would
     # underflow. BoTorch's bound of 1e-8 would be one in some unit.

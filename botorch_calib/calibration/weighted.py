@@ -59,12 +59,6 @@ class WeightedConformal(Calibrator):
             where the residuals exceed it.
         continuous: Whether the half-width is continuous in ``x``. If not, and without a density
             ratio, it is the quantile itself.
-
-    Example:
-        >>> X_next = proposal_samples(LogExpectedImprovement(gp, best_f), bounds, num_samples=256)
-        >>> X_past = gp.transform_inputs(X)
-        >>> ratio = ClassifierDensityRatio(X_past, gp.transform_inputs(X_next))
-        >>> model = CalibratedModel.from_history(gp, WeightedConformal(0.2, density_ratio=ratio))
     """
 
     inputs: Tensor
@@ -149,8 +143,6 @@ class WeightedConformal(Calibrator):
         """Number of residuals needed: with fewer of equal weight the half-width is the cap."""
         return math.ceil((1 - self.alpha) / self.alpha - 1e-9)
 
-    # ------------------------------------------------------------ the quantile
-
     @property
     def _initial_width(self) -> float:
         return min(-NormalDist().inv_cdf(0.5 * self.alpha), self.max_width)
@@ -218,8 +210,6 @@ class WeightedConformal(Calibrator):
         cumulative = (weights[order] * earlier).cumsum(dim=-1)
         widths = self._quantile(sizes, cumulative, weights[start:].unsqueeze(-1))
         return widths.masked_fill(now == 0, self._initial_width)
-
-    # ------------------------------------------------------------ loading a state
 
     def load_state_dict(
         self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False

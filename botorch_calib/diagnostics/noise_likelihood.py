@@ -79,9 +79,6 @@ def _given_exact(prior: TrainingPrior) -> tuple[Tensor, Tensor, Tensor]:
     return remaining, noise[noisy], deviation[noisy] - cross.mT @ values
 
 
-# ------------------------------------------------------------ its maximum and interval
-
-
 class SupportedMultipliers(NamedTuple):
     """Multipliers that the data support, and the likelihood of all that were looked at."""
 

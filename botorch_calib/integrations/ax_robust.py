@@ -303,7 +303,8 @@ def complete_trial_in_context(
 
     An arm of Ax cannot be changed, so the observation is attached as a trial of its own, and the
     proposed one is marked as failed: it is not pending then, and nothing is learned from it. If the
-    contexts are those that were proposed, that trial is completed.
+    contexts are those that were proposed, that trial is completed. Returns the complete trial's
+    index.
 
     Leave Ax's choice ``use_existing_trials_for_initialization`` True, or the initial trials that
     are recorded so never end.
@@ -314,9 +315,6 @@ def complete_trial_in_context(
         contexts: The value of each context that came, by name: any real numbers, whole ones
             for an integer parameter.
         raw_data: As ``client.complete_trial`` takes them.
-
-    Returns:
-        The index of the trial that is complete.
 
     Raises:
         InputDataError: If the trial does not run, or ``contexts`` are not a value within the bounds
@@ -355,17 +353,13 @@ def complete_trial_in_context(
 
 
 def robust_decision(client: Client) -> tuple[dict[str, Any], float]:
-    """The decision to take in the end: the best worst expectation of the model's mean.
+    """The decision to take in the end, and its value, the best worst expectation of the metric.
 
     ``client.get_best_parameterization`` prefers trials with lucky contexts. Here the contexts and
     the set of the strategy judge all decisions, also those not tried. Pending trials do not count.
 
     Args:
         client: Whose generation strategy is a `robust_generation_strategy`, with observed trials.
-
-    Returns:
-        The decision, by name and without contexts, and its value: the worst expectation of the
-        metric, which for one that is minimised is the largest.
 
     Raises:
         InputDataError: If there is no such strategy, or the objective has not been observed.
@@ -403,9 +397,6 @@ def _robust_spec(strategy: GenerationStrategy | None) -> GeneratorSpec:
     if spec is None or kwargs.get("botorch_acqf_class") is not RobustUpperConfidenceBound:
         raise InputDataError("The client's strategy is not one by `robust_generation_strategy`.")
     return spec
-
-
-# ------------------------------------------------------------ checks
 
 
 def _check_strategy(

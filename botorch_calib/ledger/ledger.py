@@ -347,16 +347,13 @@ class FeedbackLedger:
         self._change(trial_id, lambda entry, clock: entry.amended(value, variance, at, clock))
 
     def add(self, X: Any, Y: Any, Yvar: Any = None, time: float | None = None) -> list[int]:
-        """Record queries with their values, such as data from before; all of them or none.
+        """Record queries with their values, all or none, and return the ids of the new trials.
 
         Args:
             X: The queries, a tensor or array ``n x d``.
             Y: Their values, ``n x 1`` or ``n``.
             Yvar: The variances of their noise, of the shape of ``Y``, or None.
             time: Time of submission and arrival (default: now).
-
-        Returns:
-            The ids of the new trials.
 
         Raises:
             BotorchError: If an argument is malformed.

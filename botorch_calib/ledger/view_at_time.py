@@ -87,8 +87,6 @@ class ViewAtTime:
         until_start = np.searchsorted(in_order, starts, side="right")
         return np.maximum(before_end - until_start, 0)
 
-    # ------------------------------------------------------------ data
-
     def rows(self, mask: Mask, order: str = "submitted_at") -> Rows:
         """Rows of a set of trials, by one of their times, then by id."""
         rows = np.flatnonzero(mask)

@@ -32,13 +32,10 @@ def proposal_samples(
         acq_function: The acquisition function, evaluated at ``raw_samples x 1 x d``. Points with
             value ``-inf`` are not drawn.
         bounds: The box ``2 x d``, in the units of the inputs before any transform.
-        num_samples: Number of points to draw.
+        num_samples: Number of points to draw, ``num_samples x d``, before any transform.
         raw_samples: Number of Sobol points to draw from.
         eta: Inverse temperature; at 0 the points are uniform in the box.
         seed: Seed of the Sobol points and of the draw.
-
-    Returns:
-        Points ``num_samples x d``, before any transform.
 
     Raises:
         InputDataError: If the acquisition function is NaN, infinite or nowhere finite.

@@ -104,9 +104,8 @@ class ContextDistribution:
             samples: Observed contexts inside the box, ``n x d_c``.
             bounds: Lower and upper corner of the box, ``2 x d_c``.
             num_points: Number of draws.
-            bandwidth: Standard deviations of the kernel: ``"scott"`` for Scott's rule, the sample
-                standard deviation of the coordinate times ``n^(-1/(d_c + 4))``, or a positive
-                number or ``d_c`` of them.
+            bandwidth: Standard deviations of the kernel: a positive number, ``d_c`` of them, or
+                ``"scott"`` for those of the samples times ``n^(-1/(d_c + 4))``.
             seed: Seed of the draws.
         """
         check_contexts("samples", samples)
@@ -145,12 +144,6 @@ class ContextDistribution:
 
         Args:
             points: Candidates ``m x d_c``; repeated ones are left out.
-
-        Example:
-            >>> grid = torch.linspace(0, 1, 51, dtype=torch.double).unsqueeze(-1)
-            >>> centre = ContextDistribution.empirical(contexts).with_candidates(grid)
-            >>> ambiguity = WassersteinBall(0.1, method="exact")
-            >>> acqf = RobustUpperConfidenceBound(model, 2.25, ambiguity, centre)
         """
         added = check_inputs("points", points, self.points.shape[-1]).detach().to(self.points)
         joined = torch.cat([self.points, added])

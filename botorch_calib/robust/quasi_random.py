@@ -15,9 +15,11 @@ def density_draws(
 ) -> Tensor:
     """Draws of `ContextDistribution.kde`, ``num_points x d_c``."""
     num_dims = samples.shape[-1]
-    if check_bounds(bounds).shape[-1] != num_dims or not (bounds[0] < bounds[1]).all():
-        raise InputDataError(f"`bounds` must be {num_dims} lower bounds below upper bounds.")
+    if check_bounds(bounds).shape[-1] != num_dims:
+        raise BotorchTensorDimensionError(f"`bounds` must have shape 2 x {num_dims}.")
     low, high = bounds.detach().to(samples)
+    if not (low < high).all():
+        raise InputDataError("`bounds` must hold lower bounds below upper bounds.")
     if ((samples < low) | (samples > high)).any():
         raise InputDataError("`samples` must lie inside `bounds`.")
     scale = kernel_bandwidth(samples, bandwidth)

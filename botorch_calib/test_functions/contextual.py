@@ -229,11 +229,9 @@ class ContextShift(ContextualProblem):
 
     The learner knows a reference distribution N(0.5, 0.1^2), and contexts come from N(0.6, 0.2^2).
     Under the reference, the best decision is 0; under the truth, about +-0.24. The paper
-    (section 5) writes N(0.5, 0.1) and N(0.6, 0.2) without saying what the second number is. It
-    is taken as a standard deviation: with variances, over a tenth of the contexts would lie outside
-    [0, 1] even under the reference. The Wasserstein distance of the two is then 0.117,
-    of the size of the paper's radius 0.1; with variances it would be 0.134.
-
+    (section 5) writes N(0.5, 0.1) and N(0.6, 0.2). The second number is taken as a standard
+    deviation: with variances, over a tenth of the contexts would lie outside [0, 1] even under the
+    reference. The Wasserstein distance of the two is then 0.117, of the size of the paper's radius.
     Decisions are in [-1, 1], which the paper leaves open. Contexts are in [-0.4, 1.6], five
     standard deviations around the mean.
 
@@ -279,10 +277,8 @@ class ContextualAckley(_ByQuadrature):
 
     Coordinates are scaled to [-32.768, 32.768]; the context is N(0.5, 0.2^2), clipped to
     [0, 1]. Negated by default, so as to be maximised. In any context the best decisions are at
-    the centre. There are two decisions, where the paper's table 1 has one.
-
-    Expectations are by quadrature on panels of a period of the cosine, graded towards the
-    centre, where the function has a cone.
+    the centre. There are two decisions, where the paper's table 1 has one. Expectations are by
+    quadrature on panels of a period of the cosine, graded towards the cone at the centre.
     """
 
     num_decisions = 2

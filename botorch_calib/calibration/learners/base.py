@@ -191,8 +191,6 @@ class QuantileLearner(Module, ABC):
         setattr(self, self._payload, payload)
         self.step_count = self.step_count + len(X)
 
-    # ------------------------------------------------------------ loading a state
-
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
         """Give the buffers the incoming shapes before they are copied, or copy none."""
         names = [name for name in self._state_names() if prefix + name in state_dict]
@@ -229,9 +227,6 @@ class QuantileLearner(Module, ABC):
             if not torch.allclose(own, theirs, rtol=1e-6, atol=1e-6):
                 return f"its `{name}` are {theirs.tolist()}, not {own.tolist()}."
         return None
-
-
-# ------------------------------------------------------------ levels and initial thresholds
 
 
 def as_vector(values: Tensor | Sequence[float]) -> Tensor:

@@ -28,15 +28,7 @@ Source = tuple[Tensor, Callable[[Tensor], PiecewisePredictive], Callable[[Tensor
 
 
 class CalibratedBonus(Bonus):
-    """``sign * (mean - mu) + width * sigma`` of a calibrated posterior.
-
-    Args:
-        model: The calibrated model.
-        gp: Its Gaussian process, which knows the input transform and the noise.
-        columns: Which columns of joint inputs are contexts.
-        width: In standard deviations.
-        sign: 1 for the bound of ``f``, -1 for that of ``-f``.
-    """
+    """``sign * (mean - mu) + width * sigma`` of a calibrated posterior, whose process is ``gp``."""
 
     def __init__(
         self, model: CalibratedModel, gp: StationaryGP, columns: Columns, width: float, sign: float

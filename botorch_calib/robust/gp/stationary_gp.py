@@ -56,34 +56,25 @@ class StationaryGP:
 
     Scaled inputs are ``(z - origin) * slope``, the model's input transform included, for joint
     inputs ``z`` before any transform.
-
-    Attributes:
-        profile: The kernel as a function of the squared distance of scaled inputs.
-        origin: Joint inputs ``d`` in the middle of the training data, so that differences from it
-            are accurate however far the data are from zero.
-        slope: Derivative of scaled inputs with respect to inputs, ``d``.
-        transformed_origin: What the model's input transform makes of the origin, ``d``.
-        transform_slope: Slope of the input transform, ``d``.
-        inputs: Scaled training inputs ``n x d``; ``weights`` are ``n``, ``precision`` ``n x n``.
-        root: ``n x n`` with ``root root^T = precision`` where the training covariance is so badly
-            conditioned that a product with ``precision`` loses the variance to rounding; else None.
-        mean: Of the prior, as ``variance``; ``noise`` is the variance of that, scalars all.
-        least_variance: Variances are at least this, a scalar.
     """
 
-    profile: RadialProfile
+    profile: RadialProfile  # the kernel as a function of the squared distance of scaled inputs
+    # In the middle of the training data, so that differences from it are accurate however far these
+    # are from zero, d: joint inputs, and their image by the model's input transform
     origin: Tensor
-    slope: Tensor
+    slope: Tensor  # of scaled inputs with respect to inputs, d
     transformed_origin: Tensor
-    transform_slope: Tensor
-    inputs: Tensor
-    weights: Tensor
-    precision: Tensor
+    transform_slope: Tensor  # of the input transform, d
+    inputs: Tensor  # n x d, scaled
+    weights: Tensor  # n
+    precision: Tensor  # n x n
+    # n x n with ``root root^T = precision`` where the training covariance is so badly conditioned
+    # that a product with the precision loses the variance to rounding; else None
     root: Tensor | None
-    mean: Tensor
+    mean: Tensor  # of the prior, as its variance; scalars, as what follows
     variance: Tensor
-    noise: Tensor
-    least_variance: Tensor
+    noise: Tensor  # its variance
+    least_variance: Tensor  # variances are at least this
 
     def part(self, columns: list[int]) -> InputMap:
         """What the model's input transform makes of some columns of joint inputs, in this order."""
