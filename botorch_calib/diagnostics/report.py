@@ -51,7 +51,9 @@ from botorch_calib.distributions.piecewise import PiecewisePredictive
 from botorch_calib.exceptions import CalibrationWarning
 from botorch_calib.models.calibrated import CalibratedModel
 from botorch_calib.models.inspection import (
+    as_in_training,
     in_output_task,
+    observed_process,
     outcome_units,
     raw_train_inputs,
     with_task_feature,
@@ -227,12 +229,13 @@ def calibration_report(
     """
     check_open_unit("alpha", alpha)
     check_one_of("residuals", residuals, RESIDUALS)
-    if X is None and Y is None:
-        forecasts = _of_history(model, num_initial, residuals, truth, alpha)
-    elif num_initial:
-        raise InputDataError("`num_initial` is for training data: slice `X` and `Y` instead.")
-    else:
-        forecasts = _of_held_out(model, X, Y, truth, alpha)
+    with as_in_training(observed_process(model)):
+        if X is None and Y is None:
+            forecasts = _of_history(model, num_initial, residuals, truth, alpha)
+        elif num_initial:
+            raise InputDataError("`num_initial` is for training data: slice `X` and `Y` instead.")
+        else:
+            forecasts = _of_held_out(model, X, Y, truth, alpha)
     try:
         noise = noise_diagnosis(model)
     except (UnsupportedError, InputDataError):  # not all models that are judged have one
