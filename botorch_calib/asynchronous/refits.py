@@ -35,9 +35,8 @@ FIRST_FIT = 2
 # marginal likelihood may have its maximum elsewhere.
 LEAST_FOR_WARM_START = 100
 
-# Relative decrease of the objective at which a fit that starts from another one stops. It misses a
-# few tenths of a unit of log likelihood, for a half to a tenth of the evaluations that L-BFGS-B's
-# default of 2e-9 takes.
+# Relative decrease of the objective at which a fit that starts from another one stops: a few tenths
+# of log likelihood, for a half to a tenth of the evaluations of L-BFGS-B's default of 2e-9.
 TOLERANCE = 1e-6
 
 # Hyperparameters of a Gaussian process, by its parts.

@@ -1,9 +1,8 @@
 """Delay-aware proposals in Optuna, by a ``BoTorchSampler`` that knows the state of all trials.
 
 It needs optuna-integration (``pip install botorch_calib[optuna]``). For each proposal the trials of
-the study become a `FeedbackLedger`, from which a `DelayAwareProposer` chooses: those that run are
-pending, those that failed have failed, and the order of their times is kept. Storages, retries and
-heartbeats are Optuna's.
+the study become a `FeedbackLedger`, from which a `DelayAwareProposer` chooses. Storages, retries
+and heartbeats are Optuna's.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """`optimize_robust`: the best decision by a robust bound whose kinks stop a quasi-Newton search.
 
 The bound ``E u(x) - radius max_c |grad_c u(x, c)|`` has a kink wherever the steepest context
-changes, and its maxima mostly lie on kinks. There a line search along a gradient finds nothing, and
-the ordinary search spends most of its evaluations on learning that. Here a smooth form of the bound
-is climbed from several starts, roughly, and the best end is improved in the form without kinks
+changes, and its maxima mostly lie on kinks, where a line search along a gradient finds nothing.
+Here a smooth form of the bound is climbed from several starts, roughly, and the best end is
+improved in the form without kinks
 
     maximise ``E u(x) - radius t``  subject to  ``t >= |grad_c u(x, c)|`` for the contexts ``c``,
 

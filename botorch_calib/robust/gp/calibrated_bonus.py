@@ -2,9 +2,9 @@
 
 A calibrator states a mean ``m`` and a variance ``s`` of ``z = (y - mu) / sigma_y``. With the gain
 ``a = v / (v + n)``, ``n`` the variance of the noise, the objective has the mean
-``mu + a sigma_y m`` and the variance ``(a sigma_y)^2 s + a n`` (`CalibratedPosterior`), which are
-differentiated automatically. At all pairs ``m`` and ``s`` follow from the sums over past inputs on
-which the calibrator depends, whose derivatives `RadialSum` has; elsewhere from the inputs.
+``mu + a sigma_y m`` and the variance ``(a sigma_y)^2 s + a n`` (`CalibratedPosterior`). At all
+pairs ``m`` and ``s`` follow from the sums over past inputs on which the calibrator depends, whose
+derivatives `RadialSum` has; elsewhere from the inputs.
 """
 
 from __future__ import annotations

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError
@@ -32,8 +31,7 @@ _ACCURACY = 1e-6
 _LEAST_RADIUS = 1e-5
 
 
-@dataclass(frozen=True)
-class _Matrices:
+class _Matrices(NamedTuple):
     """What is computed once from a kernel matrix ``K`` on the atoms.
 
     Its lower Cholesky factor ``R``; what maps ``u`` to ``R^-1 (u - c)``, with the number ``c`` that
