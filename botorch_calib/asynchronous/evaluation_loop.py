@@ -70,12 +70,7 @@ class EvaluationLoop:
     """
 
     def __init__(
-        self,
-        settings: RunSettings,
-        workers: Workers,
-        goal: float,
-        deadline: float,
-        progress: bool,
+        self, settings: RunSettings, workers: Workers, goal: float, deadline: float, progress: bool
     ) -> None:
         self._settings = settings
         self._limits = settings.limits
@@ -99,8 +94,7 @@ class EvaluationLoop:
         # Values are recorded by this thread and by those of the executor.
         self._recording = threading.Lock()
         self._has_ended = False
-        # Unlike `concurrent.futures.wait`, waiting for this queue, to which other threads write,
-        # holds no lock that ctrl-C could leave locked.
+        # Unlike `concurrent.futures.wait`, waiting for it holds no lock that ctrl-C could leave.
         self._wake: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._num_failures_in_a_row = 0
         self._has_warned = False

@@ -18,9 +18,6 @@ class WriterLock:
     It is SQLite's lock on a small database beside the file, which says who holds it. ``BEGIN
     IMMEDIATE`` keeps other writers out, and lets in those who want to read that. The operating
     system takes the lock away when the process ends, however it ends, and forks do not inherit it.
-
-    Raises:
-        LedgerError: If another process holds the lock, or it cannot be taken for another reason.
     """
 
     def __init__(self, path: Path) -> None:
