@@ -41,7 +41,9 @@ def check_base(model: Model, wrapper: str = "CalibratedModel") -> None:
         raise UnsupportedError(
             f"{name} has no Gaussian likelihood, which {wrapper} needs: use an exact GP such as "
             "SingleTaskGP, whose likelihood is Gaussian by default, or give a model of yours that "
-            "adds Gaussian noise a GaussianLikelihood as `likelihood`."
+            "adds Gaussian noise a GaussianLikelihood as `likelihood`. Of a classifier or a model "
+            "of preferences, the probability of an outcome is calibrated by `OutcomeProbability`, "
+            "of `botorch_calib.models`."
         )
     if isinstance(model, HigherOrderGP):
         raise UnsupportedError(
