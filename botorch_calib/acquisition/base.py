@@ -23,7 +23,7 @@ from botorch_calib.acquisition.pending_points import PendingPoints, fantasy_mode
 from botorch_calib.models.inspection import as_calibrated, sole_member
 from botorch_calib.models.marginals import posterior_at
 from botorch_calib.models.requirements import check_one_value_each
-from botorch_calib.posteriors import CalibratedPosterior
+from botorch_calib.posteriors import StatedPosterior
 
 
 class CalibratedAcquisitionFunction(PendingPoints, ABC):
@@ -69,7 +69,7 @@ class CalibratedAcquisitionFunction(PendingPoints, ABC):
         fantasies = fantasy_models([*self._models.values()], X_pending, self.num_fantasies)
         self._fantasies = dict(zip(self._models, fantasies, strict=True))
 
-    def _marginals(self, X: Tensor, outcome: int | None = None) -> CalibratedPosterior:
+    def _marginals(self, X: Tensor, outcome: int | None = None) -> StatedPosterior:
         """Predictive distributions at ``b x 1 x d``: the only evaluation of a model.
 
         They are ``b x 1 x 1``, with pending points ``b x num_fantasies x 1 x 1``, of one of
@@ -85,7 +85,7 @@ class CalibratedAcquisitionFunction(PendingPoints, ABC):
             observation_noise=self.observation_noise,
             posterior_transform=self.posterior_transform,
         )
-        if not (self._takes_gaussian or isinstance(posterior, CalibratedPosterior)):
+        if not (self._takes_gaussian or isinstance(posterior, StatedPosterior)):
             raise UnsupportedError(
                 f"{type(self).__name__} needs a calibrated posterior, such as that of a "
                 f"CalibratedModel; {type(model).__name__} gave a {type(posterior).__name__}."

@@ -53,6 +53,7 @@ from torch.nn import Module, Parameter
 
 from botorch_calib.models.inspection import with_task_feature
 from botorch_calib.models.requirements import check_fits
+from botorch_calib.models.wrapper import WrapperModel
 from botorch_calib.posteriors.single_points import SinglePointPosterior, is_gaussian, raw_variance
 
 # Above this size a parameter is compared by its address and version alone: see `_state_of`.
@@ -82,6 +83,7 @@ def posterior_at(
         single = single_point_posterior(model, X) if observation_noise is False else None
         if single is not None:
             return single if posterior_transform is None else posterior_transform(single, X=X)
+        observation_noise = _once(model, X, observation_noise)
         return model.posterior(
             X, observation_noise=observation_noise, posterior_transform=posterior_transform
         )
@@ -92,6 +94,16 @@ def posterior_at(
         # and refuse single-precision inputs of a model in double, which are good enough.
         check_fits(model, with_task_feature(model, X))
         raise
+
+
+def _once(model: Any, X: Tensor, noise: bool | Tensor) -> bool | Tensor:
+    """Half of ``noise`` where BoTorch adds it for a given and for a learned part: see GPyTorch."""
+    likelihood: Any = (
+        None if isinstance(model, WrapperModel) else getattr(model, "likelihood", None)
+    )
+    if noise is False or getattr(likelihood, "second_noise_covar", None) is None:
+        return noise
+    return X.new_ones(*X.shape[:-1], 1) * (likelihood.noise.mean() if noise is True else noise) / 2
 
 
 def single_point_posterior(model: Any, X: Tensor) -> SinglePointPosterior | None:
@@ -164,8 +176,11 @@ class _Factor(NamedTuple):
             return None
         cross = _kernel_between(self.inputs, own)
         mean = prior.loc.unsqueeze(-1) + cross.mT @ self.weights
-        explained = torch.linalg.solve_triangular(self.cholesky, cross, upper=False)
-        variance = own.diagonal(dim1=-1, dim2=-2) - explained.square().sum(dim=-2)
+        # From the right, as the kernel lies in rows: LAPACK's columns would be copies, both ways.
+        explained = torch.linalg.solve_triangular(
+            self.cholesky.mT, cross.mT, upper=True, left=False
+        )
+        variance = own.diagonal(dim1=-1, dim2=-2) - explained.square().sum(dim=-1)
         return mean, variance.unsqueeze(-1)
 
 

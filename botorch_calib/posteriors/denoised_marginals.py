@@ -9,20 +9,20 @@ from botorch.exceptions.errors import InputDataError
 from torch import Tensor
 
 from botorch_calib._validation import check_open_unit
-from botorch_calib.distributions.moments import WithMoments
 from botorch_calib.distributions.piecewise import PiecewisePredictive
 from botorch_calib.distributions.smoothed import (
     MAX_RATIO,
     SmoothedPredictive,
     UnsmoothedPredictive,
 )
+from botorch_calib.posteriors.stated import StatedPosterior
 
 # Beyond this, in units of the outcome, numbers are as good as infinite: in units of the smallest
 # standard deviation, and of the noise beside it, cubes of them would overflow in derivatives.
 _FAR = 1e90
 
 
-class DenoisedMarginals(WithMoments):
+class DenoisedMarginals(StatedPosterior):
     """The distributions of ``f~``, or of ``y``, at each point; see `CalibratedPosterior`.
 
     They are those of ``location + unit (z + ratio eps)``, computed in float64, with ``z`` of the
