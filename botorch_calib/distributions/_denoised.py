@@ -61,43 +61,58 @@ from botorch_calib.distributions.form import PiecewiseForm
 _SQRT_2, _SQRT_HALF = math.sqrt(2.0), math.sqrt(0.5)
 _SQRT_PI, _SQRT_2PI = math.sqrt(math.pi), math.sqrt(2 * math.pi)
 _INV_SQRT_2PI = 1 / _SQRT_2PI
+# Of the noise to the scale. Below the smallest ratio smoothing is not felt (its square adds to the
+# variance), above the largest one nothing else is.
+MIN_RATIO, MAX_RATIO = 1e-6, 1e6
 _ORDER = 20  # of the rule on either side of x
 _NODES = 32  # of the rule on what the noise reaches
 _CUT = 72.0  # where the rule ends: the integrand has fallen by exp(-36)
 EXCESS, SURVIVAL = 0, 1
 
 
+def held_ratio(scale: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+    """The scale, and the ratio of the noise to it, within `MIN_RATIO` and `MAX_RATIO`.
+
+    More noise raises the scale, which is not felt beside it, so that none of the noise is lost.
+    """
+    scale = torch.maximum(scale, noise * (1.0 / MAX_RATIO))
+    return scale, (noise / scale).clamp(min=MIN_RATIO)
+
+
 def log_excess(
     x: Tensor,
-    r: Tensor | None,
+    noise: Tensor | None,
     knots: Tensor,
     masses: Tensor,
     form: PiecewiseForm,
     parts: Parts | None = None,
+    scale: Tensor | None = None,
 ) -> Tensor:
-    """``log E(z + r eps - x)+``, differentiable to any order; at least `LOG_ZERO`.
+    """``log E(scale z + noise eps - x)+``, differentiable to any order; at least `LOG_ZERO`.
 
     Args:
         x: ``n`` thresholds, float64.
-        r: ``n`` positive ratios of the noise to the scale of the normal pieces; None for no noise.
+        noise: ``n`` standard deviations of the noise; None for no noise.
         knots: ``num_finite_knots x n``, or ``x 1`` where they are common.
         masses: ``num_pieces x n``, or ``x 1``; may hold zeros.
         form: Form of the distribution, which is not a single normal piece without bounds.
         parts: `parts_of` the distribution, if known.
+        scale: ``n`` scales of the normal pieces, that of knots being 1 (default: 1).
     """
-    return _log_integral(x, r, knots, masses, form, parts, EXCESS)
+    return _log_integral(x, noise, scale, knots, masses, form, parts, EXCESS)
 
 
 def log_survival(
     x: Tensor,
-    r: Tensor | None,
+    noise: Tensor | None,
     knots: Tensor,
     masses: Tensor,
     form: PiecewiseForm,
     parts: Parts | None = None,
+    scale: Tensor | None = None,
 ) -> Tensor:
-    """``log P(z + r eps > x)``; as `log_excess`."""
-    return _log_integral(x, r, knots, masses, form, parts, SURVIVAL)
+    """``log P(scale z + noise eps > x)``; as `log_excess`."""
+    return _log_integral(x, noise, scale, knots, masses, form, parts, SURVIVAL)
 
 
 def log_densities(x: Tensor, r: Tensor, knots: Tensor, form: PiecewiseForm) -> Tensor:
@@ -162,21 +177,40 @@ def _jumps(above: Tensor, below: Tensor, form: PiecewiseForm) -> Tensor:
 
 def _log_integral(
     x: Tensor,
-    r: Tensor | None,
+    noise: Tensor | None,
+    scale: Tensor | None,
     knots: Tensor,
     masses: Tensor,
     form: PiecewiseForm,
     parts: Parts | None,
     which: int,
 ) -> Tensor:
-    if r is not None and not form.covered:
-        return log_integrals_by_pieces(x, r, knots, masses, form)[which]
+    inputs = x, noise, torch.ones_like(x) if scale is None else scale, knots, masses
+    if noise is not None and not form.covered:
+        return _by_pieces(*inputs, form, which)
     if not form.around_zero:
         knots = off_zero(knots)
     if parts is None:
         parts = parts_of(knots, masses, form)
-    out: Tensor = _Integral.apply(x, r, knots, masses, parts, form, which)
+    out: Tensor = _Integral.apply(*inputs[:3], knots, masses, parts, form, which)
     return out
+
+
+def _by_pieces(
+    x: Tensor,
+    noise: Tensor | None,
+    scale: Tensor,
+    knots: Tensor,
+    masses: Tensor,
+    form: PiecewiseForm,
+    which: int,
+) -> Tensor:
+    """`_log_integral` with a graph."""
+    ratio = None
+    if noise is not None:
+        scale, ratio = held_ratio(scale, noise)
+    value = log_integrals_by_pieces(x / scale, ratio, knots, masses, form)[which]
+    return value + scale.log() if which == EXCESS else value
 
 
 class Values:
@@ -444,56 +478,69 @@ class _Integral(Function):
     def forward(
         ctx: Any,
         x: Tensor,
-        r: Tensor | None,
+        noise: Tensor | None,
+        scale: Tensor,
         knots: Tensor,
         masses: Tensor,
         parts: Parts,
         form: PiecewiseForm,
         which: int,
     ) -> Tensor:
-        with_pieces = any(ctx.needs_input_grad[2:4])
-        values = Values(x, r, knots.contiguous(), masses, parts, form, with_pieces=with_pieces)
+        with_pieces, unit, held = any(ctx.needs_input_grad[3:5]), scale, None
+        if noise is not None:
+            unit, held = held_ratio(scale, noise)
+        at = x / unit
+        values = Values(at, held, knots.contiguous(), masses, parts, form, with_pieces=with_pieces)
         total = values.totals[which]
         log_total = total.clamp(min=TINY).log_().add_(values.log_scale)
         # Where nothing is above x, no derivative is either.
         nothing = total <= 0.0
         total = total.masked_fill(nothing, math.inf)
-        by_x, by_r = (values.totals[1] if which == EXCESS else values.density) / total, None
-        if r is not None and which == EXCESS:
-            by_r = r * values.density / total
-        elif r is not None:
-            slope, _ = density_slopes(x, r, knots, parts, values.normal_density(), values.log_scale)
-            by_r = -r * slope / total
-        means = None
+        by_x = (values.totals[1] if which == EXCESS else values.density) / total
+        rows, by_scale = [-by_x], at * by_x
+        if noise is not None and held is not None:
+            ratio, rate = noise / unit, values.density
+            if which == SURVIVAL:
+                rest = values.normal_density(), values.log_scale
+                rate = -density_slopes(at, held, knots, parts, *rest)[0]
+            rows.append(ratio * rate / total)
+            by_scale.addcmul_(ratio, rows[1], value=-1)
+        # All three together change the excess as they do.
+        rows.append(by_scale.add_(1.0) if which == EXCESS else by_scale)
+        saved: list[Tensor | None] = [None] * 4
         if with_pieces:
-            means = values.pieces[which] / total
-        ctx.save_for_backward(x, r, knots, masses, log_total, nothing, by_x, by_r, means)
+            log_sum = log_total.masked_fill(nothing, math.inf)
+            saved = [at, held, log_sum, values.pieces[which] / total]
+        slopes = torch.stack(rows).div_(unit)
+        ctx.save_for_backward(x, noise, scale, knots, masses, slopes, *saved)
         ctx.parts, ctx.form, ctx.which = parts, form, which
-        return log_total
+        return log_total + unit.log() if which == EXCESS else log_total
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        x, r, knots, masses, log_total, nothing, by_x, by_r, means = ctx.saved_tensors
-        inputs, needed = (x, r, knots, masses), ctx.needs_input_grad[:4]
+        x, noise, scale, knots, masses, slopes, at, held, log_sum, means = ctx.saved_tensors
+        needed = ctx.needs_input_grad[:5]
         if torch.is_grad_enabled():
+            inputs = x, noise, scale, knots, masses
             wanted = [v for v, need in zip(inputs, needed, strict=True) if need]
-            value = log_integrals_by_pieces(*inputs, ctx.form)[ctx.which]
+            value = _by_pieces(*inputs, ctx.form, ctx.which)
             found = iter(
                 torch.autograd.grad(value, wanted, grad, create_graph=True, allow_unused=True)
             )
             return (*(next(found) if need else None for need in needed), None, None, None)
-        slopes = [-grad * by_x, None if by_r is None else grad * by_r, None, None]
+        by_x, *by_noise, by_scale = grad * slopes
+        by_knots = by_masses = None
         if means is not None:
             # A knot that moves adds its density to the piece below, and since the mass stays the
             # same, thins the rest.
             parts, with_mean = ctx.parts, masses * means
             jumps = parts.jumps if parts.steps is None else parts.jumps + parts.steps
             by_mean = _jumps(with_mean * parts.at_low, with_mean * parts.at_high, ctx.form)
-            log_total = log_total.masked_fill(nothing, math.inf)
-            by_knots = by_mean - jumps * _at_knots(x, r, knots, log_total, ctx.which)
-            slopes[2] = (grad * by_knots).sum_to_size(knots.shape) if needed[2] else None
-            slopes[3] = (grad * means).sum_to_size(masses.shape) if needed[3] else None
-        return (*slopes, None, None, None)
+            by_knots = by_mean - jumps * _at_knots(at, held, knots, log_sum, ctx.which)
+            by_knots = (grad * by_knots).sum_to_size(knots.shape) if needed[3] else None
+            by_masses = (grad * means).sum_to_size(masses.shape) if needed[4] else None
+        by_noise = by_noise[0] if by_noise else None
+        return by_x, by_noise, by_scale, by_knots, by_masses, None, None, None
 
 
 def _at_knots(x: Tensor, r: Tensor | None, knots: Tensor, log_total: Tensor, which: int) -> Tensor:
