@@ -138,8 +138,10 @@ class _OfPieces(_WithTails):
 
     def _shape(self, *others: Tensor) -> torch.Size:
         """The common batch shape, of ``others`` too."""
-        shapes = [v.shape for v in (self._scale, self.noise, *others) if v is not None]
-        return torch.broadcast_shapes(self.predictive.batch_shape, *shapes)
+        shapes = {v.shape for v in (self._scale, self.noise, *others) if v is not None}
+        shapes.add(self.predictive.batch_shape)
+        # In Python, `broadcast_shapes` takes as long as ten operations.
+        return shapes.pop() if len(shapes) == 1 else torch.broadcast_shapes(*shapes)
 
     def _standard(self) -> PiecewisePredictive:
         """The piecewise distribution in units of the scale of its normal pieces.
