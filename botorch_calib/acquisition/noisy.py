@@ -42,7 +42,7 @@ def keeps_roots(model: Model) -> bool:
     """Whether all outcomes of a model have a root to keep: calibrated ones and BoTorch's own."""
     model = predicting_part(model)
     if isinstance(model, CalibratedModelList):
-        return all(keeps_roots(part) for part in model.models)  # type: ignore[arg-type]
+        return all(keeps_roots(part) for part in model.models)
     return isinstance(model, CalibratedModel) or bool(supports_cache_root(model))
 
 
@@ -209,4 +209,9 @@ class qLogCalibratedNoisyExpectedHypervolumeImprovement(  # type: ignore[misc]
                 "which as many pending points are evaluated together with the new ones."
             )
         self._decide(model, cache_root, X_baseline, **kwargs)
+        if not kwargs.get("cache_pending", True):
+            raise UnsupportedError(
+                "`cache_pending=False` is an option under which BoTorch's class has no value: give "
+                "a greater `max_iep` instead, up to which pending points are not cached."
+            )
         super().__init__(model=model, ref_point=ref_point, X_baseline=X_baseline, **kwargs)

@@ -49,7 +49,7 @@ class _WithTails(WithMoments):
         """Logarithm of the mean excess over ``x``, that of a smaller value being 0."""
         raise NotImplementedError
 
-    def quantile(self, level: float) -> Tensor:
+    def quantile(self, level: float | Tensor) -> Tensor:
         """The ``level``-quantile."""
         raise NotImplementedError
 
@@ -193,20 +193,36 @@ class SmoothedPredictive(_OfPieces):
         log_masses = _common_or_rows_first(self.predictive.log_masses, shape)
         return (log_p + log_masses).logsumexp(dim=0).view(shape) - scale.log()
 
-    def quantile(self, level: float) -> Tensor:
-        """The ``level``-quantile, ``level`` in (0, 1), with exact derivatives of every order."""
+    def quantile(self, level: float | Tensor) -> Tensor:
+        """The ``level``-quantile, ``level`` in (0, 1), with exact derivatives of every order.
+
+        Several levels stand in front of the batch: of ``k x 1 ... x 1`` it is ``k x batch_shape``.
+        """
+        if isinstance(level, Tensor):
+            is_low = level.flatten() < 0.5
+            if is_low.all():
+                return -self.mirrored()._upper_quantile(level)
+            if not is_low.any():
+                return self._upper_quantile(1 - level)
+            low, high = self.quantile(level[is_low]), self.quantile(level[~is_low])
+            order = torch.cat([is_low.nonzero(), (~is_low).nonzero()]).squeeze(-1)
+            return torch.cat([low, high])[order.argsort()]
         if level < 0.5:  # work with the tail probability that is small, hence exact
             return -self.mirrored()._upper_quantile(level)
         return self._upper_quantile(1 - level)
 
-    def _upper_quantile(self, tail: float) -> Tensor:
+    def _upper_quantile(self, tail: float | Tensor) -> Tensor:
         """The point beyond which lies the probability ``tail``, at most 1/2."""
         if self.predictive.is_gaussian:
             return self._deviation() * upper_score(tail)
-        shape, standard = self._shape(), self._standard()
+        several = [tail] if isinstance(tail, Tensor) else []
+        shape, standard = self._shape(*several), self._standard()
         scale, ratio = held_ratio(self._scale, self.noise)
         ratio = ratio.expand(shape).reshape(-1)
-        table = standard.quantile_table(tail)
+        if isinstance(tail, Tensor):
+            table, tail = None, tail.expand(shape).reshape(-1)
+        else:
+            table = standard.quantile_table(tail)
         if table is None:
             points = _candidates(standard, ratio, shape, tail)
         else:
@@ -270,19 +286,22 @@ class UnsmoothedPredictive(_OfPieces):
             return self.predictive.log_prob(x)
         return self.predictive.log_prob(x / self.unit) - self.unit.log()
 
-    def quantile(self, level: float) -> Tensor:
-        """The ``level``-quantile, ``level`` in (0, 1)."""
+    def quantile(self, level: float | Tensor) -> Tensor:
+        """The ``level``-quantile, ``level`` in (0, 1), or several: see `SmoothedPredictive`."""
         quantile = self.predictive.quantile(level)
         return quantile if self.unit is None else self.unit * quantile
 
 
 @torch.no_grad()
 def _candidates(
-    predictive: PiecewisePredictive, ratio: Tensor, shape: torch.Size, tail: float
+    predictive: PiecewisePredictive, ratio: Tensor, shape: torch.Size, tail: float | Tensor
 ) -> Tensor:
     """Points ``T(u) + r eps`` for `SmoothedQuantile`, ``7 x n``."""
     u, eps = normal_points(tail, ratio.device)
     batch = predictive.batch_shape
+    if u.dim() == 2:
+        z = predictive.transport(u.view(len(u), *shape)).view(u.shape)
+        return torch.addcmul(z, eps, ratio)
     z = predictive.transport(u.view(-1, *[1] * len(batch)))
     z = z.expand(len(u), *shape).reshape(len(u), -1) if batch else z.unsqueeze(-1)
     return torch.addcmul(z, eps.unsqueeze(-1), ratio)

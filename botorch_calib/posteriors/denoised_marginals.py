@@ -22,6 +22,8 @@ from botorch_calib.posteriors.stated import StatedPosterior
 _FAR = 1e90
 _LEAST_NOISE = 1e-200  # variance; keeps the derivative of its root finite
 
+_CHUNK = 2**14  # quantiles, at different levels, that are looked for together
+
 
 class DenoisedMarginals(StatedPosterior):
     """The distributions of ``f~``, or of ``y``, at each point; see `CalibratedPosterior`.
@@ -79,7 +81,7 @@ class DenoisedMarginals(StatedPosterior):
     def moments(self) -> tuple[Tensor, Tensor]:
         """Mean and variance, ``batch_shape x q x 1``, which cost as much as one of them."""
         mean, variance = self._distribution.moments()
-        return (self._location + mean).to(self._dtype), variance.to(self._dtype)
+        return self._located(mean), variance.to(self._dtype)
 
     def cdf(self, value: Tensor | float) -> Tensor:
         """``P(f~ <= value)`` of each marginal.
@@ -105,19 +107,26 @@ class DenoisedMarginals(StatedPosterior):
         Raises:
             InputDataError: If a level is outside (0, 1).
         """
-        if not isinstance(value, (int, float)):
-            try:
-                value = torch.as_tensor(value)
-            except (TypeError, ValueError, RuntimeError):
-                raise InputDataError(
-                    f"`value` must hold levels in (0, 1), got {value!r}."
-                ) from None
-            if value.numel() > 1:
-                return torch.stack([self.quantile(v) for v in value], dim=0)
-        level = float(value)
-        if not 0.0 < level < 1.0:
-            raise InputDataError(f"`value` must hold levels in (0, 1), got {level}.")
-        return (self._location + self._distribution.quantile(level)).to(self._dtype)
+        if isinstance(value, (int, float)):
+            check_open_unit("value", value)
+            return self._located(self._distribution.quantile(float(value)))
+        try:
+            levels = torch.as_tensor(value, dtype=torch.float64, device=self._location.device)
+        except (TypeError, ValueError, RuntimeError):
+            raise InputDataError(f"`value` must hold levels in (0, 1), got {value!r}.") from None
+        if levels.numel() == 1:
+            return self.quantile(float(levels))
+        if not ((levels > 0.0) & (levels < 1.0)).all():
+            raise InputDataError(f"`value` must hold levels in (0, 1), got {value}.")
+        # As many at a time as make for few operations in little memory
+        parts = levels.view(-1, *[1] * self._location.dim()).split(
+            max(_CHUNK // self._location.numel(), 1)
+        )
+        values = torch.cat([self._located(self._distribution.quantile(part)) for part in parts])
+        return values.view(*levels.shape, *values.shape[1:])
+
+    def _located(self, value: Tensor) -> Tensor:
+        return (self._location + value).to(self._dtype)
 
     def conditional_mean_below(self, level: float) -> Tensor:
         """``E[f~ | f~ <= Q(level)]``, ``batch_shape x q x 1``, with the derivatives of `quantile`.
@@ -129,8 +138,7 @@ class DenoisedMarginals(StatedPosterior):
             InputDataError: If ``level`` is outside (0, 1).
         """
         check_open_unit("level", level)
-        value = self._location + self._distribution.mean_below(level)
-        return value.to(self._dtype)
+        return self._located(self._distribution.mean_below(level))
 
     def _at(self, value: Tensor | float, function: Callable[[Tensor], Tensor]) -> Tensor:
         """A function of numbers from `_location`, at ``value``."""
