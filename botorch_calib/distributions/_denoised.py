@@ -17,9 +17,11 @@ beyond all other pieces, there are these ways:
 Other distributions are integrated piece by piece (`_piece_integrals`).
 
 Derivatives: ``dE/dx = -S``, ``dS/dx = -p``, by the heat equation ``dE/dr = r p`` and
-``dS/dr = -r p'``. A knot that moves by ``dk`` adds ``f(k) dk`` of the density ``f`` of the piece
-below at ``k`` and, since its mass stays the same, thins the rest of it. They need no graph; where
-they are to be differentiated again, they come from that of `_piece_integrals`.
+``dS/dr = -r p'``. A scale of ``z`` multiplies ``E`` where it multiplies ``x`` and ``r`` too, and
+leaves ``S``, which gives the derivatives by it. A knot that moves by ``dk`` adds ``f(k) dk`` of the
+density ``f`` of the piece below at ``k`` and, since its mass stays the same, thins the rest of it.
+They need no graph; where they are to be differentiated again, they come from that of
+`_piece_integrals`.
 
 Everything is on a scale of its own per number, so that
 logarithms of numbers like ``exp(-700)`` keep their digits, and in units of the scale of the normal
@@ -505,7 +507,6 @@ class _Integral(Function):
                 rate = -density_slopes(at, held, knots, parts, *rest)[0]
             rows.append(ratio * rate / total)
             by_scale.addcmul_(ratio, rows[1], value=-1)
-        # All three together change the excess as they do.
         rows.append(by_scale.add_(1.0) if which == EXCESS else by_scale)
         saved: list[Tensor | None] = [None] * 4
         if with_pieces:

@@ -2,12 +2,10 @@ r"""`SmoothedPredictive`: a piecewise distribution plus Gaussian noise, and that
 
 Denoising [Kim2024locbo, eq. 30] turns the calibrated distribution of an observation ``y`` into one
 of the objective, ``f~ ~ int N(f; mu + a (y - mu), s^2) p(y) dy``. With ``z = (y - mu)/sigma_y``
-and ``b = a sigma_y`` this is the distribution of ``mu + b (z + r eps)``, ``eps`` standard normal
-and ``r = s / b = sqrt(noise variance / variance of f)``: an affine image of the piecewise
-distribution smoothed at the ratio ``r``. This module knows that distribution; the units are added
-by `botorch_calib.posteriors.CalibratedPosterior`. Without noise, or where the distribution of ``y``
-itself is wanted, `UnsmoothedPredictive` answers the same questions of ``z`` at a fraction of the
-cost.
+and ``b = a sigma_y`` this is the distribution of ``mu + b z + s eps``, ``eps`` standard normal.
+This module knows that of ``b z + s eps``; `botorch_calib.posteriors.CalibratedPosterior` adds
+``mu``. Without noise, or where the distribution of ``y`` itself is wanted, `UnsmoothedPredictive`
+answers the same questions of ``b z`` at a fraction of the cost.
 
 The density that the paper prints as the result (eq. 46) is not this one. With its
 ``A = a^2 / (2 s^2)`` and ``C = 1 / (2 sigma_y^2)`` the exponent has to be
@@ -217,8 +215,8 @@ class SmoothedPredictive(_OfPieces):
         """The point beyond which lies the probability ``tail``, at most 1/2."""
         if self.predictive.is_gaussian:
             return self._deviation() * upper_score(tail)
-        levels = [tail] if isinstance(tail, Tensor) else []
-        shape, standard = self._shape(*levels), self._standard()
+        several = [tail] if isinstance(tail, Tensor) else []
+        shape, standard = self._shape(*several), self._standard()
         scale, ratio = held_ratio(self._scale, self.noise)
         ratio = ratio.expand(shape).reshape(-1)
         if isinstance(tail, Tensor):

@@ -81,7 +81,7 @@ class DenoisedMarginals(StatedPosterior):
     def moments(self) -> tuple[Tensor, Tensor]:
         """Mean and variance, ``batch_shape x q x 1``, which cost as much as one of them."""
         mean, variance = self._distribution.moments()
-        return (self._location + mean).to(self._dtype), variance.to(self._dtype)
+        return self._located(mean), variance.to(self._dtype)
 
     def cdf(self, value: Tensor | float) -> Tensor:
         """``P(f~ <= value)`` of each marginal.
@@ -109,7 +109,7 @@ class DenoisedMarginals(StatedPosterior):
         """
         if isinstance(value, (int, float)):
             check_open_unit("value", value)
-            return self._in_outcome_units(self._distribution.quantile(float(value)))
+            return self._located(self._distribution.quantile(float(value)))
         try:
             levels = torch.as_tensor(value, dtype=torch.float64, device=self._location.device)
         except (TypeError, ValueError, RuntimeError):
@@ -122,12 +122,10 @@ class DenoisedMarginals(StatedPosterior):
         parts = levels.view(-1, *[1] * self._location.dim()).split(
             max(_CHUNK // self._location.numel(), 1)
         )
-        values = torch.cat(
-            [self._in_outcome_units(self._distribution.quantile(part)) for part in parts]
-        )
+        values = torch.cat([self._located(self._distribution.quantile(part)) for part in parts])
         return values.view(*levels.shape, *values.shape[1:])
 
-    def _in_outcome_units(self, value: Tensor) -> Tensor:
+    def _located(self, value: Tensor) -> Tensor:
         return (self._location + value).to(self._dtype)
 
     def conditional_mean_below(self, level: float) -> Tensor:
@@ -140,7 +138,7 @@ class DenoisedMarginals(StatedPosterior):
             InputDataError: If ``level`` is outside (0, 1).
         """
         check_open_unit("level", level)
-        return self._in_outcome_units(self._distribution.mean_below(level))
+        return self._located(self._distribution.mean_below(level))
 
     def _at(self, value: Tensor | float, function: Callable[[Tensor], Tensor]) -> Tensor:
         """A function of numbers from `_location`, at ``value``."""
