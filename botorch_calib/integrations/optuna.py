@@ -40,7 +40,7 @@ from botorch_calib.acquisition import (
 )
 from botorch_calib.asynchronous.refits import fit_single_task_gp
 from botorch_calib.calibration import Calibrator, LocalizedConformal
-from botorch_calib.models import CalibratedModel
+from botorch_calib.models import CalibratedModel, CalibratedModelList
 from botorch_calib.models.residuals import RESIDUALS
 from botorch_calib.optim.separate_starts import SEPARATE_STARTS
 from botorch_calib.posteriors.calibrated import EXCESS
@@ -191,7 +191,7 @@ class _CalibratedCandidates:
     def _acquisition_function(self, trials: _Trials) -> AcquisitionFunction:
         models = self._models(trials)
         if trials.num_objectives > 1:
-            return _hypervolume_improvement(ModelList(*models), trials)
+            return _hypervolume_improvement(CalibratedModelList(*models), trials)
         if trials.constraints is not None:
             return _constrained_improvement(ModelList(*models), trials)
         return LogCalibratedExpectedImprovement(
