@@ -189,8 +189,8 @@ class qLogCalibratedNoisyExpectedHypervolumeImprovement(  # type: ignore[misc]
             ``cache_pending=False``, which fails in BoTorch, give ``max_iep``.
 
     Raises:
-        InputDataError: As the above class, and if ``cache_pending`` is False.
-        UnsupportedError: As the above class.
+        InputDataError: As there, and if ``cache_pending`` is False.
+        UnsupportedError: As there.
 
     Example:
         >>> model = CalibratedModelList.from_history(gps, LocalizedConformal(0.2))
