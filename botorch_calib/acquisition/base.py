@@ -1,9 +1,8 @@
 """Base class of the closed forms: predictive distributions of single points, and fantasies.
 
 A closed form reads marginals from ``_marginals``, computes its value, and hands that to
-``_reduce``. The value is averaged over fantasies of pending points, a fixed set of quasi-random
-outcomes that the models are conditioned on. For joint batches (``q > 1``) use BoTorch's Monte Carlo
-acquisition functions.
+``_reduce``, which averages it over fantasies of pending points. For joint batches (``q > 1``) use
+BoTorch's Monte Carlo acquisition functions.
 """
 
 from __future__ import annotations
@@ -37,8 +36,7 @@ class CalibratedAcquisitionFunction(PendingPoints, ABC):
         posterior_transform: Affine transform of the outcome.
         maximize: Whether the objective is maximised.
         num_fantasies: Number of fantasies of the outcomes at pending points.
-        observation_noise: Whether the value is of an observation, also where the model's posterior
-            is of the objective.
+        observation_noise: Whether the value is of an observation whatever the model describes.
         outcomes: Outcomes that the value depends on, the objective first.
     """
 

@@ -87,10 +87,9 @@ class LogCalibratedConstrainedExpectedImprovement(_Constrained, ImprovementFunct
     With pending points ``P`` the value is the mean over fantasies ``w`` of their outcomes,
     ``log E_w[E((f~ - best_w)+ | w) prod_i P(lower_i <= y_i <= upper_i | w)]``. The incumbent
     ``best_w`` is the greatest of ``best_f`` and the posterior means of the objective at those
-    points of ``P`` that are feasible in ``w`` with a probability above 1/2. Without noise, means
-    and feasibility are known in ``w``, and for Gaussian processes this is the expected improvement
-    over the pending points' own outcomes, by the tower property. With noise the incumbent is a
-    plug-in, as in `LogCalibratedExpectedImprovement`.
+    points of ``P`` that are feasible in ``w`` with a probability above 1/2. Without noise this is,
+    for Gaussian processes, the expected improvement over the pending points' own outcomes, by the
+    tower property.
 
     Args:
         model: A `CalibratedModelList` of calibrated or Gaussian models.

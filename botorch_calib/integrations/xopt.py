@@ -42,17 +42,15 @@ class CalibratedModelConstructor(StandardModelConstructor):
 
     Its fields are those of ``StandardModelConstructor`` and the following; all are given by name.
     The model is a `CalibratedModelList`, with an outcome for each objective and constraint. Xopt's
-    generators evaluate it by joint samples of the calibrated distributions, except where a single
-    candidate is asked for without constraints: BoTorch's analytic functions, which they use there,
-    read its mean and variance alone.
+    generators evaluate it by joint samples, except where a single candidate is asked for without
+    constraints: BoTorch's analytic functions, used there, read its mean and variance alone.
 
     Args:
         calibrator: The class of the calibrator, by its name if it is one of this package. Each fit
             makes a new one for each outcome.
         calibrator_options: Arguments of the calibrator, plain values; ``alpha=0.2`` if there are
             none and it is a `LocalizedConformal`.
-        denoise: Whether posteriors are of the outcomes behind the noise (the default) or of their
-            observations.
+        denoise: Whether posteriors are of outcomes behind the noise or of their observations.
         residuals: Which residuals of the data are replayed: ``"prequential"``, one step ahead, or
             ``"loo"``, leave-one-out.
         excess: See `CalibratedModel`.

@@ -39,7 +39,11 @@ def check_base(model: Model, wrapper: str = "CalibratedModel") -> None:
             f"CalibratedModelList, {one_outcome_of(model)}{_in_one_go(wrapper, model)}."
         )
     if not isinstance(getattr(model, "likelihood", None), _GaussianLikelihoodBase):
-        raise UnsupportedError(f"{name} has no Gaussian likelihood, which {wrapper} needs.")
+        raise UnsupportedError(
+            f"{name} has no Gaussian likelihood, which {wrapper} needs: use an exact GP such as "
+            "SingleTaskGP, whose likelihood is Gaussian by default, or give a model of yours that "
+            "adds Gaussian noise a GaussianLikelihood as `likelihood`."
+        )
     if isinstance(model, HigherOrderGP):
         raise UnsupportedError(
             f"The outcome of a {name} is a tensor, which {wrapper} has no predictive distribution "

@@ -87,6 +87,22 @@ def test_quantile(kind, level):
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_quantiles_at_many_levels(kind):
+    """Found together they are as exact as each alone, in the order of the levels."""
+    distribution, _ = random_case(kind, 35)
+    levels = torch.tensor([0.77, 1e-12, 0.5, 1 - 1e-9, 0.01, 0.3], dtype=torch.double)
+    values = distribution.quantile(levels.view(-1, 1))
+    assert values.shape == (6, 35)
+    for level, x in zip(levels.tolist(), values, strict=True):
+        if level < 0.5:
+            probability, tail = distribution.cdf(x), level
+        else:
+            probability, tail = distribution.log_survival(x).exp(), 1 - level
+        tail = torch.full_like(x, tail)
+        assert_close(probability, tail, rtol=TOLERANCE.get(kind, 1e-7), atol=0.0)
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_mirrored(kind):
     distribution, x = random_case(kind, 50)
     twin = distribution.mirrored()
@@ -260,6 +276,14 @@ class TestDerivatives:
     def test_quantile(self, kind, level):
         def function(parameters, ratio):
             return make(kind, parameters, ratio).quantile(level)
+
+        assert gradcheck(function, parameters_of(kind, 3)[:2], atol=1e-5, rtol=1e-4)
+
+    def test_quantiles(self, kind):
+        levels = torch.tensor([[0.9], [0.02], [0.6]], dtype=torch.double)
+
+        def function(parameters, ratio):
+            return make(kind, parameters, ratio).quantile(levels)
 
         assert gradcheck(function, parameters_of(kind, 3)[:2], atol=1e-5, rtol=1e-4)
 
