@@ -117,7 +117,7 @@ def _nonlinear_part(transform: Any) -> Any:
 
 def check_observations(model: Any, X: Tensor, Y: Tensor, Yvar: Tensor | None) -> None:
     """Raise unless these are finite observations ``n x d``, ``n x 1`` of a single model."""
-    if model.batch_shape:
+    if getattr(model, "batch_shape", ()):  # which a model without training data does not tell
         raise UnsupportedError(
             f"`observe` needs a model without batch dimensions, got {tuple(model.batch_shape)}."
         )
@@ -150,6 +150,11 @@ def scalar_affine(transform: PosteriorTransform | None, subject: str) -> tuple[f
         return 1.0, 0.0
     if isinstance(transform, ScalarizedPosteriorTransform):
         weights = transform.get_buffer("weights")
+        if weights.numel() == 1 and float(weights) == 0.0:
+            raise UnsupportedError(
+                f"`posterior_transform` has the weight 0, which makes a constant of {subject}: "
+                "give another weight."
+            )
         if weights.numel() == 1:
             return float(weights), float(transform.offset)
     raise UnsupportedError(

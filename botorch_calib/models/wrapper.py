@@ -50,7 +50,12 @@ class WrapperModel(Model):
         """One output."""
         return 1
 
-    batch_shape = _of_base("batch_shape")
+    @property
+    def batch_shape(self) -> torch.Size:
+        """That of the base model; one without training data need not tell it, and is no batch."""
+        shape: torch.Size = getattr(self.model, "batch_shape", torch.Size())
+        return shape
+
     likelihood = _of_base("likelihood")
     mean_module = _of_base("mean_module")
     covar_module = _of_base("covar_module")  # where TuRBO and other clients read lengthscales
