@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
+from pathlib import Path
 from typing import Any
 
 from botorch.exceptions.errors import InputDataError
@@ -22,8 +23,8 @@ from botorch_calib.asynchronous.workers import Objective, Workers
 from botorch_calib.exceptions import LedgerError
 from botorch_calib.ledger.ledger import FeedbackLedger
 
-# Ids of the ledgers that runs in this process use.
-_IN_USE: set[int] = set()
+# The ledgers that runs in this process use: their files or, in memory, their ids.
+_IN_USE: set[Path | int] = set()
 
 
 class AsynchronousOptimizer:
@@ -70,7 +71,7 @@ class AsynchronousOptimizer:
         ledger: Where trials are recorded.
         propose: Chooses the next query, such as a `DelayAwareProposer`: a function from the ledger
             to a tensor of shape ``d`` or ``1 x d``. Called in the thread that calls `run`.
-        max_parallel: Number of evaluations to keep running (default: ``workers``).
+        max_parallel: Number of evaluations to keep running (default, and at most: ``workers``).
         limits: When to give up an evaluation, a trial or the run (default: ``EvaluationLimits()``,
             without a time-out).
         maximize: Whether larger values are better, which the ledger records; None for what it says.
@@ -120,6 +121,13 @@ class AsynchronousOptimizer:
             )
         if max_parallel is None and workers is None:
             raise InputDataError("`max_parallel` is needed with an `executor`.")
+        at_once = workers if max_parallel is None else max_parallel
+        at_once = check_count("max_parallel", at_once, 1)
+        if workers is not None and at_once > workers:
+            raise InputDataError(
+                f"`max_parallel` ({at_once}) must not exceed `workers` ({workers}), each of which "
+                "runs one evaluation at a time."
+            )
         check_one_of("resume", resume, ("rerun", "keep"))
         if maximize is not None:
             ledger.declare(maximize)
@@ -128,9 +136,7 @@ class AsynchronousOptimizer:
         self._settings = RunSettings(
             ledger=ledger,
             propose=propose,  # type: ignore[arg-type]
-            max_parallel=check_count(
-                "max_parallel", workers if max_parallel is None else max_parallel, 1
-            ),
+            max_parallel=at_once,
             limits=limits,
             resume=resume,
             callbacks=tuple(callbacks),
@@ -177,13 +183,14 @@ class AsynchronousOptimizer:
             goal = check_count("num_evaluations", num_evaluations, 1)
         if seconds is not None:
             deadline = begin + check_positive("seconds", seconds)
-        if id(self.ledger) in _IN_USE:
+        used = self.ledger.path or id(self.ledger)
+        if used in _IN_USE:
             raise LedgerError("Another run in this process uses the `ledger`: wait for its end.")
-        _IN_USE.add(id(self.ledger))
+        _IN_USE.add(used)
         try:
             EvaluationLoop(self._settings, self._workers(), goal, deadline, bool(progress)).run()
         finally:
-            _IN_USE.remove(id(self.ledger))
+            _IN_USE.remove(used)
         return summarize(self.ledger, time.monotonic() - begin)
 
     def _workers(self) -> Workers:

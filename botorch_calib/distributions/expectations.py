@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
+from botorch_calib.distributions._denoised import held_ratio
 from botorch_calib.distributions._normal_functions import (
     TINY,
     graded_rule,
@@ -24,7 +25,7 @@ from botorch_calib.distributions._normal_functions import (
     unit_legendre,
 )
 from botorch_calib.distributions.form import PiecewiseForm
-from botorch_calib.distributions.smoothed import SmoothedPredictive
+from botorch_calib.distributions.smoothed import SmoothedPredictive, UnsmoothedPredictive
 
 _EDGE = 5.5  # units of the noise about a knot in which it is felt: beyond is 2e-8
 _REACH = 64.0  # tails end where a normal density has fallen by exp(-32)
@@ -34,7 +35,10 @@ _FAR = 1e100  # stands for infinite knots and thresholds; its square does not ov
 
 
 def rule_above(
-    distribution: SmoothedPredictive, threshold: Tensor, growth: Tensor, order: int = 16
+    distribution: SmoothedPredictive | UnsmoothedPredictive,
+    threshold: Tensor,
+    growth: Tensor,
+    order: int = 16,
 ) -> tuple[Tensor, Tensor]:
     r"""Points ``x_i > c`` and ``log w_i`` with ``E[u(x); x > c] = sum_i w_i u(x_i)``.
 
@@ -48,15 +52,15 @@ def rule_above(
     threshold would be 0, and there is none.
 
     Args:
-        distribution: A distribution; one without noise has the ratio 0.
+        distribution: The distribution of ``x``.
         threshold: ``c``, minus infinity for no threshold.
         growth: Slope of ``log |u|`` far out, nonnegative. Both broadcast against the batch shape.
         order: Number of nodes on a panel. 16 give 1e-6 of the value, 12 give 1e-5, most often less.
     """
-    predictive, ratio = distribution._in_standard_units()
-    scale = distribution.predictive.scale
-    if scale is not None:
-        threshold, growth = threshold / scale.detach(), growth * scale.detach()
+    predictive, noise = distribution._standard(), distribution.noise
+    nothing = torch.zeros_like(distribution._scale)
+    scale, ratio = held_ratio(distribution._scale, nothing if noise is None else noise)
+    threshold, growth = threshold / scale.detach(), growth * scale.detach()
     shape = torch.broadcast_shapes(
         threshold.shape, ratio.shape, distribution.predictive.batch_shape
     )
@@ -75,7 +79,7 @@ def rule_above(
     t, log_length = _nodes(form, low, high, ratio, threshold, growth, order)
     log_weights = _LogDensities.apply(t, low, high, ratio, normal) + (log_height + log_length)
     points, log_weights = t.flatten(0, 1), log_weights.flatten(0, 1)
-    return (points if scale is None else points * scale), log_weights
+    return points * scale, log_weights
 
 
 def _log_width(low: Tensor, high: Tensor, normal: Tensor) -> Tensor:

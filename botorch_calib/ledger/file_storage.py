@@ -101,6 +101,8 @@ class FileStorage(Storage):
                 storage.contents.settings.check_agrees(given, path)
             except BaseException:
                 lock.release()
+                # A traceback keeps it alive, and it may not write any more.
+                cls._of_path.pop(path, None)
                 raise
             return storage
 

@@ -104,6 +104,11 @@ def scalar_affine(transform: PosteriorTransform | None, subject: str) -> tuple[f
         return 1.0, 0.0
     if isinstance(transform, ScalarizedPosteriorTransform):
         weights = transform.get_buffer("weights")
+        if weights.numel() == 1 and float(weights) == 0.0:
+            raise UnsupportedError(
+                f"`posterior_transform` has the weight 0, which makes a constant of {subject}: "
+                "give another weight."
+            )
         if weights.numel() == 1:
             return float(weights), float(transform.offset)
     raise UnsupportedError(
