@@ -43,7 +43,7 @@ def rule_above(
     r"""Points ``x_i > c`` and ``log w_i`` with ``E[u(x); x > c] = sum_i w_i u(x_i)``.
 
     Both are ``N x shape``, for ``u`` that is smooth beyond ``c`` and 0 there. Three panels of
-    Gauss and Legendre's rule cover a piece, ``N = 3 order`` for each: one about each end, where
+    Gauss and Legendre's rule cover a piece, with ``order`` nodes each: one about each end, where
     noise blurs it, and one between. The tails of open pieces are cut where ``exp(growth |x|)``
     times their density is nothing. The rule is relative: it holds however far out ``c`` is, where
     the outer piece is open.
@@ -76,7 +76,13 @@ def rule_above(
     natural = torch.where(normal, log_normal_interval(low, high), _log_width(low, high, normal))
     log_height = first(predictive.log_masses) - natural
 
-    t, log_length = _nodes(form, low, high, ratio, threshold, growth, order)
+    kind, piece = _panels(form, ends.device)
+    t, log_length = _nodes(
+        form, low, high, ratio, threshold, growth, order, kind * len(low) + piece
+    )
+    low, high, normal, log_height = (
+        v.index_select(0, piece) for v in (low, high, normal, log_height)
+    )
     log_weights = _LogDensities.apply(t, low, high, ratio, normal) + (log_height + log_length)
     points, log_weights = t.flatten(0, 1), log_weights.flatten(0, 1)
     return points * scale, log_weights
@@ -95,8 +101,12 @@ def _nodes(
     threshold: Tensor,
     growth: Tensor,
     order: int,
+    kept: Tensor,
 ) -> tuple[Tensor, Tensor]:
-    """Nodes, and logarithms of weight times length, ``(3 order) x K x shape``."""
+    """Nodes, and logarithms of weight times length, ``order x num_panels x shape``.
+
+    Of the three panels of all pieces, flattened, those at the indices ``kept`` are used.
+    """
     spread = 1.0 + ratio.square()
     threshold = threshold.clamp(-_FAR, _FAR)
     edge, shift, peak = _EDGE * ratio, growth * ratio.square(), growth * spread
@@ -117,23 +127,39 @@ def _nodes(
         first = torch.maximum(threshold, low[-1] - edge) - peak
         last = peak + (first.clamp(min=0.0).square() + _REACH * spread).sqrt()
         stop[-1] = torch.maximum(last, end_after(low[-1]))
-    # In the middle where the noise is felt throughout; the tail of an open piece takes two panels.
+    # In the middle where the noise is felt throughout
     middle = 0.5 * (start + stop)
     inner, outer = torch.minimum(low + edge, middle), torch.maximum(high - edge, middle)
-    if form.open_high:
-        outer[-1] = stop[-1]
-    if form.open_low:
-        inner[0] = start[0] + (0.6 if len(low) > 1 else 0.35) * (outer[0] - start[0])
-    if form.open_high:
-        outer[-1] = inner[-1] + 0.4 * (stop[-1] - inner[-1])
+    if form.is_gaussian:
+        inner, outer = (start + share * (stop - start) for share in (1 / 3, 2 / 3))
+    else:  # the tail of an open piece is one panel, that about its knot the other
+        if form.open_low:
+            inner[0] = outer[0]
+        if form.open_high:
+            outer[-1] = inner[-1]
     ends = torch.maximum(torch.stack([start, inner, outer, stop]), threshold)
     ends = ends.cummax(dim=0).values
     lengths = ends.diff(dim=0)
     nodes, log_rule = _rules(order, ends.dtype, ends.device)
-    column = (order, 3, *[1] * len(shape))
-    t = (ends[:-1] + nodes.view(column) * lengths).flatten(0, 1)
-    log_length = lengths.clamp(min=TINY).log() + log_rule.view(column)
-    return t, log_length.flatten(0, 1)
+    kind = kept // len(low)
+    column = (order, len(kept), *[1] * (len(shape) - 1))
+    begin, lengths = (v.flatten(0, 1).index_select(0, kept) for v in (ends[:-1], lengths))
+    t = begin + nodes.index_select(1, kind).view(column) * lengths
+    return t, lengths.clamp(min=TINY).log() + log_rule.index_select(1, kind).view(column)
+
+
+@lru_cache(maxsize=128)
+def _panels(form: PiecewiseForm, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Of each panel that is used, which of the three it is, and of which piece."""
+    num = form.num_pieces
+    empty = set()
+    if num > 1:
+        empty = {(1, 0)} if form.open_low else set()
+        empty |= {(1, num - 1)} if form.open_high else set()
+    pairs = [(kind, piece) for kind in range(3) for piece in range(num)]
+    used = torch.tensor([pair for pair in pairs if pair not in empty], device=device)
+    with torch.inference_mode(False):  # else no graph could use what the cache holds
+        return used[:, 0].clone(), used[:, 1].clone()
 
 
 @lru_cache(maxsize=32)
