@@ -24,6 +24,10 @@ class OutcomeMap(ABC):
     def latent(self, outcome: Tensor) -> Tensor:
         """The inverse; minus infinity or infinity for what is below or above all outcomes."""
 
+    def last_points(self, num: int) -> OutcomeMap:
+        """The map at the last ``num`` of the ``q`` points: this one, if it is the same at all."""
+        return self
+
     def affine(self, weight: float, offset: float) -> OutcomeMap:
         """The increasing map that ends in ``weight y + offset``; of ``-latent`` if that falls."""
         return _Affine(self, weight, offset)
@@ -33,6 +37,9 @@ class _Affine(OutcomeMap):
     def __init__(self, base: OutcomeMap, weight: float, offset: float) -> None:
         self._base, self._weight, self._offset = base, weight, offset
         self._sign = 1.0 if weight > 0.0 else -1.0
+
+    def last_points(self, num: int) -> OutcomeMap:
+        return _Affine(self._base.last_points(num), self._weight, self._offset)
 
     def outcome(self, latent: Tensor) -> Tensor:
         return self._weight * self._base.outcome(self._sign * latent) + self._offset

@@ -6,6 +6,7 @@ import math
 
 import torch
 from botorch.exceptions.errors import InputDataError, UnsupportedError
+from botorch.posteriors import GPyTorchPosterior
 from torch import Tensor
 
 from botorch_calib._validation import check_open_unit
@@ -77,6 +78,18 @@ class TransformedOutcomePosterior(StatedPosterior):
     def rsample_from_base_samples(self, sample_shape: torch.Size, base_samples: Tensor) -> Tensor:
         """Differentiable samples, ``sample_shape x batch_shape x q x 1``, made of base samples."""
         return self._outcome(self.posterior.rsample_from_base_samples(sample_shape, base_samples))
+
+    @property
+    def path_posterior(self) -> GPyTorchPosterior:
+        """That from which paths of the process are drawn, see `CalibratedPosterior`."""
+        return self.posterior.path_posterior
+
+    def rsample_from_cached_root(
+        self, sample_shape: torch.Size, base_samples: Tensor, baseline_L: Tensor, q: int
+    ) -> Tensor:
+        """Those of `CalibratedPosterior.rsample_from_cached_root`, mapped."""
+        latent = self.posterior.rsample_from_cached_root(sample_shape, base_samples, baseline_L, q)
+        return self.outcome_map.last_points(q).outcome(latent).to(self.dtype)
 
     def rsample(self, sample_shape: torch.Size | None = None) -> Tensor:
         """Differentiable samples, ``sample_shape x batch_shape x q x 1``."""
