@@ -27,6 +27,7 @@ from botorch.exceptions.errors import InputDataError, UnsupportedError
 from botorch.exceptions.warnings import BotorchWarning
 from botorch.models.model import Model, ModelList
 from botorch.posteriors import Posterior
+from botorch.sampling.list_sampler import ListSampler
 from botorch.utils.low_rank import sample_cached_cholesky
 from linear_operator.utils.errors import NanError, NotPSDError
 from torch import Tensor
@@ -42,7 +43,7 @@ def keeps_roots(model: Model) -> bool:
     """Whether all outcomes of a model have a root to keep: calibrated ones and BoTorch's own."""
     model = predicting_part(model)
     if isinstance(model, CalibratedModelList):
-        return all(keeps_roots(part) for part in model.models)  # type: ignore[arg-type]
+        return all(keeps_roots(part) for part in model.models)
     return isinstance(model, CalibratedModel) or bool(supports_cache_root(model))
 
 
@@ -65,11 +66,13 @@ class _CachedRoots(CachedCholeskyMCSamplerMixin):
                 "give `CalibratedModelList(*model.models)`, or, if that does not take them all, "
                 "take BoTorch's own acquisition function."
             )
-        possible = keeps_roots(model)
+        # Samplers of each outcome hold base samples that this root is not for.
+        possible = keeps_roots(model) and not isinstance(kwargs.get("sampler"), ListSampler)
         if cache_root and not possible:
             warnings.warn(
                 "`cache_root` needs calibrated models or those of which BoTorch keeps the root, "
-                f"got {type(model).__name__}: samples are drawn without it.",
+                f"and one sampler, got {type(model).__name__} and "
+                f"{type(kwargs.get('sampler')).__name__}: samples are drawn without it.",
                 BotorchWarning,
                 stacklevel=3,
             )
@@ -186,8 +189,8 @@ class qLogCalibratedNoisyExpectedHypervolumeImprovement(  # type: ignore[misc]
             ``cache_pending=False``, which fails in BoTorch, give ``max_iep``.
 
     Raises:
-        InputDataError: As the above class, and if ``cache_pending`` is False.
-        UnsupportedError: As the above class.
+        InputDataError: As there, and if ``cache_pending`` is False.
+        UnsupportedError: As there.
 
     Example:
         >>> model = CalibratedModelList.from_history(gps, LocalizedConformal(0.2))

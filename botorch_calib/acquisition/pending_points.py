@@ -89,10 +89,7 @@ def fantasy_models(models: Sequence[Any], X_pending: Tensor, num_fantasies: int)
     independent. Separate sequences would not be, whatever their seeds: scrambling keeps the order
     of the points, and two sequences, point by point, correlate by 0.3 to 0.9.
 
-    Args:
-        models: Models with one output and without batch dimensions.
-        X_pending: Points under evaluation, ``n x d``.
-        num_fantasies: Number of fantasies, the batch dimension of the results.
+    The models have one output and no batch dimensions; those of the results are fantasies.
     """
     points = [_checked(model, X_pending) for model in models]
     posteriors = []

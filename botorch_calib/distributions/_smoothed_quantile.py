@@ -190,13 +190,7 @@ class SmoothedQuantile(Function):
 class SurvivalCurve:
     """``log P(z + r eps > x)``, the log density and its derivatives, as functions of ``x`` alone.
 
-    Nothing here has a graph.
-
-    Args:
-        r: ``n`` positive ratios of the noise to the scale of the normal pieces, float64.
-        knots: Finite knots, ``num_finite_knots x n``, or ``x 1``.
-        masses: Masses of the pieces, ``num_pieces x n``, or ``x 1``.
-        form: Form of the distribution.
+    Nothing here has a graph. Arguments are those of `SmoothedQuantile`.
     """
 
     def __init__(self, r: Tensor, knots: Tensor, masses: Tensor, form: PiecewiseForm) -> None:
@@ -212,7 +206,7 @@ class SurvivalCurve:
             self._last = values = Values(
                 *arguments, self.masses, self._parts, self.form, self._last
             )
-            log_scale, normal = values.log_scale, values.normal_density
+            log_scale, normal = values.log_scale, values.normal_density()
             tail, density = values.totals[1], values.density
         else:
             _, log_s = log_integrals_by_pieces(*arguments, self.masses, self.form)
@@ -308,13 +302,7 @@ class QuantileTable:
     Of a distribution that all points share, quantiles depend on ``r`` alone. They are tabulated
     over ``log r``, with their derivative ``dx / d log r = -r^2 p' / p``, and interpolated by cubic
     polynomials. Below the range of the table the quantile stays, above it grows like ``zeta r``.
-
-    Args:
-        knots: Finite knots.
-        masses: Masses of the pieces.
-        form: Form of the distribution.
-        transport: Quantiles of ``z`` at `normal_points`, ``7``.
-        tail: In (0, 1/2].
+    ``transport`` holds the quantiles of ``z`` at `normal_points`, ``7``.
     """
 
     _LOW, _STEP, _NUM = -18.4, 0.05, 784  # log r from 1e-8 to 1e9

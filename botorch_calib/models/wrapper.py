@@ -177,7 +177,10 @@ def _changing(model: Model) -> Iterator[None]:
 def check_output_indices(indices: list[int] | None) -> None:
     """Raise ``UnsupportedError`` unless ``indices`` select the only output."""
     if indices is not None and list(indices) not in ([0], [-1]):
-        raise UnsupportedError(f"`output_indices` must be None or [0], got {indices}.")
+        raise UnsupportedError(
+            f"`output_indices` must be None or [0], got {indices}. BoTorch's ModelList gives "
+            "others with a tensor of noise: use a CalibratedModelList in its place."
+        )
 
 
 def standardized_gp(**data: Any) -> SingleTaskGP:
