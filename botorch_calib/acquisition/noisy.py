@@ -212,9 +212,4 @@ class qLogCalibratedNoisyExpectedHypervolumeImprovement(  # type: ignore[misc]
                 "which as many pending points are evaluated together with the new ones."
             )
         self._decide(model, cache_root, X_baseline, **kwargs)
-        if not kwargs.get("cache_pending", True):
-            raise UnsupportedError(
-                "`cache_pending=False` is an option under which BoTorch's class has no value: give "
-                "a greater `max_iep` instead, up to which pending points are not cached."
-            )
         super().__init__(model=model, ref_point=ref_point, X_baseline=X_baseline, **kwargs)
