@@ -13,6 +13,7 @@ file                       content
 ``decisions``              of chance constraints
 ``robust``                 of robust bounds
 ``single_points``          of log expected improvement by size and kernel
+``transformed_outcomes``   of log expected improvement of log outcomes
 ``proposals``              of proposals between two fits
 ``ax_trial``               of a trial in Ax
 ========================== =============================================================

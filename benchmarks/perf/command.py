@@ -22,6 +22,7 @@ from benchmarks.perf import noisy as noisy
 from benchmarks.perf import proposals as proposals
 from benchmarks.perf import robust as robust
 from benchmarks.perf import single_points as single_points
+from benchmarks.perf import transformed_outcomes as transformed_outcomes
 from benchmarks.perf.measure import COMPARISONS, Workload, measure, table
 
 

@@ -35,8 +35,16 @@ from torch import Tensor
 from botorch_calib._validation import check_finite, check_tensor
 from botorch_calib.models import CalibratedModel, CalibratedModelList
 from botorch_calib.models.inspection import predicting_part
+from botorch_calib.models.predictors import predictor_of
 from botorch_calib.models.wrapper import WrapperModel
-from botorch_calib.posteriors import CalibratedPosterior, CalibratedPosteriorList
+from botorch_calib.posteriors import (
+    CalibratedPosterior,
+    CalibratedPosteriorList,
+    TransformedOutcomePosterior,
+)
+
+# Posteriors of one outcome that are drawn from paths of a process
+_ROOTED = (CalibratedPosterior, TransformedOutcomePosterior)
 
 
 def keeps_roots(model: Model) -> bool:
@@ -44,7 +52,9 @@ def keeps_roots(model: Model) -> bool:
     model = predicting_part(model)
     if isinstance(model, CalibratedModelList):
         return all(keeps_roots(part) for part in model.models)
-    return isinstance(model, CalibratedModel) or bool(supports_cache_root(model))
+    if isinstance(model, CalibratedModel):
+        return predictor_of(model.model).states_objective
+    return bool(supports_cache_root(model))
 
 
 class _CachedRoots(CachedCholeskyMCSamplerMixin):
@@ -96,9 +106,7 @@ class _CachedRoots(CachedCholeskyMCSamplerMixin):
         root = super()._compute_root_decomposition
         if isinstance(posterior, CalibratedPosteriorList):
             return [root(part.path_posterior) for part in posterior.posteriors]
-        return root(
-            posterior.path_posterior if isinstance(posterior, CalibratedPosterior) else posterior
-        )
+        return root(posterior.path_posterior if isinstance(posterior, _ROOTED) else posterior)
 
     def _get_f_X_samples(self, posterior: Posterior, q_in: int) -> Tensor:
         if self._cache_root and hasattr(self, "_baseline_L"):
@@ -122,7 +130,7 @@ class _CachedRoots(CachedCholeskyMCSamplerMixin):
             "baseline_L": self._baseline_L,
             "q": q_in,
         }
-        if isinstance(posterior, (CalibratedPosterior, CalibratedPosteriorList)):
+        if isinstance(posterior, (*_ROOTED, CalibratedPosteriorList)):
             return posterior.rsample_from_cached_root(**arguments)
         samples: Tensor = sample_cached_cholesky(posterior, **arguments)
         return samples

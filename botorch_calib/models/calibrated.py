@@ -50,7 +50,8 @@ class CalibratedModel(WrapperModel, FantasizeMixin):
     Args:
         model: A fitted model with one output, a Gaussian likelihood and a Gaussian posterior, as
             ``SingleTaskGP``, ``SingleTaskVariationalGP`` or ``MultiTaskGP`` with one output task,
-            with any input transform and no or an affine outcome transform; or a
+            with any input transform and no or an increasing outcome transform, such as
+            ``Standardize``, ``Log``, ``Power``, ``Bilog``, a chain of such or a user's own; or a
             `CensoredDelayModel` of one, whose calibrator sees residuals of observed values alone.
         calibrator: Shared, not copied, with what it has learned. One that has learned nothing is
             moved to the model's device.
@@ -63,7 +64,8 @@ class CalibratedModel(WrapperModel, FantasizeMixin):
 
     Raises:
         UnsupportedError: For models with several outputs, ensembles, non-Gaussian likelihoods,
-            nonlinear outcome transforms and calibrated models, or if ``calibrator`` is not one.
+            outcome transforms that do not increase and calibrated models, or if ``calibrator`` is
+            not one.
         InputDataError: If ``excess`` is unknown, or ``calibrator`` has learned on another device.
 
     Example:
@@ -84,6 +86,9 @@ class CalibratedModel(WrapperModel, FantasizeMixin):
         _check_model(model)
         _check_calibrator(calibrator)
         self.excess: str = check_one_of("excess", excess, EXCESS)
+        predictor = predictor_of(model)
+        if denoise and not predictor.states_objective:
+            raise predictor.states_observations_only()
         self.model = model
         self.calibrator = _beside(model, calibrator)
         self.denoise = denoise

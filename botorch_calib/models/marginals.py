@@ -21,6 +21,7 @@ mode and sets what GPyTorch keeps of it, and neither is guarded by a lock.
 
 from __future__ import annotations
 
+from copy import copy
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -241,6 +242,21 @@ def keep_in_step(model: Any) -> None:
     if _may_serve(model):
         with gpt_posterior_settings():
             _factor_of(model)
+
+
+def in_space_of_targets(model: Any) -> Any:
+    """A model without its outcome transform, which shares all else with the one given.
+
+    It is made for a moment: data that are put in place later do not reach it. The factor does.
+    """
+    if model.training:
+        model.eval()
+    keep_in_step(model)
+    bare = copy(model)
+    bare._modules = {k: v for k, v in model._modules.items() if k != "outcome_transform"}
+    if (known := _KNOWN.get(model)) is not None:
+        _KNOWN[bare] = known
+    return bare
 
 
 def remember_factor(model: Any, cholesky: Tensor, weights: Tensor) -> None:

@@ -53,8 +53,7 @@ class WrapperModel(Model):
     @property
     def batch_shape(self) -> torch.Size:
         """That of the base model; one without training data need not tell it, and is no batch."""
-        shape: torch.Size = getattr(self.model, "batch_shape", torch.Size())
-        return shape
+        return batch_shape_of(self.model)
 
     likelihood = _of_base("likelihood")
     mean_module = _of_base("mean_module")
@@ -157,6 +156,15 @@ class WrapperModel(Model):
                 prefix = f"{name}."
                 part = {k.removeprefix(prefix): v for k, v in state.items() if k.startswith(prefix)}
                 child.load_state_dict(part, strict=strict, assign=assign)
+
+
+def batch_shape_of(model: Any) -> torch.Size:
+    """A model's batch shape; none of one without training inputs, which has no such attribute."""
+    try:
+        shape: torch.Size = model.batch_shape
+    except (NotImplementedError, AttributeError):
+        return torch.Size()
+    return shape
 
 
 @contextmanager

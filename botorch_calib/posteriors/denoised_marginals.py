@@ -10,6 +10,7 @@ from botorch.exceptions.errors import InputDataError
 from torch import Tensor
 
 from botorch_calib._validation import check_open_unit
+from botorch_calib.distributions.expectations import rule_above
 from botorch_calib.distributions.piecewise import PiecewisePredictive
 from botorch_calib.distributions.smoothed import (
     SmoothedPredictive,
@@ -75,6 +76,16 @@ class DenoisedMarginals(StatedPosterior):
         """Deviation of the noise over that of the objective."""
         variance, noise = self._variances
         return (noise.clamp(min=_LEAST_NOISE) / variance).sqrt()
+
+    @property
+    def location(self) -> Tensor:
+        """The process's mean ``mu`` in float64."""
+        return self._location
+
+    @property
+    def observed_deviation(self) -> Tensor:
+        """The process's standard deviation ``sqrt(v + n)`` of an observation, in float64."""
+        return self._deviation
 
     # ------------------------------------------------------------ moments and marginals
 
@@ -175,7 +186,9 @@ class DenoisedMarginals(StatedPosterior):
         """``P(f~ > best_f)``, ``batch_shape x q x 1``."""
         return self._distribution.log_survival(self._from_location(best_f)).exp().to(self._dtype)
 
-    def log_probability_between(self, lower: float | None, upper: float | None) -> Tensor:
+    def log_probability_between(
+        self, lower: Tensor | float | None, upper: Tensor | float | None
+    ) -> Tensor:
         """``log P(lower <= f~ <= upper)``, ``batch_shape x q x 1``, accurate in both tails.
 
         Limits are in units of the outcome, ``lower < upper``; None stands for no limit.
@@ -183,6 +196,22 @@ class DenoisedMarginals(StatedPosterior):
         ends = [None if end is None else self._from_location(end) for end in (lower, upper)]
         # Masses that were rounded may add up to slightly more than 1.
         return self._distribution.log_between(*ends).clamp(max=0.0).to(self._dtype)
+
+    def rule_above(self, threshold: Tensor, growth: Tensor, order: int) -> tuple[Tensor, Tensor]:
+        """Points ``f_i`` and ``log w_i`` with ``E[u(f~); f~ > c] = sum_i w_i u(f_i)``, in float64.
+
+        For smooth ``u`` that is 0 at the threshold; both are ``N x batch_shape x q x 1``. See
+        `botorch_calib.distributions.expectations.rule_above`.
+
+        Args:
+            threshold: ``c``, in units of the outcome, which may be infinite; broadcasts against
+                ``batch_shape x q x 1``.
+            growth: Slope of ``log |u|`` far out, in the inverse unit of the outcome.
+            order: Number of nodes on a panel.
+        """
+        above = threshold - self._location.detach()
+        points, log_weights = rule_above(self._distribution, above, growth, order)
+        return self._location + points, log_weights
 
     def _from_location(self, value: Tensor | float) -> Tensor:
         """Numbers from `_location`; infinite ones are far out instead."""

@@ -5,6 +5,8 @@ file                 content
 ==================== ===============================================================================
 ``base``             `Predictor`: what a calibrated model asks of its base model
 ``gaussian``         Gaussian processes with no or an affine outcome transform
+``transformed``      Gaussian processes with another increasing outcome transform
+``any_distribution`` whatever states a distribution with a cdf and its inverse
 ``selection``        `predictor_of`: the predictor of a model
 ==================== ===============================================================================
 """

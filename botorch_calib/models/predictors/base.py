@@ -27,6 +27,9 @@ class Predictor(ABC):
             those of the part that predicts (``predicting``).
     """
 
+    #: Whether it tells the objective from the noise of an observation.
+    states_objective = True
+
     def __init__(self, model: Any) -> None:
         self.model = model
         self.observed: Any = observed_process(model)
@@ -35,6 +38,13 @@ class Predictor(ABC):
     @abstractmethod
     def check(self) -> None:
         """Raise ``UnsupportedError``, with a remedy, if a model of this kind is not served."""
+
+    def states_observations_only(self) -> UnsupportedError:
+        """The error for a claim about the objective, where `states_objective` is False."""
+        return UnsupportedError(
+            f"A {type(self.observed).__name__} states observations only, not the objective behind "
+            "their noise: make the CalibratedModel with `denoise=False`."
+        )
 
     @abstractmethod
     def scores(self, X: Tensor, Y: Tensor, Yvar: Tensor | None = None) -> Tensor:
