@@ -32,6 +32,7 @@ from botorch.sampling.base import MCSampler
 from botorch.sampling.list_sampler import ListSampler
 from botorch.sampling.normal import NormalMCSampler
 from botorch.utils.low_rank import sample_cached_cholesky
+from botorch.utils.transforms import is_ensemble
 from linear_operator.utils.errors import NanError, NotPSDError
 from torch import Tensor
 
@@ -44,6 +45,8 @@ from botorch_calib.posteriors import CalibratedPosterior
 def keeps_roots(model: Model) -> bool:
     """Whether all outcomes of a model have a root to keep: calibrated ones and BoTorch's own."""
     model = predicting_part(model)
+    if is_ensemble(model):
+        return False
     if isinstance(model, CalibratedModel):
         return True
     if isinstance(model, ModelList) and not isinstance(model, ModelListGP):

@@ -179,7 +179,7 @@ class CalibratedModel(WrapperModel, FantasizeMixin):
         if beyond is not None:
             z = torch.where(beyond == 0, z, beyond.to(z) * torch.finfo(z.dtype).max)
         conditioned = predictor.conditioned(X, Y, Yvar) if condition else self.model
-        inputs = self.transform_inputs(X)
+        inputs = predictor.inputs(X)
         if learn_from is None:
             self.calibrator.update(inputs, z)
         else:
@@ -200,6 +200,11 @@ class CalibratedModel(WrapperModel, FantasizeMixin):
         return GaussianPredictor(self.model).moments(X, Yvar)
 
     # ------------------------------------------------------------ the model interface
+
+    @property
+    def _is_ensemble(self) -> bool:  # type: ignore[override]
+        """Whether samples have a dimension of members, over which BoTorch averages."""
+        return predictor_of(self.model).is_ensemble
 
     def posterior(  # type: ignore[override]
         self,

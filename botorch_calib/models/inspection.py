@@ -274,7 +274,8 @@ def observation_noise_variance(
     scale = outcome_scale(model, squared=True)
     noise = _likelihood_noise(model, X) if given is None else given
     if scale is None or noise is None:
-        X = X.expand(*posterior.mean.shape[:-2], *X.shape[-2:])
+        if not getattr(model, "_is_ensemble", False):  # which adds its members itself
+            X = X.expand(*posterior.mean.shape[:-2], *X.shape[-2:])
         noisy = model.posterior(X, observation_noise=True if given is None else given)
         least = least_variance(model, posterior)
         with_noise, stated = (marginal_variance(each, least) for each in (noisy, posterior))

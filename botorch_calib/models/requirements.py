@@ -105,7 +105,7 @@ def _nonlinear_part(transform: Any) -> Any:
 
 def check_observations(model: Any, X: Tensor, Y: Tensor, Yvar: Tensor | None) -> None:
     """Raise unless these are finite observations ``n x d``, ``n x 1`` of a single model."""
-    if model.batch_shape:
+    if model.batch_shape and not getattr(model, "_is_ensemble", False):
         raise UnsupportedError(
             f"`observe` needs a model without batch dimensions, got {tuple(model.batch_shape)}."
         )

@@ -71,25 +71,28 @@ class History(NamedTuple):
 
 
 @torch.no_grad()
-def forecast_history(model: Module, residuals: str = "prequential") -> History:
+def forecast_history(
+    model: Module, residuals: str = "prequential", members: bool = False
+) -> History:
     """Inputs, standardised residuals and predictive deviations of a GP's own training data.
 
     The deviations are ``L_tt`` one step ahead (``"prequential"``) and ``1 / sqrt([K^{-1}]_ii)``
     leave-one-out (``"loo"``); the prediction's mean is ``y - deviation * residual``. Errors are
-    those of `prequential_residuals`.
+    those of `prequential_residuals`. With ``members`` the model is an ensemble of exact GPs, and
+    residuals and deviations are ``num_members x n``.
     """
     check_one_of("residuals", residuals, RESIDUALS)
-    prior = training_prior(model)
-    cholesky = psd_safe_cholesky(prior.covariance + prior.noise.diag())
+    prior = training_prior(model, members=members)
+    cholesky = psd_safe_cholesky(prior.covariance + prior.noise.diag_embed())
     deviation = prior.deviation.unsqueeze(-1)
     if residuals == "loo":
         return History(prior.inputs, *_left_out(cholesky, deviation))
     whitened = torch.linalg.solve_triangular(cholesky, deviation, upper=False).squeeze(-1)
-    return History(prior.inputs, whitened, cholesky.diagonal().clone())
+    return History(prior.inputs, whitened, cholesky.diagonal(dim1=-2, dim2=-1).clone())
 
 
 def _left_out(cholesky: Tensor, deviation: Tensor) -> tuple[Tensor, Tensor]:
-    """Leave-one-out residuals and deviations, each of length ``n``."""
+    """Leave-one-out residuals and deviations, each ``... x n``."""
     # K^-1 = L^-T L^-1, so its diagonal holds the sums of squares of the columns of L^-1. Left out,
     # y_i has the variance 1 / [K^-1]_ii and is missed by [K^-1 (y - mean)]_i / [K^-1]_ii.
     eye = torch.eye(cholesky.shape[-1], dtype=cholesky.dtype, device=cholesky.device)

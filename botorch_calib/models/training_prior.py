@@ -33,15 +33,20 @@ class TrainingPrior(NamedTuple):
 
 
 @torch.no_grad()
-def training_prior(model: Module, dtype: torch.dtype | None = None) -> TrainingPrior:
+def training_prior(
+    model: Module, dtype: torch.dtype | None = None, members: bool = False
+) -> TrainingPrior:
     """Prior of a Gaussian process at its training inputs, in a given precision (default: its own).
+
+    With ``members`` the model is an ensemble, and all but the inputs have the dimension of its
+    members in front.
 
     Raises:
         UnsupportedError: If ``model`` is no exact Gaussian process with one output and no batch
             dimension.
         InputDataError: If it has no training data.
     """
-    gp = _as_exact(model)
+    gp = _as_exact(model, members)
     with _eval_mode(gp):
         # Eval mode swaps the training inputs for their transforms, which `forward` expects.
         inputs, targets = list(gp.train_inputs), gp.train_targets
@@ -54,10 +59,12 @@ def training_prior(model: Module, dtype: torch.dtype | None = None) -> TrainingP
             raise UnsupportedError(
                 f"The prior of `model` must be multivariate normal, got {type(prior).__name__}."
             )
-        if isinstance(prior, MultitaskMultivariateNormal) or prior.mean.dim() != 1:
+        if isinstance(prior, MultitaskMultivariateNormal) or prior.mean.dim() != 1 + members:
             raise _unsupported(model, "has several outputs or a batch dimension")
         covariance: Tensor = prior.lazy_covariance_matrix.to_dense()
-        return TrainingPrior(inputs[0].detach(), covariance, noise, targets - prior.mean)
+        X = inputs[0].detach()
+        X = X.mean(dim=0) if X.dim() > 2 else X  # of members with warps of their own
+        return TrainingPrior(X, covariance, noise, targets - prior.mean)
 
 
 class _PriorAndNoise(Module):
@@ -93,7 +100,7 @@ def _in_precision(
     return value
 
 
-def _as_exact(model: Module) -> ExactGP:
+def _as_exact(model: Module, members: bool) -> ExactGP:
     """``model`` if it is a single-output, non-batched exact GP with training data."""
     if isinstance(model, ModelList):
         raise _unsupported(model, "is a list of models: take one of its `models` at a time")
@@ -110,7 +117,7 @@ def _as_exact(model: Module) -> ExactGP:
     targets = model.train_targets
     if model.train_inputs is None or targets is None or targets.numel() == 0:
         raise InputDataError("`model` has no training data: its history is empty.")
-    if targets.dim() != 1 or getattr(model, "_is_ensemble", False):
+    if not members and (targets.dim() != 1 or getattr(model, "_is_ensemble", False)):
         raise _unsupported(model, "is batched or an ensemble")
     return model
 

@@ -32,9 +32,17 @@ class Predictor(ABC):
         self.observed: Any = observed_process(model)
         self.predicting: Any = predicting_process(model)
 
+    #: Whether samples of the posterior have a dimension of members, as BoTorch's ensembles' have.
+    is_ensemble = False
+
     @abstractmethod
     def check(self) -> None:
         """Raise ``UnsupportedError``, with a remedy, if a model of this kind is not served."""
+
+    def inputs(self, X: Tensor) -> Tensor:
+        """Points ``... x d`` in the transformed space, where calibrators work."""
+        transformed: Tensor = self.predicting.transform_inputs(X)
+        return transformed
 
     @abstractmethod
     def scores(self, X: Tensor, Y: Tensor, Yvar: Tensor | None = None) -> Tensor:
