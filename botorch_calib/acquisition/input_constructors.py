@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from inspect import Parameter
 from typing import Any
 
@@ -49,7 +49,6 @@ from botorch_calib.acquisition.robust import (
     RobustAcquisition,
     RobustUpperConfidenceBound,
     WassersteinUpperConfidenceBound,
-    assembled_contexts,
     refuse_pending,
 )
 from botorch_calib.acquisition.thompson import DelayedThompsonSampling
@@ -131,6 +130,7 @@ _register(CalibratedExpectedShortfall)
 _register(DelayedUpperConfidenceBound)
 _register(DelayedThompsonSampling, seed=_number_of_observations)
 _register(WassersteinUpperConfidenceBound, beta=2.25)  # the paper's
+_register(RobustUpperConfidenceBound, beta=2.25)
 # Their arguments are those of BoTorch's classes.
 register_once(qLogCalibratedNoisyExpectedImprovement)(construct_inputs_qLogNEI)
 register_once(qLogCalibratedNoisyExpectedHypervolumeImprovement)(construct_inputs_qLogNEHVI)
@@ -260,33 +260,6 @@ def limits_from(
     return checked_constraints(limits, num_outputs)
 
 
-@register_once(RobustUpperConfidenceBound)
-def construct_inputs_robust_ucb(
-    model: Model,
-    contexts: ContextDistribution | Tensor,
-    ambiguity: AmbiguitySet,
-    beta: float | Tensor = 2.25,
-    context_weights: Tensor | None = None,
-    context_indices: Sequence[int] | None = None,
-    lipschitz_contexts: Tensor | None = None,
-    posterior_transform: PosteriorTransform | None = None,
-    maximize: bool = True,
-    X_pending: Tensor | None = None,
-) -> dict[str, Any]:
-    """Arguments of `RobustUpperConfidenceBound`, those about contexts as of the Wasserstein one."""
-    refuse_pending(RobustUpperConfidenceBound.__name__, X_pending)
-    return {
-        "model": model,
-        "beta": beta,
-        "ambiguity": ambiguity,
-        "contexts": assembled_contexts(
-            contexts, context_weights, context_indices, lipschitz_contexts
-        ),
-        "posterior_transform": posterior_transform,
-        "maximize": maximize,
-    }
-
-
 @register_once(RobustAcquisition)
 def construct_inputs_robust_acquisition(
     model: Model,
@@ -294,9 +267,6 @@ def construct_inputs_robust_acquisition(
     ambiguity: AmbiguitySet,
     acqf_class: type[AcquisitionFunction],
     acqf_options: Mapping[str, Any] | None = None,
-    context_weights: Tensor | None = None,
-    context_indices: Sequence[int] | None = None,
-    lipschitz_contexts: Tensor | None = None,
     training_data: TrainingData | None = None,
     X_pending: Tensor | None = None,
     X_baseline: Tensor | None = None,
@@ -312,8 +282,7 @@ def construct_inputs_robust_acquisition(
     ``acqf_class`` is the class of that function, such as `LogCalibratedExpectedImprovement`, and
     ``acqf_options`` are its arguments by name, such as ``{"level": 0.9}``. Its input constructor
     also gets ``training_data`` and all that follow, where ``X_pending``, ``X_baseline`` and
-    ``bounds`` are of decisions and contexts. The arguments about contexts are those of
-    `WassersteinUpperConfidenceBound`.
+    ``bounds`` are of decisions and contexts.
 
     Raises:
         InputDataError: If ``acqf_class`` is no acquisition function, or ``acqf_options`` no dict.
@@ -348,7 +317,5 @@ def construct_inputs_robust_acquisition(
     return {
         "acquisition": acqf_class(**inputs),
         "ambiguity": ambiguity,
-        "contexts": assembled_contexts(
-            contexts, context_weights, context_indices, lipschitz_contexts
-        ),
+        "contexts": contexts,
     }

@@ -31,7 +31,7 @@ from botorch_calib.acquisition.delayed import DelayAwareAcquisitionFunction, inp
 from botorch_calib.models.calibrated import CalibratedModel
 from botorch_calib.models.fourier_paths import FourierPaths
 from botorch_calib.models.inspection import like, predicting_part
-from botorch_calib.models.matching_rows import first_appearances
+from botorch_calib.models.matching_rows import RowLookup
 from botorch_calib.models.requirements import check_one_value_each, scalar_affine
 from botorch_calib.models.sample_paths import (
     CalibratedPath,
@@ -122,6 +122,7 @@ class DelayedThompsonSampling(DelayAwareAcquisitionFunction):
                 raise InputDataError("`choices` holds no points.")
         self.register_buffer("choices", choices)
         self.register_buffer("_values", None)
+        self._lookup = None if choices is None else RowLookup(choices)
         self._path: Any = None
         self.set_X_pending(X_pending)
 
@@ -137,8 +138,19 @@ class DelayedThompsonSampling(DelayAwareAcquisitionFunction):
     @t_batch_mode_transform(expected_q=1)  # type: ignore[arg-type]
     def forward(self, X: Tensor) -> Tensor:
         """Evaluate the draw at ``b x 1 x d``; values of shape ``b``."""
-        if self.choices is not None:
-            value = self._values[row_places(self.choices, X.squeeze(-2))]
+        if self.choices is not None and self._lookup is not None:
+            if X.shape[-1] != self.choices.shape[-1]:
+                raise BotorchTensorDimensionError(
+                    f"`X` must have {self.choices.shape[-1]} columns, as `choices` has, got "
+                    f"{X.shape[-1]}."
+                )
+            places = self._lookup(X.squeeze(-2))
+            if (places == len(self.choices)).any():
+                raise InputDataError(
+                    "`X` holds a point that is none of `choices`: optimise over these, with "
+                    "`optimize_acqf_discrete`."
+                )
+            value = self._values[places]
         else:
             values = self._path(X)
             check_one_value_each(values.shape[-1], X, type(self).__name__)
@@ -264,23 +276,3 @@ def draw_jointly(model: Any, X: Tensor, seed: int) -> tuple[Tensor, Tensor]:
     generator = torch.Generator().manual_seed(seed)
     normal = torch.randn(len(X), dtype=torch.double, generator=generator).to(X.device)
     return mean, mean + (root @ normal).to(mean)
-
-
-def row_places(rows: Tensor, X: Tensor) -> Tensor:
-    """Places ``batch_shape`` of points ``batch_shape x d`` among rows ``n x d``, by equality.
-
-    The first of equal rows is found. By sorting: a comparison of all points with all rows would
-    need memory for each pair.
-    """
-    if X.shape[-1] != rows.shape[-1]:
-        raise BotorchTensorDimensionError(
-            f"`X` must have {rows.shape[-1]} columns, as `choices` has, got {X.shape[-1]}."
-        )
-    num, points = len(rows), X.reshape(-1, X.shape[-1]).to(rows)
-    places = first_appearances(torch.cat([rows, points]))[num:]
-    if (places >= num).any():
-        raise InputDataError(
-            "`X` holds a point that is none of `choices`: optimise over these, with "
-            "`optimize_acqf_discrete`."
-        )
-    return places.reshape(X.shape[:-1])

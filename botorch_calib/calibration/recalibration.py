@@ -100,7 +100,12 @@ class QuantileRecalibrator(TrackedCalibrator):
                 raise InputDataError(
                     "`scale`, `step_decay` and `regularization` are for `method='online'`."
                 )
-            self.tracker = _exact_learner(levels, initial, lengthscale, step_size)
+            step = 0.05 if step_size is None else step_size
+            if not (isinstance(lengthscale, (int, float)) and isinstance(step, (int, float))):
+                raise InputDataError(
+                    "With `method='exact'`, `lengthscale` and `step_size` are numbers."
+                )
+            self.tracker = ExactQuantileLearner(levels, step, float(lengthscale), initial)
         else:
             self.tracker = quantile_learner(
                 levels, initial, lengthscale, scale, step_size, step_decay, regularization
@@ -157,12 +162,3 @@ class QuantileRecalibrator(TrackedCalibrator):
             validate=False,
             hollow=self._hollow,
         )
-
-
-def _exact_learner(
-    levels: Tensor, initial: Tensor, lengthscale: Setting | str, step_size: Setting | None
-) -> ExactQuantileLearner:
-    step = 0.05 if step_size is None else step_size
-    if not isinstance(lengthscale, (int, float)) or not isinstance(step, (int, float)):
-        raise InputDataError("With `method='exact'`, `lengthscale` and `step_size` are numbers.")
-    return ExactQuantileLearner(levels, step, float(lengthscale), initial)

@@ -172,14 +172,14 @@ def noise_diagnosis(model: Module, level: float = 0.95) -> NoiseDiagnosis:
     def root_mean(variances: Tensor) -> float:
         return float((squared_units * variances).mean().sqrt())
 
-    stated = root_mean(prior.noise)
+    stated = root_mean(prior.new_noise)
     is_zero = stated == 0.0
     given = isinstance(gp.likelihood, FixedNoiseGaussianLikelihood)
     floor = min_fixed_noise.value(gp.train_targets.dtype)
     if is_zero:
-        prior = prior._replace(noise=torch.ones_like(prior.noise))
+        prior = prior._replace(noise=(ones := torch.ones_like(prior.noise)), new_noise=ones)
     # Standard deviation at m = 1
-    base = root_mean(prior.noise)
+    base = root_mean(prior.new_noise)
     support = supported_multipliers(whitened(prior), level)
     return NoiseDiagnosis(
         stated=stated,

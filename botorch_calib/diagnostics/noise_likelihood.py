@@ -70,7 +70,7 @@ def _given_exact(prior: TrainingPrior) -> tuple[Tensor, Tensor, Tensor]:
 
     The likelihood of the latter does not depend on ``m``.
     """
-    _, covariance, noise, deviation = prior
+    covariance, noise, deviation = prior.covariance, prior.noise, prior.deviation
     noisy = noise > 0.0
     if bool(noisy.all()):
         return covariance, noise, deviation

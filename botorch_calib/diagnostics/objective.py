@@ -121,7 +121,7 @@ def predicted_objective(
     calibrator's distributions of the residuals of these, if there is one.
     """
     mean = raw_train_targets(gp).squeeze(-1) - deviations * residuals
-    noise = outcome_units(gp).square() * training_prior(gp).noise
+    noise = outcome_units(gp).square() * training_prior(gp).new_noise
     variance = (deviations.square() - noise).clamp(min=0.0)
     # Independent, as only marginals count
     normal = MultivariateNormal(mean[kept], DiagLinearOperator(variance[kept]))

@@ -25,6 +25,7 @@ from __future__ import annotations
 import math
 from functools import cached_property, lru_cache
 from statistics import NormalDist
+from typing import NamedTuple
 
 import torch
 from botorch.utils.probability.utils import log_ndtr, log_phi
@@ -46,9 +47,10 @@ from botorch_calib.distributions.piecewise import PiecewisePredictive
 from botorch_calib.distributions.smoothed import UnsmoothedPredictive, _WithTails
 
 _ORDER = 4  # nodes of a panel
-_BULK = (-7.0, -4.5, -3.0, -2.0, -1.0, 0.0, 1.0, 2.0, 3.0, 4.5, 7.0)  # ends of panels, in scores
-_AROUND = (0.3, 1.0, 3.0, 8.0)  # and around the value asked about, in widths of the noise there
-_NUM_GRADED = 4  # between these and 8 scores away
+# Ends of panels, in scores, and around the value asked about, in widths of the noise there
+_BULK = (-6.5, -4.2, -2.8, -1.8, -1.0, -0.3, 0.3, 1.0, 1.8, 2.8, 4.2, 6.5)
+_AROUND = (0.5, 2.0, 8.0)
+_NUM_GRADED = 2  # between these and 8 scores away
 _LEAST_WIDTH = 1e-6  # of the noise, in scores
 _FARTHEST = 40.0  # score about which panels are graded
 _LEAST_NOISE = 1e-12  # over the deviation of the observation, which stands for none
@@ -117,26 +119,30 @@ class DenoisedMixture(_WithTails):
 
     # ------------------------------------------------------------ the mixture it is made of
 
-    def components(self, x: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
-        """Log weights, means and deviations of normal components, for questions about ``x``.
+    def _components(self, x: Tensor | None = None) -> _Components:
+        """The normal components of the mixture, for questions about ``x``.
 
-        Each is ``num_members x num_nodes x shape``; a member's weights add up to one over their
-        number. ``x`` broadcasts against ``shape``, with further dimensions in front.
+        ``x`` broadcasts against ``shape``, with further dimensions in front.
         """
+        count = -math.log(len(self.deviation))
         if self.corrects_nothing:
             deviation = self.variance_of_members.sqrt() if self.denoise else self.deviation
-            log_weight = torch.full_like(deviation, -math.log(len(deviation)))
-            mean = self.mean_of_members.unsqueeze(1)
-            return log_weight.unsqueeze(1), mean, deviation.unsqueeze(1)
+            start, deviation = self.mean_of_members.unsqueeze(1), deviation.unsqueeze(1)
+            zero = torch.zeros_like(start)
+            return _Components(zero, zero + count, start, zero, zero, deviation)
         z, log_weight = self._rule(x)
-        mean = align_members(self.mean_of_members, z.dim())
-        gain, rest = (align_members(values, z.dim()) for values in self.gain_and_rest())
         scores = torch.cat(torch.broadcast_tensors(z, self.predictive.transport(z)))
         y, moved = self.table.quantile(scores).chunk(2)
-        log_share, _ = log_shares(y, self.mean_of_members, self.deviation)
-        log_weight = log_weight + log_share
-        log_weight = log_weight - log_weight.logsumexp(dim=1, keepdim=True)
-        return log_weight - math.log(len(mean)), mean + gain * (moved - mean), rest
+        mean, deviation, gain, rest = (
+            align_members(values, z.dim())
+            for values in (self.mean_of_members, self.deviation, *self.gain_and_rest())
+        )
+        inverse = deviation.reciprocal()
+        t = torch.addcmul(-mean * inverse, y, inverse)
+        log_share = torch.addcmul(-deviation.log(), t, t, value=-0.5)
+        log_weight = log_share + (log_weight - log_share.logsumexp(dim=0))
+        norm = count - log_weight.logsumexp(dim=1, keepdim=True)
+        return _Components(log_weight, norm, mean * (1.0 - gain), gain, moved, rest)
 
     @torch.no_grad()
     def _rule(self, x: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -172,12 +178,9 @@ class DenoisedMixture(_WithTails):
 
     def _score_before(self, x: Tensor) -> Tensor:
         """The score ``z`` at which ``y~ = x``, of the shape of ``x`` broadcast."""
-        score = self._score(x)
-        calibrated = UnsmoothedPredictive(self.predictive)
-        above = calibrated.log_survival(score)
-        below = calibrated.mirrored().log_survival(-score)
-        z = ndtri_exp(torch.minimum(above, below)).clamp(min=-_FARTHEST)
-        return torch.where(below < above, z, -z)
+        # Below all that is stated it is rounded, and nothing depends on it.
+        log_survival = UnsmoothedPredictive(self.predictive).log_survival(self._score(x))
+        return -ndtri_exp(log_survival.clamp(max=0.0)).clamp(-_FARTHEST, _FARTHEST)
 
     def _score(self, x: Tensor) -> Tensor:
         return mixture_score(x.expand(self._shape_with(x)), self.mean_of_members, self.deviation)
@@ -189,13 +192,19 @@ class DenoisedMixture(_WithTails):
 
     def moments(self) -> tuple[Tensor, Tensor]:
         """Mean and variance, of ``shape``."""
-        log_weight, mean, deviation = self.components()
-        return _moments(log_weight.exp(), mean, deviation, (0, 1))
+        mean, variance = self.moments_of_members()
+        center = mean.mean(dim=0)
+        return center, (variance + (mean - center).square()).mean(dim=0)
 
     def moments_of_members(self) -> tuple[Tensor, Tensor]:
         """Mean and variance given the member, ``num_members x shape``."""
-        log_weight, mean, deviation = self.components()
-        return _moments(log_weight.exp() * len(mean), mean, deviation, (1,))
+        parts = self._components()
+        weight = (parts.log_weight + parts.norm).exp() * len(self.deviation)
+        mean = parts.start + parts.gain * parts.moved
+        center = (weight * mean).sum(dim=1, keepdim=True)
+        variance = (weight * (mean - center).square()).sum(dim=1, keepdim=True)
+        variance = variance + parts.deviation.square()
+        return center.squeeze(1), variance.squeeze(1)
 
     def mirrored(self) -> DenoisedMixture:
         """The distribution of ``-f~``."""
@@ -210,17 +219,15 @@ class DenoisedMixture(_WithTails):
 
     def log_excess(self, x: Tensor) -> Tensor:
         """``log E(f~ - x)+``."""
-        log_weight, mean, deviation = self.components(x)
-        each = log_weight + log_h((mean - x) / deviation) + deviation.log()
-        return each.flatten(0, 1).logsumexp(dim=0)
+        parts = self._components(x)
+        return parts.total(log_h(parts.residuals(x)), parts.deviation.log())
 
     def log_survival(self, x: Tensor) -> Tensor:
         """``log P(f~ > x)``."""
         if not self.denoise:
             return UnsmoothedPredictive(self.predictive).log_survival(self._score(x))
-        log_weight, mean, deviation = self.components(x)
-        each = log_weight + log_ndtr((mean - x) / deviation)
-        return each.flatten(0, 1).logsumexp(dim=0)
+        parts = self._components(x)
+        return parts.total(log_ndtr(parts.residuals(x)))
 
     def log_prob(self, x: Tensor) -> Tensor:
         """Log density at ``x``."""
@@ -230,16 +237,15 @@ class DenoisedMixture(_WithTails):
                 x.expand(self._shape_with(x)), self.mean_of_members, self.deviation
             )
             return self.predictive.log_prob(score) + log_density - log_phi(score)
-        log_weight, mean, deviation = self.components(x)
-        each = log_weight + log_phi((mean - x) / deviation) - deviation.log()
-        return each.flatten(0, 1).logsumexp(dim=0)
+        parts = self._components(x)
+        return parts.total(log_phi(parts.residuals(x)), -parts.deviation.log())
 
     def quantile(self, level: float) -> Tensor:
         """The ``level``-quantile, with first derivatives where it is that of ``f~``."""
         zeta = NormalDist().inv_cdf(level)
         if self.corrects_nothing:
-            _, mean, deviation = (values.squeeze(1) for values in self.components())
-            return mixture_quantile(mean.new_tensor(zeta), mean, deviation)
+            deviation = self._components().deviation.squeeze(1)
+            return mixture_quantile(deviation.new_tensor(zeta), self.mean_of_members, deviation)
         if not self.denoise:
             z = self.predictive.transport(self.deviation.new_tensor(zeta))
             return mixture_quantile(z, self.mean_of_members, self.deviation)
@@ -271,12 +277,10 @@ class DenoisedMixture(_WithTails):
         x = torch.minimum(torch.maximum(mean + zeta * variance.sqrt(), low), high)
         last = torch.full_like(x, math.inf)
         for _ in range(_QUANTILE_STEPS):
-            log_weight, means, deviation = self.components(x)
-            t = (means - x) / deviation
-            above, below = (
-                (log_weight + log_ndtr(side)).flatten(0, 1).logsumexp(dim=0) for side in (t, -t)
-            )
-            log_p = (log_weight + log_phi(t) - deviation.log()).flatten(0, 1).logsumexp(dim=0)
+            parts = self._components(x)
+            t = parts.residuals(x)
+            above, below = parts.total(log_ndtr(t)), parts.total(log_ndtr(-t))
+            log_p = parts.total(log_phi(t), -parts.deviation.log())
             score = ndtri_exp(torch.minimum(above, below))
             score = torch.where(below < above, score, -score)
             gap = zeta - score
@@ -295,12 +299,28 @@ class DenoisedMixture(_WithTails):
         return mixture_quantile(z, self.mean_of_members, self.deviation)
 
 
-def _moments(
-    weight: Tensor, mean: Tensor, deviation: Tensor, dims: tuple[int, ...]
-) -> tuple[Tensor, Tensor]:
-    center = (weight * mean).sum(dim=dims, keepdim=True)
-    variance = (weight * ((mean - center).square() + deviation.square())).sum(dim=dims)
-    return center.squeeze(dims), variance
+class _Components(NamedTuple):
+    """Normal components ``num_members x num_nodes x shape``, some sizes being 1.
+
+    Their means are ``start + gain moved``.
+    """
+
+    log_weight: Tensor
+    norm: Tensor  # to be added to it, so that each member has its share
+    start: Tensor
+    gain: Tensor
+    moved: Tensor
+    deviation: Tensor
+
+    def residuals(self, x: Tensor) -> Tensor:
+        """Means less ``x``, over the deviations."""
+        inverse = self.deviation.reciprocal()
+        return torch.addcmul((self.start - x) * inverse, self.gain * inverse, self.moved)
+
+    def total(self, log_values: Tensor, log_factors: Tensor | float = 0.0) -> Tensor:
+        """Logarithm of the weighted sum of values, with a factor for each member."""
+        each = log_values + self.log_weight + (self.norm + log_factors)
+        return each.flatten(0, 1).logsumexp(dim=0)
 
 
 @lru_cache(maxsize=8)

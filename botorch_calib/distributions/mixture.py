@@ -26,7 +26,7 @@ from botorch_calib.distributions._normal_functions import LEAST, lower_quantile,
 _NUM_STEPS = 48
 _CLOSE = 1e-13  # distance in scores that counts as there
 # Nodes of a table: evenly spaced, and about how many members, how many deviations from the mean
-_NUM_BULK, _NUM_CHOSEN, _ABOUT = 65, 16, (-2.5, -1.0, 0.0, 1.0, 2.5)
+_NUM_BULK, _NUM_CHOSEN, _ABOUT = 49, 16, (-1.5, 0.0, 1.5)
 _STEEPEST = 60.0  # logarithm of a slope
 _THIN = 1e-12  # cell of a table
 _SHALLOW = 600.0  # exponents up to which densities and tails do not underflow

@@ -21,7 +21,6 @@ import torch
 from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError
 from botorch.utils.probability.utils import log_phi
 from torch import Tensor
-from torch.autograd import Function
 
 from botorch_calib._validation import (
     check_levels,
@@ -303,7 +302,7 @@ class PiecewisePredictive(WithMoments):
             raise BotorchTensorDimensionError(
                 f"`levels` has {levels.shape[-1]} entries, `knots` {knots.shape[-1]}."
             )
-        ordered: Tensor = _Rearranged.apply(knots, max_width)
+        ordered = _spread(knots.clamp(-max_width, max_width).sort(dim=-1).values)
         padded = torch.cat([levels.new_zeros(1), levels, levels.new_ones(1)])
         masses, scale = padded.diff().to(ordered), _tail_scale(tails, levels, ordered)
         form = PiecewiseForm((False,) * len(masses), open_low=True, open_high=True, hollow=hollow)
@@ -722,27 +721,6 @@ def _tail_scale(tails: str, levels: Tensor, knots: Tensor) -> Tensor | None:
     normal = torch.special.ndtri(levels.to(knots))
     ratio = (knots[..., -1] - knots[..., 0]) / (normal[-1] - normal[0])
     return ratio.clamp(min=MIN_HALF_WIDTH)
-
-
-class _Rearranged(Function):
-    """Knots within ``+-max_width``, sorted and at least a small gap apart.
-
-    Each is one of those given, plus a constant: the derivative takes the gradient back to where it
-    came from, and does not depend on the numbers.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, knots: Tensor, max_width: float) -> Tensor:
-        ordered, index = knots.clamp(-max_width, max_width).sort(dim=-1)
-        steps = _gaps(knots)
-        spread, source = ordered.sub_(steps).cummax(dim=-1)
-        ctx.save_for_backward(knots.abs() > max_width, index.gather(-1, source))
-        return spread.add_(steps)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        beyond, index = ctx.saved_tensors
-        return torch.zeros_like(grad).scatter_add(-1, index, grad).masked_fill(beyond, 0.0), None
 
 
 def _spread(knots: Tensor) -> Tensor:

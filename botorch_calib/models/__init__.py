@@ -4,6 +4,7 @@
 file                 content
 ==================== ===============================================================================
 ``calibrated``       `CalibratedModel`: calibrated marginals
+``several_outcomes`` `CalibratedModelList`: independent outcomes as one model
 ``delayed``          `CensoredDelayModel`: pending queries
 ``imputation``       values that are put in place of missing ones
 ``fit_to_ledger``    models of the values in a ledger
@@ -26,9 +27,11 @@ from botorch_calib.models.calibrated import CalibratedModel
 from botorch_calib.models.delayed import CensoredDelayModel
 from botorch_calib.models.residuals import loo_residuals, prequential_residuals
 from botorch_calib.models.sample_paths import CalibratedPath
+from botorch_calib.models.several_outcomes import CalibratedModelList
 
 __all__ = [
     "CalibratedModel",
+    "CalibratedModelList",
     "CalibratedPath",
     "CensoredDelayModel",
     "loo_residuals",

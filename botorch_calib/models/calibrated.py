@@ -19,6 +19,7 @@ from botorch_calib.calibration import Calibrator, LocalizedConformal
 from botorch_calib.exceptions import CalibrationWarning
 from botorch_calib.models.conditioning import conditioned_on
 from botorch_calib.models.inspection import (
+    as_in_training,
     predicting_process,
     with_task_feature,
 )
@@ -154,7 +155,7 @@ class CalibratedModel(WrapperModel, FantasizeMixin):
             X: Inputs ``n x d``, in the order of observation.
             Y: Observed values ``n x 1``, in units of the outcome.
             Yvar: Their noise variances ``n x 1``, for a base model with given noise (default: the
-                mean of its training noise).
+                mean of its training noise), without what it learns beside them.
             condition: Whether to also condition the base model on the observations. Rows that were
                 pending in a `CensoredDelayModel` then no longer are.
             learn_from: ``n`` booleans (default: all rows teach the calibrator, in order). Rows that
@@ -175,11 +176,12 @@ class CalibratedModel(WrapperModel, FantasizeMixin):
         X, Y = (_as_precise_as(observed, values) for values in (X, Y))
         Yvar = None if Yvar is None else _as_precise_as(observed, Yvar)
         _check_rows(len(X), learn_from, beyond)
-        z = predictor.scores(X, Y, Yvar if learn_from is None else None)
+        with as_in_training(observed):
+            z = predictor.scores(X, Y, Yvar if learn_from is None else None)
+            inputs = predictor.inputs(X)
         if beyond is not None:
             z = torch.where(beyond == 0, z, beyond.to(z) * torch.finfo(z.dtype).max)
         conditioned = predictor.conditioned(X, Y, Yvar) if condition else self.model
-        inputs = predictor.inputs(X)
         if learn_from is None:
             self.calibrator.update(inputs, z)
         else:

@@ -7,6 +7,7 @@ around a Gaussian process, in either order. `observed_process`, `predicting_proc
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from functools import reduce
 from typing import Any
 
@@ -14,9 +15,11 @@ import torch
 from botorch.acquisition.objective import PosteriorTransform, ScalarizedPosteriorTransform
 from botorch.exceptions.errors import UnsupportedError
 from botorch.models.gpytorch import MultiTaskGPyTorchModel
+from botorch.models.likelihoods.sparse_outlier_noise import SparseOutlierGaussianLikelihood
 from botorch.models.model import Model, ModelList
 from botorch.models.transforms import ChainedOutcomeTransform, Standardize
 from botorch.models.transforms.outcome import StratifiedStandardize
+from botorch.models.utils import fantasize
 from botorch.posteriors import GPyTorchPosterior, Posterior
 from gpytorch.likelihoods import FixedNoiseGaussianLikelihood, GaussianLikelihood
 from torch import Tensor
@@ -125,6 +128,15 @@ def in_output_task(model: Any, X: Tensor) -> Tensor:
     base: Any = model
     task: Tensor = X[:, base._task_feature].round().long()
     return task == base._output_tasks[0]
+
+
+def as_in_training(model: Any) -> AbstractContextManager[Any]:
+    """Within it inputs are transformed as training inputs are: none into several points.
+
+    It changes nothing but for one-to-many input transforms, whose training data are single points.
+    """
+    transform = getattr(model, "input_transform", None)
+    return fantasize() if getattr(transform, "is_one_to_many", False) else nullcontext()
 
 
 def like(model: Model, X: Tensor) -> Tensor:
@@ -256,11 +268,11 @@ def objective_variance(model: Any, posterior: GPyTorchPosterior) -> Tensor:
 def observation_noise_variance(
     model: Any, posterior: GPyTorchPosterior, X: Tensor, given: Tensor | None = None
 ) -> Tensor:
-    """Noise variance that ``model.posterior(X, observation_noise=True)`` would add.
+    """Noise variance of a new observation, as ``posterior(X, observation_noise=True)`` adds it.
 
-    For a homoscedastic or fixed-noise likelihood with no outcome transform or ``Standardize`` it is
-    read off, as BoTorch does (the mean of the fixed noise); elsewhere it costs a second evaluation
-    of the posterior.
+    For a homoscedastic, fixed-noise or outlier-robust likelihood it is read off, as BoTorch does
+    (the mean of the fixed noise); elsewhere it costs a second evaluation of the posterior. BoTorch
+    adds fixed noise twice that is learned in part, and none of an outlier-robust model's.
 
     Args:
         model: Single-output model with a Gaussian likelihood.
@@ -273,14 +285,20 @@ def observation_noise_variance(
     """
     scale = outcome_scale(model, squared=True)
     noise = _likelihood_noise(model, X) if given is None else given
-    if scale is None or noise is None:
-        if not getattr(model, "_is_ensemble", False):  # which adds its members itself
-            X = X.expand(*posterior.mean.shape[:-2], *X.shape[-2:])
-        noisy = model.posterior(X, observation_noise=True if given is None else given)
-        least = least_variance(model, posterior)
-        with_noise, stated = (marginal_variance(each, least) for each in (noisy, posterior))
-        return (with_noise - stated).clamp(min=0.0)
-    return noise if scale is _UNIT else noise * scale
+    if noise is not None and scale is not None:
+        return noise if scale is _UNIT else noise * scale
+    if noise is not None and model.outcome_transform._is_linear:
+        values, strata = posterior.mean, inputs_of_transform(model, X)
+        variance: Tensor = model.outcome_transform.untransform(
+            values, noise.expand_as(values), **strata
+        )[1]
+        return variance
+    if not getattr(model, "_is_ensemble", False):  # which adds its members itself
+        X = X.expand(*posterior.mean.shape[:-2], *X.shape[-2:])
+    noisy = model.posterior(X, observation_noise=True if given is None else given)
+    least = least_variance(model, posterior)
+    with_noise, stated = (marginal_variance(each, least) for each in (noisy, posterior))
+    return (with_noise - stated).clamp(min=0.0)
 
 
 def constant_noise_variance(model: Any) -> Tensor:
@@ -309,6 +327,8 @@ def _constant_noise(likelihood: Any) -> Tensor | None:
     """Noise variance of a likelihood, ``batch_shape x 1 x 1``, if it is constant."""
     if isinstance(likelihood, FixedNoiseGaussianLikelihood):
         noise: Tensor = likelihood.noise.mean(dim=-1, keepdim=True)
+    elif type(likelihood) is SparseOutlierGaussianLikelihood:
+        noise = likelihood.noise_covar.base_noise.noise.mean(dim=-1, keepdim=True)
     elif type(likelihood) is GaussianLikelihood:
         noise = likelihood.noise
     else:

@@ -1,7 +1,7 @@
 """Sample paths of wrapped models, for BoTorch's ``draw_matheron_paths`` and what uses it.
 
-Importing this module registers `CalibratedModel` and `CensoredDelayModel` with BoTorch's
-dispatcher.
+Importing this module registers `CalibratedModel`, `CalibratedModelList` and `CensoredDelayModel`
+with BoTorch's dispatcher.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import torch
 from botorch.exceptions.errors import UnsupportedError
 from botorch.models.gpytorch import MultiTaskGPyTorchModel
 from botorch.sampling.pathwise import draw_matheron_paths
-from botorch.sampling.pathwise.paths import SamplePath
+from botorch.sampling.pathwise.paths import PathList, SamplePath
 from botorch.sampling.pathwise.posterior_samplers import DrawMatheronPaths
 from gpytorch.models import ExactGP
 from torch import Size, Tensor
@@ -28,6 +28,7 @@ from botorch_calib.models.inspection import (
     raw_train_inputs,
 )
 from botorch_calib.models.predictors import GaussianPredictor
+from botorch_calib.models.several_outcomes import CalibratedModelList
 from botorch_calib.posteriors import CalibratedPosterior
 
 
@@ -138,6 +139,12 @@ def _draw_delayed_paths(model: CensoredDelayModel, **arguments: Any) -> SamplePa
     if isinstance(model.model, CalibratedModel):
         _try_posterior(model)  # the conditioned copy does not warn
     return path
+
+
+@DrawMatheronPaths.register(CalibratedModelList)
+def _draw_paths_of_outcomes(model: CalibratedModelList, **arguments: Any) -> PathList:
+    """Paths of each outcome, independent of one another, as of a ``ModelListGP``."""
+    return PathList([DrawMatheronPaths(each, **arguments) for each in model.models])
 
 
 @torch.no_grad()

@@ -36,6 +36,11 @@ class WrapperModel(Model):
         return self.model
 
     @property
+    def gaussian_model(self) -> Any:
+        """The Gaussian process that this model predicts by, pending points included."""
+        return getattr(self.predicting_model, "gaussian_model", self.predicting_model)
+
+    @property
     def num_outputs(self) -> int:
         """One output."""
         return 1

@@ -21,7 +21,6 @@ from botorch_calib.plotting.regret import plot_regret
 from botorch_calib.plotting.reliability import plot_pit_histogram, plot_reliability
 from botorch_calib.plotting.style import (
     COLORS,
-    FORECAST_COLORS,
     LABEL_SIZE,
     LEGEND_SIZE,
     LINE_STYLES,
@@ -32,7 +31,6 @@ from botorch_calib.plotting.timeline import STATUS_STYLES, plot_timeline
 
 __all__ = [
     "COLORS",
-    "FORECAST_COLORS",
     "LABEL_SIZE",
     "LEGEND_SIZE",
     "LINE_STYLES",

@@ -30,10 +30,10 @@ EXCESS = ("noise", "objective")
 
 _NOT_NORMAL = (
     "A calibrated posterior is not multivariate normal, so it has no `distribution` and no `mvn`: "
-    "ends of intervals are its `quantile`s. Several outcomes go into a ModelList (not a "
-    "ModelListGP, which joins normal distributions); acquisition functions that need joint "
-    "normality, such as entropy search, take the Gaussian process itself, `model.model`; "
-    "its posterior is `posterior.base_posterior`."
+    "ends of intervals are its `quantile`s. Several outcomes go into a CalibratedModelList "
+    "(not a ModelListGP, which joins normal distributions); acquisition functions that need joint "
+    "normality, such as entropy search, take the Gaussian process itself, "
+    "`model.gaussian_model`; its posterior is `posterior.base_posterior`."
 )
 
 
@@ -350,7 +350,7 @@ def _check_arguments(
     if posterior._is_mt:
         raise BotorchTensorDimensionError(
             "CalibratedPosterior is defined for a `posterior` of a single output; use one "
-            "calibrated model per outcome in a ModelList."
+            "calibrated model per outcome in a CalibratedModelList."
         )
     if not isinstance(predictive, PiecewisePredictive):
         raise UnsupportedError(

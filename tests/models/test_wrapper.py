@@ -115,5 +115,5 @@ def test_what_calls_the_model_takes_the_one_inside(wrap: Callable[[Any], Any]) -
 @pytest.mark.parametrize("num", [1, 2])
 def test_a_list_is_wrapped_one_by_one(kind: Any, num: int) -> None:
     models = kind(*(make_gp() for _ in range(num)))
-    with pytest.raises(UnsupportedError, match="each of its `models`, in a ModelList"):
+    with pytest.raises(UnsupportedError, match="CalibratedModelList.from_history"):
         CalibratedModel.from_history(models, LocalizedConformal(0.2))

@@ -202,7 +202,11 @@ class OnlineQuantileTracker(QuantileLearner):
 
     def _learn(self, X: Tensor, u: Tensor) -> Tensor:
         steps, shrink = self._next_steps(u)
-        local = self._local(X, shrink) if self.localized and len(X) else None
+        local = None
+        if self.localized and len(X):
+            everything = [Localization(slice(None), self.lengthscale)]
+            scale = self.levels.new_tensor([self.scale])
+            local = local_part(X, self.centers, self.coefficients, everything, scale, shrink)
         thresholds, deltas, constants = descend(u, self.levels, steps, self.constants, local)
         self._add(X, deltas, constants, shrink)
         return thresholds
@@ -232,17 +236,6 @@ class OnlineQuantileTracker(QuantileLearner):
         """Step size of the ``t``-th observation, counted from 1."""
         return self.step_size * math.pow(t, -self.step_decay)
 
-    def _local(self, X: Tensor, shrink: list[float]) -> Local:
-        """What `descend` needs of the local part at ``X``."""
-        values = X.new_zeros(len(X), len(self.levels))
-        if len(self.centers):
-            correlation = gaussian_correlation(X, self.centers, self.lengthscale)
-            values = correlation @ (self.scale * self.coefficients)
-        kernel = gaussian_correlation(X, X, self.lengthscale)
-        everything = Localization(slice(None), self.lengthscale)
-        scale = self.levels.new_tensor([self.scale])
-        return Local(values, [kernel], [everything], scale, shrink)
-
 
 # ------------------------------------------------------------ the descent, without state
 
@@ -270,6 +263,25 @@ class Local(NamedTuple):
     localizations: Sequence[Localization]
     scale: Tensor
     shrink: Sequence[float]
+
+
+def local_part(
+    X: Tensor,
+    centers: Tensor,
+    coefficients: Tensor,
+    localizations: Sequence[Localization],
+    scale: Tensor,
+    shrink: Sequence[float],
+) -> Local:
+    """The local part at ``X``, from coefficients ``t x C`` at the centers."""
+    values = X.new_zeros(len(X), coefficients.shape[-1])
+    if len(centers):
+        coefficients = coefficients * scale
+        for columns, lengthscale in localizations:
+            correlation = gaussian_correlation(X, centers, lengthscale)
+            values[:, columns] = correlation @ coefficients[:, columns]
+    kernels = [gaussian_correlation(X, X, at.lengthscale) for at in localizations]
+    return Local(values, kernels, localizations, scale, shrink)
 
 
 def descend(

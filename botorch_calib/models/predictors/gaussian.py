@@ -49,12 +49,18 @@ class GaussianPredictor(Predictor):
         posterior = _gaussian_posterior(self.observed, X)
         if posterior.mean.shape[-2] != X.shape[-2]:
             raise UnsupportedError(
-                "Observations cannot be predicted one by one under one-to-many input transforms."
+                f"{type(self.observed).__name__} has a one-to-many input transform, under which "
+                "there is no one observation at a point: use a Monte Carlo acquisition function."
             )
+        learned = getattr(self.observed.likelihood, "second_noise_covar", None)
         if Yvar is None:
             noise = observation_noise_variance(self.observed, posterior, X)
-        else:
+        elif learned is None:
             noise = Yvar.unsqueeze(-1)
+        else:  # which comes on top of what is given
+            more = learned.noise.unsqueeze(-1)
+            more = observation_noise_variance(self.observed, posterior, X, given=more)
+            noise = Yvar.unsqueeze(-1) + more
         return posterior.mean, (objective_variance(self.observed, posterior) + noise).sqrt()
 
     def scores(self, X: Tensor, Y: Tensor, Yvar: Tensor | None = None) -> Tensor:
