@@ -94,7 +94,8 @@ class DenoisedMixture(_WithTails):
     @cached_property
     def table(self) -> ScoreTable:
         """Scores of observations, and back."""
-        return ScoreTable(self.mean_of_members, self.deviation)
+        with torch.enable_grad():  # it is kept, and may have been asked for without
+            return ScoreTable(self.mean_of_members, self.deviation)
 
     def gain_and_rest(self) -> tuple[Tensor, Tensor]:
         """The gains ``a_s``, and the standard deviations of ``f~`` given ``y~``."""

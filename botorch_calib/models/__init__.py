@@ -6,6 +6,7 @@ file                 content
 ``calibrated``       `CalibratedModel`: calibrated marginals
 ``several_outcomes`` `CalibratedModelList`: independent outcomes as one model
 ``delayed``          `CensoredDelayModel`: pending queries
+``noisy_ensemble``   `NoisyEnsemble`: point predictions with noise
 ``imputation``       values that are put in place of missing ones
 ``fit_to_ledger``    models of the values in a ledger
 ``matching_rows``    pending points that have got their values
@@ -25,6 +26,7 @@ file                 content
 
 from botorch_calib.models.calibrated import CalibratedModel
 from botorch_calib.models.delayed import CensoredDelayModel
+from botorch_calib.models.noisy_ensemble import NoisyEnsemble
 from botorch_calib.models.residuals import loo_residuals, prequential_residuals
 from botorch_calib.models.sample_paths import CalibratedPath
 from botorch_calib.models.several_outcomes import CalibratedModelList
@@ -34,6 +36,7 @@ __all__ = [
     "CalibratedModelList",
     "CalibratedPath",
     "CensoredDelayModel",
+    "NoisyEnsemble",
     "loo_residuals",
     "prequential_residuals",
 ]

@@ -2,7 +2,13 @@
 
 from botorch_calib.posteriors import _sampler_registration as _sampler_registration
 from botorch_calib.posteriors.calibrated import CalibratedPosterior
+from botorch_calib.posteriors.mixture import CalibratedMixturePosterior
 from botorch_calib.posteriors.several_outcomes import CalibratedPosteriorList
 from botorch_calib.posteriors.stated import StatedPosterior
 
-__all__ = ["CalibratedPosterior", "CalibratedPosteriorList", "StatedPosterior"]
+__all__ = [
+    "CalibratedMixturePosterior",
+    "CalibratedPosterior",
+    "CalibratedPosteriorList",
+    "StatedPosterior",
+]

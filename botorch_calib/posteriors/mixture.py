@@ -38,8 +38,8 @@ class CalibratedMixturePosterior(CalibratedPosterior):
     `mixture_mean` and `mixture_variance`. *Of each member*, as BoTorch's posteriors of ensembles
     have them, are `mean`, `variance`, samples, ``batch_shape x num_members x q x 1``: BoTorch's
     acquisition functions average over the members of a model with ``_is_ensemble``. Samples map
-    scores by interpolation, within 1e-6 scores where members overlap; they cost what those of the
-    members cost.
+    scores by interpolation, within 1e-5 scores where members overlap, at a cost that is linear in
+    the number of members.
 
     Coverage, ``excess`` and noise of joint samples are as in `CalibratedPosterior`.
 

@@ -24,12 +24,13 @@ from botorch_calib.models.inspection import (
     with_task_feature,
 )
 from botorch_calib.models.marginals import posterior_at
+from botorch_calib.models.noisy_ensemble import NoisyEnsemble
 from botorch_calib.models.predictors.base import Predictor
 from botorch_calib.models.requirements import check_outcome_transform
 from botorch_calib.models.residuals import forecast_history
 from botorch_calib.posteriors.mixture import MEMBER_DIM, CalibratedMixturePosterior
 from botorch_calib.posteriors.moments import marginal_variance
-from botorch_calib.posteriors.single_points import SinglePointPosterior
+from botorch_calib.posteriors.single_points import SinglePointPosterior, raw_variance
 
 
 class MixturePredictor(Predictor):
@@ -74,7 +75,9 @@ class MixturePredictor(Predictor):
             noise = observation_noise_variance(self.observed, posterior, X)
         else:
             noise = Yvar[..., None, None]
-        variance = marginal_variance(posterior, least_variance(self.observed, posterior)) + noise
+        variance = (
+            marginal_variance(posterior, self._least_variance(self.observed, posterior)) + noise
+        )
         mean, deviation = (
             values.movedim(MEMBER_DIM, 0) for values in (posterior.mean, variance.sqrt())
         )
@@ -117,9 +120,15 @@ class MixturePredictor(Predictor):
             noise,
             denoise,
             excess,
-            least_variance(predicting, base),
+            self._least_variance(predicting, base),
             validate_args=False,
         )
+
+    @staticmethod
+    def _least_variance(model: Any, posterior: GPyTorchPosterior) -> Tensor | None:
+        if isinstance(model, NoisyEnsemble):  # which states less than GPyTorch's least
+            return raw_variance(posterior).detach()
+        return least_variance(model, posterior)
 
 
 def _members_at(model: Any, X: Tensor) -> GPyTorchPosterior:
