@@ -46,11 +46,15 @@ from botorch_calib.distributions.mixture import (
 from botorch_calib.distributions.piecewise import PiecewisePredictive
 from botorch_calib.distributions.smoothed import UnsmoothedPredictive, _WithTails
 
-_ORDER = 4  # nodes of a panel
-# Ends of panels, in scores, and around the value asked about, in widths of the noise there
-_BULK = (-6.5, -4.2, -2.8, -1.8, -1.0, -0.3, 0.3, 1.0, 1.8, 2.8, 4.2, 6.5)
+# Ends of panels, in scores, where the distribution has few pieces and where its many have ends in
+# the bulk, and nodes of a panel
+_FEW, _MANY = 8, 3  # pieces, and nodes if there are more
+_BULK = (-6.5, -4.2, -2.6, -1.5, -0.5, 0.5, 1.5, 2.6, 4.2, 6.5)
+_TAILS = (-6.5, -4.6, -3.4, -2.4, 0.0, 2.4, 3.4, 4.6, 6.5)
+_ORDER = 4
+# Ends around the value asked about, in widths of the noise there, and between these and 8 scores
 _AROUND = (0.5, 2.0, 8.0)
-_NUM_GRADED = 2  # between these and 8 scores away
+_NUM_GRADED = 2
 _LEAST_WIDTH = 1e-6  # of the noise, in scores
 _FARTHEST = 40.0  # score about which panels are graded
 _LEAST_NOISE = 1e-12  # over the deviation of the observation, which stands for none
@@ -154,7 +158,8 @@ class DenoisedMixture(_WithTails):
         """
         shape = self.deviation.shape[1:] if x is None else self._shape_with(x)
         breaks = self.predictive.breaks().movedim(-1, 0).clamp(_BULK[0], _BULK[-1])
-        ends = [_constants(_BULK, breaks.device), breaks]
+        few = self.predictive.num_pieces <= _FEW
+        ends = [_constants(_BULK if few else _TAILS, breaks.device), breaks]
         if x is not None:
             at = self._score_before(x)
             gain = self.gain_and_rest()[0].amax(dim=0)
@@ -171,7 +176,8 @@ class DenoisedMixture(_WithTails):
         edges = edges.sort(dim=0).values
         low, span = edges[:-1].unsqueeze(1), edges.diff(dim=0).unsqueeze(1)
         nodes, weights = (
-            align_members(v, len(shape)) for v in unit_legendre(_ORDER, edges.dtype, edges.device)
+            align_members(v, len(shape))
+            for v in unit_legendre(_ORDER if few else _MANY, edges.dtype, edges.device)
         )
         z = torch.addcmul(low, span, nodes).flatten(0, 1)
         log_weight = (span * weights).clamp_(min=1e-300).log_().flatten(0, 1)

@@ -11,6 +11,7 @@ dimension; cost is linear in their number.
 from __future__ import annotations
 
 import math
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -209,20 +210,24 @@ class _LowerTail:
 
     Attributes:
         log_mass: The logarithm, of ``shape``.
-        density: ``exp(half - t^2 / 2)``, ``num_members x shape``.
         half: Exponent that is taken out of densities, so that none underflows where all members
             lie above; of ``shape``.
     """
 
     def __init__(self, t: Tensor) -> None:
+        self._t = t
         self.half = t.amax(dim=0).clamp_(max=0.0).square_().mul_(0.5)
-        self.density = (t * t).mul_(-0.5).add_(self.half).clamp_(min=LEAST).exp_()
         # Twice as fast, on a CPU, where looking costs nothing
         if t.device.type == "cpu" and t.numel() and float(self.half.max()) < _SHALLOW:
             self.log_mass = ndtr(t).mean(dim=0).log_()
             return
         tail = mills_ratio(t.abs()).mul_(self.density).mul_(_INV_SQRT_2PI)
         self.log_mass = torch.where(t > 0, 1.0 - tail, tail).mean(dim=0).log_().sub_(self.half)
+
+    @cached_property
+    def density(self) -> Tensor:
+        """``exp(half - t^2 / 2)``, ``num_members x shape``."""
+        return (self._t * self._t).mul_(-0.5).add_(self.half).clamp_(min=LEAST).exp_()
 
 
 @torch.no_grad()
@@ -251,7 +256,7 @@ def _solve(z: Tensor, mean: Tensor, deviation: Tensor) -> Tensor:
         gap = z - score
         size = gap.abs()
         low, high = torch.where(gap >= 0, x, low), torch.where(gap <= 0, x, high)
-        pull = tail.density.mul_(inverse)
+        pull = tail.density * inverse
         total = pull.sum(dim=0)
         rate = (score.square() * 0.5 - tail.half).clamp_(max=_LARGEST).exp_()
         rate.mul_(total).div_(len(t))
