@@ -17,7 +17,9 @@ standard normal ``z``, the same nodes serving all members:
 A rule for it makes ``f~`` a mixture of (nodes x members) normal distributions. Panels end where
 ``T`` has kinks and are graded towards the value that is asked about, so that the narrowest of the
 noises is resolved; each member keeps its mass exactly. Where members lie apart, ``y~(z)`` and
-``p_s(z)`` climb like steps, and the rule errs by up to a node's share of a step.
+``p_s(z)`` climb like steps, and the rule errs by up to a node's share of a step: the logarithms of
+improvement and survival are right to 1e-6 (median) and 4e-4 (99 of 100) where means differ by less
+than the members' deviations, to 3e-5 and 4e-2 where they differ by 2.5 of them.
 """
 
 from __future__ import annotations
