@@ -39,19 +39,15 @@ class MixturePredictor(Predictor):
     is_ensemble = True
 
     def check(self) -> None:
-        """Raise ``UnsupportedError`` if the model is another one, or has not been fitted."""
+        """Raise ``UnsupportedError`` if the model is another one."""
         model, name = self.observed, type(self.observed).__name__
-        if getattr(model, "_is_fully_bayesian", False) and model.covar_module is None:
-            raise UnsupportedError(
-                f"{name} has no draws of its hyperparameters yet: fit it by "
-                "`fit_fully_bayesian_model_nuts`, or load them by `load_mcmc_samples`."
-            )
         if model.num_outputs != 1:
             raise UnsupportedError(
                 f"{name} has {model.num_outputs} outputs: use one CalibratedModel per outcome in a "
                 "ModelList, each around an ensemble of that outcome or output task alone."
             )
-        if not isinstance(getattr(model, "likelihood", None), _GaussianLikelihoodBase):
+        likelihood = getattr(model, "likelihood", None)
+        if not (isinstance(likelihood, _GaussianLikelihoodBase) or self._is_to_be_fitted):
             raise UnsupportedError(
                 f"{name} states no noise of its observations, which a calibrated model needs: give "
                 "it as `NoisyEnsemble(model, noise_variance)`."
@@ -85,6 +81,11 @@ class MixturePredictor(Predictor):
 
     def history(self, residuals: str) -> tuple[Tensor, Tensor]:
         """Inputs and scores of the training data, of the output task, by one factor per member."""
+        if self._is_to_be_fitted:
+            raise UnsupportedError(
+                f"{type(self.observed).__name__} has no draws of its hyperparameters yet: fit it "
+                "by `fit_fully_bayesian_model_nuts`, or load them by `load_mcmc_samples`."
+            )
         X, t, _ = forecast_history(self.observed, residuals, members=True)
         own = in_output_task(self.observed, X)
         return X[own], score_of_members(t)[own]
@@ -123,6 +124,12 @@ class MixturePredictor(Predictor):
             self._least_variance(predicting, base),
             validate_args=False,
         )
+
+    @property
+    def _is_to_be_fitted(self) -> bool:
+        """Whether a fully Bayesian model has no draws, and so no likelihood, yet."""
+        is_bayesian = getattr(self.observed, "_is_fully_bayesian", False)
+        return is_bayesian and self.observed.covar_module is None
 
     @staticmethod
     def _least_variance(model: Any, posterior: GPyTorchPosterior) -> Tensor | None:
