@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import torch
 from botorch.acquisition.logei import qLogNoisyExpectedImprovement
@@ -119,7 +120,7 @@ def hypervolume_pair(work: Workload) -> tuple[Call, Call]:
     """Cost of one evaluation with two objectives of BoTorch's own class; at most 1.3."""
     work = Workload(work.device, NUM_POINTS)
     calibrated, gps, Y, ref_point = two_outcomes(work)
-    boxes = FastNondominatedPartitioning(ref_point, Y)
+    boxes: Any = FastNondominatedPartitioning(ref_point, Y)
     functions = (
         qLogExpectedHypervolumeImprovement(model, ref_point, boxes, sampler=sampler())
         for model in (calibrated, gps)

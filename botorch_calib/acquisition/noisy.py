@@ -27,6 +27,7 @@ from botorch.exceptions.errors import InputDataError, UnsupportedError
 from botorch.exceptions.warnings import BotorchWarning
 from botorch.models.model import Model, ModelList
 from botorch.posteriors import Posterior
+from botorch.sampling.list_sampler import ListSampler
 from botorch.utils.low_rank import sample_cached_cholesky
 from botorch.utils.transforms import is_ensemble
 from linear_operator.utils.errors import NanError, NotPSDError
@@ -45,7 +46,7 @@ def keeps_roots(model: Model) -> bool:
     if is_ensemble(model):
         return False
     if isinstance(model, CalibratedModelList):
-        return all(keeps_roots(part) for part in model.models)  # type: ignore[arg-type]
+        return all(keeps_roots(part) for part in model.models)
     return isinstance(model, CalibratedModel) or bool(supports_cache_root(model))
 
 
@@ -68,11 +69,13 @@ class _CachedRoots(CachedCholeskyMCSamplerMixin):
                 "give `CalibratedModelList(*model.models)`, or, if that does not take them all, "
                 "take BoTorch's own acquisition function."
             )
-        possible = keeps_roots(model)
+        # Samplers of each outcome hold base samples that this root is not for.
+        possible = keeps_roots(model) and not isinstance(kwargs.get("sampler"), ListSampler)
         if cache_root and not possible:
             warnings.warn(
                 "`cache_root` needs calibrated models or those of which BoTorch keeps the root, "
-                f"got {type(model).__name__}: samples are drawn without it.",
+                f"and one sampler, got {type(model).__name__} and "
+                f"{type(kwargs.get('sampler')).__name__}: samples are drawn without it.",
                 BotorchWarning,
                 stacklevel=3,
             )
@@ -189,8 +192,8 @@ class qLogCalibratedNoisyExpectedHypervolumeImprovement(  # type: ignore[misc]
             ``cache_pending=False``, which fails in BoTorch, give ``max_iep``.
 
     Raises:
-        InputDataError: As the above class, and if ``cache_pending`` is False.
-        UnsupportedError: As the above class.
+        InputDataError: As there, and if ``cache_pending`` is False.
+        UnsupportedError: As there.
 
     Example:
         >>> model = CalibratedModelList.from_history(gps, LocalizedConformal(0.2))
@@ -212,4 +215,9 @@ class qLogCalibratedNoisyExpectedHypervolumeImprovement(  # type: ignore[misc]
                 "which as many pending points are evaluated together with the new ones."
             )
         self._decide(model, cache_root, X_baseline, **kwargs)
+        if not kwargs.get("cache_pending", True):
+            raise UnsupportedError(
+                "`cache_pending=False` is an option under which BoTorch's class has no value: give "
+                "a greater `max_iep` instead, up to which pending points are not cached."
+            )
         super().__init__(model=model, ref_point=ref_point, X_baseline=X_baseline, **kwargs)

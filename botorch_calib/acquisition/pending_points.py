@@ -15,6 +15,7 @@ from torch import Tensor
 
 from botorch_calib._validation import check_inputs, check_pending_inputs, check_precision
 from botorch_calib.models.inspection import (
+    as_in_training,
     observed_process,
     raw_train_inputs,
     raw_width,
@@ -26,9 +27,30 @@ class PendingPoints(AcquisitionFunction):
     """Base class: ``X_pending`` may be set by a method or as an attribute, as BoTorch does both.
 
     ``optimize_acqf`` calls `set_X_pending`, ``FixedFeatureAcquisitionFunction`` assigns.
+
+    ``optimize_acqf_mixed_alternating`` and ``optimize_acqf_discrete_local_search`` choose ``q``
+    points one after another and then ask for the value of all, ``q x d``: it is the sum of their
+    values as they were chosen, each with those before it pending, without gradient.
     """
 
     _X_pending: Tensor | None = None
+    _log = False  # whether values are logarithms
+
+    def __call__(self, X: Tensor) -> Tensor:
+        """Values ``b`` at ``b x 1 x d``, or the value ``1`` of the chosen points ``q x d``."""
+        if X.dim() != 2 or len(X) == 1 or X.requires_grad:
+            values: Tensor = super().__call__(X)
+            return values
+        base, parts = self.X_pending, []
+        try:
+            for num in range(len(X)):
+                before = X[:num] if base is None else torch.cat([base, X[:num]])
+                self.X_pending = before if len(before) else None
+                parts.append(super().__call__(X[num : num + 1]))
+        finally:
+            self.X_pending = base
+        total = torch.stack(parts)
+        return total.logsumexp(dim=0) if self._log else total.sum(dim=0)
 
     @property  # type: ignore[override]
     def X_pending(self) -> Tensor | None:
@@ -67,15 +89,13 @@ def fantasy_models(models: Sequence[Any], X_pending: Tensor, num_fantasies: int)
     independent. Separate sequences would not be, whatever their seeds: scrambling keeps the order
     of the points, and two sequences, point by point, correlate by 0.3 to 0.9.
 
-    Args:
-        models: Models with one output and without batch dimensions.
-        X_pending: Points under evaluation, ``n x d``.
-        num_fantasies: Number of fantasies, the batch dimension of the results.
+    The models have one output and no batch dimensions; those of the results are fantasies.
     """
     points = [_checked(model, X_pending) for model in models]
-    posteriors = [
-        model.posterior(X, observation_noise=True) for model, X in zip(models, points, strict=True)
-    ]
+    posteriors = []
+    for model, X in zip(models, points, strict=True):
+        with as_in_training(observed_process(model)):  # as `fantasize` draws them
+            posteriors.append(model.posterior(X, observation_noise=True))
     shapes = [posterior.base_sample_shape for posterior in posteriors]
     sizes = [shape.numel() for shape in shapes]
     draws = draw_sobol_normal_samples(sum(sizes), num_fantasies, dtype=torch.double, seed=0)
@@ -91,7 +111,7 @@ def fantasy_models(models: Sequence[Any], X_pending: Tensor, num_fantasies: int)
 
 def _checked(model: Any, X_pending: Tensor) -> Tensor:
     """The points with all columns of a model, the task included, if it can be conditioned."""
-    if model.batch_shape:
+    if getattr(model, "batch_shape", ()):
         raise UnsupportedError("`X_pending` needs a model without batch dimensions.")
     if not hasattr(model, "fantasize"):
         raise UnsupportedError(

@@ -45,21 +45,12 @@ class ContextRobustFunction(PendingPoints, ABC):
     """Base class: the worst case of a contextual function over an ambiguity set.
 
     A subclass makes the function by `_build`, and says by `_basis` what it depends on. Pending
-    points are refused, as their contexts are not known here.
-
-    Args:
-        model: The model of the function, if there is one.
-        ambiguity: The set of distributions. A schedule of its radius is resolved at once, by
-            ``ambiguity.at(t)`` with the number ``t`` of observations of the model, without pending
-            points.
-        contexts: The centre of the set, as of `RobustUpperConfidenceBound`.
+    points are refused, as their contexts are not known here. Arguments are those of
+    `RobustUpperConfidenceBound`; ``model`` is None if there is none.
     """
 
     def __init__(
-        self,
-        model: Model | None,
-        ambiguity: AmbiguitySet,
-        contexts: ContextDistribution | Tensor,
+        self, model: Model | None, ambiguity: AmbiguitySet, contexts: ContextDistribution | Tensor
     ) -> None:
         super().__init__(model=model)  # type: ignore[arg-type]
         if not isinstance(ambiguity, AmbiguitySet):
@@ -186,10 +177,8 @@ class RobustAcquisition(ContextRobustFunction):
 
     Args:
         acquisition: Maps ``N x 1 x d`` to values ``N``, row by row, to be maximised. (If the set
-            needs gradients, the slope of their norm is computed by differences, since few
-            acquisition functions are meant to be differentiated twice. BoTorch's Monte Carlo ones
-            bend too sharply for that and are differentiated twice, unless their samples have first
-            derivatives only, as those of recalibrated quantiles.)
+            needs gradients, the slope of their norm is computed by differences, or for BoTorch's
+            Monte Carlo functions, which bend too sharply, by differentiating twice if that works.)
         ambiguity: The set of distributions of the context. A schedule of its radius is resolved at
             once, with the number of observations of the acquisition function's model.
         contexts: The centre of the set, as of `RobustUpperConfidenceBound`.
@@ -243,8 +232,8 @@ class RobustUpperConfidenceBound(ContextRobustFunction):
 
     For exact Gaussian processes with a stationary radial kernel (see
     `botorch_calib.robust.gp.stationary_gp.is_stationary`), also inside a `CensoredDelayModel`, a
-    `CalibratedModel` or both, the bound has a closed form, whose factorisation is made once for
-    each state of the model. Any other model is evaluated by its posterior.
+    `CalibratedModel` or both, the bound has a closed form. Any other model is evaluated by its
+    posterior.
 
     With ``beta`` as in BoTorch the bound is ``mu + sqrt(beta) sigma``. The methods of the paper
     [Micheli2025wdrbo] take ``beta=2.25``: ``WassersteinBall(radius, "lipschitz")`` is WDRBO, and
@@ -256,7 +245,7 @@ class RobustUpperConfidenceBound(ContextRobustFunction):
         model: A model of decisions and contexts with one output and no batch dimensions.
         beta: Factor of the variance, at least 0, a number or a tensor with one element.
         ambiguity: The set of distributions of the context. A schedule of its radius is resolved at
-            once, with the number of observations of the model.
+            once, with the number of observations of the model, without pending points.
         contexts: The centre of the set: a `ContextDistribution`, which also says which columns of
             the model's inputs are contexts and where a Lipschitz constant is looked for; or
             observed contexts ``n x d_c``, for their empirical distribution in the last columns.
@@ -320,17 +309,16 @@ class WassersteinUpperConfidenceBound(RobustUpperConfidenceBound):
     ``sum_i w_i u(x, c_i) - radius * max_c |grad_c u(x, c)|_2`` with ``u = mu + sqrt(beta) sigma``:
     a lower bound of the expectation of ``u`` under any distribution within the radius in the
     Wasserstein distance of order 1, if the maximum is over all contexts. (NB the paper's factor
-    multiplies ``sigma``: its 1.5 is ``beta=2.25``. Its published code leaves the second term out of
-    the gradient; here the gradient is the true one.)
+    multiplies ``sigma``: its 1.5 is ``beta=2.25``. Its code leaves the second term out of the
+    gradient.)
 
     It is `RobustUpperConfidenceBound` with ``WassersteinBall(radius, method="lipschitz")``.
 
     Args:
         model: A model of decisions and contexts with one output and no batch dimensions.
         beta: Factor of the variance, at least 0, a number or a tensor with one element.
-        radius: Of the `WassersteinBall`, in units of the contexts: a number of at least 0, a tensor
-            with one element, or a schedule such as `RadiusSchedule`, which is called once, with the
-            number of observations of the model. With 0 this is ERBO.
+        radius: Of the `WassersteinBall`, in units of the contexts: a number, or a schedule such as
+            `RadiusSchedule`. With 0 this is ERBO.
         contexts: The centre of the ball, as of `RobustUpperConfidenceBound`.
         lipschitz_contexts: Contexts ``M' x d_c`` over which the largest gradient norm is taken
             (default: those of ``contexts``, or all atoms). They cost a second evaluation.

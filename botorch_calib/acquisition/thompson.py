@@ -8,11 +8,7 @@ from typing import Any
 
 import torch
 from botorch.acquisition.objective import PosteriorTransform
-from botorch.exceptions.errors import (
-    BotorchTensorDimensionError,
-    InputDataError,
-    UnsupportedError,
-)
+from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError, UnsupportedError
 from botorch.models.model import Model
 from botorch.sampling.pathwise import (
     draw_kernel_feature_paths,
@@ -51,12 +47,9 @@ class DelayedThompsonSampling(DelayAwareAcquisitionFunction):
     """Thompson sampling under delayed feedback (GP-TS-SDF), [Verma2022]_, eq. 3.
 
     The value is one draw of ``GP(mu, nu^2 sigma^2)``: ``mu(x) + nu (f(x) - mu(x))`` for one draw
-    ``f`` of the model's posterior. The constructor draws it, from its arguments alone. Each query
-    needs a new instance with a new ``seed``.
-
-    Without a window ``nu = sqrt(beta)``. With ``beta = 1`` this is Thompson sampling: asy-TS for a
-    model that ignores pending points, and GP-BTS for a `CensoredDelayModel` with
-    ``imputation="hallucinate"``.
+    ``f`` of the model's posterior. Each query needs a new instance with a new ``seed``. Without a
+    window ``nu = sqrt(beta)``. With ``beta = 1`` this is Thompson sampling: asy-TS for a model that
+    ignores pending points, and GP-BTS for a `CensoredDelayModel` with ``imputation="hallucinate"``.
 
     On a continuous domain the draw is a differentiable function, by pathwise conditioning: exact
     except that 1024 random features approximate the prior. Over ``choices`` it is an exact joint
@@ -86,13 +79,8 @@ class DelayedThompsonSampling(DelayAwareAcquisitionFunction):
         UnsupportedError: If the model has several outputs or batch dimensions, is an ensemble,
             cannot take ``X_pending``, or has no pathwise draws and there are no ``choices``; for
             any other ``posterior_transform``.
-        InputDataError: If an argument is malformed; when evaluated, if a point is none of
-            ``choices``.
-        BotorchTensorDimensionError: If an argument is malformed.
-
-    Example:
-        >>> model = CensoredDelayModel.from_ledger(ledger, fit)
-        >>> acqf = DelayedThompsonSampling.from_ledger(model, ledger, seed=len(ledger))
+        InputDataError, BotorchTensorDimensionError: If an argument is malformed; when evaluated, if
+            a point is none of ``choices``.
     """
 
     choices: Tensor | None
@@ -168,13 +156,8 @@ def draw_path(model: Model, nu: Tensor, seed: int) -> Module:
     same mean, and ``nu^2`` times the covariance, so the draw is one of that posterior. A calibrated
     model has no such prior: its draw, a `CalibratedPath`, is widened about the calibrated mean.
 
-    Args:
-        model: As of `DelayedThompsonSampling` on a continuous domain.
-        nu: The factor of the distance from the posterior mean, a scalar.
-        seed: Seed of the draw; the global random state stays unchanged.
-
-    Returns:
-        A function from ``batch_shape x n x d`` to ``batch_shape x n``, in units of the outcome.
+    It maps ``batch_shape x n x d`` to ``batch_shape x n``, in units of the outcome; the global
+    random state stays unchanged. Models are those of `DelayedThompsonSampling` without ``choices``.
 
     Raises:
         UnsupportedError: For other models, and for kernels without random features.
@@ -214,8 +197,7 @@ class _Single(Module):
 
     def forward(self, X: Tensor) -> Tensor:
         """Evaluate it at ``batch_shape x n x d``; the values are ``batch_shape x n``."""
-        value: Tensor = self.paths(X).squeeze(0)
-        return value
+        return self.paths(X).squeeze(0)
 
 
 class _Widened(Module):

@@ -73,6 +73,7 @@ def optimize_chance_constrained(
     inequality_constraints: LinearConstraints | None = None,
     choices: Tensor | None = None,
     expansion_share: float = 0.0,
+    equality_constraints: LinearConstraints | None = None,
 ) -> ChanceConstrainedCandidate:
     """Maximise an acquisition function over the points that chance constraints certify.
 
@@ -97,6 +98,8 @@ def optimize_chance_constrained(
             `CertifiedSetExpansion`: spread evenly over the rounds (calls of ``observe``) of the
             first constraint, which has to go on by ``with_model``. For few known safe points, which
             seldom certify the optimum.
+        equality_constraints: Linear equations ``sum_i coefficients[i] x[indices[i]] = rhs``, in
+            the same form.
 
     Returns:
         ``(candidate, value, certified)``, see `ChanceConstrainedCandidate`.
@@ -105,7 +108,7 @@ def optimize_chance_constrained(
         InputDataError, BotorchTensorDimensionError: If an argument is malformed, or ``choices``
             come with arguments that they exclude.
         UnsupportedError: If ``acq_function`` is no acquisition function.
-        InfeasibilityError: If no point meets the ``inequality_constraints``.
+        InfeasibilityError: If no point meets the linear constraints.
 
     Warns:
         NotCertifiedWarning: If no certified point was found.
@@ -117,17 +120,19 @@ def optimize_chance_constrained(
     if _expands(expansion_share, several[0].num_rounds):
         searched = CertifiedSetExpansion(several)
     if choices is not None:
-        if bounds is not None or fixed_features or inequality_constraints:
+        if bounds is not None or fixed_features or inequality_constraints or equality_constraints:
             raise InputDataError(
-                "`choices` excludes `bounds` (give None), `fixed_features` and "
-                "`inequality_constraints`: leave out the choices that are not wanted."
+                "`choices` excludes `bounds` (give None), `fixed_features` and linear "
+                "constraints: leave out the choices that are not wanted."
             )
         choices = _checked_choices(choices)
         _check_points("choices", choices, several)
         with _repeated_points():
             candidate, certified = _best_of(choices.unsqueeze(-2), searched, margin)
     else:
-        region = Region.checked(bounds, fixed_features, inequality_constraints)
+        region = Region.checked(
+            bounds, fixed_features, inequality_constraints, equality_constraints
+        )
         _check_points("bounds", region.bounds, several)
         count = check_count("num_restarts", num_restarts)
         num_samples = check_count("raw_samples", raw_samples)
@@ -215,7 +220,7 @@ def _pool(margin: LeastMargin, region: Region, num: int, raw_samples: int) -> tu
     """Points to start from, sampled, known and, if few are certified, searched; their margins."""
     pool = torch.cat([region.sample(raw_samples), _known_points(margin, region)])
     if not len(pool):
-        raise InfeasibilityError("No point within `bounds` meets the `inequality_constraints`.")
+        raise InfeasibilityError("No point within `bounds` meets the linear constraints.")
     values = _evaluated(margin, pool)
     share = (values >= clearance(pool.dtype)).double().mean()
     if bool(share >= _RARE):
@@ -289,6 +294,11 @@ def _climb(
         return margin(x.reshape(1, 1, -1)).squeeze(0) - clearance(x.dtype)
 
     ends = _maximize(acqf, unit, region, starts, clear)
+    if region.equal:  # which SLSQP meets up to its own tolerance
+        placed = [region.placed(end) for end in ends.split(1)]
+        ends = torch.cat(
+            [new if len(new) else old for new, old in zip(placed, ends.split(1), strict=True)]
+        )
     shares = torch.tensor(_BACKWARD, dtype=starts.dtype, device=starts.device).view(-1, 1, 1, 1)
     drawn = ends + shares * (starts - ends)
     points = drawn.flatten(0, 1)
@@ -316,7 +326,7 @@ def _maximize(
     if limit is not None:
         nonlinear = [(lambda x: limit(in_widths.inputs(x)), True)]
     options: dict[str, object] = {"maxiter": _MAX_ITERATIONS, **SEPARATE_STARTS}
-    if nonlinear or region.linear:
+    if nonlinear or region.linear or region.equal:
         # SLSQP's own tolerance, unless single precision cannot tell such values apart.
         options["ftol"] = max(1e-6, clearance(starts.dtype))
     # Why it stops does not matter, as its ends are checked. BoTorch shows warnings of that kind
@@ -328,6 +338,7 @@ def _maximize(
             lower_bounds=in_widths.bounds[0],
             upper_bounds=in_widths.bounds[1],
             inequality_constraints=region.linear_in_widths,
+            equality_constraints=region.equal_in_widths,
             nonlinear_inequality_constraints=nonlinear,
             options=options,
         )

@@ -145,9 +145,8 @@ def noise_diagnosis(model: Module, level: float = 0.95) -> NoiseDiagnosis:
     noise of one variance is looked for.
 
     It is a statement about this kernel. Hyperparameters that were fitted under too little noise
-    take up some of what is missing, above all by a short lengthscale, the more so the more
-    dimensions and the fewer data there are. The supported noise then is too small, the interval
-    wide or, with more data, below the truth: once the noise is corrected, fit and diagnose again.
+    take up some of what is missing, above all by a short lengthscale, and the supported noise then
+    is too small: once the noise is corrected, fit and diagnose again.
 
     Args:
         model: A fitted exact Gaussian process with one output and no batch dimension, with learned

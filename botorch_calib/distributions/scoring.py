@@ -36,10 +36,8 @@ def crps(predictive: PiecewisePredictive, z: Tensor) -> Tensor:
 
     Args:
         predictive: Distribution of ``z``, of any batch shape.
-        z: Observations that broadcast against ``predictive.batch_shape``.
-
-    Returns:
-        Scores of the common shape, in units of ``z`` and its dtype; smaller is better.
+        z: Observations that broadcast against ``predictive.batch_shape``; the scores are in their
+            units and dtype, smaller being better.
 
     Raises:
         InputDataError: If ``z`` holds NaN or infinite values.
@@ -53,16 +51,13 @@ def crps(predictive: PiecewisePredictive, z: Tensor) -> Tensor:
 def interval_score(lower: Tensor, upper: Tensor, y: Tensor, alpha: float) -> Tensor:
     """Score of central ``1 - alpha`` prediction intervals (Gneiting & Raftery 2007, eq. 43).
 
-    The width plus ``2 / alpha`` times the distance by which ``y`` is missed.
+    The width plus ``2 / alpha`` times the distance by which ``y`` is missed; smaller is better.
 
     Args:
         lower: Lower ends, in the units of ``y``.
         upper: Upper ends; both broadcast against ``y``.
         y: Observations.
         alpha: Stated probability of a miss, in (0, 1).
-
-    Returns:
-        Scores of the common shape, in the units of ``y``; smaller is better.
 
     Raises:
         InputDataError: If ``alpha`` is outside (0, 1) or an upper end is below its lower end.
@@ -75,14 +70,11 @@ def interval_score(lower: Tensor, upper: Tensor, y: Tensor, alpha: float) -> Ten
 
 
 def observed_frequencies(pits: Tensor, levels: Tensor) -> Tensor:
-    """Fraction of observations at or below their stated quantile, for each level.
+    """Fraction of observations at or below their stated quantile, for each level, in float64.
 
     Args:
         pits: Probability integral transforms ``F_t(y_t)``, of shape ``n``, in [0, 1].
         levels: ``M`` increasing levels in (0, 1).
-
-    Returns:
-        Frequencies of shape ``M``, in double precision.
 
     Raises:
         InputDataError: If there are no PITs or one lies outside [0, 1].
@@ -99,13 +91,8 @@ def observed_frequencies(pits: Tensor, levels: Tensor) -> Tensor:
 def calibration_error(pits: Tensor, levels: Tensor) -> Tensor:
     """``sum_j (p_j - observed frequency_j)^2`` (Kuleshov et al. 2018, eq. 9, equal weights).
 
-    Args:
-        pits: Probability integral transforms, of shape ``n``, in [0, 1].
-        levels: ``M`` increasing levels ``p_j`` in (0, 1).
-
-    Returns:
-        A number, in double precision; 0 is best. With ``n`` observations a correct model
-        has the expectation ``sum_j p_j (1 - p_j) / n``.
+    With ``n`` observations a correct model has the expectation ``sum_j p_j (1 - p_j) / n``.
+    Arguments are those of `observed_frequencies`.
     """
     return (levels.double() - observed_frequencies(pits, levels).to(levels.device)).square().sum()
 
@@ -123,9 +110,6 @@ def binomial_interval(
         trials: Numbers of trials, at least 1, that broadcast against ``successes``.
         confidence: Probability that the interval holds the true one, at least; in (0, 1).
 
-    Returns:
-        Lower and upper ends, in double precision, on the CPU.
-
     Raises:
         InputDataError: If a count is not between 0 and its number of trials, or that is 0.
     """
@@ -140,9 +124,6 @@ def binomial_interval(
     low = torch.as_tensor(beta.ppf(tail, k.clamp(min=1.0).numpy(), (n - k + 1).numpy()))
     high = torch.as_tensor(beta.ppf(1.0 - tail, (k + 1).numpy(), (n - k).clamp(min=1.0).numpy()))
     return low.where(k > 0, torch.zeros_like(k)), high.where(k < n, torch.ones_like(k))
-
-
-# ------------------------------------------------------------ the integral of F^2
 
 
 def _square_below(predictive: PiecewisePredictive, z: Tensor) -> Tensor:

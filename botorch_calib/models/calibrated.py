@@ -38,8 +38,8 @@ class CalibratedModel(WrapperModel, FantasizeMixin):
 
     `from_history` makes it anew in each round, by replaying the training data of a fitted Gaussian
     process; `observe` keeps one model up to date, as in the paper. BoTorch's analytic and Monte
-    Carlo acquisition functions, ``optimize_acqf``, pending points and ``ModelList`` take it as any
-    model.
+    Carlo acquisition functions, ``optimize_acqf`` and pending points take it as any model; several
+    outcomes go into a `CalibratedModelList`.
 
     The calibrator keeps the coverage of statements about *observations* true, over all rounds
     together and for any sequence of data. With ``denoise=True`` the posterior is of the objective,

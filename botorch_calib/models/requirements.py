@@ -39,7 +39,11 @@ def check_base(model: Model, wrapper: str = "CalibratedModel") -> None:
             f"CalibratedModelList, {one_outcome_of(model)}{_in_one_go(wrapper, model)}."
         )
     if not isinstance(getattr(model, "likelihood", None), _GaussianLikelihoodBase):
-        raise UnsupportedError(f"{name} has no Gaussian likelihood, which {wrapper} needs.")
+        raise UnsupportedError(
+            f"{name} has no Gaussian likelihood, which {wrapper} needs: use an exact GP such as "
+            "SingleTaskGP, whose likelihood is Gaussian by default, or give a model of yours that "
+            "adds Gaussian noise a GaussianLikelihood as `likelihood`."
+        )
     if isinstance(model, HigherOrderGP):
         raise UnsupportedError(
             f"The outcome of a {name} is a tensor, which {wrapper} has no predictive distribution "
@@ -113,7 +117,8 @@ def _nonlinear_part(transform: Any) -> Any:
 
 def check_observations(model: Any, X: Tensor, Y: Tensor, Yvar: Tensor | None) -> None:
     """Raise unless these are finite observations ``n x d``, ``n x 1`` of a single model."""
-    if model.batch_shape and not getattr(model, "_is_ensemble", False):
+    batched = getattr(model, "batch_shape", ())  # which a model without training data does not tell
+    if batched and not getattr(model, "_is_ensemble", False):
         raise UnsupportedError(
             f"`observe` needs a model without batch dimensions, got {tuple(model.batch_shape)}."
         )
@@ -146,6 +151,11 @@ def scalar_affine(transform: PosteriorTransform | None, subject: str) -> tuple[f
         return 1.0, 0.0
     if isinstance(transform, ScalarizedPosteriorTransform):
         weights = transform.get_buffer("weights")
+        if weights.numel() == 1 and float(weights) == 0.0:
+            raise UnsupportedError(
+                f"`posterior_transform` has the weight 0, which makes a constant of {subject}: "
+                "give another weight."
+            )
         if weights.numel() == 1:
             return float(weights), float(transform.offset)
     raise UnsupportedError(

@@ -64,6 +64,8 @@ class CalibratedModelList(ModelList):
         >>> acqf = qLogCalibratedNoisyExpectedHypervolumeImprovement(model, ref_point, X)
     """
 
+    models: Any  # a ``ModuleList``, whose items have more than the attributes of a ``Module``
+
     # As of a `WrapperModel`: BoTorch caches the roots of its own models alone.
     _supports_cache_root = False
 
@@ -123,8 +125,7 @@ class CalibratedModelList(ModelList):
     @property
     def gaussian_model(self) -> ModelListGP:
         """The Gaussian processes inside, pending points included, without calibration."""
-        models: Any = self.models
-        return ModelListGP(*(getattr(model, "gaussian_model", model) for model in models))
+        return ModelListGP(*(getattr(model, "gaussian_model", model) for model in self.models))
 
     @property
     def train_inputs(self) -> list[Tensor]:
@@ -140,7 +141,7 @@ class CalibratedModelList(ModelList):
         output_indices: list[int] | None = None,
         observation_noise: bool | Tensor = False,
         posterior_transform: PosteriorTransform | None = None,
-    ) -> Posterior:
+    ) -> Any:
         """Posterior of the outcomes at ``X``, ``batch_shape x q x d``.
 
         Args:
@@ -151,11 +152,18 @@ class CalibratedModelList(ModelList):
             posterior_transform: A ``ScalarizedPosteriorTransform`` whose weights are zero for all
                 outcomes but one.
 
+        Returns:
+            A `CalibratedPosteriorList`; under a transform that of the outcome that counts.
+
         Raises:
             UnsupportedError: For any other transform, or if posteriors differ in shape.
+            InputDataError: If there is no such outcome, or as the single models.
         """
         num = self.num_outputs
-        chosen = range(num) if output_indices is None else [i % num for i in output_indices]
+        indices = range(num) if output_indices is None else output_indices
+        if not all(-num <= i < num for i in indices):
+            raise InputDataError(f"`output_indices` {indices} name none of {num} outcomes.")
+        chosen = [i % num for i in indices]
         if posterior_transform is not None:
             place, transform = _of_sole_outcome(posterior_transform, len(chosen))
             index = chosen[place]
@@ -198,12 +206,16 @@ class CalibratedModelList(ModelList):
                     f"Fantasies need models that can be conditioned on observations, which a "
                     f"{type(model).__name__} cannot: use an exact GP such as SingleTaskGP."
                 )
+            # BoTorch evaluates it first, unless the mask leaves no point of its outcome.
+            if getattr(model, "prediction_strategy", sampler) is None:
+                with torch.no_grad():
+                    model.posterior(X)
         if isinstance(sampler, ListSampler) or evaluation_mask is not None:
             return super().fantasize(X, sampler, observation_noise, evaluation_mask, **kwargs)  # type: ignore[return-value]
         noise = True if observation_noise is None else observation_noise
         samples = sampler(self.posterior(X, observation_noise=noise))
-        conditioned, models = [], list[Any](self.models)
-        for i, model in enumerate(models):
+        conditioned = []
+        for i, model in enumerate(self.models):
             own = samples[..., i : i + 1]
             given = None if observation_noise is None else observation_noise[..., i : i + 1]
             conditioned.append(
@@ -257,9 +269,9 @@ class CalibratedModelList(ModelList):
             data.append((i, with_task_feature(gp, own), Y[..., i : i + 1], given))
             check_observations(gp, *data[-1][1:])
         for i, own, values, given in data:
-            model: Any = self.models[i]
-            if isinstance(model, WrapperModel):
-                model.observe(own, values, given)  # type: ignore[operator]
+            model = self.models[i]
+            if hasattr(model, "observe"):
+                model.observe(own, values, given)
             else:
                 noise = given_noise(model, own, values, given)
                 self.models[i] = conditioned_on(model, own, values, **noise)

@@ -5,7 +5,8 @@ They share its data, transforms, likelihood and batch shape, and load it in its 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from copy import deepcopy
 from typing import Any, Self
 
@@ -20,6 +21,10 @@ from torch import Tensor
 def _of_base(name: str) -> Any:
     """A property of the base model; no attribute where that has none."""
     return property(lambda self: getattr(self.model, name), doc=f"``{name}`` of the base model.")
+
+
+# Parts of the base model that clients set: a risk measure comes with a new input transform, say.
+_PARTS = ("input_transform", "likelihood", "mean_module", "covar_module")
 
 
 class WrapperModel(Model):
@@ -45,7 +50,12 @@ class WrapperModel(Model):
         """One output."""
         return 1
 
-    batch_shape = _of_base("batch_shape")
+    @property
+    def batch_shape(self) -> torch.Size:
+        """That of the base model; one without training data need not tell it, and is no batch."""
+        shape: torch.Size = getattr(self.model, "batch_shape", torch.Size())
+        return shape
+
     likelihood = _of_base("likelihood")
     mean_module = _of_base("mean_module")
     covar_module = _of_base("covar_module")  # where TuRBO and other clients read lengthscales
@@ -57,6 +67,21 @@ class WrapperModel(Model):
     # around the best points (``sample_around_best``), say.
     _has_transformed_inputs = _of_base("_has_transformed_inputs")
     _original_train_inputs = _of_base("_original_train_inputs")
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Set a part of the base model there: it is no part of the wrapper."""
+        if name == "outcome_transform":
+            raise UnsupportedError(
+                "`outcome_transform` cannot be replaced, as the training outcomes have been "
+                "transformed by the one at hand: make and fit a new model, and wrap that."
+            )
+        if name not in _PARTS:
+            super().__setattr__(name, value)
+            return
+        if name != "input_transform" and not hasattr(self.model, name):
+            raise UnsupportedError(f"{type(self.model).__name__} has no `{name}` to replace.")
+        with _changing(self.model):
+            setattr(self.model, name, value)
 
     def transform_inputs(self, X: Tensor, input_transform: torch.nn.Module | None = None) -> Tensor:
         """Inputs in the base model's transformed space, where a calibrator works."""
@@ -112,9 +137,10 @@ class WrapperModel(Model):
             )
         try:
             self._load_own(own, strict, assign)
-            return self.model.load_state_dict(
-                base, strict=strict, keep_transforms=keep_transforms, assign=assign
-            )
+            with _changing(self.model):
+                return self.model.load_state_dict(
+                    base, strict=strict, keep_transforms=keep_transforms, assign=assign
+                )
         except Exception:
             self._load_own(before, strict=False, assign=False)
             raise
@@ -133,10 +159,28 @@ class WrapperModel(Model):
                 child.load_state_dict(part, strict=strict, assign=assign)
 
 
+@contextmanager
+def _changing(model: Model) -> Iterator[None]:
+    """Around a change of a model's parts: nothing of the former ones is kept.
+
+    Training mode drops GPyTorch's caches and puts the inputs as they were given in the place of
+    transformed ones, which `eval` mode transforms anew.
+    """
+    was_training = model.training
+    model.train()
+    try:
+        yield
+    finally:
+        model.train(was_training)
+
+
 def check_output_indices(indices: list[int] | None) -> None:
     """Raise ``UnsupportedError`` unless ``indices`` select the only output."""
     if indices is not None and list(indices) not in ([0], [-1]):
-        raise UnsupportedError(f"`output_indices` must be None or [0], got {indices}.")
+        raise UnsupportedError(
+            f"`output_indices` must be None or [0], got {indices}. BoTorch's ModelList gives "
+            "others with a tensor of noise: use a CalibratedModelList in its place."
+        )
 
 
 def standardized_gp(**data: Any) -> SingleTaskGP:

@@ -24,23 +24,18 @@ def proposal_samples(
 
     The next query is a maximizer and has no density. Conformal Bayesian optimization replaces it
     by a distribution that favors large acquisition values, and draws from it by Langevin dynamics
-    (Stanton, Maddox and Wilson 2023). Here the distribution is that of BoTorch's heuristic for
-    starting points, ``initialize_q_batch``: Sobol points of the box with probabilities
-    proportional to ``exp(eta * Z)``, where ``Z`` are their standardized acquisition values. In
-    contrast to that heuristic, points are drawn with replacement, and none is reserved for the
-    maximizer.
+    (Stanton, Maddox and Wilson 2023). Here it is Sobol points of the box with probabilities
+    proportional to ``exp(eta * Z)``, where ``Z`` are their standardized acquisition values, as in
+    BoTorch's ``initialize_q_batch``, but drawn with replacement.
 
     Args:
         acq_function: The acquisition function, evaluated at ``raw_samples x 1 x d``. Points with
             value ``-inf`` are not drawn.
         bounds: The box ``2 x d``, in the units of the inputs before any transform.
-        num_samples: Number of points to draw.
+        num_samples: Number of points to draw, ``num_samples x d``, before any transform.
         raw_samples: Number of Sobol points to draw from.
         eta: Inverse temperature; at 0 the points are uniform in the box.
         seed: Seed of the Sobol points and of the draw.
-
-    Returns:
-        Points ``num_samples x d``, before any transform.
 
     Raises:
         InputDataError: If the acquisition function is NaN, infinite or nowhere finite.
@@ -49,18 +44,14 @@ def proposal_samples(
     check_count("num_samples", num_samples)
     check_count("raw_samples", raw_samples)
     points = draw_sobol_samples(bounds, n=raw_samples, q=1, seed=seed)
-    weights = _boltzmann_weights(acq_function(points), check_nonnegative("eta", eta))
+    values = acq_function(points).double()
+    finite = values.isfinite()
+    if not (finite | values.isneginf()).all() or not finite.any():
+        raise InputDataError("`acq_function` must be finite or -inf, and finite somewhere.")
+    spread = values[finite].std(unbiased=False).clamp(min=torch.finfo(torch.double).tiny)
+    standard = ((values - values.max()) / spread).nan_to_num(neginf=0.0)
+    weights = torch.where(finite, (check_nonnegative("eta", eta) * standard).exp(), 0.0)
     # On the CPU, so that the draw is the same for every device.
     generator = torch.Generator().manual_seed(seed)
     chosen = torch.multinomial(weights.cpu(), num_samples, replacement=True, generator=generator)
     return points.squeeze(-2)[chosen.to(points.device)]
-
-
-def _boltzmann_weights(values: Tensor, eta: float) -> Tensor:
-    """Weights ``exp(eta * Z)`` for acquisition values of shape ``n``; the largest weight is 1."""
-    finite = values.isfinite()
-    if not (finite | values.isneginf()).all() or not finite.any():
-        raise InputDataError("`acq_function` must be finite or -inf, and finite somewhere.")
-    spread = values[finite].double().std(unbiased=False)
-    standard = (values.double() - values.max()) / spread.clamp(min=torch.finfo(spread.dtype).tiny)
-    return torch.where(finite, (eta * standard.nan_to_num(neginf=0.0)).exp(), 0.0)

@@ -23,10 +23,7 @@ if TYPE_CHECKING:
 
 
 def plot_coverage_over_time(
-    report: CalibrationReport,
-    window: int = 20,
-    confidence: float = 0.95,
-    ax: Axes | None = None,
+    report: CalibrationReport, window: int = 20, confidence: float = 0.95, ax: Axes | None = None
 ) -> Axes:
     """Coverage of the central interval: of all observations so far, and of the latest ones.
 

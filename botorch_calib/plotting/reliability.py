@@ -98,10 +98,7 @@ def plot_reliability(
 
 
 def plot_pit_histogram(
-    report: CalibrationReport,
-    num_bins: int = 10,
-    confidence: float = 0.95,
-    ax: Axes | None = None,
+    report: CalibrationReport, num_bins: int = 10, confidence: float = 0.95, ax: Axes | None = None
 ) -> Axes:
     """Histogram of the probability integral transforms, which true statements make flat.
 

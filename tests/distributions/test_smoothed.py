@@ -10,9 +10,10 @@ from torch.testing import assert_close
 
 from botorch_calib.calibration import GaussianScore
 from botorch_calib.distributions import _denoised
+from botorch_calib.distributions._denoised import MIN_RATIO
 from botorch_calib.distributions._piece_integrals import log_integrals_by_pieces
 from botorch_calib.distributions.piecewise import MIN_HALF_WIDTH, PiecewisePredictive
-from botorch_calib.distributions.smoothed import MIN_RATIO, SmoothedPredictive, UnsmoothedPredictive
+from botorch_calib.distributions.smoothed import SmoothedPredictive, UnsmoothedPredictive
 from tests import oracles
 from tests.predictive_examples import DECILES, KINDS, from_pits, random_predictive
 from tests.random_numbers import uniform
@@ -49,7 +50,7 @@ def compare(kind: str, num: int, atol: float, floor: float) -> None:
     distribution, x = random_case(kind, num)
     rows = zip(
         oracles.unbatched(distribution.predictive),
-        distribution.ratio.tolist(),
+        distribution.noise.tolist(),
         x.tolist(),
         strict=True,
     )
@@ -87,6 +88,22 @@ def test_quantile(kind, level):
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_quantiles_at_many_levels(kind):
+    """Found together they are as exact as each alone, in the order of the levels."""
+    distribution, _ = random_case(kind, 35)
+    levels = torch.tensor([0.77, 1e-12, 0.5, 1 - 1e-9, 0.01, 0.3], dtype=torch.double)
+    values = distribution.quantile(levels.view(-1, 1))
+    assert values.shape == (6, 35)
+    for level, x in zip(levels.tolist(), values, strict=True):
+        if level < 0.5:
+            probability, tail = distribution.cdf(x), level
+        else:
+            probability, tail = distribution.log_survival(x).exp(), 1 - level
+        tail = torch.full_like(x, tail)
+        assert_close(probability, tail, rtol=TOLERANCE.get(kind, 1e-7), atol=0.0)
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_mirrored(kind):
     distribution, x = random_case(kind, 50)
     twin = distribution.mirrored()
@@ -106,7 +123,7 @@ def test_mean_below(kind, level, noise):
     if not noise:
         smoothed = UnsmoothedPredictive(smoothed.predictive)
     value, q = smoothed.mean_below(level), smoothed.quantile(level)
-    ratios = smoothed.ratio.tolist() if noise else [0.0] * 12
+    ratios = smoothed.noise.tolist() if noise else [0.0] * 12
     rows = zip(oracles.unbatched(smoothed.predictive), ratios, q.tolist(), strict=True)
     expected = torch.tensor([oracles.mean_below(*row) for row in rows], dtype=torch.double)
     scale = smoothed.variance.sqrt()
@@ -260,6 +277,14 @@ class TestDerivatives:
     def test_quantile(self, kind, level):
         def function(parameters, ratio):
             return make(kind, parameters, ratio).quantile(level)
+
+        assert gradcheck(function, parameters_of(kind, 3)[:2], atol=1e-5, rtol=1e-4)
+
+    def test_quantiles(self, kind):
+        levels = torch.tensor([[0.9], [0.02], [0.6]], dtype=torch.double)
+
+        def function(parameters, ratio):
+            return make(kind, parameters, ratio).quantile(levels)
 
         assert gradcheck(function, parameters_of(kind, 3)[:2], atol=1e-5, rtol=1e-4)
 

@@ -62,9 +62,9 @@ def test_known_and_transformed_outcomes() -> None:
     X = make_points(2, q=3)
     known = EnsemblePosterior(X[..., :1].unsqueeze(-3))
     positive = TransformedPosterior(make_base(X), torch.exp, lambda m, v: m.exp(), lambda m, v: v)
-    joint = CalibratedPosteriorList(make("conformal", X), known, positive)
+    joint: Any = CalibratedPosteriorList(make("conformal", X), known, positive)
     assert joint.base_sample_shape == (2, 3, 3)
-    sampler = get_sampler(joint, Size([8]), seed=0)
+    sampler: Any = get_sampler(joint, Size([8]), seed=0)
     samples = sampler(joint)
     assert torch.equal(samples[..., 1], X[..., 0].expand(8, 2, 3))
     path = make_base(X).rsample_from_base_samples(
@@ -89,8 +89,8 @@ def correlation(samples: Tensor) -> Tensor:
 def test_outcomes_are_independent_in_quasi_random_samples() -> None:
     """Two scrambled sequences are not: they keep the order of their points.
 
-    The mean of a product of 1024 independent normal pairs has a standard error of 1/32; of a
-    sequence in two dimensions it is far smaller.
+    The correlation of 1024 independent pairs has a standard error of 1/32; that of one sequence is
+    smaller, as is its error for any mean.
     """
     parts = posteriors()[:2]
     for seed in range(3):
@@ -104,8 +104,7 @@ def test_outcomes_are_independent_in_quasi_random_samples() -> None:
 def test_the_product_of_outcomes_is_estimated_better_than_by_separate_samplers() -> None:
     """A box between both outcomes and zero: its relative deviation over 40 seeds, 128 samples.
 
-    That of BoTorch's list was at least five times as large; a standard deviation of 40 numbers has
-    a relative standard error of 11 %.
+    A standard deviation of 40 numbers has a relative standard error of 11 %.
     """
     parts = posteriors(q=1)[:2]
 

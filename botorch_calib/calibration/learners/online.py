@@ -22,9 +22,8 @@ from botorch_calib.calibration.learners.radial_sum import RadialSum, gaussian_co
 class OnlineQuantileTracker(QuantileLearner):
     r"""Thresholds ``theta_j(x)`` below which a fraction ``p_j`` of the scores falls.
 
-    It serves localized online conformal prediction (LOCBO: one level, the score a two-sided
-    p-value), and quantile recalibration with and without localization (OCBO-L, OCBO: many levels,
-    the score a PIT). The threshold function (LOCBO eq. 24) is
+    For localized online conformal prediction (LOCBO: one level) and quantile recalibration (OCBO,
+    OCBO-L: many levels). The threshold function (LOCBO eq. 24) is
 
         ``theta_t(x) = c + sum_i B_i k(x_i, x)``,
         ``k(x, x') = scale * exp(-|x - x'|^2 / lengthscale^2)``,
@@ -173,9 +172,6 @@ class OnlineQuantileTracker(QuantileLearner):
         ``m = max(p, 1 - p)``. So it never exceeds the larger of its present value and
         ``m / regularization``.
 
-        Args:
-            batch_size: Largest number of observations that are learned from at once.
-
         Raises:
             UnsupportedError: If the tracker is localized and not regularized.
         """
@@ -250,19 +246,14 @@ class Localization(NamedTuple):
 class Local(NamedTuple):
     """The local part of the thresholds at ``n`` points, and what moves it.
 
-    Attributes:
-        values: ``n x C``; changed in place by `descend`.
-        kernels: For each localization the correlation matrix ``n x n`` of the points.
-        localizations: The columns that each kernel serves.
-        scale: ``k(x, x)`` of each column, ``C``, or 1 for all.
-        shrink: The factors by which the ``n`` steps shrink earlier increments.
+    ``C`` columns belong to ``localizations``, each with a correlation matrix of the points.
     """
 
-    values: Tensor
-    kernels: Sequence[Tensor]
+    values: Tensor  # n x C; changed in place by `descend`
+    kernels: Sequence[Tensor]  # n x n each
     localizations: Sequence[Localization]
-    scale: Tensor
-    shrink: Sequence[float]
+    scale: Tensor  # k(x, x) of each column, C, or 1 for all
+    shrink: Sequence[float]  # the factors by which the n steps shrink earlier increments
 
 
 def local_part(
