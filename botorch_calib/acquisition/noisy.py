@@ -29,6 +29,7 @@ from botorch.models.model import Model, ModelList
 from botorch.posteriors import Posterior
 from botorch.sampling.list_sampler import ListSampler
 from botorch.utils.low_rank import sample_cached_cholesky
+from botorch.utils.transforms import is_ensemble
 from linear_operator.utils.errors import NanError, NotPSDError
 from torch import Tensor
 
@@ -50,6 +51,8 @@ _ROOTED = (CalibratedPosterior, TransformedOutcomePosterior)
 def keeps_roots(model: Model) -> bool:
     """Whether all outcomes of a model have a root to keep: calibrated ones and BoTorch's own."""
     model = predicting_part(model)
+    if is_ensemble(model):
+        return False
     if isinstance(model, CalibratedModelList):
         return all(keeps_roots(part) for part in model.models)
     if isinstance(model, CalibratedModel):
