@@ -46,6 +46,7 @@ from botorch_calib.calibration import (
     ExactQuantileLearner,
     GaussianScore,
     LocalizedConformal,
+    NoCalibration,
     OnlineConformal,
     OnlineQuantileTracker,
     QuantileRecalibrator,
@@ -229,6 +230,7 @@ SETS: dict[str, AmbiguitySet] = {
     "WorstCase": WorstCase(),
 }
 CALIBRATORS: dict[str, Callable[[], Calibrator]] = {
+    "NoCalibration": NoCalibration,
     "LocalizedConformal": lambda: LocalizedConformal(0.2, lengthscale=0.5),
     "LocalizedConformal, mixed": lambda: LocalizedConformal(0.2),
     "LocalizedConformal, as published": (

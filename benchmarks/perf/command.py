@@ -18,6 +18,7 @@ from benchmarks.perf import ax_trial as ax_trial
 from benchmarks.perf import batches as batches
 from benchmarks.perf import calibrated_and_delayed as calibrated_and_delayed
 from benchmarks.perf import decisions as decisions
+from benchmarks.perf import ensembles as ensembles
 from benchmarks.perf import noisy as noisy
 from benchmarks.perf import proposals as proposals
 from benchmarks.perf import robust as robust

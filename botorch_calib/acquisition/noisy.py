@@ -29,6 +29,7 @@ from botorch.models.model import Model, ModelList
 from botorch.posteriors import Posterior
 from botorch.sampling.list_sampler import ListSampler
 from botorch.utils.low_rank import sample_cached_cholesky
+from botorch.utils.transforms import is_ensemble
 from linear_operator.utils.errors import NanError, NotPSDError
 from torch import Tensor
 
@@ -50,6 +51,8 @@ _ROOTED = (CalibratedPosterior, TransformedOutcomePosterior)
 def keeps_roots(model: Model) -> bool:
     """Whether all outcomes of a model have a root to keep: calibrated ones and BoTorch's own."""
     model = predicting_part(model)
+    if is_ensemble(model):
+        return False
     if isinstance(model, CalibratedModelList):
         return all(keeps_roots(part) for part in model.models)
     if isinstance(model, CalibratedModel):
@@ -220,9 +223,4 @@ class qLogCalibratedNoisyExpectedHypervolumeImprovement(  # type: ignore[misc]
                 "which as many pending points are evaluated together with the new ones."
             )
         self._decide(model, cache_root, X_baseline, **kwargs)
-        if not kwargs.get("cache_pending", True):
-            raise UnsupportedError(
-                "`cache_pending=False` is an option under which BoTorch's class has no value: give "
-                "a greater `max_iep` instead, up to which pending points are not cached."
-            )
         super().__init__(model=model, ref_point=ref_point, X_baseline=X_baseline, **kwargs)

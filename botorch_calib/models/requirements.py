@@ -71,7 +71,7 @@ def one_outcome_of(model: Model) -> str:
 
 def check_observations(model: Any, X: Tensor, Y: Tensor, Yvar: Tensor | None) -> None:
     """Raise unless these are finite observations ``n x d``, ``n x 1`` of a single model."""
-    if batch_shape := batch_shape_of(model):
+    if (batch_shape := batch_shape_of(model)) and not getattr(model, "_is_ensemble", False):
         raise UnsupportedError(
             f"`observe` needs a model without batch dimensions, got {tuple(batch_shape)}."
         )

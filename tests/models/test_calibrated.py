@@ -24,8 +24,6 @@ from botorch.models import (
     PairwiseGP,
     SingleTaskGP,
 )
-from botorch.models.fully_bayesian import SaasFullyBayesianSingleTaskGP
-from botorch.models.map_saas import EnsembleMapSaasSingleTaskGP
 from botorch.models.model import Model
 from botorch.models.transforms import ChainedOutcomeTransform, Log, Standardize
 from botorch.models.transforms.outcome import OutcomeTransform
@@ -944,11 +942,6 @@ def make_unsupported(name: str) -> Model:
     if name == "every task an output":
         task = torch.arange(len(X)).remainder(2).to(X).unsqueeze(-1)
         return MultiTaskGP(torch.cat([X, task], dim=-1), Y, task_feature=-1)
-    if name == "fully Bayesian":
-        pytest.importorskip("numpyro")
-        return SaasFullyBayesianSingleTaskGP(X, Y)
-    if name == "ensemble":
-        return EnsembleMapSaasSingleTaskGP(X, Y, num_taus=2)
     if name == "model list":
         return ModelList(make_gp(), make_gp())
     return PairwiseGP(X, torch.tensor([[0, 1], [2, 3]]))
@@ -958,8 +951,6 @@ UNSUPPORTED = {
     "multi-output": r"ModelList, .*`model.subset_output\(\[i\]\)`",
     "one kernel for all outputs": "ModelList, .* fitted to that outcome alone",
     "every task an output": r"ModelList, .*`output_tasks=\[task\]`",
-    "fully Bayesian": "ensemble",
-    "ensemble": "ensemble",
     "model list": "ModelList",
     "preferences": "PairwiseGP has no Gaussian likelihood",
 }

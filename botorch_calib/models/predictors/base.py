@@ -35,6 +35,9 @@ class Predictor(ABC):
         self.observed: Any = observed_process(model)
         self.predicting: Any = predicting_process(model)
 
+    #: Whether samples of the posterior have a dimension of members, as BoTorch's ensembles' have.
+    is_ensemble = False
+
     @abstractmethod
     def check(self) -> None:
         """Raise ``UnsupportedError``, with a remedy, if a model of this kind is not served."""
@@ -45,6 +48,11 @@ class Predictor(ABC):
             f"A {type(self.observed).__name__} states observations only, not the objective behind "
             "their noise: make the CalibratedModel with `denoise=False`."
         )
+
+    def inputs(self, X: Tensor) -> Tensor:
+        """Points ``... x d`` in the transformed space, where calibrators work."""
+        transformed: Tensor = self.predicting.transform_inputs(X)
+        return transformed
 
     @abstractmethod
     def scores(self, X: Tensor, Y: Tensor, Yvar: Tensor | None = None) -> Tensor:
