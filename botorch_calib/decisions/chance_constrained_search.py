@@ -79,9 +79,9 @@ def optimize_chance_constrained(
     Several constraints hold together with the probability that `joint_chance_constraints` states,
     or at least one minus the sum of ``1 - level`` (Bonferroni).
 
-    If no certified point is found, the result is the point with the largest margin (for several
-    constraints the least margin, in standard deviations of its outcome), ``certified`` is False and
-    a warning is given.
+    If no certified point is found, the result is one from which most can be learned, with the
+    largest `ChanceConstraint.optimism` (the least one of several constraints, in standard
+    deviations of their outcomes), ``certified`` is False and a warning is given.
 
     Args:
         acq_function: Acquisition function for single points (``q = 1``).
@@ -94,9 +94,8 @@ def optimize_chance_constrained(
             the point, as ``(indices, coefficients, rhs)``, as in ``optimize_acqf``.
         choices: ``n x d``: choose among these only.
         expansion_share: Share of the rounds, in [0, 1), that grow the certified set instead, by
-            `CertifiedSetExpansion`: spread evenly over the rounds (calls of ``observe``) of the
-            first constraint, which has to go on by ``with_model``. For few known safe points, which
-            seldom certify the optimum.
+            `CertifiedSetExpansion`: spread evenly over the decisions of the first constraint. For
+            few known safe points, which seldom certify the optimum.
 
     Returns:
         ``(candidate, value, certified)``, see `ChanceConstrainedCandidate`.
@@ -114,7 +113,7 @@ def optimize_chance_constrained(
     check_acquisition(acq_function)
     margin = LeastMargin(several)
     searched = acq_function
-    if _expands(expansion_share, several[0].num_rounds):
+    if _expands(expansion_share, several[0].num_decisions):
         searched = CertifiedSetExpansion(several)
     if choices is not None:
         if bounds is not None or fixed_features or inequality_constraints:
@@ -135,9 +134,9 @@ def optimize_chance_constrained(
             candidate, certified = _search(searched, margin, region, count, num_samples)
     if not certified:
         warnings.warn(
-            "No certified point was found: the one returned has the largest margin, and nothing is "
-            "stated of it. Start from points known to meet the limits, lower the `level`, or raise "
-            "`raw_samples`.",
+            f"No certified point was found{_why(several)}: the one returned may meet the limits, "
+            "and nothing is stated of it. Start from points known to meet the limits, lower the "
+            "`level`, or raise `raw_samples`.",
             NotCertifiedWarning,
             stacklevel=3,  # the decorator is a frame of its own
         )
@@ -153,21 +152,42 @@ def _repeated_points() -> Iterator[None]:
         yield
 
 
-class LeastMargin(AcquisitionFunction):
-    """The least margin of several constraints, each in standard deviations of its outcome."""
+def _why(constraints: Sequence[ChanceConstraint]) -> str:
+    """Why there may be none."""
+    spent = any(constraint.budget_left <= 0.0 for constraint in constraints)
+    return ", and none will be, as the budget of violations is spent or out" if spent else ""
 
-    def __init__(self, constraints: Sequence[ChanceConstraint]) -> None:
+
+class LeastMargin(AcquisitionFunction):
+    """The least margin of several constraints, each in standard deviations of its outcome.
+
+    Args:
+        constraints: The constraints.
+        confidence: As in `ChanceConstraint.margin`.
+    """
+
+    def __init__(
+        self, constraints: Sequence[ChanceConstraint], confidence: float | None = None
+    ) -> None:
         super().__init__(model=constraints[0].model)
-        self.constraints = list(constraints)
+        self.constraints, self.confidence = list(constraints), confidence
         self.scales = [constraint.typical_deviation() for constraint in self.constraints]
 
     def forward(self, X: Tensor) -> Tensor:
         """Evaluate the margin at ``b x 1 x d``; values of shape ``b``."""
-        margins = [
-            constraint.margin(X) / scale
-            for constraint, scale in zip(self.constraints, self.scales, strict=True)
-        ]
-        return torch.stack(margins).amin(dim=0)
+        return self._least(lambda constraint: constraint.margin(X, self.confidence))
+
+    def _least(self, of: Callable[[ChanceConstraint], Tensor]) -> Tensor:
+        pairs = zip(self.constraints, self.scales, strict=True)
+        return torch.stack([of(constraint) / scale for constraint, scale in pairs]).amin(dim=0)
+
+
+class LeastOptimism(LeastMargin):
+    """The least `ChanceConstraint.optimism` of several constraints, as `LeastMargin`."""
+
+    def forward(self, X: Tensor) -> Tensor:
+        """Evaluate it at ``b x 1 x d``; values of shape ``b``."""
+        return self._least(lambda constraint: constraint.optimism(X))
 
 
 def _expands(share: float, num_rounds: int) -> bool:
@@ -198,11 +218,14 @@ def _checked_choices(choices: Tensor) -> Tensor:
 def _search(
     acqf: AcquisitionFunction, margin: LeastMargin, region: Region, num: int, raw_samples: int
 ) -> tuple[Tensor, bool]:
-    """The best certified point found, else that of the largest margin, and whether certified."""
+    """The best certified point found, else the most promising one, and whether certified."""
     pool, values = _pool(margin, region, num, raw_samples)
     certified = values >= clearance(pool.dtype)
     if not bool(certified.any()):
-        return pool[values.argmax()], False
+        promise = LeastOptimism(margin.constraints)
+        best = pool[_evaluated(promise, pool).topk(min(num, len(pool))).indices]
+        climbed = region.placed(_maximize(promise, torch.ones_like(values[0]), region, best))
+        return _best_of(torch.cat([best, climbed]), promise, margin)
     inside = pool[certified]
     gains = _evaluated(acqf, inside)
     starts = _starts(inside, gains, num)
@@ -338,11 +361,10 @@ def _maximize(
 
 
 def _best_of(X: Tensor, acqf: AcquisitionFunction, margin: LeastMargin) -> tuple[Tensor, bool]:
-    """The best certified one of ``X`` (``b x 1 x d``), else the one with the largest margin."""
-    values = _evaluated(margin, X)
-    certified = values >= clearance(X.dtype)
+    """The best certified one of ``X`` (``b x 1 x d``), else the most promising one."""
+    certified = _evaluated(margin, X) >= clearance(X.dtype)
     if not bool(certified.any()):
-        return X[values.argmax()], False
+        return X[_evaluated(LeastOptimism(margin.constraints), X).argmax()], False
     inside = X[certified]
     return inside[_evaluated(acqf, inside).argmax()], True
 
