@@ -7,6 +7,7 @@ result once more.
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -46,6 +47,7 @@ _BACKWARD = (0.0, 1e-8, 1e-6, 1e-4, 1e-3, 1e-2, 0.03, 0.1, 0.2, 0.4, 0.7, 1.0)
 # Points that are evaluated at a time.
 _CHUNK = 2048
 _MAX_ITERATIONS = 100
+_GOLDEN = (math.sqrt(5.0) - 1.0) / 2.0
 
 
 class ChanceConstrainedCandidate(NamedTuple):
@@ -190,11 +192,14 @@ class LeastOptimism(LeastMargin):
         return self._least(lambda constraint: constraint.optimism(X))
 
 
-def _expands(share: float, num_rounds: int) -> bool:
-    """Whether round ``num_rounds`` is one of the ``share`` that expand, spread evenly."""
+def _expands(share: float, num_decisions: int) -> bool:
+    """Whether the next round is one of the ``share`` that expand, however many points rounds have.
+
+    Multiples of the golden ratio are spread evenly over [0, 1), and so are those of every step.
+    """
     if not (isinstance(share, Real) and 0.0 <= share < 1.0):
         raise InputDataError(f"`expansion_share` must lie in [0, 1), got {share!r}.")
-    return int(share * (num_rounds + 1)) > int(share * num_rounds)
+    return _GOLDEN * (num_decisions + 1) % 1.0 < share
 
 
 def _check_points(name: str, X: Tensor, constraints: Sequence[ChanceConstraint]) -> None:

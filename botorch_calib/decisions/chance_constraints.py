@@ -11,9 +11,10 @@ import copy
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from statistics import NormalDist
 from typing import Any, Self
-from weakref import WeakSet
+from weakref import WeakKeyDictionary
 
 import torch
 from botorch.exceptions.errors import (
@@ -56,8 +57,8 @@ from botorch_calib.models.requirements import check_fits, check_observations
 
 # What BoTorch lets a constraint be violated by, and what that stands for, in standard deviations.
 _TOLERANCE, _ROOM = 1e-8, 1e-6
-# Models and calibrators that have decided, and the last points that were decided about.
-_DECIDED: WeakSet[Any] = WeakSet()
+# What models and calibrators have decided about, and the last points that were decided about.
+_DECIDED: WeakKeyDictionary[Any, set[Any]] = WeakKeyDictionary()
 _RECENT: deque[tuple[Any, ...]] = deque(maxlen=100)
 
 
@@ -136,13 +137,13 @@ class ChanceConstraint:
                 f"`lower` must be less than `upper`, got {self.lower} and {self.upper}."
             )
         self._budget = Budget(self.level, check_positive("budget", budget, allow_inf=True))
-        if records is None:
-            self._warn_if_decided()
         self._records = checked_records(records or [], self._sides, self.level)
         # The constraints that hold together, which share a budget; the present one at its place.
         self._together, self._place = [self], 0
         self._counts: dict[str, Account] = {}
         self._factor: Tensor | None = None
+        if records is None:
+            self._warn_if_decided()
 
     @classmethod
     def from_history(
@@ -289,8 +290,10 @@ class ChanceConstraint:
     def _own_factor(self) -> Tensor:
         """The factor of the model's quantile before misses tell, kept while the model is."""
         if self._factor is None:
-            given = self.width is not None
-            self._factor = torch.tensor(self.width) if given else leave_one_out_factor(self.model)
+            if self.width is None:
+                self._factor = leave_one_out_factor(self.model)
+            else:
+                self._factor = torch.tensor(self.width, dtype=torch.double)
         return self._factor
 
     @property
@@ -410,7 +413,7 @@ class ChanceConstraint:
         self._forget_counts()
         if taught is not self.model:
             self.model, self._factor = taught, None
-        _DECIDED.update(self._deciding_parts())
+        self._leave_traces()
 
     def _check_rows(self, X: Tensor) -> None:
         if check_tensor("X", X).dim() != 2:
@@ -448,7 +451,7 @@ class ChanceConstraint:
                 each._records.append(record)
             _RECENT.append((*self._statement, *records[0]["point"]))
         self._forget_counts()
-        _DECIDED.update(self._deciding_parts())
+        self._leave_traces()
         return [records[0]["certified"] for records in decided]
 
     def _taught(self, X: Tensor, Y: Tensor, Yvar: Tensor | None, condition: bool) -> Any:
@@ -555,10 +558,16 @@ class ChanceConstraint:
     def _deciding_parts(self) -> set[Any]:
         return {self.model, observed_process(self.model), self.calibrator} - {None}
 
+    def _leave_traces(self) -> None:
+        """Note that the model has decided, for `_warn_if_decided`."""
+        for part in self._deciding_parts():
+            _DECIDED.setdefault(part, set()).add(self._statement)
+
     def _warn_if_decided(self) -> None:
         inputs = raw_train_inputs(observed_process(self.model))
-        last = [] if inputs is None or not len(inputs) else inputs[..., -1, :].tolist()
-        if self._deciding_parts() & set(_DECIDED) or (*self._statement, *last) in _RECENT:
+        last = [] if inputs is None or not inputs.numel() else inputs[..., -1, :].tolist()
+        decided = any(self._statement in _DECIDED.get(part, ()) for part in self._deciding_parts())
+        if decided or (*self._statement, *last) in _RECENT:
             warnings.warn(
                 "Decisions have been taken by this model or on these data, which a constraint that "
                 "is made anew does not know: its violations count from zero. Go on by "
@@ -674,7 +683,7 @@ def joint_chance_constraints(
     return [*made]
 
 
-def _checked_model(model: object) -> Model:
+def _checked_model(model: Any) -> Model:
     """``model``, if it states a distribution of single outcomes."""
     if isinstance(model, CalibratedModel) and model.denoise:
         raise UnsupportedError(
@@ -690,8 +699,9 @@ def _checked_model(model: object) -> Model:
             f"`model` must have one output, got {model.num_outputs}: use "
             "`joint_chance_constraints`."
         )
-    if model.batch_shape and not getattr(observed_process(model), "_is_ensemble", False):
-        raise UnsupportedError(
-            f"`model` must not be a batch of models, got batch shape {tuple(model.batch_shape)}."
-        )
+    with suppress(NotImplementedError):  # a model that need not have one
+        if model.batch_shape and not getattr(observed_process(model), "_is_ensemble", False):
+            raise UnsupportedError(
+                f"`model` must not be a batch of models, got batch shape {[*model.batch_shape]}."
+            )
     return model

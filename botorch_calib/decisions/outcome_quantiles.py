@@ -115,10 +115,10 @@ def leave_one_out_factor(model: Any) -> Tensor:
     an exact Gaussian process. 1 for a calibrated model, whose calibrator has them already, and for
     models whose residuals would take refits.
     """
-    z = torch.zeros(0)
+    z = torch.zeros(0, dtype=torch.double)
     if not isinstance(model, CalibratedModel):
         with suppress(BotorchError):
             inputs, z, _ = forecast_history(observed_process(model), "loo")
             z = z[in_output_task(observed_process(model), inputs)]
-    factor = (_PRIOR_COUNT + z.square().sum()) / (_PRIOR_COUNT + len(z))
+    factor = (_PRIOR_COUNT + z.double().square().sum()) / (_PRIOR_COUNT + len(z))
     return factor.sqrt().clamp(max=_MOST)
