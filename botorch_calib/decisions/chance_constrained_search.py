@@ -113,27 +113,13 @@ def optimize_chance_constrained(
     """
     several = chance_constraints_of(constraints)
     check_acquisition(acq_function)
-    margin = LeastMargin(several)
     searched = acq_function
     if _expands(expansion_share, several[0].num_decisions):
         searched = CertifiedSetExpansion(several)
-    if choices is not None:
-        if bounds is not None or fixed_features or inequality_constraints:
-            raise InputDataError(
-                "`choices` excludes `bounds` (give None), `fixed_features` and "
-                "`inequality_constraints`: leave out the choices that are not wanted."
-            )
-        choices = _checked_choices(choices)
-        _check_points("choices", choices, several)
-        with _repeated_points():
-            candidate, certified = _best_of(choices.unsqueeze(-2), searched, margin)
-    else:
-        region = Region.checked(bounds, fixed_features, inequality_constraints)
-        _check_points("bounds", region.bounds, several)
-        count = check_count("num_restarts", num_restarts)
-        num_samples = check_count("raw_samples", raw_samples)
-        with _repeated_points():
-            candidate, certified = _search(searched, margin, region, count, num_samples)
+    place = Place(
+        bounds, choices, fixed_features, inequality_constraints, num_restarts, raw_samples
+    )
+    candidate, certified = best_certified(searched, LeastMargin(several), place)
     if not certified:
         warnings.warn(
             f"No certified point was found{_why(several)}: the one returned may meet the limits, "
@@ -142,12 +128,49 @@ def optimize_chance_constrained(
             NotCertifiedWarning,
             stacklevel=3,  # the decorator is a frame of its own
         )
-    with torch.no_grad(), _repeated_points():
+    with torch.no_grad(), repeated_points():
         return ChanceConstrainedCandidate(candidate, acq_function(candidate).squeeze(), certified)
 
 
+class Place(NamedTuple):
+    """Where a search chooses, as `optimize_chance_constrained` takes it."""
+
+    bounds: Tensor | None
+    choices: Tensor | None = None
+    fixed_features: Mapping[int, float] | None = None
+    inequality_constraints: LinearConstraints | None = None
+    num_restarts: int = 4
+    raw_samples: int = 512
+
+
+def best_certified(
+    acq_function: AcquisitionFunction, margin: LeastMargin, place: Place
+) -> tuple[Tensor, bool]:
+    """The point ``1 x d`` with the largest value where ``margin`` is positive, and True.
+
+    Where none was found, the most promising one, and False. Errors are those of
+    `optimize_chance_constrained`.
+    """
+    if place.choices is not None:
+        if place.bounds is not None or place.fixed_features or place.inequality_constraints:
+            raise InputDataError(
+                "`choices` excludes `bounds` (give None), `fixed_features` and "
+                "`inequality_constraints`: leave out the choices that are not wanted."
+            )
+        choices = checked_choices(place.choices)
+        _check_points("choices", choices, margin.constraints)
+        with repeated_points():
+            return _best_of(choices.unsqueeze(-2), acq_function, margin)
+    region = Region.checked(place.bounds, place.fixed_features, place.inequality_constraints)
+    _check_points("bounds", region.bounds, margin.constraints)
+    count = check_count("num_restarts", place.num_restarts)
+    num_samples = check_count("raw_samples", place.raw_samples)
+    with repeated_points():
+        return _search(acq_function, margin, region, count, num_samples)
+
+
 @contextmanager
-def _repeated_points() -> Iterator[None]:
+def repeated_points() -> Iterator[None]:
     """Ignore the harmless jitter that noisy improvement needs at points evaluated before."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "A not p.d., added jitter", NumericalWarning)
@@ -208,7 +231,8 @@ def _check_points(name: str, X: Tensor, constraints: Sequence[ChanceConstraint])
         constraint.check_points(name, X)
 
 
-def _checked_choices(choices: Tensor) -> Tensor:
+def checked_choices(choices: Tensor) -> Tensor:
+    """Finite points ``n x d`` to choose from."""
     if check_tensor("choices", choices).dim() != 2:
         raise BotorchTensorDimensionError(
             f"`choices` must have shape n x d, got {tuple(choices.shape)}."
@@ -228,11 +252,11 @@ def _search(
     certified = values >= clearance(pool.dtype)
     if not bool(certified.any()):
         promise = LeastOptimism(margin.constraints)
-        best = pool[_evaluated(promise, pool).topk(min(num, len(pool))).indices]
+        best = pool[evaluated(promise, pool).topk(min(num, len(pool))).indices]
         climbed = region.placed(_maximize(promise, torch.ones_like(values[0]), region, best))
         return _best_of(torch.cat([best, climbed]), promise, margin)
     inside = pool[certified]
-    gains = _evaluated(acqf, inside)
+    gains = evaluated(acqf, inside)
     starts = _starts(inside, gains, num)
     unit = _unit_of_values(acqf, region, starts, gains)
     ends = _climb(acqf, unit, margin, region, starts)
@@ -244,7 +268,7 @@ def _pool(margin: LeastMargin, region: Region, num: int, raw_samples: int) -> tu
     pool = torch.cat([region.sample(raw_samples), _known_points(margin, region)])
     if not len(pool):
         raise InfeasibilityError("No point within `bounds` meets the `inequality_constraints`.")
-    values = _evaluated(margin, pool)
+    values = evaluated(margin, pool)
     share = (values >= clearance(pool.dtype)).double().mean()
     if bool(share >= _RARE):
         return pool, values
@@ -252,7 +276,7 @@ def _pool(margin: LeastMargin, region: Region, num: int, raw_samples: int) -> tu
     climbed = region.placed(_maximize(margin, torch.ones_like(values[0]), region, best))
     peaks = torch.cat([best, climbed])
     more = torch.cat([climbed, region.around(peaks, max(1, raw_samples // len(peaks)))])
-    return torch.cat([pool, more]), torch.cat([values, _evaluated(margin, more)])
+    return torch.cat([pool, more]), torch.cat([values, evaluated(margin, more)])
 
 
 def _known_points(margin: LeastMargin, region: Region) -> Tensor:
@@ -320,7 +344,7 @@ def _climb(
     shares = torch.tensor(_BACKWARD, dtype=starts.dtype, device=starts.device).view(-1, 1, 1, 1)
     drawn = ends + shares * (starts - ends)
     points = drawn.flatten(0, 1)
-    meets = (_evaluated(margin, points) >= clearance(starts.dtype)) & region.allows(points)
+    meets = (evaluated(margin, points) >= clearance(starts.dtype)) & region.allows(points)
     meets = meets.view(len(_BACKWARD), len(starts))
     meets[-1] = True  # the starts themselves
     first = meets.double().argmax(dim=0)
@@ -367,15 +391,15 @@ def _maximize(
 
 def _best_of(X: Tensor, acqf: AcquisitionFunction, margin: LeastMargin) -> tuple[Tensor, bool]:
     """The best certified one of ``X`` (``b x 1 x d``), else the most promising one."""
-    certified = _evaluated(margin, X) >= clearance(X.dtype)
+    certified = evaluated(margin, X) >= clearance(X.dtype)
     if not bool(certified.any()):
-        return X[_evaluated(LeastOptimism(margin.constraints), X).argmax()], False
+        return X[evaluated(LeastOptimism(margin.constraints), X).argmax()], False
     inside = X[certified]
-    return inside[_evaluated(acqf, inside).argmax()], True
+    return inside[evaluated(acqf, inside).argmax()], True
 
 
 @torch.no_grad()
-def _evaluated(acqf: AcquisitionFunction, X: Tensor) -> Tensor:
+def evaluated(acqf: AcquisitionFunction, X: Tensor) -> Tensor:
     """Values ``b`` at ``X`` (``b x 1 x d``); a NaN is worse than anything."""
     values = torch.cat([acqf(chunk) for chunk in X.split(_CHUNK)])
     return torch.where(values.isnan(), -torch.inf, values)

@@ -141,7 +141,7 @@ class ChanceConstraint:
         # The constraints that hold together, which share a budget; the present one at its place.
         self._together, self._place = [self], 0
         self._counts: dict[str, Account] = {}
-        self._factor: Tensor | None = None
+        self._factor: Tensor | float | None = None
         if records is None:
             self._warn_if_decided()
 
@@ -287,13 +287,12 @@ class ChanceConstraint:
         margins = [side.sign * (side.limit - end) for side, end in sides]
         return torch.stack(margins).amin(dim=0)
 
-    def _own_factor(self) -> Tensor:
+    def _own_factor(self) -> Tensor | float:
         """The factor of the model's quantile before misses tell, kept while the model is."""
+        if self.width is not None:
+            return self.width
         if self._factor is None:
-            if self.width is None:
-                self._factor = leave_one_out_factor(self.model)
-            else:
-                self._factor = torch.tensor(self.width, dtype=torch.double)
+            self._factor = leave_one_out_factor(self.model)
         return self._factor
 
     @property

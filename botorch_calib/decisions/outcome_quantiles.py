@@ -8,7 +8,6 @@ observation_noise=True)``. What is pending does not count.
 
 from __future__ import annotations
 
-from contextlib import suppress
 from functools import cached_property
 from typing import Any
 
@@ -77,9 +76,9 @@ class OutcomeQuantiles:
         """Standard deviation of the noise."""
         return self._noise.sqrt()
 
-    def quantile(self, score: Tensor) -> Tensor:
+    def quantile(self, score: Tensor | float) -> Tensor:
         """The quantile with a normal score, a scalar."""
-        score = score.to(self.mean)
+        score = torch.as_tensor(score, dtype=self.mean.dtype, device=self.mean.device)
         if not is_gaussian(self._posterior):
             level = torch.special.ndtr(score.double().clamp(-_FARTHEST, _FARTHEST))
             return _flat(self._observation.quantile(level)).to(self.mean)
@@ -108,17 +107,20 @@ def _moments(posterior: Any) -> tuple[Tensor, Tensor]:
 
 
 @torch.no_grad()
-def leave_one_out_factor(model: Any) -> Tensor:
+def leave_one_out_factor(model: Any) -> Tensor | float:
     r"""Factor by which the model's own data call for wider quantiles, a scalar.
 
     ``min(2, sqrt((8 + sum_i z_i^2) / (8 + n)))`` with the ``n`` leave-one-out residuals ``z_i`` of
     an exact Gaussian process. 1 for a calibrated model, whose calibrator has them already, and for
     models whose residuals would take refits.
     """
-    z = torch.zeros(0, dtype=torch.double)
-    if not isinstance(model, CalibratedModel):
-        with suppress(BotorchError):
-            inputs, z, _ = forecast_history(observed_process(model), "loo")
-            z = z[in_output_task(observed_process(model), inputs)]
-    factor = (_PRIOR_COUNT + z.double().square().sum()) / (_PRIOR_COUNT + len(z))
+    if isinstance(model, CalibratedModel):
+        return 1.0
+    observed = observed_process(model)
+    try:
+        inputs, z, _ = forecast_history(observed, "loo")
+    except BotorchError:
+        return 1.0
+    z = z[in_output_task(observed, inputs)].double()
+    factor = (_PRIOR_COUNT + z.square().sum()) / (_PRIOR_COUNT + len(z))
     return factor.sqrt().clamp(max=_MOST)

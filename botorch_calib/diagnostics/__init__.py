@@ -1,6 +1,13 @@
-"""Is a model calibrated? Reports that compare stated distributions with observations."""
+"""Is a model calibrated? Reports that compare stated distributions with observations, an alarm."""
 
+from botorch_calib.diagnostics.calibration_alarm import CalibrationAlarm
 from botorch_calib.diagnostics.noise import NoiseDiagnosis, noise_diagnosis
 from botorch_calib.diagnostics.report import CalibrationReport, calibration_report
 
-__all__ = ["CalibrationReport", "NoiseDiagnosis", "calibration_report", "noise_diagnosis"]
+__all__ = [
+    "CalibrationAlarm",
+    "CalibrationReport",
+    "NoiseDiagnosis",
+    "calibration_report",
+    "noise_diagnosis",
+]
