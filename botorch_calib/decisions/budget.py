@@ -15,8 +15,9 @@ from typing import NamedTuple
 #: What may be violated beyond the stated share of the certified rounds.
 SIZE = 10.0
 # The width at the start, what a miss in excess adds to its logarithm, and by how much rounds
-# without a certified point lower that, each and together. Chosen on tuning seeds of two studies.
-_START, _GAIN, _RELIEF, _MOST_RELIEF = 1.05, 0.15, 0.1, 7
+# without a certified point lower that, each and (times 7) together. Chosen on the tuning seeds of
+# two studies.
+START, GAIN, RELIEF, MOST_RELIEF = 1.05, 0.15, 0.1, 7
 # Beyond e^20 deviations, numbers of misses say nothing.
 _MOST = 20.0
 
@@ -71,7 +72,7 @@ class Account(NamedTuple):
                 relief = max(relief - 1, 0)
                 excess += 0.0 if missed is None else missed - share
             else:
-                relief = min(relief + 1, _MOST_RELIEF) if excess < size / 2 else relief
+                relief = min(relief + 1, MOST_RELIEF) if excess < size / 2 else relief
                 if missed is False and excess > 0.0:
                     excess = max(excess - share, 0.0)
         return cls(T, V, outstanding, excess, relief)
@@ -79,8 +80,8 @@ class Account(NamedTuple):
 
 def width(account: Account) -> float:
     """Factor of the deciding quantile: ``1.05 exp(0.15 excess - 0.1 relief)``."""
-    exponent = _GAIN * account.excess - _RELIEF * account.relief
-    return _START * math.exp(min(max(exponent, -_MOST), _MOST))
+    exponent = GAIN * account.excess - RELIEF * account.relief
+    return START * math.exp(min(max(exponent, -_MOST), _MOST))
 
 
 class Budget(NamedTuple):

@@ -32,7 +32,7 @@ from botorch_calib.posteriors.single_points import SinglePointPosterior, is_gaus
 _FARTHEST = 8.0
 # As many observations as the model itself counts for, and the largest factor; chosen on tuning
 # seeds, as the constants in `budget`.
-_PRIOR_COUNT, _MOST = 8.0, 2.0
+PRIOR_COUNT, MOST_FACTOR = 8.0, 2.0
 
 
 class OutcomeQuantiles:
@@ -122,5 +122,5 @@ def leave_one_out_factor(model: Any) -> Tensor | float:
     except BotorchError:
         return 1.0
     z = z[in_output_task(observed, inputs)].double()
-    factor = (_PRIOR_COUNT + z.square().sum()) / (_PRIOR_COUNT + len(z))
-    return factor.sqrt().clamp(max=_MOST)
+    factor = (PRIOR_COUNT + z.square().sum()) / (PRIOR_COUNT + len(z))
+    return factor.sqrt().clamp(max=MOST_FACTOR)
