@@ -48,6 +48,7 @@ from botorch_calib.distributions import PiecewisePredictive
 from botorch_calib.ledger import FeedbackLedger
 from botorch_calib.models import (
     CalibratedModel,
+    CalibratedModelList,
     CensoredDelayModel,
 )
 from botorch_calib.optim import optimize_robust
@@ -73,6 +74,7 @@ __all__ = [
     "CalibratedExpectedImprovement",
     "CalibratedExpectedShortfall",
     "CalibratedModel",
+    "CalibratedModelList",
     "CalibratedPosterior",
     "CalibratedProbabilityOfImprovement",
     "CalibratedUpperConfidenceBound",

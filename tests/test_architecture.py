@@ -15,7 +15,6 @@ PACKAGE = ROOT / "botorch_calib"
 CHAIN = (
     "exceptions",
     "_validation",
-    "_root_finding",
     "distributions",
     "calibration",
     "posteriors",
@@ -35,7 +34,7 @@ LEAVES = ("test_functions", "plotting", "testing")
 # Components of the chain that are siblings: neither imports the other.
 STRANGERS = {("acquisition", "diagnostics")}
 # Python files that may stand at the top of the package, besides its subpackages.
-ROOT_FILES = {"", "exceptions", "_validation", "_root_finding"}
+ROOT_FILES = {"", "exceptions", "_validation"}
 
 Graph = dict[str, set[str]]
 

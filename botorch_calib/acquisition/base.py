@@ -1,9 +1,8 @@
 """Base class of the closed forms: predictive distributions of single points, and fantasies.
 
 A closed form reads marginals from ``_marginals``, computes its value, and hands that to
-``_reduce``. The value is averaged over fantasies of pending points, a fixed set of quasi-random
-outcomes that the models are conditioned on. For joint batches (``q > 1``) use BoTorch's Monte Carlo
-acquisition functions.
+``_reduce``, which averages it over fantasies of pending points. For joint batches (``q > 1``) use
+BoTorch's Monte Carlo acquisition functions.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from botorch_calib.acquisition.pending_points import PendingPoints, fantasy_mode
 from botorch_calib.models.inspection import as_calibrated, sole_member
 from botorch_calib.models.marginals import posterior_at
 from botorch_calib.models.requirements import check_one_value_each
-from botorch_calib.posteriors import CalibratedPosterior
+from botorch_calib.posteriors import StatedPosterior
 
 
 class CalibratedAcquisitionFunction(PendingPoints, ABC):
@@ -33,12 +32,11 @@ class CalibratedAcquisitionFunction(PendingPoints, ABC):
 
     Args:
         model: Model with one output and a calibrated posterior, such as a `CalibratedModel`; with
-            ``outcomes`` a ``ModelList`` of such and Gaussian models.
+            ``outcomes`` a `CalibratedModelList`, or any ``ModelList`` of such and Gaussian models.
         posterior_transform: Affine transform of the outcome.
         maximize: Whether the objective is maximised.
         num_fantasies: Number of fantasies of the outcomes at pending points.
-        observation_noise: Whether the value is of an observation, also where the model's posterior
-            is of the objective.
+        observation_noise: Whether the value is of an observation whatever the model describes.
         outcomes: Outcomes that the value depends on, the objective first.
     """
 
@@ -69,7 +67,7 @@ class CalibratedAcquisitionFunction(PendingPoints, ABC):
         fantasies = fantasy_models([*self._models.values()], X_pending, self.num_fantasies)
         self._fantasies = dict(zip(self._models, fantasies, strict=True))
 
-    def _marginals(self, X: Tensor, outcome: int | None = None) -> CalibratedPosterior:
+    def _marginals(self, X: Tensor, outcome: int | None = None) -> StatedPosterior:
         """Predictive distributions at ``b x 1 x d``: the only evaluation of a model.
 
         They are ``b x 1 x 1``, with pending points ``b x num_fantasies x 1 x 1``, of one of
@@ -85,7 +83,7 @@ class CalibratedAcquisitionFunction(PendingPoints, ABC):
             observation_noise=self.observation_noise,
             posterior_transform=self.posterior_transform,
         )
-        if not (self._takes_gaussian or isinstance(posterior, CalibratedPosterior)):
+        if not (self._takes_gaussian or isinstance(posterior, StatedPosterior)):
             raise UnsupportedError(
                 f"{type(self).__name__} needs a calibrated posterior, such as that of a "
                 f"CalibratedModel; {type(model).__name__} gave a {type(posterior).__name__}."
@@ -115,7 +113,7 @@ def members_of(model: Model) -> list[Any]:
     for member in members:
         if check_model(member).num_outputs != 1:
             raise UnsupportedError(
-                f"`model` needs one model per outcome in a ModelList, and {type(member).__name__} "
-                f"has {member.num_outputs} outputs."
+                f"`model` needs one model per outcome in a CalibratedModelList, and "
+                f"{type(member).__name__} has {member.num_outputs} outputs."
             )
     return members

@@ -33,7 +33,7 @@ class CalibratedUpperConfidenceBound(CalibratedAcquisitionFunction):
         observation_noise: Whether the quantile is of an observation whatever the model describes.
 
     Raises:
-        UnsupportedError: As `CalibratedExpectedImprovement`.
+        UnsupportedError: As `LogCalibratedExpectedImprovement`.
         InputDataError: If ``level`` is outside (0, 1) or another argument is malformed.
     """
 

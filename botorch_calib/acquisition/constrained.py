@@ -1,10 +1,10 @@
 """Closed-form acquisition functions under constraints on calibrated outcomes (``q = 1``).
 
-Outcomes are independent, each with its own model in a ``ModelList``, so log expected improvement
-and log probabilities of feasibility add up. Each term is exact under the predictive distribution of
-its model, calibrated or Gaussian. BoTorch's ``LogConstrainedExpectedImprovement`` sees moments
-alone, which is wrong by many orders of magnitude far from feasibility if a distribution is not
-normal.
+Outcomes are independent, each with its own model in a `CalibratedModelList`, so log expected
+improvement and log probabilities of feasibility add up. Each term is exact under the predictive
+distribution of its model, calibrated or Gaussian. BoTorch's ``LogConstrainedExpectedImprovement``
+sees moments alone, which is wrong by many orders of magnitude far from feasibility if a
+distribution is not normal.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class LogCalibratedProbabilityOfFeasibility(_Constrained):
     ``y_i`` is the outcome without noise, or an observation if its model has ``denoise=False``.
 
     Args:
-        model: A ``ModelList`` of calibrated or Gaussian models with one output each, or one such.
+        model: A `CalibratedModelList` of calibrated or Gaussian models, or one of these.
         constraints: ``{i: (lower, upper)}``, limits on outcome ``i`` in its units; None or
             infinity for no limit.
         X_pending: Points under evaluation, ``n x d``, whose outcomes are averaged over.
@@ -87,13 +87,12 @@ class LogCalibratedConstrainedExpectedImprovement(_Constrained, ImprovementFunct
     With pending points ``P`` the value is the mean over fantasies ``w`` of their outcomes,
     ``log E_w[E((f~ - best_w)+ | w) prod_i P(lower_i <= y_i <= upper_i | w)]``. The incumbent
     ``best_w`` is the greatest of ``best_f`` and the posterior means of the objective at those
-    points of ``P`` that are feasible in ``w`` with a probability above 1/2. Without noise, means
-    and feasibility are known in ``w``, and for Gaussian processes this is the expected improvement
-    over the pending points' own outcomes, by the tower property. With noise the incumbent is a
-    plug-in, as in `LogCalibratedExpectedImprovement`.
+    points of ``P`` that are feasible in ``w`` with a probability above 1/2. Without noise this is,
+    for Gaussian processes, the expected improvement over the pending points' own outcomes, by the
+    tower property.
 
     Args:
-        model: A ``ModelList`` of calibrated or Gaussian models with one output each.
+        model: A `CalibratedModelList` of calibrated or Gaussian models.
         best_f: Best feasible value so far, in units of the objective: a scalar, or of shape ``b``.
         objective_index: Which outcome is the objective.
         constraints: ``{i: (lower, upper)}``, limits on outcome ``i`` in its units; None or

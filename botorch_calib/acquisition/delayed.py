@@ -17,9 +17,8 @@ lies before the first query while ``t <= m``.) Only queries without a value caus
 over these alone is a valid and smaller multiplier.
 
 The sum is not tight: with ``S`` the covariance matrix of the ``f(x_s)``, ``feedback_bound *
-sqrt(sum_st |S_st|)`` covers the bias as well, by Cauchy-Schwarz. In experiments that did not help:
-the search suffers from the mean, which many values far below it bend everywhere. A
-`DelayAwareProposer` therefore hallucinates if many queries are pending.
+sqrt(sum_st |S_st|)`` covers the bias as well, by Cauchy-Schwarz. That did not help: many values far
+below the mean bend it everywhere. So a `DelayAwareProposer` hallucinates if many are pending.
 """
 
 from __future__ import annotations
@@ -43,12 +42,7 @@ from botorch_calib._validation import check_inputs, check_nonnegative, check_one
 from botorch_calib.acquisition.base import sole_output
 from botorch_calib.acquisition.pending_points import PendingPoints
 from botorch_calib.models.calibrated import CalibratedModel
-from botorch_calib.models.inspection import (
-    like,
-    observed_process,
-    raw_width,
-    stated_moments,
-)
+from botorch_calib.models.inspection import like, observed_process, raw_width, stated_moments
 from botorch_calib.models.marginals import posterior_at
 from botorch_calib.models.requirements import check_one_value_each
 
@@ -187,7 +181,7 @@ def _with_pending(model: Any, X_pending: Tensor) -> Model:
             "`X_pending` needs a model that takes pending points, such as "
             f"CensoredDelayModel(model, censor_value=...), got a {type(model).__name__}."
         )
-    conditioned: Model = part.with_pending(X_pending)
+    conditioned = part.with_pending(X_pending)
     return conditioned if part is model else model.with_model(conditioned)
 
 
@@ -209,10 +203,10 @@ class DelayedUpperConfidenceBound(DelayAwareAcquisitionFunction):
             last ``m`` iterations (see `from_ledger`). None or empty for no sum.
         feedback_bound: The factor of the sum, in reciprocal units of the outcome. Let ``B_y`` bound
             ``|y - censor_value|``. Then ``B_y`` over the noise variance covers the bias of
-            censoring with certainty (derived in this module's docstring), but is large if there is
-            little noise. The paper takes ``B_y`` itself, for outcomes scaled to a prior variance of
-            at most 1: ``B_y / s**2`` for outcomes with standard deviation ``s``. The default is the
-            paper's for feedback in [0, 1]. 0 is no sum.
+            censoring with certainty, but is large if there is little noise. The paper takes ``B_y``
+            itself, for outcomes scaled to a prior variance of at most 1: ``B_y / s**2`` for
+            outcomes with standard deviation ``s``. The default is the paper's for feedback in
+            [0, 1]. 0 is no sum.
         posterior_transform: Affine transform of the outcome. It does not affect ``nu``.
         maximize: If False, the value is ``-(mu - nu sigma)``, and ``censor_value`` should be the
             greatest possible value instead of the least.

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from botorch_calib._validation import check_numbers
 from botorch_calib.acquisition.base import CalibratedAcquisitionFunction
-from botorch_calib.posteriors import CalibratedPosterior
+from botorch_calib.posteriors import StatedPosterior
 from botorch_calib.posteriors.calibrated import broadcasts_to
 
 
@@ -34,7 +34,7 @@ class ImprovementFunction(CalibratedAcquisitionFunction):
         # An outcome carries noise, so it is a posterior mean.
         return self._marginals(X).mean.squeeze(-1).squeeze(-1).amax(dim=0)
 
-    def _incumbent(self, marginals: CalibratedPosterior) -> Tensor:
+    def _incumbent(self, marginals: StatedPosterior) -> Tensor:
         """The value to improve upon, which broadcasts against marginals of the objective."""
         best = (self.best_f if self.maximize else -self.best_f).to(marginals.device, torch.double)
         points = marginals.batch_shape
@@ -48,26 +48,8 @@ class ImprovementFunction(CalibratedAcquisitionFunction):
         return best.unsqueeze(-1).unsqueeze(-1)
 
 
-class CalibratedExpectedImprovement(ImprovementFunction):
-    """Calibrated expected improvement ``E(f~ - best_f)+`` [Kim2024locbo, eq. 31].
-
-    ``f~`` has the calibrated distribution of the objective. Prefer
-    `LogCalibratedExpectedImprovement` for optimisation.
-
-    Args:
-        model: Model with one output and a calibrated posterior, such as a `CalibratedModel`.
-        best_f: Value to improve upon, in units of the outcome: a scalar, or of shape ``b``.
-        posterior_transform: Affine transform of the outcome; ``best_f`` is on its scale.
-        maximize: Whether the objective is maximised.
-        X_pending: Points under evaluation, ``n x d``, whose outcomes are averaged over.
-        num_fantasies: Number of fantasies of the outcomes at pending points.
-
-    Raises:
-        UnsupportedError: If the model has several outputs, or batch dimensions and pending points;
-            when evaluated, if its posterior is not calibrated or has several values a point.
-        InputDataError: If an argument is malformed.
-        BotorchTensorDimensionError: When evaluated, if ``best_f`` does not broadcast to ``b``.
-    """
+class ImprovementOfSoleOutcome(ImprovementFunction):
+    """Base class for the only outcome of a model: `LogCalibratedExpectedImprovement` tells more."""
 
     def __init__(
         self,
@@ -82,6 +64,25 @@ class CalibratedExpectedImprovement(ImprovementFunction):
         self.register_buffer("best_f", check_numbers("best_f", best_f))
         self.set_X_pending(X_pending)
 
+
+class CalibratedExpectedImprovement(ImprovementOfSoleOutcome):
+    """Calibrated expected improvement ``E(f~ - best_f)+`` [Kim2024locbo, eq. 31].
+
+    ``f~`` has the calibrated distribution of the objective. Prefer
+    `LogCalibratedExpectedImprovement` for optimisation.
+
+    Args:
+        model: Model with one output and a calibrated posterior, such as a `CalibratedModel`.
+        best_f: Value to improve upon, in units of the outcome: a scalar, or of shape ``b``.
+        posterior_transform: Affine transform of the outcome; ``best_f`` is on its scale.
+        maximize: Whether the objective is maximised.
+        X_pending: Points under evaluation, ``n x d``, whose outcomes are averaged over.
+        num_fantasies: Number of fantasies of the outcomes at pending points.
+
+    Raises:
+        BotorchError: As `LogCalibratedExpectedImprovement`.
+    """
+
     @t_batch_mode_transform(expected_q=1)  # type: ignore[arg-type]
     def forward(self, X: Tensor) -> Tensor:
         """Evaluate expected improvement at ``b x 1 x d``; values of shape ``b``."""
@@ -89,7 +90,7 @@ class CalibratedExpectedImprovement(ImprovementFunction):
         return self._reduce(f.expected_improvement(self._incumbent(f)))
 
 
-class LogCalibratedExpectedImprovement(ImprovementFunction):
+class LogCalibratedExpectedImprovement(ImprovementOfSoleOutcome):
     """Logarithm of the calibrated expected improvement, ``log E(f~ - best_f)+``.
 
     It has gradients where expected improvement underflows: the counterpart of BoTorch's
@@ -112,19 +113,6 @@ class LogCalibratedExpectedImprovement(ImprovementFunction):
 
     _log = True
 
-    def __init__(
-        self,
-        model: Model,
-        best_f: float | Tensor,
-        posterior_transform: PosteriorTransform | None = None,
-        maximize: bool = True,
-        X_pending: Tensor | None = None,
-        num_fantasies: int = 16,
-    ) -> None:
-        super().__init__(model, posterior_transform, maximize, num_fantasies)
-        self.register_buffer("best_f", check_numbers("best_f", best_f))
-        self.set_X_pending(X_pending)
-
     @t_batch_mode_transform(expected_q=1)  # type: ignore[arg-type]
     def forward(self, X: Tensor) -> Tensor:
         """Evaluate log expected improvement at ``b x 1 x d``; values of shape ``b``."""
@@ -132,7 +120,7 @@ class LogCalibratedExpectedImprovement(ImprovementFunction):
         return self._reduce(f.log_expected_improvement(self._incumbent(f)))
 
 
-class CalibratedProbabilityOfImprovement(ImprovementFunction):
+class CalibratedProbabilityOfImprovement(ImprovementOfSoleOutcome):
     """Calibrated probability of improvement ``P(f~ > best_f)`` of the objective ``f~``.
 
     Args:
@@ -144,24 +132,8 @@ class CalibratedProbabilityOfImprovement(ImprovementFunction):
         num_fantasies: Number of fantasies of the outcomes at pending points.
 
     Raises:
-        UnsupportedError: If the model has several outputs, or batch dimensions and pending points;
-            when evaluated, if its posterior is not calibrated or has several values a point.
-        InputDataError: If an argument is malformed.
-        BotorchTensorDimensionError: When evaluated, if ``best_f`` does not broadcast to ``b``.
+        BotorchError: As `LogCalibratedExpectedImprovement`.
     """
-
-    def __init__(
-        self,
-        model: Model,
-        best_f: float | Tensor,
-        posterior_transform: PosteriorTransform | None = None,
-        maximize: bool = True,
-        X_pending: Tensor | None = None,
-        num_fantasies: int = 16,
-    ) -> None:
-        super().__init__(model, posterior_transform, maximize, num_fantasies)
-        self.register_buffer("best_f", check_numbers("best_f", best_f))
-        self.set_X_pending(X_pending)
 
     @t_batch_mode_transform(expected_q=1)  # type: ignore[arg-type]
     def forward(self, X: Tensor) -> Tensor:

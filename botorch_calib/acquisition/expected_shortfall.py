@@ -32,7 +32,7 @@ class CalibratedExpectedShortfall(CalibratedAcquisitionFunction):
         num_fantasies: Number of fantasies of the outcomes at pending points.
 
     Raises:
-        UnsupportedError: As `CalibratedExpectedImprovement`.
+        UnsupportedError: As `LogCalibratedExpectedImprovement`.
         InputDataError: If ``alpha`` is outside (0, 1) or another argument is malformed.
     """
 

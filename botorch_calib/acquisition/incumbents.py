@@ -61,12 +61,8 @@ def best_feasible_observation(
     points by about the difference of their means over ``|M|``: the probability of feasibility
     decides.
 
-    Args:
-        members: A model with one output for each outcome.
-        training_data: Data by outcome.
-        objective_index: Which outcome is the objective.
-        constraints: ``{i: (lower, upper)}``, limits on outcome ``i``; None for no limit.
-        maximize: Whether the objective is maximised.
+    ``members`` are models with one output for each outcome; the rest is as of
+    `LogCalibratedConstrainedExpectedImprovement`.
 
     Raises:
         NotImplementedError: If the data do not match the outcomes, and a model holds none.

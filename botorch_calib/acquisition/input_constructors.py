@@ -49,7 +49,6 @@ from botorch_calib.acquisition.robust import (
     RobustAcquisition,
     RobustUpperConfidenceBound,
     WassersteinUpperConfidenceBound,
-    assembled_contexts,
     refuse_pending,
 )
 from botorch_calib.acquisition.thompson import DelayedThompsonSampling
@@ -66,14 +65,18 @@ def register_once(
     return acqf_input_constructor(*classes)
 
 
-def _register(acqf_class: type[AcquisitionFunction], **defaults: Any) -> None:
+def _register(
+    acqf_class: type[AcquisitionFunction],
+    extra: Sequence[str] = (),
+    adapt: Callable[[Mapping[str, Any]], dict[str, Any]] | None = None,
+    **defaults: Any,
+) -> None:
     """Register a constructor that hands the arguments of a class on to it, by name.
 
-    Args:
-        acqf_class: The class, whose signature tells arguments and defaults. One without
-            ``X_pending``, which BoTorch and Ax always give, refuses pending points.
-        defaults: Defaults that the class does not have. A function computes one from the other
-            arguments and ``training_data``.
+    It also takes those named in ``extra``; then ``adapt`` makes arguments of the class of all.
+    A class without ``X_pending``, which BoTorch and Ax always give, refuses pending points.
+    ``defaults`` are those that the class does not have; a function computes one from the other
+    arguments and ``training_data``.
     """
     own = inspect.signature(acqf_class).parameters
     computed = {name: default for name, default in defaults.items() if callable(default)}
@@ -84,8 +87,8 @@ def _register(acqf_class: type[AcquisitionFunction], **defaults: Any) -> None:
         )
         for name, parameter in own.items()
     ]
-    if "X_pending" not in own:
-        parameters.append(Parameter("X_pending", Parameter.KEYWORD_ONLY, default=None))
+    more = [*extra, *(["X_pending"] if "X_pending" not in own else [])]
+    parameters += [Parameter(name, Parameter.KEYWORD_ONLY, default=None) for name in more]
     if computed:
         parameters.append(Parameter("training_data", Parameter.KEYWORD_ONLY))
     signature = inspect.Signature(parameters)
@@ -94,6 +97,8 @@ def _register(acqf_class: type[AcquisitionFunction], **defaults: Any) -> None:
         bound = signature.bind(**kwargs)
         bound.apply_defaults()
         arguments = bound.arguments
+        if adapt is not None:
+            arguments.update(adapt(arguments))
         for name, compute in computed.items():
             if arguments[name] is None:
                 arguments[name] = compute(arguments)
@@ -123,6 +128,30 @@ def _number_of_observations(arguments: Mapping[str, Any]) -> int:
     return sum(len(dataset.X) for dataset in datasets)
 
 
+def _best_feasible_f(arguments: Mapping[str, Any]) -> Tensor:
+    names = ("training_data", "objective_index", "constraints", "maximize")
+    members = members_of(arguments["model"])
+    return best_feasible_observation(members, *(arguments[name] for name in names))
+
+
+def _limited(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Limits as ``{i: (lower, upper)}``, or by ``constraints_tuple=(A, b)`` with ``A y <= b``."""
+    given = arguments["constraints"], arguments["constraints_tuple"]
+    return {"constraints": limits_from(*given, arguments["model"].num_outputs)}
+
+
+def _limited_objective(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """The objective by ``objective_index`` or ``posterior_transform``, and limits on the others.
+
+    The transform has a weight for the objective, and 0 for other outcomes; a negative one turns
+    ``maximize`` around.
+    """
+    names = ("model", "objective_index", "posterior_transform")
+    index, weight = _objective(*(arguments[name] for name in names))
+    maximize = arguments["maximize"] == (weight > 0)
+    return {**_limited(arguments), "objective_index": index, "maximize": maximize}
+
+
 _register(CalibratedExpectedImprovement, best_f=_best_f)
 _register(LogCalibratedExpectedImprovement, best_f=_best_f)
 _register(CalibratedProbabilityOfImprovement, best_f=_best_f)
@@ -131,68 +160,19 @@ _register(CalibratedExpectedShortfall)
 _register(DelayedUpperConfidenceBound)
 _register(DelayedThompsonSampling, seed=_number_of_observations)
 _register(WassersteinUpperConfidenceBound, beta=2.25)  # the paper's
+_register(RobustUpperConfidenceBound, beta=2.25)
+_register(LogCalibratedProbabilityOfFeasibility, ["constraints_tuple"], _limited, constraints=None)
+_register(
+    LogCalibratedConstrainedExpectedImprovement,
+    ["constraints_tuple", "posterior_transform"],
+    _limited_objective,
+    best_f=_best_feasible_f,
+    objective_index=None,
+    constraints=None,
+)
 # Their arguments are those of BoTorch's classes.
 register_once(qLogCalibratedNoisyExpectedImprovement)(construct_inputs_qLogNEI)
 register_once(qLogCalibratedNoisyExpectedHypervolumeImprovement)(construct_inputs_qLogNEHVI)
-
-
-@register_once(LogCalibratedConstrainedExpectedImprovement)
-def construct_inputs_constrained_ei(
-    model: Model,
-    training_data: TrainingData,
-    objective_index: int | None = None,
-    constraints: Any = None,
-    constraints_tuple: tuple[Tensor, Tensor] | None = None,
-    posterior_transform: PosteriorTransform | None = None,
-    best_f: float | Tensor | None = None,
-    maximize: bool = True,
-    X_pending: Tensor | None = None,
-    num_fantasies: int = 16,
-) -> dict[str, Any]:
-    """Arguments of constrained expected improvement, from those that Ax gives.
-
-    The objective is named by ``objective_index``, or by ``posterior_transform``: a weight for it
-    and 0 for other outcomes, where a negative weight turns ``maximize`` around. Constraints are
-    ``{i: (lower, upper)}``, or ``constraints_tuple=(A, b)`` with ``A y <= b``, on one outcome each.
-    ``best_f`` is in units of the outcome (default: the best feasible observation).
-
-    Raises:
-        InputDataError: If no outcome is named the objective, or two are.
-        UnsupportedError: If a constraint or the objective is of several outcomes.
-    """
-    objective_index, weight = _objective(model, objective_index, posterior_transform)
-    limits = limits_from(constraints, constraints_tuple, model.num_outputs)
-    maximize = maximize == (weight > 0)
-    if best_f is None:
-        best_f = best_feasible_observation(
-            members_of(model), training_data, objective_index, limits, maximize
-        )
-    return {
-        "model": model,
-        "best_f": best_f,
-        "objective_index": objective_index,
-        "constraints": limits,
-        "maximize": maximize,
-        "X_pending": X_pending,
-        "num_fantasies": num_fantasies,
-    }
-
-
-@register_once(LogCalibratedProbabilityOfFeasibility)
-def construct_inputs_probability_of_feasibility(
-    model: Model,
-    constraints: Any = None,
-    constraints_tuple: tuple[Tensor, Tensor] | None = None,
-    X_pending: Tensor | None = None,
-    num_fantasies: int = 16,
-) -> dict[str, Any]:
-    """Arguments of the probability of feasibility; the constraints in either of two forms."""
-    return {
-        "model": model,
-        "constraints": limits_from(constraints, constraints_tuple, model.num_outputs),
-        "X_pending": X_pending,
-        "num_fantasies": num_fantasies,
-    }
 
 
 def _objective(
@@ -260,33 +240,6 @@ def limits_from(
     return checked_constraints(limits, num_outputs)
 
 
-@register_once(RobustUpperConfidenceBound)
-def construct_inputs_robust_ucb(
-    model: Model,
-    contexts: ContextDistribution | Tensor,
-    ambiguity: AmbiguitySet,
-    beta: float | Tensor = 2.25,
-    context_weights: Tensor | None = None,
-    context_indices: Sequence[int] | None = None,
-    lipschitz_contexts: Tensor | None = None,
-    posterior_transform: PosteriorTransform | None = None,
-    maximize: bool = True,
-    X_pending: Tensor | None = None,
-) -> dict[str, Any]:
-    """Arguments of `RobustUpperConfidenceBound`, those about contexts as of the Wasserstein one."""
-    refuse_pending(RobustUpperConfidenceBound.__name__, X_pending)
-    return {
-        "model": model,
-        "beta": beta,
-        "ambiguity": ambiguity,
-        "contexts": assembled_contexts(
-            contexts, context_weights, context_indices, lipschitz_contexts
-        ),
-        "posterior_transform": posterior_transform,
-        "maximize": maximize,
-    }
-
-
 @register_once(RobustAcquisition)
 def construct_inputs_robust_acquisition(
     model: Model,
@@ -294,9 +247,6 @@ def construct_inputs_robust_acquisition(
     ambiguity: AmbiguitySet,
     acqf_class: type[AcquisitionFunction],
     acqf_options: Mapping[str, Any] | None = None,
-    context_weights: Tensor | None = None,
-    context_indices: Sequence[int] | None = None,
-    lipschitz_contexts: Tensor | None = None,
     training_data: TrainingData | None = None,
     X_pending: Tensor | None = None,
     X_baseline: Tensor | None = None,
@@ -312,8 +262,7 @@ def construct_inputs_robust_acquisition(
     ``acqf_class`` is the class of that function, such as `LogCalibratedExpectedImprovement`, and
     ``acqf_options`` are its arguments by name, such as ``{"level": 0.9}``. Its input constructor
     also gets ``training_data`` and all that follow, where ``X_pending``, ``X_baseline`` and
-    ``bounds`` are of decisions and contexts. The arguments about contexts are those of
-    `WassersteinUpperConfidenceBound`.
+    ``bounds`` are of decisions and contexts.
 
     Raises:
         InputDataError: If ``acqf_class`` is no acquisition function, or ``acqf_options`` no dict.
@@ -345,10 +294,4 @@ def construct_inputs_robust_acquisition(
     given = {name: value for name, value in handed_on.items() if value is not None}
     options = {**given, **(acqf_options or {})}
     inputs = get_acqf_input_constructor(acqf_class)(model=model, **options)
-    return {
-        "acquisition": acqf_class(**inputs),
-        "ambiguity": ambiguity,
-        "contexts": assembled_contexts(
-            contexts, context_weights, context_indices, lipschitz_contexts
-        ),
-    }
+    return {"acquisition": acqf_class(**inputs), "ambiguity": ambiguity, "contexts": contexts}

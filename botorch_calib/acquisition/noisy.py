@@ -3,7 +3,8 @@ r"""Noisy expected improvement and hypervolume improvement with a cached root.
 BoTorch's noisy acquisition functions compare new points to samples at all points evaluated so far.
 They factor the joint covariance at the latter once, and an evaluation only adds the rows of the
 new points [Daulton2021nehvi]. A `CalibratedPosterior` is not normal, but its joint samples are
-functions of two paths of the Gaussian posterior beneath it, whose root is kept here.
+functions of two paths of the Gaussian posterior beneath it, whose root is kept here. Several
+outcomes are independent, in a `CalibratedModelList`, and have a root each.
 
 .. [Ament2023logei]
     S. Ament, S. Daulton, D. Eriksson, M. Balandat and E. Bakshy. Unexpected improvements to
@@ -22,37 +23,31 @@ from typing import Any
 from botorch.acquisition.cached_cholesky import CachedCholeskyMCSamplerMixin, supports_cache_root
 from botorch.acquisition.logei import qLogNoisyExpectedImprovement
 from botorch.acquisition.multi_objective.logei import qLogNoisyExpectedHypervolumeImprovement
-from botorch.acquisition.objective import PosteriorTransform
-from botorch.exceptions.errors import UnsupportedError
+from botorch.exceptions.errors import InputDataError, UnsupportedError
 from botorch.exceptions.warnings import BotorchWarning
 from botorch.models.model import Model, ModelList
-from botorch.models.model_list_gp_regression import ModelListGP
-from botorch.posteriors import Posterior, PosteriorList
-from botorch.sampling.base import MCSampler
-from botorch.sampling.list_sampler import ListSampler
-from botorch.sampling.normal import NormalMCSampler
+from botorch.posteriors import Posterior
 from botorch.utils.low_rank import sample_cached_cholesky
 from linear_operator.utils.errors import NanError, NotPSDError
 from torch import Tensor
 
 from botorch_calib._validation import check_finite, check_tensor
-from botorch_calib.models import CalibratedModel
+from botorch_calib.models import CalibratedModel, CalibratedModelList
 from botorch_calib.models.inspection import predicting_part
-from botorch_calib.posteriors import CalibratedPosterior
+from botorch_calib.models.wrapper import WrapperModel
+from botorch_calib.posteriors import CalibratedPosterior, CalibratedPosteriorList
 
 
 def keeps_roots(model: Model) -> bool:
     """Whether all outcomes of a model have a root to keep: calibrated ones and BoTorch's own."""
     model = predicting_part(model)
-    if isinstance(model, CalibratedModel):
-        return True
-    if isinstance(model, ModelList) and not isinstance(model, ModelListGP):
-        return all(keeps_roots(part) for part in model.models)  # type: ignore[arg-type]
-    return bool(supports_cache_root(model))
+    if isinstance(model, CalibratedModelList):
+        return all(keeps_roots(part) for part in model.models)
+    return isinstance(model, CalibratedModel) or bool(supports_cache_root(model))
 
 
 class _CachedRoots(CachedCholeskyMCSamplerMixin):
-    """BoTorch's cached root, one for each posterior that is part of the model's."""
+    """BoTorch's cached root, of the processes beneath calibrated posteriors as well."""
 
     _root_is_kept: bool
     _baseline_L: Any  # a tensor in BoTorch's classes
@@ -64,8 +59,12 @@ class _CachedRoots(CachedCholeskyMCSamplerMixin):
         for name, X in (("X_baseline", X_baseline), ("X_pending", kwargs.get("X_pending"))):
             if X is not None:
                 check_finite(name, check_tensor(name, X))
-        if isinstance(model, ModelList) and not isinstance(model, ModelListGP):
-            check_for_list(kwargs.get("sampler"), kwargs.get("posterior_transform"))
+        if type(model) is ModelList and any(isinstance(m, WrapperModel) for m in model.models):
+            raise UnsupportedError(
+                "`model` is BoTorch's ModelList, which draws each outcome by a sampler of its own: "
+                "give `CalibratedModelList(*model.models)`, or, if that does not take them all, "
+                "take BoTorch's own acquisition function."
+            )
         possible = keeps_roots(model)
         if cache_root and not possible:
             warnings.warn(
@@ -91,16 +90,17 @@ class _CachedRoots(CachedCholeskyMCSamplerMixin):
         """Ignore BoTorch's choice, as it knows its own models alone."""
 
     def _compute_root_decomposition(self, posterior: Posterior) -> Any:
-        roots = []
-        for part in _parts(posterior):
-            base = part.path_posterior if isinstance(part, CalibratedPosterior) else part
-            roots.append(super()._compute_root_decomposition(base))
-        return roots
+        root = super()._compute_root_decomposition
+        if isinstance(posterior, CalibratedPosteriorList):
+            return [root(part.path_posterior) for part in posterior.posteriors]
+        return root(
+            posterior.path_posterior if isinstance(posterior, CalibratedPosterior) else posterior
+        )
 
     def _get_f_X_samples(self, posterior: Posterior, q_in: int) -> Tensor:
         if self._cache_root and hasattr(self, "_baseline_L"):
             try:
-                return self._samples_from_roots(posterior, q_in)
+                return self._samples_from_root(posterior, q_in)
             except (NanError, NotPSDError):
                 warnings.warn(
                     "The cached root could not be extended, as the covariance of the new points "
@@ -110,63 +110,19 @@ class _CachedRoots(CachedCholeskyMCSamplerMixin):
                 )
         return self.get_posterior_samples(posterior)[..., -q_in:, :]
 
-    def _samples_from_roots(self, posterior: Posterior, q_in: int) -> Tensor:
+    def _samples_from_root(self, posterior: Any, q_in: int) -> Tensor:
         """Samples at the last ``q_in`` points, ``sample_shape x batch_shape x q_in x m``."""
         sampler: Any = self.sampler
-        samplers = sampler.samplers if isinstance(sampler, ListSampler) else [sampler]
-        samples = []
-        for part, root, sampler in zip(_parts(posterior), self._baseline_L, samplers, strict=True):
-            arguments: dict[str, Any] = {
-                "sample_shape": sampler.sample_shape,
-                "base_samples": sampler.base_samples,
-                "baseline_L": root,
-                "q": q_in,
-            }
-            if isinstance(part, CalibratedPosterior):
-                samples.append(part.rsample_from_cached_root(**arguments))
-            else:
-                samples.append(sample_cached_cholesky(part, **arguments))
-        if isinstance(posterior, PosteriorList):
-            joined: Tensor = posterior._reshape_and_cat(samples)
-            return joined
-        return samples[0]
-
-
-def check_for_list(
-    sampler: MCSampler | None, posterior_transform: PosteriorTransform | None
-) -> None:
-    """Raise ``UnsupportedError`` unless these apply to a list of posteriors, of a ``ModelList``.
-
-    BoTorch's tutorials give a single sampler, and a transform, to a ``ModelListGP``, whose
-    posterior is one normal distribution.
-    """
-    if posterior_transform is not None:
-        raise UnsupportedError(
-            "`posterior_transform` needs outcomes that are jointly normal, and those of a "
-            "ModelList are not: give `objective=LinearMCObjective(weights)`, say."
-        )
-    if isinstance(sampler, NormalMCSampler):
-        raise UnsupportedError(
-            f"`sampler` {type(sampler).__name__} is for one posterior, and a ModelList has a list "
-            "of them: leave it out, or give "
-            f"`get_sampler(model.posterior(X_baseline), {sampler.sample_shape})`, of "
-            "`botorch.sampling.get_sampler`."
-        )
-    if isinstance(sampler, ListSampler):
-        seeds = [part.seed for part in sampler.samplers if isinstance(part, NormalMCSampler)]
-        if len(set(seeds)) < len(seeds):
-            warnings.warn(
-                f"`sampler` has equal seeds for several outcomes, {seeds}, whose samples are then "
-                "the same but for mean and scale: give each outcome a seed of its own, as "
-                "`get_sampler` does where it is given none.",
-                BotorchWarning,
-                stacklevel=4,
-            )
-
-
-def _parts(posterior: Posterior) -> list[Any]:
-    """Posteriors of groups of outcomes, which are independent of one another."""
-    return posterior.posteriors if isinstance(posterior, PosteriorList) else [posterior]
+        arguments: dict[str, Any] = {
+            "sample_shape": sampler.sample_shape,
+            "base_samples": sampler.base_samples,
+            "baseline_L": self._baseline_L,
+            "q": q_in,
+        }
+        if isinstance(posterior, (CalibratedPosterior, CalibratedPosteriorList)):
+            return posterior.rsample_from_cached_root(**arguments)
+        samples: Tensor = sample_cached_cholesky(posterior, **arguments)
+        return samples
 
 
 class qLogCalibratedNoisyExpectedImprovement(_CachedRoots, qLogNoisyExpectedImprovement):
@@ -181,8 +137,8 @@ class qLogCalibratedNoisyExpectedImprovement(_CachedRoots, qLogNoisyExpectedImpr
     without it, with a warning.
 
     Args:
-        model: A fitted `CalibratedModel`, a ``ModelList`` of such and other models (for outcome
-            constraints and objectives of several outcomes), or a model of BoTorch.
+        model: A fitted `CalibratedModel`, a `CalibratedModelList` (for outcome constraints and
+            objectives of several outcomes), or a model of BoTorch.
         X_baseline: Points evaluated so far, ``r x d``.
         cache_root: Whether to keep the root; by default where all parts of the model allow it.
         kwargs: As of BoTorch's class: ``sampler``, ``objective``, ``posterior_transform``,
@@ -191,12 +147,10 @@ class qLogCalibratedNoisyExpectedImprovement(_CachedRoots, qLogNoisyExpectedImpr
 
     Raises:
         InputDataError: If baseline or pending points are not finite.
-        UnsupportedError: If ``model`` is a ``ModelList`` and ``sampler`` is for a single posterior
-            or a ``posterior_transform`` is given.
+        UnsupportedError: If ``model`` is a ``ModelList`` with calibrated models.
 
     Warns:
-        BotorchWarning: If ``cache_root`` is True and part of the model has no root to keep, or
-            samplers of several outcomes have equal seeds.
+        BotorchWarning: If ``cache_root`` is True and part of the model has no root to keep.
     """
 
     def __init__(
@@ -222,17 +176,22 @@ class qLogCalibratedNoisyExpectedHypervolumeImprovement(  # type: ignore[misc]
     `qLogCalibratedNoisyExpectedImprovement`.
 
     Args:
-        model: A ``ModelList`` of calibrated and other models, or a model of BoTorch.
+        model: A `CalibratedModelList`, or a model of BoTorch.
         ref_point: The reference point, of ``m`` objectives, in their units.
         X_baseline: Points evaluated so far, ``r x d``.
         cache_root: Whether to keep the roots; by default where all parts of the model allow it.
         kwargs: As of BoTorch's class: ``sampler``, ``objective``, ``constraints``, ``X_pending``,
-            ``eta``, ``prune_baseline``, ``alpha``, ``cache_pending``, ``max_iep``,
-            ``incremental_nehvi``, ``tau_relu``, ``tau_max``, ``fat`` and ``marginalize_dim``.
+            ``eta``, ``prune_baseline``, ``alpha``, ``max_iep``, ``incremental_nehvi``,
+            ``tau_relu``, ``tau_max``, ``fat`` and ``marginalize_dim``. In place of
+            ``cache_pending=False``, which fails in BoTorch, give ``max_iep``.
+
+    Raises:
+        InputDataError: As the above class, and if ``cache_pending`` is False.
+        UnsupportedError: As the above class.
 
     Example:
-        >>> models, ref_point = ModelList(calibrated_cost, calibrated_time), [-10.0, -5.0]
-        >>> acqf = qLogCalibratedNoisyExpectedHypervolumeImprovement(models, ref_point, X)
+        >>> model = CalibratedModelList.from_history(gps, LocalizedConformal(0.2))
+        >>> acqf = qLogCalibratedNoisyExpectedHypervolumeImprovement(model, [-10.0, -5.0], X)
     """
 
     def __init__(
@@ -244,5 +203,15 @@ class qLogCalibratedNoisyExpectedHypervolumeImprovement(  # type: ignore[misc]
         cache_root: bool | None = None,
         **kwargs: Any,
     ) -> None:
+        if not kwargs.get("cache_pending", True):
+            raise InputDataError(
+                "`cache_pending=False` does not find its boxes in BoTorch: give `max_iep=n`, by "
+                "which as many pending points are evaluated together with the new ones."
+            )
         self._decide(model, cache_root, X_baseline, **kwargs)
+        if not kwargs.get("cache_pending", True):
+            raise UnsupportedError(
+                "`cache_pending=False` is an option under which BoTorch's class has no value: give "
+                "a greater `max_iep` instead, up to which pending points are not cached."
+            )
         super().__init__(model=model, ref_point=ref_point, X_baseline=X_baseline, **kwargs)

@@ -26,9 +26,30 @@ class PendingPoints(AcquisitionFunction):
     """Base class: ``X_pending`` may be set by a method or as an attribute, as BoTorch does both.
 
     ``optimize_acqf`` calls `set_X_pending`, ``FixedFeatureAcquisitionFunction`` assigns.
+
+    ``optimize_acqf_mixed_alternating`` and ``optimize_acqf_discrete_local_search`` choose ``q``
+    points one after another and then ask for the value of all, ``q x d``: it is the sum of their
+    values as they were chosen, each with those before it pending, without gradient.
     """
 
     _X_pending: Tensor | None = None
+    _log = False  # whether values are logarithms
+
+    def __call__(self, X: Tensor) -> Tensor:
+        """Values ``b`` at ``b x 1 x d``, or the value ``1`` of the chosen points ``q x d``."""
+        if X.dim() != 2 or len(X) == 1 or X.requires_grad:
+            values: Tensor = super().__call__(X)
+            return values
+        base, parts = self.X_pending, []
+        try:
+            for num in range(len(X)):
+                before = X[:num] if base is None else torch.cat([base, X[:num]])
+                self.X_pending = before if len(before) else None
+                parts.append(super().__call__(X[num : num + 1]))
+        finally:
+            self.X_pending = base
+        total = torch.stack(parts)
+        return total.logsumexp(dim=0) if self._log else total.sum(dim=0)
 
     @property  # type: ignore[override]
     def X_pending(self) -> Tensor | None:
@@ -67,10 +88,7 @@ def fantasy_models(models: Sequence[Any], X_pending: Tensor, num_fantasies: int)
     independent. Separate sequences would not be, whatever their seeds: scrambling keeps the order
     of the points, and two sequences, point by point, correlate by 0.3 to 0.9.
 
-    Args:
-        models: Models with one output and without batch dimensions.
-        X_pending: Points under evaluation, ``n x d``.
-        num_fantasies: Number of fantasies, the batch dimension of the results.
+    The models have one output and no batch dimensions; those of the results are fantasies.
     """
     points = [_checked(model, X_pending) for model in models]
     posteriors = [

@@ -8,7 +8,7 @@ fill in the columns of contexts.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from copy import copy
 from typing import Any, Self
 
@@ -16,11 +16,7 @@ import torch
 from botorch.acquisition import AcquisitionFunction
 from botorch.acquisition.acquisition import MCSamplerMixin
 from botorch.acquisition.objective import PosteriorTransform
-from botorch.exceptions.errors import (
-    BotorchTensorDimensionError,
-    InputDataError,
-    UnsupportedError,
-)
+from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError, UnsupportedError
 from botorch.models.model import Model
 from botorch.utils.transforms import is_ensemble, t_batch_mode_transform
 from torch import Tensor
@@ -29,20 +25,9 @@ from botorch_calib._validation import check_nonnegative
 from botorch_calib.acquisition.base import sole_output
 from botorch_calib.acquisition.delayed import input_width
 from botorch_calib.acquisition.pending_points import PendingPoints
-from botorch_calib.models.inspection import (
-    observed_process,
-    predicting_part,
-    raw_train_inputs,
-)
+from botorch_calib.models.inspection import observed_process, predicting_part, raw_train_inputs
 from botorch_calib.optim.robust_search import SMOOTHING, LipschitzBound
-from botorch_calib.robust.contexts import (
-    ContextDistribution,
-    as_distribution,
-    check_contexts,
-    check_lipschitz_points,
-    check_places,
-    check_probabilities,
-)
+from botorch_calib.robust.contexts import ContextDistribution, as_distribution
 from botorch_calib.robust.contextual_function import ContextualFunction
 from botorch_calib.robust.gp.autograd_fallback import (
     PointwiseFunction,
@@ -60,23 +45,12 @@ class ContextRobustFunction(PendingPoints, ABC):
     """Base class: the worst case of a contextual function over an ambiguity set.
 
     A subclass makes the function by `_build`, and says by `_basis` what it depends on. Pending
-    points are refused, as their contexts are not known here.
-
-    Args:
-        model: The model of the function, if there is one.
-        ambiguity: The set of distributions. A schedule of its radius is resolved at once, by
-            ``ambiguity.at(t)`` with the number ``t`` of observations of the model, without pending
-            points.
-        contexts: The centre of the set: a `ContextDistribution`, which also says which columns of
-            the joint inputs are contexts and where a Lipschitz constant is looked for; or observed
-            contexts ``n x d_c``, for their empirical distribution in the last columns.
+    points are refused, as their contexts are not known here. Arguments are those of
+    `RobustUpperConfidenceBound`; ``model`` is None if there is none.
     """
 
     def __init__(
-        self,
-        model: Model | None,
-        ambiguity: AmbiguitySet,
-        contexts: ContextDistribution | Tensor,
+        self, model: Model | None, ambiguity: AmbiguitySet, contexts: ContextDistribution | Tensor
     ) -> None:
         super().__init__(model=model)  # type: ignore[arg-type]
         if not isinstance(ambiguity, AmbiguitySet):
@@ -139,11 +113,8 @@ class ContextRobustFunction(PendingPoints, ABC):
             return None
         if ball.smoothing > 0.0:  # no kinks
             return None
-        contexts, function = (
-            self.contexts.to(bounds.dtype, bounds.device),
-            self.contextual_function(bounds),
-        )
-        others = contexts.lipschitz_points
+        contexts = self.contexts.to(bounds.dtype, bounds.device)
+        function, others = self.contextual_function(bounds), contexts.lipschitz_points
         return LipschitzBound(
             smooth=self.with_ambiguity(ball.smoothed(SMOOTHING)),
             expectation=lambda X: contexts.expectation(function(X, contexts.points)),
@@ -206,15 +177,11 @@ class RobustAcquisition(ContextRobustFunction):
 
     Args:
         acquisition: Maps ``N x 1 x d`` to values ``N``, row by row, to be maximised. (If the set
-            needs gradients, the slope of their norm is computed by differences, since few
-            acquisition functions are meant to be differentiated twice. BoTorch's Monte Carlo ones
-            bend too sharply for that and are differentiated twice, unless their samples have first
-            derivatives only, as those of recalibrated quantiles.)
+            needs gradients, the slope of their norm is computed by differences, or for BoTorch's
+            Monte Carlo functions, which bend too sharply, by differentiating twice if that works.)
         ambiguity: The set of distributions of the context. A schedule of its radius is resolved at
             once, with the number of observations of the acquisition function's model.
-        contexts: The centre of the set: a `ContextDistribution`, or observed contexts ``n x d_c``,
-            which are the last columns of the joint inputs. For other columns give
-            ``ContextDistribution.empirical(contexts).with_indices(...)``.
+        contexts: The centre of the set, as of `RobustUpperConfidenceBound`.
 
     Raises:
         UnsupportedError: If ``acquisition`` is no acquisition function, its model is a batch of
@@ -265,8 +232,8 @@ class RobustUpperConfidenceBound(ContextRobustFunction):
 
     For exact Gaussian processes with a stationary radial kernel (see
     `botorch_calib.robust.gp.stationary_gp.is_stationary`), also inside a `CensoredDelayModel`, a
-    `CalibratedModel` or both, the bound has a closed form, whose factorisation is made once for
-    each state of the model. Any other model is evaluated by its posterior.
+    `CalibratedModel` or both, the bound has a closed form. Any other model is evaluated by its
+    posterior.
 
     With ``beta`` as in BoTorch the bound is ``mu + sqrt(beta) sigma``. The methods of the paper
     [Micheli2025wdrbo] take ``beta=2.25``: ``WassersteinBall(radius, "lipschitz")`` is WDRBO, and
@@ -278,10 +245,10 @@ class RobustUpperConfidenceBound(ContextRobustFunction):
         model: A model of decisions and contexts with one output and no batch dimensions.
         beta: Factor of the variance, at least 0, a number or a tensor with one element.
         ambiguity: The set of distributions of the context. A schedule of its radius is resolved at
-            once, with the number of observations of the model.
-        contexts: The centre of the set: a `ContextDistribution`, or observed contexts ``n x d_c``,
-            which are the last columns of the model's inputs. For other columns give
-            ``ContextDistribution.empirical(contexts).with_indices(...)``.
+            once, with the number of observations of the model, without pending points.
+        contexts: The centre of the set: a `ContextDistribution`, which also says which columns of
+            the model's inputs are contexts and where a Lipschitz constant is looked for; or
+            observed contexts ``n x d_c``, for their empirical distribution in the last columns.
         maximize: If False, the worst case of ``-mu + sqrt(beta) sigma``.
         posterior_transform: Affine transform of the outcome; it rules out the closed form.
 
@@ -342,31 +309,24 @@ class WassersteinUpperConfidenceBound(RobustUpperConfidenceBound):
     ``sum_i w_i u(x, c_i) - radius * max_c |grad_c u(x, c)|_2`` with ``u = mu + sqrt(beta) sigma``:
     a lower bound of the expectation of ``u`` under any distribution within the radius in the
     Wasserstein distance of order 1, if the maximum is over all contexts. (NB the paper's factor
-    multiplies ``sigma``: its 1.5 is ``beta=2.25``. Its published code leaves the second term out of
-    the gradient; here the gradient is the true one.)
+    multiplies ``sigma``: its 1.5 is ``beta=2.25``. Its code leaves the second term out of the
+    gradient.)
 
-    It is `RobustUpperConfidenceBound` with ``WassersteinBall(radius, method="lipschitz")``, with
-    the parts of the `ContextDistribution` as arguments.
+    It is `RobustUpperConfidenceBound` with ``WassersteinBall(radius, method="lipschitz")``.
 
     Args:
         model: A model of decisions and contexts with one output and no batch dimensions.
         beta: Factor of the variance, at least 0, a number or a tensor with one element.
-        radius: Of the `WassersteinBall`, in units of the contexts: a number of at least 0, a tensor
-            with one element, or a schedule such as `RadiusSchedule`, which is called once, with the
-            number of observations of the model. With 0 this is ERBO.
-        contexts: The centre of the ball: a `ContextDistribution`, or contexts ``M x d_c``, of which
-            equal ones are merged.
-        context_weights: Probabilities ``M`` of contexts given as a tensor (default: equal ones).
-        context_indices: Columns of the contexts among the model's inputs (default: those of
-            ``contexts``, or the last ``d_c``).
+        radius: Of the `WassersteinBall`, in units of the contexts: a number, or a schedule such as
+            `RadiusSchedule`. With 0 this is ERBO.
+        contexts: The centre of the ball, as of `RobustUpperConfidenceBound`.
         lipschitz_contexts: Contexts ``M' x d_c`` over which the largest gradient norm is taken
             (default: those of ``contexts``, or all atoms). They cost a second evaluation.
         maximize: If False, the same for ``-mu + sqrt(beta) sigma``.
         posterior_transform: Affine transform of the outcome; it rules out the closed form.
 
     Raises:
-        InputDataError: If an argument says again what ``contexts`` say already; and the errors of
-            `RobustUpperConfidenceBound`, `WassersteinBall` and `ContextDistribution`.
+        InputDataError: If an argument is malformed; for the rest see `RobustUpperConfidenceBound`.
 
     .. [Micheli2025wdrbo]
         F. Micheli, E. C. Balta, A. Tsiamis, J. Lygeros. Wasserstein distributionally robust
@@ -379,58 +339,19 @@ class WassersteinUpperConfidenceBound(RobustUpperConfidenceBound):
         beta: float | Tensor,
         radius: float | Tensor | Callable[[int], float],
         contexts: ContextDistribution | Tensor,
-        context_weights: Tensor | None = None,
-        context_indices: Sequence[int] | None = None,
         lipschitz_contexts: Tensor | None = None,
         maximize: bool = True,
         posterior_transform: PosteriorTransform | None = None,
     ) -> None:
-        super().__init__(
-            model,
-            beta,
-            WassersteinBall(radius, method="lipschitz"),
-            assembled_contexts(contexts, context_weights, context_indices, lipschitz_contexts),
-            maximize=maximize,
-            posterior_transform=posterior_transform,
-        )
+        ball, centre = WassersteinBall(radius, method="lipschitz"), as_distribution(contexts)
+        if lipschitz_contexts is not None:
+            centre = centre.with_lipschitz_points(lipschitz_contexts)
+        super().__init__(model, beta, ball, centre, maximize, posterior_transform)
 
     @property
     def radius(self) -> float:
         """The radius of the ball."""
         return self.ambiguity.radius  # type: ignore[attr-defined]
-
-
-def assembled_contexts(
-    contexts: ContextDistribution | Tensor,
-    context_weights: Tensor | None = None,
-    context_indices: Sequence[int] | None = None,
-    lipschitz_contexts: Tensor | None = None,
-) -> ContextDistribution:
-    """One distribution of contexts from the arguments of `WassersteinUpperConfidenceBound`."""
-    if isinstance(contexts, ContextDistribution):
-        for name, given, own in (
-            ("context_weights", context_weights, "weights"),
-            ("context_indices", context_indices, "indices"),
-            ("lipschitz_contexts", lipschitz_contexts, "lipschitz_points"),
-        ):
-            if given is not None and getattr(contexts, own) is not None:
-                raise InputDataError(
-                    f"`{name}` are given, but `contexts` have `{own}` already: leave `{name}` out."
-                )
-    elif context_weights is not None:
-        num_points = len(check_contexts("contexts", contexts))
-        check_probabilities(context_weights, num_points, "context_weights")
-        contexts = ContextDistribution.discrete(contexts, context_weights)
-    contexts = as_distribution(contexts)
-    # Checked here too, for an error with the argument's name.
-    num_contexts = contexts.points.shape[-1]
-    if context_indices is not None:
-        check_places("context_indices", context_indices, num_contexts)
-        contexts = contexts.with_indices(context_indices)
-    if lipschitz_contexts is not None:
-        check_lipschitz_points("lipschitz_contexts", lipschitz_contexts, num_contexts)
-        contexts = contexts.with_lipschitz_points(lipschitz_contexts)
-    return contexts
 
 
 def refuse_pending(name: str, X_pending: Tensor | None) -> None:

@@ -8,11 +8,7 @@ from typing import Any
 
 import torch
 from botorch.acquisition.objective import PosteriorTransform
-from botorch.exceptions.errors import (
-    BotorchTensorDimensionError,
-    InputDataError,
-    UnsupportedError,
-)
+from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError, UnsupportedError
 from botorch.models.model import Model
 from botorch.sampling.pathwise import (
     draw_kernel_feature_paths,
@@ -31,7 +27,7 @@ from botorch_calib.acquisition.delayed import DelayAwareAcquisitionFunction, inp
 from botorch_calib.models.calibrated import CalibratedModel
 from botorch_calib.models.fourier_paths import FourierPaths
 from botorch_calib.models.inspection import like, predicting_part
-from botorch_calib.models.matching_rows import first_appearances
+from botorch_calib.models.matching_rows import RowLookup
 from botorch_calib.models.requirements import check_one_value_each, scalar_affine
 from botorch_calib.models.sample_paths import (
     CalibratedPath,
@@ -51,12 +47,9 @@ class DelayedThompsonSampling(DelayAwareAcquisitionFunction):
     """Thompson sampling under delayed feedback (GP-TS-SDF), [Verma2022]_, eq. 3.
 
     The value is one draw of ``GP(mu, nu^2 sigma^2)``: ``mu(x) + nu (f(x) - mu(x))`` for one draw
-    ``f`` of the model's posterior. The constructor draws it, from its arguments alone. Each query
-    needs a new instance with a new ``seed``.
-
-    Without a window ``nu = sqrt(beta)``. With ``beta = 1`` this is Thompson sampling: asy-TS for a
-    model that ignores pending points, and GP-BTS for a `CensoredDelayModel` with
-    ``imputation="hallucinate"``.
+    ``f`` of the model's posterior. Each query needs a new instance with a new ``seed``. Without a
+    window ``nu = sqrt(beta)``. With ``beta = 1`` this is Thompson sampling: asy-TS for a model that
+    ignores pending points, and GP-BTS for a `CensoredDelayModel` with ``imputation="hallucinate"``.
 
     On a continuous domain the draw is a differentiable function, by pathwise conditioning: exact
     except that 1024 random features approximate the prior. Over ``choices`` it is an exact joint
@@ -86,13 +79,8 @@ class DelayedThompsonSampling(DelayAwareAcquisitionFunction):
         UnsupportedError: If the model has several outputs or batch dimensions, is an ensemble,
             cannot take ``X_pending``, or has no pathwise draws and there are no ``choices``; for
             any other ``posterior_transform``.
-        InputDataError: If an argument is malformed; when evaluated, if a point is none of
-            ``choices``.
-        BotorchTensorDimensionError: If an argument is malformed.
-
-    Example:
-        >>> model = CensoredDelayModel.from_ledger(ledger, fit)
-        >>> acqf = DelayedThompsonSampling.from_ledger(model, ledger, seed=len(ledger))
+        InputDataError, BotorchTensorDimensionError: If an argument is malformed; when evaluated, if
+            a point is none of ``choices``.
     """
 
     choices: Tensor | None
@@ -122,6 +110,7 @@ class DelayedThompsonSampling(DelayAwareAcquisitionFunction):
                 raise InputDataError("`choices` holds no points.")
         self.register_buffer("choices", choices)
         self.register_buffer("_values", None)
+        self._lookup = None if choices is None else RowLookup(choices)
         self._path: Any = None
         self.set_X_pending(X_pending)
 
@@ -137,8 +126,19 @@ class DelayedThompsonSampling(DelayAwareAcquisitionFunction):
     @t_batch_mode_transform(expected_q=1)  # type: ignore[arg-type]
     def forward(self, X: Tensor) -> Tensor:
         """Evaluate the draw at ``b x 1 x d``; values of shape ``b``."""
-        if self.choices is not None:
-            value = self._values[row_places(self.choices, X.squeeze(-2))]
+        if self.choices is not None and self._lookup is not None:
+            if X.shape[-1] != self.choices.shape[-1]:
+                raise BotorchTensorDimensionError(
+                    f"`X` must have {self.choices.shape[-1]} columns, as `choices` has, got "
+                    f"{X.shape[-1]}."
+                )
+            places = self._lookup(X.squeeze(-2))
+            if (places == len(self.choices)).any():
+                raise InputDataError(
+                    "`X` holds a point that is none of `choices`: optimise over these, with "
+                    "`optimize_acqf_discrete`."
+                )
+            value = self._values[places]
         else:
             values = self._path(X)
             check_one_value_each(values.shape[-1], X, type(self).__name__)
@@ -156,13 +156,8 @@ def draw_path(model: Model, nu: Tensor, seed: int) -> Module:
     same mean, and ``nu^2`` times the covariance, so the draw is one of that posterior. A calibrated
     model has no such prior: its draw, a `CalibratedPath`, is widened about the calibrated mean.
 
-    Args:
-        model: As of `DelayedThompsonSampling` on a continuous domain.
-        nu: The factor of the distance from the posterior mean, a scalar.
-        seed: Seed of the draw; the global random state stays unchanged.
-
-    Returns:
-        A function from ``batch_shape x n x d`` to ``batch_shape x n``, in units of the outcome.
+    It maps ``batch_shape x n x d`` to ``batch_shape x n``, in units of the outcome; the global
+    random state stays unchanged. Models are those of `DelayedThompsonSampling` without ``choices``.
 
     Raises:
         UnsupportedError: For other models, and for kernels without random features.
@@ -202,8 +197,7 @@ class _Single(Module):
 
     def forward(self, X: Tensor) -> Tensor:
         """Evaluate it at ``batch_shape x n x d``; the values are ``batch_shape x n``."""
-        value: Tensor = self.paths(X).squeeze(0)
-        return value
+        return self.paths(X).squeeze(0)
 
 
 class _Widened(Module):
@@ -264,23 +258,3 @@ def draw_jointly(model: Any, X: Tensor, seed: int) -> tuple[Tensor, Tensor]:
     generator = torch.Generator().manual_seed(seed)
     normal = torch.randn(len(X), dtype=torch.double, generator=generator).to(X.device)
     return mean, mean + (root @ normal).to(mean)
-
-
-def row_places(rows: Tensor, X: Tensor) -> Tensor:
-    """Places ``batch_shape`` of points ``batch_shape x d`` among rows ``n x d``, by equality.
-
-    The first of equal rows is found. By sorting: a comparison of all points with all rows would
-    need memory for each pair.
-    """
-    if X.shape[-1] != rows.shape[-1]:
-        raise BotorchTensorDimensionError(
-            f"`X` must have {rows.shape[-1]} columns, as `choices` has, got {X.shape[-1]}."
-        )
-    num, points = len(rows), X.reshape(-1, X.shape[-1]).to(rows)
-    places = first_appearances(torch.cat([rows, points]))[num:]
-    if (places >= num).any():
-        raise InputDataError(
-            "`X` holds a point that is none of `choices`: optimise over these, with "
-            "`optimize_acqf_discrete`."
-        )
-    return places.reshape(X.shape[:-1])

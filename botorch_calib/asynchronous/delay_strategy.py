@@ -34,9 +34,8 @@ class DelayStrategy:
     asy-TS        ``DelayStrategy("ts", imputation="none", window=None)``
     ============= ===========================================================================
 
-    The SDF algorithms are those of Verma, Dai and Low [Verma2022]_. GP-UCB and asy-TS ignore
-    pending queries. Queries that fail or hang are not part of these algorithms: to ignore them,
-    pass ``failures="ignore"``.
+    The SDF algorithms are those of [Verma2022]_. GP-UCB and asy-TS ignore pending queries. These
+    algorithms do not know of failures: pass ``failures="ignore"``.
 
     Args:
         acquisition: ``"ucb"`` for `DelayedUpperConfidenceBound`, ``"ts"`` for
@@ -50,21 +49,20 @@ class DelayStrategy:
             last ``ledger.max_wait``; None for none.
         hyperparameters: Data to which the model is fitted: ``"observed"`` values only or, as in
             the paper, ``"censored"`` ones, for all queries made before the last arrival.
-        beta: Factor of the posterior variance if nothing is pending, as in BoTorch's
-            ``UpperConfidenceBound``: the square of the paper's.
+        beta: Factor of the posterior variance if nothing is pending, the square of the paper's.
         feedback_bound: Factor of the sum over the window, in reciprocal units of the outcome. None
             for one over the standard deviation of the values observed so far.
         max_censored: Number of pending queries beyond which they are hallucinated, without a
-            window: many censored values bend the model everywhere, and the sum over the window
-            exceeds the mean by far. None for no limit, as in the paper.
+            window: many censored values bend the model everywhere. None for no limit, as in the
+            paper.
         failures: What follows from failures: queries that failed, those that expired without being
             censored and, until they bring a value, those that hang, namely pending ones that more
             later queries have overtaken than ever before. A failed query is never repeated.
 
             ``"avoid"``: the search goes around regions that fail, by a model of where queries bring
             values. Pending queries near failures count as failures in part, so that one at a
-            time tries the border of a region. If ``acquisition`` is a function, whose unit is not
-            known, this is ``"impute"``.
+            time tries the border of a region. If ``acquisition`` is a function, this is
+            ``"impute"``.
 
             ``"impute"``: the model of the objective takes its own predictions for their values, but
             none better than the mean of the observed values less their standard deviation. That
@@ -75,12 +73,12 @@ class DelayStrategy:
             of a scrambled Sobol sequence (or a random one of ``choices`` that has not been asked);
             None for no limit. Otherwise many workers would be sent to the bounds of the box before
             the first values arrive. For the other queries, a draw from the posterior with
-            ``beta=1`` replaces ``"ucb"``, as draws differ from each other, if the model has draws
-            (pathwise ones, or joint ones of up to 2000 choices).
+            ``beta=1`` replaces ``"ucb"``, if the model has draws (pathwise ones, or joint ones of
+            up to 2000 choices).
 
-            If ``fixed_features`` is a function, whose contexts may alternate, half of the queries
-            at random are spread. If some have failed, the point is the one of eight that is the
-            most likely to bring a value, unless ``failures="ignore"``.
+            If ``fixed_features`` is a function, half of the queries at random are spread. If some
+            have failed, the point is the one of eight that is the most likely to bring a value,
+            unless ``failures="ignore"``.
 
     Raises:
         InputDataError: If an argument is malformed.

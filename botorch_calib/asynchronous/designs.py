@@ -22,19 +22,12 @@ MOST_COMPARED = 1024
 
 @dataclass(frozen=True)
 class Design:
-    """Points of a scrambled Sobol sequence in a box, or a random order of given points.
+    """Points of a scrambled Sobol sequence in a box, or a random order of given points."""
 
-    Args:
-        bounds: The box, ``2 x d``.
-        seed: Seed of the scrambling or of the order.
-        fixed: Values of features that are given, by column.
-        choices: Points, ``n x d``, that have these values; None for the box.
-    """
-
-    bounds: Tensor
-    seed: int
-    fixed: Mapping[int, float]
-    choices: Tensor | None
+    bounds: Tensor  # 2 x d
+    seed: int  # of the scrambling or of the order
+    fixed: Mapping[int, float]  # values of features that are given, by column
+    choices: Tensor | None  # n x d, which have these values; None for the box
 
     def point(self, count: int) -> Tensor:
         """Point ``count``, of length ``d``; choices begin again after the last one."""
@@ -51,13 +44,8 @@ class Design:
         value. They are from another sequence for each ``count``, as those of one sequence would be
         met again. Choices that have not been asked are drawn at random.
 
-        Args:
-            count: The number of points of this design so far, which may repeat.
-            asked: Queries so far, ``n x d``.
-            feasibility: Where queries bring values; None if none have failed.
-
-        Returns:
-            The point; None if nothing is left that has not been asked.
+        There have been ``count`` points of this design so far, and queries ``asked``, ``n x d``.
+        The result is None if nothing else is left.
         """
         own = derived_seed(self.seed, count)
         if self.choices is not None:

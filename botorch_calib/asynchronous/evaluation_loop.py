@@ -70,12 +70,7 @@ class EvaluationLoop:
     """
 
     def __init__(
-        self,
-        settings: RunSettings,
-        workers: Workers,
-        goal: float,
-        deadline: float,
-        progress: bool,
+        self, settings: RunSettings, workers: Workers, goal: float, deadline: float, progress: bool
     ) -> None:
         self._settings = settings
         self._limits = settings.limits
@@ -99,12 +94,13 @@ class EvaluationLoop:
         # Values are recorded by this thread and by those of the executor.
         self._recording = threading.Lock()
         self._has_ended = False
-        # Unlike `concurrent.futures.wait`, waiting for this queue, to which other threads write,
-        # holds no lock that ctrl-C could leave locked.
+        # Unlike `concurrent.futures.wait`, waiting for it holds no lock that ctrl-C could leave.
         self._wake: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._num_failures_in_a_row = 0
         self._has_warned = False
-        self._resolved = self._ids_resolved()
+        # Trials that failed or have a value, in time or late, and so they stay.
+        self._resolved: set[int] = set()
+        self._look_for_resolved()
         self._bar = ProgressBar(
             total=goal,
             initial=len(self._resolved),
@@ -132,7 +128,7 @@ class EvaluationLoop:
         if self._running:  # before outcomes are read: evaluations that a cluster lost did not fail
             self._workers.check()
         self._collect()
-        self._resolved = self._ids_resolved()
+        self._look_for_resolved()
         has_started = self._start_next()
         self._bar.show(len(self._resolved), len(self._running), self._ledger)
         if has_started:
@@ -148,13 +144,12 @@ class EvaluationLoop:
         """Whether no evaluation may start any more, whatever the goal."""
         return time.monotonic() >= self._deadline
 
-    def _ids_resolved(self) -> set[int]:
-        """Trials that failed or have a value, in time or late."""
-        return {
-            trial.id
-            for trial in self._ledger.trials
-            if trial.y is not None or trial.status is TrialStatus.FAILED
-        }
+    def _look_for_resolved(self) -> None:
+        """Among those that were not: looking at all trials would take longest of all here."""
+        for trial_id in set(range(len(self._ledger))) - self._resolved:
+            trial = self._ledger[trial_id]
+            if trial.y is not None or trial.status is TrialStatus.FAILED:
+                self._resolved.add(trial_id)
 
     # ------------------------------------------------------------ starting and waiting
 

@@ -50,6 +50,9 @@ def read_outcome(
         except BotorchError as no_number:
             reason = f"the objective's {no_number}".replace("`", "")
             return Outcome(End.FAILURE, reason=reason, error=no_number)
+        except Exception as unreadable:  # such as a tensor without data
+            reason = f"the objective's value cannot be read: {describe(unreadable)}"
+            return Outcome(End.FAILURE, reason=reason, error=unreadable)
     if isinstance(error, KeyboardInterrupt):
         return Outcome(End.INTERRUPT, reason=describe(error), error=error)
     cause = cause_of_death(future, error)

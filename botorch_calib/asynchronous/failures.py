@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from botorch_calib.asynchronous.delay_strategy import DelayStrategy
-from botorch_calib.asynchronous.feasibility import Feasibility
+from botorch_calib.asynchronous.feasibility import Feasibility, GrowingFactors
 from botorch_calib.ledger import FeedbackLedger, TrialStatus
 from botorch_calib.models.conditioning import conditioned_on, given_noise
 from botorch_calib.models.inspection import like, observed_process
@@ -57,6 +57,7 @@ def feasibility_of(
     now: float,
     strategy: DelayStrategy,
     bounds: Tensor,
+    factors: GrowingFactors | None = None,
 ) -> Feasibility | None:
     """Where queries bring values; None if none has failed or failures do not matter.
 
@@ -73,15 +74,17 @@ def feasibility_of(
     has_value, is_pending = (
         _among(statuses, (status,)) for status in (TrialStatus.OBSERVED, TrialStatus.PENDING)
     )
+    # By id: what was known before comes first, but for trials that others have overtaken.
     X, known = ledger.queries(now), lost | has_value
     cost = _evaluations_lost(ledger, now, lost, has_value)
-    feasibility = Feasibility(X[known], lost[known], bounds, cost)
+    feasibility = Feasibility(X[known], lost[known], bounds, cost, factors)
     risks = 1.0 - feasibility.predict(X[is_pending])
     at_risk = risks > 1.0 - SAFE
     if not at_risk.any():
         return feasibility
+    # At the end, so that the factors of what is known can still be used.
     failed = torch.cat([lost[known].to(risks), (RISK * risks[at_risk]).clamp_max(1.0)])
-    return Feasibility(torch.cat([X[known], X[is_pending][at_risk]]), failed, bounds, cost)
+    return Feasibility(torch.cat([X[known], X[is_pending][at_risk]]), failed, bounds, cost, factors)
 
 
 def _evaluations_lost(ledger: FeedbackLedger, now: float, lost: Tensor, has_value: Tensor) -> float:

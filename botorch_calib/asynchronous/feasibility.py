@@ -22,6 +22,66 @@ WIDTH = 0.1
 # After so many lost evaluations the threshold of the prediction is half way from 1/2 to 1.
 CAUTION = 4.0
 
+# Rows that the factors gain at a time.
+BLOCK = 32
+
+
+class GrowingFactors:
+    """Inverse Cholesky factors of the labels' correlations at all `LENGTHSCALES`, which grow.
+
+    A row depends on earlier points alone, so full blocks of rows are kept while these stay: further
+    labels cost ``O(n^2)``, not ``O(n^3)``. What is kept changes no bit of the result, as blocks
+    begin at the same rows in any case: a resumed run continues as if it had not been interrupted.
+    With `NOISE` the condition number is below ``n / NOISE``, so that inverses cost no digits.
+    """
+
+    def __init__(self) -> None:
+        # Replaced at once and changed nowhere, as threads may share a proposer.
+        self._kept: tuple[Tensor, list[Tensor]] | None = None
+
+    def blocks(self, X: Tensor) -> list[Tensor]:
+        """The factors for ``n x d`` points of the unit cube, `BLOCK` rows at a time.
+
+        Each block, ``num_lengthscales x k x end``, is as wide as its last row is long.
+        """
+        known, kept = (X[:0], []) if self._kept is None else self._kept
+        num = min(len(X), len(known))
+        same = (X[:num] == known[:num]).all(dim=-1).long().cumprod(dim=0).sum()
+        blocks = kept[: int(same) // BLOCK]
+        for start in range(BLOCK * len(blocks), len(X), BLOCK):
+            blocks.append(_next_rows(blocks, X[: start + BLOCK], start))
+        self._kept = X, blocks
+        return blocks
+
+
+def _next_rows(blocks: list[Tensor], X: Tensor, start: int) -> Tensor:
+    """Rows from ``start`` on of the inverse factors for points ``X``, after those in ``blocks``.
+
+    The root gains the rows ``[V', C]`` with ``V = L^{-1} B'`` and ``C C' = D - V' V``, for rows
+    ``[B, D]`` of the correlations; its inverse gains ``[-C^{-1} V' L^{-1}, C^{-1}]``.
+    """
+    rows = _matern(_distances(X[start:], X) / _lengthscales(X).view(-1, 1, 1))
+    cross, corner = rows[..., :start], rows[..., start:]
+    corner.diagonal(dim1=-2, dim2=-1).add_(NOISE)
+    known = [cross[..., : block.shape[-1]] @ block.mT for block in blocks]
+    V = torch.cat([cross[..., :0], *known], dim=-1).mT
+    C = torch.linalg.cholesky(corner - V.mT @ V)
+    inverse = torch.linalg.solve_triangular(C, torch.eye(C.shape[-1]).to(C), upper=False)
+    return torch.cat([_transposed_times(blocks, -V @ inverse.mT).mT, inverse], dim=-1)
+
+
+def _transposed_times(blocks: list[Tensor], values: Tensor) -> Tensor:
+    """``L^{-T} v`` for the inverse factors in ``blocks`` and values ``... x n x k``."""
+    result = torch.zeros_like(values)
+    for block in blocks:
+        end = block.shape[-1]
+        result[..., :end, :] += block.mT @ values[..., end - block.shape[-2] : end, :]
+    return result
+
+
+def _lengthscales(X: Tensor) -> Tensor:
+    return X.new_tensor(LENGTHSCALES) * math.sqrt(X.shape[-1])
+
 
 class Feasibility:
     r"""Predicts from values and failures whether a query brings a value.
@@ -48,6 +108,8 @@ class Feasibility:
         bounds: The box, ``2 x d``.
         cost: Number of evaluations lost by failures (default: one by each). A query that hangs may
             cost many.
+        factors: Those for earlier labels, which grow by these: the first of ``X`` should be
+            those of before.
     """
 
     def __init__(
@@ -56,24 +118,23 @@ class Feasibility:
         failed: Tensor,
         bounds: Tensor,
         cost: float | None = None,
+        factors: GrowingFactors | None = None,
     ) -> None:
         self.bounds = bounds
         self.X = self._in_unit_cube(X)
         cost = float(failed.sum()) if cost is None else cost
         self.threshold = 1.0 - 0.5 / (1.0 + cost / CAUTION)
         residuals = -failed.to(self.X).unsqueeze(-1)
-        distances, greatest = _distances(self.X, self.X), -math.inf
-        for factor in LENGTHSCALES:
-            lengthscale = factor * math.sqrt(self.X.shape[-1])
-            K = _matern(distances / lengthscale)
-            K.diagonal().add_(NOISE)
-            root = torch.linalg.cholesky(K)
-            whitened = torch.linalg.solve_triangular(root, residuals, upper=False)
-            variance = whitened.square().mean().log()
-            likelihood = float(-0.5 * len(X) * variance - root.diagonal().log().sum())
-            if likelihood > greatest:
-                greatest, self.lengthscale, best = likelihood, lengthscale, (root, whitened)
-        self.weights = torch.linalg.solve_triangular(best[0].mT, best[1], upper=True)
+        blocks = (GrowingFactors() if factors is None else factors).blocks(self.X)
+        whitened = torch.cat([block @ residuals[: block.shape[-1]] for block in blocks], dim=-2)
+        variances = whitened.square().mean(dim=(-2, -1))
+        log_roots = -sum(
+            block.diagonal(block.shape[-1] - block.shape[-2], -2, -1).log().sum(dim=-1)
+            for block in blocks
+        )
+        best = int((-0.5 * len(X) * variances.log() - log_roots).argmax())
+        self.lengthscale = float(_lengthscales(X)[best])
+        self.weights = _transposed_times([block[best] for block in blocks], whitened[best])
 
     def _in_unit_cube(self, X: Tensor) -> Tensor:
         return (X - self.bounds[0]) / (self.bounds[1] - self.bounds[0])

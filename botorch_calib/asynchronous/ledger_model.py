@@ -124,8 +124,7 @@ class LedgerModel:
             with random_stream(derived_seed(*stream, len(Y)), self.device):
                 self.fitted = Remembered((X, Y, Yvar), self.fit(X, Y, **noise))
             self._extended = None
-        model: Model = self.fitted.result
-        return model
+        return self.fitted.result
 
     def _with_later_values(
         self, model: Model, X: Tensor, Y: Tensor, Yvar: Tensor | None, later: slice | list[int]
@@ -137,8 +136,7 @@ class LedgerModel:
             noise = None if Yvar is None else Yvar[later]
             extended = with_later_values(model, X[later], Y[later], noise)
             self._extended = Remembered((X, Y, Yvar), extended)
-        extended = self._extended.result
-        return extended
+        return self._extended.result
 
 
 def _warn_of_wrong_sign(ledger: FeedbackLedger, now: float) -> None:

@@ -6,17 +6,14 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
-from typing import Any, TypeVar
+from pathlib import Path
+from typing import Any
 
 from botorch.exceptions.errors import InputDataError
 from torch import Tensor
 
 from botorch_calib._validation import check_count, check_one_of, check_positive
-from botorch_calib.asynchronous.callers_executors import (
-    CallersExecutors,
-    ExecutorFactory,
-    made_by,
-)
+from botorch_calib.asynchronous.callers_executors import CallersExecutors, ExecutorFactory, made_by
 from botorch_calib.asynchronous.dask_workers import DaskWorkers, is_dask
 from botorch_calib.asynchronous.evaluation_limits import EvaluationLimits
 from botorch_calib.asynchronous.evaluation_loop import Callback, EvaluationLoop, RunSettings
@@ -26,10 +23,8 @@ from botorch_calib.asynchronous.workers import Objective, Workers
 from botorch_calib.exceptions import LedgerError
 from botorch_calib.ledger.ledger import FeedbackLedger
 
-F = TypeVar("F", bound=Callable[..., Any])
-
-# Ids of the ledgers that runs in this process use.
-_IN_USE: set[int] = set()
+# The ledgers that runs in this process use: their files or, in memory, their ids.
+_IN_USE: set[Path | int] = set()
 
 
 class AsynchronousOptimizer:
@@ -41,17 +36,15 @@ class AsynchronousOptimizer:
 
     **Processes.** ``workers=4`` runs evaluations in four spawned processes. If one crashes or has
     to be killed, the others keep their work. They leave signals to this process, and end when it
-    ends, even by ``SIGKILL``; on POSIX, programs that the objective has started are killed with its
-    process. They import the main script, so guard what starts the run by
-    ``if __name__ == "__main__":``. They do not import this package, so they start fast if the
-    objective, which is pickled for each evaluation, is in a module with few imports.
+    ends; on POSIX, programs that the objective has started are killed with its process. They import
+    the main script, so guard what starts the run by ``if __name__ == "__main__":``, but not this
+    package, so they start fast if the objective is in a module with few imports.
 
     **Failures.** A trial fails if the objective raises an exception or returns anything but one
     finite number. If its worker dies, the trial is run again; it fails once it was lost more than
     ``limits.max_retries`` times. A process pool of yours breaks as a whole when one of its
     processes dies. If a function makes it, it is replaced, and its evaluations are run again one at
-    a time; otherwise the run stops with an error. Dask replaces its workers itself, and reports an
-    evaluation as lost only if it keeps killing them.
+    a time; otherwise the run stops with an error. Dask replaces its workers itself.
 
     **Time-outs.** A trial fails once its evaluation has taken ``limits.timeout`` seconds, from when
     a worker is free or, with Dask and other executors whose workers are not known, from submission:
@@ -78,11 +71,10 @@ class AsynchronousOptimizer:
         ledger: Where trials are recorded.
         propose: Chooses the next query, such as a `DelayAwareProposer`: a function from the ledger
             to a tensor of shape ``d`` or ``1 x d``. Called in the thread that calls `run`.
-        max_parallel: Number of evaluations to keep running (default: ``workers``).
+        max_parallel: Number of evaluations to keep running (default, and at most: ``workers``).
         limits: When to give up an evaluation, a trial or the run (default: ``EvaluationLimits()``,
             without a time-out).
-        maximize: Whether larger values are better, which the ledger records; None for what it
-            says.
+        maximize: Whether larger values are better, which the ledger records; None for what it says.
         resume: Whether to ``"rerun"`` trials that are pending when a run starts, under their ids,
             or to ``"keep"`` them, as somebody else evaluates them. Expired trials are not run
             again.
@@ -113,8 +105,9 @@ class AsynchronousOptimizer:
         _check_executor(executor, workers)
         if not isinstance(ledger, FeedbackLedger):
             raise InputDataError(f"`ledger` must be a FeedbackLedger, got {type(ledger).__name__}.")
-        objective = _check_callable("objective", objective)
-        propose = _check_callable("propose", propose)
+        for name, function in (("objective", objective), ("propose", propose)):
+            if not callable(function):
+                raise InputDataError(f"`{name}` must be callable, got {function!r}.")
         if not isinstance(callbacks, Sequence) or not all(map(callable, callbacks)):
             raise InputDataError(f"`callbacks` must be a sequence of functions, got {callbacks!r}.")
         limits = EvaluationLimits() if limits is None else limits
@@ -128,17 +121,22 @@ class AsynchronousOptimizer:
             )
         if max_parallel is None and workers is None:
             raise InputDataError("`max_parallel` is needed with an `executor`.")
+        at_once = workers if max_parallel is None else max_parallel
+        at_once = check_count("max_parallel", at_once, 1)
+        if workers is not None and at_once > workers:
+            raise InputDataError(
+                f"`max_parallel` ({at_once}) must not exceed `workers` ({workers}), each of which "
+                "runs one evaluation at a time."
+            )
         check_one_of("resume", resume, ("rerun", "keep"))
         if maximize is not None:
             ledger.declare(maximize)
         self._executor = executor
-        self._objective = objective
+        self._objective: Any = objective
         self._settings = RunSettings(
             ledger=ledger,
-            propose=propose,
-            max_parallel=check_count(
-                "max_parallel", workers if max_parallel is None else max_parallel, 1
-            ),
+            propose=propose,  # type: ignore[arg-type]
+            max_parallel=at_once,
             limits=limits,
             resume=resume,
             callbacks=tuple(callbacks),
@@ -166,13 +164,9 @@ class AsynchronousOptimizer:
             progress: Whether to show a progress bar.
             seconds: Time in seconds after which no evaluation starts; None for no limit.
 
-        Returns:
-            The state of the ledger at the end.
-
         Raises:
-            InputDataError: If both limits are None, an argument is malformed, ``propose`` returns
+            BotorchError: If both limits are None, an argument is malformed, ``propose`` returns
                 anything but a query, or the objective cannot be sent to worker processes.
-            BotorchTensorDimensionError: If ``propose`` returns a query of another shape.
             LedgerError: If another run in this process uses the ledger, or something cannot be
                 recorded; values that have arrived are logged, to be told by hand.
             EvaluationError: If too many trials in a row fail, or an executor breaks that cannot
@@ -189,13 +183,14 @@ class AsynchronousOptimizer:
             goal = check_count("num_evaluations", num_evaluations, 1)
         if seconds is not None:
             deadline = begin + check_positive("seconds", seconds)
-        if id(self.ledger) in _IN_USE:
+        used = self.ledger.path or id(self.ledger)
+        if used in _IN_USE:
             raise LedgerError("Another run in this process uses the `ledger`: wait for its end.")
-        _IN_USE.add(id(self.ledger))
+        _IN_USE.add(used)
         try:
             EvaluationLoop(self._settings, self._workers(), goal, deadline, bool(progress)).run()
         finally:
-            _IN_USE.remove(id(self.ledger))
+            _IN_USE.remove(used)
         return summarize(self.ledger, time.monotonic() - begin)
 
     def _workers(self) -> Workers:
@@ -223,9 +218,3 @@ def _check_executor(executor: object, workers: int | None) -> None:
             "`executor` must be a concurrent.futures.Executor or a function that makes one, got "
             f"{type(executor).__name__}."
         )
-
-
-def _check_callable(name: str, function: F | None) -> F:
-    if not callable(function):
-        raise InputDataError(f"`{name}` must be callable, got {function!r}.")
-    return function

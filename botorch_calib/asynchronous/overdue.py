@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from botorch_calib.exceptions import TrialStateError
-from botorch_calib.ledger import FeedbackLedger, Trial, TrialStatus
+from botorch_calib.ledger import FeedbackLedger, TrialStatus
 
 
 def overdue_places(submitted: ArrayLike, arrived: ArrayLike) -> list[int]:
@@ -27,9 +27,8 @@ def overdue_places(submitted: ArrayLike, arrived: ArrayLike) -> list[int]:
     that is set back makes the rule wait, as trials that times contradict overtake nothing; ``M``
     may be less then, so more trials of widely varying lengths count as overdue for a while.
 
-    Args:
-        submitted: Times of submission, ``n`` numbers, of trials in order of submission.
-        arrived: Times at which their values arrived, ``n`` numbers; infinity where none has.
+    Times of submission, in order, and of arrival are ``n`` numbers each; infinity where no value
+    has arrived.
     """
     starts, ends = np.asarray(submitted, dtype=float), np.asarray(arrived, dtype=float)
     has_value = np.isfinite(ends)
@@ -63,7 +62,7 @@ def overdue(ledger: FeedbackLedger, now: float) -> list[int]:
         trial
         for trial in ledger.trials_at(now)
         if trial.status is TrialStatus.PENDING
-        or (trial.status is TrialStatus.OBSERVED and _took_time(trial))
+        or (trial.status is TrialStatus.OBSERVED and trial.observed_at != trial.submitted_at)
     ]
     places = overdue_places(
         [trial.submitted_at for trial in trials],
@@ -71,10 +70,6 @@ def overdue(ledger: FeedbackLedger, now: float) -> list[int]:
         [math.inf if trial.observed_at is None else trial.observed_at for trial in trials],
     )
     return [trials[place].id for place in places]
-
-
-def _took_time(trial: Trial) -> bool:
-    return trial.observed_at is not None and trial.observed_at > trial.submitted_at
 
 
 def with_overdue_failed(ledger: FeedbackLedger, now: float) -> FeedbackLedger:

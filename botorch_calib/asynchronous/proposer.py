@@ -27,7 +27,7 @@ from botorch_calib.acquisition.thompson import DelayedThompsonSampling
 from botorch_calib.asynchronous.delay_strategy import DelayStrategy, strategy_of
 from botorch_calib.asynchronous.designs import Design
 from botorch_calib.asynchronous.failures import feasibility_of, poor_value, queries_in
-from botorch_calib.asynchronous.feasibility import FeasibleAcquisition
+from botorch_calib.asynchronous.feasibility import FeasibleAcquisition, GrowingFactors
 from botorch_calib.asynchronous.ledger_model import LedgerModel
 from botorch_calib.asynchronous.overdue import with_overdue_failed
 from botorch_calib.asynchronous.refits import WarmStartedFit, check_refit_every
@@ -172,6 +172,7 @@ class DelayAwareProposer:
             on_device = self.bounds.to(self.device)
             fit = WarmStartedFit(on_device, self.refit_every, self.search.seed)
         self._ledger_model = LedgerModel(fit, self.refit_every, self.device)
+        self._factors = GrowingFactors()
 
     def __call__(self, ledger: FeedbackLedger) -> Tensor:
         """The next query.
@@ -222,7 +223,7 @@ class DelayAwareProposer:
         place = self._place_among_spread(count) if strategy.spreads(num_pending) else None
         feasibility = None
         if place is not None or not strategy.imputes_failures:
-            feasibility = feasibility_of(ledger, now, strategy, self.bounds)
+            feasibility = feasibility_of(ledger, now, strategy, self.bounds, self._factors)
         if place is not None:
             asked = ledger.queries()
             spread = self._design(SPREAD, fixed, choices).new_point(place, asked, feasibility)
@@ -240,6 +241,9 @@ class DelayAwareProposer:
             if self._has_failed(point, failed) and len(fixed) < self.dim:
                 point = self._search_elsewhere(acqf, model, fixed, failed)
             return point
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_factors": GrowingFactors()}  # which grow again
 
     def _design(self, stream: int, fixed: Mapping[int, float], choices: Tensor | None) -> Design:
         return Design(self.bounds, derived_seed(self.search.seed, stream), fixed, choices)

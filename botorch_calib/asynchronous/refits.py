@@ -35,9 +35,8 @@ FIRST_FIT = 2
 # marginal likelihood may have its maximum elsewhere.
 LEAST_FOR_WARM_START = 100
 
-# Relative decrease of the objective at which a fit that starts from another one stops. It misses a
-# few tenths of a unit of log likelihood, for a half to a tenth of the evaluations that L-BFGS-B's
-# default of 2e-9 takes.
+# Relative decrease of the objective at which a fit that starts from another one stops: a few tenths
+# of log likelihood, for a half to a tenth of the evaluations of L-BFGS-B's default of 2e-9.
 TOLERANCE = 1e-6
 
 # Hyperparameters of a Gaussian process, by its parts.
@@ -93,21 +92,12 @@ def with_later_values(model: Any, X: Tensor, Y: Tensor, Yvar: Tensor | None = No
 
 
 def fit_single_task_gp(
-    X: Tensor,
-    Y: Tensor,
-    bounds: Tensor,
-    Yvar: Tensor | None = None,
-    start: State | None = None,
+    X: Tensor, Y: Tensor, bounds: Tensor, Yvar: Tensor | None = None, start: State | None = None
 ) -> SingleTaskGP:
     """Fit a ``SingleTaskGP`` with ``Normalize`` and ``Standardize`` by marginal likelihood.
 
-    Args:
-        X: Inputs ``n x d``.
-        Y: Values ``n x 1``.
-        bounds: The box, ``2 x d``, which ``Normalize`` maps to the unit cube.
-        Yvar: Their noise variances, ``n x 1``; None to learn the noise.
-        start: Hyperparameters from which the fit starts, and then it stops at `TOLERANCE` (default:
-            those of BoTorch).
+    ``Normalize`` maps the box ``bounds``, ``2 x d``, to the unit cube. Without ``Yvar``, ``n x 1``,
+    the noise is learned. A fit with hyperparameters to ``start`` from stops at `TOLERANCE`.
     """
     # Values that differ by rounding alone count as equal, and so do those whose variance would
     # underflow. BoTorch's bound of 1e-8 would be one in some unit.
@@ -139,13 +129,10 @@ class Remembered(NamedTuple):
 
     def is_of(self, *data: Tensor | None) -> bool:
         """Whether it was computed from these data."""
-        return all(map(_equal, self.data, data))
-
-
-def _equal(first: Tensor | None, second: Tensor | None) -> bool:
-    if first is None or second is None:
-        return first is second
-    return torch.equal(first, second)
+        return all(
+            a is b if a is None or b is None else torch.equal(a, b)
+            for a, b in zip(self.data, data, strict=True)
+        )
 
 
 class WarmStartedFit:
@@ -180,5 +167,4 @@ class WarmStartedFit:
         known = self._known.get(len(Y))
         if known is None or not known.is_of(X, Y, Yvar):
             self(X, Y, Yvar)
-        state: State = self._known[len(Y)].result
-        return state
+        return self._known[len(Y)].result

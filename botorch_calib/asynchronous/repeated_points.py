@@ -14,13 +14,8 @@ ROUNDED = 1e-9
 def is_any_of(points: Tensor, others: Tensor, tolerance: float = 0.0) -> Tensor:
     """Which points differ from one of the others in no element by more than a tolerance.
 
-    Args:
-        points: ``batch_shape x d``.
-        others: ``n x d``, where ``n`` may be 0.
-        tolerance: In units of the points.
-
-    Returns:
-        Booleans of shape ``batch_shape``.
+    Booleans ``batch_shape``, for points ``batch_shape x d`` and others ``n x d``, of which there
+    may be none; the tolerance is in their units.
     """
     # For this norm distances are differences of elements: no sum of products loses digits.
     apart = torch.cdist(points.reshape(-1, points.shape[-1]), others, p=math.inf)

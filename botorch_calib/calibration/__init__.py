@@ -8,6 +8,7 @@ from botorch_calib.calibration.learners import (
     ExactQuantileLearner,
     OnlineQuantileTracker,
 )
+from botorch_calib.calibration.no_calibration import NoCalibration
 from botorch_calib.calibration.recalibration import QuantileRecalibrator
 from botorch_calib.calibration.scores import (
     GaussianScore,
@@ -25,6 +26,7 @@ __all__ = [
     "ExactQuantileLearner",
     "GaussianScore",
     "LocalizedConformal",
+    "NoCalibration",
     "OnlineConformal",
     "OnlineQuantileTracker",
     "QuantileRecalibrator",

@@ -39,13 +39,10 @@ class Calibrator(Module, ABC):
 
     @abstractmethod
     def predictive(self, X: Tensor) -> PiecewisePredictive:
-        """Predictive distribution of ``z`` at ``X``, differentiable in ``X``.
+        """Predictive distribution of ``z``, ``batch_shape x q x 1``, differentiable in ``X``.
 
         Args:
             X: Inputs ``batch_shape x q x d`` in the base model's transformed space.
-
-        Returns:
-            A distribution of batch shape ``batch_shape x q x 1``.
         """
 
     def radial_sum(self) -> RadialSum | None:

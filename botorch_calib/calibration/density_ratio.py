@@ -41,11 +41,7 @@ class ClassifierDensityRatio(Module):
     quadratic: Tensor
 
     def __init__(
-        self,
-        X_past: Tensor,
-        X_proposal: Tensor,
-        penalty: float = 1.0,
-        max_ratio: float = 100.0,
+        self, X_past: Tensor, X_proposal: Tensor, penalty: float = 1.0, max_ratio: float = 100.0
     ) -> None:
         super().__init__()
         check_inputs("X_past", X_past)

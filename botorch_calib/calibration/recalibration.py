@@ -43,19 +43,16 @@ class QuantileRecalibrator(TrackedCalibrator):
 
     Args:
         levels: Increasing levels in (0, 1) (default: 19 of them, 0.05 to 0.95).
-        lengthscale: Lengthscale of the localization in the base model's transformed input
-            space; infinity is the paper's OCBO, a number its localized form (OCBO-L).
-            Several numbers, or ``"auto"``, are mixed by their performance
-            (see `AggregatedQuantileTracker`).
+        lengthscale: As of `LocalizedConformal`; infinity is the paper's OCBO, a number its
+            localized form (OCBO-L).
         scale: Strength of the localization; several numbers are mixed.
         step_size: First step of the learner; several are mixed (default: 0.05).
         step_decay: Exponent of the steps' decay (default: 0, or 0.3 where settings are mixed).
         regularization: Rate at which local corrections are forgotten.
         method: ``"online"`` or ``"exact"``; the latter takes numbers, and has no scale, decay
             or regularization.
-        score: Scale on which quantiles are learned, with the largest absolute quantile in
-            standard deviations (``score.max_width``). The default, ``RationalScore()``,
-            resolves quantiles however far out; ``GaussianScore()`` is the paper's PIT.
+        score: Scale on which quantiles are learned, with the largest absolute one
+            (``score.max_width``): ``RationalScore()``, or ``GaussianScore()``, the paper's PIT.
         tails: ``"stretched"`` scales the normal pieces, about the model's mean, with the spread of
             the learned quantiles; ``"gaussian"`` leaves them as the model has them (the paper).
             Default: ``"stretched"``, or ``"gaussian"`` for a single level, which has no spread.
@@ -100,7 +97,12 @@ class QuantileRecalibrator(TrackedCalibrator):
                 raise InputDataError(
                     "`scale`, `step_decay` and `regularization` are for `method='online'`."
                 )
-            self.tracker = _exact_learner(levels, initial, lengthscale, step_size)
+            step = 0.05 if step_size is None else step_size
+            if not (isinstance(lengthscale, (int, float)) and isinstance(step, (int, float))):
+                raise InputDataError(
+                    "With `method='exact'`, `lengthscale` and `step_size` are numbers."
+                )
+            self.tracker = ExactQuantileLearner(levels, step, float(lengthscale), initial)
         else:
             self.tracker = quantile_learner(
                 levels, initial, lengthscale, scale, step_size, step_decay, regularization
@@ -157,12 +159,3 @@ class QuantileRecalibrator(TrackedCalibrator):
             validate=False,
             hollow=self._hollow,
         )
-
-
-def _exact_learner(
-    levels: Tensor, initial: Tensor, lengthscale: Setting | str, step_size: Setting | None
-) -> ExactQuantileLearner:
-    step = 0.05 if step_size is None else step_size
-    if not isinstance(lengthscale, (int, float)) or not isinstance(step, (int, float)):
-        raise InputDataError("With `method='exact'`, `lengthscale` and `step_size` are numbers.")
-    return ExactQuantileLearner(levels, step, float(lengthscale), initial)

@@ -86,7 +86,7 @@ class Score(ABC):
 
     def initial_signed(self, levels: Tensor) -> Tensor:
         """Thresholds at which the Gaussian model's own quantiles lie, of ``levels``' shape."""
-        return self.signed(_ndtri(levels))
+        return self.signed(torch.special.ndtri(levels))
 
     @abstractmethod
     def half_width(self, theta: Tensor) -> Tensor:
@@ -140,12 +140,12 @@ class GaussianScore(Score):
         """``-Phi^-1(theta / 2)`` within its bounds, see `Score.half_width`."""
         ends = [(math.erfc(_SQRT_HALF * w), w) for w in (MIN_HALF_WIDTH, self.max_width)]
         # Phi^-1 near 0 keeps all digits, where Phi^-1(1 - theta / 2) would have none left.
-        return _bounded_inverse(theta, lambda inside: -_ndtri(0.5 * inside), ends)
+        return _bounded_inverse(theta, lambda inside: -torch.special.ndtri(0.5 * inside), ends)
 
     def knots(self, theta: Tensor) -> Tensor:
         """``Phi^-1(theta)`` within its bounds, see `Score.knots`."""
         ends = [(0.5 * math.erfc(-_SQRT_HALF * k), k) for k in (-self.max_width, self.max_width)]
-        return _bounded_inverse(theta, _ndtri, ends)
+        return _bounded_inverse(theta, torch.special.ndtri, ends)
 
 
 @dataclass(frozen=True)
@@ -181,13 +181,11 @@ class RationalScore(Score):
 
     def half_width(self, theta: Tensor) -> Tensor:
         """``theta / (1 - theta)`` within its bounds, see `Score.half_width`."""
-        width: Tensor = _InverseSoftsign.apply(theta, MIN_HALF_WIDTH, self.max_width)
-        return width
+        return _InverseSoftsign.apply(theta, MIN_HALF_WIDTH, self.max_width)
 
     def knots(self, theta: Tensor) -> Tensor:
         """``c / (1 - |c|)``, ``c = 2 theta - 1``, within its bounds, see `Score.knots`."""
-        knots: Tensor = _InverseSoftsign.apply(2.0 * theta - 1.0, -self.max_width, self.max_width)
-        return knots
+        return _InverseSoftsign.apply(2.0 * theta - 1.0, -self.max_width, self.max_width)
 
 
 class _InverseSoftsign(Function):
@@ -227,12 +225,6 @@ def check_score(score: object) -> Score:
             f"`score` must be a Score such as RationalScore(max_width=50.0), got {kind}."
         )
     return score
-
-
-def _ndtri(p: Tensor) -> Tensor:
-    """Standard normal quantile."""
-    quantile: Tensor = torch.special.ndtri(p)
-    return quantile
 
 
 def _softsign(z: Tensor) -> Tensor:

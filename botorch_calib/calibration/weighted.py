@@ -44,29 +44,21 @@ class WeightedConformal(Calibrator):
       the half-width is ``max_width`` (the paper's set is the whole line). Before the first
       residual the distribution is the Gaussian model's own.
     * **Continuity.** The quantile jumps between residuals as ``x`` moves, where line searches break
-      down. By default it is replaced by a function that is as continuous as ``w``: while the
-      right-hand side runs from one partial sum of the weights to the next, ``s / (1 + s)`` runs
-      from the quantile to the next larger residual. It is never below the quantile, which keeps
-      the guarantee, and its coverage is higher by one residual's weight at most.
+      down. By default, while the right-hand side runs from one partial sum of the weights to the
+      next, ``s / (1 + s)`` runs from the quantile to the next larger residual. That is never below
+      the quantile, and covers more by one residual's weight at most.
 
     Args:
         alpha: Miscoverage level, in (0, 1).
         density_ratio: ``w``, up to a factor: maps inputs ``... x d`` of the base model's
-            transformed space to finite values ``...`` of at least 0, deterministically. A
-            ``Module`` becomes part of the state, which `reset` leaves alone. None is ``w = 1``:
-            split conformal prediction.
+            transformed space to finite values ``...`` of at least 0. A ``Module`` becomes part of
+            the state, which `reset` leaves alone. None is ``w = 1``: split conformal prediction.
         tails: The normal tails outside of the interval: ``"stretched"`` scales them with its
             width, ``"gaussian"`` leaves them as the model has them.
         max_width: Cap of the half-width in standard deviations. Coverage is lost
             where the residuals exceed it.
         continuous: Whether the half-width is continuous in ``x``. If not, and without a density
             ratio, it is the quantile itself.
-
-    Example:
-        >>> X_next = proposal_samples(LogExpectedImprovement(gp, best_f), bounds, num_samples=256)
-        >>> X_past = gp.transform_inputs(X)
-        >>> ratio = ClassifierDensityRatio(X_past, gp.transform_inputs(X_next))
-        >>> model = CalibratedModel.from_history(gp, WeightedConformal(0.2, density_ratio=ratio))
     """
 
     inputs: Tensor
@@ -151,8 +143,6 @@ class WeightedConformal(Calibrator):
         """Number of residuals needed: with fewer of equal weight the half-width is the cap."""
         return math.ceil((1 - self.alpha) / self.alpha - 1e-9)
 
-    # ------------------------------------------------------------ the quantile
-
     @property
     def _initial_width(self) -> float:
         return min(-NormalDist().inv_cdf(0.5 * self.alpha), self.max_width)
@@ -220,8 +210,6 @@ class WeightedConformal(Calibrator):
         cumulative = (weights[order] * earlier).cumsum(dim=-1)
         widths = self._quantile(sizes, cumulative, weights[start:].unsqueeze(-1))
         return widths.masked_fill(now == 0, self._initial_width)
-
-    # ------------------------------------------------------------ loading a state
 
     def load_state_dict(
         self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False

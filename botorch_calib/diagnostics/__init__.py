@@ -2,7 +2,12 @@
 
 from botorch_calib.diagnostics.calibration_alarm import CalibrationAlarm
 from botorch_calib.diagnostics.noise import NoiseDiagnosis, noise_diagnosis
-from botorch_calib.diagnostics.report import CalibrationReport, calibration_report
+from botorch_calib.diagnostics.report import (
+    CalibrationReport,
+    calibration_report,
+    report_from_moments,
+    report_from_pits,
+)
 
 __all__ = [
     "CalibrationAlarm",
@@ -10,4 +15,6 @@ __all__ = [
     "NoiseDiagnosis",
     "calibration_report",
     "noise_diagnosis",
+    "report_from_moments",
+    "report_from_pits",
 ]

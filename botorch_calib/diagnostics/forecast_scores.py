@@ -9,12 +9,10 @@ from torch import Tensor
 
 from botorch_calib.diagnostics.objective import ObjectiveScores
 from botorch_calib.diagnostics.regions import Cell
-from botorch_calib.distributions.piecewise import PiecewisePredictive
+from botorch_calib.diagnostics.stated_forecasts import StatedForecasts
 from botorch_calib.distributions.scoring import (
     binomial_interval,
     calibration_error,
-    crps,
-    interval_score,
     observed_frequencies,
 )
 
@@ -42,7 +40,8 @@ class RegionCoverage:
 class ForecastScores:
     """How the distributions that one model stated fared against ``n`` observations.
 
-    Widths, deviations and their scores are in units of the outcome.
+    Widths, deviations and their scores are in units of the outcome; None where nothing is known
+    but probabilities.
 
     Attributes:
         frequencies: Fractions of observations at or below their stated quantile at each of the
@@ -51,7 +50,7 @@ class ForecastScores:
         calibration_error: ``sum_j (level_j - frequency_j)^2``.
         coverage: Fraction of observations inside the central ``1 - alpha`` interval.
         coverage_interval: Binomial 95 % interval of the probability behind it.
-        regions: Coverage in each cell of the inputs.
+        regions: Coverage in each cell of the inputs, if these are known.
         mean_width: Mean width of the central interval.
         mean_deviation: Mean standard deviation stated.
         mean_interval_score: Mean score of the central interval.
@@ -70,10 +69,10 @@ class ForecastScores:
     coverage: float
     coverage_interval: tuple[float, float]
     regions: tuple[RegionCoverage, ...]
-    mean_width: float
-    mean_deviation: float
-    mean_interval_score: float
-    mean_crps: float
+    mean_width: float | None
+    mean_deviation: float | None
+    mean_interval_score: float | None
+    mean_crps: float | None
     pits: Tensor
     covered: Tensor
     objective: ObjectiveScores | None = None
@@ -88,28 +87,18 @@ class ForecastScores:
 
 
 def forecast_scores(
-    predictive: PiecewisePredictive,
-    residuals: Tensor,
-    deviations: Tensor,
-    alpha: float,
+    stated: StatedForecasts,
     levels: Tensor,
     cells: list[Cell],
     objective: ObjectiveScores | None = None,
     objective_now: ObjectiveScores | None = None,
 ) -> ForecastScores:
-    """Scores of the distributions of ``n`` residuals that the Gaussian process standardised.
+    """Scores of distributions that were stated of ``n`` observations.
 
-    ``deviations``, ``n``, are its standard deviations of the observations, in units of the outcome.
     The central ``1 - alpha`` interval is judged, also in each of the ``cells``, and quantiles at
     ``levels``.
     """
-    # CRPS and the widths scale with the outcome: computed in units of z, then multiplied.
-    predictive, unit = predictive.to(torch.double), deviations.double()
-    z = residuals.double()
-    z = z.view(-1, *[1] * (len(predictive.batch_shape) - 1))
-    lower, upper = (predictive.quantile(p).expand(z.shape) for p in (alpha / 2, 1 - alpha / 2))
-    covered = ((lower <= z) & (z <= upper)).reshape(-1)
-    pits = predictive.cdf(z).reshape(-1)
+    pits, covered = stated.pits, stated.covered
     frequencies = observed_frequencies(pits, levels)
     ends = binomial_interval((frequencies * len(pits)).round(), len(pits))
     coverage, coverage_interval = _coverage(covered)
@@ -117,10 +106,8 @@ def forecast_scores(
         RegionCoverage(cell.lower, cell.upper, len(cell.indices), *_coverage(covered[cell.indices]))
         for cell in cells
     )
-
-    def mean(values: Tensor) -> float:
-        return float((unit * values.reshape(-1)).mean())
-
+    sizes = stated.sizes or (None, None, None, None)
+    width, deviation, score, crps = (None if each is None else float(each.mean()) for each in sizes)
     return ForecastScores(
         frequencies=frequencies,
         frequency_intervals=torch.stack(ends, dim=-1),
@@ -128,10 +115,10 @@ def forecast_scores(
         coverage=coverage,
         coverage_interval=coverage_interval,
         regions=regions,
-        mean_width=mean(upper - lower),
-        mean_deviation=mean(predictive.variance.sqrt().expand(z.shape)),
-        mean_interval_score=mean(interval_score(lower, upper, z, alpha)),
-        mean_crps=mean(crps(predictive, z)),
+        mean_width=width,
+        mean_deviation=deviation,
+        mean_interval_score=score,
+        mean_crps=crps,
         pits=pits,
         covered=covered,
         objective=objective,

@@ -145,9 +145,8 @@ def noise_diagnosis(model: Module, level: float = 0.95) -> NoiseDiagnosis:
     noise of one variance is looked for.
 
     It is a statement about this kernel. Hyperparameters that were fitted under too little noise
-    take up some of what is missing, above all by a short lengthscale, the more so the more
-    dimensions and the fewer data there are. The supported noise then is too small, the interval
-    wide or, with more data, below the truth: once the noise is corrected, fit and diagnose again.
+    take up some of what is missing, above all by a short lengthscale, and the supported noise then
+    is too small: once the noise is corrected, fit and diagnose again.
 
     Args:
         model: A fitted exact Gaussian process with one output and no batch dimension, with learned
@@ -172,14 +171,14 @@ def noise_diagnosis(model: Module, level: float = 0.95) -> NoiseDiagnosis:
     def root_mean(variances: Tensor) -> float:
         return float((squared_units * variances).mean().sqrt())
 
-    stated = root_mean(prior.noise)
+    stated = root_mean(prior.new_noise)
     is_zero = stated == 0.0
     given = isinstance(gp.likelihood, FixedNoiseGaussianLikelihood)
     floor = min_fixed_noise.value(gp.train_targets.dtype)
     if is_zero:
-        prior = prior._replace(noise=torch.ones_like(prior.noise))
+        prior = prior._replace(noise=(ones := torch.ones_like(prior.noise)), new_noise=ones)
     # Standard deviation at m = 1
-    base = root_mean(prior.noise)
+    base = root_mean(prior.new_noise)
     support = supported_multipliers(whitened(prior), level)
     return NoiseDiagnosis(
         stated=stated,

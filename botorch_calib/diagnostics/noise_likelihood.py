@@ -17,20 +17,20 @@ fine grid of ``t`` misses no local maximum.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
 from linear_operator.utils.cholesky import psd_safe_cholesky
 from torch import Tensor
 
-from botorch_calib._root_finding import bracketed_newton
 from botorch_calib.models.training_prior import TrainingPrior
 
 # Distance of the grid's points in log m.
 _STEP = 0.02
 # Log likelihoods that differ by less than this are taken as equal.
 _TIE = 1e-9
-_MAX_STEPS = 100
+_HALVINGS = 50
 
 
 class WhitenedTargets(NamedTuple):
@@ -44,15 +44,12 @@ class WhitenedTargets(NamedTuple):
         total = self.eigenvalues + t.exp().unsqueeze(-1)
         return -0.5 * (self.squares / total + total.log()).sum(dim=-1)
 
-    def derivatives(self, t: Tensor) -> tuple[Tensor, Tensor]:
-        """First and second derivative of ``log L`` by ``t``, each ``k``."""
+    def slope(self, t: Tensor) -> Tensor:
+        """The derivative of ``log L`` by ``t``, ``k``."""
         m = t.exp().unsqueeze(-1)
         total = self.eigenvalues + m
         # With c = lambda + m, of which dc/dt = m:  d/dt = m (s^2 - c) / (2 c^2)
-        share, excess = m / total, self.squares / total - 1.0
-        first = 0.5 * share * excess
-        second = first - 0.5 * share.square() * (1.0 + 2.0 * excess)
-        return first.sum(dim=-1), second.sum(dim=-1)
+        return 0.5 * (m / total * (self.squares / total - 1.0)).sum(dim=-1)
 
 
 def whitened(prior: TrainingPrior) -> WhitenedTargets:
@@ -70,7 +67,7 @@ def _given_exact(prior: TrainingPrior) -> tuple[Tensor, Tensor, Tensor]:
 
     The likelihood of the latter does not depend on ``m``.
     """
-    _, covariance, noise, deviation = prior
+    covariance, noise, deviation = prior.covariance, prior.noise, prior.deviation
     noisy = noise > 0.0
     if bool(noisy.all()):
         return covariance, noise, deviation
@@ -80,9 +77,6 @@ def _given_exact(prior: TrainingPrior) -> tuple[Tensor, Tensor, Tensor]:
     cross, values = solved[:, :-1], solved[:, -1]
     remaining = covariance[noisy][:, noisy] - cross.mT @ cross
     return remaining, noise[noisy], deviation[noisy] - cross.mT @ values
-
-
-# ------------------------------------------------------------ its maximum and interval
 
 
 class SupportedMultipliers(NamedTuple):
@@ -136,27 +130,24 @@ def _grid(data: WhitenedTargets, drop: float) -> Tensor:
 
 def _local_maxima(data: WhitenedTargets, grid: Tensor) -> Tensor:
     """Points between those of the grid at which the likelihood has a local maximum."""
-    slopes, _ = data.derivatives(grid)
+    slopes = data.slope(grid)
     at = ((slopes[:-1] > 0.0) & (slopes[1:] <= 0.0)).nonzero().flatten()
-    low, high = grid[at], grid[at + 1]
-
-    def descent(t: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
-        first, second = data.derivatives(t)
-        return -first, -second
-
-    tol = 1e-13 * len(data.squares)
-    return bracketed_newton(descent, low, high, 0.5 * (low + high), _MAX_STEPS, tol)
+    return _bisected(data.slope, grid[at], grid[at + 1])
 
 
 def _crossing(
     data: WhitenedTargets, points: Tensor, inside: int, outside: int, threshold: Tensor
 ) -> float:
     """The multiplier between two neighbouring points at which ``log L`` is ``threshold``."""
-    low, high = points[[min(inside, outside), max(inside, outside)]].split(1)
-    sign = 1.0 if outside < inside else -1.0
+    ends = points[[inside]], points[[outside]]
+    return float(_bisected(lambda t: data.log_likelihood(t) - threshold, *ends).exp())
 
-    def height(t: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
-        return sign * (data.log_likelihood(t) - threshold), sign * data.derivatives(t)[0]
 
-    root = bracketed_newton(height, low, high, 0.5 * (low + high), _MAX_STEPS, tol=1e-12)
-    return float(root.exp())
+def _bisected(function: Callable[[Tensor], Tensor], positive: Tensor, negative: Tensor) -> Tensor:
+    """Roots ``k`` of a function between neighbouring points of the grid, to rounding."""
+    for _ in range(_HALVINGS):
+        middle = 0.5 * (positive + negative)
+        is_positive = function(middle) > 0.0
+        positive = torch.where(is_positive, middle, positive)
+        negative = torch.where(is_positive, negative, middle)
+    return 0.5 * (positive + negative)

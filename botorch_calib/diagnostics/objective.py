@@ -30,7 +30,7 @@ from botorch_calib.models.inspection import (
 )
 from botorch_calib.models.marginals import posterior_at
 from botorch_calib.models.training_prior import training_prior
-from botorch_calib.posteriors import CalibratedPosterior
+from botorch_calib.posteriors import CalibratedPosterior, StatedPosterior
 
 #: The objective without noise: its values ``n x 1`` at the points judged, or what computes them.
 Truth = Tensor | Callable[[Tensor], Tensor]
@@ -58,8 +58,8 @@ class ObjectiveScores:
 class Statements(NamedTuple):
     """Posteriors of the objective at ``n`` points, each by itself."""
 
-    base: CalibratedPosterior  # by the Gaussian process
-    calibrated: CalibratedPosterior | None  # None without a calibrator
+    base: StatedPosterior  # by the Gaussian process
+    calibrated: StatedPosterior | None  # None without a calibrator
 
 
 class ObjectiveForecasts(NamedTuple):
@@ -78,7 +78,7 @@ class ObjectiveForecasts(NamedTuple):
         }
 
 
-def _scores(posterior: CalibratedPosterior, truth: Tensor, alpha: float) -> ObjectiveScores:
+def _scores(posterior: StatedPosterior, truth: Tensor, alpha: float) -> ObjectiveScores:
     """Scores of the central ``1 - alpha`` intervals of a posterior's ``n`` marginals."""
     levels = (posterior.mean.new_tensor(p) for p in (alpha / 2, 1 - alpha / 2))
     lower, upper = (posterior.quantile(p).reshape(-1) for p in levels)
@@ -121,7 +121,7 @@ def predicted_objective(
     calibrator's distributions of the residuals of these, if there is one.
     """
     mean = raw_train_targets(gp).squeeze(-1) - deviations * residuals
-    noise = outcome_units(gp).square() * training_prior(gp).noise
+    noise = outcome_units(gp).square() * training_prior(gp).new_noise
     variance = (deviations.square() - noise).clamp(min=0.0)
     # Independent, as only marginals count
     normal = MultivariateNormal(mean[kept], DiagLinearOperator(variance[kept]))

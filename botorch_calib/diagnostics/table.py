@@ -36,6 +36,7 @@ def summary_rows(alpha: float, columns: list[ForecastScores]) -> list[str]:
         *(
             row(label, [f"{getattr(scores, name):.4g}" for scores in columns])
             for name, label in names.items()
+            if all(getattr(scores, name) is not None for scores in columns)
         ),
     ]
 
@@ -43,6 +44,8 @@ def summary_rows(alpha: float, columns: list[ForecastScores]) -> list[str]:
 def region_rows(columns: list[ForecastScores]) -> list[str]:
     """Coverage in each cell of the inputs."""
     cells = columns[0].regions
+    if not cells:
+        return []
     lowest = torch.stack([cell.lower for cell in cells]).min(dim=0).values
     highest = torch.stack([cell.upper for cell in cells]).max(dim=0).values
     lines = ["Coverage by region"]

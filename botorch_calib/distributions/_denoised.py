@@ -473,6 +473,7 @@ class _Integral(Function):
         inputs, needed = (x, r, knots, masses), ctx.needs_input_grad[:4]
         if torch.is_grad_enabled():
             wanted = [v for v, need in zip(inputs, needed, strict=True) if need]
+            # Second derivatives by `x` and `r` err by 1e-15 / r, as terms of size 1 / r cancel.
             value = log_integrals_by_pieces(*inputs, ctx.form)[ctx.which]
             found = iter(
                 torch.autograd.grad(value, wanted, grad, create_graph=True, allow_unused=True)

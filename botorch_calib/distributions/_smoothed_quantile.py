@@ -70,24 +70,42 @@ _WIDE = 1e-6  # steps over such a distance where the score hardly changes
 _INV_SQRT_2PI = 1 / math.sqrt(2 * math.pi)
 
 
-def upper_score(tail: float) -> float:
+def upper_score(tail: float | Tensor) -> Any:
     """``zeta = -Phi^-1(tail)``, at least 0 for ``tail <= 1/2``."""
-    return -NormalDist().inv_cdf(tail)
+    return -torch.special.ndtri(tail) if isinstance(tail, Tensor) else -NormalDist().inv_cdf(tail)
 
 
-@lru_cache(maxsize=64)
-def normal_points(tail: float, device: torch.device) -> Tensor:
+def normal_points(tail: float | Tensor, device: torch.device) -> Tensor:
     """Normal scores of ``z`` and ``eps`` at which to look for the quantile, ``2 x 7``.
 
-    The last two are a bracket: with ``u = -Phi^-1(tail / 2)``,
+    For ``n`` different tails ``2 x 7 x n``. The last two of the 7 are a bracket: with
+    ``u = -Phi^-1(tail / 2)``,
     ``P(z + r eps > T(u) + r u) <= P(z > T(u)) + P(eps > u) = tail``, and likewise
     ``P(z + r eps < T(-u) - r u) <= tail <= 1 - tail``. The others are the candidates of the guess.
     """
-    zeta, u = upper_score(tail), upper_score(tail / 2)
-    angles = [0.5 * math.pi * i / (_NUM_ANGLES - 1) for i in range(_NUM_ANGLES)]
-    rows = [[*(zeta * f(angle) for angle in angles), -u, u] for f in (math.sin, math.cos)]
+    if not isinstance(tail, Tensor):
+        return _normal_points_of_one(tail, device)
+    directions = torch.tensor(_DIRECTIONS, dtype=torch.float64, device=device)
+    return directions @ torch.stack([upper_score(tail), upper_score(tail / 2)])
+
+
+# Weights of `zeta` and `u` in the points, ``2 x 7 x 2``
+_DIRECTIONS = [
+    [
+        *([f(0.5 * math.pi * i / (_NUM_ANGLES - 1)), 0.0] for i in range(_NUM_ANGLES)),
+        [0, -1],
+        [0, 1],
+    ]
+    for f in (math.sin, math.cos)
+]
+
+
+@lru_cache(maxsize=64)
+def _normal_points_of_one(tail: float, device: torch.device) -> Tensor:
+    scores = [[upper_score(tail)], [upper_score(tail / 2)]]
     with torch.inference_mode(False):  # else no graph could use what the cache holds
-        return torch.tensor(rows, dtype=torch.float64, device=device)
+        directions = torch.tensor(_DIRECTIONS, dtype=torch.float64, device=device)
+        return (directions @ directions.new_tensor(scores)).squeeze(-1)
 
 
 def num_steps(form: PiecewiseForm) -> int:
@@ -119,7 +137,7 @@ class SmoothedQuantile(Function):
         masses: ``num_pieces x n``, or ``x 1``.
         points: Candidates for the guess and the two ends of a bracket, ``7 x n``, or a guess alone,
             ``1 x n``; without gradient.
-        tail: In (0, 1/2].
+        tail: In (0, 1/2], or ``n`` such.
         form: Form of the distribution, which is not a single normal piece without bounds.
 
     Returns:
@@ -133,12 +151,13 @@ class SmoothedQuantile(Function):
         knots: Tensor,
         masses: Tensor,
         points: Tensor,
-        tail: float,
+        tail: float | Tensor,
         form: PiecewiseForm,
     ) -> Tensor:
         x, log_p, log_slope = _solve(SurvivalCurve(r, knots, masses, form), points, tail)
         ctx.save_for_backward(x, r, knots, masses, log_p, log_slope)
-        ctx.form, ctx.log_tail = form, math.log(tail)
+        ctx.form = form
+        ctx.log_tail = tail.log() if isinstance(tail, Tensor) else math.log(tail)
         return x
 
     @staticmethod
@@ -171,13 +190,7 @@ class SmoothedQuantile(Function):
 class SurvivalCurve:
     """``log P(z + r eps > x)``, the log density and its derivatives, as functions of ``x`` alone.
 
-    Nothing here has a graph.
-
-    Args:
-        r: ``n`` positive ratios of the noise to the scale of the normal pieces, float64.
-        knots: Finite knots, ``num_finite_knots x n``, or ``x 1``.
-        masses: Masses of the pieces, ``num_pieces x n``, or ``x 1``.
-        form: Form of the distribution.
+    Nothing here has a graph. Arguments are those of `SmoothedQuantile`.
     """
 
     def __init__(self, r: Tensor, knots: Tensor, masses: Tensor, form: PiecewiseForm) -> None:
@@ -212,7 +225,7 @@ class SurvivalCurve:
 
 @torch.no_grad()
 def _solve(
-    survival: SurvivalCurve, points: Tensor, tail: float, more: int = 0
+    survival: SurvivalCurve, points: Tensor, tail: float | Tensor, more: int = 0
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The quantile, and there the log density and its derivative, with some steps more."""
     zeta, form = upper_score(tail), survival.form
@@ -289,13 +302,7 @@ class QuantileTable:
     Of a distribution that all points share, quantiles depend on ``r`` alone. They are tabulated
     over ``log r``, with their derivative ``dx / d log r = -r^2 p' / p``, and interpolated by cubic
     polynomials. Below the range of the table the quantile stays, above it grows like ``zeta r``.
-
-    Args:
-        knots: Finite knots.
-        masses: Masses of the pieces.
-        form: Form of the distribution.
-        transport: Quantiles of ``z`` at `normal_points`, ``7``.
-        tail: In (0, 1/2].
+    ``transport`` holds the quantiles of ``z`` at `normal_points`, ``7``.
     """
 
     _LOW, _STEP, _NUM = -18.4, 0.05, 784  # log r from 1e-8 to 1e9

@@ -21,20 +21,17 @@ import torch
 from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError
 from botorch.utils.probability.utils import log_phi
 from torch import Tensor
-from torch.autograd import Function
 
 from botorch_calib._validation import (
     check_levels,
     check_numbers,
+    check_one_of,
     check_open_unit,
     check_positive,
 )
 from botorch_calib.distributions._bivariate_tails import off_zero
 from botorch_calib.distributions._denoised import Parts, parts_of
-from botorch_calib.distributions._normal_functions import (
-    LOG_ZERO,
-    log_normal_interval,
-)
+from botorch_calib.distributions._normal_functions import LOG_ZERO, log_normal_interval
 from botorch_calib.distributions._normal_pieces import end_densities
 from botorch_calib.distributions._smoothed_quantile import QuantileTable, normal_points
 from botorch_calib.distributions._transport import NormalPieces, cuts, pick, transported
@@ -118,14 +115,7 @@ class PiecewisePredictive(WithMoments):
     def from_form(
         cls, knots: Tensor, masses: Tensor, form: PiecewiseForm, scale: Tensor | None = None
     ) -> PiecewisePredictive:
-        """A distribution whose form is known; nothing is checked.
-
-        Args:
-            knots: The finite knots, increasing, ``batch_shape x num_finite_knots``.
-            masses: Probabilities of the pieces, ``batch_shape x K``.
-            form: Which pieces are uniform, and which ends are open.
-            scale: Standard deviation of the normal pieces before truncation, ``batch_shape``.
-        """
+        """A distribution of known form, made of its finite knots; nothing is checked."""
         self = cls.__new__(cls)
         self._set(knots, masses.to(knots), form, scale)
         return self
@@ -150,41 +140,43 @@ class PiecewisePredictive(WithMoments):
             self._memory = {}
         return self
 
-    def _remembered(self, key: Any, make: Callable[[], PiecewisePredictive]) -> PiecewisePredictive:
-        if self._memory is None or torch.is_inference_mode_enabled():
+    @property
+    def _known(self) -> dict[Any, Any] | None:
+        return None if torch.is_inference_mode_enabled() else self._memory
+
+    def _remembered(self, key: Any, make: Callable[[], Any]) -> Any:
+        known = self._known
+        if known is None:
             return make()
-        if key not in self._memory:
-            self._memory[key] = make().kept()
-        return self._memory[key]
+        if key not in known:
+            made = make()
+            known[key] = made.kept() if isinstance(made, PiecewisePredictive) else made
+        return known[key]
 
     def quantile_table(self, tail: float) -> QuantileTable | None:
-        """Its quantiles plus noise as a function of the noise.
+        """Its quantiles plus noise, beyond which the probability ``tail`` in (0, 1/2] lies.
 
-        None if there are many already, or if nothing is remembered. A table costs as much as some
+        None if there are many tables already, or if nothing is remembered. A table costs as much as
         ten solves; it is made the first time, so that a value is the same whenever it is asked for.
-
-        Args:
-            tail: The probability beyond, in (0, 1/2].
         """
-        memory = self._memory
-        if memory is None or torch.is_inference_mode_enabled():
+        known = self._known
+        if known is None or (tail not in known and len(known) >= _MOST_REMEMBERED):
             return None
-        if tail not in memory:
-            if len(memory) >= _MOST_REMEMBERED:
-                return None
-            z = self.transport(normal_points(tail, self._knots.device)[0])
-            memory[tail] = QuantileTable(self._knots, self.masses, self.form, z, tail)
-        return memory[tail]
+        return self._remembered(tail, lambda: self._table(tail))
+
+    def _table(self, tail: float) -> QuantileTable:
+        z = self.transport(normal_points(tail, self._knots.device)[0])
+        return QuantileTable(self._knots, self.masses, self.form, z, tail)
 
     def known_parts(self) -> Parts | None:
         """What integrals need of its pieces, of one distribution that remembers it; else None."""
-        memory = self._memory
-        if memory is None or torch.is_inference_mode_enabled() or not self.form.covered:
+        if self._known is None or not self.form.covered:
             return None
-        if "parts" not in memory:
-            knots = self._knots if self.form.around_zero else off_zero(self._knots)
-            memory["parts"] = parts_of(knots.unsqueeze(-1), self.masses.unsqueeze(-1), self.form)
-        return memory["parts"]
+        return self._remembered("parts", self._parts)
+
+    def _parts(self) -> Parts:
+        knots = self._knots if self.form.around_zero else off_zero(self._knots)
+        return parts_of(knots.unsqueeze(-1), self.masses.unsqueeze(-1), self.form)
 
     # ---------------------------------------------------------------- constructors
 
@@ -195,14 +187,7 @@ class PiecewisePredictive(WithMoments):
         dtype: torch.dtype | None = None,
         device: torch.device | None = None,
     ) -> PiecewisePredictive:
-        """The standard normal distribution: no calibration.
-
-        Args:
-            shape: Batch shape.
-            dtype: Floating point type; PyTorch's default if omitted.
-            device: Device; PyTorch's default if omitted.
-        """
-        dtype = torch.get_default_dtype() if dtype is None else dtype
+        """The standard normal distribution, in this batch shape: no calibration."""
         knots = torch.empty(*shape, 0, dtype=dtype, device=device)
         masses = torch.ones(1, dtype=dtype, device=device)
         return cls.from_form(knots, masses, _GAUSSIAN)
@@ -218,9 +203,6 @@ class PiecewisePredictive(WithMoments):
     ) -> PiecewisePredictive:
         r"""Spreads mass ``1 - alpha`` evenly over a conformal interval [Kim2024locbo, eq. 29].
 
-        Thresholds on the scale of a conformity score become half-widths by
-        `botorch_calib.calibration.scores.Score.half_width`.
-
         Args:
             alpha: Miscoverage level, in (0, 1).
             half_width: Half-width ``w`` of the interval ``|z| <= w``, ``batch_shape``.
@@ -232,16 +214,14 @@ class PiecewisePredictive(WithMoments):
                 cap it. If not, it has to lie between `MIN_HALF_WIDTH` and ``max_width``.
 
         Raises:
-            InputDataError: If ``alpha`` is outside (0, 1), ``max_width`` is not positive,
-                ``tails`` is unknown or ``half_width`` holds NaN.
+            InputDataError: If an argument is malformed or out of its range.
 
         Warns:
             CalibrationWarning: If a half-width exceeds ``max_width``.
         """
         check_open_unit("alpha", alpha)
         check_positive("max_width", max_width)
-        if tails not in ("gaussian", "stretched"):
-            raise InputDataError(f"`tails` must be 'gaussian' or 'stretched', got {tails!r}.")
+        check_one_of("tails", tails, ("gaussian", "stretched"))
         width = _as_tensor("half_width", half_width)
         if validate:
             _check_half_width(width, max_width)
@@ -271,8 +251,6 @@ class PiecewisePredictive(WithMoments):
 
         Knots of neighbouring levels may cross, as those of an online learner do: they are
         sorted here (monotone rearrangement), which never worsens a quantile estimate.
-        Thresholds on the scale of a conformity score become knots by
-        `botorch_calib.calibration.scores.Score.knots`.
 
         Args:
             levels: ``M`` increasing levels in (0, 1).
@@ -287,9 +265,7 @@ class PiecewisePredictive(WithMoments):
                 are integrated each, at some cost.
 
         Raises:
-            InputDataError: If ``levels`` do not increase inside (0, 1), ``knots`` hold NaN,
-                ``max_width`` is not positive, or ``tails`` is unknown or needs two levels and
-                there is one.
+            InputDataError: If an argument is malformed, or stretched tails have a single level.
             BotorchTensorDimensionError: If the numbers of levels and knots differ.
         """
         levels, knots = _as_tensor("levels", levels), _as_tensor("knots", knots)
@@ -303,7 +279,7 @@ class PiecewisePredictive(WithMoments):
             raise BotorchTensorDimensionError(
                 f"`levels` has {levels.shape[-1]} entries, `knots` {knots.shape[-1]}."
             )
-        ordered: Tensor = _Rearranged.apply(knots, max_width)
+        ordered = _spread(knots.clamp(-max_width, max_width).sort(dim=-1).values)
         padded = torch.cat([levels.new_zeros(1), levels, levels.new_ones(1)])
         masses, scale = padded.diff().to(ordered), _tail_scale(tails, levels, ordered)
         form = PiecewiseForm((False,) * len(masses), open_low=True, open_high=True, hollow=hollow)
@@ -336,11 +312,7 @@ class PiecewisePredictive(WithMoments):
         return shape
 
     def last_points(self, num: int) -> PiecewisePredictive:
-        """Of a batch ``... x q x 1`` (or one that broadcasts to it), that at the last points.
-
-        Args:
-            num: Number of these points, of the ``q``.
-        """
+        """Of a batch ``... x q x 1`` (or one that broadcasts to it), that at the last ``num``."""
 
         def last(values: Tensor, dim: int) -> Tensor:
             own = values.shape[dim] if values.dim() >= -dim else 1
@@ -383,11 +355,7 @@ class PiecewisePredictive(WithMoments):
         return PiecewisePredictive.from_form(knots, self.masses, self.form)
 
     def expand(self, shape: torch.Size) -> PiecewisePredictive:
-        """The same distribution for a batch, without a copy.
-
-        Args:
-            shape: Batch shape, to which the present one broadcasts.
-        """
+        """The same distribution for a batch shape to which its own broadcasts, without a copy."""
         num_knots, num_pieces = self._knots.shape[-1], self.masses.shape[-1]
         expanded = PiecewisePredictive.from_form(
             self._knots.expand(*shape, num_knots),
@@ -476,8 +444,7 @@ class PiecewisePredictive(WithMoments):
         uniform piece its width: the density is the weight times the normal density, or times 1.
         """
         flags = self.form.is_uniform(knots.device)
-        low = (knots[..., :-1]).masked_fill(~flags, 0.0)
-        width = (knots[..., 1:]).masked_fill(~flags, 1.0) - low
+        width = knots[..., 1:].masked_fill(~flags, 1.0) - knots[..., :-1].masked_fill(~flags, 0.0)
         normal = log_normal_interval(standard[..., :-1], standard[..., 1:])
         return self.log_masses - torch.where(flags, width.log(), normal)
 
@@ -589,20 +556,13 @@ class PiecewisePredictive(WithMoments):
         if self._row is not None:
             mean, variance = (part.expand(self.batch_shape) for part in self._row.moments())
             return mean, variance
-        if self._memory is None or torch.is_inference_mode_enabled():
-            return self._moments()
-        if "moments" not in self._memory:
-            self._memory["moments"] = self._moments()
-        return self._memory["moments"]
+        return self._remembered("moments", self._moments)
 
     def _moments(self) -> tuple[Tensor, Tensor]:
         if self.scale is not None and self._standard is not None:
             # In units of the scale the whole batch has one distribution.
             mean, variance = self._standard.moments()
             return mean * self.scale, variance * self.scale.square()
-        return self._moments_by_pieces()
-
-    def _moments_by_pieces(self) -> tuple[Tensor, Tensor]:
         mean, variance = self._piece_moments()
         center = (self.masses * mean).sum(dim=-1, keepdim=True)
         spread = (self.masses * (variance + (mean - center).square())).sum(dim=-1)
@@ -720,27 +680,6 @@ def _tail_scale(tails: str, levels: Tensor, knots: Tensor) -> Tensor | None:
     return ratio.clamp(min=MIN_HALF_WIDTH)
 
 
-class _Rearranged(Function):
-    """Knots within ``+-max_width``, sorted and at least a small gap apart.
-
-    Each is one of those given, plus a constant: the derivative takes the gradient back to where it
-    came from, and does not depend on the numbers.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, knots: Tensor, max_width: float) -> Tensor:
-        ordered, index = knots.clamp(-max_width, max_width).sort(dim=-1)
-        steps = _gaps(knots)
-        spread, source = ordered.sub_(steps).cummax(dim=-1)
-        ctx.save_for_backward(knots.abs() > max_width, index.gather(-1, source))
-        return spread.add_(steps)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        beyond, index = ctx.saved_tensors
-        return torch.zeros_like(grad).scatter_add(-1, index, grad).masked_fill(beyond, 0.0), None
-
-
 def _spread(knots: Tensor) -> Tensor:
     """Sorted knots, moved apart to at least a small gap (infinite ones stay).
 
@@ -758,13 +697,9 @@ def _gaps(knots: Tensor) -> Tensor:
 
 
 def common_row(values: Tensor, num_dims: int) -> Tensor | None:
-    """The row that ``values`` repeat along all but the last dimensions, None if they do not.
+    """The row of ``num_dims`` dimensions that ``values`` repeat along the others, else None.
 
     That is seen from the strides, so nothing is read back from the device.
-
-    Args:
-        values: A tensor.
-        num_dims: Number of dimensions of a row.
     """
     batch = zip(values.shape, values.stride(), strict=True)
     own = [size for size, stride in list(batch)[: values.dim() - num_dims] if size > 1 and stride]

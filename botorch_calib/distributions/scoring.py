@@ -10,7 +10,6 @@ import math
 
 import torch
 from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError
-from botorch.utils.probability.utils import log_ndtr, log_phi, ndtr
 from scipy.stats import beta
 from torch import Tensor
 
@@ -20,45 +19,25 @@ from botorch_calib._validation import (
     check_open_unit,
     check_unit_interval,
 )
-from botorch_calib.distributions._normal_functions import (
-    LOG_ZERO,
-    log_h,
-    log_normal_interval,
-    ramp_ratio,
-    unit_legendre,
-)
+from botorch_calib.distributions._normal_functions import log_normal_interval, unit_legendre
 from botorch_calib.distributions.piecewise import PiecewisePredictive
 
-_SQRT_2 = math.sqrt(2.0)
-_SQRT_PI = math.sqrt(math.pi)
-# Up to this change of its log density a normal piece is integrated by a rule with this many
-# nodes, which is then exact to rounding; beyond it the antiderivatives, which grow by a factor of
-# exp(6) over the piece, cancel little.
-_SHORT, _ORDER = 6.0, 24
+# Nodes of the rule, and where normal pieces end to it: at a density of exp(-39) of the largest.
+_ORDER, _DEPTH = 80, 78.0
 
 
 @torch.no_grad()
 def crps(predictive: PiecewisePredictive, z: Tensor) -> Tensor:
     r"""Continuous ranked probability score ``int (F(x) - 1{x >= z})^2 dx``.
 
-    In closed form. The integral is that of ``F^2`` below ``z`` plus that of the mirrored
-    distribution's below ``-z``, so it is a sum of positive terms: on a piece that starts at ``l``
-    with probability ``P`` below it, ``F = P + m G`` and
-
-        ``int F^2 = P^2 (x - l) + 2 P m int G + m^2 int G^2``.
-
-    ``G`` is linear on a uniform piece. On a normal one it is affine in ``Phi``, of which
-    ``int Phi = h`` and ``int Phi^2 = x Phi^2 + 2 phi Phi - Phi(sqrt(2) x) / sqrt(pi)``. These are
-    taken relative to the mass of the piece, in logarithms and from the end nearer to
-    zero, so that far-out pieces keep their digits; where they would cancel, since the
-    piece is short, a Gauss-Legendre rule replaces them.
+    The integral is that of ``F^2`` below ``z`` plus that of the mirrored distribution's below
+    ``-z``, a sum of positive terms, each by a Gauss-Legendre rule over one piece of the
+    distribution, where it is exact to rounding.
 
     Args:
         predictive: Distribution of ``z``, of any batch shape.
-        z: Observations that broadcast against ``predictive.batch_shape``.
-
-    Returns:
-        Scores of the common shape, in units of ``z`` and its dtype; smaller is better.
+        z: Observations that broadcast against ``predictive.batch_shape``; the scores are in their
+            units and dtype, smaller being better.
 
     Raises:
         InputDataError: If ``z`` holds NaN or infinite values.
@@ -72,16 +51,13 @@ def crps(predictive: PiecewisePredictive, z: Tensor) -> Tensor:
 def interval_score(lower: Tensor, upper: Tensor, y: Tensor, alpha: float) -> Tensor:
     """Score of central ``1 - alpha`` prediction intervals (Gneiting & Raftery 2007, eq. 43).
 
-    The width plus ``2 / alpha`` times the distance by which ``y`` is missed.
+    The width plus ``2 / alpha`` times the distance by which ``y`` is missed; smaller is better.
 
     Args:
         lower: Lower ends, in the units of ``y``.
         upper: Upper ends; both broadcast against ``y``.
         y: Observations.
         alpha: Stated probability of a miss, in (0, 1).
-
-    Returns:
-        Scores of the common shape, in the units of ``y``; smaller is better.
 
     Raises:
         InputDataError: If ``alpha`` is outside (0, 1) or an upper end is below its lower end.
@@ -94,14 +70,11 @@ def interval_score(lower: Tensor, upper: Tensor, y: Tensor, alpha: float) -> Ten
 
 
 def observed_frequencies(pits: Tensor, levels: Tensor) -> Tensor:
-    """Fraction of observations at or below their stated quantile, for each level.
+    """Fraction of observations at or below their stated quantile, for each level, in float64.
 
     Args:
         pits: Probability integral transforms ``F_t(y_t)``, of shape ``n``, in [0, 1].
         levels: ``M`` increasing levels in (0, 1).
-
-    Returns:
-        Frequencies of shape ``M``, in double precision.
 
     Raises:
         InputDataError: If there are no PITs or one lies outside [0, 1].
@@ -118,13 +91,8 @@ def observed_frequencies(pits: Tensor, levels: Tensor) -> Tensor:
 def calibration_error(pits: Tensor, levels: Tensor) -> Tensor:
     """``sum_j (p_j - observed frequency_j)^2`` (Kuleshov et al. 2018, eq. 9, equal weights).
 
-    Args:
-        pits: Probability integral transforms, of shape ``n``, in [0, 1].
-        levels: ``M`` increasing levels ``p_j`` in (0, 1).
-
-    Returns:
-        A number, in double precision; 0 is best. With ``n`` observations a correct model
-        has the expectation ``sum_j p_j (1 - p_j) / n``.
+    With ``n`` observations a correct model has the expectation ``sum_j p_j (1 - p_j) / n``.
+    Arguments are those of `observed_frequencies`.
     """
     return (levels.double() - observed_frequencies(pits, levels).to(levels.device)).square().sum()
 
@@ -142,9 +110,6 @@ def binomial_interval(
         trials: Numbers of trials, at least 1, that broadcast against ``successes``.
         confidence: Probability that the interval holds the true one, at least; in (0, 1).
 
-    Returns:
-        Lower and upper ends, in double precision, on the CPU.
-
     Raises:
         InputDataError: If a count is not between 0 and its number of trials, or that is 0.
     """
@@ -161,107 +126,28 @@ def binomial_interval(
     return low.where(k > 0, torch.zeros_like(k)), high.where(k < n, torch.ones_like(k))
 
 
-# ------------------------------------------------------------ the integral of F^2
-
-
 def _square_below(predictive: PiecewisePredictive, z: Tensor) -> Tensor:
     """``int F(x)^2 dx`` over all ``x`` below ``z``."""
     scale = torch.ones_like(z) if predictive.scale is None else predictive.scale
-    x, knots = (z / scale).unsqueeze(-1), predictive.standard_knots
-    low, high = knots[..., :-1], knots[..., 1:]
-    x, low, high = torch.broadcast_tensors(x, low, high)
-    end = torch.minimum(torch.maximum(x, low), high)
-    once, twice = _piece_integrals(low, high, end, predictive.form.is_uniform(x.device))
-    below = predictive.masses.cumsum(dim=-1) - predictive.masses
+    x, knots, masses = (z / scale).unsqueeze(-1), predictive.standard_knots, predictive.masses
+    x, low, high = torch.broadcast_tensors(x, knots[..., :-1], knots[..., 1:])
+    end, below = x.clamp(low, high), masses.cumsum(dim=-1) - masses
+    # At this distance ``s`` from its densest point ``c`` a normal piece is there but for rounding:
+    # ``exp(-|c| s - s^2 / 2) = exp(-_DEPTH / 2)``.
+    uniform, peak = predictive.form.is_uniform(x.device), torch.zeros_like(x).clamp(low, high)
+    reach = _DEPTH / (peak.abs() + (peak.square() + _DEPTH).sqrt())
+    reach = reach.masked_fill(uniform, math.inf)
+    start = torch.minimum(torch.maximum(low, peak - reach), end)
+    stop = torch.maximum(torch.minimum(end, peak + reach), start)
     # Below an open first piece there is nothing, over an infinite distance.
-    distance = (end - low).masked_fill(low.isneginf(), 0.0)
-    parts = below.square() * distance + 2 * below * predictive.masses * once
-    inside = (parts + predictive.masses.square() * twice).sum(dim=-1)
+    before = (start - low).masked_fill(low.isneginf(), 0.0)
+    total = below.square() * before + (below + masses).square() * (end - stop)
+    width, natural = stop - start, log_normal_interval(low, high)
+    nodes, weights = unit_legendre(_ORDER, x.dtype, x.device)
+    for node, weight in zip(nodes.unbind(), weights.unbind(), strict=True):
+        at = start + node * width
+        normal = (log_normal_interval(low, at) - natural).exp().clamp(max=1.0)
+        share = torch.where(uniform, (at - low) / (high - low), normal)
+        total += weight * width * (below + masses * share).square()
     # Beyond a finite last knot F = 1.
-    return scale * (inside + (x - high)[..., -1].clamp(min=0.0))
-
-
-def _piece_integrals(
-    low: Tensor, high: Tensor, end: Tensor, uniform: Tensor
-) -> tuple[Tensor, Tensor]:
-    """``int G`` and ``int G^2`` from ``low`` to ``end``, ``G`` that of one piece alone."""
-    distance = end - low
-    flat_width = (high - low).masked_fill(~uniform, 1.0)
-    part = distance.masked_fill(~uniform, 0.0) / flat_width
-    flat = flat_width * part.square() / 2, flat_width * part**3 / 3
-    # The log density of a normal piece changes by at most |x| times the distance.
-    rate = torch.maximum(low.abs(), end.abs()).clamp(min=1.0)
-    short = ~uniform & (distance * rate <= _SHORT)
-    log_mass = log_normal_interval(low, high)
-    rule = _by_rule(low, end, log_mass, short)
-    exact = _by_antiderivatives(low, high, end, log_mass, ~uniform & ~short)
-    both = (torch.where(short, a, b) for a, b in zip(rule, exact, strict=True))
-    once, twice = (torch.where(uniform, a, b) for a, b in zip(flat, both, strict=True))
-    return once, twice
-
-
-def _by_rule(low: Tensor, end: Tensor, log_mass: Tensor, chosen: Tensor) -> tuple[Tensor, Tensor]:
-    """The integrals of the chosen normal pieces, by Gauss and Legendre's rule; others 0."""
-    once, twice = torch.zeros_like(end), torch.zeros_like(end)
-    low, end, log_mass = low[chosen], end[chosen], log_mass[chosen]
-    nodes, weights = unit_legendre(_ORDER, end.dtype, end.device)
-    width = (end - low).unsqueeze(-1)
-    start = low.unsqueeze(-1)
-    log_share = log_normal_interval(start, start + width * nodes)
-    share = (log_share - log_mass.unsqueeze(-1)).exp().clamp(max=1.0)
-    once[chosen] = (width * weights * share).sum(dim=-1)
-    twice[chosen] = (width * weights * share.square()).sum(dim=-1)
-    return once, twice
-
-
-def _by_antiderivatives(
-    low: Tensor, high: Tensor, end: Tensor, log_mass: Tensor, chosen: Tensor
-) -> tuple[Tensor, Tensor]:
-    """The integrals of the chosen normal pieces, in closed form; others 0.
-
-    The integration runs from ``-|.|`` towards zero: where ``[low, end]`` lies on the upper side,
-    ``G = 1 - S`` is replaced by the mirrored ``S``, which is small where ``G`` is near 1.
-    """
-    once, twice = torch.zeros_like(end), torch.zeros_like(end)
-    low, high, end, log_mass = low[chosen], high[chosen], end[chosen], log_mass[chosen]
-    flip = low + end > 0
-    base = torch.where(flip, -high, low)
-    first, last = torch.where(flip, -end, low), torch.where(flip, -low, end)
-    # Phi at the far end of the piece, which is subtracted throughout
-    offset = (_log_normal(base) - log_mass).exp()
-    length = (last - first).masked_fill(first.isneginf(), 0.0)
-    h_part = (_log_h(last) - log_mass).exp() - (_log_h(first) - log_mass).exp()
-    k_part = (_log_k(last) - 2 * log_mass).exp() - (_log_k(first) - 2 * log_mass).exp()
-    share = h_part - offset * length
-    square = k_part - 2 * offset * h_part + offset.square() * length
-    once[chosen] = torch.where(flip, length - share, share)
-    twice[chosen] = torch.where(flip, length - 2 * share + square, square)
-    return once, twice
-
-
-def _log_normal(x: Tensor) -> Tensor:
-    """``log Phi(x)``, also at ``-inf``."""
-    return log_ndtr(x.masked_fill(x.isneginf(), 0.0)).masked_fill(x.isneginf(), LOG_ZERO)
-
-
-def _log_h(x: Tensor) -> Tensor:
-    """Logarithm of ``int_{-inf}^x Phi``, also at ``-inf``."""
-    return log_h(x.masked_fill(x.isneginf(), 0.0)).masked_fill(x.isneginf(), LOG_ZERO)
-
-
-def _log_k(x: Tensor) -> Tensor:
-    r"""Logarithm of ``K(x) = int_{-inf}^x Phi^2``, also at ``-inf``.
-
-    Below -1 it is ``phi(x)^2 (d(sqrt(2) |x|) - d(|x|)^2) / |x|`` with ``d(t) = h(-t) / phi(t)``,
-    the three terms of the antiderivative with their leading parts cancelled by hand:
-    ``x Phi^2 + 2 phi Phi`` is ``(phi^2 - h^2) / |x|`` there, with ``Phi = (phi - h) / |x|``, and
-    ``Phi(sqrt(2) x) / sqrt(pi) = (phi^2 - phi(x)^2 d(sqrt(2) |x|)) / |x|`` takes ``phi^2`` off.
-    """
-    finite = x.masked_fill(x.isneginf(), 0.0)
-    near = finite.clamp(min=-1.0)
-    direct = near * ndtr(near).square() + 2 * log_phi(near).exp() * ndtr(near)
-    direct = direct - ndtr(_SQRT_2 * near) / _SQRT_PI
-    far = -finite.clamp(max=-1.0)
-    ratio = (ramp_ratio(_SQRT_2 * far) - ramp_ratio(far).square()) / far
-    value = torch.where(finite < -1.0, ratio.log() + 2 * log_phi(far), direct.log())
-    return value.masked_fill(x.isneginf(), LOG_ZERO)
+    return scale * (total.sum(dim=-1) + (x - high)[..., -1].clamp(min=0.0))

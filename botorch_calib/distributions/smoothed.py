@@ -54,7 +54,7 @@ class _WithTails(WithMoments):
         """Logarithm of the mean excess over ``x``, that of a smaller value being 0."""
         raise NotImplementedError
 
-    def quantile(self, level: float) -> Tensor:
+    def quantile(self, level: float | Tensor) -> Tensor:
         """The ``level``-quantile."""
         raise NotImplementedError
 
@@ -157,16 +157,29 @@ class SmoothedPredictive(_WithTails):
         log_p = (log_p + log_masses).logsumexp(dim=0).view(shape)
         return log_p if self.predictive.scale is None else log_p - self.predictive.scale.log()
 
-    def quantile(self, level: float) -> Tensor:
-        """The ``level``-quantile, ``level`` in (0, 1), with exact derivatives of every order."""
+    def quantile(self, level: float | Tensor) -> Tensor:
+        """The ``level``-quantile, ``level`` in (0, 1), with exact derivatives of every order.
+
+        Several levels stand in front of the batch: of ``k x 1 ... x 1`` it is ``k x batch_shape``.
+        """
+        if isinstance(level, Tensor):
+            is_low = level.flatten() < 0.5
+            if is_low.all():
+                return -self.mirrored()._upper_quantile(level)
+            if not is_low.any():
+                return self._upper_quantile(1 - level)
+            low, high = self.quantile(level[is_low]), self.quantile(level[~is_low])
+            order = torch.cat([is_low.nonzero(), (~is_low).nonzero()]).squeeze(-1)
+            return torch.cat([low, high])[order.argsort()]
         if level < 0.5:  # work with the tail probability that is small, hence exact
             return -self.mirrored()._upper_quantile(level)
         return self._upper_quantile(1 - level)
 
-    def _upper_quantile(self, tail: float) -> Tensor:
+    def _upper_quantile(self, tail: float | Tensor) -> Tensor:
         """The point beyond which lies the probability ``tail``, at most 1/2."""
         predictive, ratio = self._in_standard_units()
-        shape = torch.broadcast_shapes(ratio.shape, predictive.batch_shape)
+        levels_shape = tail.shape if isinstance(tail, Tensor) else ()
+        shape = torch.broadcast_shapes(levels_shape, ratio.shape, predictive.batch_shape)
         if predictive.is_gaussian:
             x = ((1 + ratio.square()).sqrt() * upper_score(tail)).expand(shape)
         else:
@@ -175,7 +188,10 @@ class SmoothedPredictive(_WithTails):
                 _common_or_rows_first(values, shape)
                 for values in (predictive.finite_knots, predictive.masses)
             )
-            table = predictive.quantile_table(tail)
+            if isinstance(tail, Tensor):
+                table, tail = None, tail.expand(shape).reshape(-1)
+            else:
+                table = predictive.quantile_table(tail)
             if table is None:
                 points = _candidates(predictive, ratio, shape, tail)
             else:
@@ -299,18 +315,21 @@ class UnsmoothedPredictive(_WithTails):
         """Log density at ``x``, ``-inf`` beyond the ends of a bounded support."""
         return self.predictive.log_prob(x)
 
-    def quantile(self, level: float) -> Tensor:
-        """The ``level``-quantile, ``level`` in (0, 1)."""
+    def quantile(self, level: float | Tensor) -> Tensor:
+        """The ``level``-quantile, ``level`` in (0, 1), or several: see `SmoothedPredictive`."""
         return self.predictive.quantile(level)
 
 
 @torch.no_grad()
 def _candidates(
-    predictive: PiecewisePredictive, ratio: Tensor, shape: torch.Size, tail: float
+    predictive: PiecewisePredictive, ratio: Tensor, shape: torch.Size, tail: float | Tensor
 ) -> Tensor:
     """Points ``T(u) + r eps`` for `SmoothedQuantile`, ``7 x n``."""
     u, eps = normal_points(tail, ratio.device)
     batch = predictive.batch_shape
+    if u.dim() == 2:
+        z = predictive.transport(u.view(len(u), *shape)).view(u.shape)
+        return torch.addcmul(z, eps, ratio)
     z = predictive.transport(u.view(-1, *[1] * len(batch)))
     z = z.expand(len(u), *shape).reshape(len(u), -1) if batch else z.unsqueeze(-1)
     return torch.addcmul(z, eps.unsqueeze(-1), ratio)

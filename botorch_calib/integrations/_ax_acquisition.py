@@ -5,6 +5,7 @@ Importing this module teaches Ax to store them.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -26,7 +27,7 @@ from botorch.acquisition.objective import (
     ScalarizedPosteriorTransform,
 )
 from botorch.exceptions.errors import UnsupportedError
-from botorch.models.model import ModelList
+from botorch.models.model import Model, ModelList
 from botorch.posteriors import GPyTorchPosterior
 
 from botorch_calib.acquisition import (
@@ -43,6 +44,7 @@ from botorch_calib.acquisition import (
     qLogCalibratedNoisyExpectedImprovement,
 )
 from botorch_calib.decisions import CertifiedSetExpansion
+from botorch_calib.models import CalibratedModelList
 from botorch_calib.posteriors import CalibratedPosterior
 
 #: Functions of one outcome, which know nothing of constraints.
@@ -73,11 +75,20 @@ CACHED_ROOTS: dict[type[AcquisitionFunction], type[AcquisitionFunction]] = {
 
 
 class SampledSums(Acquisition):
-    """Ax's acquisition, in which samples of outcomes are summed.
+    """Ax's acquisition, in which samples of outcomes are drawn together, and summed.
 
-    Without constraints, Ax sums outcomes by their joint normal distribution, which calibrated ones
-    do not have.
+    Ax puts models that are not GPyTorch's into a ``ModelList``, which draws them apart. Without
+    constraints, it sums outcomes by their joint normal distribution, which calibrated ones do not
+    have.
     """
+
+    def _subset_model(self, model: Model, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
+        """Ax's, of a `CalibratedModelList` where that takes all models."""
+        model, *rest = super()._subset_model(model, *args, **kwargs)
+        if type(model) is ModelList:
+            with suppress(UnsupportedError):  # one is an ensemble, say
+                model = CalibratedModelList(*model.models)
+        return model, *rest
 
     def get_botorch_objective_and_transform(
         self, botorch_acqf_class: type[AcquisitionFunction], *args: Any, **kwargs: Any
@@ -108,9 +119,9 @@ class ConstrainedClosedForm(SampledSums):
     def _instantiate_acquisition(self) -> None:
         chosen = self.botorch_acqf_classes_with_options
         closed = [(c if options else self._closed_form(c), options) for c, options in chosen]
-        self.botorch_acqf_classes_with_options = [
-            (CACHED_ROOTS.get(acqf_class, acqf_class), options) for acqf_class, options in closed
-        ]
+        if type(self._model) is not ModelList:
+            closed = [(CACHED_ROOTS.get(c, c), options) for c, options in closed]
+        self.botorch_acqf_classes_with_options = closed
         super()._instantiate_acquisition()
 
     def _closed_form(self, acqf_class: type[AcquisitionFunction]) -> type[AcquisitionFunction]:

@@ -95,11 +95,10 @@ def calibrated_model_config(
 
     Other fields of the configuration describe the Gaussian process, as without calibration:
     ``dataclasses.replace(calibrated_model_config(), covar_module_class=...)``. Not supported are
-    tasks and Ax's selection among models; its sensitivity analysis asks for Gaussian posteriors. An
-    objective that is a sum of outcomes needs `calibrated_generation_strategy`, or constraints.
+    tasks, Ax's selection among models and its sensitivity analysis. An objective that is a sum of
+    outcomes needs `calibrated_generation_strategy`, or constraints.
 
-    To save an experiment as JSON the calibrator must be a class of this package. To load one,
-    import `botorch_calib.integrations.ax` first.
+    To save an experiment as JSON the calibrator must be a class of this package.
 
     Args:
         calibrator: The class of the calibrator. Each fit makes a new one.

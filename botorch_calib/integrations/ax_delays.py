@@ -3,12 +3,9 @@
 It needs Ax (``pip install botorch_calib[ax]``). Ax hands pending points to the acquisition
 function; `DelayedUpperConfidenceBound` and `DelayedThompsonSampling` condition their model on them,
 and the model that is built here says how: by censoring or by hallucination. Candidates, trials that
-are staged or run, and *abandoned* ones are pending to Ax. Abandoned trials keep the search away
-from their neighbourhood only if they are censored. *Failed* ones can be tried again, says Ax, and
-as nothing has been learned, the next trial is often at the very same point.
-
-Ax hands over no times, so trials that hang are not found out as in a `DelayAwareProposer`: they
-stay pending until somebody abandons them.
+are staged or run, and *abandoned* ones are pending to Ax; the latter keep the search away only if
+they are censored. Ax hands over no times, so trials that hang stay pending until somebody abandons
+them.
 """
 
 from __future__ import annotations
@@ -78,10 +75,7 @@ class PendingAwareModel(CensoredDelayModel):
 
 
 def delayed_model_config(
-    imputation: str = "censor",
-    *,
-    maximize: bool = True,
-    calibrated: ModelConfig | None = None,
+    imputation: str = "censor", *, maximize: bool = True, calibrated: ModelConfig | None = None
 ) -> ModelConfig:
     """A configuration that has Ax model an outcome by its own Gaussian process, aware of delays.
 
@@ -92,8 +86,8 @@ def delayed_model_config(
         imputation: What replaces values of pending trials: ``"censor"`` for the worst one observed,
             ``"hallucinate"`` for the posterior mean.
         maximize: Whether the outcome is maximised.
-        calibrated: A `calibrated_model_config`, to calibrate the model by the trials observed, or
-            the configuration of a Gaussian process of Ax's; None for Ax's own.
+        calibrated: A `calibrated_model_config`, or the configuration of a Gaussian process of
+            Ax's; None for Ax's own.
     """
     check_one_of("imputation", imputation, IMPUTATIONS)
     inner = calibrated_or_plain(calibrated)
@@ -160,9 +154,8 @@ def delay_aware_generation_strategy(
 
     Args:
         client: A client or an experiment, whose optimisation has been configured.
-        imputation: What replaces values of pending trials: ``"hallucinate"`` for the posterior
-            mean, ``"censor"`` for the worst value observed. Ax has abandoned trials among the
-            pending ones: where points cannot be evaluated, censor them.
+        imputation: As of `delayed_model_config`. Where points cannot be evaluated, whose trials are
+            abandoned, censor them.
         calibrated: A `calibrated_model_config`, to calibrate the model by the trials observed.
         beta: Factor of the posterior variance if nothing is pending, as in BoTorch's
             ``UpperConfidenceBound``; None for 4 if values are hallucinated and their bound is

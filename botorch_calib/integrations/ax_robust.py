@@ -6,9 +6,8 @@ the other parameters alone, the decisions, for the maximum of a `RobustUpperConf
 contexts of a trial are drawn from their distribution. If others came, `complete_trial_in_context`
 records these. `robust_decision` is what to take in the end.
 
-Everything about contexts is in the user's units: Ax's model takes parameters as they are, unless
-they are on a logarithmic scale. Outcomes are winsorized by default in Ax, which would hide the very
-values that a worst case is about, so here they are not.
+Everything about contexts is in the user's units. Outcomes are not winsorized, as in Ax by default,
+which would hide the very values that a worst case is about.
 """
 
 from __future__ import annotations
@@ -33,16 +32,14 @@ from ax.api.utils.structs import GenerationStrategyDispatchStruct
 from ax.core.experiment import Experiment
 from ax.core.observation import Observation, ObservationData, ObservationFeatures
 from ax.core.parameter import DerivedParameter, ParameterType, RangeParameter
+from ax.core.search_space import SearchSpace
 from ax.core.trial import Trial
 from ax.generation_strategy.generation_strategy import GenerationStrategy
 from ax.generation_strategy.generator_spec import GeneratorSpec
 from ax.generators.torch.botorch_modular.acquisition import Acquisition
 from ax.generators.torch.botorch_modular.utils import ModelConfig
 from ax.generators.types import WinsorizationConfig
-from ax.storage.botorch_modular_registry import (
-    register_acquisition,
-    register_acquisition_function,
-)
+from ax.storage.botorch_modular_registry import register_acquisition, register_acquisition_function
 from ax.utils.common.constants import Keys
 from ax.utils.common.random import with_rng_seed
 from botorch.exceptions.errors import InputDataError, UnsupportedError
@@ -137,9 +134,8 @@ class RobustDecisions(Acquisition):
         def rounded(decisions: Tensor) -> Tensor:
             if rounding_func is None:
                 return decisions
-            return rounding_func(columns.join(decisions, middle.to(decisions)))[
-                ..., columns.decision
-            ]
+            joint = rounding_func(columns.join(decisions, middle.to(decisions)))
+            return joint[..., columns.decision]
 
         place = {column: i for i, column in enumerate(columns.decision)}
         digest = _digest_of(search_space_digest, place)
@@ -240,9 +236,8 @@ def robust_generation_strategy(
     confidence bound over the distributions of the contexts in ``ambiguity``; for a metric that is
     minimised, by the largest expectation of the lower bound.
 
-    A Wasserstein radius is a Euclidean distance in the units of the parameters, so these should
-    matter alike: configure a temperature in units of 10 degrees, say, if 10 degrees are as much as
-    1 of the other context.
+    A Wasserstein radius is a Euclidean distance in the units of the parameters, which should
+    matter alike.
 
     Args:
         client: A client or an experiment, whose optimisation has been configured.
@@ -250,11 +245,11 @@ def robust_generation_strategy(
             ``contexts``: range parameters on a linear scale, in no parameter constraint.
         contexts: Their distribution, in the units of the parameters and within their bounds: a
             `ContextDistribution`, contexts ``n x d_c`` that were met, or None for those of the
-            trials that have been observed by the time of each proposal. A proposal's own context is
-            drawn from it, so None is for trials whose contexts come from the environment.
-        ambiguity: The set of distributions. A schedule of its radius is a function of the number of
-            observed trials. A set that is not of this package, or has a function for an argument,
-            cannot be saved to JSON.
+            trials observed by the time of each proposal. A proposal's own context is drawn from it,
+            so None is for trials whose contexts come from the environment.
+        ambiguity: The set of distributions; a schedule of its radius is a function of the number of
+            observed trials. A set of your own, or with a function for an argument, cannot be saved
+            to JSON.
         beta: Factor of the variance, at least 0, as in BoTorch: the bound is the mean plus
             ``sqrt(beta)`` standard deviations.
         calibrated: A `calibrated_model_config`, to calibrate the model by the trials observed, or
@@ -262,8 +257,7 @@ def robust_generation_strategy(
         struct: Ax's further choices, as of the initial trials, with the method ``"custom"``.
 
     Raises:
-        InputDataError: If nothing has been configured, ``contexts`` do not fit the parameters, or
-            another argument is out of its range.
+        InputDataError: If nothing has been configured, or an argument is malformed.
         UnsupportedError: If there is more than one objective, a context is not a range parameter on
             a linear scale, or other parameters or constraints depend on it.
     """
@@ -309,10 +303,11 @@ def complete_trial_in_context(
 
     An arm of Ax cannot be changed, so the observation is attached as a trial of its own, and the
     proposed one is marked as failed: it is not pending then, and nothing is learned from it. If the
-    contexts are those that were proposed, that trial is completed.
+    contexts are those that were proposed, that trial is completed. Returns the complete trial's
+    index.
 
-    Initial trials that are recorded so count as such, unless Ax's choice
-    ``use_existing_trials_for_initialization`` is False: leave it True, or they never end.
+    Leave Ax's choice ``use_existing_trials_for_initialization`` True, or the initial trials that
+    are recorded so never end.
 
     Args:
         client: Whose generation strategy is a `robust_generation_strategy`.
@@ -320,9 +315,6 @@ def complete_trial_in_context(
         contexts: The value of each context that came, by name: any real numbers, whole ones
             for an integer parameter.
         raw_data: As ``client.complete_trial`` takes them.
-
-    Returns:
-        The index of the trial that is complete.
 
     Raises:
         InputDataError: If the trial does not run, or ``contexts`` are not a value within the bounds
@@ -361,18 +353,13 @@ def complete_trial_in_context(
 
 
 def robust_decision(client: Client) -> tuple[dict[str, Any], float]:
-    """The decision to take in the end: the best worst expectation of the model's mean.
+    """The decision to take in the end, and its value, the best worst expectation of the metric.
 
-    ``client.get_best_parameterization`` picks the trial with the best value in its own context, so
-    it prefers lucky contexts. Here the contexts and the set of the strategy judge all decisions,
-    those that were not tried among them. Pending trials do not count.
+    ``client.get_best_parameterization`` prefers trials with lucky contexts. Here the contexts and
+    the set of the strategy judge all decisions, also those not tried. Pending trials do not count.
 
     Args:
         client: Whose generation strategy is a `robust_generation_strategy`, with observed trials.
-
-    Returns:
-        The decision, by name and without contexts, and its value: the worst expectation of the
-        metric, which for one that is minimised is the largest.
 
     Raises:
         InputDataError: If there is no such strategy, or the objective has not been observed.
@@ -412,9 +399,6 @@ def _robust_spec(strategy: GenerationStrategy | None) -> GeneratorSpec:
     return spec
 
 
-# ------------------------------------------------------------ checks
-
-
 def _check_strategy(
     experiment: Experiment, struct: GenerationStrategyDispatchStruct | None
 ) -> None:
@@ -433,40 +417,39 @@ def _check_strategy(
 def _checked_parameters(experiment: Experiment, names: list[str]) -> list[RangeParameter]:
     """The parameters of these names, if they can be contexts."""
     space = experiment.search_space
-    found = []
-    for name in names:
-        parameter = space.parameters.get(name)
-        if parameter is None:
-            known = ", ".join(map(repr, space.parameters))
-            raise InputDataError(f"`context_names` has {name!r}; the parameters are {known}.")
-        if not isinstance(parameter, RangeParameter):
-            raise UnsupportedError(
-                f"The context {name!r} must be a range parameter without steps, it is a "
-                f"{type(parameter).__name__}."
-            )
-        if parameter.log_scale or parameter.logit_scale:
-            raise UnsupportedError(
-                f"The context {name!r} must be on a linear scale, or a distance would not be in "
-                "its units. Make its logarithm the parameter, if distances of that are meant."
-            )
-        for constraint in space.parameter_constraints:
-            if name in constraint.constraint_dict:
-                raise UnsupportedError(
-                    f"The context {name!r} must not be in a parameter constraint, as nobody "
-                    f"controls it: {constraint}."
-                )
-        for other in space.parameters.values():
-            if isinstance(other, DerivedParameter) and name in other.parameter_names_to_weights:
-                raise UnsupportedError(
-                    f"The context {name!r} must not be what a parameter is derived from, as "
-                    f"{other.name!r} is: derive it where the objective is evaluated."
-                )
-        found.append(parameter)
     if not names or len(set(names)) != len(names):
         raise InputDataError(f"`context_names` must be different names, at least one, got {names}.")
+    for name in names:
+        if name not in space.parameters:
+            known = ", ".join(map(repr, space.parameters))
+            raise InputDataError(f"`context_names` has {name!r}; the parameters are {known}.")
+        if problem := _why_no_context(space, name):
+            raise UnsupportedError(f"The context {name!r} must {problem}.")
     if not set(space.tunable_parameters) - set(names):
         raise InputDataError("`context_names` leave no parameter to decide on.")
-    return found
+    return [space.parameters[name] for name in names]  # type: ignore[misc]
+
+
+def _why_no_context(space: SearchSpace, name: str) -> str | None:
+    """What keeps a parameter from being a context, if anything."""
+    parameter = space.parameters[name]
+    if not isinstance(parameter, RangeParameter):
+        return f"be a range parameter without steps, it is a {type(parameter).__name__}"
+    if parameter.log_scale or parameter.logit_scale:
+        return (
+            "be on a linear scale, or a distance would not be in its units: make its logarithm the "
+            "parameter, if distances of that are meant"
+        )
+    for constraint in space.parameter_constraints:
+        if name in constraint.constraint_dict:
+            return f"not be in a parameter constraint, as nobody controls it: {constraint}"
+    for other in space.parameters.values():
+        if isinstance(other, DerivedParameter) and name in other.parameter_names_to_weights:
+            return (
+                f"not be what a parameter is derived from, as {other.name!r} is: derive it where "
+                "the objective is evaluated"
+            )
+    return None
 
 
 def _checked_contexts(

@@ -1,10 +1,9 @@
 """Calibrated models in Optuna, as the candidates function of its ``BoTorchSampler``.
 
-It needs optuna-integration (``pip install botorch_calib[optuna]``). The sampler encodes trials as
-tensors and decodes the point it is given. In between, a Gaussian process is fitted to each outcome,
-its calibrator replays the complete trials in the order of their numbers, and an acquisition
-function of these models is maximised. Nothing is kept from one trial to the next, so a study that
-is loaded goes on as if it had not been interrupted.
+It needs optuna-integration (``pip install botorch_calib[optuna]``). A Gaussian process is fitted to
+each outcome, its calibrator replays the complete trials in the order of their numbers, and an
+acquisition function of these models is maximised. Nothing is kept from one trial to the next, so a
+study that is loaded goes on as if it had not been interrupted.
 """
 
 from __future__ import annotations
@@ -24,7 +23,6 @@ from botorch.acquisition import AcquisitionFunction
 from botorch.acquisition.multi_objective import IdentityMCMultiOutputObjective
 from botorch.acquisition.multi_objective.utils import get_default_partitioning_alpha
 from botorch.exceptions.errors import InputDataError
-from botorch.models import ModelList
 from botorch.models.model import Model
 from botorch.optim import optimize_acqf
 from botorch.utils.multi_objective.hypervolume import infer_reference_point
@@ -41,7 +39,7 @@ from botorch_calib.acquisition import (
 )
 from botorch_calib.asynchronous.refits import fit_single_task_gp
 from botorch_calib.calibration import Calibrator, LocalizedConformal
-from botorch_calib.models import CalibratedModel
+from botorch_calib.models import CalibratedModel, CalibratedModelList
 from botorch_calib.models.residuals import RESIDUALS
 from botorch_calib.optim.separate_starts import SEPARATE_STARTS
 from botorch_calib.posteriors.calibrated import EXCESS
@@ -81,24 +79,21 @@ def calibrated_candidates_func(
         calibrator: One for all outcomes, or one for each, objectives first and then constraints.
             Each trial starts from a copy that has learned nothing (default:
             ``LocalizedConformal(0.2)``).
-        denoise: Whether posteriors are of objectives and constraints behind the noise (the
-            default) or of their observations.
+        denoise: Whether posteriors are of outcomes behind the noise or of their observations.
         residuals: Which residuals of the trials are replayed: ``"prequential"``, one step ahead,
             or ``"loo"``, leave-one-out.
         excess: See `CalibratedModel`.
         fit: Builds a fitted Gaussian process with one output from ``X`` (``n x d``), scaled to the
-            unit cube, and ``Y`` (``n x 1``). The default is a ``SingleTaskGP`` with standardized
-            outcomes, fitted by marginal likelihood.
+            unit cube, and ``Y`` (``n x 1``) (default: a ``SingleTaskGP``, by marginal likelihood).
         num_restarts: Number of starting points of the gradient-based search.
         raw_samples: Number of points from which these are chosen.
 
     Returns:
-        A function as ``BoTorchSampler`` asks for it, which can be pickled if ``fit`` can. It raises
-        an ``InputDataError`` if an objective or a constraint is infinite, or the number of
-        calibrators is not that of the outcomes.
+        A function as ``BoTorchSampler`` asks for it, which can be pickled if ``fit`` can.
 
     Raises:
-        InputDataError: If an argument is unknown or out of its range.
+        InputDataError: If an argument is malformed; when called, if an objective or a constraint is
+            infinite, or the number of calibrators is not that of the outcomes.
     """
     if calibrator is None:
         calibrator = LocalizedConformal(0.2)
@@ -168,7 +163,15 @@ class _CalibratedCandidates:
         pending_x: Tensor | None,
     ) -> Tensor:
         """The next point ``1 x d`` within ``bounds``, ``2 x d``."""
-        trials = _trials_in_unit_cube(train_x, train_obj, train_con, bounds, pending_x)
+        for name, values in (("An objective", train_obj), ("A constraint", train_con)):
+            # Optuna itself refuses NaN.
+            if values is not None and not torch.isfinite(values).all():
+                raise InputDataError(
+                    f"{name} of a complete trial is infinite, which no Gaussian process can be "
+                    "fitted to: return a finite value, or prune such trials."
+                )
+        pending = None if pending_x is None or not len(pending_x) else normalize(pending_x, bounds)
+        trials = _Trials(normalize(train_x, bounds), train_obj, train_con, pending)
         if len(trials.X) < 2:
             # The sampler counts running trials among those to start with, so there may be none.
             point = torch.rand_like(bounds[:1])
@@ -187,9 +190,9 @@ class _CalibratedCandidates:
     def _acquisition_function(self, trials: _Trials) -> AcquisitionFunction:
         models = self._models(trials)
         if trials.num_objectives > 1:
-            return _hypervolume_improvement(ModelList(*models), trials)
+            return _hypervolume_improvement(CalibratedModelList(*models), trials)
         if trials.constraints is not None:
-            return _constrained_improvement(ModelList(*models), trials)
+            return _constrained_improvement(CalibratedModelList(*models), trials)
         return LogCalibratedExpectedImprovement(
             models[0], best_f=trials.objectives.max(), X_pending=trials.X_pending
         )
@@ -215,25 +218,6 @@ class _CalibratedCandidates:
             )
             for Y, calibrator in zip(outcomes, calibrators, strict=True)
         ]
-
-
-def _trials_in_unit_cube(
-    train_x: Tensor,
-    train_obj: Tensor,
-    train_con: Tensor | None,
-    bounds: Tensor,
-    pending_x: Tensor | None,
-) -> _Trials:
-    for name, values in (("An objective", train_obj), ("A constraint", train_con)):
-        # Optuna itself refuses NaN.
-        if values is not None and not torch.isfinite(values).all():
-            raise InputDataError(
-                f"{name} of a complete trial is infinite, which no Gaussian process can be "
-                "fitted to: return a finite value, or prune such trials."
-            )
-    if pending_x is not None:
-        pending_x = normalize(pending_x, bounds) if len(pending_x) else None
-    return _Trials(normalize(train_x, bounds), train_obj, train_con, pending_x)
 
 
 def _constrained_improvement(model: Model, trials: _Trials) -> AcquisitionFunction:

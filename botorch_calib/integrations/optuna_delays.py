@@ -1,9 +1,8 @@
 """Delay-aware proposals in Optuna, by a ``BoTorchSampler`` that knows the state of all trials.
 
 It needs optuna-integration (``pip install botorch_calib[optuna]``). For each proposal the trials of
-the study become a `FeedbackLedger`, from which a `DelayAwareProposer` chooses: those that run are
-pending, those that failed have failed, and the order of their times is kept. Storages, retries and
-heartbeats are Optuna's.
+the study become a `FeedbackLedger`, from which a `DelayAwareProposer` chooses. Storages, retries
+and heartbeats are Optuna's.
 """
 
 from __future__ import annotations
@@ -75,18 +74,15 @@ class DelayAwareSampler(BoTorchSampler):
     It is for one objective without constraints. Trials that run are censored or hallucinated, as
     ``strategy`` says; the value of a pruned one never comes. The search keeps away from points that
     have failed: by an exception, because the heartbeat of their process stopped, or by an infinite
-    value. It keeps away, until its value comes, from a trial that more later ones have overtaken
-    than ever before, such as one that hangs (`DelayStrategy`, whose ``failures="ignore"`` keeps
-    away from none of them). If all parameters are integers, categories or have steps, and there are
-    at most 2048 points, the search is among these, and a point that failed, was pruned or runs is
-    asked again only if there is no other. Elsewhere a point that Optuna would round to that of an
-    earlier trial gives way to a new one. Nothing is kept from one trial to the next but the last
-    fit, so a study that is loaded goes on as if it had not been interrupted.
+    value; and from trials that hang, until their value comes (see ``failures`` of `DelayStrategy`).
+    If all parameters are integers, categories or have steps, and there are at most 2048 points, the
+    search is among these, and a point that failed, was pruned or runs is asked again only if there
+    is no other. Elsewhere a point that Optuna would round to that of an earlier trial gives way to
+    a new one. A study that is loaded goes on as if it had not been interrupted.
 
-    Which trials overtake which is told by the order in which they began and ended. If clocks of
-    machines differ by more than a trial takes, the sampler notices later that one hangs. A trial
-    whose process was killed runs for ever to Optuna, and so to the sampler it hangs: tell the study
-    that it failed, or give the storage heartbeats.
+    Which trials hang is told by the order in which trials began and ended: later, if clocks of
+    machines differ by more than a trial takes. A trial whose process was killed hangs: tell the
+    study that it failed, or give the storage heartbeats.
 
     Args:
         strategy: ``"hallucinate"``, ``"ucb"``, ``"ts"`` or a `DelayStrategy`.
@@ -95,8 +91,8 @@ class DelayAwareSampler(BoTorchSampler):
         fit: Builds a fitted Gaussian process from ``X`` (``n x d``), scaled to the unit cube, and
             ``Y`` (``n x 1``), which is to be maximised. The default is a ``SingleTaskGP``, fitted
             by marginal likelihood.
-        censor_value: The worst value that the objective can take, as a trial returns it. None for
-            the worst one observed so far, which is milder.
+        censor_value: The worst value that the objective can take, as a trial returns it; None for
+            the worst one observed so far.
         num_restarts: Number of starting points of the gradient-based search.
         raw_samples: Number of points from which these are chosen.
         n_startup_trials: Number of trials, those that run included, that are drawn at random first.
@@ -216,9 +212,8 @@ class DelayAwareSampler(BoTorchSampler):
     def reseed_rng(self) -> None:
         """Draw new seeds, once in each process and for each copy.
 
-        Optuna calls this before each trial of ``n_jobs`` threads, lest they draw the same numbers.
-        They share this sampler, whose numbers differ from proposal to proposal as it is; and a
-        design goes on only as long as it keeps its seed.
+        Optuna calls this before each trial of ``n_jobs`` threads, which share this sampler: its
+        numbers differ anyway, and a design goes on only as long as it keeps its seed.
         """
         with _one_at_a_time:
             super().reseed_rng()

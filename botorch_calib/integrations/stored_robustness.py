@@ -55,5 +55,4 @@ def read_ambiguity(stored: Any) -> AmbiguitySet:
             arguments[key] = RadiusSchedule(**value)
         elif isinstance(value, list):
             arguments[key] = torch.tensor(value, dtype=torch.double)  # lengthscales
-    ambiguity: AmbiguitySet = getattr(robust, stored["name"])(**arguments)
-    return ambiguity
+    return getattr(robust, stored["name"])(**arguments)

@@ -18,7 +18,6 @@ except ImportError as error:
         "botorch_calib.integrations.xopt needs Xopt: pip install botorch_calib[xopt]"
     ) from error
 import yaml
-from botorch.models import ModelList
 from pydantic import Field, field_validator, model_validator
 from xopt.generators.bayesian.models.standard import StandardModelConstructor
 from xopt.pydantic import remove_none_values
@@ -30,7 +29,7 @@ from botorch_calib.integrations.stored_calibrators import (
     stored_name,
     with_default_options,
 )
-from botorch_calib.models import CalibratedModel
+from botorch_calib.models import CalibratedModelList
 from botorch_calib.models.residuals import RESIDUALS
 from botorch_calib.posteriors.calibrated import EXCESS
 
@@ -42,18 +41,16 @@ class CalibratedModelConstructor(StandardModelConstructor):
     """Xopt's standard model constructor, with each outcome calibrated.
 
     Its fields are those of ``StandardModelConstructor`` and the following; all are given by name.
-    The model is a ``ModelList`` of a `CalibratedModel` for each objective and constraint. Xopt's
-    generators evaluate it by joint samples of the calibrated distributions, except where a single
-    candidate is asked for without constraints: BoTorch's analytic functions, which they use there,
-    read its mean and variance alone.
+    The model is a `CalibratedModelList`, with an outcome for each objective and constraint. Xopt's
+    generators evaluate it by joint samples, except where a single candidate is asked for without
+    constraints: BoTorch's analytic functions, used there, read its mean and variance alone.
 
     Args:
         calibrator: The class of the calibrator, by its name if it is one of this package. Each fit
             makes a new one for each outcome.
         calibrator_options: Arguments of the calibrator, plain values; ``alpha=0.2`` if there are
             none and it is a `LocalizedConformal`.
-        denoise: Whether posteriors are of the outcomes behind the noise (the default) or of their
-            observations.
+        denoise: Whether posteriors are of outcomes behind the noise or of their observations.
         residuals: Which residuals of the data are replayed: ``"prequential"``, one step ahead, or
             ``"loo"``, leave-one-out.
         excess: See `CalibratedModel`.
@@ -91,20 +88,15 @@ class CalibratedModelConstructor(StandardModelConstructor):
     def _options(self) -> dict[str, Any]:
         return with_default_options(calibrator_class(self.calibrator), self.calibrator_options)
 
-    def build_model(self, *args: Any, **kwargs: Any) -> ModelList:
+    def build_model(self, *args: Any, **kwargs: Any) -> CalibratedModelList:
         """The models that Xopt would have used, fitted by it and then calibrated."""
         new_calibrator = calibrator_class(self.calibrator)
-        return ModelList(
-            *(
-                CalibratedModel.from_history(
-                    model,
-                    new_calibrator(**self._options),
-                    denoise=self.denoise,
-                    residuals=self.residuals,
-                    excess=self.excess,
-                )
-                for model in super().build_model(*args, **kwargs).models
-            )
+        return CalibratedModelList.from_history(
+            super().build_model(*args, **kwargs),
+            new_calibrator(**self._options),
+            denoise=self.denoise,
+            residuals=self.residuals,
+            excess=self.excess,
         )
 
 

@@ -91,5 +91,4 @@ def as_array(name: str, values: Any, *shapes: tuple[int | None, ...]) -> NDArray
             f"`{name}` must have shape {' or '.join(texts)}, got {actual}."
         )
     doubles = values.detach().to(device="cpu", dtype=torch.double)
-    checked: NDArray[np.float64] = check_finite(name, doubles).numpy().astype(DOUBLE)
-    return checked
+    return check_finite(name, doubles).numpy().astype(DOUBLE)

@@ -68,17 +68,11 @@ class Settings:
 
 @dataclass(frozen=True, eq=False)
 class Contents:
-    """A ledger's settings and trials, which never change: a change makes new contents.
-
-    Attributes:
-        settings: The ledger's settings.
-        entries: The trials; the position of each is its id.
-        latest: The latest time that the ledger's clock has told.
-    """
+    """A ledger's settings and trials, which never change: a change makes new contents."""
 
     settings: Settings
-    entries: Sequence[Entry] = ()
-    latest: float = 0.0
+    entries: Sequence[Entry] = ()  # the position of each is its id
+    latest: float = 0.0  # the latest time that the ledger's clock has told
 
     def __len__(self) -> int:
         return len(self.entries)

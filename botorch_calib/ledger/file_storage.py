@@ -2,8 +2,8 @@
 
 Each operation opens its own connection and is one transaction: a process may be killed at any
 moment. With ``EXTRA`` synchronisation a change also survives a power failure once the call that
-made it has returned. SQLite detects most damage to its pages, but not to the numbers in them. For
-these, each row carries a checksum. They are checked when the file is opened or read.
+made it has returned. SQLite detects most damage to its pages, but not to the numbers in them: for
+these, each row carries a checksum.
 """
 
 from __future__ import annotations
@@ -101,6 +101,8 @@ class FileStorage(Storage):
                 storage.contents.settings.check_agrees(given, path)
             except BaseException:
                 lock.release()
+                # A traceback keeps it alive, and it may not write any more.
+                cls._of_path.pop(path, None)
                 raise
             return storage
 

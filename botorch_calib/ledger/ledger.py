@@ -40,17 +40,16 @@ class FeedbackLedger:
     """A record of queries and their delayed values, in memory or, with `open`, in a file.
 
     **Time.** With ``clock="iterations"`` the time of a query is the number of queries before
-    it. At iteration ``t``, when query ``t`` is chosen, the queries ``0, ..., t - 1`` exist, and
-    the values with ``observed_at <= t`` have arrived. With ``clock="seconds"`` time is
-    ``time.time()``, or the clock of the times that you pass. Every method that reads the ledger
-    takes ``now`` (default: the current time), and reports only what had happened by then.
+    it: when query ``t`` is chosen, the queries ``0, ..., t - 1`` exist, and the values with
+    ``observed_at <= t`` have arrived. With ``clock="seconds"`` time is ``time.time()``, or the
+    clock of the times that you pass. Methods that read the ledger take ``now`` (default: the
+    current time), and report only what had happened by then.
 
-    **States.** A trial is *pending* until its value arrives. It is *expired* once
-    ``now - submitted_at > max_wait``, or from the time at which it is abandoned. It is *observed*
-    once a value has arrived in time. A value that arrives for an expired trial is late. With
-    ``late="use"`` it is used from then on; with ``late="discard"``, as in the paper, the trial
-    stays expired, and only the records show the value. A trial is *failed* when no value
-    will arrive; failed trials are left out of all data.
+    **States.** A trial is *pending* until its value arrives, *observed* once it has arrived in
+    time, and *expired* once ``now - submitted_at > max_wait`` or the trial is abandoned. A value
+    that arrives for an expired trial is late. With ``late="use"`` it is used from then on; with
+    ``late="discard"``, as in the paper, the trial stays expired, and only the records show the
+    value. A trial is *failed* when no value will arrive, and left out of all data.
 
     The data are those of Verma, Dai and Low [Verma2022]_, eq. 1, which are
     ``y~_s = y_s 1{d_s <= min(m, t - s)}``, where ``m`` is ``max_wait`` and
@@ -62,17 +61,14 @@ class FeedbackLedger:
 
     Args:
         dim: Number ``d`` of elements of a query.
-        censor_value: The value that replaces a missing one, in units of the outcome: the least
-            value that the objective can take (for minimisation, the greatest). None if no such
-            bound is known.
+        censor_value: The value that replaces a missing one: the least that the objective can take
+            (for minimisation, the greatest). None if no such bound is known.
         max_wait: How long to wait for a value: ``m`` iterations, or seconds.
         late: Whether to ``"use"`` or ``"discard"`` values that arrive after ``max_wait``. None is
-            ``"discard"`` where ``max_wait`` is finite, and else ``"use"``: then only values of
-            abandoned trials can be late.
+            ``"discard"`` where ``max_wait`` is finite, and else ``"use"``.
         clock: ``"iterations"`` or ``"seconds"``.
-        maximize: Whether the greatest value is best, or the least. Proposers, optimizers and `best`
-            read it from here. None leaves it to the first of them that says so; until then, values
-            are maximized.
+        maximize: Whether the greatest value is best, or the least, for proposers, optimizers and
+            `best`. None leaves it to the first of them that says so; until then it is True.
         propose: Chooses the queries of `ask`, such as a `DelayAwareProposer`; not stored in a file.
     """
 
@@ -112,13 +108,13 @@ class FeedbackLedger:
         whose name ends in ``-journal``: never delete it, and move or copy it with the ledger.
 
         One process at a time writes to a ledger: this one, from here to `close`, or until nothing
-        refers to the ledger any more, or the process ends, however it ends. Meanwhile others can
-        `read` it, and a file whose name ends in ``.lock`` tells them who writes. Here, all that
-        opens the file shares one ledger. Several processes or machines need Optuna's or Ax's
-        storages. Choose a local disk: not all network file systems have locks that work.
+        refers to the ledger any more, or the process ends. Meanwhile others can `read` it, and a
+        file whose name ends in ``.lock`` tells them who writes. Here, all that opens the file
+        shares one ledger. Several processes or machines need Optuna's or Ax's storages. Choose a
+        local disk: not all network file systems have locks that work.
 
-        Settings are those of the class, and must agree with those of the file. None stands for the
-        file's, or for the default in a new file.
+        Settings must agree with those of the file. None stands for the file's, or for the default
+        in a new file.
 
         Args:
             path: The file; its folder must exist.
@@ -248,14 +244,11 @@ class FeedbackLedger:
     # ------------------------------------------------------------ recording
 
     def submit(self, x: Any, time: float | None = None) -> int:
-        """Record a query. Do so before its evaluation starts, so that a crash loses no query.
+        """Record a query, before its evaluation starts; returns the id of the trial, from 0 on.
 
         Args:
             x: The query, a tensor or array of shape ``d`` or ``1 x d``.
             time: Time of submission (default: now). Times need not be in order.
-
-        Returns:
-            The id of the trial: the number of trials before it.
 
         Raises:
             BotorchError: If ``x`` or ``time`` is malformed.
@@ -265,18 +258,15 @@ class FeedbackLedger:
             return change.append(query, at)
 
     def ask(self, propose: Propose | None = None) -> Trial:
-        """Choose a query, and submit it; its value is to be told by `tell`.
+        """Choose a query, and submit it: a new trial, whose value is to be told by `tell`.
 
         While another thread is choosing, this waits. If a query is submitted meanwhile by other
-        means, it is chosen again with knowledge of that.
+        means, it is chosen again. An `AsynchronousOptimizer` that starts before the value is told
+        evaluates the trial, unless its ``resume`` is ``"keep"``.
 
         Args:
             propose: A function from the ledger to a tensor of shape ``d`` or ``1 x d`` (default:
                 the ledger's own).
-
-        Returns:
-            The new trial. An `AsynchronousOptimizer` that starts before its value is told
-            evaluates it, unless its ``resume`` is ``"keep"``.
 
         Raises:
             BotorchError: If there is nothing to ask, or the answer is malformed.
@@ -305,11 +295,9 @@ class FeedbackLedger:
         Args:
             trial_id: The trial's id, ``ask().id``.
             y: Its value, a finite number or a tensor of one element.
-            yvar: The variance of the noise of ``y``, in squared units of ``y``: of a mean of ``k``
-                repetitions, their variance over ``k``. A `DelayAwareProposer` uses the variances
-                once those of all values are known.
-            time: Time of arrival (default: now). It may lie in the future, as in simulations;
-                until then the value stays hidden.
+            yvar: The variance of the noise of ``y``: of a mean of ``k`` repetitions, theirs over
+                ``k``. A `DelayAwareProposer` uses variances once those of all values are known.
+            time: Time of arrival (default: now), until which the value stays hidden.
 
         Raises:
             UnknownTrialError: If there is no such trial.
@@ -359,16 +347,13 @@ class FeedbackLedger:
         self._change(trial_id, lambda entry, clock: entry.amended(value, variance, at, clock))
 
     def add(self, X: Any, Y: Any, Yvar: Any = None, time: float | None = None) -> list[int]:
-        """Record queries with their values, such as data from before; all of them or none.
+        """Record queries with their values, all or none, and return the ids of the new trials.
 
         Args:
             X: The queries, a tensor or array ``n x d``.
             Y: Their values, ``n x 1`` or ``n``.
             Yvar: The variances of their noise, of the shape of ``Y``, or None.
             time: Time of submission and arrival (default: now).
-
-        Returns:
-            The ids of the new trials.
 
         Raises:
             BotorchError: If an argument is malformed.
@@ -463,10 +448,7 @@ class FeedbackLedger:
         return view.queries(rows), view.values(rows)
 
     def noise_variances(self, now: float | None = None) -> Tensor:
-        """Variances ``n x 1`` of the noise of the values of `to_observations`, in their order.
-
-        They are NaN where they are not known.
-        """
+        """Variances ``n x 1`` of the noise of the values of `to_observations`; NaN if not known."""
         view = self._view(now)
         return view.variances(view.rows(view.usable, "observed_at"))
 
@@ -496,13 +478,11 @@ class FeedbackLedger:
     def waits(self, now: float | None = None) -> list[int]:
         """How long trials took or have been waiting, counted in queries made meanwhile, by id.
 
-        A trial ends by its value, its failure, its abandonment or the end of ``max_wait``. Counted
-        in queries, its length does not depend on pauses of the run, nor on the clock. The query
-        that is made as it ends does not count, so the length stays what it was at that time.
+        A trial ends by its value, its failure, its abandonment or the end of ``max_wait``; the
+        query that is made as it ends does not count.
         """
         view = self._view(now)
-        waits: list[int] = view.waits[view.submitted].tolist()
-        return waits
+        return view.waits[view.submitted].tolist()
 
     def pending(self, now: float | None = None) -> Tensor:
         """Queries ``n x d`` of pending trials, in order of submission."""
@@ -515,18 +495,14 @@ class FeedbackLedger:
         return view.queries(view.rows(view.incomplete))
 
     def window(self, now: float | None = None) -> Tensor:
-        """Queries ``n x d`` of the last ``max_wait``, over which eq. 2 of the paper sums.
-
-        They have a value or not, are in order of submission, and without failed ones.
-        """
+        """Queries ``n x d`` of the last ``max_wait`` that did not fail, which eq. 2 sums over."""
         view = self._view(now)
         return view.queries(view.rows(view.window))
 
     def to_records(self, now: float | None = None) -> list[dict[str, Any]]:
-        """The trials as dictionaries of plain Python values, by id, ready for pandas.
+        """The trials as dictionaries of plain Python values, by id, with the names of `Trial`.
 
-        The keys are ``id``, ``x_0``, ``x_1``, ..., ``y``, ``yvar``, ``submitted_at``,
-        ``observed_at``, ``status`` and ``note``, with the meanings they have in `Trial`.
+        The elements of a query are ``x_0``, ``x_1``, ...
         """
         return [
             {

@@ -28,17 +28,9 @@ if hasattr(os, "register_at_fork"):
 
 
 class Change:
-    """A change of a ledger that is being made.
+    """A change of a ledger that is being made: its settings, entries and latest time may change.
 
-    Args:
-        contents: The contents before it.
-        is_choosing: Whether a query is being chosen.
-
-    Attributes:
-        settings: The ledger's settings, which may be replaced.
-        entries: All trials.
-        latest: The latest time that the ledger's clock has told.
-        changed: Ids of the trials that are new or replaced.
+    ``changed`` are the ids of the trials that are new or replaced.
     """
 
     def __init__(self, contents: Contents, is_choosing: bool) -> None:

@@ -20,9 +20,8 @@ Rows = NDArray[np.intp]
 class ViewAtTime:
     """A ledger's trials as known at the time ``now``.
 
-    With the clock of iterations, ``now = t`` is the moment at which query ``t`` is chosen, so that
-    only queries with smaller numbers exist. Sets of trials are Boolean vectors with an element for
-    each trial, also for those submitted after ``now``.
+    Sets of trials are Boolean vectors with an element for each trial, also for those submitted
+    after ``now``.
     """
 
     def __init__(self, contents: Contents, now: float) -> None:
@@ -87,8 +86,6 @@ class ViewAtTime:
         before_end = np.searchsorted(in_order, ended, side="left")
         until_start = np.searchsorted(in_order, starts, side="right")
         return np.maximum(before_end - until_start, 0)
-
-    # ------------------------------------------------------------ data
 
     def rows(self, mask: Mask, order: str = "submitted_at") -> Rows:
         """Rows of a set of trials, by one of their times, then by id."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
 import sqlite3
@@ -18,9 +19,6 @@ class WriterLock:
     It is SQLite's lock on a small database beside the file, which says who holds it. ``BEGIN
     IMMEDIATE`` keeps other writers out, and lets in those who want to read that. The operating
     system takes the lock away when the process ends, however it ends, and forks do not inherit it.
-
-    Raises:
-        LedgerError: If another process holds the lock, or it cannot be taken for another reason.
     """
 
     def __init__(self, path: Path) -> None:
@@ -29,24 +27,24 @@ class WriterLock:
             self._database = sqlite3.connect(
                 self._file, timeout=WAIT, isolation_level=None, check_same_thread=False
             )
-            try:
-                self._take()
-            except sqlite3.OperationalError as error:
-                if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY:
-                    raise
-                holder = self._holder()
-                raise LedgerError(
-                    f"The ledger {path} is open in {holder}, and one process at a time writes to "
-                    "a ledger. To read it meanwhile, use FeedbackLedger.read. For several "
-                    "processes, use Optuna's storage, with the DelayAwareSampler of "
-                    "botorch_calib.integrations.optuna_delays."
-                ) from error
-            except BaseException:
-                self.release()
-                raise
+            with contextlib.ExitStack() as undo:
+                undo.callback(self.release)
+                try:
+                    self._take()
+                except sqlite3.OperationalError as error:
+                    if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY:
+                        raise
+                    raise LedgerError(
+                        f"The ledger {path} is open in {self._holder()}, and one process at a time "
+                        "writes to a ledger. To read it meanwhile, use FeedbackLedger.read. For "
+                        "several processes, use Optuna's storage, with the DelayAwareSampler of "
+                        "botorch_calib.integrations.optuna_delays."
+                    ) from error
+                undo.pop_all()
         except sqlite3.Error as error:
             raise LedgerError(
-                f"The lock {self._file} of the ledger cannot be taken: {error}."
+                f"The lock {self._file} of the ledger cannot be taken: {error}. Without it, the "
+                "ledger can be read (FeedbackLedger.read)."
             ) from error
 
     def _take(self) -> None:
@@ -62,10 +60,8 @@ class WriterLock:
     def _holder(self) -> str:
         try:
             host, pid = self._database.execute("SELECT host, pid FROM holder").fetchone()
-        except (sqlite3.Error, TypeError):  # it has not said so yet
-            return "another process"
-        finally:
-            self.release()
+        except (sqlite3.Error, TypeError):  # it has not said so yet; SQLite tells no more
+            return "another process, or its file system has no locks"
         return f"another process (pid {pid} on {host})"
 
     def release(self) -> None:

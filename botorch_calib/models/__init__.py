@@ -4,6 +4,7 @@
 file                 content
 ==================== ===============================================================================
 ``calibrated``       `CalibratedModel`: calibrated marginals
+``several_outcomes`` `CalibratedModelList`: independent outcomes as one model
 ``delayed``          `CensoredDelayModel`: pending queries
 ``imputation``       values that are put in place of missing ones
 ``fit_to_ledger``    models of the values in a ledger
@@ -11,6 +12,7 @@ file                 content
 ``wrapper``          the base class of models around another one
 ``inspection``       how parts, data, noise and units of any model are reached
 ``requirements``     checks of models, inputs and observations
+``predictors``       how each kind of base model predicts observations
 ``marginals``        posteriors at single points, for all of them at once
 ``conditioning``     conditioning on observations, with errors that help
 ``factorization``    rows that are added to a Cholesky factor
@@ -25,9 +27,11 @@ from botorch_calib.models.calibrated import CalibratedModel
 from botorch_calib.models.delayed import CensoredDelayModel
 from botorch_calib.models.residuals import loo_residuals, prequential_residuals
 from botorch_calib.models.sample_paths import CalibratedPath
+from botorch_calib.models.several_outcomes import CalibratedModelList
 
 __all__ = [
     "CalibratedModel",
+    "CalibratedModelList",
     "CalibratedPath",
     "CensoredDelayModel",
     "loo_residuals",

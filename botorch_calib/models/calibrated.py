@@ -11,36 +11,26 @@ import torch
 from botorch.acquisition.objective import PosteriorTransform
 from botorch.exceptions import BotorchTensorDimensionError, InputDataError, UnsupportedError
 from botorch.models.model import FantasizeMixin, Model
-from botorch.posteriors import GPyTorchPosterior
 from botorch.utils.datasets import SupervisedDataset
 from torch import Tensor
 
-from botorch_calib._validation import check_one_of, check_tensor, check_variances
+from botorch_calib._validation import check_model, check_one_of, check_tensor, check_variances
 from botorch_calib.calibration import Calibrator, LocalizedConformal
-from botorch_calib.distributions.piecewise import PiecewisePredictive
 from botorch_calib.exceptions import CalibrationWarning
-from botorch_calib.models.conditioning import conditioned_on, given_noise
+from botorch_calib.models.conditioning import conditioned_on
 from botorch_calib.models.inspection import (
-    in_output_task,
-    least_variance,
-    objective_variance,
-    observation_noise_variance,
-    observed_process,
+    as_in_training,
     predicting_process,
     with_task_feature,
 )
-from botorch_calib.models.marginals import posterior_at
+from botorch_calib.models.predictors import GaussianPredictor, predictor_of
 from botorch_calib.models.requirements import (
-    check_base,
     check_observations,
-    check_outcome_transform,
     scalar_affine,
 )
-from botorch_calib.models.residuals import forecast_history
 from botorch_calib.models.wrapper import WrapperModel, check_output_indices, standardized_gp
-from botorch_calib.posteriors import CalibratedPosterior
+from botorch_calib.posteriors import StatedPosterior
 from botorch_calib.posteriors.calibrated import EXCESS
-from botorch_calib.posteriors.single_points import SinglePointPosterior, is_gaussian
 
 
 class CalibratedModel(WrapperModel, FantasizeMixin):
@@ -48,8 +38,8 @@ class CalibratedModel(WrapperModel, FantasizeMixin):
 
     `from_history` makes it anew in each round, by replaying the training data of a fitted Gaussian
     process; `observe` keeps one model up to date, as in the paper. BoTorch's analytic and Monte
-    Carlo acquisition functions, ``optimize_acqf``, pending points and ``ModelList`` take it as any
-    model.
+    Carlo acquisition functions, ``optimize_acqf`` and pending points take it as any model; several
+    outcomes go into a `CalibratedModelList`.
 
     The calibrator keeps the coverage of statements about *observations* true, over all rounds
     together and for any sequence of data. With ``denoise=True`` the posterior is of the objective,
@@ -134,16 +124,14 @@ class CalibratedModel(WrapperModel, FantasizeMixin):
         """
         _check_model(model)
         _check_calibrator(calibrator)
-        observed = observed_process(model)
-        X, z, _ = forecast_history(observed, residuals)
-        own = in_output_task(observed, X)
-        X, z = X[own], z[own]
+        predictor = predictor_of(model)
+        X, z = predictor.history(residuals)
         if not (isinstance(num_initial, Integral) and 0 <= num_initial <= len(z)):
             raise InputDataError(
                 "`num_initial` must be an integer between 0 and the number of observations "
                 f"{len(z)}, got {num_initial!r}."
             )
-        observed.eval()
+        predictor.observed.eval()
         replayed = deepcopy(calibrator).to(z)
         replayed.update(X[num_initial:], z[num_initial:])
         return cls(model, replayed, denoise=denoise, excess=excess)
@@ -167,7 +155,7 @@ class CalibratedModel(WrapperModel, FantasizeMixin):
             X: Inputs ``n x d``, in the order of observation.
             Y: Observed values ``n x 1``, in units of the outcome.
             Yvar: Their noise variances ``n x 1``, for a base model with given noise (default: the
-                mean of its training noise).
+                mean of its training noise), without what it learns beside them.
             condition: Whether to also condition the base model on the observations. Rows that were
                 pending in a `CensoredDelayModel` then no longer are.
             learn_from: ``n`` booleans (default: all rows teach the calibrator, in order). Rows that
@@ -181,24 +169,19 @@ class CalibratedModel(WrapperModel, FantasizeMixin):
             BotorchTensorDimensionError: If a shape is another one.
             UnsupportedError: If the base model is batched or cannot be conditioned.
         """
-        observed = observed_process(self.model)
+        predictor = predictor_of(self.model)
+        observed = predictor.observed
         X = with_task_feature(observed, X)
         check_observations(observed, X, Y, Yvar)
         X, Y = (_as_precise_as(observed, values) for values in (X, Y))
         Yvar = None if Yvar is None else _as_precise_as(observed, Yvar)
         _check_rows(len(X), learn_from, beyond)
-        # One point a batch: only the marginals are needed.
-        known = Yvar if learn_from is None else None
-        mean, deviation = self.observation_moments(X.unsqueeze(-2), known)
-        z = ((Y.unsqueeze(-1) - mean) / deviation).reshape(-1)
+        with as_in_training(observed):
+            z = predictor.scores(X, Y, Yvar if learn_from is None else None)
+            inputs = self.transform_inputs(X)
         if beyond is not None:
             z = torch.where(beyond == 0, z, beyond.to(z) * torch.finfo(z.dtype).max)
-        conditioned = self.model
-        if condition and observed is not self.model:  # pending rows are so no longer
-            conditioned = self.model.with_observations(X, Y, Yvar)
-        elif condition:
-            conditioned = conditioned_on(observed, X, Y, **given_noise(observed, X, Y, Yvar))
-        inputs = self.transform_inputs(X)
+        conditioned = predictor.conditioned(X, Y, Yvar) if condition else self.model
         if learn_from is None:
             self.calibrator.update(inputs, z)
         else:
@@ -216,18 +199,7 @@ class CalibratedModel(WrapperModel, FantasizeMixin):
             Yvar: Noise variances ``n x 1``, for ``X`` of shape ``n x 1 x d`` (default: the
                 model's).
         """
-        observed = observed_process(self.model)
-        X = with_task_feature(observed, X)
-        posterior = _gaussian_posterior(observed, X)
-        if posterior.mean.shape[-2] != X.shape[-2]:
-            raise UnsupportedError(
-                "Observations cannot be predicted one by one under one-to-many input transforms."
-            )
-        if Yvar is None:
-            noise = observation_noise_variance(observed, posterior, X)
-        else:
-            noise = Yvar.unsqueeze(-1)
-        return posterior.mean, (objective_variance(observed, posterior) + noise).sqrt()
+        return GaussianPredictor(self.model).moments(X, Yvar)
 
     # ------------------------------------------------------------ the model interface
 
@@ -237,7 +209,7 @@ class CalibratedModel(WrapperModel, FantasizeMixin):
         output_indices: list[int] | None = None,
         observation_noise: bool | Tensor = False,
         posterior_transform: PosteriorTransform | None = None,
-    ) -> CalibratedPosterior:
+    ) -> StatedPosterior:
         """Calibrated posterior at ``X``, ``batch_shape x q x d``.
 
         As in BoTorch's models, ``observation_noise`` is True for the distribution of an
@@ -256,46 +228,13 @@ class CalibratedModel(WrapperModel, FantasizeMixin):
         check_tensor("X", X)
         given = _checked_noise(observation_noise)
         self.warn_if_unlearned()
-        predicting = predicting_process(self.model)
-        X = with_task_feature(predicting, X)
-        base = _gaussian_posterior(predicting, X)
         denoise = self.denoise and observation_noise is False
-        posterior = self.corrected(base, X, noise=given, denoise=denoise)
+        posterior = predictor_of(self.model).posterior(
+            X, self.calibrator, denoise, self.excess, given
+        )
         if posterior_transform is None:
             return posterior
         return posterior.affine(*scalar_affine(posterior_transform, "a calibrated posterior"))
-
-    def corrected(
-        self,
-        posterior: GPyTorchPosterior,
-        X: Tensor,
-        predictive: PiecewisePredictive | None = None,
-        noise: Tensor | None = None,
-        denoise: bool | None = None,
-    ) -> CalibratedPosterior:
-        """The calibrated posterior that belongs to one of the base model, which is at hand.
-
-        Args:
-            posterior: That of the base model at ``X``, pending points included, in units of the
-                outcome and without noise, ``batch_shape x q x 1``.
-            X: ``batch_shape x q x d``, with all columns of the base model.
-            predictive: The calibrator's distribution at ``X``, if that is at hand as well.
-            noise: Noise variance in the outcome-transformed space (default: the likelihood's).
-            denoise: In place of the model's own setting.
-        """
-        predicting = predicting_process(self.model)
-        if predicting.training:  # an input transform would learn from X
-            predicting.eval()
-        noise = observation_noise_variance(predicting, posterior, X, given=noise)
-        if predictive is None:
-            at_hand = isinstance(posterior, SinglePointPosterior)
-            inputs = posterior.inputs if at_hand else self.transform_inputs(X)
-            predictive = self.calibrator.predictive(inputs)
-        denoise = self.denoise if denoise is None else denoise
-        least = least_variance(predicting, posterior)
-        return CalibratedPosterior(
-            posterior, predictive, noise, denoise, self.excess, least, validate_args=False
-        )
 
     def warn_if_unlearned(self) -> None:
         """Warn, once, if the calibrator has seen fewer residuals than it needs."""
@@ -351,8 +290,8 @@ class CalibratedModel(WrapperModel, FantasizeMixin):
 
 
 def _check_model(model: Model) -> None:
-    check_base(model)
-    check_outcome_transform(observed_process(model))
+    check_model(model)
+    predictor_of(model).check()
     if any(isinstance(part, CalibratedModel) for part in model.modules()):
         raise UnsupportedError(
             f"`model` must be a Gaussian model, and this {type(model).__name__} is calibrated "
@@ -424,14 +363,3 @@ def _checked_noise(observation_noise: bool | Tensor) -> Tensor | None:
             f"{observation_noise!r}."
         )
     return None
-
-
-def _gaussian_posterior(model: Any, X: Tensor) -> GPyTorchPosterior:
-    posterior = posterior_at(model, X)
-    if not is_gaussian(posterior):
-        raise UnsupportedError(
-            f"The posterior of {type(model).__name__} is a {type(posterior).__name__}, "
-            "not Gaussian in the units of the outcome. Use no outcome transform or "
-            "Standardize, and apply nonlinear transforms to the observations beforehand."
-        )
-    return posterior

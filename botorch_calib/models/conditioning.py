@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
+from traceback import walk_tb
 from typing import Any
 
 import torch
 from botorch.exceptions.errors import UnsupportedError
+from botorch.models.likelihoods.sparse_outlier_noise import SparseOutlierGaussianLikelihood
 from botorch.models.model import Model
 from botorch.settings import propagate_grads
 from gpytorch.likelihoods import FixedNoiseGaussianLikelihood
@@ -13,60 +16,93 @@ from gpytorch.models.exact_prediction_strategies import DefaultPredictionStrateg
 from gpytorch.settings import detach_test_caches
 from gpytorch.utils.memoize import add_to_cache
 from torch import Tensor
+from torch.nn import Module
 
 from botorch_calib.models.factorization import row_updates
-from botorch_calib.models.inspection import inputs_of_transform, with_task_feature
+from botorch_calib.models.inspection import as_in_training, inputs_of_transform, with_task_feature
 from botorch_calib.models.marginals import keep_in_step, remember_factor
 from botorch_calib.models.requirements import check_fits
+from botorch_calib.models.wrapper import WrapperModel
 
 
 def conditioned_on(model: Any, X: Tensor, Y: Tensor, **kwargs: Any) -> Model:
-    """``model.condition_on_observations``, with an error that helps where there is none.
+    """``model.condition_on_observations``, which leaves ``model`` as it was where it fails.
 
     Exact Gaussian processes gain rows of their Cholesky factor. Predictions, variances included,
     are differentiable in ``X`` and ``Y`` where these require it: by default GPyTorch detaches what
-    they are made of.
+    they are made of. ``X`` is transformed as training inputs are, and ``noise``, if given, is the
+    variance of ``Y`` in the space of the targets, a learned part included.
     """
-    keeps_graph = X.requires_grad or Y.requires_grad
+    if isinstance(model, WrapperModel):  # which comes back here with the model inside
+        return model.condition_on_observations(X, Y, **kwargs)
+    before = [(module, _attributes(module)) for module in model.modules()]
     try:
-        keep_in_step(model)
-        # BoTorch's exact GPs can be conditioned only once they have been evaluated.
-        if hasattr(model, "prediction_strategy") and (
-            model.training or model.prediction_strategy is None
-        ):
-            with torch.no_grad():
-                model.posterior(X)
-        if keeps_graph:
-            _drop_graph_of_parameters(model)
-        detaches = detach_test_caches.on() and not keeps_graph
-        with row_updates(model) as update, detach_test_caches(detaches):
-            conditioned: Any = model.condition_on_observations(X, Y, **kwargs)
-            strategy = getattr(conditioned, "prediction_strategy", None)
-            if keeps_graph and strategy is not None:
-                # Here the means' weights keep their graph. GPyTorch updates them under a name by
-                # which it does not find them again: the first prediction would detach them.
-                _ = strategy.mean_cache
-        if update is not None and update.factor is not None:
-            remember_factor(conditioned, *update.factor)
-    except (NotImplementedError, AttributeError) as error:
-        # BoTorch's variational models lack the method that its base class calls.
-        if isinstance(error, AttributeError) and "get_fantasy_model" not in str(error):
-            raise
-        raise UnsupportedError(
-            f"{type(model).__name__} cannot be conditioned on observations. Use an exact GP such "
-            "as SingleTaskGP, or, to calibrate only, call `observe` with `condition=False` and "
-            "refit."
-        ) from error
-    except RuntimeError:
-        check_fits(model, with_task_feature(model, X))  # GPyTorch speaks of sizes inside
-        transform = getattr(model, "input_transform", None)
-        if getattr(transform, "is_one_to_many", False):
+        with as_in_training(model):
+            return _conditioned(model, X, Y, **kwargs)
+    except Exception as error:
+        # GPyTorch takes the data and the likelihood off a model while it copies the model.
+        for module, attributes in before:
+            module.__dict__ = attributes
+        if isinstance(error, RuntimeError):
+            check_fits(model, with_task_feature(model, X))  # GPyTorch speaks of sizes inside
+        if reason := _reason(error):
             raise UnsupportedError(
-                f"{type(model).__name__} cannot be conditioned on one value for each point, as its "
-                f"input transform {type(transform).__name__} makes several points of each. Give "
-                "pending points to a Monte Carlo acquisition function, as `X_pending`."
-            ) from None
+                f"{type(model).__name__} cannot be conditioned on observations{reason}. Use an "
+                "exact GP such as SingleTaskGP, or, to calibrate only, call `observe` with "
+                "`condition=False` and refit; and give pending points to a Monte Carlo acquisition "
+                "function."
+            ) from error
         raise
+
+
+def _attributes(module: Module) -> dict[str, Any]:
+    """What ``module`` holds, in containers of its own."""
+    return {k: v.copy() if isinstance(v, dict) else v for k, v in vars(module).items()}
+
+
+def _reason(error: Exception) -> str | None:
+    """Why a model cannot be conditioned, as the end of a sentence; None for other errors."""
+    is_copied = any(frame.f_code is deepcopy.__code__ for frame, _ in walk_tb(error.__traceback__))
+    # BoTorch's variational models lack the method that its base class calls.
+    lacks = isinstance(error, AttributeError) and "get_fantasy_model" in str(error)
+    is_known = is_copied or lacks or isinstance(error, NotImplementedError)
+    return f" ({error})" if is_known else None
+
+
+def _conditioned(model: Any, X: Tensor, Y: Tensor, **kwargs: Any) -> Model:
+    likelihood: Any = getattr(model, "likelihood", None)
+    if isinstance(likelihood, SparseOutlierGaussianLikelihood):
+        # It would forget the others' variances, too, when a factor is next computed.
+        raise NotImplementedError("its likelihood has learned a noise variance of each observation")
+    keeps_graph = X.requires_grad or Y.requires_grad
+    keep_in_step(model)
+    # BoTorch's exact GPs can be conditioned only once they have been evaluated.
+    if hasattr(model, "prediction_strategy") and (
+        model.training or model.prediction_strategy is None
+    ):
+        with torch.no_grad():
+            model.posterior(X)
+    if keeps_graph:
+        _drop_graph_of_parameters(model)
+    noise: Any = kwargs.get("noise")
+    learned = None if noise is None else getattr(likelihood, "second_noise_covar", None)
+    if learned is not None:
+        # GPyTorch adds `noise` once in place of what was given and once in place of what it learns.
+        kwargs["noise"] = noise / 2
+    detaches = detach_test_caches.on() and not keeps_graph
+    with row_updates(model) as update, detach_test_caches(detaches):
+        conditioned: Any = model.condition_on_observations(X, Y, **kwargs)
+        strategy: Any = getattr(conditioned, "prediction_strategy", None)
+        if keeps_graph and strategy is not None:
+            # Here the means' weights keep their graph. GPyTorch updates them under a name by
+            # which it does not find them again: the first prediction would detach them.
+            _ = strategy.mean_cache
+    if learned is not None:
+        rows = conditioned.likelihood.noise_covar.noise[..., likelihood.noise.shape[-1] :]
+        rows.copy_((noise.squeeze(-1) - learned.noise).detach())
+        strategy.likelihood = conditioned.likelihood
+    if update is not None and update.factor is not None:
+        remember_factor(conditioned, *update.factor)
     return conditioned
 
 
@@ -90,13 +126,17 @@ def _drop_graph_of_parameters(model: Any) -> None:
 
 
 def given_noise(model: Any, X: Tensor, Y: Tensor, Yvar: Tensor | None) -> dict[str, Tensor]:
-    """The ``noise`` a fixed-noise model needs to be conditioned, in transformed units."""
-    if not isinstance(model.likelihood, FixedNoiseGaussianLikelihood):
+    """The ``noise`` a fixed-noise model needs to be conditioned, in transformed units.
+
+    ``Yvar`` is given, and what the model learns beside it comes on top.
+    """
+    likelihood = model.likelihood
+    if not isinstance(likelihood, FixedNoiseGaussianLikelihood):
         return {}
     if Yvar is None:
-        return {"noise": model.likelihood.noise.mean().expand_as(Y)}
+        return {"noise": likelihood.noise.mean().expand_as(Y)}
     model.eval()  # in training mode `Standardize` would learn mean and scale anew from these
     if hasattr(model, "outcome_transform"):
         strata = inputs_of_transform(model, with_task_feature(model, X))
         Yvar = model.outcome_transform(Y, Yvar, **strata)[1]
-    return {"noise": Yvar}
+    return {"noise": Yvar + likelihood.second_noise}

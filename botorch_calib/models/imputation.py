@@ -8,7 +8,7 @@ from botorch.exceptions.errors import InputDataError, UnsupportedError
 from torch import Tensor
 
 from botorch_calib.models.conditioning import conditioned_on, given_noise
-from botorch_calib.models.inspection import observed_process
+from botorch_calib.models.inspection import as_in_training, observed_process
 from botorch_calib.posteriors.single_points import is_gaussian
 
 if TYPE_CHECKING:
@@ -45,7 +45,8 @@ def impute(
     if censor_value is not None and imputation == "censor":
         Y = X_pending.new_full((len(X_pending), 1), censor_value)
     else:
-        posterior = gp.posterior(X_pending)
+        with as_in_training(gp):
+            posterior = gp.posterior(X_pending)
         if not is_gaussian(posterior):
             raise UnsupportedError(
                 "`imputation='hallucinate'` needs a posterior that is Gaussian in the units of the "

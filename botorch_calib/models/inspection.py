@@ -7,6 +7,7 @@ around a Gaussian process, in either order. `observed_process`, `predicting_proc
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from functools import reduce
 from typing import Any
 
@@ -14,16 +15,18 @@ import torch
 from botorch.acquisition.objective import PosteriorTransform, ScalarizedPosteriorTransform
 from botorch.exceptions.errors import UnsupportedError
 from botorch.models.gpytorch import MultiTaskGPyTorchModel
+from botorch.models.likelihoods.sparse_outlier_noise import SparseOutlierGaussianLikelihood
 from botorch.models.model import Model, ModelList
 from botorch.models.transforms import ChainedOutcomeTransform, Standardize
 from botorch.models.transforms.outcome import StratifiedStandardize
+from botorch.models.utils import fantasize
 from botorch.posteriors import GPyTorchPosterior, Posterior
 from gpytorch.likelihoods import FixedNoiseGaussianLikelihood, GaussianLikelihood
 from torch import Tensor
 
 from botorch_calib.distributions import PiecewisePredictive
 from botorch_calib.models.wrapper import WrapperModel
-from botorch_calib.posteriors import CalibratedPosterior
+from botorch_calib.posteriors import CalibratedPosterior, StatedPosterior
 from botorch_calib.posteriors.moments import (
     least_for_scale,
     marginal_variance,
@@ -127,6 +130,15 @@ def in_output_task(model: Any, X: Tensor) -> Tensor:
     return task == base._output_tasks[0]
 
 
+def as_in_training(model: Any) -> AbstractContextManager[Any]:
+    """Within it inputs are transformed as training inputs are: none into several points.
+
+    It changes nothing but for one-to-many input transforms, whose training data are single points.
+    """
+    transform = getattr(model, "input_transform", None)
+    return fantasize() if getattr(transform, "is_one_to_many", False) else nullcontext()
+
+
 def like(model: Model, X: Tensor) -> Tensor:
     """``X`` without gradient, in the precision and on the device of the model's parameters."""
     parameter = next(model.parameters(), None)
@@ -227,15 +239,15 @@ def stated_moments(
     return mean_and_deviation(posterior, least * weights.square() if scaled else None)
 
 
-def as_calibrated(model: Any, posterior: Posterior) -> CalibratedPosterior:
+def as_calibrated(model: Any, posterior: Posterior) -> StatedPosterior:
     """A single-output model's posterior with the methods of a calibrated one.
 
-    A `CalibratedPosterior` is returned as it is, and nothing is corrected in a Gaussian one.
+    A calibrated posterior is returned as it is, and nothing is corrected in a Gaussian one.
 
     Raises:
         UnsupportedError: If the posterior is neither.
     """
-    if isinstance(posterior, CalibratedPosterior):
+    if isinstance(posterior, StatedPosterior):
         return posterior
     if not is_gaussian(posterior):
         raise UnsupportedError(
@@ -256,11 +268,11 @@ def objective_variance(model: Any, posterior: GPyTorchPosterior) -> Tensor:
 def observation_noise_variance(
     model: Any, posterior: GPyTorchPosterior, X: Tensor, given: Tensor | None = None
 ) -> Tensor:
-    """Noise variance that ``model.posterior(X, observation_noise=True)`` would add.
+    """Noise variance of a new observation, as ``posterior(X, observation_noise=True)`` adds it.
 
-    For a homoscedastic or fixed-noise likelihood with no outcome transform or ``Standardize`` it is
-    read off, as BoTorch does (the mean of the fixed noise); elsewhere it costs a second evaluation
-    of the posterior.
+    For a homoscedastic, fixed-noise or outlier-robust likelihood it is read off, as BoTorch does
+    (the mean of the fixed noise); elsewhere it costs a second evaluation of the posterior. BoTorch
+    adds fixed noise twice that is learned in part, and none of an outlier-robust model's.
 
     Args:
         model: Single-output model with a Gaussian likelihood.
@@ -273,13 +285,19 @@ def observation_noise_variance(
     """
     scale = outcome_scale(model, squared=True)
     noise = _likelihood_noise(model, X) if given is None else given
-    if scale is None or noise is None:
-        X = X.expand(*posterior.mean.shape[:-2], *X.shape[-2:])
-        noisy = model.posterior(X, observation_noise=True if given is None else given)
-        least = least_variance(model, posterior)
-        with_noise, stated = (marginal_variance(each, least) for each in (noisy, posterior))
-        return (with_noise - stated).clamp(min=0.0)
-    return noise if scale is _UNIT else noise * scale
+    if noise is not None and scale is not None:
+        return noise if scale is _UNIT else noise * scale
+    if noise is not None and model.outcome_transform._is_linear:
+        values, strata = posterior.mean, inputs_of_transform(model, X)
+        variance: Tensor = model.outcome_transform.untransform(
+            values, noise.expand_as(values), **strata
+        )[1]
+        return variance
+    X = X.expand(*posterior.mean.shape[:-2], *X.shape[-2:])
+    noisy = model.posterior(X, observation_noise=True if given is None else given)
+    least = least_variance(model, posterior)
+    with_noise, stated = (marginal_variance(each, least) for each in (noisy, posterior))
+    return (with_noise - stated).clamp(min=0.0)
 
 
 def constant_noise_variance(model: Any) -> Tensor:
@@ -308,6 +326,8 @@ def _constant_noise(likelihood: Any) -> Tensor | None:
     """Noise variance of a likelihood, ``batch_shape x 1 x 1``, if it is constant."""
     if isinstance(likelihood, FixedNoiseGaussianLikelihood):
         noise: Tensor = likelihood.noise.mean(dim=-1, keepdim=True)
+    elif type(likelihood) is SparseOutlierGaussianLikelihood:
+        noise = likelihood.noise_covar.base_noise.noise.mean(dim=-1, keepdim=True)
     elif type(likelihood) is GaussianLikelihood:
         noise = likelihood.noise
     else:

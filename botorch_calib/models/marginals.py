@@ -12,7 +12,11 @@ warps, custom kernels. Triangular solves, not an inverse, keep the digits of sma
 
 `posterior_at` is what the package calls. Joint posteriors stay with ``model.posterior``, and so do
 models that the engine does not serve: variational ones, kernels with a prediction strategy of their
-own, input transforms that make several points of each.
+own, input transforms that make several points of each, and data that require gradients, which those
+of fantasies do unless they are made under ``torch.no_grad``.
+
+Evaluate a model once before several threads share it: the first evaluation puts it into evaluation
+mode and sets what GPyTorch keeps of it, and neither is guarded by a lock.
 """
 
 from __future__ import annotations
@@ -49,6 +53,7 @@ from torch.nn import Module, Parameter
 
 from botorch_calib.models.inspection import with_task_feature
 from botorch_calib.models.requirements import check_fits
+from botorch_calib.models.wrapper import WrapperModel
 from botorch_calib.posteriors.single_points import SinglePointPosterior, is_gaussian, raw_variance
 
 # Above this size a parameter is compared by its address and version alone: see `_state_of`.
@@ -78,6 +83,7 @@ def posterior_at(
         single = single_point_posterior(model, X) if observation_noise is False else None
         if single is not None:
             return single if posterior_transform is None else posterior_transform(single, X=X)
+        observation_noise = _once(model, X, observation_noise)
         return model.posterior(
             X, observation_noise=observation_noise, posterior_transform=posterior_transform
         )
@@ -88,6 +94,16 @@ def posterior_at(
         # and refuse single-precision inputs of a model in double, which are good enough.
         check_fits(model, with_task_feature(model, X))
         raise
+
+
+def _once(model: Any, X: Tensor, noise: bool | Tensor) -> bool | Tensor:
+    """Half of ``noise`` where BoTorch adds it for a given and for a learned part: see GPyTorch."""
+    likelihood: Any = (
+        None if isinstance(model, WrapperModel) else getattr(model, "likelihood", None)
+    )
+    if noise is False or getattr(likelihood, "second_noise_covar", None) is None:
+        return noise
+    return X.new_ones(*X.shape[:-1], 1) * (likelihood.noise.mean() if noise is True else noise) / 2
 
 
 def single_point_posterior(model: Any, X: Tensor) -> SinglePointPosterior | None:
@@ -160,8 +176,11 @@ class _Factor(NamedTuple):
             return None
         cross = _kernel_between(self.inputs, own)
         mean = prior.loc.unsqueeze(-1) + cross.mT @ self.weights
-        explained = torch.linalg.solve_triangular(self.cholesky, cross, upper=False)
-        variance = own.diagonal(dim1=-1, dim2=-2) - explained.square().sum(dim=-2)
+        # From the right, as the kernel lies in rows: LAPACK's columns would be copies, both ways.
+        explained = torch.linalg.solve_triangular(
+            self.cholesky.mT, cross.mT, upper=True, left=False
+        )
+        variance = own.diagonal(dim1=-1, dim2=-2) - explained.square().sum(dim=-1)
         return mean, variance.unsqueeze(-1)
 
 

@@ -30,25 +30,37 @@ def check_base(model: Model, wrapper: str = "CalibratedModel") -> None:
         )
     if isinstance(model, ModelList):
         raise UnsupportedError(
-            f"A {name} is a list of models: use one {wrapper} per outcome, of each of its "
-            "`models`, in a ModelList (not a ModelListGP)."
+            f"A {name} is a list of models: use one {wrapper} per outcome in a "
+            f"CalibratedModelList, each around one of its `models`{_in_one_go(wrapper)}."
         )
     if model.num_outputs != 1:
         raise UnsupportedError(
             f"{name} has {model.num_outputs} outputs: use one {wrapper} per outcome in a "
-            f"ModelList, {_one_outcome_of(model)}."
+            f"CalibratedModelList, {one_outcome_of(model)}{_in_one_go(wrapper, model)}."
         )
     if not isinstance(getattr(model, "likelihood", None), _GaussianLikelihoodBase):
-        raise UnsupportedError(f"{name} has no Gaussian likelihood, which {wrapper} needs.")
+        raise UnsupportedError(
+            f"{name} has no Gaussian likelihood, which {wrapper} needs: use an exact GP such as "
+            "SingleTaskGP, whose likelihood is Gaussian by default, or give a model of yours that "
+            "adds Gaussian noise a GaussianLikelihood as `likelihood`."
+        )
     if isinstance(model, HigherOrderGP):
         raise UnsupportedError(
             f"The outcome of a {name} is a tensor, which {wrapper} has no predictive distribution "
-            "of: use one model per element, in a ModelList."
+            "of: use one model per element, in a CalibratedModelList."
         )
 
 
-def _one_outcome_of(model: Model) -> str:
-    """How to come by a model of a single outcome."""
+def _in_one_go(wrapper: str, model: Model | None = None) -> str:
+    """How to calibrate all outcomes at once, of a list or a batch of independent outputs."""
+    independent = model is None or isinstance(model, BatchedMultiOutputGPyTorchModel)
+    if wrapper != "CalibratedModel" or not independent:
+        return ""
+    return ", as `CalibratedModelList.from_history` does"
+
+
+def one_outcome_of(model: Model) -> str:
+    """How to come by a model of a single outcome, in words."""
     if isinstance(model, MultiTaskGPyTorchModel):
         return "each around a model that was made with `output_tasks=[task]`"
     if isinstance(model, BatchedMultiOutputGPyTorchModel):

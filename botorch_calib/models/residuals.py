@@ -1,9 +1,9 @@
 """One-step-ahead and leave-one-out residuals of a GP on its own training data, without refits.
 
 A *standardised residual* is ``z = (y - mu) / s_y``, where ``mu`` and ``s_y`` are the predictive
-mean and standard deviation of ``y`` (noise included): one step ahead, each observation predicted
-from those before it, or leave-one-out, from all others. Both follow from one Cholesky
-factorisation.
+mean and standard deviation of ``y``, with the noise of a new observation: one step ahead, each
+observation predicted from those before it, or leave-one-out, from all others. Both follow from one
+Cholesky factorisation.
 """
 
 from __future__ import annotations
@@ -75,17 +75,23 @@ def forecast_history(model: Module, residuals: str = "prequential") -> History:
     """Inputs, standardised residuals and predictive deviations of a GP's own training data.
 
     The deviations are ``L_tt`` one step ahead (``"prequential"``) and ``1 / sqrt([K^{-1}]_ii)``
-    leave-one-out (``"loo"``); the prediction's mean is ``y - deviation * residual``. Errors are
-    those of `prequential_residuals`.
+    leave-one-out (``"loo"``); the prediction's mean is ``y - deviation * residual``. A likelihood
+    that has learned the noise of each observation, as an outlier-robust one, did not know it when
+    the value was predicted: both then are with the noise that it states for a new observation.
+    Errors are those of `prequential_residuals`.
     """
     check_one_of("residuals", residuals, RESIDUALS)
     prior = training_prior(model)
     cholesky = psd_safe_cholesky(prior.covariance + prior.noise.diag())
     deviation = prior.deviation.unsqueeze(-1)
     if residuals == "loo":
-        return History(prior.inputs, *_left_out(cholesky, deviation))
-    whitened = torch.linalg.solve_triangular(cholesky, deviation, upper=False).squeeze(-1)
-    return History(prior.inputs, whitened, cholesky.diagonal().clone())
+        z, deviations = _left_out(cholesky, deviation)
+    else:
+        z = torch.linalg.solve_triangular(cholesky, deviation, upper=False).squeeze(-1)
+        deviations = cholesky.diagonal()
+    # From the deviation of the row itself to that of a new observation, which was predicted.
+    ratio = (1.0 + (prior.new_noise - prior.noise) / deviations.square()).sqrt()
+    return History(prior.inputs, z / ratio, deviations * ratio)
 
 
 def _left_out(cholesky: Tensor, deviation: Tensor) -> tuple[Tensor, Tensor]:

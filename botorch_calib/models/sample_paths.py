@@ -1,7 +1,7 @@
 """Sample paths of wrapped models, for BoTorch's ``draw_matheron_paths`` and what uses it.
 
-Importing this module registers `CalibratedModel` and `CensoredDelayModel` with BoTorch's
-dispatcher.
+Importing this module registers `CalibratedModel`, `CalibratedModelList` and `CensoredDelayModel`
+with BoTorch's dispatcher.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import torch
 from botorch.exceptions.errors import UnsupportedError
 from botorch.models.gpytorch import MultiTaskGPyTorchModel
 from botorch.sampling.pathwise import draw_matheron_paths
-from botorch.sampling.pathwise.paths import SamplePath
+from botorch.sampling.pathwise.paths import PathList, SamplePath
 from botorch.sampling.pathwise.posterior_samplers import DrawMatheronPaths
 from gpytorch.models import ExactGP
 from torch import Size, Tensor
@@ -27,6 +27,8 @@ from botorch_calib.models.inspection import (
     predicting_process,
     raw_train_inputs,
 )
+from botorch_calib.models.predictors import GaussianPredictor
+from botorch_calib.models.several_outcomes import CalibratedModelList
 from botorch_calib.posteriors import CalibratedPosterior
 
 
@@ -62,12 +64,14 @@ class CalibratedPath(SamplePath):
         # The paths know the correlations: only the marginals are needed. They are 1 for each point,
         # or as many as an input transform makes of it.
         points = X.unsqueeze(-2)
+        model = self.model
+        predictor, settings = GaussianPredictor(model.model), (model.denoise, model.excess)
         if self._together is None:
-            posterior = self.model.posterior(points)
+            posterior = predictor.posterior(points, model.calibrator, *settings)
             path, other = self.path(X), self.other(X)
         else:
             (path, other), base = self._together.with_posterior(X)
-            posterior = self.model.corrected(base, points)
+            posterior = predictor.corrected(base, points, model.calibrator, *settings)
         shape = X.shape[-2], posterior._extended_shape()[-2]
         path, other = (each.unflatten(-1, shape).unsqueeze(-1) for each in (path, other))
         return posterior, posterior._transported(path, other).squeeze(-1).flatten(-2)
@@ -135,6 +139,12 @@ def _draw_delayed_paths(model: CensoredDelayModel, **arguments: Any) -> SamplePa
     if isinstance(model.model, CalibratedModel):
         _try_posterior(model)  # the conditioned copy does not warn
     return path
+
+
+@DrawMatheronPaths.register(CalibratedModelList)
+def _draw_paths_of_outcomes(model: CalibratedModelList, **arguments: Any) -> PathList:
+    """Paths of each outcome, independent of one another, as of a ``ModelListGP``."""
+    return PathList([DrawMatheronPaths(each, **arguments) for each in model.models])
 
 
 @torch.no_grad()

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import warnings
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from botorch.exceptions.errors import InputDataError, UnsupportedError
@@ -14,7 +15,10 @@ from gpytorch.distributions import (
     MultitaskMultivariateNormal,
     MultivariateNormal,
 )
+from gpytorch.likelihoods import FixedNoiseGaussianLikelihood
+from gpytorch.likelihoods.noise_models import FixedGaussianNoise
 from gpytorch.models import ExactGP
+from linear_operator.operators import DiagLinearOperator
 from torch import Tensor
 from torch.func import functional_call
 from torch.nn import Module
@@ -30,6 +34,7 @@ class TrainingPrior(NamedTuple):
     covariance: Tensor  # n x n, of the objective at the inputs
     noise: Tensor  # n, variances of the observations
     deviation: Tensor  # n, targets minus their prior mean
+    new_noise: Tensor  # n, variances of a new observation at each input
 
 
 @torch.no_grad()
@@ -46,18 +51,19 @@ def training_prior(model: Module, dtype: torch.dtype | None = None) -> TrainingP
         # Eval mode swaps the training inputs for their transforms, which `forward` expects.
         inputs, targets = list(gp.train_inputs), gp.train_targets
         if dtype is None:
-            prior, noise = _PriorAndNoise(gp)(*inputs)
+            prior, noises = _PriorAndNoise(gp)(*inputs)
         else:
             inputs, targets = [X.to(dtype) for X in inputs], targets.to(dtype)
-            prior, noise = _in_precision(_PriorAndNoise(gp), dtype, inputs)
+            prior, noises = _in_precision(_PriorAndNoise(gp), dtype, inputs)
         if not isinstance(prior, MultivariateNormal):
             raise UnsupportedError(
                 f"The prior of `model` must be multivariate normal, got {type(prior).__name__}."
             )
-        if isinstance(prior, MultitaskMultivariateNormal) or prior.mean.dim() != 1:
+        if not _is_single(prior):
             raise _unsupported(model, "has several outputs or a batch dimension")
         covariance: Tensor = prior.lazy_covariance_matrix.to_dense()
-        return TrainingPrior(inputs[0].detach(), covariance, noise, targets - prior.mean)
+        (noise, new_noise), deviation = noises, targets - prior.mean
+        return TrainingPrior(inputs[0].detach(), covariance, noise, deviation, new_noise)
 
 
 class _PriorAndNoise(Module):
@@ -67,14 +73,48 @@ class _PriorAndNoise(Module):
         super().__init__()
         self.gp = gp
 
-    def forward(self, *inputs: Tensor) -> tuple[Distribution, Tensor | None]:
-        """The prior, and the variances that the likelihood adds to it, ``n``."""
-        prior = self.gp.forward(*inputs)
-        if not isinstance(prior, MultivariateNormal):
-            return prior, None
-        # A difference, since the noise of some likelihoods depends on the prior's variance.
-        noise = _variances(self.gp.likelihood(prior, list(inputs))) - _variances(prior)
-        return prior, noise.clamp(min=0.0)
+    def forward(self, *inputs: Tensor) -> tuple[Distribution, tuple[Tensor, ...]]:
+        """The prior, and the variances that the likelihood adds to it, ``n`` each.
+
+        First those of the rows, then those of new observations at the same inputs: where noise was
+        given it is the same, but a variance that was learned from a row's own value, as that of
+        an outlier, was not known when the value was predicted.
+        """
+        prior, likelihood = self.gp.forward(*inputs), self.gp.likelihood
+        if not _is_single(prior):
+            return prior, ()
+        noise = _added(likelihood, prior, inputs)
+        if isinstance(likelihood, FixedNoiseGaussianLikelihood):
+            return prior, (noise, noise)
+        # With a row more than it was fitted to, no likelihood takes them for its own.
+        mean, variances, *more = (
+            torch.cat([rows, rows[:1]]) for rows in (prior.mean, _variances(prior), *inputs)
+        )
+        known: dict[str, Tensor] = {}
+        for part in likelihood.modules():
+            if isinstance(part, FixedGaussianNoise):
+                known["noise"] = torch.cat([part.noise, part.noise[:1]])
+        with warnings.catch_warnings():  # which is what they warn of
+            warnings.simplefilter("ignore")
+            marginals = MultivariateNormal(mean, DiagLinearOperator(variances))
+            return prior, (noise, _added(likelihood, marginals, more, **known)[:-1])
+
+
+def _is_single(prior: Distribution) -> bool:
+    """Whether it is of one output, without batch dimensions."""
+    is_normal = isinstance(prior, MultivariateNormal)
+    return (
+        is_normal and prior.mean.dim() == 1 and not isinstance(prior, MultitaskMultivariateNormal)
+    )
+
+
+def _added(
+    likelihood: Any, prior: MultivariateNormal, inputs: Iterable[Tensor], **known: Tensor
+) -> Tensor:
+    """The variances ``n`` that a likelihood adds to a prior at some inputs."""
+    # A difference, since the noise of some likelihoods depends on the prior's variance.
+    noise = _variances(likelihood(prior, list(inputs), **known)) - _variances(prior)
+    return noise.clamp(min=0.0)
 
 
 def _variances(distribution: MultivariateNormal) -> Tensor:
@@ -85,11 +125,13 @@ def _variances(distribution: MultivariateNormal) -> Tensor:
 
 def _in_precision(
     module: Module, dtype: torch.dtype, inputs: list[Tensor]
-) -> tuple[Distribution, Tensor | None]:
+) -> tuple[Distribution, tuple[Tensor, ...]]:
     """The module's value with its parameters and buffers in another precision, itself unchanged."""
     tensors = [*module.named_parameters(), *module.named_buffers()]
     converted = {name: t.to(dtype) for name, t in tensors if t.is_floating_point()}
-    value: tuple[Distribution, Tensor | None] = functional_call(module, converted, tuple(inputs))
+    value: tuple[Distribution, tuple[Tensor, ...]] = functional_call(
+        module, converted, tuple(inputs)
+    )
     return value
 
 

@@ -5,7 +5,8 @@ They share its data, transforms, likelihood and batch shape, and load it in its 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from copy import deepcopy
 from typing import Any, Self
 
@@ -22,6 +23,10 @@ def _of_base(name: str) -> Any:
     return property(lambda self: getattr(self.model, name), doc=f"``{name}`` of the base model.")
 
 
+# Parts of the base model that clients set: a risk measure comes with a new input transform, say.
+_PARTS = ("input_transform", "likelihood", "mean_module", "covar_module")
+
+
 class WrapperModel(Model):
     """A model with one output around another, whose data and likelihood it shares."""
 
@@ -34,6 +39,11 @@ class WrapperModel(Model):
     def predicting_model(self) -> Model:
         """The model inside by which this one predicts."""
         return self.model
+
+    @property
+    def gaussian_model(self) -> Any:
+        """The Gaussian process that this model predicts by, pending points included."""
+        return getattr(self.predicting_model, "gaussian_model", self.predicting_model)
 
     @property
     def num_outputs(self) -> int:
@@ -52,6 +62,21 @@ class WrapperModel(Model):
     # around the best points (``sample_around_best``), say.
     _has_transformed_inputs = _of_base("_has_transformed_inputs")
     _original_train_inputs = _of_base("_original_train_inputs")
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Set a part of the base model there: it is no part of the wrapper."""
+        if name == "outcome_transform":
+            raise UnsupportedError(
+                "`outcome_transform` cannot be replaced, as the training outcomes have been "
+                "transformed by the one at hand: make and fit a new model, and wrap that."
+            )
+        if name not in _PARTS:
+            super().__setattr__(name, value)
+            return
+        if name != "input_transform" and not hasattr(self.model, name):
+            raise UnsupportedError(f"{type(self.model).__name__} has no `{name}` to replace.")
+        with _changing(self.model):
+            setattr(self.model, name, value)
 
     def transform_inputs(self, X: Tensor, input_transform: torch.nn.Module | None = None) -> Tensor:
         """Inputs in the base model's transformed space, where a calibrator works."""
@@ -107,9 +132,10 @@ class WrapperModel(Model):
             )
         try:
             self._load_own(own, strict, assign)
-            return self.model.load_state_dict(
-                base, strict=strict, keep_transforms=keep_transforms, assign=assign
-            )
+            with _changing(self.model):
+                return self.model.load_state_dict(
+                    base, strict=strict, keep_transforms=keep_transforms, assign=assign
+                )
         except Exception:
             self._load_own(before, strict=False, assign=False)
             raise
@@ -126,6 +152,21 @@ class WrapperModel(Model):
                 prefix = f"{name}."
                 part = {k.removeprefix(prefix): v for k, v in state.items() if k.startswith(prefix)}
                 child.load_state_dict(part, strict=strict, assign=assign)
+
+
+@contextmanager
+def _changing(model: Model) -> Iterator[None]:
+    """Around a change of a model's parts: nothing of the former ones is kept.
+
+    Training mode drops GPyTorch's caches and puts the inputs as they were given in the place of
+    transformed ones, which `eval` mode transforms anew.
+    """
+    was_training = model.training
+    model.train()
+    try:
+        yield
+    finally:
+        model.train(was_training)
 
 
 def check_output_indices(indices: list[int] | None) -> None:

@@ -24,23 +24,18 @@ def proposal_samples(
 
     The next query is a maximizer and has no density. Conformal Bayesian optimization replaces it
     by a distribution that favors large acquisition values, and draws from it by Langevin dynamics
-    (Stanton, Maddox and Wilson 2023). Here the distribution is that of BoTorch's heuristic for
-    starting points, ``initialize_q_batch``: Sobol points of the box with probabilities
-    proportional to ``exp(eta * Z)``, where ``Z`` are their standardized acquisition values. In
-    contrast to that heuristic, points are drawn with replacement, and none is reserved for the
-    maximizer.
+    (Stanton, Maddox and Wilson 2023). Here it is Sobol points of the box with probabilities
+    proportional to ``exp(eta * Z)``, where ``Z`` are their standardized acquisition values, as in
+    BoTorch's ``initialize_q_batch``, but drawn with replacement.
 
     Args:
         acq_function: The acquisition function, evaluated at ``raw_samples x 1 x d``. Points with
             value ``-inf`` are not drawn.
         bounds: The box ``2 x d``, in the units of the inputs before any transform.
-        num_samples: Number of points to draw.
+        num_samples: Number of points to draw, ``num_samples x d``, before any transform.
         raw_samples: Number of Sobol points to draw from.
         eta: Inverse temperature; at 0 the points are uniform in the box.
         seed: Seed of the Sobol points and of the draw.
-
-    Returns:
-        Points ``num_samples x d``, before any transform.
 
     Raises:
         InputDataError: If the acquisition function is NaN, infinite or nowhere finite.

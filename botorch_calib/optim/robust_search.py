@@ -1,9 +1,9 @@
 """`optimize_robust`: the best decision by a robust bound whose kinks stop a quasi-Newton search.
 
 The bound ``E u(x) - radius max_c |grad_c u(x, c)|`` has a kink wherever the steepest context
-changes, and its maxima mostly lie on kinks. There a line search along a gradient finds nothing, and
-the ordinary search spends most of its evaluations on learning that. Here a smooth form of the bound
-is climbed from several starts, roughly, and the best end is improved in the form without kinks
+changes, and its maxima mostly lie on kinks, where a line search along a gradient finds nothing.
+Here a smooth form of the bound is climbed from several starts, roughly, and the best end is
+improved in the form without kinks
 
     maximise ``E u(x) - radius t``  subject to  ``t >= |grad_c u(x, c)|`` for the contexts ``c``,
 
@@ -52,38 +52,28 @@ class LipschitzBound:
     """The bound ``E u(x) - radius max_c |grad_c u(x, c)|`` in its parts.
 
     An acquisition function has a method ``lipschitz_bound(bounds)`` that returns one, or None.
-
-    Args:
-        smooth: The bound with a smooth maximum of order ``1 / SMOOTHING``, of ``b x 1 x d_x``.
-        expectation: ``E u(x)``, ``b``, of decisions ``b x d_x``; differentiable.
-        gradients: ``grad_c u(x, c)``, ``b x M x d_c``, of ``b x d_x`` and ``M x d_c``.
-        norms_with_slopes: Their norms ``b x M``, and the derivatives of these by ``x``.
-        contexts: The contexts that the maximum is over, ``M x d_c``.
-        radius: The factor of the maximum.
     """
 
-    smooth: Callable[[Tensor], Tensor]
-    expectation: Callable[[Tensor], Tensor]
+    smooth: Callable[[Tensor], Tensor]  # with a maximum of order 1 / SMOOTHING, of b x 1 x d_x
+    expectation: Callable[[Tensor], Tensor]  # b, of decisions b x d_x; differentiable
+    # grad_c u(x, c), b x M x d_c, of b x d_x and M x d_c
     gradients: Callable[[Tensor, Tensor], Tensor]
+    # Their norms b x M, and the derivatives of these by x
     norms_with_slopes: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
-    contexts: Tensor
-    radius: float
+    contexts: Tensor  # that the maximum is over, M x d_c
+    radius: float  # the factor of the maximum
 
 
 @torch.enable_grad()
 def optimize_robust(
-    acq_function: AcquisitionFunction,
-    bounds: Tensor,
-    num_restarts: int = 4,
-    raw_samples: int = 128,
+    acq_function: AcquisitionFunction, bounds: Tensor, num_restarts: int = 4, raw_samples: int = 128
 ) -> tuple[Tensor, Tensor]:
-    """Maximise a robust acquisition function over decisions.
+    """Maximise a robust acquisition function: the decision, ``1 x d_x``, and its value, a scalar.
 
     For the Lipschitz bound of a Wasserstein ball, `WassersteinUpperConfidenceBound` among them,
     this takes less than a fifth of the time of BoTorch's ``optimize_acqf`` (two problems of
     ``python -m benchmarks perf``), and finds maxima on kinks more accurately. Any other function is
-    handed to ``optimize_acqf``. Either way decisions are measured in widths of the box, and values
-    by their spread there, unless they are logarithms, so that the units of neither matter.
+    handed to ``optimize_acqf``. Either way the units of decisions and values do not matter.
 
     Args:
         acq_function: The function, of decisions ``b x 1 x d_x``, to be maximised.
@@ -91,9 +81,6 @@ def optimize_robust(
             is fixed.
         num_restarts: Number of points from which the search climbs.
         raw_samples: Number of Sobol points from which these are picked.
-
-    Returns:
-        The decision, ``1 x d_x``, and the value there, a scalar, as ``optimize_acqf`` returns them.
     """
     check_acquisition(acq_function)
     bounds = check_bounds(bounds)

@@ -29,6 +29,7 @@ def optimize_in_unit_box(
 ) -> tuple[Tensor, Tensor]:
     """BoTorch's ``optimize_acqf`` for one point, in widths of the box and a unit of the values.
 
+    The point, ``1 x d``, and the value there, a scalar, are both in their own units.
     One-shot functions, such as ``qKnowledgeGradient``, are searched in their own units: BoTorch
     tells by the class how to choose their starts.
 
@@ -40,9 +41,6 @@ def optimize_in_unit_box(
         raw_samples: Number of points from which these are chosen.
         fixed_features: Values, by column counted from the front, of columns that are not searched.
             They may lie outside of the box. The function is never evaluated at others.
-
-    Returns:
-        The point, ``1 x d``, and the value there, a scalar, both in their own units.
     """
     settings: dict[str, Any] = {
         "q": 1,
@@ -75,11 +73,7 @@ class InUnitBox(AcquisitionFunction):
     range over a million, or outcomes over a millionth, it would not leave its starts. Where some
     inputs range over much more than others, it would creep.
 
-    Args:
-        acqf: A function of inputs ``b x 1 x d`` in their own units.
-        bounds: The box, ``2 x d``. The attribute ``bounds`` is the unit cube, in which a column
-            without width stays where it is.
-        unit: The unit of the values, a positive scalar.
+    The attribute ``bounds`` is the unit cube, in which a column without width stays where it is.
     """
 
     def __init__(self, acqf: AcquisitionFunction, bounds: Tensor, unit: Tensor) -> None:

@@ -11,34 +11,17 @@ from botorch_calib.plotting.intervals import (
     plot_intervals,
     prediction_interval,
 )
-from botorch_calib.plotting.maps import (
-    MAP_RESOLUTION,
-    plot_certified_region,
-    plot_threshold_map,
-)
+from botorch_calib.plotting.maps import plot_certified_region, plot_threshold_map
 from botorch_calib.plotting.noise import plot_noise_likelihood
 from botorch_calib.plotting.regret import plot_regret
 from botorch_calib.plotting.reliability import plot_pit_histogram, plot_reliability
-from botorch_calib.plotting.style import (
-    COLORS,
-    FORECAST_COLORS,
-    LABEL_SIZE,
-    LEGEND_SIZE,
-    LINE_STYLES,
-    MARKERS,
-    TICK_SIZE,
-)
-from botorch_calib.plotting.timeline import STATUS_STYLES, plot_timeline
+from botorch_calib.plotting.style import COLORS, LABEL_SIZE, LEGEND_SIZE, TICK_SIZE
+from botorch_calib.plotting.timeline import plot_timeline
 
 __all__ = [
     "COLORS",
-    "FORECAST_COLORS",
     "LABEL_SIZE",
     "LEGEND_SIZE",
-    "LINE_STYLES",
-    "MAP_RESOLUTION",
-    "MARKERS",
-    "STATUS_STYLES",
     "TICK_SIZE",
     "interval_half_width",
     "plot_certified_region",

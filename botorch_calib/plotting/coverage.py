@@ -9,7 +9,8 @@ import numpy as np
 from botorch_calib._validation import check_count, check_open_unit
 from botorch_calib.diagnostics import CalibrationReport
 from botorch_calib.plotting.style import (
-    FORECAST_COLORS,
+    BASE_COLOR,
+    CALIBRATED_COLOR,
     binomial_band,
     label_axes,
     legend_beside,
@@ -22,10 +23,7 @@ if TYPE_CHECKING:
 
 
 def plot_coverage_over_time(
-    report: CalibrationReport,
-    window: int = 20,
-    confidence: float = 0.95,
-    ax: Axes | None = None,
+    report: CalibrationReport, window: int = 20, confidence: float = 0.95, ax: Axes | None = None
 ) -> Axes:
     """Coverage of the central interval: of all observations so far, and of the latest ones.
 
@@ -49,7 +47,7 @@ def plot_coverage_over_time(
     ax.fill_between(steps, low, high, color="0.88", lw=0, label=band)
     ax.axhline(target, color="0.4", linewidth=1.2, label=f"target, {target:.4g}")
     for name, scores in report.forecasts.items():
-        color = FORECAST_COLORS[name]
+        color = CALIBRATED_COLOR if scores is report.calibrated else BASE_COLOR
         running = to_numpy(scores.running_coverage)
         ax.plot(steps, running, color=color, linewidth=2.2, label=f"{name}, so far")
         if len(steps) >= window:

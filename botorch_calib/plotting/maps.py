@@ -16,20 +16,12 @@ from botorch_calib.decisions.chance_constrained_search import LeastMargin
 from botorch_calib.decisions.chance_constraints import ChanceConstraint, chance_constraints_of
 from botorch_calib.models import CalibratedModel
 from botorch_calib.plotting.intervals import interval_half_width
-from botorch_calib.plotting.style import (
-    add_colorbar,
-    label_axes,
-    legend_above,
-    new_axes,
-    to_numpy,
-)
+from botorch_calib.plotting.style import add_colorbar, label_axes, legend_above, new_axes, to_numpy
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-
-#: Side of the grid on which `plot_threshold_map` and `plot_certified_region` evaluate a model.
-MAP_RESOLUTION = 101
+_RESOLUTION = 101  # points along each side of a map
 # Points that a margin is evaluated at at a time.
 _CHUNK = 2048
 
@@ -115,14 +107,14 @@ def _grid(bounds: Tensor) -> tuple[Tensor, list[np.ndarray]]:
     """Points ``n x 2`` of a grid over the box, and the grid's values along both axes."""
     if bounds.shape != (2, 2) or not (bounds[0] < bounds[1]).all():
         raise BotorchTensorDimensionError("`bounds` must be 2 x 2, the lower corner first.")
-    steps = torch.linspace(0.0, 1.0, MAP_RESOLUTION, dtype=bounds.dtype, device=bounds.device)
+    steps = torch.linspace(0.0, 1.0, _RESOLUTION, dtype=bounds.dtype, device=bounds.device)
     first, second = (low + (high - low) * steps for low, high in bounds.T)
     return torch.cartesian_prod(first, second), [to_numpy(first), to_numpy(second)]
 
 
 def _as_image(values: Tensor) -> np.ndarray:
     """Values at the points of the grid, the second input going down."""
-    return to_numpy(values).reshape(MAP_RESOLUTION, MAP_RESOLUTION).T
+    return to_numpy(values).reshape(_RESOLUTION, _RESOLUTION).T
 
 
 def _draw_map(ax: Axes, axes: list[np.ndarray], widths: np.ndarray, level: float) -> None:

@@ -10,12 +10,16 @@ from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataErro
 
 from botorch_calib._validation import check_count, check_open_unit
 from botorch_calib.diagnostics import CalibrationReport
+from botorch_calib.diagnostics.simultaneous_bands import (
+    simultaneous_band,
+    simultaneous_histogram_band,
+)
 from botorch_calib.plotting.style import (
+    BASE_COLOR,
+    CALIBRATED_COLOR,
     COLORS,
-    FORECAST_COLORS,
     MARKERS,
     as_array,
-    binomial_band,
     label_axes,
     legend_beside,
     new_axes,
@@ -38,15 +42,14 @@ def plot_reliability(
     A report shows the share of observations at or below each quantile: a curve flatter than the
     diagonal belongs to distributions that are too narrow. Given levels and frequencies are taken as
     coverages of central intervals, which are too narrow below the diagonal. The band holds the
-    frequency that true statements would show, level by level, in that many independent
-    observations.
+    whole curve of true statements, in that many independent observations.
 
     Args:
         levels: A report, which holds the next two arguments, or stated coverages ``M``, increasing,
             in (0, 1).
         observed: By method, the observed frequencies ``M``, in [0, 1].
         num_observations: Number of observations behind each frequency.
-        confidence: Probability of the band, in (0, 1).
+        confidence: Probability with which the band holds the whole curve, in (0, 1).
         ax: Axes to draw into.
     """
     check_open_unit("confidence", confidence)
@@ -55,9 +58,9 @@ def plot_reliability(
         if observed is not None or num_observations is not None:
             raise InputDataError("A report holds `observed` and `num_observations` already.")
         report, labels = levels, ("quantile level", "share at or below the quantile")
-        # The Gaussian process first, as in the other figures, where blue is its colour.
-        names = [name for name in FORECAST_COLORS if name in report.forecasts]
-        observed = {name: report.forecasts[name].frequencies for name in names}
+        # The base model first, as in the other figures, where blue is its colour.
+        forecasts = reversed(report.forecasts.items())
+        observed = {name: scores.frequencies for name, scores in forecasts}
         levels, num_observations = as_array(report.levels), report.num_observations
     if observed is None or num_observations is None or num_observations < 1:
         raise InputDataError(
@@ -80,8 +83,8 @@ def plot_reliability(
                 f"`observed[{name!r}]` must hold frequencies in [0, 1], not counts."
             )
     ax = new_axes((7.6, 4.6)) if ax is None else ax
-    grid = np.linspace(0.0, 1.0, 201)
-    low, high = binomial_band(num_observations, grid, confidence)
+    low, high = simultaneous_band(num_observations, stated, confidence)
+    grid, low, high = (np.concatenate([[0.0], each, [1.0]]) for each in (stated, low, high))
     label = f"{confidence:.0%} band for true\nstatements, n = {num_observations}"
     ax.fill_between(grid, low, high, color="0.88", lw=0, label=label)
     ax.plot([0, 1], [0, 1], color="0.4", linewidth=1.2, label="stated = observed")
@@ -95,34 +98,31 @@ def plot_reliability(
 
 
 def plot_pit_histogram(
-    report: CalibrationReport,
-    num_bins: int = 10,
-    confidence: float = 0.95,
-    ax: Axes | None = None,
+    report: CalibrationReport, num_bins: int = 10, confidence: float = 0.95, ax: Axes | None = None
 ) -> Axes:
     """Histogram of the probability integral transforms, which true statements make flat.
 
     Peaks at both ends belong to distributions that are too narrow, a hump in the middle to
-    distributions that are too wide, and a slope to a bias. The band holds the height of a bar under
-    true statements.
+    distributions that are too wide, and a slope to a bias. The band holds the heights of all bars
+    under true statements.
 
     Args:
         report: A calibration report.
         num_bins: Number of bins of equal width.
-        confidence: Probability of the band, bar by bar, in (0, 1).
+        confidence: Probability with which the band holds all bars, in (0, 1).
         ax: Axes to draw into.
     """
     check_open_unit("confidence", confidence)
     check_count("num_bins", num_bins)
     ax = new_axes((8.2, 4.2)) if ax is None else ax
     count, edges = report.num_observations, np.linspace(0.0, 1.0, num_bins + 1)
-    low, high = binomial_band(count, 1.0 / num_bins, confidence)
+    low, high = simultaneous_histogram_band(count, num_bins, confidence)
     label = f"{confidence:.0%} band for true\nstatements, n = {count}"
-    ax.axhspan(float(low) * num_bins, float(high) * num_bins, color="0.88", lw=0, label=label)
+    ax.axhspan(low * num_bins, high * num_bins, color="0.88", lw=0, label=label)
     ax.axhline(1.0, color="0.4", linewidth=1.2, label="uniform")
     for name, scores in report.forecasts.items():
         heights = np.histogram(to_numpy(scores.pits), edges)[0] * num_bins / count
-        color = FORECAST_COLORS[name]
+        color = CALIBRATED_COLOR if scores is report.calibrated else BASE_COLOR
         if scores is report.calibrated:
             ax.stairs(heights, edges, fill=True, color=color, alpha=0.3)
         style = "-" if scores is report.calibrated else "--"

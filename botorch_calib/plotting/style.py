@@ -17,8 +17,8 @@ COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#00
 LINE_STYLES = ("-", "--", "-.", ":")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 
-#: Colours of a report's forecasters.
-FORECAST_COLORS = {"Gaussian process": COLORS[0], "calibrated": COLORS[1]}
+#: Colours of a report's base model and of the calibrated one.
+BASE_COLOR, CALIBRATED_COLOR = COLORS[:2]
 
 LABEL_SIZE = 13
 TICK_SIZE = 12

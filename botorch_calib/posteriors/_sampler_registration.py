@@ -1,4 +1,4 @@
-"""Registration of the sampler of `CalibratedPosterior` with BoTorch's ``get_sampler``."""
+"""Registration of the sampler of calibrated posteriors with BoTorch's ``get_sampler``."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from botorch.sampling.normal import IIDNormalSampler, NormalMCSampler, SobolQMCN
 from torch.quasirandom import SobolEngine
 
 from botorch_calib.posteriors.calibrated import CalibratedPosterior
+from botorch_calib.posteriors.several_outcomes import CalibratedPosteriorList
 
 
-@GetSampler.register(CalibratedPosterior)
+@GetSampler.register((CalibratedPosterior, CalibratedPosteriorList))
 def _get_sampler_calibrated(
-    posterior: CalibratedPosterior,
+    posterior: CalibratedPosterior | CalibratedPosteriorList,
     sample_shape: torch.Size,
     *,
     seed: int | None = None,
 ) -> NormalMCSampler:
-    """Quasi-Monte Carlo over the ``2 q`` base samples; i.i.d. if they are too many for Sobol."""
-    num_points = posterior._extended_shape()[-2]
-    if 2 * num_points > SobolEngine.MAXDIM:
+    """Quasi-Monte Carlo over the base samples of a t-batch; i.i.d. if too many for Sobol."""
+    if posterior.base_sample_shape[-2:].numel() > SobolEngine.MAXDIM:
         return IIDNormalSampler(sample_shape=sample_shape, seed=seed)
     return SobolQMCNormalSampler(sample_shape=sample_shape, seed=seed)

@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from botorch.exceptions import BotorchTensorDimensionError, InputDataError, UnsupportedError
 from botorch.posteriors import GPyTorchPosterior
-from botorch.posteriors.posterior import Posterior
 from botorch.utils.low_rank import sample_cached_cholesky
 from gpytorch.distributions import MultivariateNormal
 from linear_operator import to_linear_operator
@@ -31,14 +30,14 @@ EXCESS = ("noise", "objective")
 
 _NOT_NORMAL = (
     "A calibrated posterior is not multivariate normal, so it has no `distribution` and no `mvn`: "
-    "ends of intervals are its `quantile`s. Several outcomes go into a ModelList (not a "
-    "ModelListGP, which joins normal distributions); acquisition functions that need joint "
-    "normality, such as entropy search, take the Gaussian process itself, `model.model`; "
-    "its posterior is `posterior.base_posterior`."
+    "ends of intervals are its `quantile`s. Several outcomes go into a CalibratedModelList "
+    "(not a ModelListGP, which joins normal distributions); acquisition functions that need joint "
+    "normality, such as entropy search, take the Gaussian process itself, "
+    "`model.gaussian_model`; its posterior is `posterior.base_posterior`."
 )
 
 
-class CalibratedPosterior(DenoisedMarginals, Posterior):
+class CalibratedPosterior(DenoisedMarginals):
     """Posterior of the objective, or an observation, under a calibrated predictive distribution.
 
     The Gaussian posterior says ``f ~ N(mu, v)`` and ``y ~ N(mu, v + n)`` at each point; the
@@ -351,7 +350,7 @@ def _check_arguments(
     if posterior._is_mt:
         raise BotorchTensorDimensionError(
             "CalibratedPosterior is defined for a `posterior` of a single output; use one "
-            "calibrated model per outcome in a ModelList."
+            "calibrated model per outcome in a CalibratedModelList."
         )
     if not isinstance(predictive, PiecewisePredictive):
         raise UnsupportedError(

@@ -9,20 +9,22 @@ from botorch.exceptions.errors import InputDataError
 from torch import Tensor
 
 from botorch_calib._validation import check_open_unit
-from botorch_calib.distributions.moments import WithMoments
 from botorch_calib.distributions.piecewise import PiecewisePredictive
 from botorch_calib.distributions.smoothed import (
     MAX_RATIO,
     SmoothedPredictive,
     UnsmoothedPredictive,
 )
+from botorch_calib.posteriors.stated import StatedPosterior
 
 # Beyond this, in units of the outcome, numbers are as good as infinite: in units of the smallest
 # standard deviation, and of the noise beside it, cubes of them would overflow in derivatives.
 _FAR = 1e90
 
+_CHUNK = 2**14  # quantiles, at different levels, that are looked for together
 
-class DenoisedMarginals(WithMoments):
+
+class DenoisedMarginals(StatedPosterior):
     """The distributions of ``f~``, or of ``y``, at each point; see `CalibratedPosterior`.
 
     They are those of ``location + unit (z + ratio eps)``, computed in float64, with ``z`` of the
@@ -94,19 +96,28 @@ class DenoisedMarginals(WithMoments):
         Raises:
             InputDataError: If a level is outside (0, 1).
         """
-        if not isinstance(value, (int, float)):
-            try:
-                value = torch.as_tensor(value)
-            except (TypeError, ValueError, RuntimeError):
-                raise InputDataError(
-                    f"`value` must hold levels in (0, 1), got {value!r}."
-                ) from None
-            if value.numel() > 1:
-                return torch.stack([self.quantile(v) for v in value], dim=0)
-        level = float(value)
-        if not 0.0 < level < 1.0:
-            raise InputDataError(f"`value` must hold levels in (0, 1), got {level}.")
-        return (self._location + self._unit * self._distribution.quantile(level)).to(self._dtype)
+        if isinstance(value, (int, float)):
+            check_open_unit("value", value)
+            return self._in_outcome_units(self._distribution.quantile(float(value)))
+        try:
+            levels = torch.as_tensor(value, dtype=torch.float64, device=self._location.device)
+        except (TypeError, ValueError, RuntimeError):
+            raise InputDataError(f"`value` must hold levels in (0, 1), got {value!r}.") from None
+        if levels.numel() == 1:
+            return self.quantile(float(levels))
+        if not ((levels > 0.0) & (levels < 1.0)).all():
+            raise InputDataError(f"`value` must hold levels in (0, 1), got {value}.")
+        # As many at a time as make for few operations in little memory
+        parts = levels.view(-1, *[1] * self._location.dim()).split(
+            max(_CHUNK // self._location.numel(), 1)
+        )
+        values = torch.cat(
+            [self._in_outcome_units(self._distribution.quantile(part)) for part in parts]
+        )
+        return values.view(*levels.shape, *values.shape[1:])
+
+    def _in_outcome_units(self, value: Tensor) -> Tensor:
+        return (self._location + self._unit * value).to(self._dtype)
 
     def conditional_mean_below(self, level: float) -> Tensor:
         """``E[f~ | f~ <= Q(level)]``, ``batch_shape x q x 1``, with the derivatives of `quantile`.
@@ -118,8 +129,7 @@ class DenoisedMarginals(WithMoments):
             InputDataError: If ``level`` is outside (0, 1).
         """
         check_open_unit("level", level)
-        value = self._location + self._unit * self._distribution.mean_below(level)
-        return value.to(self._dtype)
+        return self._in_outcome_units(self._distribution.mean_below(level))
 
     def _at(self, value: Tensor | float, function: Callable[[Tensor], Tensor]) -> Tensor:
         """A function of numbers in the units of `_distribution`, at ``value``."""

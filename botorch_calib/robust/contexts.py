@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from copy import copy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -51,17 +50,29 @@ class ContextDistribution:
     def __post_init__(self) -> None:
         points = check_contexts("points", self.points).detach()
         weights = check_probabilities(self.weights, len(points))
-        total = weights.sum()
-        object.__setattr__(self, "points", points.clone())
-        object.__setattr__(self, "weights", (weights / total).to(points))
-        object.__setattr__(self, "indices", self._checked_indices(self.indices))
-        others = self._checked_lipschitz_points(self.lipschitz_points)
-        object.__setattr__(self, "lipschitz_points", others)
+        weights, width = (weights / weights.sum()).to(points), points.shape[-1]
+        indices, others = self.indices, self.lipschitz_points
+        if indices is not None:
+            indices = check_columns("indices", indices)
+            if len(indices) != width or len(set(indices)) != width:
+                raise InputDataError(f"`indices` must be {width} different columns, got {indices}.")
+        if others is not None:
+            check_inputs("lipschitz_points", check_contexts("lipschitz_points", others), width)
+            others = others.detach().to(points).clone()
+        vars(self).update(
+            points=points.clone(), weights=weights, indices=indices, lipschitz_points=others
+        )
 
     @classmethod
     def discrete(cls, points: Tensor, weights: Tensor) -> ContextDistribution:
-        """Atoms ``M x d_c`` with probabilities ``M``; equal atoms are merged."""
-        return merge_atoms(cls(points, weights))
+        """Atoms ``M x d_c`` with probabilities ``M``; equal ones are merged where the first is."""
+        given = cls(points, weights)
+        kept, inverse = first_appearances(given.points).unique(return_inverse=True)
+        if len(kept) == given.num_points:
+            return given
+        merged = torch.zeros_like(given.weights[kept], dtype=torch.double)
+        merged.index_add_(0, inverse, given.weights.double())
+        return cls(given.points[kept], merged)
 
     @classmethod
     def empirical(cls, samples: Tensor, weights: Tensor | None = None) -> ContextDistribution:
@@ -93,9 +104,8 @@ class ContextDistribution:
             samples: Observed contexts inside the box, ``n x d_c``.
             bounds: Lower and upper corner of the box, ``2 x d_c``.
             num_points: Number of draws.
-            bandwidth: Standard deviations of the kernel: ``"scott"`` for Scott's rule, the sample
-                standard deviation of the coordinate times ``n^(-1/(d_c + 4))``, or a positive
-                number or ``d_c`` of them.
+            bandwidth: Standard deviations of the kernel: a positive number, ``d_c`` of them, or
+                ``"scott"`` for those of the samples times ``n^(-1/(d_c + 4))``.
             seed: Seed of the draws.
         """
         check_contexts("samples", samples)
@@ -134,46 +144,25 @@ class ContextDistribution:
 
         Args:
             points: Candidates ``m x d_c``; repeated ones are left out.
-
-        Example:
-            >>> grid = torch.linspace(0, 1, 51, dtype=torch.double).unsqueeze(-1)
-            >>> centre = ContextDistribution.empirical(contexts).with_candidates(grid)
-            >>> ambiguity = WassersteinBall(0.1, method="exact")
-            >>> acqf = RobustUpperConfidenceBound(model, 2.25, ambiguity, centre)
         """
         added = check_inputs("points", points, self.points.shape[-1]).detach().to(self.points)
         joined = torch.cat([self.points, added])
         first = first_appearances(joined)
         places = torch.arange(len(joined), device=joined.device)
-        added = joined[(first == places) & (places >= self.num_points)]
-        if len(added) == 0:
+        is_new = (first == places) & (places >= self.num_points)
+        if not is_new.any():
             return self
-        weights = torch.cat([self.weights, self.weights.new_zeros(len(added))])
-        points = torch.cat([self.points, added])
-        return ContextDistribution(points, weights, self.indices, self.lipschitz_points)
+        points = torch.cat([self.points, joined[is_new]])
+        weights = torch.cat([self.weights, self.weights.new_zeros(len(points) - self.num_points)])
+        return replace(self, points=points, weights=weights)
 
     def with_indices(self, indices: Sequence[int] | None) -> ContextDistribution:
         """The same distribution, with other `indices`."""
-        return self._with("indices", self._checked_indices(indices))
+        return replace(self, indices=indices)
 
     def with_lipschitz_points(self, points: Tensor | None) -> ContextDistribution:
         """The same distribution, with other `lipschitz_points`: the denser, the safer."""
-        return self._with("lipschitz_points", self._checked_lipschitz_points(points))
-
-    def _with(self, name: str, value: Any) -> ContextDistribution:
-        # Not made anew by the constructor, which would normalise the weights again and round them.
-        changed = copy(self)
-        object.__setattr__(changed, name, value)
-        return changed
-
-    def _checked_indices(self, indices: Sequence[int] | None) -> tuple[int, ...] | None:
-        return None if indices is None else check_places("indices", indices, self.points.shape[-1])
-
-    def _checked_lipschitz_points(self, points: Tensor | None) -> Tensor | None:
-        if points is None:
-            return None
-        points = check_lipschitz_points("lipschitz_points", points, self.points.shape[-1])
-        return points.detach().to(self.points).clone()
+        return replace(self, lipschitz_points=points)
 
     @property
     def num_points(self) -> int:
@@ -195,9 +184,7 @@ class ContextDistribution:
         return values @ self.weights.to(values)
 
     def to(
-        self,
-        dtype: torch.dtype | None = None,
-        device: torch.device | str | None = None,
+        self, dtype: torch.dtype | None = None, device: torch.device | str | None = None
     ) -> ContextDistribution:
         """The same in another dtype or on another device; itself if nothing changes."""
         like = self.points.new_empty(0).to(device=device, dtype=dtype)
@@ -205,9 +192,7 @@ class ContextDistribution:
             return self
         return self.memo(
             (like.dtype, like.device),
-            lambda: ContextDistribution(
-                self.points.to(like), self.weights.to(like), self.indices, self.lipschitz_points
-            ),
+            lambda: replace(self, points=self.points.to(like), weights=self.weights.to(like)),
         )
 
     def memo(self, key: Any, compute: Callable[[], Any]) -> Any:
@@ -234,22 +219,22 @@ class ContextDistribution:
         return {**self.__dict__, "_memo": {}}
 
 
-def check_weights(weights: Tensor, num_points: int, name: str = "weights") -> Tensor:
+def check_weights(weights: Tensor, num_points: int) -> Tensor:
     """Return ``weights``, detached, if they are ``num_points`` finite nonnegative numbers."""
-    if check_tensor(name, weights).shape != (num_points,):
+    if check_tensor("weights", weights).shape != (num_points,):
         raise BotorchTensorDimensionError(
-            f"`{name}` must have shape {num_points}, got {tuple(weights.shape)}."
+            f"`weights` must have shape {num_points}, got {tuple(weights.shape)}."
         )
-    if (check_finite(name, weights) < 0).any():
-        raise InputDataError(f"`{name}` must not be negative.")
+    if (check_finite("weights", weights) < 0).any():
+        raise InputDataError("`weights` must not be negative.")
     return weights.detach()
 
 
-def check_probabilities(weights: Tensor, num_points: int, name: str = "weights") -> Tensor:
+def check_probabilities(weights: Tensor, num_points: int) -> Tensor:
     """Return ``weights``, detached and in double precision, if they also sum to 1."""
-    weights = check_weights(weights, num_points, name).double()
+    weights = check_weights(weights, num_points).double()
     if (weights.sum() - 1).abs() > _SUM_TOLERANCE:
-        raise InputDataError(f"`{name}` must sum to 1, their sum is {weights.sum().item():.6g}.")
+        raise InputDataError(f"`weights` must sum to 1, their sum is {weights.sum().item():.6g}.")
     return weights
 
 
@@ -274,20 +259,6 @@ def check_contexts(name: str, contexts: Tensor) -> Tensor:
     return contexts
 
 
-def check_places(name: str, indices: Sequence[int], num_contexts: int) -> tuple[int, ...]:
-    """Return ``indices`` as a tuple if they are ``num_contexts`` different integers."""
-    places = check_columns(name, indices)
-    if len(places) != num_contexts or len(set(places)) != num_contexts:
-        raise InputDataError(f"`{name}` must be {num_contexts} different columns, got {places}.")
-    return places
-
-
-def check_lipschitz_points(name: str, points: Tensor, num_contexts: int) -> Tensor:
-    """Return ``points`` if they are at least one finite context of ``num_contexts`` columns."""
-    check_inputs(name, check_contexts(name, points), num_contexts)
-    return points
-
-
 def pairwise_distances(A: Tensor, B: Tensor) -> Tensor:
     """Euclidean distances ``a x b`` between the rows of ``a x d`` and ``b x d``.
 
@@ -295,14 +266,3 @@ def pairwise_distances(A: Tensor, B: Tensor) -> Tensor:
     loses half of the digits where rows are close, which is where kernels and costs are decided.
     """
     return torch.cdist(A, B, compute_mode="donot_use_mm_for_euclid_dist")
-
-
-def merge_atoms(contexts: ContextDistribution) -> ContextDistribution:
-    """The same distribution with equal atoms merged, in the order of their first appearance."""
-    kept, inverse = first_appearances(contexts.points).unique(return_inverse=True)
-    if len(kept) == contexts.num_points:
-        return contexts
-    weights = contexts.weights.new_zeros(len(kept)).double()
-    weights.index_add_(0, inverse, contexts.weights.double())
-    points = contexts.points[kept]
-    return ContextDistribution(points, weights, contexts.indices, contexts.lipschitz_points)

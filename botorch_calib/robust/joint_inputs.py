@@ -12,13 +12,7 @@ from botorch_calib._validation import check_columns, check_tensor
 
 
 class Columns:
-    """Which columns of joint inputs ``z = (x, c)`` are decisions, and which are contexts.
-
-    Args:
-        num_columns: Number ``d`` of columns of joint inputs.
-        num_contexts: Number ``d_c`` of contexts among them.
-        indices: As of `join_contexts`.
-    """
+    """Which of the columns of joint inputs ``z = (x, c)`` are decisions, and which are contexts."""
 
     def __init__(
         self, num_columns: int, num_contexts: int, indices: Sequence[int] | None = None

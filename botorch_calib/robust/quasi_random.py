@@ -7,7 +7,7 @@ from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataErro
 from torch import Tensor
 from torch.quasirandom import SobolEngine
 
-from botorch_calib._validation import check_count, check_finite, check_positive, check_tensor
+from botorch_calib._validation import check_bounds, check_count, check_finite, check_positive
 
 
 def density_draws(
@@ -15,7 +15,11 @@ def density_draws(
 ) -> Tensor:
     """Draws of `ContextDistribution.kde`, ``num_points x d_c``."""
     num_dims = samples.shape[-1]
-    low, high = check_box(bounds, num_dims).to(samples)
+    if check_bounds(bounds).shape[-1] != num_dims:
+        raise BotorchTensorDimensionError(f"`bounds` must have shape 2 x {num_dims}.")
+    low, high = bounds.detach().to(samples)
+    if not (low < high).all():
+        raise InputDataError("`bounds` must hold lower bounds below upper bounds.")
     if ((samples < low) | (samples > high)).any():
         raise InputDataError("`samples` must lie inside `bounds`.")
     scale = kernel_bandwidth(samples, bandwidth)
@@ -23,17 +27,6 @@ def density_draws(
     index = (uniform[:, 0] * len(samples)).long().clamp(max=len(samples) - 1)
     draws = samples.double()[index] + scale * torch.special.ndtri(uniform[:, 1:])
     return reflect(draws, low.double(), high.double()).to(samples)
-
-
-def check_box(bounds: Tensor, num_dims: int) -> Tensor:
-    """Return ``bounds`` if they are the two corners of a box in ``num_dims`` dimensions."""
-    if check_tensor("bounds", bounds).shape != (2, num_dims):
-        raise BotorchTensorDimensionError(
-            f"`bounds` must have shape 2 x {num_dims}, got {tuple(bounds.shape)}."
-        )
-    if not (check_finite("bounds", bounds)[0] < bounds[1]).all():
-        raise InputDataError("`bounds` must hold lower bounds below upper bounds.")
-    return bounds.detach()
 
 
 def kernel_bandwidth(samples: Tensor, bandwidth: str | float | Tensor) -> Tensor:

@@ -33,7 +33,7 @@ def wasserstein_radius(
     the diameter of the contexts for thousands of rounds: in practice, use `RadiusSchedule`.
 
     Args:
-        t: Number of context samples, at least 1.
+        t: Number of context samples.
         delta: Failure probability, in (0, 1).
         context_diameter: ``D_C``, in the unit of the contexts.
         decision_diameter: ``D_X``.
@@ -66,9 +66,6 @@ def log_covering_number(t: int, norm_bound: float, dim: int, constant: float = 1
         dim: ``d = d_x + d_c``.
         constant: ``kappa``, which the paper leaves open; it may depend on the regularisation
             ``lambda``, which is less than 1.
-
-    Returns:
-        The bound, infinite where it exceeds the range of floating-point numbers.
     """
     t, norm_bound = check_count("t", t), check_positive("norm_bound", norm_bound)
     dim = check_count("dim", dim)

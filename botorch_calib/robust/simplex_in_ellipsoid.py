@@ -3,12 +3,11 @@ r"""Linear functions over the part of the simplex inside an ellipsoid, for many 
 `minimise_linear` minimises ``u' p`` over ``p >= 0``, ``sum p = 1``, ``|R' (p - w)| <= 1``, the
 program behind `MMDBall`, by an active-set method like Wolfe's for the nearest point (1976).
 
-A smooth kernel makes minimisers sparse: of a grid of 36 contexts they typically use 3 to 10, so
-that systems of this size are all that has to be solved. The method keeps a feasible ``p``, a
-mixture of the centre ``w`` and of some atoms. In each step it moves towards the best mixture of
-these, which has a closed form as long as signs are ignored, up to where a share vanishes: that
-atom, or the centre, leaves. If none does, the atom of the smallest reduced value joins. The value
-falls in each step, so that the method is finite.
+A smooth kernel makes minimisers sparse: of a grid of 36 contexts they typically use 3 to 10. The
+method keeps a feasible ``p``, a mixture of the centre ``w`` and of some atoms. In each step it
+moves towards the best mixture of these, which has a closed form as long as signs are ignored, up to
+where a share vanishes: that atom, or the centre, leaves. If none does, the atom of the smallest
+reduced value joins. The value falls in each step, so that the method is finite.
 
 `refined` follows where the ellipsoid is so small that rounding decides. An interior-point method
 takes 3 to 90 times as long where few atoms keep mass, and a half to a tenth of the time where more

@@ -6,12 +6,8 @@ that it does not know. Its aim is the expectation ``F(x) = E f(x, c)`` under it
 Bayesian optimization with continuous context, sections 5 and 9.
 
 Joint inputs hold the decisions first, then the contexts. Everything is *maximised* by default:
-functions that the paper minimises have ``negate=True``. Conventions are BoTorch's.
-`ContextualProblem.evaluate_stochastic` and `ContextualProblem.stochastic_optimal_value` are after
-``negate``, without noise.
-
-A normal context clipped to an interval has atoms at its ends: mass 0.0062 at each end for
-N(0.5, 0.2^2) on [0, 1]. All expectations here hold them.
+functions that the paper minimises have ``negate=True``. A normal context clipped to an interval has
+atoms at its ends, which all expectations hold: 0.0062 at each for N(0.5, 0.2^2) on [0, 1].
 """
 
 from __future__ import annotations
@@ -30,6 +26,7 @@ from torch import Tensor
 
 from botorch_calib._validation import check_count, check_width
 from botorch_calib.robust.contexts import ContextDistribution
+from botorch_calib.robust.joint_inputs import join_contexts
 
 # Values that one step of an expectation computes at most, so that memory stays bounded.
 CHUNK = 2**19
@@ -209,28 +206,22 @@ def _as_points(
 class _ByQuadrature(ContextualProblem):
     """Expectations by a fixed rule over a context."""
 
+    _marginals: tuple[ClippedNormal, ...]
     _nodes: Tensor
     _weights: Tensor
+    _edges: Sequence[float]  # of the panels of the rule, each of which has `_order` nodes
+    _order: int
 
     def _prepare(self) -> None:
-        nodes, weights = self._rule()
+        nodes, weights = self._marginals[0].rule(self._edges, self._order)
         self.register_buffer("_nodes", nodes)
         self.register_buffer("_weights", weights)
 
-    @abstractmethod
-    def _rule(self) -> tuple[Tensor, Tensor]:
-        """Nodes and weights over the context."""
-
     def _expectation(self, X: Tensor) -> Tensor:
         nodes, weights = self._nodes.to(X), self._weights.to(X)
-        rows = X.reshape(-1, 1, self.num_decisions)
-        contexts = nodes.unsqueeze(-1).unsqueeze(0)
-        parts = []
-        for part in rows.split(max(1, CHUNK // len(nodes))):
-            shape = (len(part), len(nodes))
-            joint = torch.cat([part.expand(*shape, -1), contexts.expand(*shape, -1)], dim=-1)
-            parts.append(self._evaluate_true(joint) @ weights)
-        return torch.cat(parts).reshape(X.shape[:-1]) if parts else X.new_empty(X.shape[:-1])
+        rows = X.reshape(-1, 1, self.num_decisions).split(max(1, CHUNK // len(nodes)))
+        joint = (join_contexts(part, nodes.unsqueeze(-1)) for part in rows)
+        return torch.cat([self._evaluate_true(Z) @ weights for Z in joint]).reshape(X.shape[:-1])
 
 
 class ContextShift(ContextualProblem):
@@ -238,11 +229,9 @@ class ContextShift(ContextualProblem):
 
     The learner knows a reference distribution N(0.5, 0.1^2), and contexts come from N(0.6, 0.2^2).
     Under the reference, the best decision is 0; under the truth, about +-0.24. The paper
-    (section 5) writes N(0.5, 0.1) and N(0.6, 0.2) without saying what the second number is. It
-    is taken as a standard deviation: with variances, over a tenth of the contexts would lie outside
-    [0, 1] even under the reference. The Wasserstein distance of the two is then 0.117,
-    of the size of the paper's radius 0.1; with variances it would be 0.134.
-
+    (section 5) writes N(0.5, 0.1) and N(0.6, 0.2). The second number is taken as a standard
+    deviation: with variances, over a tenth of the contexts would lie outside [0, 1] even under the
+    reference. The Wasserstein distance of the two is then 0.117, of the size of the paper's radius.
     Decisions are in [-1, 1], which the paper leaves open. Contexts are in [-0.4, 1.6], five
     standard deviations around the mean.
 
@@ -278,15 +267,18 @@ class ContextShift(ContextualProblem):
         return 1.0 - distance / (x.abs() + 0.2) - (x.abs() + 0.05).sqrt()
 
 
+# Panels from the centre of the unit interval on: of width 1/64, and finer and finer ones within.
+_RIGHT = (0.0, *(k / 64 for k in range(1, 33)), *(2.0**-k / 64 for k in range(1, 13)))
+_GRADED = sorted({0.5 + r for r in _RIGHT} | {0.5 - r for r in _RIGHT})
+
+
 class ContextualAckley(_ByQuadrature):
     r"""Ackley in three dimensions, the last of which is a context, on the unit cube.
 
     Coordinates are scaled to [-32.768, 32.768]; the context is N(0.5, 0.2^2), clipped to
     [0, 1]. Negated by default, so as to be maximised. In any context the best decisions are at
-    the centre. There are two decisions, where the paper's table 1 has one.
-
-    Expectations are by quadrature on panels of a period of the cosine, graded towards the
-    centre, where the function has a cone.
+    the centre. There are two decisions, where the paper's table 1 has one. Expectations are by
+    quadrature on panels of a period of the cosine, graded towards the cone at the centre.
     """
 
     num_decisions = 2
@@ -294,6 +286,8 @@ class ContextualAckley(_ByQuadrature):
     _marginals = (ClippedNormal(0.5, 0.2),)
     _stochastic_optimum = -12.531436760119306
     _stochastic_optimizer = (0.5, 0.5)
+    _edges = _GRADED
+    _order = 16
 
     def _prepare(self) -> None:
         super()._prepare()
@@ -301,13 +295,6 @@ class ContextualAckley(_ByQuadrature):
 
     def _evaluate_true(self, X: Tensor) -> Tensor:
         return self._ackley._evaluate_true(65.536 * (X - 0.5))
-
-    def _rule(self) -> tuple[Tensor, Tensor]:
-        outer = [k / 64 for k in range(1, 33)]
-        inner = [2.0**-k / 64 for k in range(1, 13)]
-        right = sorted({0.0, *outer, *inner})
-        edges = sorted({0.5 + r for r in right} | {0.5 - r for r in right})
-        return self._marginals[0].rule(edges, 16)
 
 
 class ContextualHartmann6(_ByQuadrature):
@@ -322,6 +309,8 @@ class ContextualHartmann6(_ByQuadrature):
     _marginals = (ClippedNormal(0.5, 0.2),)
     _stochastic_optimum = 2.316916796256601
     _stochastic_optimizer = (0.198322040, 0.151669720, 0.485013171, 0.273286481, 0.312928452)
+    _edges = (0.0, 1.0)
+    _order = 64
 
     def _prepare(self) -> None:
         super()._prepare()
@@ -329,9 +318,6 @@ class ContextualHartmann6(_ByQuadrature):
 
     def _evaluate_true(self, X: Tensor) -> Tensor:
         return self._hartmann._evaluate_true(X)
-
-    def _rule(self) -> tuple[Tensor, Tensor]:
-        return self._marginals[0].rule([0.0, 1.0], 64)
 
 
 class ModifiedBranin(_ByQuadrature):
@@ -351,9 +337,8 @@ class ModifiedBranin(_ByQuadrature):
     _marginals = (ClippedNormal(0.5, 0.2), ClippedNormal(0.5, 0.2))
     _stochastic_optimum = -16.064257804965646
     _stochastic_optimizer = (0.185240718, 0.201188443)
-
-    def _rule(self) -> tuple[Tensor, Tensor]:
-        return self._marginals[0].rule([k / 32 for k in range(33)], 16)
+    _edges = [k / 32 for k in range(33)]
+    _order = 16
 
     def _evaluate_true(self, X: Tensor) -> Tensor:
         first, second = _branin(X[..., 0], X[..., 2]), _branin(X[..., 3], X[..., 1])

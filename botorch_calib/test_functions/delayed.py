@@ -132,9 +132,9 @@ class InputDependentDelay(DelayDistribution):
 def draw_delay(delay: DelayDistribution, x: Tensor, seed: int, ticket: int) -> float:
     """The delay of evaluation number ``ticket`` at ``x``.
 
-    Each evaluation has a generator of its own, which depends on ``(seed, ticket)`` alone. So the
-    k-th evaluations of two methods that are run with the same seed have the same delay, wherever
-    they evaluate, unless the distribution depends on the point, and comparisons are paired.
+    Its generator depends on ``(seed, ticket)`` alone. So the k-th evaluations of two methods that
+    are run with the same seed have the same delay, unless the distribution depends on the point,
+    and comparisons are paired.
 
     Args:
         delay: The distribution of delays.
@@ -169,12 +169,9 @@ class DelayedProblem(BaseTestProblem):
                 ...
             problem.start(x, now=iteration)
 
-    Everything else is the wrapped problem's: ``problem(X)`` evaluates it without delay, with its
-    noise and its sign, and ``dim``, ``bounds``, ``optimal_value`` and the rest are its own.
-
-    The caller passes the time as ``now``; it may stand still but never goes back. Values, and their
-    noise, are computed when an evaluation starts. Delays are those of `draw_delay`: the k-th
-    evaluation has the same one whatever was evaluated before.
+    Everything else is the wrapped problem's: ``problem(X)`` evaluates it without delay. The caller
+    passes the time as ``now``, which never goes back. Values are computed when an evaluation
+    starts. Delays are those of `draw_delay`.
     """
 
     def __init__(self, problem: BaseTestProblem, delay: DelayDistribution, seed: int = 0) -> None:

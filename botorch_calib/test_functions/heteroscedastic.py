@@ -117,9 +117,6 @@ def one_sided_initial_design(
         outer: The largest distance of a coordinate from 0.
         seed: Seeds the draw (default: torch's global random state).
         dtype: The dtype of the points.
-
-    Returns:
-        The points, ``n x d``.
     """
     check_count("n", n)
     check_count("dim", dim)

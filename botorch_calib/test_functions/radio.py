@@ -78,10 +78,8 @@ class RadioCorridors(SyntheticTestFunction):
 
     Ground users are spread uniformly over the part of their sector's wedge of 120 degrees between
     10 and 120 metres from the site, by ``user_seed``. UAVs stand in the middles of seven equal
-    parts of their corridor.
-
-    The objective is continuous, with kinks and plateaus. Arithmetic is in double precision; values
-    have the dtype of the inputs. The largest value is not known.
+    parts of their corridor. The objective is continuous, with kinks and plateaus; its largest value
+    is not known.
 
     The paper has ``uav_weight=0.7`` (eq. 44). By its text all links fade (``uav_fading=True``); its
     experiments were run with UAVs in line of sight, as is the default here. They also swap the

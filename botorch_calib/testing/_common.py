@@ -30,8 +30,7 @@ def saved_state(module: Any) -> dict[str, Any]:
     buffer = io.BytesIO()
     torch.save(module.state_dict(), buffer)
     buffer.seek(0)
-    state: dict[str, Any] = torch.load(buffer)
-    return state
+    return torch.load(buffer)
 
 
 def leaves_of(value: Tensor) -> list[Tensor]:

@@ -21,7 +21,7 @@ from botorch_calib.testing._common import DTYPES, check_gradient, leaves_of
 
 
 class PosteriorContract:
-    """A single-output posterior with closed-form marginals and reparametrised samples.
+    """A posterior with closed-form marginals and reparametrised samples, of ``num_outputs``.
 
     The hook ``make_posterior`` builds it from inputs that require gradient. The points of a
     posterior of ``q`` points are to be the first ``q`` of one sequence, whatever ``q``.
@@ -30,6 +30,7 @@ class PosteriorContract:
     batch_shapes: ClassVar[tuple[Size, ...]] = (Size(), Size([3]), Size([2, 3]))
     num_points: ClassVar[tuple[int, ...]] = (1, 3)
     num_samples: ClassVar[int] = 4096
+    num_outputs: ClassVar[int] = 1
 
     def make_posterior(self, batch_shape: Size, q: int, dtype: torch.dtype) -> Posterior:
         """A posterior at ``batch_shape x q`` points."""
@@ -41,7 +42,7 @@ class PosteriorContract:
                 for q in self.num_points:
                     posterior = self.make_posterior(batch_shape, q, dtype)
                     assert posterior.dtype == dtype
-                    yield posterior, Size([*batch_shape, q, 1])
+                    yield posterior, Size([*batch_shape, q, self.num_outputs])
 
     def test_marginals_have_the_shape_and_dtype_of_the_posterior(self) -> None:
         for posterior, shape in self._each():
@@ -107,7 +108,7 @@ class PosteriorContract:
         cases = [(self.batch_shapes[0], 1), (self.batch_shapes[-1], 3)]
         for dtype, (batch_shape, q) in product(DTYPES, cases):
             posterior: Any = self.make_posterior(batch_shape, q, dtype)
-            shape = Size([*batch_shape, q, 1])
+            shape = Size([*batch_shape, q, self.num_outputs])
             levels = torch.tensor([0.05, 0.6], dtype=dtype)
             values = posterior.quantile(levels)
             assert values.shape == Size([2, *shape])

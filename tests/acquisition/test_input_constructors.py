@@ -49,7 +49,6 @@ IMPROVEMENTS: list[type[Any]] = [
 ]
 CLASSES = [*IMPROVEMENTS, CalibratedUpperConfidenceBound]
 BASIC = {"model", "training_data", "posterior_transform", "maximize", "X_pending"}
-CONTEXT_ARGUMENTS = ("contexts", "context_weights", "context_indices", "lipschitz_contexts")
 
 X, Y, _ = make_data()
 DATASET = SupervisedDataset(X, Y, feature_names=["a", "b"], outcome_names=["y"])
@@ -108,8 +107,8 @@ ACCEPTED = {
     DelayedUpperConfidenceBound: {"beta", "X_window", "feedback_bound"},
     DelayedThompsonSampling: {"beta", "X_window", "feedback_bound", "choices", "seed"},
     CalibratedUpperConfidenceBound: {"level", "num_fantasies"},
-    WassersteinUpperConfidenceBound: {"beta", "radius", *CONTEXT_ARGUMENTS},
-    RobustUpperConfidenceBound: {"beta", "ambiguity", *CONTEXT_ARGUMENTS},
+    WassersteinUpperConfidenceBound: {"beta", "radius", "contexts", "lipschitz_contexts"},
+    RobustUpperConfidenceBound: {"beta", "ambiguity", "contexts"},
 }
 
 
@@ -226,9 +225,7 @@ def test_any_acquisition_function_made_robust(acqf_class, options):
     }
     inputs = get_acqf_input_constructor(RobustAcquisition)(
         **given,
-        contexts=CONTEXTS,
-        context_weights=WEIGHTS,
-        context_indices=[0],
+        contexts=ContextDistribution.discrete(CONTEXTS, WEIGHTS).with_indices([0]),
         ambiguity=TotalVariationBall(0.2),
         acqf_class=acqf_class,
         acqf_options=options,

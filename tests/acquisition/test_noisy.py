@@ -25,8 +25,6 @@ from botorch.models.model import Model, ModelList
 from botorch.models.transforms import Log, Normalize, Standardize
 from botorch.models.transforms.input import AppendFeatures, InputPerturbation
 from botorch.optim import optimize_acqf
-from botorch.sampling.get_sampler import get_sampler
-from botorch.sampling.list_sampler import ListSampler
 from botorch.sampling.normal import IIDNormalSampler, SobolQMCNormalSampler
 from gpytorch.kernels import MaternKernel
 from linear_operator.utils.errors import NotPSDError
@@ -35,6 +33,7 @@ from torch.testing import assert_close
 
 from botorch_calib import (
     CalibratedModel,
+    CalibratedModelList,
     CensoredDelayModel,
     QuantileRecalibrator,
     qLogCalibratedNoisyExpectedHypervolumeImprovement,
@@ -99,8 +98,8 @@ SINGLE: dict[str, Any] = {
     "plain, pending": lambda: CensoredDelayModel(rough_gp(), PENDING, censor_value=-1.0),
 }
 SEVERAL: dict[str, Any] = {
-    "calibrated": lambda: ModelList(calibrated(), recalibrated(-1.0)),
-    "with a plain one": lambda: ModelList(calibrated(), rough_gp(-1.0)),
+    "calibrated": lambda: CalibratedModelList(calibrated(), recalibrated(-1.0)),
+    "with a plain one": lambda: CalibratedModelList(calibrated(), rough_gp(-1.0)),
     "plain": lambda: ModelListGP(rough_gp(), rough_gp(-1.0)),
 }
 
@@ -110,14 +109,13 @@ def points(*batch: int, q: int, dtype: torch.dtype = torch.double) -> Tensor:
     return torch.rand(*batch, q, 2, generator=generator, **DOUBLE).to(dtype).requires_grad_()
 
 
-def sampler(num: int = 1, cls: type = SobolQMCNormalSampler) -> Any:
-    samplers = [cls(NUM_SAMPLES, seed=7 + i) for i in range(num)]
-    return samplers[0] if num == 1 else ListSampler(*samplers)
+def sampler(cls: type = SobolQMCNormalSampler) -> Any:
+    return cls(NUM_SAMPLES, seed=7)
 
 
 def with_and_without(cls: type, model: Model, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
     """The same function with cached roots and without, to be evaluated by `compare`."""
-    kwargs.setdefault("sampler", sampler(getattr(model, "num_outputs", 1)))
+    kwargs.setdefault("sampler", sampler())
     first, second = (
         cls(model, *args, prune_baseline=False, cache_root=root, **deepcopy(kwargs))
         for root in (True, False)
@@ -188,10 +186,7 @@ class TestImprovement:
             "objective": LinearMCObjective(torch.tensor([1.0, 0.5], **DOUBLE)),
             "constraints": [lambda samples: samples[..., 1] - 0.4],
         }
-        model = SEVERAL[kind]()
-        if kind == "plain":
-            kwargs["sampler"] = sampler()
-        pair = with_and_without(NEI, model, X, **kwargs)
+        pair = with_and_without(NEI, SEVERAL[kind](), X, **kwargs)
         compare(*pair, points(4, q=2))
 
     def test_without_a_correction_it_is_botorch(self):
@@ -260,10 +255,10 @@ class TestImprovement:
 
     def test_what_has_no_root(self):
         skewed = SingleTaskGP(X, Y.exp(), outcome_transform=Log()).eval()
-        model = ModelList(calibrated(), skewed)
+        model = CalibratedModelList(calibrated(), skewed)
         assert not noisy.keeps_roots(model) and noisy.keeps_roots(SEVERAL["calibrated"]())
         objective = GenericMCObjective(lambda samples, X: samples[..., 0])
-        kwargs = {"objective": objective, "sampler": sampler(2), "prune_baseline": False}
+        kwargs = {"objective": objective, "sampler": sampler(), "prune_baseline": False}
         with pytest.warns(BotorchWarning, match="`cache_root` needs"):
             function = NEI(model, X, cache_root=True, **kwargs)
         assert not function._cache_root
@@ -275,7 +270,7 @@ class TestImprovement:
         """They would come up in a factorisation that does not converge."""
         model, extra = calibrated(), {}
         if cls is NEHVI:
-            model, extra = ModelList(model, calibrated(-1.0)), {"ref_point": REF_POINT}
+            model, extra = CalibratedModelList(model, calibrated(-1.0)), {"ref_point": REF_POINT}
         bad = torch.full((1, 2), torch.nan, **DOUBLE)
         with pytest.raises(InputDataError, match="`X_baseline` contains NaN"):
             cls(model, X_baseline=torch.cat([X, bad]), **extra)
@@ -314,8 +309,7 @@ class TestHypervolume:
     @pytest.mark.parametrize("kind", SEVERAL)
     @pytest.mark.parametrize("q", [1, 3])
     def test_cached_is_uncached(self, kind, q):
-        kwargs = {"sampler": sampler()} if kind == "plain" else {}
-        pair = with_and_without(NEHVI, SEVERAL[kind](), REF_POINT, X, **kwargs)
+        pair = with_and_without(NEHVI, SEVERAL[kind](), REF_POINT, X)
         compare(*pair, points(4, q=q))
 
     @pytest.mark.parametrize("incremental", [True, False])
@@ -340,7 +334,7 @@ class TestHypervolume:
             assert_close(ours, theirs, rtol=1e-8, atol=1e-8)
 
     def test_objective_and_constraints(self):
-        model = ModelList(calibrated(), rough_gp(-1.0), recalibrated(-1.0))
+        model = CalibratedModelList(calibrated(), rough_gp(-1.0), recalibrated(-1.0))
         pair = with_and_without(
             NEHVI,
             model,
@@ -405,45 +399,37 @@ class TestRisk:
         assert value.isfinite().all() and (gradient != 0).any()
 
 
-class TestArgumentsOfTheTutorials:
-    """They give to a ``ModelList`` what is for one normal distribution of all outcomes."""
-
-    build = pytest.mark.parametrize(
-        "build",
-        [
-            lambda model, **kwargs: NEI(model, X, objective=LINEAR, **kwargs),
-            lambda model, **kwargs: NEHVI(model, REF_POINT, X, **kwargs),
-        ],
-        ids=["improvement", "hypervolume"],
-    )
-
-    @build
-    @pytest.mark.parametrize("cls", [SobolQMCNormalSampler, IIDNormalSampler])
-    def test_one_sampler_of_all_outcomes(self, build: Any, cls: type) -> None:
-        model = ModelList(calibrated(), calibrated(-1.0))
-        with pytest.raises(UnsupportedError, match=r"`sampler` .*get_sampler\(.*\[32\]"):
-            build(model, sampler=sampler(cls=cls))
-        build(ModelListGP(rough_gp(), rough_gp(-1.0)), sampler=sampler(cls=cls))
-        torch.manual_seed(0)
-        posterior: Any = model.posterior(X)
-        remedy = get_sampler(posterior, NUM_SAMPLES)
-        assert build(model, sampler=remedy)(points(2, q=1)).isfinite().all()
-
-    @build
-    def test_equal_seeds_of_outcomes(self, build: Any) -> None:
-        model = ModelList(calibrated(), calibrated(-1.0))
-        posterior: Any = model.posterior(X)
-        same = get_sampler(posterior, NUM_SAMPLES, seed=3)
-        with pytest.warns(BotorchWarning, match=r"equal seeds .*\[3, 3\]"):
-            build(model, sampler=same)
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")
-            build(model, sampler=sampler(2, IIDNormalSampler))
+class TestArguments:
+    def test_a_list_of_botorch(self) -> None:
+        """Its outcomes are drawn apart; the remedy takes one sampler."""
+        apart = ModelList(calibrated(), calibrated(-1.0))
+        for build in (
+            lambda model: NEI(model, X, objective=LINEAR, sampler=sampler()),
+            lambda model: NEHVI(model, REF_POINT, X, sampler=sampler()),
+        ):
+            with pytest.raises(UnsupportedError, match=r"`CalibratedModelList\(\*model.models\)`"):
+                build(apart)
+            assert build(CalibratedModelList(*apart.models))(points(2, q=1)).isfinite().all()
+        plain = ModelList(rough_gp(), rough_gp(-1.0))  # of which BoTorch keeps no root either
+        assert NEI(plain, X, objective=LINEAR)(points(2, q=1)).isfinite().all()
 
     def test_a_transform_of_the_posterior(self) -> None:
-        weights = torch.tensor([0.5, 0.5], **DOUBLE)
-        transform = ScalarizedPosteriorTransform(weights)
+        """Of one of the outcomes, and of all."""
+        model = CalibratedModelList(calibrated(), rough_gp(-1.0))
+        sole, both = (
+            ScalarizedPosteriorTransform(torch.tensor(weights, **DOUBLE))
+            for weights in ([2.0, 0.0], [0.5, 0.5])
+        )
+        compare(*with_and_without(NEI, model, X, posterior_transform=sole), points(4, q=2))
         with pytest.raises(UnsupportedError, match="`posterior_transform` .*LinearMCObjective"):
-            NEI(ModelList(calibrated(), rough_gp(-1.0)), X, posterior_transform=transform)
-        joint = NEI(ModelListGP(rough_gp(), rough_gp(-1.0)), X, posterior_transform=transform)
-        assert joint(points(2, q=1)).isfinite().all()
+            NEI(model, X, posterior_transform=both)
+
+    def test_pending_points_that_are_not_cached(self) -> None:
+        """The option fails in BoTorch; the remedy evaluates them with the new points."""
+        model, new = SEVERAL["calibrated"](), points(4, q=1)
+        with pytest.raises(InputDataError, match="`cache_pending=False` .*`max_iep=n`"):
+            NEHVI(model, REF_POINT, X, cache_pending=False)
+        pending = NEHVI(model, REF_POINT, X, X_pending=PENDING, max_iep=2, sampler=sampler())
+        together = torch.cat([new, PENDING.expand(4, 2, 2)], dim=-2)
+        expected = NEHVI(model, REF_POINT, X, sampler=sampler())(together)
+        assert_close(pending(new), expected)

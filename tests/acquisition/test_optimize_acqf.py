@@ -18,6 +18,8 @@ from botorch.acquisition.multi_step_lookahead import qMultiStepLookahead
 from botorch.acquisition.objective import IdentityMCObjective, ScalarizedPosteriorTransform
 from botorch.models import ModelList
 from botorch.optim import optimize_acqf, optimize_acqf_mixed
+from botorch.optim.optimize import optimize_acqf_discrete_local_search
+from botorch.optim.optimize_mixed import optimize_acqf_mixed_alternating
 from botorch.sampling.get_sampler import get_sampler
 from botorch.sampling.normal import SobolQMCNormalSampler
 from botorch.utils.multi_objective.box_decompositions.non_dominated import (
@@ -278,7 +280,7 @@ def test_a_short_loop(stateful):
 
 @pytest.mark.filterwarnings("ignore:A not p.d., added jitter")  # as above
 def test_a_mixed_batch_is_chosen_point_by_point() -> None:
-    """As the guide has it: without the value of the whole batch, which such functions refuse."""
+    """And its value is that of the points one by one, each with those before it pending."""
     acqf = LogCalibratedExpectedImprovement(make_model(noise=2e-4), make_data()[1].max())
     fixed: list[dict[int, float]] = [{0: 0.25}, {0: 0.75}]
 
@@ -300,5 +302,40 @@ def test_a_mixed_batch_is_chosen_point_by_point() -> None:
     assert set(batch[:, 0].tolist()) <= {0.25, 0.75}
     acqf.set_X_pending(batch[:1])
     torch.testing.assert_close(batch[1:], choose(1), atol=1e-4, rtol=0)
+    acqf.set_X_pending(None)
+    chosen = optimize_acqf_mixed(acqf, BOUNDS, 2, 1, fixed_features_list=fixed, raw_samples=4)
+    check_joint_value(acqf, *chosen)
+
+
+def check_joint_value(acqf: AcquisitionFunction, X: Tensor, value: Tensor) -> None:
+    """Of points ``q x d`` chosen one after another: their values then, added."""
+    assert acqf.X_pending is None
+    total = torch.zeros(1, **DOUBLE)
+    with torch.no_grad():
+        for num in range(len(X)):
+            acqf.set_X_pending(X[:num] if num else None)
+            each = acqf(X[num : num + 1])
+            total += each.exp() if getattr(acqf, "_log", False) else each
+    acqf.set_X_pending(None)
+    result = value.exp() if getattr(acqf, "_log", False) else value
+    torch.testing.assert_close(result.view(1), total)
+
+
+@pytest.mark.filterwarnings("ignore:A not p.d., added jitter")
+@pytest.mark.parametrize("name", ["calibrated EI", "calibrated log EI", "calibrated UCB"])
+def test_searches_that_ask_for_the_value_of_a_batch(name: str) -> None:
+    """Up to now they failed at their end."""
+    X, Y, _ = make_data()
+    acqf = ALL[name](make_model(), X, Y.max())
+    mixed = optimize_acqf_mixed_alternating(
+        acqf, BOUNDS, discrete_dims={0: [0.0, 0.5, 1.0]}, q=3, num_restarts=2, raw_samples=8
+    )
+    levels = [torch.linspace(0, 1, 4, **DOUBLE)] * 2
+    local = optimize_acqf_discrete_local_search(acqf, levels, q=2, num_restarts=2, raw_samples=8)
+    for chosen, value in (mixed, local):
+        assert value is not None
+        check_joint_value(acqf, chosen, value)
+    with pytest.raises(AssertionError, match="q=1"):  # a joint search has no such value
+        acqf(mixed[0].unsqueeze(0))
     with pytest.raises(AssertionError, match="q=1"):
-        optimize_acqf_mixed(acqf, BOUNDS, 2, 1, fixed_features_list=fixed, raw_samples=4)
+        acqf(mixed[0].clone().requires_grad_())

@@ -181,7 +181,7 @@ def smoothed(acqf: Any, *smoothing: float) -> Any:
 
 
 def wasserstein(model: Any, radius: Any = RADIUS, **kwargs: Any) -> WassersteinUpperConfidenceBound:
-    kwargs = {"contexts": CONTEXTS, "context_weights": WEIGHTS, **kwargs}
+    kwargs = {"contexts": CENTRE, **kwargs}
     return WassersteinUpperConfidenceBound(model, BETA, radius, **kwargs)
 
 
@@ -249,9 +249,7 @@ class TestWasserstein:
         model, X = make_gp(), points(3)
         acqf = wasserstein(model, radius)
         assert_close(acqf(X), wasserstein(model)(X), rtol=1e-6, atol=1e-6)
-        acqf = WassersteinUpperConfidenceBound(
-            model, torch.tensor(BETA), RADIUS, CONTEXTS, context_weights=WEIGHTS
-        )
+        acqf = WassersteinUpperConfidenceBound(model, torch.tensor(BETA), RADIUS, CENTRE)
         assert_close(acqf(X), wasserstein(model)(X), rtol=1e-12, atol=1e-12)
 
     def test_list_of_one_model(self):
@@ -506,42 +504,35 @@ class TestInputs:
         decisions = points(4)
         expected = wasserstein(gp)(decisions)
         for indices in ([0], [-2], torch.tensor([0])):
-            acqf = wasserstein(twin.eval(), context_indices=indices)
+            acqf = wasserstein(twin.eval(), contexts=CENTRE.with_indices(indices))
             assert_close(acqf(decisions), expected, rtol=1e-9, atol=1e-9)
 
     def test_distributions_and_tensors(self):
         model, X = make_gp(), points(3)
         expected = wasserstein(model)(X)
-        got = wasserstein(model, contexts=CENTRE, context_weights=None)(X)
-        assert torch.equal(got, expected)
-        twice = torch.cat([CONTEXTS, CONTEXTS])
-        acqf = wasserstein(model, contexts=twice, context_weights=torch.cat([WEIGHTS, WEIGHTS]) / 2)
+        twice = torch.cat([CONTEXTS, CONTEXTS]), torch.cat([WEIGHTS, WEIGHTS]) / 2
+        acqf = wasserstein(model, contexts=ContextDistribution.discrete(*twice))
         assert acqf.contexts.num_points == len(CONTEXTS)
         assert_close(acqf(X), expected, rtol=1e-12, atol=1e-12)
-        plain = wasserstein(model, 0.0, context_weights=None)(X)
+        plain = wasserstein(model, 0.0, contexts=CONTEXTS)(X)
         mean = torch.stack([sum(bound_at(model, x[0], c) for c in CONTEXTS) / 5 for x in X])
         assert_close(plain, mean, rtol=0, atol=1e-8)
 
     def test_arguments_and_what_the_distribution_carries(self):
         model, X, others = make_gp(), points(3), CONTEXTS[:3] + 0.02
-        expected = wasserstein(model, context_indices=[-1], lipschitz_contexts=others)(X)
+        expected = wasserstein(model, lipschitz_contexts=others)(X)
         centre = CENTRE.with_indices([-1]).with_lipschitz_points(others)
         ball = WassersteinBall(RADIUS, "lipschitz")
         assert torch.equal(RobustUpperConfidenceBound(model, BETA, ball, centre)(X), expected)
-        given = {"contexts": centre, "context_weights": None}
-        assert torch.equal(wasserstein(model, **given)(X), expected)
-        for name, value in (
-            ("context_weights", WEIGHTS),
-            ("context_indices", [-1]),
-            ("lipschitz_contexts", others),
-        ):
-            with pytest.raises(InputDataError, match=f"`{name}` are given, but `contexts` have"):
-                wasserstein(model, **{**given, name: value})
+        assert torch.equal(wasserstein(model, contexts=centre)(X), expected)
+        elsewhere = CENTRE.with_lipschitz_points(CONTEXTS[3:])
+        replaced = wasserstein(model, contexts=elsewhere, lipschitz_contexts=others)
+        assert torch.equal(replaced(X), expected)
 
     def test_single_precision(self):
         X = points(3)
         expected = wasserstein(make_gp())(X)
-        acqf = wasserstein(make_gp(dtype=torch.float32), contexts=CONTEXTS.float())
+        acqf = wasserstein(make_gp(dtype=torch.float32), contexts=CENTRE.to(torch.float32))
         values = acqf(X.float())
         assert values.dtype == torch.float32
         assert_close(values.double(), expected, rtol=1e-3, atol=1e-3)
@@ -564,22 +555,18 @@ class TestInputs:
             ({"contexts": CONTEXTS * float("nan")}, InputDataError, "contexts"),
             ({"contexts": CONTEXTS.long()}, InputDataError, "`contexts` must be floating"),
             ({"contexts": CONTEXTS[:, 0]}, BotorchTensorDimensionError, "contexts"),
-            ({"context_weights": WEIGHTS / 2}, InputDataError, "weights"),
-            ({"context_weights": WEIGHTS[:3]}, BotorchTensorDimensionError, "weights"),
-            ({"contexts": ContextDistribution.empirical(CONTEXTS)}, InputDataError, "weights"),
-            ({"context_indices": [2]}, InputDataError, "context_indices"),
-            ({"context_indices": [0, 1]}, InputDataError, "indices"),
+            ({"contexts": CENTRE.with_indices([2])}, InputDataError, "indices"),
             ({"contexts": CONTEXTS.expand(5, 2)}, InputDataError, "contexts"),
-            ({"lipschitz_contexts": CONTEXTS[:0]}, InputDataError, "lipschitz_contexts"),
+            ({"lipschitz_contexts": CONTEXTS[:0]}, InputDataError, "lipschitz_points"),
             (
                 {"lipschitz_contexts": CONTEXTS.expand(5, 2)},
                 BotorchTensorDimensionError,
-                "lipschitz_contexts",
+                "lipschitz_points",
             ),
         ],
     )
     def test_wrong_arguments(self, arguments, error, match):
-        given = {"beta": BETA, "radius": RADIUS, "contexts": CONTEXTS, "context_weights": WEIGHTS}
+        given = {"beta": BETA, "radius": RADIUS, "contexts": CONTEXTS}
         with pytest.raises(error, match=match):
             WassersteinUpperConfidenceBound(make_gp(), **{**given, **arguments})
 
@@ -687,7 +674,7 @@ class TestLife:
         acqf(X)
         acqf.beta, acqf.maximize = 9.0, False
         expected = WassersteinUpperConfidenceBound(
-            MODELS[name](), 9.0, RADIUS, CONTEXTS, WEIGHTS, maximize=False
+            MODELS[name](), 9.0, RADIUS, CENTRE, maximize=False
         )
         assert_close(acqf(X), expected(X), rtol=1e-9, atol=1e-9)
 
@@ -742,7 +729,7 @@ class TestInputConstructors:
     def construct(self, kind: type[AcquisitionFunction], **kwargs: Any) -> AcquisitionFunction:
         model = make_gp()
         constructor = get_acqf_input_constructor(kind)
-        given: dict[str, Any] = {"contexts": CONTEXTS, "context_weights": WEIGHTS, **kwargs}
+        given: dict[str, Any] = {"contexts": CENTRE, **kwargs}
         return kind(**constructor(model=model, training_data=self.dataset, **given))
 
     def test_wasserstein(self):
@@ -778,20 +765,13 @@ class TestNamesInErrors:
     @pytest.mark.parametrize(
         ("arguments", "message"),
         [
-            ({"context_indices": [0, 1]}, "`context_indices` must be 1 different columns"),
-            ({"context_indices": 0}, "`context_indices` must be a sequence"),
-            ({"context_indices": [0.7]}, "`context_indices` must be a sequence"),
-            ({"context_indices": [True]}, "`context_indices` must be a sequence"),
-            ({"context_weights": WEIGHTS / 2}, "`context_weights` must sum to 1"),
-            ({"context_weights": -WEIGHTS}, "`context_weights` must not be negative"),
             ({"contexts": CONTEXTS[:0]}, "`contexts` is empty"),
             (
                 {"contexts": torch.zeros(3, 3)},
                 "`contexts` with 3 columns leave no decision among 2",
             ),
             ({"contexts": [0.1, 0.2]}, "`contexts` must be a tensor"),
-            ({"lipschitz_contexts": [0.1]}, "`lipschitz_contexts` must be a tensor"),
-            ({"contexts": CENTRE, "context_weights": WEIGHTS}, "leave `context_weights` out"),
+            ({"lipschitz_contexts": [0.1]}, "`lipschitz_points` must be a tensor"),
         ],
     )
     def test_wasserstein(self, arguments: dict[str, Any], message: str) -> None:

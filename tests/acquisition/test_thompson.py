@@ -27,7 +27,6 @@ from torch.testing import assert_close
 
 from botorch_calib.acquisition import DelayedThompsonSampling
 from botorch_calib.acquisition.delayed import confidence_width
-from botorch_calib.acquisition.thompson import row_places
 from botorch_calib.calibration import Calibrator, OnlineConformal, QuantileRecalibrator
 from botorch_calib.exceptions import CalibrationWarning
 from botorch_calib.ledger import FeedbackLedger
@@ -663,25 +662,6 @@ def test_bad_arguments():
     ):
         with pytest.raises(error, match=f"`{name}`"):
             DelayedThompsonSampling(make_censored(), **{name: value})
-
-
-# ------------------------------------------------------------------ looking rows up
-
-
-def test_rows_are_found():
-    """Against a comparison of all pairs: grids, repeated rows, signs of zero, any shape."""
-    generator = torch.Generator().manual_seed(0)
-    grid = torch.cartesian_prod(*[torch.linspace(-1, 1, 5, **DOUBLE)] * 3)
-    random = torch.rand(40, 6, **DOUBLE, generator=generator)
-    repeated = torch.randint(0, 3, (60, 2), generator=generator).double()
-    single = torch.rand(7, 1, generator=generator)
-    for rows in (grid, random, repeated, single):
-        order = torch.randint(0, len(rows), (4, 5), generator=generator)
-        X = torch.where(rows[order] == 0, -0.0, rows[order])
-        pairs = (X.unsqueeze(-2) == rows).all(dim=-1)
-        places = row_places(rows, X)
-        assert torch.equal(places, pairs.long().argmax(dim=-1))
-        assert torch.equal(rows[places].abs(), X.abs())
 
 
 def test_other_points_are_refused():

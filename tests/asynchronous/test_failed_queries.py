@@ -1,5 +1,6 @@
 """Failed and expired queries reach the proposer: none is repeated, their region is left alone."""
 
+import pickle
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -23,10 +24,11 @@ from botorch_calib.asynchronous import (
     SearchSettings,
 )
 from botorch_calib.asynchronous import failures as failures_module
+from botorch_calib.asynchronous import feasibility as feasibility_module
 from botorch_calib.asynchronous import proposer as proposer_module
 from botorch_calib.asynchronous.delay_strategy import strategy_of
 from botorch_calib.asynchronous.failures import feasibility_of
-from botorch_calib.asynchronous.feasibility import Feasibility
+from botorch_calib.asynchronous.feasibility import BLOCK, Feasibility
 from botorch_calib.ledger import FeedbackLedger, TrialStatus
 from botorch_calib.models.inspection import raw_train_inputs
 from tests.asynchronous.runs import Held, Inline
@@ -286,6 +288,41 @@ def test_which_queries_count_as_failures(imputation, monkeypatch):
     near = shares > 0.004
     assert near.any() and torch.equal(extended, torch.cat([given, pending[near]]))
     assert_close(parts, torch.cat([failed.double(), shares[near]]))
+
+
+def test_many_failures_are_remembered_and_a_resumed_run_goes_on(monkeypatch):
+    """Their factors grow from query to query; a proposer that knows none chooses the same."""
+    ledger, propose = (
+        FeedbackLedger(2),
+        DelayAwareProposer(BOUNDS, "hallucinate", fit, 0, search=SEARCH),
+    )
+    X = BOUNDS[0] + torch.rand(2 * BLOCK - 3, 2, **DOUBLE) * (BOUNDS[1] - BOUNDS[0])
+    starts: list[int] = []
+
+    def rows(blocks: list[Tensor], X: Tensor, start: int) -> Tensor:
+        starts.append(start)
+        return next_rows(blocks, X, start)
+
+    next_rows = feasibility_module._next_rows
+    monkeypatch.setattr(feasibility_module, "_next_rows", rows)
+    for x in [*X, None, None, None]:
+        point = propose(ledger) if x is None else x
+        trial = ledger.submit(point)
+        if fails_in_corner(point):
+            ledger.fail(trial)
+        else:
+            ledger.observe(trial, slope(point))
+    assert starts == [0, BLOCK, BLOCK, BLOCK]
+    resumed = DelayAwareProposer(BOUNDS, "hallucinate", fit, 0, search=SEARCH)
+    expected = resumed(ledger)
+    # The second block is full now; a copy has to make it again.
+    for each, made in (
+        (propose, [BLOCK]),
+        (propose, []),
+        (pickle.loads(pickle.dumps(propose)), [0, BLOCK]),
+    ):
+        del starts[:]
+        assert torch.equal(each(ledger), expected) and starts == made
 
 
 def test_one_query_at_a_time_tries_the_border_of_a_region_that_fails():

@@ -247,7 +247,8 @@ class TestGoal:
         assert summary.num_pending == num_pending - rerun
         assert summary.num_observed + summary.num_failed == goal
 
-    def test_one_run_at_a_time(self) -> None:
+    @pytest.mark.parametrize("in_a_file", [False, True])
+    def test_one_run_at_a_time(self, tmp_path: Path, in_a_file: bool) -> None:
         """A second one would evaluate what the first one has under evaluation."""
 
         def propose(ledger: FeedbackLedger) -> Tensor:
@@ -255,8 +256,10 @@ class TestGoal:
                 second.run(1)
             return count_up(ledger)
 
-        ledger = FeedbackLedger(1)
-        second = make_optimizer(Inline(), square, ledger)
+        ledger = same = FeedbackLedger(1)
+        if in_a_file:
+            ledger, same = (FeedbackLedger.open(tmp_path / "ledger.db", 1) for _ in range(2))
+        second = make_optimizer(Inline(), square, same)
         make_optimizer(Inline(), square, ledger, propose).run(1)
         assert len(ledger) == 1
         assert second.run(2).num_observed == 2
@@ -356,6 +359,11 @@ class TestObjective:
         assert ledger[0].note.startswith("the objective's value must be") and note in ledger[0].note
         record = next(record for record in caplog.records if "Trial 0 failed" in record.message)
         assert record.levelname == "WARNING" and note in record.message
+
+    def test_value_that_cannot_be_read(self) -> None:
+        ledger = FeedbackLedger(1)
+        make_optimizer(Inline(), lambda x: torch.ones((), device="meta"), ledger).run(1)
+        assert ledger[0].note.startswith("the objective's value cannot be read: RuntimeError: ")
 
     def test_long_value(self) -> None:
         ledger = FeedbackLedger(1)
@@ -682,6 +690,10 @@ class TestErrors:
         }
         with pytest.raises(InputDataError, match=f"`{name}`"):
             AsynchronousOptimizer(**{**arguments, name: value})
+
+    def test_more_evaluations_than_workers(self) -> None:
+        with pytest.raises(InputDataError, match=r"`max_parallel` \(3\) must not exceed `workers`"):
+            make_optimizer(None, square, FeedbackLedger(1), max_parallel=3, workers=2)
 
     @pytest.mark.parametrize(
         ("name", "value"),

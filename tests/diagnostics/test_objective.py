@@ -140,6 +140,7 @@ def test_held_out_points(denoise: bool) -> None:
     low, high = posterior.quantile(torch.tensor([ALPHA / 2, 1 - ALPHA / 2], **DOUBLE))
     pits = posterior.cdf(truth.unsqueeze(-2)).flatten()
     check(report.calibrated.objective, pits, high - low)
+    assert isinstance(posterior, CalibratedPosterior)
     base = posterior.base_posterior
     sd = base.variance.sqrt().detach()
     check_normal(report.base.objective, base.mean.detach(), sd, truth.unsqueeze(-2))

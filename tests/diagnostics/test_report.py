@@ -175,6 +175,7 @@ def test_widths_are_in_units_of_the_outcome() -> None:
     assert report.calibrated.mean_width == pytest.approx(report.base.mean_width, rel=1e-6)
     raw = calibration_report(make_gp(), alpha=0.3)
     # The same data and hyperparameters, seven times as large.
+    assert raw.base.mean_width is not None
     assert report.base.mean_width == pytest.approx(7 * raw.base.mean_width, rel=0.2)
 
 

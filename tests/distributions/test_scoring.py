@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError
-from mpmath import erfc, mp, mpf
 from numpy.typing import NDArray
 from scipy.stats import binomtest, norm, truncnorm
 from torch import Tensor
@@ -16,7 +15,6 @@ from torch import Tensor
 from botorch_calib.calibration.learners.mixture import pinball_loss
 from botorch_calib.distributions.piecewise import PiecewisePredictive
 from botorch_calib.distributions.scoring import (
-    _log_k,
     binomial_interval,
     calibration_error,
     crps,
@@ -142,16 +140,6 @@ def test_crps_in_single_precision_is_the_rounded_double_one() -> None:
 def test_crps_rejects_observations_that_are_not_finite() -> None:
     with pytest.raises(InputDataError, match="`z`"):
         crps(PiecewisePredictive.gaussian((1,)), torch.tensor([math.nan]))
-
-
-@pytest.mark.parametrize("x", [-80.0, -50.0, -12.5, -3.0, -1.0625, -0.9375, 0.0, 0.75, 6.0, 40.0])
-def test_integral_of_the_squared_normal_law(x: float) -> None:
-    with mp.workdps(60):
-        t = mpf(x)
-        below, density = erfc(-t / mp.sqrt(2)) / 2, mp.npdf(t)
-        value = t * below**2 + 2 * density * below - erfc(-t) / 2 / mp.sqrt(mp.pi)
-        expected = float(mp.log(value))
-    assert _log_k(tensor(x)).item() == pytest.approx(expected, rel=1e-14, abs=2e-15)
 
 
 # ------------------------------------------------------------ other scores

@@ -44,6 +44,7 @@ from torch import Tensor
 from botorch_calib import (
     CalibratedExpectedShortfall,
     CalibratedModel,
+    CalibratedModelList,
     CalibratedUpperConfidenceBound,
     Calibrator,
     CertifiedSetExpansion,
@@ -612,6 +613,7 @@ def test_what_else_is_used(
     if expected in CACHED_ROOTS.values():
         acqf: Any = acquisition_of(client).acqf
         assert acqf._cache_root
+        assert acqf.model.num_outputs == 1 or type(acqf.model) is CalibratedModelList
 
 
 @pytest.mark.parametrize(

@@ -215,8 +215,7 @@ def test_the_bound_by_slopes_is_the_one_made_by_hand(objective: str) -> None:
             model,
             beta=2.25,
             radius=radius,
-            contexts=CONTEXTS,
-            context_indices=[0],
+            contexts=CONTEXTS.with_indices([0]),
             lipschitz_contexts=anywhere,
             maximize=objective == "y",
         )

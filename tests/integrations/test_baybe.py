@@ -17,11 +17,9 @@ from baybe.objectives import ParetoObjective
 from baybe.parameters import NumericalContinuousParameter
 from baybe.recommenders import BotorchRecommender
 from baybe.searchspace import SearchSpace
-from baybe.surrogates import CompositeSurrogate
 from baybe.targets import NumericalTarget
-from botorch.models import ModelList
 
-from botorch_calib import CalibratedModel, LocalizedConformal
+from botorch_calib import CalibratedModel, CalibratedModelList, LocalizedConformal
 
 
 @pytest.fixture(scope="module")
@@ -76,12 +74,12 @@ def test_batches_and_pending_experiments_in_a_continuous_space(guide: dict[str, 
 
 def test_several_targets(guide: dict[str, Any]) -> None:
     new_surrogate = guide["CalibratedSurrogate"]
-    surrogate = CompositeSurrogate({"gain": new_surrogate(), "cost": new_surrogate()})
+    surrogate = guide["CalibratedSurrogates"]({"gain": new_surrogate(), "cost": new_surrogate()})
     recommender = BotorchRecommender(surrogate_model=surrogate, n_restarts=2, n_raw_samples=16)
     space = SearchSpace.from_product([NumericalContinuousParameter("a", (0, 1))])
     objective = ParetoObjective([NumericalTarget("gain"), NumericalTarget("cost", minimize=True)])
     point = recommender.recommend(1, space, objective, continuous_data(8))
     assert point["a"].between(0, 1).all()
     model = surrogate.to_botorch()
-    assert type(model) is ModelList
+    assert type(model) is CalibratedModelList
     assert [type(part) for part in model.models] == [CalibratedModel, CalibratedModel]

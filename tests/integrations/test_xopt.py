@@ -12,7 +12,7 @@ import torch
 pytest.importorskip("xopt")
 
 from botorch.exceptions.errors import InputDataError
-from botorch.models import ModelList, SingleTaskGP
+from botorch.models import SingleTaskGP
 from torch import Tensor
 from xopt import VOCS, Evaluator, Xopt
 from xopt.generators.bayesian import (
@@ -24,6 +24,7 @@ from xopt.generators.bayesian.models.standard import StandardModelConstructor
 
 from botorch_calib import (
     CalibratedModel,
+    CalibratedModelList,
     Calibrator,
     GaussianScore,
     LocalizedConformal,
@@ -86,7 +87,7 @@ def new_xopt(
 
 def models_of(X: Xopt) -> list[Any]:
     """Those of the last step."""
-    assert type(X.generator.model) is ModelList
+    assert type(X.generator.model) is CalibratedModelList
     return list(X.generator.model.models)
 
 
@@ -153,6 +154,9 @@ def test_gaussian_processes_are_those_of_xopt() -> None:
         ),
     ],
 )
+@pytest.mark.filterwarnings(
+    "ignore:A not p.d."
+)  # the search comes by the corner that was evaluated
 def test_generators(generator: Any, settings: dict[str, Any]) -> None:
     constructor = CalibratedModelConstructor(train_model=False)
     X = new_xopt(constructor, generator, **settings)

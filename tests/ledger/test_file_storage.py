@@ -228,6 +228,9 @@ def test_leaving_a_ledger_lets_others_write(path) -> None:
     with pytest.raises(InputDataError) as error:
         FeedbackLedger.open(path, dim=2)
     WriterLock(path).release()  # the error is no user of the file
+    with FeedbackLedger.open(path):  # nor does it lend what it holds
+        with pytest.raises(LedgerError, match="is open in another process"):
+            WriterLock(path)
     del error
 
 
@@ -262,6 +265,16 @@ def test_a_lock_that_cannot_be_taken(path) -> None:
     with pytest.raises(LedgerError, match="ledger.db.lock of the ledger cannot be taken"):
         FeedbackLedger.open(path)
     assert len(FeedbackLedger.read(path)) == 60
+
+
+def test_a_lock_that_nobody_can_read(path) -> None:
+    """Nor would there be an answer on a file system without locks."""
+    lock = sqlite3.connect(path.with_name("ledger.db.lock"), isolation_level=None)
+    lock.execute("BEGIN EXCLUSIVE")
+    with pytest.raises(LedgerError, match="another process, or its file system has no locks"):
+        FeedbackLedger.open(path)
+    lock.close()
+    FeedbackLedger.open(path).close()
 
 
 def test_reading_makes_no_file(tmp_path) -> None:

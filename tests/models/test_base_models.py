@@ -6,16 +6,15 @@ from typing import Any
 
 import pytest
 import torch
-from botorch.exceptions.errors import InputDataError, UnsupportedError
+from botorch.exceptions.errors import InputDataError
 from botorch.models import MultiTaskGP, SingleTaskGP
-from botorch.models.transforms.input import FilterFeatures, InputPerturbation
+from botorch.models.transforms.input import FilterFeatures
 from botorch.sampling.normal import SobolQMCNormalSampler
 
 from botorch_calib import (
     CalibratedExpectedImprovement,
     CalibratedModel,
     CalibratedProbabilityOfImprovement,
-    CensoredDelayModel,
     GaussianScore,
     LocalizedConformal,
     LogCalibratedExpectedImprovement,
@@ -34,26 +33,6 @@ def test_observe_with_a_transform_that_drops_columns() -> None:
     for i in range(3):
         model.observe(X[i : i + 1] * 0.9, Y[i : i + 1])
     assert model.calibrator.num_updates == 15
-
-
-def test_observe_refuses_one_to_many_transforms() -> None:
-    X, Y, _ = make_data()
-    transform = InputPerturbation(torch.zeros(4, 2, **DOUBLE))
-    model = CalibratedModel(
-        SingleTaskGP(X, Y, input_transform=transform), LocalizedConformal(0.2, 0.25)
-    )
-    with pytest.raises(UnsupportedError, match="one-to-many"):
-        model.observe(X[:1], Y[:1])
-    assert model.calibrator.num_updates == 0
-
-
-def test_conditioning_refuses_one_to_many_transforms() -> None:
-    X, Y, _ = make_data()
-    gp = SingleTaskGP(X, Y, input_transform=InputPerturbation(torch.rand(3, 2, **DOUBLE))).eval()
-    with pytest.raises(UnsupportedError, match="InputPerturbation .*several points of each"):
-        CensoredDelayModel(gp, X[:2] + 0.01, censor_value=-3.0).posterior(X)
-    with pytest.raises(UnsupportedError, match="several points of each"):
-        CalibratedModel(gp, LocalizedConformal(0.2)).condition_on_observations(X[:2], Y[:2])
 
 
 @pytest.mark.parametrize(

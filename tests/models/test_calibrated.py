@@ -48,6 +48,7 @@ from botorch_calib.calibration import GaussianScore
 from botorch_calib.exceptions import CalibrationWarning
 from botorch_calib.models import CensoredDelayModel, prequential_residuals
 from botorch_calib.models.inspection import observation_noise_variance
+from botorch_calib.posteriors import StatedPosterior
 from botorch_calib.testing import ModelContract, PosteriorContract
 from tests.gps import (
     BASES,
@@ -154,7 +155,7 @@ class TestPosteriorOfModel(PosteriorContract):
 
     def make_posterior(
         self, batch_shape: torch.Size, q: int, dtype: torch.dtype
-    ) -> CalibratedPosterior:
+    ) -> StatedPosterior:
         X = grid(6, transforms=True).view(2, 3, 2)[:, :q].to(dtype)
         return make_model(dtype, transforms=True).posterior(X.requires_grad_())
 

@@ -31,21 +31,21 @@ def model() -> CalibratedModel:
 def test_a_list_of_gps_is_no_list_of_models() -> None:
     X, _, _ = make_data()
     untyped: Any = ModelListGP
-    with pytest.raises(UnsupportedError, match="ModelList "):
+    with pytest.raises(UnsupportedError, match="CalibratedModelList "):
         untyped(model(), model()).posterior(X)
 
 
 def test_entropy_search_takes_the_gaussian_process() -> None:
     X, _, _ = make_data()
-    with pytest.raises(UnsupportedError, match="model.model"):
+    with pytest.raises(UnsupportedError, match="`model.gaussian_model`"):
         qMaxValueEntropy(model(), X)(X[:2].unsqueeze(-2))
-    qMaxValueEntropy(model().model, X)(X[:2].unsqueeze(-2))
+    qMaxValueEntropy(model().gaussian_model, X)(X[:2].unsqueeze(-2))
     posterior = model().posterior(X)
     for name in ("distribution", "mvn"):
         with pytest.raises(UnsupportedError, match="base_posterior"):
             getattr(posterior, name)
     with pytest.raises(UnsupportedError, match="intervals are its `quantile`s"):
-        posterior.mvn.confidence_region()
+        posterior.mvn.confidence_region()  # type: ignore[attr-defined]
 
 
 def test_help_names_the_arguments_of_a_calibrated_model() -> None:

@@ -749,7 +749,7 @@ def make_unsupported(name: str) -> Any:
 
 
 UNSUPPORTED = {
-    "multi-output": "2 outputs: use one CensoredDelayModel per outcome in a ModelList",
+    "multi-output": "2 outputs: use one CensoredDelayModel per outcome in a CalibratedModelList",
     "ensemble": "ensemble",
     "model list": "one CensoredDelayModel per outcome",
     "model list GP": "one CensoredDelayModel per outcome",

@@ -18,6 +18,7 @@ from botorch.models.map_saas import EnsembleMapSaasSingleTaskGP
 from botorch.models.robust_relevance_pursuit_model import RobustRelevancePursuitSingleTaskGP
 from botorch.models.transforms import Log, Normalize, Standardize
 
+from botorch_calib import CalibratedModel, OnlineConformal, calibration_report
 from botorch_calib.models.residuals import loo_residuals, prequential_residuals
 
 DOUBLE: dict[str, Any] = {"dtype": torch.double}
@@ -159,18 +160,69 @@ def test_other_exact_gps():
     assert prequential_residuals(multi).shape == (N,)
 
 
-def test_likelihoods_that_need_the_inputs():
+def outlier_robust(X: torch.Tensor, y: torch.Tensor, outliers: list[int], share: float) -> Any:
+    """An outlier-robust GP whose outliers have a ``share`` of their total variance as own noise."""
+    robust: Any = RobustRelevancePursuitSingleTaskGP(X, y, outcome_transform=None)
+    noise = robust.likelihood.noise_covar
+    noise.expand_support(outliers)
+    noise.raw_rho.data.fill_(share)
+    return robust.eval()
+
+
+@pytest.mark.parametrize("residuals", [prequential_residuals, loo_residuals])
+def test_an_outlier_is_predicted_with_the_noise_of_any_new_observation(residuals):
     X, y = make_gp().train_inputs[0], make_gp().train_targets
-    robust = RobustRelevancePursuitSingleTaskGP(
-        X, y.unsqueeze(-1), input_transform=Normalize(2), outcome_transform=None
+    robust = outlier_robust(X, y.unsqueeze(-1), [4], 0.9)
+    base = robust.likelihood.noise_covar.base_noise.noise.detach()
+    K = robust.covar_module(X).to_dense().detach()
+    own = base + torch.zeros(N, **DOUBLE)
+    own[4] += (1.0 + base.item()) * 0.9 / 0.1
+    expected = []
+    for i in range(N):  # each observation predicted by dense algebra
+        seen = (
+            list(range(i)) if residuals is prequential_residuals else [*range(i), *range(i + 1, N)]
+        )
+        gain = torch.linalg.solve(K[seen][:, seen] + own[seen].diag(), K[seen][:, i])
+        mean = robust.mean_module.constant + gain @ (y[seen] - robust.mean_module.constant)
+        expected.append((y[i] - mean) / (K[i, i] - gain @ K[seen][:, i] + base).sqrt())
+    torch.testing.assert_close(residuals(robust), torch.cat(expected).detach())
+
+
+def test_given_noise_of_an_outlier_robust_model_is_the_rows_own():
+    gp = make_gp(fixed_noise=True)
+    X, y, Yvar = gp.train_inputs[0], gp.train_targets, gp.likelihood.noise
+    robust: Any = RobustRelevancePursuitSingleTaskGP(
+        X, y.unsqueeze(-1), Yvar.unsqueeze(-1), outcome_transform=None
     )
-    likelihood = robust.likelihood.noise_covar
-    likelihood.expand_support([4])
-    likelihood.raw_rho.data.fill_(0.9)
-    robust.eval()
-    posterior = efficient_loo_cv(robust).posterior
-    expected = (y - posterior.mean.flatten()) / posterior.variance.flatten().sqrt()
-    torch.testing.assert_close(loo_residuals(robust), expected.detach())
+    robust.load_state_dict(gp.state_dict(), strict=False)
+    for residuals in (prequential_residuals, loo_residuals):  # without outliers nothing differs
+        torch.testing.assert_close(residuals(robust.eval()), residuals(gp))
+
+
+@pytest.mark.filterwarnings("ignore:Data .outcome observations. is not standardized")
+def test_intervals_of_an_outlier_robust_model_cover_fresh_observations():
+    """A fifth of the observations are outliers, and the model knows which of the training data."""
+    covered = []
+    for seed in range(16):
+        generator = torch.Generator().manual_seed(seed)
+        X = torch.rand(120, 1, **DOUBLE, generator=generator)
+        K = (-0.5 * ((X - X.T) / 0.2).square()).exp() + 1e-8 * torch.eye(120, **DOUBLE)
+        normal = torch.randn(3, 120, 1, **DOUBLE, generator=generator)
+        far = torch.rand(120, 1, **DOUBLE, generator=generator) < 0.2
+        Y = torch.linalg.cholesky(K) @ normal[0] + 0.3 * normal[1] + 4.0 * far * normal[2].sign()
+        robust = outlier_robust(X[:60], Y[:60], far[:60, 0].nonzero().flatten().tolist(), 0.94)
+        robust.covar_module.lengthscale = 0.2
+        robust.likelihood.noise_covar.base_noise.noise = 0.09
+        robust.mean_module.initialize(constant=0.0)
+        model = CalibratedModel.from_history(robust, OnlineConformal(0.2))
+        posterior = model.posterior(X[60:, None], observation_noise=True)
+        low, high = (posterior.quantile(torch.tensor(level, **DOUBLE)) for level in (0.1, 0.9))
+        fresh = Y[60:, None]
+        covered.append(((low <= fresh) & (fresh <= high)).double().mean())
+        covered.append(torch.tensor(calibration_report(model).base.coverage, **DOUBLE))
+    # The process itself covers 80 % of what is no outlier. Four standard errors of 16 sequences:
+    for rates, expected in zip(torch.stack(covered).view(16, 2).T, (0.8, 0.64), strict=True):
+        assert abs(rates.mean() - expected) < 4 * rates.std() / 16**0.5
 
 
 def unsupported_models() -> dict[str, torch.nn.Module]:

@@ -20,6 +20,7 @@ from botorch_calib import CalibratedModel, CensoredDelayModel, LocalizedConforma
 from botorch_calib.acquisition.thompson import draw_path
 from botorch_calib.calibration import Calibrator, QuantileRecalibrator
 from botorch_calib.models.sample_paths import CalibratedPath, with_own_hyperparameters
+from botorch_calib.posteriors import CalibratedPosterior
 from tests.gps import DOUBLE, make_data, make_gp, make_multitask, make_variational
 
 CALIBRATORS: list[Calibrator] = [
@@ -80,6 +81,7 @@ def test_paths_are_the_transport_of_the_formula(calibrator: Calibrator) -> None:
     f, other = drawn.path(X), drawn.other(X)
     sy = (v + noise).sqrt()
     z = (f + (noise / v).sqrt() * (other - mean) - mean) / sy
+    assert isinstance(posterior, CalibratedPosterior)
     moved = posterior.predictive.transport(z.unsqueeze(-1)).squeeze(-1)
     assert_close(drawn(X), f + v / sy * (moved - z), rtol=1e-10, atol=1e-10)
     assert not torch.allclose(f, other)

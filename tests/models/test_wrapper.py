@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import deepcopy
 from typing import Any
 
 import pytest
@@ -12,14 +13,19 @@ from botorch.acquisition.max_value_entropy_search import qLowerBoundMaxValueEntr
 from botorch.acquisition.proximal import ProximalAcquisitionFunction
 from botorch.cross_validation import efficient_loo_cv
 from botorch.exceptions.errors import UnsupportedError
-from botorch.models import ModelListGP
+from botorch.models import ModelListGP, SingleTaskGP
 from botorch.models.model import ModelList
+from botorch.models.transforms import Normalize, Standardize
+from botorch.models.transforms.input import InputPerturbation, Warp
 from botorch.optim.initializers import sample_points_around_best
 from botorch.optim.utils import get_X_baseline
+from gpytorch.kernels import RBFKernel
+from gpytorch.likelihoods import GaussianLikelihood
+from gpytorch.means import ConstantMean
 from torch.testing import assert_close
 
 from botorch_calib import CalibratedModel, CensoredDelayModel, LocalizedConformal
-from tests.gps import DOUBLE, GaussianLaw, make_data, make_gp
+from tests.gps import DOUBLE, GaussianLaw, make_data, make_gp, make_variational
 
 X, Y, _ = make_data(transforms=True)
 T = torch.tensor([[[-3.0, 1.0]], [[2.0, 4.0]], [[0.5, -4.0]]], **DOUBLE)
@@ -115,5 +121,94 @@ def test_what_calls_the_model_takes_the_one_inside(wrap: Callable[[Any], Any]) -
 @pytest.mark.parametrize("num", [1, 2])
 def test_a_list_is_wrapped_one_by_one(kind: Any, num: int) -> None:
     models = kind(*(make_gp() for _ in range(num)))
-    with pytest.raises(UnsupportedError, match="each of its `models`, in a ModelList"):
+    with pytest.raises(UnsupportedError, match="CalibratedModelList.from_history"):
         CalibratedModel.from_history(models, LocalizedConformal(0.2))
+
+
+# ------------------------------------------------------------ replaced parts
+
+
+def other_input_transform(gp: Any) -> None:
+    gp.input_transform = Normalize(2, bounds=torch.tensor([[-9.0, -7.0], [9.0, 7.0]], **DOUBLE))
+
+
+def other_kernel(gp: Any) -> None:
+    gp.covar_module = RBFKernel(ard_num_dims=2).double()
+    gp.covar_module.lengthscale = 0.3
+
+
+def other_likelihood(gp: Any) -> None:
+    gp.likelihood = GaussianLikelihood().double()
+    gp.likelihood.noise = 0.4
+
+
+def other_mean(gp: Any) -> None:
+    gp.mean_module = ConstantMean().double()
+    gp.mean_module.initialize(constant=-1.5)
+
+
+REPLACED = (other_input_transform, other_kernel, other_likelihood, other_mean)
+
+
+@any_wrapper
+@pytest.mark.parametrize("replace", REPLACED)
+def test_a_part_that_is_replaced_is_that_of_the_base_model(
+    wrap: Callable[[Any], Any], replace: Callable[[Any], None]
+) -> None:
+    gp, other = make_gp(transforms=True), make_gp(transforms=True)
+    other.train()  # nothing has been transformed or cached
+    replace(other)
+    model = wrap(gp)
+    before = model.posterior(T).mean
+    replace(model)
+    assert not set(dict(model.named_children())) & {"input_transform", "likelihood", "covar_module"}
+    expected, got = other.eval().posterior(T), model.posterior(T)
+    assert_close(got.mean, expected.mean)
+    assert_close(got.variance, expected.variance)
+    assert (got.mean - before).abs().max() > 1e-3
+    copied = deepcopy(model)
+    assert_close(copied.posterior(T).mean, expected.mean)
+
+
+@any_wrapper
+def test_pending_points_and_risk_measures_see_a_replaced_input_transform(
+    wrap: Callable[[Any], Any],
+) -> None:
+    """As in BoTorch's tutorials on risk measures: the transform is set after the fit."""
+    gp, shifts = make_gp(), torch.tensor([[0.0, 0.0], [0.3, -0.2], [-0.3, 0.1]], **DOUBLE)
+    points = torch.rand(3, 2, 2, **DOUBLE)
+    model = wrap(gp)
+    model.posterior(points)
+    model.input_transform = InputPerturbation(shifts).eval()
+    perturbed = (points.unsqueeze(-2) + shifts).flatten(-3, -2)
+    assert_close(model.posterior(points).mean, make_gp().posterior(perturbed).mean)
+
+
+@any_wrapper
+def test_what_cannot_be_replaced_is_refused(wrap: Callable[[Any], Any]) -> None:
+    model = wrap(make_gp(transforms=True))
+    with pytest.raises(UnsupportedError, match="outcome_transform.*make and fit a new model"):
+        model.outcome_transform = Standardize(1)
+    with pytest.raises(UnsupportedError, match="has no `covar_module`"):
+        CalibratedModel(make_variational(), GaussianLaw()).covar_module = RBFKernel()
+
+
+def warped(concentration: float) -> SingleTaskGP:
+    warp = Warp(2, indices=[0, 1], bounds=torch.tensor([[-5.0] * 2, [5.0] * 2], **DOUBLE))
+    gp = SingleTaskGP(X, Y, input_transform=warp.double())
+    warp.concentration0.data.fill_(concentration)
+    warp.concentration1.data.fill_(1.0 / concentration)
+    return gp
+
+
+@any_wrapper
+@pytest.mark.parametrize("keep_transforms", [False, True])
+def test_a_state_is_loaded_after_a_prediction(
+    wrap: Callable[[Any], Any], keep_transforms: bool
+) -> None:
+    """The training inputs are warped anew (botorch issue 1471)."""
+    source, target = wrap(warped(2.5)), wrap(warped(0.7))
+    before = target.posterior(T).mean
+    target.load_state_dict(source.state_dict(), keep_transforms=keep_transforms)
+    assert_close(target.posterior(T).mean, source.posterior(T).mean)
+    assert (before - target.posterior(T).mean).abs().max() > 0.1

@@ -214,12 +214,10 @@ def test_any_model_and_acquisition_function() -> None:
 
 def test_context_columns_weights_and_single_precision() -> None:
     contexts = ContextDistribution.discrete(CONTEXTS, torch.linspace(0.5, 1.5, 7, **DOUBLE) / 7)
-    acqf = wasserstein(make_gp())
-    acqf = WassersteinUpperConfidenceBound(make_gp(), BETA, RADIUS, contexts, context_indices=[0])
+    contexts = contexts.with_indices([0])
+    acqf = WassersteinUpperConfidenceBound(make_gp(), BETA, RADIUS, contexts)
     assert found(acqf, UNIT)[1] >= best_on_grid(acqf) - 1e-6
-    single = WassersteinUpperConfidenceBound(
-        make_gp(dtype=torch.float32), BETA, RADIUS, contexts, context_indices=[0]
-    )
+    single = WassersteinUpperConfidenceBound(make_gp(dtype=torch.float32), BETA, RADIUS, contexts)
     decision, value = found(single, UNIT.float())
     assert decision.dtype == value.dtype == torch.float32
     assert value >= best_on_grid(acqf) - 1e-3

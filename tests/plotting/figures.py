@@ -7,27 +7,8 @@ from botorch.models import SingleTaskGP
 from botorch.models.transforms import Normalize, Standardize
 
 from botorch_calib import CalibratedModel, OnlineConformal, calibration_report
-from botorch_calib.calibration import Calibrator
-from botorch_calib.distributions.piecewise import PiecewisePredictive
 
 Z80 = 1.2815515655446004
-
-
-class Uncorrected(Calibrator):
-    """States the normal distribution and learns nothing."""
-
-    def predictive(self, X):
-        return PiecewisePredictive.gaussian((*X.shape[:-1], 1), dtype=X.dtype)
-
-    def update(self, X, z):
-        return self.predictive(X)
-
-    def reset(self):
-        pass
-
-    @property
-    def num_updates(self):
-        return 0
 
 
 def make_gp(d, n=12, low=-2.0, high=3.0):

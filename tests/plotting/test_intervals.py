@@ -9,8 +9,9 @@ import torch
 from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError
 
 from botorch_calib import CalibratedModel, LocalizedConformal
+from botorch_calib.calibration import NoCalibration
 from botorch_calib.plotting import plot_intervals
-from tests.plotting.figures import Z80, Uncorrected, assert_beside_data, band, labels, make_gp
+from tests.plotting.figures import Z80, assert_beside_data, band, labels, make_gp
 
 
 def test_intervals_of_both_models_are_drawn():
@@ -41,7 +42,7 @@ def test_intervals_of_both_models_are_drawn():
 
 def test_intervals_have_the_level_asked_for():
     gp, X, Y, _ = make_gp(1)
-    model = CalibratedModel(gp, Uncorrected())
+    model = CalibratedModel(gp, NoCalibration())
     grid = torch.linspace(-2, 3, 5, dtype=torch.double).unsqueeze(-1)
     ax = plot_intervals(model, grid, X, Y, level=0.95)
     _, low, _ = band(ax.collections[1])
@@ -55,7 +56,7 @@ def test_intervals_have_the_level_asked_for():
 
 def test_intervals_reject_bad_input():
     gp, X, Y, _ = make_gp(1)
-    model, grid = CalibratedModel(gp, Uncorrected()), torch.zeros(4, 1, dtype=torch.double)
+    model, grid = CalibratedModel(gp, NoCalibration()), torch.zeros(4, 1, dtype=torch.double)
     with pytest.raises(BotorchTensorDimensionError, match="X_grid"):
         plot_intervals(model, grid.T, X, Y)
     with pytest.raises(BotorchTensorDimensionError, match="`Y`"):
@@ -70,6 +71,6 @@ def test_intervals_reject_bad_input():
 def test_intervals_of_the_base_model_can_be_left_out():
     gp, X, Y, _ = make_gp(1)
     grid = torch.linspace(-2, 3, 5, dtype=torch.double).unsqueeze(-1)
-    ax = plot_intervals(CalibratedModel(gp, Uncorrected()), grid, X, Y, base=False)
+    ax = plot_intervals(CalibratedModel(gp, NoCalibration()), grid, X, Y, base=False)
     assert not ax.get_lines()
     assert labels(ax) == ["observations", "calibrated, 80% interval"]

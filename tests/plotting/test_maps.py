@@ -9,8 +9,9 @@ import torch
 from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError
 
 from botorch_calib import CalibratedModel, ChanceConstraint, LocalizedConformal, OnlineConformal
+from botorch_calib.calibration import NoCalibration
 from botorch_calib.plotting import plot_certified_region, plot_threshold_map
-from tests.plotting.figures import Z80, Uncorrected, assert_beside_data, labels, make_gp
+from tests.plotting.figures import Z80, assert_beside_data, labels, make_gp
 
 
 def test_threshold_map_shows_half_widths_where_they_belong():
@@ -36,7 +37,7 @@ def test_threshold_map_shows_half_widths_where_they_belong():
 
 def test_threshold_map_without_evidence_is_the_models_own_width():
     gp, _, _, bounds = make_gp(2)
-    ax = plot_threshold_map(CalibratedModel(gp, Uncorrected()), bounds, level=0.95)
+    ax = plot_threshold_map(CalibratedModel(gp, NoCalibration()), bounds, level=0.95)
     values = np.asarray(ax.collections[0].get_array())
     np.testing.assert_allclose(values, 1.959963984540054, rtol=1e-7)
     assert labels(ax) == ["1.96, the Gaussian process's own"]
@@ -50,7 +51,7 @@ def test_threshold_map_takes_its_level_from_the_calibrator():
 
 def test_threshold_map_rejects_bad_input():
     gp, X, _, bounds = make_gp(2)
-    model = CalibratedModel(gp, Uncorrected())
+    model = CalibratedModel(gp, NoCalibration())
     with pytest.raises(BotorchTensorDimensionError, match="bounds"):
         plot_threshold_map(model, bounds.flip(0), X)
     with pytest.raises(BotorchTensorDimensionError, match="`X`"):

@@ -9,14 +9,17 @@ import numpy as np
 import pytest
 import torch
 from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError
-from scipy.stats import binom
 
+from botorch_calib.diagnostics.simultaneous_bands import (
+    simultaneous_band,
+    simultaneous_histogram_band,
+)
 from botorch_calib.plotting import plot_pit_histogram, plot_reliability
 from tests.gps import make_gp
 from tests.plotting.figures import assert_beside_data, band, labels, make_report
 
 
-def test_reliability_shows_frequencies_diagonal_and_binomial_band():
+def test_reliability_shows_frequencies_diagonal_and_simultaneous_band():
     levels, observed = [0.2, 0.5, 0.8], [0.1, 0.45, 0.82]
     ax = plot_reliability(levels, {"gp": observed, "calibrated": torch.tensor(levels)}, 40, 0.9)
     diagonal, first, second = ax.get_lines()
@@ -27,12 +30,9 @@ def test_reliability_shows_frequencies_diagonal_and_binomial_band():
     x, low, high = band(ax.collections[0])
     inside = np.array([0.2, 0.5, 0.8])
     at = [np.abs(x - p).argmin() for p in inside]
-    # The band's ends are the 5 % and 95 % quantiles of a binomial count.
-    for end, q in ((low, 0.05), (high, 0.95)):
-        counts = np.round(end[at] * 40)
-        np.testing.assert_allclose(end[at], counts / 40)
-        assert (binom.cdf(counts, 40, inside) >= q).all()
-        assert (binom.cdf(counts - 1, 40, inside) < q).all()
+    expected = simultaneous_band(40, inside, 0.9)
+    np.testing.assert_allclose((low[at], high[at]), expected)
+    assert (x[[0, -1]] == [0, 1]).all() and (low[[0, -1]] == [0, 1]).all()
     assert "n = 40" in labels(ax)[0] and "90%" in labels(ax)[0]
     assert ax.get_xlabel() == "stated coverage" and ax.get_ylabel() == "observed coverage"
     assert_beside_data(ax)
@@ -82,7 +82,7 @@ def test_reliability_needs_frequencies_with_levels_and_none_with_a_report():
     assert not plt.get_fignums()
 
 
-def test_pit_histogram_counts_and_its_band_is_binomial():
+def test_pit_histogram_counts_and_its_band_is_simultaneous():
     report = make_report()
     ax = plot_pit_histogram(report, num_bins=5, confidence=0.9)
     outlines = {patch.get_label(): patch for patch in ax.patches if patch.get_label()}
@@ -93,11 +93,8 @@ def test_pit_histogram_counts_and_its_band_is_binomial():
         assert sum(counts) == 40
         np.testing.assert_allclose(outlines[name].get_data().values, np.array(counts) / 8)
     box = next(p for label, p in outlines.items() if "90%" in label).get_bbox()
-    # The ends of the band are the 5 % and 95 % quantiles of the count of one bin.
-    for end, q in ((box.y0 * 8, 0.05), (box.y1 * 8, 0.95)):
-        count = round(end)
-        assert end == pytest.approx(count)
-        assert binom.cdf(count - 1, 40, 0.2) < q <= binom.cdf(count, 40, 0.2)
+    ends = np.array(simultaneous_histogram_band(40, 5, 0.9))
+    np.testing.assert_allclose((box.y0, box.y1), ends * 5)
     assert_beside_data(ax)
 
 

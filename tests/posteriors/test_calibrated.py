@@ -456,3 +456,25 @@ def test_method_errors():
         posterior.affine(0.0)
     with pytest.raises(RuntimeError, match="sample_shape"):
         posterior.rsample_from_base_samples(Size([3]), torch.zeros(2, *posterior.base_sample_shape))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("denoise", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float, torch.double])
+def test_many_quantiles_cost_few_operations(kind, denoise, dtype):
+    """A thousand levels take about as many as three, and each gives what it gives alone."""
+    posterior = make(kind, make_points(2, q=3, dtype=dtype), denoise=denoise)
+    levels = (torch.arange(1000, dtype=torch.double) + 0.5) / 1000
+    counts = []
+    for some in (levels[498:501], levels):
+        with torch.profiler.profile() as profile, torch.no_grad():
+            values = posterior.quantile(some)
+        counts.append(len(profile.events()))
+    assert counts[1] < 5 * counts[0]  # the last point to arrive ends the search
+    assert values.shape == (1000, 2, 3, 1) and values.dtype == dtype
+    table = levels[:12].view(3, 4)
+    assert_close(posterior.quantile(table), values[:12].view(3, 4, 2, 3, 1))
+    for row in (0, 313, 999):
+        assert_close(posterior.quantile(float(levels[row])), values[row])
+    with pytest.raises(InputDataError, match="levels in"):
+        posterior.quantile(torch.tensor([0.5, 1.0]))

@@ -56,8 +56,7 @@ def test_independent_samples_beyond_the_sobol_dimensions(extra):
     class Large(CalibratedPosterior):
         """Stands for a posterior of many points without their covariance matrix."""
 
-        def _extended_shape(self, sample_shape=Size()):  # noqa: B008
-            return sample_shape + Size([SobolEngine.MAXDIM // 2 + extra, 1])
+        base_sample_shape = Size([SobolEngine.MAXDIM // 2 + extra, 2])
 
     small = make_posterior(q=2)
     posterior = Large(small.base_posterior, small.predictive, 0.5)

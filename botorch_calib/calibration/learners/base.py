@@ -7,11 +7,7 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import torch
-from botorch.exceptions.errors import (
-    BotorchTensorDimensionError,
-    InputDataError,
-    UnsupportedError,
-)
+from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError, UnsupportedError
 from torch import Tensor
 from torch.nn import Module
 
@@ -184,8 +180,7 @@ class QuantileLearner(Module, ABC):
 
     @property
     def _rows(self) -> Tensor:
-        rows: Tensor = getattr(self, self._payload)
-        return rows
+        return getattr(self, self._payload)
 
     def _store(self, X: Tensor, payload: Tensor) -> None:
         """Keep the new centers with the payload of all, and count the steps."""
@@ -195,8 +190,6 @@ class QuantileLearner(Module, ABC):
             self.centers = torch.cat([self.centers.reshape(-1, X.shape[-1]), kept])
         setattr(self, self._payload, payload)
         self.step_count = self.step_count + len(X)
-
-    # ------------------------------------------------------------ loading a state
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
         """Give the buffers the incoming shapes before they are copied, or copy none."""
@@ -234,9 +227,6 @@ class QuantileLearner(Module, ABC):
             if not torch.allclose(own, theirs, rtol=1e-6, atol=1e-6):
                 return f"its `{name}` are {theirs.tolist()}, not {own.tolist()}."
         return None
-
-
-# ------------------------------------------------------------ levels and initial thresholds
 
 
 def as_vector(values: Tensor | Sequence[float]) -> Tensor:

@@ -98,11 +98,7 @@ class ExactQuantileLearner(QuantileLearner):
 
 
 def pinball_minimizer(
-    u: Tensor,
-    levels: Tensor,
-    center: Tensor,
-    step_size: float,
-    weights: Tensor | None = None,
+    u: Tensor, levels: Tensor, center: Tensor, step_size: float, weights: Tensor | None = None
 ) -> Tensor:
     r"""Minimiser of ``(q - c)^2 / (2 eta) + sum_i w_i pinball_p(u_i, q)`` at each level ``p``.
 

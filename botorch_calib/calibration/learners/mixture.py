@@ -6,7 +6,6 @@ import math
 from collections.abc import Sequence
 from itertools import product
 from numbers import Real
-from types import NoneType
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -18,13 +17,13 @@ from torch.nn.functional import hardtanh
 from botorch_calib._validation import check_count, check_nonnegative, check_positive, check_width
 from botorch_calib.calibration.learners.base import QuantileLearner
 from botorch_calib.calibration.learners.online import (
-    Local,
     Localization,
     OnlineQuantileTracker,
     descend,
     extended,
+    local_part,
 )
-from botorch_calib.calibration.learners.radial_sum import RadialSum, gaussian_correlation
+from botorch_calib.calibration.learners.radial_sum import RadialSum
 
 #: Default settings of a bank: from nearly global to sharply local, from slow to fast.
 LENGTHSCALES = (0.1, 0.25, math.inf)
@@ -185,23 +184,19 @@ class AggregatedQuantileTracker(QuantileLearner):
     def _derive(self) -> _Average:
         """Average the members' functions, so that only ``M`` are evaluated, not ``K M``."""
         shift = _net(self.shortfall, self._room(self.step_count + 1))
-        weights = self.weights.to(self.levels).unsqueeze(-1)
-        constants = (weights * self.constants).sum(dim=-2)
+        weights, num = self.weights.to(self.levels), len(self.levels)
+        constants = (weights.unsqueeze(-1) * self.constants).sum(dim=-2)
         if not len(self.centers):
             return _Average(None, hardtanh(constants, 0.0, 1.0) + shift, shift)
-        coefficients = (self.coefficients * self._scales).unflatten(-1, self.constants.shape)
+        coefficients = self.coefficients * self._scales * weights.repeat_interleave(num)
         # One block of t rows for each lengthscale
         blocks = [
-            (coefficients[:, part] * weights[part]).sum(dim=-2)
-            for part in (self._members_at(at) for at in self._localizations)
+            coefficients[:, at.columns].unflatten(-1, (-1, num)).sum(dim=-2)
+            for at in self._localizations
         ]
         lengthscales = [at.lengthscale for at in self._localizations]
         radial = RadialSum(constants, self.centers, lengthscales, torch.cat(blocks))
         return _Average(radial, constants, shift)
-
-    def _members_at(self, at: Localization) -> slice:
-        num_levels = len(self.levels)
-        return slice(at.columns.start // num_levels, at.columns.stop // num_levels)
 
     def reset(self) -> None:
         """Forget everything learned."""
@@ -250,7 +245,10 @@ class AggregatedQuantileTracker(QuantileLearner):
     def _run_members(self, X: Tensor, u: Tensor, decay: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Thresholds met ``n x K x M``, and new constants and coefficients of the members."""
         shape = (len(self.members), len(self.levels))
-        local = self._local(X) if self.localized and len(X) else None
+        local = None
+        if self.localized and len(X):
+            settings = self.coefficients, self._localizations, self._scales
+            local = local_part(X, self.centers, *settings, shrink=[1.0] * len(X))
         thresholds, deltas, constants = descend(
             u,
             self.levels.repeat(shape[0]),
@@ -263,33 +261,19 @@ class AggregatedQuantileTracker(QuantileLearner):
             coefficients = extended(coefficients, deltas, local.shrink)
         return thresholds.view(len(u), *shape), constants.view(shape), coefficients
 
-    def _local(self, X: Tensor) -> Local:
-        """What `descend` needs of the members' local parts at ``X``."""
-        kernels = [gaussian_correlation(X, X, at.lengthscale) for at in self._localizations]
-        values = X.new_zeros(len(X), self.coefficients.shape[-1])
-        if len(self.centers):
-            coefficients = self.coefficients * self._scales
-            for columns, lengthscale in self._localizations:
-                correlation = gaussian_correlation(X, self.centers, lengthscale)
-                values[:, columns] = correlation @ coefficients[:, columns]
-        return Local(values, kernels, self._localizations, self._scales, [1.0] * len(X))
-
 
 def _members(
     lengthscales: Sequence[float], scales: Sequence[float], step_sizes: Sequence[float]
 ) -> list[Member]:
     """All combinations, those of one lengthscale next to each other."""
-    for name, values in (("scales", scales), ("step_sizes", step_sizes)):
+    given = {"lengthscales": lengthscales, "scales": scales, "step_sizes": step_sizes}
+    for name, values in given.items():
         if not values:
             raise InputDataError(f"`{name}` must not be empty.")
         for value in values:
-            check_positive(name, value)
-    if not lengthscales:
-        raise InputDataError("`lengthscales` must not be empty.")
+            check_positive(name, value, allow_inf=name == "lengthscales")
     members = []
-    for lengthscale in sorted(
-        {check_positive("lengthscales", s, allow_inf=True) for s in lengthscales}
-    ):
+    for lengthscale in sorted(set(map(float, lengthscales))):
         # Without localization there is no scale to choose.
         strengths = [0.0] if math.isinf(lengthscale) else scales
         members += [Member(lengthscale, *rest) for rest in product(strengths, step_sizes)]
@@ -298,13 +282,12 @@ def _members(
 
 def _localizations(members: list[Member], num_levels: int) -> list[Localization]:
     """The columns of each finite lengthscale."""
-    found = []
-    for lengthscale in dict.fromkeys(m.lengthscale for m in members):
-        own = [i for i, member in enumerate(members) if member.lengthscale == lengthscale]
-        if math.isfinite(lengthscale):
-            columns = slice(own[0] * num_levels, (own[-1] + 1) * num_levels)
-            found.append(Localization(columns, lengthscale))
-    return found
+    own = [member.lengthscale for member in members for _ in range(num_levels)]
+    return [
+        Localization(slice(own.index(scale), own.index(scale) + own.count(scale)), scale)
+        for scale in dict.fromkeys(own)
+        if math.isfinite(scale)
+    ]
 
 
 def _net(shortfall: Array, room: Array) -> Array:
@@ -326,59 +309,49 @@ def quantile_learner(
     Defaults, None: ``scale`` 1, ``step_size`` 0.05 or in a bank `STEP_SIZES`, ``step_decay`` 0 or
     in a bank `STEP_DECAY`. ``lengthscale="auto"`` stands for `LENGTHSCALES`.
     """
-    _check_setting("lengthscale", lengthscale, "auto")
-    _check_setting("scale", scale, None)
-    _check_setting("step_size", step_size, None)
-    settings = (lengthscale, scale, step_size)
-    if not any(isinstance(setting, (str, Sequence)) for setting in settings):
-        strength = check_nonnegative("scale", 1.0 if scale is None else scale)  # type: ignore[arg-type]
-        local = math.isfinite(lengthscale)  # type: ignore[arg-type]
+    several = any(isinstance(setting, Sequence) for setting in (scale, step_size))
+    if isinstance(lengthscale, Real) and not several:
+        strength = check_nonnegative("scale", 1.0 if scale is None else scale)
         return OnlineQuantileTracker(
             levels,
-            step_size=0.05 if step_size is None else step_size,  # type: ignore[arg-type]
+            step_size=0.05 if step_size is None else step_size,
             step_decay=0.0 if step_decay is None else step_decay,
-            scale=strength if local else 0.0,
-            lengthscale=lengthscale,  # type: ignore[arg-type]
+            scale=strength if math.isfinite(lengthscale) else 0.0,
+            lengthscale=float(lengthscale),
             regularization=regularization,
             initial=initial,
         )
+    choices = {
+        "lengthscales": _choices("lengthscale", lengthscale, "auto", LENGTHSCALES),
+        "scales": _choices("scale", scale, None, SCALES),
+        "step_sizes": _choices("step_size", step_size, None, STEP_SIZES),
+    }
     if check_nonnegative("regularization", regularization):
         raise InputDataError(
             "`regularization` is of a single tracker: give `lengthscale` as one number, and "
             "`scale` and `step_size` as one number or not at all."
         )
-    return AggregatedQuantileTracker(
-        levels,
-        lengthscales=(
-            LENGTHSCALES
-            if isinstance(lengthscale, str)
-            else _several("lengthscale", lengthscale, allow_inf=True)
-        ),
-        scales=SCALES if scale is None else _several("scale", scale),
-        step_sizes=STEP_SIZES if step_size is None else _several("step_size", step_size),
-        step_decay=STEP_DECAY if step_decay is None else step_decay,
-        initial=initial,
-    )
+    step_decay = STEP_DECAY if step_decay is None else step_decay
+    return AggregatedQuantileTracker(levels, step_decay=step_decay, initial=initial, **choices)
 
 
-def _check_setting(name: str, setting: Any, default: str | None) -> None:
-    """Raise unless a setting is its default, a number or a sequence."""
-    is_word = isinstance(setting, (str, NoneType))
-    if setting == default if is_word else isinstance(setting, (Real, Sequence)):
-        return
-    given = repr(setting) if is_word else type(setting).__name__
-    hint = ": give `.item()` or `.tolist()` of it" if hasattr(setting, "tolist") else ""
-    raise InputDataError(
-        f"`{name}` must be a number, a list of numbers or {default!r}, got {given}{hint}."
-    )
-
-
-def _several(name: str, setting: Setting, *, allow_inf: bool = False) -> list[float]:
-    """The positive numbers of a setting; the bank's own errors have the names of its arguments."""
-    values = setting if isinstance(setting, Sequence) else [setting]
-    if not values:
+def _choices(
+    name: str, setting: Any, default: str | None, values: Sequence[float]
+) -> Sequence[float]:
+    """The positive numbers that a setting is, or ``values`` where it is the ``default``."""
+    is_word = isinstance(setting, str | None)
+    if is_word and setting == default:
+        return values
+    if is_word or not isinstance(setting, Real | Sequence):
+        given = repr(setting) if is_word else type(setting).__name__
+        hint = ": give `.item()` or `.tolist()` of it" if hasattr(setting, "tolist") else ""
+        raise InputDataError(
+            f"`{name}` must be a number, a list of numbers or {default!r}, got {given}{hint}."
+        )
+    numbers: Any = setting if isinstance(setting, Sequence) else [setting]
+    if not numbers:
         raise InputDataError(f"`{name}` must not be empty.")
-    return [check_positive(name, value, allow_inf=allow_inf) for value in values]
+    return [check_positive(name, each, allow_inf=name == "lengthscale") for each in numbers]
 
 
 # ------------------------------------------------------------ losses and weights of the members

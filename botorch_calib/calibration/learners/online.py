@@ -22,9 +22,8 @@ from botorch_calib.calibration.learners.radial_sum import RadialSum, gaussian_co
 class OnlineQuantileTracker(QuantileLearner):
     r"""Thresholds ``theta_j(x)`` below which a fraction ``p_j`` of the scores falls.
 
-    It serves localized online conformal prediction (LOCBO: one level, the score a two-sided
-    p-value), and quantile recalibration with and without localization (OCBO-L, OCBO: many levels,
-    the score a PIT). The threshold function (LOCBO eq. 24) is
+    For localized online conformal prediction (LOCBO: one level) and quantile recalibration (OCBO,
+    OCBO-L: many levels). The threshold function (LOCBO eq. 24) is
 
         ``theta_t(x) = c + sum_i B_i k(x_i, x)``,
         ``k(x, x') = scale * exp(-|x - x'|^2 / lengthscale^2)``,
@@ -173,9 +172,6 @@ class OnlineQuantileTracker(QuantileLearner):
         ``m = max(p, 1 - p)``. So it never exceeds the larger of its present value and
         ``m / regularization``.
 
-        Args:
-            batch_size: Largest number of observations that are learned from at once.
-
         Raises:
             UnsupportedError: If the tracker is localized and not regularized.
         """
@@ -202,7 +198,11 @@ class OnlineQuantileTracker(QuantileLearner):
 
     def _learn(self, X: Tensor, u: Tensor) -> Tensor:
         steps, shrink = self._next_steps(u)
-        local = self._local(X, shrink) if self.localized and len(X) else None
+        local = None
+        if self.localized and len(X):
+            everything = [Localization(slice(None), self.lengthscale)]
+            scale = self.levels.new_tensor([self.scale])
+            local = local_part(X, self.centers, self.coefficients, everything, scale, shrink)
         thresholds, deltas, constants = descend(u, self.levels, steps, self.constants, local)
         self._add(X, deltas, constants, shrink)
         return thresholds
@@ -232,17 +232,6 @@ class OnlineQuantileTracker(QuantileLearner):
         """Step size of the ``t``-th observation, counted from 1."""
         return self.step_size * math.pow(t, -self.step_decay)
 
-    def _local(self, X: Tensor, shrink: list[float]) -> Local:
-        """What `descend` needs of the local part at ``X``."""
-        values = X.new_zeros(len(X), len(self.levels))
-        if len(self.centers):
-            correlation = gaussian_correlation(X, self.centers, self.lengthscale)
-            values = correlation @ (self.scale * self.coefficients)
-        kernel = gaussian_correlation(X, X, self.lengthscale)
-        everything = Localization(slice(None), self.lengthscale)
-        scale = self.levels.new_tensor([self.scale])
-        return Local(values, [kernel], [everything], scale, shrink)
-
 
 # ------------------------------------------------------------ the descent, without state
 
@@ -257,19 +246,33 @@ class Localization(NamedTuple):
 class Local(NamedTuple):
     """The local part of the thresholds at ``n`` points, and what moves it.
 
-    Attributes:
-        values: ``n x C``; changed in place by `descend`.
-        kernels: For each localization the correlation matrix ``n x n`` of the points.
-        localizations: The columns that each kernel serves.
-        scale: ``k(x, x)`` of each column, ``C``, or 1 for all.
-        shrink: The factors by which the ``n`` steps shrink earlier increments.
+    ``C`` columns belong to ``localizations``, each with a correlation matrix of the points.
     """
 
-    values: Tensor
-    kernels: Sequence[Tensor]
+    values: Tensor  # n x C; changed in place by `descend`
+    kernels: Sequence[Tensor]  # n x n each
     localizations: Sequence[Localization]
-    scale: Tensor
-    shrink: Sequence[float]
+    scale: Tensor  # k(x, x) of each column, C, or 1 for all
+    shrink: Sequence[float]  # the factors by which the n steps shrink earlier increments
+
+
+def local_part(
+    X: Tensor,
+    centers: Tensor,
+    coefficients: Tensor,
+    localizations: Sequence[Localization],
+    scale: Tensor,
+    shrink: Sequence[float],
+) -> Local:
+    """The local part at ``X``, from coefficients ``t x C`` at the centers."""
+    values = X.new_zeros(len(X), coefficients.shape[-1])
+    if len(centers):
+        coefficients = coefficients * scale
+        for columns, lengthscale in localizations:
+            correlation = gaussian_correlation(X, centers, lengthscale)
+            values[:, columns] = correlation @ coefficients[:, columns]
+    kernels = [gaussian_correlation(X, X, at.lengthscale) for at in localizations]
+    return Local(values, kernels, localizations, scale, shrink)
 
 
 def descend(

@@ -28,9 +28,8 @@ class Terms:
     spread over more than 1e6 lengthscales. It is not clamped at 0, since that would falsify second
     derivatives where points coincide.
 
-    Args:
-        centers: ``t x d``.
-        lengthscales: ``S`` of them; there are ``T = S t`` terms, those of a lengthscale together.
+    Of centers ``t x d`` and ``S`` lengthscales there are ``T = S t`` terms, those of a lengthscale
+    together.
     """
 
     def __init__(self, centers: Tensor, lengthscales: Sequence[float]) -> None:
@@ -59,11 +58,8 @@ def gaussian_correlation(X1: Tensor, X2: Tensor, lengthscale: float) -> Tensor:
 class RadialSum:
     """``constants + sum_t coefficients_t exp(-|z - centers_t|^2 / lengthscale_t^2)``.
 
-    Args:
-        constants: ``L``, one for each threshold.
-        centers: ``t x d``.
-        lengthscales: ``S`` of them, each with terms for all centers.
-        coefficients: ``S t x L``, those of a lengthscale together.
+    The constants are ``L``, the centers ``t x d``; each of ``S`` lengthscales has terms for all
+    centers, and their coefficients, ``S t x L``, are together.
     """
 
     def __init__(
@@ -96,10 +92,8 @@ class RadialSum:
 class _Side:
     """Some columns of inputs and of the centers of a sum, in double precision.
 
-    Attributes:
-        points: From the first center, ``m x d'``.
-        sides: ``2 rates`` and ``2 rates centers`` side by side, ``T x (1 + d')``.
-        factors: Of these columns in each term, ``m x T``.
+    ``points`` are from the first center, ``m x d'``; ``sides`` are ``2 rates`` and ``2 rates
+    centers`` side by side, ``T x (1 + d')``; ``factors`` are those of the columns in each term.
     """
 
     def __init__(self, radial: RadialSum, columns: list[int], points: Tensor) -> None:

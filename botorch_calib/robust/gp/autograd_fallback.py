@@ -62,10 +62,9 @@ class PointwiseFunction(ContextualFunction):
 
     It is evaluated in chunks, whose derivatives are taken and graphs dropped at once. Second
     derivatives, for the slope of the steepness, are taken along one direction: by differentiating
-    twice, or by fourth-order differences of first derivatives, as many a graph (of a quantile found
-    by iteration, for example) is good for first derivatives only. Where a function varies over much
-    less than ``scale``, as a mean of improvements over samples does, differences say nothing: it is
-    differentiated twice unless that is an error.
+    twice, or by fourth-order differences of first derivatives, as many a graph is good for first
+    derivatives only. Where a function varies over much less than ``scale``, as a mean of
+    improvements over samples does, differences say nothing: it is differentiated twice if possible.
 
     Args:
         function: Maps ``N x 1 x d`` to values ``N``, row by row.

@@ -2,9 +2,9 @@
 
 A calibrator states a mean ``m`` and a variance ``s`` of ``z = (y - mu) / sigma_y``. With the gain
 ``a = v / (v + n)``, ``n`` the variance of the noise, the objective has the mean
-``mu + a sigma_y m`` and the variance ``(a sigma_y)^2 s + a n`` (`CalibratedPosterior`), which are
-differentiated automatically. At all pairs ``m`` and ``s`` follow from the sums over past inputs on
-which the calibrator depends, whose derivatives `RadialSum` has; elsewhere from the inputs.
+``mu + a sigma_y m`` and the variance ``(a sigma_y)^2 s + a n`` (`CalibratedPosterior`). At all
+pairs ``m`` and ``s`` follow from the sums over past inputs on which the calibrator depends, whose
+derivatives `RadialSum` has; elsewhere from the inputs.
 """
 
 from __future__ import annotations
@@ -28,15 +28,7 @@ Source = tuple[Tensor, Callable[[Tensor], PiecewisePredictive], Callable[[Tensor
 
 
 class CalibratedBonus(Bonus):
-    """``sign * (mean - mu) + width * sigma`` of a calibrated posterior.
-
-    Args:
-        model: The calibrated model.
-        gp: Its Gaussian process, which knows the input transform and the noise.
-        columns: Which columns of joint inputs are contexts.
-        width: In standard deviations.
-        sign: 1 for the bound of ``f``, -1 for that of ``-f``.
-    """
+    """``sign * (mean - mu) + width * sigma`` of a calibrated posterior, whose process is ``gp``."""
 
     def __init__(
         self, model: CalibratedModel, gp: StationaryGP, columns: Columns, width: float, sign: float

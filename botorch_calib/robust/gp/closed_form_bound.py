@@ -10,11 +10,7 @@ from botorch.acquisition.objective import PosteriorTransform
 from torch import Tensor
 
 from botorch_calib.models.calibrated import CalibratedModel
-from botorch_calib.models.inspection import (
-    predicting_part,
-    predicting_process,
-    stated_moments,
-)
+from botorch_calib.models.inspection import predicting_part, predicting_process, stated_moments
 from botorch_calib.models.marginals import posterior_at
 from botorch_calib.robust.contextual_function import ContextualFunction, norm_and_direction
 from botorch_calib.robust.gp.autograd_fallback import PointwiseFunction, pairs_per_chunk

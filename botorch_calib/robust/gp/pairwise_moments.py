@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -37,8 +38,7 @@ class Side:
         return len(self.points)
 
 
-@dataclass(frozen=True, eq=False)
-class Moments:
+class Moments(NamedTuple):
     """Mean and variance at ``b x M`` pairs.
 
     Gradients follow from sums over the training inputs, and sums of their factors,
@@ -111,12 +111,7 @@ class PairwiseMoments:
         return Moments(mean, variance, by_mean, by_variance)
 
     def combined(
-        self,
-        moments: Moments,
-        first: Side,
-        second: Side,
-        by_variance: Tensor,
-        out: Tensor,
+        self, moments: Moments, first: Side, second: Side, by_variance: Tensor, out: Tensor
     ) -> None:
         """Write gradients ``b x M x d`` of the mean plus a function of the variance to ``out``.
 

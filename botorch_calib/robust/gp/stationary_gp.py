@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from botorch.exceptions.errors import UnsupportedError
@@ -34,8 +34,7 @@ _ROUNDING = 8.0
 _TOLERANCE = {torch.double: 1e-9, torch.float: 1e-4}
 
 
-@dataclass(frozen=True, eq=False)
-class InputMap:
+class InputMap(NamedTuple):
     """An affine map of some columns, by its origin, slope and the image of the origin, ``d'``."""
 
     origin: Tensor
@@ -57,34 +56,25 @@ class StationaryGP:
 
     Scaled inputs are ``(z - origin) * slope``, the model's input transform included, for joint
     inputs ``z`` before any transform.
-
-    Attributes:
-        profile: The kernel as a function of the squared distance of scaled inputs.
-        origin: Joint inputs ``d`` in the middle of the training data, so that differences from it
-            are accurate however far the data are from zero.
-        slope: Derivative of scaled inputs with respect to inputs, ``d``.
-        transformed_origin: What the model's input transform makes of the origin, ``d``.
-        transform_slope: Slope of the input transform, ``d``.
-        inputs: Scaled training inputs ``n x d``; ``weights`` are ``n``, ``precision`` ``n x n``.
-        root: ``n x n`` with ``root root^T = precision`` where the training covariance is so badly
-            conditioned that a product with ``precision`` loses the variance to rounding; else None.
-        mean: Of the prior, as ``variance``; ``noise`` is the variance of that, scalars all.
-        least_variance: Variances are at least this, a scalar.
     """
 
-    profile: RadialProfile
+    profile: RadialProfile  # the kernel as a function of the squared distance of scaled inputs
+    # In the middle of the training data, so that differences from it are accurate however far these
+    # are from zero, d: joint inputs, and their image by the model's input transform
     origin: Tensor
-    slope: Tensor
+    slope: Tensor  # of scaled inputs with respect to inputs, d
     transformed_origin: Tensor
-    transform_slope: Tensor
-    inputs: Tensor
-    weights: Tensor
-    precision: Tensor
+    transform_slope: Tensor  # of the input transform, d
+    inputs: Tensor  # n x d, scaled
+    weights: Tensor  # n
+    precision: Tensor  # n x n
+    # n x n with ``root root^T = precision`` where the training covariance is so badly conditioned
+    # that a product with the precision loses the variance to rounding; else None
     root: Tensor | None
-    mean: Tensor
+    mean: Tensor  # of the prior, as its variance; scalars, as what follows
     variance: Tensor
-    noise: Tensor
-    least_variance: Tensor
+    noise: Tensor  # its variance
+    least_variance: Tensor  # variances are at least this
 
     def part(self, columns: list[int]) -> InputMap:
         """What the model's input transform makes of some columns of joint inputs, in this order."""
@@ -97,8 +87,8 @@ def is_stationary(model: Any) -> bool:
 
     ``SingleTaskGP`` with one output and no batch dimensions, an RBF or a Matern 3/2 or 5/2 kernel
     with or without ARD and ``ScaleKernel``, a constant or zero mean, a Gaussian likelihood with
-    learned or given noise, affine input transforms and chains of them, and ``Standardize`` or no
-    outcome transform. Derived classes count if they predict as it does.
+    learned or given noise, affine input transforms, and ``Standardize`` or no outcome transform.
+    Derived classes count if they predict as it does.
     """
     own = SingleTaskGP
     return (

@@ -7,19 +7,10 @@ from copy import copy
 from typing import Any, Self
 
 import torch
-from botorch.exceptions.errors import (
-    BotorchTensorDimensionError,
-    InputDataError,
-    UnsupportedError,
-)
+from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError, UnsupportedError
 from torch import Tensor
 
-from botorch_calib._validation import (
-    check_count,
-    check_finite,
-    check_nonnegative,
-    check_tensor,
-)
+from botorch_calib._validation import check_count, check_finite, check_nonnegative, check_tensor
 from botorch_calib.robust.contexts import ContextDistribution
 from botorch_calib.robust.contextual_function import ContextualFunction
 
@@ -134,7 +125,10 @@ class AmbiguitySet:
         if support is None:
             weights = self._solve_scaled(u, contexts)
         else:
-            within = contexts.memo("within", lambda: _restrict(contexts, support))
+            within = contexts.memo(
+                "within",
+                lambda: ContextDistribution(contexts.points[support], contexts.weights[support]),
+            )
             weights = torch.zeros_like(u)
             weights[:, support] = self._solve_scaled(u[:, support], within)
         return weights.to(values.dtype).reshape(values.shape)
@@ -163,13 +157,10 @@ class AmbiguitySet:
 class Ball(AmbiguitySet):
     """An ambiguity set of all distributions within a radius of the centre.
 
-    The radius may be a schedule, a function of the number ``t`` of context samples. Then `at` gives
-    the ball that can be evaluated, as acquisition functions do when they are made, with the number
-    of observations of their model.
-
     Args:
-        radius: A finite number of at least 0, a tensor with one element, or a function of ``t``
-            that returns one of these, such as `RadiusSchedule`.
+        radius: A finite number of at least 0, a tensor with one element, or a schedule, a function
+            of the number ``t`` of context samples, such as `RadiusSchedule`. Then `at` gives the
+            ball that can be evaluated, which acquisition functions do by themselves.
     """
 
     def __init__(self, radius: float | Tensor | Callable[[int], float]) -> None:
@@ -226,7 +217,3 @@ def check_values(values: Tensor, contexts: ContextDistribution) -> None:
     if not values.dtype.is_floating_point:
         raise InputDataError(f"`values` must be floating-point, got {values.dtype}.")
     check_finite("values", values)
-
-
-def _restrict(contexts: ContextDistribution, index: Tensor) -> ContextDistribution:
-    return ContextDistribution(contexts.points[index], contexts.weights[index])

@@ -17,8 +17,7 @@ class ChiSquaredBall(Ball):
     factor of 1/2 in the divergence; some authors have one.
 
     Args:
-        radius: Bound of the divergence itself, not of its root: a number of at least 0, a tensor
-            with one element, or a schedule (see `Ball`).
+        radius: Bound of the divergence itself, not of its root (see `Ball`).
     """
 
     _keeps_support = True

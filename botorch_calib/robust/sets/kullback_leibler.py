@@ -33,8 +33,7 @@ class KLBall(Ball):
     the atoms of the smallest value, it is the centre restricted to these.
 
     Args:
-        radius: Bound of the divergence, in nats: a number of at least 0, a tensor with one element,
-            or a schedule (see `Ball`).
+        radius: Bound of the divergence, in nats (see `Ball`).
     """
 
     _keeps_support = True

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError
@@ -32,8 +31,7 @@ _ACCURACY = 1e-6
 _LEAST_RADIUS = 1e-5
 
 
-@dataclass(frozen=True)
-class _Matrices:
+class _Matrices(NamedTuple):
     """What is computed once from a kernel matrix ``K`` on the atoms.
 
     Its lower Cholesky factor ``R``; what maps ``u`` to ``R^-1 (u - c)``, with the number ``c`` that
@@ -54,9 +52,8 @@ class MMDBall(Ball):
 
     * ``method="exact"`` [Kirschner2020drbo]: the worst-case distribution, to 1e-6 of the decrease
       ``E u - value`` (or 1e-9 of the range of ``u``), by a closed form where nonnegativity does not
-      bind, and elsewhere by an active-set method, which solves a few dozen systems as large as the
-      number of atoms with mass: meant for ``M`` up to a few hundred. Duality gaps certify the
-      accuracy; a ``NumericsWarning`` tells if it is not reached.
+      bind, and elsewhere by an active-set method, meant for ``M`` up to a few hundred. Duality gaps
+      certify the accuracy; a ``NumericsWarning`` tells if it is not reached.
     * ``method="sensitivity"``: the lower bound ``max(E u - radius S, min u)``. Without
       nonnegativity, the minimum over ``p`` of total mass 1 is ``E u - radius S`` with
       ``S^2 = (u - c)' K^-1 (u - c)``, ``c = 1' K^-1 u / 1' K^-1 1``, at the signed
@@ -72,8 +69,7 @@ class MMDBall(Ball):
     the true ``S`` large; a larger ``jitter`` lies in between.
 
     Args:
-        radius: Bound of the MMD itself, not of its square: a number of at least 0, a tensor with
-            one element, or a schedule (see `Ball`).
+        radius: Bound of the MMD itself, not of its square (see `Ball`).
         lengthscale: Lengthscale of the Gaussian kernel ``exp(-|c - c'|^2 / (2 l^2))``: a positive
             number, or ``d_c`` of them. None is the median distance between the atoms.
         method: ``"exact"``, or one of two bounds that no distribution need attain.
@@ -175,8 +171,7 @@ class MMDBall(Ball):
     def _matrices(self, contexts: ContextDistribution) -> _Matrices:
         """Factors of the kernel matrix of the atoms, kept with the contexts."""
         key = ("mmd", self.lengthscale, self.kernel, self.jitter)
-        matrices: _Matrices = contexts.memo(key, lambda: self._factor(contexts))
-        return matrices
+        return contexts.memo(key, lambda: self._factor(contexts))
 
     def _factor(self, contexts: ContextDistribution) -> _Matrices:
         num = contexts.num_points

@@ -17,8 +17,7 @@ class TotalVariationBall(Ball):
     all mass is there.
 
     Args:
-        radius: Radius in the norm ``|p - w|_1``, of which at most 2 matters: a number of at least
-            0, a tensor with one element, or a schedule (see `Ball`).
+        radius: Radius in the norm ``|p - w|_1``, of which at most 2 matters (see `Ball`).
     """
 
     def _solve(self, u: Tensor, contexts: ContextDistribution) -> Tensor:

@@ -40,8 +40,7 @@ class WassersteinBall(Ball):
       concave and piecewise linear in ``gamma``. It is solved to a duality gap of 1e-12 of the range
       of ``u``, by cutting planes from both sides. The worst-case distribution moves the mass of
       each atom to the atom that is cheapest at the optimal ``gamma``; where two plans tie, it mixes
-      them so that the budget is spent. Time and memory for the distances grow with ``M^2``, time
-      also with the number of rows.
+      them so that the budget is spent. Time and memory grow with ``M^2``.
     * ``method="lipschitz"``: the lower bound ``E u - radius max_c |grad_c u|`` of
       [Micheli2025wdrbo, eq. 12], which no distribution need attain. `evaluate` takes
       the gradients from the function; there is no `worst_case` of values at the atoms alone.
@@ -54,8 +53,7 @@ class WassersteinBall(Ball):
     ``16^s``: a lower bound still, to search with (`smoothed`).
 
     Args:
-        radius: Radius in the unit of the contexts: a number of at least 0, a tensor with one
-            element, or a schedule (see `Ball`).
+        radius: Radius in the unit of the contexts (see `Ball`).
         method: ``"exact"``, or ``"lipschitz"`` for the bound by gradients.
         smoothing: Of the maximum in the bound by gradients, from 0, none, to 1.
     """
@@ -193,14 +191,9 @@ class _Transport:
         """Where each source's mass goes at ``gamma``, ``b x m``: no row has to be gathered."""
         block = _BLOCK if self.on_processor else _DEVICE_BLOCK
         size = max(1, block // self.distances.numel())
-        values = self.u.unsqueeze(-2).split(size)
-        factors = gamma.view(-1, 1, 1).split(size)
-        return torch.cat(
-            [
-                torch.addcmul(u, factor, self.distances).min(dim=-1).indices
-                for u, factor in zip(values, factors, strict=True)
-            ]
-        )
+        parts = zip(self.u.unsqueeze(-2).split(size), gamma.view(-1, 1, 1).split(size), strict=True)
+        cost = (torch.addcmul(u, factor, self.distances) for u, factor in parts)
+        return torch.cat([each.min(dim=-1).indices for each in cost])
 
     def _cheapest(self, gamma: Tensor, rows: Tensor, sources: Tensor) -> Tensor:
         """The same for some sources of some rows."""

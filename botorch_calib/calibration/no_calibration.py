@@ -1,0 +1,36 @@
+"""`NoCalibration`: the calibrator that corrects nothing."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from botorch_calib.calibration.base import Calibrator, check_residuals
+from botorch_calib.distributions.piecewise import PiecewisePredictive
+
+
+class NoCalibration(Calibrator):
+    """Leaves the base model's predictive distribution as it is, and learns nothing.
+
+    A `CalibratedModel` with it gives a model that BoTorch knows by its moments alone, such as an
+    ensemble, the quantiles, probabilities and closed forms of a calibrated one. In a comparison it
+    is the method without calibration.
+    """
+
+    def predictive(self, X: Tensor) -> PiecewisePredictive:
+        """The standard normal distribution, of batch shape ``batch_shape x q x 1``."""
+        shape = torch.Size([*X.shape[:-1], 1])
+        return PiecewisePredictive.gaussian(shape, dtype=X.dtype, device=X.device)
+
+    def update(self, X: Tensor, z: Tensor) -> PiecewisePredictive:
+        """Nothing but the check of the arguments; see `Calibrator.update`."""
+        check_residuals(X, z)
+        return self.predictive(X)
+
+    def reset(self) -> None:
+        """Nothing."""
+
+    @property
+    def num_updates(self) -> int:
+        """None are learned from."""
+        return 0

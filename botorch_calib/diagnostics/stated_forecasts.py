@@ -1,0 +1,86 @@
+"""`StatedForecasts`: distributions stated of observations, as far as scores need them."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from botorch_calib.distributions.piecewise import PiecewisePredictive
+from botorch_calib.distributions.scoring import crps, interval_score
+from botorch_calib.posteriors import CalibratedPosterior, StatedPosterior
+
+# Levels by whose quantiles the CRPS of any distribution is found
+_NUM_LEVELS = 200
+
+
+class Sizes(NamedTuple):
+    """Widths and the scores that depend on them, ``n`` each, in units of the outcome."""
+
+    width: Tensor  # of the central interval
+    deviation: Tensor
+    interval_score: Tensor
+    crps: Tensor
+
+
+class StatedForecasts(NamedTuple):
+    """Distributions that were stated of ``n`` observations, seen from these."""
+
+    pits: Tensor  # n, stated probabilities of a value below the observed one
+    covered: Tensor  # n, whether it lay inside the central 1 - alpha interval
+    sizes: Sizes | None = None  # where more than the probabilities is known
+
+    @classmethod
+    def of_pits(cls, pits: Tensor, alpha: float) -> StatedForecasts:
+        """Distributions of which nothing but the PITs is known."""
+        pits = pits.double()
+        return cls(pits, (alpha / 2 <= pits) & (pits <= 1 - alpha / 2))
+
+    @classmethod
+    def of_residuals(
+        cls, predictive: PiecewisePredictive, residuals: Tensor, unit: Tensor, alpha: float
+    ) -> StatedForecasts:
+        """Distributions of ``n`` standardised residuals, ``unit`` standard deviations each."""
+        # CRPS and the widths scale with the outcome: computed in units of z, then multiplied.
+        predictive, unit, z = predictive.to(torch.double), unit.double(), residuals.double()
+        z = z.view(-1, *[1] * (len(predictive.batch_shape) - 1))
+        lower, upper = (predictive.quantile(p).expand(z.shape) for p in (alpha / 2, 1 - alpha / 2))
+        sizes = (
+            upper - lower,
+            predictive.variance.sqrt().expand(z.shape),
+            interval_score(lower, upper, z, alpha),
+            crps(predictive, z),
+        )
+        return cls(
+            predictive.cdf(z).reshape(-1),
+            ((lower <= z) & (z <= upper)).reshape(-1),
+            Sizes(*(unit * size.reshape(-1) for size in sizes)),
+        )
+
+    @classmethod
+    def of_posterior(cls, posterior: StatedPosterior, Y: Tensor, alpha: float) -> StatedForecasts:
+        """A posterior of observations at ``n x 1 x d``, which were ``Y``, ``n x 1``."""
+        if isinstance(posterior, CalibratedPosterior):
+            base = posterior.base_posterior.mean
+            unit = posterior._deviation.expand(base.shape).reshape(-1)
+            z = (Y.double() - base.squeeze(-1).double()).reshape(-1) / unit
+            return cls.of_residuals(posterior.predictive, z, unit, alpha)
+        y = Y.unsqueeze(-1)
+        ends = (posterior.quantile(alpha / 2), posterior.quantile(1 - alpha / 2))
+        lower, upper = (end.reshape(-1).double() for end in ends)
+        y_row = Y.reshape(-1).double()
+        # CRPS = int_0^1 2 (1{y <= q(p)} - p) (q(p) - y) dp, by the midpoint rule: the integrand is
+        # continuous, with a kink where it is zero.
+        levels = (torch.arange(_NUM_LEVELS, dtype=torch.double) + 0.5) / _NUM_LEVELS
+        quantiles = posterior.quantile(levels).reshape(_NUM_LEVELS, -1).double()
+        p = levels.to(quantiles).unsqueeze(-1)
+        pinball = 2 * ((y_row <= quantiles).double() - p) * (quantiles - y_row)
+        sizes = Sizes(
+            upper - lower,
+            posterior.variance.reshape(-1).double().sqrt(),
+            interval_score(lower, upper, y_row, alpha),
+            pinball.mean(dim=0),
+        )
+        pits = posterior.cdf(y).reshape(-1).double()
+        return cls(pits, (lower <= y_row) & (y_row <= upper), sizes)

@@ -1,0 +1,82 @@
+"""`Predictor`: what a calibrated model asks of its base model."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any
+
+from botorch.exceptions.errors import UnsupportedError
+from botorch.models.model import Model
+from torch import Tensor
+
+from botorch_calib.calibration import Calibrator
+from botorch_calib.models.inspection import observed_process, predicting_process
+from botorch_calib.posteriors import StatedPosterior
+
+
+class Predictor(ABC):
+    """Predictions of one kind of base model.
+
+    Calibrators see an observation ``y`` at ``x`` by its normal score ``z = Phi^-1(F_x(y))``, with
+    ``F_x`` the base model's predictive distribution of ``y``. A Gaussian one makes it the
+    standardised residual. Scores are invariant under increasing maps of ``y``.
+
+    Args:
+        model: The base model, around which layers of pending points may stand. Observations are
+            scored by the part that has seen observed data alone (``observed``), and posteriors are
+            those of the part that predicts (``predicting``).
+    """
+
+    def __init__(self, model: Any) -> None:
+        self.model = model
+        self.observed: Any = observed_process(model)
+        self.predicting: Any = predicting_process(model)
+
+    @abstractmethod
+    def check(self) -> None:
+        """Raise ``UnsupportedError``, with a remedy, if a model of this kind is not served."""
+
+    @abstractmethod
+    def scores(self, X: Tensor, Y: Tensor, Yvar: Tensor | None = None) -> Tensor:
+        """Normal scores ``n`` of observations ``Y``, ``n x 1``, each predicted by itself.
+
+        Args:
+            X: Inputs ``n x d``, with all columns of the base model.
+            Y: Observations ``n x 1``, in units of the outcome.
+            Yvar: Their noise variances ``n x 1`` (default: the model's).
+        """
+
+    def history(self, residuals: str) -> tuple[Tensor, Tensor]:
+        """Transformed inputs ``n x d`` and normal scores ``n`` of the training data, in order.
+
+        Args:
+            residuals: ``"prequential"``, one step ahead, or ``"loo"``, leave-one-out.
+        """
+        raise UnsupportedError(
+            f"Past data cannot be replayed by a {type(self.observed).__name__}: calibrate it "
+            "online, by calling `CalibratedModel.observe` with each new observation, and judge it "
+            "on held-out data."
+        )
+
+    @abstractmethod
+    def conditioned(self, X: Tensor, Y: Tensor, Yvar: Tensor | None = None) -> Model:
+        """`model` with further observations; rows that were pending are so no longer."""
+
+    @abstractmethod
+    def posterior(
+        self,
+        X: Tensor,
+        calibrator: Calibrator,
+        denoise: bool,
+        excess: str,
+        noise: Tensor | None = None,
+    ) -> StatedPosterior:
+        """The calibrated posterior at ``X``, ``batch_shape x q x d``.
+
+        Args:
+            X: With or without the column of a task.
+            calibrator: Its distribution of the normal score corrects the model's.
+            denoise: Whether the posterior is of the objective, not of an observation.
+            excess: As in `CalibratedPosterior`.
+            noise: Noise variance in the outcome-transformed space (default: the likelihood's).
+        """

@@ -1,0 +1,138 @@
+"""`GaussianPredictor`: Gaussian predictions in units of the outcome."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from botorch.exceptions.errors import UnsupportedError
+from botorch.models.model import Model
+from botorch.posteriors import GPyTorchPosterior
+from torch import Tensor
+
+from botorch_calib.calibration import Calibrator
+from botorch_calib.distributions.piecewise import PiecewisePredictive
+from botorch_calib.models.conditioning import conditioned_on, given_noise
+from botorch_calib.models.inspection import (
+    in_output_task,
+    least_variance,
+    objective_variance,
+    observation_noise_variance,
+    with_task_feature,
+)
+from botorch_calib.models.marginals import posterior_at
+from botorch_calib.models.predictors.base import Predictor
+from botorch_calib.models.requirements import check_base, check_outcome_transform
+from botorch_calib.models.residuals import forecast_history
+from botorch_calib.posteriors import CalibratedPosterior
+from botorch_calib.posteriors.single_points import SinglePointPosterior, is_gaussian
+
+
+class GaussianPredictor(Predictor):
+    """A model with one output, a Gaussian likelihood and no or an affine outcome transform."""
+
+    def check(self) -> None:
+        """Raise ``UnsupportedError`` if the model is another one."""
+        check_base(self.model)
+        check_outcome_transform(self.observed)
+
+    def moments(self, X: Tensor, Yvar: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Mean and standard deviation of an observation by the model of observed data.
+
+        Both are ``batch_shape x q x 1``, in units of the outcome.
+
+        Args:
+            X: ``batch_shape x q x d``.
+            Yvar: Noise variances ``n x 1``, for ``X`` of shape ``n x 1 x d`` (default: the
+                model's).
+        """
+        X = with_task_feature(self.observed, X)
+        posterior = _gaussian_posterior(self.observed, X)
+        if posterior.mean.shape[-2] != X.shape[-2]:
+            raise UnsupportedError(
+                f"{type(self.observed).__name__} has a one-to-many input transform, under which "
+                "there is no one observation at a point: use a Monte Carlo acquisition function."
+            )
+        learned = getattr(self.observed.likelihood, "second_noise_covar", None)
+        if Yvar is None:
+            noise = observation_noise_variance(self.observed, posterior, X)
+        elif learned is None:
+            noise = Yvar.unsqueeze(-1)
+        else:  # which comes on top of what is given
+            more = learned.noise.unsqueeze(-1)
+            more = observation_noise_variance(self.observed, posterior, X, given=more)
+            noise = Yvar.unsqueeze(-1) + more
+        return posterior.mean, (objective_variance(self.observed, posterior) + noise).sqrt()
+
+    def scores(self, X: Tensor, Y: Tensor, Yvar: Tensor | None = None) -> Tensor:
+        """``(y - mean) / deviation``, ``n``."""
+        # One point a batch: only the marginals are needed.
+        mean, deviation = self.moments(X.unsqueeze(-2), Yvar)
+        return ((Y.unsqueeze(-1) - mean) / deviation).reshape(-1)
+
+    def history(self, residuals: str) -> tuple[Tensor, Tensor]:
+        """Inputs and standardised residuals of the training data, of the output task."""
+        X, z, _ = forecast_history(self.observed, residuals)
+        own = in_output_task(self.observed, X)
+        return X[own], z[own]
+
+    def conditioned(self, X: Tensor, Y: Tensor, Yvar: Tensor | None = None) -> Model:
+        """The model with further rows of its Cholesky factor."""
+        if self.observed is not self.model:  # pending rows are so no longer
+            with_observations: Model = self.model.with_observations(X, Y, Yvar)
+            return with_observations
+        return conditioned_on(self.observed, X, Y, **given_noise(self.observed, X, Y, Yvar))
+
+    def posterior(
+        self,
+        X: Tensor,
+        calibrator: Calibrator,
+        denoise: bool,
+        excess: str,
+        noise: Tensor | None = None,
+    ) -> CalibratedPosterior:
+        """The calibrated posterior: see `Predictor.posterior`."""
+        X = with_task_feature(self.predicting, X)
+        base = _gaussian_posterior(self.predicting, X)
+        return self.corrected(base, X, calibrator, denoise, excess, noise)
+
+    def corrected(
+        self,
+        posterior: GPyTorchPosterior,
+        X: Tensor,
+        calibrator: Calibrator,
+        denoise: bool,
+        excess: str,
+        noise: Tensor | None = None,
+    ) -> CalibratedPosterior:
+        """The calibrated posterior that belongs to one of the base model, which is at hand.
+
+        Args:
+            posterior: That of `predicting` at ``X``, in units of the outcome and without noise.
+            X: ``batch_shape x q x d``, with all columns of the base model.
+            calibrator: As in `posterior`.
+            denoise: As in `posterior`.
+            excess: As in `posterior`.
+            noise: As in `posterior`.
+        """
+        predicting = self.predicting
+        if predicting.training:  # an input transform would learn from X
+            predicting.eval()
+        noise = observation_noise_variance(predicting, posterior, X, given=noise)
+        at_hand = isinstance(posterior, SinglePointPosterior)
+        inputs = posterior.inputs if at_hand else predicting.transform_inputs(X)
+        predictive: PiecewisePredictive = calibrator.predictive(inputs)
+        least = least_variance(predicting, posterior)
+        return CalibratedPosterior(
+            posterior, predictive, noise, denoise, excess, least, validate_args=False
+        )
+
+
+def _gaussian_posterior(model: Any, X: Tensor) -> GPyTorchPosterior:
+    posterior = posterior_at(model, X)
+    if not is_gaussian(posterior):
+        raise UnsupportedError(
+            f"The posterior of {type(model).__name__} is a {type(posterior).__name__}, "
+            "not Gaussian in the units of the outcome. Use no outcome transform or "
+            "Standardize, and apply nonlinear transforms to the observations beforehand."
+        )
+    return posterior

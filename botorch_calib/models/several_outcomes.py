@@ -1,0 +1,343 @@
+"""`CalibratedModelList`: calibrated models of several independent outcomes, as one model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from botorch.acquisition.objective import PosteriorTransform, ScalarizedPosteriorTransform
+from botorch.exceptions.errors import (
+    BotorchTensorDimensionError,
+    InputDataError,
+    UnsupportedError,
+)
+from botorch.models.deterministic import DeterministicModel
+from botorch.models.ensemble import EnsembleModel
+from botorch.models.gpytorch import BatchedMultiOutputGPyTorchModel
+from botorch.models.model import Model, ModelList
+from botorch.models.model_list_gp_regression import ModelListGP
+from botorch.posteriors import Posterior
+from botorch.sampling.base import MCSampler
+from botorch.sampling.list_sampler import ListSampler
+from botorch.utils.transforms import is_ensemble
+from gpytorch.likelihoods import FixedNoiseGaussianLikelihood
+from torch import Tensor
+
+from botorch_calib._validation import check_model
+from botorch_calib.calibration import Calibrator
+from botorch_calib.models.calibrated import CalibratedModel
+from botorch_calib.models.conditioning import conditioned_on, given_noise
+from botorch_calib.models.inspection import (
+    as_calibrated,
+    observed_process,
+    raw_train_inputs,
+    with_task_feature,
+)
+from botorch_calib.models.marginals import posterior_at
+from botorch_calib.models.requirements import check_observations, one_outcome_of
+from botorch_calib.models.wrapper import WrapperModel
+from botorch_calib.posteriors.several_outcomes import CalibratedPosteriorList
+from botorch_calib.posteriors.single_points import is_gaussian
+
+
+class CalibratedModelList(ModelList):
+    """Independent outcomes, calibrated ones and others, as a model with several outputs.
+
+    It takes the place of a ``ModelListGP``: its posterior is one object, whose samples come from
+    one sampler, so BoTorch's Monte Carlo acquisition functions of several outcomes, their pending
+    points, noise tensors and fantasies work as with that. If nothing is corrected, values are the
+    same. The joint posterior is not normal: weighted sums of outcomes are an ``objective``, no
+    ``posterior_transform``, and entropy search takes `gaussian_model`.
+
+    Args:
+        models: One for each outcome, with one output: `CalibratedModel`, `CensoredDelayModel`, a
+            Gaussian model, or a ``DeterministicModel``. Inputs of their training data may differ.
+
+    Raises:
+        UnsupportedError: If there is no model, or one has several outputs or is an ensemble.
+
+    Example:
+        >>> gps = ModelListGP(SingleTaskGP(X, Y[:, :1]), SingleTaskGP(X, Y[:, 1:]))
+        >>> fit_gpytorch_mll(SumMarginalLogLikelihood(gps.likelihood, gps))
+        >>> model = CalibratedModelList.from_history(gps, LocalizedConformal(0.2))
+        >>> acqf = qLogCalibratedNoisyExpectedHypervolumeImprovement(model, ref_point, X)
+    """
+
+    models: Any  # a ``ModuleList``, whose items have more than the attributes of a ``Module``
+
+    # As of a `WrapperModel`: BoTorch caches the roots of its own models alone.
+    _supports_cache_root = False
+
+    def __init__(self, *models: Model) -> None:
+        if not models:
+            raise UnsupportedError("A CalibratedModelList needs a model for each outcome.")
+        for model in models:
+            _check_member(model)
+        super().__init__(*models)
+
+    @classmethod
+    def from_history(
+        cls,
+        model: Model,
+        calibrator: Calibrator | Sequence[Calibrator | None],
+        num_initial: int = 0,
+        denoise: bool = True,
+        residuals: str = "prequential",
+        excess: str = "noise",
+    ) -> CalibratedModelList:
+        """Calibrate each outcome of a fitted model, by replaying its own training data.
+
+        Args:
+            model: A ``ModelListGP`` or ``ModelList`` of models that `CalibratedModel.from_history`
+                takes, or a model with a batch of independent outputs, such as a ``SingleTaskGP`` of
+                ``m`` outcomes.
+            calibrator: Copied, for each outcome; or one for each, None where the model stays plain.
+            num_initial: As all further arguments of `CalibratedModel.from_history`, for which see
+                there. Where they differ between outcomes, give `CalibratedModel` objects to the
+                constructor.
+            denoise: As there.
+            residuals: As there.
+            excess: As there.
+
+        Raises:
+            UnsupportedError: If a model cannot be calibrated, or has correlated outputs.
+            InputDataError: If ``calibrator`` holds another number than there are outcomes, or as
+                `CalibratedModel.from_history`.
+        """
+        models = _models_of_outcomes(check_model(model))
+        each = list(calibrator) if isinstance(calibrator, Sequence) else [calibrator] * len(models)
+        if len(each) != len(models):
+            raise InputDataError(
+                f"`calibrator` must be one calibrator, or one for each of {len(models)} outcomes, "
+                f"got {len(each)}."
+            )
+        options: dict[str, Any] = {"denoise": denoise, "residuals": residuals, "excess": excess}
+        return cls(
+            *(
+                part
+                if own is None
+                else CalibratedModel.from_history(part, own, num_initial, **options)
+                for part, own in zip(models, each, strict=True)
+            )
+        )
+
+    @property
+    def gaussian_model(self) -> ModelListGP:
+        """The Gaussian processes inside, pending points included, without calibration."""
+        return ModelListGP(*(getattr(model, "gaussian_model", model) for model in self.models))
+
+    @property
+    def train_inputs(self) -> list[Tensor]:
+        """Training inputs of each outcome, ``n_i x d``, before any input transform."""
+        inputs = (raw_train_inputs(observed_process(model)) for model in self.models)
+        return [own for own in inputs if own is not None]
+
+    # ------------------------------------------------------------ the model interface
+
+    def posterior(  # type: ignore[override]
+        self,
+        X: Tensor,
+        output_indices: list[int] | None = None,
+        observation_noise: bool | Tensor = False,
+        posterior_transform: PosteriorTransform | None = None,
+    ) -> Any:
+        """Posterior of the outcomes at ``X``, ``batch_shape x q x d``.
+
+        Args:
+            X: The points.
+            output_indices: Which outcomes, in this order (default: all).
+            observation_noise: Whether it is of observations; or their noise variances in the
+                outcome-transformed space, ``... x m`` for all outcomes.
+            posterior_transform: A ``ScalarizedPosteriorTransform`` whose weights are zero for all
+                outcomes but one.
+
+        Returns:
+            A `CalibratedPosteriorList`; under a transform that of the outcome that counts.
+
+        Raises:
+            UnsupportedError: For any other transform, or if posteriors differ in shape.
+        """
+        num = self.num_outputs
+        chosen = range(num) if output_indices is None else [i % num for i in output_indices]
+        if posterior_transform is not None:
+            place, transform = _of_sole_outcome(posterior_transform, len(chosen))
+            index = chosen[place]
+            noise = _column(observation_noise, index)
+            return posterior_at(self.models[index], X, noise, transform)
+        return CalibratedPosteriorList(
+            *(self._posterior_of(i, X, _column(observation_noise, i)) for i in chosen)
+        )
+
+    def _posterior_of(self, index: int, X: Tensor, noise: bool | Tensor) -> Posterior:
+        model = self.models[index]
+        posterior = posterior_at(model, X, noise)
+        return as_calibrated(model, posterior) if is_gaussian(posterior) else posterior
+
+    def fantasize(
+        self,
+        X: Tensor,
+        sampler: MCSampler,
+        observation_noise: Tensor | None = None,
+        evaluation_mask: Tensor | None = None,
+        **kwargs: Any,
+    ) -> CalibratedModelList:
+        """The model conditioned on outcomes at ``X`` that are drawn from itself.
+
+        Args:
+            X: ``batch_shape x n' x d``.
+            sampler: Draws all outcomes together, and independently of one another; or a
+                ``ListSampler`` with one for each.
+            observation_noise: Noise variances in the outcome-transformed space, ``... x m``.
+            evaluation_mask: ``n' x m`` booleans, which outcomes are evaluated at which point; needs
+                a ``ListSampler``.
+            kwargs: Further arguments of ``condition_on_observations``.
+
+        Raises:
+            UnsupportedError: If a model cannot be conditioned.
+        """
+        for model in self.models:
+            if not hasattr(model, "fantasize"):
+                raise UnsupportedError(
+                    f"Fantasies need models that can be conditioned on observations, which a "
+                    f"{type(model).__name__} cannot: use an exact GP such as SingleTaskGP."
+                )
+            # BoTorch evaluates it first, unless the mask leaves no point of its outcome.
+            if getattr(model, "prediction_strategy", sampler) is None:
+                with torch.no_grad():
+                    model.posterior(X)
+        if isinstance(sampler, ListSampler) or evaluation_mask is not None:
+            return super().fantasize(X, sampler, observation_noise, evaluation_mask, **kwargs)  # type: ignore[return-value]
+        noise = True if observation_noise is None else observation_noise
+        samples = sampler(self.posterior(X, observation_noise=noise))
+        conditioned = []
+        for i, model in enumerate(self.models):
+            own = samples[..., i : i + 1]
+            given = None if observation_noise is None else observation_noise[..., i : i + 1]
+            conditioned.append(
+                model.fantasize(X, lambda _, own=own: own, observation_noise=given, **kwargs)
+            )
+        return CalibratedModelList(*conditioned)
+
+    def condition_on_observations(
+        self, X: Tensor | Sequence[Tensor], Y: Tensor, noise: Tensor | None = None, **kwargs: Any
+    ) -> CalibratedModelList:
+        """The model conditioned on fantasies or imputed values, its calibrators unchanged.
+
+        Args:
+            X: ``batch_shape x n' x d``, or one such for each outcome, as a ``ModelListGP`` takes.
+            Y: ``batch_shape' x n' x m``.
+            noise: Noise variances of the shape of ``Y``, as the single models take them.
+            kwargs: Further arguments of theirs.
+        """
+        inputs = self._inputs_of_outcomes(X, Y)
+        conditioned = []
+        for i, (model, own) in enumerate(zip(self.models, inputs, strict=True)):
+            given = {} if noise is None else {"noise": noise[..., i : i + 1]}
+            conditioned.append(_conditioned(model, own, Y[..., i : i + 1], **given, **kwargs))
+        return CalibratedModelList(*conditioned)
+
+    @torch.no_grad()
+    def observe(self, X: Tensor | Sequence[Tensor], Y: Tensor, Yvar: Tensor | None = None) -> None:
+        """Score new observations of all outcomes, update calibrators, and condition the models.
+
+        See `CalibratedModel.observe`; observations of a single outcome go to that of its model,
+        ``model.models[i].observe(X, Y)``.
+
+        Args:
+            X: ``n x d`` in the order of observation, or one such for each outcome.
+            Y: ``n x m``, in units of the outcomes.
+            Yvar: Their noise variances ``n x m``; those of outcomes whose model learns its noise
+                are not used.
+
+        Raises:
+            InputDataError: If an argument is malformed. No model has changed then.
+            BotorchTensorDimensionError: If a shape is another one.
+            UnsupportedError: If a model is batched or cannot be conditioned.
+        """
+        data = []
+        for i, own in enumerate(self._inputs_of_outcomes(X, Y)):
+            gp = observed_process(self.models[i])
+            if isinstance(gp, DeterministicModel):
+                continue
+            takes_noise = isinstance(gp.likelihood, FixedNoiseGaussianLikelihood)
+            given = Yvar[..., i : i + 1] if Yvar is not None and takes_noise else None
+            data.append((i, with_task_feature(gp, own), Y[..., i : i + 1], given))
+            check_observations(gp, *data[-1][1:])
+        for i, own, values, given in data:
+            model = self.models[i]
+            if hasattr(model, "observe"):
+                model.observe(own, values, given)
+            else:
+                noise = given_noise(model, own, values, given)
+                self.models[i] = conditioned_on(model, own, values, **noise)
+
+    def _inputs_of_outcomes(self, X: Tensor | Sequence[Tensor], Y: Tensor) -> list[Tensor]:
+        inputs = [X] * self.num_outputs if isinstance(X, Tensor) else list(X)
+        if not (isinstance(Y, Tensor) and Y.shape[-1:] == (self.num_outputs,) == (len(inputs),)):
+            raise BotorchTensorDimensionError(
+                f"`Y` must have {self.num_outputs} columns, and `X` be a tensor or as many of them."
+            )
+        return inputs
+
+
+def _check_member(model: Any) -> None:
+    name = type(check_model(model)).__name__
+    if isinstance(model, ModelList) or model.num_outputs != 1:
+        raise UnsupportedError(
+            f"Each model of a CalibratedModelList has one outcome, and {name} has "
+            f"{model.num_outputs}: give them one by one, {one_outcome_of(model)}."
+        )
+    is_known = isinstance(model, DeterministicModel)
+    if is_ensemble(model) or (isinstance(model, EnsembleModel) and not is_known):
+        raise UnsupportedError(
+            f"{name} is an ensemble, whose samples are not those of one process: calibrate it if "
+            "CalibratedModel takes it, or give all models to BoTorch's ModelList."
+        )
+
+
+def _models_of_outcomes(model: Any) -> list[Model]:
+    """Models with one output each, of a list or of a batch of independent outputs."""
+    if isinstance(model, ModelList):
+        return [part for each in model.models for part in _models_of_outcomes(each)]
+    if model.num_outputs == 1:
+        return [model]
+    if isinstance(model, BatchedMultiOutputGPyTorchModel):
+        return [model.subset_output([i]) for i in range(model.num_outputs)]
+    raise UnsupportedError(
+        f"The {model.num_outputs} outputs of a {type(model).__name__} are correlated, and "
+        "calibrated outcomes are independent: give a ModelListGP of one model per outcome, "
+        f"{one_outcome_of(model)}."
+    )
+
+
+def _conditioned(model: Any, X: Tensor, Y: Tensor, **kwargs: Any) -> Model:
+    if isinstance(model, WrapperModel):
+        return model.condition_on_observations(X, Y, **kwargs)
+    return conditioned_on(model, X, Y, **kwargs)
+
+
+def _column(observation_noise: bool | Tensor, index: int) -> bool | Tensor:
+    """The noise of one outcome."""
+    if isinstance(observation_noise, Tensor):
+        return observation_noise[..., index : index + 1]
+    return observation_noise
+
+
+def _of_sole_outcome(
+    transform: PosteriorTransform, num: int
+) -> tuple[int, ScalarizedPosteriorTransform]:
+    """Which of ``num`` outcomes a transform depends on, and the transform of that one."""
+    if isinstance(transform, ScalarizedPosteriorTransform):
+        weights: Any = transform.weights
+        places = weights.nonzero().flatten().tolist()
+        if len(weights) == num and len(places) == 1:
+            (place,) = places
+            own = ScalarizedPosteriorTransform(weights[place : place + 1], transform.offset)
+            return place, own
+    raise UnsupportedError(
+        f"`posterior_transform` {type(transform).__name__} of several outcomes needs them jointly "
+        "normal, and calibrated ones are not: give a Monte Carlo acquisition function "
+        "`objective=LinearMCObjective(weights)` instead, or GenericMCObjective, of "
+        "`botorch.acquisition.objective`."
+    )

@@ -1,0 +1,181 @@
+"""`CalibratedPosteriorList`: one posterior of several independent outcomes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from botorch.exceptions.errors import UnsupportedError
+from botorch.posteriors.ensemble import EnsemblePosterior
+from botorch.posteriors.posterior import Posterior
+from torch import Size, Tensor
+
+from botorch_calib.distributions.moments import WithMoments
+
+_NOT_NORMAL = (
+    "The outcomes of a CalibratedModelList are not jointly normal, so their posterior has no "
+    "`distribution` and no `mvn`: ends of intervals are its `quantile`s, and acquisition functions "
+    "of several outcomes take its samples. Those that need joint normality, such as entropy "
+    "search, take the Gaussian processes inside, `model.gaussian_model`."
+)
+
+
+class CalibratedPosteriorList(WithMoments, Posterior):
+    """Independent posteriors of one outcome each, sampled together.
+
+    One sampler serves all outcomes. Its base samples come from one sequence, so that outcomes are
+    independent in a quasi-random one as well. BoTorch's ``PosteriorList`` has a sampler for each,
+    which are independent for pseudo-random numbers only [botorch issue 2658].
+
+    Args:
+        posteriors: One for each of the ``m`` outcomes, at the same points ``batch_shape x q``:
+            those of calibrated models, or known values (an ``EnsemblePosterior`` of one member).
+
+    Raises:
+        UnsupportedError: If they are of different shapes.
+    """
+
+    def __init__(self, *posteriors: Any) -> None:
+        shapes = [tuple(each._extended_shape()) for each in posteriors]
+        if len(set(shapes)) > 1 or shapes[0][-1] != 1:
+            raise UnsupportedError(
+                "Several outcomes need one value each at the same points, and their posteriors "
+                f"have the shapes {shapes}: give all models the same batch shape, and input "
+                "transforms that make equally many points of one."
+            )
+        self.posteriors = list(posteriors)
+
+    @property
+    def device(self) -> torch.device:
+        """The torch device of the posterior."""
+        device: torch.device = self.posteriors[0].device
+        return device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The torch dtype of the posterior."""
+        dtype: torch.dtype = self.posteriors[0].dtype
+        return dtype
+
+    @property
+    def batch_shape(self) -> Size:
+        """The t-batch shape."""
+        return self._extended_shape()[:-2]
+
+    def _extended_shape(
+        self,
+        sample_shape: Size = Size(),  # noqa: B008
+    ) -> Size:
+        """Shape of samples, ``sample_shape x batch_shape x q x m``."""
+        shape = self.posteriors[0]._extended_shape(sample_shape)
+        return Size([*shape[:-1], len(self.posteriors)])
+
+    # ------------------------------------------------------------ joint samples
+
+    @property
+    def base_sample_shape(self) -> Size:
+        """``batch_shape x q x 2m``: for each point two of the first outcome, of the second, ...
+
+        A known outcome needs none, and one that is not calibrated may need a single one.
+        """
+        return Size([*self._extended_shape()[:-1], sum(self._numbers_of_base_samples)])
+
+    @property
+    def batch_range(self) -> tuple[int, int]:
+        """Position of the t-batch in ``base_sample_shape``."""
+        return (0, -2)
+
+    @property
+    def _numbers_of_base_samples(self) -> list[int]:
+        """How many each outcome has at a point."""
+        num_dims = len(self._extended_shape()) - 1  # of t-batch and points
+        return [
+            0 if _is_known(each) else each.base_sample_shape[num_dims:].numel()
+            for each in self.posteriors
+        ]
+
+    def rsample_from_base_samples(self, sample_shape: Size, base_samples: Tensor) -> Tensor:
+        """Differentiable samples, ``sample_shape x batch_shape x q x m``, made of base samples.
+
+        Args:
+            sample_shape: Shape of the set of samples.
+            base_samples: ``sample_shape x base_sample_shape``, standard normal.
+        """
+        parts = base_samples.split(self._numbers_of_base_samples, dim=-1)
+        samples = []
+        for each, part in zip(self.posteriors, parts, strict=True):
+            if _is_known(each):
+                samples.append(each.mean.expand(*sample_shape, *each.mean.shape))
+                continue
+            has_one = len(each.base_sample_shape) < len(self._extended_shape())
+            own = part.squeeze(-1) if has_one else part
+            samples.append(each.rsample_from_base_samples(sample_shape, own))
+        return torch.cat(samples, dim=-1)
+
+    def rsample_from_cached_root(
+        self, sample_shape: Size, base_samples: Tensor, baseline_L: list[Tensor], q: int
+    ) -> Tensor:
+        """`rsample_from_base_samples` at the last ``q`` points alone, given the outcomes' roots.
+
+        Arguments and errors are those of `CalibratedPosterior.rsample_from_cached_root`, of which
+        each of the posteriors has one.
+        """
+        parts = base_samples.split(self._numbers_of_base_samples, dim=-1)
+        samples = [
+            each.rsample_from_cached_root(sample_shape, part, root, q)
+            for each, part, root in zip(self.posteriors, parts, baseline_L, strict=True)
+        ]
+        return torch.cat(samples, dim=-1)
+
+    def rsample(self, sample_shape: Size | None = None) -> Tensor:
+        """Differentiable samples, ``sample_shape x batch_shape x q x m``."""
+        return torch.cat([each.rsample(sample_shape) for each in self.posteriors], dim=-1)
+
+    # ------------------------------------------------------------ marginals
+
+    def moments(self) -> tuple[Tensor, Tensor]:
+        """Mean and variance, ``batch_shape x q x m``."""
+        pairs = [
+            each.moments() if isinstance(each, WithMoments) else (each.mean, each.variance)
+            for each in self.posteriors
+        ]
+        mean, variance = (torch.cat(values, dim=-1) for values in zip(*pairs, strict=True))
+        return mean, variance
+
+    def cdf(self, value: Tensor | float) -> Tensor:
+        """Probability that an outcome is at most ``value``, for each marginal.
+
+        Args:
+            value: A number or a vector of ``k > 1`` numbers (then the result gains a leading
+                dimension), for all outcomes; or a tensor of two or more dimensions that broadcasts
+                against ``batch_shape x q x m``.
+        """
+        return self._of_each("cdf", value)
+
+    def density(self, value: Tensor | float) -> Tensor:
+        """Density of each marginal at ``value``, which is as in `cdf`."""
+        return self._of_each("density", value)
+
+    def quantile(self, value: Tensor | float) -> Tensor:
+        """Quantiles of the marginals; levels are as in `CalibratedPosterior.quantile`."""
+        return torch.cat([each.quantile(value) for each in self.posteriors], dim=-1)
+
+    def _of_each(self, name: str, value: Tensor | float) -> Tensor:
+        num = len(self.posteriors)
+        values: Any = [value] * num
+        if isinstance(value, Tensor) and value.dim() >= 2:
+            values = value.expand(*value.shape[:-1], num).split(1, dim=-1)
+        pairs = zip(self.posteriors, values, strict=True)
+        return torch.cat([getattr(each, name)(own) for each, own in pairs], dim=-1)
+
+    @property
+    def distribution(self) -> Any:
+        """Raise ``UnsupportedError``, since BoTorch expects a multivariate normal here."""
+        raise UnsupportedError(_NOT_NORMAL)
+
+    mvn = distribution
+
+
+def _is_known(posterior: Posterior) -> bool:
+    """Whether there is nothing to sample."""
+    return isinstance(posterior, EnsemblePosterior)

@@ -1,0 +1,95 @@
+"""`StatedPosterior`: what every calibrated posterior states at single points."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Self
+
+import torch
+from botorch.posteriors import Posterior
+from torch import Tensor
+
+from botorch_calib.distributions.moments import WithMoments
+
+
+class StatedPosterior(WithMoments, Posterior, ABC):
+    """A posterior of the objective, or an observation, with its distribution at each point.
+
+
+    Closed forms, chance constraints and reports read these methods, so they take any posterior that
+    has them, whatever the base model. Values are in units of the outcome, and have the shape
+    ``batch_shape x q x 1``.
+    """
+
+    @property
+    @abstractmethod
+    def batch_shape(self) -> torch.Size:
+        """The t-batch shape."""
+
+    @abstractmethod
+    def cdf(self, value: Tensor | float) -> Tensor:
+        """``P(f <= value)`` of each marginal.
+
+        Args:
+            value: A number or a vector of ``k > 1`` numbers (then the result gains a leading
+                dimension), or a tensor of two or more dimensions that broadcasts against
+                ``batch_shape x q x 1``.
+        """
+
+    @abstractmethod
+    def density(self, value: Tensor | float) -> Tensor:
+        """Density of each marginal at ``value``, which is as in `cdf`."""
+
+    @abstractmethod
+    def quantile(self, value: Tensor | float) -> Tensor:
+        """Quantiles of the marginals, differentiable.
+
+        Args:
+            value: Levels in (0, 1), of any shape. As in BoTorch, several give the result leading
+                dimensions of their shape.
+
+        Raises:
+            InputDataError: If a level is outside (0, 1).
+        """
+
+    @abstractmethod
+    def conditional_mean_below(self, level: float) -> Tensor:
+        """``E[f | f <= Q(level)]``, also called expected shortfall or conditional value at risk.
+
+        That of ``affine(-1.0)`` is minus the mean of the greatest values.
+
+        Raises:
+            InputDataError: If ``level`` is outside (0, 1).
+        """
+
+    @abstractmethod
+    def log_expected_improvement(self, best_f: Tensor | float) -> Tensor:
+        """``log E(f - best_f)+``, ``batch_shape x q x 1``.
+
+        Args:
+            best_f: Value to improve upon (maximisation); broadcasts against ``batch_shape x q x
+                1``. Minus infinity gives infinity, and infinity gives minus infinity.
+        """
+
+    @abstractmethod
+    def expected_improvement(self, best_f: Tensor | float) -> Tensor:
+        """``E(f - best_f)+``; see `log_expected_improvement`."""
+
+    @abstractmethod
+    def probability_of_improvement(self, best_f: Tensor | float) -> Tensor:
+        """``P(f > best_f)``, ``batch_shape x q x 1``."""
+
+    @abstractmethod
+    def log_probability_between(self, lower: float | None, upper: float | None) -> Tensor:
+        """``log P(lower <= f <= upper)``, ``batch_shape x q x 1``, accurate in both tails.
+
+        ``lower < upper``; None stands for no limit.
+        """
+
+    @abstractmethod
+    def affine(self, weight: float, offset: float = 0.0) -> Self:
+        """The posterior of ``weight f + offset``, where -1 turns minimisation into maximisation.
+
+        Raises:
+            InputDataError: If ``weight`` is 0.
+        """
