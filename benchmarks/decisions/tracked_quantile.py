@@ -70,10 +70,22 @@ class TrackedQuantile:
         if self.ends is None:
             model = CalibratedModel.from_history(gp, self.calibrator, denoise=False)
             self.calibrator = model.calibrator  # type: ignore[assignment]
-            low, high = self.calibrator.tracker.reach()
-            self.ends = float(low), float(high)
+            self.ends = self._reach()
         model = CalibratedModel(gp, self.calibrator, denoise=False)
         return TrackedConstraint(model, self.limit, level=self.level, budget=math.inf, records=())
+
+    def _reach(self) -> tuple[float, float]:
+        """The interval that the constant stays in: it rises only below a threshold of 1.
+
+        A localized tracker's terms add up to ``max(p, 1 - p) / regularization`` at the most, or to
+        what they are at the start.
+        """
+        tracker = self.calibrator.tracker
+        c, local, eta = float(tracker.constants), 0.0, tracker.next_step
+        if tracker.localized:
+            bound = max(self.level, 1.0 - self.level) / tracker.regularization
+            local = tracker.scale * max(float(tracker.coefficients.abs().sum()), bound)
+        return min(c, -local - eta * (1.0 - self.level)), max(c, 1.0 + local + eta * self.level)
 
     @torch.no_grad()
     def observe(self, constraint: TrackedConstraint, x: Tensor, y: Tensor) -> None:
