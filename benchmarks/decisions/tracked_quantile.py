@@ -20,7 +20,7 @@ from botorch.models import SingleTaskGP
 from torch import Tensor
 
 from botorch_calib import CalibratedModel, ChanceConstraint
-from botorch_calib.calibration import QuantileRecalibrator
+from botorch_calib.calibration import OnlineQuantileTracker, QuantileRecalibrator
 from botorch_calib.decisions.outcome_quantiles import OutcomeQuantiles
 
 INTEGRAL_GAIN = 0.05
@@ -36,6 +36,7 @@ class TrackedConstraint(ChanceConstraint):
         outcome = OutcomeQuantiles(self.model, X)
         calibrator = self.model.calibrator
         score = calibrator.quantile(self.model.transform_inputs(X), self.level)
+        assert self.upper is not None
         margin = self.upper - outcome.mean - outcome.deviation * score.flatten()
         at_cap = score.flatten() >= calibrator.max_width
         return torch.where(at_cap, torch.minimum(margin, -outcome.deviation), margin)
@@ -74,13 +75,19 @@ class TrackedQuantile:
         model = CalibratedModel(gp, self.calibrator, denoise=False)
         return TrackedConstraint(model, self.limit, level=self.level, budget=math.inf, records=())
 
+    @property
+    def _tracker(self) -> OnlineQuantileTracker:
+        tracker = self.calibrator.tracker
+        assert isinstance(tracker, OnlineQuantileTracker)
+        return tracker
+
     def _reach(self) -> tuple[float, float]:
         """The interval that the constant stays in: it rises only below a threshold of 1.
 
         A localized tracker's terms add up to ``max(p, 1 - p) / regularization`` at the most, or to
         what they are at the start.
         """
-        tracker = self.calibrator.tracker
+        tracker = self._tracker
         c, local, eta = float(tracker.constants), 0.0, tracker.next_step
         if tracker.localized:
             bound = max(self.level, 1.0 - self.level) / tracker.regularization
@@ -88,13 +95,13 @@ class TrackedQuantile:
         return min(c, -local - eta * (1.0 - self.level)), max(c, 1.0 + local + eta * self.level)
 
     @torch.no_grad()
-    def observe(self, constraint: TrackedConstraint, x: Tensor, y: Tensor) -> None:
+    def observe(self, constraint: ChanceConstraint, x: Tensor, y: Tensor) -> None:
         """Take in the outcome ``y`` (``1 x 1``) at ``x`` (``1 x d``), chosen by ``constraint``."""
         assert self.ends is not None
         margin = float(constraint.margin(x.unsqueeze(0)))
         certified, outcome = margin >= 0.0, float(y)
         violated = certified and outcome > self.limit
-        quantile, tracker = self.limit - margin, self.calibrator.tracker
+        quantile, tracker = self.limit - margin, self._tracker
         share, eta = 1.0 - self.level, tracker.next_step
         low, high = self.ends
         spare = share * self.num_certified + (float(tracker.constants) - low) / eta

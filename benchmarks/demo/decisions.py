@@ -35,7 +35,6 @@ from torch import Tensor
 
 from benchmarks.decisions.tracked_quantile import (
     STEP_SIZE,
-    TrackedConstraint,
     TrackedQuantile,
 )
 from benchmarks.demo.common import (
@@ -230,7 +229,6 @@ class ScreeningReplicate(Replicate[ScreeningTask, Guard, Models]):
         x, missed = x.unsqueeze(0), x.new_tensor([[trial.missed]])
         self.alarm.watch(model.missed, x, missed)
         if self.tracked is not None:
-            assert isinstance(model.constraint, TrackedConstraint)
             self.tracked.observe(model.constraint, x, missed)
         elif self.method.width is None:
             model.constraint.observe(x, missed, condition=False)

@@ -10,6 +10,7 @@ from botorch.exceptions.errors import (
     UnsupportedError,
 )
 from botorch.models import SingleTaskGP
+from botorch.posteriors import GPyTorchPosterior
 from gpytorch.kernels import RBFKernel, ScaleKernel
 from gpytorch.means import ConstantMean
 from torch import Tensor
@@ -52,8 +53,8 @@ def test_the_best_mean_that_is_safe_as_a_statement_about_the_point(
 ) -> None:
     objective = rising() if maximize else process(GRID, 0.5 - GRID)
     limit = ChanceConstraint(rising(noise=0.1), upper=0.2)
-    where = {place: BOUNDS if place == "bounds" else GRID}
-    found = recommend(objective, limit, **where, maximize=maximize)
+    bounds, choices = (BOUNDS, None) if place == "bounds" else (None, GRID)
+    found = recommend(objective, limit, bounds, choices, maximize=maximize)
     inside = GRID[limit.margin(GRID.unsqueeze(1), confidence=0.95) >= 0]
     assert found.certified and abs(found.candidate.item() - inside.max().item()) <= 1 / 40 + 1e-9
     assert limit.margin(found.candidate.unsqueeze(0), 0.95) >= 0
@@ -87,6 +88,7 @@ def test_of_a_single_choice_the_statements_are_the_plain_ones() -> None:
     posterior = gp.posterior(torch.cat([x, today]))
     deviation = posterior.variance[0].sqrt().item()
     assert found.upper - found.value == pytest.approx(1.96 * deviation, rel=0.1)
+    assert isinstance(posterior, GPyTorchPosterior)
     joint = posterior.distribution.covariance_matrix
     spread = (joint[0, 0] + joint[1, 1] - 2 * joint[0, 1]).sqrt()
     gain = posterior.mean[0] - posterior.mean[1]
@@ -134,4 +136,4 @@ def test_bad_arguments_are_named() -> None:
     with pytest.raises(BotorchTensorDimensionError, match="`baseline`"):
         recommend(gp, bounds=BOUNDS, baseline=torch.zeros(1))
     with pytest.raises(InputDataError, match="ChanceConstraint"):
-        recommend(gp, [gp], BOUNDS)  # type: ignore[list-item]
+        recommend(gp, [gp], BOUNDS)

@@ -35,22 +35,20 @@ def met(event: tuple[str, float], u: float) -> bool:
 def wealth_of(pits: list[float], points: list[list[float]]) -> float:
     """From the definition: over events, odds, regions and starts."""
     middle = BOUNDS.mean(dim=0).tolist()
-    regions = [(0.5, lambda x: True)]
-    for j in range(2):
-        regions.append((0.125, lambda x, j=j: x[j] <= middle[j]))
-        regions.append((0.125, lambda x, j=j: x[j] > middle[j]))
+    # Stakes, the column that is looked at, and whether above its middle; the first is everywhere.
+    regions = [(0.5, 0, None), *((0.125, j, up) for j in range(2) for up in (False, True))]
     num = len(pits)
     total = 0.0
     for event in events():
         p = event[1]
         for k in (0.25, 0.5, 2.0, 4.0):
             r = k * p / (1 - p) / (1 + k * p / (1 - p))
-            for stake, inside in regions:
+            for stake, j, up in regions:
                 won = 1 / (num + 1)  # those that have not started
                 for start in range(1, num + 1):
                     product = 1 / (start * (start + 1))
                     for u, x in zip(pits[start - 1 :], points[start - 1 :], strict=True):
-                        if inside(x):
+                        if up is None or (x[j] > middle[j]) == up:
                             product *= r / p if met(event, u) else (1 - r) / (1 - p)
                     won += product
                 total += stake / (4 * len(events())) * won
