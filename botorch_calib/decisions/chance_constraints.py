@@ -229,7 +229,8 @@ class ChanceConstraint:
     def margin(self, X: Tensor, confidence: float | None = None) -> Tensor:
         r"""How far the deciding quantile is inside its limit; at least 0 where certified.
 
-        Differentiable in ``X``. Where the budget is spent, at most minus one standard deviation.
+        Differentiable in ``X``. Where the budget is spent, at most minus one standard deviation, as
+        long as no ``confidence`` is asked for.
 
         Args:
             X: Points ``b x 1 x d``, in the precision of the model.
@@ -248,7 +249,7 @@ class ChanceConstraint:
         self.check_points("X", X)
         outcome = OutcomeQuantiles(self.model, X)
         margin = self._margin(self._quantiles(outcome, confidence))
-        if self._budget.allows(*self._at_stake()):
+        if confidence is not None or self._budget.allows(*self._at_stake()):
             return margin
         return torch.minimum(margin, -outcome.deviation)
 

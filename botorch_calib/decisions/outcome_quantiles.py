@@ -38,55 +38,69 @@ PRIOR_COUNT, MOST_FACTOR = 8.0, 2.0
 class OutcomeQuantiles:
     """Quantiles and moments of an outcome at points ``b x 1 x d``; results are ``b``.
 
+    Of a distribution that is not Gaussian, the mean is the median, and the deviation half of the
+    way between the quantiles that are a standard deviation to either side in a Gaussian one.
+
     Args:
         model: A model of one outcome.
         X: The points.
     """
 
     def __init__(self, model: Any, X: Tensor) -> None:
-        self._model, observed = model, observed_process(model)
-        self._X = with_task_feature(observed, X)
-        self._posterior: Posterior = posterior_at(observed, self._X)
-        if is_gaussian(self._posterior):
-            if self._posterior.mean.shape[-2] != X.shape[-2]:
-                raise UnsupportedError(
-                    "Outcomes cannot be predicted one by one under one-to-many input transforms."
-                )
-            variance = objective_variance(observed, self._posterior)
-            noise = observation_noise_variance(observed, self._posterior, self._X)
-            self.mean, self._variance = _flat(self._posterior.mean), _flat(variance)
-            self._noise = _flat(noise.expand_as(variance))
-        else:
-            objective, noisy = _moments(self._posterior), _moments(self._observation)
-            self.mean, self._variance = noisy[0], objective[1]
-            self._noise = (noisy[1] - objective[1]).clamp_min(0.0)
+        self._model, self._observed = model, observed_process(model)
+        self._X = with_task_feature(self._observed, X)
+        self._posterior: Any = posterior_at(self._observed, self._X)
+
+    @property
+    def mean(self) -> Tensor:
+        """Mean of the outcome."""
+        return self._moments[0]
 
     @property
     def deviation(self) -> Tensor:
         """Standard deviation of the outcome."""
-        return (self._variance + self._noise).sqrt()
+        return (self._moments[1] + self._moments[2]).sqrt()
 
     @property
     def objective_deviation(self) -> Tensor:
         """Standard deviation of the noise-free value: what more data would lower."""
-        return self._variance.sqrt()
+        return self._moments[1].sqrt()
 
     @property
     def noise_deviation(self) -> Tensor:
         """Standard deviation of the noise."""
-        return self._noise.sqrt()
+        return self._moments[2].sqrt()
 
     def quantile(self, score: Tensor | float) -> Tensor:
         """The quantile with a normal score, a scalar."""
-        score = torch.as_tensor(score, dtype=self.mean.dtype, device=self.mean.device)
         if not is_gaussian(self._posterior):
-            level = torch.special.ndtr(score.double().clamp(-_FARTHEST, _FARTHEST))
-            return _flat(self._observation.quantile(level)).to(self.mean)
+            return _quantile_of(self._observation, score)
+        mean = self.mean
+        score = torch.as_tensor(score, dtype=mean.dtype, device=mean.device)
         if isinstance(self._model, CalibratedModel):
             at_hand = isinstance(self._posterior, SinglePointPosterior)
             inputs = self._posterior.inputs if at_hand else self._model.transform_inputs(self._X)
             score = _flat(self._model.calibrator.predictive(inputs).transport(score))
-        return self.mean + score * self.deviation
+        return mean + score * self.deviation
+
+    @cached_property
+    def _moments(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Mean, variance of the noise-free value, and of the noise."""
+        posterior, observed = self._posterior, self._observed
+        if is_gaussian(posterior):
+            if posterior.mean.shape[-2] != self._X.shape[-2]:
+                raise UnsupportedError(
+                    "Outcomes cannot be predicted one by one under one-to-many input transforms."
+                )
+            variance = objective_variance(observed, posterior)
+            noise = observation_noise_variance(observed, posterior, self._X)
+            return _flat(posterior.mean), _flat(variance), _flat(noise.expand_as(variance))
+        half = [
+            0.5 * (_quantile_of(each, 1.0) - _quantile_of(each, -1.0))
+            for each in (posterior, self._observation)
+        ]
+        own = torch.minimum(*half).square()
+        return _quantile_of(self._observation, 0.0), own, half[1].square() - own
 
     @cached_property
     def _observation(self) -> Posterior:
@@ -97,13 +111,11 @@ def _flat(values: Tensor) -> Tensor:
     return values.squeeze(-1).squeeze(-1)
 
 
-def _moments(posterior: Any) -> tuple[Tensor, Tensor]:
-    """Mean and variance; of a mixture, over its members."""
-    mean, variance = (
-        getattr(posterior, f"mixture_{name}", getattr(posterior, name))
-        for name in ("mean", "variance")
-    )
-    return _flat(mean), _flat(variance)
+def _quantile_of(posterior: Posterior, score: Tensor | float) -> Tensor:
+    """The quantile of a posterior with a normal score, ``b``."""
+    score = torch.as_tensor(score, dtype=torch.double, device=posterior.device)
+    level = torch.special.ndtr(score.clamp(-_FARTHEST, _FARTHEST))
+    return _flat(posterior.quantile(level)).to(posterior.dtype)
 
 
 @torch.no_grad()

@@ -22,6 +22,7 @@ from botorch.exceptions.errors import (
     UnsupportedError,
 )
 from botorch.models import ModelListGP, SingleTaskGP
+from botorch.models.map_saas import EnsembleMapSaasSingleTaskGP
 from botorch.models.model import Model
 from botorch.models.transforms import Normalize, Standardize
 from botorch.optim import optimize_acqf
@@ -166,9 +167,9 @@ def test_any_model_with_quantiles_will_do(limits: dict[str, Any]) -> None:
     ends += [total - reach - limits["lower"]] if "lower" in limits else []
     tested = ChanceConstraint(LaplaceModel(), **limits, level=level)
     assert_close(tested.margin(X), torch.stack(ends).amin(dim=0), rtol=1e-6, atol=1e-6)
-    # Variances 2 b^2: of the sum without noise 0.32, of the noise 0.18.
-    z = NormalDist().inv_cdf(side)
-    likely = z * 0.18**0.5 - 0.32**0.5
+    # A standard deviation is as far as Phi(1) is from one half: 1.148 b, of noise-free values too.
+    z, one = NormalDist().inv_cdf(side), -math.log(2 * (1 - NormalDist().cdf(1.0)))
+    likely = z * one * (0.5**2 - 0.4**2) ** 0.5 - one * 0.4
     ends = [limits["upper"] - total - likely]
     ends += [total - likely - limits["lower"]] if "lower" in limits else []
     assert_close(tested.optimism(X), torch.stack(ends).amin(dim=0), rtol=1e-6, atol=1e-6)
@@ -194,6 +195,17 @@ def test_variational_and_fully_conditioned_models() -> None:
     assert_close(tested.margin(X), expected_margin(gp, X, {"upper": 0.8}, 0.9, 1.05))
     tested.observe(X.squeeze(1), value(0.0, 5), condition=False)
     assert tested.num_observed == 5
+
+
+def test_ensembles_state_the_quantile_of_their_mixture() -> None:
+    X, Y, _ = make_data()
+    ensemble = EnsembleMapSaasSingleTaskGP(X, Y, num_taus=3).eval()
+    at, k = points(4), torch.tensor(NormalDist().cdf(1.05 * NormalDist().inv_cdf(0.9))).double()
+    tested = ChanceConstraint(ensemble, upper=0.8)
+    noisy = ensemble.posterior(at, observation_noise=True)
+    assert_close(tested.margin(at), 0.8 - noisy.quantile(k).flatten(), rtol=1e-6, atol=1e-6)
+    tested.observe(at.squeeze(1), value(0.0, 4), condition=False)
+    assert tested.num_observed == 4 and tested.optimism(at).isfinite().all()
 
 
 def test_confidence_is_about_what_is_known_of_the_point() -> None:
@@ -350,10 +362,12 @@ def test_while_outcomes_are_out_the_budget_lasts_for_few() -> None:
     tested.observe(X[:3], value(0.0, 3), condition=False)
     assert tested.certified(points(4)).all() and tested.budget_left == pytest.approx(2.3)
     # Rows whose decision was not recorded are decided one after the other too.
+    # A statement about a point does not depend on what others have spent.
     again = constraint(**WIDE, budget=2.0)
     again.observe(X, value(101.0, 9), condition=False)
     assert again.num_certified == again.num_violations == 3
     assert again.budget_left < 0 and not again.certified(points(4)).any()
+    assert (again.margin(points(4), confidence=0.95) > 0).all()
 
 
 def test_a_point_may_be_decided_about_twice() -> None:
