@@ -8,13 +8,16 @@ from botorch_calib.diagnostics.report import (
     report_from_moments,
     report_from_pits,
 )
+from botorch_calib.diagnostics.stated_gains import StatedGains, stated_gains
 
 __all__ = [
     "CalibrationAlarm",
     "CalibrationReport",
     "NoiseDiagnosis",
+    "StatedGains",
     "calibration_report",
     "noise_diagnosis",
     "report_from_moments",
     "report_from_pits",
+    "stated_gains",
 ]
