@@ -50,6 +50,7 @@ from botorch_calib.models import (
     CalibratedModel,
     CalibratedModelList,
     CensoredDelayModel,
+    NoisyEnsemble,
 )
 from botorch_calib.optim import optimize_robust
 from botorch_calib.posteriors import CalibratedPosterior
@@ -96,6 +97,7 @@ __all__ = [
     "LogCalibratedExpectedImprovement",
     "LogCalibratedProbabilityOfFeasibility",
     "MMDBall",
+    "NoisyEnsemble",
     "OnlineConformal",
     "OnlineQuantileTracker",
     "PiecewisePredictive",

@@ -150,3 +150,24 @@ def log_density(pieces: Pieces, x: float) -> float:
     low, high = pieces.knots[j], pieces.knots[j + 1]
     width = 1e-4 * min(1.0, x - low, high - x, pieces.scale / (1 + abs(x)))
     return math.log((cdf(pieces, x + width) - cdf(pieces, x - width)) / (2 * width))
+
+
+def exponential_excess(pieces: Pieces, ratio: float, x: float, slope: float) -> float:
+    """``log E(exp(slope (z + ratio eps)) - exp(slope x))+``; ``x`` may be minus infinity.
+
+    Given ``z`` it is the price of a call option on a log-normal number [Black and Scholes 1973].
+    """
+    at = x if math.isfinite(x) else 0.0
+    panels = list(_panels(pieces, ratio or 1.0, at))
+    z = np.concatenate([panel[0] for panel in panels])
+    log_mass = np.concatenate([panel[1] for panel in panels])
+    forward = slope * z + 0.5 * (slope * ratio) ** 2
+    if not math.isfinite(x):
+        return float(logsumexp(log_mass + forward))
+    if ratio == 0.0:
+        rise = np.expm1(slope * (z[z > x] - x))
+        return float(logsumexp(log_mass[z > x] + slope * x + np.log(rise)))
+    d = (z - x) / ratio
+    gained, paid = forward + log_ndtr(d + slope * ratio), slope * x + log_ndtr(d)
+    share = -np.expm1(np.minimum(paid - gained, -1e-300))
+    return float(logsumexp(log_mass + gained + np.log(share)))

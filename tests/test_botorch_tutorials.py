@@ -421,9 +421,13 @@ def test_one_model_of_several_outcomes() -> None:
     )
 
 
+def first_outcome(Z: Tensor, X: Tensor | None = None) -> Tensor:
+    return Z[..., 0]
+
+
 def test_penalised_objective() -> None:
     objective = ConstrainedMCObjective(
-        objective=lambda Z, *_: Z[..., 0],
+        objective=first_outcome,
         constraints=[lambda Z: Z[..., 1]],
         infeasible_cost=3.0,
     )

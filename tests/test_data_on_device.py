@@ -17,10 +17,9 @@ from botorch.acquisition import (
     UpperConfidenceBound,
     qLogExpectedImprovement,
 )
-from botorch.models import ModelList, SingleTaskGP
+from botorch.models import SingleTaskGP
 from botorch.models.transforms import Normalize, Standardize
 from botorch.optim import optimize_acqf
-from botorch.sampling.list_sampler import ListSampler
 from botorch.sampling.normal import SobolQMCNormalSampler
 from botorch.sampling.pathwise import draw_matheron_paths
 from torch import Tensor
@@ -29,6 +28,7 @@ from torch.testing import assert_close
 from botorch_calib import (
     CalibratedExpectedShortfall,
     CalibratedModel,
+    CalibratedModelList,
     CalibratedUpperConfidenceBound,
     CensoredDelayModel,
     ChanceConstraint,
@@ -198,13 +198,13 @@ def contexts(device: torch.device) -> ContextDistribution:
     return ContextDistribution.empirical(data(device)[1][:, 1:])
 
 
-def outcomes(device: torch.device) -> ModelList:
+def outcomes(device: torch.device) -> CalibratedModelList:
     second = CalibratedModel.from_history(gp_on(device), QuantileRecalibrator(), denoise=False)
-    return ModelList(calibrated(device), second)
+    return CalibratedModelList(calibrated(device), second)
 
 
-def sampler(seed: int = 0) -> SobolQMCNormalSampler:
-    return SobolQMCNormalSampler(torch.Size([16]), seed=seed)
+def sampler() -> SobolQMCNormalSampler:
+    return SobolQMCNormalSampler(torch.Size([16]), seed=0)
 
 
 def delayed(device: torch.device, model: Any = None) -> CensoredDelayModel:
@@ -234,7 +234,7 @@ ACQUISITIONS: dict[str, Callable[[torch.device], Callable[[Tensor], Tensor]]] = 
         outcomes(d),
         [-1.0, -1.0],
         data(d)[1],
-        sampler=ListSampler(sampler(), sampler(seed=1)),
+        sampler=sampler(),
         prune_baseline=False,
     ),
     "delayed UCB": lambda d: DelayedUpperConfidenceBound(delayed(d), 0.7, points_on(d)),

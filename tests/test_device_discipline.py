@@ -15,9 +15,7 @@ from typing import Any
 import pytest
 import torch
 from botorch.acquisition import AcquisitionFunction
-from botorch.models import ModelList
 from botorch.models.model import Model
-from botorch.sampling.list_sampler import ListSampler
 from botorch.sampling.normal import SobolQMCNormalSampler
 from torch import Tensor
 from torch.testing import assert_close
@@ -48,6 +46,7 @@ from botorch_calib.calibration import (
     ExactQuantileLearner,
     GaussianScore,
     LocalizedConformal,
+    NoCalibration,
     OnlineConformal,
     OnlineQuantileTracker,
     QuantileRecalibrator,
@@ -56,7 +55,7 @@ from botorch_calib.calibration import (
 from botorch_calib.calibration.learners.base import QuantileLearner
 from botorch_calib.decisions import CertifiedSetExpansion, ChanceConstraint
 from botorch_calib.decisions.chance_constrained_search import LeastMargin
-from botorch_calib.models import CalibratedModel, CensoredDelayModel
+from botorch_calib.models import CalibratedModel, CalibratedModelList, CensoredDelayModel
 from botorch_calib.robust import (
     AmbiguitySet,
     ChiSquaredBall,
@@ -91,12 +90,12 @@ def calibrated(calibrator: Calibrator | None = None, **kwargs: Any) -> Calibrate
     return CalibratedModel.from_history(make_gp(), calibrator, **kwargs)
 
 
-def outcomes() -> ModelList:
-    return ModelList(make_gp(), calibrated(), calibrated(QuantileRecalibrator()))
+def outcomes() -> CalibratedModelList:
+    return CalibratedModelList(make_gp(), calibrated(), calibrated(QuantileRecalibrator()))
 
 
-def sampler(seed: int = 0) -> SobolQMCNormalSampler:
-    return SobolQMCNormalSampler(torch.Size([8]), seed=seed)
+def sampler() -> SobolQMCNormalSampler:
+    return SobolQMCNormalSampler(torch.Size([8]), seed=0)
 
 
 def constraint() -> ChanceConstraint:
@@ -203,10 +202,10 @@ ACQUISITIONS: dict[str, Callable[[], AcquisitionFunction]] = {
     ),
     "qLogCalibratedNoisyExpectedHypervolumeImprovement": (
         lambda: qLogCalibratedNoisyExpectedHypervolumeImprovement(
-            ModelList(calibrated(), calibrated(QuantileRecalibrator())),
+            CalibratedModelList(calibrated(), calibrated(QuantileRecalibrator())),
             [-1.0, -1.0],
             make_data()[0],
-            sampler=ListSampler(sampler(), sampler(seed=1)),
+            sampler=sampler(),
             prune_baseline=False,
         )
     ),
@@ -231,6 +230,7 @@ SETS: dict[str, AmbiguitySet] = {
     "WorstCase": WorstCase(),
 }
 CALIBRATORS: dict[str, Callable[[], Calibrator]] = {
+    "NoCalibration": NoCalibration,
     "LocalizedConformal": lambda: LocalizedConformal(0.2, lengthscale=0.5),
     "LocalizedConformal, mixed": lambda: LocalizedConformal(0.2),
     "LocalizedConformal, as published": (

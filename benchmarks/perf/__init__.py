@@ -12,7 +12,9 @@ file                       content
 ``batches``                of batch ones by joint samples
 ``decisions``              of chance constraints
 ``robust``                 of robust bounds
+``ensembles``              of log expected improvement of ensembles
 ``single_points``          of log expected improvement by size and kernel
+``transformed_outcomes``   of log expected improvement of log outcomes
 ``proposals``              of proposals between two fits
 ``ax_trial``               of a trial in Ax
 ========================== =============================================================

@@ -18,10 +18,12 @@ from benchmarks.perf import ax_trial as ax_trial
 from benchmarks.perf import batches as batches
 from benchmarks.perf import calibrated_and_delayed as calibrated_and_delayed
 from benchmarks.perf import decisions as decisions
+from benchmarks.perf import ensembles as ensembles
 from benchmarks.perf import noisy as noisy
 from benchmarks.perf import proposals as proposals
 from benchmarks.perf import robust as robust
 from benchmarks.perf import single_points as single_points
+from benchmarks.perf import transformed_outcomes as transformed_outcomes
 from benchmarks.perf.measure import COMPARISONS, Workload, measure, table
 
 

@@ -33,7 +33,6 @@ from botorch_calib.distributions import (
     smoothed,
 )
 from botorch_calib.distributions._normal_functions import log1mexp, log_ndtr, log_normal_interval
-from botorch_calib.distributions._piece_integrals import log_integrals_by_pieces
 from botorch_calib.distributions._transport import transported
 
 _LEVELS = torch.linspace(0.05, 0.95, 19, dtype=torch.float64)
@@ -96,8 +95,9 @@ def _compared(name: str, num: int, way: Call, simple: Call) -> str:
 
 
 def _by_quadrature(*arguments: object) -> Tensor:
-    x, r, knots, masses, form, *_ = arguments
-    return log_integrals_by_pieces(x, r, knots, masses, form)[0]  # type: ignore[arg-type]
+    x, noise, knots, masses, form, _, scale = arguments
+    inputs = x, noise, scale, knots, masses, form
+    return _denoised._by_pieces(*inputs, _denoised.EXCESS)  # type: ignore[arg-type]
 
 
 def _without(predictive: PiecewisePredictive, **flags: Any) -> PiecewisePredictive:

@@ -150,7 +150,7 @@ class LogCalibratedConstrainedExpectedImprovement(_Constrained, ImprovementFunct
     def _best_of(self, X: Tensor) -> Tensor:
         """The best of the pending points that are feasible, in each fantasy; else ``-inf``."""
         feasible = self._log_feasibility(X) > math.log(0.5)
-        means = self._marginals(X).mean.masked_fill(~feasible, -torch.inf)
+        means = self._marginals(X).moments()[0].masked_fill(~feasible, -torch.inf)
         return means.squeeze(-1).squeeze(-1).amax(dim=0)
 
 

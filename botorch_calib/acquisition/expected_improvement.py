@@ -32,7 +32,7 @@ class ImprovementFunction(CalibratedAcquisitionFunction):
     def _best_of(self, X: Tensor) -> Tensor:
         """The best of pending points ``n x 1 x d`` in each fantasy, ``num_fantasies``."""
         # An outcome carries noise, so it is a posterior mean.
-        return self._marginals(X).mean.squeeze(-1).squeeze(-1).amax(dim=0)
+        return self._marginals(X).moments()[0].squeeze(-1).squeeze(-1).amax(dim=0)
 
     def _incumbent(self, marginals: StatedPosterior) -> Tensor:
         """The value to improve upon, which broadcasts against marginals of the objective."""

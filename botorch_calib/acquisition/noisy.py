@@ -27,23 +27,37 @@ from botorch.exceptions.errors import InputDataError, UnsupportedError
 from botorch.exceptions.warnings import BotorchWarning
 from botorch.models.model import Model, ModelList
 from botorch.posteriors import Posterior
+from botorch.sampling.list_sampler import ListSampler
 from botorch.utils.low_rank import sample_cached_cholesky
+from botorch.utils.transforms import is_ensemble
 from linear_operator.utils.errors import NanError, NotPSDError
 from torch import Tensor
 
 from botorch_calib._validation import check_finite, check_tensor
 from botorch_calib.models import CalibratedModel, CalibratedModelList
 from botorch_calib.models.inspection import predicting_part
+from botorch_calib.models.predictors import predictor_of
 from botorch_calib.models.wrapper import WrapperModel
-from botorch_calib.posteriors import CalibratedPosterior, CalibratedPosteriorList
+from botorch_calib.posteriors import (
+    CalibratedPosterior,
+    CalibratedPosteriorList,
+    TransformedOutcomePosterior,
+)
+
+# Posteriors of one outcome that are drawn from paths of a process
+_ROOTED = (CalibratedPosterior, TransformedOutcomePosterior)
 
 
 def keeps_roots(model: Model) -> bool:
     """Whether all outcomes of a model have a root to keep: calibrated ones and BoTorch's own."""
     model = predicting_part(model)
+    if is_ensemble(model):
+        return False
     if isinstance(model, CalibratedModelList):
         return all(keeps_roots(part) for part in model.models)
-    return isinstance(model, CalibratedModel) or bool(supports_cache_root(model))
+    if isinstance(model, CalibratedModel):
+        return predictor_of(model.model).states_objective
+    return bool(supports_cache_root(model))
 
 
 class _CachedRoots(CachedCholeskyMCSamplerMixin):
@@ -65,11 +79,13 @@ class _CachedRoots(CachedCholeskyMCSamplerMixin):
                 "give `CalibratedModelList(*model.models)`, or, if that does not take them all, "
                 "take BoTorch's own acquisition function."
             )
-        possible = keeps_roots(model)
+        # Samplers of each outcome hold base samples that this root is not for.
+        possible = keeps_roots(model) and not isinstance(kwargs.get("sampler"), ListSampler)
         if cache_root and not possible:
             warnings.warn(
                 "`cache_root` needs calibrated models or those of which BoTorch keeps the root, "
-                f"got {type(model).__name__}: samples are drawn without it.",
+                f"and one sampler, got {type(model).__name__} and "
+                f"{type(kwargs.get('sampler')).__name__}: samples are drawn without it.",
                 BotorchWarning,
                 stacklevel=3,
             )
@@ -93,9 +109,7 @@ class _CachedRoots(CachedCholeskyMCSamplerMixin):
         root = super()._compute_root_decomposition
         if isinstance(posterior, CalibratedPosteriorList):
             return [root(part.path_posterior) for part in posterior.posteriors]
-        return root(
-            posterior.path_posterior if isinstance(posterior, CalibratedPosterior) else posterior
-        )
+        return root(posterior.path_posterior if isinstance(posterior, _ROOTED) else posterior)
 
     def _get_f_X_samples(self, posterior: Posterior, q_in: int) -> Tensor:
         if self._cache_root and hasattr(self, "_baseline_L"):
@@ -119,7 +133,7 @@ class _CachedRoots(CachedCholeskyMCSamplerMixin):
             "baseline_L": self._baseline_L,
             "q": q_in,
         }
-        if isinstance(posterior, (CalibratedPosterior, CalibratedPosteriorList)):
+        if isinstance(posterior, (*_ROOTED, CalibratedPosteriorList)):
             return posterior.rsample_from_cached_root(**arguments)
         samples: Tensor = sample_cached_cholesky(posterior, **arguments)
         return samples
@@ -186,8 +200,8 @@ class qLogCalibratedNoisyExpectedHypervolumeImprovement(  # type: ignore[misc]
             ``cache_pending=False``, which fails in BoTorch, give ``max_iep``.
 
     Raises:
-        InputDataError: As the above class, and if ``cache_pending`` is False.
-        UnsupportedError: As the above class.
+        InputDataError: As there, and if ``cache_pending`` is False.
+        UnsupportedError: As there.
 
     Example:
         >>> model = CalibratedModelList.from_history(gps, LocalizedConformal(0.2))
@@ -209,9 +223,4 @@ class qLogCalibratedNoisyExpectedHypervolumeImprovement(  # type: ignore[misc]
                 "which as many pending points are evaluated together with the new ones."
             )
         self._decide(model, cache_root, X_baseline, **kwargs)
-        if not kwargs.get("cache_pending", True):
-            raise UnsupportedError(
-                "`cache_pending=False` is an option under which BoTorch's class has no value: give "
-                "a greater `max_iep` instead, up to which pending points are not cached."
-            )
         super().__init__(model=model, ref_point=ref_point, X_baseline=X_baseline, **kwargs)

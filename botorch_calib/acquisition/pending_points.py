@@ -15,6 +15,7 @@ from torch import Tensor
 
 from botorch_calib._validation import check_inputs, check_pending_inputs, check_precision
 from botorch_calib.models.inspection import (
+    as_in_training,
     observed_process,
     raw_train_inputs,
     raw_width,
@@ -91,9 +92,10 @@ def fantasy_models(models: Sequence[Any], X_pending: Tensor, num_fantasies: int)
     The models have one output and no batch dimensions; those of the results are fantasies.
     """
     points = [_checked(model, X_pending) for model in models]
-    posteriors = [
-        model.posterior(X, observation_noise=True) for model, X in zip(models, points, strict=True)
-    ]
+    posteriors = []
+    for model, X in zip(models, points, strict=True):
+        with as_in_training(observed_process(model)):  # as `fantasize` draws them
+            posteriors.append(model.posterior(X, observation_noise=True))
     shapes = [posterior.base_sample_shape for posterior in posteriors]
     sizes = [shape.numel() for shape in shapes]
     draws = draw_sobol_normal_samples(sum(sizes), num_fantasies, dtype=torch.double, seed=0)
@@ -109,7 +111,7 @@ def fantasy_models(models: Sequence[Any], X_pending: Tensor, num_fantasies: int)
 
 def _checked(model: Any, X_pending: Tensor) -> Tensor:
     """The points with all columns of a model, the task included, if it can be conditioned."""
-    if model.batch_shape:
+    if getattr(model, "batch_shape", ()):
         raise UnsupportedError("`X_pending` needs a model without batch dimensions.")
     if not hasattr(model, "fantasize"):
         raise UnsupportedError(

@@ -66,6 +66,9 @@ def feasibility_of(
     once: with ten workers that costs up to nearly twice as many failures. It is in part, as
     failures that have nothing to do with the query would otherwise drive the search away from the
     best queries that are pending.
+
+    The search keeps off the border of failures the more, the more values there were no better than
+    the best, until a better one is found.
     """
     statuses = ledger.statuses(now)
     lost = _among(statuses, strategy.lost_statuses)
@@ -78,13 +81,24 @@ def feasibility_of(
     X, known = ledger.queries(now), lost | has_value
     cost = _evaluations_lost(ledger, now, lost, has_value)
     feasibility = Feasibility(X[known], lost[known], bounds, cost, factors)
+    feasibility.keep_off_border(tried := _after_the_best(ledger, now))
     risks = 1.0 - feasibility.predict(X[is_pending])
     at_risk = risks > 1.0 - SAFE
     if not at_risk.any():
         return feasibility
     # At the end, so that the factors of what is known can still be used.
     failed = torch.cat([lost[known].to(risks), (RISK * risks[at_risk]).clamp_max(1.0)])
-    return Feasibility(torch.cat([X[known], X[is_pending][at_risk]]), failed, bounds, cost, factors)
+    X = torch.cat([X[known], X[is_pending][at_risk]])
+    feasibility = Feasibility(X, failed, bounds, cost, factors)
+    feasibility.keep_off_border(tried)
+    return feasibility
+
+
+def _after_the_best(ledger: FeedbackLedger, now: float) -> Tensor:
+    """Queries whose values arrived after the best value, none of which is better."""
+    X, Y = ledger.to_observations(now)
+    best = (Y if ledger.maximize else -Y).argmax() if len(Y) else 0
+    return X[int(best) + 1 :]
 
 
 def _evaluations_lost(ledger: FeedbackLedger, now: float, lost: Tensor, has_value: Tensor) -> float:

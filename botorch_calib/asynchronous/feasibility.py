@@ -22,6 +22,12 @@ WIDTH = 0.1
 # After so many lost evaluations the threshold of the prediction is half way from 1/2 to 1.
 CAUTION = 4.0
 
+# Distance from a failure up to which a query is at its border, in the units of the lengthscales.
+BORDER = 0.06
+
+# So many values at borders, none of them better than the best, end the search there.
+PATIENCE = 10
+
 # Rows that the factors gain at a time.
 BLOCK = 32
 
@@ -100,7 +106,8 @@ class Feasibility:
 
     after failures that cost ``F`` evaluations. At first the search halves the distance to a region
     that fails again and again, as the best point may lie on its border; the more has been lost, the
-    closer to known values it stays.
+    closer to known values it stays. What values at the border may cost is bounded by
+    `keep_off_border`.
 
     Args:
         X: Queries that brought values or failed, ``n x d``.
@@ -120,8 +127,10 @@ class Feasibility:
         cost: float | None = None,
         factors: GrowingFactors | None = None,
     ) -> None:
-        self.bounds = bounds
+        self.bounds, self.keeps_off = bounds, 0.0
         self.X = self._in_unit_cube(X)
+        self.failures = self.X[failed.to(self.X) == 1.0]
+        self.border = BORDER * math.sqrt(X.shape[-1])
         cost = float(failed.sum()) if cost is None else cost
         self.threshold = 1.0 - 0.5 / (1.0 + cost / CAUTION)
         residuals = -failed.to(self.X).unsqueeze(-1)
@@ -145,9 +154,25 @@ class Feasibility:
         k = _matern(_distances(X, self.X) / self.lengthscale)
         return 1.0 + (k @ self.weights).squeeze(-1)
 
+    def keep_off_border(self, X: Tensor) -> None:
+        """Have scores near failures vanish, after values at ``X``, ``n x d``, none the best.
+
+        The distance grows with each of them at the border, up to its width after `PATIENCE`.
+        """
+        num = int((self._distance(X) < self.border).sum())
+        self.keeps_off = min(num / PATIENCE, 1.0) * self.border
+
+    def _distance(self, X: Tensor) -> Tensor:
+        """That of ``X``, ``batch_shape x d``, to the nearest failure, in widths of the box."""
+        return _distances(self._in_unit_cube(X.to(self.bounds)), self.failures).amin(dim=-1)
+
     def score(self, X: Tensor) -> Tensor:
         """How far to rely on a value at ``X``, ``batch_shape x d``: from 0 to 1."""
-        return torch.special.ndtr((self.predict(X) - self.threshold) / WIDTH)
+        score = torch.special.ndtr((self.predict(X) - self.threshold) / WIDTH)
+        if not self.keeps_off:
+            return score
+        # Next to nothing within the distance, and all of it from 1.4 times the distance on
+        return score * torch.special.ndtr((self._distance(X) / self.keeps_off - 1.2) / WIDTH)
 
 
 class FeasibleAcquisition(AcquisitionFunction):

@@ -424,6 +424,7 @@ def _checked_bounds(bounds: Any) -> Tensor:
     if not bounds.numel() or (bounds.diff(dim=0) <= 0).any():
         raise InputDataError(
             "`bounds` must hold a row of lower bounds and then one of greater upper bounds, such "
-            "as [[0, 0], [1, 1]] for two features between 0 and 1."
+            "as [[0, 0], [1, 1]] for two features between 0 and 1. Hold a feature that is not "
+            "chosen by `fixed_features`, within bounds that differ."
         )
     return bounds

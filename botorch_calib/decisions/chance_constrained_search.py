@@ -75,6 +75,7 @@ def optimize_chance_constrained(
     inequality_constraints: LinearConstraints | None = None,
     choices: Tensor | None = None,
     expansion_share: float = 0.0,
+    equality_constraints: LinearConstraints | None = None,
 ) -> ChanceConstrainedCandidate:
     """Maximise an acquisition function over the points that chance constraints certify.
 
@@ -98,6 +99,8 @@ def optimize_chance_constrained(
         expansion_share: Share of the rounds, in [0, 1), that grow the certified set instead, by
             `CertifiedSetExpansion`: spread evenly over the decisions of the first constraint. For
             few known safe points, which seldom certify the optimum.
+        equality_constraints: Linear equations ``sum_i coefficients[i] x[indices[i]] = rhs``, in
+            the same form.
 
     Returns:
         ``(candidate, value, certified)``, see `ChanceConstrainedCandidate`.
@@ -106,7 +109,7 @@ def optimize_chance_constrained(
         InputDataError, BotorchTensorDimensionError: If an argument is malformed, or ``choices``
             come with arguments that they exclude.
         UnsupportedError: If ``acq_function`` is no acquisition function.
-        InfeasibilityError: If no point meets the ``inequality_constraints``.
+        InfeasibilityError: If no point meets the linear constraints.
 
     Warns:
         NotCertifiedWarning: If no certified point was found.
@@ -116,9 +119,8 @@ def optimize_chance_constrained(
     searched = acq_function
     if _expands(expansion_share, several[0].num_decisions):
         searched = CertifiedSetExpansion(several)
-    place = Place(
-        bounds, choices, fixed_features, inequality_constraints, num_restarts, raw_samples
-    )
+    linear = (inequality_constraints, equality_constraints)
+    place = Place(bounds, choices, fixed_features, *linear, num_restarts, raw_samples)
     candidate, certified = best_certified(searched, LeastMargin(several), place)
     if not certified:
         warnings.warn(
@@ -139,6 +141,7 @@ class Place(NamedTuple):
     choices: Tensor | None = None
     fixed_features: Mapping[int, float] | None = None
     inequality_constraints: LinearConstraints | None = None
+    equality_constraints: LinearConstraints | None = None
     num_restarts: int = 4
     raw_samples: int = 512
 
@@ -151,17 +154,18 @@ def best_certified(
     Where none was found, the most promising one, and False. Errors are those of
     `optimize_chance_constrained`.
     """
+    within = (place.fixed_features, place.inequality_constraints, place.equality_constraints)
     if place.choices is not None:
-        if place.bounds is not None or place.fixed_features or place.inequality_constraints:
+        if place.bounds is not None or any(within):
             raise InputDataError(
-                "`choices` excludes `bounds` (give None), `fixed_features` and "
-                "`inequality_constraints`: leave out the choices that are not wanted."
+                "`choices` excludes `bounds` (give None), `fixed_features` and linear "
+                "constraints: leave out the choices that are not wanted."
             )
         choices = checked_choices(place.choices)
         _check_points("choices", choices, margin.constraints)
         with repeated_points():
             return _best_of(choices.unsqueeze(-2), acq_function, margin)
-    region = Region.checked(place.bounds, place.fixed_features, place.inequality_constraints)
+    region = Region.checked(place.bounds, *within)
     _check_points("bounds", region.bounds, margin.constraints)
     count = check_count("num_restarts", place.num_restarts)
     num_samples = check_count("raw_samples", place.raw_samples)
@@ -267,7 +271,7 @@ def _pool(margin: LeastMargin, region: Region, num: int, raw_samples: int) -> tu
     """Points to start from, sampled, known and, if few are certified, searched; their margins."""
     pool = torch.cat([region.sample(raw_samples), _known_points(margin, region)])
     if not len(pool):
-        raise InfeasibilityError("No point within `bounds` meets the `inequality_constraints`.")
+        raise InfeasibilityError("No point within `bounds` meets the linear constraints.")
     values = evaluated(margin, pool)
     share = (values >= clearance(pool.dtype)).double().mean()
     if bool(share >= _RARE):
@@ -341,6 +345,11 @@ def _climb(
         return margin(x.reshape(1, 1, -1)).squeeze(0) - clearance(x.dtype)
 
     ends = _maximize(acqf, unit, region, starts, clear)
+    if region.equal:  # which SLSQP meets up to its own tolerance
+        placed = [region.placed(end) for end in ends.split(1)]
+        ends = torch.cat(
+            [new if len(new) else old for new, old in zip(placed, ends.split(1), strict=True)]
+        )
     shares = torch.tensor(_BACKWARD, dtype=starts.dtype, device=starts.device).view(-1, 1, 1, 1)
     drawn = ends + shares * (starts - ends)
     points = drawn.flatten(0, 1)
@@ -368,7 +377,7 @@ def _maximize(
     if limit is not None:
         nonlinear = [(lambda x: limit(in_widths.inputs(x)), True)]
     options: dict[str, object] = {"maxiter": _MAX_ITERATIONS, **SEPARATE_STARTS}
-    if nonlinear or region.linear:
+    if nonlinear or region.linear or region.equal:
         # SLSQP's own tolerance, unless single precision cannot tell such values apart.
         options["ftol"] = max(1e-6, clearance(starts.dtype))
     # Why it stops does not matter, as its ends are checked. BoTorch shows warnings of that kind
@@ -380,6 +389,7 @@ def _maximize(
             lower_bounds=in_widths.bounds[0],
             upper_bounds=in_widths.bounds[1],
             inequality_constraints=region.linear_in_widths,
+            equality_constraints=region.equal_in_widths,
             nonlinear_inequality_constraints=nonlinear,
             options=options,
         )

@@ -46,13 +46,13 @@ from botorch_calib.decisions.decision_records import (
 )
 from botorch_calib.decisions.outcome_quantiles import OutcomeQuantiles, leave_one_out_factor
 from botorch_calib.exceptions import CalibrationWarning
-from botorch_calib.models import CalibratedModel, CensoredDelayModel
-from botorch_calib.models.conditioning import conditioned_on, given_noise
+from botorch_calib.models import CalibratedModel
 from botorch_calib.models.inspection import (
     observed_process,
     raw_train_inputs,
     with_task_feature,
 )
+from botorch_calib.models.predictors import predictor_of
 from botorch_calib.models.requirements import check_fits, check_observations
 
 # What BoTorch lets a constraint be violated by, and what that stands for, in standard deviations.
@@ -456,16 +456,14 @@ class ChanceConstraint:
 
     def _taught(self, X: Tensor, Y: Tensor, Yvar: Tensor | None, condition: bool) -> Any:
         """The model after observations; the calibrator of a calibrated one has learned."""
-        observed = observed_process(self.model)
         if isinstance(self.model, CalibratedModel):
             self.model.observe(X, Y, Yvar, condition=condition)
             self._factor = None
         elif condition:
-            full = with_task_feature(observed, X)
-            check_observations(observed, full, Y, Yvar)
-            if isinstance(self.model, CensoredDelayModel):
-                return self.model.with_observations(full, Y, Yvar)
-            return conditioned_on(self.model, full, Y, **given_noise(self.model, full, Y, Yvar))
+            predictor = predictor_of(self.model)
+            X = with_task_feature(predictor.observed, X)
+            check_observations(predictor.observed, X, Y, Yvar)
+            return predictor.conditioned(X, Y, Yvar)
         return self.model
 
     # ------------------------------------------------------------ what has come of them
@@ -694,11 +692,7 @@ def _checked_model(model: Any) -> Model:
         raise UnsupportedError(
             f"The model inside this {type(model).__name__} is calibrated: give that one itself."
         )
-    if model.num_outputs != 1:
-        raise UnsupportedError(
-            f"`model` must have one output, got {model.num_outputs}: use "
-            "`joint_chance_constraints`."
-        )
+    predictor_of(model).check()
     with suppress(NotImplementedError):  # a model that need not have one
         if model.batch_shape and not getattr(observed_process(model), "_is_ensemble", False):
             raise UnsupportedError(

@@ -1,9 +1,9 @@
 r"""Quantiles of the next outcome, as any model states them, widened by a factor.
 
 The quantile with the normal score ``s`` is ``F_x^{-1}(Phi(s))``, ``F_x`` being the predictive
-distribution of an observation at ``x``: ``mean + s deviation`` of a Gaussian process, the
-calibrator's of a `CalibratedModel`, and elsewhere that of ``model.posterior(X,
-observation_noise=True)``. What is pending does not count.
+distribution of an observation at ``x``: ``mean + s deviation`` of a Gaussian process, and elsewhere
+what a `CalibratedModel` states, without a correction where the model is not calibrated. What is
+pending does not count.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from botorch.exceptions.errors import BotorchError, UnsupportedError
 from botorch.posteriors import Posterior
 from torch import Tensor
 
+from botorch_calib.calibration import NoCalibration
 from botorch_calib.models import CalibratedModel
 from botorch_calib.models.inspection import (
-    in_output_task,
     objective_variance,
     observation_noise_variance,
     observed_process,
     with_task_feature,
 )
 from botorch_calib.models.marginals import posterior_at
-from botorch_calib.models.residuals import forecast_history
-from botorch_calib.posteriors.single_points import SinglePointPosterior, is_gaussian
+from botorch_calib.models.predictors import GaussianPredictor, predictor_of
+from botorch_calib.posteriors.single_points import SinglePointPosterior
 
 # Levels closer to 0 and 1 are the same numbers in double precision.
 _FARTHEST = 8.0
@@ -49,7 +49,8 @@ class OutcomeQuantiles:
     def __init__(self, model: Any, X: Tensor) -> None:
         self._model, self._observed = model, observed_process(model)
         self._X = with_task_feature(self._observed, X)
-        self._posterior: Any = posterior_at(self._observed, self._X)
+        self._predictor = predictor_of(self._observed)
+        self._is_gaussian = type(self._predictor) is GaussianPredictor
 
     @property
     def mean(self) -> Tensor:
@@ -73,21 +74,26 @@ class OutcomeQuantiles:
 
     def quantile(self, score: Tensor | float) -> Tensor:
         """The quantile with a normal score, a scalar."""
-        if not is_gaussian(self._posterior):
-            return _quantile_of(self._observation, score)
+        if not self._is_gaussian:
+            return _quantile_of(self._stated(denoise=False), score)
         mean = self.mean
         score = torch.as_tensor(score, dtype=mean.dtype, device=mean.device)
         if isinstance(self._model, CalibratedModel):
             at_hand = isinstance(self._posterior, SinglePointPosterior)
-            inputs = self._posterior.inputs if at_hand else self._model.transform_inputs(self._X)
+            inputs = self._posterior.inputs if at_hand else self._predictor.inputs(self._X)
             score = _flat(self._model.calibrator.predictive(inputs).transport(score))
         return mean + score * self.deviation
 
     @cached_property
+    def _posterior(self) -> Any:
+        return posterior_at(self._observed, self._X)
+
+    @cached_property
     def _moments(self) -> tuple[Tensor, Tensor, Tensor]:
         """Mean, variance of the noise-free value, and of the noise."""
-        posterior, observed = self._posterior, self._observed
-        if is_gaussian(posterior):
+        observed = self._observed
+        if self._is_gaussian:
+            posterior = self._posterior
             if posterior.mean.shape[-2] != self._X.shape[-2]:
                 raise UnsupportedError(
                     "Outcomes cannot be predicted one by one under one-to-many input transforms."
@@ -95,16 +101,21 @@ class OutcomeQuantiles:
             variance = objective_variance(observed, posterior)
             noise = observation_noise_variance(observed, posterior, self._X)
             return _flat(posterior.mean), _flat(variance), _flat(noise.expand_as(variance))
-        half = [
+        outcome = self._stated(denoise=False)
+        # Some models do not say what is noise.
+        objective = self._stated(self._predictor.states_objective)
+        whole, own = (
             0.5 * (_quantile_of(each, 1.0) - _quantile_of(each, -1.0))
-            for each in (posterior, self._observation)
-        ]
-        own = torch.minimum(*half).square()
-        return _quantile_of(self._observation, 0.0), own, half[1].square() - own
+            for each in (outcome, objective)
+        )
+        variance = torch.minimum(whole, own).square()
+        return _quantile_of(outcome, 0.0), variance, whole.square() - variance
 
-    @cached_property
-    def _observation(self) -> Posterior:
-        return self._model.posterior(self._X, observation_noise=True)
+    def _stated(self, denoise: bool) -> Posterior:
+        """What a calibrated model of the observed data states."""
+        calibrated = isinstance(self._model, CalibratedModel)
+        calibrator = self._model.calibrator if calibrated else NoCalibration()
+        return CalibratedModel(self._observed, calibrator, denoise).posterior(self._X)
 
 
 def _flat(values: Tensor) -> Tensor:
@@ -122,17 +133,15 @@ def _quantile_of(posterior: Posterior, score: Tensor | float) -> Tensor:
 def leave_one_out_factor(model: Any) -> Tensor | float:
     r"""Factor by which the model's own data call for wider quantiles, a scalar.
 
-    ``min(2, sqrt((8 + sum_i z_i^2) / (8 + n)))`` with the ``n`` leave-one-out residuals ``z_i`` of
-    an exact Gaussian process. 1 for a calibrated model, whose calibrator has them already, and for
-    models whose residuals would take refits.
+    ``min(2, sqrt((8 + sum_i z_i^2) / (8 + n)))`` with the normal scores ``z_i`` of the model's
+    ``n`` data, each predicted from all others. 1 for a calibrated model, whose calibrator has them
+    already, and for models whose scores would take refits.
     """
     if isinstance(model, CalibratedModel):
         return 1.0
-    observed = observed_process(model)
     try:
-        inputs, z, _ = forecast_history(observed, "loo")
+        _, z = predictor_of(observed_process(model)).history("loo")
     except BotorchError:
         return 1.0
-    z = z[in_output_task(observed, inputs)].double()
-    factor = (PRIOR_COUNT + z.square().sum()) / (PRIOR_COUNT + len(z))
+    factor = (PRIOR_COUNT + z.double().square().sum()) / (PRIOR_COUNT + len(z))
     return factor.sqrt().clamp(max=MOST_FACTOR)

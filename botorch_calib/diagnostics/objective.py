@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import torch
 from botorch.exceptions.errors import BotorchTensorDimensionError
 from botorch.posteriors import GPyTorchPosterior
 from gpytorch.distributions import MultivariateNormal
@@ -18,6 +19,7 @@ from linear_operator.operators import DiagLinearOperator
 from torch import Tensor
 
 from botorch_calib._validation import check_finite
+from botorch_calib.calibration import NoCalibration
 from botorch_calib.distributions.piecewise import PiecewisePredictive
 from botorch_calib.models.calibrated import CalibratedModel
 from botorch_calib.models.delayed import CensoredDelayModel
@@ -30,7 +32,13 @@ from botorch_calib.models.inspection import (
 )
 from botorch_calib.models.marginals import posterior_at
 from botorch_calib.models.training_prior import training_prior
-from botorch_calib.posteriors import CalibratedPosterior, StatedPosterior
+from botorch_calib.posteriors import (
+    CalibratedPosterior,
+    OutcomeMap,
+    StatedPosterior,
+    TransformedOutcomePosterior,
+)
+from botorch_calib.posteriors.single_points import is_gaussian
 
 #: The objective without noise: its values ``n x 1`` at the points judged, or what computes them.
 Truth = Tensor | Callable[[Tensor], Tensor]
@@ -60,6 +68,14 @@ class Statements(NamedTuple):
 
     base: StatedPosterior  # by the Gaussian process
     calibrated: StatedPosterior | None  # None without a calibrator
+
+    def mapped(self, outcome_map: OutcomeMap) -> Statements:
+        """Those of targets seen through an increasing map to outcomes."""
+        parts: list[Any] = [
+            None if each is None else TransformedOutcomePosterior(each, outcome_map)  # type: ignore
+            for each in self
+        ]
+        return Statements(*parts)
 
 
 class ObjectiveForecasts(NamedTuple):
@@ -113,8 +129,11 @@ def predicted_objective(
     kept: Tensor,
     stated: PiecewisePredictive | None,
     excess: str,
+    denoise: bool = True,
 ) -> Statements:
     """Posteriors of the objective at training inputs as their observations were predicted.
+
+    Or, with ``denoise=False``, of these observations.
 
     ``residuals`` and predictive ``deviations``, in units of the outcome, are those of all ``n``
     training observations, of which those at the indices ``kept`` are judged; ``stated`` are a
@@ -126,12 +145,13 @@ def predicted_objective(
     # Independent, as only marginals count
     normal = MultivariateNormal(mean[kept], DiagLinearOperator(variance[kept]))
     base = GPyTorchPosterior(normal)
-    uncalibrated = as_calibrated(gp, base)
-    if stated is None:
-        return Statements(uncalibrated, None)
     noise, least = noise[kept].unsqueeze(-1), least_variance(gp, base)
-    calibrated = CalibratedPosterior(base, stated, noise, excess=excess, least_variance=least)
-    return Statements(uncalibrated, calibrated)
+
+    def posterior(predictive: PiecewisePredictive) -> CalibratedPosterior:
+        return CalibratedPosterior(base, predictive, noise, denoise, excess, least)
+
+    plain = posterior(PiecewisePredictive.gaussian(dtype=torch.double, device=mean.device))
+    return Statements(plain, None if stated is None else posterior(stated))
 
 
 def present_objective(model: Any, X: Tensor) -> Statements:
@@ -140,10 +160,15 @@ def present_objective(model: Any, X: Tensor) -> Statements:
     if isinstance(model, CalibratedModel) and not model.denoise:
         model = CalibratedModel(model.model, model.calibrator, excess=model.excess)
     # One point a batch: only the marginals are needed.
-    posterior = posterior_at(model, X.unsqueeze(-2))
+    points = X.unsqueeze(-2)
+    posterior = posterior_at(model, points)
     if isinstance(posterior, CalibratedPosterior):
         return Statements(as_calibrated(model, posterior.base_posterior), posterior)
-    return Statements(as_calibrated(model, posterior), None)
+    if is_gaussian(posterior):
+        return Statements(as_calibrated(model, posterior), None)
+    inner = model.model if isinstance(model, CalibratedModel) else model
+    base = CalibratedModel(inner, NoCalibration()).posterior(points)
+    return Statements(base, posterior if isinstance(posterior, StatedPosterior) else None)
 
 
 def without_pending(model: Any) -> Any:

@@ -31,6 +31,7 @@ from botorch_calib.diagnostics.forecast_scores import ForecastScores, forecast_s
 from botorch_calib.diagnostics.noise import NoiseDiagnosis, noise_diagnosis
 from botorch_calib.diagnostics.objective import (
     ObjectiveForecasts,
+    Statements,
     Truth,
     predicted_objective,
     present_objective,
@@ -56,9 +57,13 @@ from botorch_calib.models.inspection import (
     observed_process,
     outcome_units,
     raw_train_inputs,
+    raw_train_targets,
     with_task_feature,
 )
+from botorch_calib.models.marginals import in_space_of_targets
+from botorch_calib.models.outcome_transforms import InverseTransform
 from botorch_calib.models.predictors import GaussianPredictor, predictor_of
+from botorch_calib.models.predictors.transformed import TransformedPredictor
 from botorch_calib.models.requirements import check_fits
 from botorch_calib.models.residuals import RESIDUALS, forecast_history
 
@@ -368,16 +373,33 @@ def _of_history(
     predictive = None
     if calibrator is not None:
         predictive = calibrator.to(z).update(inputs[kept], z[kept])
-    deviations = outcome_units(gp) * deviations
     raw_inputs = cast(Tensor, raw_train_inputs(gp)).detach()
+    is_transformed = isinstance(predictor, TransformedPredictor)
+    if is_transformed:
+        predictor.check()
+    targets = in_space_of_targets(gp) if is_transformed else gp
+    deviations = outcome_units(targets) * deviations
+    excess = getattr(model, "excess", "noise")  # a Gaussian process alone has none
+
+    def predicted(denoise: bool) -> Statements:
+        parts = predicted_objective(targets, z, deviations, kept, predictive, excess, denoise)
+        return parts.mapped(InverseTransform(gp, raw_inputs[kept])) if is_transformed else parts
+
     objective = None
     if truth is not None:
-        excess = getattr(model, "excess", "noise")  # a Gaussian process alone has none
         objective = ObjectiveForecasts(
             true_values(truth, raw_inputs)[kept],
-            predicted_objective(gp, z, deviations, kept, predictive, excess),
+            predicted(denoise=True),
             present_objective(model, raw_inputs[kept]),
         )
+    if is_transformed:
+        observed, statements = raw_train_targets(gp)[kept], predicted(denoise=False)
+        of_base, *of_calibrated = (
+            StatedForecasts.of_posterior(each, observed, alpha)
+            for each in statements
+            if each is not None
+        )
+        return _Forecasts(raw_inputs[kept], of_base, next(iter(of_calibrated), None), objective)
     z, deviations = z[kept], deviations[kept]
     base = _normal(z, deviations, alpha)
     if predictive is None:
@@ -461,9 +483,8 @@ def _of_plain_process(gp: Any, X: Tensor, Y: Tensor, alpha: float) -> _Forecasts
 
 def _unsupported(model: Any) -> UnsupportedError:
     return UnsupportedError(
-        f"{type(model).__name__} must have one output, no batch dimension, a Gaussian posterior in "
-        "units of the outcome and no one-to-many input transform. Several outputs: one report "
-        "each; nonlinear outcome transforms: apply them to the observations beforehand."
+        f"{type(model).__name__} must have one output and no batch dimension, and state one value "
+        "for each point. Several outputs: one report each."
     )
 
 

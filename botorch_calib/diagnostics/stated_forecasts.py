@@ -60,13 +60,13 @@ class StatedForecasts(NamedTuple):
 
     @classmethod
     def of_posterior(cls, posterior: StatedPosterior, Y: Tensor, alpha: float) -> StatedForecasts:
-        """A posterior of observations at ``n x 1 x d``, which were ``Y``, ``n x 1``."""
+        """A posterior at ``n x 1 x d`` or ``n x d`` of observations that were ``Y``, ``n x 1``."""
         if isinstance(posterior, CalibratedPosterior):
             base = posterior.base_posterior.mean
             unit = posterior._deviation.expand(base.shape).reshape(-1)
             z = (Y.double() - base.squeeze(-1).double()).reshape(-1) / unit
             return cls.of_residuals(posterior.predictive, z, unit, alpha)
-        y = Y.unsqueeze(-1)
+        y = Y.reshape(posterior._extended_shape())
         ends = (posterior.quantile(alpha / 2), posterior.quantile(1 - alpha / 2))
         lower, upper = (end.reshape(-1).double() for end in ends)
         y_row = Y.reshape(-1).double()

@@ -12,14 +12,16 @@ beyond all other pieces, there are these ways:
   states it, needs no such tails: together they are what the whole normal distribution has beyond
   the piece, which the same rule integrates;
 * if that piece has the mass that the normal distribution has there, a stretched form, one smooth
-  integral tells it from the whole normal distribution (`_beside_normal`).
+  integral tells it from the whole normal distribution.
 
 Other distributions are integrated piece by piece (`_piece_integrals`).
 
 Derivatives: ``dE/dx = -S``, ``dS/dx = -p``, by the heat equation ``dE/dr = r p`` and
-``dS/dr = -r p'``. A knot that moves by ``dk`` adds ``f(k) dk`` of the density ``f`` of the piece
-below at ``k`` and, since its mass stays the same, thins the rest of it. They need no graph; where
-they are to be differentiated again, they come from that of `_piece_integrals`.
+``dS/dr = -r p'``. A scale of ``z`` multiplies ``E`` where it multiplies ``x`` and ``r`` too, and
+leaves ``S``, which gives the derivatives by it. A knot that moves by ``dk`` adds ``f(k) dk`` of the
+density ``f`` of the piece below at ``k`` and, since its mass stays the same, thins the rest of it.
+They need no graph; where they are to be differentiated again, they come from that of
+`_piece_integrals`.
 
 Everything is on a scale of its own per number, so that
 logarithms of numbers like ``exp(-700)`` keep their digits, and in units of the scale of the normal
@@ -29,6 +31,7 @@ pieces. Tensors have the pieces, or the finite knots, in their first dimension.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -57,44 +60,61 @@ from botorch_calib.distributions._piece_integrals import (
 )
 from botorch_calib.distributions.form import PiecewiseForm
 
-_INV_SQRT_2PI = 1 / math.sqrt(2 * math.pi)
+_SQRT_2, _SQRT_HALF = math.sqrt(2.0), math.sqrt(0.5)
+_SQRT_PI, _SQRT_2PI = math.sqrt(math.pi), math.sqrt(2 * math.pi)
+_INV_SQRT_2PI = 1 / _SQRT_2PI
+# Of the noise to the scale. Below the smallest ratio smoothing is not felt (its square adds to the
+# variance), above the largest one nothing else is.
+MIN_RATIO, MAX_RATIO = 1e-6, 1e6
 _ORDER = 20  # of the rule on either side of x
 _NODES = 32  # of the rule on what the noise reaches
 _CUT = 72.0  # where the rule ends: the integrand has fallen by exp(-36)
 EXCESS, SURVIVAL = 0, 1
 
 
+def held_ratio(scale: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+    """The scale, and the ratio of the noise to it, within `MIN_RATIO` and `MAX_RATIO`.
+
+    More noise raises the scale, which is not felt beside it, so that none of the noise is lost.
+    """
+    scale = torch.maximum(scale, noise * (1.0 / MAX_RATIO))
+    return scale, (noise / scale).clamp(min=MIN_RATIO)
+
+
 def log_excess(
     x: Tensor,
-    r: Tensor | None,
+    noise: Tensor | None,
     knots: Tensor,
     masses: Tensor,
     form: PiecewiseForm,
     parts: Parts | None = None,
+    scale: Tensor | None = None,
 ) -> Tensor:
-    """``log E(z + r eps - x)+``, differentiable to any order; at least `LOG_ZERO`.
+    """``log E(scale z + noise eps - x)+``, differentiable to any order; at least `LOG_ZERO`.
 
     Args:
         x: ``n`` thresholds, float64.
-        r: ``n`` positive ratios of the noise to the scale of the normal pieces; None for no noise.
+        noise: ``n`` standard deviations of the noise; None for no noise.
         knots: ``num_finite_knots x n``, or ``x 1`` where they are common.
         masses: ``num_pieces x n``, or ``x 1``; may hold zeros.
         form: Form of the distribution, which is not a single normal piece without bounds.
         parts: `parts_of` the distribution, if known.
+        scale: ``n`` scales of the normal pieces, that of knots being 1 (default: 1).
     """
-    return _log_integral(x, r, knots, masses, form, parts, EXCESS)
+    return _log_integral(x, noise, scale, knots, masses, form, parts, EXCESS)
 
 
 def log_survival(
     x: Tensor,
-    r: Tensor | None,
+    noise: Tensor | None,
     knots: Tensor,
     masses: Tensor,
     form: PiecewiseForm,
     parts: Parts | None = None,
+    scale: Tensor | None = None,
 ) -> Tensor:
-    """``log P(z + r eps > x)``; as `log_excess`."""
-    return _log_integral(x, r, knots, masses, form, parts, SURVIVAL)
+    """``log P(scale z + noise eps > x)``; as `log_excess`."""
+    return _log_integral(x, noise, scale, knots, masses, form, parts, SURVIVAL)
 
 
 def log_densities(x: Tensor, r: Tensor, knots: Tensor, form: PiecewiseForm) -> Tensor:
@@ -159,21 +179,40 @@ def _jumps(above: Tensor, below: Tensor, form: PiecewiseForm) -> Tensor:
 
 def _log_integral(
     x: Tensor,
-    r: Tensor | None,
+    noise: Tensor | None,
+    scale: Tensor | None,
     knots: Tensor,
     masses: Tensor,
     form: PiecewiseForm,
     parts: Parts | None,
     which: int,
 ) -> Tensor:
-    if r is not None and not form.covered:
-        return log_integrals_by_pieces(x, r, knots, masses, form)[which]
+    inputs = x, noise, torch.ones_like(x) if scale is None else scale, knots, masses
+    if noise is not None and not form.covered:
+        return _by_pieces(*inputs, form, which)
     if not form.around_zero:
         knots = off_zero(knots)
     if parts is None:
         parts = parts_of(knots, masses, form)
-    out: Tensor = _Integral.apply(x, r, knots, masses, parts, form, which)
+    out: Tensor = _Integral.apply(*inputs[:3], knots, masses, parts, form, which)
     return out
+
+
+def _by_pieces(
+    x: Tensor,
+    noise: Tensor | None,
+    scale: Tensor,
+    knots: Tensor,
+    masses: Tensor,
+    form: PiecewiseForm,
+    which: int,
+) -> Tensor:
+    """`_log_integral` with a graph."""
+    ratio = None
+    if noise is not None:
+        scale, ratio = held_ratio(scale, noise)
+    value = log_integrals_by_pieces(x / scale, ratio, knots, masses, form)[which]
+    return value + scale.log() if which == EXCESS else value
 
 
 class Values:
@@ -183,12 +222,14 @@ class Values:
         pieces: All three of each piece, taken as a distribution, ``3 x num_pieces x n``. A
             stretched form has them only ``with_pieces``.
         totals: ``E`` and ``S``, ``2 x n``.
-        density: ``p``, and ``normal_density`` what the normal pieces add to it.
+        density: ``p``.
+        normal_density: What the normal pieces add to it, a function, as few ask for it.
     """
 
     norm: Tensor
     log_scale: Tensor
     pieces: Tensor
+    normal_density: Callable[[], Tensor]
 
     def __init__(
         self,
@@ -209,19 +250,17 @@ class Values:
         peak = c.clamp(min=0.0).square_().mul_(-0.5)
         if form.stretched and not with_pieces:
             self.log_scale = peak
-            whole = _whole_line(c, self.norm, torch.zeros_like(c), first_tails(c.abs()))
-            change, within = _beside_normal(x, r, knots, masses, peak)
-            self.totals, self.density = (
-                (whole[:2] + change[:2]).clamp_(min=0.0),
-                whole[2] + change[2],
-            )
-            self.normal_density = self.density - within
+            values = _whole_line(c, self.norm, first_tails(c.abs()))
+            change, uniform = _beside_normal(x, r, knots, parts, peak)
+            values += change
+            self.totals, self.density = values[:2].clamp_(min=0.0), values[2]
+            self.normal_density = lambda: values[2] - uniform()
             return
         if parts.normal is None:
             self.log_scale = peak
             flats, ratios = _flats(x, r, knots[:1], knots[1:], peak, c, True)
             flat, within = flats.unbind(1)
-            whole = _whole_line(c, self.norm, torch.zeros_like(c), ratios).unsqueeze(1)
+            whole = _whole_line(c, self.norm, ratios).unsqueeze(1)
             tail = (whole - within).mul_(0.5 / ndtr(knots[:1]))
             pieces = torch.cat([tail, flat * parts.at_low[1:2], tail], dim=1)
         else:
@@ -241,9 +280,9 @@ class Values:
         shares = self.pieces * masses
         total = shares.sum(dim=1)
         self.totals, self.density = total[:2].clamp_(min=0.0), total[2]
-        self.normal_density = self.density
-        if any(form.uniform):
-            self.normal_density = (shares[2] * form.is_normal(x)).sum(dim=0)
+        self.normal_density = lambda: (
+            (shares[2] * form.is_normal(x)).sum(dim=0) if any(form.uniform) else total[2]
+        )
 
     def _without_noise(
         self, x: Tensor, knots: Tensor, masses: Tensor, form: PiecewiseForm
@@ -285,7 +324,8 @@ class Values:
         pieces = pad(lower, (0, 0, 1, 0)) - pad(upper, (0, 0, 0, 1))
         if form.only_tails:
             return pieces
-        whole = _whole_line(c, self.norm, peak - self.log_scale, ratios)
+        whole = _whole_line(c, self.norm, ratios)
+        whole.mul_((peak - self.log_scale).clamp_(min=LEAST).exp_())
         return torch.addcmul(pieces, normal.around, whole.unsqueeze(1))
 
 
@@ -318,58 +358,60 @@ def _rows(values: Tensor, rows: list[int]) -> Tensor:
     return torch.stack([values[i] for i in rows])
 
 
-def _whole_line(c: Tensor, norm: Tensor, log_unit: Tensor, ratios: Tensor) -> Tensor:
-    """``norm h(-c)``, ``Phi(-c)`` and ``phi(c) / norm``.
+def _whole_line(c: Tensor, norm: Tensor, ratios: Tensor) -> Tensor:
+    """``norm h(-c)``, ``Phi(-c)`` and ``phi(c) / norm``, ``3 x n``; ratios are those of ``|c|``.
 
-    They are in units of the density at ``max(c, 0)`` over that at 0, and multiplied with
-    ``exp(log_unit)``; ``ratios`` are `first_tails` of ``|c|``.
+    They are in units of the density at ``max(c, 0)`` over that at 0.
     """
-    up, unit = (-c).clamp_(min=0.0), log_unit.clamp(min=LEAST).exp_()
-    phi = (up * up).mul_(-0.5).clamp_(min=LEAST).exp_().mul_(unit).mul_(_INV_SQRT_2PI)
+    up = (-c).clamp_(min=0.0)
+    phi = (up * up).mul_(-0.5).clamp_(min=LEAST).exp_().mul_(_INV_SQRT_2PI)
     tail, h = ratios * phi
-    h.addcmul_(up, unit)
-    tail.lerp_(unit - tail, less(c, 0.0))
-    return torch.stack([h.mul_(norm), tail, phi.div_(norm)])
+    tail.lerp_(1.0 - tail, less(c, 0.0))
+    return torch.stack([h.add_(up).mul_(norm), tail, phi.div_(norm)])
 
 
 def _beside_normal(
-    x: Tensor, r: Tensor, knots: Tensor, masses: Tensor, log_scale: Tensor
-) -> tuple[Tensor, Tensor]:
+    x: Tensor, r: Tensor, knots: Tensor, parts: Parts, log_scale: Tensor
+) -> tuple[Tensor, Callable[[], Tensor]]:
     r"""``E``, ``S`` and ``p`` of a stretched form less those of the normal distribution.
 
-    Both agree beyond ``-c`` and ``c``. Between, their densities differ by ``D = u - phi``, which
-    has neither mass nor mean: its antiderivative ``D_1`` and that of it, ``D_2``, vanish at both
-    ends.
-    Integrated by parts, the differences are convolutions of ``D_2``, ``-D_1`` and ``D`` with the
-    density of the noise, of which the first has the second and third as derivatives:
+    Both agree beyond ``-c`` and ``c``. Between, their densities differ by ``D = u - phi``,
+    which has neither mass nor mean: its antiderivative ``D_1 = u z - erf(z / sqrt(2)) / 2``,
+    and that of it, ``D_2 = u (z^2 + c^2) / 2 + phi(c) - phi(z) - z erf(z / sqrt(2)) / 2``,
+    vanish at both ends. Integrated by parts, the differences are convolutions of ``D_2``,
+    ``-D_1`` and ``D`` with the density of the noise, of which the first has the second and
+    third as derivatives:
 
         ``int D(z) r h((z - x) / r) dz = int D_2(z) phi((z - x) / r) / r dz``.
 
     There is no kink at ``x`` however small the noise: one Gauss-Legendre rule on what the noise
-    reaches of the interval is exact to about 1e-11 of the total.
+    reaches of the interval is exact to about 1e-11 of the total. Here ``tau`` and ``y`` are
+    ``(z - x) / r`` and ``z`` over ``sqrt(2)``.
 
     Returns:
-        ``3 x n``, and what the uniform piece adds to ``p``, ``n``; over ``exp(log_scale)``.
+        ``3 x n``, and a function of what the uniform piece adds to ``p``; over ``exp(log_scale)``.
     """
-    low, high = knots[:1], knots[1:]
-    tail, flat = masses[:1], masses[1:2] / (high - low)
-    at = torch.minimum(torch.maximum(x, low), high)
-    start = (at - x).abs_().div_(r)
-    reach = (start * start).add_(_CUT).sqrt_().add_(start).reciprocal_().mul_(r).mul_(_CUT)
-    first, last = torch.maximum(at - reach, low), torch.minimum(at + reach, high)
-    nodes, weights = (v.unsqueeze(-1) for v in unit_legendre(_NODES, x.dtype, x.device))
-    length = last.sub_(first)
-    z = torch.addcmul(first, nodes, length)
-    t = (z - x).div_(r)
-    mass = (t * t).mul_(-0.5).sub_(log_scale).clamp_(LEAST, -LEAST).exp_()
-    mass.mul_(weights).mul_(length.div_(r).mul_(_INV_SQRT_2PI))
-    density, below = (z * z).mul_(-0.5).exp_().mul_(_INV_SQRT_2PI), ndtr(z)
-    v, edge = z - low, torch.addcmul(log_phi(low).exp(), low, tail)
-    rise = torch.addcmul(density, z, below).sub_(edge)
-    once = torch.addcmul(below - tail, v, flat, value=-1)  # -D_1
-    twice = torch.addcmul(v * tail, v * v, flat, value=0.5).sub_(rise)
-    change = (torch.stack([twice, once, flat - density]).mul_(mass)).sum(dim=1)
-    return change, mass.sum(dim=0).mul_(flat.squeeze(0))
+    ends = (knots - x).div_(_SQRT_2 * r)
+    start = torch.maximum(ends[0], -ends[1]).clamp_(min=0.0)
+    reach = (start * start).add_(0.5 * _CUT).sqrt_()
+    ends = torch.clamp(ends, -reach, reach)
+    length = ends[1] - ends[0]
+    nodes, weights = unit_legendre(_NODES, x.dtype, x.device)
+    tau = torch.addcmul(ends[0], nodes.unsqueeze(-1), length)
+    mass = torch.addcmul(-log_scale, tau, tau, value=-1)
+    mass = mass.clamp_(LEAST, -LEAST).exp_()
+    y = torch.addcmul(x * _SQRT_HALF, tau, r)
+
+    flat, at_end = parts.steps[:1] * _SQRT_2PI, parts.jumps[1:]  # type: ignore[index]
+    half = torch.addcmul(at_end * _SQRT_2PI, 0.5 * flat, knots[1:].square())
+    bell, side = (y * y).neg_().exp_(), torch.erf(y)
+    once = torch.addcmul(side, y, flat * (2.0 / _SQRT_PI), value=-1)  # -2 D_1
+    twice = torch.addcmul(half - bell, y, side.add_(once), value=-0.5 * _SQRT_PI)
+    rows = torch.stack([twice, once, flat - bell], dim=1).mul_(mass.unsqueeze(1))
+    length.mul_(_SQRT_HALF / math.pi)
+    change = (weights @ rows.flatten(1)).view(3, -1).mul_(length)
+    change[1].mul_(0.5 * _SQRT_2PI)
+    return change, lambda: (weights @ mass).mul_(flat[0] * length)
 
 
 def _flats(
@@ -438,58 +480,70 @@ class _Integral(Function):
     def forward(
         ctx: Any,
         x: Tensor,
-        r: Tensor | None,
+        noise: Tensor | None,
+        scale: Tensor,
         knots: Tensor,
         masses: Tensor,
         parts: Parts,
         form: PiecewiseForm,
         which: int,
     ) -> Tensor:
-        with_pieces = any(ctx.needs_input_grad[2:4])
-        values = Values(x, r, knots.contiguous(), masses, parts, form, with_pieces=with_pieces)
+        with_pieces, unit, held = any(ctx.needs_input_grad[3:5]), scale, None
+        if noise is not None:
+            unit, held = held_ratio(scale, noise)
+        at = x / unit
+        values = Values(at, held, knots.contiguous(), masses, parts, form, with_pieces=with_pieces)
         total = values.totals[which]
         log_total = total.clamp(min=TINY).log_().add_(values.log_scale)
         # Where nothing is above x, no derivative is either.
         nothing = total <= 0.0
         total = total.masked_fill(nothing, math.inf)
-        by_x, by_r = (values.totals[1] if which == EXCESS else values.density) / total, None
-        if r is not None and which == EXCESS:
-            by_r = r * values.density / total
-        elif r is not None:
-            slope, _ = density_slopes(x, r, knots, parts, values.normal_density, values.log_scale)
-            by_r = -r * slope / total
-        means = None
+        by_x = (values.totals[1] if which == EXCESS else values.density) / total
+        rows, by_scale = [-by_x], at * by_x
+        if noise is not None and held is not None:
+            ratio, rate = noise / unit, values.density
+            if which == SURVIVAL:
+                rest = values.normal_density(), values.log_scale
+                rate = -density_slopes(at, held, knots, parts, *rest)[0]
+            rows.append(ratio * rate / total)
+            by_scale.addcmul_(ratio, rows[1], value=-1)
+        rows.append(by_scale.add_(1.0) if which == EXCESS else by_scale)
+        saved: list[Tensor | None] = [None] * 4
         if with_pieces:
-            means = values.pieces[which] / total
-        ctx.save_for_backward(
-            x, r, knots, masses, log_total.masked_fill(nothing, math.inf), by_x, by_r, means
-        )
+            log_sum = log_total.masked_fill(nothing, math.inf)
+            saved = [at, held, log_sum, values.pieces[which] / total]
+        slopes = torch.stack(rows).div_(unit)
+        ctx.save_for_backward(x, noise, scale, knots, masses, slopes, *saved)
         ctx.parts, ctx.form, ctx.which = parts, form, which
-        return log_total
+        return log_total + unit.log() if which == EXCESS else log_total
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        x, r, knots, masses, log_total, by_x, by_r, means = ctx.saved_tensors
-        inputs, needed = (x, r, knots, masses), ctx.needs_input_grad[:4]
+        x, noise, scale, knots, masses, slopes, at, held, log_sum, means = ctx.saved_tensors
+        needed = ctx.needs_input_grad[:5]
         if torch.is_grad_enabled():
+            inputs = x, noise, scale, knots, masses
             wanted = [v for v, need in zip(inputs, needed, strict=True) if need]
-            # Second derivatives by `x` and `r` err by 1e-15 / r, as terms of size 1 / r cancel.
-            value = log_integrals_by_pieces(*inputs, ctx.form)[ctx.which]
+            # Second derivatives by `x` and `noise` err by 1e-15 over the ratio of the noise, as
+            # terms of the size of its inverse cancel.
+            value = _by_pieces(*inputs, ctx.form, ctx.which)
             found = iter(
                 torch.autograd.grad(value, wanted, grad, create_graph=True, allow_unused=True)
             )
             return (*(next(found) if need else None for need in needed), None, None, None)
-        slopes = [-grad * by_x, None if by_r is None else grad * by_r, None, None]
+        by_x, *by_noise, by_scale = grad * slopes
+        by_knots = by_masses = None
         if means is not None:
             # A knot that moves adds its density to the piece below, and since the mass stays the
             # same, thins the rest.
             parts, with_mean = ctx.parts, masses * means
             jumps = parts.jumps if parts.steps is None else parts.jumps + parts.steps
             by_mean = _jumps(with_mean * parts.at_low, with_mean * parts.at_high, ctx.form)
-            by_knots = by_mean - jumps * _at_knots(x, r, knots, log_total, ctx.which)
-            slopes[2] = (grad * by_knots).sum_to_size(knots.shape) if needed[2] else None
-            slopes[3] = (grad * means).sum_to_size(masses.shape) if needed[3] else None
-        return (*slopes, None, None, None)
+            by_knots = by_mean - jumps * _at_knots(at, held, knots, log_sum, ctx.which)
+            by_knots = (grad * by_knots).sum_to_size(knots.shape) if needed[3] else None
+            by_masses = (grad * means).sum_to_size(masses.shape) if needed[4] else None
+        by_noise = by_noise[0] if by_noise else None
+        return by_x, by_noise, by_scale, by_knots, by_masses, None, None, None
 
 
 def _at_knots(x: Tensor, r: Tensor | None, knots: Tensor, log_total: Tensor, which: int) -> Tensor:

@@ -151,9 +151,9 @@ def ramp_ratio(x: Tensor) -> Tensor:
 
 def first_tails(x: Tensor) -> Tensor:
     """`mills_ratio` and `ramp_ratio` together, ``2 x shape``."""
-    values, decay = _polynomials(x, (_MILLS, _RAMP)), (x + 1.0).reciprocal_()
-    values.mul_(decay)
-    values[1].mul_(decay)
+    growth = x + 1.0
+    values = _polynomials(x, (_MILLS, _RAMP)).div_(growth)
+    values[1].div_(growth)
     return values
 
 

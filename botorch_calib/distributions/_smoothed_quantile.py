@@ -206,7 +206,7 @@ class SurvivalCurve:
             self._last = values = Values(
                 *arguments, self.masses, self._parts, self.form, self._last
             )
-            log_scale, normal = values.log_scale, values.normal_density
+            log_scale, normal = values.log_scale, values.normal_density()
             tail, density = values.totals[1], values.density
         else:
             _, log_s = log_integrals_by_pieces(*arguments, self.masses, self.form)

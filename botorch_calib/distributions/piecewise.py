@@ -529,6 +529,10 @@ class PiecewisePredictive(WithMoments):
             value = transported(z, self.standard_knots, self.masses, self._probabilities(), flags)
         return value if self.scale is None else value * self.scale
 
+    def breaks(self) -> Tensor:
+        """Normal scores where `transport` passes from piece to piece, ``... x (K - 1)``."""
+        return cuts(*self._probabilities())
+
     def _transport_stretched(self, z: Tensor, scale: Tensor | float) -> Tensor:
         """`transport` of a conformal distribution with stretched tails, of half-width ``w``.
 

@@ -2,12 +2,10 @@ r"""`SmoothedPredictive`: a piecewise distribution plus Gaussian noise, and that
 
 Denoising [Kim2024locbo, eq. 30] turns the calibrated distribution of an observation ``y`` into one
 of the objective, ``f~ ~ int N(f; mu + a (y - mu), s^2) p(y) dy``. With ``z = (y - mu)/sigma_y``
-and ``b = a sigma_y`` this is the distribution of ``mu + b (z + r eps)``, ``eps`` standard normal
-and ``r = s / b = sqrt(noise variance / variance of f)``: an affine image of the piecewise
-distribution smoothed at the ratio ``r``. This module knows that distribution; the units are added
-by `botorch_calib.posteriors.CalibratedPosterior`. Without noise, or where the distribution of ``y``
-itself is wanted, `UnsmoothedPredictive` answers the same questions of ``z`` at a fraction of the
-cost.
+and ``b = a sigma_y`` this is the distribution of ``mu + b z + s eps``, ``eps`` standard normal.
+This module knows that of ``b z + s eps``; `botorch_calib.posteriors.CalibratedPosterior` adds
+``mu``. Without noise, or where the distribution of ``y`` itself is wanted, `UnsmoothedPredictive`
+answers the same questions of ``b z`` at a fraction of the cost.
 
 The density that the paper prints as the result (eq. 46) is not this one. With its
 ``A = a^2 / (2 s^2)`` and ``C = 1 / (2 sigma_y^2)`` the exponent has to be
@@ -29,6 +27,7 @@ from botorch.utils.probability.utils import log_ndtr, log_phi
 from torch import Tensor
 
 from botorch_calib.distributions import _denoised
+from botorch_calib.distributions._denoised import held_ratio
 from botorch_calib.distributions._normal_functions import log1mexp, log_h
 from botorch_calib.distributions._smoothed_quantile import (
     SmoothedQuantile,
@@ -37,10 +36,6 @@ from botorch_calib.distributions._smoothed_quantile import (
 )
 from botorch_calib.distributions.moments import WithMoments
 from botorch_calib.distributions.piecewise import PiecewisePredictive
-
-# Below the smallest ratio smoothing is not felt (it adds r^2 to the variance, 1e-12), above the
-# largest one nothing else is. The noise-free distribution is the limit at the smallest.
-MIN_RATIO, MAX_RATIO = 1e-6, 1e6
 
 
 class _WithTails(WithMoments):
@@ -101,8 +96,70 @@ class _WithTails(WithMoments):
         return larger + log1mexp(smaller - larger)
 
 
-class SmoothedPredictive(_WithTails):
-    """The distribution of ``z + r eps``, with ``z`` piecewise and ``eps`` standard normal.
+class _OfPieces(_WithTails):
+    """The distribution of ``unit z + noise eps``, computed in float64."""
+
+    noise: Tensor | None = None
+
+    def __init__(self, predictive: PiecewisePredictive, unit: Tensor | None) -> None:
+        self.predictive, self.unit = predictive.to(torch.float64), unit
+        scale = self.predictive.scale
+        if unit is not None:
+            scale = unit if scale is None else unit * scale
+        # That of the normal pieces, in the unit of the values
+        self._scale = self.predictive.masses.new_ones(()) if scale is None else scale
+
+    def moments(self) -> tuple[Tensor, Tensor]:
+        """Those of the piecewise distribution, and the variance of the noise."""
+        mean, variance = self.predictive.moments()
+        if self.unit is not None:
+            mean, variance = self.unit * mean, self.unit.square() * variance
+        return mean, variance if self.noise is None else variance + self.noise.square()
+
+    def log_excess(self, x: Tensor) -> Tensor:
+        """Logarithm of the mean excess over ``x``: log expected improvement."""
+        if self.predictive.is_gaussian:
+            deviation = self._deviation()
+            return log_h(-x / deviation) + deviation.log()
+        return self._integral(x, _denoised.log_excess)
+
+    def log_survival(self, x: Tensor) -> Tensor:
+        """Log probability of a value above ``x``: that of improvement."""
+        if self.predictive.is_gaussian:
+            return log_ndtr(-x / self._deviation())
+        return self._integral(x, _denoised.log_survival)
+
+    def _deviation(self) -> Tensor:
+        """That of a normal distribution."""
+        scale = self._scale.expand(self._shape())
+        return scale if self.noise is None else (scale.square() + self.noise.square()).sqrt()
+
+    def _shape(self, *others: Tensor) -> torch.Size:
+        """The common batch shape, of ``others`` too."""
+        shapes = {v.shape for v in (self._scale, self.noise, *others) if v is not None}
+        shapes.add(self.predictive.batch_shape)
+        # In Python, `broadcast_shapes` takes as long as ten operations.
+        return shapes.pop() if len(shapes) == 1 else torch.broadcast_shapes(*shapes)
+
+    def _standard(self) -> PiecewisePredictive:
+        """The piecewise distribution in units of the scale of its normal pieces.
+
+        What is common to the batch has no batch dimensions then: that a row is common is seen from
+        its strides. In these units a conformal distribution with stretched tails is always common.
+        """
+        return self.predictive.standardized().without_copies()
+
+    def _integral(self, x: Tensor, way: Callable[..., Tensor]) -> Tensor:
+        """One of both integrals."""
+        shape, standard = self._shape(x), self._standard()
+        x, scale = (v.expand(shape).reshape(-1) for v in (x, self._scale))
+        noise = None if self.noise is None else self.noise.expand(shape).reshape(-1)
+        rows = _rows(standard, shape)
+        return way(x, noise, *rows, standard.form, standard.known_parts(), scale).view(shape)
+
+
+class SmoothedPredictive(_OfPieces):
+    """The distribution of ``unit z + noise eps``, with ``z`` piecewise and ``eps`` standard normal.
 
     Computes in float64 whatever the type of its arguments, since logarithms of
     differences of tail probabilities do not survive float32; arguments and values of the
@@ -110,52 +167,31 @@ class SmoothedPredictive(_WithTails):
 
     Args:
         predictive: The piecewise distribution of ``z``.
-        ratio: Noise ratio ``r >= 0``, broadcasting against ``predictive.batch_shape``; held between
-            `MIN_RATIO` and `MAX_RATIO`.
+        noise: Standard deviation of the noise, at least 0, broadcasting against
+            ``predictive.batch_shape``; a millionth of the scale stands for less than that.
+        unit: Positive factor of ``z``, of the shape of ``noise`` (default: 1).
     """
 
-    def __init__(self, predictive: PiecewisePredictive, ratio: Tensor) -> None:
-        self.predictive = predictive.to(torch.float64)
-        self.ratio = ratio.to(torch.float64).clamp(min=MIN_RATIO, max=MAX_RATIO)
+    noise: Tensor
 
-    def moments(self) -> tuple[Tensor, Tensor]:
-        """The mean of the piecewise distribution, and its variance plus ``r^2``."""
-        mean, variance = self.predictive.moments()
-        return mean, variance + self.ratio.square()
+    def __init__(
+        self, predictive: PiecewisePredictive, noise: Tensor, unit: Tensor | None = None
+    ) -> None:
+        super().__init__(predictive, unit)
+        self.noise = noise.to(torch.float64)
 
     def mirrored(self) -> SmoothedPredictive:
-        """The distribution of ``-(z + r eps)``."""
-        return SmoothedPredictive(self.predictive.mirrored(), self.ratio)
-
-    def log_excess(self, x: Tensor) -> Tensor:
-        """``log E(z + r eps - x)+``: log expected improvement in units of ``b``."""
-        shape, x, ratio, knots, masses = self._columns(x)
-        if self.predictive.is_gaussian:
-            deviation = (1 + ratio.square()).sqrt()
-            log_excess = log_h(-x / deviation) + deviation.log()
-        else:
-            form, parts = self.predictive.form, self._known_parts()
-            log_excess = _denoised.log_excess(x, ratio, knots, masses, form, parts)
-        log_excess, scale = log_excess.view(shape), self.predictive.scale
-        return log_excess if scale is None else log_excess + scale.log()
-
-    def log_survival(self, x: Tensor) -> Tensor:
-        """``log P(z + r eps > x)``: log probability of improvement."""
-        shape, x, ratio, knots, masses = self._columns(x)
-        if self.predictive.is_gaussian:
-            log_survival = log_ndtr(-x / (1 + ratio.square()).sqrt())
-        else:
-            form, parts = self.predictive.form, self._known_parts()
-            log_survival = _denoised.log_survival(x, ratio, knots, masses, form, parts)
-        return log_survival.view(shape)
+        """The distribution of the values with the opposite sign."""
+        return SmoothedPredictive(self.predictive.mirrored(), self.noise, self.unit)
 
     def log_prob(self, x: Tensor) -> Tensor:
         """Log density at ``x``."""
-        shape, x, ratio, knots, _ = self._columns(x)
-        log_p = _denoised.log_densities(x, ratio, knots, self.predictive.form)
+        shape, standard = self._shape(x), self._standard()
+        scale, ratio = held_ratio(self._scale, self.noise)
+        at, ratio = ((v.expand(shape).reshape(-1)) for v in (x / scale, ratio))
+        log_p = _denoised.log_densities(at, ratio, _rows(standard, shape)[0], standard.form)
         log_masses = _common_or_rows_first(self.predictive.log_masses, shape)
-        log_p = (log_p + log_masses).logsumexp(dim=0).view(shape)
-        return log_p if self.predictive.scale is None else log_p - self.predictive.scale.log()
+        return (log_p + log_masses).logsumexp(dim=0).view(shape) - scale.log()
 
     def quantile(self, level: float | Tensor) -> Tensor:
         """The ``level``-quantile, ``level`` in (0, 1), with exact derivatives of every order.
@@ -177,147 +213,83 @@ class SmoothedPredictive(_WithTails):
 
     def _upper_quantile(self, tail: float | Tensor) -> Tensor:
         """The point beyond which lies the probability ``tail``, at most 1/2."""
-        predictive, ratio = self._in_standard_units()
-        levels_shape = tail.shape if isinstance(tail, Tensor) else ()
-        shape = torch.broadcast_shapes(levels_shape, ratio.shape, predictive.batch_shape)
-        if predictive.is_gaussian:
-            x = ((1 + ratio.square()).sqrt() * upper_score(tail)).expand(shape)
+        if self.predictive.is_gaussian:
+            return self._deviation() * upper_score(tail)
+        several = [tail] if isinstance(tail, Tensor) else []
+        shape, standard = self._shape(*several), self._standard()
+        scale, ratio = held_ratio(self._scale, self.noise)
+        ratio = ratio.expand(shape).reshape(-1)
+        if isinstance(tail, Tensor):
+            table, tail = None, tail.expand(shape).reshape(-1)
         else:
-            ratio = ratio.expand(shape).reshape(-1)
-            knots, masses = (
-                _common_or_rows_first(values, shape)
-                for values in (predictive.finite_knots, predictive.masses)
-            )
-            if isinstance(tail, Tensor):
-                table, tail = None, tail.expand(shape).reshape(-1)
-            else:
-                table = predictive.quantile_table(tail)
-            if table is None:
-                points = _candidates(predictive, ratio, shape, tail)
-            else:
-                points = table(ratio).unsqueeze(0)
-            x = SmoothedQuantile.apply(ratio, knots, masses, points, tail, predictive.form)
-            x = x.view(shape)
-        return x if self.predictive.scale is None else x * self.predictive.scale
-
-    def _in_standard_units(self) -> tuple[PiecewisePredictive, Tensor]:
-        """The piecewise distribution, and the ratio, in units of the scale of the normal pieces.
-
-        What is common to the batch has no batch dimensions then: that a row is common is seen from
-        its strides. In these units a conformal distribution with stretched tails is always common.
-        """
-        predictive, scale = self.predictive, self.predictive.scale
-        if scale is None:
-            return predictive.without_copies(), self.ratio
-        return predictive.standardized().without_copies(), self.ratio / scale
-
-    def _known_parts(self) -> _denoised.Parts | None:
-        return self._in_standard_units()[0].known_parts()
-
-    def _columns(self, x: Tensor) -> tuple[torch.Size, Tensor, Tensor, Tensor, Tensor]:
-        """The common batch shape, and for its ``n`` numbers points, ratios, knots and masses.
-
-        All are in units of the scale of the normal pieces. Finite knots and masses are
-        ``num x n``, or ``num x 1`` where they are common to the batch.
-        """
-        predictive, ratio = self._in_standard_units()
-        if self.predictive.scale is not None:
-            x = x / self.predictive.scale
-        shape = torch.broadcast_shapes(x.shape, ratio.shape, self.predictive.batch_shape)
-        x, ratio = (values.expand(shape).reshape(-1) for values in (x, ratio))
-        knots, masses = (
-            _common_or_rows_first(values, shape)
-            for values in (predictive.finite_knots, predictive.masses)
-        )
-        return shape, x, ratio, knots, masses
+            table = standard.quantile_table(tail)
+        if table is None:
+            points = _candidates(standard, ratio, shape, tail)
+        else:
+            points = table(ratio).unsqueeze(0)
+        rows = _rows(standard, shape)
+        x = SmoothedQuantile.apply(ratio, *rows, points, tail, standard.form)
+        return x.view(shape) * scale
 
 
-class UnsmoothedPredictive(_WithTails):
-    """The distribution of ``z`` itself, with the methods of `SmoothedPredictive`, in float64.
+class UnsmoothedPredictive(_OfPieces):
+    """The distribution of ``unit z``, with the methods of `SmoothedPredictive`, in float64.
+
+    Logarithms are `LOG_ZERO` beyond the end of a bounded support.
 
     Args:
         predictive: The piecewise distribution of ``z``.
+        unit: Positive factor of ``z`` (default: 1).
     """
 
-    def __init__(self, predictive: PiecewisePredictive) -> None:
-        self.predictive = predictive.to(torch.float64)
-
-    def moments(self) -> tuple[Tensor, Tensor]:
-        """Those of the piecewise distribution."""
-        return self.predictive.moments()
+    def __init__(self, predictive: PiecewisePredictive, unit: Tensor | None = None) -> None:
+        super().__init__(predictive, unit)
 
     def mirrored(self) -> UnsmoothedPredictive:
-        """The distribution of ``-z``."""
-        return UnsmoothedPredictive(self.predictive.mirrored())
+        """The distribution of the values with the opposite sign."""
+        return UnsmoothedPredictive(self.predictive.mirrored(), self.unit)
 
     def log_excess(self, x: Tensor) -> Tensor:
-        """``log E(z - x)+``; `LOG_ZERO` beyond the end of a bounded support."""
-        if self.predictive.form.stretched:
-            return self._log_stretched_excess(x)
-        log_excess, scale = self._integral(x, _denoised.log_excess), self.predictive.scale
-        return log_excess if scale is None else log_excess + scale.log()
+        """Logarithm of the mean excess over ``x``.
 
-    def log_survival(self, x: Tensor) -> Tensor:
-        """``log P(z > x)``; `LOG_ZERO` beyond the end of a bounded support."""
-        if self.predictive.form.stretched:
-            return self._log_stretched_survival(x)
-        return self._integral(x, _denoised.log_survival)
-
-    def _log_stretched_excess(self, x: Tensor) -> Tensor:
-        """`log_excess` of a uniform piece between stretched tails.
-
-        In units of the scale let it reach from ``-c`` to ``c``, with the mass ``p`` between two
-        tails of mass ``q = Phi(-c)``. They are those of the normal distribution, and so is the
-        mean, 0: for ``|x| >= c`` the excess is ``h(-x)``. Between, with ``v = c - x``, the tail
-        adds ``h(-c) + q v`` and the uniform piece ``p v^2 / (4 c)``.
+        In units of the scale let a uniform piece between stretched tails reach from ``-c`` to
+        ``c``, with the mass ``p`` between two tails of mass ``q = Phi(-c)``. They are those of the
+        normal distribution, and so is the mean, 0: for ``|x| >= c`` the excess is ``h(-x)``.
+        Between, with ``v = c - x``, the tail adds ``h(-c) + q v`` and the uniform piece
+        ``p v^2 / (4 c)``.
         """
+        if not self.predictive.form.stretched:
+            return super().log_excess(x)
         x, c, room, tail, center = self._in_stretched_units(x)
         at_end = log_phi(c).exp() - c * tail
         inner = torch.addcmul(at_end, room, tail + room * (center / (4.0 * c))).log()
-        log_excess = torch.where(x.abs() < c, inner, log_h(-x))
-        scale = self.predictive.scale
-        return log_excess if scale is None else log_excess + scale.log()
+        return torch.where(x.abs() < c, inner, log_h(-x)) + self._scale.log()
 
-    def _log_stretched_survival(self, x: Tensor) -> Tensor:
-        """`log_survival` of a uniform piece between stretched tails, with the same symbols."""
+    def log_survival(self, x: Tensor) -> Tensor:
+        """Log probability of a value above ``x``, with the same symbols."""
+        if not self.predictive.form.stretched:
+            return super().log_survival(x)
         x, c, room, tail, center = self._in_stretched_units(x)
         inner = (tail + room * (center / (2.0 * c))).log()
         return torch.where(x.abs() < c, inner, log_ndtr(-x))
 
     def _in_stretched_units(self, x: Tensor) -> tuple[Tensor, ...]:
         """``x``, ``c`` and ``max(0, c - x)`` in units of the scale, ``q`` and ``p``."""
-        predictive = self.predictive
-        if predictive.scale is not None:
-            x = x / predictive.scale
-        tail, center, _ = predictive.masses.unbind(-1)
+        tail, center, _ = self.predictive.masses.unbind(-1)
         c = -torch.special.ndtri(tail)
-        x = x.expand(torch.broadcast_shapes(x.shape, predictive.batch_shape))
+        x = (x / self._scale).expand(self._shape(x))
         return x, c, (c - x).clamp(min=0.0), tail, center
-
-    def _integral(self, x: Tensor, way: Callable[..., Tensor]) -> Tensor:
-        """One of both, in units of the scale of the normal pieces."""
-        predictive = self.predictive.standardized().without_copies()
-        if self.predictive.scale is not None:
-            x = x / self.predictive.scale
-        shape = torch.broadcast_shapes(x.shape, self.predictive.batch_shape)
-        x = x.expand(shape)
-        if predictive.is_gaussian:
-            return log_h(-x) if way is _denoised.log_excess else log_ndtr(-x)
-        knots, masses = (
-            _common_or_rows_first(values, shape)
-            for values in (predictive.finite_knots, predictive.masses)
-        )
-        return way(
-            x.reshape(-1), None, knots, masses, predictive.form, predictive.known_parts()
-        ).view(shape)
 
     def log_prob(self, x: Tensor) -> Tensor:
         """Log density at ``x``, ``-inf`` beyond the ends of a bounded support."""
-        return self.predictive.log_prob(x)
+        if self.unit is None:
+            return self.predictive.log_prob(x)
+        return self.predictive.log_prob(x / self.unit) - self.unit.log()
 
     def quantile(self, level: float | Tensor) -> Tensor:
         """The ``level``-quantile, ``level`` in (0, 1), or several: see `SmoothedPredictive`."""
-        return self.predictive.quantile(level)
+        quantile = self.predictive.quantile(level)
+        return quantile if self.unit is None else self.unit * quantile
 
 
 @torch.no_grad()
@@ -342,6 +314,12 @@ def _rows_first(values: Tensor, shape: torch.Size) -> Tensor:
     """
     num = values.shape[-1]
     return values.expand(*shape, num).reshape(shape.numel(), num).t()
+
+
+def _rows(standard: PiecewisePredictive, shape: torch.Size) -> tuple[Tensor, Tensor]:
+    """Finite knots and masses for the ``n`` numbers of ``shape``, or of one row for all."""
+    knots, masses = standard.finite_knots, standard.masses
+    return _common_or_rows_first(knots, shape), _common_or_rows_first(masses, shape)
 
 
 def _common_or_rows_first(values: Tensor, shape: torch.Size) -> Tensor:

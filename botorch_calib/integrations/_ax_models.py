@@ -17,9 +17,14 @@ from ax.generators.torch.botorch_modular.utils import (
     choose_model_class,
     fit_botorch_model,
 )
-from ax.storage.botorch_modular_registry import register_model
+from ax.storage.botorch_modular_registry import (
+    MODEL_REGISTRY,
+    REVERSE_MODEL_REGISTRY,
+    register_model,
+)
 from botorch.exceptions.errors import InputDataError, UnsupportedError
 from botorch.models.model import Model
+from botorch.posteriors.fully_bayesian import GaussianMixturePosterior
 from botorch.utils.datasets import MultiTaskDataset, SupervisedDataset
 from gpytorch.mlls import MarginalLogLikelihood
 
@@ -33,6 +38,7 @@ from botorch_calib.integrations.stored_calibrators import (
 )
 from botorch_calib.models import CalibratedModel
 from botorch_calib.models.residuals import RESIDUALS
+from botorch_calib.posteriors import CalibratedMixturePosterior
 from botorch_calib.posteriors.calibrated import EXCESS
 
 
@@ -84,6 +90,7 @@ def calibrated_model_config(
     denoise: bool = True,
     residuals: str = "prequential",
     excess: str = "noise",
+    model_class: type[Model] | None = None,
     **options: Any,
 ) -> ModelConfig:
     """A configuration that has Ax model an outcome by its own Gaussian process, calibrated.
@@ -106,6 +113,9 @@ def calibrated_model_config(
         residuals: Which residuals of the trials are replayed: ``"prequential"``, one step ahead,
             or ``"loo"``, leave-one-out.
         excess: See `CalibratedModel`.
+        model_class: The class of the model beneath (default: Ax chooses), of those that Ax stores:
+            ``SaasFullyBayesianSingleTaskGP``, as Ax's method ``"quality"`` has it, say, for which
+            ``dataclasses.replace`` gives the options, ``mll_options``, of its sampler.
         options: Arguments of the calibrator, plain values; ``alpha=0.2`` if there are none and it
             is a `LocalizedConformal`. For other values, write a subclass that sets them.
 
@@ -116,6 +126,12 @@ def calibrated_model_config(
     check_one_of("excess", excess, EXCESS)
     options = with_default_options(calibrator, options)
     check_calibrator(calibrator, options)
+    if model_class is not None and model_class not in MODEL_REGISTRY:
+        raise InputDataError(
+            f"`model_class` must be one that Ax can store, got {model_class}: teach Ax another by "
+            "`ax.storage.botorch_modular_registry.register_model`."
+        )
+    beneath = {} if model_class is None else {"model_class": MODEL_REGISTRY[model_class]}
     settings = ", ".join(f"{name}={value}" for name, value in options.items())
     return ModelConfig(
         botorch_model_class=ReplayedModel,
@@ -125,6 +141,7 @@ def calibrated_model_config(
             "denoise": denoise,
             "residuals": residuals,
             "excess": excess,
+            **beneath,
         },
         name=f"{calibrator.__name__}({settings})",
     )
@@ -143,7 +160,8 @@ def _replayed_inputs(
     options = dict(model_config.model_options)
     calibrator, settings = options.pop("calibrator"), options.pop("calibrator_options")
     own = {name: options.pop(name) for name in ("denoise", "residuals", "excess")}
-    model = model_within(None, options, model_config, dataset, search_space_digest, surrogate)
+    beneath = REVERSE_MODEL_REGISTRY.get(options.pop("model_class", ""))
+    model = model_within(beneath, options, model_config, dataset, search_space_digest, surrogate)
     new_calibrator = partial(calibrator_class(calibrator), **settings)
     return {"model": model, "new_calibrator": new_calibrator, **own}
 
@@ -210,3 +228,5 @@ def _fit_replayed(
 
 
 register_model(ReplayedModel)
+# Of such a posterior Ax predicts the mixture's moments, of any other `mean` and `variance`.
+GaussianMixturePosterior.register(CalibratedMixturePosterior)

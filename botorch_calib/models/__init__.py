@@ -1,30 +1,12 @@
 """Models that wrap BoTorch models, and residuals of a Gaussian process on its own training data.
 
-==================== ===============================================================================
-file                 content
-==================== ===============================================================================
-``calibrated``       `CalibratedModel`: calibrated marginals
-``several_outcomes`` `CalibratedModelList`: independent outcomes as one model
-``delayed``          `CensoredDelayModel`: pending queries
-``imputation``       values that are put in place of missing ones
-``fit_to_ledger``    models of the values in a ledger
-``matching_rows``    pending points that have got their values
-``wrapper``          the base class of models around another one
-``inspection``       how parts, data, noise and units of any model are reached
-``requirements``     checks of models, inputs and observations
-``predictors``       how each kind of base model predicts observations
-``marginals``        posteriors at single points, for all of them at once
-``conditioning``     conditioning on observations, with errors that help
-``factorization``    rows that are added to a Cholesky factor
-``training_prior``   a process's prior of its training data
-``residuals``        one-step-ahead and leave-one-out residuals of training data
-``sample_paths``     sample paths of wrapped models
-``fourier_paths``    paths of a Gaussian process, evaluated together and with its posterior
-==================== ===============================================================================
+======================= =====================================================================
 """
 
 from botorch_calib.models.calibrated import CalibratedModel
 from botorch_calib.models.delayed import CensoredDelayModel
+from botorch_calib.models.noisy_ensemble import NoisyEnsemble
+from botorch_calib.models.outcome_probability import OutcomeProbability
 from botorch_calib.models.residuals import loo_residuals, prequential_residuals
 from botorch_calib.models.sample_paths import CalibratedPath
 from botorch_calib.models.several_outcomes import CalibratedModelList
@@ -34,6 +16,8 @@ __all__ = [
     "CalibratedModelList",
     "CalibratedPath",
     "CensoredDelayModel",
+    "NoisyEnsemble",
+    "OutcomeProbability",
     "loo_residuals",
     "prequential_residuals",
 ]

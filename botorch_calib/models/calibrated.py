@@ -1,4 +1,4 @@
-"""`CalibratedModel`: a Gaussian BoTorch model with calibrated marginals."""
+"""`CalibratedModel`: a BoTorch model with calibrated marginals."""
 
 from __future__ import annotations
 
@@ -50,8 +50,12 @@ class CalibratedModel(WrapperModel, FantasizeMixin):
     Args:
         model: A fitted model with one output, a Gaussian likelihood and a Gaussian posterior, as
             ``SingleTaskGP``, ``SingleTaskVariationalGP`` or ``MultiTaskGP`` with one output task,
-            with any input transform and no or an affine outcome transform; or a
-            `CensoredDelayModel` of one, whose calibrator sees residuals of observed values alone.
+            with any input transform and no or an increasing outcome transform, such as
+            ``Standardize``, ``Log``, ``Power``, ``Bilog``, a chain of such or a user's own; a
+            `CensoredDelayModel` of one, whose calibrator sees residuals of observed values alone;
+            an ensemble of such, as ``SaasFullyBayesianSingleTaskGP``,
+            ``EnsembleMapSaasSingleTaskGP`` or a `NoisyEnsemble`, whose posterior is a
+            `CalibratedMixturePosterior`; or any model whose posterior has a cdf and its inverse.
         calibrator: Shared, not copied, with what it has learned. One that has learned nothing is
             moved to the model's device.
         denoise: Whether `posterior` is of the objective or, as in the paper on OCBO, of the
@@ -62,8 +66,8 @@ class CalibratedModel(WrapperModel, FantasizeMixin):
             not matter.
 
     Raises:
-        UnsupportedError: For models with several outputs, ensembles, non-Gaussian likelihoods,
-            nonlinear outcome transforms and calibrated models, or if ``calibrator`` is not one.
+        UnsupportedError: For models with several outputs, non-Gaussian likelihoods, outcome
+            transforms that do not increase and calibrated models, or if ``calibrator`` is not one.
         InputDataError: If ``excess`` is unknown, or ``calibrator`` has learned on another device.
 
     Example:
@@ -84,6 +88,9 @@ class CalibratedModel(WrapperModel, FantasizeMixin):
         _check_model(model)
         _check_calibrator(calibrator)
         self.excess: str = check_one_of("excess", excess, EXCESS)
+        predictor = predictor_of(model)
+        if denoise and not predictor.states_objective:
+            raise predictor.states_observations_only()
         self.model = model
         self.calibrator = _beside(model, calibrator)
         self.denoise = denoise
@@ -108,7 +115,8 @@ class CalibratedModel(WrapperModel, FantasizeMixin):
 
         Args:
             model: A fitted exact Gaussian process, not a batch, or a `CensoredDelayModel` of one,
-                whose observed data are replayed; those of the output task for a ``MultiTaskGP``.
+                whose observed data are replayed; those of the output task for a ``MultiTaskGP``;
+                or an ensemble of exact Gaussian processes.
             calibrator: Copied, with what it has learned: ``calibrator.fresh()`` starts anew.
             num_initial: Number of initial observations (the design) to skip.
             denoise: As in the class.
@@ -166,7 +174,7 @@ class CalibratedModel(WrapperModel, FantasizeMixin):
         Yvar = None if Yvar is None else _as_precise_as(observed, Yvar)
         with as_in_training(observed):
             z = predictor.scores(X, Y, Yvar)
-            inputs = self.transform_inputs(X)
+            inputs = predictor.inputs(X)
         conditioned = predictor.conditioned(X, Y, Yvar) if condition else self.model
         self.calibrator.update(inputs, z)
         self.model = conditioned
@@ -185,6 +193,11 @@ class CalibratedModel(WrapperModel, FantasizeMixin):
         return GaussianPredictor(self.model).moments(X, Yvar)
 
     # ------------------------------------------------------------ the model interface
+
+    @property
+    def _is_ensemble(self) -> bool:  # type: ignore[override]
+        """Whether samples have a dimension of members, over which BoTorch averages."""
+        return predictor_of(self.model).is_ensemble
 
     def posterior(  # type: ignore[override]
         self,

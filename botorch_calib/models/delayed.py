@@ -361,7 +361,7 @@ def _check_model(model: Any) -> None:
         raise UnsupportedError(
             "`model` already accounts for pending points: add further ones by `with_pending`."
         )
-    if model.batch_shape:
+    if getattr(model, "batch_shape", ()):
         raise UnsupportedError(
             "CensoredDelayModel needs a `model` without batch dimensions, got "
             f"{tuple(model.batch_shape)}."

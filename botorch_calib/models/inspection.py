@@ -293,7 +293,8 @@ def observation_noise_variance(
             values, noise.expand_as(values), **strata
         )[1]
         return variance
-    X = X.expand(*posterior.mean.shape[:-2], *X.shape[-2:])
+    if not getattr(model, "_is_ensemble", False):  # which adds its members itself
+        X = X.expand(*posterior.mean.shape[:-2], *X.shape[-2:])
     noisy = model.posterior(X, observation_noise=True if given is None else given)
     least = least_variance(model, posterior)
     with_noise, stated = (marginal_variance(each, least) for each in (noisy, posterior))

@@ -21,17 +21,21 @@ mode and sets what GPyTorch keeps of it, and neither is guarded by a lock.
 
 from __future__ import annotations
 
+from copy import copy
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 import torch
 from botorch.acquisition.objective import PosteriorTransform
 from botorch.exceptions.errors import BotorchError
+from botorch.models.fully_bayesian import AbstractFullyBayesianSingleTaskGP
+from botorch.models.fully_bayesian_multitask import SaasFullyBayesianMultiTaskGP
 from botorch.models.gpytorch import (
     BatchedMultiOutputGPyTorchModel,
     GPyTorchModel,
     MultiTaskGPyTorchModel,
 )
+from botorch.models.map_saas import EnsembleMapSaasSingleTaskGP
 from botorch.models.transforms.outcome import Standardize
 from botorch.models.utils import gpt_posterior_settings
 from botorch.posteriors import GPyTorchPosterior, Posterior
@@ -65,6 +69,7 @@ def posterior_at(
     X: Tensor,
     observation_noise: bool | Tensor = False,
     posterior_transform: PosteriorTransform | None = None,
+    members: bool = False,
 ) -> Posterior:
     """``model.posterior(X)``, for all points at once where there is one in each batch.
 
@@ -73,6 +78,8 @@ def posterior_at(
         X: ``batch_shape x q x d``.
         observation_noise: As ``model.posterior`` takes it.
         posterior_transform: As ``model.posterior`` takes it.
+        members: Whether the model is an ensemble, whose members' Gaussian posteriors are wanted,
+            ``batch_shape x num_members x q x 1``.
 
     Raises:
         BotorchTensorDimensionError: If ``X`` is a vector, or has another number of columns than
@@ -80,7 +87,9 @@ def posterior_at(
         InputDataError: If ``X`` is more precise than the model.
     """
     try:
-        single = single_point_posterior(model, X) if observation_noise is False else None
+        single = None
+        if observation_noise is False:
+            single = single_point_posterior(model, X.unsqueeze(-3) if members else X, members)
         if single is not None:
             return single if posterior_transform is None else posterior_transform(single, X=X)
         observation_noise = _once(model, X, observation_noise)
@@ -106,16 +115,19 @@ def _once(model: Any, X: Tensor, noise: bool | Tensor) -> bool | Tensor:
     return X.new_ones(*X.shape[:-1], 1) * (likelihood.noise.mean() if noise is True else noise) / 2
 
 
-def single_point_posterior(model: Any, X: Tensor) -> SinglePointPosterior | None:
+def single_point_posterior(
+    model: Any, X: Tensor, members: bool = False
+) -> SinglePointPosterior | None:
     """Posterior of the objective at ``batch_shape x 1 x d``, in the units of the outcome.
 
     It is differentiable in ``X`` as often as the kernel is, and, as in BoTorch by default, not in
-    hyperparameters and data.
+    hyperparameters and data. An ensemble is served as a batch of models if its ``members`` are
+    asked for: in the last dimension of ``batch_shape``.
 
     Returns:
         The posterior; None where the engine does not serve the model or ``X``.
     """
-    if X.dim() < 2 or X.shape[-2] != 1 or not X.numel() or not _may_serve(model):
+    if X.dim() < 2 or X.shape[-2] != 1 or not X.numel() or not _may_serve(model, members):
         return None
     with gpt_posterior_settings():
         factor = _factor_of(model)
@@ -243,6 +255,21 @@ def keep_in_step(model: Any) -> None:
             _factor_of(model)
 
 
+def in_space_of_targets(model: Any) -> Any:
+    """A model without its outcome transform, which shares all else with the one given.
+
+    It is made for a moment: data that are put in place later do not reach it. The factor does.
+    """
+    if model.training:
+        model.eval()
+    keep_in_step(model)
+    bare = copy(model)
+    bare._modules = {k: v for k, v in model._modules.items() if k != "outcome_transform"}
+    if (known := _KNOWN.get(model)) is not None:
+        _KNOWN[bare] = known
+    return bare
+
+
 def remember_factor(model: Any, cholesky: Tensor, weights: Tensor) -> None:
     """Take over the factor of a model that was made by adding rows to that of another one."""
     if _may_serve(model):
@@ -257,15 +284,22 @@ _POSTERIORS = (
     BatchedMultiOutputGPyTorchModel.posterior,
     MultiTaskGPyTorchModel.posterior,
 )
+# These ask those above for the posteriors of their members, a batch.
+_POSTERIORS_OF_ENSEMBLES = (
+    AbstractFullyBayesianSingleTaskGP.posterior,
+    EnsembleMapSaasSingleTaskGP.posterior,
+    SaasFullyBayesianMultiTaskGP.posterior,
+)
 
 
-def _may_serve(model: Any) -> bool:
+def _may_serve(model: Any, members: bool = False) -> bool:
     """Whether ``model.posterior`` is that of an exact process, defined by ``model.forward``."""
     kind: Any = type(model)
+    served = _POSTERIORS_OF_ENSEMBLES if members else _POSTERIORS
     return bool(
         issubclass(kind, ExactGP)
         and issubclass(kind, GPyTorchModel)
-        and any(kind.posterior is known for known in _POSTERIORS)
+        and any(kind.posterior is known for known in served)
         and kind.__call__ is ExactGP.__call__
         and kind._get_test_prior_mean_and_covariances
         is ExactGP._get_test_prior_mean_and_covariances

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from botorch.acquisition.objective import PosteriorTransform, ScalarizedPosteriorTransform
 from botorch.exceptions import BotorchTensorDimensionError, InputDataError, UnsupportedError
 from botorch.models.gpytorch import BatchedMultiOutputGPyTorchModel, MultiTaskGPyTorchModel
 from botorch.models.higher_order_gp import HigherOrderGP
 from botorch.models.model import Model, ModelList
-from botorch.models.transforms import ChainedOutcomeTransform, Standardize
 from gpytorch.likelihoods import FixedNoiseGaussianLikelihood
 from gpytorch.likelihoods.gaussian_likelihood import _GaussianLikelihoodBase
 from torch import Tensor
 
 from botorch_calib._validation import check_finite, check_model, check_precision, check_tensor
-from botorch_calib.models.inspection import like, raw_train_inputs, raw_width
+from botorch_calib.models.inspection import raw_train_inputs, raw_width
+from botorch_calib.models.wrapper import batch_shape_of
 
 
 def check_base(model: Model, wrapper: str = "CalibratedModel") -> None:
@@ -42,7 +41,9 @@ def check_base(model: Model, wrapper: str = "CalibratedModel") -> None:
         raise UnsupportedError(
             f"{name} has no Gaussian likelihood, which {wrapper} needs: use an exact GP such as "
             "SingleTaskGP, whose likelihood is Gaussian by default, or give a model of yours that "
-            "adds Gaussian noise a GaussianLikelihood as `likelihood`."
+            "adds Gaussian noise a GaussianLikelihood as `likelihood`. Of a classifier or a model "
+            "of preferences, the probability of an outcome is calibrated by `OutcomeProbability`, "
+            "of `botorch_calib.models`."
         )
     if isinstance(model, HigherOrderGP):
         raise UnsupportedError(
@@ -68,58 +69,11 @@ def one_outcome_of(model: Model) -> str:
     return "each around a model that was fitted to that outcome alone"
 
 
-def check_outcome_transform(model: Any) -> None:
-    """Raise ``UnsupportedError`` where an outcome transform is not affine and increasing.
-
-    Under one that does not call itself affine the posterior is not Gaussian in the units of the
-    outcome. A decreasing one would exchange the tails between residuals of training data, in the
-    space of the targets, and those observed.
-    """
-    transform = getattr(model, "outcome_transform", None)
-    if transform is None:
-        return
-    if getattr(transform, "_is_linear", False):
-        if not _decreases(transform, model):
-            return
-        raise UnsupportedError(
-            f"{type(model).__name__} has the decreasing outcome transform "
-            f"{type(transform).__name__}, which exchanges the lower and the upper tail: negate "
-            "the observations beforehand, or minimise by the acquisition function."
-        )
-    culprit = _nonlinear_part(transform)
-    name = type(culprit).__name__
-    within = "" if culprit is transform else f" (in its {type(transform).__name__})"
-    raise UnsupportedError(
-        f"{type(model).__name__} has the nonlinear outcome transform {name}{within}, under which "
-        "its posterior is not Gaussian in the units of the outcome, as CalibratedModel needs: "
-        f"apply {name} to the observations beforehand, and let the model have `Standardize` or no "
-        "outcome transform."
-    )
-
-
-def _decreases(transform: Any, model: Model) -> bool:
-    """Whether an affine transform of a user's own decreases; BoTorch's do not."""
-    if isinstance(transform, ChainedOutcomeTransform):
-        return sum(_decreases(part, model) for part in transform.values()) % 2 == 1
-    if isinstance(transform, Standardize):
-        return False
-    ends = like(model, torch.tensor([[0.0], [1.0]]))
-    low, high = transform.untransform(ends)[0].unbind(-2)
-    return bool((high < low).any())
-
-
-def _nonlinear_part(transform: Any) -> Any:
-    """The first transform of a chain, of chains too, that is not affine; any other as it is."""
-    if not isinstance(transform, ChainedOutcomeTransform):
-        return transform
-    return _nonlinear_part(next(part for part in transform.values() if not part._is_linear))
-
-
 def check_observations(model: Any, X: Tensor, Y: Tensor, Yvar: Tensor | None) -> None:
     """Raise unless these are finite observations ``n x d``, ``n x 1`` of a single model."""
-    if model.batch_shape:
+    if (batch_shape := batch_shape_of(model)) and not getattr(model, "_is_ensemble", False):
         raise UnsupportedError(
-            f"`observe` needs a model without batch dimensions, got {tuple(model.batch_shape)}."
+            f"`observe` needs a model without batch dimensions, got {tuple(batch_shape)}."
         )
     check_tensor("X", X)
     check_tensor("Y", Y)
@@ -135,7 +89,7 @@ def check_observations(model: Any, X: Tensor, Y: Tensor, Yvar: Tensor | None) ->
         return
     if Yvar.shape != Y.shape or not (check_finite("Yvar", Yvar) >= 0).all():
         raise InputDataError(f"`Yvar` must be nonnegative, of the shape {tuple(Y.shape)} of `Y`.")
-    if not isinstance(model.likelihood, FixedNoiseGaussianLikelihood):
+    if not isinstance(getattr(model, "likelihood", None), FixedNoiseGaussianLikelihood):
         raise UnsupportedError(
             f"`Yvar` needs a base model with given noise; this {type(model).__name__} learns it."
         )
@@ -150,6 +104,11 @@ def scalar_affine(transform: PosteriorTransform | None, subject: str) -> tuple[f
         return 1.0, 0.0
     if isinstance(transform, ScalarizedPosteriorTransform):
         weights = transform.get_buffer("weights")
+        if weights.numel() == 1 and float(weights) == 0.0:
+            raise UnsupportedError(
+                f"`posterior_transform` has the weight 0, which makes a constant of {subject}: "
+                "give another weight."
+            )
         if weights.numel() == 1:
             return float(weights), float(transform.offset)
     raise UnsupportedError(

@@ -71,31 +71,34 @@ class History(NamedTuple):
 
 
 @torch.no_grad()
-def forecast_history(model: Module, residuals: str = "prequential") -> History:
+def forecast_history(
+    model: Module, residuals: str = "prequential", members: bool = False
+) -> History:
     """Inputs, standardised residuals and predictive deviations of a GP's own training data.
 
     The deviations are ``L_tt`` one step ahead (``"prequential"``) and ``1 / sqrt([K^{-1}]_ii)``
     leave-one-out (``"loo"``); the prediction's mean is ``y - deviation * residual``. A likelihood
     that has learned the noise of each observation, as an outlier-robust one, did not know it when
     the value was predicted: both then are with the noise that it states for a new observation.
-    Errors are those of `prequential_residuals`.
+    With ``members`` the model is an ensemble of exact GPs, and residuals and deviations are
+    ``num_members x n``. Errors are those of `prequential_residuals`.
     """
     check_one_of("residuals", residuals, RESIDUALS)
-    prior = training_prior(model)
-    cholesky = psd_safe_cholesky(prior.covariance + prior.noise.diag())
+    prior = training_prior(model, members=members)
+    cholesky = psd_safe_cholesky(prior.covariance + prior.noise.diag_embed())
     deviation = prior.deviation.unsqueeze(-1)
     if residuals == "loo":
         z, deviations = _left_out(cholesky, deviation)
     else:
         z = torch.linalg.solve_triangular(cholesky, deviation, upper=False).squeeze(-1)
-        deviations = cholesky.diagonal()
+        deviations = cholesky.diagonal(dim1=-2, dim2=-1)
     # From the deviation of the row itself to that of a new observation, which was predicted.
     ratio = (1.0 + (prior.new_noise - prior.noise) / deviations.square()).sqrt()
     return History(prior.inputs, z / ratio, deviations * ratio)
 
 
 def _left_out(cholesky: Tensor, deviation: Tensor) -> tuple[Tensor, Tensor]:
-    """Leave-one-out residuals and deviations, each of length ``n``."""
+    """Leave-one-out residuals and deviations, each ``... x n``."""
     # K^-1 = L^-T L^-1, so its diagonal holds the sums of squares of the columns of L^-1. Left out,
     # y_i has the variance 1 / [K^-1]_ii and is missed by [K^-1 (y - mean)]_i / [K^-1]_ii.
     eye = torch.eye(cholesky.shape[-1], dtype=cholesky.dtype, device=cholesky.device)

@@ -27,7 +27,8 @@ from botorch_calib.models.inspection import (
     predicting_process,
     raw_train_inputs,
 )
-from botorch_calib.models.predictors import GaussianPredictor
+from botorch_calib.models.predictors import GaussianPredictor, predictor_of
+from botorch_calib.models.predictors.transformed import TransformedPredictor
 from botorch_calib.models.several_outcomes import CalibratedModelList
 from botorch_calib.posteriors import CalibratedPosterior
 
@@ -90,6 +91,13 @@ def process_of_paths(model: Any, otherwise: str) -> Any:
     """
     predicting = predicting_part(model)
     gp = predicting_process(model)
+    if isinstance(predicting, CalibratedModel) and isinstance(
+        predictor_of(predicting.model), TransformedPredictor
+    ):
+        raise UnsupportedError(
+            "Pathwise draws of a calibrated model need no outcome transform or an affine one: "
+            f"{otherwise}, or draw those of a model of the transformed outcomes, and map them back."
+        )
     if not isinstance(gp, ExactGP) or isinstance(gp, MultiTaskGPyTorchModel):
         raise UnsupportedError(
             f"{type(gp).__name__} has no pathwise draws: {otherwise}, or use an exact Gaussian "

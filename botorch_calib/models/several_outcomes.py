@@ -157,9 +157,13 @@ class CalibratedModelList(ModelList):
 
         Raises:
             UnsupportedError: For any other transform, or if posteriors differ in shape.
+            InputDataError: If there is no such outcome, or as the single models.
         """
         num = self.num_outputs
-        chosen = range(num) if output_indices is None else [i % num for i in output_indices]
+        indices = range(num) if output_indices is None else output_indices
+        if not all(-num <= i < num for i in indices):
+            raise InputDataError(f"`output_indices` {indices} name none of {num} outcomes.")
+        chosen = [i % num for i in indices]
         if posterior_transform is not None:
             place, transform = _of_sole_outcome(posterior_transform, len(chosen))
             index = chosen[place]

@@ -18,6 +18,7 @@ from gpytorch.distributions import (
 from gpytorch.likelihoods import FixedNoiseGaussianLikelihood
 from gpytorch.likelihoods.noise_models import FixedGaussianNoise
 from gpytorch.models import ExactGP
+from linear_operator import to_linear_operator
 from linear_operator.operators import DiagLinearOperator
 from torch import Tensor
 from torch.func import functional_call
@@ -38,40 +39,47 @@ class TrainingPrior(NamedTuple):
 
 
 @torch.no_grad()
-def training_prior(model: Module, dtype: torch.dtype | None = None) -> TrainingPrior:
+def training_prior(
+    model: Module, dtype: torch.dtype | None = None, members: bool = False
+) -> TrainingPrior:
     """Prior of a Gaussian process at its training inputs, in a given precision (default: its own).
+
+    With ``members`` the model is an ensemble, and all but the inputs have the dimension of its
+    members in front.
 
     Raises:
         UnsupportedError: If ``model`` is no exact Gaussian process with one output and no batch
             dimension.
         InputDataError: If it has no training data.
     """
-    gp = _as_exact(model)
+    gp = _as_exact(model, members)
     with _eval_mode(gp):
         # Eval mode swaps the training inputs for their transforms, which `forward` expects.
         inputs, targets = list(gp.train_inputs), gp.train_targets
         if dtype is None:
-            prior, noises = _PriorAndNoise(gp)(*inputs)
+            prior, noises = _PriorAndNoise(gp, members)(*inputs)
         else:
             inputs, targets = [X.to(dtype) for X in inputs], targets.to(dtype)
-            prior, noises = _in_precision(_PriorAndNoise(gp), dtype, inputs)
+            prior, noises = _in_precision(_PriorAndNoise(gp, members), dtype, inputs)
         if not isinstance(prior, MultivariateNormal):
             raise UnsupportedError(
                 f"The prior of `model` must be multivariate normal, got {type(prior).__name__}."
             )
-        if not _is_single(prior):
+        if not _is_single(prior, members):
             raise _unsupported(model, "has several outputs or a batch dimension")
         covariance: Tensor = prior.lazy_covariance_matrix.to_dense()
         (noise, new_noise), deviation = noises, targets - prior.mean
-        return TrainingPrior(inputs[0].detach(), covariance, noise, deviation, new_noise)
+        X = inputs[0].detach()
+        X = X.mean(dim=0) if X.dim() > 2 else X  # of members with warps of their own
+        return TrainingPrior(X, covariance, noise, deviation, new_noise)
 
 
 class _PriorAndNoise(Module):
     """A process's prior at some inputs, without conditioning, and its noise there, as a module."""
 
-    def __init__(self, gp: ExactGP) -> None:
+    def __init__(self, gp: ExactGP, members: bool) -> None:
         super().__init__()
-        self.gp = gp
+        self.gp, self.members = gp, members
 
     def forward(self, *inputs: Tensor) -> tuple[Distribution, tuple[Tensor, ...]]:
         """The prior, and the variances that the likelihood adds to it, ``n`` each.
@@ -81,10 +89,13 @@ class _PriorAndNoise(Module):
         an outlier, was not known when the value was predicted.
         """
         prior, likelihood = self.gp.forward(*inputs), self.gp.likelihood
-        if not _is_single(prior):
+        if not _is_single(prior, self.members):
             return prior, ()
+        if self.members:  # whose products of kernels do not tell their diagonal
+            dense = to_linear_operator(prior.lazy_covariance_matrix.to_dense())
+            prior = MultivariateNormal(prior.mean, dense)
         noise = _added(likelihood, prior, inputs)
-        if isinstance(likelihood, FixedNoiseGaussianLikelihood):
+        if self.members or isinstance(likelihood, FixedNoiseGaussianLikelihood):
             return prior, (noise, noise)
         # With a row more than it was fitted to, no likelihood takes them for its own.
         mean, variances, *more = (
@@ -100,11 +111,13 @@ class _PriorAndNoise(Module):
             return prior, (noise, _added(likelihood, marginals, more, **known)[:-1])
 
 
-def _is_single(prior: Distribution) -> bool:
-    """Whether it is of one output, without batch dimensions."""
+def _is_single(prior: Distribution, members: bool) -> bool:
+    """Whether it is of one output, without batch dimensions but one of ``members``."""
     is_normal = isinstance(prior, MultivariateNormal)
     return (
-        is_normal and prior.mean.dim() == 1 and not isinstance(prior, MultitaskMultivariateNormal)
+        is_normal
+        and prior.mean.dim() == 1 + members
+        and not isinstance(prior, MultitaskMultivariateNormal)
     )
 
 
@@ -135,7 +148,7 @@ def _in_precision(
     return value
 
 
-def _as_exact(model: Module) -> ExactGP:
+def _as_exact(model: Module, members: bool) -> ExactGP:
     """``model`` if it is a single-output, non-batched exact GP with training data."""
     if isinstance(model, ModelList):
         raise _unsupported(model, "is a list of models: take one of its `models` at a time")
@@ -152,7 +165,7 @@ def _as_exact(model: Module) -> ExactGP:
     targets = model.train_targets
     if model.train_inputs is None or targets is None or targets.numel() == 0:
         raise InputDataError("`model` has no training data: its history is empty.")
-    if targets.dim() != 1 or getattr(model, "_is_ensemble", False):
+    if not members and (targets.dim() != 1 or getattr(model, "_is_ensemble", False)):
         raise _unsupported(model, "is batched or an ensemble")
     return model
 

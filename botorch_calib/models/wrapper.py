@@ -50,7 +50,11 @@ class WrapperModel(Model):
         """One output."""
         return 1
 
-    batch_shape = _of_base("batch_shape")
+    @property
+    def batch_shape(self) -> torch.Size:
+        """That of the base model; one without training data need not tell it, and is no batch."""
+        return batch_shape_of(self.model)
+
     likelihood = _of_base("likelihood")
     mean_module = _of_base("mean_module")
     covar_module = _of_base("covar_module")  # where TuRBO and other clients read lengthscales
@@ -154,6 +158,15 @@ class WrapperModel(Model):
                 child.load_state_dict(part, strict=strict, assign=assign)
 
 
+def batch_shape_of(model: Any) -> torch.Size:
+    """A model's batch shape; none of one without training inputs, which has no such attribute."""
+    try:
+        shape: torch.Size = model.batch_shape
+    except (NotImplementedError, AttributeError):
+        return torch.Size()
+    return shape
+
+
 @contextmanager
 def _changing(model: Model) -> Iterator[None]:
     """Around a change of a model's parts: nothing of the former ones is kept.
@@ -172,7 +185,10 @@ def _changing(model: Model) -> Iterator[None]:
 def check_output_indices(indices: list[int] | None) -> None:
     """Raise ``UnsupportedError`` unless ``indices`` select the only output."""
     if indices is not None and list(indices) not in ([0], [-1]):
-        raise UnsupportedError(f"`output_indices` must be None or [0], got {indices}.")
+        raise UnsupportedError(
+            f"`output_indices` must be None or [0], got {indices}. BoTorch's ModelList gives "
+            "others with a tensor of noise: use a CalibratedModelList in its place."
+        )
 
 
 def standardized_gp(**data: Any) -> SingleTaskGP:

@@ -44,18 +44,14 @@ def proposal_samples(
     check_count("num_samples", num_samples)
     check_count("raw_samples", raw_samples)
     points = draw_sobol_samples(bounds, n=raw_samples, q=1, seed=seed)
-    weights = _boltzmann_weights(acq_function(points), check_nonnegative("eta", eta))
+    values = acq_function(points).double()
+    finite = values.isfinite()
+    if not (finite | values.isneginf()).all() or not finite.any():
+        raise InputDataError("`acq_function` must be finite or -inf, and finite somewhere.")
+    spread = values[finite].std(unbiased=False).clamp(min=torch.finfo(torch.double).tiny)
+    standard = ((values - values.max()) / spread).nan_to_num(neginf=0.0)
+    weights = torch.where(finite, (check_nonnegative("eta", eta) * standard).exp(), 0.0)
     # On the CPU, so that the draw is the same for every device.
     generator = torch.Generator().manual_seed(seed)
     chosen = torch.multinomial(weights.cpu(), num_samples, replacement=True, generator=generator)
     return points.squeeze(-2)[chosen.to(points.device)]
-
-
-def _boltzmann_weights(values: Tensor, eta: float) -> Tensor:
-    """Weights ``exp(eta * Z)`` for acquisition values of shape ``n``; the largest weight is 1."""
-    finite = values.isfinite()
-    if not (finite | values.isneginf()).all() or not finite.any():
-        raise InputDataError("`acq_function` must be finite or -inf, and finite somewhere.")
-    spread = values[finite].double().std(unbiased=False)
-    standard = (values.double() - values.max()) / spread.clamp(min=torch.finfo(spread.dtype).tiny)
-    return torch.where(finite, (eta * standard.nan_to_num(neginf=0.0)).exp(), 0.0)

@@ -26,7 +26,7 @@ _BURN_IN = 200
 
 @dataclass(frozen=True)
 class Region:
-    """The box, in which fixed columns have no width, with linear constraints.
+    """The box, in which fixed columns have no width, with linear inequalities and equations.
 
     With bounds that meet instead of the ``fixed_features`` of BoTorch's functions, all of them
     see whole points. (Up to version 0.18.1 its search puts fixed values into the argument of a
@@ -35,6 +35,7 @@ class Region:
 
     bounds: Tensor
     linear: LinearConstraints | None
+    equal: LinearConstraints | None = None
 
     @classmethod
     def checked(
@@ -42,6 +43,7 @@ class Region:
         bounds: Tensor | None,
         fixed: Mapping[int, float] | None,
         linear: LinearConstraints | None,
+        equal: LinearConstraints | None = None,
     ) -> Region:
         """The region of a user's arguments, which are those of ``optimize_acqf``."""
         if bounds is None:
@@ -70,19 +72,27 @@ class Region:
         if len(columns) == num:
             raise InputDataError("`fixed_features` fixes every column: nothing is left to choose.")
         # BoTorch's other form names a column of a point of a batch, of which there is one here.
-        one_point = [(i if i.dim() == 1 else i[:, 1], c, rhs) for i, c, rhs in linear or ()]
-        return cls(bounds, one_point or None)
+        one_point = [
+            [(i if i.dim() == 1 else i[:, 1], c, rhs) for i, c, rhs in lines or ()] or None
+            for lines in (linear, equal)
+        ]
+        return cls(bounds, *one_point)
 
     def sample(self, num: int) -> Tensor:
         """Points ``num x 1 x d`` spread over the region."""
-        if self.linear is None:
+        if self.linear is None and self.equal is None:
             return draw_sobol_samples(self.bounds, n=num, q=1)
         # Rejecting is far cheaper than walking, as long as enough is left.
         spread = self.placed(draw_sobol_samples(self.bounds, n=_OVERSAMPLED * num, q=1))[:num]
         if len(spread) == num:
             return spread
         walk = get_polytope_samples(
-            num - len(spread), self.bounds, self.linear, n_burnin=_BURN_IN, n_thinning=4
+            num - len(spread),
+            self.bounds,
+            self.linear,
+            self.equal,
+            n_burnin=_BURN_IN,
+            n_thinning=4,
         )
         return torch.cat([spread, self.placed(walk.to(self.bounds).unsqueeze(-2))])
 
@@ -94,16 +104,27 @@ class Region:
         return self.placed((X + spreads * (upper - lower) * steps).reshape(-1, 1, X.shape[-1]))
 
     def placed(self, X: Tensor) -> Tensor:
-        """``X`` moved into the box, without the points that break the linear constraints."""
-        X = torch.minimum(torch.maximum(X, self.bounds[0]), self.bounds[1])
-        return X[self.allows(X)] if self.linear else X
+        """``X`` moved into the box and onto the equations, without the points that break others."""
+        X = self._in_box(X)
+        if self.equal_in_widths:
+            lower, width = self.bounds[0], self.bounds[1] - self.bounds[0]
+            A = torch.zeros(len(self.equal_in_widths), len(lower)).to(lower)
+            for row, (indices, coefficients, _) in zip(A, self.equal_in_widths, strict=True):
+                row.index_add_(0, indices, coefficients)
+            rhs = lower.new_tensor([value for *_, value in self.equal_in_widths])
+            gap = self.in_widths(X) @ A.mT - rhs
+            X = self._in_box(X - width * (gap @ torch.linalg.pinv(A).mT))
+        return X[self.allows(X)] if self.linear or self.equal else X
+
+    def _in_box(self, X: Tensor) -> Tensor:
+        return torch.minimum(torch.maximum(X, self.bounds[0]), self.bounds[1])
 
     def allows(self, X: Tensor) -> Tensor:
         """Whether points ``b x 1 x d`` meet the linear constraints, up to BoTorch's tolerance."""
         # In their units, in which others will look, and in widths of the box, which may be as small
         # as that tolerance.
-        return evaluate_feasibility(X, inequality_constraints=self.linear) & evaluate_feasibility(
-            self.in_widths(X), inequality_constraints=self.linear_in_widths
+        return evaluate_feasibility(X, self.linear, self.equal) & evaluate_feasibility(
+            self.in_widths(X), self.linear_in_widths, self.equal_in_widths
         )
 
     def in_widths(self, X: Tensor) -> Tensor:
@@ -113,12 +134,20 @@ class Region:
 
     @cached_property
     def linear_in_widths(self) -> LinearConstraints | None:
-        """The linear constraints on points in widths, with a largest coefficient of 1."""
-        if self.linear is None:
+        """The inequalities of points in widths, with a largest coefficient of 1."""
+        return self._in_widths_of(self.linear)
+
+    @cached_property
+    def equal_in_widths(self) -> LinearConstraints | None:
+        """The equations of points in widths, with a largest coefficient of 1."""
+        return self._in_widths_of(self.equal)
+
+    def _in_widths_of(self, lines: LinearConstraints | None) -> LinearConstraints | None:
+        if lines is None:
             return None
         lower, width = self.bounds[0], self.bounds[1] - self.bounds[0]
         scaled: LinearConstraints = []
-        for indices, coefficients, rhs in self.linear:
+        for indices, coefficients, rhs in lines:
             by_width = coefficients.to(width) * width[indices]
             rest = rhs - (coefficients.to(lower) * lower[indices]).sum()
             # A constraint on fixed columns alone holds everywhere or nowhere.

@@ -2,7 +2,19 @@
 
 from botorch_calib.posteriors import _sampler_registration as _sampler_registration
 from botorch_calib.posteriors.calibrated import CalibratedPosterior
+from botorch_calib.posteriors.mixture import CalibratedMixturePosterior
+from botorch_calib.posteriors.normal_scores import normal_scores
+from botorch_calib.posteriors.outcome_maps import OutcomeMap
 from botorch_calib.posteriors.several_outcomes import CalibratedPosteriorList
 from botorch_calib.posteriors.stated import StatedPosterior
+from botorch_calib.posteriors.transformed_outcomes import TransformedOutcomePosterior
 
-__all__ = ["CalibratedPosterior", "CalibratedPosteriorList", "StatedPosterior"]
+__all__ = [
+    "CalibratedMixturePosterior",
+    "CalibratedPosterior",
+    "CalibratedPosteriorList",
+    "OutcomeMap",
+    "StatedPosterior",
+    "TransformedOutcomePosterior",
+    "normal_scores",
+]

@@ -9,11 +9,12 @@ from torch.quasirandom import SobolEngine
 
 from botorch_calib.posteriors.calibrated import CalibratedPosterior
 from botorch_calib.posteriors.several_outcomes import CalibratedPosteriorList
+from botorch_calib.posteriors.transformed_outcomes import TransformedOutcomePosterior
 
 
-@GetSampler.register((CalibratedPosterior, CalibratedPosteriorList))
+@GetSampler.register((CalibratedPosterior, CalibratedPosteriorList, TransformedOutcomePosterior))
 def _get_sampler_calibrated(
-    posterior: CalibratedPosterior | CalibratedPosteriorList,
+    posterior: CalibratedPosterior | CalibratedPosteriorList | TransformedOutcomePosterior,
     sample_shape: torch.Size,
     *,
     seed: int | None = None,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, Self
 
 import torch
 from botorch.exceptions import BotorchTensorDimensionError, InputDataError, UnsupportedError
@@ -304,7 +304,7 @@ class CalibratedPosterior(DenoisedMarginals):
 
     # ------------------------------------------------------------ affine maps
 
-    def affine(self, weight: float, offset: float = 0.0) -> CalibratedPosterior:
+    def affine(self, weight: float, offset: float = 0.0) -> Self:
         """The posterior of ``weight f + offset``, where -1 turns minimisation into maximisation.
 
         Raises:
@@ -318,7 +318,7 @@ class CalibratedPosterior(DenoisedMarginals):
         scaled = MultivariateNormal(
             weight * mvn.mean + offset, mvn.lazy_covariance_matrix * (weight * weight)
         )
-        return CalibratedPosterior(
+        return type(self)(
             GPyTorchPosterior(scaled),
             self.predictive.mirrored() if weight < 0 else self.predictive,
             0.0 if self._noiseless else self.noise_variance * (weight * weight),

@@ -3,15 +3,16 @@ r"""`DenoisedMarginals`: what a calibrated model states at single points, in clo
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cached_property
 
 import torch
 from botorch.exceptions.errors import InputDataError
 from torch import Tensor
 
 from botorch_calib._validation import check_open_unit
+from botorch_calib.distributions.expectations import rule_above
 from botorch_calib.distributions.piecewise import PiecewisePredictive
 from botorch_calib.distributions.smoothed import (
-    MAX_RATIO,
     SmoothedPredictive,
     UnsmoothedPredictive,
 )
@@ -20,6 +21,7 @@ from botorch_calib.posteriors.stated import StatedPosterior
 # Beyond this, in units of the outcome, numbers are as good as infinite: in units of the smallest
 # standard deviation, and of the noise beside it, cubes of them would overflow in derivatives.
 _FAR = 1e90
+_LEAST_NOISE = 1e-200  # variance; keeps the derivative of its root finite
 
 _CHUNK = 2**14  # quantiles, at different levels, that are looked for together
 
@@ -27,7 +29,7 @@ _CHUNK = 2**14  # quantiles, at different levels, that are looked for together
 class DenoisedMarginals(StatedPosterior):
     """The distributions of ``f~``, or of ``y``, at each point; see `CalibratedPosterior`.
 
-    They are those of ``location + unit (z + ratio eps)``, computed in float64, with ``z`` of the
+    They are those of ``location + unit z + noise eps``, computed in float64, with ``z`` of the
     predictive distribution and ``eps`` standard normal.
     """
 
@@ -40,37 +42,57 @@ class DenoisedMarginals(StatedPosterior):
         denoise: bool,
         excess: str,
     ) -> None:
-        """Find location, unit and ratio from the process's moments, ``variance`` being positive."""
+        """Find location, unit and noise from the process's moments, ``variance`` being positive."""
         self._dtype = mean.dtype
         variance, noise = variance.double(), noise_variance.double()
-        self._location, self._deviation = mean.double(), (variance + noise).sqrt()
-        self._unit = self._deviation
+        self._location, self._variances = mean.double(), (variance, noise)
         # The factor of the paths and that of z, with `excess="objective"`
         self._stretch: tuple[Tensor, Tensor] | None = None
-        # Of (f~ - location) / unit, at each point
+        # Of f~ - location, at each point
         self._distribution: SmoothedPredictive | UnsmoothedPredictive
         if not denoise:
-            self._distribution = UnsmoothedPredictive(predictive)
+            self._unit = self._deviation
+            self._distribution = UnsmoothedPredictive(predictive, self._unit)
             return
-        # The small number keeps the derivative of the root finite where there is no noise.
-        self._noise_ratio = ratio = (noise.clamp(min=1e-200) / variance).sqrt()
-        self._unit = variance / self._deviation
+        inverse = (variance + noise).rsqrt()
+        self._unit = variance * inverse
+        # That of f~ given y
+        deviation = (noise.clamp(min=_LEAST_NOISE) * (self._unit * inverse)).sqrt()
         if excess == "objective":
-            growth, spread = _growth(predictive, ratio)
+            growth, spread = _growth(predictive, self._noise_ratio)
             tau, root = spread.sqrt(), growth.sqrt()
-            self._unit, ratio = self._unit * (growth / spread), ratio * (tau / root)
+            self._unit, deviation = self._unit * (growth / spread), deviation * (root / tau)
             self._stretch = root, tau
-        # A larger ratio would be held to the largest, and the spread given y be too small.
-        self._unit = self._unit * (ratio / MAX_RATIO).clamp(min=1.0)
-        self._distribution = SmoothedPredictive(predictive, ratio)
+        self._distribution = SmoothedPredictive(predictive, deviation, self._unit)
+
+    @cached_property
+    def _deviation(self) -> Tensor:
+        """Of an observation."""
+        variance, noise = self._variances
+        return (variance + noise).sqrt()
+
+    @cached_property
+    def _noise_ratio(self) -> Tensor:
+        """Deviation of the noise over that of the objective."""
+        variance, noise = self._variances
+        return (noise.clamp(min=_LEAST_NOISE) / variance).sqrt()
+
+    @property
+    def location(self) -> Tensor:
+        """The process's mean ``mu`` in float64."""
+        return self._location
+
+    @property
+    def observed_deviation(self) -> Tensor:
+        """The process's standard deviation ``sqrt(v + n)`` of an observation, in float64."""
+        return self._deviation
 
     # ------------------------------------------------------------ moments and marginals
 
     def moments(self) -> tuple[Tensor, Tensor]:
         """Mean and variance, ``batch_shape x q x 1``, which cost as much as one of them."""
         mean, variance = self._distribution.moments()
-        location = self._location + self._unit * mean
-        return location.to(self._dtype), (self._unit.square() * variance).to(self._dtype)
+        return self._located(mean), variance.to(self._dtype)
 
     def cdf(self, value: Tensor | float) -> Tensor:
         """``P(f~ <= value)`` of each marginal.
@@ -84,7 +106,7 @@ class DenoisedMarginals(StatedPosterior):
 
     def density(self, value: Tensor | float) -> Tensor:
         """Density of each marginal at ``value``, which is as in `cdf`."""
-        return self._at(value, lambda x: self._distribution.log_prob(x).exp() / self._unit)
+        return self._at(value, lambda x: self._distribution.log_prob(x).exp())
 
     def quantile(self, value: Tensor | float) -> Tensor:
         """Quantiles of the marginals, with exact first derivatives; others are exact or an error.
@@ -98,7 +120,7 @@ class DenoisedMarginals(StatedPosterior):
         """
         if isinstance(value, (int, float)):
             check_open_unit("value", value)
-            return self._in_outcome_units(self._distribution.quantile(float(value)))
+            return self._located(self._distribution.quantile(float(value)))
         try:
             levels = torch.as_tensor(value, dtype=torch.float64, device=self._location.device)
         except (TypeError, ValueError, RuntimeError):
@@ -111,13 +133,11 @@ class DenoisedMarginals(StatedPosterior):
         parts = levels.view(-1, *[1] * self._location.dim()).split(
             max(_CHUNK // self._location.numel(), 1)
         )
-        values = torch.cat(
-            [self._in_outcome_units(self._distribution.quantile(part)) for part in parts]
-        )
+        values = torch.cat([self._located(self._distribution.quantile(part)) for part in parts])
         return values.view(*levels.shape, *values.shape[1:])
 
-    def _in_outcome_units(self, value: Tensor) -> Tensor:
-        return (self._location + self._unit * value).to(self._dtype)
+    def _located(self, value: Tensor) -> Tensor:
+        return (self._location + value).to(self._dtype)
 
     def conditional_mean_below(self, level: float) -> Tensor:
         """``E[f~ | f~ <= Q(level)]``, ``batch_shape x q x 1``, with the derivatives of `quantile`.
@@ -129,14 +149,14 @@ class DenoisedMarginals(StatedPosterior):
             InputDataError: If ``level`` is outside (0, 1).
         """
         check_open_unit("level", level)
-        return self._in_outcome_units(self._distribution.mean_below(level))
+        return self._located(self._distribution.mean_below(level))
 
     def _at(self, value: Tensor | float, function: Callable[[Tensor], Tensor]) -> Tensor:
-        """A function of numbers in the units of `_distribution`, at ``value``."""
+        """A function of numbers from `_location`, at ``value``."""
         value = torch.as_tensor(value, dtype=torch.float64, device=self._location.device)
         if value.dim() == 1 and value.numel() > 1:
             value = value.view(-1, *[1] * self._location.dim())
-        return function(self._in_units(value)).to(self._dtype)
+        return function(self._from_location(value)).to(self._dtype)
 
     # ------------------------------------------------------------ improvement
 
@@ -158,30 +178,45 @@ class DenoisedMarginals(StatedPosterior):
         """`log_expected_improvement` in float64."""
         best = torch.as_tensor(best_f, dtype=torch.float64, device=self._location.device)
         near = best.clamp(-_FAR, _FAR)
-        log_ei = self._unit.log() + self._distribution.log_excess(self._from_location(near))
+        log_ei = self._distribution.log_excess(near - self._location)
         # So far below, the distribution is a point: the improvement is -best. So far above it is 0.
         return torch.where(best != near, (-best).clamp(min=0.0).log(), log_ei)
 
     def probability_of_improvement(self, best_f: Tensor | float) -> Tensor:
         """``P(f~ > best_f)``, ``batch_shape x q x 1``."""
-        return self._distribution.log_survival(self._in_units(best_f)).exp().to(self._dtype)
+        return self._distribution.log_survival(self._from_location(best_f)).exp().to(self._dtype)
 
-    def log_probability_between(self, lower: float | None, upper: float | None) -> Tensor:
+    def log_probability_between(
+        self, lower: Tensor | float | None, upper: Tensor | float | None
+    ) -> Tensor:
         """``log P(lower <= f~ <= upper)``, ``batch_shape x q x 1``, accurate in both tails.
 
         Limits are in units of the outcome, ``lower < upper``; None stands for no limit.
         """
-        ends = [None if end is None else self._in_units(end) for end in (lower, upper)]
+        ends = [None if end is None else self._from_location(end) for end in (lower, upper)]
         # Masses that were rounded may add up to slightly more than 1.
         return self._distribution.log_between(*ends).clamp(max=0.0).to(self._dtype)
 
-    def _in_units(self, value: Tensor | float) -> Tensor:
-        """Numbers in units of `_distribution`; infinite ones are far out instead."""
-        value = torch.as_tensor(value, dtype=torch.float64, device=self._location.device)
-        return self._from_location(value.clamp(-_FAR, _FAR))
+    def rule_above(self, threshold: Tensor, growth: Tensor, order: int) -> tuple[Tensor, Tensor]:
+        """Points ``f_i`` and ``log w_i`` with ``E[u(f~); f~ > c] = sum_i w_i u(f_i)``, in float64.
 
-    def _from_location(self, value: Tensor) -> Tensor:
-        return (value - self._location) / self._unit
+        For smooth ``u`` that is 0 at the threshold; both are ``N x batch_shape x q x 1``. See
+        `botorch_calib.distributions.expectations.rule_above`.
+
+        Args:
+            threshold: ``c``, in units of the outcome, which may be infinite; broadcasts against
+                ``batch_shape x q x 1``.
+            growth: Slope of ``log |u|`` far out, in the inverse unit of the outcome.
+            order: Number of nodes on a panel.
+        """
+        above = threshold - self._location.detach()
+        points, log_weights = rule_above(self._distribution, above, growth, order)
+        return self._location + points, log_weights
+
+    def _from_location(self, value: Tensor | float) -> Tensor:
+        """Numbers from `_location`; infinite ones are far out instead."""
+        value = torch.as_tensor(value, dtype=torch.float64, device=self._location.device)
+        return value.clamp(-_FAR, _FAR) - self._location
 
 
 def _growth(predictive: PiecewisePredictive, ratio: Tensor) -> tuple[Tensor, Tensor]:

@@ -8,6 +8,7 @@ import torch
 from botorch.exceptions.errors import UnsupportedError
 from botorch.posteriors.ensemble import EnsemblePosterior
 from botorch.posteriors.posterior import Posterior
+from botorch.posteriors.posterior_list import PosteriorList
 from torch import Size, Tensor
 
 from botorch_calib.distributions.moments import WithMoments
@@ -20,12 +21,12 @@ _NOT_NORMAL = (
 )
 
 
-class CalibratedPosteriorList(WithMoments, Posterior):
+class CalibratedPosteriorList(WithMoments, PosteriorList):
     """Independent posteriors of one outcome each, sampled together.
 
     One sampler serves all outcomes. Its base samples come from one sequence, so that outcomes are
-    independent in a quasi-random one as well. BoTorch's ``PosteriorList`` has a sampler for each,
-    which are independent for pseudo-random numbers only [botorch issue 2658].
+    independent in a quasi-random one as well. BoTorch's list, of which this is one, has a sampler
+    for each, which are independent for pseudo-random numbers only [botorch issue 2658].
 
     Args:
         posteriors: One for each of the ``m`` outcomes, at the same points ``batch_shape x q``:
@@ -35,6 +36,8 @@ class CalibratedPosteriorList(WithMoments, Posterior):
         UnsupportedError: If they are of different shapes.
     """
 
+    posteriors: list[Any]  # with more attributes than BoTorch's ``Posterior`` declares
+
     def __init__(self, *posteriors: Any) -> None:
         shapes = [tuple(each._extended_shape()) for each in posteriors]
         if len(set(shapes)) > 1 or shapes[0][-1] != 1:
@@ -43,32 +46,13 @@ class CalibratedPosteriorList(WithMoments, Posterior):
                 f"have the shapes {shapes}: give all models the same batch shape, and input "
                 "transforms that make equally many points of one."
             )
-        self.posteriors = list(posteriors)
-
-    @property
-    def device(self) -> torch.device:
-        """The torch device of the posterior."""
-        device: torch.device = self.posteriors[0].device
-        return device
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """The torch dtype of the posterior."""
-        dtype: torch.dtype = self.posteriors[0].dtype
-        return dtype
+        super().__init__(*posteriors)
 
     @property
     def batch_shape(self) -> Size:
         """The t-batch shape."""
-        return self._extended_shape()[:-2]
-
-    def _extended_shape(
-        self,
-        sample_shape: Size = Size(),  # noqa: B008
-    ) -> Size:
-        """Shape of samples, ``sample_shape x batch_shape x q x m``."""
-        shape = self.posteriors[0]._extended_shape(sample_shape)
-        return Size([*shape[:-1], len(self.posteriors)])
+        shape: Size = self._extended_shape()[:-2]
+        return shape
 
     # ------------------------------------------------------------ joint samples
 
@@ -126,10 +110,6 @@ class CalibratedPosteriorList(WithMoments, Posterior):
             for each, part, root in zip(self.posteriors, parts, baseline_L, strict=True)
         ]
         return torch.cat(samples, dim=-1)
-
-    def rsample(self, sample_shape: Size | None = None) -> Tensor:
-        """Differentiable samples, ``sample_shape x batch_shape x q x m``."""
-        return torch.cat([each.rsample(sample_shape) for each in self.posteriors], dim=-1)
 
     # ------------------------------------------------------------ marginals
 

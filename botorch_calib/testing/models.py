@@ -18,7 +18,7 @@ from botorch_calib.testing._common import DTYPES, check_gradient, copies, saved_
 
 
 class ModelContract:
-    """A model of ``num_outputs``, trained on a few points of the unit cube."""
+    """A model of one or several outcomes, trained on a few points of the unit cube."""
 
     dim: ClassVar[int] = 2
     num_outputs: ClassVar[int] = 1

@@ -21,7 +21,7 @@ from botorch_calib.testing._common import DTYPES, check_gradient, leaves_of
 
 
 class PosteriorContract:
-    """A posterior with closed-form marginals and reparametrised samples, of ``num_outputs``.
+    """A posterior with closed-form marginals and reparametrised samples.
 
     The hook ``make_posterior`` builds it from inputs that require gradient. The points of a
     posterior of ``q`` points are to be the first ``q`` of one sequence, whatever ``q``.

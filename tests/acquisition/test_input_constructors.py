@@ -22,6 +22,7 @@ import botorch_calib.posteriors._sampler_registration
 from botorch_calib import (
     CalibratedExpectedImprovement,
     CalibratedModel,
+    CalibratedModelList,
     CalibratedProbabilityOfImprovement,
     CalibratedUpperConfidenceBound,
     CensoredDelayModel,
@@ -184,7 +185,7 @@ def test_noisy_improvement(X_pending):
 def test_noisy_hypervolume_improvement(X_pending):
     constructor = get_acqf_input_constructor(qLogCalibratedNoisyExpectedHypervolumeImprovement)
     inputs = constructor(
-        model=ModelList(make_model(), make_model(sign=-1.0)),
+        model=CalibratedModelList(make_model(), make_model(sign=-1.0)),
         training_data={"y": DATASET, "other": OTHER},
         ref_point=torch.tensor([-1.0, -1.0], **DOUBLE),
         X_pending=X_pending,

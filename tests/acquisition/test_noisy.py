@@ -25,6 +25,7 @@ from botorch.models.model import Model, ModelList
 from botorch.models.transforms import Log, Normalize, Standardize
 from botorch.models.transforms.input import AppendFeatures, InputPerturbation
 from botorch.optim import optimize_acqf
+from botorch.sampling.list_sampler import ListSampler
 from botorch.sampling.normal import IIDNormalSampler, SobolQMCNormalSampler
 from gpytorch.kernels import MaternKernel
 from linear_operator.utils.errors import NotPSDError
@@ -412,6 +413,17 @@ class TestArguments:
             assert build(CalibratedModelList(*apart.models))(points(2, q=1)).isfinite().all()
         plain = ModelList(rough_gp(), rough_gp(-1.0))  # of which BoTorch keeps no root either
         assert NEI(plain, X, objective=LINEAR)(points(2, q=1)).isfinite().all()
+
+    def test_a_sampler_for_each_outcome(self) -> None:
+        """Without the root, but with the value."""
+        model, new = SEVERAL["calibrated"](), points(2, q=1)
+        each = ListSampler(*(SobolQMCNormalSampler(NUM_SAMPLES, seed=i) for i in range(2)))
+        function = NEHVI(model, REF_POINT, X, sampler=each)
+        assert not function._cache_root
+        theirs = qLogNoisyExpectedHypervolumeImprovement(
+            ModelList(*model.models), REF_POINT, X, sampler=deepcopy(each)
+        )
+        assert_close(function(new), theirs(new))
 
     def test_a_transform_of_the_posterior(self) -> None:
         """Of one of the outcomes, and of all."""

@@ -31,7 +31,7 @@ from botorch.acquisition.multi_objective.parego import qLogNParEGO
 from botorch.acquisition.objective import GenericMCObjective, LinearMCObjective
 from botorch.models import ModelListGP, SingleTaskGP
 from botorch.optim import optimize_acqf
-from botorch.sampling.normal import NormalMCSampler, SobolQMCNormalSampler
+from botorch.sampling.normal import SobolQMCNormalSampler
 from botorch.utils.multi_objective.box_decompositions.non_dominated import (
     FastNondominatedPartitioning,
 )
@@ -46,9 +46,8 @@ from botorch_calib import (
     qLogCalibratedNoisyExpectedHypervolumeImprovement,
     qLogCalibratedNoisyExpectedImprovement,
 )
-from botorch_calib.posteriors import CalibratedPosteriorList
+from tests.botorch_tutorials import PathSampler
 from tests.gps import DOUBLE, GaussianLaw, far_from_gaussian, make_data
-from tests.random_numbers import normal
 
 X, Y, _ = make_data(10)
 Y = torch.cat([Y, X[:, :1] - Y, X.sum(dim=-1, keepdim=True)], dim=-1)
@@ -82,24 +81,6 @@ def uncorrected(num: int) -> Any:
 def corrected(num: int) -> Any:
     models = [CalibratedModel(gp, far_from_gaussian()) for gp in gps(num)]
     return CalibratedModelList(*models[:-1], gps(num)[-1])
-
-
-class Paired(NormalMCSampler):
-    """Gives the paths of a list the base samples that the outcomes of a plain model get."""
-
-    def __init__(self, num: int = 32) -> None:
-        super().__init__(Size([num]), seed=0)
-
-    def _construct_base_samples(self, posterior: Any) -> None:
-        target = self._get_collapsed_shape(posterior)
-        if self.base_samples is not None and self.base_samples.shape == target:
-            return
-        q, num_outputs = posterior._extended_shape()[-2:]
-        numbers = normal(2, 64, self.sample_shape[0], num_outputs, generator=seeded())[:, :q]
-        samples, others = numbers.transpose(1, 2)  # the first points' do not depend on q
-        if isinstance(posterior, CalibratedPosteriorList):
-            samples = torch.stack([samples, others], dim=-1).flatten(-2)
-        self.register_buffer("base_samples", samples.reshape(target))
 
 
 def seeded() -> Generator:
@@ -199,9 +180,9 @@ def value_and_gradient(function: Any, new: Tensor = NEW) -> tuple[Tensor, Tensor
 def test_without_a_correction_values_are_those_of_the_processes(name: str) -> None:
     num, build = FUNCTIONS[name]
     torch.manual_seed(0)  # BoTorch draws which points to prune
-    ours = value_and_gradient(build(uncorrected(num), Paired()))
+    ours = value_and_gradient(build(uncorrected(num), PathSampler()))
     torch.manual_seed(0)
-    theirs = value_and_gradient(build(plain(num), Paired()))
+    theirs = value_and_gradient(build(plain(num), PathSampler()))
     for own, expected in zip(ours, theirs, strict=True):
         assert expected.abs().max() > 1e-6
         assert_close(own, expected, rtol=1e-8, atol=1e-8)

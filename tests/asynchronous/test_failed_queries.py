@@ -347,6 +347,32 @@ def test_one_query_at_a_time_tries_the_border_of_a_region_that_fails():
     assert (scores(at)[1:] > before[1:]).all()
 
 
+@pytest.mark.parametrize("maximize", [True, False])
+def test_what_a_border_may_cost_is_bounded(maximize: bool) -> None:
+    """Values beside a failure, none the best, end the search there until a better one is found."""
+    ledger, sign = FeedbackLedger(1, maximize=maximize), 1.0 if maximize else -1.0
+    for x, y in ((0.1, 0.1), (0.3, 1.0), (0.5, 0.5)):
+        ledger.observe(ledger.submit([x]), sign * y)
+    ledger.fail(ledger.submit([0.9]))
+    strategy, bounds = strategy_of("hallucinate"), torch.tensor([[0.0], [1.0]], **DOUBLE)
+    at = torch.tensor([[0.3], [0.7], [0.845], [0.86]], **DOUBLE)
+
+    def scores() -> Tensor:
+        feasibility = feasibility_of(ledger, ledger.now(), strategy, bounds)
+        assert feasibility is not None
+        return feasibility.score(at)
+
+    found = [scores()]
+    for num in range(12):
+        ledger.observe(ledger.submit([0.845 + 0.001 * num]), sign * 0.9)
+        found.append(scores())
+    # Nothing is lost at first, nor elsewhere, and at the end there is nothing to gain there.
+    assert found[2][2] > 0.9 * found[0][2]
+    assert (found[-1][:2] > 0.9).all() and (found[-1][2:] < 0.05).all()
+    ledger.observe(ledger.submit([0.84]), sign * 1.1)
+    assert (scores()[2:] > 0.5).all()
+
+
 def test_a_query_that_hangs_costs_as_many_evaluations_as_it_takes():
     ledger = FeedbackLedger(1)
     for x in torch.linspace(0.0, 0.4, 8).tolist():

@@ -220,6 +220,32 @@ def test_fixed_features_stay_and_linear_constraints_hold(linear: bool) -> None:
     assert (value > 1.0) if not linear else (x - z >= 0.2 - 1e-8 and value > 0.75)
 
 
+@pytest.mark.parametrize("scale", [1.0, 1e4])
+@pytest.mark.parametrize("with_others", [False, True])
+def test_linear_equations_hold(with_others: bool, scale: float) -> None:
+    """The optimum of a linear function on a plane is at a corner, which is known."""
+    weights = torch.tensor([0.2, 0.5, 1.0])
+    equal = [(torch.arange(3), torch.full((3,), scale).double(), scale)]  # x_0 + x_1 + x_2 = 1
+    others: dict[str, Any] = {}
+    corner = torch.tensor([[0.0, 0.0, 1.0]], dtype=torch.double)
+    if with_others:  # x_2 <= 0.6
+        others["fixed_features"] = {1: 0.25}
+        others["inequality_constraints"] = [(torch.tensor([2]), -torch.ones(1).double(), -0.6)]
+        corner = torch.tensor([[0.15, 0.25, 0.6]], dtype=torch.double)
+    tested = constraint(width=3, upper=1.5)
+    bounds = torch.tensor([[0.0] * 3, [1.0] * 3], dtype=torch.double)
+    candidate, _, certified = optimize_chance_constrained(
+        Linear(weights), tested, bounds, raw_samples=64, equality_constraints=equal, **others
+    )
+    assert certified and tested.certified(candidate.unsqueeze(0)).all()
+    assert abs(candidate.sum().item() - 1.0) < 1e-8
+    assert_close(candidate, corner, atol=1e-5, rtol=0)
+    with pytest.raises(InfeasibilityError, match="linear constraints|polytope appears empty"):
+        optimize_chance_constrained(
+            Linear(weights), tested, bounds, equality_constraints=[(*equal[0][:2], 4.0 * scale)]
+        )
+
+
 def test_columns_of_linear_constraints_may_be_those_of_a_batch_of_one() -> None:
     found = []
     for indices in (torch.tensor([0, 1]), torch.tensor([[0, 0], [0, 1]])):
@@ -240,10 +266,10 @@ def test_linear_constraints_are_met_without_a_long_random_walk(
     taken: list[int] = []
 
     def counted(
-        n: int, bounds: Tensor, linear: Any, n_burnin: int = 10_000, n_thinning: int = 32
+        n: int, bounds: Tensor, *lines: Any, n_burnin: int = 10_000, n_thinning: int = 32
     ) -> Tensor:
         taken.append(n_burnin)
-        return get_polytope_samples(n, bounds, linear, n_burnin=n_burnin, n_thinning=n_thinning)
+        return get_polytope_samples(n, bounds, *lines, n_burnin=n_burnin, n_thinning=n_thinning)
 
     monkeypatch.setattr(region_module, "get_polytope_samples", counted)
     bounds = torch.tensor([[0.0] * 3, [1.0] * 3], dtype=torch.double)

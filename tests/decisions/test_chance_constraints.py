@@ -24,7 +24,7 @@ from botorch.exceptions.errors import (
 from botorch.models import ModelListGP, SingleTaskGP
 from botorch.models.map_saas import EnsembleMapSaasSingleTaskGP
 from botorch.models.model import Model
-from botorch.models.transforms import Normalize, Standardize
+from botorch.models.transforms import Log, Normalize, Standardize
 from botorch.optim import optimize_acqf
 from botorch.posteriors import Posterior, TorchPosterior
 from torch import Tensor
@@ -42,6 +42,7 @@ from botorch_calib import (
 )
 from botorch_calib.decisions import joint_level
 from botorch_calib.decisions.budget import width
+from botorch_calib.decisions.outcome_quantiles import leave_one_out_factor
 from botorch_calib.exceptions import CalibrationWarning
 from botorch_calib.models import loo_residuals
 from tests.gps import make_data, make_gp, make_multitask, make_variational
@@ -143,17 +144,16 @@ def test_a_calibrated_model_states_its_own_quantile() -> None:
 
 
 class LaplaceModel(Model):
-    """Outcomes with a Laplace distribution around ``x_1 + x_2``; of noise 0.3 of their scale 0.5.
+    """Outcomes with a Laplace distribution of scale 0.5 around ``x_1 + x_2``, noise included.
 
-    Any model whose posterior has quantiles will do.
+    Any model whose posterior has a cdf and its inverse will do.
     """
 
     num_outputs = 1
 
-    def posterior(self, X: Tensor, observation_noise: Any = False, **kwargs: Any) -> Posterior:  # type: ignore[override]
+    def posterior(self, X: Tensor, *args: Any, **kwargs: Any) -> Posterior:  # type: ignore[override]
         """Around the sum of ``X``, ``b x 1 x 2``."""
-        scale = torch.tensor(0.5 if observation_noise else 0.4, dtype=X.dtype)
-        return TorchPosterior(Laplace(X.sum(dim=-1, keepdim=True), scale))
+        return TorchPosterior(Laplace(X.sum(dim=-1, keepdim=True), torch.tensor(0.5).to(X)))
 
 
 @pytest.mark.parametrize("limits", [{"upper": 2.0}, {"upper": 3.0, "lower": -1.5}])
@@ -167,9 +167,8 @@ def test_any_model_with_quantiles_will_do(limits: dict[str, Any]) -> None:
     ends += [total - reach - limits["lower"]] if "lower" in limits else []
     tested = ChanceConstraint(LaplaceModel(), **limits, level=level)
     assert_close(tested.margin(X), torch.stack(ends).amin(dim=0), rtol=1e-6, atol=1e-6)
-    # A standard deviation is as far as Phi(1) is from one half: 1.148 b, of noise-free values too.
-    z, one = NormalDist().inv_cdf(side), -math.log(2 * (1 - NormalDist().cdf(1.0)))
-    likely = z * one * (0.5**2 - 0.4**2) ** 0.5 - one * 0.4
+    # A standard deviation is as far as Phi(1) is from one half; what is noise is not said.
+    likely = 0.5 * math.log(2 * (1 - NormalDist().cdf(1.0)))
     ends = [limits["upper"] - total - likely]
     ends += [total - likely - limits["lower"]] if "lower" in limits else []
     assert_close(tested.optimism(X), torch.stack(ends).amin(dim=0), rtol=1e-6, atol=1e-6)
@@ -199,13 +198,32 @@ def test_variational_and_fully_conditioned_models() -> None:
 
 def test_ensembles_state_the_quantile_of_their_mixture() -> None:
     X, Y, _ = make_data()
-    ensemble = EnsembleMapSaasSingleTaskGP(X, Y, num_taus=3).eval()
-    at, k = points(4), torch.tensor(NormalDist().cdf(1.05 * NormalDist().inv_cdf(0.9))).double()
+    ensemble, at = EnsembleMapSaasSingleTaskGP(X, Y, num_taus=3).eval(), points(4)
+    k = 1.05 * float(leave_one_out_factor(ensemble))
+    assert k != 1.05
+    level = torch.tensor(NormalDist().cdf(k * NormalDist().inv_cdf(0.9))).double()
     tested = ChanceConstraint(ensemble, upper=0.8)
     noisy = ensemble.posterior(at, observation_noise=True)
-    assert_close(tested.margin(at), 0.8 - noisy.quantile(k).flatten(), rtol=1e-6, atol=1e-6)
-    tested.observe(at.squeeze(1), value(0.0, 4), condition=False)
+    assert_close(tested.margin(at), 0.8 - noisy.quantile(level).flatten(), rtol=1e-6, atol=1e-6)
+    assert torch.autograd.gradcheck(tested.margin, at[:2].requires_grad_())
+    tested.observe(points(4).squeeze(1), value(0.0, 4))
     assert tested.num_observed == 4 and tested.optimism(at).isfinite().all()
+
+
+def test_a_transformed_outcome_has_its_limit_in_its_own_units() -> None:
+    """The quantile of a logarithm, mapped back, against a limit on the outcome."""
+    X, Y, _ = make_data()
+    logarithmic = SingleTaskGP(X, Y.exp(), outcome_transform=Log()).eval()
+    targets = SingleTaskGP(X, Y, outcome_transform=None).eval()
+    k, at = 1.05 * leave_one_out(targets), points(5)
+    noisy = targets.posterior(at, observation_noise=True)
+    upper = (noisy.mean + k * NormalDist().inv_cdf(0.9) * noisy.variance.sqrt()).exp()
+    tested = ChanceConstraint(logarithmic, upper=2.0)
+    assert_close(tested.margin(at), (2.0 - upper).flatten(), rtol=1e-6, atol=1e-6)
+    x = at[tested.margin(at).argmax()]
+    tested.observe(x, value(3.0))
+    assert tested.num_violations == tested.num_certified
+    assert len(tested.model.train_targets) == 13
 
 
 def test_confidence_is_about_what_is_known_of_the_point() -> None:
@@ -701,7 +719,7 @@ def test_bad_arguments_are_named() -> None:
         ChanceConstraint(CalibratedModel(gp, QuantileRecalibrator([0.9])), upper=0.0)
     with pytest.raises(UnsupportedError, match="CensoredDelayModel is calibrated"):
         ChanceConstraint(CensoredDelayModel(model), upper=0.0)
-    with pytest.raises(UnsupportedError, match="one output, got 2"):
+    with pytest.raises(UnsupportedError, match="2 outputs|list of models"):
         ChanceConstraint(ModelListGP(gp, gp), upper=0.0)
     with pytest.raises(UnsupportedError, match="must be a BoTorch model"):
         ChanceConstraint(None, upper=0.0)  # type: ignore[arg-type]

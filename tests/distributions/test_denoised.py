@@ -48,11 +48,12 @@ class TestDerivatives:
         if not noise and name in ("bounded", "uniform"):
             pytest.skip("the slope of the survival function jumps, that of the excess has a kink")
 
-        def function(x, r, *inputs):
-            arguments = (x, r if noise else None, *inputs, FORMS[name])
+        def function(scale, x, r, *inputs):
+            arguments = (x, r if noise else None, *inputs, FORMS[name], None, scale)
             return log_excess(*arguments), log_survival(*arguments)
 
-        inputs = case(FORMS[name], 6)
+        scale = double(0.4, 0.7, 1.0, 1.2, 1.5, 3.0).requires_grad_()
+        inputs = (scale, *case(FORMS[name], 6))
         assert gradcheck(function, inputs, rtol=1e-4, atol=1e-6)
         assert gradgradcheck(function, inputs, rtol=1e-3, atol=1e-5)
 

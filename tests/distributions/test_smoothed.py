@@ -10,9 +10,10 @@ from torch.testing import assert_close
 
 from botorch_calib.calibration import GaussianScore
 from botorch_calib.distributions import _denoised
+from botorch_calib.distributions._denoised import MIN_RATIO
 from botorch_calib.distributions._piece_integrals import log_integrals_by_pieces
 from botorch_calib.distributions.piecewise import MIN_HALF_WIDTH, PiecewisePredictive
-from botorch_calib.distributions.smoothed import MIN_RATIO, SmoothedPredictive, UnsmoothedPredictive
+from botorch_calib.distributions.smoothed import SmoothedPredictive, UnsmoothedPredictive
 from tests import oracles
 from tests.predictive_examples import DECILES, KINDS, from_pits, random_predictive
 from tests.random_numbers import uniform
@@ -49,7 +50,7 @@ def compare(kind: str, num: int, atol: float, floor: float) -> None:
     distribution, x = random_case(kind, num)
     rows = zip(
         oracles.unbatched(distribution.predictive),
-        distribution.ratio.tolist(),
+        distribution.noise.tolist(),
         x.tolist(),
         strict=True,
     )
@@ -122,7 +123,7 @@ def test_mean_below(kind, level, noise):
     if not noise:
         smoothed = UnsmoothedPredictive(smoothed.predictive)
     value, q = smoothed.mean_below(level), smoothed.quantile(level)
-    ratios = smoothed.ratio.tolist() if noise else [0.0] * 12
+    ratios = smoothed.noise.tolist() if noise else [0.0] * 12
     rows = zip(oracles.unbatched(smoothed.predictive), ratios, q.tolist(), strict=True)
     expected = torch.tensor([oracles.mean_below(*row) for row in rows], dtype=torch.double)
     scale = smoothed.variance.sqrt()

@@ -31,6 +31,7 @@ from ax.generators.torch.botorch_modular.generator import BoTorchGenerator
 from ax.generators.torch.botorch_modular.kernels import ScaleMaternKernel
 from ax.generators.torch.botorch_modular.surrogate import Surrogate, SurrogateSpec
 from ax.generators.torch.botorch_modular.utils import ModelConfig
+from ax.generators.torch.utils import predict_from_model
 from ax.generators.torch_base import TorchOptConfig
 from botorch.acquisition import AcquisitionFunction
 from botorch.acquisition.analytic import LogExpectedImprovement
@@ -38,6 +39,8 @@ from botorch.acquisition.logei import qLogNoisyExpectedImprovement
 from botorch.acquisition.multi_objective.logei import qLogNoisyExpectedHypervolumeImprovement
 from botorch.exceptions.errors import InputDataError, UnsupportedError
 from botorch.models import ModelList, SingleTaskGP
+from botorch.models.fully_bayesian import SaasFullyBayesianSingleTaskGP
+from botorch.models.map_saas import EnsembleMapSaasSingleTaskGP
 from botorch.utils.datasets import MultiTaskDataset, SupervisedDataset
 from torch import Tensor
 
@@ -260,6 +263,28 @@ def test_wrong_arguments_are_refused_at_once(
 ) -> None:
     with pytest.raises(error, match=match):
         calibrated_model_config(**arguments)
+
+
+@pytest.mark.filterwarnings("ignore:Data .outcome observations. is not standardized")
+@pytest.mark.parametrize(
+    "model_class", [EnsembleMapSaasSingleTaskGP, SaasFullyBayesianSingleTaskGP]
+)
+def test_an_ensemble_beneath(model_class: Any) -> None:
+    """Fitted by Ax, replayed, and predicted by the mixture's moments."""
+    config = calibrated_model_config(model_class=model_class)
+    if model_class is SaasFullyBayesianSingleTaskGP:
+        pytest.importorskip("numpyro", reason="needs the extra fully-bayesian")
+        fast = {"warmup_steps": 8, "num_samples": 8, "thinning": 2, "disable_progbar": True}
+        config = replace(config, mll_options=fast)
+    model = fitted(config)
+    assert type(model.model) is model_class and model.calibrator.num_updates == 12
+    X = torch.rand(5, 2, dtype=torch.double)
+    mean, variance = predict_from_model(model, X)
+    expected, spread = model.posterior(X).moments()
+    torch.testing.assert_close(mean, expected.detach())
+    torch.testing.assert_close(variance.squeeze(-1), spread.detach())
+    with pytest.raises(InputDataError, match="register_model"):
+        calibrated_model_config(model_class=CalibratedModel)
 
 
 @pytest.mark.filterwarnings("ignore:Data .outcome observations. is not standardized")

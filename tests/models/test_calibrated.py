@@ -4,7 +4,6 @@ import copy
 import math
 import pickle
 import warnings
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -25,10 +24,8 @@ from botorch.models import (
     PairwiseGP,
     SingleTaskGP,
 )
-from botorch.models.fully_bayesian import SaasFullyBayesianSingleTaskGP
-from botorch.models.map_saas import EnsembleMapSaasSingleTaskGP
 from botorch.models.model import Model
-from botorch.models.transforms import Bilog, ChainedOutcomeTransform, Log, Power, Standardize
+from botorch.models.transforms import ChainedOutcomeTransform, Log, Standardize
 from botorch.models.transforms.outcome import OutcomeTransform
 from botorch.posteriors import GPyTorchPosterior
 from botorch.sampling.normal import SobolQMCNormalSampler
@@ -928,11 +925,6 @@ def make_unsupported(name: str) -> Model:
     if name == "every task an output":
         task = torch.arange(len(X)).remainder(2).to(X).unsqueeze(-1)
         return MultiTaskGP(torch.cat([X, task], dim=-1), Y, task_feature=-1)
-    if name == "fully Bayesian":
-        pytest.importorskip("numpyro")
-        return SaasFullyBayesianSingleTaskGP(X, Y)
-    if name == "ensemble":
-        return EnsembleMapSaasSingleTaskGP(X, Y, num_taus=2)
     if name == "model list":
         return ModelList(make_gp(), make_gp())
     return PairwiseGP(X, torch.tensor([[0, 1], [2, 3]]))
@@ -942,8 +934,6 @@ UNSUPPORTED = {
     "multi-output": r"ModelList, .*`model.subset_output\(\[i\]\)`",
     "one kernel for all outputs": "ModelList, .* fitted to that outcome alone",
     "every task an output": r"ModelList, .*`output_tasks=\[task\]`",
-    "fully Bayesian": "ensemble",
-    "ensemble": "ensemble",
     "model list": "ModelList",
     "preferences": "PairwiseGP has no Gaussian likelihood",
 }
@@ -967,42 +957,6 @@ def test_one_outcome_of_a_model_of_several():
         assert model.calibrator.num_updates == len(X)
         expected = both.posterior(X).mean[:, [i]]
         torch.testing.assert_close(model.model.posterior(X).mean, expected)
-
-
-NONLINEAR: dict[str, tuple[Callable[[], OutcomeTransform], str]] = {
-    "log": (Log, "outcome transform Log, "),
-    "power": (lambda: Power(0.5), "outcome transform Power, "),
-    "bilog": (Bilog, "outcome transform Bilog, "),
-    "chain": (
-        lambda: ChainedOutcomeTransform(bilog=Bilog(), standardize=Standardize(1)),
-        r"transform Bilog \(in its ChainedOutcomeTransform\).*apply Bilog to",
-    ),
-    "chain of chains": (
-        lambda: ChainedOutcomeTransform(
-            standardize=Standardize(1), chain=ChainedOutcomeTransform(power=Power(2.0))
-        ),
-        r"transform Power \(in its ChainedOutcomeTransform\)",
-    ),
-}
-
-
-@pytest.mark.filterwarnings("ignore:Data .outcome observations. is not standardized")
-@pytest.mark.parametrize("name", NONLINEAR)
-def test_nonlinear_outcome_transform(name: str) -> None:
-    """Refused where the model is given, not at its first posterior."""
-    X, Y, _ = make_data()
-    transform, match = NONLINEAR[name]
-    gp = SingleTaskGP(X, (Y - Y.mean()).exp(), outcome_transform=transform())
-    pending = CensoredDelayModel(gp, X[:2], 0.5)
-    plain = CalibratedModel(make_gp(), OnlineConformal(0.2))
-    for build in (
-        lambda: CalibratedModel(gp, OnlineConformal(0.2)),
-        lambda: CalibratedModel.from_history(gp, OnlineConformal(0.2)),
-        lambda: CalibratedModel(pending, OnlineConformal(0.2)),
-        lambda: plain.with_model(gp),
-    ):
-        with pytest.raises(UnsupportedError, match=f"SingleTaskGP.*{match}.*Standardize"):
-            build()
 
 
 def test_posterior_that_is_not_gaussian() -> None:

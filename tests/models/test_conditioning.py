@@ -10,12 +10,14 @@ import pytest
 import torch
 from botorch.exceptions.errors import UnsupportedError
 from botorch.models import SingleTaskGP
+from botorch.models.gpytorch import GPyTorchModel
 from botorch.models.robust_relevance_pursuit_model import RobustRelevancePursuitSingleTaskGP
 from botorch.models.transforms import ChainedOutcomeTransform, Normalize, Standardize
 from botorch.models.transforms.input import AppendFeatures, ChainedInputTransform, InputPerturbation
 from botorch.sampling.normal import SobolQMCNormalSampler
 from gpytorch.kernels import RBFKernel, ScaleKernel
 from gpytorch.likelihoods import FixedNoiseGaussianLikelihood, GaussianLikelihood
+from gpytorch.models import GP
 from torch import Tensor
 
 from botorch_calib import (
@@ -144,6 +146,34 @@ def test_stated_noise_is_not_doubled(transform: Callable[[], Any]) -> None:
     assert report.base.coverage == float((z.abs() < 1.2815515655446004).double().mean())
 
 
+# ------------------------------------------------------------ models without training data
+
+
+class Sum(GP, GPyTorchModel):
+    """Of other models, as in BoTorch's tutorial on rank-weighted ensembles."""
+
+    _num_outputs = 1
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.models, self.likelihood = torch.nn.ModuleList([model]), GaussianLikelihood().double()
+
+    def forward(self, x: Tensor) -> Any:
+        model: Any = self.models[0]
+        return model.posterior(x).distribution
+
+
+def test_a_model_without_training_data_is_calibrated_online() -> None:
+    X, Y, _ = make_data()
+    model = CalibratedModel(Sum(SingleTaskGP(X[:6], Y[:6])).eval(), far_from_gaussian())
+    assert model.batch_shape == torch.Size()
+    model.observe(X[6:], Y[6:], condition=False)
+    assert model.calibrator.num_updates == 30 + 6
+    assert LogCalibratedExpectedImprovement(model, 0.0)(X.unsqueeze(-2)).isfinite().all()
+    with pytest.raises(UnsupportedError, match="condition=False"):
+        model.observe(X[6:], Y[6:])
+
+
 # ------------------------------------------------------------ conditioning that fails
 
 
@@ -254,6 +284,11 @@ def test_one_to_many_transforms_observe_as_in_training(transform: Callable[[], A
     for got in (model.model, delayed):
         torch.testing.assert_close(got.posterior(T).mean, expected.mean)
         torch.testing.assert_close(got.posterior(T).variance, expected.variance)
+    calibrated = CalibratedModel(full, GaussianLaw())
+    pending = LogCalibratedExpectedImprovement  # takes single points only, which it says
+    if width == 2:
+        with pytest.raises(UnsupportedError, match="one value for each point"):
+            pending(calibrated, 0.0, X_pending=X[:2] + 0.01)(T[:, :1])
     replay = CalibratedModel.from_history(full, far_from_gaussian())
     assert replay.calibrator.num_updates == 30 + 12 or width == 1
 

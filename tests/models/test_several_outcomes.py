@@ -198,10 +198,20 @@ def test_outcomes_and_noise_are_each_ones_own() -> None:
                 alone: Any = model.models[i].posterior(T, observation_noise=own)
                 assert_close(posterior.mean[..., place], alone.mean[..., 0])
                 assert_close(posterior.variance[..., place], alone.variance[..., 0])
+    with pytest.raises(InputDataError, match=r"`output_indices` \[3\] name none of 3"):
+        model.posterior(T, output_indices=[3])
     subset = model.subset_output([2, 0])
     assert type(subset) is CalibratedModelList
     assert_close(subset.posterior(T).mean, model.posterior(T, output_indices=[2, 0]).mean)
     assert model.subset_output([1]) is model.models[1]
+
+
+def test_noise_of_a_list_of_botorch_and_the_remedy() -> None:
+    """It gives each model the place of its outcome, where there is one."""
+    noise = torch.full((3, 2), 0.1, **DOUBLE)
+    with pytest.raises(UnsupportedError, match="use a CalibratedModelList"):
+        ModelList(*corrected().models).posterior(T, observation_noise=noise)
+    assert corrected().posterior(T, observation_noise=noise).mean.shape == (3, 2)
 
 
 def test_weighted_sums() -> None:

@@ -196,8 +196,9 @@ def test_what_cannot_be_replaced_is_refused(wrap: Callable[[Any], Any]) -> None:
 def warped(concentration: float) -> SingleTaskGP:
     warp = Warp(2, indices=[0, 1], bounds=torch.tensor([[-5.0] * 2, [5.0] * 2], **DOUBLE))
     gp = SingleTaskGP(X, Y, input_transform=warp.double())
-    warp.concentration0.data.fill_(concentration)
-    warp.concentration1.data.fill_(1.0 / concentration)
+    parts: Any = warp
+    parts.concentration0.data.fill_(concentration)
+    parts.concentration1.data.fill_(1.0 / concentration)
     return gp
 
 

@@ -47,7 +47,7 @@ class Terms:
         X = X.to(self.origin) - self.origin
         # Squares go in elementwise on the left: summing the larger side would cost more.
         left = torch.cat([X, X * X], dim=-1).reshape(-1, len(self._right))
-        return torch.addmm(self._last, left, self._right).exp()
+        return torch.addmm(self._last, left, self._right).exp_()
 
 
 def gaussian_correlation(X1: Tensor, X2: Tensor, lengthscale: float) -> Tensor:

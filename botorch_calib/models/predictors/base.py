@@ -27,14 +27,32 @@ class Predictor(ABC):
             those of the part that predicts (``predicting``).
     """
 
+    #: Whether it tells the objective from the noise of an observation.
+    states_objective = True
+
     def __init__(self, model: Any) -> None:
         self.model = model
         self.observed: Any = observed_process(model)
         self.predicting: Any = predicting_process(model)
 
+    #: Whether samples of the posterior have a dimension of members, as BoTorch's ensembles' have.
+    is_ensemble = False
+
     @abstractmethod
     def check(self) -> None:
         """Raise ``UnsupportedError``, with a remedy, if a model of this kind is not served."""
+
+    def states_observations_only(self) -> UnsupportedError:
+        """The error for a claim about the objective, where `states_objective` is False."""
+        return UnsupportedError(
+            f"A {type(self.observed).__name__} states observations only, not the objective behind "
+            "their noise: make the CalibratedModel with `denoise=False`."
+        )
+
+    def inputs(self, X: Tensor) -> Tensor:
+        """Points ``... x d`` in the transformed space, where calibrators work."""
+        transformed: Tensor = self.predicting.transform_inputs(X)
+        return transformed
 
     @abstractmethod
     def scores(self, X: Tensor, Y: Tensor, Yvar: Tensor | None = None) -> Tensor:

@@ -20,8 +20,9 @@ from botorch_calib.models.inspection import (
     with_task_feature,
 )
 from botorch_calib.models.marginals import posterior_at
+from botorch_calib.models.outcome_transforms import check_increasing
 from botorch_calib.models.predictors.base import Predictor
-from botorch_calib.models.requirements import check_base, check_outcome_transform
+from botorch_calib.models.requirements import check_base
 from botorch_calib.models.residuals import forecast_history
 from botorch_calib.posteriors import CalibratedPosterior
 from botorch_calib.posteriors.single_points import SinglePointPosterior, is_gaussian
@@ -33,7 +34,7 @@ class GaussianPredictor(Predictor):
     def check(self) -> None:
         """Raise ``UnsupportedError`` if the model is another one."""
         check_base(self.model)
-        check_outcome_transform(self.observed)
+        check_increasing(self.observed)
 
     def moments(self, X: Tensor, Yvar: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Mean and standard deviation of an observation by the model of observed data.
@@ -132,7 +133,7 @@ def _gaussian_posterior(model: Any, X: Tensor) -> GPyTorchPosterior:
     if not is_gaussian(posterior):
         raise UnsupportedError(
             f"The posterior of {type(model).__name__} is a {type(posterior).__name__}, "
-            "not Gaussian in the units of the outcome. Use no outcome transform or "
-            "Standardize, and apply nonlinear transforms to the observations beforehand."
+            "not Gaussian in the space of its targets: let the model have Standardize, another of "
+            "BoTorch's outcome transforms, or none."
         )
     return posterior

@@ -1,0 +1,66 @@
+"""Speed of log expected improvement of a calibrated ensemble of 16 Gaussian processes.
+
+Importing this module registers the comparisons with `perf.measure`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import torch
+from botorch.models.map_saas import EnsembleMapSaasSingleTaskGP
+from botorch.models.transforms import Normalize
+
+from benchmarks.framework.strategies import log_calibrated_ei, log_expected_improvement
+from benchmarks.perf.calibrated_and_delayed import NUM_INITIAL, automatic_calibrator, recalibrator
+from benchmarks.perf.measure import Call, Workload, comparison, value_and_gradient
+from botorch_calib import CalibratedModel
+from botorch_calib.calibration import Calibrator
+
+NUM_MEMBERS = 16
+SIZES = ((50, 20), (100, 512))  # training points, and points evaluated at a time
+CALIBRATORS: dict[str, Callable[[], Calibrator]] = {
+    "calibrated, lengthscale auto": automatic_calibrator,
+    "recalibrated (19 levels)": recalibrator,
+}
+
+
+def ensemble(work: Workload) -> EnsembleMapSaasSingleTaskGP:
+    """One whose hyperparameters are spread as draws of a posterior are; a fit would take long."""
+    dim = work.X.shape[-1]
+    model = EnsembleMapSaasSingleTaskGP(
+        work.X,
+        work.Y,
+        num_taus=NUM_MEMBERS,
+        input_transform=Normalize(dim, bounds=work.bounds),
+    )
+    generator = torch.Generator().manual_seed(0)
+    spread = (0.4 * torch.randn(NUM_MEMBERS, 1, dim, generator=generator)).exp().to(work.X)
+    model.covar_module.base_kernel.lengthscale = 0.3 * spread
+    model.likelihood.noise = 0.05 * spread[..., 0]
+    model.eval()
+    return model
+
+
+def log_ei_pair(
+    work: Workload, size: tuple[int, int], template: Callable[[], Calibrator]
+) -> tuple[Call, Call]:
+    """Log expected improvement of a calibrated ensemble, and BoTorch's of the one beneath it."""
+    num_points, batch_size = size
+    work = Workload(work.device, num_points)
+    plain, batch = ensemble(work), work.points(batch_size, 1, seed=1)
+    model = CalibratedModel.from_history(plain, template(), NUM_INITIAL)
+    return (
+        value_and_gradient(log_calibrated_ei(model, work.best_f), batch),
+        value_and_gradient(log_expected_improvement(plain, work.best_f), batch),
+    )
+
+
+for _size in SIZES:
+    for _name, _template in CALIBRATORS.items():
+        comparison(
+            f"{_name} / plain log EI, {NUM_MEMBERS} members, n = {_size[0]}, b = {_size[1]}",
+            repetitions=30,
+            warm_up=3,
+        )(partial(log_ei_pair, size=_size, template=_template))

@@ -1,0 +1,57 @@
+"""Speed of log expected improvement of log outcomes, against a plain model without a transform.
+
+Importing this module registers the comparisons with `perf.measure`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from botorch.fit import fit_gpytorch_mll
+from botorch.models import SingleTaskGP
+from botorch.models.transforms import ChainedOutcomeTransform, Log, Normalize, Standardize
+from gpytorch.mlls import ExactMarginalLogLikelihood
+
+from benchmarks.framework.strategies import log_calibrated_ei, log_expected_improvement
+from benchmarks.perf.calibrated_and_delayed import NUM_INITIAL, automatic_calibrator, recalibrator
+from benchmarks.perf.measure import Call, Workload, comparison, value_and_gradient
+from benchmarks.perf.single_points import SIZES
+from botorch_calib import CalibratedModel
+from botorch_calib.calibration import Calibrator
+
+
+def log_outcome_pair(
+    work: Workload, size: tuple[int, int], template: Callable[[], Calibrator]
+) -> tuple[Call, Call]:
+    """Calibrated, of log outcomes, and plain, of the outcomes themselves; at most 1.3."""
+    num_points, batch_size = size
+    work = Workload(work.device, num_points)
+    Y = (work.Y / work.Y.std()).exp()
+    gp = SingleTaskGP(
+        work.X,
+        Y,
+        input_transform=Normalize(work.X.shape[-1], bounds=work.bounds),
+        outcome_transform=ChainedOutcomeTransform(log=Log(), standardize=Standardize(1)),
+    )
+    fit_gpytorch_mll(ExactMarginalLogLikelihood(gp.likelihood, gp))
+    model = CalibratedModel.from_history(gp, template(), NUM_INITIAL)
+    batch = work.points(batch_size, 1, seed=1)
+    return (
+        value_and_gradient(log_calibrated_ei(model, Y.max()), batch),
+        value_and_gradient(log_expected_improvement(work.gp, work.best_f), batch),
+    )
+
+
+CALIBRATORS: dict[str, Callable[[], Calibrator]] = {
+    "calibrated, lengthscale auto": automatic_calibrator,
+    "recalibrated (19 levels)": recalibrator,
+}
+
+for _size in SIZES:
+    for _name, _template in CALIBRATORS.items():
+        comparison(
+            f"{_name}, log outcomes / plain log EI, n = {_size[0]}, b = {_size[1]}",
+            repetitions=100,
+            warm_up=10,
+        )(partial(log_outcome_pair, size=_size, template=_template))

@@ -1,0 +1,109 @@
+"""`NoisyEnsemble`: an ensemble of point predictions, with the noise of observations."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from botorch.acquisition.objective import PosteriorTransform
+from botorch.exceptions import InputDataError, UnsupportedError
+from botorch.models.ensemble import EnsembleModel
+from botorch.models.model import Model
+from botorch.posteriors import GPyTorchPosterior
+from gpytorch.constraints import GreaterThan
+from gpytorch.distributions import MultivariateNormal
+from gpytorch.likelihoods import GaussianLikelihood
+from linear_operator.operators import DiagLinearOperator
+from torch import Tensor
+
+from botorch_calib._validation import check_variances
+from botorch_calib.models.wrapper import check_output_indices
+
+# Variance of what a member states, over that of the noise: as good as none, and positive.
+_LEAST = 1e-10
+
+
+class NoisyEnsemble(Model):
+    """An ``EnsembleModel`` whose members predict observations ``N(value, noise variance)``.
+
+    Forests and deep ensembles state values alone, so there is no distribution of an observation
+    that a calibrator could correct. With the variance of the noise they are a mixture, as a fully
+    Bayesian model: `CalibratedModel` takes it, scores observations by `CalibratedModel.observe`
+    (with ``condition=False``; a refitted ensemble is given by `CalibratedModel.with_model`), and
+    corrects the distribution of observations. The members leave no doubt about the objective, so
+    that of the objective stays the ensemble's: give ``denoise=False``.
+
+    Args:
+        model: With one output and equal weights, of any input and outcome transform.
+        noise_variance: Of an observation, in squared units of the outcome: a number, or one for
+            each member.
+
+    Raises:
+        UnsupportedError: If ``model`` is no such ensemble.
+        InputDataError: If a variance is not positive.
+
+    Example:
+        >>> model = CalibratedModel(NoisyEnsemble(forest, 0.1), calibrator, denoise=False)
+        >>> model.observe(X_new, Y_new, condition=False)
+    """
+
+    _is_ensemble = True
+
+    def __init__(self, model: EnsembleModel, noise_variance: Tensor | float) -> None:
+        super().__init__()
+        if not isinstance(model, EnsembleModel) or model.num_outputs != 1:
+            raise UnsupportedError(
+                "`model` must be an EnsembleModel with one output, got "
+                f"{type(model).__name__}: give a subclass of `botorch.models.ensemble`'s."
+            )
+        weights = model.ensemble_weights
+        if weights is not None and not (weights == weights.reshape(-1)[0]).all():
+            raise UnsupportedError(
+                "`model` has weights, and the members of a NoisyEnsemble count alike: repeat those "
+                "that count for more in its `forward`."
+            )
+        noise = torch.atleast_1d(torch.as_tensor(noise_variance))
+        noise = noise if noise.is_floating_point() else noise.double()
+        if not (check_variances("noise_variance", noise) > 0.0).all():
+            raise InputDataError("`noise_variance` must be positive.")
+        self.model = model
+        shape = noise.shape if noise.numel() > 1 else torch.Size()
+        self.likelihood = GaussianLikelihood(
+            batch_shape=shape, noise_constraint=GreaterThan(0.0)
+        ).to(noise)
+        self.likelihood.noise = noise.unsqueeze(-1) if noise.numel() > 1 else noise
+        self.likelihood.requires_grad_(False)
+        self.eval()
+
+    @property
+    def num_outputs(self) -> int:
+        """One output."""
+        return 1
+
+    @property
+    def batch_shape(self) -> torch.Size:
+        """That of the ensemble, without the members."""
+        return torch.Size()
+
+    def transform_inputs(self, X: Tensor, input_transform: Any = None) -> Tensor:
+        """Inputs in the ensemble's transformed space."""
+        return self.model.transform_inputs(X, input_transform)
+
+    def posterior(  # type: ignore[override]
+        self,
+        X: Tensor,
+        output_indices: list[int] | None = None,
+        observation_noise: bool = False,
+        posterior_transform: PosteriorTransform | None = None,
+    ) -> GPyTorchPosterior:
+        """The members' posteriors, ``batch_shape x num_members x q x 1``, at ``... x q x d``.
+
+        ``observation_noise`` is True for observations.
+        """
+        check_output_indices(output_indices)
+        values = self.model.posterior(X).values.squeeze(-1)
+        noise = self.likelihood.noise.to(values)
+        variances = noise * (1.0 if observation_noise else _LEAST)
+        normal = MultivariateNormal(values, DiagLinearOperator(variances.expand_as(values)))
+        posterior = GPyTorchPosterior(normal)
+        return posterior if posterior_transform is None else posterior_transform(posterior, X=X)

@@ -1,0 +1,121 @@
+"""`OutcomeProbability`: the calibrated probability of a yes or no outcome, as a model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Self
+
+import torch
+from botorch.exceptions.errors import BotorchTensorDimensionError, UnsupportedError
+from botorch.models.deterministic import DeterministicModel
+from botorch.models.likelihoods.pairwise import PairwiseProbitLikelihood
+from botorch.models.model import Model
+from botorch.models.pairwise_gp import PairwiseGP
+from gpytorch.likelihoods import BernoulliLikelihood
+from torch import Tensor
+
+from botorch_calib._validation import check_tensor
+from botorch_calib.calibration.probabilities import ProbabilityCalibrator
+
+
+class OutcomeProbability(DeterministicModel):
+    """Probability that an evaluation succeeds, that a point is feasible or preferred, kept true.
+
+    Its value at a point is the calibrated probability itself, without uncertainty. So it stands
+    beside the model of an objective in a ``ModelList``, and
+    ``constraints=[lambda Y: 0.9 - Y[..., 1]]`` of a Monte Carlo acquisition function asks for nine
+    successes in ten.
+
+    What is kept true are the probabilities of what was observed, all rounds together, whatever the
+    classifier (see `botorch_calib.calibration.ProbabilityCalibrator`): no statement on one point.
+
+    Args:
+        probability: Maps points ``... x d`` to the stated probabilities, ``...``.
+        calibrator: Shared, not copied, with what it has learned.
+
+    Example:
+        >>> feasible = OutcomeProbability.of_classifier(gp, ProbabilityCalibrator())
+        >>> feasible.observe(X_new, happened)  # before the classifier is refitted
+        >>> model = ModelList(objective, feasible)
+    """
+
+    def __init__(
+        self, probability: Callable[[Tensor], Tensor], calibrator: ProbabilityCalibrator
+    ) -> None:
+        super().__init__()
+        self._num_outputs = 1
+        self.probability = probability
+        self.calibrator = calibrator
+
+    @classmethod
+    def of_classifier(cls, model: Model, calibrator: ProbabilityCalibrator) -> Self:
+        """That of a Gaussian process with a ``BernoulliLikelihood``: ``P(b = 1)``.
+
+        Raises:
+            UnsupportedError: If ``model`` has another likelihood.
+        """
+        likelihood = getattr(model, "likelihood", None)
+        if not isinstance(likelihood, BernoulliLikelihood):
+            raise UnsupportedError(
+                f"{type(model).__name__} has no BernoulliLikelihood: give OutcomeProbability a "
+                "function that computes the probability from points."
+            )
+
+        def probability(X: Tensor) -> Tensor:
+            posterior: Any = model.posterior(X.unsqueeze(-2))
+            score = posterior.mean / (1.0 + posterior.variance).sqrt()
+            return torch.special.ndtr(score).squeeze(-1).squeeze(-1)
+
+        return cls(probability, calibrator)
+
+    @classmethod
+    def of_preference(
+        cls, model: PairwiseGP, reference: Tensor, calibrator: ProbabilityCalibrator
+    ) -> Self:
+        """That a point is preferred to a ``reference``, ``d``, by a ``PairwiseGP``.
+
+        Raises:
+            UnsupportedError: If ``model`` has no ``PairwiseProbitLikelihood``.
+        """
+        if not isinstance(getattr(model, "likelihood", None), PairwiseProbitLikelihood):
+            raise UnsupportedError(
+                f"{type(model).__name__} has no PairwiseProbitLikelihood: give OutcomeProbability "
+                "a function that computes the probability from points."
+            )
+
+        def probability(X: Tensor) -> Tensor:
+            pairs = torch.stack([X, reference.to(X).expand_as(X)], dim=-2)
+            posterior: Any = model.posterior(pairs)
+            normal = posterior.distribution
+            covariance = normal.covariance_matrix
+            difference = normal.mean[..., 0] - normal.mean[..., 1]
+            shared = covariance[..., 0, 1] + covariance[..., 1, 0]
+            variance = covariance.diagonal(dim1=-2, dim2=-1).sum(dim=-1) - shared
+            # Each utility is observed with a variance of 1.
+            return torch.special.ndtr(difference / (2.0 + variance.clamp(min=0.0)).sqrt())
+
+        return cls(probability, calibrator)
+
+    def forward(self, X: Tensor) -> Tensor:
+        """Calibrated probabilities at ``batch_shape x q x d``, ``batch_shape x q x 1``."""
+        probability: Tensor = self.calibrator(self.probability(X))
+        return probability.unsqueeze(-1)
+
+    @torch.no_grad()
+    def observe(self, X: Tensor, happened: Tensor) -> None:
+        """Learn from outcomes, in order, with the classifier that has seen none of them.
+
+        Args:
+            X: Points ``n x d``.
+            happened: 1 where the outcome is yes, else 0, ``n x 1``; numbers or booleans.
+
+        Raises:
+            BotorchTensorDimensionError: If a shape is another one.
+            InputDataError: If an outcome is outside [0, 1].
+        """
+        if check_tensor("X", X).dim() != 2 or happened.shape != (len(X), 1):
+            raise BotorchTensorDimensionError(
+                "`X` and `happened` must have shapes n x d and n x 1, got "
+                f"{tuple(X.shape)} and {tuple(happened.shape)}."
+            )
+        self.calibrator.update(self.probability(X), happened.squeeze(-1).to(X))

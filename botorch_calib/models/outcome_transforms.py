@@ -1,0 +1,156 @@
+"""Outcome transforms as increasing maps: what they map, in which domain, and whether they increase.
+
+An observation's normal score is the same before and after an increasing map, so a model with such
+an outcome transform is calibrated in the space of its targets, and the result is mapped back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from copy import copy
+from typing import Any
+
+import torch
+from botorch.exceptions.errors import InputDataError, UnsupportedError
+from botorch.models.transforms import ChainedOutcomeTransform, Standardize
+from botorch.models.transforms.outcome import OutcomeTransform, Power
+from torch import Tensor
+
+from botorch_calib.models.inspection import inputs_of_transform, like
+from botorch_calib.posteriors import OutcomeMap
+
+# How far beyond the data, in units of their range, a transform of a user's own has to increase
+_BEYOND = 3.0
+_CHECKED = 129
+
+
+class InverseTransform(OutcomeMap):
+    """From the targets of a model to its outcomes: the inverse of its outcome transform.
+
+    Args:
+        model: A model with one output, in eval mode.
+        X: The points, ``batch_shape x q x d``, with all columns of the model (default: the training
+            inputs). They matter to a transform that differs between inputs.
+    """
+
+    def __init__(self, model: Any, X: Tensor | None = None) -> None:
+        self._parts = list(_parts_of(model.outcome_transform))
+        self._inputs = inputs_of_transform(model, X)
+
+    def last_points(self, num: int) -> InverseTransform:
+        """The map at the last ``num`` of the ``q`` points."""
+        last = copy(self)
+        last._inputs = {name: X[..., -num:, :] for name, X in self._inputs.items()}
+        return last
+
+    def outcome(self, latent: Tensor) -> Tensor:
+        """Outcomes of targets."""
+        for part in reversed(self._parts):
+            latent = _backward(part, latent, self._inputs)
+        return latent
+
+    def latent(self, outcome: Tensor) -> Tensor:
+        """Targets of outcomes; infinite for numbers that cannot be outcomes.
+
+        The transforms have no value there. They lie below or above a typical outcome.
+        """
+        target = outcome
+        for part in self._parts:
+            target = _forward(part, target, self._inputs)
+        with torch.no_grad():
+            inside = self.outcome(torch.zeros_like(target))
+            limit = torch.where(outcome < inside, -torch.inf, torch.inf)
+        return torch.where(target.isnan(), limit, target)
+
+
+def targets_of(model: Any, X: Tensor, Y: Tensor) -> Tensor:
+    """The targets of observations ``n x 1``.
+
+    Raises:
+        InputDataError: If the model's outcome transform does not take one of them.
+    """
+    targets = InverseTransform(model, X).latent(Y)
+    if not targets.isfinite().all():
+        name, culprits = transform_name(model), Y[~targets.isfinite()].tolist()
+        raise InputDataError(
+            f"`Y` holds {culprits[0]:g}, which the outcome transform {name} of this "
+            f"{type(model).__name__} does not take: leave such observations out, or use another "
+            "transform, such as Bilog, which takes all numbers."
+        )
+    return targets
+
+
+def transform_name(model: Any) -> str:
+    """The names of the parts of a model's outcome transform."""
+    return " and ".join(type(part).__name__ for part in _parts_of(model.outcome_transform))
+
+
+@torch.no_grad()
+def check_increasing(model: Any) -> None:
+    """Raise ``UnsupportedError`` unless a model's outcome transform increases.
+
+    The inverse has to increase among the training targets and, up to ties, thrice their range
+    beyond them on either side, where predictions may lie. It is looked at there.
+    """
+    transform = getattr(model, "outcome_transform", None)
+    if transform is None or type(transform) is Standardize:
+        return
+    if model.training:
+        model.eval()
+    targets = getattr(model, "train_targets", None)
+    targets = torch.zeros(1) if targets is None or not targets.numel() else targets
+    targets = like(model, targets)
+    low, high = targets.min(), targets.max()
+    length = torch.where(high > low, high - low, 1.0)
+    steps = torch.linspace(0.0, 1.0, _CHECKED).to(length).view(-1, 1, 1)
+    inverse = InverseTransform(model)
+    among = inverse.outcome(low + steps * (high - low).clamp(min=1e-3))
+    beyond = inverse.outcome(low - _BEYOND * length + steps * (1.0 + 2.0 * _BEYOND) * length)
+    name, kind = transform_name(model), type(model).__name__
+    if (among[1:] < among[:-1]).all():
+        raise UnsupportedError(
+            f"{kind} has the decreasing outcome transform {name}, which exchanges the lower and "
+            "the upper tail: negate the observations beforehand, or minimise by the acquisition "
+            "function."
+        )
+    # In this form, so that NaN does not pass.
+    if not ((among[1:] > among[:-1]).all() and (beyond[1:] >= beyond[:-1]).all()):
+        raise UnsupportedError(
+            f"{kind} has the outcome transform {name}, whose inverse does not increase where "
+            "predictions may lie, among its training targets and beyond: let `untransform` be an "
+            "increasing function of all numbers (constant, say, beyond its domain), or apply "
+            f"{name} to the observations beforehand."
+        )
+
+
+def _parts_of(transform: Any) -> Iterator[OutcomeTransform]:
+    """The parts of a chain, of chains too, in the order in which they apply to observations."""
+    if isinstance(transform, ChainedOutcomeTransform):
+        for part in transform.values():
+            yield from _parts_of(part)
+    else:
+        yield transform
+
+
+def _forward(part: Any, Y: Tensor, inputs: dict[str, Tensor]) -> Tensor:
+    if type(part) is Power:
+        if _is_odd(part.power):
+            return Y.sign() * Y.abs().pow(part.power)
+        Y = Y.masked_fill(Y < 0.0, torch.nan)  # an even power would take these for positive ones
+    value: Tensor = part(Y, **inputs)[0]
+    return value
+
+
+def _backward(part: Any, Y: Tensor, inputs: dict[str, Tensor]) -> Tensor:
+    if type(part) is Power:
+        # A Gaussian target may be negative. BoTorch then states NaN, or a positive outcome.
+        if _is_odd(part.power):
+            return Y.sign() * Y.abs().pow(1.0 / part.power)
+        Y = Y.clamp(min=0.0)
+    value: Tensor = part.untransform(Y, **inputs)[0]
+    return value
+
+
+def _is_odd(power: float) -> bool:
+    """Whether a power, or the root that it is, takes negative numbers to negative ones."""
+    return any(abs(p - round(p)) < 1e-9 and round(p) % 2 == 1 for p in (power, 1.0 / power))

@@ -1,0 +1,156 @@
+"""`MixturePredictor`: the mixture of an ensemble's Gaussian predictions.
+
+Members are the draws of a fully Bayesian model, or the models of an ensemble. Their mixture is the
+predictive distribution of an observation, whose normal score calibrators see.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from botorch.exceptions.errors import UnsupportedError
+from botorch.models.model import Model
+from botorch.posteriors import GPyTorchPosterior
+from gpytorch.likelihoods.gaussian_likelihood import _GaussianLikelihoodBase
+from torch import Tensor
+
+from botorch_calib.calibration import Calibrator
+from botorch_calib.distributions.mixture import mixture_score, score_of_members
+from botorch_calib.models.conditioning import conditioned_on, given_noise
+from botorch_calib.models.inspection import (
+    in_output_task,
+    least_variance,
+    observation_noise_variance,
+    with_task_feature,
+)
+from botorch_calib.models.marginals import posterior_at
+from botorch_calib.models.noisy_ensemble import NoisyEnsemble
+from botorch_calib.models.outcome_transforms import check_increasing, transform_name
+from botorch_calib.models.predictors.base import Predictor
+from botorch_calib.models.residuals import forecast_history
+from botorch_calib.posteriors.mixture import MEMBER_DIM, CalibratedMixturePosterior
+from botorch_calib.posteriors.moments import marginal_variance
+from botorch_calib.posteriors.single_points import SinglePointPosterior, raw_variance
+
+
+class MixturePredictor(Predictor):
+    """An ensemble with one output, Gaussian likelihoods and no or an affine outcome transform."""
+
+    is_ensemble = True
+
+    def check(self) -> None:
+        """Raise ``UnsupportedError`` if the model is another one."""
+        model, name = self.observed, type(self.observed).__name__
+        if model.num_outputs != 1:
+            raise UnsupportedError(
+                f"{name} has {model.num_outputs} outputs: use one CalibratedModel per outcome in a "
+                "ModelList, each around an ensemble of that outcome or output task alone."
+            )
+        likelihood = getattr(model, "likelihood", None)
+        if not (isinstance(likelihood, _GaussianLikelihoodBase) or self._is_to_be_fitted):
+            raise UnsupportedError(
+                f"{name} states no noise of its observations, which a calibrated model needs: give "
+                "it as `NoisyEnsemble(model, noise_variance)`."
+            )
+        if not getattr(getattr(model, "outcome_transform", None), "_is_linear", True):
+            raise UnsupportedError(
+                f"{name} has the nonlinear outcome transform {transform_name(model)}, and the "
+                "predictions of its members are Gaussian only before it: apply it to the "
+                "observations beforehand, and let the model have Standardize or no transform."
+            )
+        check_increasing(model)
+
+    def inputs(self, X: Tensor) -> Tensor:
+        """Transformed points, those of members with warps of their own averaged."""
+        transformed: Tensor = self.predicting.transform_inputs(X.unsqueeze(MEMBER_DIM))
+        return transformed.mean(dim=MEMBER_DIM)
+
+    def scores(self, X: Tensor, Y: Tensor, Yvar: Tensor | None = None) -> Tensor:
+        """Normal scores under the mixture of the members' predictions, ``n``."""
+        X = with_task_feature(self.observed, X).unsqueeze(-2)
+        posterior = _members_at(self.observed, X)
+        if posterior.mean.shape[-2] != 1:
+            raise UnsupportedError(
+                "Observations cannot be predicted one by one under one-to-many input transforms."
+            )
+        if Yvar is None:
+            noise = observation_noise_variance(self.observed, posterior, X)
+        else:
+            noise = Yvar[..., None, None]
+        variance = (
+            marginal_variance(posterior, self._least_variance(self.observed, posterior)) + noise
+        )
+        mean, deviation = (
+            values.movedim(MEMBER_DIM, 0) for values in (posterior.mean, variance.sqrt())
+        )
+        return mixture_score(Y.unsqueeze(-1), mean, deviation).reshape(-1)
+
+    def history(self, residuals: str) -> tuple[Tensor, Tensor]:
+        """Inputs and scores of the training data, of the output task, by one factor per member."""
+        if self._is_to_be_fitted:
+            raise UnsupportedError(
+                f"{type(self.observed).__name__} has no draws of its hyperparameters yet: fit it "
+                "by `fit_fully_bayesian_model_nuts`, or load them by `load_mcmc_samples`."
+            )
+        X, t, _ = forecast_history(self.observed, residuals, members=True)
+        own = in_output_task(self.observed, X)
+        return X[own], score_of_members(t)[own]
+
+    def conditioned(self, X: Tensor, Y: Tensor, Yvar: Tensor | None = None) -> Model:
+        """The model with each member conditioned on the observations."""
+        noise = given_noise(self.observed, X, Y, Yvar)
+        members = self.observed.batch_shape
+        X, Y = (values.expand(*members, *values.shape) for values in (X, Y))
+        noise = {name: values.expand_as(Y) for name, values in noise.items()}
+        return conditioned_on(self.observed, X, Y, **noise)
+
+    def posterior(
+        self,
+        X: Tensor,
+        calibrator: Calibrator,
+        denoise: bool,
+        excess: str,
+        noise: Tensor | None = None,
+    ) -> CalibratedMixturePosterior:
+        """The calibrated posterior: see `Predictor.posterior`."""
+        predicting = self.predicting
+        X = with_task_feature(predicting, X)
+        base = _members_at(predicting, X)
+        if predicting.training:  # an input transform would learn from X
+            predicting.eval()
+        noise = observation_noise_variance(predicting, base, X, given=noise)
+        at_hand = isinstance(base, SinglePointPosterior)
+        inputs = base.inputs.mean(dim=MEMBER_DIM) if at_hand else self.inputs(X)
+        return CalibratedMixturePosterior(
+            base,
+            calibrator.predictive(inputs),
+            noise,
+            denoise,
+            excess,
+            self._least_variance(predicting, base),
+            validate_args=False,
+        )
+
+    @property
+    def _is_to_be_fitted(self) -> bool:
+        """Whether a fully Bayesian model has no draws, and so no likelihood, yet."""
+        is_bayesian = getattr(self.observed, "_is_fully_bayesian", False)
+        return is_bayesian and self.observed.covar_module is None
+
+    @staticmethod
+    def _least_variance(model: Any, posterior: GPyTorchPosterior) -> Tensor | None:
+        if isinstance(model, NoisyEnsemble):  # which states less than GPyTorch's least
+            return raw_variance(posterior).detach()
+        return least_variance(model, posterior)
+
+
+def _members_at(model: Any, X: Tensor) -> GPyTorchPosterior:
+    """The members' Gaussian posteriors, ``batch_shape x num_members x q x 1``."""
+    posterior = posterior_at(model, X, members=True)
+    if not isinstance(posterior, GPyTorchPosterior):
+        raise UnsupportedError(
+            f"The posterior of {type(model).__name__} is a {type(posterior).__name__}, whose "
+            "members are not Gaussian in the units of the outcome. Use no outcome transform or "
+            "Standardize, and apply nonlinear transforms to the observations beforehand."
+        )
+    return posterior

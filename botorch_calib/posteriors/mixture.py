@@ -1,0 +1,167 @@
+r"""`CalibratedMixturePosterior`: a mixture of Gaussian posteriors with calibrated marginals."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from botorch.exceptions.errors import UnsupportedError
+from botorch.posteriors import GPyTorchPosterior
+from torch import Tensor
+
+from botorch_calib.distributions.denoised_mixture import DenoisedMixture
+from botorch_calib.distributions.mixture import ScoreTable
+from botorch_calib.distributions.piecewise import PiecewisePredictive
+from botorch_calib.posteriors.calibrated import CalibratedPosterior
+from botorch_calib.posteriors.moments import MIN_VARIANCE, marginal_variance
+
+MEMBER_DIM = -3  # of means and samples, as BoTorch's ensembles have it
+
+
+class CalibratedMixturePosterior(CalibratedPosterior):
+    """Posterior of the objective, or an observation, under a calibrated mixture of predictions.
+
+    Members ``s`` of equal weight, such as the draws of a fully Bayesian model or the models of an
+    ensemble, state ``f ~ N(mu_s, v_s)`` and ``y ~ N(mu_s, v_s + n_s)``. With ``F`` the mixture's
+    cdf of ``y`` the normal score of an observation is ``z = Phi^-1(F(y))``, and the calibrator
+    states the distribution of ``z``, to which ``T`` takes a standard normal number. A calibrated
+    draw moves one of a member,
+
+        ``y~ = F^-1(Phi(T(z)))``,  ``f~ = f + a_s (y~ - y)``,  ``a_s = v_s / (v_s + n_s)``.
+
+    For a single member this is `CalibratedPosterior`. A distribution that corrects nothing leaves
+    the mixture as it is, and members without a variance of their own (``v_s = 0``) have the
+    objective of the ensemble, whatever the calibrator: only observations are corrected then.
+
+    *Of the mixture*, ``batch_shape x q x 1``, are the methods of `StatedPosterior`: probabilities,
+    quantiles and improvements, in closed form up to quadrature over ``z``, and `moments`,
+    `mixture_mean` and `mixture_variance`. *Of each member*, as BoTorch's posteriors of ensembles
+    have them, are `mean`, `variance`, samples, ``batch_shape x num_members x q x 1``: BoTorch's
+    acquisition functions average over the members of a model with ``_is_ensemble``. Samples map
+    scores by interpolation, within 1e-5 scores where members overlap, at a cost that is linear in
+    the number of members.
+
+    Coverage, ``excess`` and noise of joint samples are as in `CalibratedPosterior`.
+
+    Args:
+        posterior: Gaussian posteriors of ``f`` by the members, without observation noise, in the
+            units of the outcome, ``batch_shape x num_members x q x 1``.
+        predictive: Distribution of ``z``; its batch shape broadcasts to ``batch_shape x q x 1``.
+        noise_variance: Observation noise variances ``n_s``, in squared units of the outcome,
+            broadcasting to ``batch_shape x num_members x q x 1``.
+        denoise: If False, the posterior of the observation ``y`` itself.
+        excess: ``"noise"`` or ``"objective"``, the source of spread in excess of the members'.
+        least_variance: Lower bound on the variances of ``f``, broadcasting to ``batch_shape x
+            num_members x q x 1`` (default: GPyTorch's setting ``min_variance``).
+        validate_args: Whether to check the types of the first two.
+
+    Raises:
+        UnsupportedError: If ``posterior`` is not of members, or ``predictive`` no
+            `PiecewisePredictive`.
+    """
+
+    def __init__(
+        self,
+        posterior: GPyTorchPosterior,
+        predictive: PiecewisePredictive,
+        noise_variance: Tensor,
+        denoise: bool = True,
+        excess: str = "noise",
+        least_variance: Tensor | None = None,
+        validate_args: bool = True,
+    ) -> None:
+        if validate_args:
+            _check_arguments(posterior, predictive)
+        self._noiseless = False
+        self.base_posterior, self.predictive = posterior, predictive
+        self.denoise, self.excess = denoise, excess
+        self._least_variance = least_variance
+        mean, variance = posterior.mean, marginal_variance(posterior, least_variance)
+        if least_variance is None:
+            variance = variance.clamp(min=MIN_VARIANCE)
+        self._dtype = mean.dtype
+        self.noise_variance = torch.as_tensor(noise_variance, dtype=mean.dtype, device=mean.device)
+        moments = torch.broadcast_tensors(mean, variance, self.noise_variance)
+        mean, variance, noise = (values.double().movedim(MEMBER_DIM, 0) for values in moments)
+        growth = None
+        if denoise and excess == "objective":
+            # As of a single process, by the members' own noise ratios
+            spread = predictive.to(torch.float64).variance.clamp(min=1.0)
+            growth = 1.0 + (spread - 1.0) * (1.0 + noise / variance)
+        self._mixture = DenoisedMixture(mean, variance, noise, predictive, denoise, growth)
+        self._distribution: Any = self._mixture
+        # It is in the units of the outcome.
+        self._location = mean.new_zeros(()).expand(mean.shape[1:])
+        self._unit = mean.new_ones(())
+
+    @property
+    def mean(self) -> Tensor:
+        """Means given the member, ``batch_shape x num_members x q x 1``."""
+        return self._of_members(0)
+
+    @property
+    def variance(self) -> Tensor:
+        """Variances given the member, ``batch_shape x num_members x q x 1``."""
+        return self._of_members(1)
+
+    def _of_members(self, moment: int) -> Tensor:
+        return self._mixture.moments_of_members()[moment].movedim(0, MEMBER_DIM).to(self._dtype)
+
+    @property
+    def mixture_mean(self) -> Tensor:
+        """Mean of the mixture, the first of `moments`."""
+        return self.moments()[0]
+
+    @property
+    def mixture_variance(self) -> Tensor:
+        """Variance of the mixture, the second of `moments`."""
+        return self.moments()[1]
+
+    # ------------------------------------------------------------ joint samples
+
+    def _transported(self, path: Tensor, other: Tensor) -> Tensor:
+        """Samples of the objective from two independent paths of each member."""
+        num = path.shape[-2]
+        mixture = self._mixture.last_points(num)
+        mean, variance, noise = self._by_point(mixture)
+        f = path.double()
+        y = f + (noise / variance).sqrt() * (other - mean)
+        moved = self._moved(y, mixture)
+        gain, rest = (values.movedim(0, MEMBER_DIM) for values in mixture.gain_and_rest())
+        if self.excess == "objective":
+            own = variance / (variance + noise)
+            f = mean + gain * (y - mean) + (gain / own).sqrt() * (f - mean - own * (y - mean))
+        return (f + gain * (moved - y)).to(self.dtype)
+
+    def _observed(self, path: Tensor, eps: Tensor) -> Tensor:
+        """Samples of observations from a path of each member and noise."""
+        mixture = self._mixture.last_points(path.shape[-2])
+        _, _, noise = self._by_point(mixture)
+        y = path.double() + noise.sqrt() * eps
+        return (y if self._corrects_nothing else self._moved(y, mixture)).to(self.dtype)
+
+    @staticmethod
+    def _by_point(mixture: DenoisedMixture) -> list[Tensor]:
+        """Means and both variances, ``batch_shape x num_members x q x 1``."""
+        members = mixture.mean_of_members, mixture.variance_of_members, mixture.noise
+        return [values.movedim(0, MEMBER_DIM) for values in members]
+
+    @staticmethod
+    def _moved(y: Tensor, mixture: DenoisedMixture) -> Tensor:
+        """``F^-1(Phi(T(z)))`` of observations ``... x num_members x q x 1``."""
+        table: ScoreTable = mixture.table
+        z = mixture.predictive.transport(table.score(y.movedim(MEMBER_DIM, 0)))
+        return table.quantile(z).movedim(0, MEMBER_DIM)
+
+
+def _check_arguments(posterior: Any, predictive: Any) -> None:
+    if not isinstance(posterior, GPyTorchPosterior) or posterior.mean.dim() < 3:
+        raise UnsupportedError(
+            "CalibratedMixturePosterior needs as `posterior` a GaussianMixturePosterior, of means "
+            f"... x num_members x q x 1, got {type(posterior).__name__}."
+        )
+    if not isinstance(predictive, PiecewisePredictive):
+        raise UnsupportedError(
+            "`predictive` must be a PiecewisePredictive, such as `calibrator.predictive(X)`, "
+            f"got {type(predictive).__name__}."
+        )

@@ -1,0 +1,200 @@
+r"""`normal_scores`: predictive distributions of any kind, by ``F`` and ``F^-1`` on a normal scale.
+
+An observation ``y`` has the normal score ``z = Phi^-1(F(y))``, and ``F^-1(Phi(z))`` takes it back.
+That is all a calibrator needs of a predictive distribution. Register another kind of posterior by::
+
+    @normal_scores.register(MyPosterior)
+    def _(posterior: MyPosterior) -> OutcomeMap:
+        return MyMap(...)
+"""
+
+from __future__ import annotations
+
+from functools import singledispatch
+from typing import Any
+
+import torch
+from botorch.exceptions.errors import UnsupportedError
+from botorch.posteriors import GPyTorchPosterior, TorchPosterior
+from botorch_community.posteriors.bll_posterior import BLLPosterior
+from botorch_community.posteriors.riemann import BoundedRiemannPosterior
+from torch import Tensor
+from torch.distributions import Distribution, Independent, Normal, StudentT
+
+from botorch_calib.distributions.student_t import student_t_quantile, student_t_score
+from botorch_calib.posteriors.outcome_maps import OutcomeMap
+
+# Probabilities closer to 1 are 1, in double precision.
+_NEAREST = 2.0**-53
+_LEAST = 1e-300
+
+
+@singledispatch
+def normal_scores(posterior: Any) -> OutcomeMap:
+    """The map from normal scores to observations that a posterior of these states.
+
+    Served are ``TorchPosterior`` of a ``StudentT``, a ``Normal`` or any distribution with ``cdf``
+    and ``icdf``, and of botorch_community those of prior-fitted networks (in pieces) and of
+    variational Bayesian last layers (normal, noise included). Others register themselves.
+
+    Raises:
+        UnsupportedError: For a posterior of a kind that is not registered.
+    """
+    raise UnsupportedError(
+        f"Of a {type(posterior).__name__} no distribution function of observations is known: "
+        "register one by `normal_scores.register`, of `botorch_calib.posteriors`."
+    )
+
+
+@normal_scores.register
+def _of_torch_posterior(posterior: TorchPosterior) -> OutcomeMap:
+    return _of_distribution(posterior.distribution)
+
+
+@normal_scores.register
+def _of_gaussian(posterior: GPyTorchPosterior) -> OutcomeMap:
+    raise UnsupportedError(
+        f"A {type(posterior).__name__} of a model without a Gaussian likelihood does not say how "
+        "noisy observations are: let the model state a TorchPosterior of Normal distributions, "
+        "noise included, or register the posterior by `normal_scores.register`, of "
+        "`botorch_calib.posteriors`."
+    )
+
+
+@normal_scores.register
+def _of_bayesian_last_layer(posterior: BLLPosterior) -> OutcomeMap:
+    return _LocationScale(posterior.mean, posterior.variance.sqrt())
+
+
+@normal_scores.register
+def _of_riemann(posterior: BoundedRiemannPosterior) -> OutcomeMap:
+    return _Histogram(posterior.borders, posterior.probabilities)
+
+
+@singledispatch
+def _of_distribution(distribution: Any) -> OutcomeMap:
+    for method in ("cdf", "icdf"):
+        if getattr(type(distribution), method) is getattr(Distribution, method):
+            raise UnsupportedError(
+                f"{type(distribution).__name__} has no `{method}`, which its normal scores need: "
+                "register the posterior by `normal_scores.register`, of `botorch_calib.posteriors`."
+            )
+    return _Inverted(distribution)
+
+
+@_of_distribution.register
+def _of_independent(distribution: Independent) -> OutcomeMap:
+    return _of_distribution(distribution.base_dist)
+
+
+@_of_distribution.register
+def _of_normal(distribution: Normal) -> OutcomeMap:
+    return _LocationScale(distribution.loc, distribution.scale)
+
+
+@_of_distribution.register
+def _of_student_t(distribution: StudentT) -> OutcomeMap:
+    return _StudentT(distribution.loc, distribution.scale, distribution.df)
+
+
+class _LocationScale(OutcomeMap):
+    """A normal distribution."""
+
+    def __init__(self, location: Tensor, scale: Tensor) -> None:
+        self._location, self._scale = location.double(), scale.double()
+
+    def outcome(self, latent: Tensor) -> Tensor:
+        return self._location + self._scale * latent
+
+    def latent(self, outcome: Tensor) -> Tensor:
+        return (outcome - self._location) / self._scale
+
+
+class _StudentT(_LocationScale):
+    def __init__(self, location: Tensor, scale: Tensor, df: Tensor) -> None:
+        super().__init__(location, scale)
+        self._df = df.double()
+
+    def outcome(self, latent: Tensor) -> Tensor:
+        return super().outcome(student_t_quantile(latent, self._df))
+
+    def latent(self, outcome: Tensor) -> Tensor:
+        return student_t_score(super().latent(outcome), self._df)
+
+
+class _Inverted(OutcomeMap):
+    """A distribution with ``cdf`` and ``icdf``, up to the probabilities next to 0 and 1."""
+
+    def __init__(self, distribution: Distribution) -> None:
+        self._distribution = distribution
+
+    def outcome(self, latent: Tensor) -> Tensor:
+        level = torch.special.ndtr(latent).clamp(_LEAST, 1.0 - _NEAREST)
+        return self._distribution.icdf(level)
+
+    def latent(self, outcome: Tensor) -> Tensor:
+        support: Any = self._distribution.support
+        inside = support.check(outcome)
+        typical = self._distribution.icdf(torch.full_like(outcome, 0.5))
+        level = self._distribution.cdf(torch.where(inside, outcome, typical))
+        score = torch.special.ndtri(level.clamp(_LEAST, 1.0 - _NEAREST))
+        return torch.where(inside, score, torch.where(outcome < typical, -torch.inf, torch.inf))
+
+
+class _Histogram(OutcomeMap):
+    """A density that is constant between common borders; each half from its own end."""
+
+    def __init__(self, borders: Tensor, probabilities: Tensor) -> None:
+        self._borders = borders.double()
+        shares = probabilities.double()
+        self._shares = shares / shares.sum(dim=-1, keepdim=True)
+        zero = torch.zeros_like(self._shares[..., :1])
+        self._below = torch.cat([zero, self._shares.cumsum(-1)], dim=-1)
+        self._above = torch.cat([self._shares.flip(-1).cumsum(-1).flip(-1), zero], dim=-1)
+
+    def outcome(self, latent: Tensor) -> Tensor:
+        shape = torch.broadcast_shapes(latent.shape, (*self._shares.shape[:-1], 1))
+        upper = latent.expand(shape) > 0.0
+        tail = torch.special.ndtr(-latent.double().abs()).expand(shape)
+        low = self._from_end(tail, self._below, self._shares, self._borders)
+        high = self._from_end(
+            tail, self._above.flip(-1), self._shares.flip(-1), self._borders.flip(-1)
+        )
+        return torch.where(upper, high, low)
+
+    def _from_end(self, tail: Tensor, below: Tensor, shares: Tensor, borders: Tensor) -> Tensor:
+        """Where the probability ``tail`` is reached, coming from the first border."""
+        # Leading dimensions are samples: they become one row for each distribution.
+        lead = tail.dim() - below.dim()
+        rows = tail.movedim(tuple(range(lead)), tuple(range(-lead, 0))) if lead else tail
+        rows = rows.reshape(*below.shape[:-1], -1)
+        last = shares.shape[-1] - 1
+        with torch.no_grad():
+            index = torch.searchsorted(below[..., 1:].contiguous(), rows.contiguous())
+            index = index.clamp(max=last)
+        share = shares.gather(-1, index).clamp(min=_LEAST)
+        part = ((rows - below.gather(-1, index)) / share).clamp(0.0, 1.0)
+        value = borders[index] + part * (borders[index + 1] - borders[index])
+        if not lead:
+            return value.view(tail.shape)
+        value = value.view(*below.shape[:-1], 1, *tail.shape[:lead])
+        return value.movedim(tuple(range(-lead, 0)), tuple(range(lead)))
+
+    def latent(self, outcome: Tensor) -> Tensor:
+        shape = torch.broadcast_shapes(outcome.shape, (*self._shares.shape[:-1], 1))
+        y, borders = outcome.double().expand(shape), self._borders
+        index = (torch.searchsorted(borders, y.detach().contiguous()) - 1).clamp(
+            0, len(borders) - 2
+        )
+        low, high = borders[index], borders[index + 1]
+
+        def at(values: Tensor, place: Tensor) -> Tensor:
+            return values.expand(*shape[:-1], values.shape[-1]).gather(-1, place)
+
+        density = at(self._shares, index) / (high - low)
+        below = at(self._below, index) + density * (y - low).clamp(min=0.0)
+        above = at(self._above, index + 1) + density * (high - y).clamp(min=0.0)
+        lower, upper = (torch.special.ndtri(p.clamp(_LEAST, 0.5)) for p in (below, above))
+        score = torch.where(below < above, lower, -upper)
+        score = score.masked_fill(y < borders[0], -torch.inf)
+        return score.masked_fill(y > borders[-1], torch.inf)

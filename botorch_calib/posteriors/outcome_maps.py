@@ -1,0 +1,48 @@
+"""`OutcomeMap`: an increasing map from the space in which a prediction is stated to outcomes."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+from torch import Tensor
+
+
+class OutcomeMap(ABC):
+    """An increasing map of the real line to outcomes, with its inverse, for each point of a batch.
+
+    Of a model with an outcome transform it is the inverse transform. Of any predictive distribution
+    with the distribution function ``F`` it is ``F^-1(Phi(z))``, from normal scores to outcomes.
+
+    Tensors have two dimensions at least, and broadcast against ``batch_shape x q x 1``.
+    """
+
+    @abstractmethod
+    def outcome(self, latent: Tensor) -> Tensor:
+        """Outcomes, of the shape of ``latent`` after broadcasting; differentiable."""
+
+    @abstractmethod
+    def latent(self, outcome: Tensor) -> Tensor:
+        """The inverse; minus infinity or infinity for what is below or above all outcomes."""
+
+    def last_points(self, num: int) -> OutcomeMap:
+        """The map at the last ``num`` of the ``q`` points: this one, if it is the same at all."""
+        return self
+
+    def affine(self, weight: float, offset: float) -> OutcomeMap:
+        """The increasing map that ends in ``weight y + offset``; of ``-latent`` if that falls."""
+        return _Affine(self, weight, offset)
+
+
+class _Affine(OutcomeMap):
+    def __init__(self, base: OutcomeMap, weight: float, offset: float) -> None:
+        self._base, self._weight, self._offset = base, weight, offset
+        self._sign = 1.0 if weight > 0.0 else -1.0
+
+    def last_points(self, num: int) -> OutcomeMap:
+        return _Affine(self._base.last_points(num), self._weight, self._offset)
+
+    def outcome(self, latent: Tensor) -> Tensor:
+        return self._weight * self._base.outcome(self._sign * latent) + self._offset
+
+    def latent(self, outcome: Tensor) -> Tensor:
+        return self._sign * self._base.latent((outcome - self._offset) / self._weight)

@@ -1,0 +1,214 @@
+"""`TransformedOutcomePosterior`: a calibrated posterior seen through an increasing map."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from botorch.exceptions.errors import InputDataError, UnsupportedError
+from botorch.posteriors import GPyTorchPosterior
+from torch import Tensor
+
+from botorch_calib._validation import check_open_unit
+from botorch_calib.posteriors.calibrated import CalibratedPosterior
+from botorch_calib.posteriors.outcome_maps import OutcomeMap
+from botorch_calib.posteriors.stated import StatedPosterior
+
+# Where the growth of a map is looked at, in deviations, and how much of it is followed
+_FAR_OUT = (-8.0, -7.0, -6.0, 6.0, 7.0, 8.0)
+_MOST_GROWTH = 12.0
+# Nodes on a panel: for moments, and for improvement, which a search evaluates again and again
+_FINE, _COARSE = 16, 12
+
+
+class TransformedOutcomePosterior(StatedPosterior):
+    """Posterior of ``g(f)``, with ``f`` of a `CalibratedPosterior` and ``g`` increasing.
+
+    Quantiles and samples are those of ``f``, mapped by ``g``, and probabilities those of ``f`` at
+    ``g^-1``: all of them are exact, as is the median. Moments and expected improvement are
+    integrals of ``g`` under the distribution of ``f``, by quadrature that is accurate to about 1e-6
+    and differentiable, in whatever tail. (BoTorch's ``TransformedPosterior`` has moments at most,
+    and its analytic improvement takes them for those of a normal distribution.)
+
+    Where ``g`` grows so fast that a moment does not exist, what is stated is a finite part of it.
+
+    Args:
+        posterior: Posterior of ``f``, ``batch_shape x q x 1``.
+        outcome_map: The map ``g``.
+    """
+
+    def __init__(self, posterior: CalibratedPosterior, outcome_map: OutcomeMap) -> None:
+        self.posterior = posterior
+        self.outcome_map = outcome_map
+
+    # ------------------------------------------------------------ joint samples
+
+    @property
+    def device(self) -> torch.device:
+        """The torch device of the posterior."""
+        return self.posterior.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The torch dtype of the posterior."""
+        return self.posterior.dtype
+
+    @property
+    def batch_shape(self) -> torch.Size:
+        """The t-batch shape."""
+        return self.posterior.batch_shape
+
+    def _extended_shape(
+        self,
+        sample_shape: torch.Size = torch.Size(),  # noqa: B008
+    ) -> torch.Size:
+        """Shape of samples, ``sample_shape x batch_shape x q x 1``."""
+        return self.posterior._extended_shape(sample_shape)
+
+    @property
+    def base_sample_shape(self) -> torch.Size:
+        """``batch_shape x q x 2``, as of `CalibratedPosterior`."""
+        return self.posterior.base_sample_shape
+
+    @property
+    def batch_range(self) -> tuple[int, int]:
+        """Position of the t-batch in ``base_sample_shape``."""
+        return self.posterior.batch_range
+
+    def rsample_from_base_samples(self, sample_shape: torch.Size, base_samples: Tensor) -> Tensor:
+        """Differentiable samples, ``sample_shape x batch_shape x q x 1``, made of base samples."""
+        return self._outcome(self.posterior.rsample_from_base_samples(sample_shape, base_samples))
+
+    @property
+    def path_posterior(self) -> GPyTorchPosterior:
+        """That from which paths of the process are drawn, see `CalibratedPosterior`."""
+        return self.posterior.path_posterior
+
+    def rsample_from_cached_root(
+        self, sample_shape: torch.Size, base_samples: Tensor, baseline_L: Tensor, q: int
+    ) -> Tensor:
+        """Those of `CalibratedPosterior.rsample_from_cached_root`, mapped."""
+        latent = self.posterior.rsample_from_cached_root(sample_shape, base_samples, baseline_L, q)
+        return self.outcome_map.last_points(q).outcome(latent).to(self.dtype)
+
+    def rsample(self, sample_shape: torch.Size | None = None) -> Tensor:
+        """Differentiable samples, ``sample_shape x batch_shape x q x 1``."""
+        return self._outcome(self.posterior.rsample(sample_shape))
+
+    @property
+    def distribution(self) -> None:
+        """Raise ``UnsupportedError``, since BoTorch expects a multivariate normal here."""
+        raise UnsupportedError(
+            "The posterior of a transformed outcome is not multivariate normal, so it has no "
+            "`distribution` and no `mvn`: ends of intervals are its `quantile`s. That in the space "
+            "of the model's targets is `posterior.posterior`."
+        )
+
+    mvn = distribution
+
+    # ------------------------------------------------------------ marginals
+
+    def cdf(self, value: Tensor | float) -> Tensor:
+        """``P(g(f) <= value)`` of each marginal; ``value`` is as in `StatedPosterior.cdf`."""
+        return self.posterior.cdf(self._latent(value))
+
+    def density(self, value: Tensor | float) -> Tensor:
+        """Density of each marginal, 0 for what is no outcome; ``value`` is as in `cdf`."""
+        value = self._outcomes(value)
+        value = value.expand(torch.broadcast_shapes(value.shape, self._extended_shape()))
+        with torch.enable_grad():
+            value = value if value.requires_grad else value.clone().requires_grad_()
+            latent = self.outcome_map.latent(value)
+            (slope,) = torch.autograd.grad(latent.sum(), value, create_graph=True)
+        density = (self.posterior.density(latent) * slope).masked_fill(~latent.isfinite(), 0.0)
+        return (density if torch.is_grad_enabled() else density.detach()).to(self.dtype)
+
+    def quantile(self, value: Tensor | float) -> Tensor:
+        """Quantiles of the marginals, those of ``f`` mapped; see `StatedPosterior.quantile`."""
+        return self._outcome(self.posterior.quantile(value))
+
+    def log_probability_between(self, lower: float | None, upper: float | None) -> Tensor:
+        """``log P(lower <= g(f) <= upper)``; see `StatedPosterior.log_probability_between`."""
+        ends = [None if end is None else self._latent(end) for end in (lower, upper)]
+        return self.posterior.log_probability_between(*ends)
+
+    def probability_of_improvement(self, best_f: Tensor | float) -> Tensor:
+        """``P(g(f) > best_f)``, ``batch_shape x q x 1``."""
+        return self.posterior.probability_of_improvement(self._latent(best_f))
+
+    # ------------------------------------------------------------ integrals
+
+    def moments(self) -> tuple[Tensor, Tensor]:
+        """Mean and variance, ``batch_shape x q x 1``, by quadrature."""
+        everywhere = self.posterior.mean.new_full((1, 1), -math.inf, dtype=torch.float64)
+        values, log_weights = self._rule(everywhere, _FINE, powers=2.0)
+        weights = log_weights.softmax(dim=0)  # they sum to 1 but for the error of the rule
+        mean = (weights * values).sum(dim=0)
+        variance = (weights * (values - mean).square()).sum(dim=0)
+        return mean.to(self.dtype), variance.to(self.dtype)
+
+    def log_expected_improvement(self, best_f: Tensor | float) -> Tensor:
+        """``log E(g(f) - best_f)+``; see `StatedPosterior.log_expected_improvement`."""
+        return self._log_improvement(best_f).to(self.dtype)
+
+    def expected_improvement(self, best_f: Tensor | float) -> Tensor:
+        """``E(g(f) - best_f)+``; see `log_expected_improvement`."""
+        return self._log_improvement(best_f).exp().to(self.dtype)
+
+    def conditional_mean_below(self, level: float) -> Tensor:
+        """``E[g(f) | g(f) <= Q(level)]``; see `StatedPosterior.conditional_mean_below`.
+
+        With the quantile ``q`` it is ``q - E(q - g(f))+ / level``, in which an error of the
+        quantile enters squared.
+        """
+        check_open_unit("level", level)
+        q = self.outcome_map.outcome(self.posterior.quantile(level).double())
+        below = self.affine(-1.0)._log_improvement(-q, _FINE).exp()
+        return (q - below / level).to(self.dtype)
+
+    def _log_improvement(self, best_f: Tensor | float, order: int = _COARSE) -> Tensor:
+        best = self._outcomes(best_f)
+        values, log_weights = self._rule(self.outcome_map.latent(best), order)
+        # Not `logsumexp`, whose logarithms and exponentials cost a third of all
+        largest = log_weights.detach().amax(dim=0)
+        total = ((log_weights - largest).exp() * (values - best)).sum(dim=0)
+        log_ei = total.clamp(min=torch.finfo(total.dtype).tiny).log() + largest
+        # Where the threshold itself is infinite, so is the improvement, or its logarithm.
+        return torch.where(best.isinf(), -best, log_ei)
+
+    def _rule(self, threshold: Tensor, order: int, powers: float = 1.0) -> tuple[Tensor, Tensor]:
+        """Outcomes above that of ``threshold``, a latent value, and log weights, ``N x shape``."""
+        growth = powers * self._growth()
+        latent, log_weights = self.posterior.rule_above(threshold.detach(), growth, order)
+        return self.outcome_map.outcome(latent), log_weights
+
+    @torch.no_grad()
+    def _growth(self) -> Tensor:
+        """Slope of the logarithm of the map's slope far out, the larger one of both sides."""
+        location, deviation = self.posterior.location, self.posterior.observed_deviation
+        far = torch.stack([location + k * deviation for k in _FAR_OUT])
+        rises = self.outcome_map.outcome(far).diff(dim=0)
+        slope = torch.maximum(rises[0] / rises[1], rises[-1] / rises[-2]).log()
+        return slope.nan_to_num(0.0, posinf=0.0).clamp(0.0, _MOST_GROWTH) / deviation
+
+    # ------------------------------------------------------------ maps
+
+    def affine(self, weight: float, offset: float = 0.0) -> TransformedOutcomePosterior:
+        """The posterior of ``weight g(f) + offset``; see `StatedPosterior.affine`."""
+        if weight == 0.0:
+            raise InputDataError("`weight` must not be 0.")
+        latent = self.posterior if weight > 0.0 else self.posterior.affine(-1.0)
+        return TransformedOutcomePosterior(latent, self.outcome_map.affine(weight, offset))
+
+    def _outcome(self, latent: Tensor) -> Tensor:
+        return self.outcome_map.outcome(latent).to(self.dtype)
+
+    def _latent(self, value: Tensor | float) -> Tensor:
+        return self.outcome_map.latent(self._outcomes(value))
+
+    def _outcomes(self, value: Tensor | float) -> Tensor:
+        """Outcomes in float64, with two dimensions at least; vectors lead, as in `cdf`."""
+        value = torch.as_tensor(value, dtype=torch.float64, device=self.device)
+        if value.dim() == 1 and value.numel() > 1:
+            return value.view(-1, *[1] * len(self._extended_shape()))
+        return value if value.dim() > 1 else value.view(1, 1)

@@ -1,0 +1,88 @@
+"""Expectations by quadrature against closed forms, and against options on log-normal numbers."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+from torch.testing import assert_close
+
+from botorch_calib.distributions import PiecewisePredictive, SmoothedPredictive
+from botorch_calib.distributions.expectations import rule_above
+from tests import oracles
+from tests.predictive_examples import random_predictive
+
+EVERYWHERE = torch.tensor(-math.inf, dtype=torch.double)
+# Without bounded supports, far beyond which nothing is claimed
+KINDS = ["gaussian", "conformal", "stretched", "recalibrated", "calibrated"]
+RATIOS = [0.0, 1e-3, 0.05, 0.3, 1.0, 6.0]
+
+
+def number(value: float) -> Tensor:
+    return torch.tensor(value, dtype=torch.double)
+
+
+@pytest.mark.parametrize("ratio", RATIOS)
+@pytest.mark.parametrize("kind", [*KINDS, "uniform", "mixed", "truncated"])
+def test_total_mean_and_variance(kind: str, ratio: float) -> None:
+    distribution = SmoothedPredictive(random_predictive(kind, 20), number(ratio))
+    points, log_weights = rule_above(distribution, EVERYWHERE, number(0.0))
+    weights = log_weights.exp()
+    mean, variance = distribution.moments()
+    total = weights.sum(dim=0)
+    assert_close(total, torch.ones_like(total), rtol=3e-6, atol=0.0)
+    found = (weights * points).sum(dim=0)
+    assert_close(found, mean.expand_as(found), rtol=1e-5, atol=1e-5)
+    spread = (weights * (points - mean).square()).sum(dim=0)
+    assert_close(spread, variance.expand_as(spread), rtol=1e-5, atol=1e-8)
+
+
+@pytest.mark.parametrize("threshold", [-4.0, 0.2, 1.7, 12.0, 35.0])
+@pytest.mark.parametrize("ratio", RATIOS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_mean_excess(kind: str, ratio: float, threshold: float) -> None:
+    """The closed form of `SmoothedPredictive.log_excess`, as far out as ``exp(-600)``."""
+    distribution = SmoothedPredictive(random_predictive(kind, 20), number(ratio))
+    points, log_weights = rule_above(distribution, number(threshold), number(0.0))
+    found = (log_weights + (points - threshold).clamp(min=1e-300).log()).logsumexp(dim=0)
+    expected = distribution.log_excess(number(threshold))
+    assert_close(found, expected.expand_as(found), rtol=0.0, atol=2e-5)
+
+
+@pytest.mark.parametrize("slope", [0.1, 0.7, 2.0])
+@pytest.mark.parametrize("ratio", [0.0, 0.05, 0.5, 2.0])
+@pytest.mark.parametrize("kind", KINDS)
+def test_exponential(kind: str, ratio: float, slope: float) -> None:
+    predictive = random_predictive(kind, 6)
+    distribution = SmoothedPredictive(predictive, number(ratio))
+    deviations = distribution.moments()[1].sqrt().tolist()
+    for x in (-math.inf, -2.0, 0.3, 5.0):
+        points, log_weights = rule_above(distribution, number(x), number(slope))
+        gain = (slope * points).exp() - (math.exp(slope * x) if x > -math.inf else 0.0)
+        gain = gain.clamp(min=1e-300)
+        found = (log_weights + gain.log()).logsumexp(dim=0).tolist()
+        each = zip(oracles.unbatched(predictive), found, deviations, strict=True)
+        for pieces, value, deviation in each:
+            if slope * deviation < 3.0:  # a log-normal number of a spread that occurs
+                expected = oracles.exponential_excess(pieces, ratio, x, slope)
+                assert value == pytest.approx(expected, abs=3e-5)
+
+
+@pytest.mark.parametrize("threshold", [-1.0, 0.4, 8.0])
+def test_gradients(threshold: float) -> None:
+    """By knots, masses, scale and ratio, against those of the closed form."""
+    knots = torch.tensor([-1.2, -0.3, 0.4, 1.9], dtype=torch.double, requires_grad=True)
+    masses = torch.tensor([0.1, 0.25, 0.3, 0.15, 0.2], dtype=torch.double, requires_grad=True)
+    scale, ratio = number(1.3).requires_grad_(), number(0.4).requires_grad_()
+    uniform = (False, True, False, True, False)
+    predictive = PiecewisePredictive(knots, masses, uniform, scale=scale, validate=False)
+    distribution = SmoothedPredictive(predictive, ratio)
+    points, log_weights = rule_above(distribution, number(threshold), number(0.0))
+    found = (log_weights + (points - threshold).clamp(min=1e-300).log()).logsumexp(dim=0)
+    expected = distribution.log_excess(number(threshold))
+    leaves = [knots, masses, scale, ratio]
+    slopes = (torch.autograd.grad(each, leaves, retain_graph=True) for each in (found, expected))
+    for value, right in zip(*slopes, strict=True):
+        assert_close(value, right, rtol=1e-4, atol=1e-5)

@@ -1,0 +1,224 @@
+"""Calibrated models of any predictive distribution: what they state, learn, replay and refuse."""
+
+from __future__ import annotations
+
+import sys
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+from botorch.acquisition import qLogExpectedImprovement
+from botorch.exceptions.errors import UnsupportedError
+from botorch.models import SingleTaskGP
+from botorch.models.deterministic import GenericDeterministicModel
+from botorch.models.model import Model
+from botorch.posteriors import TorchPosterior
+from botorch_community.models.vblls import VBLLModel
+from torch import Size, Tensor
+from torch.distributions import StudentT
+from torch.nn import Linear, Module
+from torch.testing import assert_close
+
+from botorch_calib import (
+    CalibratedModel,
+    CalibratedUpperConfidenceBound,
+    LogCalibratedExpectedImprovement,
+    OnlineConformal,
+    QuantileRecalibrator,
+    calibration_report,
+)
+from botorch_calib.calibration import NoCalibration
+from botorch_calib.posteriors import TransformedOutcomePosterior
+from botorch_calib.testing import PosteriorContract
+from tests.random_numbers import normal, uniform
+
+
+def points(*shape: int, seed: int = 0) -> Tensor:
+    return uniform(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+class HeavyTails(Model):
+    """States Student-t observations whose location and scale depend on the input."""
+
+    def __init__(self, df: float = 4.0, scale: float = 0.3) -> None:
+        super().__init__()
+        self.df, self.scale = df, scale
+
+    num_outputs = 1
+
+    def posterior(self, X: Tensor, *args: Any, **kwargs: Any) -> TorchPosterior:
+        location, scale = X.sum(dim=-1, keepdim=True).sin(), self.scale * (1.0 + X[..., :1])
+        return TorchPosterior(StudentT(torch.full_like(scale, self.df), location, scale))
+
+
+class TestStudentT(PosteriorContract):
+    def make_posterior(self, batch_shape, q, dtype):
+        X = points(*batch_shape, 8, 2)[..., :q, :].to(dtype).requires_grad_()
+        model = CalibratedModel(HeavyTails(df=12.0), learned(dtype), denoise=False)
+        return model.posterior(X)
+
+
+def learned(dtype: torch.dtype = torch.double) -> QuantileRecalibrator:
+    calibrator = QuantileRecalibrator([0.2, 0.5, 0.8], step_size=0.1)
+    z = 1.7 * normal(30, generator=torch.Generator().manual_seed(2)).to(dtype)
+    calibrator.update(points(30, 2).to(dtype), z)
+    return calibrator
+
+
+def test_without_calibration_it_is_the_models_own() -> None:
+    model = CalibratedModel(HeavyTails(), NoCalibration(), denoise=False)
+    X = points(5, 1, 2)
+    stated, own = model.posterior(X), HeavyTails().posterior(X).distribution
+    assert isinstance(stated, TransformedOutcomePosterior)
+    assert_close(stated.mean, own.mean, rtol=1e-6, atol=1e-7)
+    assert_close(stated.variance, own.variance, rtol=1e-4, atol=0.0)
+    y = own.mean + 0.7
+    assert_close(stated.density(y), own.log_prob(y).exp(), rtol=1e-6, atol=0.0)
+    draws = own.rsample(Size([100000]))
+    error = 4 * 0.5 / 100000**0.5  # standard errors of a probability
+    assert ((draws < y).double().mean(dim=0) - stated.cdf(y)).abs().max() < error
+
+
+def test_observed_scores_are_those_of_the_distribution() -> None:
+    model = CalibratedModel(HeavyTails(), OnlineConformal(0.2), denoise=False)
+    X, Y = points(40, 2), points(40, 1, seed=3)
+    twin = OnlineConformal(0.2)
+    stated: Any = model.posterior(X.unsqueeze(-2))
+    twin.update(X, stated.outcome_map.latent(Y.unsqueeze(-1)).view(-1))
+    model.observe(X, Y, condition=False)
+    assert_close(model.calibrator.state_dict(), twin.state_dict())
+
+
+def test_coverage_of_a_scale_that_is_ten_times_too_small() -> None:
+    """The bound of the tracker, ``(1 + 2 eta) / (T eta)``, whatever the base model."""
+    generator = torch.Generator().manual_seed(5)
+    calibrator = OnlineConformal(0.2, step_size=0.1)
+    model = CalibratedModel(HeavyTails(scale=0.03), calibrator, denoise=False)
+    X = uniform(300, 2, generator=generator)
+    noise = 0.3 * normal(300, 1, generator=generator)
+    Y, misses = X.sum(dim=-1, keepdim=True).sin() + noise, 0
+    for x, y in zip(X.split(1), Y.split(1), strict=True):
+        stated = model.posterior(x.unsqueeze(0))
+        inside = (stated.quantile(0.1) <= y) & (y <= stated.quantile(0.9))
+        misses += int(not inside.item())
+        model.observe(x, y, condition=False)
+    plain = HeavyTails(scale=0.03).posterior(X.unsqueeze(1))
+    unlearned = CalibratedModel(HeavyTails(scale=0.03), NoCalibration(), denoise=False)
+    stated = unlearned.posterior(X.unsqueeze(1))
+    lower, upper = stated.quantile(0.1), stated.quantile(0.9)
+    missed = ((Y.unsqueeze(1) < lower) | (Y.unsqueeze(1) > upper)).double().mean()
+    assert missed > 0.6 and plain.mean.shape == (300, 1, 1)
+    assert abs(misses / 300 - 0.2) <= calibrator.tracker.coverage_bound(300)
+
+
+def test_acquisition_functions_and_report() -> None:
+    model = CalibratedModel(HeavyTails(), learned(), denoise=False)
+    X = points(4, 1, 2)
+    stated = model.posterior(X)
+    bound = CalibratedUpperConfidenceBound(model, 0.9)(X)
+    assert_close(bound, stated.quantile(0.9).view(-1))
+    assert LogCalibratedExpectedImprovement(model, 0.5)(X).shape == (4,)
+    assert qLogExpectedImprovement(model, 0.5)(points(4, 3, 2)).isfinite().all()
+    held_out, Y = points(30, 2, seed=8), points(30, 1, seed=9)
+    report = calibration_report(model, held_out, Y)
+    pits = model.posterior(held_out.unsqueeze(-2)).cdf(Y.unsqueeze(-1)).view(-1)
+    assert report.calibrated is not None
+    assert_close(report.calibrated.pits, pits)
+    assert "HeavyTails" in str(report)
+
+
+def test_a_variational_last_layer_with_its_noise() -> None:
+    torch.manual_seed(0)
+    network = VBLLModel(in_features=2, hidden_features=8, num_layers=1)
+    model = CalibratedModel(network, OnlineConformal(0.2), denoise=False)
+    X = points(6, 1, 2)
+    own = network.posterior(X)
+    stated = CalibratedModel(network, NoCalibration(), denoise=False).posterior(X)
+    assert_close(stated.mean, own.mean, rtol=1e-6, atol=1e-6)
+    assert_close(stated.variance, own.variance, rtol=1e-5, atol=0.0)
+    noise = network.model(X.squeeze(1)).predictive.variance.view(-1)
+    assert_close(own.variance.view(-1), noise)  # which holds that of the noise
+    model.observe(X.squeeze(1), own.mean.squeeze(1).detach() + 1.0, condition=False)
+    assert model.calibrator.num_updates == 6
+    with pytest.raises(UnsupportedError, match="condition=False"):
+        model.observe(X.squeeze(1), own.mean.squeeze(1).detach())
+
+
+class ToyNetwork(Module):
+    """Learns in context: a histogram about a distance-weighted mean of what it is given."""
+
+    style_encoder = y_style_encoder = None
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = Linear(1, 1)
+        self.criterion: Any = Module()
+        self.criterion.borders = torch.linspace(-5.0, 5.0, 201)
+
+    def forward(self, x: Tensor, y: Tensor, test_x: Tensor) -> Tensor:
+        weights = (-8 * (test_x.unsqueeze(1) - x.unsqueeze(0)).square().sum(-1)).softmax(dim=1)
+        center = (weights.unsqueeze(-1) * y.unsqueeze(0)).sum(dim=1)
+        borders = self.criterion.borders
+        middle = 0.5 * (borders[1:] + borders[:-1])
+        return -2 * (middle - center).square()
+
+
+@pytest.fixture
+def prior_fitted(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """``PFNModel``, which imports a package that only training needs."""
+    train = ModuleType("pfns.train")
+    train.MainConfig = None  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "pfns", ModuleType("pfns"))
+    monkeypatch.setitem(sys.modules, "pfns.train", train)
+    from botorch_community.models.prior_fitted_network import PFNModel
+
+    return PFNModel
+
+
+@pytest.mark.filterwarnings("ignore:Very small noise values")  # a likelihood that is not used
+def test_a_prior_fitted_network_replays_from_prefixes(prior_fitted: Any) -> None:
+    X, Y = points(12, 2), normal(12, 1, generator=torch.Generator().manual_seed(4))
+    network = ToyNetwork()
+    base = prior_fitted(X, Y, network)
+    model = CalibratedModel.from_history(base, OnlineConformal(0.2), denoise=False)
+    assert model.calibrator.num_updates == 11
+    twin = OnlineConformal(0.2)
+    for i in range(1, 12):
+        prefix = prior_fitted(X[:i], Y[:i], network).posterior(X[i].view(1, 1, 2))
+        # The borders and shares as BoTorch has them
+        below = prefix.cumprobs.view(-1)
+        index = int((prefix.borders[1:] < Y[i]).sum())
+        part = (Y[i] - prefix.borders[index]) / (prefix.borders[index + 1] - prefix.borders[index])
+        level = below[index] - (1 - part) * prefix.probabilities.view(-1)[index]
+        twin.update(X[i : i + 1], torch.special.ndtri(level))
+    assert_close(model.calibrator.state_dict(), twin.state_dict(), rtol=1e-6, atol=1e-6)
+    new = points(5, 1, 2, seed=7)
+    model.observe(new[:2].squeeze(1), torch.zeros(2, 1).double())
+    assert model.model.train_Y.shape == (14, 1) and base.train_Y.shape == (12, 1)
+    stated = model.posterior(new)
+    assert ((stated.quantile(0.1) < stated.mean) & (stated.mean < stated.quantile(0.9))).all()
+    with pytest.raises(UnsupportedError, match="leave-one-out"):
+        CalibratedModel.from_history(base, OnlineConformal(0.2), denoise=False, residuals="loo")
+
+
+def test_what_is_refused() -> None:
+    with pytest.raises(UnsupportedError, match="HeavyTails states observations only.*`denoise=F"):
+        CalibratedModel(HeavyTails(), OnlineConformal(0.2))
+    model = CalibratedModel(HeavyTails(), OnlineConformal(0.2), denoise=False)
+    X, Y = points(2, 2), points(2, 1)
+    with pytest.raises(UnsupportedError, match="calibrate it online.*`CalibratedModel.observe`"):
+        CalibratedModel.from_history(HeavyTails(), OnlineConformal(0.2), denoise=False)
+    with pytest.raises(UnsupportedError, match="condition=False"):
+        model.observe(X, Y)
+    with pytest.raises(UnsupportedError, match="noise of its own"):
+        model.posterior(X, observation_noise=torch.ones(2, 1).double())
+    with pytest.raises(UnsupportedError, match="given noise"):
+        model.observe(X, Y, torch.ones(2, 1).double(), condition=False)
+    with pytest.raises(UnsupportedError, match="deterministic"):
+        CalibratedModel(GenericDeterministicModel(lambda X: X[..., :1]), OnlineConformal(0.2))
+    both = HeavyTails()
+    both.num_outputs = 2
+    with pytest.raises(UnsupportedError, match="CalibratedModelList"):
+        CalibratedModel(both, OnlineConformal(0.2), denoise=False)
+    assert isinstance(CalibratedModel(SingleTaskGP(X, Y), OnlineConformal(0.2)), CalibratedModel)

@@ -1,0 +1,192 @@
+"""Posteriors of increasing functions: contract, the identity, log-normal numbers, far out."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from botorch.exceptions.errors import InputDataError, UnsupportedError
+from torch import Tensor
+from torch.testing import assert_close
+
+from botorch_calib.posteriors import OutcomeMap, TransformedOutcomePosterior
+from botorch_calib.testing import PosteriorContract
+from tests import oracles
+from tests.posteriors.examples import KINDS, NOISE, make, make_points
+
+
+class Exponential(OutcomeMap):
+    def __init__(self, rate: float = 0.7) -> None:
+        self.rate = rate
+
+    def outcome(self, latent: Tensor) -> Tensor:
+        return (self.rate * latent).exp()
+
+    def latent(self, outcome: Tensor) -> Tensor:
+        value = outcome.log() / self.rate
+        return torch.where(outcome <= 0.0, -torch.inf, value)
+
+
+class Sinh(OutcomeMap):
+    """Convex above zero and concave below, as ``Bilog``."""
+
+    def outcome(self, latent: Tensor) -> Tensor:
+        return 4.0 * (latent / 4.0).sinh()
+
+    def latent(self, outcome: Tensor) -> Tensor:
+        return 4.0 * (outcome / 4.0).asinh()
+
+
+class Line(OutcomeMap):
+    def outcome(self, latent: Tensor) -> Tensor:
+        return latent
+
+    def latent(self, outcome: Tensor) -> Tensor:
+        return outcome
+
+
+def transformed(kind: str, X: Tensor, outcome_map: OutcomeMap, **kwargs: Any) -> Any:
+    return TransformedOutcomePosterior(make(kind, X, **kwargs), outcome_map)
+
+
+class ContractOfTransformed(PosteriorContract):
+    kind = "gaussian"
+    denoise = True
+    # Of a steeper one, what lies beyond the 1 - 1e-9 quantile counts in the mean.
+    outcome_map: OutcomeMap = Exponential(0.15)
+
+    def make_posterior(self, batch_shape, q, dtype):
+        X = make_points(*batch_shape, q=q, dtype=dtype).requires_grad_()
+        return transformed(self.kind, X, self.outcome_map, denoise=self.denoise)
+
+
+class TestLogNormal(ContractOfTransformed):
+    pass
+
+
+class TestStretchedLogNormal(ContractOfTransformed):
+    kind = "stretched"
+
+
+class TestRecalibratedSinh(ContractOfTransformed):
+    kind = "recalibrated"
+    outcome_map = Sinh()
+
+
+class TestSkewedObservation(ContractOfTransformed):
+    kind = "skewed"
+    denoise = False
+
+
+class TestMirrored(ContractOfTransformed):
+    kind = "skewed"
+    outcome_map = Sinh().affine(2.0, -1.0)
+
+    def make_posterior(self, batch_shape, q, dtype):
+        return super().make_posterior(batch_shape, q, dtype).affine(-0.5, 3.0)
+
+
+@pytest.mark.parametrize("denoise", [True, False])
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_identity_changes_nothing(kind: str, denoise: bool) -> None:
+    """Quadrature against the closed forms, where both state the same."""
+    X = make_points(4, q=2)
+    plain, mapped = make(kind, X, denoise=denoise), transformed(kind, X, Line(), denoise=denoise)
+    assert_close(mapped.mean, plain.mean, rtol=1e-6, atol=1e-6)
+    assert_close(mapped.variance, plain.variance, rtol=1e-5, atol=0.0)
+    for best in (-3.0, 0.4, 2.0, 20.0):
+        value, expected = (each.log_expected_improvement(best) for each in (mapped, plain))
+        assert_close(value, expected, rtol=0.0, atol=2e-5)
+    mirrored = mapped.affine(-2.0, 0.5), plain.affine(-2.0, 0.5)
+    value, expected = (each.expected_improvement(0.1) for each in mirrored)
+    assert_close(value, expected, rtol=1e-5, atol=1e-12)
+    value, expected = (each.conditional_mean_below(0.3) for each in (mapped, plain))
+    assert_close(value, expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("best", [-1.0, 0.0, 0.7, 3.0, 1e4])
+@pytest.mark.parametrize("kind", KINDS)
+def test_log_normal_improvement(kind: str, best: float) -> None:
+    """Options on log-normal numbers; below the least outcome the mean less the incumbent."""
+    X, rate = make_points(5, q=1), 0.7
+    posterior = transformed(kind, X, Exponential(rate))
+    found = posterior.log_expected_improvement(best).reshape(-1).tolist()
+    inner = posterior.posterior
+    location, variance = inner.base_posterior.mean, inner.base_posterior.variance
+    unit = (variance / (variance + NOISE).sqrt()).reshape(-1).tolist()
+    ratio = (NOISE / variance).sqrt().reshape(-1).tolist()
+    pieces = oracles.unbatched(inner.predictive)
+    for i, mean in enumerate(location.reshape(-1).tolist()):
+        x = (math.log(best) / rate - mean) / unit[i] if best > 0.0 else -math.inf
+        value = oracles.exponential_excess(pieces[i], ratio[i], x, rate * unit[i]) + rate * mean
+        if best < 0.0:
+            value = math.log(math.exp(value) - best)
+        assert found[i] == pytest.approx(value, abs=3e-5)
+
+
+@pytest.mark.parametrize("denoise", [True, False])
+@pytest.mark.parametrize("kind", KINDS)
+def test_probabilities_and_quantiles_are_those_of_the_latent_value(kind, denoise) -> None:
+    posterior = transformed(kind, make_points(3, q=2), Exponential(), denoise=denoise)
+    inner, best = posterior.posterior, torch.tensor(0.8, dtype=torch.double)
+    latent = best.log() / 0.7
+    assert_close(posterior.cdf(best), inner.cdf(latent))
+    above = posterior.probability_of_improvement(best)
+    assert_close(above, inner.probability_of_improvement(latent))
+    between = posterior.log_probability_between(0.5, 0.8)
+    ends = math.log(0.5) / 0.7, math.log(0.8) / 0.7
+    assert_close(between, inner.log_probability_between(*ends), rtol=1e-9, atol=1e-9)
+    upper = posterior.log_probability_between(-1.0, 0.8)  # no outcome is below 0
+    assert_close(upper, inner.log_probability_between(None, ends[1]), rtol=1e-9, atol=1e-9)
+    median = posterior.quantile(0.5)
+    assert_close(median, (0.7 * inner.quantile(0.5)).exp())
+    assert_close(posterior.affine(-1.0).quantile(0.5), -median)
+
+
+def test_what_cannot_be_an_outcome() -> None:
+    posterior = transformed("stretched", make_points(3, q=1), Exponential())
+    assert (posterior.cdf(-1.0) == 0.0).all() and (posterior.density(-1.0) == 0.0).all()
+    assert (posterior.probability_of_improvement(-1.0) == 1.0).all()
+    assert_close(posterior.expected_improvement(-1.0), posterior.mean + 1.0, rtol=1e-5, atol=0.0)
+    assert (posterior.log_expected_improvement(math.inf) == -math.inf).all()
+    assert (posterior.log_expected_improvement(-math.inf) == math.inf).all()
+
+
+@pytest.mark.parametrize("best", [0.05, 0.9, 4.0, 1e3])
+@pytest.mark.parametrize("kind", KINDS)
+def test_gradient_of_improvement(kind: str, best: float) -> None:
+    """By inputs, against differences; finite where improvement is as small as ``exp(-300)``."""
+    X = make_points(3, q=1)
+    moved = X.clone().requires_grad_()
+    value = transformed(kind, moved, Exponential(1.3)).log_expected_improvement(best)
+    (slope,) = torch.autograd.grad(value.sum(), moved)
+    step = torch.tensor([1e-5, 0.0], dtype=torch.double)
+    ahead, behind = (
+        transformed(kind, X + s * step, Exponential(1.3)).log_expected_improvement(best)
+        for s in (1.0, -1.0)
+    )
+    quotient = (ahead - behind).reshape(-1) / 2e-5
+    assert_close(slope[:, 0, 0], quotient, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("best", [0.3, 2.0])
+def test_single_precision(best: float) -> None:
+    X = make_points(4, q=1)
+    exact, rounded = (
+        transformed("recalibrated", X.to(dtype), Exponential())
+        for dtype in (torch.double, torch.float)
+    )
+    for name in ("log_expected_improvement", "probability_of_improvement"):
+        value = getattr(rounded, name)(best)
+        assert value.dtype == torch.float
+        assert_close(value.double(), getattr(exact, name)(best), rtol=1e-4, atol=1e-4)
+
+
+def test_errors() -> None:
+    posterior = transformed("gaussian", make_points(3, q=1), Exponential())
+    with pytest.raises(InputDataError, match="weight"):
+        posterior.affine(0.0)
+    with pytest.raises(UnsupportedError, match="not multivariate normal"):
+        _ = posterior.distribution
