@@ -22,6 +22,7 @@
 # costs, and which claims nothing can vouch for.
 
 # %%
+import json
 import warnings
 
 import matplotlib.pyplot as plt
@@ -44,6 +45,8 @@ from botorch_calib import (
     noise_diagnosis,
     optimize_chance_constrained,
 )
+from botorch_calib.decisions import ConfirmationTest, recommend
+from botorch_calib.diagnostics import CalibrationAlarm
 from botorch_calib.plotting import plot_certified_region
 
 # Outcomes of a known scale are not standardised here, and short histories are the point.
@@ -105,7 +108,7 @@ print(f"the brightest of them: {best:.2f}")
 Y = run_shift(SAFE, torch.Generator().manual_seed(1))
 gp = SingleTaskGP(SAFE, Y, torch.full_like(Y, REPORTED**2), outcome_transform=Standardize(1))
 fit_gpytorch_mll(ExactMarginalLogLikelihood(gp.likelihood, gp))
-constraint = ChanceConstraint.from_history(gp, upper=LIMIT, level=LEVEL)
+constraint = ChanceConstraint(gp, upper=LIMIT, level=LEVEL)
 certified = constraint.certified(SETTINGS.unsqueeze(-2))
 print(f"certified: {certified.double().mean():.0%} of the settings")
 print(f"of these, violate the limit: {risk(SETTINGS)[certified].mean():.0%} of the shifts")
@@ -137,27 +140,28 @@ def process(X, Y, noise, mean, scale):
 X = SAFE.repeat(5, 1)  # five shifts at each of the two
 Y = run_shift(X, torch.Generator().manual_seed(0))
 gp = process(X, Y, REPORTED, mean=LIMIT, scale=1.0)
-constraint = ChanceConstraint.from_history(gp, upper=LIMIT, level=LEVEL)
+constraint = ChanceConstraint(gp, upper=LIMIT, level=LEVEL)
 print(constraint)
 print(f"certified: {constraint.certified(SETTINGS.unsqueeze(-2)).double().mean():.0%}")
 
 # %% [markdown]
 # `constraint.margin(X)` says how far the 90 % quantile of a loss is below the limit, and certified
-# is what has a margin of at least 0. The quantile is a learned one. `from_history` has gone through
-# the ten shifts: where one was above its quantile, the quantile moved up, where it was not, down a
-# little. It will go on like that with every certified setting that you `observe`. Hence a guarantee
-# that rests on neither the noise nor the model: of the first $T$ certified settings at most
-# `violation_bound(T)` violate the limit.
+# is what has a margin of at least 0. The quantile is the model's, wider or narrower by a factor
+# that is learned: the model's own data say how well it predicts them, and every certified setting
+# that you `observe` says whether the quantile held. Each time that it did not, the next ones are
+# wider.
+#
+# A guarantee rests on neither the noise nor the model. There is a budget of violations, ten more
+# than the stated 10 %. Once they are spent, nothing is certified any more. So of the first $T$
+# certified settings at most `violation_bound(T)` violate the limit, whatever happens.
 
 # %%
 for num in (30, 100, 1000):
     print(f"{num:4} certified shifts: at most {constraint.violation_bound(num):.0f} violations")
 
 # %% [markdown]
-# That is 10 % and a constant, $(1 + \eta) / \eta = 21$ for steps of $\eta = 0.05$: the most that an
-# adversary could do who knows the quantiles. It proves little of a short campaign, for which one
-# has to look at what happens. Larger steps prove more, and swing more:
-# `calibrator=QuantileRecalibrator([0.9], step_size=0.1)` brings the constant to 11.
+# That is 10 % and a constant: the most that an adversary could do who knows the quantiles. It
+# proves little of a short campaign, for which one has to look at what happens.
 #
 # ## What is certified grows
 #
@@ -167,7 +171,7 @@ for num in (30, 100, 1000):
 
 
 # %%
-def campaign(seed, noise, num_rounds, calibrator=None, panels=None):
+def campaign(seed, noise, num_rounds, width=None, panels=None):
     """Tune under the limit from the two safe settings; draw what is certified after some rounds."""
     generator = torch.Generator().manual_seed(seed)
     X = SAFE.repeat(5, 1)
@@ -175,9 +179,7 @@ def campaign(seed, noise, num_rounds, calibrator=None, panels=None):
     for t in range(num_rounds + 1):
         gp = process(X, Y, noise, mean=LIMIT, scale=1.0)
         if constraint is None:
-            constraint = ChanceConstraint.from_history(
-                gp, upper=LIMIT, level=LEVEL, calibrator=calibrator
-            )
+            constraint = ChanceConstraint(gp, upper=LIMIT, level=LEVEL, width=width)
         else:
             constraint = constraint.with_model(gp)
         if panels and t in panels:
@@ -200,22 +202,17 @@ def draw(constraint, X, Y, ax):
     return ax
 
 
-def own_quantiles(level):
-    """A calibrator with steps of next to nothing: it states the Gaussian process's quantile."""
-    return QuantileRecalibrator([level], step_size=1e-9)
-
-
 # %% [markdown]
 # All settings of this page were chosen on other seeds; those of its campaigns were written down
 # before they were run.
 #
-# First by the quantiles of a Gaussian process that believes the report.
+# First by the quantiles of a Gaussian process that believes the report, as they are: `width=1`.
 
 # %%
 SEED = 5000
 figure, panels = plt.subplots(1, 3, figsize=(16, 4.4), layout="constrained")
 panels = dict(zip((0, 10, 40), panels, strict=True))
-constraint, _, _ = campaign(SEED, REPORTED, 40, own_quantiles(LEVEL), panels)
+constraint, _, _ = campaign(SEED, REPORTED, 40, 1.0, panels)
 plt.show()
 print(constraint)
 
@@ -256,21 +253,21 @@ print(constraint)
 
 # %%
 print("quantile, noise            violated        proved  brightness   certified")
-for name, noise, calibrator in (
-    ("the model's, as reported", REPORTED, own_quantiles(LEVEL)),
+for name, noise, width in (
+    ("the model's, as reported", REPORTED, 1.0),
     ("learned, as reported", REPORTED, None),
     ("learned, as diagnosed", diagnosis.supported, None),
-    ("the model's, true noise", TRUE, own_quantiles(LEVEL)),
+    ("the model's, true noise", TRUE, 1.0),
 ):
     rows = []
     for seed in range(SEED, SEED + 8):
-        done, tried, _ = campaign(seed, noise, 40, calibrator)
+        done, tried, _ = campaign(seed, noise, 40, width)
         share = done.num_violations / done.num_certified
         area = done.certified(SETTINGS.unsqueeze(-2)).double().mean()
         rows.append([share, brightness(tried[-10:]).mean(), area])
     rows = torch.tensor(rows)
     means, errors = rows.mean(dim=0).tolist(), (rows.std(dim=0) / len(rows) ** 0.5).tolist()
-    proved = "" if calibrator else f"{done.violation_bound(40) / 40:.0%}"
+    proved = "" if width else f"{done.violation_bound(40) / 40:.0%}"
     print(
         f"{name:26} {means[0]:.1%} ± {errors[0]:.1%}  {proved:>6}  "
         f"{means[1]:.2f} ± {errors[1]:.2f}  {means[2]:.0%} ± {errors[2]:.0%}"
@@ -332,8 +329,70 @@ plt.show()
 
 # %% [markdown]
 # Afterwards each constraint is told its own outcome: `both[0].observe(x, loss)`,
-# `both[1].observe(x, temperature)`. Each counts its own violations, and their bounds add up.
+# `both[1].observe(x, temperature)`. They share one budget: a setting counts once, whichever of its
+# limits it violates.
 #
+# ## The books are data
+#
+# A campaign that is stopped and resumed, or a service that makes its models anew for every request,
+# has to remember what it has decided, or it would count from zero. `constraint.decisions` are plain
+# dictionaries that fit into any file or database:
+
+# %%
+books = json.dumps(constraint.decisions)
+again = ChanceConstraint.from_records(
+    process(X, Y, diagnosis.supported, mean=LIMIT, scale=1.0), json.loads(books), upper=LIMIT
+)
+print(again)
+print(f"{len(books)} characters; the last decision: {again.decisions[-1]}")
+
+# %% [markdown]
+# ## Where to stop
+#
+# So far all statements are about the rounds together. At the end one setting is kept, and it should
+# be safe by itself. `recommend` asks for its quantile to be below the limit with 95 % confidence,
+# takes the setting with the best mean among these, and states an interval that holds although it
+# was selected.
+
+# %%
+objective = process(X, brightness(X), 0.05, mean=0.5, scale=0.5)
+kept = recommend(objective, again, choices=SETTINGS, baseline=SAFE[:1])
+print(
+    f"keep {[round(v, 2) for v in kept.candidate.squeeze(0).tolist()]}, certified: {kept.certified}"
+)
+print(f"brightness between {kept.lower:.2f} and {kept.upper:.2f}")
+print(f"better than the first safe setting with probability {kept.better:.2f}")
+print(f"its true risk: {risk(kept.candidate).item():.3f}")
+
+# %% [markdown]
+# That still rests on the model. Repeated shifts at this one setting do not: a `ConfirmationTest`
+# bets against it and may be looked at after each shift.
+
+# %%
+generator, test = torch.Generator().manual_seed(1), ConfirmationTest(LEVEL, confidence=0.95)
+while not test.confirmed and test.num_measured < 150:
+    test.observe(bool(run_shift(kept.candidate, generator) > LIMIT))
+    if test.num_measured % 10 == 0:
+        print(test)
+print(test)
+
+# %% [markdown]
+# ## An alarm
+#
+# How long would it have taken to notice that the reported errors are wrong? `CalibrationAlarm`
+# watches predictions as they are made, however settings are chosen, and if they are right it ever
+# warns with a probability of 5 %.
+
+# %%
+alarm = CalibrationAlarm(bounds=bounds)
+for t in range(10, len(X)):
+    believed = process(X[:t], Y[:t], REPORTED, mean=LIMIT, scale=1.0)
+    if alarm.watch(believed, X[t : t + 1], Y[t : t + 1]):
+        print(f"after {t - 9} shifts")
+        break
+print(alarm)
+
+# %% [markdown]
 # ## "Is it better than what we run today, with 90 % confidence?"
 #
 # Another process, with one knob. Gains are measured against what we run today, known from years of
@@ -417,18 +476,18 @@ table(of_batches)
 # decision. (Whose the excess is makes no difference to an outcome.) The guarantee is about a
 # practice: decide by the constraint, `lower=0`, again and again, and let it learn from each
 # decision. Fifty batches of twelve processes. Where settings are certified, the one with the
-# highest mean is run; where none is, the batch is a trial of the one that comes closest.
+# highest mean is run; where none is, the batch is a trial of one that may turn out to be.
 
 
 # %%
-def practice(seed, calibrator, num_batches=50):
+def practice(seed, width, num_batches=50):
     """Decide batch by batch; the constraint keeps the count."""
     gains, X, Y, noise = trials(seed)
     constraint = None
     for t in range(num_batches):
         gp = process(X, Y, REPORTED, mean=0.0, scale=SPREAD)
         if constraint is None:
-            constraint = ChanceConstraint.from_history(gp, lower=0.0, calibrator=calibrator)
+            constraint = ChanceConstraint(gp, lower=0.0, width=width)
         else:
             constraint = constraint.with_model(gp)
         x, _, _ = optimize_chance_constrained(PosteriorMean(gp), constraint, None, choices=knob)
@@ -438,8 +497,8 @@ def practice(seed, calibrator, num_batches=50):
     return constraint
 
 
-for name, calibrator in (("the model's", own_quantiles(0.1)), ("learned", None)):
-    done = [practice(seed, calibrator) for seed in range(7000, 7012)]
+for name, width in (("the model's", 1.0), ("learned", None)):
+    done = [practice(seed, width) for seed in range(7000, 7012)]
     num = sum(constraint.num_certified for constraint in done)
     wrong = sum(constraint.num_violations for constraint in done) / num
     print(f"{name:12} {num:4} of 600 batches certified, of these below today's: {wrong:.1%}")
@@ -450,16 +509,19 @@ for name, calibrator in (("the model's", own_quantiles(0.1)), ("learned", None))
 #
 # In short:
 #
-# * **Decide by outcomes.** `ChanceConstraint.from_history(gp, upper=limit, level=0.9)`, then
+# * **Decide by outcomes.** `ChanceConstraint(gp, upper=limit, level=0.9)`, then
 #   `optimize_chance_constrained(acqf, constraint, bounds)`, and `constraint.observe(x, y)`;
-#   `constraint.with_model(refitted)` goes on with the next model.
+#   `constraint.with_model(refitted)` goes on with the next model, and `from_records` with the next
+#   session.
 # * **With two safe points** give the outcome a known scale, do not `Standardize` it, and grow what
 #   is certified by `expansion_share`.
-# * **The guarantee** is about the number of violations in the long run, for any model, any rule of
-#   choice and any environment: `violation_bound(T)`.
+# * **The guarantee** is about the number of violations, for any model, any rule of choice and any
+#   environment: `violation_bound(T)`.
+# * **To stop at one setting** use `recommend`, and confirm it by a `ConfirmationTest`.
 # * **Calibration keeps the promise, a better model makes more of it.** Look at `noise_diagnosis`,
 #   correct the noise, and keep calibrating.
-# * **Of the objective nothing is guaranteed.** "The mean at this setting is better" needs the noise
-#   to be right.
+# * **Of the objective less is guaranteed.** In at most twice as many certified rounds as the bound
+#   says is the mean itself beyond the limit (`objective_coverage_bound`). "The mean at this setting
+#   is better" needs the noise to be right.
 #
 # The [guide](../guides/decisions.md) has the recipes.

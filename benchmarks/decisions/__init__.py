@@ -1,13 +1,14 @@
-"""The suite on chance constraints.
+"""The suites on chance constraints.
 
-============= =================================================================
-file          content
-============= =================================================================
-``suites``    the suite
-``tasks``     its problems: an objective and an outcome with a limit
-``methods``   its methods: what states the quantile
-``replicate`` its loop: a certified choice in each round
-``analysis``  what runs are judged by, and rewards at equal rates of violations
-``report``    its report
-============= =================================================================
+==================== ===============================================================
+file                 content
+==================== ===============================================================
+``suites``           the suites
+``tasks``            their problems: an objective and an outcome with a limit
+``methods``          their methods: what states the quantile
+``tracked_quantile`` the rule of chance constraints before the budget
+``replicate``        the loop: a certified choice in each round
+``analysis``         what runs are judged by, and rewards at equal rates of violations
+``report``           the report
+==================== ===============================================================
 """

@@ -1,6 +1,6 @@
-"""The methods of suite `decisions`: ways to state the outcome's quantile that decides.
+"""The methods of the suites on decisions: ways to state the outcome's quantile that decides.
 
-All but the last two take the quantile of a Gaussian, ``mean + k z deviation`` with ``z`` that of
+All but the learners take the quantile of a Gaussian, ``mean + k z deviation`` with ``z`` that of
 the level:
 
 * ``plain``: ``k = 1``, what the Gaussian process states.
@@ -11,27 +11,35 @@ the level:
 * ``plain_050``, ``plain_075``, ``plain_200`` and ``plain_300``: ``k`` in percent. Which of them
   violates the limit as often as another method does is known in hindsight alone: they are not
   rivals, but what rewards are compared with.
-* ``recalibrated``: `ChanceConstraint.from_history` at its defaults, kept from round to round.
+
+Learners, kept from round to round:
+
+* ``budget``: `ChanceConstraint` at its defaults.
+* ``budget_refit``: likewise, with the Gaussian process of ``refit``.
+* ``recalibrated``: the rule before it, `tracked_quantile`.
 * ``localized``: likewise, with a quantile that depends on the inputs.
+
+What is recommended in the end is ``recommend``'s choice for the first two, at a confidence of 95 %,
+and for the others the certified point with the best mean.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from statistics import NormalDist
 
-import torch
 from botorch.models import SingleTaskGP
 from torch import Tensor
 
 from benchmarks.decisions.replicate import Certifier
 from benchmarks.decisions.tasks import REFIT_EVERY, LimitedOutcome
+from benchmarks.decisions.tracked_quantile import INTEGRAL_GAIN, STEP_SIZE, TrackedQuantile
 from benchmarks.framework.surrogates import Fixed, NoiseRefitted, Surrogate
-from botorch_calib import CalibratedModel, ChanceConstraint
-from botorch_calib.calibration import Calibrator, QuantileRecalibrator
-from botorch_calib.decisions.chance_constraints import INTEGRAL_GAIN, STEP_SIZE
+from botorch_calib import ChanceConstraint
+from botorch_calib.calibration import QuantileRecalibrator
+from botorch_calib.decisions import budget, outcome_quantiles
 from botorch_calib.models import loo_residuals
 
 # Factors of the plain quantile that are no methods of their own.
@@ -102,25 +110,22 @@ class Unlearning:
 
     def constraint(self, gp: SingleTaskGP) -> ChanceConstraint:
         """See `Certifier`."""
-        quantile = fixed_quantile(self.outcome.level, self.factor(gp))
-        model = CalibratedModel(gp, quantile, denoise=False)
-        return ChanceConstraint(model, self.outcome.limit, level=self.outcome.level)
+        return fixed_width(gp, self.outcome, self.factor(gp))
 
     def observe(self, constraint: ChanceConstraint, x: Tensor, y: Tensor) -> None:
         """There is nothing to learn."""
 
 
-def fixed_quantile(level: float, factor: float) -> Calibrator:
-    """A recalibrator that has learned nothing but to start at ``factor`` times the Gaussian's."""
-    calibrator = QuantileRecalibrator([level])
-    knot = torch.tensor([factor * NormalDist().inv_cdf(level)], dtype=torch.double)
-    calibrator.tracker.constants = calibrator.score.signed(knot)
-    return calibrator
+def fixed_width(gp: SingleTaskGP, outcome: LimitedOutcome, factor: float) -> ChanceConstraint:
+    """The limit by ``factor`` times the Gaussian's own quantile, without a budget."""
+    return ChanceConstraint(
+        gp, outcome.limit, level=outcome.level, width=factor, budget=math.inf, records=()
+    )
 
 
 @dataclass(frozen=True)
 class Recalibrated:
-    """A chance constraint that learns, carried on from round to round.
+    """The rule before the budget, carried on from round to round.
 
     Args:
         name: Names the method.
@@ -129,7 +134,7 @@ class Recalibrated:
     """
 
     name: str
-    calibrator: Callable[[list[float]], Calibrator]
+    calibrator: Callable[[list[float]], QuantileRecalibrator]
     integral_gain: float = INTEGRAL_GAIN
 
     def surrogate(self, given: Surrogate) -> Surrogate:
@@ -138,37 +143,54 @@ class Recalibrated:
 
     def start(self, outcome: LimitedOutcome) -> Certifier:
         """See `DecisionMethod`."""
-        return Learning(outcome, self.calibrator, self.integral_gain)
+        calibrator = self.calibrator([outcome.level])
+        return TrackedQuantile(outcome.limit, outcome.level, calibrator, self.integral_gain)
+
+
+@dataclass(frozen=True)
+class Budgeted:
+    """A chance constraint at its defaults, carried on from round to round.
+
+    Args:
+        name: Names the method.
+        noise_every: As in `GaussianQuantile`.
+        confidence: With which the point that is recommended is safe.
+        constants: Those of the rule, in the package, so that changed ones are noticed.
+    """
+
+    name: str
+    noise_every: int | None = None
+    confidence: float | None = 0.95
+    constants: tuple[float, ...] = (
+        *(budget.SIZE, budget.START, budget.GAIN, budget.RELIEF, budget.MOST_RELIEF),
+        *(outcome_quantiles.PRIOR_COUNT, outcome_quantiles.MOST_FACTOR),
+    )
+
+    def surrogate(self, given: Surrogate) -> Surrogate:
+        """See `DecisionMethod`."""
+        return GaussianQuantile("", noise_every=self.noise_every).surrogate(given)
+
+    def start(self, outcome: LimitedOutcome) -> Certifier:
+        """See `DecisionMethod`."""
+        return Learning(outcome)
 
 
 class Learning:
-    """Keeps one constraint, warmed up by the initial points and then taught by its own rounds.
+    """Keeps one constraint.
 
     Args:
         outcome: The outcome.
-        calibrator: See `Recalibrated`.
-        integral_gain: See `Recalibrated`.
     """
 
-    def __init__(
-        self,
-        outcome: LimitedOutcome,
-        calibrator: Callable[[list[float]], Calibrator],
-        integral_gain: float,
-    ) -> None:
-        self.outcome, self.integral_gain = outcome, integral_gain
-        self.calibrator = calibrator([outcome.level])
+    def __init__(self, outcome: LimitedOutcome) -> None:
+        self.outcome = outcome
         self.kept: ChanceConstraint | None = None
 
     def constraint(self, gp: SingleTaskGP) -> ChanceConstraint:
         """See `Certifier`."""
         if self.kept is None:
-            self.kept = ChanceConstraint.from_history(
-                gp,
-                self.outcome.limit,
-                level=self.outcome.level,
-                calibrator=self.calibrator,
-                integral_gain=self.integral_gain,
+            self.kept = ChanceConstraint(
+                gp, self.outcome.limit, level=self.outcome.level, records=()
             )
         else:
             self.kept = self.kept.with_model(gp)
@@ -182,11 +204,11 @@ class Learning:
 
 # ------------------------------------------------------------ those that are compared
 
-DecisionMethods = tuple[GaussianQuantile | LeaveOneOut | Recalibrated, ...]
+DecisionMethods = tuple[GaussianQuantile | LeaveOneOut | Recalibrated | Budgeted, ...]
 
 
 def compared() -> DecisionMethods:
-    """The methods of the suite, and the multiples of the plain quantile."""
+    """The methods of suite `decisions`, and the multiples of the plain quantile."""
     # Settings are bound here, defaults of the package too, so that a changed one is noticed.
     learner = partial(QuantileRecalibrator, step_size=STEP_SIZE)
     # Lengthscale in units of the cube; forgetting is what the bound on the violations rests on.
@@ -200,6 +222,12 @@ def compared() -> DecisionMethods:
         Recalibrated("localized", local),
         *multiples(),
     )
+
+
+def budgeted() -> DecisionMethods:
+    """The methods of suite `decisions_budget`: the rules themselves in place of the localized."""
+    rivals = tuple(method for method in compared() if method.name != "localized")
+    return (Budgeted("budget"), Budgeted("budget_refit", noise_every=REFIT_EVERY), *rivals)
 
 
 def multiples() -> tuple[GaussianQuantile, ...]:

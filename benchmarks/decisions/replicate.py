@@ -2,7 +2,8 @@
 
 A method states a chance constraint in each round; what is chosen under it follows one rule for
 all: the largest upper confidence bound on the objective among the certified points of a two-step
-search by `optimize_chance_constrained`, or the point of largest margin where nothing is certified.
+search by `optimize_chance_constrained`, or where nothing is certified the point from which most can
+be learned.
 So methods differ in what they certify alone. All methods of one seed see the same initial points,
 the same noise and, round by round, the same points to choose from and offsets around the best of
 them.
@@ -25,7 +26,8 @@ from benchmarks.framework.replicate import OBSERVE, Record, Replicate, stream_se
 from benchmarks.framework.result import Result
 from benchmarks.framework.sequential import box
 from benchmarks.framework.surrogates import Surrogate, with_data
-from botorch_calib import ChanceConstraint, optimize_chance_constrained
+from botorch_calib import ChanceConstraint
+from botorch_calib.decisions.chance_constrained_search import LeastMargin, Place, best_certified
 
 # Numbers of random streams, see `framework.replicate`. Never renumber.
 DESIGN, CHOICES = 30, 31
@@ -130,7 +132,10 @@ class DecisionReplicate(Replicate[DecisionTask, DecisionMethod, Round]):
     def _recommendation(self) -> dict[str, list[float | None]]:
         with self.choosing(self.num_steps):
             model = self.fit(self.num_steps)
-            x, certified = self._best(PosteriorMean(model.objective), model.constraint)
+            # A method may recommend what is safe with a confidence of its own.
+            confidence = getattr(self.method, "confidence", None)
+            acqf = PosteriorMean(model.objective)
+            x, certified = self._best(acqf, model.constraint, confidence)
         value = self.problem.objective(x).item()
         probability = self.problem.outcome.violation_probability(x, time=1.0).item()
         return {
@@ -139,15 +144,20 @@ class DecisionReplicate(Replicate[DecisionTask, DecisionMethod, Round]):
             "recommended_probability": [probability if certified else None],
         }
 
-    def _best(self, acqf: AcquisitionFunction, constraint: ChanceConstraint) -> tuple[Tensor, bool]:
+    def _best(
+        self,
+        acqf: AcquisitionFunction,
+        constraint: ChanceConstraint,
+        confidence: float | None = None,
+    ) -> tuple[Tensor, bool]:
         """The best certified point ``1 x d`` found in two steps, and whether there is one."""
         search, step = self.problem.search, len(self.X) - self.problem.num_initial
         seed = stream_seed(self.seed, CHOICES, step)
         spread = torch.cat([cube(self.problem.dim, search.num_global, seed), self.X])
-        centre = optimize_chance_constrained(acqf, constraint, None, choices=spread).candidate
+        margin = LeastMargin([constraint], confidence)
+        centre, _ = best_certified(acqf, margin, Place(None, choices=spread))
         around = torch.cat([centre, (centre + self._offsets(seed)).clamp(0.0, 1.0)])
-        found = optimize_chance_constrained(acqf, constraint, None, choices=around)
-        return found.candidate, found.certified
+        return best_certified(acqf, margin, Place(None, choices=around))
 
     def _offsets(self, seed: int) -> Tensor:
         search = self.problem.search

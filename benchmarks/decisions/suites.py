@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from benchmarks.decisions import methods
 from benchmarks.decisions.analysis import ARCHIVED
 from benchmarks.decisions.replicate import replicate
@@ -28,4 +30,14 @@ DECISIONS = Suite(
     archive=ARCHIVED,
 )
 
-SUITES = (DECISIONS,)
+# The budget rule, with the rule before it among its rivals.
+BUDGET = replace(
+    DECISIONS,
+    name="decisions_budget",
+    methods=methods.budgeted(),
+    baseline="budget",
+    seeds=range(12000, 12050),
+    protocol="decisions_budget",
+)
+
+SUITES = (DECISIONS, BUDGET)

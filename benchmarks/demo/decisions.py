@@ -3,11 +3,16 @@
 The classifier of `demo.screening` is tuned for precision, under a limit on the rate of malignant
 cases that it misses: in each round only settings are tried that keep the limit with a probability
 of 90 %. The methods differ in who says so. The model with the reported standard errors believes
-what it is told; another one estimates one noise level; the third is the first one, with quantiles
-that `ChanceConstraint` learns from the rounds. The data, the model of the precision and the rule by
-which it chooses are the same. The limit, the number of training records and of rounds were chosen
-on seeds 0 to 109, before the first run on those shown; how the constraint learns was changed once
-after it, by a look at other problems (`benchmarks/protocols/chance_constraints.md`).
+what it is told; another one estimates one noise level; the third takes 1.5 times the quantile of
+the first one, a margin of safety by hand. The last two learn from the rounds, with the first
+model: `ChanceConstraint`, and the rule before it, which tracked a quantile. The data, the model of
+the precision and the rule by which it chooses are the same. The limit, the number of training
+records and of rounds were chosen on seeds 0 to 109, before the first run on those shown; how
+constraints learn was changed twice after it, by a look at other problems
+(`benchmarks/protocols/chance_constraints.md` and ``decisions_budget.md``).
+
+An alarm watches what the first model states, and the setting that `ChanceConstraint` keeps in the
+end is tried again until a test confirms it.
 """
 
 from __future__ import annotations
@@ -28,6 +33,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor
 
+from benchmarks.decisions.tracked_quantile import (
+    STEP_SIZE,
+    TrackedQuantile,
+)
 from benchmarks.demo.common import (
     TITLE_SIZE,
     Budget,
@@ -55,12 +64,15 @@ from benchmarks.framework.result import Result
 from benchmarks.framework.runner import Task
 from benchmarks.framework.statistics import paired_test
 from botorch_calib import (
-    CalibratedModel,
     ChanceConstraint,
     QuantileRecalibrator,
     noise_diagnosis,
     optimize_chance_constrained,
 )
+from botorch_calib.decisions import ConfirmationTest
+from botorch_calib.decisions.budget import SIZE
+from botorch_calib.decisions.chance_constrained_search import LeastMargin, Place, best_certified
+from botorch_calib.diagnostics import CalibrationAlarm
 from botorch_calib.plotting import COLORS
 
 TITLE = "Decisions: limits that are kept as often as stated"
@@ -91,24 +103,32 @@ class Guard:
     Args:
         name: Names the method.
         uses_reported: Whether the model is given the reported standard errors or fits its noise.
-        learns: Whether the deciding quantile is learned from the rounds.
+        width: Factor of the model's own quantile; None where it is learned from the rounds.
+        tracks: Whether a quantile is tracked, as before the budget.
     """
 
     name: str
     uses_reported: bool
-    learns: bool
+    width: float | None = None
+    tracks: bool = False
 
 
 GUARDS = {
-    "reported": Guard("reported", uses_reported=True, learns=False),
-    "fitted": Guard("fitted", uses_reported=False, learns=False),
-    "calibrated": Guard("calibrated", uses_reported=True, learns=True),
+    "reported": Guard("reported", uses_reported=True, width=1.0),
+    "fitted": Guard("fitted", uses_reported=False, width=1.0),
+    "wide": Guard("wide", uses_reported=True, width=1.5),
+    "tracked": Guard("tracked", uses_reported=True, tracks=True),
+    "budget": Guard("budget", uses_reported=True),
 }
 NAMES = {
     "reported": "GP, reported errors",
     "fitted": "GP, fitted noise",
-    "calibrated": "reported errors, calibrated",
+    "wide": "reported errors x 1.5",
+    "tracked": "reported, tracked quantile",
+    "budget": "reported, budget rule",
 }
+CONFIDENCE = 0.95
+MOST_REPEATS = 100
 
 
 def run(budget: Budget) -> Figures:
@@ -124,6 +144,7 @@ def run(budget: Budget) -> Figures:
     runs = run_guards(task, seeds, budget.jobs)
     truth = Screening.load().truth(LIMIT)
     print(decisions_report(runs, truth), flush=True)
+    print(f"\n{certificates_report(runs)}", flush=True)
     print(f"\n{noise_report(runs['reported'][0])}", flush=True)
     return {"decisions.png": decisions_figure(runs, truth)}
 
@@ -162,6 +183,11 @@ class ScreeningReplicate(Replicate[ScreeningTask, Guard, Models]):
         self.settings = SETTINGS[rng.choice(len(SETTINGS), NUM_EARLIER, replace=False)]
         self.trials = [self._try(x, index) for index, x in enumerate(self.settings)]
         self.certified: list[float | None] = []
+        self.alarm = CalibrationAlarm(bounds=BOUNDS)
+        self.tracked: TrackedQuantile | None = None
+        if guard.tracks:
+            calibrator = QuantileRecalibrator([LEVEL], step_size=STEP_SIZE)
+            self.tracked = TrackedQuantile(LIMIT, LEVEL, calibrator)
 
     def _try(self, x: Tensor, index: int) -> Trial:
         rng = np.random.default_rng(stream_seed(self.seed, OBSERVE, index))
@@ -177,10 +203,12 @@ class ScreeningReplicate(Replicate[ScreeningTask, Guard, Models]):
         Yvar = self._column("reported_variance") if self.method.uses_reported else None
         missed = process(self.settings, self._column("missed"), Yvar, kept and kept.missed)
         precision = process(self.settings, self._column("precision"), None, kept and kept.precision)
-        if last is not None and self.method.learns:
+        if self.tracked is not None:
+            constraint: ChanceConstraint = self.tracked.constraint(missed)
+        elif last is not None:
             constraint = last.constraint.with_model(missed)
         else:
-            constraint = constraint_on(missed, learns=self.method.learns)
+            constraint = constraint_on(missed, self.method.width)
         self.models = Models(missed, precision, constraint)
         return self.models
 
@@ -198,21 +226,36 @@ class ScreeningReplicate(Replicate[ScreeningTask, Guard, Models]):
         trial = self._try(x, len(self.trials))
         self.trials.append(trial)
         self.settings = torch.cat([self.settings, x.unsqueeze(0)])
-        if self.method.learns:
-            missed, variance = x.new_tensor([[[trial.missed]], [[trial.reported_variance]]])
-            model.constraint.observe(x.unsqueeze(0), missed, variance, condition=False)
+        x, missed = x.unsqueeze(0), x.new_tensor([[trial.missed]])
+        self.alarm.watch(model.missed, x, missed)
+        if self.tracked is not None:
+            self.tracked.observe(model.constraint, x, missed)
+        elif self.method.width is None:
+            model.constraint.observe(x, missed, condition=False)
+
+    def _confirmed(self, x: Tensor) -> ConfirmationTest:
+        """Repeated trials of the setting that is kept, until it is confirmed or a limit of them."""
+        test = ConfirmationTest(LEVEL, CONFIDENCE)
+        while not test.confirmed and test.num_measured < MOST_REPEATS:
+            trial = self._try(x.squeeze(0), len(self.trials) + test.num_measured)
+            test.observe(trial.missed > LIMIT)
+        return test
 
     def record(self) -> Record:
         """The run: outcomes are the rates missed; the last of ``X`` is the setting kept in the end.
 
         Extras: the ``reported_variance`` of each outcome; for each round, whether its setting was
-        ``certified``; once, the ``bound`` on the number of violations, or None.
+        ``certified``; once, the ``bound`` on the number of violations, or None; the round after
+        which the ``alarm`` was raised, or None; with the budget rule, the number of trials that
+        confirmed the setting kept (``repeats``), or None if it was not confirmed.
         """
-        final = self.fit(step=0)
-        kept, _, _ = optimize_chance_constrained(
-            PosteriorMean(final.precision), final.constraint, None, choices=SETTINGS
-        )
-        learns = self.method.learns
+        final, method = self.fit(step=0), self.method
+        learns = method.width is None and not method.tracks
+        margin = LeastMargin([final.constraint], CONFIDENCE if learns else None)
+        acqf = PosteriorMean(final.precision)
+        kept, _ = best_certified(acqf, margin, Place(None, choices=SETTINGS))
+        test = self._confirmed(kept) if learns else None
+        raised = [t for t, w in enumerate(self.alarm.history, 1) if w * self.alarm.false_alarm >= 1]
         return Record(
             num_initial=NUM_EARLIER,
             X=torch.cat([self.settings, kept]).tolist(),
@@ -222,6 +265,8 @@ class ScreeningReplicate(Replicate[ScreeningTask, Guard, Models]):
                 "reported_variance": [trial.reported_variance for trial in self.trials],
                 "certified": self.certified,
                 "bound": [final.constraint.violation_bound(self.num_steps) if learns else None],
+                "alarm": [float(raised[0]) if raised else None],
+                "repeats": [float(test.num_measured) if test and test.confirmed else None],
             },
         )
 
@@ -248,13 +293,10 @@ def process(
     return gp.eval()
 
 
-def constraint_on(gp: SingleTaskGP, learns: bool) -> ChanceConstraint:
-    """The limit on what is missed, by quantiles that are learned, or by the model's own."""
-    if learns:
-        return ChanceConstraint.from_history(gp, upper=LIMIT, level=LEVEL)
-    # A calibrator that has learned nothing states what the Gaussian process does.
-    own = CalibratedModel(gp, QuantileRecalibrator([LEVEL]), denoise=False)
-    return ChanceConstraint(own, upper=LIMIT, level=LEVEL)
+def constraint_on(gp: SingleTaskGP, width: float | None) -> ChanceConstraint:
+    """The limit on what is missed, by quantiles that are learned, or ``width`` times the own."""
+    budget = SIZE if width is None else math.inf
+    return ChanceConstraint(gp, upper=LIMIT, level=LEVEL, width=width, budget=budget, records=())
 
 
 # ------------------------------------------------------------ what came of it
@@ -302,7 +344,7 @@ def decisions_report(runs: Runs, truth: Truth) -> str:
     for method, results in runs.items():
         cells = [cell(results, score, percent) for score, percent in columns.values()]
         rows.append([NAMES[method], *cells])
-    own = runs["calibrated"]
+    own = runs["budget"]
     rounds = len(trace(own[0], "certified"))
     bound = math.floor(max(trace(result, "bound")[0] for result in own) + 1e-6)
     most = max(int(violated(result).sum()) for result in own)
@@ -310,8 +352,8 @@ def decisions_report(runs: Runs, truth: Truth) -> str:
         [
             *align(rows),
             "",
-            *(own_minus(runs, other, truth) for other in ("reported", "fitted")),
-            f"Proved for the calibrated one, whatever happens: at most {bound} violations in "
+            *(own_minus(runs, other, truth) for other in runs if other != "budget"),
+            f"Proved for the budget rule, whatever happens: at most {bound} violations in "
             f"{rounds} certified rounds;",
             f"there were {most} at most. Best precision of a setting that violates in "
             f"{100 * RISK:.0f} %: {truth.best_precision(RISK):.3f}.",
@@ -334,14 +376,35 @@ def own_minus(runs: Runs, other: str, truth: Truth) -> str:
     """Paired differences of violations and of precision."""
     precision, _ = columns_of(truth)["precision"]
     violations, gain = (
-        paired_test(by_seed(runs["calibrated"], score), by_seed(runs[other], score))
+        paired_test(by_seed(runs["budget"], score), by_seed(runs[other], score))
         for score in (lambda r: 100.0 * share_violated(r), precision)
     )
     change = difference(violations, digits=1) if violations.pairs else "?"
     return (
-        f"Calibrated minus {NAMES[other]}: violations (%) {change}, "
+        f"Budget rule minus {NAMES[other]}: violations (%) {change}, "
         f"precision {difference(gain, digits=3)}."
     )
+
+
+def certificates_report(runs: Runs) -> str:
+    """When alarms were raised, and whether settings that were kept were confirmed."""
+    lines = []
+    for method in ("reported", "fitted"):
+        rounds = [result.extras["alarm"][0] for result in runs[method]]
+        raised = sorted(r for r in rounds if r is not None)
+        after = f", after {raised[len(raised) // 2]:.0f} rounds (median)" if raised else ""
+        lines.append(
+            f"The calibration alarm was raised in {len(raised)} of {len(rounds)} runs of "
+            f"{NAMES[method]}{after}."
+        )
+    repeats = [result.extras["repeats"][0] for result in runs["budget"]]
+    confirmed = [r for r in repeats if r is not None]
+    mean = f", by {np.mean(confirmed):.0f} trials (mean)" if confirmed else ""
+    lines.append(
+        f"Of the settings kept by the budget rule {len(confirmed)} of {len(repeats)} were "
+        f"confirmed within {MOST_REPEATS} more trials{mean}."
+    )
+    return "\n".join(lines)
 
 
 def noise_report(result: Result) -> str:
@@ -390,13 +453,15 @@ def draw_settings(panel: Axes, runs: Runs, truth: Truth) -> None:
     panel.figure.colorbar(mesh, ax=panel, label="probability of a violation")
     panel.contour(THRESHOLDS, LOG_PENALTIES, truth.violating, levels=[RISK], colors="black")
     for (method, results), color in zip(runs.items(), COLORS, strict=False):
-        if method == "fitted":
-            continue  # close to the calibrated one: two clouds can be told apart, three cannot
+        kept = np.array([r.X[-1] for r in results])
+        panel.scatter(kept[:, 1], kept[:, 0], marker="*", s=60, color=color, edgecolor="white")
+        if method not in ("reported", "budget"):
+            continue  # two clouds can be told apart, five cannot
         late = [np.array(r.X[r.num_initial : -1])[-len(violated(r)) // 2 :] for r in results]
         points, counts = np.unique(np.concatenate(late), axis=0, return_counts=True)
         panel.scatter(points[:, 1], points[:, 0], s=6.0 * counts, color=color, alpha=0.6)
     panel.set(xlabel="threshold", ylabel="log10 of the penalty")
-    panel.set_title(f"tried in the later rounds; line: {100 * RISK:.0f} %")
+    panel.set_title(f"later rounds; stars: kept; line: {100 * RISK:.0f} %")
 
 
 def draw_price(panel: Axes, runs: Runs, truth: Truth) -> None:
@@ -406,9 +471,13 @@ def draw_price(panel: Axes, runs: Runs, truth: Truth) -> None:
     for (method, results), color in zip(runs.items(), COLORS, strict=False):
         points = [[score(result) for score in (share, precision)] for result in results]
         panel.plot(*np.transpose(points), "o", color=color, alpha=0.8, label=NAMES[method])
+    # What a fixed width earns at a rate of violations: reward above the line is not bought by risk.
+    fixed = [name for name in ("reported", "wide") if name in runs]
+    means = [[np.mean([s(r) for r in runs[name]]) for s in (share, precision)] for name in fixed]
+    panel.plot(*np.transpose(means), "-", color="black", linewidth=1.0)
     panel.axvline(RISK, linestyle="--", color="black")
     risks = np.linspace(0.01, 0.5, 50)
     best = [truth.best_precision(risk) for risk in risks]
     panel.plot(risks, best, color="0.6", zorder=0)
     panel.set(xlabel="share of rounds violated", ylabel="expected precision")
-    panel.set_title("each run; grey: best possible")
+    panel.set_title("each run; line: fixed widths; grey: best")

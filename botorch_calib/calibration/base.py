@@ -74,14 +74,6 @@ class Calibrator(Module, ABC):
             InputDataError, BotorchTensorDimensionError: If an argument is malformed.
         """
 
-    def update_at_once(self, X: Tensor, z: Tensor) -> None:
-        """Learn from residuals as by `update`, all compared with the present distribution.
-
-        For decisions on several points at a time, all taken before the first outcome. Calibrators
-        that do not learn from comparisons need not tell the two apart: by default it is `update`.
-        """
-        self.update(X, z)
-
     def quantile(self, X: Tensor, level: float) -> Tensor:
         """The ``level``-quantile of ``z`` at ``X``, ``batch_shape x q x 1``, with its gradient."""
         check_open_unit("level", level)
@@ -188,12 +180,6 @@ class TrackedCalibrator(Calibrator):
         """Score residuals and let the learner take them in, see `Calibrator.update`."""
         check_residuals(X, z)
         return self._predictive_from(self.tracker.update(X, self._scores(z)))
-
-    @torch.no_grad()
-    def update_at_once(self, X: Tensor, z: Tensor) -> None:
-        """Score residuals and let the learner compare them all with its present thresholds."""
-        check_residuals(X, z)
-        self.tracker.update(X, self._scores(z), at_once=True)
 
     def reset(self) -> None:
         """Forget everything learned."""

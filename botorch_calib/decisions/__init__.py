@@ -4,9 +4,14 @@
 file                          content
 ============================= ======================================================================
 ``chance_constraints``        `ChanceConstraint`: an outcome that keeps its limits
-``violation_account``         the books that the bound on its violations rests on
+``budget``                    `Budget`: how many violations there may be, and how wide quantiles are
+``outcome_quantiles``         quantiles of the next outcome, of any model
+``decision_records``          decisions as plain records
 ``chance_constrained_search`` `optimize_chance_constrained`: the best point that is certified
 ``certified_set_expansion``   where an observation would do most for the certified set
+``recommendation``            `recommend`: the point to stop at
+``confirmation_test``         `ConfirmationTest`: that one point is safe, by repetition
+``objective_coverage``        what bounds on outcomes say of the objective behind them
 ============================= ======================================================================
 """
 
@@ -20,12 +25,19 @@ from botorch_calib.decisions.chance_constraints import (
     joint_chance_constraints,
     joint_level,
 )
+from botorch_calib.decisions.confirmation_test import ConfirmationTest
+from botorch_calib.decisions.objective_coverage import objective_coverage_bound
+from botorch_calib.decisions.recommendation import Recommendation, recommend
 
 __all__ = [
     "CertifiedSetExpansion",
     "ChanceConstrainedCandidate",
     "ChanceConstraint",
+    "ConfirmationTest",
+    "Recommendation",
     "joint_chance_constraints",
     "joint_level",
+    "objective_coverage_bound",
     "optimize_chance_constrained",
+    "recommend",
 ]

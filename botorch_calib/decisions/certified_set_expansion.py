@@ -15,6 +15,7 @@ from botorch_calib.acquisition.base import members_of
 from botorch_calib.acquisition.input_constructors import limits_from, register_once
 from botorch_calib.acquisition.pending_points import PendingPoints
 from botorch_calib.decisions.chance_constraints import ChanceConstraint, chance_constraints_of
+from botorch_calib.decisions.outcome_quantiles import OutcomeQuantiles
 from botorch_calib.models import CensoredDelayModel
 from botorch_calib.models.calibrated import CalibratedModel
 from botorch_calib.models.inspection import like, observed_process, stated_moments
@@ -57,12 +58,12 @@ class CertifiedSetExpansion(PendingPoints):
 
     def _conditioned(self, X_pending: Tensor) -> tuple[list[Any], list[Any]]:
         """The present models, and the same ones conditioned on ``n x d`` points."""
-        models = [constraint.model.model for constraint in self.constraints]
+        models = [_gaussian(constraint) for constraint in self.constraints]
         return models, [_knowing(model, X_pending) for model in models]
 
     def _models(self) -> list[Any]:
         """The present models (`observe` replaces them), conditioned on the pending points."""
-        models = [constraint.model.model for constraint in self.constraints]
+        models = [_gaussian(constraint) for constraint in self.constraints]
         if self._known is None or self.X_pending is None:
             return models
         if any(old is not new for old, new in zip(self._known[0], models, strict=True)):
@@ -77,11 +78,16 @@ class CertifiedSetExpansion(PendingPoints):
             self.constraints, self._models(), self.units, strict=True
         ):
             _, sigma = stated_moments(model, posterior_at(model, X))
-            _, deviation = constraint.model.observation_moments(X)
-            sigma, deviation = (v.squeeze(-1).squeeze(-1) for v in (sigma, deviation))
-            to_border = constraint.margin(X) / deviation
+            sigma = sigma.squeeze(-1).squeeze(-1)
+            to_border = constraint.margin(X) / OutcomeQuantiles(constraint.model, X).deviation
             gains.append((sigma / unit).log() - 0.5 * to_border.square())
         return torch.stack(gains).amax(dim=0)
+
+
+def _gaussian(constraint: ChanceConstraint) -> Any:
+    """The Gaussian process of a constraint, with its pending points."""
+    calibrated = isinstance(constraint.model, CalibratedModel)
+    return constraint.model.model if calibrated else constraint.model
 
 
 def _knowing(model: Any, X_pending: Tensor) -> CensoredDelayModel:

@@ -7,6 +7,7 @@ result once more.
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -46,6 +47,7 @@ _BACKWARD = (0.0, 1e-8, 1e-6, 1e-4, 1e-3, 1e-2, 0.03, 0.1, 0.2, 0.4, 0.7, 1.0)
 # Points that are evaluated at a time.
 _CHUNK = 2048
 _MAX_ITERATIONS = 100
+_GOLDEN = (math.sqrt(5.0) - 1.0) / 2.0
 
 
 class ChanceConstrainedCandidate(NamedTuple):
@@ -80,9 +82,9 @@ def optimize_chance_constrained(
     Several constraints hold together with the probability that `joint_chance_constraints` states,
     or at least one minus the sum of ``1 - level`` (Bonferroni).
 
-    If no certified point is found, the result is the point with the largest margin (for several
-    constraints the least margin, in standard deviations of its outcome), ``certified`` is False and
-    a warning is given.
+    If no certified point is found, the result is one from which most can be learned, with the
+    largest `ChanceConstraint.optimism` (the least one of several constraints, in standard
+    deviations of their outcomes), ``certified`` is False and a warning is given.
 
     Args:
         acq_function: Acquisition function for single points (``q = 1``).
@@ -95,9 +97,8 @@ def optimize_chance_constrained(
             the point, as ``(indices, coefficients, rhs)``, as in ``optimize_acqf``.
         choices: ``n x d``: choose among these only.
         expansion_share: Share of the rounds, in [0, 1), that grow the certified set instead, by
-            `CertifiedSetExpansion`: spread evenly over the rounds (calls of ``observe``) of the
-            first constraint, which has to go on by ``with_model``. For few known safe points, which
-            seldom certify the optimum.
+            `CertifiedSetExpansion`: spread evenly over the decisions of the first constraint. For
+            few known safe points, which seldom certify the optimum.
         equality_constraints: Linear equations ``sum_i coefficients[i] x[indices[i]] = rhs``, in
             the same form.
 
@@ -115,71 +116,117 @@ def optimize_chance_constrained(
     """
     several = chance_constraints_of(constraints)
     check_acquisition(acq_function)
-    margin = LeastMargin(several)
     searched = acq_function
-    if _expands(expansion_share, several[0].num_rounds):
+    if _expands(expansion_share, several[0].num_decisions):
         searched = CertifiedSetExpansion(several)
-    if choices is not None:
-        if bounds is not None or fixed_features or inequality_constraints or equality_constraints:
+    linear = (inequality_constraints, equality_constraints)
+    place = Place(bounds, choices, fixed_features, *linear, num_restarts, raw_samples)
+    candidate, certified = best_certified(searched, LeastMargin(several), place)
+    if not certified:
+        warnings.warn(
+            f"No certified point was found{_why(several)}: the one returned may meet the limits, "
+            "and nothing is stated of it. Start from points known to meet the limits, lower the "
+            "`level`, or raise `raw_samples`.",
+            NotCertifiedWarning,
+            stacklevel=3,  # the decorator is a frame of its own
+        )
+    with torch.no_grad(), repeated_points():
+        return ChanceConstrainedCandidate(candidate, acq_function(candidate).squeeze(), certified)
+
+
+class Place(NamedTuple):
+    """Where a search chooses, as `optimize_chance_constrained` takes it."""
+
+    bounds: Tensor | None
+    choices: Tensor | None = None
+    fixed_features: Mapping[int, float] | None = None
+    inequality_constraints: LinearConstraints | None = None
+    equality_constraints: LinearConstraints | None = None
+    num_restarts: int = 4
+    raw_samples: int = 512
+
+
+def best_certified(
+    acq_function: AcquisitionFunction, margin: LeastMargin, place: Place
+) -> tuple[Tensor, bool]:
+    """The point ``1 x d`` with the largest value where ``margin`` is positive, and True.
+
+    Where none was found, the most promising one, and False. Errors are those of
+    `optimize_chance_constrained`.
+    """
+    within = (place.fixed_features, place.inequality_constraints, place.equality_constraints)
+    if place.choices is not None:
+        if place.bounds is not None or any(within):
             raise InputDataError(
                 "`choices` excludes `bounds` (give None), `fixed_features` and linear "
                 "constraints: leave out the choices that are not wanted."
             )
-        choices = _checked_choices(choices)
-        _check_points("choices", choices, several)
-        with _repeated_points():
-            candidate, certified = _best_of(choices.unsqueeze(-2), searched, margin)
-    else:
-        region = Region.checked(
-            bounds, fixed_features, inequality_constraints, equality_constraints
-        )
-        _check_points("bounds", region.bounds, several)
-        count = check_count("num_restarts", num_restarts)
-        num_samples = check_count("raw_samples", raw_samples)
-        with _repeated_points():
-            candidate, certified = _search(searched, margin, region, count, num_samples)
-    if not certified:
-        warnings.warn(
-            "No certified point was found: the one returned has the largest margin, and nothing is "
-            "stated of it. Start from points known to meet the limits, lower the `level`, or raise "
-            "`raw_samples`.",
-            NotCertifiedWarning,
-            stacklevel=3,  # the decorator is a frame of its own
-        )
-    with torch.no_grad(), _repeated_points():
-        return ChanceConstrainedCandidate(candidate, acq_function(candidate).squeeze(), certified)
+        choices = checked_choices(place.choices)
+        _check_points("choices", choices, margin.constraints)
+        with repeated_points():
+            return _best_of(choices.unsqueeze(-2), acq_function, margin)
+    region = Region.checked(place.bounds, *within)
+    _check_points("bounds", region.bounds, margin.constraints)
+    count = check_count("num_restarts", place.num_restarts)
+    num_samples = check_count("raw_samples", place.raw_samples)
+    with repeated_points():
+        return _search(acq_function, margin, region, count, num_samples)
 
 
 @contextmanager
-def _repeated_points() -> Iterator[None]:
+def repeated_points() -> Iterator[None]:
     """Ignore the harmless jitter that noisy improvement needs at points evaluated before."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "A not p.d., added jitter", NumericalWarning)
         yield
 
 
-class LeastMargin(AcquisitionFunction):
-    """The least margin of several constraints, each in standard deviations of its outcome."""
+def _why(constraints: Sequence[ChanceConstraint]) -> str:
+    """Why there may be none."""
+    spent = any(constraint.budget_left <= 0.0 for constraint in constraints)
+    return ", and none will be, as the budget of violations is spent or out" if spent else ""
 
-    def __init__(self, constraints: Sequence[ChanceConstraint]) -> None:
+
+class LeastMargin(AcquisitionFunction):
+    """The least margin of several constraints, each in standard deviations of its outcome.
+
+    Args:
+        constraints: The constraints.
+        confidence: As in `ChanceConstraint.margin`.
+    """
+
+    def __init__(
+        self, constraints: Sequence[ChanceConstraint], confidence: float | None = None
+    ) -> None:
         super().__init__(model=constraints[0].model)
-        self.constraints = list(constraints)
+        self.constraints, self.confidence = list(constraints), confidence
         self.scales = [constraint.typical_deviation() for constraint in self.constraints]
 
     def forward(self, X: Tensor) -> Tensor:
         """Evaluate the margin at ``b x 1 x d``; values of shape ``b``."""
-        margins = [
-            constraint.margin(X) / scale
-            for constraint, scale in zip(self.constraints, self.scales, strict=True)
-        ]
-        return torch.stack(margins).amin(dim=0)
+        return self._least(lambda constraint: constraint.margin(X, self.confidence))
+
+    def _least(self, of: Callable[[ChanceConstraint], Tensor]) -> Tensor:
+        pairs = zip(self.constraints, self.scales, strict=True)
+        return torch.stack([of(constraint) / scale for constraint, scale in pairs]).amin(dim=0)
 
 
-def _expands(share: float, num_rounds: int) -> bool:
-    """Whether round ``num_rounds`` is one of the ``share`` that expand, spread evenly."""
+class LeastOptimism(LeastMargin):
+    """The least `ChanceConstraint.optimism` of several constraints, as `LeastMargin`."""
+
+    def forward(self, X: Tensor) -> Tensor:
+        """Evaluate it at ``b x 1 x d``; values of shape ``b``."""
+        return self._least(lambda constraint: constraint.optimism(X))
+
+
+def _expands(share: float, num_decisions: int) -> bool:
+    """Whether the next round is one of the ``share`` that expand, however many points rounds have.
+
+    Multiples of the golden ratio are spread evenly over [0, 1), and so are those of every step.
+    """
     if not (isinstance(share, Real) and 0.0 <= share < 1.0):
         raise InputDataError(f"`expansion_share` must lie in [0, 1), got {share!r}.")
-    return int(share * (num_rounds + 1)) > int(share * num_rounds)
+    return _GOLDEN * (num_decisions + 1) % 1.0 < share
 
 
 def _check_points(name: str, X: Tensor, constraints: Sequence[ChanceConstraint]) -> None:
@@ -188,7 +235,8 @@ def _check_points(name: str, X: Tensor, constraints: Sequence[ChanceConstraint])
         constraint.check_points(name, X)
 
 
-def _checked_choices(choices: Tensor) -> Tensor:
+def checked_choices(choices: Tensor) -> Tensor:
+    """Finite points ``n x d`` to choose from."""
     if check_tensor("choices", choices).dim() != 2:
         raise BotorchTensorDimensionError(
             f"`choices` must have shape n x d, got {tuple(choices.shape)}."
@@ -203,13 +251,16 @@ def _checked_choices(choices: Tensor) -> Tensor:
 def _search(
     acqf: AcquisitionFunction, margin: LeastMargin, region: Region, num: int, raw_samples: int
 ) -> tuple[Tensor, bool]:
-    """The best certified point found, else that of the largest margin, and whether certified."""
+    """The best certified point found, else the most promising one, and whether certified."""
     pool, values = _pool(margin, region, num, raw_samples)
     certified = values >= clearance(pool.dtype)
     if not bool(certified.any()):
-        return pool[values.argmax()], False
+        promise = LeastOptimism(margin.constraints)
+        best = pool[evaluated(promise, pool).topk(min(num, len(pool))).indices]
+        climbed = region.placed(_maximize(promise, torch.ones_like(values[0]), region, best))
+        return _best_of(torch.cat([best, climbed]), promise, margin)
     inside = pool[certified]
-    gains = _evaluated(acqf, inside)
+    gains = evaluated(acqf, inside)
     starts = _starts(inside, gains, num)
     unit = _unit_of_values(acqf, region, starts, gains)
     ends = _climb(acqf, unit, margin, region, starts)
@@ -221,7 +272,7 @@ def _pool(margin: LeastMargin, region: Region, num: int, raw_samples: int) -> tu
     pool = torch.cat([region.sample(raw_samples), _known_points(margin, region)])
     if not len(pool):
         raise InfeasibilityError("No point within `bounds` meets the linear constraints.")
-    values = _evaluated(margin, pool)
+    values = evaluated(margin, pool)
     share = (values >= clearance(pool.dtype)).double().mean()
     if bool(share >= _RARE):
         return pool, values
@@ -229,7 +280,7 @@ def _pool(margin: LeastMargin, region: Region, num: int, raw_samples: int) -> tu
     climbed = region.placed(_maximize(margin, torch.ones_like(values[0]), region, best))
     peaks = torch.cat([best, climbed])
     more = torch.cat([climbed, region.around(peaks, max(1, raw_samples // len(peaks)))])
-    return torch.cat([pool, more]), torch.cat([values, _evaluated(margin, more)])
+    return torch.cat([pool, more]), torch.cat([values, evaluated(margin, more)])
 
 
 def _known_points(margin: LeastMargin, region: Region) -> Tensor:
@@ -302,7 +353,7 @@ def _climb(
     shares = torch.tensor(_BACKWARD, dtype=starts.dtype, device=starts.device).view(-1, 1, 1, 1)
     drawn = ends + shares * (starts - ends)
     points = drawn.flatten(0, 1)
-    meets = (_evaluated(margin, points) >= clearance(starts.dtype)) & region.allows(points)
+    meets = (evaluated(margin, points) >= clearance(starts.dtype)) & region.allows(points)
     meets = meets.view(len(_BACKWARD), len(starts))
     meets[-1] = True  # the starts themselves
     first = meets.double().argmax(dim=0)
@@ -349,17 +400,16 @@ def _maximize(
 
 
 def _best_of(X: Tensor, acqf: AcquisitionFunction, margin: LeastMargin) -> tuple[Tensor, bool]:
-    """The best certified one of ``X`` (``b x 1 x d``), else the one with the largest margin."""
-    values = _evaluated(margin, X)
-    certified = values >= clearance(X.dtype)
+    """The best certified one of ``X`` (``b x 1 x d``), else the most promising one."""
+    certified = evaluated(margin, X) >= clearance(X.dtype)
     if not bool(certified.any()):
-        return X[values.argmax()], False
+        return X[evaluated(LeastOptimism(margin.constraints), X).argmax()], False
     inside = X[certified]
-    return inside[_evaluated(acqf, inside).argmax()], True
+    return inside[evaluated(acqf, inside).argmax()], True
 
 
 @torch.no_grad()
-def _evaluated(acqf: AcquisitionFunction, X: Tensor) -> Tensor:
+def evaluated(acqf: AcquisitionFunction, X: Tensor) -> Tensor:
     """Values ``b`` at ``X`` (``b x 1 x d``); a NaN is worse than anything."""
     values = torch.cat([acqf(chunk) for chunk in X.split(_CHUNK)])
     return torch.where(values.isnan(), -torch.inf, values)

@@ -1,15 +1,20 @@
 """`ChanceConstraint`: an outcome within its limits with a stated probability, kept true.
 
 A point is *certified* if the outcome lies within its limits with probability ``level`` at least.
-The quantiles that decide are learned from the rounds in which they were relied on, so the number of
-violations is bounded whatever the model, the rule by which points are chosen and the environment.
+A budget bounds the number of violations whatever the model, the rule by which points are chosen and
+the environment; how often the quantiles that decide were missed makes them wider or narrower.
 """
 
 from __future__ import annotations
 
+import copy
+import warnings
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from copy import deepcopy
-from typing import Any, NamedTuple, Self
+from contextlib import suppress
+from statistics import NormalDist
+from typing import Any, Self
+from weakref import WeakKeyDictionary
 
 import torch
 from botorch.exceptions.errors import (
@@ -22,104 +27,123 @@ from torch import Tensor
 
 from botorch_calib._validation import (
     check_count,
+    check_finite,
     check_limit,
-    check_nonnegative,
+    check_model,
     check_open_unit,
+    check_positive,
     check_precision,
     check_tensor,
 )
-from botorch_calib.calibration import Calibrator, OnlineQuantileTracker, QuantileRecalibrator
-from botorch_calib.decisions.violation_account import (
-    INTEGRAL_GAIN,
-    TrackerStart,
-    TrackerState,
-    ViolationAccount,
+from botorch_calib.calibration import Calibrator
+from botorch_calib.decisions.budget import SIZE, Account, Budget, together, width
+from botorch_calib.decisions.decision_records import (
+    KEYS,
+    Record,
+    Side,
+    checked_records,
+    decision_of,
 )
+from botorch_calib.decisions.outcome_quantiles import OutcomeQuantiles, leave_one_out_factor
+from botorch_calib.exceptions import CalibrationWarning
 from botorch_calib.models import CalibratedModel
 from botorch_calib.models.inspection import (
     observed_process,
     raw_train_inputs,
     with_task_feature,
 )
+from botorch_calib.models.predictors import predictor_of
 from botorch_calib.models.requirements import check_fits, check_observations
 
-#: Step size of the tracker that `ChanceConstraint.from_history` makes.
-STEP_SIZE = 0.05
 # What BoTorch lets a constraint be violated by, and what that stands for, in standard deviations.
 _TOLERANCE, _ROOM = 1e-8, 1e-6
-
-
-class _Side(NamedTuple):
-    """One of the limits, with the level of the quantile that decides about it."""
-
-    level: float
-    limit: float
-    sign: float  # 1 at an upper limit, -1 at a lower one
+# What models and calibrators have decided about, and the last points that were decided about.
+_DECIDED: WeakKeyDictionary[Any, set[Any]] = WeakKeyDictionary()
+_RECENT: deque[tuple[Any, ...]] = deque(maxlen=100)
 
 
 class ChanceConstraint:
     r"""``P(lower <= y <= upper) >= level`` for an outcome ``y``, an observation with its noise.
 
-    The margin at ``x`` is the distance from the outcome's ``level``-quantile, as the calibrator has
-    learned it, up to the upper limit (or from the lower limit up to its ``1 - level``-quantile): at
-    least 0 where the point is certified. Under both limits each side is given half of the
-    probability, ``1 - (1 - level) / 2``, and the margin is the smaller of the two.
+    The margin at ``x`` is the distance from a quantile of the outcome up to its upper limit (or
+    from its lower limit up to a quantile): at least 0 where the point is certified. With the
+    model's predictive distribution ``F_x`` the quantile is
+
+        ``F_x^{-1}(Phi(k z))``, ``z = Phi^{-1}(level)``, ``k = f width``,
+
+    with the `leave_one_out_factor` ``f`` of the model's own data, and a `width` that grows with
+    each miss in excess of the stated share, and falls without. (Where ``z < 1``, the score is
+    ``f (z + width - 1)``, so that it grows at any level.) Under both limits each side is given half
+    of the probability, ``1 - (1 - level) / 2``, and the margin is the smaller of the two.
 
     **Guarantee.** For *any* model, rule of choice and environment, even one that sees the quantiles
-    before it answers: of the first ``T`` certified rounds at most
-    ``violation_bound(T) = (1 - level) T + (1 + eta) / eta`` violate a limit (one limit, one point a
-    round, constant step ``eta``, no localization).
+    before it answers: of the first ``T`` certified points at most
 
-    `ViolationAccount` has the proof. Several points in a round, localized thresholds and shrinking
-    steps have other bounds, see `violation_bound`. From the fourth round in a row without a
-    certified point on, some of these rounds teach as well (if there is no bound to keep, one point
-    of each). Misses that learning has cost are made up for, so that
-    `OnlineQuantileTracker.coverage_bound` is no bound on this tracker's misses.
+        ``violation_bound(T) = (1 - level) T + budget + level``
 
-    The calibrator must learn from this constraint alone. The proof leaves out how the constant is
-    rounded: in single precision that may come to 1e-6 of a violation in each round.
+    violate a limit. It holds for several points in a round, and for outcomes that come late, out of
+    order or never: until they come they count as violations. `Budget` has the proof, in one line.
+    Once the budget is spent, nothing is certified any more, for good.
 
-    The guarantee is on the outcome. There is none for the noise-free value behind it, nor for
-    points that were not chosen.
+    The guarantee is on the outcome. On the noise-free value behind it there is a weaker one,
+    `objective_coverage_bound`. There is none for points that were not certified, nor for a single
+    point: see `recommend` and `ConfirmationTest`.
+
+    **Records.** What has been decided is data: `decisions` are plain dictionaries, and
+    `from_records` makes the same constraint of them.
 
     Args:
-        model: A `CalibratedModel` with ``denoise=False``. Any calibrator gives margins; the bound
-            needs a `QuantileRecalibrator` with the levels of `tracked_levels`, which `from_history`
-            makes.
+        model: Any model of one outcome: a Gaussian process, one whose posterior has quantiles, or
+            a `CalibratedModel` with ``denoise=False``. With hyperparameters fitted to the data,
+            certify from some 8 observations for each input on: the first fits know too little.
         upper: Upper limit of the outcome, in its units, or None.
         lower: Lower limit of the outcome, in its units, or None.
         level: Probability, in (0, 1), with which an outcome shall be within the limits.
-        integral_gain: How fast misses in excess, or in want, of the stated share are made up for;
-            0 leaves all to the tracker. Without effect where there is no bound, and slow at extreme
-            levels: at 0.99 one miss too many is made up for in about 200 rounds.
+        width: A factor of the model's own quantile that is kept, in place of ``f width``: 1 for
+            what the model states.
+        budget: What may be violated beyond the stated share, see `Budget`. Add ``level`` for each
+            point that may be out at a time, beyond a few. Infinity leaves out the guarantee.
+        records: `decisions` of an earlier constraint, see `from_records`.
 
     Raises:
         InputDataError: If an argument is malformed, or there is no limit.
-        UnsupportedError: If ``model`` is not a `CalibratedModel`, is one of the objective
+        UnsupportedError: If ``model`` has several outputs, is one of the objective
             (``denoise=True``) or a batch of models.
+
+    Warns:
+        CalibrationWarning: If the model or its data have been decided by before, and there are no
+            ``records``.
     """
 
     def __init__(
         self,
-        model: CalibratedModel,
+        model: Model,
         upper: float | None = None,
         lower: float | None = None,
         level: float = 0.9,
-        integral_gain: float = INTEGRAL_GAIN,
+        width: float | None = None,
+        budget: float = SIZE,
+        records: Iterable[Mapping[str, Any]] | None = None,
     ) -> None:
-        self.model = _checked_model(model)
+        self.model: Any = _checked_model(model)
         self.upper = check_limit("upper", upper)
         self.lower = check_limit("lower", lower)
         self.level = check_open_unit("level", level)
-        self.integral_gain = check_nonnegative("integral_gain", integral_gain)
+        self.width = None if width is None else check_positive("width", width)
         if self.upper is None and self.lower is None:
             raise InputDataError("Give `upper`, `lower` or both: there is nothing to constrain.")
         if self.upper is not None and self.lower is not None and not self.lower < self.upper:
             raise InputDataError(
                 f"`lower` must be less than `upper`, got {self.lower} and {self.upper}."
             )
-        signs = [side.sign for side in self._sides]
-        self._account = ViolationAccount((1.0 - self.level) / len(signs), signs, self._start())
+        self._budget = Budget(self.level, check_positive("budget", budget, allow_inf=True))
+        self._records = checked_records(records or [], self._sides, self.level)
+        # The constraints that hold together, which share a budget; the present one at its place.
+        self._together, self._place = [self], 0
+        self._counts: dict[str, Account] = {}
+        self._factor: Tensor | float | None = None
+        if records is None:
+            self._warn_if_decided()
 
     @classmethod
     def from_history(
@@ -130,9 +154,8 @@ class ChanceConstraint:
         level: float = 0.9,
         num_initial: int = 0,
         calibrator: Calibrator | None = None,
-        integral_gain: float = INTEGRAL_GAIN,
     ) -> Self:
-        """A constraint whose quantiles start from the residuals of a fitted Gaussian process.
+        """A constraint of a fitted Gaussian process, calibrated on its own data if you like.
 
         Args:
             model: A fitted exact Gaussian process of the constrained outcome, see
@@ -142,58 +165,79 @@ class ChanceConstraint:
             upper: See the class, like the next two.
             lower: Lower limit.
             level: Probability.
-            num_initial: Number of initial observations (the design) to skip. With a wrong model the
-                first ones may raise the threshold so far that little is certified for dozens of
-                rounds. Skipping them all starts from the model's own quantile, which certifies more
-                in the first rounds, and violates more often.
-            calibrator: Copied (default: a `QuantileRecalibrator` of the `tracked_levels` with
-                steps of 0.05). The bound of a localized one needs a ``regularization``.
-            integral_gain: See the class.
+            num_initial: Number of initial observations (the design) that the calibrator skips.
+            calibrator: Copied, and taught by the history (default: none, since the width learns).
 
         Raises:
             InputDataError: If an argument is malformed.
             UnsupportedError: If ``model`` is not an exact Gaussian process with one output.
         """
-        if calibrator is None:
-            levels = cls.tracked_levels(upper, lower, check_open_unit("level", level))
-            calibrator = QuantileRecalibrator(levels, step_size=STEP_SIZE)
-        calibrated = CalibratedModel.from_history(
-            _gaussian(model), calibrator, num_initial, denoise=False
-        )
-        return cls(calibrated, upper, lower, level, integral_gain)
+        if calibrator is not None:
+            model = CalibratedModel.from_history(model, calibrator, num_initial, denoise=False)
+        return cls(model, upper, lower, level)
 
-    @staticmethod
-    def tracked_levels(upper: float | None, lower: float | None, level: float) -> list[float]:
-        """Levels of the quantiles that decide about these limits, in increasing order."""
-        if upper is None or lower is None:
-            return [1.0 - level] if upper is None else [level]
-        return [0.5 * (1.0 - level), 0.5 * (1.0 + level)]
+    @classmethod
+    def from_records(
+        cls,
+        model: Model,
+        records: Iterable[Mapping[str, Any]],
+        upper: float | None = None,
+        lower: float | None = None,
+        level: float = 0.9,
+        **settings: Any,
+    ) -> Self:
+        """The constraint that has taken these decisions, in whatever order outcomes have come.
+
+        It equals the one that was carried on, to the last bit, if the model does.
+
+        Args:
+            model: As in the class, with all data so far.
+            records: `decisions` of an earlier constraint, in their order. Leave out points that
+                were never run; points without an outcome count as violations.
+            upper: As in the class, like the next two.
+            lower: Lower limit.
+            level: Probability.
+            settings: ``width`` and ``budget`` of the class.
+
+        Raises:
+            InputDataError: If a record is malformed, or of a constraint with other limits.
+        """
+        return cls(model, upper, lower, level, records=records, **settings)
 
     @property
-    def calibrator(self) -> Calibrator:
-        """The calibrator, which goes on with the next round's model, see `with_model`."""
-        return self.model.calibrator
+    def calibrator(self) -> Calibrator | None:
+        """The calibrator of a calibrated model, which goes on with the next one's; else None."""
+        return self.model.calibrator if isinstance(self.model, CalibratedModel) else None
 
     def with_model(self, model: Model) -> Self:
         """The same constraint, with all it has learned and counted, on a refitted model.
 
         Args:
-            model: A Gaussian process of the same outcome, fitted to all data so far. Observe new
-                data with the old model first, since its quantiles decided about them.
+            model: A model of the same outcome, fitted to all data so far, with the calibrator of
+                the present one if that is calibrated. Observe new data with the old model first,
+                since its quantiles decided about them.
         """
-        calibrated = CalibratedModel(_gaussian(model), self.calibrator, denoise=False)
-        twin = type(self)(calibrated, self.upper, self.lower, self.level, self.integral_gain)
-        twin._account = self._account
+        if isinstance(self.model, CalibratedModel) and not isinstance(model, CalibratedModel):
+            model = self.model.with_model(model)
+        twin = copy.copy(self)
+        twin.model, twin._factor = _checked_model(model), None
+        self._together[self._place] = twin
         return twin
 
-    def margin(self, X: Tensor) -> Tensor:
-        """How far the deciding quantile is inside its limit; at least 0 where certified.
+    # ------------------------------------------------------------ the margin
 
-        Differentiable in ``X``. A quantile that has reached the calibrator's ``max_width`` bounds
-        nothing: its margin is at most minus one standard deviation.
+    def margin(self, X: Tensor, confidence: float | None = None) -> Tensor:
+        r"""How far the deciding quantile is inside its limit; at least 0 where certified.
+
+        Differentiable in ``X``. Where the budget is spent, at most minus one standard deviation, as
+        long as no ``confidence`` is asked for.
 
         Args:
             X: Points ``b x 1 x d``, in the precision of the model.
+            confidence: The margin of a statement about *this point* rather than about the rounds:
+                the quantile of its outcomes is within the limit with this confidence. In place of
+                ``z sqrt(v_f + v_n)`` it takes ``z sqrt(v_n) + Phi^{-1}(confidence) sqrt(v_f)``,
+                with the variances of noise and noise-free value (default: the rounds').
 
         Returns:
             Margins of shape ``b``, in units of the outcome.
@@ -203,24 +247,64 @@ class ChanceConstraint:
                 f"`X` must have shape b x 1 x d, one point at a time, got {tuple(X.shape)}."
             )
         self.check_points("X", X)
-        margins, _ = self._margins_and_quantiles(X)
-        return margins
+        outcome = OutcomeQuantiles(self.model, X)
+        margin = self._margin(self._quantiles(outcome, confidence))
+        if confidence is not None or self._budget.allows(*self._at_stake()):
+            return margin
+        return torch.minimum(margin, -outcome.deviation)
 
-    def _margins_and_quantiles(self, X: Tensor) -> tuple[Tensor, Tensor]:
-        """Margins ``b`` and deciding quantiles ``b x s`` of points ``b x 1 x d``."""
-        mean, deviation = self.model.observation_moments(X)
-        X = with_task_feature(observed_process(self.model), X)
-        inputs = self.model.transform_inputs(X)
-        margins, quantiles = [], []
-        for side in self._sides:
-            score = self.calibrator.quantile(inputs, side.level)
-            quantile = mean + deviation * score
-            margin = side.sign * (side.limit - quantile)
-            at_cap = side.sign * score >= self.calibrator.max_width
-            margins.append(torch.where(at_cap, torch.minimum(margin, -deviation), margin))
-            quantiles.append(quantile)
-        margin = torch.stack(margins).amin(dim=0).squeeze(-1).squeeze(-1)
-        return margin, torch.cat(quantiles, dim=-1).squeeze(-2)
+    def optimism(self, X: Tensor) -> Tensor:
+        """Where to learn while nothing is certified, ``b`` at ``b x 1 x d``: the larger the better.
+
+        The margin if the noise-free value were one standard deviation better than expected:
+        ``limit - mean - z sqrt(v_n) + sqrt(v_f)``.
+        """
+        self.check_points("X", X)
+        outcome = OutcomeQuantiles(self.model, X)
+        likely = self._score_of_level * outcome.noise_deviation - outcome.objective_deviation
+        return self._margin([outcome.mean + side.sign * likely for side in self._sides])
+
+    def _quantiles(
+        self, outcome: OutcomeQuantiles, confidence: float | None = None
+    ) -> list[Tensor]:
+        """Deciding quantiles of each side, ``b``."""
+        z, factor = self._score_of_level, self._own_factor()
+        if self.width is None:
+            k = width(self._account())
+            score, scale = factor * (z + (k - 1.0) * max(z, 1.0)), factor * k
+        else:
+            score, scale = factor * z, factor
+        quantiles = [outcome.quantile(side.sign * score) for side in self._sides]
+        if confidence is None:
+            return quantiles
+        own = NormalDist().inv_cdf(check_open_unit("confidence", confidence))
+        stated = z * outcome.noise_deviation + own * outcome.objective_deviation
+        more = scale * (stated - z * outcome.deviation)
+        return [q + side.sign * more for side, q in zip(self._sides, quantiles, strict=True)]
+
+    def _margin(self, ends: Sequence[Tensor]) -> Tensor:
+        """The smallest distance of ``ends``, ``b`` for each side, from the limits."""
+        sides = zip(self._sides, ends, strict=True)
+        margins = [side.sign * (side.limit - end) for side, end in sides]
+        return torch.stack(margins).amin(dim=0)
+
+    def _own_factor(self) -> Tensor | float:
+        """The factor of the model's quantile before misses tell, kept while the model is."""
+        if self.width is not None:
+            return self.width
+        if self._factor is None:
+            self._factor = leave_one_out_factor(self.model)
+        return self._factor
+
+    @property
+    def _sides(self) -> list[Side]:
+        limits = ((self.lower, -1.0), (self.upper, 1.0))
+        return [Side(limit, sign) for limit, sign in limits if limit is not None]
+
+    @property
+    def _score_of_level(self) -> float:
+        """Normal score of the level of each side, which share what may fail."""
+        return NormalDist().inv_cdf(1.0 - (1.0 - self.level) / len(self._sides))
 
     def check_points(self, name: str, X: Tensor) -> None:
         """Raise unless points ``... x d`` have the width and the precision of the model's inputs.
@@ -230,13 +314,6 @@ class ChanceConstraint:
         """
         observed = observed_process(self.model)
         check_fits(observed, with_task_feature(observed, X), name)
-
-    @property
-    def _sides(self) -> list[_Side]:
-        levels = self.tracked_levels(self.upper, self.lower, self.level)
-        limits = [(limit, sign) for limit, sign in ((self.lower, -1.0), (self.upper, 1.0))]
-        given = [(limit, sign) for limit, sign in limits if limit is not None]
-        return [_Side(level, *side) for level, side in zip(levels, given, strict=True)]
 
     @torch.no_grad()
     def certified(self, X: Tensor) -> Tensor:
@@ -252,8 +329,7 @@ class ChanceConstraint:
         inputs = raw_train_inputs(observed_process(self.model))
         if inputs is None or inputs.shape[-2] == 0:
             return torch.ones(())
-        _, deviation = self.model.observation_moments(inputs.unsqueeze(-2))
-        return deviation.mean()
+        return OutcomeQuantiles(self.model, inputs.unsqueeze(-2)).deviation.mean()
 
     def nonlinear_inequality_constraint(self) -> tuple[Callable[[Tensor], Tensor], bool]:
         """The margin as an element of ``optimize_acqf``'s ``nonlinear_inequality_constraints``.
@@ -275,31 +351,35 @@ class ChanceConstraint:
 
         return clear, True
 
-    def violated(self, Y: Tensor) -> Tensor:
-        """Whether outcomes are outside their limits, of the shape of ``Y``."""
-        return self._violated_sides(Y).any(dim=-1)
+    # ------------------------------------------------------------ decisions and their outcomes
 
-    def _violated_sides(self, Y: Tensor) -> Tensor:
-        """Whether outcomes of any shape violate each of the ``s`` limits, ``... x s``."""
-        limits = Y.new_tensor([side.limit for side in self._sides])
-        return self._outside(Y.unsqueeze(-1), limits)
+    @torch.no_grad()
+    def commit(self, X: Tensor) -> Tensor:
+        """Record the decision to evaluate points, by the present quantiles.
 
-    def _outside(self, Y: Tensor, ends: Tensor) -> Tensor:
-        """Whether outcomes ``... x 1`` are beyond each of the ends ``... x s`` of the sides."""
-        signs = Y.new_tensor([side.sign for side in self._sides])
-        return signs * Y > signs * ends
+        Call it where outcomes come after other decisions: for several points at a time, or with
+        several workers. `observe` does it for points whose decision was not recorded. Of
+        `joint_chance_constraints` one records it for all.
+
+        Args:
+            X: Points ``n x d``.
+
+        Returns:
+            Whether each is certified, ``n``; while others are out the budget may not last for it.
+        """
+        return torch.tensor(self._enter(self._decided(X)), dtype=torch.bool, device=X.device)
 
     @torch.no_grad()
     def observe(
         self, X: Tensor, Y: Tensor, Yvar: Tensor | None = None, condition: bool = True
     ) -> None:
-        """Learn from the certified rows and condition the model on all of them.
+        """Enter outcomes, and teach the model.
 
-        The present quantiles tell which rows are certified, so points that were chosen before
-        others were observed may count as uncertified by now.
+        A point whose decision was recorded by `commit` is judged by that; any other is committed
+        to first. A calibrated model's calibrator learns from all rows.
 
         Args:
-            X: Points ``n x d``.
+            X: Points ``n x d``, in any order.
             Y: Their outcomes ``n x 1``, in the units of the outcome.
             Yvar: Their noise variances ``n x 1``, for a model with given noise (default: the mean
                 of its training noise). They condition the model and judge no outcome.
@@ -307,182 +387,193 @@ class ChanceConstraint:
 
         Raises:
             InputDataError, BotorchTensorDimensionError: If an argument is malformed.
-            UnsupportedError: If the model cannot be conditioned, or the calibrator is mixed
-                (``lengthscale="auto"``) and several of the rows are certified.
+            UnsupportedError: If the model cannot be conditioned.
         """
+        self._check_rows(X)
+        if check_tensor("Y", Y).shape != (len(X), 1):
+            raise BotorchTensorDimensionError(
+                f"`Y` must have shape {len(X)} x 1, one row for each of `X`, got {tuple(Y.shape)}."
+            )
+        check_precision("Y", check_finite("Y", Y), X.dtype)
+        out = [record for record in self._records if record["outcome"] is None]
+        rows: list[Record | None] = []
+        for point in X.tolist():
+            found = next((record for record in out if record["point"] == point), None)
+            rows.append(found)
+            if found is not None:
+                out.remove(found)
+        is_new = torch.tensor([row is None for row in rows], dtype=torch.bool, device=X.device)
+        decided = self._decided(X[is_new])
+        taught = self._taught(X, Y, Yvar, condition)  # which may raise: nothing has changed yet
+        num = len(self._records)
+        self._enter(decided)
+        new = iter(self._records[num:])
+        for row, y in zip(rows, Y.squeeze(-1).tolist(), strict=True):
+            (next(new) if row is None else row)["outcome"] = y
+        self._forget_counts()
+        if taught is not self.model:
+            self.model, self._factor = taught, None
+        self._leave_traces()
+
+    def _check_rows(self, X: Tensor) -> None:
         if check_tensor("X", X).dim() != 2:
             raise BotorchTensorDimensionError(f"`X` must have shape n x d, got {tuple(X.shape)}.")
         self.check_points("X", X)
-        observed = observed_process(self.model)
-        check_observations(observed, with_task_feature(observed, X), Y, Yvar)
-        check_precision("Y", Y, X.dtype)
-        margins, quantiles = self._margins_and_quantiles(X.unsqueeze(-2))
-        certified = margins >= 0.0
-        violated = self._violated_sides(Y.squeeze(-1)) & certified.unsqueeze(-1)
-        missed = self._outside(Y, quantiles) & certified.unsqueeze(-1) | violated
-        num_certified = int(certified.sum())
-        teaching = certified
-        if not num_certified:
-            teaching = torch.arange(len(X), device=X.device) < self._num_idle_teachers(len(X))
-        self.model.observe(
-            X, Y, Yvar, condition=condition, learn_from=teaching, beyond=self._beyond(violated)
-        )
+        check_finite("X", X)
+
+    def _decided(self, X: Tensor) -> list[list[Record]]:
+        """Records of the decisions about ``n x d``: for each point one of each constraint."""
+        self._check_rows(X)
         if not len(X):
-            return
-        num_taught = int(teaching.sum())
-        self._account.record(violated, missed, num_certified, num_taught)
-        tracker = self._tracker
-        if self._account.start is None or tracker is None:
-            return
-        if num_certified:
-            constants = tracker.constants.clone()
-            constants[self._indices] = self._account.balanced(
-                constants[self._indices], tracker.next_step, self.integral_gain
+            return []
+        stated = [OutcomeQuantiles(each.model, X.unsqueeze(-2)) for each in self._together]
+        ends = [each._quantiles(of) for each, of in zip(self._together, stated, strict=True)]
+        margins = [each._margin(own) for each, own in zip(self._together, ends, strict=True)]
+        inside = (torch.stack(margins) >= 0.0).all(dim=0).tolist()
+        quantiles = [torch.stack(each, dim=-1).tolist() for each in ends]
+        account, decided = self._joint_account(), []
+        num, at_stake = account.num_certified, account.num_violations + account.num_outstanding
+        for row, point in enumerate(X.tolist()):
+            certified = inside[row] and self._budget.allows(num, at_stake)
+            num, at_stake = num + certified, at_stake + certified
+            decided.append(
+                [
+                    dict(zip(KEYS, (point, own[row], each.level, certified, None), strict=True))
+                    for each, own in zip(self._together, quantiles, strict=True)
+                ]
             )
-            tracker.constants = constants
-        else:
-            # Steps are numbered by the certified points, see the proof.
-            tracker.step_count = tracker.step_count - num_taught
+        return decided
 
-    def _num_idle_teachers(self, num_rows: int) -> int:
-        """How many of ``num_rows`` points, of which none is certified, teach."""
-        tracker = self._tracker
-        if self._account.start is None or tracker is None:
-            return self._account.num_idle_teachers(num_rows)
-        # With shrinking steps one at most, so that the step never grows, see the proof.
-        num_rows = min(num_rows, 1) if tracker.step_decay > 0.0 else num_rows
-        state = TrackerState(
-            tracker.constants[self._indices].tolist(), tracker.next_step, tracker.step_size
-        )
-        return self._account.num_idle_teachers(num_rows, state)
+    def _enter(self, decided: list[list[Record]]) -> list[bool]:
+        """Add records of decisions; whether each was certified."""
+        for records in decided:
+            for each, record in zip(self._together, records, strict=True):
+                each._records.append(record)
+            _RECENT.append((*self._statement, *records[0]["point"]))
+        self._forget_counts()
+        self._leave_traces()
+        return [records[0]["certified"] for records in decided]
 
-    def _beyond(self, violated: Tensor) -> Tensor | None:
-        """The side on which violations ``n x s`` count, whatever the last digit says.
+    def _taught(self, X: Tensor, Y: Tensor, Yvar: Tensor | None, condition: bool) -> Any:
+        """The model after observations; the calibrator of a calibrated one has learned."""
+        if isinstance(self.model, CalibratedModel):
+            self.model.observe(X, Y, Yvar, condition=condition)
+            self._factor = None
+        elif condition:
+            predictor = predictor_of(self.model)
+            X = with_task_feature(predictor.observed, X)
+            check_observations(predictor.observed, X, Y, Yvar)
+            return predictor.conditioned(X, Y, Yvar)
+        return self.model
 
-        In exact arithmetic they are beyond the quantile that certified. Learners without a bound
-        may use by how far, so these are told nothing.
-        """
-        if self._account.start is None:
-            return None
-        signs = torch.tensor([side.sign for side in self._sides], device=violated.device)
-        return (violated * signs).sum(dim=-1)
+    # ------------------------------------------------------------ what has come of them
 
     @property
-    def num_rounds(self) -> int:
-        """Number of rounds, that is of calls of `observe`."""
-        return self._account.counts.num_rounds
+    def decisions(self) -> list[Record]:
+        """Records of all decisions, in their order: dictionaries that may be stored as JSON.
+
+        Their entries are the ``point``, a list of numbers; the ``quantiles`` that decided, of the
+        lower limit and of the upper one, those there are; the ``level``; whether the point was
+        ``certified``; and its ``outcome``, None as long as that is out.
+        """
+        return copy.deepcopy(self._records)
+
+    @property
+    def num_decisions(self) -> int:
+        """Number of decisions, certified or not."""
+        return len(self._records)
 
     @property
     def num_observed(self) -> int:
-        """Number of points observed."""
-        return self._account.counts.num_observed
+        """Number of decisions whose outcome has come."""
+        return sum(record["outcome"] is not None for record in self._records)
 
     @property
     def num_certified(self) -> int:
-        """Number of points observed that were certified."""
-        return self._account.counts.num_certified
+        """Number of decisions that were certified."""
+        return self._account().num_certified
+
+    @property
+    def num_outstanding(self) -> int:
+        """Number of certified points whose outcome is out."""
+        return self._account().num_outstanding
 
     @property
     def num_violations(self) -> int:
         """Number of certified points whose outcome violated a limit."""
-        return self._account.counts.num_violations
+        return self._account().num_violations
 
-    def state_dict(self) -> dict[str, Any]:
-        """What has been learned and counted, for ``torch.save``, without the model.
+    def violated(self, Y: Tensor) -> Tensor:
+        """Whether outcomes ``... x 1`` are outside their limits, ``...``."""
+        ends = [side.sign * (Y.double() - side.limit) > 0.0 for side in self._sides]
+        return torch.cat(ends, dim=-1).any(dim=-1)
 
-        Settings are there only to be compared.
-        """
-        return {
-            "settings": self._settings(),
-            "record": self._account.state_dict(),
-            "calibrator": deepcopy(self.calibrator.state_dict()),
-        }
-
-    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Go on from where another constraint was saved; the bound then holds of both together.
-
-        Args:
-            state_dict: Of a constraint with the same limits, level and calibrator.
-
-        Raises:
-            InputDataError: If it is of another kind of constraint.
-            RuntimeError: If the calibrator's part does not fit.
-        """
-        if (theirs := state_dict["settings"]) != (own := self._settings()):
-            raise InputDataError(f"`state_dict` is of a constraint with {theirs}, not {own}.")
-        self.calibrator.load_state_dict(state_dict["calibrator"])
-        self._account.load_state_dict(state_dict["record"])
-
-    def _settings(self) -> dict[str, Any]:
-        """The settings that the counts and the bound depend on."""
-        settings = {"lower": self.lower, "upper": self.upper, "level": self.level}
-        names = ("step_size", "step_decay", "scale", "lengthscale", "regularization")
-        tracker = self._tracker
-        return settings | {name: getattr(tracker, name) for name in names if tracker is not None}
-
-    def violation_bound(self, num_certified: int, batch_size: int = 1) -> float:
+    def violation_bound(self, num_certified: int) -> float:
         """Largest number of violations among the first ``num_certified`` certified points.
 
-        Under two limits it is the sum of what either side allows.
-
-        Args:
-            num_certified: Number of certified points, from the constraint's first observation on.
-            batch_size: Largest number of points in one call of `observe`, if larger than so far.
+        Of `joint_chance_constraints` it is the number of points that violate any of the limits.
 
         Raises:
-            InputDataError: If a number is not a positive integer.
-            UnsupportedError: If the calibrator does not track the deciding quantiles online, is
-                localized without forgetting, or has also learned from elsewhere.
+            InputDataError: If ``num_certified`` is not a positive integer.
         """
-        check_count("num_certified", num_certified)
-        check_count("batch_size", batch_size)
-        start, tracker = self._account.start, self._tracker
-        if start is None or tracker is None:
-            raise self._without_bound()
-        if tracker.num_updates != start.num_updates + self.num_certified:
-            raise UnsupportedError(
-                "The calibrator has also learned from elsewhere, so nothing bounds this "
-                "constraint's violations: give each constraint a calibrator of its own, and call "
-                "the constraint's `observe`, not that of its model."
-            )
-        last = tracker.step_at(start.num_updates + num_certified)
-        return self._account.bound(num_certified, last, tracker.step_size, batch_size)
-
-    def _start(self) -> TrackerStart | None:
-        """The tracker's state that the bound rests on; None if there is no bound."""
-        tracker, indices = self._tracker, self._indices
-        if tracker is None or (tracker.localized and tracker.regularization == 0.0):
-            return None
-        lowest, highest = (ends[indices].tolist() for ends in tracker.reach())
-        return TrackerStart(tracker.num_updates, lowest, highest)
+        return self._budget.bound(check_count("num_certified", num_certified))
 
     @property
-    def _tracker(self) -> OnlineQuantileTracker | None:
-        """The learner of the deciding quantiles, if it is one with a bound."""
-        tracker = getattr(self.calibrator, "tracker", None)
-        follows = isinstance(tracker, OnlineQuantileTracker) and self._indices
-        return tracker if follows else None
+    def budget_left(self) -> float:
+        """What is left of the budget, points that are out counting as violations."""
+        return self._budget.left(*self._at_stake())
+
+    def _at_stake(self) -> tuple[int, int]:
+        """Numbers of certified points, and of violations there may be among them."""
+        account = self._joint_account()
+        return account.num_certified, account.num_violations + account.num_outstanding
+
+    def _account(self) -> Account:
+        """The account of this constraint's decisions, which its width depends on."""
+        if "own" not in self._counts:
+            decisions = (decision_of(record, self._sides) for record in self._records)
+            self._counts["own"] = Account.of(decisions, 1.0 - self.level, self._budget.size)
+        return self._counts["own"]
+
+    def _joint_account(self) -> Account:
+        """The account of all constraints that share the budget."""
+        if len(self._together) == 1:
+            return self._account()
+        if "joint" not in self._counts:
+            each = [[decision_of(r, c._sides) for r in c._records] for c in self._together]
+            decisions = (together(row) for row in zip(*each, strict=True))
+            self._counts["joint"] = Account.of(decisions, 1.0 - self._budget.level)
+        return self._counts["joint"]
+
+    def _forget_counts(self) -> None:
+        for each in self._together:
+            each._counts.clear()
 
     @property
-    def _indices(self) -> list[int]:
-        """Positions of the deciding levels in the tracker; none where one is missing."""
-        if not isinstance(self.calibrator, QuantileRecalibrator):
-            return []
-        found = [self.calibrator.index_of(side.level) for side in self._sides]
-        return [index for index in found if index is not None] if None not in found else []
+    def _statement(self) -> tuple[Any, ...]:
+        return self.lower, self.upper, self.level
 
-    def _without_bound(self) -> UnsupportedError:
-        name, tracker = type(self.calibrator).__name__, self._tracker
-        if tracker is not None:
-            return UnsupportedError(
-                f"This {name} is localized without forgetting, so its thresholds have no bound "
-                "that does not grow with time: give it a `regularization` such as 0.01."
+    def _deciding_parts(self) -> set[Any]:
+        return {self.model, observed_process(self.model), self.calibrator} - {None}
+
+    def _leave_traces(self) -> None:
+        """Note that the model has decided, for `_warn_if_decided`."""
+        for part in self._deciding_parts():
+            _DECIDED.setdefault(part, set()).add(self._statement)
+
+    def _warn_if_decided(self) -> None:
+        inputs = raw_train_inputs(observed_process(self.model))
+        last = [] if inputs is None or not inputs.numel() else inputs[..., -1, :].tolist()
+        decided = any(self._statement in _DECIDED.get(part, ()) for part in self._deciding_parts())
+        if decided or (*self._statement, *last) in _RECENT:
+            warnings.warn(
+                "Decisions have been taken by this model or on these data, which a constraint that "
+                "is made anew does not know: its violations count from zero. Go on by "
+                "`with_model`, or by `ChanceConstraint.from_records(model, records, ...)` with the "
+                "`decisions` of the earlier one.",
+                CalibrationWarning,
+                stacklevel=3,
             )
-        return UnsupportedError(
-            f"{name} has no bound on the violations at level {self.level}: use "
-            "`ChanceConstraint.from_history`, or a QuantileRecalibrator with the levels "
-            f"{[side.level for side in self._sides]} and numbers as settings."
-        )
 
     def __repr__(self) -> str:
         limits = [
@@ -492,7 +583,7 @@ class ChanceConstraint:
         ]
         return (
             f"{type(self).__name__}({', '.join(limits)}, level={self.level:g}, "
-            f"certified={self.num_certified} of {self.num_observed}, "
+            f"certified={self.num_certified} of {self.num_decisions}, "
             f"violations={self.num_violations})"
         )
 
@@ -541,21 +632,28 @@ def joint_chance_constraints(
     models: Sequence[Model] | Model,
     limits: Sequence[tuple[float | None, float | None]],
     level: float = 0.9,
-    num_initial: int = 0,
+    budget: float = SIZE,
+    records: Sequence[Iterable[Mapping[str, Any]]] | None = None,
 ) -> list[ChanceConstraint]:
     """Constraints on several outcomes that hold together with probability ``level``.
 
-    Each is stated at `joint_level`, with a bound on its own violations; the bounds add up.
+    Each states its own quantiles at `joint_level`. The budget is one of *points*: a point that
+    violates several limits counts once, so that ``violation_bound(T) = (1 - level) T + budget +
+    level`` is about points that violate any of them, among those that all have certified. (With
+    budgets of their own the bounds would add up.) Tell each of them its own outcome; a point counts
+    as a violation until the last one has come.
 
     Args:
-        models: A fitted Gaussian process for each outcome, on the same inputs, or a ``ModelList``
-            of them. A single one stands for a list of one.
+        models: A model for each outcome, on the same inputs, or a ``ModelList`` of them. A single
+            one stands for a list of one.
         limits: ``(lower, upper)`` of each outcome, None for no limit.
         level: Joint level, in (0, 1).
-        num_initial: Number of initial observations (the design) to skip.
+        budget: As in `ChanceConstraint`.
+        records: `ChanceConstraint.decisions` of each, to go on with.
 
     Raises:
-        InputDataError: If ``models`` and ``limits`` differ in number, or one is malformed.
+        InputDataError: If ``models``, ``limits`` and ``records`` differ in number, or one is
+            malformed.
     """
     if isinstance(models, ModelList):
         several = [*models.models]
@@ -569,36 +667,35 @@ def joint_chance_constraints(
     if not all(isinstance(pair, Sequence) and len(pair) == 2 for pair in limits):
         raise InputDataError("`limits` must hold a pair `(lower, upper)` for each model.")
     each = joint_level(level, len(several))
-    return [
-        ChanceConstraint.from_history(model, upper, lower, each, num_initial)
-        for model, (lower, upper) in zip(several, limits, strict=True)
+    known = [None] * len(several) if records is None else records
+    made = [
+        ChanceConstraint(model, upper, lower, each, budget=budget, records=own)
+        for model, (lower, upper), own in zip(several, limits, known, strict=True)
     ]
+    rows = [[(r["point"], r["certified"]) for r in constraint._records] for constraint in made]
+    if any(row != rows[0] for row in rows):
+        raise InputDataError("`records` must hold the same decisions for each constraint.")
+    for place, constraint in enumerate(made):
+        constraint._together, constraint._place = made, place
+        constraint._budget = Budget(level, constraint._budget.size)
+    return [*made]
 
 
-def _gaussian(model: Model) -> Model:
-    """``model``, unless it is calibrated already."""
-    if any(isinstance(part, CalibratedModel) for part in model.modules()):
+def _checked_model(model: Any) -> Model:
+    """``model``, if it states a distribution of single outcomes."""
+    if isinstance(model, CalibratedModel) and model.denoise:
         raise UnsupportedError(
-            f"`model` must be a Gaussian process, and this {type(model).__name__} is calibrated "
-            "already: give the model inside it, since the constraint keeps its own calibrator."
+            "`model` is denoised: it describes the objective behind the noise, while limits are "
+            "met or not by outcomes. Make it with `denoise=False`."
         )
-    return model
-
-
-def _checked_model(model: object) -> CalibratedModel:
-    if not isinstance(model, CalibratedModel):
+    if any(isinstance(part, CalibratedModel) for part in [*check_model(model).modules()][1:]):
         raise UnsupportedError(
-            f"`model` must be a CalibratedModel, got {type(model).__name__}: wrap a Gaussian "
-            "process by `ChanceConstraint.from_history(gp, ...)`."
+            f"The model inside this {type(model).__name__} is calibrated: give that one itself."
         )
-    if model.denoise:
-        raise UnsupportedError(
-            "`model` is denoised: it describes the objective behind the noise, for which no "
-            "probability is guaranteed, while limits are met or not by outcomes. Make it with "
-            "`denoise=False`."
-        )
-    if model.batch_shape:
-        raise UnsupportedError(
-            f"`model` must not be a batch of models, got batch shape {tuple(model.batch_shape)}."
-        )
+    predictor_of(model).check()
+    with suppress(NotImplementedError):  # a model that need not have one
+        if model.batch_shape and not getattr(observed_process(model), "_is_ensemble", False):
+            raise UnsupportedError(
+                f"`model` must not be a batch of models, got batch shape {[*model.batch_shape]}."
+            )
     return model

@@ -1,5 +1,6 @@
-"""Is a model calibrated? Reports that compare stated distributions with observations."""
+"""Is a model calibrated? Reports that compare stated distributions with observations, an alarm."""
 
+from botorch_calib.diagnostics.calibration_alarm import CalibrationAlarm
 from botorch_calib.diagnostics.noise import NoiseDiagnosis, noise_diagnosis
 from botorch_calib.diagnostics.report import (
     CalibrationReport,
@@ -7,12 +8,16 @@ from botorch_calib.diagnostics.report import (
     report_from_moments,
     report_from_pits,
 )
+from botorch_calib.diagnostics.stated_gains import StatedGains, stated_gains
 
 __all__ = [
+    "CalibrationAlarm",
     "CalibrationReport",
     "NoiseDiagnosis",
+    "StatedGains",
     "calibration_report",
     "noise_diagnosis",
     "report_from_moments",
     "report_from_pits",
+    "stated_gains",
 ]

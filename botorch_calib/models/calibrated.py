@@ -146,13 +146,7 @@ class CalibratedModel(WrapperModel, FantasizeMixin):
 
     @torch.no_grad()
     def observe(
-        self,
-        X: Tensor,
-        Y: Tensor,
-        Yvar: Tensor | None = None,
-        condition: bool = True,
-        learn_from: Tensor | None = None,
-        beyond: Tensor | None = None,
+        self, X: Tensor, Y: Tensor, Yvar: Tensor | None = None, condition: bool = True
     ) -> None:
         """Score new observations, update the calibrator, and condition the model on them.
 
@@ -166,11 +160,6 @@ class CalibratedModel(WrapperModel, FantasizeMixin):
                 mean of its training noise), without what it learns beside them.
             condition: Whether to also condition the base model on the observations. Rows that were
                 pending in a `CensoredDelayModel` then no longer are.
-            learn_from: ``n`` booleans (default: all rows teach the calibrator, in order). Rows that
-                teach are compared with its present quantiles, which a decision had to be taken by,
-                for the model's noise whatever ``Yvar`` is; others only condition the model.
-            beyond: ``n`` numbers: 1 for a row known to lie above every quantile it is compared
-                with, whatever rounding makes of it, -1 below, and 0 where the residual tells.
 
         Raises:
             InputDataError: If an argument is malformed, or ``X`` more precise than the model.
@@ -183,17 +172,11 @@ class CalibratedModel(WrapperModel, FantasizeMixin):
         check_observations(observed, X, Y, Yvar)
         X, Y = (_as_precise_as(observed, values) for values in (X, Y))
         Yvar = None if Yvar is None else _as_precise_as(observed, Yvar)
-        _check_rows(len(X), learn_from, beyond)
         with as_in_training(observed):
-            z = predictor.scores(X, Y, Yvar if learn_from is None else None)
+            z = predictor.scores(X, Y, Yvar)
             inputs = predictor.inputs(X)
-        if beyond is not None:
-            z = torch.where(beyond == 0, z, beyond.to(z) * torch.finfo(z.dtype).max)
         conditioned = predictor.conditioned(X, Y, Yvar) if condition else self.model
-        if learn_from is None:
-            self.calibrator.update(inputs, z)
-        else:
-            self.calibrator.update_at_once(inputs[learn_from], z[learn_from])
+        self.calibrator.update(inputs, z)
         self.model = conditioned
 
     def observation_moments(self, X: Tensor, Yvar: Tensor | None = None) -> tuple[Tensor, Tensor]:
@@ -335,23 +318,6 @@ def _beside(model: Model, calibrator: Calibrator) -> Calibrator:
             f'give `calibrator.to("{parameter.device}")`, or a copy of it if another model has it.'
         )
     return calibrator.to(parameter.device)
-
-
-def _check_rows(num: int, learn_from: Tensor | None, beyond: Tensor | None) -> None:
-    if learn_from is not None and (learn_from.shape != (num,) or learn_from.dtype != torch.bool):
-        raise BotorchTensorDimensionError(
-            f"`learn_from` must hold {num} booleans, one for each row of `X`, got "
-            f"{learn_from.dtype} of shape {tuple(learn_from.shape)}."
-        )
-    if beyond is None:
-        return
-    if beyond.shape != (num,):
-        raise BotorchTensorDimensionError(
-            f"`beyond` must hold {num} numbers, one for each row of `X`, got the shape "
-            f"{tuple(beyond.shape)}."
-        )
-    if not ((beyond == 0) | (beyond.abs() == 1)).all():
-        raise InputDataError(f"`beyond` must hold -1, 0 and 1 only, got {beyond.tolist()}.")
 
 
 def _as_precise_as(model: Model, values: Tensor) -> Tensor:

@@ -5,6 +5,7 @@ limits can still be changed. Legends stand beside the axes: when a figure was no
 ``layout="constrained"``, save it with ``bbox_inches="tight"``.
 """
 
+from botorch_calib.plotting.alarm import plot_calibration_alarm
 from botorch_calib.plotting.coverage import plot_coverage_over_time
 from botorch_calib.plotting.intervals import (
     interval_half_width,
@@ -24,6 +25,7 @@ __all__ = [
     "LEGEND_SIZE",
     "TICK_SIZE",
     "interval_half_width",
+    "plot_calibration_alarm",
     "plot_certified_region",
     "plot_coverage_over_time",
     "plot_intervals",

@@ -15,6 +15,8 @@ from benchmarks.suites import SUITES
 DECLARED = {
     # Five cases; four other methods in each.
     "decisions": (5, 20),
+    # Five other methods in each.
+    "decisions_budget": (5, 25),
     # Six with what ignores delays, and seven with `qlogei_pending`.
     "delay": (4, 13),
     "delay_workers": (3,),

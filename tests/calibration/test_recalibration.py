@@ -331,3 +331,35 @@ class TestCommonDistribution:
         assert predictive.without_copies().quantile_table(0.1) is None
         (slope,) = torch.autograd.grad(predictive.knots[..., 1:-1].sum(), X)
         assert slope.abs().max() > 0
+
+
+def test_a_level_is_found_and_read_off_raw():
+    X = torch.rand(4, 1, 2, dtype=torch.double)
+    made = QuantileRecalibrator([0.2, 0.9])
+    assert (made.index_of(0.9), made.index_of(1 - 0.8), made.index_of(0.5)) == (1, 0, None)
+    made.tracker.constants = torch.tensor([0.7, 0.6]).double()
+    knots = made.score.knots(torch.tensor([0.7, 0.6]).double())
+    # Crossed: the distribution sorts them, the quantile of a level stays its own.
+    torch.testing.assert_close(made.quantile(X, 0.9), knots[1].expand(4, 1, 1))
+    stated = made.predictive(X).quantile(torch.tensor(0.9).double())
+    torch.testing.assert_close(stated, knots[0].expand(4, 1, 1), atol=1e-5, rtol=0)
+    between = made.quantile(X, 0.5)
+    assert (between > knots[1]).all() and (between < knots[0]).all()
+
+
+def test_levels_are_told_apart_relative_to_the_rarer_side():
+    made = QuantileRecalibrator([1e-7, 0.999999, 0.9999995])
+    assert [made.index_of(p) for p in (0.9999995, 0.999999, 1e-7, 2e-7)] == [2, 1, 0, None]
+    assert made.index_of(1 - 1e-6) == 1 and made.index_of(0.9999992) is None
+    # Levels in single precision are found by the numbers that they stand for.
+    single = QuantileRecalibrator(torch.tensor([0.9, 0.9999, 0.999999]))
+    assert [single.index_of(p) for p in (0.9, 0.9999, 0.999999)] == [0, 1, 2]
+    assert single.index_of(0.9999995) is None
+
+
+def test_a_single_level_needs_no_thought_about_tails():
+    assert QuantileRecalibrator([0.9]).tails == "gaussian"
+    assert QuantileRecalibrator([0.1, 0.9]).tails == "stretched"
+    with pytest.raises(InputDataError, match="leave it out"):
+        QuantileRecalibrator([0.9], tails="stretched")
+    assert math.isclose(QuantileRecalibrator([0.9]).max_width, 50.0)

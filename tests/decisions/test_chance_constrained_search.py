@@ -69,7 +69,7 @@ def constraint(**kwargs: Any) -> ChanceConstraint:
     gp = make_gp(
         **{name: kwargs.pop(name) for name in ("width", "dtype", "peak") if name in kwargs}
     )
-    return ChanceConstraint.from_history(gp, **{"upper": 1.0, **kwargs})
+    return ChanceConstraint(gp, **{"upper": 1.0, **kwargs})
 
 
 class Function(AcquisitionFunction):
@@ -134,22 +134,32 @@ def test_a_tiny_certified_set_is_found() -> None:
 def test_a_known_point_may_be_all_that_is_certified() -> None:
     gp = make_gp(width=6, peak=0.5)
     bounds = torch.tensor([[0.0] * 6, [1.0] * 6], dtype=torch.double)
-    tested = ChanceConstraint.from_history(gp, upper=0.0)
+    tested = ChanceConstraint(gp, upper=0.0)
     known = gp.train_inputs[0].unsqueeze(-2)
     tested.upper = -tested.margin(known).topk(2).values.mean().item()  # one of them is certified
     result = optimize_chance_constrained(Linear(torch.ones(6)), tested, bounds, raw_samples=16)
     assert result.certified and tested.certified(result.candidate.unsqueeze(0)).all()
 
 
-def test_without_a_certified_point_the_largest_margin_is_returned_and_a_warning_given() -> None:
+def test_without_a_certified_point_the_most_promising_one_is_returned_and_a_warning_given() -> None:
     tested = constraint(upper=-5.0)
-    with pytest.warns(NotCertifiedWarning, match="largest margin") as caught:
+    with pytest.warns(NotCertifiedWarning, match="nothing is stated of it") as caught:
         candidate, value, certified = optimize_chance_constrained(right(), tested, BOUNDS)
     assert len(caught) == 1 and caught[0].filename == __file__
     assert certified is False
     grid = draw_sobol_samples(BOUNDS, n=1024, q=1, seed=0)
-    assert tested.margin(candidate.unsqueeze(0)) >= tested.margin(grid).max() - 1e-6
+    assert tested.optimism(candidate.unsqueeze(0)) >= tested.optimism(grid).max() - 1e-6
     assert_close(value, right()(candidate.unsqueeze(0)).squeeze())
+
+
+def test_a_spent_budget_is_named() -> None:
+    tested = constraint(upper=50.0, budget=0.5)
+    x = torch.full((1, 2), 0.5, dtype=torch.double)
+    tested.observe(x, torch.full((1, 1), 51.0, dtype=torch.double))
+    with pytest.warns(NotCertifiedWarning, match="the budget of violations is spent"):
+        assert not optimize_chance_constrained(right(), tested, BOUNDS).certified
+    with pytest.warns(NotCertifiedWarning, match="spent"):
+        optimize_chance_constrained(right(), tested, None, choices=x)
 
 
 def test_everything_certified_is_a_search_without_constraints() -> None:
@@ -362,7 +372,9 @@ def test_choices_are_all_that_is_considered() -> None:
             right(), tested, None, choices=outside
         )
     assert not certified
-    assert torch.equal(candidate.squeeze(0), outside[tested.margin(outside.unsqueeze(-2)).argmax()])
+    assert torch.equal(
+        candidate.squeeze(0), outside[tested.optimism(outside.unsqueeze(-2)).argmax()]
+    )
 
 
 def test_single_precision_points_outside_training_and_plain_acquisitions() -> None:
@@ -384,7 +396,7 @@ def test_a_share_of_the_rounds_expands() -> None:
         assert_close(value, -candidate.sum())
         expanded.append(bool(candidate.sum() > 0.5))
         tested.observe(candidate, candidate.sum(-1, keepdim=True), condition=False)
-    assert sum(expanded) == 3 and expanded[3]
+    assert sum(expanded) == 3 and expanded[1]
     grid = draw_sobol_samples(BOUNDS, n=512, q=1, seed=1)
     grid = grid[tested.certified(grid)]
     assert grid[at_border(grid).argmax()].sum() > 0.5
@@ -408,8 +420,8 @@ def test_expansion_does_not_depend_on_the_units_of_outcomes() -> None:
     for factor in (1.0, 1e-2, 1e6):
         gp, other = make_gp(factor=factor), make_gp(peak=0.2)
         several = [
-            ChanceConstraint.from_history(gp, upper=factor),
-            ChanceConstraint.from_history(other, upper=2.0),
+            ChanceConstraint(gp, upper=factor),
+            ChanceConstraint(other, upper=2.0),
         ]
         values.append(CertifiedSetExpansion(several)(X))
     assert_close(values[1], values[0], rtol=1e-6, atol=1e-6)
@@ -443,7 +455,7 @@ def test_expansion_moves_away_from_pending_points() -> None:
     before = acqf(X)
     pending = torch.tensor([[0.4, 0.5], [0.6, 0.3]], dtype=torch.double)
     acqf.set_X_pending(pending)
-    gp = tested.model.model
+    gp = tested.model
     outcomes = torch.tensor([[7.0], [-7.0]]).double()
     known = gp.condition_on_observations(
         pending, outcomes, noise=gp.likelihood.noise.mean().expand(2, 1)
@@ -466,12 +478,12 @@ def test_pending_points_stay_so_when_others_are_observed() -> None:
     tested, pending = constraint(), torch.tensor([[0.4, 0.5], [0.6, 0.3]], dtype=torch.double)
     acqf = CertifiedSetExpansion([tested], X_pending=pending)
     X = draw_sobol_samples(BOUNDS, n=16, q=1, seed=0)
-    tested.model.observe(X[0], torch.ones(1, 1, dtype=torch.double))
+    tested.observe(X[0], torch.ones(1, 1, dtype=torch.double))
     after = CertifiedSetExpansion([tested], X_pending=pending)
     after.units = acqf.units  # those of the time when each was made
     assert torch.equal(acqf(X), after(X))
     with torch.no_grad():
-        tested.model.observe(X[1], torch.ones(1, 1, dtype=torch.double))
+        tested.observe(X[1], torch.ones(1, 1, dtype=torch.double))
         acqf(X)
     assert torch.autograd.gradcheck(acqf, X[2:4].requires_grad_())
 
@@ -482,7 +494,7 @@ def test_pending_points_of_the_model_and_further_ones_add_up() -> None:
 
     def expansion(first: Tensor, further: Tensor | None, imputation: str) -> Tensor:
         model = CensoredDelayModel(make_gp(), first, 0.0, imputation)
-        tested = ChanceConstraint.from_history(model, upper=1.0)
+        tested = ChanceConstraint(model, upper=1.0)
         return CertifiedSetExpansion([tested], X_pending=further)(X)
 
     together = expansion(pending, None, "censor")
@@ -579,7 +591,7 @@ def test_the_point_does_not_depend_on_the_units_of_the_inputs(
         )
         gp.covar_module.lengthscale = 0.5
         level = 0.4 if kind == "rare" else 1.0
-        limit = ChanceConstraint.from_history(gp.eval(), upper=level, level=0.9)
+        limit = ChanceConstraint(gp.eval(), upper=level, level=0.9)
         settings: dict[str, Any] = {}
         if kind == "linear":  # the second coordinate is at most twice the first, in widths
             coefficients = torch.tensor([2.0, -1.0]).to(width) / width

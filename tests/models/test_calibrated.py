@@ -463,23 +463,6 @@ def test_observations_in_single_precision(fixed_noise, transforms):
     torch.testing.assert_close(means[0], means[1], rtol=0, atol=0)
 
 
-BAD_BEYOND: dict[str, tuple[Tensor, type[Exception]]] = {
-    "one for all": (torch.tensor([1]), BotorchTensorDimensionError),
-    "column": (torch.tensor([[1], [0]]), BotorchTensorDimensionError),
-    "number": (torch.tensor([2, 0]), InputDataError),
-    "NaN": (torch.tensor([0.0, math.nan]), InputDataError),
-}
-
-
-@pytest.mark.parametrize(("beyond", "error"), BAD_BEYOND.values(), ids=BAD_BEYOND)
-def test_what_lies_beyond_is_told_row_by_row(beyond, error):
-    model = CalibratedModel(make_gp(), LocalizedConformal(**TEMPLATE))
-    base, before = model.model, snapshot(model)
-    with pytest.raises(error, match="`beyond`"):
-        model.observe(GOOD_X.double(), GOOD_Y.double(), beyond=beyond)
-    assert_unchanged(model, before, base)
-
-
 # ------------------------------------------------------------------ posterior
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import torch
-from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError, UnsupportedError
+from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError
 from torch import Tensor
 from torch.nn import Module
 
@@ -119,16 +119,8 @@ class QuantileLearner(Module, ABC):
     def _learn(self, X: Tensor, u: Tensor) -> Tensor:
         """Learn from checked observations; returns the thresholds they met, ``n x M``."""
 
-    def _learn_at_once(self, X: Tensor, u: Tensor) -> Tensor:
-        """Like `_learn`, each compared with the thresholds from before the first."""
-        if len(u) > 1:
-            raise UnsupportedError(
-                f"{type(self).__name__} cannot learn from several observations at once."
-            )
-        return self._learn(X, u)
-
     @torch.no_grad()
-    def update(self, X: Tensor, u: Tensor, at_once: bool = False) -> Tensor:
+    def update(self, X: Tensor, u: Tensor) -> Tensor:
         """Learn from observations, strictly in order: later ones see earlier ones' effect.
 
         A call that raises leaves the learner as it was.
@@ -136,7 +128,6 @@ class QuantileLearner(Module, ABC):
         Args:
             X: Inputs of shape ``n x d``.
             u: Scores in [0, 1] of shape ``n``.
-            at_once: Whether all are compared with the present thresholds instead.
 
         Returns:
             The raw thresholds ``n x M`` that the observations were compared with:
@@ -152,8 +143,6 @@ class QuantileLearner(Module, ABC):
         check_unit_interval("u", u)
         X, u = X.to(self.initial), u.to(self.initial)
         self._check_spread(X)
-        if at_once:
-            return self._learn_at_once(X, u)
         # In parts, so that memory is linear in their number; each part is learned before the next.
         parts = zip(X.split(_CHUNK), u.split(_CHUNK), strict=True)
         return torch.cat([self._learn(*part) for part in parts])

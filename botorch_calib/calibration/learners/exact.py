@@ -91,11 +91,6 @@ class ExactQuantileLearner(QuantileLearner):
             rows.append(self._minimizer(self.scores, weights))
         return torch.cat(rows)
 
-    def _learn_at_once(self, X: Tensor, u: Tensor) -> Tensor:
-        thresholds = self.threshold(X)
-        self._store(X, torch.cat([self.scores, u.unsqueeze(-1)]))
-        return thresholds
-
 
 def pinball_minimizer(
     u: Tensor, levels: Tensor, center: Tensor, step_size: float, weights: Tensor | None = None

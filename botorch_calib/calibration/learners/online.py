@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
-from botorch.exceptions.errors import InputDataError, UnsupportedError
+from botorch.exceptions.errors import InputDataError
 from torch import Tensor
 
 from botorch_calib._validation import check_count, check_nonnegative, check_positive, check_width
@@ -158,39 +158,6 @@ class OnlineQuantileTracker(QuantileLearner):
             length = torch.minimum(length, 1.0 + 2.0 * local + self.step_size)
         return (length / (num_steps * eta[-1])).to(self.levels)
 
-    def reach(self, batch_size: int = 1) -> tuple[Tensor, Tensor]:
-        r"""Lowest and highest value that the constants can take from now on, each of shape ``M``.
-
-        A constant grows only at an observation above its threshold,
-        ``c + g(x) < u <= 1``, and by ``eta p`` for each of ``batch_size`` observations that are
-        compared with the same threshold. With ``|g| <= G`` it stays below
-        ``max(c, 1 + G + batch_size eta p)``, and above ``min(c, -G - batch_size eta (1 - p))``. As
-        ``p - o_t = (c_{t+1} - c_t) / eta_t``, this bounds every sum of outcomes.
-
-        The local part ``g``: its terms are at most ``scale |B_i|``, and each observation shrinks
-        ``sum_i |B_i|`` by the factor ``1 - regularization eta`` and adds at most ``eta m`` to it,
-        ``m = max(p, 1 - p)``. So it never exceeds the larger of its present value and
-        ``m / regularization``.
-
-        Raises:
-            UnsupportedError: If the tracker is localized and not regularized.
-        """
-        check_count("batch_size", batch_size)
-        if self.localized and self.regularization == 0.0:
-            raise UnsupportedError(
-                "A localized tracker has bounded thresholds only if its local part forgets: give "
-                "it a `regularization` greater than 0, such as 0.01."
-            )
-        levels, constants = self.levels.double(), self.constants.double()
-        local = torch.zeros_like(levels)
-        if self.localized:
-            m = torch.maximum(levels, 1.0 - levels)
-            present = self.coefficients.double().abs().sum(dim=0)
-            local = self.scale * torch.maximum(present, m / self.regularization)
-        step = batch_size * self.next_step
-        lowest = torch.minimum(constants, -local - step * (1.0 - levels))
-        return lowest, torch.maximum(constants, 1.0 + local + step * levels)
-
     @property
     def next_step(self) -> float:
         """Step size of the next observation."""
@@ -205,13 +172,6 @@ class OnlineQuantileTracker(QuantileLearner):
             local = local_part(X, self.centers, self.coefficients, everything, scale, shrink)
         thresholds, deltas, constants = descend(u, self.levels, steps, self.constants, local)
         self._add(X, deltas, constants, shrink)
-        return thresholds
-
-    def _learn_at_once(self, X: Tensor, u: Tensor) -> Tensor:
-        steps, shrink = self._next_steps(u)
-        thresholds = self.threshold(X)
-        deltas = steps * (self.levels - (u.unsqueeze(-1) <= thresholds).to(steps))
-        self._add(X, deltas, self.constants + deltas.sum(dim=0), shrink)
         return thresholds
 
     def _next_steps(self, u: Tensor) -> tuple[Tensor, list[float]]:

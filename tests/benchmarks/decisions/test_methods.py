@@ -12,18 +12,21 @@ from gpytorch.mlls import ExactMarginalLogLikelihood
 from torch import Tensor
 
 from benchmarks.decisions.methods import (
+    Budgeted,
     GaussianQuantile,
     LeaveOneOut,
     Recalibrated,
+    budgeted,
     compared,
     factors,
     leave_one_out_factor,
 )
 from benchmarks.decisions.tasks import DecisionTask, task
+from benchmarks.decisions.tracked_quantile import TrackedQuantile
 from benchmarks.framework.surrogates import Fixed, NoiseRefitted, with_data
 from botorch_calib import ChanceConstraint
 
-METHODS = {method.name: method for method in compared()}
+METHODS = {method.name: method for method in (*compared(), *budgeted())}
 Z = NormalDist().inv_cdf(0.9)
 TASK = task("ackley", "noise")
 BOUNDS = torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.double)
@@ -41,7 +44,20 @@ def gp() -> SingleTaskGP:
 
 
 def test_the_names_are_those_of_the_protocol() -> None:
-    assert list(METHODS) == [
+    assert [method.name for method in budgeted()] == [
+        "budget",
+        "budget_refit",
+        "plain",
+        "wide",
+        "loo",
+        "refit",
+        "recalibrated",
+        "plain_050",
+        "plain_075",
+        "plain_200",
+        "plain_300",
+    ]
+    assert [method.name for method in compared()] == [
         "plain",
         "wide",
         "loo",
@@ -123,27 +139,31 @@ def test_the_noise_is_fitted_in_every_tenth_round() -> None:
 def test_where_the_model_is_fitted_anyway_refitting_is_plain() -> None:
     given = task("ackley", "drift").surrogate
     assert METHODS["refit"].surrogate(given) is given
-    for name in METHODS.keys() - {"refit"}:
+    for name in METHODS.keys() - {"refit", "budget_refit"}:
         assert METHODS[name].surrogate(TASK.surrogate) is TASK.surrogate
 
 
-def test_recalibrated_is_the_default_of_the_package(gp: SingleTaskGP) -> None:
-    constraint = METHODS["recalibrated"].start(TASK.outcome).constraint(gp)
-    default = ChanceConstraint.from_history(gp, TASK.outcome.limit, level=0.9)
+def test_the_rule_is_the_default_of_the_package(gp: SingleTaskGP) -> None:
+    constraint = METHODS["budget"].start(TASK.outcome).constraint(gp)
+    default = ChanceConstraint(gp, TASK.outcome.limit, level=0.9)
     X = torch.rand(9, 1, 2, dtype=torch.double)
     assert torch.equal(constraint.margin(X), default.margin(X))
-    assert repr(constraint.calibrator) == repr(default.calibrator)
-    assert constraint.violation_bound(50) == default.violation_bound(50) < 50
+    assert constraint.violation_bound(50) == default.violation_bound(50) == pytest.approx(15.9)
+    method = METHODS["budget"]
+    assert isinstance(method, Budgeted)
+    assert method.constants == (10.0, 1.05, 0.15, 0.1, 7, 8.0, 2.0)
 
 
-@pytest.mark.parametrize("name", ["recalibrated", "localized"])
-def test_learners_are_carried_on_and_have_a_bound(gp: SingleTaskGP, name: str) -> None:
+def state(constraint: ChanceConstraint) -> int:
+    assert constraint.calibrator is not None
+    return constraint.calibrator.num_updates
+
+
+@pytest.mark.parametrize("name", ["recalibrated", "localized", "budget", "budget_refit"])
+def test_learners_are_carried_on(gp: SingleTaskGP, name: str) -> None:
     method = METHODS[name]
-    assert isinstance(method, Recalibrated)
     certifier = method.start(TASK.outcome)
     first = certifier.constraint(gp)
-    seen = first.calibrator.num_updates
-    assert seen == 20
     with torch.no_grad():
         X = torch.rand(200, 1, 2, dtype=torch.double)
         x = X[first.margin(X).argmax()]
@@ -151,10 +171,31 @@ def test_learners_are_carried_on_and_have_a_bound(gp: SingleTaskGP, name: str) -
     assert stated > 0.0
     certifier.observe(first, x, torch.full((1, 1), TASK.outcome.limit + 5.0, dtype=torch.double))
     second = certifier.constraint(gp)
-    assert (second.num_observed, second.num_violations) == (1, 1)
-    assert second.calibrator.num_updates == seen + 1
     # A violation makes it more cautious there.
     assert second.margin(x.unsqueeze(0)).item() < stated
-    assert 0.0 < second.violation_bound(10**5) < 0.15 * 10**5
     # Replicates do not share what they learn.
-    assert method.start(TASK.outcome).constraint(gp).calibrator.num_updates == seen
+    again = method.start(TASK.outcome).constraint(gp)
+    if isinstance(method, Recalibrated):
+        assert (state(second), state(again)) == (21, 20)
+    else:
+        assert (second.num_violations, again.num_violations) == (1, 0)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_rule_before_keeps_its_inequality(gp: SingleTaskGP, seed: int) -> None:
+    """In every round, against outcomes of any kind, with certified and other rounds."""
+    certifier = METHODS["recalibrated"].start(TASK.outcome)
+    assert isinstance(certifier, TrackedQuantile)
+    certifier.constraint(gp)
+    low, _ = certifier.ends or (0.0, 0.0)
+    generator = torch.Generator().manual_seed(seed)
+    for _ in range(150):
+        constraint = certifier.constraint(gp)
+        x = torch.rand(1, 2, dtype=torch.double, generator=generator)
+        far = 2.0 * torch.randn(1, 1, dtype=torch.double, generator=generator) - 2.5
+        certifier.observe(constraint, x, TASK.outcome.limit + far)
+        height = float(certifier._tracker.constants) - low
+        allowed = 0.1 * certifier.num_certified + height / 0.05
+        assert certifier.num_violations <= allowed + 1e-9
+    assert certifier.num_certified > 10
+    assert certifier.num_violations <= 0.1 * certifier.num_certified + 21

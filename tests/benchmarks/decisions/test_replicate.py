@@ -10,7 +10,7 @@ import torch
 from botorch.models import SingleTaskGP
 from torch import Tensor
 
-from benchmarks.decisions.methods import GaussianQuantile, Unlearning, compared
+from benchmarks.decisions.methods import GaussianQuantile, Unlearning, budgeted, compared
 from benchmarks.decisions.replicate import CHOICES, DecisionReplicate, replicate
 from benchmarks.decisions.tasks import DecisionTask, LimitedOutcome, Search, cube, task
 from benchmarks.framework.replicate import stream_seed
@@ -20,7 +20,7 @@ from benchmarks.framework.surrogates import Surrogate
 from botorch_calib import ChanceConstraint
 
 SMALL = replace(task("ackley", "right"), num_rounds=4, search=Search(num_global=64, num_local=32))
-METHODS = {method.name: method for method in compared()}
+METHODS = {method.name: method for method in (*compared(), *budgeted())}
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ def test_the_choice_is_no_worse_than_any_certified_point_of_the_first_step() -> 
     with without_expected_warnings():
         model = started.fit(0)
         chosen = started.propose(model)
-        constrained = model.constraint.model.model
+        constrained = model.constraint.model
         assert isinstance(constrained, SingleTaskGP)
 
     def value(x: Tensor) -> float:
@@ -128,7 +128,7 @@ def test_replicates_are_reproducible_and_share_their_circumstances() -> None:
     assert run(SMALL, METHODS["plain"], seed=6).X[:10] != plain.X[:10]
 
 
-def test_where_nothing_is_certified_the_largest_margin_is_chosen() -> None:
+def test_where_nothing_is_certified_nothing_is_recommended() -> None:
     result = run(SMALL, Watching(factor=30.0))
     assert result.extras["certified"] == [0.0] * 4
     assert result.extras["recommended_value"] == [None]

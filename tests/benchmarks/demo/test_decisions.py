@@ -39,7 +39,13 @@ def run(seed: int, missed: list[float], certified: list[float], setting: int) ->
     """What the part reads of a result with one earlier trial, all at one setting."""
     x = SETTINGS[setting].tolist()
     y = [ABOVE, *missed]
-    extras = {"certified": certified, "bound": [27.9], "reported_variance": [1e-4] * len(y)}
+    extras = {
+        "certified": certified,
+        "bound": [27.9],
+        "reported_variance": [1e-4] * len(y),
+        "alarm": [float(seed)],
+        "repeats": [29.0 if seed == 4 else None],
+    }
     return SimpleNamespace(seed=seed, num_initial=1, X=[x] * (len(y) + 1), y=y, extras=extras)
 
 
@@ -52,7 +58,7 @@ def runs() -> dict[str, list[Any]]:
             run(9, [ABOVE, BELOW, BELOW, BELOW], [1.0] * 4, 1),
             run(4, [BELOW] * 4, [1.0] * 4, 1),
         ],
-        "calibrated": [
+        "budget": [
             run(4, [ABOVE, BELOW, BELOW, ABOVE], [1.0, 1.0, 1.0, 0.0], 0),
             run(9, [BELOW] * 4, [1.0] * 4, 2),
         ],
@@ -68,7 +74,7 @@ def truth() -> Truth:
 
 
 def test_only_certified_rounds_count(runs: Any) -> None:
-    first, second = runs["calibrated"]
+    first, second = runs["budget"]
     assert share_certified(first) == 0.75
     assert share_violated(first) == pytest.approx(1 / 3)
     assert share_violated(second) == 0.0
@@ -78,12 +84,12 @@ def test_only_certified_rounds_count(runs: Any) -> None:
 
 def test_report_shows_violations_and_their_price(runs: Any, truth: Truth) -> None:
     text = demo_decisions.decisions_report(runs, truth)
-    head, reported, fitted, calibrated = text.splitlines()[:4]
+    head, reported, fitted, budget = text.splitlines()[:4]
     assert "violated" in head and "precision" in head
     assert "75.0 ± 25.0 %" in reported and "0.800 ± 0.000" in reported
     assert "12.5 ± 12.5 %" in fitted and "10.0 ± 0.0 %" in fitted
-    assert "16.7 ± 16.7 %" in calibrated and "87.5 ± 12.5 %" in calibrated
-    assert "0.600 ± 0.100" in calibrated
+    assert "16.7 ± 16.7 %" in budget and "87.5 ± 12.5 %" in budget
+    assert "0.600 ± 0.100" in budget
     # By seed: 33.3 - 50 and 0 - 100 in percent; precisions 0.5 - 0.8 and 0.7 - 0.8.
     first, second = text.splitlines()[5:7]
     assert first.endswith("violations (%) -58.3 ± 41.7 (0.50), precision -0.200 ± 0.100 (0.50).")
@@ -93,11 +99,14 @@ def test_report_shows_violations_and_their_price(runs: Any, truth: Truth) -> Non
     assert "there were 1 at most" in text
     assert "Best precision of a setting that violates in 10 %: 0.900" in text
     assert max(map(len, text.splitlines())) <= 110
+    more = demo_decisions.certificates_report(runs)
+    assert "in 2 of 2 runs of GP, reported errors, after 9 rounds (median)" in more
+    assert "1 of 2 were confirmed within 100 more trials, by 29 trials (mean)" in more
 
 
 def test_report_admits_what_it_does_not_know(runs: Any, truth: Truth) -> None:
     one = {name: [r for r in found if r.seed == 4] for name, found in runs.items()}
-    one["calibrated"] = [run(4, [ABOVE] * 2, [0.0, 0.0], 0)]
+    one["budget"] = [run(4, [ABOVE] * 2, [0.0, 0.0], 0)]
     text = demo_decisions.decisions_report(one, truth)
     assert "0.800 ± ?" in text
     assert "nan" not in text
@@ -136,7 +145,7 @@ def test_runs_take_the_methods_in_pairs(monkeypatch: pytest.MonkeyPatch) -> None
 
     monkeypatch.setattr(demo_decisions, "run_all", note)
     demo_decisions.run_guards(ScreeningTask(num_rounds=3), [5, 6], jobs=1)
-    assert [task.seed for task in seen] == [5] * 3 + [6] * 3
+    assert [task.seed for task in seen] == [5] * 5 + [6] * 5
     assert {task.method.name for task in seen} == set(demo_decisions.NAMES)
 
 
@@ -167,11 +176,13 @@ def test_methods_differ_in_who_says_so(finished: dict[str, ScreeningReplicate]) 
         assert given == (name != "fitted")
         assert not isinstance(done.models.precision.likelihood, FixedNoiseGaussianLikelihood)
         constraint = done.models.constraint
-        assert (constraint.num_observed, constraint.calibrator.num_updates > NUM_EARLIER) == (
-            (3, True) if name == "calibrated" else (0, False)
+        assert constraint.num_observed == (3 if name == "budget" else 0)
+        assert constraint.width == {"reported": 1.0, "fitted": 1.0, "wide": 1.5}.get(name)
+        tracked = done.tracked
+        assert (tracked is not None and tracked.calibrator.num_updates > NUM_EARLIER) == (
+            name == "tracked"
         )
-        if name != "calibrated":
-            assert constraint.calibrator.num_updates == 0
+        assert len(done.alarm.history) == 3
 
 
 def test_a_plain_constraint_states_the_quantile_of_the_process() -> None:
@@ -181,7 +192,7 @@ def test_a_plain_constraint_states_the_quantile_of_the_process() -> None:
     X = SETTINGS[40:45].unsqueeze(-2)
     posterior = gp.posterior(X, observation_noise=True)
     quantile = posterior.mean + 1.2815515655446004 * posterior.variance.sqrt()
-    margin = constraint_on(gp, learns=False).margin(X)
+    margin = constraint_on(gp, width=1.0).margin(X)
     torch.testing.assert_close(margin, LIMIT - quantile.flatten())
 
 
@@ -199,9 +210,7 @@ def test_hyperparameters_are_carried_on() -> None:
 
 def test_a_run_is_deterministic_and_says_what_was_kept() -> None:
     with without_expected_warnings():
-        first, second = (
-            replicate(ScreeningTask(num_rounds=2), GUARDS["calibrated"], 3) for _ in "ab"
-        )
+        first, second = (replicate(ScreeningTask(num_rounds=2), GUARDS["budget"], 3) for _ in "ab")
     assert first.X == second.X and first.y == second.y
     assert len(first.y) == NUM_EARLIER + 2 and len(first.X) == NUM_EARLIER + 3
     assert len(first.extras["certified"]) == 2
@@ -211,5 +220,5 @@ def test_a_run_is_deterministic_and_says_what_was_kept() -> None:
         .any(dim=-1)
         .all()
     )
-    # (1 - level) T + (1 + eta) / eta is more than there can be.
+    # (1 - level) T + 10.9 is more than there can be.
     assert first.extras["bound"] == [2.0]

@@ -1,0 +1,132 @@
+r"""The budget of violations that a chance constraint may spend, and how wide its quantile is.
+
+`Budget` is what the bound rests on, `Account` what has come of the decisions so far, and `width`
+how an account widens the quantile that decides. All three are plain arithmetic: they know neither
+models nor tensors.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from fractions import Fraction
+from typing import NamedTuple
+
+#: What may be violated beyond the stated share of the certified rounds.
+SIZE = 10.0
+# The width at the start, what a miss in excess adds to its logarithm, and by how much rounds
+# without a certified point lower that, each and (times 7) together. Chosen on the tuning seeds of
+# two studies.
+START, GAIN, RELIEF, MOST_RELIEF = 1.05, 0.15, 0.1, 7
+# Beyond e^20 deviations, numbers of misses say nothing.
+_MOST = 20.0
+
+
+class Decision(NamedTuple):
+    """What counts of one decision; None as long as its outcome is out."""
+
+    certified: bool
+    violated: bool | None  # a limit
+    missed: bool | None  # the outcome was beyond the quantile that decided
+
+
+def together(decisions: Iterable[Decision]) -> Decision:
+    """What counts of one point under several constraints: it violates any, or not one."""
+    certified, violated, missed = zip(*decisions, strict=True)
+    return Decision(all(certified), _any(violated), _any(missed))
+
+
+def _any(flags: Iterable[bool | None]) -> bool | None:
+    """Whether any is true, None if that is still open."""
+    known = list(flags)
+    return True if True in known else None if None in known else False
+
+
+class Account(NamedTuple):
+    """What has come of decisions: a function of these alone, whenever their outcomes came."""
+
+    num_certified: int = 0  # T
+    num_violations: int = 0  # V
+    num_outstanding: int = 0  # certified, and no outcome yet
+    excess: float = 0.0  # E, misses less the stated share of certified rounds
+    relief: int = 0  # r / 0.1, by rounds without a certified point
+
+    @classmethod
+    def of(cls, decisions: Iterable[Decision], share: float, size: float = SIZE) -> Account:
+        """The account of decisions in the order in which they were taken.
+
+        Certified rounds add ``1 - share`` to the excess if the outcome was a miss, and take off
+        ``share`` if not. Another round takes off ``share`` as well, as long as there is an excess,
+        and adds to the relief while the excess is below half of the budget.
+
+        Args:
+            decisions: The decisions.
+            share: Stated share of misses.
+            size: Size of the budget.
+        """
+        T = V = outstanding = relief = 0
+        excess = 0.0
+        for certified, violated, missed in decisions:
+            if certified:
+                T, V, outstanding = T + 1, V + bool(violated), outstanding + (violated is None)
+                relief = max(relief - 1, 0)
+                excess += 0.0 if missed is None else missed - share
+            else:
+                relief = min(relief + 1, MOST_RELIEF) if excess < size / 2 else relief
+                if missed is False and excess > 0.0:
+                    excess = max(excess - share, 0.0)
+        return cls(T, V, outstanding, excess, relief)
+
+
+def width(account: Account) -> float:
+    """Factor of the deciding quantile: ``1.05 exp(0.15 excess - 0.1 relief)``."""
+    exponent = GAIN * account.excess - RELIEF * account.relief
+    return START * math.exp(min(max(exponent, -_MOST), _MOST))
+
+
+class Budget(NamedTuple):
+    r"""How many violations a stated level leaves room for.
+
+    With ``alpha = 1 - level``, ``V`` violations among the ``T`` points certified so far, and ``p``
+    of these whose outcome is out, a point may be certified only while
+
+        ``V + p - alpha T < size``.
+
+    **Bound.** Of the first ``T`` certified points at most ``alpha T + size + level`` violate a
+    limit, whatever the model, the choice of points and the environment do, in whatever order
+    outcomes come, and if they never come.
+
+    *Proof.* Let ``W_T`` be the number of violations among the first ``T`` points once all outcomes
+    are known. When point ``T + 1`` was certified, ``W_T <= V + p < alpha T + size``, and so
+    ``W_{T+1} <= W_T + 1 < alpha (T + 1) + size + level``.
+
+    Args:
+        level: Stated probability that a point violates nothing.
+        size: What may be violated beyond the stated share. It is spent for good: once it is,
+            nothing is certified any more.
+    """
+
+    level: float
+    size: float = SIZE
+
+    @property
+    def _share(self) -> Fraction:
+        """``1 - level`` of the decimal number that was meant: rounding would add up."""
+        return 1 - Fraction(repr(self.level))
+
+    def allows(self, num_certified: int, num_at_stake: int) -> bool:
+        """Whether another point may be certified, with ``V + p`` violations at stake."""
+        return self.left(num_certified, num_at_stake) > 0
+
+    def left(self, num_certified: int, num_at_stake: int) -> float:
+        """What is left of the budget."""
+        if math.isinf(self.size):
+            return self.size
+        return float(Fraction(self.size) - num_at_stake + self._share * num_certified)
+
+    def bound(self, num_certified: int) -> float:
+        """Largest number of violations among the first ``num_certified`` certified points."""
+        if math.isinf(self.size):
+            return float(num_certified)
+        room = self._share * (num_certified - 1) + Fraction(self.size) + 1
+        return min(float(room), float(num_certified))

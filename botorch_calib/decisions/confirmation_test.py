@@ -1,0 +1,110 @@
+r"""`ConfirmationTest`: whether one point keeps its limits as often as it should, by repetition."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+from botorch_calib._validation import check_open_unit
+
+# The alternative that is bet on beside "never violates": this share of the violations allowed.
+_ALTERNATIVE = 0.25
+
+
+class ConfirmationTest:
+    r"""Repeated measurements at one point, until its probability of a violation is proved.
+
+    Bets against the claim that a measurement violates a limit with probability ``alpha = 1 -
+    level`` or more. With ``L`` 1 for a violation and 0 else, the wealth after the measurements so
+    far is
+
+        ``W = sum_p w_p prod (p / alpha)^L ((1 - p) / (1 - alpha))^(1 - L)``
+
+    over ``p = 0`` and ``p = alpha / 4``, the former with the least weight that does not delay a
+    confirmation without any violation. Once ``W >= 1 / (1 - confidence)``, it is *confirmed* that
+    the probability is less than ``alpha``. At 0.9 and 0.95 that takes 29 measurements without a
+    violation, or 84 with a single one.
+
+    **Proof.** As ``p < alpha``, a factor falls with ``L``, and has the mean 1 where ``P(L = 1) =
+    alpha``. So if the probability is at least ``alpha``, given all that was measured before, ``W``
+    is a nonnegative supermartingale that starts at 1, and exceeds ``1 / delta`` ever with
+    probability at most ``delta`` (Ville's inequality): one may look after each measurement, and
+    stop at any time. Measurements need not be independent, and the rule by which the point was
+    found does not matter, as long as they were made after it.
+
+    Args:
+        level: Probability with which a measurement shall keep the limits.
+        confidence: Probability with which a point that does not is refused.
+    """
+
+    def __init__(self, level: float = 0.9, confidence: float = 0.95) -> None:
+        self.level = check_open_unit("level", level)
+        self.confidence = check_open_unit("confidence", confidence)
+        self.num_clean = self.num_violations = 0
+        self.confirmed = False
+        #: The greatest level that has been proved so far, 0 at first.
+        self.proved_level = 0.0
+        alpha, needed = 1.0 - level, 1.0 / (1.0 - confidence)
+        num = math.ceil(math.log(needed) / -math.log(level) - 1e-9)
+        never, rarely = level**-num, ((1.0 - _ALTERNATIVE * alpha) / level) ** num
+        # Less on "never" would delay a confirmation without a violation; half at least.
+        self._weight = min(max((needed - rarely) / (never - rarely) + 1e-9, 0.5), 1.0)
+
+    def observe(self, violated: bool | Iterable[bool]) -> bool:
+        """Enter one or several further measurements; whether the point is confirmed by now."""
+        for one in violated if isinstance(violated, Iterable) else [violated]:
+            self.num_violations += bool(one)
+            self.num_clean += not one
+            self.confirmed |= self._proves(self.level)
+            if self._proves(self.proved_level + 1e-3):
+                low, high = self.proved_level, 1.0
+                while high - low > 1e-6:
+                    middle = 0.5 * (low + high)
+                    low, high = (middle, high) if self._proves(middle) else (low, middle)
+                self.proved_level = low
+        return self.confirmed
+
+    @property
+    def num_measured(self) -> int:
+        """Number of measurements so far."""
+        return self.num_clean + self.num_violations
+
+    @property
+    def wealth(self) -> float:
+        """The present wealth ``W``."""
+        return math.exp(min(self._log_wealth(self.level, self.num_clean), 700.0))
+
+    @property
+    def num_needed(self) -> int:
+        """How many more measurements confirm the point at best, if none of them violates."""
+        more = 0
+        while not self.confirmed and not self._proves(self.level, more):
+            more += 1
+        return more
+
+    def _proves(self, level: float, more: int = 0) -> bool:
+        """Whether ``level`` is proved after ``more`` measurements without a violation.
+
+        The wealth against a lower level is greater, so what is proved of all levels at once is
+        false with probability ``1 - confidence`` at most.
+        """
+        if not 0.0 < level < 1.0:
+            return False
+        return self._log_wealth(level, self.num_clean + more) >= -math.log1p(-self.confidence)
+
+    def _log_wealth(self, level: float, num_clean: int) -> float:
+        rare = _ALTERNATIVE * (1.0 - level)
+        log_rare = num_clean * math.log((1.0 - rare) / level)
+        log_rare += self.num_violations * math.log(_ALTERNATIVE)
+        terms = [math.log1p(-self._weight) + log_rare] if self._weight < 1.0 else []
+        if not self.num_violations:
+            terms.append(math.log(self._weight) - num_clean * math.log(level))
+        top = max(terms, default=-math.inf)
+        return top + math.log(sum(math.exp(term - top) for term in terms)) if terms else -math.inf
+
+    def __repr__(self) -> str:
+        found = f"{self.num_violations} of {self.num_measured} measurements violated a limit: "
+        proved = f"P(within) > {self.proved_level:.3g} with confidence {self.confidence:g}"
+        if self.confirmed:
+            return f"{found}{proved}, confirmed"
+        return f"{found}{proved}; at best {self.num_needed} more confirm {self.level:g}"

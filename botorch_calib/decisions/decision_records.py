@@ -1,0 +1,89 @@
+"""A chance constraint's decisions as plain records, which may be stored as JSON.
+
+A record is a dictionary with the entries of `KEYS`: the ``point`` (a list of numbers), the
+``quantiles`` that decided about it (of the lower limit, of the upper one, those there are), their
+``level``, whether it was ``certified``, and its ``outcome``, None as long as that is out.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from numbers import Real
+from typing import Any, NamedTuple
+
+from botorch.exceptions.errors import InputDataError
+
+from botorch_calib.decisions.budget import Decision
+
+Record = dict[str, Any]
+#: The entries of a record.
+KEYS = ("point", "quantiles", "level", "certified", "outcome")
+
+
+class Side(NamedTuple):
+    """One of the limits of an outcome."""
+
+    limit: float
+    sign: float  # 1 at an upper limit, -1 at a lower one
+
+    def exceeded(self, y: float, end: float) -> bool:
+        """Whether an outcome is beyond ``end``, a limit or a quantile of this side."""
+        return self.sign * y > self.sign * end
+
+
+def decision_of(record: Mapping[str, Any], sides: Sequence[Side]) -> Decision:
+    """What counts of a record under the limits of ``sides``."""
+    y, certified = record["outcome"], record["certified"]
+    if y is None:
+        return Decision(certified, None, None)
+    violated = any(side.exceeded(y, side.limit) for side in sides)
+    beyond = (s.exceeded(y, q) for s, q in zip(sides, record["quantiles"], strict=True))
+    # Rounding may put a limit beyond the quantile that was within it.
+    return Decision(certified, violated, any(beyond) or (certified and violated))
+
+
+def checked_records(
+    records: Iterable[Mapping[str, Any]], sides: Sequence[Side], level: float
+) -> list[Record]:
+    """Copies of records, in their order, that a constraint with these limits may have made.
+
+    Raises:
+        InputDataError: If a record is malformed, or another constraint's.
+    """
+    checked = []
+    for number, record in enumerate(records):
+        if not isinstance(record, Mapping) or set(record) != set(KEYS):
+            raise _error(number, f"must be a dictionary with the entries {', '.join(KEYS)}")
+        if abs(float(record["level"]) - level) > 1e-12:
+            raise _error(number, f"is of the level {record['level']}, not {level}")
+        point, quantiles, y = record["point"], record["quantiles"], record["outcome"]
+        if len(quantiles) != len(sides):
+            raise _error(number, f"has {len(quantiles)} quantiles for {len(sides)} limits")
+        numbers = [*point, *quantiles, *([] if y is None else [y])]
+        if not all(isinstance(value, Real) for value in numbers):
+            raise _error(number, "must hold numbers, the outcome a number or None")
+        if y is not None and not math.isfinite(y):
+            raise _error(number, f"has the outcome {y!r}: leave it None as long as it is out")
+        ends = zip(sides, quantiles, strict=True)
+        # In single precision a limit may be rounded to a quantile just beyond it.
+        if record["certified"] and any(s.exceeded(q, _slightly(s)) for s, q in ends):
+            raise _error(number, "certified its point by quantiles that are outside these limits")
+        checked.append(
+            {
+                "point": [float(value) for value in point],
+                "quantiles": [float(value) for value in quantiles],
+                "level": level,
+                "certified": bool(record["certified"]),
+                "outcome": None if y is None else float(y),
+            }
+        )
+    return checked
+
+
+def _slightly(side: Side) -> float:
+    return side.limit + side.sign * 1e-6 * abs(side.limit)
+
+
+def _error(number: int, problem: str) -> InputDataError:
+    return InputDataError(f"Record {number} of `records` {problem}.")

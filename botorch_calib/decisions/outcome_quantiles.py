@@ -1,0 +1,147 @@
+r"""Quantiles of the next outcome, as any model states them, widened by a factor.
+
+The quantile with the normal score ``s`` is ``F_x^{-1}(Phi(s))``, ``F_x`` being the predictive
+distribution of an observation at ``x``: ``mean + s deviation`` of a Gaussian process, and elsewhere
+what a `CalibratedModel` states, without a correction where the model is not calibrated. What is
+pending does not count.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any
+
+import torch
+from botorch.exceptions.errors import BotorchError, UnsupportedError
+from botorch.posteriors import Posterior
+from torch import Tensor
+
+from botorch_calib.calibration import NoCalibration
+from botorch_calib.models import CalibratedModel
+from botorch_calib.models.inspection import (
+    objective_variance,
+    observation_noise_variance,
+    observed_process,
+    with_task_feature,
+)
+from botorch_calib.models.marginals import posterior_at
+from botorch_calib.models.predictors import GaussianPredictor, predictor_of
+from botorch_calib.posteriors.single_points import SinglePointPosterior
+
+# Levels closer to 0 and 1 are the same numbers in double precision.
+_FARTHEST = 8.0
+# As many observations as the model itself counts for, and the largest factor; chosen on tuning
+# seeds, as the constants in `budget`.
+PRIOR_COUNT, MOST_FACTOR = 8.0, 2.0
+
+
+class OutcomeQuantiles:
+    """Quantiles and moments of an outcome at points ``b x 1 x d``; results are ``b``.
+
+    Of a distribution that is not Gaussian, the mean is the median, and the deviation half of the
+    way between the quantiles that are a standard deviation to either side in a Gaussian one.
+
+    Args:
+        model: A model of one outcome.
+        X: The points.
+    """
+
+    def __init__(self, model: Any, X: Tensor) -> None:
+        self._model, self._observed = model, observed_process(model)
+        self._X = with_task_feature(self._observed, X)
+        self._predictor = predictor_of(self._observed)
+        self._is_gaussian = type(self._predictor) is GaussianPredictor
+
+    @property
+    def mean(self) -> Tensor:
+        """Mean of the outcome."""
+        return self._moments[0]
+
+    @property
+    def deviation(self) -> Tensor:
+        """Standard deviation of the outcome."""
+        return (self._moments[1] + self._moments[2]).sqrt()
+
+    @property
+    def objective_deviation(self) -> Tensor:
+        """Standard deviation of the noise-free value: what more data would lower."""
+        return self._moments[1].sqrt()
+
+    @property
+    def noise_deviation(self) -> Tensor:
+        """Standard deviation of the noise."""
+        return self._moments[2].sqrt()
+
+    def quantile(self, score: Tensor | float) -> Tensor:
+        """The quantile with a normal score, a scalar."""
+        if not self._is_gaussian:
+            return _quantile_of(self._stated(denoise=False), score)
+        mean = self.mean
+        score = torch.as_tensor(score, dtype=mean.dtype, device=mean.device)
+        if isinstance(self._model, CalibratedModel):
+            at_hand = isinstance(self._posterior, SinglePointPosterior)
+            inputs = self._posterior.inputs if at_hand else self._predictor.inputs(self._X)
+            score = _flat(self._model.calibrator.predictive(inputs).transport(score))
+        return mean + score * self.deviation
+
+    @cached_property
+    def _posterior(self) -> Any:
+        return posterior_at(self._observed, self._X)
+
+    @cached_property
+    def _moments(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Mean, variance of the noise-free value, and of the noise."""
+        observed = self._observed
+        if self._is_gaussian:
+            posterior = self._posterior
+            if posterior.mean.shape[-2] != self._X.shape[-2]:
+                raise UnsupportedError(
+                    "Outcomes cannot be predicted one by one under one-to-many input transforms."
+                )
+            variance = objective_variance(observed, posterior)
+            noise = observation_noise_variance(observed, posterior, self._X)
+            return _flat(posterior.mean), _flat(variance), _flat(noise.expand_as(variance))
+        outcome = self._stated(denoise=False)
+        # Some models do not say what is noise.
+        objective = self._stated(self._predictor.states_objective)
+        whole, own = (
+            0.5 * (_quantile_of(each, 1.0) - _quantile_of(each, -1.0))
+            for each in (outcome, objective)
+        )
+        variance = torch.minimum(whole, own).square()
+        return _quantile_of(outcome, 0.0), variance, whole.square() - variance
+
+    def _stated(self, denoise: bool) -> Posterior:
+        """What a calibrated model of the observed data states."""
+        calibrated = isinstance(self._model, CalibratedModel)
+        calibrator = self._model.calibrator if calibrated else NoCalibration()
+        return CalibratedModel(self._observed, calibrator, denoise).posterior(self._X)
+
+
+def _flat(values: Tensor) -> Tensor:
+    return values.squeeze(-1).squeeze(-1)
+
+
+def _quantile_of(posterior: Posterior, score: Tensor | float) -> Tensor:
+    """The quantile of a posterior with a normal score, ``b``."""
+    score = torch.as_tensor(score, dtype=torch.double, device=posterior.device)
+    level = torch.special.ndtr(score.clamp(-_FARTHEST, _FARTHEST))
+    return _flat(posterior.quantile(level)).to(posterior.dtype)
+
+
+@torch.no_grad()
+def leave_one_out_factor(model: Any) -> Tensor | float:
+    r"""Factor by which the model's own data call for wider quantiles, a scalar.
+
+    ``min(2, sqrt((8 + sum_i z_i^2) / (8 + n)))`` with the normal scores ``z_i`` of the model's
+    ``n`` data, each predicted from all others. 1 for a calibrated model, whose calibrator has them
+    already, and for models whose scores would take refits.
+    """
+    if isinstance(model, CalibratedModel):
+        return 1.0
+    try:
+        _, z = predictor_of(observed_process(model)).history("loo")
+    except BotorchError:
+        return 1.0
+    factor = (PRIOR_COUNT + z.double().square().sum()) / (PRIOR_COUNT + len(z))
+    return factor.sqrt().clamp(max=MOST_FACTOR)

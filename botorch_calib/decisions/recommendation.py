@@ -1,0 +1,196 @@
+"""`recommend`: the point to stop at, and what can be said of it."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from botorch.acquisition import PosteriorMean
+from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError
+from botorch.models.model import Model
+from botorch.optim import optimize_acqf
+from botorch.utils.sampling import draw_sobol_samples, manual_seed
+from torch import Tensor
+
+from botorch_calib._validation import check_bounds, check_model, check_open_unit, check_tensor
+from botorch_calib.decisions.chance_constrained_search import (
+    LeastMargin,
+    Place,
+    best_certified,
+    checked_choices,
+    evaluated,
+    repeated_points,
+)
+from botorch_calib.decisions.chance_constraints import ChanceConstraint, chance_constraints_of
+from botorch_calib.exceptions import NotCertifiedWarning
+from botorch_calib.models.inspection import observed_process, raw_train_inputs
+
+# Rivals that a selection is corrected for, and draws of the objective at them.
+_RIVALS, _DRAWS = 500, 2000
+
+
+class Recommendation(NamedTuple):
+    """What `recommend` returns. The objective is the noise-free one, in its units.
+
+    Args:
+        candidate: The point, ``1 x d``.
+        certified: Whether each constraint's quantile is within its limits at this point with the
+            confidence asked for.
+        value: Mean of the objective there.
+        lower: Lower end of the interval that holds it with that confidence.
+        upper: Its upper end.
+        better: Probability that it is better there than at the baseline; None without one.
+    """
+
+    candidate: Tensor
+    certified: bool
+    value: float
+    lower: float
+    upper: float
+    better: float | None
+
+
+def recommend(
+    objective: Model,
+    constraints: ChanceConstraint | Sequence[ChanceConstraint] = (),
+    bounds: Tensor | None = None,
+    choices: Tensor | None = None,
+    confidence: float = 0.95,
+    baseline: Tensor | None = None,
+    maximize: bool = True,
+    raw_samples: int = 512,
+) -> Recommendation:
+    r"""The point to stop at: the best mean of the objective among points that are safe themselves.
+
+    Rounds keep a limit as often as stated *together*; single ones among them do not. Here each
+    constraint's quantile of the outcome has to be within its limits with a stated confidence, see
+    ``confidence`` of `ChanceConstraint.margin`.
+
+    A point that was selected because it looks best looks better than it is, so statements on the
+    objective hold for all points together that it was selected from (up to 500 of these, those of
+    the best means). With the posterior's draws ``f`` at them, ``m`` and ``s`` their means and
+    standard deviations, the interval is ``m +- c s``, ``c`` being the quantile of ``max_i |f_i -
+    m_i| / s_i`` over the draws; and ``better`` is the share of draws with ``max_i (m_i - f_i) /
+    s_i`` below the candidate's ``m / s``, all of the differences from the baseline. They rest on
+    the objective's model: see `noise_diagnosis`, and confirm by a `ConfirmationTest`.
+
+    Args:
+        objective: A model of the objective.
+        constraints: Constraints on the same inputs, if any.
+        bounds: ``2 x d`` lower and upper bounds; None with ``choices``.
+        choices: ``n x d``: choose among these only.
+        confidence: Confidence of each statement, in (0, 1).
+        baseline: The point ``1 x d`` that is used today, to compare with.
+        maximize: Whether large values of the objective are good.
+        raw_samples: Number of points sampled for the search.
+
+    Raises:
+        InputDataError, BotorchTensorDimensionError: If an argument is malformed.
+        UnsupportedError: If the objective is no model.
+
+    Warns:
+        NotCertifiedWarning: If no point is safe with this confidence.
+    """
+    check_model(objective)
+    check_open_unit("confidence", confidence)
+    if baseline is not None and check_tensor("baseline", baseline).dim() != 2:
+        raise BotorchTensorDimensionError(
+            f"`baseline` must have shape 1 x d, got {tuple(baseline.shape)}."
+        )
+    acqf = PosteriorMean(objective, maximize=maximize)
+    has_constraints = isinstance(constraints, ChanceConstraint) or len(constraints) > 0
+    margin = None
+    if has_constraints:
+        margin = LeastMargin(chance_constraints_of(constraints), confidence)
+        place = Place(bounds, choices, raw_samples=raw_samples)
+        candidate, certified = best_certified(acqf, margin, place)
+        if not certified:
+            warnings.warn(
+                f"No point is certified with a confidence of {confidence:g}: the one returned may "
+                "meet the limits, and nothing is stated of it. Measure more near the best points.",
+                NotCertifiedWarning,
+                stacklevel=2,
+            )
+    else:
+        candidate, certified = _best(acqf, bounds, choices, raw_samples), True
+    with torch.no_grad(), repeated_points():
+        return _stated(
+            objective,
+            candidate,
+            certified,
+            _rivals(objective, acqf, margin, bounds, choices),
+            baseline,
+            confidence,
+            1.0 if maximize else -1.0,
+        )
+
+
+def _best(
+    acqf: PosteriorMean, bounds: Tensor | None, choices: Tensor | None, raw_samples: int
+) -> Tensor:
+    """The point with the best mean, without constraints."""
+    if choices is not None:
+        if bounds is not None:
+            raise InputDataError("`choices` excludes `bounds`: give None.")
+        X = checked_choices(choices)
+        with torch.no_grad():
+            return X[evaluated(acqf, X.unsqueeze(-2)).argmax()].unsqueeze(0)
+    candidate, _ = optimize_acqf(
+        acqf, check_bounds(bounds), q=1, num_restarts=8, raw_samples=raw_samples
+    )
+    return candidate
+
+
+def _rivals(
+    objective: Any,
+    acqf: PosteriorMean,
+    margin: LeastMargin | None,
+    bounds: Tensor | None,
+    choices: Tensor | None,
+) -> Tensor:
+    """Points ``n x d`` that the candidate was selected from, of these the best by their mean."""
+    if choices is not None:
+        X = choices
+    else:
+        assert bounds is not None
+        X = draw_sobol_samples(bounds, n=2 * _RIVALS, q=1, seed=0).squeeze(-2)
+        known = raw_train_inputs(observed_process(objective))
+        if known is not None and known.shape[-1] == X.shape[-1] and known.dim() == 2:
+            inside = ((known >= bounds[0]) & (known <= bounds[1])).all(dim=-1)
+            X = torch.cat([known[inside].to(X), X])
+    if margin is not None:
+        X = X[evaluated(margin, X.unsqueeze(-2)) >= 0.0]
+    if not len(X):
+        return X
+    values = evaluated(acqf, X.unsqueeze(-2))
+    return X[values.topk(min(_RIVALS, len(X))).indices]
+
+
+def _stated(
+    objective: Model,
+    candidate: Tensor,
+    certified: bool,
+    rivals: Tensor,
+    baseline: Tensor | None,
+    confidence: float,
+    sign: float,
+) -> Recommendation:
+    """What holds of the candidate for all points together that it may have been selected from."""
+    X = torch.cat([candidate, rivals] if baseline is None else [candidate, rivals, baseline])
+    posterior: Any = objective.posterior(X)
+    with manual_seed(0):
+        draws = posterior.rsample(torch.Size([_DRAWS])).reshape(_DRAWS, -1, len(X)).mean(dim=1)
+    mean, better = draws.mean(dim=0), None
+    if baseline is not None:
+        gain, expected = sign * (draws[:, :-1] - draws[:, -1:]), sign * (mean[:-1] - mean[-1])
+        deviation = gain.std(dim=0).clamp_min(torch.finfo(gain.dtype).tiny)
+        fallen = ((expected - gain) / deviation).amax(dim=-1)
+        better = (fallen < expected[0] / deviation[0]).double().mean().item()
+        draws, mean = draws[:, :-1], mean[:-1]
+    deviation = draws.std(dim=0).clamp_min(torch.finfo(draws.dtype).tiny)
+    reach = ((draws - mean).abs() / deviation).amax(dim=-1).quantile(confidence) * deviation[0]
+    value = mean[0]
+    ends = (value - reach).item(), (value + reach).item()
+    return Recommendation(candidate, certified, value.item(), *ends, better)

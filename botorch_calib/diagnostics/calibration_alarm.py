@@ -1,0 +1,207 @@
+r"""`CalibrationAlarm`: it warns as soon as stated probabilities have been proved wrong."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import torch
+from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError
+from torch import Tensor
+
+from botorch_calib._validation import (
+    check_bounds,
+    check_finite,
+    check_inputs,
+    check_open_unit,
+    check_tensor,
+)
+
+# What is bet on: tails of these masses, and by which factors their odds are wrong.
+_TAILS, _BOTH = (0.05, 0.1, 0.25, 0.5), (0.1, 0.2, 0.5)
+_ODDS = (0.25, 0.5, 2.0, 4.0)
+
+
+class Finding(NamedTuple):
+    """What an alarm is most certain of.
+
+    Args:
+        event: The stated event that comes too often or too seldom.
+        stated: Its stated probability.
+        met: The share of the outcomes it was met by, in the region.
+        region: Where.
+        wealth: How much the bets on it have won.
+    """
+
+    event: str
+    stated: float
+    met: float
+    region: str
+    wealth: float
+
+    def __str__(self) -> str:
+        return f"{self.event}: stated {self.stated:.3g}, met {self.met:.3g} {self.region}"
+
+
+class CalibrationAlarm:
+    r"""Bets against predictive distributions, and warns once they have lost too much.
+
+    An outcome's probability integral transform (PIT) ``u = F_x(y)`` is uniform given the past if
+    the predictions are right, however points are chosen. For an event ``A`` of ``u`` with stated
+    probability ``p`` (a lower tail, an upper one, or both), the bet that its odds are ``k`` times
+    as large wins the factor ``r / p`` if it comes, and ``(1 - r) / (1 - p)`` if not, with ``r /
+    (1 - r) = k p / (1 - p)``. There are such bets for several events and odds, for the whole box
+    and for either half of each input, each starting in round ``s`` with the share ``1 / (s (s +
+    1))`` of its stake, so that a late change is noticed as well. The wealth is their mean.
+
+    **Proof.** Each factor has the mean 1 given the past, since ``P(A) = p``, and so the wealth is a
+    nonnegative martingale from 1 on: if the predictions are right it ever exceeds ``1 /
+    false_alarm`` with probability ``false_alarm`` at most (Ville's inequality). One may look after
+    each outcome. Outcomes that come together, predicted by the same model, may depend on each
+    other: the mean of their factors takes their place, which has the mean 1 too.
+
+    The predictions have to be those that were made: the alarm is told before a model learns from
+    the outcomes. Residuals of a fitted model's own data are no such predictions.
+
+    Args:
+        false_alarm: Probability of ever warning where all predictions are right.
+        bounds: ``2 x d``: the box whose halves are regions (default: no regions).
+    """
+
+    def __init__(self, false_alarm: float = 0.05, bounds: Tensor | None = None) -> None:
+        self.false_alarm = check_open_unit("false_alarm", false_alarm)
+        self.bounds = None if bounds is None else check_bounds(bounds).detach().cpu().double()
+        events = [(side, p) for side in ("below", "above") for p in _TAILS]
+        # Below one half is not above it: one of the two will do.
+        self._events = [e for e in events if e != ("above", 0.5)] + [("both", p) for p in _BOTH]
+        stated = torch.tensor([p for _, p in self._events], dtype=torch.double).view(-1, 1, 1)
+        odds = torch.tensor(_ODDS, dtype=torch.double).view(-1, 1) * stated / (1.0 - stated)
+        bet = odds / (1.0 + odds)
+        # events x odds x 1 (regions)
+        self._if_met, self._if_not = bet / stated, (1.0 - bet) / (1.0 - stated)
+        regions = 1 if self.bounds is None else 1 + 2 * self.bounds.shape[-1]
+        self._bets = torch.zeros(*odds.shape[:2], regions, dtype=torch.double)
+        self._counts = torch.zeros(len(self._events), regions, dtype=torch.double)
+        self._seen = torch.zeros(regions, dtype=torch.double)
+        # Half of the stake is on the whole box.
+        self._stakes = torch.full((regions,), 0.5 / max(regions - 1, 1), dtype=torch.double)
+        self._stakes[0] = 1.0 if regions == 1 else 0.5
+        #: Wealth after each call of `observe`.
+        self.history: list[float] = []
+        #: What was found when the alarm was raised; None before.
+        self.finding: Finding | None = None
+
+    @property
+    def raised(self) -> bool:
+        """Whether the alarm was ever raised."""
+        return self.finding is not None
+
+    @property
+    def wealth(self) -> float:
+        """The present wealth; it takes ``1 / false_alarm`` to raise the alarm."""
+        return self.history[-1] if self.history else 1.0
+
+    @torch.no_grad()
+    def observe(self, pits: Tensor, X: Tensor | None = None) -> bool:
+        """Enter outcomes, by the predictions made before they were known.
+
+        Args:
+            pits: Probability integral transforms ``n``, in [0, 1].
+            X: Where, ``n x d``; needed with ``bounds``.
+
+        Returns:
+            Whether the alarm was ever raised.
+
+        Raises:
+            InputDataError, BotorchTensorDimensionError: If an argument is malformed.
+        """
+        u = check_finite("pits", check_tensor("pits", pits)).detach().cpu().double().reshape(-1)
+        if not ((u >= 0.0) & (u <= 1.0)).all():
+            raise InputDataError("`pits` must lie in [0, 1].")
+        within = self._regions_of(X, len(u))
+        if not len(u):
+            return self.raised
+        met = torch.stack([_is_met(side, p, u) for side, p in self._events])  # events x n
+        one = torch.ones((), dtype=torch.double)
+        hit = met.view(len(self._events), 1, 1, -1)
+        factors = torch.where(hit, self._if_met.unsqueeze(-1), self._if_not.unsqueeze(-1))
+        factors = torch.where(within, factors, one).mean(dim=-1)
+        t = len(self.history) + 1
+        self._bets = (self._bets + 1.0 / (t * (t + 1))) * factors
+        self._counts += (met.unsqueeze(1) & within).sum(dim=-1)
+        self._seen += within.sum(dim=-1)
+        wealth = self._bets + 1.0 / (t + 1)
+        share = self._stakes / wealth[..., 0].numel()
+        self.history.append(float((share * wealth).sum()))
+        if self.finding is None and self.wealth >= 1.0 / self.false_alarm:
+            self.finding = self.suspicion
+        return self.raised
+
+    @torch.no_grad()
+    def watch(self, model: Any, X: Tensor, Y: Tensor) -> bool:
+        """Enter outcomes ``n x 1`` at ``n x d``, by a model that has not seen them.
+
+        The model's posterior of observations has a ``cdf``, or is taken to be normal.
+        """
+        check_inputs("X", X)
+        if check_tensor("Y", Y).shape != (len(X), 1):
+            raise BotorchTensorDimensionError(
+                f"`Y` must have shape {len(X)} x 1, got {tuple(Y.shape)}."
+            )
+        posterior = model.posterior(X.unsqueeze(-2), observation_noise=True)
+        if hasattr(type(posterior), "cdf"):
+            return self.observe(posterior.cdf(Y.unsqueeze(-2)), X)
+        z = (Y.unsqueeze(-2) - posterior.mean) / posterior.variance.sqrt()
+        return self.observe(torch.special.ndtr(z), X)
+
+    @property
+    def suspicion(self) -> Finding:
+        """What the bets have won most on so far."""
+        place, (_, odds, regions) = int(self._bets.argmax()), self._bets.shape
+        event, region = place // (odds * regions), place % regions
+        side, p = self._events[event]
+        text = {
+            "below": f"outcomes below the {p:.3g}-quantile",
+            "above": f"outcomes above the {1 - p:.3g}-quantile",
+            "both": f"outcomes outside the central {1 - p:.3g} interval",
+        }[side]
+        met = self._counts[event, region] / self._seen[region].clamp_min(1.0)
+        return Finding(text, p, float(met), self._name_of(region), float(self._bets.max()))
+
+    def _regions_of(self, X: Tensor | None, num: int) -> Tensor:
+        """Which points lie in each region, ``regions x n``."""
+        everywhere = torch.ones(1, num, dtype=torch.bool)
+        if self.bounds is None:
+            return everywhere
+        if X is None or check_tensor("X", X).shape != (num, self.bounds.shape[-1]):
+            raise BotorchTensorDimensionError(
+                f"`X` must have shape {num} x {self.bounds.shape[-1]}, as there are `bounds`, got "
+                f"{None if X is None else tuple(X.shape)}."
+            )
+        upper = (X.detach().cpu().double() > self.bounds.mean(dim=0)).mT
+        return torch.cat([everywhere, ~upper, upper])
+
+    def _name_of(self, region: int) -> str:
+        if region == 0 or self.bounds is None:
+            return "everywhere"
+        column, is_upper = (region - 1) % self.bounds.shape[-1], region > self.bounds.shape[-1]
+        middle = float(self.bounds[:, column].mean())
+        return f"where input {column} is {'above' if is_upper else 'at most'} {middle:.4g}"
+
+    def __str__(self) -> str:
+        if self.finding is not None:
+            return f"Calibration alarm: {self.finding}"
+        return (
+            f"No calibration alarm after {len(self.history)} rounds: wealth {self.wealth:.3g} of "
+            f"{math.ceil(1.0 / self.false_alarm)}"
+        )
+
+    __repr__ = __str__
+
+
+def _is_met(side: str, p: float, u: Tensor) -> Tensor:
+    if side == "below":
+        return u < p
+    if side == "above":
+        return u > 1.0 - p
+    return (u < 0.5 * p) | (u > 1.0 - 0.5 * p)

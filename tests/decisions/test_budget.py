@@ -1,0 +1,111 @@
+"""The budget of violations: its bound against adversaries, and the width, without any model."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable
+from fractions import Fraction
+
+import pytest
+
+from botorch_calib.decisions.budget import Account, Budget, Decision, together, width
+
+# What an adversary does who sees all: whether an offered point violates, and when outcomes come.
+Adversary = Callable[[random.Random, int, float], bool]
+ADVERSARIES: dict[str, Adversary] = {
+    "always": lambda rng, t, left: True,
+    "at random": lambda rng, t, left: rng.random() < 0.5,
+    "in turns": lambda rng, t, left: (t // 150) % 2 == 1,
+    "last moment": lambda rng, t, left: left < 1.0 or rng.random() < 0.2,
+    "after a lull": lambda rng, t, left: t > 500,
+}
+
+
+@pytest.mark.parametrize("delay", ["none", "late", "out of order", "never"])
+@pytest.mark.parametrize("name", ADVERSARIES)
+@pytest.mark.parametrize(("level", "size"), [(0.9, 10.0), (0.75, 2.5), (0.99, 4.0), (0.3, 1.0)])
+def test_the_bound_holds_at_all_times(name: str, delay: str, level: float, size: float) -> None:
+    """Of the first T for every T, counting violations that nobody has been told of yet."""
+    rng, budget = random.Random(0), Budget(level, size)
+    outcomes: list[bool] = []  # of the certified points
+    out: list[int] = []  # those whose outcome is still to come
+    num_true = 0
+    for t in range(1500):
+        known = sum(outcomes) - sum(outcomes[i] for i in out)
+        if budget.allows(len(outcomes), known + len(out)):
+            left = budget.left(len(outcomes), known + len(out))
+            outcomes.append(ADVERSARIES[name](rng, t, left))
+            out.append(len(outcomes) - 1)
+            num_true += outcomes[-1]
+            # Exactly, in numbers that know no rounding.
+            share = 1 - Fraction(str(level))
+            assert num_true < share * (len(outcomes) - 1) + Fraction(size) + 1
+            assert num_true <= budget.bound(len(outcomes))
+        if delay == "none":
+            out.clear()
+        elif delay == "late" and len(out) > 5:
+            out.pop(0)
+        elif delay == "out of order" and out:
+            out.pop(rng.randrange(len(out)))
+        elif delay == "never":
+            out = [i for i in out if i % 7 == 0]
+    assert len(outcomes) > 1
+
+
+def test_the_bound_is_reached() -> None:
+    """By the one that always violates: not one violation fewer could be promised."""
+    budget, num = Budget(0.9, 10.0), 0
+    while budget.allows(num, num):
+        num += 1
+    assert num == math.floor(budget.bound(12)) == 12  # 0.1 T + 10.9 is 12.1 there
+    assert [Budget(0.9).bound(T) for T in (1, 5, 100, 1000)] == [1.0, 5.0, 20.9, 110.9]
+    assert Budget(0.9).bound(10**9) == 1e8 + 10.9  # alpha T without the error of 1 - 0.9
+    assert Budget(0.9, math.inf).bound(7) == 7.0 and Budget(0.9, math.inf).allows(5, 5)
+
+
+def test_the_account_is_that_of_the_definition() -> None:
+    """By the definition once more, in fractions of which not one is rounded."""
+    rng = random.Random(1)
+    for _ in range(30):
+        decisions = []
+        for _ in range(rng.randrange(80)):
+            certified, missed = rng.random() < 0.7, rng.random() < 0.3
+            out = rng.random() < 0.1
+            violated = missed and rng.random() < 0.5
+            decisions.append(
+                Decision(certified, None, None) if out else Decision(certified, violated, missed)
+            )
+        share, excess, relief = Fraction(1, 8), Fraction(0), 0
+        for each in decisions:
+            if each.certified:
+                relief = max(relief - 1, 0)
+                if each.missed is not None:
+                    excess += each.missed - share
+                continue
+            if excess < 5:
+                relief = min(relief + 1, 7)
+            if each.missed is False and excess > 0:
+                excess = max(excess - share, Fraction(0))
+        account = Account.of(decisions, 0.125)
+        certified_ones = [each for each in decisions if each.certified]
+        assert account.num_certified == len(certified_ones)
+        assert account.num_violations == sum(each.violated is True for each in certified_ones)
+        assert account.num_outstanding == sum(each.violated is None for each in certified_ones)
+        assert account.excess == float(excess) and account.relief == relief
+        expected = 1.05 * math.exp(0.15 * float(excess) - 0.1 * relief)
+        assert width(account) == pytest.approx(expected, rel=1e-14)
+
+
+def test_the_width_stays_a_number() -> None:
+    assert width(Account()) == 1.05
+    assert width(Account(excess=1e6)) == pytest.approx(1.05 * math.exp(20.0))
+    assert width(Account(excess=-1e6)) == pytest.approx(1.05 * math.exp(-20.0))
+
+
+def test_a_point_under_several_constraints_violates_once() -> None:
+    fine, bad, out = (Decision(True, flag, flag) for flag in (False, True, None))
+    assert together([fine, fine]) == fine
+    assert together([fine, bad]) == together([bad, bad]) == together([bad, out]) == bad
+    assert together([fine, out]) == out
+    assert not together([fine, Decision(False, False, False)]).certified

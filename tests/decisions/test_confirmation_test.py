@@ -1,0 +1,94 @@
+"""`ConfirmationTest`: its wealth by the definition, what it proves, and how long it takes."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+
+import pytest
+from botorch.exceptions.errors import InputDataError
+
+from botorch_calib.decisions import ConfirmationTest
+
+
+def wealth(test: ConfirmationTest, outcomes: list[bool], alpha: float) -> float:
+    """The product of the definition."""
+    total = 0.0
+    for p, weight in ((0.0, test._weight), (alpha / 4, 1 - test._weight)):
+        factors = (p / alpha if y else (1 - p) / (1 - alpha) for y in outcomes)
+        total += weight * math.prod(factors)
+    return total
+
+
+@pytest.mark.parametrize(
+    ("level", "confidence", "num"),
+    [(0.9, 0.95, 29), (0.95, 0.95, 59), (0.99, 0.9, 230), (0.5, 0.9, 4), (0.1, 0.99, 2)],
+)
+def test_the_fewest_measurements_that_can_confirm(
+    level: float, confidence: float, num: int
+) -> None:
+    """As many as it takes for 0.9^n to fall to 0.05: no test could do with fewer."""
+    assert level**num <= 1 - confidence < level ** (num - 1)
+    test = ConfirmationTest(level, confidence)
+    for done in range(num):
+        assert not test.confirmed and test.num_needed == num - done
+        test.observe(False)
+    assert test.confirmed and test.num_needed == 0 and test.num_measured == num
+    assert "confirmed" in repr(test)
+
+
+def test_a_violation_costs_and_is_not_the_end() -> None:
+    test = ConfirmationTest()
+    test.observe([False] * 10 + [True])
+    assert test.num_needed == 73 and "at best 73 more confirm 0.9" in repr(test)
+    assert not test.observe([False] * 72) and test.observe(False)
+    assert test.num_violations == 1 and test.num_measured == 84
+    test.observe([True] * 50)
+    assert test.confirmed  # once is enough
+
+
+def test_the_wealth_is_that_of_the_definition() -> None:
+    rng = random.Random(0)
+    for level in (0.5, 0.9, 0.99):
+        test, outcomes = ConfirmationTest(level), []
+        for _ in range(60):
+            outcomes.append(rng.random() < 0.04)
+            test.observe(outcomes[-1])
+            assert test.wealth == pytest.approx(wealth(test, outcomes, 1 - level), rel=1e-9)
+
+
+@pytest.mark.parametrize(("level", "p"), [(0.9, 0.1), (0.8, 0.2), (0.8, 0.5), (0.5, 0.6)])
+def test_it_is_a_supermartingale_where_a_point_is_not_safe(level: float, p: float) -> None:
+    """By summing over all outcomes of ten measurements."""
+    mean = 0.0
+    for outcomes in itertools.product([False, True], repeat=10):
+        test = ConfirmationTest(level)
+        test.observe(outcomes)
+        probability = p ** sum(outcomes) * (1 - p) ** (10 - sum(outcomes))
+        mean += probability * test.wealth
+    assert mean <= 1 + 1e-9
+    if p == pytest.approx(1 - level):
+        assert mean == pytest.approx(1)
+
+
+def test_what_is_proved_so_far_is_the_level_at_which_the_wealth_is_reached() -> None:
+    test, outcomes = ConfirmationTest(), []
+    for t in range(60):
+        before = test.proved_level
+        outcomes.append(t == 20)
+        test.observe(outcomes[-1])
+        assert test.proved_level >= before
+        if test.proved_level > before:
+            assert wealth(test, outcomes, 1 - test.proved_level) == pytest.approx(20, rel=1e-3)
+    assert 0.8 < test.proved_level < 0.9
+    # The wealth falls with the level, so all levels are proved at once.
+    found = [wealth(test, outcomes, 1 - level / 100) for level in range(1, 100)]
+    assert found == sorted(found, reverse=True)
+
+
+def test_bad_arguments_are_named() -> None:
+    with pytest.raises(InputDataError, match="level"):
+        ConfirmationTest(level=1.0)
+    with pytest.raises(InputDataError, match="confidence"):
+        ConfirmationTest(confidence=0.0)

@@ -1,0 +1,139 @@
+"""`recommend`: the best safe point, and statements that survive its selection."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from botorch.exceptions.errors import (
+    BotorchTensorDimensionError,
+    InputDataError,
+    UnsupportedError,
+)
+from botorch.models import SingleTaskGP
+from botorch.posteriors import GPyTorchPosterior
+from gpytorch.kernels import RBFKernel, ScaleKernel
+from gpytorch.means import ConstantMean
+from torch import Tensor
+
+from botorch_calib import ChanceConstraint
+from botorch_calib.decisions import recommend
+from botorch_calib.exceptions import NotCertifiedWarning
+
+BOUNDS = torch.tensor([[0.0], [1.0]], dtype=torch.double)
+GRID = torch.linspace(0, 1, 41, dtype=torch.double).unsqueeze(-1)
+
+
+def process(X: Tensor, Y: Tensor, noise: float = 0.1, lengthscale: float = 0.2) -> SingleTaskGP:
+    """A Gaussian process with variance 1 and a mean of 0."""
+    kernel = ScaleKernel(RBFKernel())
+    kernel.outputscale, kernel.base_kernel.lengthscale = 1.0, lengthscale
+    gp = SingleTaskGP(
+        X,
+        Y,
+        torch.full_like(Y, noise**2),
+        covar_module=kernel,
+        mean_module=ConstantMean(),
+        outcome_transform=None,
+    )
+    return gp.eval()
+
+
+def rising(noise: float = 0.05, num: int = 15) -> SingleTaskGP:
+    X = torch.linspace(0, 1, num, dtype=torch.double).unsqueeze(-1)
+    return process(X, X - 0.5, noise)
+
+
+pytestmark = pytest.mark.filterwarnings("ignore:Data .outcome observations. is not standardized")
+
+
+@pytest.mark.parametrize("place", ["bounds", "choices"])
+@pytest.mark.parametrize("maximize", [True, False])
+def test_the_best_mean_that_is_safe_as_a_statement_about_the_point(
+    place: str, maximize: bool
+) -> None:
+    objective = rising() if maximize else process(GRID, 0.5 - GRID)
+    limit = ChanceConstraint(rising(noise=0.1), upper=0.2)
+    bounds, choices = (BOUNDS, None) if place == "bounds" else (None, GRID)
+    found = recommend(objective, limit, bounds, choices, maximize=maximize)
+    inside = GRID[limit.margin(GRID.unsqueeze(1), confidence=0.95) >= 0]
+    assert found.certified and abs(found.candidate.item() - inside.max().item()) <= 1 / 40 + 1e-9
+    assert limit.margin(found.candidate.unsqueeze(0), 0.95) >= 0
+    assert GRID[limit.certified(GRID.unsqueeze(1))].max() > inside.max()
+    mean = objective.posterior(found.candidate).mean.item()
+    assert found.value == pytest.approx(mean, abs=0.02)
+    assert found.lower < found.value < found.upper and found.better is None
+
+
+def test_without_a_safe_point_it_says_so() -> None:
+    limit = ChanceConstraint(rising(), upper=-3.0)
+    with pytest.warns(NotCertifiedWarning, match="confidence of 0.95"):
+        assert not recommend(rising(), [limit], BOUNDS).certified
+
+
+def test_without_constraints_it_is_the_best_mean() -> None:
+    X = torch.linspace(0, 1, 9, dtype=torch.double).unsqueeze(-1)
+    gp = process(X, -4 * (X - 0.4).square())
+    found = recommend(gp, bounds=BOUNDS)
+    means = gp.posterior(GRID).mean.flatten()
+    assert found.candidate.item() == pytest.approx(GRID[means.argmax()].item(), abs=1 / 40)
+    assert torch.equal(recommend(gp, choices=GRID).candidate[0], GRID[means.argmax()])
+    assert found.certified
+
+
+def test_of_a_single_choice_the_statements_are_the_plain_ones() -> None:
+    """Nothing was selected, so there is nothing to correct for; 2000 draws."""
+    gp = rising(noise=0.5, num=5)
+    x, today = GRID[30:31], GRID[10:11]
+    found = recommend(gp, choices=x, baseline=today)
+    posterior = gp.posterior(torch.cat([x, today]))
+    deviation = posterior.variance[0].sqrt().item()
+    assert found.upper - found.value == pytest.approx(1.96 * deviation, rel=0.1)
+    assert isinstance(posterior, GPyTorchPosterior)
+    joint = posterior.distribution.covariance_matrix
+    spread = (joint[0, 0] + joint[1, 1] - 2 * joint[0, 1]).sqrt()
+    gain = posterior.mean[0] - posterior.mean[1]
+    expected = torch.special.ndtr(gain / spread).item()
+    assert found.better == pytest.approx(expected, abs=4 * 0.5 / 2000**0.5)
+
+
+def truths(num: int) -> Tensor:
+    """Draws of the prior over the grid, ``num x 41``."""
+    covariance = rising().covar_module(GRID).to_dense()
+    root = torch.linalg.cholesky(covariance + 1e-8 * torch.eye(len(GRID)))
+    return (torch.randn(num, len(GRID)).double() @ root.mT).detach()
+
+
+def test_what_is_stated_of_the_selected_point_is_kept() -> None:
+    """Of 200 functions: a process that is right, six noisy data, and the point that looks best."""
+    torch.manual_seed(0)
+    held = claimed = right = 0
+    functions = truths(200)
+    for f in functions:
+        index = torch.randint(41, (6,))
+        Y = f[index].unsqueeze(-1) + 0.5 * torch.randn(6, 1).double()
+        gp = process(GRID[index], Y, noise=0.5)
+        found = recommend(gp, choices=GRID, confidence=0.9, baseline=GRID[:1])
+        at = int((GRID - found.candidate).abs().argmin())
+        held += int(found.lower <= f[at] <= found.upper)
+        assert found.better is not None
+        if found.better >= 0.9:
+            claimed, right = claimed + 1, right + int(f[at] > f[0])
+    # At least 0.9, less three standard errors of the share of 200.
+    assert held / 200 >= 0.9 - 3 * (0.09 / 200) ** 0.5
+    assert claimed >= 20 and right / claimed >= 0.9 - 3 * (0.09 / claimed) ** 0.5
+
+
+def test_bad_arguments_are_named() -> None:
+    gp = rising()
+    with pytest.raises(UnsupportedError, match="`model` must be a BoTorch model"):
+        recommend(None, bounds=BOUNDS)  # type: ignore[arg-type]
+    with pytest.raises(InputDataError, match="confidence"):
+        recommend(gp, bounds=BOUNDS, confidence=1.0)
+    with pytest.raises(InputDataError, match="`bounds`"):
+        recommend(gp)
+    with pytest.raises(InputDataError, match="excludes"):
+        recommend(gp, bounds=BOUNDS, choices=GRID)
+    with pytest.raises(BotorchTensorDimensionError, match="`baseline`"):
+        recommend(gp, bounds=BOUNDS, baseline=torch.zeros(1))
+    with pytest.raises(InputDataError, match="ChanceConstraint"):
+        recommend(gp, [gp], BOUNDS)

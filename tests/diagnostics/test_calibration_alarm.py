@@ -1,0 +1,143 @@
+"""`CalibrationAlarm`: its wealth by the definition, and what it finds."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError
+from torch import Tensor
+
+from botorch_calib import CalibratedModel, QuantileRecalibrator
+from botorch_calib.diagnostics import CalibrationAlarm
+from botorch_calib.exceptions import CalibrationWarning
+from tests.gps import make_gp
+
+BOUNDS = torch.tensor([[0.0, -1.0], [1.0, 1.0]])
+
+
+def events() -> list[tuple[str, float]]:
+    tails = [("below", p) for p in (0.05, 0.1, 0.25, 0.5)]
+    tails += [("above", p) for p in (0.05, 0.1, 0.25)]
+    return tails + [("both", p) for p in (0.1, 0.2, 0.5)]
+
+
+def met(event: tuple[str, float], u: float) -> bool:
+    side, p = event
+    return {
+        "below": u < p,
+        "above": u > 1 - p,
+        "both": u < p / 2 or u > 1 - p / 2,
+    }[side]
+
+
+def wealth_of(pits: list[float], points: list[list[float]]) -> float:
+    """From the definition: over events, odds, regions and starts."""
+    middle = BOUNDS.mean(dim=0).tolist()
+    # Stakes, the column that is looked at, and whether above its middle; the first is everywhere.
+    regions = [(0.5, 0, None), *((0.125, j, up) for j in range(2) for up in (False, True))]
+    num = len(pits)
+    total = 0.0
+    for event in events():
+        p = event[1]
+        for k in (0.25, 0.5, 2.0, 4.0):
+            r = k * p / (1 - p) / (1 + k * p / (1 - p))
+            for stake, j, up in regions:
+                won = 1 / (num + 1)  # those that have not started
+                for start in range(1, num + 1):
+                    product = 1 / (start * (start + 1))
+                    for u, x in zip(pits[start - 1 :], points[start - 1 :], strict=True):
+                        if up is None or (x[j] > middle[j]) == up:
+                            product *= r / p if met(event, u) else (1 - r) / (1 - p)
+                    won += product
+                total += stake / (4 * len(events())) * won
+    return total
+
+
+def test_the_wealth_is_that_of_the_definition() -> None:
+    torch.manual_seed(0)
+    u, X = torch.rand(12).double(), BOUNDS[0] + torch.rand(12, 2) * (BOUNDS[1] - BOUNDS[0])
+    alarm = CalibrationAlarm(bounds=BOUNDS)
+    for i in range(12):
+        alarm.observe(u[i : i + 1], X[i : i + 1])
+        assert alarm.wealth == pytest.approx(wealth_of(u[: i + 1].tolist(), X[: i + 1].tolist()))
+    assert len(alarm.history) == 12
+
+
+def test_each_bet_is_fair() -> None:
+    """A uniform transform leaves the wealth at 1 on average: by exact quadrature over a grid."""
+    u = (torch.arange(4000).double() + 0.5) / 4000
+    for X in (None, torch.full((4000, 2), 0.7)):
+        alarm = CalibrationAlarm(bounds=None if X is None else BOUNDS)
+        for _ in range(5):
+            alarm.observe(u, X)  # the mean of the factors of all of them
+        assert alarm.history == pytest.approx([1.0] * 5, abs=2e-3)
+
+
+def run(u: Tensor, X: Tensor | None = None) -> CalibrationAlarm:
+    alarm = CalibrationAlarm(bounds=None if X is None else BOUNDS)
+    for i in range(len(u)):
+        alarm.observe(u[i : i + 1], None if X is None else X[i : i + 1])
+    return alarm
+
+
+def test_it_names_level_direction_and_region() -> None:
+    torch.manual_seed(0)
+    z, X = torch.randn(150).double(), BOUNDS[0] + torch.rand(150, 2) * (BOUNDS[1] - BOUNDS[0])
+    assert not run(torch.special.ndtr(z), X).raised
+    assert "No calibration alarm after 150 rounds" in str(run(torch.special.ndtr(z), X))
+    narrow = run(torch.special.ndtr(2 * z), X)
+    assert narrow.finding is not None and "outside the central" in narrow.finding.event
+    assert narrow.finding.met > 1.5 * narrow.finding.stated
+    assert narrow.finding.region == "everywhere"
+    low = run(torch.special.ndtr(z + 1))
+    assert low.finding is not None and "above" in low.finding.event
+    wide = run(torch.special.ndtr(0.4 * z))
+    assert wide.finding is not None and wide.finding.met < wide.finding.stated
+    here = X[:, 1] > 0.0
+    local = run(torch.special.ndtr(torch.where(here, 3 * z, z)), X)
+    assert local.finding is not None
+    assert local.finding.region == "where input 1 is above 0"
+    assert "Calibration alarm: outcomes" in str(local) and "where input 1" in str(local)
+
+
+def test_a_late_change_is_noticed() -> None:
+    torch.manual_seed(1)
+    z = torch.randn(400).double()
+    z[300:] *= 3.0
+    alarm = run(torch.special.ndtr(z))
+    first = next(t for t, wealth in enumerate(alarm.history) if wealth >= 20)
+    assert 300 <= first < 350 and alarm.raised
+
+
+def test_models_are_watched_by_their_predictions() -> None:
+    X = torch.rand(6, 2).double()
+    gp = make_gp()
+    noisy = gp.posterior(X.unsqueeze(1), observation_noise=True)
+    deviation = noisy.variance.sqrt().flatten()
+    for shift in (0.0, 1.5):
+        Y = noisy.mean.flatten() + shift * deviation
+        plain, own = CalibrationAlarm(), CalibrationAlarm()
+        plain.watch(gp, X, Y.unsqueeze(-1))
+        own.observe(torch.special.ndtr(torch.full((6,), shift)))
+        assert plain.wealth == pytest.approx(own.wealth, rel=1e-9)
+    fresh = CalibratedModel(gp, QuantileRecalibrator([0.9]), denoise=False)
+    with pytest.warns(CalibrationWarning, match="has seen 0 residuals"):
+        (calibrated := CalibrationAlarm()).watch(fresh, X, Y.unsqueeze(-1))
+    assert calibrated.wealth == pytest.approx(plain.wealth, rel=1e-9)
+
+
+def test_bad_arguments_are_named() -> None:
+    alarm = CalibrationAlarm(bounds=BOUNDS)
+    assert alarm.wealth == 1.0 and not alarm.observe(torch.zeros(0), torch.zeros(0, 2))
+    for pits in (torch.tensor([1.5]), torch.tensor([-0.1]), torch.tensor([math.nan])):
+        with pytest.raises(InputDataError, match="pits"):
+            alarm.observe(pits, torch.zeros(1, 2))
+    for X in (None, torch.zeros(2, 2), torch.zeros(1, 3)):
+        with pytest.raises(BotorchTensorDimensionError, match="`X`"):
+            alarm.observe(torch.tensor([0.5]), X)
+    with pytest.raises(BotorchTensorDimensionError, match="`Y`"):
+        alarm.watch(make_gp(), torch.zeros(2, 2).double(), torch.zeros(2).double())
+    with pytest.raises(InputDataError, match="false_alarm"):
+        CalibrationAlarm(0.0)
