@@ -29,7 +29,8 @@ def page(verdicts: Verdicts) -> str:
     rows = [_table_row(entry, verdicts[entry.name], notes) for entry in ENTRIES]
     head = ["model", *OPERATIONS]
     table = [_row(head), _row(["---"] * len(head)), *rows]
-    return "\n".join([*_INTRODUCTION, "", *table, "", *notes, ""])
+    numbered = [f"{i + 1}. {note}" for i, note in enumerate(notes)]
+    return "\n".join([*_INTRODUCTION, "", *table, "", *numbered, ""])
 
 
 def short_table(verdicts: Verdicts) -> str:
@@ -68,7 +69,8 @@ _INTRODUCTION = (
     "* *fantasize*: as for pending points and look-ahead.",
     "* *sample*: joint samples, and BoTorch's Monte Carlo acquisition functions.",
     "* *closed-form EI*: {any}`LogCalibratedExpectedImprovement`, of a single outcome.",
-    "* *chance constraint*: {any}`ChanceConstraint`; *report*: {any}`calibration_report` on new data.",
+    "* *chance constraint*: {any}`ChanceConstraint`.",
+    "* *report*: {any}`calibration_report` on new data.",
 )
 
 

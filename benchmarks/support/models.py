@@ -48,7 +48,7 @@ from botorch_community.models.gp_regression_multisource import SingleTaskAugment
 from botorch_community.models.vblls import VBLLModel
 from torch import Tensor
 
-DOUBLE = {"dtype": torch.double}
+DOUBLE: dict[str, Any] = {"dtype": torch.double}
 
 
 @dataclass(frozen=True)
@@ -213,17 +213,17 @@ def of_sources() -> Case:
 
 def of_conditional_tasks() -> Case:
     """The case of a model of two tasks with inputs that only count under a condition."""
-    tasks = with_column(_half, lambda X, Y: (X, Y))
-    X, Y = tasks.model
+    (X, Y), (new, values) = data(), data(3, seed=1)
     task = torch.arange(len(X), **DOUBLE).remainder(2).unsqueeze(-1)
     model = HierarchicalConditionalKernelMultiTaskGP(
-        torch.cat([X, task], -1),
+        torch.cat([X, _half(X), task], -1),
         Y,
         task_feature=3,
         output_tasks=[0],
         hierarchical_dependencies=_CONDITIONAL,
     )
-    return Case(model, torch.cat([tasks.X, torch.zeros(3, 1, **DOUBLE)], -1), tasks.Y)
+    first = torch.zeros(3, 1, **DOUBLE)
+    return Case(model, torch.cat([new, _half(new), first], -1), values)
 
 
 def of_tasks_with_inputs_of_their_own() -> Case:

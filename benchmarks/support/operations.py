@@ -131,10 +131,19 @@ OPERATIONS: dict[str, Callable[[Case], None]] = {
 
 def _wrapped(case: Case, **options: Any) -> Any:
     """The model with a calibrator that has learned nothing."""
-    if case.model.num_outputs > 1:
-        calibrators = [LocalizedConformal(0.2) for _ in range(case.model.num_outputs)]
-        return CalibratedModelList.wrap(case.model, calibrators, **options)
-    return CalibratedModel(case.model, LocalizedConformal(0.2), **options)
+    model: Any = case.model
+    if model.num_outputs == 1:
+        return CalibratedModel(model, LocalizedConformal(0.2), **options)
+    return CalibratedModelList(
+        *(CalibratedModel(each, LocalizedConformal(0.2), **options) for each in _outcomes(model))
+    )
+
+
+def _outcomes(model: Any) -> list[Any]:
+    """Models of one outcome each."""
+    if hasattr(model, "models"):
+        return list(model.models)
+    return [model.subset_output([i]) for i in range(model.num_outputs)]
 
 
 def _replayed(case: Case) -> Any:
