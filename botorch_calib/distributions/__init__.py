@@ -32,6 +32,8 @@ What each file holds:
 * ``form.py``: `PiecewiseForm`, which pieces are uniform and which ends are open.
 * ``smoothed.py``: `SmoothedPredictive`, that distribution plus Gaussian noise (the objective), and
   `UnsmoothedPredictive`, the same questions without noise (the observation).
+* ``expectations.py``: expectations of any function of these, by quadrature.
+* ``student_t.py``: Student's t distribution and its inverse, on the scale of normal scores.
 * ``scoring.py``: scores of forecasts (CRPS, interval score, calibration error).
 * ``_denoised.py``: the integrals of a distribution with noise, and their derivatives.
 * ``_bivariate_tails.py``: what normal pieces need for that.

@@ -11,7 +11,6 @@ import torch
 from botorch.acquisition import qLogExpectedImprovement
 from botorch.exceptions.errors import UnsupportedError
 from botorch.models import SingleTaskGP
-from botorch.models.deterministic import GenericDeterministicModel
 from botorch.models.model import Model
 from botorch.posteriors import TorchPosterior
 from botorch_community.models.vblls import VBLLModel
@@ -215,8 +214,6 @@ def test_what_is_refused() -> None:
         model.posterior(X, observation_noise=torch.ones(2, 1).double())
     with pytest.raises(UnsupportedError, match="given noise"):
         model.observe(X, Y, torch.ones(2, 1).double(), condition=False)
-    with pytest.raises(UnsupportedError, match="deterministic"):
-        CalibratedModel(GenericDeterministicModel(lambda X: X[..., :1]), OnlineConformal(0.2))
     both = HeavyTails()
     both.num_outputs = 2
     with pytest.raises(UnsupportedError, match="CalibratedModelList"):

@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 from botorch.exceptions.errors import UnsupportedError
-from botorch.models.deterministic import DeterministicModel
 from botorch.models.model import Model
 from botorch.posteriors import GPyTorchPosterior
 from gpytorch.distributions import MultivariateNormal
@@ -40,12 +39,8 @@ class DistributionPredictor(Predictor):
     states_objective = False
 
     def check(self) -> None:
-        """Raise ``UnsupportedError`` for several outputs, and for models without uncertainty."""
+        """Raise ``UnsupportedError`` for several outputs."""
         name = type(self.observed).__name__
-        if isinstance(self.observed, DeterministicModel):
-            raise UnsupportedError(
-                f"{name} is deterministic: it states no distribution that could be calibrated."
-            )
         try:
             num = self.observed.num_outputs
         except NotImplementedError:  # by prior-fitted networks, which have one
