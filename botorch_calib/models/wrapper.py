@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from copy import deepcopy
+from inspect import signature
 from typing import Any, Self
 
 import torch
@@ -136,9 +137,12 @@ class WrapperModel(Model):
             )
         try:
             self._load_own(own, strict, assign)
+            options = {"strict": strict, "keep_transforms": keep_transforms, "assign": assign}
+            # Those of BoTorch's ensembles take less.
+            known = signature(self.model.load_state_dict).parameters
             with _changing(self.model):
                 return self.model.load_state_dict(
-                    base, strict=strict, keep_transforms=keep_transforms, assign=assign
+                    base, **{name: value for name, value in options.items() if name in known}
                 )
         except Exception:
             self._load_own(before, strict=False, assign=False)

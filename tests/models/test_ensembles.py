@@ -238,6 +238,16 @@ def test_refusals_name_the_remedy():
         NoisyEnsemble(make_ensemble(), 0.1)
 
 
+def test_states_are_loaded():
+    """By the ensemble's own method, which takes fewer arguments than other models' do."""
+    model, other = (CalibratedModel(make_ensemble(num=9), OnlineConformal(0.2)) for _ in range(2))
+    model.model.likelihood.noise = 0.3
+    model.observe(points(3), torch.full((3, 1), 1e3).double(), condition=False)
+    other.load_state_dict(model.state_dict())
+    X = points(4, 1)
+    assert_close(other.posterior(X).quantile(0.9), model.posterior(X).quantile(0.9))
+
+
 def test_unfitted():
     pytest.importorskip("numpyro")
     model = make_ensemble("SAAS")
