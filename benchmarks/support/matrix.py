@@ -35,7 +35,9 @@ def page(verdicts: Verdicts) -> str:
 
 def short_table(verdicts: Verdicts) -> str:
     """The models of the README, by whether all is supported, part of it or nothing."""
-    whole, part, none = [], [], []
+    whole: list[str] = []
+    part: list[str] = []
+    none: list[str] = []
     for entry in ENTRIES:
         supported = [each.supported for each in verdicts[entry.name].values()]
         (whole if all(supported) else part if any(supported) else none).append(entry.name)

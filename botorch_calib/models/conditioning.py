@@ -65,6 +65,8 @@ def _reason(error: Exception) -> str | None:
     is_copied = any(frame.f_code is deepcopy.__code__ for frame, _ in walk_tb(error.__traceback__))
     # BoTorch's variational models lack the method that its base class calls.
     lacks = isinstance(error, AttributeError) and "get_fantasy_model" in str(error)
+    # Some ensembles have data without a dimension of the members, which fantasies would have.
+    lacks |= "Unsupported batch shapes" in str(error)
     is_known = is_copied or lacks or isinstance(error, NotImplementedError)
     return f" ({error})" if is_known else None
 

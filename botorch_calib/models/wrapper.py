@@ -16,6 +16,7 @@ from botorch.exceptions.errors import UnsupportedError
 from botorch.models import SingleTaskGP
 from botorch.models.model import Model
 from botorch.models.transforms import Normalize, Standardize
+from gpytorch.models import ExactGP
 from torch import Tensor
 
 
@@ -179,7 +180,9 @@ def _changing(model: Model) -> Iterator[None]:
     transformed ones, which `eval` mode transforms anew.
     """
     was_training = model.training
-    model.train()
+    # A fully Bayesian model would lose its draws, and a variational one has no training data.
+    if isinstance(model, ExactGP) and not getattr(model, "_is_fully_bayesian", False):
+        model.train()
     try:
         yield
     finally:

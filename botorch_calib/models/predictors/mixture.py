@@ -92,6 +92,7 @@ class MixturePredictor(Predictor):
                 f"{type(self.observed).__name__} has no draws of its hyperparameters yet: fit it "
                 "by `fit_fully_bayesian_model_nuts`, or load them by `load_mcmc_samples`."
             )
+        self.observed.eval()  # in training mode fully Bayesian models have no draws
         X, t, _ = forecast_history(self.observed, residuals, members=True)
         own = in_output_task(self.observed, X)
         return X[own], score_of_members(t)[own]
