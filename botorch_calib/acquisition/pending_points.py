@@ -113,8 +113,8 @@ def _checked(model: Any, X_pending: Tensor) -> Tensor:
     """The points with all columns of a model, the task included, if it can be conditioned."""
     if getattr(model, "batch_shape", ()):
         raise UnsupportedError(
-            "`X_pending` needs a model without batch dimensions. That of an ensemble's members does "
-            "not matter to Monte Carlo acquisition functions, such as qLogExpectedImprovement."
+            "`X_pending` needs a model without batch dimensions. That of an ensemble's members "
+            "does not matter to Monte Carlo acquisition functions, such as qLogExpectedImprovement."
         )
     if not hasattr(model, "fantasize"):
         raise UnsupportedError(
